@@ -1,0 +1,113 @@
+//! How a node is set up. Defaults suit a laptop; the command line, the environment and `weir.toml` fill it in.
+
+use serde::{Deserialize, Serialize};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use weir_types::Limits;
+use weir_types::api::DEFAULT_PORT;
+
+const MIB: u64 = 1 << 20;
+
+/// Settings of one node. Every queue, buffer, body, table and wait of the node has its limit here or in [`Limits`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NodeConfig {
+    /// Where to listen. Anything but loopback needs `token_file` or `insecure`.
+    pub listen: SocketAddr,
+    /// Where functions, models and the registry are kept.
+    pub data: PathBuf,
+    /// Tokens that clients must send, one `TOKEN [TENANT]` a line. None lets everyone in as tenant `default`.
+    pub token_file: Option<PathBuf>,
+    /// Listen beyond loopback without tokens.
+    pub insecure: bool,
+
+    /// Threads that speak HTTP; never used by a guest for longer than one epoch tick.
+    pub gateway_threads: usize,
+    /// Threads that run guests.
+    pub guest_threads: usize,
+    /// Connections open at once; more wait in the kernel's accept queue.
+    pub connections_max: usize,
+    /// How long a client may take to send its request head.
+    pub header_timeout_ms: u64,
+    /// How long requests under way may take to finish when the node shuts down.
+    pub drain_timeout_ms: u64,
+
+    /// Instances alive at once, over all functions.
+    pub instances_max: u32,
+    /// The largest component that can be deployed.
+    pub component_bytes_max: u64,
+    /// Memory of the process that compiles a component.
+    pub compile_memory_bytes_max: u64,
+    /// Processor time of the process that compiles a component.
+    pub compile_time_ms_max: u64,
+    /// The most that a manifest may ask for.
+    pub limit_caps: Limits,
+
+    /// What runs models.
+    pub backend: BackendKind,
+    /// Where `libonnxruntime.so` is, if not beside the binary or in a place the loader looks.
+    pub onnxruntime: Option<PathBuf>,
+    /// The largest model that can be pushed.
+    pub model_bytes_max: u64,
+    /// Memory that resident models may take.
+    pub model_memory_bytes_max: u64,
+    /// Memory of the process that checks and optimises a model.
+    pub validate_memory_bytes_max: u64,
+    /// Processor time of the process that checks and optimises a model.
+    pub validate_time_ms_max: u64,
+    /// Model runs at once. None: one per core.
+    pub model_slots: Option<u32>,
+    /// Model runs that may wait for a slot.
+    pub run_queue_len_max: usize,
+    /// Memory for bodies and tensors of requests under way.
+    pub arena_bytes_max: u64,
+
+    /// Log lines kept per function.
+    pub log_lines_max: usize,
+    /// The share of requests whose phases are traced, from 0 to 1. Requests with a sampled `traceparent` always are.
+    pub trace_sample_ratio: f64,
+}
+
+/// What runs models.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BackendKind {
+    /// ONNX Runtime on the CPU.
+    #[default]
+    Onnxruntime,
+    /// Models that declare their own load and run times; for tests and for trying out the scheduler.
+    Fake,
+}
+
+impl Default for NodeConfig {
+    fn default() -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        Self {
+            listen: (Ipv4Addr::LOCALHOST, DEFAULT_PORT).into(),
+            data: PathBuf::from("weir-data"),
+            token_file: None,
+            insecure: false,
+            gateway_threads: cores,
+            guest_threads: cores,
+            connections_max: 10_000,
+            header_timeout_ms: 30_000,
+            drain_timeout_ms: 30_000,
+            instances_max: 1_000,
+            component_bytes_max: 128 * MIB,
+            compile_memory_bytes_max: 2048 * MIB,
+            compile_time_ms_max: 120_000,
+            limit_caps: Limits::default_caps(),
+            backend: BackendKind::default(),
+            onnxruntime: None,
+            model_bytes_max: 4096 * MIB,
+            model_memory_bytes_max: 4096 * MIB,
+            validate_memory_bytes_max: 8192 * MIB,
+            validate_time_ms_max: 300_000,
+            model_slots: None,
+            run_queue_len_max: 4_096,
+            arena_bytes_max: 1024 * MIB,
+            log_lines_max: 1_000,
+            trace_sample_ratio: 0.01,
+        }
+    }
+}

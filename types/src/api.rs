@@ -1,0 +1,180 @@
+//! The bodies of the management API, as the gateway writes and the command line reads them. JSON; times are Unix milliseconds.
+
+use crate::{
+    ContentHash, ErrorCode, FunctionKind, FunctionManifest, ModelManifest, Name, Profile, Signature, TenantId, Version,
+};
+use serde::{Deserialize, Serialize};
+
+/// The port Weir listens on unless told otherwise: W-E-I-R on a telephone.
+pub const DEFAULT_PORT: u16 = 9347;
+
+/// The header that names the request in logs and errors; echoed when the client sends one, made up otherwise.
+pub const REQUEST_ID_HEADER: &str = "weir-request-id";
+
+/// The header of an error answer that repeats its code, for clients that do not read the body.
+pub const ERROR_CODE_HEADER: &str = "weir-error";
+
+/// The header that may carry a manifest as JSON on `PUT /v1/functions/{name}`, beside the query and a multipart field.
+pub const MANIFEST_HEADER: &str = "weir-manifest";
+
+/// Every error answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorBody {
+    /// What went wrong and what to do about it.
+    pub error: String,
+    /// The same, for programs.
+    pub code: ErrorCode,
+    /// The request it answers, as in the logs.
+    pub request_id: String,
+}
+
+/// One version of a function: the answer of `GET /v1/functions/{name}/versions/{version}`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FunctionVersion {
+    /// Who owns it.
+    pub tenant: TenantId,
+    /// What it is called.
+    pub name: Name,
+    /// Which version this is.
+    pub version: Version,
+    /// Whether the name points at it.
+    pub active: bool,
+    /// What it is.
+    pub kind: FunctionKind,
+    /// The component's SHA-256.
+    pub digest: ContentHash,
+    /// The component's size.
+    pub component_bytes: u64,
+    /// When it was deployed.
+    pub deployed_at_ms: u64,
+    /// What it is granted.
+    pub manifest: FunctionManifest,
+}
+
+/// A function: the answer of `GET /v1/functions/{name}`; the list of them is that of `GET /v1/functions`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Function {
+    /// The version that the name points at.
+    #[serde(flatten)]
+    pub active: FunctionVersion,
+    /// Every version there is, oldest first.
+    pub versions: Vec<Version>,
+}
+
+/// The answer of `PUT /v1/functions/{name}`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Deployed {
+    /// What was deployed. A component and manifest equal to the active version's make no new version.
+    #[serde(flatten)]
+    pub function: FunctionVersion,
+    /// Whether a version was made.
+    pub created: bool,
+    /// Where to call it, relative to the node.
+    pub path: String,
+    /// How long compiling took; 0 where the artefact was there already.
+    pub compile_time_ms: u64,
+    /// Interfaces that the component imports and that are linked as denying: calling them fails with `not-granted`.
+    pub denied_imports: Vec<String>,
+    /// Advice: things that will work, but not as well as they could.
+    pub warnings: Vec<String>,
+}
+
+/// The body of `POST /v1/functions/{name}/rollback`. Without a version, the one before the active one.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Rollback {
+    /// The version to go back (or forward) to.
+    pub version: Option<Version>,
+}
+
+/// One version of a model: the answer of `PUT` and `GET /v1/models/{name}/versions/{version}`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ModelVersion {
+    /// Who owns it.
+    pub tenant: TenantId,
+    /// What it is called.
+    pub name: Name,
+    /// Which version this is.
+    pub version: Version,
+    /// The SHA-256 of the file as uploaded.
+    pub digest: ContentHash,
+    /// The size of the file as uploaded.
+    pub model_bytes: u64,
+    /// The weights after optimisation; equal weights of different models are stored once.
+    pub weight_bytes: u64,
+    /// When it was pushed.
+    pub pushed_at_ms: u64,
+    /// What it takes and gives.
+    #[serde(flatten)]
+    pub signature: Signature,
+    /// How it is served.
+    pub manifest: ModelManifest,
+    /// Whether it is in a device's memory now.
+    pub resident: bool,
+    /// What it has been measured to cost.
+    pub profile: Profile,
+}
+
+/// A model: the answer of `GET /v1/models/{name}`; the list of them is that of `GET /v1/models`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Model {
+    /// The newest version: the one a plain name opens.
+    #[serde(flatten)]
+    pub newest: ModelVersion,
+    /// Every version there is, oldest first.
+    pub versions: Vec<Version>,
+}
+
+/// One line that a function, or the node about a function, wrote: a line of the answer of `GET /v1/functions/{name}/logs`, which is
+/// newline-delimited JSON.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogLine {
+    /// When.
+    pub at_ms: u64,
+    /// Which version wrote it.
+    pub version: Version,
+    /// During which request.
+    pub request_id: String,
+    /// `stdout`, `stderr`, or `weir` for the node's own word on an invocation.
+    pub stream: String,
+    /// What it says, without the newline.
+    pub text: String,
+}
+
+/// The answer of `GET /v1/status`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// The version of Weir.
+    pub version: String,
+    /// `ready`, or why not.
+    pub state: String,
+    /// How long the process has run.
+    pub uptime_ms: u64,
+    /// Functions deployed, over all of the tenant's names.
+    pub functions: u64,
+    /// Models pushed.
+    pub models: u64,
+    /// Invocations running now.
+    pub running: u64,
+    /// Invocations waiting now.
+    pub queued: u64,
+    /// The node's devices.
+    pub devices: Vec<DeviceStatus>,
+}
+
+/// One device in [`Status`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DeviceStatus {
+    /// `cpu`, `cuda:0`, ...
+    pub name: String,
+    /// The backend that runs models on it.
+    pub backend: String,
+    /// Runs that may go on at once.
+    pub slots: u32,
+    /// Memory that models may take.
+    pub capacity_bytes: u64,
+    /// Memory that models take.
+    pub used_bytes: u64,
+    /// The models in its memory, as `name:version`.
+    pub resident: Vec<String>,
+}

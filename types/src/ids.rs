@@ -1,0 +1,224 @@
+//! Names and identifiers. All of them order, hash and print; all that come from outside are checked when they are made.
+
+use serde::{Deserialize, Serialize};
+use std::borrow::Borrow;
+use std::fmt;
+use std::sync::Arc;
+
+/// The longest [`Name`], in bytes: a DNS label, so that a name can become a host name.
+const NAME_LEN_MAX: usize = 63;
+
+/// The name of a function or a model: 1 to 63 of `a-z`, `0-9`, `-`, `_`, `.`, starting with a letter or digit, without `..`.
+///
+/// Cheap to clone.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Name(Arc<str>);
+
+/// Why a string is not a [`Name`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    /// It has no characters.
+    #[error("a name must not be empty")]
+    Empty,
+    /// It is longer than 63 bytes.
+    #[error("a name has at most {NAME_LEN_MAX} characters, this one has {0}")]
+    TooLong(usize),
+    /// It does not start with a letter or digit.
+    #[error("a name starts with a lower-case letter or a digit")]
+    BadStart,
+    /// It has a character outside the allowed set.
+    #[error("a name holds only a-z, 0-9, '-', '_' and '.', not {0:?}")]
+    BadCharacter(char),
+    /// It has two dots in a row.
+    #[error("a name must not contain '..'")]
+    DotDot,
+}
+
+impl Name {
+    /// Check `text` and make it a name.
+    pub fn new(text: &str) -> Result<Self, NameError> {
+        let first = text.chars().next().ok_or(NameError::Empty)?;
+        if text.len() > NAME_LEN_MAX {
+            return Err(NameError::TooLong(text.len()));
+        }
+        if let Some(bad) = text.chars().find(|c| !matches!(c, 'a'..='z' | '0'..='9' | '-' | '_' | '.')) {
+            return Err(NameError::BadCharacter(bad));
+        }
+        if !first.is_ascii_alphanumeric() {
+            return Err(NameError::BadStart);
+        }
+        if text.contains("..") {
+            return Err(NameError::DotDot);
+        }
+        Ok(Self(text.into()))
+    }
+
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for Name {
+    type Error = NameError;
+    fn try_from(text: String) -> Result<Self, NameError> {
+        Self::new(&text)
+    }
+}
+
+impl From<Name> for String {
+    fn from(name: Name) -> Self {
+        name.0.as_ref().to_owned()
+    }
+}
+
+impl std::str::FromStr for Name {
+    type Err = NameError;
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        Self::new(text)
+    }
+}
+
+impl Borrow<str> for Name {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", &*self.0)
+    }
+}
+
+/// Who owns a name and pays for a call. Follows the rules of [`Name`].
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct TenantId(Name);
+
+impl TenantId {
+    /// Check `text` and make it a tenant.
+    pub fn new(text: &str) -> Result<Self, NameError> {
+        Name::new(text).map(Self)
+    }
+
+    /// The tenant as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        self.0.as_str()
+    }
+}
+
+impl Default for TenantId {
+    /// `default`: the tenant of a node that nobody has set any up on.
+    fn default() -> Self {
+        Self(Name(Arc::from("default")))
+    }
+}
+
+impl fmt::Display for TenantId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The version of a function or model, counted from 1. Versions never change once made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Version(pub u32);
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+macro_rules! versioned_id {
+    ($(#[$doc:meta])* $id:ident) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        pub struct $id {
+            /// Who owns it.
+            pub tenant: TenantId,
+            /// What it is called.
+            pub name: Name,
+            /// Which of its versions.
+            pub version: Version,
+        }
+
+        impl fmt::Display for $id {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}/{}:{}", self.tenant, self.name, self.version)
+            }
+        }
+    };
+}
+
+versioned_id!(
+    /// One version of one tenant's function.
+    FunctionId
+);
+versioned_id!(
+    /// One version of one tenant's model.
+    ModelId
+);
+
+/// One call. Unique on the node that accepted it; printed as 16 hexadecimal digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct InvocationId(pub u64);
+
+impl fmt::Display for InvocationId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// One Weir process that can run functions, by its place in the scheduler's view.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct NodeId(pub u32);
+
+/// One device of one node: a GPU, or the node's CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct DeviceId {
+    /// The node that owns it.
+    pub node: NodeId,
+    /// Its place among the node's devices.
+    pub ordinal: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn names_that_could_leave_their_folder_are_refused() {
+        for bad in ["", "..", "a..b", "a/b", "a\0b", ".hidden", "-x", "Upper", "ä", &"a".repeat(64), &"a".repeat(10_240)] {
+            assert!(Name::new(bad).is_err(), "{bad:?} was accepted");
+        }
+        for good in ["a", "digits", "all-minilm-l6-v2", "0x", "a.b_c", &"a".repeat(63)] {
+            assert_eq!(Name::new(good).unwrap().as_str(), good);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn an_accepted_name_is_one_safe_path_component(text in ".*") {
+            if let Ok(name) = Name::new(&text) {
+                let path = std::path::Path::new(name.as_str());
+                prop_assert_eq!(path.components().count(), 1);
+                prop_assert!(matches!(path.components().next(), Some(std::path::Component::Normal(_))));
+            }
+        }
+    }
+}

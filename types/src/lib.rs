@@ -1,0 +1,28 @@
+//! The nouns that every Weir crate shares. Values only: nothing here does I/O, reads a clock or spawns.
+//!
+//! In the order data meets them: who asks ([`TenantId`], [`Name`]), for what ([`FunctionId`], [`ModelId`]), stored as which bytes
+//! ([`ContentHash`]), allowed to do what ([`FunctionManifest`], [`Limits`]), on which data ([`ElementType`], [`Shape`]), how fast
+//! ([`Profile`]), answered how ([`api`], [`ErrorCode`]).
+
+mod ids;
+pub use ids::{DeviceId, FunctionId, InvocationId, ModelId, Name, NameError, NodeId, TenantId, Version};
+
+mod hash;
+pub use hash::{ContentHash, HashError, Hasher};
+
+mod manifest;
+pub use manifest::{FunctionKind, FunctionManifest, ManifestError, ModelManifest, ModelRef};
+
+mod limits;
+pub use limits::Limits;
+
+mod tensor;
+pub use tensor::{ElementType, Port, Shape, ShapeError, Signature};
+
+mod profile;
+pub use profile::{Profile, RunningMean};
+
+mod error;
+pub use error::ErrorCode;
+
+pub mod api;

@@ -1,0 +1,129 @@
+//! What the owner of a function or model says about it. Read from TOML in a project and from JSON over HTTP; unknown keys are refused.
+
+use crate::{Limits, Name, Version};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Everything a function is granted. The default grants clocks, randomness and standard output, and nothing else.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct FunctionManifest {
+    /// The models the function may open.
+    pub models: Vec<ModelRef>,
+    /// Environment variables the guest sees. The node's own are never shown.
+    pub env: BTreeMap<String, String>,
+    /// Hosts that the guest may send HTTP requests to, as `host` or `host:port`; `*` allows all.
+    pub outbound_hosts: Vec<String>,
+    /// Whether a call that failed half-way may be made again. A GET always may.
+    pub idempotent: bool,
+    /// What the function may use.
+    pub limits: Limits,
+}
+
+/// What a component is, told by its exports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FunctionKind {
+    /// Exports `wasi:http/incoming-handler@0.2`.
+    Http02,
+    /// Exports `wasi:http/handler@0.3`.
+    Http03,
+    /// Exports `weir:inference/stage@0.1`.
+    Tensor,
+}
+
+/// A model as a manifest or a guest names it: `name`, or `name:version` for one version of it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ModelRef {
+    /// The model's name.
+    pub name: Name,
+    /// The version, or none for whichever is newest when the model is opened.
+    pub version: Option<Version>,
+}
+
+impl ModelRef {
+    /// Whether a grant of `self` covers opening `wanted`.
+    #[must_use]
+    pub fn covers(&self, wanted: &Self) -> bool {
+        self.name == wanted.name && (self.version.is_none() || self.version == wanted.version)
+    }
+}
+
+impl std::str::FromStr for ModelRef {
+    type Err = ManifestError;
+    fn from_str(text: &str) -> Result<Self, ManifestError> {
+        let bad = |why: String| ManifestError { model: text.chars().take(80).collect(), why };
+        let (name, version) = match text.split_once(':') {
+            None => (text, None),
+            Some((name, version)) => {
+                let number = version.parse().ok().filter(|n| *n > 0);
+                (name, Some(Version(number.ok_or_else(|| bad("a version is a number from 1 up".into()))?)))
+            }
+        };
+        Ok(Self { name: Name::new(name).map_err(|e| bad(e.to_string()))?, version })
+    }
+}
+
+impl TryFrom<String> for ModelRef {
+    type Error = ManifestError;
+    fn try_from(text: String) -> Result<Self, ManifestError> {
+        text.parse()
+    }
+}
+
+impl From<ModelRef> for String {
+    fn from(model: ModelRef) -> Self {
+        model.to_string()
+    }
+}
+
+impl fmt::Display for ModelRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.version {
+            None => write!(f, "{}", self.name),
+            Some(version) => write!(f, "{}:{version}", self.name),
+        }
+    }
+}
+
+/// A reference to a model that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{model:?} is not a model reference (NAME or NAME:VERSION): {why}")]
+pub struct ManifestError {
+    model: String,
+    why: String,
+}
+
+/// How a model is to be served.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ModelManifest {
+    /// Sessions that run at once on a device; none lets the node choose.
+    pub slots: Option<u32>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_grant_covers_its_versions() {
+        let reference = |text: &str| text.parse::<ModelRef>().unwrap();
+        assert!(reference("digits").covers(&reference("digits:3")));
+        assert!(reference("digits:3").covers(&reference("digits:3")));
+        assert!(!reference("digits:3").covers(&reference("digits:4")));
+        assert!(!reference("digits:3").covers(&reference("digits")));
+        assert!(!reference("digits").covers(&reference("other")));
+        for bad in ["", ":1", "a:", "a:0", "a:-1", "a:b", "../x"] {
+            assert!(bad.parse::<ModelRef>().is_err(), "{bad:?} was accepted");
+        }
+    }
+
+    #[test]
+    fn unknown_keys_are_refused() {
+        let error = serde_json::from_str::<FunctionManifest>(r#"{"limits":{"memory":1}}"#).unwrap_err();
+        assert!(error.to_string().contains("unknown field `memory`"), "{error}");
+    }
+}

@@ -1,0 +1,48 @@
+//! What a model costs on a kind of device, as measured by the runs themselves.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The measured cost of a model on one kind of device.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Profile {
+    /// Bytes of device memory that the model takes while resident.
+    pub resident_bytes: u64,
+    /// Time to bring it into device memory, by the tier it came from (`memory`, `disk`, `object-store`).
+    pub load_time_ns: BTreeMap<String, RunningMean>,
+    /// Time of one run, by batch size.
+    pub run_time_ns: BTreeMap<u32, RunningMean>,
+}
+
+/// A mean that follows change: the first samples count equally, later ones with a weight of at least 1/32.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct RunningMean {
+    /// How many samples went in.
+    pub count: u64,
+    /// Their mean, in the unit of the field that holds it.
+    pub mean: f64,
+}
+
+impl RunningMean {
+    /// Take in one sample.
+    #[expect(clippy::cast_precision_loss, reason = "the weight is at most 32 and times are far below 2^52 ns")]
+    pub fn add(&mut self, sample_ns: u64) {
+        self.count += 1;
+        let weight = 1.0 / self.count.min(32) as f64;
+        self.mean += (sample_ns as f64 - self.mean) * weight;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mean_follows_a_lasting_change() {
+        let mut mean = RunningMean::default();
+        (0..100).for_each(|_| mean.add(10));
+        assert!((mean.mean - 10.0).abs() < 1e-9);
+        (0..200).for_each(|_| mean.add(20));
+        assert!((mean.mean - 20.0).abs() < 0.1);
+    }
+}
