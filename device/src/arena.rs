@@ -1,0 +1,313 @@
+//! Bounded, pooled memory for bodies and tensors.
+//!
+//! The allocator gives a 600 KB buffer back to the system at the end of each call and faults it in again at the next; the arena keeps it.
+//! What ends a block's stay:
+//! - its last [`Buffer`](crate::Buffer) is dropped: it goes to the pool of its size, or to the system if it is small or huge;
+//! - it lay idle during 1,024 returns to its pool, or between two calls of [`Arena::sweep`]: it goes to the system;
+//! - [`Arena::trim`] is called, as when a model is unloaded: every idle block goes to the system;
+//! - an allocation would go past the arena's bound: idle blocks go to the system until it fits.
+
+use crate::block::Block;
+use crate::buffer::{Buffer, BufferMut};
+use crate::class::{CLASSES, SizeClass, class_of};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Returns to a pool between two looks at what lay idle in it.
+const RETURNS_PER_SWEEP: u32 = 1_024;
+
+/// Memory for the bodies and tensors of requests under way: bounded, counted, and reused. Cheap to clone.
+#[derive(Clone)]
+pub struct Arena(Arc<Shared>);
+
+/// The arena's bound, or the system, leaves no room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "no room for {asked_bytes} bytes: {used_bytes} of {bytes_max} bytes for bodies and tensors are in use"
+)]
+pub struct OutOfMemory {
+    /// What was asked for.
+    pub asked_bytes: u64,
+    /// What was in use.
+    pub used_bytes: u64,
+    /// The arena's bound.
+    pub bytes_max: u64,
+}
+
+struct Shared {
+    bytes_max: u64,
+    /// Bytes of all blocks, in use or idle. Never above `bytes_max`.
+    held_bytes: AtomicU64,
+    /// The part of it that is idle.
+    pooled_bytes: AtomicU64,
+    pools: [Mutex<Pool>; CLASSES],
+}
+
+/// The idle blocks of one size; the one used last is taken first.
+#[derive(Default)]
+struct Pool {
+    idle: Vec<Block>,
+    /// The fewest idle blocks since the last sweep: as many, from the front, nobody has needed.
+    idle_len_min: usize,
+    returns: u32,
+}
+
+impl Arena {
+    /// An arena that holds at most `bytes_max` bytes, idle ones included. Holds none yet.
+    #[must_use]
+    pub fn new(bytes_max: u64) -> Self {
+        Self(Arc::new(Shared {
+            bytes_max,
+            held_bytes: AtomicU64::new(0),
+            pooled_bytes: AtomicU64::new(0),
+            pools: std::array::from_fn(|_| Mutex::default()),
+        }))
+    }
+
+    /// A buffer of `len` zeroes, to be overwritten.
+    pub fn buffer(&self, len: usize) -> Result<BufferMut, OutOfMemory> {
+        let mut buffer = self.with_capacity(len)?;
+        buffer.resize_with_zeroes(len)?;
+        Ok(buffer)
+    }
+
+    /// An empty buffer with room for `capacity` bytes, to be extended: for a body that streams in.
+    pub fn with_capacity(&self, capacity: usize) -> Result<BufferMut, OutOfMemory> {
+        Ok(BufferMut::new(self.clone(), self.take(capacity)?))
+    }
+
+    /// A copy of `bytes`.
+    pub fn copy_of(&self, bytes: &[u8]) -> Result<Buffer, OutOfMemory> {
+        let mut buffer = self.with_capacity(bytes.len())?;
+        buffer.extend_from_slice(bytes)?;
+        Ok(buffer.freeze())
+    }
+
+    /// Bytes that buffers hold, rounded up to the sizes of their blocks.
+    #[must_use]
+    pub fn used_bytes(&self) -> u64 {
+        self.0.held_bytes.load(Ordering::Relaxed).saturating_sub(self.pooled_bytes())
+    }
+
+    /// Bytes that lie idle, ready for the next buffer.
+    #[must_use]
+    pub fn pooled_bytes(&self) -> u64 {
+        self.0.pooled_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The most bytes the arena holds, idle ones included.
+    #[must_use]
+    pub fn bytes_max(&self) -> u64 {
+        self.0.bytes_max
+    }
+
+    /// Give back what has lain idle since the last sweep. Call it every few seconds, so that an arena without traffic shrinks too.
+    pub fn sweep(&self) {
+        for pool in &self.0.pools {
+            let unused = lock(pool).take_unused();
+            self.0.give_back(unused);
+        }
+    }
+
+    /// Give back everything that lies idle.
+    pub fn trim(&self) {
+        for pool in &self.0.pools {
+            let idle = lock(pool).take_all();
+            self.0.give_back(idle);
+        }
+    }
+
+    /// A block for `len` bytes: an idle one, or else a new one.
+    pub(crate) fn take(&self, len: usize) -> Result<Block, OutOfMemory> {
+        let class = class_of(len).ok_or_else(|| self.out_of_memory(len))?;
+        if let Some(block) = self.take_idle(class) {
+            return Ok(block);
+        }
+        let bytes = class.block_bytes as u64;
+        if !self.reserve(bytes) {
+            self.trim();
+            if !self.reserve(bytes) {
+                return Err(self.out_of_memory(len));
+            }
+        }
+        Block::new(class.block_bytes).ok_or_else(|| {
+            self.0.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            self.out_of_memory(len)
+        })
+    }
+
+    /// Take back a block that nobody uses any more.
+    pub(crate) fn put(&self, block: Block) {
+        let index = class_of(block.bytes()).and_then(|class| class.index);
+        let Some(pool) = index.and_then(|index| self.0.pools.get(index)) else {
+            self.0.held_bytes.fetch_sub(block.bytes() as u64, Ordering::Relaxed);
+            return;
+        };
+        self.0.pooled_bytes.fetch_add(block.bytes() as u64, Ordering::Relaxed);
+        let unused = lock(pool).put(block);
+        self.0.give_back(unused);
+    }
+
+    fn take_idle(&self, class: SizeClass) -> Option<Block> {
+        let block = lock(self.0.pools.get(class.index?)?).take()?;
+        self.0.pooled_bytes.fetch_sub(block.bytes() as u64, Ordering::Relaxed);
+        Some(block)
+    }
+
+    fn reserve(&self, bytes: u64) -> bool {
+        let fits = |held: u64| held.checked_add(bytes).filter(|held| *held <= self.0.bytes_max);
+        self.0.held_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
+    }
+
+    fn out_of_memory(&self, asked: usize) -> OutOfMemory {
+        OutOfMemory { asked_bytes: asked as u64, used_bytes: self.used_bytes(), bytes_max: self.0.bytes_max }
+    }
+}
+
+impl std::fmt::Debug for Arena {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Arena")
+            .field("bytes_max", &self.0.bytes_max)
+            .field("used_bytes", &self.used_bytes())
+            .field("pooled_bytes", &self.pooled_bytes())
+            .finish()
+    }
+}
+
+impl Shared {
+    /// Return idle blocks to the system. The counts go down only once the memory is gone.
+    fn give_back(&self, blocks: Vec<Block>) {
+        for block in blocks {
+            let bytes = block.bytes() as u64;
+            drop(block);
+            self.pooled_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            self.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Pool {
+    fn take(&mut self) -> Option<Block> {
+        let block = self.idle.pop()?;
+        self.idle_len_min = self.idle_len_min.min(self.idle.len());
+        Some(block)
+    }
+
+    /// Keep `block`; hands out what the sweep that may be due finds.
+    fn put(&mut self, block: Block) -> Vec<Block> {
+        self.idle.push(block);
+        self.returns += 1;
+        if self.returns < RETURNS_PER_SWEEP {
+            return Vec::new();
+        }
+        self.take_unused()
+    }
+
+    fn take_unused(&mut self) -> Vec<Block> {
+        let unused = self.idle.drain(..self.idle_len_min).collect();
+        self.idle_len_min = self.idle.len();
+        self.returns = 0;
+        unused
+    }
+
+    fn take_all(&mut self) -> Vec<Block> {
+        self.idle_len_min = 0;
+        std::mem::take(&mut self.idle)
+    }
+}
+
+fn lock(pool: &Mutex<Pool>) -> MutexGuard<'_, Pool> {
+    // A pool is whole between any two statements: a panic elsewhere while it was locked has not broken it.
+    pool.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_block_is_used_again_instead_of_asked_for_again() {
+        let arena = Arena::new(8 << 20);
+        let first = arena.buffer(600_000).unwrap().freeze();
+        let (address, bytes) = (first.as_ptr(), arena.used_bytes());
+        drop(first);
+        assert_eq!((arena.used_bytes(), arena.pooled_bytes()), (0, bytes));
+        let second = arena.buffer(590_000).unwrap().freeze();
+        assert_eq!((second.as_ptr(), arena.used_bytes(), arena.pooled_bytes()), (address, bytes, 0));
+    }
+
+    #[test]
+    fn a_used_block_comes_back_as_zeroes() {
+        let arena = Arena::new(8 << 20);
+        for len in [100, 5_000, 600_000] {
+            let mut secret = arena.buffer(len).unwrap();
+            secret.fill(7);
+            drop(secret);
+            let mut streamed = arena.with_capacity(len).unwrap();
+            streamed.extend_from_slice(&[7; 10]).unwrap();
+            drop(streamed);
+            assert!(arena.buffer(len).unwrap().iter().all(|byte| *byte == 0), "{len}");
+        }
+    }
+
+    #[test]
+    fn the_bound_holds_and_idle_blocks_make_room() {
+        let arena = Arena::new(1 << 20);
+        let half = arena.buffer(512 << 10).unwrap();
+        let error = arena.buffer(600 << 10).unwrap_err();
+        assert_eq!((error.asked_bytes, error.used_bytes, error.bytes_max), (600 << 10, 512 << 10, 1 << 20));
+        drop(half);
+        assert_eq!(arena.pooled_bytes(), 512 << 10);
+        let _other_size = arena.buffer(600 << 10).unwrap();
+        assert_eq!(arena.pooled_bytes(), 0, "the idle block should have been given back");
+        assert!(arena.buffer(usize::MAX).is_err());
+    }
+
+    #[test]
+    fn blocks_idle_since_the_last_sweep_go_and_used_ones_stay() {
+        let arena = Arena::new(64 << 20);
+        let four: Vec<_> = (0..4).map(|_| arena.buffer(1 << 20).unwrap()).collect();
+        drop(four);
+        arena.sweep();
+        assert_eq!(arena.pooled_bytes(), 4 << 20, "they were used since the last sweep");
+        drop(arena.buffer(1 << 20).unwrap());
+        arena.sweep();
+        assert_eq!(arena.pooled_bytes(), 1 << 20, "one was used, three were not");
+        arena.trim();
+        assert_eq!((arena.used_bytes(), arena.pooled_bytes()), (0, 0));
+    }
+
+    #[test]
+    fn traffic_alone_sweeps() {
+        let arena = Arena::new(64 << 20);
+        let burst: Vec<_> = (0..8).map(|_| arena.buffer(1 << 20).unwrap()).collect();
+        drop(burst);
+        for _ in 0..2 * RETURNS_PER_SWEEP {
+            drop(arena.buffer(1 << 20).unwrap());
+        }
+        assert_eq!(arena.pooled_bytes(), 1 << 20);
+    }
+
+    proptest! {
+        #[test]
+        fn counts_add_up_whatever_happens(steps in prop::collection::vec((0_u8..8, 0_usize..2_000_000), 1..60)) {
+            let arena = Arena::new(16 << 20);
+            let mut alive = Vec::new();
+            for (step, len) in steps {
+                match step {
+                    0 => arena.sweep(),
+                    1 => arena.trim(),
+                    2 | 3 if !alive.is_empty() => drop(alive.swap_remove(len % alive.len())),
+                    _ => if let Ok(buffer) = arena.buffer(len) { alive.push(buffer.freeze()) },
+                }
+                let held: u64 = alive.iter().map(|b| class_of(b.len()).unwrap().block_bytes as u64).sum();
+                prop_assert_eq!(arena.used_bytes(), held);
+                prop_assert!(arena.used_bytes() + arena.pooled_bytes() <= arena.bytes_max());
+            }
+            alive.clear();
+            arena.trim();
+            prop_assert_eq!((arena.used_bytes(), arena.pooled_bytes()), (0, 0));
+        }
+    }
+}
