@@ -1,7 +1,7 @@
 //! The route most people have: the target's standard library beside the host's.
 
+use super::{Route, TARGET, Toolchain, ToolchainError};
 use crate::process::{self, Failure};
-use crate::{Route, TARGET, Toolchain, ToolchainError};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

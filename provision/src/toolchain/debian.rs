@@ -1,7 +1,8 @@
 //! The route for machines that reach Debian's mirrors but not Rust's: Debian packages a compiler for the web and the sources of its
 //! standard library, and rustup's host toolchain has the linkers.
 
-use crate::{Route, Toolchain, process};
+use super::{Route, Toolchain};
+use crate::process;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,11 +1,9 @@
-//! Finds, or brings, a way to build Rust for `wasm32-wasip2` on the machine at hand. `weir build`, `weir doctor` and `cargo xtask setup`
-//! all ask here, so that what one of them installs the others find.
+//! A way to build Rust for `wasm32-wasip2`.
 //!
 //! Routes, in order: the `rustc` of the project has the target already; rustup fetches the target; Debian's packages bring a compiler,
 //! the sources of its standard library and a C library, and cargo builds the standard library from them.
 
 mod debian;
-mod process;
 mod rustc;
 
 use std::ffi::OsString;
