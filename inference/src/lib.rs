@@ -1,1 +1,62 @@
-//! Placeholder.
+//! Models on a device: checked at upload, loaded when needed, kept while pinned, run off the async runtime.
+//!
+//! In the order a model meets them: [`Backend::prepare`] checks and optimises an upload in a limited child and says what it is
+//! ([`Prepared`]), or why it is refused ([`Refusal`]). [`ModelCache::acquire`] brings it into the device's memory and gives a [`Pin`].
+//! [`Pin::run`] checks a [`RunRequest`] against the model's signature, puts it in line for the device, and is a future of its
+//! [`Completion`]; dropping the future stops the run. [`Tensor`]s go in and out, in memory of a [`weir_device::Arena`]. Everything that
+//! fails after upload is an [`InferenceError`].
+//!
+//! ```
+//! # async fn example(file: &std::path::Path, blobs: &std::path::Path, image: weir_inference::Tensor) -> Result<(), Box<dyn std::error::Error>> {
+//! use std::sync::Arc;
+//! use weir_inference::{Backend, CacheConfig, FakeBackend, ModelCache, ModelSource, RunRequest};
+//! use weir_types::{ModelId, Name, TenantId, Version};
+//!
+//! let arena = weir_device::Arena::new(64 << 20);
+//! let backend = Arc::new(FakeBackend::new(arena.clone()));
+//! let prepared = Arc::new(backend.prepare(file, blobs).await?);
+//!
+//! let config = CacheConfig { capacity_bytes: 1 << 30, slots: 2, run_queue_len_max: 1_000 };
+//! let cache = ModelCache::start(config, backend, arena)?;
+//! let id = ModelId { tenant: TenantId::default(), name: Name::new("digits")?, version: Version(1) };
+//! let source = Arc::new(ModelSource { id, prepared, blobs: blobs.to_owned(), slots: None });
+//!
+//! let pin = cache.acquire(&source, &[]).await?;
+//! let request = RunRequest { inputs: vec![("image".to_owned(), image)], ..RunRequest::default() };
+//! for (name, tensor) in pin.run(request).await?.outputs {
+//!     println!("{name}: {} {}", tensor.element_type(), tensor.shape());
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+mod tensor;
+pub use tensor::{Tensor, TensorError};
+
+mod error;
+pub use error::{ErrorKind, InferenceError};
+
+mod prepare;
+pub use prepare::{PrepareError, Prepared, Refusal, Weight};
+
+mod backend;
+pub use backend::{Backend, Model, ModelSource, Session};
+
+mod cache;
+pub use cache::{CacheConfig, ModelCache, Pin, ResidentModel, Run};
+
+mod request;
+pub use request::{Completion, Job, PRIORITY_DEFAULT, RunRequest};
+
+mod threads;
+
+mod interrupt;
+pub use interrupt::{HookGuard, Interrupt, Reason};
+
+mod profiles;
+
+mod cpu;
+pub use cpu::{LibraryError, find_onnxruntime};
+
+mod fake;
+pub use fake::{FakeBackend, FakeModel};

@@ -1,0 +1,63 @@
+//! What a device needs to be able to do. One implementation per kind of device, and the fake.
+//!
+//! Jobs and completions are plain values, and tensors are handles to an arena, so that a backend may as well send them to a process of
+//! its own.
+
+use crate::error::InferenceError;
+use crate::interrupt::Interrupt;
+use crate::prepare::{PrepareError, Prepared};
+use crate::request::Job;
+use crate::tensor::Tensor;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use weir_device::Device;
+use weir_types::ModelId;
+
+/// Runs models on one kind of device.
+#[async_trait::async_trait]
+pub trait Backend: Send + Sync + 'static {
+    /// What it is called in the status and in metrics, such as `onnxruntime`.
+    fn name(&self) -> &'static str;
+
+    /// Where it runs models.
+    fn device(&self) -> Device;
+
+    /// Check and optimise the model in `file`, which nobody has vouched for, and write what loading it will need into the existing
+    /// folder `out`: files named by their hash. Called once, at upload. Dropping the future ends the work.
+    async fn prepare(&self, file: &Path, out: &Path) -> Result<Prepared, PrepareError>;
+
+    /// Bring a prepared model into the device's memory. Blocks; called on the device's loader thread, one at a time.
+    fn load(&self, source: &ModelSource) -> Result<Box<dyn Model>, InferenceError>;
+
+    /// Give memory that models have left behind back to the system. Blocks; called on the loader thread after an unload.
+    fn trim(&self) {}
+}
+
+/// A model in a device's memory; dropping it frees that memory. Dropped only after its sessions.
+pub trait Model: Send + Sync {
+    /// Bytes of device memory that it takes.
+    fn resident_bytes(&self) -> u64;
+
+    /// Make one more session over the same weights. Blocks; called on a device thread, at most once per slot.
+    fn session(&self) -> Result<Box<dyn Session>, InferenceError>;
+}
+
+/// One slot's share of a model: runs one job at a time.
+pub trait Session: Send {
+    /// Run `job`, which fits the model's signature, and hand out the wanted outputs in their order. Blocks; called on a device thread.
+    /// Ends early, with any error, once `interrupt` fires.
+    fn run(&mut self, job: &Job, interrupt: &Interrupt) -> Result<Vec<Tensor>, InferenceError>;
+}
+
+/// Where a prepared model is, and how it is to be served.
+#[derive(Debug, Clone)]
+pub struct ModelSource {
+    /// Which model.
+    pub id: ModelId,
+    /// What preparing it found.
+    pub prepared: Arc<Prepared>,
+    /// The folder with the files that [`Prepared`] lists, each named by its hash.
+    pub blobs: PathBuf,
+    /// Runs at once, at most; none for as many as the device has slots.
+    pub slots: Option<u32>,
+}

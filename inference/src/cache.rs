@@ -1,0 +1,273 @@
+//! Which models are in a device's memory, and how they get in and out.
+//!
+//! A model comes in when someone acquires it: once, however many ask. It stays while anyone holds a [`Pin`], and after that until
+//! - an acquire of another model names it among its victims: which to name is the scheduler's decision, and what is pinned stays;
+//! - [`ModelCache::unload`] is called: it then goes with its last pin, and who asks for it meanwhile waits and has it loaded anew.
+//!
+//! ```text
+//!            acquire                loaded                unload, victim
+//! (absent) ----------> Loading -----------------> Resident ------------> Unloading -----> (absent)
+//!                         |                                        freed by the loader thread
+//!                         +--- failed ---> (absent), and everyone who waits is told why
+//! ```
+
+mod load;
+mod resident;
+mod run;
+pub use resident::Pin;
+pub use run::Run;
+
+use crate::backend::{Backend, ModelSource};
+use crate::error::InferenceError;
+use crate::profiles::Profiles;
+use crate::threads::{DeviceThreads, Runs};
+use resident::Resident;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use tokio::sync::oneshot;
+use weir_device::Arena;
+use weir_types::{ModelId, Profile};
+
+/// How much a device holds and does at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CacheConfig {
+    /// Memory that resident models may take.
+    pub capacity_bytes: u64,
+    /// Runs at once, over all models; at least one.
+    pub slots: usize,
+    /// Runs that may wait for a slot.
+    pub run_queue_len_max: usize,
+}
+
+/// The models of one device. Ends its threads, and with them every run, when it drops.
+pub struct ModelCache {
+    shared: Arc<Shared>,
+    threads: DeviceThreads,
+}
+
+/// One model in the device's memory, as the scheduler and the status see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResidentModel {
+    /// Which model.
+    pub id: ModelId,
+    /// The memory it takes.
+    pub bytes: u64,
+    /// How many pins keep it there.
+    pub pins: usize,
+}
+
+struct Shared {
+    config: CacheConfig,
+    backend: Arc<dyn Backend>,
+    arena: Arena,
+    runs: Runs,
+    profiles: Profiles,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    entries: HashMap<ModelId, Entry>,
+    /// The bytes of all entries together.
+    used_bytes: u64,
+    /// Counts acquisitions, to tell which model was used last.
+    clock: u64,
+    lanes: u64,
+}
+
+enum Entry {
+    Loading { bytes: u64, waiting: Vec<oneshot::Sender<Result<Pin, InferenceError>>> },
+    Resident { resident: Arc<Resident>, last_used: u64 },
+    Unloading { resident: Arc<Resident>, waiting: Vec<oneshot::Sender<()>> },
+}
+
+/// What an acquire found.
+enum Found {
+    Pinned(Pin),
+    Loading(oneshot::Receiver<Result<Pin, InferenceError>>),
+    Unloading(oneshot::Receiver<()>),
+}
+
+impl ModelCache {
+    /// Start the device's threads, with no model loaded. The arena is trimmed when models are unloaded.
+    pub fn start(config: CacheConfig, backend: Arc<dyn Backend>, arena: Arena) -> std::io::Result<Self> {
+        let slots = config.slots.max(1);
+        let threads =
+            DeviceThreads::start(&format!("weir-{}", backend.device()), slots, config.run_queue_len_max)?;
+        let config = CacheConfig { slots, ..config };
+        let (profiles, state) = Default::default();
+        let runs = threads.runs().clone();
+        Ok(Self { shared: Arc::new(Shared { config, backend, arena, runs, profiles, state }), threads })
+    }
+
+    /// Pin a model, loading it first if it is not there.
+    ///
+    /// To make room, those of `victims` that nobody pins are unloaded, all of them, if the model then fits; none of them if it does not,
+    /// which is [`InferenceError::NoRoom`]. Where the model is there, or being loaded already, no victim is touched. A load goes on when
+    /// those who wait for it give up; one that fails is told to all who wait, and tried anew by the next acquire.
+    pub async fn acquire(
+        &self,
+        source: &Arc<ModelSource>,
+        victims: &[ModelId],
+    ) -> Result<Pin, InferenceError> {
+        loop {
+            match Shared::find_or_load(&self.shared, source, victims)? {
+                Found::Pinned(pin) => return Ok(pin),
+                Found::Loading(answer) => {
+                    let gone = || Err(InferenceError::Unavailable("the load was given up".into()));
+                    return answer.await.unwrap_or_else(|_| gone());
+                }
+                // However it ended, the model is not there any more.
+                Found::Unloading(gone) => _ = gone.await,
+            }
+        }
+    }
+
+    /// Pin a model if it is there. Never waits.
+    #[must_use]
+    pub fn pin(&self, id: &ModelId) -> Option<Pin> {
+        let mut state = self.shared.lock();
+        let now = state.tick();
+        match state.entries.get_mut(id)? {
+            Entry::Resident { resident, last_used } => {
+                *last_used = now;
+                Some(Pin::new(resident, &self.shared, None))
+            }
+            Entry::Loading { .. } | Entry::Unloading { .. } => None,
+        }
+    }
+
+    /// Take a model out of the device's memory, once nobody pins it any more; says whether it was there. What runs, finishes.
+    pub async fn unload(&self, id: &ModelId) -> bool {
+        let mut found = false;
+        loop {
+            let (gone, loaded) = match self.shared.lock().entries.get_mut(id) {
+                None => return found,
+                Some(Entry::Loading { waiting, .. }) => {
+                    let (sender, loaded) = oneshot::channel();
+                    waiting.push(sender);
+                    (None, Some(loaded))
+                }
+                Some(entry) => (Some(self.shared.retire(entry)), None),
+            };
+            found = true;
+            if let Some(gone) = gone {
+                let _ = gone.await;
+                return true;
+            }
+            if let Some(loaded) = loaded {
+                // Loaded or not: look again.
+                let _ = loaded.await;
+            }
+        }
+    }
+
+    /// The models in the device's memory, the one used longest ago first.
+    #[must_use]
+    pub fn resident(&self) -> Vec<ResidentModel> {
+        let state = self.shared.lock();
+        let resident = state.entries.iter().filter_map(|(id, entry)| match entry {
+            Entry::Resident { resident, last_used } => {
+                let model = ResidentModel { id: id.clone(), bytes: resident.bytes, pins: resident.pins() };
+                Some((*last_used, model))
+            }
+            Entry::Loading { .. } | Entry::Unloading { .. } => None,
+        });
+        let mut resident: Vec<_> = resident.collect();
+        drop(state);
+        resident.sort_unstable_by_key(|(last_used, _)| *last_used);
+        resident.into_iter().map(|(_, model)| model).collect()
+    }
+
+    /// Memory that models take, those on their way in and out included.
+    #[must_use]
+    pub fn used_bytes(&self) -> u64 {
+        self.shared.lock().used_bytes
+    }
+
+    /// Memory that models may take.
+    #[must_use]
+    pub fn capacity_bytes(&self) -> u64 {
+        self.shared.config.capacity_bytes
+    }
+
+    /// Runs at once, over all models.
+    #[must_use]
+    pub fn slots(&self) -> usize {
+        self.shared.config.slots
+    }
+
+    /// Runs that wait for a slot.
+    #[must_use]
+    pub fn queue_len(&self) -> usize {
+        self.threads.runs().queue_len()
+    }
+
+    /// What runs the models.
+    #[must_use]
+    pub fn backend(&self) -> &Arc<dyn Backend> {
+        &self.shared.backend
+    }
+
+    /// What a model has been measured to cost here.
+    #[must_use]
+    pub fn profile(&self, id: &ModelId) -> Profile {
+        self.shared.profiles.get(id)
+    }
+
+    /// Start from what was measured before, as after a restart.
+    pub fn set_profile(&self, id: ModelId, profile: Profile) {
+        self.shared.profiles.set(id, profile);
+    }
+
+    /// Forget what a model costs, when it is deleted.
+    pub fn forget_profile(&self, id: &ModelId) {
+        self.shared.profiles.forget(id);
+    }
+}
+
+impl Shared {
+    fn find_or_load(
+        shared: &Arc<Self>,
+        source: &Arc<ModelSource>,
+        victims: &[ModelId],
+    ) -> Result<Found, InferenceError> {
+        let mut state = shared.lock();
+        let now = state.tick();
+        match state.entries.get_mut(&source.id) {
+            Some(Entry::Resident { resident, last_used }) => {
+                *last_used = now;
+                Ok(Found::Pinned(Pin::new(resident, shared, None)))
+            }
+            Some(Entry::Loading { waiting, .. }) => {
+                let (sender, receiver) = oneshot::channel();
+                waiting.push(sender);
+                Ok(Found::Loading(receiver))
+            }
+            Some(Entry::Unloading { waiting, .. }) => {
+                let (sender, receiver) = oneshot::channel();
+                waiting.push(sender);
+                Ok(Found::Unloading(receiver))
+            }
+            None => load::begin(shared, &mut state, source, victims).map(Found::Loading),
+        }
+    }
+
+    /// Have a resident model go with its last pin. The caller holds the lock, and waits for the answer after letting go of it.
+    fn retire(self: &Arc<Self>, entry: &mut Entry) -> oneshot::Receiver<()> {
+        let (sender, receiver) = oneshot::channel();
+        match entry {
+            Entry::Unloading { waiting, .. } => waiting.push(sender),
+            Entry::Resident { resident, .. } => {
+                let resident = Arc::clone(resident);
+                *entry = Entry::Unloading { resident: Arc::clone(&resident), waiting: vec![sender] };
+                if resident.retire() {
+                    self.free(&resident);
+                }
+            }
+            // Not asked for: a load ends first. The dropped sender has the caller look again.
+            Entry::Loading { .. } => {}
+        }
+        receiver
+    }
+}

@@ -1,0 +1,227 @@
+//! Loading a model, and freeing those that make room for it. Both happen on the loader thread, in the order they were asked for.
+
+use super::resident::Resident;
+use super::{Entry, Pin, Shared, State};
+use crate::backend::ModelSource;
+use crate::error::InferenceError;
+use crate::threads::Lane;
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+use tracing::{debug, info, warn};
+use weir_types::ModelId;
+
+/// Where models are loaded from, as profiles call it: the CPU's weights are mapped files.
+const TIER: &str = "disk";
+
+type Waiting = oneshot::Sender<Result<Pin, InferenceError>>;
+
+/// Send the loader thread after a model that is not there. The answer comes once it is.
+pub(super) fn begin(
+    shared: &Arc<Shared>,
+    state: &mut State,
+    source: &Arc<ModelSource>,
+    victims: &[ModelId],
+) -> Result<oneshot::Receiver<Result<Pin, InferenceError>>, InferenceError> {
+    let needed_bytes = estimate(shared, source);
+    let evicted = state.evictable(victims);
+    let evicted_bytes: u64 = evicted.iter().map(|resident| resident.bytes).sum();
+    let free_bytes =
+        shared.config.capacity_bytes.saturating_sub(state.lasting_bytes().saturating_sub(evicted_bytes));
+    if needed_bytes > free_bytes {
+        return Err(no_room(shared, &source.id, needed_bytes, free_bytes));
+    }
+
+    state.lanes += 1;
+    let lane = Lane { number: state.lanes, slots: slots(shared, source) };
+    let (job, victims) = ((Arc::clone(shared), Arc::clone(source)), evicted.clone());
+    // It cannot get ahead of what follows: it needs the lock that the caller holds.
+    shared.runs.load(Box::new(move || load(job.0, job.1, lane, &victims)))?;
+
+    for resident in evicted {
+        resident.claim_freeing();
+        let id = resident.source.id.clone();
+        state.entries.insert(id, Entry::Unloading { resident, waiting: Vec::new() });
+    }
+    let (sender, receiver) = oneshot::channel();
+    state.entries.insert(source.id.clone(), Entry::Loading { bytes: needed_bytes, waiting: vec![sender] });
+    state.used_bytes += needed_bytes;
+    Ok(receiver)
+}
+
+impl Shared {
+    /// Have the loader thread free a model that nobody pins any more. Does not block, and may be called twice.
+    pub(super) fn free(self: &Arc<Self>, resident: &Arc<Resident>) {
+        if !resident.claim_freeing() {
+            return;
+        }
+        let (shared, freed) = (Arc::clone(self), Arc::clone(resident));
+        let sent = self.runs.load(Box::new(move || {
+            shared.free_now(&freed);
+            shared.trim();
+        }));
+        if sent.is_err() {
+            // The device is shutting down: its models go when the cache's last handle does.
+            debug!(model = %resident.source.id, "model not unloaded");
+        }
+    }
+
+    fn free_now(&self, resident: &Resident) {
+        resident.unload();
+        let mut state = self.lock();
+        state.used_bytes = state.used_bytes.saturating_sub(resident.bytes);
+        let entry = state.entries.remove(&resident.source.id);
+        drop(state);
+        info!(model = %resident.source.id, bytes = resident.bytes, "model unloaded");
+        if let Some(Entry::Unloading { waiting, .. }) = entry {
+            waiting.into_iter().for_each(|waiting| _ = waiting.send(()));
+        }
+    }
+
+    fn trim(&self) {
+        self.arena.trim();
+        self.backend.trim();
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing that runs under the lock can panic half-way.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    pub(super) fn tick(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
+    }
+
+    /// Those of `victims` that are there and that nobody pins, each once.
+    fn evictable(&self, victims: &[ModelId]) -> Vec<Arc<Resident>> {
+        let mut evictable: Vec<Arc<Resident>> = Vec::new();
+        for id in victims {
+            if let Some(Entry::Resident { resident, .. }) = self.entries.get(id)
+                && resident.pins() == 0
+                && !evictable.iter().any(|other| Arc::ptr_eq(other, resident))
+            {
+                evictable.push(Arc::clone(resident));
+            }
+        }
+        evictable
+    }
+
+    /// The bytes that are taken once the loader thread has done what it was sent to do before.
+    fn lasting_bytes(&self) -> u64 {
+        let leaving = self.entries.values().filter_map(|entry| match entry {
+            Entry::Unloading { resident, .. } if resident.is_freeing() => Some(resident.bytes),
+            _ => None,
+        });
+        self.used_bytes.saturating_sub(leaving.sum())
+    }
+}
+
+/// On the loader thread: make room, load, and answer everyone who waits.
+fn load(shared: Arc<Shared>, source: Arc<ModelSource>, lane: Lane, victims: &[Arc<Resident>]) {
+    // Answers even if the backend panics.
+    let mut answer = Answer { shared, source, outcome: None };
+    for victim in victims {
+        answer.shared.free_now(victim);
+    }
+    if !victims.is_empty() {
+        answer.shared.trim();
+    }
+    let started = Instant::now();
+    let loaded = load_resident(&answer.shared, &answer.source, lane);
+    answer.outcome = Some(loaded.map(|resident| (resident, started.elapsed())));
+}
+
+fn load_resident(shared: &Shared, source: &Arc<ModelSource>, lane: Lane) -> Result<Resident, InferenceError> {
+    let model = shared.backend.load(source)?;
+    // The first run must not have to wait for its session.
+    let session = model.session()?;
+    Ok(Resident::new(Arc::clone(source), lane, model, session))
+}
+
+/// Tells everyone who waits for a load how it ended, on drop.
+struct Answer {
+    shared: Arc<Shared>,
+    source: Arc<ModelSource>,
+    outcome: Option<Result<(Resident, Duration), InferenceError>>,
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        let panicked = || Err(load_error(&self.source.id, "the backend panicked"));
+        match self.outcome.take().unwrap_or_else(panicked) {
+            Ok((resident, time)) => self.loaded(resident, time),
+            Err(error) => self.failed(&error),
+        }
+    }
+}
+
+impl Answer {
+    fn loaded(&self, resident: Resident, time: Duration) {
+        let (id, bytes) = (&self.source.id, resident.bytes);
+        let resident = Arc::new(resident);
+        let mut state = self.shared.lock();
+        let (estimated_bytes, waiting) = state.end_loading(id);
+        let free_bytes = self.shared.config.capacity_bytes.saturating_sub(state.lasting_bytes());
+        // The estimate was let in: only what goes beyond it can be too much.
+        if bytes > free_bytes.max(estimated_bytes) {
+            drop(state);
+            resident.unload();
+            let error = no_room(&self.shared, id, bytes, free_bytes);
+            return self.refuse(waiting, &error);
+        }
+        state.used_bytes += bytes;
+        let last_used = state.tick();
+        let answers: Vec<_> = waiting
+            .into_iter()
+            .map(|waiting| (waiting, Pin::new(&resident, &self.shared, Some(time))))
+            .collect();
+        state.entries.insert(id.clone(), Entry::Resident { resident, last_used });
+        drop(state);
+        self.shared.profiles.loaded(id, TIER, time, bytes);
+        info!(model = %id, bytes, load_ms = time.as_millis(), "model loaded");
+        // The pin of one who has given up drops here.
+        answers.into_iter().for_each(|(waiting, pin)| _ = waiting.send(Ok(pin)));
+    }
+
+    fn failed(&self, error: &InferenceError) {
+        let (_, waiting) = self.shared.lock().end_loading(&self.source.id);
+        self.refuse(waiting, error);
+    }
+
+    fn refuse(&self, waiting: Vec<Waiting>, error: &InferenceError) {
+        warn!(model = %self.source.id, %error, "model not loaded");
+        waiting.into_iter().for_each(|waiting| _ = waiting.send(Err(error.clone())));
+    }
+}
+
+impl State {
+    /// Take the entry of a load out again.
+    fn end_loading(&mut self, id: &ModelId) -> (u64, Vec<Waiting>) {
+        let Some(Entry::Loading { bytes, waiting }) = self.entries.remove(id) else { return (0, Vec::new()) };
+        self.used_bytes = self.used_bytes.saturating_sub(bytes);
+        (bytes, waiting)
+    }
+}
+
+/// What a model will take: what it took before, or else what it took when it was tried out.
+fn estimate(shared: &Shared, source: &ModelSource) -> u64 {
+    let measured = shared.profiles.get(&source.id).resident_bytes;
+    measured.max(source.prepared.resident_bytes).max(source.prepared.weight_bytes)
+}
+
+fn slots(shared: &Shared, source: &ModelSource) -> usize {
+    let asked = source.slots.and_then(|slots| usize::try_from(slots).ok());
+    asked.unwrap_or(shared.config.slots).clamp(1, shared.config.slots)
+}
+
+fn no_room(shared: &Shared, model: &ModelId, needed_bytes: u64, free_bytes: u64) -> InferenceError {
+    let capacity_bytes = shared.config.capacity_bytes;
+    InferenceError::NoRoom { model: model.clone(), needed_bytes, free_bytes, capacity_bytes }
+}
+
+fn load_error(model: &ModelId, why: &str) -> InferenceError {
+    InferenceError::Load { model: model.clone(), why: why.into() }
+}

@@ -1,0 +1,4 @@
+//! ONNX Runtime on the node's processor.
+
+mod library;
+pub use library::{LibraryError, find_onnxruntime};

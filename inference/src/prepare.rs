@@ -1,0 +1,154 @@
+//! What comes of checking a model at upload.
+
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+use std::sync::Arc;
+use weir_types::{ContentHash, ErrorCode, Signature};
+
+/// A model that was checked and optimised. Kept beside it in the registry; names every file that loading needs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Prepared {
+    /// What the model takes and gives.
+    pub signature: Signature,
+    /// The bytes of its weights after optimisation.
+    pub weight_bytes: u64,
+    /// The bytes of device memory that it took when it was tried out.
+    pub resident_bytes: u64,
+    /// The file with the optimised graph, without its large weights.
+    pub skeleton: ContentHash,
+    /// The large weights, one file for each different one.
+    pub weights: Vec<Weight>,
+}
+
+/// One large weight of a model.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Weight {
+    /// Its name in the graph.
+    pub name: String,
+    /// The number of its element type in `onnx.proto`.
+    pub element_type: i32,
+    /// The size of each dimension.
+    pub dimensions: Vec<i64>,
+    /// The file with its bytes. Equal weights share one.
+    pub hash: ContentHash,
+    /// How many there are.
+    pub bytes: u64,
+}
+
+impl Prepared {
+    /// Every file that loading the model needs, each once.
+    pub fn blobs(&self) -> impl Iterator<Item = ContentHash> {
+        let mut hashes: Vec<_> =
+            self.weights.iter().map(|weight| weight.hash).chain([self.skeleton]).collect();
+        hashes.sort_unstable();
+        hashes.dedup();
+        hashes.into_iter()
+    }
+}
+
+/// Why bytes cannot be served as a model. Each is the uploader's to mend.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[serde(tag = "refusal", rename_all = "kebab-case")]
+pub enum Refusal {
+    /// The bytes are not a model at all, or end early.
+    #[error("the file is not a model: {why}")]
+    Malformed {
+        /// What is wrong.
+        why: String,
+    },
+    /// The graph, or its functions, lead back to themselves.
+    #[error("the model's graph has a cycle through {through:?}")]
+    Cyclic {
+        /// A node or function on the cycle.
+        through: String,
+    },
+    /// The model keeps weights in another file.
+    #[error("weight {tensor:?} is kept outside the model's file; save the model with all its weights inside")]
+    ExternalData {
+        /// Which weight.
+        tensor: String,
+    },
+    /// A dimension, or the product of several, is too large to be real.
+    #[error("the shape of {tensor:?} is too large: {dimensions:?}")]
+    HugeDimension {
+        /// Whose shape.
+        tensor: String,
+        /// The shape.
+        dimensions: Vec<i64>,
+    },
+    /// The model uses an operator that the backend does not have.
+    #[error("the model uses an operator that cannot run here: {why}")]
+    UnsupportedOperator {
+        /// Which, in the backend's words.
+        why: String,
+    },
+    /// An input or output is not a tensor of a type that Weir carries.
+    #[error("{port:?} is {what}; only tensors of the Open Inference Protocol's types can go in and out")]
+    UnsupportedPort {
+        /// Which input or output.
+        port: String,
+        /// What it is.
+        what: String,
+    },
+    /// It is a model, but one that contradicts itself.
+    #[error("the model is not valid: {why}")]
+    Invalid {
+        /// What the backend said.
+        why: String,
+    },
+    /// Preparing it needs more memory than is allowed.
+    #[error("preparing the model takes more than {bytes_max} bytes of memory")]
+    OverMemory {
+        /// What is allowed.
+        bytes_max: u64,
+    },
+    /// Preparing it takes longer than is allowed.
+    #[error("preparing the model takes longer than {time_ms_max} ms")]
+    OverTime {
+        /// What is allowed.
+        time_ms_max: u64,
+    },
+    /// The process that prepared it died.
+    #[error("the model crashed the process that checked it: {how}")]
+    Crashed {
+        /// How it died.
+        how: String,
+    },
+}
+
+/// Why a model was not prepared.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum PrepareError {
+    /// The model is at fault.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// There is no ONNX Runtime to check it with.
+    #[error(transparent)]
+    Library(#[from] Arc<crate::cpu::LibraryError>),
+    /// The node is at fault.
+    #[error("cannot {action}: {source}")]
+    Io {
+        /// What was tried.
+        action: String,
+        /// Why it failed.
+        source: Arc<std::io::Error>,
+    },
+}
+
+impl PrepareError {
+    pub(crate) fn io(action: &str, path: &Path, source: std::io::Error) -> Self {
+        Self::Io { action: format!("{action} {}", path.display()), source: Arc::new(source) }
+    }
+
+    /// The code for the management API.
+    #[must_use]
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            Self::Refused(Refusal::ExternalData { .. }) => ErrorCode::ExternalData,
+            Self::Refused(Refusal::OverMemory { .. } | Refusal::OverTime { .. }) => ErrorCode::ModelLimit,
+            Self::Refused(_) => ErrorCode::InvalidModel,
+            Self::Library(_) => ErrorCode::Unavailable,
+            Self::Io { .. } => ErrorCode::Internal,
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! What a caller asks of a model, and whether the model can do it. Plain functions of plain data.
+
+use crate::error::InferenceError;
+use crate::tensor::Tensor;
+use std::time::{Duration, Instant};
+use weir_types::{Port, Signature};
+
+/// What a [`RunRequest`] with priority 0 counts as. Lower is more urgent.
+pub const PRIORITY_DEFAULT: u32 = 100;
+
+/// One call of a model, in the caller's words.
+#[derive(Debug, Clone, Default)]
+pub struct RunRequest {
+    /// The inputs by name, in any order.
+    pub inputs: Vec<(String, Tensor)>,
+    /// The outputs wanted, in the order wanted; none for all of them, in the model's order.
+    pub outputs: Option<Vec<String>>,
+    /// Give up at this time.
+    pub deadline: Option<Instant>,
+    /// 1 is the most urgent; 0 is the default, [`PRIORITY_DEFAULT`].
+    pub priority: u32,
+}
+
+/// What a run gave.
+#[derive(Debug, Clone)]
+pub struct Completion {
+    /// The outputs, in the order asked for.
+    pub outputs: Vec<(String, Tensor)>,
+    /// How long it waited for the device.
+    pub queue_time: Duration,
+    /// How long the device ran.
+    pub run_time: Duration,
+}
+
+/// One call of a model, checked: what a backend is sent. Positions refer to the model's [`Signature`].
+#[derive(Debug, Clone)]
+pub struct Job {
+    /// A tensor for every input, in the signature's order.
+    pub inputs: Vec<Tensor>,
+    /// Positions of the outputs wanted, in the order wanted, each at most once.
+    pub outputs: Vec<usize>,
+}
+
+impl RunRequest {
+    /// Check the request against what the model takes and gives.
+    pub(crate) fn check(self, signature: &Signature) -> Result<Job, InferenceError> {
+        let outputs = wanted_outputs(self.outputs, signature)?;
+        let mut places: Vec<Option<Tensor>> = vec![None; signature.inputs.len()];
+        for (name, tensor) in self.inputs {
+            let known = places.iter_mut().zip(&signature.inputs).find(|(_, port)| port.name == name);
+            let Some((place, port)) = known else {
+                return Err(InferenceError::UnknownInput { name, expected: list(&signature.inputs) });
+            };
+            if place.is_some() {
+                return Err(InferenceError::DuplicateInput(name));
+            }
+            check_input(port, &tensor)?;
+            *place = Some(tensor);
+        }
+        let required = |(place, port): (Option<Tensor>, &Port)| {
+            place.ok_or_else(|| InferenceError::MissingInput(port.clone()))
+        };
+        let inputs = places.into_iter().zip(&signature.inputs).map(required).collect::<Result<_, _>>()?;
+        Ok(Job { inputs, outputs })
+    }
+}
+
+fn wanted_outputs(wanted: Option<Vec<String>>, signature: &Signature) -> Result<Vec<usize>, InferenceError> {
+    let Some(wanted) = wanted else { return Ok((0..signature.outputs.len()).collect()) };
+    if wanted.is_empty() {
+        return Err(InferenceError::NoOutputs);
+    }
+    let mut positions = Vec::with_capacity(wanted.len().min(signature.outputs.len()));
+    for name in wanted {
+        let Some(position) = signature.outputs.iter().position(|port| port.name == name) else {
+            return Err(InferenceError::UnknownOutput { name, expected: list(&signature.outputs) });
+        };
+        if positions.contains(&position) {
+            return Err(InferenceError::DuplicateOutput(name));
+        }
+        positions.push(position);
+    }
+    Ok(positions)
+}
+
+fn check_input(port: &Port, tensor: &Tensor) -> Result<(), InferenceError> {
+    if port.datatype != tensor.element_type() {
+        return Err(InferenceError::WrongType { port: port.clone(), given: tensor.element_type() });
+    }
+    if !port.accepts(tensor.element_type(), tensor.shape()) {
+        return Err(InferenceError::WrongShape { port: port.clone(), given: tensor.shape().clone() });
+    }
+    Ok(())
+}
+
+fn list(ports: &[Port]) -> String {
+    ports.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_device::Arena;
+    use weir_types::{ElementType, Shape};
+
+    fn port(name: &str, shape: &[Option<u32>]) -> Port {
+        Port { name: name.into(), datatype: ElementType::Fp32, shape: shape.to_vec() }
+    }
+
+    fn tensor(element_type: ElementType, dimensions: &[u32]) -> Tensor {
+        let shape = Shape::new(dimensions).unwrap();
+        let len = shape.element_count() as usize * element_type.size_bytes().unwrap();
+        Tensor::new(element_type, shape, Arena::new(1 << 20).buffer(len).unwrap().freeze()).unwrap()
+    }
+
+    fn check(inputs: Vec<(&str, Tensor)>, outputs: Option<&[&str]>) -> Result<Job, InferenceError> {
+        let signature = Signature {
+            inputs: vec![port("a", &[None, Some(2)]), port("b", &[Some(1)])],
+            outputs: vec![port("x", &[None]), port("y", &[None])],
+        };
+        let inputs = inputs.into_iter().map(|(name, tensor)| (name.to_owned(), tensor)).collect();
+        let outputs = outputs.map(|names| names.iter().map(ToString::to_string).collect());
+        RunRequest { inputs, outputs, ..RunRequest::default() }.check(&signature)
+    }
+
+    #[test]
+    fn inputs_may_come_in_any_order_and_outputs_go_in_the_order_asked() {
+        let (a, b) = (tensor(ElementType::Fp32, &[3, 2]), tensor(ElementType::Fp32, &[1]));
+        let job = check(vec![("b", b.clone()), ("a", a.clone())], Some(&["y", "x"])).unwrap();
+        assert_eq!((job.inputs, job.outputs), (vec![a.clone(), b.clone()], vec![1, 0]));
+        assert_eq!(check(vec![("a", a), ("b", b)], None).unwrap().outputs, vec![0, 1]);
+    }
+
+    #[test]
+    fn each_mistake_has_its_own_error() {
+        let (a, b) = (tensor(ElementType::Fp32, &[3, 2]), tensor(ElementType::Fp32, &[1]));
+        let both = || vec![("a", a.clone()), ("b", b.clone())];
+        let text = |result: Result<Job, InferenceError>| result.unwrap_err().to_string();
+
+        let mut unknown = both();
+        unknown.push(("c", a.clone()));
+        assert_eq!(
+            text(check(unknown, None)),
+            r#"the model has no input "c"; its inputs are a: FP32[?, 2], b: FP32[1]"#
+        );
+        let mut twice = both();
+        twice.push(("a", a.clone()));
+        assert_eq!(text(check(twice, None)), r#"input "a" is given twice"#);
+        assert_eq!(text(check(vec![("a", a.clone())], None)), "input b: FP32[1] is missing");
+        let wrong_type = vec![("a", tensor(ElementType::Int64, &[3, 2])), ("b", b.clone())];
+        assert_eq!(text(check(wrong_type, None)), "input a: FP32[?, 2] is given as INT64");
+        for dimensions in [&[3, 3][..], &[2], &[3, 2, 1], &[]] {
+            let wrong_shape = vec![("a", tensor(ElementType::Fp32, dimensions)), ("b", b.clone())];
+            assert_eq!(
+                text(check(wrong_shape, None)),
+                format!("input a: FP32[?, 2] is given in shape {dimensions:?}")
+            );
+        }
+        assert_eq!(
+            text(check(both(), Some(&["z"]))),
+            r#"the model has no output "z"; its outputs are x: FP32[?], y: FP32[?]"#
+        );
+        assert_eq!(text(check(both(), Some(&["x", "x"]))), r#"output "x" is wanted twice"#);
+        assert!(matches!(check(both(), Some(&[])), Err(InferenceError::NoOutputs)));
+    }
+}
