@@ -1,0 +1,186 @@
+//! Keys, values, compares, listings.
+
+use super::{delete, done, key, prefix, put, value};
+use crate::{
+    Commit, Compare, Datastore, Error, LIST_LIMIT_MAX, Listing, Prefix, Revision, TRANSACTION_OPERATIONS_MAX,
+    Transaction, VALUE_BYTES_MAX,
+};
+use bytes::Bytes;
+use std::sync::Arc;
+
+type Store = Arc<dyn Datastore>;
+
+pub async fn an_absent_key_has_no_entry(store: Store) {
+    assert_eq!(store.get(&key("a/b")).await.unwrap(), None);
+    put(&*store, "a/b/c", "below").await;
+    assert_eq!(store.get(&key("a/b")).await.unwrap(), None);
+}
+
+pub async fn a_written_key_is_read_back(store: Store) {
+    let created_at = put(&*store, "a/b", "one").await;
+    let modified_at = put(&*store, "a/b", "two").await;
+    assert!(modified_at > created_at);
+    let entry = store.get(&key("a/b")).await.unwrap().unwrap();
+    assert_eq!((entry.created_at, entry.modified_at, entry.lease), (created_at, modified_at, None));
+    assert_eq!(entry.value, "two");
+    let empty = done(store.commit(Transaction::new().put(key("a/empty"), Bytes::new())).await.unwrap());
+    assert_eq!(store.get(&key("a/empty")).await.unwrap().unwrap().modified_at, empty);
+    let largest = Bytes::from(vec![7; VALUE_BYTES_MAX]);
+    done(store.commit(Transaction::new().put(key("a/largest"), largest.clone())).await.unwrap());
+    assert_eq!(store.get(&key("a/largest")).await.unwrap().unwrap().value, largest);
+}
+
+pub async fn a_transaction_happens_whole_or_not_at_all(store: Store) {
+    put(&*store, "a/there", "x").await;
+    let both = |absent: &str| {
+        Transaction::new()
+            .when(Compare::Exists(key("a/there")))
+            .when(Compare::Absent(key(absent)))
+            .put(key("a/new"), "y")
+            .delete(key("a/there"))
+    };
+    assert_eq!(store.commit(both("a/there")).await.unwrap(), Commit::Conflict);
+    assert_eq!(value(&*store, "a/new").await, None);
+    assert_eq!(value(&*store, "a/there").await.as_deref(), Some("x"));
+    done(store.commit(both("a/elsewhere")).await.unwrap());
+    assert_eq!(value(&*store, "a/new").await.as_deref(), Some("y"));
+    assert_eq!(value(&*store, "a/there").await, None);
+}
+
+pub async fn every_compare_tells_its_cases_apart(store: Store) {
+    let created = put(&*store, "k", "old").await;
+    let modified = put(&*store, "k", "new").await;
+    let cases = [
+        (Compare::Absent(key("k")), false),
+        (Compare::Absent(key("none")), true),
+        (Compare::Exists(key("k")), true),
+        (Compare::Exists(key("none")), false),
+        (Compare::CreatedAt(key("k"), created), true),
+        (Compare::CreatedAt(key("k"), modified), false),
+        (Compare::CreatedAt(key("none"), created), false),
+        (Compare::ModifiedAt(key("k"), modified), true),
+        (Compare::ModifiedAt(key("k"), created), false),
+        (Compare::ModifiedAt(key("none"), Revision(0)), false),
+        (Compare::Holds(key("k"), Bytes::from("new")), true),
+        (Compare::Holds(key("k"), Bytes::from("old")), false),
+        (Compare::Holds(key("none"), Bytes::new()), false),
+    ];
+    for (compare, holds) in cases {
+        let commit = store.commit(Transaction::new().when(compare.clone())).await.unwrap();
+        assert_eq!(commit.done().is_some(), holds, "{compare:?}");
+    }
+}
+
+pub async fn a_deleted_key_appears_anew(store: Store) {
+    let first = put(&*store, "k", "1").await;
+    delete(&*store, "k").await;
+    let second = put(&*store, "k", "2").await;
+    let entry = store.get(&key("k")).await.unwrap().unwrap();
+    assert!(second > first);
+    assert_eq!((entry.created_at, entry.modified_at), (second, second));
+    let stale = Transaction::new().when(Compare::CreatedAt(key("k"), first)).delete(key("k"));
+    assert_eq!(
+        store.commit(stale).await.unwrap(),
+        Commit::Conflict,
+        "a fence of an earlier life must not hold"
+    );
+}
+
+pub async fn only_effective_writes_move_the_revision(store: Store) {
+    let before = put(&*store, "k", "same").await;
+    assert_eq!(delete(&*store, "none").await, before);
+    assert_eq!(done(store.commit(Transaction::new()).await.unwrap()), before);
+    assert!(put(&*store, "k", "same").await > before, "a put is a change even if the value is equal");
+}
+
+pub async fn one_revision_covers_a_transaction(store: Store) {
+    let transaction = Transaction::new().put(key("a/1"), "x").put(key("b/2"), "y");
+    let revision = done(store.commit(transaction).await.unwrap());
+    for at in ["a/1", "b/2"] {
+        assert_eq!(store.get(&key(at)).await.unwrap().unwrap().modified_at, revision);
+    }
+    assert_eq!(store.list(&Prefix::all(), None, 1).await.unwrap().revision, revision);
+}
+
+pub async fn oversize_input_is_refused(store: Store) {
+    let large = || Bytes::from(vec![0; VALUE_BYTES_MAX]);
+    let too_large = Transaction::new().put(key("k"), vec![0; VALUE_BYTES_MAX + 1]);
+    assert!(matches!(store.commit(too_large).await, Err(Error::ValueTooLarge { .. })));
+    let too_much = Transaction::new().put(key("k"), large()).put(key("l"), large());
+    assert!(matches!(store.commit(too_much).await, Err(Error::TransactionTooLarge(_))));
+    let too_much_to_compare =
+        Transaction::new().when(Compare::Holds(key("k"), large())).put(key("l"), large());
+    assert!(matches!(store.commit(too_much_to_compare).await, Err(Error::TransactionTooLarge(_))));
+    let many =
+        |count: usize| (0..count).fold(Transaction::new(), |t, i| t.put(key(&format!("many/{i:03}")), "x"));
+    let too_many = store.commit(many(TRANSACTION_OPERATIONS_MAX + 1)).await;
+    assert!(matches!(too_many, Err(Error::TooManyOperations(_))));
+    assert_eq!(store.list(&Prefix::all(), None, 1).await.unwrap().entries, []);
+    done(store.commit(many(TRANSACTION_OPERATIONS_MAX)).await.unwrap());
+}
+
+pub async fn a_key_is_written_once_per_transaction(store: Store) {
+    for twice in [
+        Transaction::new().put(key("k"), "1").put(key("k"), "2"),
+        Transaction::new().put(key("k"), "1").delete(key("k")),
+        Transaction::new().delete(key("k")).delete(key("k")),
+    ] {
+        assert!(matches!(store.commit(twice).await, Err(Error::KeyWrittenTwice(k)) if k == key("k")));
+    }
+    assert_eq!(value(&*store, "k").await, None);
+}
+
+pub async fn listings_page_in_key_order(store: Store) {
+    let count = LIST_LIMIT_MAX + 10;
+    let name = |i: usize| key(&format!("a/{i:05}"));
+    for from in (0..count).rev().step_by(100) {
+        let page = (from.saturating_sub(99)..=from).fold(Transaction::new(), |t, i| t.put(name(i), "x"));
+        done(store.commit(page).await.unwrap());
+    }
+    let all: Vec<_> = (0..count).map(name).collect();
+    let (entries, revision) = store.read_all(&prefix("a/")).await.unwrap();
+    assert_eq!(entries.into_iter().map(|entry| entry.key).collect::<Vec<_>>(), all);
+    let unbounded = store.list(&prefix("a/"), None, usize::MAX).await.unwrap();
+    assert_eq!((unbounded.entries.len(), unbounded.revision), (LIST_LIMIT_MAX, revision));
+    let page = store.list(&prefix("a/"), Some(&name(6)), 3).await.unwrap();
+    assert_eq!(
+        page.entries.iter().map(|entry| &entry.key).collect::<Vec<_>>(),
+        [&name(7), &name(8), &name(9)]
+    );
+    assert_eq!(page.more_after, Some(name(9)));
+    let last = store.list(&prefix("a/"), Some(&name(count - 4)), 3).await.unwrap();
+    assert_eq!((last.entries.len(), last.more_after), (3, None), "a full page can be the last");
+    assert_eq!(store.list(&prefix("a/"), None, 0).await.unwrap().entries.len(), 1);
+}
+
+pub async fn listings_keep_to_their_prefix(store: Store) {
+    for at in ["a", "a/b", "a/b/c", "a-b/c", "a0", "b/a/b"] {
+        put(&*store, at, "x").await;
+    }
+    let keys =
+        |listing: Listing| listing.entries.into_iter().map(|entry| entry.key.to_string()).collect::<Vec<_>>();
+    let list = async |below: &str, after: Option<&str>| {
+        keys(store.list(&prefix(below), after.map(key).as_ref(), 100).await.unwrap())
+    };
+    assert_eq!(list("a/", None).await, ["a/b", "a/b/c"]);
+    assert_eq!(list("a/b/", None).await, ["a/b/c"]);
+    assert_eq!(list("", None).await, ["a", "a-b/c", "a/b", "a/b/c", "a0", "b/a/b"]);
+    assert_eq!(list("a/", Some("a/b")).await, ["a/b/c"]);
+    assert_eq!(list("a/", Some("Z")).await, ["a/b", "a/b/c"], "a start before the prefix is the prefix");
+    assert_eq!(list("a/", Some("b")).await, [""; 0], "a start behind the prefix leaves nothing");
+    assert_eq!(list("none/", None).await, [""; 0]);
+}
+
+pub async fn a_long_listing_is_cut_by_bytes(store: Store) {
+    let value = Bytes::from(vec![1; VALUE_BYTES_MAX]);
+    for i in 0..12 {
+        done(store.commit(Transaction::new().put(key(&format!("a/{i:02}")), value.clone())).await.unwrap());
+    }
+    let first = store.list(&prefix("a/"), None, 100).await.unwrap();
+    assert!(
+        first.entries.len() < 12 && first.more_after.is_some(),
+        "{} entries in a page",
+        first.entries.len()
+    );
+    assert_eq!(store.read_all(&prefix("a/")).await.unwrap().0.len(), 12);
+}

@@ -1,0 +1,179 @@
+//! Promises to stay in touch: entries that go away with whoever wrote them.
+//!
+//! A lease ends when its holder revokes it, or when nobody has kept it alive for its time to live. A member that outlives its process
+//! gives every lease a whole new time to live when it starts, since nobody could keep it alive meanwhile.
+
+use crate::{Error, Result};
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// The longest time to live: a month, and a guard against nonsense.
+pub const TIME_TO_LIVE_MAX: Duration = Duration::from_secs(30 * 24 * 3_600);
+
+/// A lease, by number. Never given twice by one store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LeaseId(pub u64);
+
+impl fmt::Display for LeaseId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// A lease as granted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lease {
+    /// Its number.
+    pub id: LeaseId,
+    /// How long it lives without being kept alive: at least what was asked for.
+    pub time_to_live: Duration,
+}
+
+impl Lease {
+    /// A lease with its time rounded up to whole milliseconds.
+    pub(crate) fn new(id: LeaseId, time_to_live: Duration) -> Self {
+        let time_to_live_ms = time_to_live.as_nanos().div_ceil(1_000_000).max(1);
+        Self { id, time_to_live: Duration::from_millis(u64::try_from(time_to_live_ms).unwrap_or(u64::MAX)) }
+    }
+}
+
+/// Refuse a time that no lease may have.
+pub(crate) fn check_time_to_live(time_to_live: Duration) -> Result<()> {
+    if time_to_live > TIME_TO_LIVE_MAX { Err(Error::LeaseTooLong(time_to_live)) } else { Ok(()) }
+}
+
+/// When the leases of one store run out, and the wait for it. The clock is tokio's, so that tests can pause it.
+#[derive(Debug, Default)]
+pub(crate) struct Deadlines {
+    leases: Mutex<HashMap<LeaseId, Deadline>>,
+    /// Rung when the next deadline may have come nearer.
+    sooner: Notify,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Deadline {
+    at: Instant,
+    time_to_live: Duration,
+}
+
+/// How long a lease that could not be taken away waits for the next try.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+impl Deadlines {
+    /// Start the time of a new lease.
+    pub(crate) fn insert(&self, lease: Lease) {
+        self.insert_after(lease, lease.time_to_live);
+    }
+
+    /// Start the time of a lease that should be gone, and could not be taken away.
+    pub(crate) fn retry(&self, lease: Lease) {
+        self.insert_after(lease, RETRY_AFTER);
+    }
+
+    fn insert_after(&self, Lease { id, time_to_live }: Lease, after: Duration) {
+        self.lock().insert(id, Deadline { at: Instant::now() + after, time_to_live });
+        self.sooner.notify_one();
+    }
+
+    /// Start the time of a lease anew, and say how long it is; none if there is no such lease.
+    pub(crate) fn renew(&self, id: LeaseId) -> Option<Duration> {
+        let mut leases = self.lock();
+        let deadline = leases.get_mut(&id)?;
+        // Expired is expired, even while nobody has come to take it away.
+        let now = Instant::now();
+        if deadline.at <= now {
+            return None;
+        }
+        deadline.at = now + deadline.time_to_live;
+        Some(deadline.time_to_live)
+    }
+
+    /// Whether the lease may be given keys.
+    pub(crate) fn contains(&self, id: LeaseId) -> bool {
+        self.lock().contains_key(&id)
+    }
+
+    /// Forget a lease; false if there is no such lease.
+    pub(crate) fn remove(&self, id: LeaseId) -> bool {
+        self.lock().remove(&id).is_some()
+    }
+
+    /// Wait until leases have expired, and take them out. Cancel-safe.
+    pub(crate) async fn expired(&self) -> Vec<Lease> {
+        loop {
+            let sooner = self.sooner.notified();
+            let next = {
+                let mut leases = self.lock();
+                let now = Instant::now();
+                let expired: Vec<_> = leases
+                    .iter()
+                    .filter(|(_, deadline)| deadline.at <= now)
+                    .map(|(id, deadline)| Lease { id: *id, time_to_live: deadline.time_to_live })
+                    .collect();
+                if !expired.is_empty() {
+                    leases.retain(|_, deadline| deadline.at > now);
+                    return expired;
+                }
+                leases.values().map(|deadline| deadline.at).min()
+            };
+            match next {
+                None => sooner.await,
+                Some(next) => tokio::select! { () = tokio::time::sleep_until(next) => {}, () = sooner => {} },
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<LeaseId, Deadline>> {
+        // No invariant spans two statements in there, so a panic elsewhere leaves nothing half-done.
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TTL: Duration = Duration::from_secs(10);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_expires_unless_renewed() {
+        let deadlines = Deadlines::default();
+        let lease = Lease { id: LeaseId(1), time_to_live: TTL };
+        deadlines.insert(lease);
+        tokio::time::advance(TTL - Duration::from_nanos(1)).await;
+        assert_eq!(deadlines.renew(lease.id), Some(TTL));
+        let renewed_at = Instant::now();
+        assert_eq!(deadlines.expired().await, [lease]);
+        // Tokio's timers have a granularity of 1 ms.
+        assert!(renewed_at.elapsed() >= TTL && renewed_at.elapsed() <= TTL + Duration::from_millis(2));
+        assert_eq!(deadlines.renew(lease.id), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_expired_lease_cannot_be_renewed_while_it_waits_to_be_taken_away() {
+        let deadlines = Deadlines::default();
+        deadlines.insert(Lease { id: LeaseId(1), time_to_live: TTL });
+        tokio::time::advance(TTL).await;
+        assert_eq!(deadlines.renew(LeaseId(1)), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sooner_deadline_shortens_a_wait_under_way() {
+        let deadlines = std::sync::Arc::new(Deadlines::default());
+        deadlines.insert(Lease { id: LeaseId(1), time_to_live: TTL * 100 });
+        let waiting = tokio::spawn({
+            let deadlines = deadlines.clone();
+            async move { deadlines.expired().await }
+        });
+        tokio::task::yield_now().await;
+        let short = Lease { id: LeaseId(2), time_to_live: TTL };
+        deadlines.insert(short);
+        let began = Instant::now();
+        assert_eq!(waiting.await.unwrap(), [short]);
+        assert!(began.elapsed() < TTL * 2);
+    }
+}

@@ -1,0 +1,262 @@
+//! The embedded default: one file on this machine, through the `redb` crate.
+//!
+//! Commits are on disk before they return. One task writes; what arrives while it waits for the disk goes into the next batch, which is
+//! one transaction of the file and one wait for the disk for all. Reads are of the latest state that is on disk. All calls into redb
+//! happen on tokio's blocking threads.
+
+mod batch;
+mod tables;
+
+use crate::lease::{Deadlines, check_time_to_live};
+use crate::watch::Hub;
+use crate::{
+    Commit, Datastore, Entry, Error, Key, Lease, LeaseId, Listing, Prefix, Result, Revision, Transaction,
+    Watch,
+};
+use async_trait::async_trait;
+use batch::Command;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+use tables::Snapshot;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tracing::warn;
+
+/// Commands that may wait for the writer; more callers wait to hand theirs in.
+const COMMAND_QUEUE_LEN_MAX: usize = 256;
+
+/// Commands written with one wait for the disk.
+const BATCH_LEN_MAX: usize = 64;
+
+/// Memory for pages of the file.
+const CACHE_BYTES_MAX: usize = 16 << 20;
+
+/// A [`Datastore`] in a file.
+///
+/// The file is locked while it is open. Dropping the store lets go of it once the calls under way are done; [`Datastore::close`]
+/// waits for that.
+#[derive(Debug)]
+pub struct RedbStore {
+    shared: Arc<Shared>,
+    commands: mpsc::Sender<Command>,
+    expiry: JoinHandle<()>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    path: PathBuf,
+    /// None once closed. Locked on blocking threads only.
+    file: RwLock<Option<redb::Database>>,
+    closed: AtomicBool,
+    deadlines: Deadlines,
+    hub: Mutex<Hub>,
+}
+
+impl RedbStore {
+    /// Open the store in the file `path`, or make it there; its folder must exist. Errors say if another process has it
+    /// ([`Error::InUse`]) and if it is damaged ([`Error::Corrupted`]).
+    pub async fn open(path: impl Into<PathBuf>) -> Result<Self> {
+        let path = path.into();
+        let file = {
+            let path = path.clone();
+            move || create(&path)
+        };
+        Self::start(path, file).await
+    }
+
+    async fn start(
+        path: PathBuf,
+        open: impl FnOnce() -> Result<redb::Database> + Send + 'static,
+    ) -> Result<Self> {
+        let opening = {
+            let path = path.clone();
+            tokio::task::spawn_blocking(move || {
+                let file = open()?;
+                let start = tables::prepare(&file, &path)?;
+                Ok((file, start))
+            })
+        };
+        // Some kinds of damage make redb panic rather than answer.
+        let (file, start) = opening.await.unwrap_or_else(|panicked| {
+            Err(Error::Corrupted { path: path.clone(), source: Arc::new(panicked) })
+        })?;
+        let shared = Arc::new(Shared {
+            path,
+            file: RwLock::new(Some(file)),
+            closed: AtomicBool::new(false),
+            deadlines: Deadlines::default(),
+            hub: Mutex::new(Hub::new(start.revision)),
+        });
+        // Nobody could keep them alive while the store was closed.
+        start.leases.into_iter().for_each(|lease| shared.deadlines.insert(lease));
+        let (commands, queue) = mpsc::channel(COMMAND_QUEUE_LEN_MAX);
+        // The writer ends when the last sender is gone: the store's, and that of the expiry task, which ends with the store.
+        tokio::spawn(write(shared.clone(), queue));
+        let expiry = tokio::spawn(expire(shared.clone(), commands.clone()));
+        Ok(Self { shared, commands, expiry })
+    }
+
+    /// Run `read` on the latest state.
+    async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Snapshot) -> Result<T, redb::Error> + Send + 'static,
+    ) -> Result<T> {
+        let shared = self.shared.clone();
+        let reading = tokio::task::spawn_blocking(move || {
+            let file = shared.file.read().unwrap_or_else(PoisonError::into_inner);
+            let file = file.as_ref().ok_or(Error::Closed)?;
+            Snapshot::of(file)
+                .and_then(|snapshot| read(&snapshot))
+                .map_err(|source| failure(&shared.path, "read", source))
+        });
+        reading.await.unwrap_or_else(|panicked| {
+            Err(Error::Storage { path: self.shared.path.clone(), doing: "read", source: Arc::new(panicked) })
+        })
+    }
+
+    /// Hand a command to the writer and wait until it is on disk.
+    async fn write<T>(&self, command: impl FnOnce(oneshot::Sender<Result<T>>) -> Command) -> Result<T> {
+        send(&self.commands, command).await
+    }
+
+    fn check_open(&self) -> Result<()> {
+        if self.shared.closed.load(Ordering::Acquire) { Err(Error::Closed) } else { Ok(()) }
+    }
+}
+
+impl Drop for RedbStore {
+    fn drop(&mut self) {
+        self.expiry.abort();
+    }
+}
+
+#[async_trait]
+impl Datastore for RedbStore {
+    async fn get(&self, key: &Key) -> Result<Option<Entry>> {
+        let key = key.clone();
+        self.read(move |snapshot| snapshot.get(&key)).await
+    }
+
+    async fn list(&self, prefix: &Prefix, after: Option<&Key>, limit: usize) -> Result<Listing> {
+        let (prefix, after) = (prefix.clone(), after.cloned());
+        self.read(move |snapshot| snapshot.list(&prefix, after.as_ref(), limit)).await
+    }
+
+    async fn commit(&self, transaction: Transaction) -> Result<Commit> {
+        transaction.check()?;
+        self.write(|reply| Command::Commit { transaction, reply }).await
+    }
+
+    async fn grant_lease(&self, time_to_live: Duration) -> Result<Lease> {
+        check_time_to_live(time_to_live)?;
+        self.write(|reply| Command::Grant { time_to_live, reply }).await
+    }
+
+    async fn keep_alive(&self, lease: LeaseId) -> Result<Duration> {
+        self.check_open()?;
+        self.shared.deadlines.renew(lease).ok_or(Error::LeaseNotFound(lease))
+    }
+
+    async fn revoke_lease(&self, lease: LeaseId) -> Result<()> {
+        self.write(|reply| Command::End { lease, reply }).await
+    }
+
+    async fn watch(&self, prefix: &Prefix, after: Option<Revision>) -> Result<Watch> {
+        self.check_open()?;
+        Ok(self.shared.hub().watch(prefix, after))
+    }
+
+    async fn close(&self) {
+        self.expiry.abort();
+        self.shared.closed.store(true, Ordering::Release);
+        let shared = self.shared.clone();
+        // Waits for the batch and the reads under way; commands after that find no file.
+        let closing = tokio::task::spawn_blocking(move || {
+            drop(shared.file.write().unwrap_or_else(PoisonError::into_inner).take());
+        });
+        if let Err(error) = closing.await {
+            warn!(%error, "closing the store failed");
+        }
+        self.shared.hub().close();
+    }
+}
+
+impl Shared {
+    fn hub(&self) -> MutexGuard<'_, Hub> {
+        self.hub.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Write what comes in, batch by batch.
+async fn write(shared: Arc<Shared>, mut queue: mpsc::Receiver<Command>) {
+    let mut commands = Vec::with_capacity(BATCH_LEN_MAX);
+    while queue.recv_many(&mut commands, BATCH_LEN_MAX).await > 0 {
+        let (batch, shared) = (std::mem::take(&mut commands), shared.clone());
+        // Should it panic, the replies are dropped, which their receivers take for a failure.
+        if let Err(error) = tokio::task::spawn_blocking(move || batch::write(&shared, batch)).await {
+            warn!(%error, "a batch of writes was given up");
+        }
+    }
+}
+
+/// End leases that have expired. Ends by being aborted, or with the store.
+async fn expire(shared: Arc<Shared>, commands: mpsc::Sender<Command>) {
+    loop {
+        for lease in shared.deadlines.expired().await {
+            match send(&commands, |reply| Command::End { lease: lease.id, reply }).await {
+                Ok(()) | Err(Error::LeaseNotFound(_)) => {}
+                Err(Error::Closed) => return,
+                Err(error) => {
+                    warn!(%error, lease = %lease.id, "an expired lease could not be ended yet");
+                    shared.deadlines.retry(lease);
+                }
+            }
+        }
+    }
+}
+
+async fn send<T>(
+    commands: &mpsc::Sender<Command>,
+    command: impl FnOnce(oneshot::Sender<Result<T>>) -> Command,
+) -> Result<T> {
+    let (reply, answer) = oneshot::channel();
+    commands.send(command(reply)).await.map_err(|_| Error::Closed)?;
+    // A reply that is dropped was that of a batch that panicked: the outcome is unknown.
+    answer.await.unwrap_or_else(|dropped| Err(Error::Unavailable { source: Arc::new(dropped) }))
+}
+
+/// Open the file or make it, and see to it that a new one is still there after a power cut.
+fn create(path: &Path) -> Result<redb::Database> {
+    let file =
+        redb::Database::builder().set_cache_size(CACHE_BYTES_MAX).create(path).map_err(
+            |error| match error {
+                redb::DatabaseError::DatabaseAlreadyOpen => Error::InUse { path: path.to_owned() },
+                other => failure(path, "open", other.into()),
+            },
+        )?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    std::fs::File::open(folder)
+        .and_then(|folder| folder.sync_all())
+        .map_err(|source| failure(path, "open", redb::Error::Io(source)))?;
+    Ok(file)
+}
+
+/// What an error of redb means.
+fn failure(path: &Path, doing: &'static str, source: redb::Error) -> Error {
+    use std::io::ErrorKind::{InvalidData, UnexpectedEof};
+    let path = path.to_owned();
+    match &source {
+        redb::Error::Corrupted(_) | redb::Error::UpgradeRequired(_) | redb::Error::RepairAborted => {
+            Error::Corrupted { path, source: Arc::new(source) }
+        }
+        redb::Error::Io(error) if matches!(error.kind(), InvalidData | UnexpectedEof) => {
+            Error::Corrupted { path, source: Arc::new(source) }
+        }
+        _ => Error::Storage { path, doing, source: Arc::new(source) },
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,147 @@
+//! The layout of the file, and how to read it.
+
+use super::failure;
+use crate::{Entry, Error, Key, Lease, LeaseId, Listing, Prefix, Result, Revision};
+use bytes::Bytes;
+use redb::{
+    Database, MultimapTableDefinition, ReadOnlyTable, ReadableDatabase, ReadableTable, TableDefinition,
+};
+use std::path::Path;
+use std::time::Duration;
+
+/// Creating revision, last writing revision, lease or 0, value.
+pub(super) type Row = (u64, u64, u64, &'static [u8]);
+
+/// Entries by key.
+pub(super) const ENTRIES: TableDefinition<'static, &'static str, Row> = TableDefinition::new("entries");
+
+/// Times to live in milliseconds, by lease.
+pub(super) const LEASES: TableDefinition<'static, u64, u64> = TableDefinition::new("leases");
+
+/// Keys by lease.
+pub(super) const LEASED: MultimapTableDefinition<'static, u64, &'static str> =
+    MultimapTableDefinition::new("leased");
+
+/// Numbers about the store itself.
+pub(super) const META: TableDefinition<'static, &'static str, u64> = TableDefinition::new("meta");
+
+/// In [`META`]: the layout.
+const FORMAT: &str = "format";
+/// In [`META`]: the revision of the latest change.
+pub(super) const REVISION: &str = "revision";
+/// In [`META`]: the newest lease.
+pub(super) const LEASES_GRANTED: &str = "leases-granted";
+
+/// The layout that this file describes.
+const FORMAT_NOW: u64 = 1;
+
+/// What a store has to know when it opens a file.
+pub(super) struct Start {
+    pub(super) revision: Revision,
+    pub(super) leases: Vec<Lease>,
+}
+
+/// Make the tables of a new file, or check that an old one has this layout.
+pub(super) fn prepare(file: &Database, path: &Path) -> Result<Start> {
+    let (found, start) = prepare_tables(file).map_err(|source| failure(path, "read", source))?;
+    if found != FORMAT_NOW {
+        return Err(Error::OtherFormat { path: path.to_owned(), found, expected: FORMAT_NOW });
+    }
+    Ok(start)
+}
+
+/// The layout that the file has now, and what it holds.
+fn prepare_tables(file: &Database) -> Result<(u64, Start), redb::Error> {
+    let nothing = Start { revision: Revision(0), leases: Vec::new() };
+    if file.begin_read()?.list_tables()?.next().is_none() {
+        let transaction = file.begin_write()?;
+        transaction.open_table(META)?.insert(FORMAT, FORMAT_NOW)?;
+        transaction.open_table(ENTRIES)?;
+        transaction.open_table(LEASES)?;
+        transaction.open_multimap_table(LEASED)?;
+        transaction.commit()?;
+        return Ok((FORMAT_NOW, nothing));
+    }
+    let transaction = file.begin_read()?;
+    let meta = match transaction.open_table(META) {
+        Ok(meta) => meta,
+        Err(redb::TableError::TableDoesNotExist(_) | redb::TableError::TableTypeMismatch { .. }) => {
+            return Ok((0, nothing));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let found = number(&meta, FORMAT)?;
+    if found != FORMAT_NOW {
+        return Ok((found, nothing));
+    }
+    let leases = transaction.open_table(LEASES)?;
+    let leases = leases.iter()?.map(|row| {
+        let (id, time_to_live_ms) = row?;
+        Ok(Lease { id: LeaseId(id.value()), time_to_live: Duration::from_millis(time_to_live_ms.value()) })
+    });
+    let leases = leases.collect::<Result<_, redb::StorageError>>()?;
+    Ok((found, Start { revision: Revision(number(&meta, REVISION)?), leases }))
+}
+
+/// A number about the store; 0 until it is first written.
+pub(super) fn number(
+    meta: &impl ReadableTable<&'static str, u64>,
+    name: &str,
+) -> Result<u64, redb::StorageError> {
+    Ok(meta.get(name)?.map_or(0, |number| number.value()))
+}
+
+/// The entry at `key`.
+pub(super) fn entry(
+    entries: &impl ReadableTable<&'static str, Row>,
+    key: &Key,
+) -> Result<Option<Entry>, redb::StorageError> {
+    Ok(entries.get(key.as_str())?.map(|row| decode(key.clone(), row.value())))
+}
+
+fn decode(key: Key, (created_at, modified_at, lease, value): (u64, u64, u64, &[u8])) -> Entry {
+    Entry {
+        key,
+        value: Bytes::copy_from_slice(value),
+        created_at: Revision(created_at),
+        modified_at: Revision(modified_at),
+        lease: (lease != 0).then_some(LeaseId(lease)),
+    }
+}
+
+/// One state of the store.
+pub(super) struct Snapshot {
+    entries: ReadOnlyTable<&'static str, Row>,
+    meta: ReadOnlyTable<&'static str, u64>,
+}
+
+impl Snapshot {
+    /// The latest state that is on disk.
+    pub(super) fn of(file: &Database) -> Result<Self, redb::Error> {
+        let transaction = file.begin_read()?;
+        Ok(Self { entries: transaction.open_table(ENTRIES)?, meta: transaction.open_table(META)? })
+    }
+
+    pub(super) fn get(&self, key: &Key) -> Result<Option<Entry>, redb::Error> {
+        Ok(entry(&self.entries, key)?)
+    }
+
+    pub(super) fn list(
+        &self,
+        prefix: &Prefix,
+        after: Option<&Key>,
+        limit: usize,
+    ) -> Result<Listing, redb::Error> {
+        let listing = Listing::new(Revision(number(&self.meta, REVISION)?));
+        let Some((start, end)) = prefix.range(after) else { return Ok(listing) };
+        let rows = match &end {
+            Some(end) => self.entries.range(start.as_str()..end.as_str())?,
+            None => self.entries.range(start.as_str()..)?,
+        };
+        let entries = rows.map(|row| {
+            let (key, row) = row?;
+            Ok(decode(Key::trusted(key.value()), row.value()))
+        });
+        listing.fill(limit, entries)
+    }
+}

@@ -1,0 +1,114 @@
+//! The power goes: what the disk was not told to keep is gone. Killing a process cannot show that, since the kernel keeps its writes.
+
+use super::*;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use redb::StorageBackend;
+use std::io;
+
+/// A disk that remembers what it was last told to keep.
+#[derive(Debug, Clone, Default)]
+struct Disk(Arc<Mutex<Bytes>>);
+
+#[derive(Debug, Default)]
+struct Bytes {
+    now: Vec<u8>,
+    kept: Vec<u8>,
+    broken: bool,
+}
+
+impl Disk {
+    /// The disk after the power went: what it was told to keep, and of each later write a random part.
+    fn cut(&self, random: &mut StdRng) -> Self {
+        let bytes = self.0.lock().unwrap();
+        let mut after = bytes.kept.clone();
+        after.resize(bytes.now.len().max(after.len()), 0);
+        for (at, block) in bytes.now.chunks(4_096).enumerate() {
+            if random.random_bool(0.5) {
+                after[at * 4_096..at * 4_096 + block.len()].copy_from_slice(block);
+            }
+        }
+        Self(Arc::new(Mutex::new(Bytes { now: after.clone(), kept: after, broken: false })))
+    }
+
+    async fn open(&self) -> RedbStore {
+        let disk = self.clone();
+        let file = move || Ok(redb::Database::builder().create_with_backend(disk).unwrap());
+        RedbStore::start(PathBuf::from("disk"), file).await.unwrap()
+    }
+}
+
+impl StorageBackend for Disk {
+    fn len(&self) -> Result<u64, io::Error> {
+        Ok(self.0.lock().unwrap().now.len() as u64)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), io::Error> {
+        let offset = offset as usize;
+        out.copy_from_slice(&self.0.lock().unwrap().now[offset..offset + out.len()]);
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> Result<(), io::Error> {
+        self.0.lock().unwrap().now.resize(len as usize, 0);
+        Ok(())
+    }
+
+    fn sync_data(&self) -> Result<(), io::Error> {
+        let mut bytes = self.0.lock().unwrap();
+        if bytes.broken {
+            return Err(io::Error::other("the disk is broken"));
+        }
+        bytes.kept = bytes.now.clone();
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), io::Error> {
+        let offset = offset as usize;
+        self.0.lock().unwrap().now[offset..offset + data.len()].copy_from_slice(data);
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn what_was_committed_survives_a_power_cut() {
+    for seed in 0..40 {
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut disk = Disk::default();
+        let mut committed = 0_u32;
+        for _ in 0..5 {
+            let store = disk.open().await;
+            let found = value(&store, "counter").await.map_or(0, |count| count.parse::<u32>().unwrap());
+            assert_eq!(found, committed, "seed {seed}");
+            for _ in 0..random.random_range(1..8) {
+                committed += 1;
+                let filler = vec![0; random.random_range(0..20_000)];
+                let write =
+                    Transaction::new().put(key("counter"), committed.to_string()).put(key("filler"), filler);
+                done(store.commit(write).await.unwrap());
+            }
+            disk = disk.cut(&mut random);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_broken_disk_fails_every_write_and_tells_nobody_of_them() {
+    let disk = Disk::default();
+    let store = Arc::new(disk.open().await);
+    put(&*store, "k", "before").await;
+    let mut watch = store.watch(&Prefix::all(), None).await.unwrap();
+    disk.0.lock().unwrap().broken = true;
+    let write = || store.commit(Transaction::new().put(key("k"), "lost"));
+    let (one, other, lease) = tokio::join!(write(), write(), store.grant_lease(Duration::from_secs(9)));
+    for error in [one.unwrap_err(), other.unwrap_err(), lease.unwrap_err()] {
+        assert!(matches!(error, Error::Storage { .. }), "{error:?}");
+    }
+    disk.0.lock().unwrap().broken = false;
+    store.close().await;
+    assert_eq!(watch.next().await, Err(WatchEnd::Closed), "a write that failed was told to a watch");
+    let store = disk.open().await;
+    // The disk may have kept the write before it failed to say so.
+    assert!(["before", "lost"].contains(&value(&store, "k").await.unwrap().as_str()));
+    assert!(put(&store, "k", "after").await > Revision(1));
+}

@@ -1,0 +1,249 @@
+//! News: what changed below a prefix, in order, without gaps.
+//!
+//! A watch ends when its reader drops it, when the reader falls so far behind that its buffer is full ([`WatchEnd::Lagged`]), or when
+//! the store closes. A reader that lagged lists again and watches from there: nothing is ever skipped silently, and a slow reader never
+//! slows a writer down.
+
+use crate::{Entry, Key, Prefix, Revision};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::sync::mpsc;
+
+/// Changes that a watch buffers for its reader.
+const WATCH_BUFFER_LEN_MAX: usize = 256;
+
+/// Changes that a store remembers for watches that begin in the past.
+const HISTORY_LEN_MAX: usize = 1_024;
+
+/// Bytes of keys and values of those changes.
+const HISTORY_BYTES_MAX: usize = 4 << 20;
+
+/// Everything that one commit changed below the watched prefix, in the order of its writes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// The revision it made. Rises from change to change.
+    pub revision: Revision,
+    /// What it did. Never empty.
+    pub events: Vec<Event>,
+}
+
+/// What happened to one key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// It was written.
+    Put(Entry),
+    /// It was deleted, or its lease ended.
+    Delete(Key),
+}
+
+/// Why a watch has no more changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum WatchEnd {
+    /// Changes were missed: list again, and watch after that.
+    #[error("the watch fell behind and missed changes")]
+    Lagged,
+    /// The store was closed.
+    #[error("the store is closed")]
+    Closed,
+}
+
+/// A stream of changes. Dropping it ends it.
+#[derive(Debug)]
+pub struct Watch {
+    /// From before the watch began.
+    backlog: VecDeque<Change>,
+    live: mpsc::Receiver<Change>,
+    lagged: Arc<AtomicBool>,
+}
+
+impl Watch {
+    /// The next change. Cancel-safe. After an end, every later call gives the same end.
+    pub async fn next(&mut self) -> Result<Change, WatchEnd> {
+        if let Some(change) = self.backlog.pop_front() {
+            return Ok(change);
+        }
+        self.live.recv().await.ok_or_else(|| {
+            if self.lagged.load(Ordering::Acquire) { WatchEnd::Lagged } else { WatchEnd::Closed }
+        })
+    }
+}
+
+/// The writing end of a [`Watch`].
+#[derive(Debug)]
+struct Watcher {
+    prefix: Prefix,
+    after: Revision,
+    live: mpsc::Sender<Change>,
+    lagged: Arc<AtomicBool>,
+}
+
+/// Hands a store's changes to its watches, and remembers the latest for watches that begin in the past.
+#[derive(Debug)]
+pub(crate) struct Hub {
+    watchers: Vec<Watcher>,
+    history: VecDeque<Change>,
+    history_bytes: usize,
+    /// Every change after this is in the history.
+    floor: Revision,
+}
+
+impl Hub {
+    /// A hub that has seen nothing after `revision`.
+    pub(crate) fn new(revision: Revision) -> Self {
+        Self { watchers: Vec::new(), history: VecDeque::new(), history_bytes: 0, floor: revision }
+    }
+
+    /// Tell all watches of `change`, in the order of revisions.
+    pub(crate) fn publish(&mut self, change: Change) {
+        self.watchers.retain(|watcher| watcher.offer(&change));
+        self.remember(change);
+    }
+
+    /// A watch of what changes below `prefix` after `after`, or from now on.
+    pub(crate) fn watch(&mut self, prefix: &Prefix, after: Option<Revision>) -> Watch {
+        self.watchers.retain(|watcher| !watcher.live.is_closed());
+        let newest = self.history.back().map_or(self.floor, |change| change.revision);
+        let after = after.unwrap_or(newest);
+        let (sender, live) = mpsc::channel(WATCH_BUFFER_LEN_MAX);
+        let lagged = Arc::new(AtomicBool::new(after < self.floor));
+        let mut watch = Watch { backlog: VecDeque::new(), live, lagged: lagged.clone() };
+        if after >= self.floor {
+            let missed = self.history.iter().filter(|change| change.revision > after);
+            watch.backlog.extend(missed.filter_map(|change| change.below(prefix)));
+            self.watchers.push(Watcher {
+                prefix: prefix.clone(),
+                after: after.max(newest),
+                live: sender,
+                lagged,
+            });
+        }
+        watch
+    }
+
+    /// End all watches.
+    pub(crate) fn close(&mut self) {
+        self.watchers.clear();
+    }
+
+    fn remember(&mut self, change: Change) {
+        self.history_bytes += change.bytes();
+        self.history.push_back(change);
+        while self.history.len() > HISTORY_LEN_MAX || self.history_bytes > HISTORY_BYTES_MAX {
+            let Some(forgotten) = self.history.pop_front() else { return };
+            self.history_bytes -= forgotten.bytes();
+            self.floor = forgotten.revision;
+        }
+    }
+}
+
+impl Watcher {
+    /// Pass `change` on if the watch is about it. False if the watch is over.
+    fn offer(&self, change: &Change) -> bool {
+        if change.revision <= self.after {
+            return true;
+        }
+        let Some(change) = change.below(&self.prefix) else { return true };
+        match self.live.try_send(change) {
+            Ok(()) => true,
+            Err(mpsc::error::TrySendError::Closed(_)) => false,
+            Err(mpsc::error::TrySendError::Full(_)) => {
+                self.lagged.store(true, Ordering::Release);
+                false
+            }
+        }
+    }
+}
+
+impl Change {
+    /// The part of it below `prefix`, if any.
+    fn below(&self, prefix: &Prefix) -> Option<Self> {
+        let events: Vec<_> =
+            self.events.iter().filter(|event| prefix.contains(event.key())).cloned().collect();
+        (!events.is_empty()).then_some(Self { revision: self.revision, events })
+    }
+
+    fn bytes(&self) -> usize {
+        self.events.iter().map(Event::bytes).sum()
+    }
+}
+
+impl Event {
+    /// The key it is about.
+    #[must_use]
+    pub fn key(&self) -> &Key {
+        match self {
+            Self::Put(entry) => &entry.key,
+            Self::Delete(key) => key,
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        let value_bytes = if let Self::Put(entry) = self { entry.value.len() } else { 0 };
+        self.key().as_str().len() + value_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    fn put(revision: u64, key: &str, value_bytes: usize) -> Change {
+        let revision = Revision(revision);
+        let key = Key::new(key).unwrap();
+        let value = Bytes::from(vec![0; value_bytes]);
+        let entry = Entry { key, value, created_at: revision, modified_at: revision, lease: None };
+        Change { revision, events: vec![Event::Put(entry)] }
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_falls_behind_is_told_after_what_it_still_has() {
+        let mut hub = Hub::new(Revision(0));
+        let mut slow = hub.watch(&Prefix::all(), None);
+        let mut elsewhere = hub.watch(&Prefix::new("other/").unwrap(), None);
+        let one_too_many = WATCH_BUFFER_LEN_MAX as u64 + 1;
+        (1..=one_too_many).for_each(|revision| hub.publish(put(revision, "a/b", 1)));
+        for revision in 1..one_too_many {
+            assert_eq!(slow.next().await.unwrap().revision, Revision(revision));
+        }
+        assert_eq!(slow.next().await, Err(WatchEnd::Lagged));
+        assert_eq!(slow.next().await, Err(WatchEnd::Lagged));
+        hub.close();
+        assert_eq!(
+            elsewhere.next().await,
+            Err(WatchEnd::Closed),
+            "others' news must not fill a watch's buffer"
+        );
+    }
+
+    #[tokio::test]
+    async fn history_is_bounded_by_count_and_by_bytes() {
+        for (value_bytes, kept) in [(0, HISTORY_LEN_MAX), (HISTORY_BYTES_MAX / 10, 9)] {
+            let mut hub = Hub::new(Revision(0));
+            let last = HISTORY_LEN_MAX as u64 + 10;
+            (1..=last).for_each(|revision| hub.publish(put(revision, "a/b", value_bytes)));
+            assert_eq!(hub.history.len(), kept);
+            let known = last - kept as u64;
+            let mut watch = hub.watch(&Prefix::all(), Some(Revision(known)));
+            assert_eq!(watch.next().await.unwrap().revision, Revision(known + 1));
+            let mut forgotten = hub.watch(&Prefix::all(), Some(Revision(known - 1)));
+            assert_eq!(forgotten.next().await, Err(WatchEnd::Lagged));
+        }
+    }
+
+    #[tokio::test]
+    async fn watches_that_nobody_reads_are_let_go_of() {
+        let mut hub = Hub::new(Revision(0));
+        (0..100).for_each(|_| drop(hub.watch(&Prefix::all(), None)));
+        assert_eq!(hub.watchers.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_watch_may_begin_in_the_future() {
+        let mut hub = Hub::new(Revision(5));
+        let mut watch = hub.watch(&Prefix::all(), Some(Revision(7)));
+        (6..=8).for_each(|revision| hub.publish(put(revision, "a/b", 1)));
+        assert_eq!(watch.next().await.unwrap().revision, Revision(8));
+    }
+}
