@@ -1,4 +1,31 @@
 //! One Weir node: everything between a socket and a model's answer.
+//!
+//! In the order a request meets them: the gateway reads it, dispatch admits and places it, the component it calls is loaded, an instance is
+//! made and run, and the host calls it makes reach the models. Around them: the registry and blobs that survive a restart, and telemetry.
 
 mod config;
 pub use config::{BackendKind, NodeConfig};
+
+mod node;
+pub use node::Node;
+
+mod child;
+pub use child::ChildKind;
+
+mod gateway;
+
+mod dispatch;
+
+mod component;
+
+mod instance;
+
+mod hostcalls;
+
+mod models;
+
+mod registry;
+
+mod blobs;
+
+mod telemetry;

@@ -1,0 +1,186 @@
+//! Components on this node: compiled once, at deploy; loaded when first called; kept while there is room.
+
+pub(crate) mod compile;
+mod engine;
+mod inspect;
+mod link;
+pub(crate) mod policy;
+
+pub(crate) use engine::Engines;
+pub(crate) use link::Entry;
+
+use compile::{CompileError, Compiled};
+use engine::Generation;
+use moka::sync::Cache;
+use std::collections::HashSet;
+use std::hash::Hash as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use wasmtime::component::{Component, Linker};
+use weir_types::{ContentHash, FunctionKind, Hasher};
+
+use crate::instance::State;
+
+/// Machine code kept mapped, over all components. It is file-backed: the kernel drops what is not used.
+const LOADED_BYTES_MAX: u64 = 4 << 30;
+
+/// Why a deployed component cannot be started.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LoadError {
+    /// There is no artefact for this build of Weir; compile the component again.
+    #[error("the component has not been compiled for this build of Weir")]
+    Missing,
+    #[error("cannot load the compiled component: {0:#}")]
+    Broken(#[source] Arc<wasmtime::Error>),
+}
+
+/// The artefacts of one data folder, and those that are loaded.
+pub(crate) struct Components {
+    engines: Arc<Engines>,
+    linkers: [Linker<State>; 2],
+    folders: [PathBuf; 2],
+    loaded: Cache<ContentHash, Arc<Entry>>,
+    compile_memory_bytes_max: u64,
+    compile_time_ms_max: u64,
+    /// One compilation at a time: each uses every core there is.
+    compiling: tokio::sync::Semaphore,
+}
+
+impl Components {
+    /// Open the artefacts under `folder`, making it if need be.
+    pub(crate) fn open(
+        folder: &Path,
+        engines: Arc<Engines>,
+        compile_memory_bytes_max: u64,
+        compile_time_ms_max: u64,
+    ) -> anyhow::Result<Self> {
+        let [p2, p3] = [Generation::P2, Generation::P3].map(|generation| {
+            let engine = engines.get(generation);
+            let folder = folder.join(format!("{}-{}", generation.as_str(), compatibility_hash(engine)));
+            (link::linker(engine, generation), folder)
+        });
+        for folder in [&p2.1, &p3.1] {
+            std::fs::create_dir_all(folder)?;
+        }
+        let loaded = Cache::builder()
+            .max_capacity(LOADED_BYTES_MAX >> 10)
+            .weigher(|_, entry: &Arc<Entry>| u32::try_from(entry.image_bytes() >> 10).unwrap_or(u32::MAX))
+            .build();
+        Ok(Self {
+            engines,
+            linkers: [p2.0?, p3.0?],
+            folders: [p2.1, p3.1],
+            loaded,
+            compile_memory_bytes_max,
+            compile_time_ms_max,
+            compiling: tokio::sync::Semaphore::new(1),
+        })
+    }
+
+    pub(crate) fn engines(&self) -> &Arc<Engines> {
+        &self.engines
+    }
+
+    /// Compile the component in `blob` (a file) and keep the artefact. Durable when it returns.
+    pub(crate) async fn compile(&self, digest: ContentHash, blob: &Path) -> Result<Compiled, CompileError> {
+        let internal =
+            |error: std::io::Error| CompileError { code: weir_types::ErrorCode::Internal, text: format!("cannot keep the artefact: {error}") };
+        let _turn = self.compiling.acquire().await;
+        // Both generations share a file system, so either folder does for the name that is not final yet.
+        let staged = tempfile::Builder::new().prefix(".staged-").tempfile_in(&self.folders[0]).map_err(internal)?;
+        let request = compile::Request {
+            component: blob.to_owned(),
+            artefact: staged.path().to_owned(),
+            memory_bytes_max: self.compile_memory_bytes_max,
+            cpu_time_ms_max: self.compile_time_ms_max,
+        };
+        let compiled = compile::compile(&request).await?;
+        let artefact = self.artefact(digest, compiled.kind);
+        tokio::task::spawn_blocking(move || crate::blobs::persist(staged, &artefact))
+            .await
+            .map_err(|panic| internal(std::io::Error::other(panic)))?
+            .map_err(internal)?;
+        Ok(compiled)
+    }
+
+    /// Whether the artefact is here already.
+    pub(crate) fn is_compiled(&self, digest: ContentHash, kind: FunctionKind) -> bool {
+        self.artefact(digest, kind).exists()
+    }
+
+    /// The component if it is loaded: the way of nearly every call.
+    pub(crate) fn loaded(&self, digest: ContentHash) -> Option<Arc<Entry>> {
+        self.loaded.get(&digest)
+    }
+
+    /// Load the component from its artefact. Blocks on the disk; concurrent calls for one component load it once.
+    pub(crate) fn load(&self, digest: ContentHash, kind: FunctionKind) -> Result<Arc<Entry>, LoadError> {
+        self.loaded.try_get_with(digest, || self.load_artefact(digest, kind)).map_err(|error: Arc<LoadError>| {
+            match error.as_ref() {
+                LoadError::Missing => LoadError::Missing,
+                LoadError::Broken(error) => LoadError::Broken(error.clone()),
+            }
+        })
+    }
+
+    fn load_artefact(&self, digest: ContentHash, kind: FunctionKind) -> Result<Arc<Entry>, LoadError> {
+        let path = self.artefact(digest, kind);
+        if !path.exists() {
+            return Err(LoadError::Missing);
+        }
+        let generation = Generation::of(kind);
+        let component = deserialize(self.engines.get(generation), &path);
+        let entry = component.and_then(|component| Entry::link(&self.linkers[generation as usize], &component, kind));
+        entry.map(Arc::new).map_err(|error| LoadError::Broken(Arc::new(error)))
+    }
+
+    /// Remove the artefacts, and forget the loaded components, that are not `wanted`.
+    pub(crate) async fn sweep(&self, wanted: HashSet<ContentHash>) {
+        let (folders, loaded) = (self.folders.clone(), self.loaded.clone());
+        let swept = tokio::task::spawn_blocking(move || {
+            for entry in folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten().flatten() {
+                let name = entry.file_name();
+                let digest = name.to_str().and_then(|name| name.strip_suffix(".cwasm")?.parse().ok());
+                if let Some(digest) = digest.filter(|digest| !wanted.contains(digest)) {
+                    loaded.invalidate(&digest);
+                    // Loaded code stays mapped for calls under way; a file that cannot be removed is tried again next time.
+                    if let Err(error) = std::fs::remove_file(entry.path()) {
+                        tracing::warn!(%error, %digest, "cannot remove an artefact");
+                    }
+                }
+            }
+        });
+        if swept.await.is_err() {
+            tracing::error!("sweeping artefacts failed");
+        }
+    }
+
+    fn artefact(&self, digest: ContentHash, kind: FunctionKind) -> PathBuf {
+        self.folders[Generation::of(kind) as usize].join(format!("{digest}.cwasm"))
+    }
+}
+
+#[allow(unsafe_code, reason = "loading a precompiled component")]
+fn deserialize(engine: &wasmtime::Engine, path: &Path) -> wasmtime::Result<Component> {
+    // SAFETY: artefacts are machine code and must come from wasmtime unchanged. Only `Components::compile` writes them, into the node's own
+    // data folder, by rename after fsync; whoever can write there can replace the node's binary as well.
+    unsafe { Component::deserialize_file(engine, path) }
+}
+
+/// What an artefact's machine code depends on besides the component: the version and settings of wasmtime.
+fn compatibility_hash(engine: &wasmtime::Engine) -> String {
+    /// Feeds `std::hash` into a hash that is the same in every run.
+    #[derive(Default)]
+    struct Stable(Hasher);
+    impl std::hash::Hasher for Stable {
+        fn write(&mut self, bytes: &[u8]) {
+            self.0.update(bytes);
+        }
+        fn finish(&self) -> u64 {
+            0
+        }
+    }
+    let mut stable = Stable::default();
+    engine.precompile_compatibility_hash().hash(&mut stable);
+    stable.0.finish().to_string()[..16].to_owned()
+}

@@ -1,0 +1,111 @@
+//! Compiling a component in a child process that can be limited and killed.
+//!
+//! The child is this same program, started as `weir __compile REQUEST-JSON`. It limits itself before it reads a byte of the component,
+//! writes the artefact where it is told, and prints a [`Verdict`] as JSON.
+
+use super::engine::{Generation, compiling_engine};
+use super::inspect::outline;
+use super::link::{Entry, linker};
+use super::policy;
+use crate::child;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use wasmtime::component::Component;
+use weir_types::{ErrorCode, FunctionKind, FunctionManifest};
+
+/// The hidden subcommand that [`main`] serves.
+pub(crate) const SUBCOMMAND: &str = "__compile";
+
+/// What the child is asked to do.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Request {
+    pub(crate) component: PathBuf,
+    /// Where to write the artefact.
+    pub(crate) artefact: PathBuf,
+    pub(crate) memory_bytes_max: u64,
+    pub(crate) cpu_time_ms_max: u64,
+}
+
+/// What the child found.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Compiled {
+    pub(crate) kind: FunctionKind,
+    pub(crate) imports: Vec<String>,
+    pub(crate) compile_time_ms: u64,
+}
+
+/// Why a component cannot be deployed.
+#[derive(Debug, Clone, Serialize, Deserialize, thiserror::Error)]
+#[error("{text}")]
+pub(crate) struct CompileError {
+    pub(crate) code: ErrorCode,
+    pub(crate) text: String,
+}
+
+impl CompileError {
+    fn new(code: ErrorCode, text: impl Into<String>) -> Self {
+        Self { code, text: text.into() }
+    }
+}
+
+/// Compile in a child process. Dropping the future kills it.
+pub(crate) async fn compile(request: &Request) -> Result<Compiled, CompileError> {
+    let limit = Duration::from_millis(request.cpu_time_ms_max);
+    let answer = child::run(SUBCOMMAND, request, limit).await.map_err(|failure| match failure {
+        child::Failure::Limit(what) => CompileError::new(
+            ErrorCode::CompileLimit,
+            format!(
+                "compiling the component took more than the node's {what} ({} MiB, {} s); is it stripped and optimised?",
+                request.memory_bytes_max >> 20,
+                request.cpu_time_ms_max / 1_000
+            ),
+        ),
+        child::Failure::Broken(why) => CompileError::new(ErrorCode::Internal, format!("the compiler process failed: {why}")),
+    })?;
+    answer
+}
+
+/// The child's side of [`compile`].
+pub(crate) fn main(request: &Request) -> Result<Compiled, CompileError> {
+    child::limit_self(request.memory_bytes_max, request.cpu_time_ms_max)
+        .map_err(|error| CompileError::new(ErrorCode::Internal, format!("cannot limit the compiler process: {error}")))?;
+    let started = Instant::now();
+    let bytes = std::fs::read(&request.component)
+        .map_err(|error| CompileError::new(ErrorCode::Internal, format!("cannot read the component: {error}")))?;
+    let outline = outline(&bytes).map_err(|(code, text)| CompileError::new(code, text))?;
+    refuse_unknown(&outline.imports)?;
+    let artefact = build(&bytes, outline.kind)?;
+    write(&request.artefact, &artefact)
+        .map_err(|error| CompileError::new(ErrorCode::Internal, format!("cannot write the artefact: {error}")))?;
+    let compile_time_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+    Ok(Compiled { kind: outline.kind, imports: outline.imports, compile_time_ms })
+}
+
+fn refuse_unknown(imports: &[String]) -> Result<(), CompileError> {
+    let none = FunctionManifest::default();
+    let unknown = imports.iter().find(|name| policy::verdict(name, &none) == policy::Verdict::Unknown);
+    unknown.map_or(Ok(()), |name| {
+        let text = format!("the component imports {name}, which Weir does not have: {}", policy::hint(name));
+        Err(CompileError::new(ErrorCode::UnknownImport, text))
+    })
+}
+
+fn build(bytes: &[u8], kind: FunctionKind) -> Result<Vec<u8>, CompileError> {
+    let generation = Generation::of(kind);
+    let internal = |error: wasmtime::Error| CompileError::new(ErrorCode::Internal, format!("{error:#}"));
+    let engine = compiling_engine(generation).map_err(internal)?;
+    let component = Component::new(&engine, bytes)
+        .map_err(|error| CompileError::new(ErrorCode::InvalidComponent, format!("the component does not compile: {error:#}")))?;
+    // Link it here, so that nothing gets deployed that the node could not start.
+    let linker = linker(&engine, generation).map_err(internal)?;
+    Entry::link(&linker, &component, kind)
+        .map_err(|error| CompileError::new(ErrorCode::UnknownImport, format!("the component does not fit this node: {error:#}")))?;
+    component.serialize().map_err(internal)
+}
+
+fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let mut file = std::fs::File::create(path)?;
+    std::io::Write::write_all(&mut file, bytes)?;
+    file.sync_all()
+}

@@ -1,0 +1,58 @@
+//! Everything a guest can import, linked once per engine, and the typed ways to call what it exports.
+
+use super::engine::Generation;
+use crate::hostcalls;
+use crate::instance::State;
+use wasmtime::Engine;
+use wasmtime::component::{Component, Linker};
+use wasmtime_wasi_http::p2::bindings::ProxyPre;
+use wasmtime_wasi_http::p3::bindings::ServicePre;
+use weir_types::FunctionKind;
+
+/// A component that is ready to be instantiated.
+pub(crate) enum Entry {
+    /// `wasi:http/incoming-handler@0.2`.
+    Http02(ProxyPre<State>),
+    /// `wasi:http/handler@0.3`.
+    Http03(ServicePre<State>),
+    /// `weir:inference/stage@0.1`.
+    Tensor(hostcalls::StagePre<State>),
+}
+
+impl Entry {
+    /// Link `component`. Fails where an import is missing or has another type.
+    pub(crate) fn link(linker: &Linker<State>, component: &Component, kind: FunctionKind) -> wasmtime::Result<Self> {
+        let pre = linker.instantiate_pre(component)?;
+        Ok(match kind {
+            FunctionKind::Http02 => Self::Http02(ProxyPre::new(pre)?),
+            FunctionKind::Http03 => Self::Http03(ServicePre::new(pre)?),
+            FunctionKind::Tensor => Self::Tensor(hostcalls::StagePre::new(pre)?),
+        })
+    }
+}
+
+impl Entry {
+    /// The size of its mapped machine code and data.
+    pub(crate) fn image_bytes(&self) -> usize {
+        let component = match self {
+            Self::Http02(pre) => pre.instance_pre().component(),
+            Self::Http03(pre) => pre.instance_pre().component(),
+            Self::Tensor(pre) => pre.instance_pre().component(),
+        };
+        let image = component.image_range();
+        (image.end as usize).saturating_sub(image.start as usize)
+    }
+}
+
+/// All the interfaces that guests of `generation` may import.
+pub(crate) fn linker(engine: &Engine, generation: Generation) -> wasmtime::Result<Linker<State>> {
+    let mut linker = Linker::new(engine);
+    wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
+    wasmtime_wasi_http::p2::add_only_http_to_linker_async(&mut linker)?;
+    hostcalls::add_to_linker(&mut linker)?;
+    if generation == Generation::P3 {
+        wasmtime_wasi::p3::add_to_linker(&mut linker)?;
+        wasmtime_wasi_http::p3::add_to_linker(&mut linker)?;
+    }
+    Ok(linker)
+}

@@ -1,0 +1,66 @@
+//! Which interfaces a component may import.
+//!
+//! An interface Weir does not have is refused at deploy, by name. One that it has but that needs a grant is linked as denying: it may be
+//! imported (toolchains import much that a program never calls), and calling it fails with the interface's own "denied" error.
+
+use weir_types::FunctionManifest;
+
+/// What becomes of one import.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Usable by every function, or granted by the manifest.
+    Granted,
+    /// Linked, but calling it fails.
+    Denied,
+    /// Not part of Weir.
+    Unknown,
+}
+
+/// Judge the import `name`, like `wasi:http/types@0.2.4`.
+pub(crate) fn verdict(name: &str, manifest: &FunctionManifest) -> Verdict {
+    let Some((interface, version)) = name.split_once('@') else { return Verdict::Unknown };
+    let Some((package, _)) = interface.split_once('/') else { return Verdict::Unknown };
+    let wasi = version.starts_with("0.2.") || (version.starts_with("0.3.") && !version.contains('-'));
+    match (package, wasi) {
+        ("weir:inference", _) if version.starts_with("0.1.") => Verdict::Granted,
+        ("wasi:io" | "wasi:clocks" | "wasi:random" | "wasi:cli", true) => Verdict::Granted,
+        ("wasi:filesystem" | "wasi:sockets", true) => Verdict::Denied,
+        ("wasi:http", true) if matches!(interface, "wasi:http/outgoing-handler" | "wasi:http/client") => {
+            if manifest.outbound_hosts.is_empty() { Verdict::Denied } else { Verdict::Granted }
+        }
+        ("wasi:http", true) => Verdict::Granted,
+        _ => Verdict::Unknown,
+    }
+}
+
+/// How to put right that `name` is unknown.
+pub(crate) fn hint(name: &str) -> &'static str {
+    if name.starts_with("wasi:http/") && name.contains("-rc") {
+        "this is a pre-release of WASI 0.3; rebuild with a toolchain that targets wasi:http@0.3.0"
+    } else if name.starts_with("wasi:") {
+        "Weir has WASI 0.2 and 0.3: io, clocks, random, cli, http, and (denied) filesystem and sockets"
+    } else if name.starts_with("weir:") {
+        "this node has weir:inference@0.1; a newer component needs a newer node"
+    } else {
+        "Weir has wasi:* and weir:inference; compose other interfaces into the component with `wac plug`"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_granted_is_denied_and_what_is_unknown_is_refused() {
+        let none = FunctionManifest::default();
+        let open = FunctionManifest { outbound_hosts: vec!["*".into()], ..FunctionManifest::default() };
+        assert_eq!(verdict("wasi:clocks/wall-clock@0.2.0", &none), Verdict::Granted);
+        assert_eq!(verdict("wasi:http/types@0.3.0", &none), Verdict::Granted);
+        assert_eq!(verdict("wasi:http/outgoing-handler@0.2.12", &none), Verdict::Denied);
+        assert_eq!(verdict("wasi:http/outgoing-handler@0.2.12", &open), Verdict::Granted);
+        assert_eq!(verdict("wasi:sockets/tcp@0.2.3", &open), Verdict::Denied);
+        assert_eq!(verdict("wasi:http/types@0.3.0-rc-2025-09-16", &none), Verdict::Unknown);
+        assert_eq!(verdict("acme:db/query@1.0.0", &none), Verdict::Unknown);
+        assert_eq!(verdict("env", &none), Verdict::Unknown);
+    }
+}

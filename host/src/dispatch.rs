@@ -1,0 +1,275 @@
+//! One invocation from admission to answer.
+//!
+//! In order: a turn at the function's gate, a placement from the scheduler, an instance slot, the loaded component, the sandbox. The guest
+//! begins on the gateway thread that received the request, where most have ended before any other thread could have woken up; one that
+//! computes for longer than a time slice moves to the guest threads, so that the gateway's stay free. All waits end at the deadline.
+
+mod account;
+mod placement;
+mod slice;
+
+pub(crate) use placement::Placements;
+
+use crate::component::{Components, Entry, LoadError};
+use crate::hostcalls::InferenceCtx;
+use crate::instance::{
+    Answer, AnswerReceiver, Call, Fault, OutputSink, Report, RequestBody, RequestCell, Sandbox,
+};
+use crate::models::{ModelAccess, Models};
+use crate::registry::Deployment;
+use crate::telemetry::{ColdStart, Metrics, Phase, Trace};
+use account::Account;
+use axum::body::Body;
+use axum::response::Response;
+use http_body_util::BodyExt;
+use slice::{First, Slice};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio_util::task::AbortOnDropHandle;
+use tracing::Instrument;
+use weir_device::Arena;
+use weir_inference::Tensor;
+use weir_types::{ErrorCode, FunctionKind, InvocationId};
+
+/// Runs invocations.
+pub(crate) struct Dispatch {
+    pub(crate) components: Arc<Components>,
+    pub(crate) models: Arc<Models>,
+    pub(crate) placements: Arc<Placements>,
+    pub(crate) arena: Arena,
+    pub(crate) metrics: Arc<Metrics>,
+    /// Instance slots, shared by all functions.
+    pub(crate) instances: Arc<Semaphore>,
+    /// The guest threads.
+    pub(crate) guests: Handle,
+    /// Where blobs are, to compile from when an artefact is missing.
+    pub(crate) blobs: crate::blobs::Blobs,
+}
+
+/// What the gateway knows about an invocation.
+pub(crate) struct Invocation {
+    pub(crate) id: InvocationId,
+    pub(crate) request_id: Arc<str>,
+    pub(crate) deployment: Arc<Deployment>,
+    pub(crate) trace: Trace,
+    pub(crate) arrived: Instant,
+    pub(crate) deadline: Instant,
+    pub(crate) priority: u32,
+}
+
+/// Everything an invocation holds while it runs; given back together.
+struct Held {
+    _turn: OwnedSemaphorePermit,
+    _slot: OwnedSemaphorePermit,
+    placement: placement::Placed,
+}
+
+impl Dispatch {
+    /// Call an HTTP function.
+    pub(crate) async fn http(&self, invocation: Invocation, head: http::Request<()>, body: RequestBody) -> Result<Response, Fault> {
+        let account = Account::open(&invocation, &self.metrics);
+        let (entry, held) = self.admit(&invocation).await.inspect_err(|fault| account.close(fault.code))?;
+        let cell = RequestCell::new(body);
+        let (answer, receiver) = Answer::channel();
+        let request = Box::new(head.map(|()| cell.stream()));
+        let sandbox = self.sandbox(&invocation, entry, &held, cell.clone());
+        let call = Call::Http { request, cell, answer };
+        let response = self.drive(&invocation, sandbox, call, held, receiver, &account).await;
+        response.inspect_err(|fault| account.close(fault.code))
+    }
+
+    /// Call a tensor function.
+    pub(crate) async fn tensor(
+        &self,
+        invocation: Invocation,
+        inputs: Vec<(String, Tensor)>,
+    ) -> Result<Vec<(String, Tensor)>, Fault> {
+        let account = Account::open(&invocation, &self.metrics);
+        let (entry, held) = self.admit(&invocation).await.inspect_err(|fault| account.close(fault.code))?;
+        let sandbox = self.sandbox(&invocation, entry, &held, RequestCell::default());
+        let (answer, receiver) = oneshot::channel();
+        let run = finish(sandbox.run(Call::Tensor { inputs, answer }), held, account.clone());
+        // Tensor functions compute: they begin on a guest thread.
+        let report = AbortOnDropHandle::new(self.guests.spawn(run)).await.map_err(|panic| panicked(&panic));
+        let fault = report.map_or_else(Some, |report| report.fault);
+        match (fault, receiver.await) {
+            (None, Ok(outputs)) => Ok(outputs),
+            (fault, _) => Err(fault.unwrap_or_else(|| Fault::new(ErrorCode::NoResponse, "the function returned no outputs"))),
+        }
+        .inspect_err(|fault| account.close(fault.code))
+    }
+
+    /// Wait for everything the invocation needs, until its deadline.
+    async fn admit(&self, invocation: &Invocation) -> Result<(Arc<Entry>, Held), Fault> {
+        let deadline = invocation.deadline.into();
+        let admitted = tokio::time::timeout_at(deadline, async {
+            let held = self.queue(invocation).instrument(invocation.trace.phase(Phase::Queue)).await?;
+            self.metrics.phase(Phase::Queue, invocation.arrived.elapsed());
+            let record = &invocation.deployment.record;
+            let entry = match self.components.loaded(record.digest) {
+                Some(entry) => entry,
+                None => self.load(invocation).await?,
+            };
+            Ok((entry, held))
+        });
+        admitted.await.unwrap_or_else(|_| {
+            let limits = &invocation.deployment.manifest.limits;
+            let text = format!("the function did not get its turn within {} ms (limits.deadline_ms)", limits.deadline_ms);
+            Err(Fault::new(ErrorCode::DeadlineExceeded, text))
+        })
+    }
+
+    async fn queue(&self, invocation: &Invocation) -> Result<Held, Fault> {
+        let _waiting = account::Counted::new(&self.metrics.queued);
+        let turn = invocation.deployment.gate.enter().await?;
+        let placement = self.placements.place(invocation, &self.models).await?;
+        let closed = |_| Fault::new(ErrorCode::Unavailable, "the node is shutting down");
+        let slot = self.instances.clone().acquire_owned().await.map_err(closed)?;
+        Ok(Held { _turn: turn, _slot: slot, placement })
+    }
+
+    /// Bring the component in from its artefact, compiling it anew if this build of Weir cannot use the one there is.
+    async fn load(&self, invocation: &Invocation) -> Result<Arc<Entry>, Fault> {
+        let (digest, kind) = (invocation.deployment.record.digest, invocation.deployment.record.kind);
+        match self.fetch(digest, kind).instrument(invocation.trace.phase(Phase::Fetch)).await {
+            Err(LoadError::Missing) => {}
+            other => return other.map_err(|error| Fault::new(ErrorCode::Internal, error.to_string())),
+        }
+        self.metrics.cold_start(ColdStart::Compile);
+        let started = Instant::now();
+        let blob = self.blobs.path(digest);
+        let compiled = self.components.compile(digest, &blob).instrument(invocation.trace.phase(Phase::Compile)).await;
+        compiled.map_err(|error| Fault::new(error.code, error.text))?;
+        self.metrics.phase(Phase::Compile, started.elapsed());
+        self.fetch(digest, kind).await.map_err(|error| Fault::new(ErrorCode::Internal, error.to_string()))
+    }
+
+    async fn fetch(&self, digest: weir_types::ContentHash, kind: FunctionKind) -> Result<Arc<Entry>, LoadError> {
+        let (components, metrics) = (self.components.clone(), self.metrics.clone());
+        let started = Instant::now();
+        let loaded = tokio::task::spawn_blocking(move || components.load(digest, kind)).await;
+        let entry = loaded.unwrap_or_else(|panic| Err(LoadError::Broken(Arc::new(wasmtime::Error::msg(panic.to_string())))))?;
+        metrics.cold_start(ColdStart::Component);
+        metrics.phase(Phase::Fetch, started.elapsed());
+        Ok(entry)
+    }
+
+    fn sandbox(&self, invocation: &Invocation, entry: Arc<Entry>, held: &Held, request: RequestCell) -> Sandbox {
+        let Deployment { id, manifest, log, .. } = &*invocation.deployment;
+        let limits = &manifest.limits;
+        Sandbox {
+            entry,
+            engines: self.components.engines().clone(),
+            manifest: manifest.clone(),
+            sink: OutputSink::new(log.clone(), id.version, invocation.request_id.clone(), limits.log_bytes),
+            inference: InferenceCtx {
+                models: Arc::new(ModelAccess::new(self.models.clone(), id.tenant.clone(), manifest.clone(), held.placement.evict())),
+                arena: self.arena.clone(),
+                request,
+                metrics: self.metrics.clone(),
+                trace: invocation.trace.clone(),
+                deadline: invocation.deadline,
+                tensor_bytes_left: limits.tensor_bytes,
+                tensor_bytes_max: limits.tensor_bytes,
+                request_body_bytes_max: limits.request_body_bytes,
+            },
+            trace: invocation.trace.clone(),
+            deadline: invocation.deadline.into(),
+        }
+    }
+
+    async fn drive(
+        &self,
+        invocation: &Invocation,
+        sandbox: Sandbox,
+        call: Call,
+        held: Held,
+        mut receiver: AnswerReceiver,
+        account: &Arc<Account>,
+    ) -> Result<Response, Fault> {
+        let deployment = &invocation.deployment;
+        let mut run = Box::pin(finish(sandbox.run(call), held, account.clone()));
+        let first = if deployment.is_brief.load(Ordering::Relaxed) {
+            Slice::new(&mut run, &mut receiver).await
+        } else {
+            First::Spent
+        };
+        let bytes_max = deployment.manifest.limits.response_body_bytes;
+        let report = match first {
+            First::Ended(report) => Ok(report),
+            First::Answered(response) => {
+                let rest = AbortOnDropHandle::new(self.guests.spawn(run));
+                return send(response?, bytes_max, (Some(rest), account.clone())).await;
+            }
+            First::Spent => {
+                let mut rest = AbortOnDropHandle::new(self.guests.spawn(run));
+                tokio::select! {
+                    biased;
+                    Ok(response) = &mut receiver => return send(response?, bytes_max, (Some(rest), account.clone())).await,
+                    report = &mut rest => report.map_err(|panic| panicked(&panic)),
+                }
+            }
+        };
+        // The guest has ended: what it sent, if anything, is all here.
+        if let Ok(report) = &report {
+            deployment.is_brief.store(report.cpu_time < slice::LENGTH, Ordering::Relaxed);
+        }
+        match (receiver.try_recv(), report) {
+            (Ok(response), _) => send(response?, bytes_max, (None, account.clone())).await,
+            (Err(_), Ok(Report { fault: Some(fault), .. }) | Err(fault)) => Err(fault),
+            (Err(_), Ok(_)) => Err(Fault::new(ErrorCode::NoResponse, "the function returned without sending a response")),
+        }
+    }
+}
+
+type Guard = (Option<AbortOnDropHandle<Report>>, Arc<Account>);
+
+/// Let the response go out, limited and accounted for. `guard` stops the guest when the client goes away.
+async fn send(response: Response, bytes_max: u64, guard: Guard) -> Result<Response, Fault> {
+    let too_large = || {
+        let text = format!("the function's answer has more than {bytes_max} bytes (limits.response_body_bytes)");
+        Fault::new(ErrorCode::ResponseTooLarge, text)
+    };
+    if http_body::Body::size_hint(response.body()).lower() > bytes_max || declared_length(&response) > bytes_max {
+        return Err(too_large());
+    }
+    let (head, body) = response.into_parts();
+    // The guest has ended, and a body that is here in full goes out in one piece, with its length.
+    if guard.0.is_none() {
+        return match body.collect().await {
+            Ok(whole) => {
+                let whole = whole.to_bytes();
+                if whole.len() as u64 > bytes_max { Err(too_large()) } else { Ok(Response::from_parts(head, Body::from(whole))) }
+            }
+            Err(error) => Err(Fault::new(ErrorCode::GuestError, format!("the function broke off its answer: {error}"))),
+        };
+    }
+    Ok(Response::from_parts(head, crate::gateway::Guarded::body(body, bytes_max, guard)))
+}
+
+fn declared_length(response: &Response) -> u64 {
+    let header = response.headers().get(http::header::CONTENT_LENGTH);
+    header.and_then(|value| value.to_str().ok()?.parse().ok()).unwrap_or(0)
+}
+
+/// Run the guest, then account for it and give back what it held.
+async fn finish(run: impl Future<Output = Report>, held: Held, account: Arc<Account>) -> Report {
+    let _running = account.running();
+    let report = run.await;
+    account.report(&report);
+    drop(held);
+    report
+}
+
+fn panicked(panic: &tokio::task::JoinError) -> Fault {
+    Fault::new(ErrorCode::Internal, format!("the node failed while it ran the function: {panic}"))
+}
+
+/// A deadline `limit_ms` after `arrived`.
+pub(crate) fn deadline(arrived: Instant, limit_ms: u64) -> Instant {
+    arrived + Duration::from_millis(limit_ms)
+}
+

@@ -1,0 +1,94 @@
+//! What one invocation cost and how it ended, written into the metrics once, when both its guest and its answer are done.
+
+use super::Invocation;
+use crate::instance::Report;
+use crate::registry::Deployment;
+use crate::telemetry::{Metrics, Phase};
+use prometheus_client::metrics::gauge::Gauge;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use weir_types::ErrorCode;
+
+/// Held by the guest's run and by the response body; the last to let go closes it.
+pub(crate) struct Account {
+    deployment: Arc<Deployment>,
+    metrics: Arc<Metrics>,
+    arrived: Instant,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    failed: Option<ErrorCode>,
+    ended: Option<Ended>,
+}
+
+struct Ended {
+    at: Instant,
+    instantiate_time: Duration,
+    guest_time: Duration,
+    cpu_time: Duration,
+}
+
+impl Account {
+    pub(crate) fn open(invocation: &Invocation, metrics: &Arc<Metrics>) -> Arc<Self> {
+        Arc::new(Self {
+            deployment: invocation.deployment.clone(),
+            metrics: metrics.clone(),
+            arrived: invocation.arrived,
+            state: Mutex::default(),
+        })
+    }
+
+    /// The guest has ended.
+    pub(crate) fn report(&self, report: &Report) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.failed = state.failed.or(report.fault.as_ref().map(|fault| fault.code));
+        let Report { instantiate_time, guest_time, cpu_time, .. } = *report;
+        state.ended = Some(Ended { at: Instant::now(), instantiate_time, guest_time, cpu_time });
+    }
+
+    /// The invocation has failed with `code`.
+    pub(crate) fn close(&self, code: ErrorCode) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).failed.get_or_insert(code);
+    }
+
+    /// Counts the invocation as running until dropped.
+    pub(crate) fn running(&self) -> Counted {
+        Counted::new(&self.metrics.running)
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        let State { failed, ended } = std::mem::take(self.state.get_mut().unwrap_or_else(PoisonError::into_inner));
+        let cpu_time = match &ended {
+            Some(ended) => {
+                self.metrics.phase(Phase::Instantiate, ended.instantiate_time);
+                self.metrics.phase(Phase::Guest, ended.guest_time);
+                self.metrics.phase(Phase::Reply, ended.at.elapsed());
+                ended.cpu_time
+            }
+            None => Duration::ZERO,
+        };
+        // A guest that neither ended nor failed was dropped half-way: its client went away.
+        let failed = failed.or_else(|| ended.is_none().then_some(ErrorCode::Cancelled));
+        self.deployment.metrics.ended(failed, self.arrived.elapsed(), cpu_time);
+    }
+}
+
+/// One in a gauge, for as long as it lives.
+pub(crate) struct Counted(Gauge);
+
+impl Counted {
+    pub(crate) fn new(gauge: &Gauge) -> Self {
+        gauge.inc();
+        Self(gauge.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}

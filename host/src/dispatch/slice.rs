@@ -1,0 +1,50 @@
+//! The first time slice of a guest, on the thread that received its request.
+
+use crate::instance::{AnswerReceiver, Fault, Report};
+use axum::response::Response;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+/// How long a guest may compute on a gateway thread. Less than an epoch tick, so that a guest which spins is moved at its first yield.
+pub(crate) const LENGTH: Duration = Duration::from_micros(500);
+
+/// How the slice ended.
+pub(crate) enum First {
+    /// With the guest's end.
+    Ended(Report),
+    /// With the head of the response; the guest still has something to do.
+    Answered(Result<Response, Fault>),
+    /// With neither: the guest goes on elsewhere.
+    Spent,
+}
+
+/// Polls a guest until it ends, answers or has computed for [`LENGTH`]. Waiting does not count.
+pub(crate) struct Slice<'a, Run> {
+    run: Pin<&'a mut Run>,
+    answer: &'a mut AnswerReceiver,
+    spent: Duration,
+}
+
+impl<'a, Run: Future<Output = Report>> Slice<'a, Run> {
+    pub(crate) fn new(run: &'a mut Pin<Box<Run>>, answer: &'a mut AnswerReceiver) -> Self {
+        Self { run: run.as_mut(), answer, spent: Duration::ZERO }
+    }
+}
+
+impl<Run: Future<Output = Report>> Future for Slice<'_, Run> {
+    type Output = First;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<First> {
+        let started = Instant::now();
+        if let Poll::Ready(report) = self.run.as_mut().poll(cx) {
+            return Poll::Ready(First::Ended(report));
+        }
+        self.spent += started.elapsed();
+        // A dropped sender says nothing here: the guest's own end will.
+        if let Poll::Ready(Ok(response)) = Pin::new(&mut *self.answer).poll(cx) {
+            return Poll::Ready(First::Answered(response));
+        }
+        if self.spent >= LENGTH { Poll::Ready(First::Spent) } else { Poll::Pending }
+    }
+}

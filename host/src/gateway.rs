@@ -1,0 +1,104 @@
+//! The node's HTTP face: one service, the calls of functions first and everything else behind a router.
+
+mod auth;
+mod body;
+mod error;
+mod functions;
+mod health;
+mod invoke;
+mod manifest;
+mod models;
+mod request_id;
+mod server;
+mod tensors;
+
+pub(crate) use auth::Tokens;
+pub(crate) use body::Guarded;
+pub(crate) use server::Server;
+
+use crate::node::NodeState;
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post, put};
+use error::ApiError;
+use request_id::RequestId;
+use std::sync::Arc;
+use tower::ServiceExt;
+use weir_types::{ErrorCode, TenantId};
+
+/// Everything a node serves. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Gateway {
+    node: Arc<NodeState>,
+    router: Router,
+}
+
+impl Gateway {
+    pub(crate) fn new(node: Arc<NodeState>) -> Self {
+        let router = Router::new()
+            .route("/", get(health::index))
+            .route("/v1/status", get(health::status))
+            .route("/metrics", get(health::metrics))
+            .route("/v1/functions", get(functions::list))
+            .route("/v1/functions/{name}", put(functions::deploy).get(functions::show).delete(functions::remove))
+            .route("/v1/functions/{name}/versions", get(functions::versions))
+            .route("/v1/functions/{name}/versions/{version}", get(functions::show_version).delete(functions::remove_version))
+            .route("/v1/functions/{name}/rollback", post(functions::roll_back))
+            .route("/v1/functions/{name}/logs", get(functions::logs))
+            .route("/v1/models", get(models::list))
+            .route("/v1/models/{name}", put(models::push_next).get(models::show).delete(models::remove))
+            .route(
+                "/v1/models/{name}/versions/{version}",
+                put(models::push).get(models::show_version).delete(models::remove_version),
+            )
+            .method_not_allowed_fallback(async || {
+                ApiError::new(ErrorCode::MethodNotAllowed, "this route does not take that method; see GET /")
+            })
+            .fallback(async |request: Request| {
+                let text = format!("there is nothing at {}; see GET /", request.uri().path());
+                ApiError::new(ErrorCode::RouteNotFound, text)
+            })
+            .with_state(node.clone());
+        Self { node, router }
+    }
+
+    /// Answer one request. Dropping the future, as the server does when the client goes away, cancels what it started.
+    pub(crate) async fn serve(&self, request: Request) -> Response {
+        let id = RequestId::of(request.headers());
+        let mut response = self.route(request, &id).await;
+        if let Some(error) = response.extensions_mut().remove::<ApiError>() {
+            response = error.respond(id.as_str());
+        }
+        id.echo(&mut response);
+        response
+    }
+
+    async fn route(&self, mut request: Request, id: &RequestId) -> Response {
+        // Health answers come first: they need nothing of the node and no permission.
+        match request.uri().path() {
+            "/healthz" => return "ok\n".into_response(),
+            "/readyz" => return health::ready(&self.node),
+            _ => {}
+        }
+        let tenant = match self.node.tokens.tenant_of(request.headers_mut()) {
+            Ok(tenant) => tenant,
+            Err(error) => return error.into_response(),
+        };
+        if let Some(call) = request.uri().path().strip_prefix("/fn/") {
+            // Where the name ends, as an offset: the request itself goes on to the function.
+            let name_len = call.find('/').unwrap_or(call.len());
+            return invoke::invoke(&self.node, tenant, name_len, request, id).await.unwrap_or_else(IntoResponse::into_response);
+        }
+        request.extensions_mut().insert(Caller { tenant });
+        // Infallible: every error is an answer already.
+        self.router.clone().oneshot(request.map(Body::new)).await.into_response()
+    }
+}
+
+/// On whose behalf a management request is made.
+#[derive(Debug, Clone)]
+pub(crate) struct Caller {
+    pub(crate) tenant: TenantId,
+}

@@ -1,0 +1,107 @@
+//! Who a request comes from: the tokens of a node that listens to more than its own machine.
+
+use super::error::ApiError;
+use http::HeaderMap;
+use http::header::AUTHORIZATION;
+use std::collections::HashMap;
+use std::path::Path;
+use weir_types::{ContentHash, ErrorCode, TenantId};
+
+/// Carries the token where `authorization` is the function's own.
+const TOKEN_HEADER: &str = "weir-token";
+/// The shortest token: 128 bits as base64 have 22 characters.
+const TOKEN_LEN_MIN: usize = 16;
+
+/// The tokens of a node, or none where everyone is tenant `default`.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Tokens(Option<HashMap<ContentHash, TenantId>>);
+
+/// Why a token file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TokenFileError {
+    #[error("cannot read it: {0}")]
+    Io(#[from] std::io::Error),
+    #[error("line {line}: {why}; a line is TOKEN or TOKEN TENANT, # starts a comment")]
+    Line { line: usize, why: String },
+    #[error("it has no tokens")]
+    Empty,
+}
+
+impl Tokens {
+    /// Read a token file: one `TOKEN [TENANT]` a line.
+    pub(crate) fn read(path: &Path) -> Result<Self, TokenFileError> {
+        Self::parse(&std::fs::read_to_string(path)?)
+    }
+
+    fn parse(text: &str) -> Result<Self, TokenFileError> {
+        let mut tokens = HashMap::new();
+        for (at, line) in text.lines().enumerate() {
+            let bad = |why: String| TokenFileError::Line { line: at + 1, why };
+            let mut words = line.split('#').next().unwrap_or_default().split_whitespace();
+            let Some(token) = words.next() else { continue };
+            if token.len() < TOKEN_LEN_MIN {
+                return Err(bad(format!("the token has fewer than {TOKEN_LEN_MIN} characters")));
+            }
+            let tenant = words.next().map_or(Ok(TenantId::default()), TenantId::new).map_err(|error| bad(error.to_string()))?;
+            if words.next().is_some() {
+                return Err(bad("there are more than two words".to_owned()));
+            }
+            // Kept and compared as hashes: how long a look-up takes says nothing about the tokens.
+            if tokens.insert(ContentHash::of(token.as_bytes()), tenant).is_some() {
+                return Err(bad("the token is there twice".to_owned()));
+            }
+        }
+        if tokens.is_empty() { Err(TokenFileError::Empty) } else { Ok(Self(Some(tokens))) }
+    }
+
+    /// The tenant of a request. Its token is taken out of the headers: functions do not see it.
+    pub(crate) fn tenant_of(&self, headers: &mut HeaderMap) -> Result<TenantId, ApiError> {
+        let Some(tokens) = &self.0 else { return Ok(TenantId::default()) };
+        let own = headers.remove(TOKEN_HEADER);
+        let given = match own {
+            Some(own) => Some(own),
+            None => headers.remove(AUTHORIZATION),
+        };
+        let token = given.as_ref().and_then(|value| value.to_str().ok()).map(|text| {
+            text.split_once(' ').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map_or(text, |(_, token)| token.trim())
+        });
+        let tenant = token.and_then(|token| tokens.get(&ContentHash::of(token.as_bytes())));
+        tenant.cloned().ok_or_else(|| {
+            let text = match token {
+                None => "this node needs a token: send `authorization: Bearer TOKEN` (or set WEIR_TOKEN for the command line)",
+                Some(_) => "this node does not know the token",
+            };
+            ApiError::new(ErrorCode::Unauthorized, text)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+
+    #[test]
+    fn a_token_names_its_tenant_and_is_not_passed_on() {
+        let tokens = Tokens::parse("# ours\n0123456789abcdef acme # theirs\nfedcba9876543210\n").unwrap();
+        let tenant = |header: &'static str, value: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header, HeaderValue::from_str(value).unwrap());
+            let tenant = tokens.tenant_of(&mut headers);
+            assert!(headers.is_empty(), "the token was passed on");
+            tenant.map(|tenant| tenant.to_string()).map_err(|error| error.code)
+        };
+        assert_eq!(tenant("authorization", "Bearer 0123456789abcdef"), Ok("acme".to_owned()));
+        assert_eq!(tenant("weir-token", "fedcba9876543210"), Ok("default".to_owned()));
+        assert_eq!(tenant("authorization", "Bearer 0123456789abcdeX"), Err(ErrorCode::Unauthorized));
+        assert!(tokens.tenant_of(&mut HeaderMap::new()).is_err());
+        assert!(Tokens::default().tenant_of(&mut HeaderMap::new()).is_ok());
+    }
+
+    #[test]
+    fn a_token_file_that_would_let_everyone_in_is_refused() {
+        for bad in ["", "# nothing", "short", "0123456789abcdef UPPER", "0123456789abcdef a b", "0123456789abcdef\n0123456789abcdef"] {
+            assert!(Tokens::parse(bad).is_err(), "{bad:?}");
+        }
+    }
+}

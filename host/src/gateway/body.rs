@@ -1,0 +1,93 @@
+//! Bodies with limits: requests on their way in, responses on their way out.
+
+use super::error::ApiError;
+use crate::instance::RequestBody;
+use axum::body::Body;
+use bytes::Bytes;
+use futures::StreamExt;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use http_body_util::{BodyExt, Limited};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use weir_device::Arena;
+use weir_types::ErrorCode;
+
+/// A request body up to this size is received before its function gets an instance, so that a slow sender holds none. Larger bodies, and
+/// those of unknown length, are streamed to the running guest.
+const WHOLE_BYTES_MAX: u64 = 8 << 20;
+
+/// Receive a request body, or prepare to stream it.
+pub(crate) async fn receive(body: Body, length: Option<u64>, arena: &Arena, bytes_max: u64) -> Result<RequestBody, ApiError> {
+    if length.is_some_and(|length| length > bytes_max) {
+        return Err(too_large(bytes_max));
+    }
+    let whole = body.is_end_stream() || length.is_some_and(|length| length <= WHOLE_BYTES_MAX);
+    if !whole {
+        return Ok(RequestBody::Stream(Body::new(Limited::new(body, usize::try_from(bytes_max).unwrap_or(usize::MAX)))));
+    }
+    let full = |_| ApiError::new(ErrorCode::Unavailable, "the node has no memory left for request bodies; try again");
+    let mut buffer = arena.with_capacity(usize::try_from(length.unwrap_or(0)).unwrap_or(0)).map_err(full)?;
+    let mut frames = body.into_data_stream();
+    while let Some(frame) = frames.next().await {
+        let frame = frame.map_err(|error| {
+            ApiError::new(ErrorCode::BodyMismatch, format!("the request body ended early or is broken: {error}"))
+        })?;
+        buffer.extend_from_slice(&frame).map_err(full)?;
+    }
+    Ok(RequestBody::Whole(buffer.freeze()))
+}
+
+pub(crate) fn too_large(bytes_max: u64) -> ApiError {
+    ApiError::new(ErrorCode::BodyTooLarge, format!("the request body has more than {bytes_max} bytes (limits.request_body_bytes)"))
+}
+
+/// A response body that stops at a limit, and that keeps `guard` until it has been sent or its client has gone.
+pub(crate) struct Guarded<Guard> {
+    body: Body,
+    bytes_left: u64,
+    bytes_max: u64,
+    _guard: Guard,
+}
+
+impl<Guard: Send + Unpin + 'static> Guarded<Guard> {
+    pub(crate) fn body(body: Body, bytes_max: u64, guard: Guard) -> Body {
+        Body::new(Self { body, bytes_left: bytes_max, bytes_max, _guard: guard })
+    }
+}
+
+impl<Guard: Unpin> HttpBody for Guarded<Guard> {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let Some(frame) = ready!(Pin::new(&mut self.body).poll_frame(cx)?) else { return Poll::Ready(None) };
+        let bytes = frame.data_ref().map_or(0, Bytes::len) as u64;
+        if bytes > self.bytes_left {
+            // The head has gone out: all that is left is to cut the body, so that the client sees that it is not whole.
+            tracing::warn!(bytes_max = self.bytes_max, "response cut: it is larger than the function's limit");
+            let text = format!("the response has more than {} bytes (limits.response_body_bytes)", self.bytes_max);
+            return Poll::Ready(Some(Err(axum::Error::new(std::io::Error::other(text)))));
+        }
+        self.bytes_left -= bytes;
+        Poll::Ready(Some(Ok(frame)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// All of `body`, for requests with a small JSON body.
+pub(crate) async fn small(body: Body, bytes_max: usize) -> Result<Bytes, ApiError> {
+    let collected = Limited::new(body, bytes_max).collect().await;
+    collected.map(http_body_util::Collected::to_bytes).map_err(|error| {
+        if error.is::<http_body_util::LengthLimitError>() {
+            return ApiError::new(ErrorCode::BodyTooLarge, format!("the request body has more than {bytes_max} bytes"));
+        }
+        ApiError::new(ErrorCode::BodyMismatch, format!("the request body ended early or is broken: {error}"))
+    })
+}

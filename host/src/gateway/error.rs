@@ -1,0 +1,109 @@
+//! The one place that decides HTTP statuses of errors, and what their bodies look like.
+
+use crate::component::compile::CompileError;
+use crate::instance::Fault;
+use axum::response::{IntoResponse, Response};
+use http::{HeaderValue, StatusCode};
+use weir_types::ErrorCode;
+use weir_types::api::{ERROR_CODE_HEADER, ErrorBody};
+
+/// An error on its way to the client. The request id is filled in by `gateway/request_id.rs`.
+#[derive(Debug, Clone)]
+pub(crate) struct ApiError {
+    pub(crate) code: ErrorCode,
+    pub(crate) text: String,
+}
+
+impl ApiError {
+    pub(crate) fn new(code: ErrorCode, text: impl Into<String>) -> Self {
+        Self { code, text: text.into() }
+    }
+
+    /// For what should not happen. The log has the details, the client a pointer to it.
+    pub(crate) fn internal(error: &dyn std::fmt::Display) -> Self {
+        tracing::error!(%error, "request failed inside the node");
+        Self::new(ErrorCode::Internal, format!("the node has a fault: {error}"))
+    }
+
+    /// The answer for the request called `request_id`.
+    pub(crate) fn respond(&self, request_id: &str) -> Response {
+        let body = ErrorBody { error: self.text.clone(), code: self.code, request_id: request_id.to_owned() };
+        let mut response = (status(self.code), axum::Json(body)).into_response();
+        response.headers_mut().insert(ERROR_CODE_HEADER, HeaderValue::from_static(self.code.as_str()));
+        if matches!(self.code, ErrorCode::QueueFull | ErrorCode::Unavailable) {
+            response.headers_mut().insert(http::header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        if self.code == ErrorCode::Unauthorized {
+            response.headers_mut().insert(http::header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+/// Carried as an extension until the request id is known.
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = status(self.code).into_response();
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+impl From<Fault> for ApiError {
+    fn from(fault: Fault) -> Self {
+        Self::new(fault.code, fault.text)
+    }
+}
+
+impl From<CompileError> for ApiError {
+    fn from(error: CompileError) -> Self {
+        Self::new(error.code, error.text)
+    }
+}
+
+/// The status that goes with a code.
+pub(crate) fn status(code: ErrorCode) -> StatusCode {
+    use ErrorCode as Code;
+    match code {
+        Code::InvalidName | Code::InvalidRequest | Code::InvalidManifest | Code::LimitOverCap | Code::BodyMismatch => {
+            StatusCode::BAD_REQUEST
+        }
+        Code::InvalidComponent
+        | Code::UnknownImport
+        | Code::NoEntryPoint
+        | Code::CompileLimit
+        | Code::InvalidModel
+        | Code::ExternalData
+        | Code::ModelLimit => StatusCode::UNPROCESSABLE_ENTITY,
+        Code::VersionConflict | Code::Conflict => StatusCode::CONFLICT,
+        Code::Unauthorized => StatusCode::UNAUTHORIZED,
+        Code::NotGranted => StatusCode::FORBIDDEN,
+        Code::RouteNotFound | Code::FunctionNotFound | Code::ModelNotFound | Code::VersionNotFound => StatusCode::NOT_FOUND,
+        Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+        Code::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        Code::QueueFull => StatusCode::TOO_MANY_REQUESTS,
+        // The function asked for more than it may have: its owner's to mend, not the caller's.
+        Code::MemoryLimit | Code::TableLimit | Code::HandleLimit | Code::HostCallLimit | Code::NoCapacity => {
+            StatusCode::INSUFFICIENT_STORAGE
+        }
+        Code::CpuTimeLimit | Code::DeadlineExceeded => StatusCode::GATEWAY_TIMEOUT,
+        Code::ResponseTooLarge | Code::NoResponse | Code::GuestError => StatusCode::BAD_GATEWAY,
+        Code::GuestTrap | Code::StackOverflow | Code::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+        Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        // nginx's "client closed request"; nobody is there to read it, but logs and metrics are.
+        Code::Cancelled => StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_is_an_error_status() {
+        for &code in ErrorCode::ALL {
+            let status = status(code);
+            assert!(status.is_client_error() || status.is_server_error(), "{code} is {status}");
+        }
+    }
+}

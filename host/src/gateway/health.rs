@@ -1,0 +1,68 @@
+//! How the node is.
+
+use super::error::ApiError;
+use super::Caller;
+use crate::node::NodeState;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use http::header::CONTENT_TYPE;
+use std::sync::Arc;
+use weir_types::ErrorCode;
+use weir_types::api::Status;
+
+const INDEX: &str = "\
+Weir runs WebAssembly functions with shared models.
+
+  PUT    /v1/functions/NAME                   deploy a component: curl -T fn.wasm URL
+  GET    /v1/functions                        list functions
+  GET    /v1/functions/NAME                   show one
+  GET    /v1/functions/NAME/versions          its versions (also /versions/N; DELETE removes one)
+  POST   /v1/functions/NAME/rollback          go back: {} or {\"version\": N}
+  GET    /v1/functions/NAME/logs              what it wrote: ?lines=N&follow=true
+  DELETE /v1/functions/NAME                   remove it
+  *      /fn/NAME/PATH                        call it
+  PUT    /v1/models/NAME/versions/N           push an ONNX model (or PUT /v1/models/NAME for the next version)
+  GET    /v1/models                           list models
+  GET    /v1/models/NAME                      show one (also /versions/N)
+  DELETE /v1/models/NAME                      remove it (also /versions/N)
+  GET    /v1/status, /healthz, /readyz, /metrics
+";
+
+/// `GET /`.
+pub(super) async fn index() -> &'static str {
+    INDEX
+}
+
+/// `GET /readyz`: whether new requests should come here.
+pub(super) fn ready(node: &NodeState) -> Response {
+    if node.is_ready() {
+        return "ready\n".into_response();
+    }
+    ApiError::new(ErrorCode::Unavailable, "the node is shutting down").into_response()
+}
+
+/// `GET /v1/status`.
+pub(super) async fn status(State(node): State<Arc<NodeState>>, Extension(caller): Extension<Caller>) -> Json<Status> {
+    let gauge = |gauge: &prometheus_client::metrics::gauge::Gauge| u64::try_from(gauge.get()).unwrap_or(0);
+    Json(Status {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        state: if node.is_ready() { "ready" } else { "draining" }.to_owned(),
+        uptime_ms: u64::try_from(node.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+        functions: node.registry.list(&caller.tenant).len() as u64,
+        models: node.models.list(&caller.tenant).len() as u64,
+        running: gauge(&node.metrics.running),
+        queued: gauge(&node.metrics.queued),
+        devices: vec![node.models.device_status(&caller.tenant)],
+    })
+}
+
+/// `GET /metrics`, in the OpenMetrics text format.
+pub(super) async fn metrics(State(node): State<Arc<NodeState>>) -> Result<Response, ApiError> {
+    let gauge = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
+    node.metrics.arena_used_bytes.set(gauge(node.arena.used_bytes()));
+    node.metrics.arena_pooled_bytes.set(gauge(node.arena.pooled_bytes()));
+    node.metrics.model_resident_bytes.set(gauge(node.models.resident_bytes()));
+    let text = node.metrics.encode().map_err(|error| ApiError::internal(&error))?;
+    Ok(([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text).into_response())
+}

@@ -1,0 +1,118 @@
+//! `/fn/{name}/{path}`: calling a function.
+
+use super::body::receive;
+use super::error::ApiError;
+use super::request_id::RequestId;
+use super::tensors;
+use crate::dispatch::{Invocation, deadline};
+use crate::node::NodeState;
+use crate::telemetry::{Trace, TraceParent};
+use axum::extract::Request;
+use axum::response::Response;
+use http::header::{CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
+use http::{HeaderMap, HeaderName, HeaderValue, Uri};
+use std::time::Instant;
+use weir_types::api::REQUEST_ID_HEADER;
+use weir_types::{ErrorCode, FunctionKind, Name, TenantId};
+
+/// Carries the priority of an invocation: 1 is the most urgent, 0 the default.
+const PRIORITY_HEADER: &str = "weir-priority";
+
+/// Call the function whose name is the first `name_len` bytes behind `/fn/`.
+pub(super) async fn invoke(
+    node: &NodeState,
+    tenant: TenantId,
+    name_len: usize,
+    request: Request,
+    id: &RequestId,
+) -> Result<Response, ApiError> {
+    let arrived = Instant::now();
+    let (mut head, body) = request.into_parts();
+    let name = &head.uri.path()["/fn/".len()..][..name_len];
+    let entry = node.registry.get(&tenant, name).ok_or_else(|| unknown(name))?;
+    let deployment = entry.active().ok_or_else(|| unknown(name))?.clone();
+    if !node.is_ready() {
+        return Err(ApiError::new(ErrorCode::Unavailable, "the node is shutting down; try another"));
+    }
+    let limits = &deployment.manifest.limits;
+    let parent = head.headers.get("traceparent").and_then(|value| TraceParent::parse(value.to_str().ok()?));
+    let trace = Trace::start(&node.sampler, parent.as_ref(), tenant.as_str(), name, id.as_str());
+    let deadline = deadline(arrived, limits.deadline_ms);
+
+    head.uri = guest_uri(&head.uri, name_len);
+    let length = content_length(&head.headers)?;
+    let bytes_max = limits.request_body_bytes;
+    let received = tokio::time::timeout_at(deadline.into(), receive(body, length, &node.arena, bytes_max)).await;
+    let body = received.map_err(|_| {
+        let text = format!("the request body did not arrive within {} ms (limits.deadline_ms)", limits.deadline_ms);
+        ApiError::new(ErrorCode::DeadlineExceeded, text)
+    })??;
+    let invocation = Invocation {
+        id: id.invocation,
+        request_id: id.shared(),
+        trace,
+        arrived,
+        deadline,
+        priority: priority(&head.headers)?,
+        deployment,
+    };
+    if invocation.deployment.record.kind == FunctionKind::Tensor {
+        return tensors::invoke(node, invocation, &head.method, body).await;
+    }
+    prepare(&mut head.headers, id);
+    Ok(node.dispatch.http(invocation, http::Request::from_parts(head, ()), body).await?)
+}
+
+fn unknown(name: &str) -> ApiError {
+    match Name::new(name) {
+        Ok(name) => ApiError::new(ErrorCode::FunctionNotFound, format!("there is no function {name}; `weir functions` lists them")),
+        Err(error) => ApiError::new(ErrorCode::InvalidName, error.to_string()),
+    }
+}
+
+/// The request target as the function sees it: without `/fn/{name}`.
+fn guest_uri(uri: &Uri, name_len: usize) -> Uri {
+    let target = uri.path_and_query().map_or("", http::uri::PathAndQuery::as_str);
+    let rest = &target["/fn/".len() + name_len..];
+    let target = if rest.starts_with('/') { rest.to_owned() } else { format!("/{rest}") };
+    // A suffix of a valid target behind a slash is valid.
+    let mut parts = uri.clone().into_parts();
+    parts.path_and_query = target.parse().ok();
+    Uri::from_parts(parts).unwrap_or_else(|_| Uri::from_static("/"))
+}
+
+/// Take out what belongs to the connection, and put in what a function may rely on.
+fn prepare(headers: &mut HeaderMap, id: &RequestId) {
+    for name in [CONNECTION, TRANSFER_ENCODING] {
+        headers.remove(name);
+    }
+    headers.insert(HeaderName::from_static(REQUEST_ID_HEADER), id.header());
+    headers.entry(HOST).or_insert(HeaderValue::from_static("localhost"));
+}
+
+fn content_length(headers: &HeaderMap) -> Result<Option<u64>, ApiError> {
+    let Some(value) = headers.get(CONTENT_LENGTH) else { return Ok(None) };
+    let length = value.to_str().ok().and_then(|text| text.parse().ok());
+    length.map(Some).ok_or_else(|| ApiError::new(ErrorCode::InvalidRequest, "content-length is not a number"))
+}
+
+fn priority(headers: &HeaderMap) -> Result<u32, ApiError> {
+    let Some(value) = headers.get(PRIORITY_HEADER) else { return Ok(0) };
+    let priority = value.to_str().ok().and_then(|text| text.parse().ok());
+    priority.ok_or_else(|| ApiError::new(ErrorCode::InvalidRequest, format!("{PRIORITY_HEADER} is not a number from 0 up")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_function_sees_its_own_paths() {
+        let seen = |uri: &'static str| guest_uri(&Uri::from_static(uri), "hello".len()).to_string();
+        assert_eq!(seen("/fn/hello"), "/");
+        assert_eq!(seen("/fn/hello/"), "/");
+        assert_eq!(seen("/fn/hello/a/b?c=d"), "/a/b?c=d");
+        assert_eq!(seen("/fn/hello?c=d"), "/?c=d");
+        assert_eq!(seen("http://example.com/fn/hello/x"), "http://example.com/x");
+    }
+}

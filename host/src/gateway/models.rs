@@ -1,0 +1,131 @@
+//! `/v1/models`: pushing models and looking after them.
+
+use super::Caller;
+use super::error::ApiError;
+use super::functions::{parse_name, parse_version, upload_error};
+use super::manifest;
+use crate::models::{ModelsError, PushError};
+use crate::node::NodeState;
+use axum::extract::{Path, Request, State};
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use std::sync::Arc;
+use weir_types::api::{Model, ModelVersion};
+use weir_types::{ErrorCode, ModelManifest, Name, Version};
+
+type Node = State<Arc<NodeState>>;
+
+/// Slots that a manifest may ask for.
+const SLOTS_MAX: u32 = 256;
+
+/// `PUT /v1/models/{name}/versions/{version}`.
+pub(super) async fn push(
+    State(node): Node,
+    Extension(caller): Extension<Caller>,
+    Path((name, version)): Path<(String, String)>,
+    request: Request,
+) -> Result<Json<ModelVersion>, ApiError> {
+    keep(&node, &caller, &parse_name(&name)?, Some(parse_version(&version)?), request).await
+}
+
+/// `PUT /v1/models/{name}`: the next version.
+pub(super) async fn push_next(
+    State(node): Node,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Result<Json<ModelVersion>, ApiError> {
+    keep(&node, &caller, &parse_name(&name)?, None, request).await
+}
+
+async fn keep(
+    node: &NodeState,
+    caller: &Caller,
+    name: &Name,
+    version: Option<Version>,
+    request: Request,
+) -> Result<Json<ModelVersion>, ApiError> {
+    let (manifest, _, upload): (ModelManifest, _, _) = manifest::read(request).await?;
+    if let Some(slots) = manifest.slots.filter(|slots| !(1..=SLOTS_MAX).contains(slots)) {
+        return Err(ApiError::new(ErrorCode::LimitOverCap, format!("slots = {slots} is not within 1 to {SLOTS_MAX}")));
+    }
+    let blobs = node.models.blobs();
+    let upload = blobs.stage(upload, node.config.model_bytes_max).await.map_err(|error| upload_error(error, "model"))?;
+    let (entry, created) = node.models.push(&caller.tenant, name, version, upload, manifest).await?;
+    if created {
+        tracing::info!(tenant = %caller.tenant, model = %name, version = %entry.record.version, "pushed");
+    }
+    Ok(Json(node.models.describe(&entry)))
+}
+
+/// `GET /v1/models`.
+pub(super) async fn list(State(node): Node, Extension(caller): Extension<Caller>) -> Json<Vec<Model>> {
+    let models = node.models.list(&caller.tenant);
+    let model = |entry: &Arc<_>| {
+        let newest = node.models.describe(entry);
+        let versions = node.models.versions(&caller.tenant, &newest.name);
+        Model { newest, versions }
+    };
+    Json(models.iter().map(model).collect())
+}
+
+/// `GET /v1/models/{name}`.
+pub(super) async fn show(
+    State(node): Node,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+) -> Result<Json<Model>, ApiError> {
+    let name = parse_name(&name)?;
+    let newest = node.models.describe(&*node.models.get(&caller.tenant, &name, None)?);
+    Ok(Json(Model { newest, versions: node.models.versions(&caller.tenant, &name) }))
+}
+
+/// `GET /v1/models/{name}/versions/{version}`.
+pub(super) async fn show_version(
+    State(node): Node,
+    Extension(caller): Extension<Caller>,
+    Path((name, version)): Path<(String, String)>,
+) -> Result<Json<ModelVersion>, ApiError> {
+    let version = parse_version(&version)?;
+    let entry = node.models.get(&caller.tenant, &parse_name(&name)?, Some(version))?;
+    Ok(Json(node.models.describe(&entry)))
+}
+
+/// `DELETE /v1/models/{name}`.
+pub(super) async fn remove(
+    State(node): Node,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+) -> Result<Response, ApiError> {
+    delete(&node, &caller, &parse_name(&name)?, None).await
+}
+
+/// `DELETE /v1/models/{name}/versions/{version}`.
+pub(super) async fn remove_version(
+    State(node): Node,
+    Extension(caller): Extension<Caller>,
+    Path((name, version)): Path<(String, String)>,
+) -> Result<Response, ApiError> {
+    delete(&node, &caller, &parse_name(&name)?, Some(parse_version(&version)?)).await
+}
+
+async fn delete(node: &NodeState, caller: &Caller, name: &Name, version: Option<Version>) -> Result<Response, ApiError> {
+    node.models.delete(&caller.tenant, name, version).await?;
+    tracing::info!(tenant = %caller.tenant, model = %name, "deleted");
+    Ok(http::StatusCode::NO_CONTENT.into_response())
+}
+
+impl From<ModelsError> for ApiError {
+    fn from(error: ModelsError) -> Self {
+        let code = match &error {
+            ModelsError::NoModel(_) => ErrorCode::ModelNotFound,
+            ModelsError::NoVersion { .. } => ErrorCode::VersionNotFound,
+            ModelsError::Exists { .. } => ErrorCode::VersionConflict,
+            ModelsError::TooManyVersions(_) | ModelsError::Conflict(_) => ErrorCode::Conflict,
+            ModelsError::Push(PushError::Prepare(error)) if error.code() != ErrorCode::Internal => error.code(),
+            ModelsError::Datastore(weir_datastore::Error::Unavailable { .. } | weir_datastore::Error::Closed) => ErrorCode::Unavailable,
+            ModelsError::Damaged { .. } | ModelsError::Push(_) | ModelsError::Datastore(_) => return Self::internal(&error),
+        };
+        Self::new(code, error.to_string())
+    }
+}

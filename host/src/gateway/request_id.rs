@@ -1,0 +1,84 @@
+//! What a request is called in logs, errors and answers.
+
+use axum::response::Response;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+use weir_types::InvocationId;
+use weir_types::api::REQUEST_ID_HEADER;
+
+/// The longest id taken from a client.
+const LEN_MAX: usize = 128;
+
+/// The client's `weir-request-id`, or one of ours.
+#[derive(Debug, Clone)]
+pub(crate) struct RequestId {
+    pub(crate) invocation: InvocationId,
+    text: Arc<str>,
+    header: HeaderValue,
+}
+
+impl RequestId {
+    pub(crate) fn of(headers: &HeaderMap) -> Self {
+        let invocation = next_id();
+        let given = headers.get(REQUEST_ID_HEADER).filter(|value| !value.is_empty() && value.len() <= LEN_MAX);
+        if let Some(header) = given
+            && let Ok(text) = header.to_str()
+        {
+            return Self { invocation, text: text.into(), header: header.clone() };
+        }
+        let text = invocation.to_string();
+        // Hexadecimal digits are always a header value.
+        let header = HeaderValue::from_str(&text).unwrap_or(HeaderValue::from_static("-"));
+        Self { invocation, text: text.into(), header }
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    pub(crate) fn shared(&self) -> Arc<str> {
+        self.text.clone()
+    }
+
+    pub(crate) fn header(&self) -> HeaderValue {
+        self.header.clone()
+    }
+
+    /// Tell the client.
+    pub(crate) fn echo(self, response: &mut Response) {
+        response.headers_mut().insert(HeaderName::from_static(REQUEST_ID_HEADER), self.header);
+    }
+}
+
+/// Unique on this node: the start time and a counter, mixed so that ids of neighbours look different.
+fn next_id() -> InvocationId {
+    static COUNTER: AtomicU64 = AtomicU64::new(0);
+    static START: std::sync::LazyLock<u64> = std::sync::LazyLock::new(|| {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+    });
+    let count = START.wrapping_add(COUNTER.fetch_add(1, Ordering::Relaxed));
+    // An odd factor is a bijection on 64 bits: no two counts share an id.
+    InvocationId(count.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clients_id_is_kept_unless_it_is_unfit() {
+        let id = |value: &[u8]| {
+            let mut headers = HeaderMap::new();
+            headers.insert(REQUEST_ID_HEADER, HeaderValue::from_bytes(value).unwrap());
+            RequestId::of(&headers).as_str().to_owned()
+        };
+        assert_eq!(id(b"abc-1"), "abc-1");
+        assert_eq!(id(b"").len(), 16);
+        assert_eq!(id(&[b'x'; 129]).len(), 16);
+        assert_eq!(id(b"\xff").len(), 16);
+        assert_ne!(id(b""), id(b""));
+    }
+}

@@ -1,0 +1,102 @@
+//! Accepting connections: how many, how slow, and until when.
+
+use super::Gateway;
+use crate::config::NodeConfig;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::server::graceful::GracefulShutdown;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+/// Requests that one HTTP/2 connection may have under way.
+const H2_STREAMS_MAX: u32 = 1_000;
+/// Request head of HTTP/1.
+const HEADER_BYTES_MAX: usize = 64 << 10;
+/// Pause after `accept` failed, as it does when the process is out of file descriptors.
+const ACCEPT_RETRY: Duration = Duration::from_millis(50);
+
+/// Serves a gateway on a listener.
+pub(crate) struct Server {
+    gateway: Gateway,
+    connections: Arc<Semaphore>,
+    drain_timeout: Duration,
+    builder: auto::Builder<TokioExecutor>,
+}
+
+impl Server {
+    pub(crate) fn new(gateway: Gateway, config: &NodeConfig) -> Self {
+        let mut builder = auto::Builder::new(TokioExecutor::new());
+        builder
+            .http1()
+            .timer(TokioTimer::new())
+            .header_read_timeout(Duration::from_millis(config.header_timeout_ms))
+            .max_buf_size(HEADER_BYTES_MAX.max(8 << 10))
+            .pipeline_flush(true)
+            .http2()
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(H2_STREAMS_MAX)
+            .keep_alive_interval(Duration::from_secs(30));
+        Self {
+            gateway,
+            connections: Arc::new(Semaphore::new(config.connections_max)),
+            drain_timeout: Duration::from_millis(config.drain_timeout_ms),
+            builder,
+        }
+    }
+
+    /// Serve until `stop`, then let requests under way finish, for so long.
+    pub(crate) async fn run(self, listener: TcpListener, stop: CancellationToken) {
+        let graceful = GracefulShutdown::new();
+        loop {
+            // A connection is accepted once there is room for it; until then it waits in the kernel's queue.
+            let accept = async {
+                let permit = self.connections.clone().acquire_owned().await.map_err(std::io::Error::other)?;
+                listener.accept().await.map(|(stream, _)| (stream, permit))
+            };
+            let accepted = tokio::select! {
+                accepted = accept => accepted,
+                () = stop.cancelled() => break,
+            };
+            match accepted {
+                Ok((stream, permit)) => self.serve(stream, permit, &graceful),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(ACCEPT_RETRY).await;
+                }
+            }
+        }
+        drop(listener);
+        if tokio::time::timeout(self.drain_timeout, graceful.shutdown()).await.is_err() {
+            tracing::warn!(drain_timeout_ms = self.drain_timeout.as_millis() as u64, "requests were cut off at shutdown");
+        }
+    }
+
+    fn serve(&self, stream: TcpStream, permit: tokio::sync::OwnedSemaphorePermit, graceful: &GracefulShutdown) {
+        // Answers are small and complete: waiting to fill a packet only delays them.
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "cannot set TCP_NODELAY");
+        }
+        let gateway = self.gateway.clone();
+        let metrics = gateway.node.metrics.clone();
+        let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
+            let gateway = gateway.clone();
+            async move { Ok::<_, Infallible>(gateway.serve(request.map(axum::body::Body::new)).await) }
+        });
+        let connection = self.builder.serve_connection(TokioIo::new(stream), service).into_owned();
+        let connection = graceful.watch(connection);
+        // Ends with its client, its timeouts, or the drain; the graceful shutdown waits for it.
+        tokio::spawn(async move {
+            let _permit = permit;
+            metrics.connections.inc();
+            if let Err(error) = connection.await {
+                tracing::debug!(error = %error, "connection ended badly");
+            }
+            metrics.connections.dec();
+        });
+    }
+}

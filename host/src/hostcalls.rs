@@ -1,0 +1,100 @@
+//! `weir:inference` as guests call it. One file per interface; the contract itself is in `wit/`.
+
+mod error;
+mod models;
+mod readiness;
+mod request;
+mod tensors;
+
+pub(crate) use error::CallError;
+
+use crate::instance::{RequestCell, State};
+use crate::models::ModelAccess;
+use crate::telemetry::{Metrics, Trace};
+use std::sync::Arc;
+use wasmtime::component::{HasData, Linker, ResourceTable};
+use weir_device::Arena;
+
+/// The imports, generated from `wit/`.
+pub mod bindings {
+    #![expect(missing_docs, unused_qualifications, unreachable_pub, reason = "generated code")]
+    wasmtime::component::bindgen!({
+        path: "../wit",
+        world: "weir:inference/imports",
+        imports: {
+            "weir:inference/models.[static]model.open": async | trappable,
+            "weir:inference/models.[method]model.infer": async | trappable,
+            "weir:inference/models.[method]pending.wait": async | trappable,
+            "weir:inference/request.take-body-as-tensor": async | trappable,
+            default: trappable,
+        },
+        trappable_error_type: { "weir:inference/tensors.error" => super::CallError },
+        with: {
+            "wasi:io": wasmtime_wasi::p2::bindings::io,
+            "weir:inference/tensors.tensor": weir_inference::Tensor,
+            "weir:inference/models.model": super::models::OpenModel,
+            "weir:inference/models.pending": super::models::PendingRun,
+        },
+    });
+}
+
+/// The export of a tensor function, generated from `wit/`.
+mod stage {
+    #![expect(missing_docs, unused_qualifications, unreachable_pub, reason = "generated code")]
+    wasmtime::component::bindgen!({
+        path: "../wit",
+        world: "weir:inference/tensor-function",
+        exports: { default: async },
+        with: {
+            "weir:inference/tensors": super::bindings::weir::inference::tensors,
+            "weir:inference/models": super::bindings::weir::inference::models,
+        },
+        require_store_data_send: true,
+    });
+}
+
+pub(crate) use stage::{TensorFunction as Stage, TensorFunctionPre as StagePre};
+
+/// What an invocation's inference calls work on.
+#[derive(Clone)]
+pub(crate) struct InferenceCtx {
+    pub(crate) models: Arc<ModelAccess>,
+    pub(crate) arena: Arena,
+    pub(crate) request: RequestCell,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) trace: Trace,
+    /// The invocation's deadline: no model run outlives it.
+    pub(crate) deadline: std::time::Instant,
+    /// Bytes of tensors that the guest may hold still.
+    pub(crate) tensor_bytes_left: u64,
+    pub(crate) tensor_bytes_max: u64,
+    pub(crate) request_body_bytes_max: u64,
+}
+
+/// One host call's view of the store.
+pub(crate) struct InferenceView<'a> {
+    pub(crate) ctx: &'a mut InferenceCtx,
+    pub(crate) table: &'a mut ResourceTable,
+}
+
+/// Tells wasmtime what a host call borrows.
+pub(crate) struct Inference;
+
+impl HasData for Inference {
+    type Data<'a> = InferenceView<'a>;
+}
+
+fn view(state: &mut State) -> InferenceView<'_> {
+    let (ctx, table) = state.inference();
+    InferenceView { ctx, table }
+}
+
+/// Link all of `weir:inference`.
+pub(crate) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> {
+    use bindings::weir::inference;
+    inference::tensors::add_to_linker::<_, Inference>(linker, view)?;
+    inference::models::add_to_linker::<_, Inference>(linker, view)?;
+    inference::readiness::add_to_linker::<_, Inference>(linker, view)?;
+    inference::request::add_to_linker::<_, Inference>(linker, view)?;
+    Ok(())
+}

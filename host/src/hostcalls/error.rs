@@ -1,0 +1,67 @@
+//! A host call's two ways to fail: an error that the guest is given, and a fault of the host that traps it.
+
+use super::InferenceView;
+use super::bindings::weir::inference::tensors::Error as GuestError;
+use weir_inference::InferenceError;
+
+/// Why a host call failed.
+#[derive(Debug)]
+pub(crate) enum CallError {
+    /// The guest is told, and decides what to do.
+    Guest(GuestError),
+    /// The invocation ends.
+    Trap(wasmtime::Error),
+}
+
+impl CallError {
+    pub(crate) fn invalid(text: impl ToString) -> Self {
+        Self::Guest(GuestError::InvalidArgument(text.to_string()))
+    }
+
+    pub(crate) fn exhausted(text: impl ToString) -> Self {
+        Self::Guest(GuestError::ResourceExhausted(text.to_string()))
+    }
+}
+
+impl From<GuestError> for CallError {
+    fn from(error: GuestError) -> Self {
+        Self::Guest(error)
+    }
+}
+
+impl From<wasmtime::component::ResourceTableError> for CallError {
+    fn from(error: wasmtime::component::ResourceTableError) -> Self {
+        // A full table is the handle limit: the invocation's end, not something a guest can handle half-way through a call.
+        Self::Trap(error.into())
+    }
+}
+
+impl From<weir_device::OutOfMemory> for CallError {
+    fn from(error: weir_device::OutOfMemory) -> Self {
+        Self::exhausted(error)
+    }
+}
+
+impl From<InferenceError> for CallError {
+    fn from(error: InferenceError) -> Self {
+        let text = error.to_string();
+        Self::Guest(match error.kind() {
+            weir_inference::ErrorKind::InvalidArgument => GuestError::InvalidArgument(text),
+            weir_inference::ErrorKind::ResourceExhausted => GuestError::ResourceExhausted(text),
+            weir_inference::ErrorKind::DeadlineExceeded => GuestError::DeadlineExceeded,
+            weir_inference::ErrorKind::Cancelled => GuestError::Cancelled,
+            weir_inference::ErrorKind::Unavailable => GuestError::Unavailable(text),
+            weir_inference::ErrorKind::Internal => GuestError::Internal(text),
+        })
+    }
+}
+
+impl InferenceView<'_> {
+    /// Called by the generated bindings on every failed call.
+    pub(super) fn convert(error: CallError) -> wasmtime::Result<GuestError> {
+        match error {
+            CallError::Guest(error) => Ok(error),
+            CallError::Trap(error) => Err(error),
+        }
+    }
+}

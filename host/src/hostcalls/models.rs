@@ -1,0 +1,153 @@
+//! `weir:inference/models`.
+
+use super::bindings::weir::inference::models::{Description, Host, HostModel, HostPending, Options, Port};
+use super::bindings::weir::inference::tensors::Error as GuestError;
+use super::tensors::push;
+use super::{CallError, InferenceCtx, InferenceView};
+use crate::models::Opened;
+use crate::telemetry::Phase;
+use futures::future::{BoxFuture, FutureExt, Shared, ready};
+use std::time::{Duration, Instant};
+use tracing::Instrument;
+use wasmtime::component::Resource;
+use weir_inference::{InferenceError, RunRequest, Tensor};
+use weir_types::Name;
+
+/// A model that a guest holds: resident for as long as it does.
+pub struct OpenModel(Opened);
+
+/// A run that a guest has started.
+pub struct PendingRun {
+    /// Finished or not; shared so that waiting for readiness does not take the outputs away.
+    pub(super) run: Shared<BoxFuture<'static, RunResult>>,
+    taken: bool,
+}
+
+/// Cloned to every waiter, hence without the error's source.
+type RunResult = Result<Vec<(String, Tensor)>, InferenceError>;
+
+type Inputs = Vec<(String, Resource<Tensor>)>;
+type Outputs = Vec<(String, Resource<Tensor>)>;
+
+impl InferenceView<'_> {
+    /// Start the run on its device thread and hand back its end.
+    fn start(
+        &mut self,
+        model: &Resource<OpenModel>,
+        inputs: Inputs,
+        options: Option<Options>,
+    ) -> Result<BoxFuture<'static, RunResult>, CallError> {
+        let mut tensors = Vec::with_capacity(inputs.len());
+        for (name, tensor) in inputs {
+            tensors.push((name, self.table.get(&tensor)?.clone()));
+        }
+        let options = options.unwrap_or(Options { outputs: None, deadline_ms: None, priority: None });
+        let asked = options.deadline_ms.map(|ms| Instant::now() + Duration::from_millis(ms.into()));
+        let request = RunRequest {
+            inputs: tensors,
+            outputs: options.outputs,
+            deadline: Some(asked.map_or(self.ctx.deadline, |asked| asked.min(self.ctx.deadline))),
+            priority: options.priority.unwrap_or(0),
+        };
+        let run = self.table.get(model)?.0.pin.run(request);
+        let (metrics, started) = (self.ctx.metrics.clone(), Instant::now());
+        let span = self.ctx.trace.phase(Phase::ModelRun);
+        let timed = async move {
+            let completion = run.await;
+            metrics.phase(Phase::ModelRun, started.elapsed());
+            completion.map(|completion| completion.outputs)
+        };
+        Ok(timed.instrument(span).boxed())
+    }
+
+    fn hand_over(&mut self, outputs: Vec<(String, Tensor)>) -> Result<Outputs, CallError> {
+        outputs.into_iter().map(|(name, tensor)| Ok((name, push(self.ctx, self.table, tensor)?))).collect()
+    }
+}
+
+impl Host for InferenceView<'_> {}
+
+impl HostModel for InferenceView<'_> {
+    async fn open(&mut self, name: String) -> Result<Resource<OpenModel>, CallError> {
+        let wanted = name.parse().map_err(CallError::invalid)?;
+        let InferenceCtx { models, metrics, trace, .. } = &*self.ctx;
+        let opened = models.open(&wanted, metrics, trace).await?;
+        Ok(self.table.push(OpenModel(opened))?)
+    }
+
+    fn describe(&mut self, model: Resource<OpenModel>) -> wasmtime::Result<Description> {
+        let Opened { id, signature, .. } = &self.table.get(&model)?.0;
+        let ports = |ports: &[weir_types::Port]| ports.iter().map(port).collect();
+        Ok(Description {
+            name: Name::as_str(&id.name).to_owned(),
+            version: id.version.to_string(),
+            inputs: ports(&signature.inputs),
+            outputs: ports(&signature.outputs),
+        })
+    }
+
+    async fn infer(
+        &mut self,
+        model: Resource<OpenModel>,
+        inputs: Inputs,
+        options: Option<Options>,
+    ) -> Result<Outputs, CallError> {
+        let outputs = self.start(&model, inputs, options)?.await?;
+        self.hand_over(outputs)
+    }
+
+    fn submit(
+        &mut self,
+        model: Resource<OpenModel>,
+        inputs: Inputs,
+        options: Option<Options>,
+    ) -> Result<Resource<PendingRun>, CallError> {
+        let run = self.start(&model, inputs, options)?;
+        Ok(self.table.push(PendingRun { run: run.shared(), taken: false })?)
+    }
+
+    fn drop(&mut self, model: Resource<OpenModel>) -> wasmtime::Result<()> {
+        self.table.delete(model)?;
+        Ok(())
+    }
+}
+
+impl HostPending for InferenceView<'_> {
+    async fn wait(&mut self, pending: Resource<PendingRun>) -> Result<Outputs, CallError> {
+        let entry = self.table.get_mut(&pending)?;
+        if std::mem::replace(&mut entry.taken, true) {
+            return Err(CallError::invalid("the outputs of this run were handed over before"));
+        }
+        let outputs = entry.run.clone().await?;
+        self.hand_over(outputs)
+    }
+
+    fn cancel(&mut self, pending: Resource<PendingRun>) -> wasmtime::Result<()> {
+        let entry = self.table.get_mut(&pending)?;
+        if entry.run.peek().is_none() {
+            // Letting go of the run is what stops it.
+            entry.run = ready(Err(InferenceError::Cancelled)).boxed().shared();
+        }
+        Ok(())
+    }
+
+    fn drop(&mut self, pending: Resource<PendingRun>) -> wasmtime::Result<()> {
+        self.table.delete(pending)?;
+        Ok(())
+    }
+}
+
+fn port(port: &weir_types::Port) -> Port {
+    Port { name: port.name.clone(), element_type: port.datatype.into(), shape: port.shape.clone() }
+}
+
+impl From<crate::models::OpenError> for CallError {
+    fn from(error: crate::models::OpenError) -> Self {
+        use crate::models::OpenError;
+        match error {
+            OpenError::NotGranted(text) => Self::Guest(GuestError::NotGranted(text)),
+            OpenError::NotFound(text) => Self::Guest(GuestError::NotFound(text)),
+            OpenError::Inference(error) => error.into(),
+        }
+    }
+}

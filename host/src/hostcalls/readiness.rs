@@ -1,0 +1,21 @@
+//! `weir:inference/readiness`.
+
+use super::InferenceView;
+use super::bindings::weir::inference::readiness::Host;
+use super::models::PendingRun;
+use wasmtime::component::Resource;
+use wasmtime_wasi::p2::{DynPollable, Pollable, subscribe};
+
+impl Host for InferenceView<'_> {
+    fn subscribe(&mut self, pending: Resource<PendingRun>) -> wasmtime::Result<Resource<DynPollable>> {
+        subscribe(self.table, pending)
+    }
+}
+
+#[wasmtime_wasi::async_trait]
+impl Pollable for PendingRun {
+    async fn ready(&mut self) {
+        // Its outcome stays for `wait`.
+        let _ = self.run.clone().await;
+    }
+}

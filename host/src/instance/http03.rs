@@ -1,0 +1,48 @@
+//! Calling `wasi:http/handler@0.3`.
+
+use super::answer::{Answer, answer_of};
+use super::fault::Fault;
+use super::request::{RequestCell, SharedBody};
+use super::state::State;
+use std::future::poll_fn;
+use std::pin::Pin;
+use wasmtime::Store;
+use wasmtime_wasi_http::WasiHttpView;
+use wasmtime_wasi_http::p3::Request;
+use wasmtime_wasi_http::p3::bindings::Service;
+use weir_types::ErrorCode;
+
+/// Call the handler. The response goes out through `answer` as soon as the guest returns it; the guest's tasks (which write the response's
+/// body) are driven until all have ended.
+pub(crate) async fn handle(
+    service: &Service,
+    store: &mut Store<State>,
+    request: http::Request<SharedBody>,
+    cell: &RequestCell,
+    answer: Answer,
+) -> wasmtime::Result<Result<(), Fault>> {
+    store
+        .run_concurrent(async |accessor| {
+            let (request, received) = accessor.with(|mut store| {
+                let (request, received) = Request::from_http(store.data_mut().http().hooks, request);
+                // Boxed, since its type would borrow the store although it does not.
+                let received: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(received);
+                (request, received)
+            });
+            let response = match service.handle(accessor, request).await? {
+                Ok(response) => response,
+                Err(code) => {
+                    let text = format!("the function answered with an error: {code}");
+                    return Ok(Err(Fault::new(ErrorCode::GuestError, text)));
+                }
+            };
+            let response = accessor.with(|store| response.into_http(store, received))?;
+            answer.send(Ok(match cell.take_answer() {
+                Some(tensor) => answer_of(response.map(drop), tensor),
+                None => response.map(axum::body::Body::new),
+            }));
+            poll_fn(|cx| accessor.poll_no_interesting_tasks(cx)).await;
+            Ok(Ok(()))
+        })
+        .await?
+}

@@ -1,0 +1,91 @@
+//! The summed memory and table limits of one instance.
+
+use wasmtime::ResourceLimiter;
+use weir_types::{ErrorCode, Limits};
+
+/// Counts what all memories and tables of a store take together; wasmtime's own limits are per memory.
+#[derive(Debug)]
+pub(crate) struct MemoryMeter {
+    memory_bytes: usize,
+    memory_bytes_max: usize,
+    table_elements: usize,
+    table_elements_max: usize,
+    /// What the last growth added, in case it fails after we allowed it.
+    last_memory_growth_bytes: usize,
+    last_table_growth: usize,
+    refused: Option<ErrorCode>,
+}
+
+impl MemoryMeter {
+    pub(crate) fn new(limits: &Limits) -> Self {
+        Self {
+            memory_bytes: 0,
+            memory_bytes_max: usize::try_from(limits.memory_bytes).unwrap_or(usize::MAX),
+            table_elements: 0,
+            table_elements_max: limits.table_elements as usize,
+            last_memory_growth_bytes: 0,
+            last_table_growth: 0,
+            refused: None,
+        }
+    }
+
+    /// The limit that a growth ran into, if any did. A guest that traps after that most likely did so because of it.
+    pub(crate) fn refused(&self) -> Option<ErrorCode> {
+        self.refused
+    }
+
+    /// All linear memories together, now.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.memory_bytes
+    }
+}
+
+impl ResourceLimiter for MemoryMeter {
+    fn memory_growing(&mut self, current: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
+        let growth = desired.saturating_sub(current);
+        if growth > self.memory_bytes_max.saturating_sub(self.memory_bytes) {
+            self.refused = Some(ErrorCode::MemoryLimit);
+            return Ok(false);
+        }
+        self.memory_bytes += growth;
+        self.last_memory_growth_bytes = growth;
+        Ok(true)
+    }
+
+    fn memory_grow_failed(&mut self, _: wasmtime::Error) -> wasmtime::Result<()> {
+        self.memory_bytes -= std::mem::take(&mut self.last_memory_growth_bytes);
+        Ok(())
+    }
+
+    fn table_growing(&mut self, current: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
+        let growth = desired.saturating_sub(current);
+        if growth > self.table_elements_max.saturating_sub(self.table_elements) {
+            self.refused = Some(ErrorCode::TableLimit);
+            return Ok(false);
+        }
+        self.table_elements += growth;
+        self.last_table_growth = growth;
+        Ok(true)
+    }
+
+    fn table_grow_failed(&mut self, _: wasmtime::Error) -> wasmtime::Result<()> {
+        self.table_elements -= std::mem::take(&mut self.last_table_growth);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memories_share_one_budget() {
+        let mut meter = MemoryMeter::new(&Limits { memory_bytes: 100, ..Limits::default() });
+        assert!(meter.memory_growing(0, 60, None).unwrap());
+        assert!(!meter.memory_growing(0, 60, None).unwrap(), "a second memory got its own budget");
+        assert_eq!(meter.refused(), Some(ErrorCode::MemoryLimit));
+        assert!(meter.memory_growing(60, 100, None).unwrap());
+        meter.memory_grow_failed(wasmtime::Error::msg("no pages")).unwrap();
+        assert_eq!(meter.memory_bytes(), 60);
+    }
+}

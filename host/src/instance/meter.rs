@@ -1,0 +1,71 @@
+//! Processor time and wall-clock time of one invocation.
+
+use crate::component::Engines;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use rustix::time::{ClockId, clock_gettime};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::time::{Instant, Sleep};
+
+/// Which of the two ran out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Overrun {
+    CpuTime,
+    Deadline,
+}
+
+/// Polls a guest, charging it the thread's processor time, until it ends or runs out of either time.
+///
+/// A spinning guest yields at every epoch tick, so a poll takes little more than one; a guest that waits in a host call is stopped by the
+/// deadline. Dropping the future unwinds the guest, which is how a client that goes away cancels it.
+pub(crate) struct Metered<T> {
+    guest: BoxFuture<'static, T>,
+    engines: Arc<Engines>,
+    cpu_time: Duration,
+    cpu_time_max: Duration,
+    deadline: Instant,
+    /// Made at the first wait: most guests never wait.
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl<T> Metered<T> {
+    pub(crate) fn new(
+        guest: BoxFuture<'static, T>,
+        engines: Arc<Engines>,
+        cpu_time_max: Duration,
+        deadline: Instant,
+    ) -> Self {
+        Self { guest, engines, cpu_time: Duration::ZERO, cpu_time_max, deadline, timer: None }
+    }
+}
+
+impl<T> Future for Metered<T> {
+    /// What the guest gave and the processor time it took.
+    type Output = (Result<T, Overrun>, Duration);
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        this.engines.keep_ticking();
+        let before = thread_cpu_time();
+        let polled = this.guest.poll_unpin(cx);
+        this.cpu_time += thread_cpu_time().saturating_sub(before);
+        if let Poll::Ready(answer) = polled {
+            return Poll::Ready((Ok(answer), this.cpu_time));
+        }
+        if this.cpu_time >= this.cpu_time_max {
+            return Poll::Ready((Err(Overrun::CpuTime), this.cpu_time));
+        }
+        let deadline = this.deadline;
+        let timer = this.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
+        timer.poll_unpin(cx).map(|()| (Err(Overrun::Deadline), this.cpu_time))
+    }
+}
+
+fn thread_cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    // The kernel counts up from zero: neither part is ever negative.
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}

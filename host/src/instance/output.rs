@@ -1,0 +1,199 @@
+//! A guest's standard output and error: split into lines, counted against the invocation's log limit, and put into the function's log.
+
+use crate::telemetry::logs::{FunctionLog, LINE_BYTES_MAX, now_ms};
+use bytes::Bytes;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use tokio::io::AsyncWrite;
+use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
+use wasmtime_wasi_io::poll::Pollable;
+use wasmtime_wasi_io::streams::{OutputStream, StreamResult};
+use weir_types::Version;
+use weir_types::api::LogLine;
+
+/// Bytes a guest may write at a time.
+const WRITE_BYTES_MAX: usize = 64 << 10;
+
+/// Where one invocation's lines go.
+pub(crate) struct OutputSink {
+    log: Arc<FunctionLog>,
+    version: Version,
+    request_id: Arc<str>,
+    state: Mutex<SinkState>,
+}
+
+struct SinkState {
+    bytes_left: u64,
+    bytes_dropped: u64,
+    partial: [Vec<u8>; 2],
+}
+
+/// Which of the guest's two streams.
+#[derive(Clone, Copy)]
+pub(crate) enum Channel {
+    Stdout,
+    Stderr,
+}
+
+impl Channel {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Stdout => "stdout",
+            Self::Stderr => "stderr",
+        }
+    }
+}
+
+impl OutputSink {
+    pub(crate) fn new(log: Arc<FunctionLog>, version: Version, request_id: Arc<str>, bytes_max: u64) -> Arc<Self> {
+        let state = SinkState { bytes_left: bytes_max, bytes_dropped: 0, partial: Default::default() };
+        Arc::new(Self { log, version, request_id, state: Mutex::new(state) })
+    }
+
+    /// The node's own word on the invocation.
+    pub(crate) fn note(&self, text: String) {
+        self.push("weir", text);
+    }
+
+    fn push(&self, stream: &str, text: String) {
+        let request_id = self.request_id.as_ref().to_owned();
+        self.log.push(LogLine { at_ms: now_ms(), version: self.version, request_id, stream: stream.to_owned(), text });
+    }
+
+    fn write(&self, channel: Channel, bytes: &[u8]) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let keep = bytes.len().min(usize::try_from(state.bytes_left).unwrap_or(usize::MAX));
+        state.bytes_left -= keep as u64;
+        state.bytes_dropped += (bytes.len() - keep) as u64;
+        let mut rest = &bytes[..keep];
+        let partial = &mut state.partial[channel as usize];
+        while !rest.is_empty() {
+            let newline = rest.iter().position(|&b| b == b'\n');
+            let room = LINE_BYTES_MAX - partial.len();
+            let take = newline.unwrap_or(rest.len()).min(room);
+            partial.extend_from_slice(&rest[..take]);
+            let ended = newline == Some(take);
+            if ended || partial.len() == LINE_BYTES_MAX {
+                self.push(channel.as_str(), String::from_utf8_lossy(partial).into_owned());
+                partial.clear();
+            }
+            rest = &rest[take + usize::from(ended)..];
+        }
+    }
+
+    /// Write out unfinished lines, and say what was dropped.
+    pub(crate) fn finish(&self) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        for channel in [Channel::Stdout, Channel::Stderr] {
+            let partial = std::mem::take(&mut state.partial[channel as usize]);
+            if !partial.is_empty() {
+                self.push(channel.as_str(), String::from_utf8_lossy(&partial).into_owned());
+            }
+        }
+        let dropped = std::mem::take(&mut state.bytes_dropped);
+        if dropped > 0 {
+            self.note(format!("log limit reached: {dropped} bytes dropped (limits.log_bytes)"));
+        }
+    }
+}
+
+/// One of the guest's streams, as wasmtime wants it.
+pub(crate) struct Output {
+    pub(crate) sink: Arc<OutputSink>,
+    pub(crate) channel: Channel,
+}
+
+impl Output {
+    fn again(&self) -> Self {
+        Self { sink: self.sink.clone(), channel: self.channel }
+    }
+}
+
+impl IsTerminal for Output {
+    fn is_terminal(&self) -> bool {
+        false
+    }
+}
+
+impl StdoutStream for Output {
+    fn async_stream(&self) -> Box<dyn AsyncWrite + Send + Sync> {
+        Box::new(self.again())
+    }
+
+    fn p2_stream(&self) -> Box<dyn OutputStream> {
+        Box::new(self.again())
+    }
+}
+
+impl OutputStream for Output {
+    fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
+        self.sink.write(self.channel, &bytes);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> StreamResult<()> {
+        Ok(())
+    }
+
+    fn check_write(&mut self) -> StreamResult<usize> {
+        Ok(WRITE_BYTES_MAX)
+    }
+}
+
+#[wasmtime_wasi::async_trait]
+impl Pollable for Output {
+    async fn ready(&mut self) {}
+}
+
+impl AsyncWrite for Output {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
+        self.sink.write(self.channel, bytes);
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines_of(log: &FunctionLog) -> Vec<(String, String)> {
+        log.tail_and_follow(1_000).0.into_iter().map(|l| (l.stream, l.text)).collect()
+    }
+
+    #[test]
+    fn lines_are_whole_whatever_the_writes_were_and_a_flood_is_cut() {
+        let log = Arc::new(FunctionLog::new(100));
+        let sink = OutputSink::new(log.clone(), Version(1), "r".into(), 16);
+        sink.write(Channel::Stdout, b"he");
+        sink.write(Channel::Stderr, b"oops\n");
+        sink.write(Channel::Stdout, b"llo\n\nx");
+        sink.write(Channel::Stdout, b"0123456789");
+        sink.finish();
+        let expected = [
+            ("stderr", "oops"),
+            ("stdout", "hello"),
+            ("stdout", ""),
+            ("stdout", "x012"),
+            ("weir", "log limit reached: 7 bytes dropped (limits.log_bytes)"),
+        ];
+        assert_eq!(lines_of(&log), expected.map(|(s, t)| (s.to_owned(), t.to_owned())));
+    }
+
+    #[test]
+    fn a_line_without_end_is_cut_into_pieces() {
+        let log = Arc::new(FunctionLog::new(100));
+        let sink = OutputSink::new(log.clone(), Version(1), "r".into(), 1 << 20);
+        sink.write(Channel::Stdout, &vec![b'x'; 2 * LINE_BYTES_MAX + 1]);
+        sink.finish();
+        assert_eq!(lines_of(&log).iter().map(|l| l.1.len()).collect::<Vec<_>>(), [LINE_BYTES_MAX, LINE_BYTES_MAX, 1]);
+    }
+}

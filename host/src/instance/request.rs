@@ -1,0 +1,154 @@
+//! The HTTP request being handled, shared by the guest's HTTP library and the tensor calls beside it.
+//!
+//! The body can be had once: streamed through `wasi:http`, or taken whole as a tensor. The answer's body can be given as a tensor until the
+//! guest's own response is on its way.
+
+use axum::body::Body;
+use bytes::Bytes;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use weir_device::Buffer;
+use weir_inference::Tensor;
+
+/// A request body on its way to a guest.
+pub(crate) enum RequestBody {
+    /// Received in full before the guest started.
+    Whole(Buffer),
+    /// Still arriving; `limit` bytes at most, checked by whoever made it.
+    Stream(Body),
+}
+
+/// Why the body cannot be taken, or the answer not be set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum CellError {
+    #[error("this invocation has no HTTP request")]
+    NoRequest,
+    #[error("the request body was read or taken before")]
+    BodyGone,
+    #[error("the response has been sent already")]
+    AnswerGone,
+}
+
+/// One request's body and answer.
+#[derive(Clone, Default)]
+pub(crate) struct RequestCell(Arc<Mutex<Cell>>);
+
+#[derive(Default)]
+struct Cell {
+    body: BodyState,
+    answer: AnswerState,
+}
+
+#[derive(Default)]
+enum BodyState {
+    /// The invocation is not an HTTP request.
+    #[default]
+    None,
+    Fresh(RequestBody),
+    Streaming(Body),
+    Gone,
+}
+
+#[derive(Default)]
+enum AnswerState {
+    #[default]
+    Open,
+    Tensor(Tensor),
+    Sent,
+}
+
+impl RequestCell {
+    /// The cell of a request with this body.
+    pub(crate) fn new(body: RequestBody) -> Self {
+        Self(Arc::new(Mutex::new(Cell { body: BodyState::Fresh(body), answer: AnswerState::Open })))
+    }
+
+    /// The body as the guest's HTTP library reads it.
+    pub(crate) fn stream(&self) -> SharedBody {
+        SharedBody(self.clone())
+    }
+
+    /// Take the whole body away from the HTTP library.
+    pub(crate) fn take_body(&self) -> Result<RequestBody, CellError> {
+        let mut cell = self.lock();
+        match std::mem::replace(&mut cell.body, BodyState::Gone) {
+            BodyState::Fresh(body) => Ok(body),
+            BodyState::None => {
+                cell.body = BodyState::None;
+                Err(CellError::NoRequest)
+            }
+            other => {
+                cell.body = other;
+                Err(CellError::BodyGone)
+            }
+        }
+    }
+
+    /// Answer with `tensor`.
+    pub(crate) fn set_answer(&self, tensor: Tensor) -> Result<(), CellError> {
+        let mut cell = self.lock();
+        match (&cell.body, &cell.answer) {
+            (BodyState::None, _) => Err(CellError::NoRequest),
+            (_, AnswerState::Sent) => Err(CellError::AnswerGone),
+            _ => {
+                cell.answer = AnswerState::Tensor(tensor);
+                Ok(())
+            }
+        }
+    }
+
+    /// The tensor that the guest wants as its answer; from now on it is too late for one.
+    pub(crate) fn take_answer(&self) -> Option<Tensor> {
+        match std::mem::replace(&mut self.lock().answer, AnswerState::Sent) {
+            AnswerState::Tensor(tensor) => Some(tensor),
+            AnswerState::Open | AnswerState::Sent => None,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Cell> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The request body as a stream; empty once it was taken as a tensor.
+pub(crate) struct SharedBody(RequestCell);
+
+impl HttpBody for SharedBody {
+    type Data = Bytes;
+    type Error = wasmtime_wasi_http::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let mut cell = self.0.lock();
+        match std::mem::replace(&mut cell.body, BodyState::Gone) {
+            BodyState::Fresh(RequestBody::Whole(buffer)) if buffer.is_empty() => Poll::Ready(None),
+            BodyState::Fresh(RequestBody::Whole(buffer)) => Poll::Ready(Some(Ok(Frame::data(Bytes::from(buffer))))),
+            BodyState::Fresh(RequestBody::Stream(mut body)) | BodyState::Streaming(mut body) => {
+                let frame = Pin::new(&mut body).poll_frame(cx);
+                cell.body = BodyState::Streaming(body);
+                frame.map_err(|error| {
+                    tracing::debug!(%error, "request body failed");
+                    wasmtime_wasi_http::Error::HttpProtocolError
+                })
+            }
+            BodyState::None | BodyState::Gone => Poll::Ready(None),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.0.lock().body {
+            BodyState::None | BodyState::Gone => true,
+            BodyState::Fresh(RequestBody::Whole(buffer)) => buffer.is_empty(),
+            BodyState::Fresh(RequestBody::Stream(body)) | BodyState::Streaming(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.0.lock().body {
+            BodyState::None | BodyState::Gone => SizeHint::with_exact(0),
+            BodyState::Fresh(RequestBody::Whole(buffer)) => SizeHint::with_exact(buffer.len() as u64),
+            BodyState::Fresh(RequestBody::Stream(body)) | BodyState::Streaming(body) => body.size_hint(),
+        }
+    }
+}

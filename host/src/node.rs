@@ -1,0 +1,235 @@
+//! A node's life: everything is wired up here, in one place, started, and taken down again.
+
+use crate::blobs::Blobs;
+use crate::component::{Components, Engines};
+use crate::config::{BackendKind, NodeConfig};
+use crate::dispatch::{Dispatch, Placements};
+use crate::gateway::{Gateway, Server, Tokens};
+use crate::models::Models;
+use crate::registry::Registry;
+use crate::telemetry::{Metrics, Sampler};
+use anyhow::{Context, bail};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::net::TcpListener;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use weir_datastore::{Datastore, RedbStore};
+use weir_device::Arena;
+use weir_inference::{Backend, CacheConfig, FakeBackend, ModelCache};
+
+/// How long guests may take to unwind once their requests are gone.
+const GUEST_SHUTDOWN: Duration = Duration::from_secs(1);
+
+/// What requests are served from.
+pub(crate) struct NodeState {
+    pub(crate) config: NodeConfig,
+    pub(crate) tokens: Tokens,
+    pub(crate) blobs: Blobs,
+    pub(crate) components: Arc<Components>,
+    pub(crate) registry: Registry,
+    pub(crate) models: Arc<Models>,
+    pub(crate) dispatch: Dispatch,
+    pub(crate) arena: Arena,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) sampler: Sampler,
+    pub(crate) started: Instant,
+    /// Cancelled when the node begins to shut down.
+    pub(crate) stopping: CancellationToken,
+}
+
+impl NodeState {
+    /// Whether new requests are taken.
+    pub(crate) fn is_ready(&self) -> bool {
+        !self.stopping.is_cancelled()
+    }
+
+    /// Remove components that no function refers to any more.
+    pub(crate) async fn sweep_components(&self) -> Result<(), crate::registry::RegistryError> {
+        let sweep = self.blobs.sweep(|| self.registry.digests());
+        if let Err(error) = sweep.await {
+            // What is left behind is swept next time.
+            tracing::warn!(%error, "cannot remove unused components");
+        }
+        self.components.sweep(self.registry.digests()).await;
+        Ok(())
+    }
+}
+
+/// A running node. Dropping it without [`Node::shutdown`] cuts requests off.
+pub struct Node {
+    state: Arc<NodeState>,
+    datastore: Arc<dyn Datastore>,
+    local_addr: SocketAddr,
+    serving: JoinHandle<()>,
+    runtimes: Option<Runtimes>,
+}
+
+/// Gateway I/O has threads of its own, so that health answers while every guest thread is busy.
+struct Runtimes {
+    gateway: Runtime,
+    guests: Runtime,
+}
+
+impl Node {
+    /// Open the data folder and begin to serve. The port is bound, and everything that was deployed can be called, when it returns.
+    pub async fn start(config: NodeConfig) -> anyhow::Result<Self> {
+        let runtimes = Runtimes::start(&config)?;
+        let (gateway, guests) = (runtimes.gateway.handle().clone(), runtimes.guests.handle().clone());
+        let started = gateway.spawn(start(config, guests)).await;
+        match started.context("the node failed while it started").and_then(|started| started) {
+            Ok((state, datastore, listener)) => {
+                let local_addr = listener.local_addr()?;
+                let server = Server::new(Gateway::new(state.clone()), &state.config);
+                let serving = gateway.spawn(server.run(listener, state.stopping.clone()));
+                Ok(Self { state, datastore, local_addr, serving, runtimes: Some(runtimes) })
+            }
+            Err(error) => {
+                runtimes.stop();
+                Err(error)
+            }
+        }
+    }
+
+    /// Where the node listens; the port is the real one where 0 was asked for.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    /// Stop taking requests, let those under way finish (up to `drain_timeout_ms`), and let go of everything.
+    pub async fn shutdown(mut self) {
+        self.state.stopping.cancel();
+        if let Err(error) = (&mut self.serving).await {
+            tracing::error!(%error, "the server failed");
+        }
+        self.datastore.close().await;
+        if let Some(runtimes) = self.runtimes.take() {
+            runtimes.stop();
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.state.stopping.cancel();
+        if let Some(runtimes) = self.runtimes.take() {
+            runtimes.stop();
+        }
+    }
+}
+
+impl Runtimes {
+    fn start(config: &NodeConfig) -> anyhow::Result<Self> {
+        let runtime = |name: &str, threads: usize| {
+            let runtime = Builder::new_multi_thread().thread_name(name).worker_threads(threads.max(1)).enable_all().build();
+            runtime.with_context(|| format!("cannot start the {name} threads"))
+        };
+        Ok(Self { gateway: runtime("weir-gateway", config.gateway_threads)?, guests: runtime("weir-guest", config.guest_threads)? })
+    }
+
+    /// From a thread of its own, since a runtime must not wait for its tasks on another runtime's worker.
+    fn stop(self) {
+        let stop = move || {
+            self.guests.shutdown_timeout(GUEST_SHUTDOWN);
+            self.gateway.shutdown_timeout(GUEST_SHUTDOWN);
+        };
+        match std::thread::Builder::new().name("weir-stop".to_owned()).spawn(stop) {
+            Ok(thread) => {
+                if thread.join().is_err() {
+                    tracing::error!("stopping the node's threads failed");
+                }
+            }
+            Err(error) => tracing::error!(%error, "cannot stop the node's threads"),
+        }
+    }
+}
+
+type Started = (Arc<NodeState>, Arc<dyn Datastore>, TcpListener);
+
+async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Result<Started> {
+    let tokens = tokens(&config)?;
+    let data = config.data.clone();
+    std::fs::create_dir_all(&data).with_context(|| format!("cannot make the data folder {}", data.display()))?;
+    // The lock on the registry comes first: it tells of another node on the same folder before anything is touched.
+    let datastore: Arc<dyn Datastore> = Arc::new(RedbStore::open(data.join("registry.redb")).await.context("cannot open the registry")?);
+    let metrics = Metrics::new();
+    let arena = Arena::new(config.arena_bytes_max);
+
+    let blobs = Blobs::open(data.join("components")).context("cannot open the components")?;
+    let engines = Arc::new(Engines::new(config.instances_max, &config.limit_caps).map_err(|error| {
+        anyhow::anyhow!("cannot reserve {} instance slots: {error:#}; lower instances_max", config.instances_max)
+    })?);
+    let components = Arc::new(Components::open(
+        &data.join("artefacts"),
+        engines,
+        config.compile_memory_bytes_max,
+        config.compile_time_ms_max,
+    )?);
+    let registry = Registry::open(datastore.clone(), metrics.clone(), config.log_lines_max).await.context("cannot read the registry")?;
+
+    let cache = model_cache(&config, &arena)?;
+    let model_blobs = Blobs::open(data.join("models")).context("cannot open the models")?;
+    let models = Arc::new(Models::open(datastore.clone(), model_blobs, cache, metrics.clone()).await.context("cannot read the models")?);
+
+    let dispatch = Dispatch {
+        components: components.clone(),
+        models: models.clone(),
+        placements: Placements::start(&models, guests.clone()),
+        arena: arena.clone(),
+        metrics: metrics.clone(),
+        instances: Arc::new(Semaphore::new(config.instances_max as usize)),
+        guests,
+        blobs: blobs.clone(),
+    };
+    let listener = TcpListener::bind(config.listen).await.with_context(|| {
+        format!("cannot listen on {}; is another node running? (--listen picks another address)", config.listen)
+    })?;
+    let sampler = Sampler::new(config.trace_sample_ratio);
+    let state = NodeState {
+        config,
+        tokens,
+        blobs,
+        components,
+        registry,
+        models,
+        dispatch,
+        arena,
+        metrics,
+        sampler,
+        started: Instant::now(),
+        stopping: CancellationToken::new(),
+    };
+    state.sweep_components().await?;
+    Ok((Arc::new(state), datastore, listener))
+}
+
+fn tokens(config: &NodeConfig) -> anyhow::Result<Tokens> {
+    if let Some(path) = &config.token_file {
+        return Tokens::read(path).with_context(|| format!("cannot use the token file {}", path.display()));
+    }
+    if !config.listen.ip().is_loopback() && !config.insecure {
+        bail!(
+            "listening on {} would let everyone who can reach it deploy code; give --token-file FILE, or --insecure if that is what you want",
+            config.listen
+        );
+    }
+    Ok(Tokens::default())
+}
+
+fn model_cache(config: &NodeConfig, arena: &Arena) -> anyhow::Result<ModelCache> {
+    let backend: Arc<dyn Backend> = match config.backend {
+        BackendKind::Onnxruntime => Arc::new(FakeBackend::new(arena.clone())),
+        BackendKind::Fake => Arc::new(FakeBackend::new(arena.clone())),
+    };
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let cache = CacheConfig {
+        capacity_bytes: config.model_memory_bytes_max,
+        slots: config.model_slots.map_or(cores, |slots| slots as usize).max(1),
+        run_queue_len_max: config.run_queue_len_max,
+    };
+    ModelCache::start(cache, backend, arena.clone()).context("cannot start the device threads")
+}

@@ -1,0 +1,93 @@
+//! What the datastore holds about functions.
+
+use super::RegistryError;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use weir_datastore::{Entry, Key, KeyError, Prefix};
+use weir_types::{ContentHash, FunctionKind, FunctionManifest, Name, TenantId, Version};
+
+/// Which version a name points at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Head {
+    pub(crate) active: Version,
+    /// The number of the next version: numbers are not used twice.
+    pub(crate) next: Version,
+}
+
+/// One version of a function.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FunctionRecord {
+    pub(crate) version: Version,
+    pub(crate) kind: FunctionKind,
+    pub(crate) digest: ContentHash,
+    pub(crate) component_bytes: u64,
+    pub(crate) deployed_at_ms: u64,
+    pub(crate) imports: Vec<String>,
+    pub(crate) manifest: FunctionManifest,
+}
+
+/// An entry below [`prefix`].
+pub(super) struct Parsed {
+    pub(super) tenant: TenantId,
+    pub(super) name: Name,
+    pub(super) value: Value,
+}
+
+pub(super) enum Value {
+    Head(Head),
+    Version(Box<FunctionRecord>),
+}
+
+impl Head {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        encode(self)
+    }
+}
+
+impl FunctionRecord {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        encode(self)
+    }
+}
+
+fn encode(value: &impl Serialize) -> Vec<u8> {
+    // Plain structs of strings and numbers: writing them cannot fail.
+    serde_json::to_vec(value).unwrap_or_default()
+}
+
+pub(super) fn prefix() -> Result<Prefix, RegistryError> {
+    Prefix::new("functions/").map_err(impossible)
+}
+
+pub(super) fn head_key(tenant: &TenantId, name: &Name) -> Result<Key, RegistryError> {
+    Key::new(&format!("functions/{tenant}/{name}/head")).map_err(impossible)
+}
+
+pub(super) fn version_key(tenant: &TenantId, name: &Name, version: Version) -> Result<Key, RegistryError> {
+    Key::new(&format!("functions/{tenant}/{name}/versions/{version}")).map_err(impossible)
+}
+
+/// Names are valid key segments.
+#[expect(clippy::needless_pass_by_value, reason = "shaped for map_err")]
+fn impossible(error: KeyError) -> RegistryError {
+    RegistryError::Datastore(weir_datastore::Error::Unavailable { source: std::sync::Arc::new(error) })
+}
+
+pub(super) fn parse(entry: &Entry) -> Result<Parsed, RegistryError> {
+    let damaged = |why: String| RegistryError::Damaged { key: entry.key.clone(), why };
+    let mut path = entry.key.as_str().split('/').skip(1);
+    let mut segment = || path.next().ok_or_else(|| damaged("its key is too short".to_owned()));
+    let tenant = TenantId::new(segment()?).map_err(|error| damaged(error.to_string()))?;
+    let name = Name::new(segment()?).map_err(|error| damaged(error.to_string()))?;
+    let value = match segment()? {
+        "head" => Value::Head(decode(entry)?),
+        "versions" => Value::Version(Box::new(decode(entry)?)),
+        other => return Err(damaged(format!("its key has {other:?} where head or versions belongs"))),
+    };
+    Ok(Parsed { tenant, name, value })
+}
+
+fn decode<T: DeserializeOwned>(entry: &Entry) -> Result<T, RegistryError> {
+    serde_json::from_slice(&entry.value)
+        .map_err(|error| RegistryError::Damaged { key: entry.key.clone(), why: error.to_string() })
+}

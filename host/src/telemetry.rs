@@ -1,0 +1,8 @@
+//! What the node tells about itself: metrics, spans and the functions' logs.
+
+pub(crate) mod logs;
+mod metrics;
+mod trace;
+
+pub(crate) use metrics::{ColdStart, FunctionMetrics, Metrics};
+pub(crate) use trace::{Phase, Sampler, Trace, TraceParent};

@@ -1,0 +1,170 @@
+//! Spans of one invocation, for a sample of them.
+//!
+//! An invocation that is not sampled has the empty span, and its phases cost nothing. The W3C `traceparent` of the client is kept: a sampled
+//! parent makes a sampled invocation.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use tracing::{Span, info_span};
+
+/// A part of an invocation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Phase {
+    /// Waiting for a turn and a placement.
+    Queue,
+    /// Reading the compiled component from disk.
+    Fetch,
+    /// Compiling it, where its artefact does not fit this build.
+    Compile,
+    /// Making the sandbox.
+    Instantiate,
+    /// Running the guest, its host calls included.
+    Guest,
+    /// Bringing a model into device memory.
+    ModelLoad,
+    /// Running a model, its wait for a slot included.
+    ModelRun,
+    /// Sending the rest of the answer.
+    Reply,
+}
+
+impl Phase {
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Queue,
+        Self::Fetch,
+        Self::Compile,
+        Self::Instantiate,
+        Self::Guest,
+        Self::ModelLoad,
+        Self::ModelRun,
+        Self::Reply,
+    ];
+
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Queue => "queue",
+            Self::Fetch => "fetch",
+            Self::Compile => "compile",
+            Self::Instantiate => "instantiate",
+            Self::Guest => "guest",
+            Self::ModelLoad => "model_load",
+            Self::ModelRun => "model_run",
+            Self::Reply => "reply",
+        }
+    }
+}
+
+/// The span of an invocation, or none.
+#[derive(Debug, Clone)]
+pub(crate) struct Trace(Span);
+
+impl Trace {
+    /// Nothing is recorded.
+    #[cfg(test)]
+    pub(crate) fn none() -> Self {
+        Self(Span::none())
+    }
+
+    /// The span of an invocation; empty unless it is sampled.
+    pub(crate) fn start(
+        sampler: &Sampler,
+        parent: Option<&TraceParent>,
+        tenant: &str,
+        function: &str,
+        request_id: &str,
+    ) -> Self {
+        if !parent.is_some_and(|parent| parent.sampled) && !sampler.sample() {
+            return Self(Span::none());
+        }
+        let trace_id = parent.map(|parent| parent.trace_id.as_str());
+        let parent_id = parent.map(|parent| parent.parent_id.as_str());
+        Self(info_span!(target: "weir::invocation", "invocation", tenant, function, request_id, trace_id, parent_id))
+    }
+
+    /// The span of one phase; enter it while the phase lasts.
+    pub(crate) fn phase(&self, phase: Phase) -> Span {
+        if self.0.is_none() {
+            return Span::none();
+        }
+        let parent = &self.0;
+        // The name of a span is static: one call site each.
+        match phase {
+            Phase::Queue => info_span!(target: "weir::invocation", parent: parent, "queue"),
+            Phase::Fetch => info_span!(target: "weir::invocation", parent: parent, "fetch"),
+            Phase::Compile => info_span!(target: "weir::invocation", parent: parent, "compile"),
+            Phase::Instantiate => info_span!(target: "weir::invocation", parent: parent, "instantiate"),
+            Phase::Guest => info_span!(target: "weir::invocation", parent: parent, "guest"),
+            Phase::ModelLoad => info_span!(target: "weir::invocation", parent: parent, "model_load"),
+            Phase::ModelRun => info_span!(target: "weir::invocation", parent: parent, "model_run"),
+            Phase::Reply => info_span!(target: "weir::invocation", parent: parent, "reply"),
+        }
+    }
+}
+
+/// Picks every n-th invocation, so that the ratio holds without a random number.
+#[derive(Debug)]
+pub(crate) struct Sampler {
+    /// None: never.
+    every: Option<u64>,
+    seen: AtomicU64,
+}
+
+impl Sampler {
+    /// `ratio` from 0 (never) to 1 (always).
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a ratio in (0, 1] has a reciprocal of at least 1")]
+    pub(crate) fn new(ratio: f64) -> Self {
+        let every = (ratio > 0.0).then(|| (1.0 / ratio.min(1.0)).round() as u64);
+        Self { every, seen: AtomicU64::new(0) }
+    }
+
+    fn sample(&self) -> bool {
+        self.every.is_some_and(|every| self.seen.fetch_add(1, Ordering::Relaxed).is_multiple_of(every))
+    }
+}
+
+/// The `traceparent` header (W3C Trace Context, level 1).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TraceParent {
+    trace_id: String,
+    parent_id: String,
+    sampled: bool,
+}
+
+impl TraceParent {
+    /// Read a header value; none if it is not one, as the specification asks.
+    pub(crate) fn parse(value: &str) -> Option<Self> {
+        let mut parts = value.split('-');
+        let (version, trace_id, parent_id, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+        let hex = |text: &str, len: usize| text.len() == len && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        let zero = |text: &str| text.bytes().all(|b| b == b'0');
+        let known = hex(version, 2) && version != "ff" && (version != "00" || parts.next().is_none());
+        if !known || !hex(trace_id, 32) || !hex(parent_id, 16) || !hex(flags, 2) || zero(trace_id) || zero(parent_id) {
+            return None;
+        }
+        let sampled = u8::from_str_radix(flags, 16).ok()? & 1 == 1;
+        Some(Self { trace_id: trace_id.to_owned(), parent_id: parent_id.to_owned(), sampled })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_traceparent_is_read_or_ignored() {
+        let good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        assert!(TraceParent::parse(good).unwrap().sampled);
+        assert!(!TraceParent::parse(&good.replace("-01", "-00")).unwrap().sampled);
+        for bad in ["", "00", &good[1..], &good.replace('4', "G"), &format!("{good}-extra"), &good.replace("00-4b", "ff-4b")] {
+            assert_eq!(TraceParent::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_sampler_keeps_its_ratio() {
+        let count = |ratio| {
+            let sampler = Sampler::new(ratio);
+            (0..1_000).filter(|_| sampler.sample()).count()
+        };
+        assert_eq!((count(0.0), count(0.01), count(1.0)), (0, 10, 1_000));
+    }
+}
