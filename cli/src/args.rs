@@ -1,0 +1,66 @@
+//! The arguments, down to each command's own, which are beside the command.
+
+use crate::commands;
+use clap::{Parser, Subcommand};
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Start here:
+  weir up                                     # a node on this machine, in one terminal
+  weir new hello && cd hello && weir deploy   # a function, in another
+  weir invoke hello
+
+Settings come from flags, then the environment, then weir.toml in this folder or one above, then defaults. An unknown key is an error.
+
+Exit codes:
+  0  done
+  1  something here failed: a file, a build, a check
+  2  wrong arguments or configuration
+  3  no node answers
+  4  the node refused; the message has its code and the request's id
+  5  the function answered with a status of 400 or more (weir invoke)
+  130  interrupted";
+
+/// Run machine-learning functions: WebAssembly components that share models.
+#[derive(Debug, Parser)]
+#[command(name = "weir", version, after_help = EXAMPLES, max_term_width = 120)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    pub(crate) global: GlobalArgs,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What every command takes.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Everywhere")]
+pub(crate) struct GlobalArgs {
+    /// Print results, and errors too, as JSON
+    #[arg(long, global = true, env = "WEIR_JSON", value_parser = clap::builder::FalseyValueParser::new())]
+    pub(crate) json: bool,
+    /// Print results and errors only: no progress, no notes
+    #[arg(long, short, global = true)]
+    pub(crate) quiet: bool,
+    /// The configuration file [default: weir.toml here or in a folder above]
+    #[arg(long, global = true, value_name = "FILE", env = "WEIR_CONFIG")]
+    pub(crate) config: Option<PathBuf>,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    New(commands::new::NewArgs),
+    Build(commands::build::BuildArgs),
+    Up(Box<commands::up::UpArgs>),
+    Deploy(commands::deploy::DeployArgs),
+    Invoke(commands::invoke::InvokeArgs),
+    #[command(visible_alias = "fn")]
+    Functions(commands::functions::FunctionsArgs),
+    Rollback(commands::rollback::RollbackArgs),
+    Models(commands::models::ModelsArgs),
+    Logs(commands::logs::LogsArgs),
+    Status(commands::status::StatusArgs),
+    Doctor(commands::doctor::DoctorArgs),
+    Config(commands::config::ConfigArgs),
+    Completions(commands::completions::CompletionsArgs),
+}

@@ -1,0 +1,173 @@
+//! The node's HTTP API, from the outside. Blocking: a command does one thing at a time.
+
+mod upload;
+pub(crate) use upload::Upload;
+
+use crate::error::{Exit, Problem};
+use crate::settings::Endpoint;
+use anyhow::Result;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::io::Read;
+use std::time::Duration;
+use ureq::http::{Method, Request, Response, StatusCode};
+use ureq::{Agent, Body, SendBody};
+use weir_types::api::ErrorBody;
+
+/// Carries the token, and leaves `authorization` to the functions.
+const TOKEN_HEADER: &str = "weir-token";
+/// A node that does not take the connection within this time is taken to be away.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// An answer of the management API is never longer.
+const ANSWER_BYTES_MAX: u64 = 64 << 20;
+/// How much of an answer that is no Weir answer goes into the error text.
+const FOREIGN_TEXT_CHARS: usize = 200;
+
+/// A node to send requests to.
+pub(crate) struct Client {
+    agent: Agent,
+    endpoint: Endpoint,
+}
+
+impl Client {
+    /// A client for `endpoint`. Connects when the first request is sent.
+    pub(crate) fn new(endpoint: Endpoint) -> Self {
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            .allow_non_standard_methods(true)
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .timeout_connect(Some(CONNECT_TIMEOUT))
+            // A body that the node will refuse need not be sent: wait for its word before sending. Old proxies never say it.
+            .timeout_await_100(Some(Duration::from_secs(1)))
+            .user_agent(concat!("weir/", env!("CARGO_PKG_VERSION")))
+            .build();
+        Self { agent: config.new_agent(), endpoint }
+    }
+
+    /// The node's address.
+    pub(crate) fn url(&self) -> &str {
+        &self.endpoint.url
+    }
+
+    /// Whether requests carry a token.
+    pub(crate) fn has_token(&self) -> bool {
+        self.endpoint.token.is_some()
+    }
+
+    /// Read `path`. `what` completes "cannot ...".
+    pub(crate) fn get<T: DeserializeOwned>(&self, path: &str, what: &str) -> Result<T> {
+        self.call(Method::GET, path, what, SendBody::none())
+    }
+
+    /// Send `body` as JSON to `path`.
+    pub(crate) fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        what: &str,
+        body: &impl Serialize,
+    ) -> Result<T> {
+        self.call(Method::POST, path, what, SendBody::from_json(body)?)
+    }
+
+    /// Delete what is at `path`.
+    pub(crate) fn delete(&self, path: &str, what: &str) -> Result<()> {
+        let request = self.request(Method::DELETE, path, SendBody::none())?;
+        self.send(request).and_then(|answer| accepted(answer, what)).map(drop)
+    }
+
+    /// Upload a file to `path`, with more `headers`.
+    pub(crate) fn put<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        what: &str,
+        headers: &[(&str, String)],
+        upload: &mut Upload,
+    ) -> Result<T> {
+        let length = upload.length_bytes();
+        let mut request = self.request(Method::PUT, path, SendBody::from_reader(upload))?;
+        let map = request.headers_mut();
+        map.insert("content-length", length.into());
+        map.insert("content-type", ureq::http::HeaderValue::from_static("application/octet-stream"));
+        map.insert("expect", ureq::http::HeaderValue::from_static("100-continue"));
+        for (name, value) in headers {
+            map.insert(ureq::http::HeaderName::try_from(*name)?, value.parse()?);
+        }
+        read(accepted(self.send(request)?, what)?)
+    }
+
+    /// Open `path` for reading as it comes.
+    pub(crate) fn stream(&self, path: &str, what: &str) -> Result<impl Read + use<>> {
+        let request = self.request(Method::GET, path, SendBody::none())?;
+        Ok(accepted(self.send(request)?, what)?.into_body().into_reader())
+    }
+
+    /// A request to this node, with its token.
+    pub(crate) fn request<'a>(
+        &self,
+        method: Method,
+        path: &str,
+        body: SendBody<'a>,
+    ) -> Result<Request<SendBody<'a>>> {
+        let mut request = Request::builder().method(method).uri(format!("{}{path}", self.endpoint.url));
+        if let Some(token) = &self.endpoint.token {
+            request = request.header(TOKEN_HEADER, token);
+        }
+        Ok(request
+            .body(body)
+            .map_err(|error| Problem::usage(format!("cannot ask for {path:?}")).because(error))?)
+    }
+
+    /// Send a request and give the head of the answer, whatever its status.
+    pub(crate) fn send(&self, request: Request<SendBody<'_>>) -> Result<Response<Body>> {
+        self.agent.run(request).map_err(|error| {
+            Problem::new(format!("no answer from the node at {}", self.url()))
+                .because(error)
+                .exit(Exit::Unreachable)
+                .hint("start a node with `weir up`, or say where one is with --url or WEIR_URL")
+                .into()
+        })
+    }
+
+    fn call<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        what: &str,
+        body: SendBody<'_>,
+    ) -> Result<T> {
+        read(accepted(self.send(self.request(method, path, body)?)?, what)?)
+    }
+}
+
+/// An answer with a good status, or the node's error.
+fn accepted(answer: Response<Body>, what: &str) -> Result<Response<Body>> {
+    if answer.status().is_success() { Ok(answer) } else { Err(refusal(answer, what).into()) }
+}
+
+/// The error that an answer with a bad status carries.
+pub(crate) fn refusal(mut answer: Response<Body>, what: &str) -> Problem {
+    let status = answer.status();
+    let text = answer.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec().unwrap_or_default();
+    match serde_json::from_slice::<ErrorBody>(&text) {
+        Ok(body) => Problem::refused(what, status.as_u16(), body),
+        Err(_) => foreign(status, &text, what),
+    }
+}
+
+fn foreign(status: StatusCode, text: &[u8], what: &str) -> Problem {
+    let text: String = String::from_utf8_lossy(text).chars().take(FOREIGN_TEXT_CHARS).collect();
+    Problem::new(format!("cannot {what}: the answer is {status} and not one of Weir's: {:?}", text.trim()))
+        .exit(Exit::Refused)
+        .hint("check that the address is a Weir node of this version, and not a proxy in front of none")
+}
+
+fn read<T: DeserializeOwned>(mut answer: Response<Body>) -> Result<T> {
+    answer.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_json().map_err(|error| {
+        Problem::new("the node's answer cannot be read")
+            .because(error)
+            .exit(Exit::Refused)
+            .hint("the node and this program may be of different versions; `weir status` and `weir --version` show them")
+            .into()
+    })
+}

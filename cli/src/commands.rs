@@ -1,0 +1,79 @@
+//! One file per command: its arguments, and what it does.
+
+pub(crate) mod build;
+pub(crate) mod child;
+pub(crate) mod completions;
+pub(crate) mod config;
+pub(crate) mod deploy;
+pub(crate) mod doctor;
+pub(crate) mod functions;
+pub(crate) mod invoke;
+pub(crate) mod logs;
+pub(crate) mod models;
+pub(crate) mod new;
+pub(crate) mod rollback;
+pub(crate) mod status;
+pub(crate) mod up;
+
+use crate::args::{Args, Command};
+use crate::client::Client;
+use crate::error::Problem;
+use crate::output::Output;
+use crate::project::Project;
+use crate::settings::{ClientArgs, ConfigFile};
+use anyhow::Result;
+
+/// What every command is given.
+pub(crate) struct Context {
+    /// Where results go.
+    pub(crate) output: Output,
+    /// The `weir.toml` that counts here.
+    pub(crate) file: Option<ConfigFile>,
+}
+
+impl Context {
+    /// A client for the node that the arguments and the file name.
+    pub(crate) fn client(&self, args: &ClientArgs) -> Result<Client> {
+        Ok(Client::new(args.endpoint(self.file.as_ref())?))
+    }
+
+    /// The function project that we are in.
+    pub(crate) fn project(&self) -> Result<Project> {
+        let project = self.file.as_ref().and_then(Project::of);
+        project.ok_or_else(|| {
+            let message = match &self.file {
+                Some(file) => format!("{} has no [function]", file.path.display()),
+                None => "no weir.toml in this folder or above it".into(),
+            };
+            Problem::usage(message)
+                .hint("`weir new NAME` makes a function's project; run this in its folder")
+                .into()
+        })
+    }
+}
+
+/// Do what `args` say.
+pub(crate) fn run(args: Args) -> Result<()> {
+    let output = Output { json: args.global.json, quiet: args.global.quiet };
+    if let Command::Completions(args) = &args.command {
+        // Asked for by shells as they start: no business with a broken weir.toml.
+        return completions::run(args, output);
+    }
+    let file = ConfigFile::find(args.global.config.as_deref(), &std::env::current_dir()?)?;
+    let context = Context { output, file };
+    match args.command {
+        Command::New(args) => new::run(&args, &context),
+        Command::Build(args) => build::run(&args, &context),
+        Command::Up(args) => up::run(&args, &context),
+        Command::Deploy(args) => deploy::run(&args, &context),
+        Command::Invoke(args) => invoke::run(&args, &context),
+        Command::Functions(args) => functions::run(args, &context),
+        Command::Rollback(args) => rollback::run(&args, &context),
+        Command::Models(args) => models::run(args, &context),
+        Command::Logs(args) => logs::run(&args, &context),
+        Command::Status(args) => status::run(&args, &context),
+        Command::Doctor(args) => doctor::run(&args, &context),
+        Command::Config(args) => config::run(&args, &context),
+        Command::Completions(args) => completions::run(&args, output),
+    }
+}

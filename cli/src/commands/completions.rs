@@ -1,0 +1,24 @@
+//! `weir completions`.
+
+use crate::args::Args;
+use crate::output::Output;
+use anyhow::Result;
+use clap::CommandFactory as _;
+
+/// Print a script that teaches a shell to complete weir's arguments.
+///
+/// bash:  weir completions bash > ~/.local/share/bash-completion/completions/weir
+/// zsh:   weir completions zsh > "${fpath[1]}/_weir"
+/// fish:  weir completions fish > ~/.config/fish/completions/weir.fish
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    shell: clap_complete::Shell,
+}
+
+pub(crate) fn run(args: &CompletionsArgs, output: Output) -> Result<()> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Args::command(), "weir", &mut script);
+    output.bytes(&script)
+}

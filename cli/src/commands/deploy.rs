@@ -1,0 +1,114 @@
+//! `weir deploy`.
+
+mod grants;
+
+use crate::commands::Context;
+use crate::error::Problem;
+use crate::project::{Deployment, check_component, describe, send};
+use crate::settings::ClientArgs;
+use anyhow::Result;
+use grants::GrantArgs;
+use std::path::PathBuf;
+use weir_types::{FunctionManifest, Name};
+
+/// Deploy a function. It can be called as soon as this returns; invocations under way finish on the version before.
+///
+/// In a project's folder, without a FILE: build it, and deploy it as weir.toml says. With a FILE: deploy that component; its name is the file's
+/// unless given, and it is granted what the flags say and nothing else.
+///
+/// Examples:
+///   weir deploy                                   # the project in this folder
+///   weir deploy hello target/hello.wasm
+///   weir deploy digits digits.wasm --models digits --limit deadline_ms=5000
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct DeployArgs {
+    /// What to deploy it as [default: the name in weir.toml, or the file's]
+    #[arg(value_name = "NAME")]
+    first: Option<String>,
+    /// The component
+    file: Option<PathBuf>,
+    #[command(flatten)]
+    grants: GrantArgs,
+    /// Refuse a component that imports what it is not granted, instead of letting the calls fail
+    #[arg(long)]
+    strict: bool,
+    /// Deploy what the last build left
+    #[arg(long)]
+    no_build: bool,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+pub(crate) fn run(args: &DeployArgs, context: &Context) -> Result<()> {
+    let client = context.client(&args.client)?;
+    let (name, component, manifest) = match What::of(args.first.as_deref(), args.file.clone())? {
+        What::File(name, file) => (name, file, FunctionManifest::default()),
+        What::Project(name) => {
+            let project = context.project()?;
+            let component = if args.no_build {
+                project.built()?
+            } else {
+                let built = project.build(false, context.output, None)?;
+                context.output.note(built.text().trim_end());
+                built.component
+            };
+            (name.unwrap_or_else(|| project.function.name.clone()), component, project.manifest())
+        }
+    };
+    let manifest = args.grants.add_to(manifest)?;
+    check_component(&component)?;
+    let deployment =
+        Deployment { name: &name, component: &component, manifest: &manifest, strict: args.strict };
+    let deployed = send(&deployment, &client, context.output)?;
+    context.output.result(&deployed, |deployed| describe(deployed, &client))
+}
+
+/// What the two optional arguments mean.
+#[derive(Debug, PartialEq, Eq)]
+enum What {
+    /// The project, under another name if one is given.
+    Project(Option<Name>),
+    File(Name, PathBuf),
+}
+
+impl What {
+    fn of(first: Option<&str>, file: Option<PathBuf>) -> Result<Self> {
+        match (first, file) {
+            (None, _) => Ok(Self::Project(None)),
+            (Some(name), Some(file)) => Ok(Self::File(function_name(name)?, file)),
+            (Some(file), None) if file.ends_with(".wasm") || file.contains('/') => {
+                let file = PathBuf::from(file);
+                let stem =
+                    file.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+                Ok(Self::File(function_name(&stem)?, file))
+            }
+            (Some(name), None) => Ok(Self::Project(Some(function_name(name)?))),
+        }
+    }
+}
+
+fn function_name(text: &str) -> Result<Name> {
+    Name::new(text).map_err(|error| {
+        Problem::usage(format!("{text:?} cannot be a function's name"))
+            .because(error)
+            .hint("give the name first: weir deploy NAME FILE.wasm")
+            .into()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_argument_is_a_file_if_it_looks_like_one() {
+        let of = |first: Option<&str>, file: Option<&str>| What::of(first, file.map(PathBuf::from)).unwrap();
+        let name = |text: &str| Name::new(text).unwrap();
+        assert_eq!(of(None, None), What::Project(None));
+        assert_eq!(of(Some("hello"), None), What::Project(Some(name("hello"))));
+        assert_eq!(of(Some("a/hello.wasm"), None), What::File(name("hello"), "a/hello.wasm".into()));
+        assert_eq!(of(Some("x"), Some("hello.wasm")), What::File(name("x"), "hello.wasm".into()));
+        assert!(What::of(Some("Upper.wasm"), None).is_err());
+    }
+}

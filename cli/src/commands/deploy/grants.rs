@@ -1,0 +1,106 @@
+//! Grants and limits on the command line.
+
+use crate::error::Problem;
+use anyhow::Result;
+use serde_json::Value;
+use weir_types::{FunctionManifest, Limits, ModelRef};
+
+/// What the function is granted beside what weir.toml says.
+#[derive(Debug, Default, clap::Args)]
+#[command(next_help_heading = "Grants and limits")]
+pub(crate) struct GrantArgs {
+    /// Models that it may open, as NAME or NAME:VERSION
+    #[arg(long, value_name = "MODEL,...", value_delimiter = ',')]
+    models: Vec<ModelRef>,
+    /// An environment variable that it sees
+    #[arg(long = "env", short, value_name = "KEY=VALUE", value_parser = pair)]
+    env: Vec<(String, String)>,
+    /// Hosts that it may send HTTP requests to, as HOST or HOST:PORT; * for all
+    #[arg(long = "outbound", value_name = "HOST,...", value_delimiter = ',')]
+    outbound_hosts: Vec<String>,
+    /// Calls that failed half-way may be made again
+    #[arg(long)]
+    idempotent: bool,
+    /// A limit, such as memory_bytes=67108864 or deadline_ms=5000; `weir functions show NAME` lists them
+    #[arg(long = "limit", short, value_name = "KEY=NUMBER", value_parser = pair)]
+    limits: Vec<(String, String)>,
+}
+
+impl GrantArgs {
+    /// `manifest` with these added; what both have is as it is here.
+    pub(crate) fn add_to(&self, mut manifest: FunctionManifest) -> Result<FunctionManifest> {
+        for model in &self.models {
+            if !manifest.models.contains(model) {
+                manifest.models.push(model.clone());
+            }
+        }
+        manifest.env.extend(self.env.iter().cloned());
+        manifest.outbound_hosts.extend(self.outbound_hosts.iter().cloned());
+        manifest.idempotent |= self.idempotent;
+        manifest.limits = with_limits(&manifest.limits, &self.limits)?;
+        Ok(manifest)
+    }
+}
+
+fn with_limits(limits: &Limits, changes: &[(String, String)]) -> Result<Limits> {
+    let mut all = serde_json::to_value(limits)?;
+    for (key, text) in changes {
+        let wrong = |why: String| Problem::usage(format!("--limit {key}={text}: {why}"));
+        let number: u64 =
+            text.replace('_', "").parse().map_err(|_| wrong(format!("{text:?} is not a whole number")))?;
+        let Some(limit) = all.get_mut(key) else {
+            let known: Vec<&str> =
+                all.as_object().map(|all| all.keys().map(String::as_str).collect()).unwrap_or_default();
+            return Err(wrong("there is no such limit".into())
+                .hint(format!("limits are {}", known.join(", ")))
+                .into());
+        };
+        *limit = Value::from(number);
+        // Limits are numbers of several widths.
+        serde_json::from_value::<Limits>(all.clone()).map_err(|error| wrong(error.to_string()))?;
+    }
+    Ok(serde_json::from_value(all)?)
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("write it as KEY=VALUE")?;
+    if key.is_empty() { Err("the key is missing".into()) } else { Ok((key.to_owned(), value.to_owned())) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn flags_add_to_the_manifest_and_win() {
+        let mut manifest =
+            FunctionManifest { models: vec!["a".parse().unwrap()], ..FunctionManifest::default() };
+        manifest.env.insert("MODE".into(), "slow".into());
+        let flags = GrantArgs {
+            models: vec!["a".parse().unwrap(), "b:2".parse().unwrap()],
+            env: pairs(&[("MODE", "fast=1")]),
+            limits: pairs(&[("deadline_ms", "5_000")]),
+            ..GrantArgs::default()
+        };
+        let manifest = flags.add_to(manifest).unwrap();
+        assert_eq!(manifest.models, ["a".parse().unwrap(), "b:2".parse().unwrap()]);
+        assert_eq!(manifest.env["MODE"], "fast=1");
+        assert_eq!(manifest.limits, Limits { deadline_ms: 5_000, ..Limits::default() });
+    }
+
+    #[test]
+    fn a_wrong_limit_is_named() {
+        for (key, value, what) in [
+            ("memory", "1", "no such limit"),
+            ("memory_bytes", "64MB", "not a whole number"),
+            ("handles", "5000000000", "handles=5000000000"),
+        ] {
+            let error = with_limits(&Limits::default(), &pairs(&[(key, value)])).unwrap_err().to_string();
+            assert!(error.contains(what), "{error}");
+        }
+    }
+}

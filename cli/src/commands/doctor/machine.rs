@@ -1,0 +1,59 @@
+//! What the machine gives: kernel and process limits.
+
+use super::Finding;
+use rustix::process::{Resource, getrlimit};
+
+/// What a node reserves, without using it, for the memories of its instances: slots of 4 GiB and their guards.
+const ADDRESS_SPACE_BYTES: u64 = 16 << 40;
+
+/// Whether the kernel can reset an instance's memory the fast way.
+pub(super) fn kernel() -> Finding {
+    const CHECK: &str = "kernel";
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let release = format!("Linux {}", release.trim());
+    if wasmtime::PoolingAllocationConfig::is_pagemap_scan_available() {
+        return Finding::ok(CHECK, format!("{release}, with PAGEMAP_SCAN"));
+    }
+    Finding::warning(
+        CHECK,
+        format!("{release}, without PAGEMAP_SCAN"),
+        "Linux 6.7 or newer resets an instance's memory faster; some containers forbid the call",
+    )
+}
+
+/// Whether address space can be reserved by the terabyte.
+pub(super) fn address_space() -> Finding {
+    const CHECK: &str = "address space";
+    if let Some(limit) = getrlimit(Resource::As).current.filter(|limit| *limit < ADDRESS_SPACE_BYTES) {
+        return Finding::missing(
+            CHECK,
+            format!("limited to {}", crate::output::size(limit)),
+            "run with `ulimit -v unlimited`: instances reserve address space that they do not use",
+        );
+    }
+    let overcommit = std::fs::read_to_string("/proc/sys/vm/overcommit_memory").unwrap_or_default();
+    if overcommit.trim() == "2" {
+        return Finding::missing(
+            CHECK,
+            "vm.overcommit_memory is 2: reserved address space counts as used memory",
+            "run `sysctl vm.overcommit_memory=0`",
+        );
+    }
+    Finding::ok(CHECK, "unlimited")
+}
+
+/// Whether as many connections can be open as the node is set up for.
+pub(super) fn open_files(connections_max: usize) -> Finding {
+    const CHECK: &str = "open files";
+    // Beside connections: blobs, artefacts, the registry, the runtime's own.
+    let wanted = connections_max as u64 + 1_000;
+    let limits = getrlimit(Resource::Nofile);
+    match limits.maximum {
+        Some(hard) if hard < wanted => Finding::warning(
+            CHECK,
+            format!("at most {hard}"),
+            format!("run with `ulimit -Hn {wanted}` or more, or set connections_max of [node] lower"),
+        ),
+        hard => Finding::ok(CHECK, hard.map_or_else(|| "unlimited".into(), |hard| format!("up to {hard}"))),
+    }
+}

@@ -1,0 +1,117 @@
+//! What belongs to Weir: its configuration, library, data, toolchain and node.
+
+use super::{Finding, steps};
+use crate::client::Client;
+use crate::output::{Output, size};
+use crate::settings::ConfigFile;
+use std::path::{Path, PathBuf};
+use weir_provision::{OnnxRuntime, Toolchain};
+use weir_types::api::Status;
+
+/// Below this much free space a node may not be able to keep what is deployed.
+const FREE_BYTES_MIN: u64 = 1 << 30;
+
+pub(super) fn configuration(file: Option<&ConfigFile>) -> Finding {
+    const CHECK: &str = "configuration";
+    match file {
+        Some(file) => Finding::ok(CHECK, file.path.display().to_string()),
+        None => Finding::ok(CHECK, "no weir.toml here or above: defaults"),
+    }
+}
+
+/// Whether models can run, and what to do if not.
+pub(super) fn onnxruntime(given: Option<&Path>, fix: bool, output: Output) -> Finding {
+    const CHECK: &str = "onnxruntime";
+    let why = match look(given) {
+        Ok(found) => return Finding::ok(CHECK, found),
+        Err(why) => why,
+    };
+    let brought = |path: PathBuf| match look(Some(&path)) {
+        Ok(found) => Finding::ok(CHECK, format!("{found}, fetched now")),
+        Err(why) => Finding::missing(CHECK, why, "report this: the library that was fetched does not load"),
+    };
+    if !fix {
+        return Finding::missing(
+            CHECK,
+            why,
+            "`weir doctor --fix` fetches it; only functions that use models need it",
+        );
+    }
+    output.note("fetching ONNX Runtime");
+    let fetched = OnnxRuntime::for_this_machine()
+        .and_then(|release| release.fetch(&library_folder(), &mut steps(output)));
+    match fetched {
+        Ok(path) => brought(path),
+        Err(error) => Finding::missing(CHECK, format!("{why}\n{error}"), error.hint()),
+    }
+}
+
+fn look(given: Option<&Path>) -> Result<String, String> {
+    let library = weir_inference::find_onnxruntime(given).map_err(|error| error.to_string())?;
+    Ok(library.display().to_string())
+}
+
+/// Where a library that is fetched for this user goes, and is found again.
+fn library_folder() -> PathBuf {
+    std::env::home_dir().unwrap_or_default().join(".local/share/weir/lib")
+}
+
+/// Whether a node could keep its data where it is told to.
+pub(super) fn data_folder(folder: &Path) -> Finding {
+    const CHECK: &str = "data folder";
+    let shown = folder.display();
+    // A node makes the folder; until then the nearest one above it tells.
+    let Some(existing) = folder.ancestors().find(|folder| folder.is_dir()).or(Some(Path::new("."))) else {
+        return Finding::missing(CHECK, format!("{shown}: no such path"), "name another with --data");
+    };
+    let existing = if existing.as_os_str().is_empty() { Path::new(".") } else { existing };
+    if let Err(error) = tempfile::tempfile_in(existing) {
+        return Finding::missing(
+            CHECK,
+            format!("{shown} is not writable: {error}"),
+            "name another with --data, or in [node]",
+        );
+    }
+    let free =
+        rustix::fs::statvfs(existing).map_or(u64::MAX, |stat| stat.f_bavail.saturating_mul(stat.f_frsize));
+    if free < FREE_BYTES_MIN {
+        return Finding::warning(CHECK, format!("{shown}, {} free", size(free)), "free some space there");
+    }
+    Finding::ok(CHECK, format!("{shown}, {} free", size(free)))
+}
+
+/// Whether functions in Rust can be built here.
+pub(super) fn toolchain(fix: bool, output: Output) -> Finding {
+    const CHECK: &str = "Rust for wasm";
+    let folder = Path::new(".");
+    let found = match Toolchain::find(folder) {
+        Err(_) if fix => Toolchain::find_or_install(folder, &mut steps(output)),
+        found => found,
+    };
+    match found {
+        Ok(toolchain) => Finding::ok(CHECK, toolchain.to_string()),
+        Err(error) => Finding::warning(
+            CHECK,
+            error.to_string(),
+            format!("{}; only for building functions in Rust", error.hint()),
+        ),
+    }
+}
+
+/// Whether a node answers.
+pub(super) fn node(client: &Client) -> Finding {
+    const CHECK: &str = "node";
+    match client.get::<Status>("/v1/status", "read the node's status") {
+        Ok(status) if status.version != env!("CARGO_PKG_VERSION") => Finding::warning(
+            CHECK,
+            format!("{}: {}, version {}", client.url(), status.state, status.version),
+            format!("this program is version {}", env!("CARGO_PKG_VERSION")),
+        ),
+        Ok(status) => Finding::ok(CHECK, format!("{}: {}", client.url(), status.state)),
+        Err(error) => Finding::warning(
+            CHECK,
+            format!("{error:#}"),
+            "`weir up` starts one; --url and WEIR_URL say where one is",
+        ),
+    }
+}

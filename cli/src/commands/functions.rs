@@ -1,0 +1,175 @@
+//! `weir functions`.
+
+use crate::commands::Context;
+use crate::output::{age, size, table, time};
+use crate::settings::ClientArgs;
+use anyhow::Result;
+use clap::Subcommand;
+use weir_types::api::{Function, FunctionVersion};
+use weir_types::{FunctionKind, Name, Version};
+
+/// List, show and remove functions.
+///
+/// Examples:
+///   weir functions                  # what is deployed
+///   weir functions show hello       # one of them: its manifest, limits and versions
+///   weir functions versions hello
+///   weir functions rm hello
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct FunctionsArgs {
+    #[command(subcommand)]
+    action: Option<Action>,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// List all functions (also without any action)
+    #[command(visible_alias = "ls")]
+    List,
+    /// Show one function: what it is granted, its limits and its versions
+    Show {
+        /// The function
+        name: Name,
+        /// One version of it [default: the active one]
+        #[arg(long, value_name = "N")]
+        version: Option<u32>,
+    },
+    /// List a function's versions
+    Versions {
+        /// The function
+        name: Name,
+    },
+    /// Remove a function with all its versions, or one version that is not the active one
+    #[command(visible_alias = "delete")]
+    Rm {
+        /// The function
+        name: Name,
+        /// One version of it [default: all]
+        #[arg(long, value_name = "N")]
+        version: Option<u32>,
+    },
+}
+
+pub(crate) fn run(args: FunctionsArgs, context: &Context) -> Result<()> {
+    let client = context.client(&args.client)?;
+    match args.action.unwrap_or(Action::List) {
+        Action::List => {
+            let functions: Vec<Function> = client.get("/v1/functions", "list the functions")?;
+            context.output.result(&functions, |functions| list(functions))
+        }
+        Action::Show { name, version: None } => {
+            let function: Function = client.get(&format!("/v1/functions/{name}"), &format!("show {name}"))?;
+            context.output.result(&function, |function| details(&function.active, Some(&function.versions)))
+        }
+        Action::Show { name, version: Some(version) } => {
+            let path = format!("/v1/functions/{name}/versions/{version}");
+            let function: FunctionVersion =
+                client.get(&path, &format!("show version {version} of {name}"))?;
+            context.output.result(&function, |function| details(function, None))
+        }
+        Action::Versions { name } => {
+            let path = format!("/v1/functions/{name}/versions");
+            let versions: Vec<FunctionVersion> =
+                client.get(&path, &format!("list the versions of {name}"))?;
+            context.output.result(&versions, |versions| version_list(versions))
+        }
+        Action::Rm { name, version } => {
+            let (path, what) = match version {
+                None => (format!("/v1/functions/{name}"), name.to_string()),
+                Some(version) => {
+                    (format!("/v1/functions/{name}/versions/{version}"), format!("{name}:{version}"))
+                }
+            };
+            client.delete(&path, &format!("remove {what}"))?;
+            context.output.result(&serde_json::json!({ "removed": what }), |_| format!("removed {what}"))
+        }
+    }
+}
+
+/// What a kind of function is called here.
+pub(crate) fn kind(kind: FunctionKind) -> &'static str {
+    match kind {
+        FunctionKind::Http02 => "wasi:http 0.2",
+        FunctionKind::Http03 => "wasi:http 0.3",
+        FunctionKind::Tensor => "tensor",
+    }
+}
+
+fn list(functions: &[Function]) -> String {
+    if functions.is_empty() {
+        return "no functions are deployed; `weir deploy NAME FILE.wasm` deploys one".into();
+    }
+    let rows = functions.iter().map(|Function { active, .. }| {
+        let models: Vec<String> = active.manifest.models.iter().map(ToString::to_string).collect();
+        let models = if models.is_empty() { "-".into() } else { models.join(", ") };
+        [
+            active.name.to_string(),
+            active.version.to_string(),
+            kind(active.kind).to_owned(),
+            size(active.component_bytes),
+            models,
+            age(active.deployed_at_ms),
+        ]
+    });
+    table(["NAME", "VERSION", "KIND", "SIZE", "MODELS", "DEPLOYED"], rows)
+}
+
+fn version_list(versions: &[FunctionVersion]) -> String {
+    let rows = versions.iter().map(|version| {
+        [
+            format!("{}{}", version.version, if version.active { " (active)" } else { "" }),
+            kind(version.kind).to_owned(),
+            size(version.component_bytes),
+            age(version.deployed_at_ms),
+            version.digest.to_string()[..12].to_owned(),
+        ]
+    });
+    table(["VERSION", "KIND", "SIZE", "DEPLOYED", "SHA-256"], rows)
+}
+
+fn details(function: &FunctionVersion, versions: Option<&[Version]>) -> String {
+    let list = |items: Vec<String>| if items.is_empty() { "-".to_owned() } else { items.join(", ") };
+    let manifest = &function.manifest;
+    let mut facts = vec![
+        ("name", function.name.to_string()),
+        ("tenant", function.tenant.to_string()),
+        ("version", format!("{}{}", function.version, if function.active { " (active)" } else { "" })),
+        ("kind", kind(function.kind).to_owned()),
+        ("size", size(function.component_bytes)),
+        ("sha-256", function.digest.to_string()),
+        ("deployed", format!("{} ({})", time(function.deployed_at_ms), age(function.deployed_at_ms))),
+        ("models", list(manifest.models.iter().map(ToString::to_string).collect())),
+        ("env", list(manifest.env.iter().map(|(key, value)| format!("{key}={value}")).collect())),
+        ("outbound", list(manifest.outbound_hosts.clone())),
+        ("idempotent", manifest.idempotent.to_string()),
+    ];
+    if let Some(versions) = versions {
+        facts.push(("versions", list(versions.iter().map(ToString::to_string).collect())));
+    }
+    let facts: String = facts.iter().map(|(name, value)| format!("{name:<13}{value}\n")).collect();
+    format!("{facts}\nlimits\n{}", limits(manifest))
+}
+
+fn limits(manifest: &weir_types::FunctionManifest) -> String {
+    let Ok(serde_json::Value::Object(limits)) = serde_json::to_value(&manifest.limits) else {
+        return String::new();
+    };
+    limits
+        .iter()
+        .map(|(name, value)| format!("  {name:<22}{}\n", limit(name, value.as_u64().unwrap_or(0))))
+        .collect()
+}
+
+/// A limit for people, by the unit in its name.
+fn limit(name: &str, value: u64) -> String {
+    if name.ends_with("_bytes") {
+        size(value)
+    } else if name.ends_with("_ms") {
+        format!("{value} ms")
+    } else {
+        value.to_string()
+    }
+}

@@ -1,0 +1,173 @@
+//! `weir invoke`.
+
+mod body;
+
+use crate::client::{Client, refusal};
+use crate::commands::Context;
+use crate::error::{Exit, Problem};
+use crate::output::Output;
+use crate::settings::ClientArgs;
+use anyhow::Result;
+use base64::Engine as _;
+use body::RequestBody;
+use std::io::Read as _;
+use ureq::http::{HeaderName, HeaderValue, Method, Response};
+use ureq::{Body, SendBody};
+use weir_types::Name;
+use weir_types::api::ERROR_CODE_HEADER;
+
+/// What is read from the answer before it is passed on.
+const CHUNK_BYTES: usize = 64 << 10;
+
+/// Call a function. The answer goes to standard output as it comes.
+///
+/// The method is POST where there is data, and GET where there is none.
+///
+/// Examples:
+///   weir invoke hello
+///   weir invoke classify-digits /classify -d @seven.png -H 'content-type: image/png'
+///   weir invoke embed-text /embed -d '{"text": "a sentence"}'
+///   generate | weir invoke sink -d @-
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct InvokeArgs {
+    /// The function
+    name: Name,
+    /// The path below the function, with its query
+    #[arg(default_value = "/")]
+    path: String,
+    /// The method
+    #[arg(long, short = 'X', value_name = "METHOD", value_parser = method)]
+    method: Option<Method>,
+    /// The body: the text itself, @FILE, or @- for standard input
+    #[arg(long, short, value_name = "DATA")]
+    data: Option<String>,
+    /// A header, as 'name: value'; may be given more than once
+    #[arg(long = "header", short = 'H', value_name = "HEADER", value_parser = header)]
+    headers: Vec<(HeaderName, HeaderValue)>,
+    /// Print the status and headers of the answer before its body
+    #[arg(long, short)]
+    include: bool,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+pub(crate) fn run(args: &InvokeArgs, context: &Context) -> Result<()> {
+    let client = context.client(&args.client)?;
+    let answer = call(args, &client)?;
+    let status = answer.status();
+    let what = format!("invoke {}", args.name);
+    if answer.headers().contains_key(ERROR_CODE_HEADER) {
+        // Weir's own word, not the function's.
+        return Err(refusal(answer, &what).into());
+    }
+    if context.output.json {
+        as_json(answer, context.output)?;
+    } else {
+        pass_on(answer, args.include, context.output)?;
+    }
+    if status.as_u16() >= 400 {
+        let problem = Problem::new(format!("{} answered {status}", args.name)).exit(Exit::FunctionFailed);
+        return Err(problem.hint(format!("`weir logs {}` shows what it wrote", args.name)).into());
+    }
+    Ok(())
+}
+
+fn call(args: &InvokeArgs, client: &Client) -> Result<Response<Body>> {
+    let body = args.data.as_deref().map(RequestBody::read).transpose()?;
+    let method = args.method.clone().unwrap_or(if body.is_some() { Method::POST } else { Method::GET });
+    let path = format!("/fn/{}/{}", args.name, args.path.trim_start_matches('/'));
+    let content_type = body.as_ref().map(RequestBody::content_type);
+    let length = body.as_ref().and_then(RequestBody::length_bytes);
+    let send = body.map_or_else(SendBody::none, RequestBody::send);
+    let mut request = client.request(method, &path, send)?;
+    let headers = request.headers_mut();
+    if let Some(content_type) = content_type {
+        headers.insert("content-type", HeaderValue::from_static(content_type));
+    }
+    if let Some(length) = length {
+        headers.insert("content-length", length.into());
+    }
+    // A header that is given replaces our own; one given twice is sent twice.
+    for (name, _) in &args.headers {
+        headers.remove(name);
+    }
+    for (name, value) in &args.headers {
+        headers.append(name, value.clone());
+    }
+    client.send(request)
+}
+
+fn pass_on(answer: Response<Body>, with_head: bool, output: Output) -> Result<()> {
+    if with_head {
+        output.line(&format!("{:?} {}", answer.version(), answer.status()))?;
+        for (name, value) in answer.headers() {
+            output.line(&format!("{name}: {}", String::from_utf8_lossy(value.as_bytes())))?;
+        }
+        output.line(&"")?;
+    }
+    let mut body = answer.into_body().into_reader();
+    let mut chunk = vec![0; CHUNK_BYTES];
+    loop {
+        let count = body.read(&mut chunk).map_err(cut_short)?;
+        if count == 0 {
+            return Ok(());
+        }
+        output.bytes(&chunk[..count])?;
+    }
+}
+
+fn as_json(answer: Response<Body>, output: Output) -> Result<()> {
+    let (head, body) = answer.into_parts();
+    let mut bytes = Vec::new();
+    body.into_reader().read_to_end(&mut bytes).map_err(cut_short)?;
+    let headers: Vec<_> = head
+        .headers
+        .iter()
+        .map(|(name, value)| (name.as_str(), String::from_utf8_lossy(value.as_bytes())))
+        .collect();
+    let mut shown = serde_json::json!({ "status": head.status.as_u16(), "headers": headers });
+    match String::from_utf8(bytes) {
+        Ok(text) => shown["body"] = text.into(),
+        Err(error) => {
+            shown["body_base64"] = base64::engine::general_purpose::STANDARD.encode(error.as_bytes()).into();
+        }
+    }
+    output.result(&shown, |_| String::new())
+}
+
+fn cut_short(error: std::io::Error) -> Problem {
+    Problem::new("the answer broke off")
+        .because(error)
+        .exit(Exit::Refused)
+        .hint("`weir logs NAME` may show why")
+}
+
+fn method(text: &str) -> Result<Method, String> {
+    Method::from_bytes(text.to_ascii_uppercase().as_bytes()).map_err(|_| "not an HTTP method".into())
+}
+
+fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
+    let (name, value) = text.split_once(':').ok_or("write it as 'name: value'")?;
+    let name = name.trim().parse().map_err(|_| format!("{name:?} cannot be a header's name"))?;
+    let value = value.trim().parse().map_err(|_| format!("{value:?} cannot be a header's value"))?;
+    Ok((name, value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_and_methods_are_read_as_curl_reads_them() {
+        assert_eq!(
+            header("X-A:b: c").unwrap(),
+            (HeaderName::from_static("x-a"), HeaderValue::from_static("b: c"))
+        );
+        assert!(header("novalue").is_err());
+        assert!(header("bad name: x").is_err());
+        assert!(header("a: b\r\nc: d").is_err());
+        assert_eq!(method("patch").unwrap(), Method::PATCH);
+        assert!(method("GE T").is_err());
+    }
+}

@@ -1,0 +1,81 @@
+//! The body of a call.
+
+use crate::error::Problem;
+use anyhow::Result;
+use std::fs::File;
+use std::io::{Cursor, Read as _, Stdin};
+use ureq::SendBody;
+
+/// Where the bytes of a body come from.
+pub(super) enum RequestBody {
+    /// The command line.
+    Text(Cursor<Vec<u8>>),
+    /// A file, as long as it was when it was opened.
+    File(std::io::Take<File>, u64),
+    /// Standard input, sent as it comes.
+    Stdin(Stdin),
+}
+
+impl RequestBody {
+    /// What `-d` says.
+    pub(super) fn read(data: &str) -> Result<Self> {
+        let Some(path) = data.strip_prefix('@') else { return Ok(Self::Text(Cursor::new(data.into()))) };
+        if path == "-" {
+            return Ok(Self::Stdin(std::io::stdin()));
+        }
+        let unreadable = |error| {
+            Problem::usage(format!("cannot read {path}"))
+                .because(error)
+                .hint("-d @FILE sends a file; to send a text that starts with '@', pipe it in with -d @-")
+        };
+        let file = File::open(path).map_err(unreadable)?;
+        let length = file.metadata().map_err(unreadable)?.len();
+        Ok(Self::File(file.take(length), length))
+    }
+
+    /// What it is taken to be, unless a header says so.
+    pub(super) fn content_type(&self) -> &'static str {
+        match self {
+            Self::Text(text) if serde_json::from_slice::<serde::de::IgnoredAny>(text.get_ref()).is_ok() => {
+                "application/json"
+            }
+            Self::Text(_) => "text/plain; charset=utf-8",
+            Self::File(..) | Self::Stdin(_) => "application/octet-stream",
+        }
+    }
+
+    /// How long it is, where that is known before it is sent.
+    pub(super) fn length_bytes(&self) -> Option<u64> {
+        match self {
+            Self::Text(text) => Some(text.get_ref().len() as u64),
+            Self::File(_, length) => Some(*length),
+            Self::Stdin(_) => None,
+        }
+    }
+
+    /// The same for the HTTP client.
+    pub(super) fn send(self) -> SendBody<'static> {
+        match self {
+            Self::Text(text) => SendBody::from_owned_reader(text),
+            Self::File(file, _) => SendBody::from_owned_reader(file),
+            Self::Stdin(stdin) => SendBody::from_owned_reader(stdin),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_content_type_follows_the_data() {
+        let kind = |data: &str| RequestBody::read(data).unwrap().content_type();
+        assert_eq!(kind("{\"a\": 1}"), "application/json");
+        assert_eq!(kind("hello"), "text/plain; charset=utf-8");
+        assert_eq!(kind("@-"), "application/octet-stream");
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let body = RequestBody::read(&format!("@{}", file.path().display())).unwrap();
+        assert_eq!((body.content_type(), body.length_bytes()), ("application/octet-stream", Some(0)));
+        assert!(RequestBody::read("@/no/such/file").is_err());
+    }
+}

@@ -1,0 +1,80 @@
+//! `weir logs`.
+
+use crate::commands::Context;
+use crate::error::{Exit, Problem};
+use crate::output::{Output, time};
+use crate::settings::ClientArgs;
+use anstyle::{AnsiColor, Style};
+use anyhow::Result;
+use std::io::{BufRead as _, BufReader};
+use weir_types::Name;
+use weir_types::api::LogLine;
+
+/// Show what a function wrote to standard output and error, and what the node has to say about its invocations.
+///
+/// With --json, each line is one JSON object.
+///
+/// Examples:
+///   weir logs hello
+///   weir logs hello -f            # and go on as more comes; Ctrl-C ends it
+///   weir logs hello --errors      # only standard error and the node's own lines
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct LogsArgs {
+    /// The function
+    name: Name,
+    /// Go on as more comes
+    #[arg(long, short)]
+    follow: bool,
+    /// How many of the latest lines to show
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 100)]
+    lines: usize,
+    /// Leave out what went to standard output
+    #[arg(long)]
+    errors: bool,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+pub(crate) fn run(args: &LogsArgs, context: &Context) -> Result<()> {
+    let client = context.client(&args.client)?;
+    let path = format!("/v1/functions/{}/logs?lines={}&follow={}", args.name, args.lines, args.follow);
+    let stream = client.stream(&path, &format!("read the log of {}", args.name))?;
+    for line in BufReader::new(stream).lines() {
+        let line = line.map_err(|error| gone().because(error))?;
+        // The node keeps a quiet connection open with empty lines.
+        if line.is_empty() {
+            continue;
+        }
+        let parsed: LogLine = serde_json::from_str(&line).map_err(|error| {
+            Problem::new("the node sent a log line that cannot be read").because(error).exit(Exit::Refused)
+        })?;
+        if !(args.errors && parsed.stream == "stdout") {
+            show(&parsed, &line, context.output)?;
+        }
+    }
+    if args.follow { Err(gone().into()) } else { Ok(()) }
+}
+
+fn gone() -> Problem {
+    Problem::new("the node closed the connection")
+        .exit(Exit::Unreachable)
+        .hint("it may be shutting down; `weir status` shows whether it answers")
+}
+
+fn show(line: &LogLine, raw: &str, output: Output) -> Result<()> {
+    if output.json {
+        return output.line(&raw);
+    }
+    let dim = Style::new().dimmed();
+    let colour = match line.stream.as_str() {
+        "stdout" => Style::new(),
+        "stderr" => Style::new().fg_color(Some(AnsiColor::Yellow.into())),
+        _ => Style::new().fg_color(Some(AnsiColor::Cyan.into())),
+    };
+    let head = format!("{} v{} {} {:<6}", time(line.at_ms), line.version, line.request_id, line.stream);
+    // A guest writes what it likes; it must not move the cursor or recolour the terminal.
+    let text: String =
+        line.text.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect();
+    output.line(&format!("{dim}{head}{dim:#} {colour}{text}{colour:#}"))
+}

@@ -1,0 +1,176 @@
+//! `weir models`.
+
+use crate::client::Upload;
+use crate::commands::Context;
+use crate::output::{age, duration, size, table, time};
+use crate::settings::ClientArgs;
+use anyhow::Result;
+use clap::Subcommand;
+use std::path::PathBuf;
+use std::time::Duration;
+use weir_types::api::{Model, ModelVersion};
+use weir_types::{Name, Port, RunningMean};
+
+/// Push, list, show and remove models.
+///
+/// Examples:
+///   weir models push digits digits.onnx      # the next version
+///   weir models                              # what is there
+///   weir models show digits                  # its inputs, outputs and measured times
+///   weir models rm digits --version 1
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct ModelsArgs {
+    #[command(subcommand)]
+    action: Option<Action>,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// List all models (also without any action)
+    #[command(visible_alias = "ls")]
+    List,
+    /// Push a model: one ONNX file with its weights inside
+    Push {
+        /// What functions will open it as
+        name: Name,
+        /// The ONNX file
+        file: PathBuf,
+        /// The version [default: the next one]
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+        version: Option<u32>,
+        /// Runs that may go on at once [default: the node chooses]
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+        slots: Option<u32>,
+    },
+    /// Show one model: its inputs and outputs, and what it has been measured to cost
+    Show {
+        /// The model
+        name: Name,
+        /// One version of it [default: the newest]
+        #[arg(long, value_name = "N")]
+        version: Option<u32>,
+    },
+    /// Remove a model with all its versions, or one version
+    #[command(visible_alias = "delete")]
+    Rm {
+        /// The model
+        name: Name,
+        /// One version of it [default: all]
+        #[arg(long, value_name = "N")]
+        version: Option<u32>,
+    },
+}
+
+pub(crate) fn run(args: ModelsArgs, context: &Context) -> Result<()> {
+    let client = context.client(&args.client)?;
+    let output = context.output;
+    match args.action.unwrap_or(Action::List) {
+        Action::List => {
+            let models: Vec<Model> = client.get("/v1/models", "list the models")?;
+            output.result(&models, |models| list(models))
+        }
+        Action::Push { name, file, version, slots } => {
+            let version = version.map_or_else(String::new, |version| format!("/versions/{version}"));
+            let slots = slots.map_or_else(String::new, |slots| format!("?slots={slots}"));
+            let mut upload =
+                Upload::open(&file, output, &format!("sending {name}"), "checking and optimising it")?;
+            let path = format!("/v1/models/{name}{version}{slots}");
+            let pushed: ModelVersion = client.put(&path, &format!("push {name}"), &[], &mut upload)?;
+            drop(upload);
+            output.result(&pushed, |pushed| {
+                format!("pushed {}:{}\n{}", pushed.name, pushed.version, signature(pushed))
+            })
+        }
+        Action::Show { name, version } => {
+            let what = format!("show {name}");
+            if let Some(version) = version {
+                let model: ModelVersion =
+                    client.get(&format!("/v1/models/{name}/versions/{version}"), &what)?;
+                return output.result(&model, details);
+            }
+            let model: Model = client.get(&format!("/v1/models/{name}"), &what)?;
+            output.result(&model, |model| {
+                let versions: Vec<String> = model.versions.iter().map(ToString::to_string).collect();
+                format!("{}versions     {}\n", details(&model.newest), versions.join(", "))
+            })
+        }
+        Action::Rm { name, version } => {
+            let (path, what) = match version {
+                None => (format!("/v1/models/{name}"), name.to_string()),
+                Some(version) => {
+                    (format!("/v1/models/{name}/versions/{version}"), format!("{name}:{version}"))
+                }
+            };
+            client.delete(&path, &format!("remove {what}"))?;
+            output.result(&serde_json::json!({ "removed": what }), |_| format!("removed {what}"))
+        }
+    }
+}
+
+fn list(models: &[Model]) -> String {
+    if models.is_empty() {
+        return "no models are there; `weir models push NAME FILE.onnx` adds one".into();
+    }
+    let rows = models.iter().map(|Model { newest, versions }| {
+        [
+            newest.name.to_string(),
+            newest.version.to_string(),
+            versions.len().to_string(),
+            size(newest.model_bytes),
+            if newest.resident { "yes" } else { "no" }.to_owned(),
+            age(newest.pushed_at_ms),
+        ]
+    });
+    table(["NAME", "NEWEST", "VERSIONS", "SIZE", "RESIDENT", "PUSHED"], rows)
+}
+
+fn signature(model: &ModelVersion) -> String {
+    let ports = |title: &'static str, ports: &[Port]| -> String {
+        ports
+            .iter()
+            .enumerate()
+            .map(|(i, port)| format!("{:<13}{port}\n", if i == 0 { title } else { "" }))
+            .collect()
+    };
+    ports("inputs", &model.signature.inputs) + &ports("outputs", &model.signature.outputs)
+}
+
+fn details(model: &ModelVersion) -> String {
+    let slots = model.manifest.slots.map_or_else(|| "the node chooses".into(), |slots| slots.to_string());
+    let mut facts = vec![
+        ("name", model.name.to_string()),
+        ("tenant", model.tenant.to_string()),
+        ("version", model.version.to_string()),
+        ("size", format!("{}, weights {}", size(model.model_bytes), size(model.weight_bytes))),
+        ("sha-256", model.digest.to_string()),
+        ("pushed", format!("{} ({})", time(model.pushed_at_ms), age(model.pushed_at_ms))),
+        ("slots", slots),
+        ("resident", if model.resident { "yes" } else { "no" }.to_owned()),
+    ];
+    if model.profile.resident_bytes > 0 {
+        facts.push(("memory", size(model.profile.resident_bytes)));
+    }
+    let loads = model
+        .profile
+        .load_time_ns
+        .iter()
+        .map(|(tier, mean)| ("load", format!("{} from {tier}", time_of(mean))));
+    let runs = model
+        .profile
+        .run_time_ns
+        .iter()
+        .map(|(batch, mean)| ("run", format!("{} at batch {batch}", time_of(mean))));
+    facts.extend(loads.chain(runs));
+    let facts: String = facts.iter().map(|(name, value)| format!("{name:<13}{value}\n")).collect();
+    facts + &signature(model)
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a mean of measured nanoseconds")]
+fn time_of(mean: &RunningMean) -> String {
+    let time = Duration::from_nanos(mean.mean as u64);
+    let time = if time >= Duration::from_secs(10) { duration(time) } else { format!("{time:.2?}") };
+    format!("{time} (mean of {})", mean.count)
+}

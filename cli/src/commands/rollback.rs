@@ -1,0 +1,33 @@
+//! `weir rollback`.
+
+use crate::commands::Context;
+use crate::settings::ClientArgs;
+use anyhow::Result;
+use weir_types::api::{Function, Rollback};
+use weir_types::{Name, Version};
+
+/// Point a function's name at an earlier version, or at any other.
+///
+/// Invocations under way finish on the version they started on.
+///
+/// Examples:
+///   weir rollback hello      # to the version before the active one
+///   weir rollback hello 4
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct RollbackArgs {
+    /// The function
+    name: Name,
+    /// The version [default: the one before the active one]
+    version: Option<u32>,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+pub(crate) fn run(args: &RollbackArgs, context: &Context) -> Result<()> {
+    let client = context.client(&args.client)?;
+    let body = Rollback { version: args.version.map(Version) };
+    let path = format!("/v1/functions/{}/rollback", args.name);
+    let now: Function = client.post(&path, &format!("roll back {}", args.name), &body)?;
+    context.output.result(&now, |now| format!("{} is at version {} now", now.active.name, now.active.version))
+}

@@ -1,0 +1,45 @@
+//! `weir status`.
+
+use crate::commands::Context;
+use crate::output::{duration, size, table};
+use crate::settings::ClientArgs;
+use anyhow::Result;
+use std::time::Duration;
+use weir_types::api::Status;
+
+/// Show what the node is doing: its state, load, devices and resident models.
+///
+/// Examples:
+///   weir status
+///   weir status --json | jq .running
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct StatusArgs {
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+pub(crate) fn run(args: &StatusArgs, context: &Context) -> Result<()> {
+    let client = context.client(&args.client)?;
+    let status: Status = client.get("/v1/status", "read the node's status")?;
+    context.output.result(&status, |status| text(status, client.url()))
+}
+
+fn text(status: &Status, url: &str) -> String {
+    let facts = [
+        ("node", url.to_owned()),
+        ("state", status.state.clone()),
+        ("version", status.version.clone()),
+        ("up for", duration(Duration::from_millis(status.uptime_ms))),
+        ("functions", status.functions.to_string()),
+        ("models", status.models.to_string()),
+        ("invocations", format!("{} running, {} waiting", status.running, status.queued)),
+    ];
+    let facts: String = facts.iter().map(|(name, value)| format!("{name:<13}{value}\n")).collect();
+    let rows = status.devices.iter().map(|device| {
+        let resident = if device.resident.is_empty() { "-".into() } else { device.resident.join(", ") };
+        let memory = format!("{} of {}", size(device.used_bytes), size(device.capacity_bytes));
+        [device.name.clone(), device.backend.clone(), device.slots.to_string(), memory, resident]
+    });
+    format!("{facts}\n{}", table(["DEVICE", "BACKEND", "SLOTS", "MODEL MEMORY", "RESIDENT"], rows))
+}

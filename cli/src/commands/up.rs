@@ -1,0 +1,179 @@
+//! `weir up`.
+
+mod logging;
+mod overlay;
+mod watch;
+
+use crate::client::Client;
+use crate::commands::Context;
+use crate::error::Problem;
+use crate::output::Output;
+use crate::project::{Deployment, Project, Stop, describe, send};
+use crate::settings::{ConfigFile, Endpoint, first_token};
+use anyhow::Result;
+use logging::LogArgs;
+use overlay::NodeArgs;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use watch::Watcher;
+use weir_host::{Node, NodeConfig};
+
+/// Run a node in this process. In a function's project, also build and deploy its function.
+///
+/// Prints `weir listening on http://ADDR` once it answers. Ctrl-C or SIGTERM stops taking requests, lets those under way finish and ends; a
+/// second one ends at once.
+///
+/// Settings come from flags, the environment and [node] of weir.toml; `weir config` shows all of them. Beyond loopback, clients must send a
+/// token (--token-file), unless --insecure says otherwise.
+///
+/// Examples:
+///   weir up
+///   weir up --watch                                   # in a project: build and deploy again whenever a file changes
+///   weir up --listen 0.0.0.0:9347 --token-file tokens --data /var/lib/weir
+///   weir up --set drain_timeout_ms=1000 --set limit_caps.memory_bytes=2147483648
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct UpArgs {
+    #[command(flatten)]
+    node: NodeArgs,
+    /// In a project: build and deploy again whenever a file changes
+    #[arg(long)]
+    watch: bool,
+    /// In a project: run the node alone
+    #[arg(long, conflicts_with = "watch")]
+    no_deploy: bool,
+    #[command(flatten)]
+    log: LogArgs,
+}
+
+pub(crate) fn run(args: &UpArgs, context: &Context) -> Result<()> {
+    let config = args.node.config(context.file.as_ref())?;
+    let project = match &context.file {
+        Some(file) if file.function.is_some() && !args.no_deploy => Some(file.path.clone()),
+        // Says what is missing.
+        _ if args.watch => context.project().map(|_| None)?,
+        _ => None,
+    };
+    logging::start(&args.log)?;
+    // The node has runtimes of its own; this one waits for signals.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(serve(config, project, args.watch, context.output))
+}
+
+async fn serve(config: NodeConfig, project: Option<PathBuf>, watch: bool, output: Output) -> Result<()> {
+    // From here on a signal is ours, also while the node starts.
+    let mut signals = Signals::new()?;
+    let (token_file, data) = (config.token_file.clone(), config.data.clone());
+    let start = Node::start(config);
+    let node = tokio::select! {
+        node = start => node.map_err(|error| Problem::new("the node did not start").because(error).hint(
+            "`weir doctor` checks what a node needs; --listen and --data choose another address and folder",
+        ))?,
+        () = signals.next() => return Ok(()),
+    };
+    let url = format!("http://{}", node.local_addr());
+    if output.json {
+        output.line(&serde_json::json!({ "listening": url }))?;
+    } else {
+        output.line(&format_args!("weir listening on {url}"))?;
+    }
+    let work = match project {
+        None => None,
+        Some(file) => {
+            let token = token_file.as_deref().map(first_token).transpose()?;
+            let client = Client::new(Endpoint { url: client_url(node.local_addr()), token });
+            Some(Watcher::start(Deployer { file, client, output }, watch.then_some(&data))?)
+        }
+    };
+    signals.next().await;
+    output.note("finishing the requests under way; Ctrl-C again ends at once");
+    let drain = async {
+        // First the builds, so that nothing new is deployed to a node that goes away.
+        if let Some(work) = work {
+            // Its last build may take a moment to end, and signals must be heard meanwhile.
+            let _ = tokio::task::spawn_blocking(move || work.stop()).await;
+        }
+        node.shutdown().await;
+    };
+    tokio::select! {
+        () = drain => Ok(()),
+        () = signals.next() => std::process::exit(130),
+    }
+}
+
+/// An address that a client on this machine can use: one that listens everywhere is reached over loopback.
+fn client_url(address: SocketAddr) -> String {
+    let ip = match address.ip() {
+        std::net::IpAddr::V4(ip) if ip.is_unspecified() => std::net::Ipv4Addr::LOCALHOST.into(),
+        std::net::IpAddr::V6(ip) if ip.is_unspecified() => std::net::Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    format!("http://{}", SocketAddr::new(ip, address.port()))
+}
+
+/// Builds and deploys the project, again and again.
+struct Deployer {
+    /// The project's `weir.toml`; read anew each time, since it is one of the files that change.
+    file: PathBuf,
+    client: Client,
+    output: Output,
+}
+
+impl Deployer {
+    /// Build, deploy and tell. A failure is told and that is all: the next change may mend it.
+    fn deploy(&self, stop: &Stop) {
+        if let Err(error) = self.try_deploy(stop)
+            && !stop.is_stopped()
+        {
+            let _ = crate::error::report(&error, self.output.json);
+        }
+    }
+
+    fn try_deploy(&self, stop: &Stop) -> Result<()> {
+        let project = Project::of(&ConfigFile::read(&self.file)?)
+            .ok_or_else(|| Problem::usage(format!("{} has no [function] any more", self.file.display())))?;
+        let built = project.build(false, self.output, Some(stop))?;
+        self.output.note(built.text().trim_end());
+        let deployment = Deployment {
+            name: &project.function.name,
+            component: &built.component,
+            manifest: &project.manifest(),
+            strict: false,
+        };
+        let deployed = send(&deployment, &self.client, self.output)?;
+        self.output.result(&deployed, |deployed| describe(deployed, &self.client))
+    }
+}
+
+/// What ends a node from outside.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_listens_everywhere_is_reached_over_loopback() {
+        let url = |address: &str| client_url(address.parse().unwrap());
+        assert_eq!(url("0.0.0.0:80"), "http://127.0.0.1:80");
+        assert_eq!(url("[::]:80"), "http://[::1]:80");
+        assert_eq!(url("10.1.2.3:80"), "http://10.1.2.3:80");
+    }
+}

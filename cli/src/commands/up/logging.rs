@@ -1,0 +1,46 @@
+//! The node's own log, on standard error.
+
+use crate::error::Problem;
+use anyhow::Result;
+use clap::ValueEnum;
+use std::io::IsTerminal as _;
+use tracing_subscriber::EnvFilter;
+
+/// What is logged where nothing is said about it.
+const FILTER_DEFAULT: &str = "info,cranelift=warn,wasmtime=warn,ort=warn";
+
+/// The node's own log.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Log")]
+pub(super) struct LogArgs {
+    /// What to log, such as `debug` or `info,weir_host=trace` [default: info]
+    #[arg(long, value_name = "FILTER", env = "WEIR_LOG")]
+    log: Option<String>,
+    /// How to write it [default: text on a terminal, else json]
+    #[arg(long, value_name = "FORMAT", env = "WEIR_LOG_FORMAT")]
+    log_format: Option<Format>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Text,
+    Json,
+}
+
+/// Send the process's log to standard error from here on.
+pub(super) fn start(args: &LogArgs) -> Result<()> {
+    let filter = args.log.as_deref().unwrap_or(FILTER_DEFAULT);
+    let filter = EnvFilter::try_new(filter).map_err(|error| {
+        Problem::usage(format!("{filter:?} is no log filter"))
+            .because(error)
+            .hint("write it like `info` or `warn,weir_host=debug`")
+    })?;
+    let terminal = std::io::stderr().is_terminal();
+    let format = args.log_format.unwrap_or(if terminal { Format::Text } else { Format::Json });
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match format {
+        Format::Text => builder.with_ansi(terminal && std::env::var_os("NO_COLOR").is_none()).init(),
+        Format::Json => builder.json().flatten_event(true).init(),
+    }
+    Ok(())
+}

@@ -1,0 +1,141 @@
+//! The node's settings: flags and environment over `weir.toml` over defaults.
+
+use crate::error::Problem;
+use crate::settings::ConfigFile;
+use anyhow::Result;
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::path::PathBuf;
+use toml::{Table, Value};
+use weir_host::NodeConfig;
+
+/// How the node is set up.
+#[derive(Debug, Default, clap::Args)]
+#[command(next_help_heading = "Node")]
+pub(super) struct NodeArgs {
+    /// Where to listen; port 0 takes a free one [default: 127.0.0.1:9347]
+    #[arg(long, value_name = "ADDR:PORT", env = "WEIR_LISTEN", value_parser = address)]
+    listen: Option<SocketAddr>,
+    /// Where functions, models and the registry are kept [default: weir-data]
+    #[arg(long, value_name = "FOLDER", env = "WEIR_DATA")]
+    data: Option<PathBuf>,
+    /// Let in only clients with a token of this file, which has one `TOKEN [TENANT]` a line
+    #[arg(long, value_name = "FILE", env = "WEIR_TOKEN_FILE")]
+    token_file: Option<PathBuf>,
+    /// Listen beyond loopback without tokens
+    #[arg(long, env = "WEIR_INSECURE", value_parser = clap::builder::FalseyValueParser::new())]
+    insecure: bool,
+    /// The libonnxruntime.so to use
+    #[arg(long, value_name = "FILE", env = "WEIR_ONNXRUNTIME")]
+    onnxruntime: Option<PathBuf>,
+    /// Any other setting of [node]; may be given more than once
+    #[arg(long = "set", value_name = "KEY=VALUE", env = "WEIR_SET", value_delimiter = ',')]
+    set: Vec<String>,
+}
+
+impl NodeArgs {
+    /// The settings that hold.
+    pub(super) fn config(&self, file: Option<&ConfigFile>) -> Result<NodeConfig> {
+        let config = file.map_or_else(NodeConfig::default, |file| file.node.clone());
+        let mut config = with_settings(config, &self.set)?;
+        if let Some(listen) = self.listen {
+            config.listen = listen;
+        }
+        if let Some(data) = &self.data {
+            config.data.clone_from(data);
+        }
+        config.token_file = self.token_file.clone().or(config.token_file);
+        config.onnxruntime = self.onnxruntime.clone().or(config.onnxruntime);
+        config.insecure |= self.insecure;
+        Ok(config)
+    }
+}
+
+/// `config` with `settings` such as `limit_caps.memory_bytes=1` put over it.
+fn with_settings(config: NodeConfig, settings: &[String]) -> Result<NodeConfig> {
+    if settings.is_empty() {
+        return Ok(config);
+    }
+    let mut table = Table::try_from(&config)?;
+    for setting in settings {
+        let wrong = |why: &str| {
+            Problem::usage(format!("--set {setting}: {why}"))
+                .hint("`weir config` shows every setting of [node] and its value")
+        };
+        let (path, text) = setting.split_once('=').ok_or_else(|| wrong("write it as KEY=VALUE"))?;
+        put(&mut table, path, value(text))
+            .ok_or_else(|| wrong("its key goes through something that is no table"))?;
+        // One by one, so that the wrong one is named.
+        table.clone().try_into::<NodeConfig>().map_err(|error| wrong(error.message()))?;
+    }
+    Ok(table.try_into()?)
+}
+
+/// TOML where it is TOML, else the text itself: `backend=fake` needs no quotes.
+fn value(text: &str) -> Value {
+    let parsed = toml::from_str::<Table>(&format!("value = {text}")).ok();
+    parsed.and_then(|mut table| table.remove("value")).unwrap_or_else(|| Value::String(text.to_owned()))
+}
+
+fn put(table: &mut Table, path: &str, value: Value) -> Option<()> {
+    let (table, key) = match path.split_once('.') {
+        None => (table, path),
+        Some((first, rest)) => {
+            let inner = table.entry(first).or_insert_with(|| Value::Table(Table::new())).as_table_mut()?;
+            return put(inner, rest, value);
+        }
+    };
+    table.insert(key.to_owned(), value);
+    Some(())
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    // A name, such as localhost, will do too.
+    let mut found =
+        text.to_socket_addrs().map_err(|error| format!("{error}; write it like 127.0.0.1:9347"))?;
+    found.next().ok_or_else(|| "it stands for no address".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_win_over_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("weir.toml");
+        std::fs::write(&path, "[node]\nlisten = \"127.0.0.1:1\"\ninsecure = true\ngateway_threads = 3\n")
+            .unwrap();
+        let file = ConfigFile::read(&path).unwrap();
+        let args = NodeArgs { listen: Some(([127, 0, 0, 1], 0).into()), ..NodeArgs::default() };
+        let config = args.config(Some(&file)).unwrap();
+        assert_eq!(config.listen.port(), 0);
+        assert_eq!((config.insecure, config.gateway_threads), (true, 3));
+        assert_eq!(config.data, folder.path().join("weir-data"));
+        let args =
+            NodeArgs { set: vec!["gateway_threads=5".into(), "backend=fake".into()], ..NodeArgs::default() };
+        let config = args.config(Some(&file)).unwrap();
+        assert_eq!((config.gateway_threads, config.backend), (5, weir_host::BackendKind::Fake));
+    }
+
+    #[test]
+    fn a_setting_can_be_nested_and_a_wrong_one_is_named() {
+        let set = |text: &str| with_settings(NodeConfig::default(), &[text.to_owned()]);
+        assert_eq!(set("limit_caps.memory_bytes=7").unwrap().limit_caps.memory_bytes, 7);
+        for (text, what) in [
+            ("gateway_thread=1", "unknown field `gateway_thread`"),
+            ("gateway_threads=many", "invalid type"),
+            ("gateway_threads", "KEY=VALUE"),
+            ("listen.port=1", "no table"),
+        ] {
+            let error = set(text).unwrap_err().to_string();
+            assert!(error.contains(text) && error.contains(what), "{error}");
+        }
+    }
+
+    #[test]
+    fn listening_addresses_may_be_names() {
+        assert_eq!(address("127.0.0.1:0").unwrap().port(), 0);
+        assert!(address("localhost:9347").unwrap().ip().is_loopback());
+        assert!(address("9347").is_err());
+    }
+}

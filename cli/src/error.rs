@@ -1,0 +1,252 @@
+//! What went wrong and what to do next: every failure that a user sees is printed here, in one form.
+
+use anstyle::{AnsiColor, Style};
+use serde_json::json;
+use std::error::Error;
+use std::fmt;
+use std::io::Write as _;
+use std::process::ExitCode;
+use weir_types::ErrorCode;
+use weir_types::api::ErrorBody;
+
+/// What the process ends with. Documented in `weir --help`; scripts depend on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// Something here failed: a file, a build, a check.
+    Failed = 1,
+    /// The arguments or the configuration are wrong. The same number as clap's.
+    Usage = 2,
+    /// No node answers.
+    Unreachable = 3,
+    /// The node answered with an error.
+    Refused = 4,
+    /// The function answered with a status of 400 or more.
+    FunctionFailed = 5,
+}
+
+/// A failure with advice. Travels inside an [`anyhow::Error`], which may add context around it.
+#[derive(Debug)]
+pub(crate) struct Problem(Box<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    message: String,
+    exit: Exit,
+    hint: Option<String>,
+    refusal: Option<(u16, ErrorBody)>,
+    cause: Option<anyhow::Error>,
+}
+
+impl Problem {
+    /// A failure described by `message`.
+    pub(crate) fn new(message: impl Into<String>) -> Self {
+        let message = message.into();
+        Self(Box::new(Inner { message, exit: Exit::Failed, hint: None, refusal: None, cause: None }))
+    }
+
+    /// A mistake in the arguments or the configuration.
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self::new(message).exit(Exit::Usage)
+    }
+
+    /// The node's own error answer, to a request that was to do `what`.
+    pub(crate) fn refused(what: &str, status: u16, body: ErrorBody) -> Self {
+        let mut problem = Self::new(format!("cannot {what}: {}", body.error)).exit(Exit::Refused);
+        problem.0.hint = hint_for(body.code).map(str::to_owned);
+        problem.0.refusal = Some((status, body));
+        problem
+    }
+
+    /// What the user can do about it.
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.0.hint = Some(hint.into());
+        self
+    }
+
+    /// What it came from.
+    pub(crate) fn because(mut self, cause: impl Into<anyhow::Error>) -> Self {
+        self.0.cause = Some(cause.into());
+        self
+    }
+
+    /// Another exit code than that of a plain failure.
+    pub(crate) fn exit(mut self, exit: Exit) -> Self {
+        self.0.exit = exit;
+        self
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.message)
+    }
+}
+
+impl Error for Problem {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.0.cause.as_ref().map(|cause| &**cause as &(dyn Error + 'static))
+    }
+}
+
+/// Print `error` to standard error, as text or as JSON, and say what the process ends with.
+pub(crate) fn report(error: &anyhow::Error, json: bool) -> ExitCode {
+    if is_broken_pipe(error) {
+        // Whoever read our output has seen enough: `weir functions | head -1`.
+        return ExitCode::SUCCESS;
+    }
+    let view = View::of(error);
+    let mut stderr = anstream::stderr();
+    // Nothing is left to tell anyone when standard error is closed.
+    let _ = if json { writeln!(stderr, "{}", view.json()) } else { stderr.write_all(view.text().as_bytes()) };
+    ExitCode::from(view.exit as u8)
+}
+
+/// An error as it is shown.
+struct View<'a> {
+    message: String,
+    causes: Vec<String>,
+    hint: Option<&'a str>,
+    refusal: Option<&'a (u16, ErrorBody)>,
+    exit: Exit,
+}
+
+impl<'a> View<'a> {
+    fn of(error: &'a anyhow::Error) -> Self {
+        let problems = || error.chain().filter_map(|cause| cause.downcast_ref::<Problem>());
+        let mut causes: Vec<String> = Vec::new();
+        let message = error.to_string();
+        for cause in error.chain().skip(1).map(ToString::to_string) {
+            // Many errors repeat their source in their own text.
+            if !causes.last().unwrap_or(&message).contains(&cause) {
+                causes.push(cause);
+            }
+        }
+        Self {
+            message,
+            causes,
+            hint: problems().find_map(|problem| problem.0.hint.as_deref()),
+            refusal: problems().find_map(|problem| problem.0.refusal.as_ref()),
+            exit: problems()
+                .map(|problem| problem.0.exit)
+                .find(|exit| *exit != Exit::Failed)
+                .unwrap_or(Exit::Failed),
+        }
+    }
+
+    fn text(&self) -> String {
+        let red = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
+        let green = Style::new().bold().fg_color(Some(AnsiColor::Green.into()));
+        let mut text = format!("{red}error:{red:#} {}\n", self.message);
+        for cause in &self.causes {
+            text.push_str(&format!("  caused by: {}\n", cause.replace('\n', "\n             ")));
+        }
+        if let Some((status, body)) = self.refusal {
+            text.push_str(&format!("  code: {} (HTTP {status}), request {}\n", body.code, body.request_id));
+        }
+        if let Some(hint) = self.hint {
+            text.push_str(&format!("{green}hint:{green:#} {hint}\n"));
+        }
+        text
+    }
+
+    fn json(&self) -> serde_json::Value {
+        json!({
+            "error": self.message,
+            "causes": self.causes,
+            "hint": self.hint,
+            "status": self.refusal.map(|(status, _)| status),
+            "code": self.refusal.map(|(_, body)| body.code),
+            "request_id": self.refusal.map(|(_, body)| &body.request_id),
+        })
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| cause.downcast_ref::<crate::output::StdoutClosed>().is_some())
+}
+
+/// What usually helps with a code that the node answered. The node's own text says what is wrong.
+fn hint_for(code: ErrorCode) -> Option<&'static str> {
+    use ErrorCode as E;
+    Some(match code {
+        E::FunctionNotFound => "`weir functions` lists what is deployed",
+        E::ModelNotFound => "`weir models` lists what is there; `weir models push NAME FILE` adds one",
+        E::VersionNotFound => "`weir functions versions NAME` and `weir models show NAME` list versions",
+        E::Unauthorized => "give a token with --token-file FILE or in WEIR_TOKEN",
+        E::NotGranted => {
+            "add the model to `models` of [function] in weir.toml, or deploy with --models, and deploy again"
+        }
+        E::InvalidComponent => {
+            "build for wasm32-wasip2 (`weir build` does) and deploy the component it makes"
+        }
+        E::NoEntryPoint => {
+            "export wasi:http/incoming-handler, wasi:http/handler or weir:inference/stage; `weir new` shows how"
+        }
+        E::LimitOverCap => {
+            "ask for less with --limit or in [function.limits], or raise [node.limit_caps] where the node runs"
+        }
+        E::VersionConflict => "versions never change: leave --version out to get the next free one",
+        E::Conflict => "see what else uses or changes it, then try again",
+        E::ExternalData => "save the model as one file with its weights inside",
+        E::QueueFull | E::Unavailable | E::NoCapacity => {
+            "try again in a moment; `weir status` shows what the node is doing"
+        }
+        E::BodyTooLarge => "send less, or raise the limit in the manifest or the node's configuration",
+        E::MemoryLimit
+        | E::TableLimit
+        | E::HandleLimit
+        | E::HostCallLimit
+        | E::ResponseTooLarge
+        | E::CpuTimeLimit
+        | E::DeadlineExceeded => {
+            "raise the limit in [function.limits] of weir.toml or with --limit, if the function should need so much"
+        }
+        E::GuestTrap | E::StackOverflow | E::NoResponse | E::GuestError => {
+            "`weir logs NAME` shows what the function wrote"
+        }
+        E::Internal => "the node's own log says more, under this request's id",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context as _;
+
+    fn plain(error: &anyhow::Error) -> String {
+        anstream::adapter::strip_str(&View::of(error).text()).to_string()
+    }
+
+    #[test]
+    fn a_refusal_keeps_its_code_and_advice_under_context() {
+        let body = ErrorBody {
+            error: "no function `x`".into(),
+            code: ErrorCode::FunctionNotFound,
+            request_id: "r7".into(),
+        };
+        let error =
+            anyhow::Error::from(Problem::refused("show `x`", 404, body)).context("while looking around");
+        assert_eq!(
+            plain(&error),
+            "error: while looking around\n  caused by: cannot show `x`: no function `x`\n  \
+             code: function-not-found (HTTP 404), request r7\nhint: `weir functions` lists what is deployed\n"
+        );
+        let view = View::of(&error);
+        assert_eq!(view.exit, Exit::Refused);
+        assert_eq!(view.json()["code"], "function-not-found");
+        assert_eq!(view.json()["request_id"], "r7");
+    }
+
+    #[test]
+    fn causes_follow_their_effects_and_are_not_repeated() {
+        let io = std::io::Error::new(std::io::ErrorKind::NotFound, "no such file");
+        let error: anyhow::Error = Problem::usage("cannot read a.wasm: no such file").because(io).into();
+        assert_eq!(plain(&error), "error: cannot read a.wasm: no such file\n");
+        assert_eq!(View::of(&error).exit, Exit::Usage);
+
+        let error = Err::<(), _>(std::io::Error::other("disk on fire")).context("cannot save").unwrap_err();
+        assert_eq!(plain(&error), "error: cannot save\n  caused by: disk on fire\n");
+        assert_eq!(View::of(&error).exit, Exit::Failed);
+    }
+}

@@ -1,0 +1,15 @@
+//! Writing files so that nobody ever sees half of one.
+
+use anyhow::{Context as _, Result};
+use std::io::Write as _;
+use std::path::Path;
+
+/// Write a file all at once: an interrupt or a full disk leaves what was there before.
+pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
+    let context = || format!("cannot write {}", path.display());
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut file = tempfile::NamedTempFile::new_in(folder).with_context(context)?;
+    file.write_all(bytes).with_context(context)?;
+    file.persist(path).with_context(context)?;
+    Ok(())
+}

@@ -1,0 +1,148 @@
+//! What goes to standard output, for people or for programs, and the progress that goes to standard error.
+
+use comfy_table::{CellAlignment, Table};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::time::Duration;
+
+/// Where a command's results and progress go.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Output {
+    /// Results are JSON.
+    pub(crate) json: bool,
+    /// No progress, no notes: results and errors only.
+    pub(crate) quiet: bool,
+}
+
+/// The reader of standard output has closed it.
+#[derive(Debug, thiserror::Error)]
+#[error("standard output is closed")]
+pub(crate) struct StdoutClosed;
+
+impl Output {
+    /// The result of a command: `value` as JSON, or what `text` makes of it.
+    pub(crate) fn result<T: Serialize>(
+        self,
+        value: &T,
+        text: impl FnOnce(&T) -> String,
+    ) -> anyhow::Result<()> {
+        if self.json {
+            return self.line(&serde_json::to_string_pretty(value)?);
+        }
+        let text = text(value);
+        if text.is_empty() { Ok(()) } else { self.line(&text.trim_end_matches('\n')) }
+    }
+
+    /// One line of a result, as it is.
+    pub(crate) fn line(self, line: &dyn Display) -> anyhow::Result<()> {
+        let mut stdout = anstream::stdout().lock();
+        writeln!(stdout, "{line}").and_then(|()| stdout.flush()).map_err(stdout_error)
+    }
+
+    /// Bytes of a result, as they are.
+    pub(crate) fn bytes(self, bytes: &[u8]) -> anyhow::Result<()> {
+        let mut stdout = io::stdout().lock();
+        stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(stdout_error)
+    }
+
+    /// Something worth knowing that is no result; for people, on standard error.
+    pub(crate) fn note(self, note: impl Display) {
+        if !self.quiet {
+            // Nobody is there to miss it when standard error is closed.
+            let _ = writeln!(anstream::stderr(), "{note}");
+        }
+    }
+
+    /// A bar that fills up with `length_bytes`.
+    pub(crate) fn bytes_bar(self, what: &str, length_bytes: u64) -> ProgressBar {
+        let bar = ProgressBar::with_draw_target(Some(length_bytes), self.target());
+        let style =
+            ProgressStyle::with_template("{msg} [{bar:30}] {bytes}/{total_bytes} {binary_bytes_per_sec}");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "));
+        bar.set_message(what.to_owned());
+        bar
+    }
+
+    /// A sign that something goes on whose length nobody knows.
+    pub(crate) fn spinner(self, what: &str) -> ProgressBar {
+        let bar = ProgressBar::with_draw_target(None, self.target());
+        let style = ProgressStyle::with_template("{spinner} {msg} {elapsed}");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+        bar.set_message(what.to_owned());
+        bar.enable_steady_tick(Duration::from_millis(120));
+        bar
+    }
+
+    fn target(self) -> ProgressDrawTarget {
+        // Draws nothing where standard error is no terminal.
+        if self.quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() }
+    }
+}
+
+/// A table without lines, as `kubectl` prints them: easy on the eye and on `awk`.
+pub(crate) fn table<const N: usize>(
+    header: [&str; N],
+    rows: impl IntoIterator<Item = [String; N]>,
+) -> String {
+    let mut table = Table::new();
+    table.load_preset(comfy_table::presets::NOTHING).set_header(header);
+    table.add_rows(rows);
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 3)).set_cell_alignment(CellAlignment::Left);
+    }
+    table.trim_fmt()
+}
+
+/// A size for people.
+pub(crate) fn size(bytes: u64) -> String {
+    indicatif::BinaryBytes(bytes).to_string()
+}
+
+/// How long ago a time in Unix milliseconds is, for people.
+pub(crate) fn age(at_ms: u64) -> String {
+    let now = jiff::Timestamp::now().as_millisecond();
+    let then = i64::try_from(at_ms).unwrap_or(i64::MAX);
+    let past = u64::try_from(now.saturating_sub(then)).unwrap_or(0);
+    if past < 1_000 {
+        return "just now".into();
+    }
+    format!("{} ago", duration(Duration::from_millis(past)))
+}
+
+/// A duration for people.
+pub(crate) fn duration(duration: Duration) -> String {
+    indicatif::HumanDuration(duration).to_string()
+}
+
+/// A time in Unix milliseconds, in UTC.
+pub(crate) fn time(at_ms: u64) -> String {
+    i64::try_from(at_ms)
+        .ok()
+        .and_then(|at_ms| jiff::Timestamp::from_millisecond(at_ms).ok())
+        .map_or_else(|| at_ms.to_string(), |at| format!("{at:.3}"))
+}
+
+fn stdout_error(error: io::Error) -> anyhow::Error {
+    if error.kind() == io::ErrorKind::BrokenPipe { StdoutClosed.into() } else { error.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_align_and_leave_no_trailing_space() {
+        let text =
+            table(["NAME", "SIZE"], [["a-long-name".into(), "1 B".into()], ["b".into(), "22 B".into()]]);
+        assert_eq!(text, "NAME          SIZE\na-long-name   1 B\nb             22 B");
+    }
+
+    #[test]
+    fn times_are_utc_to_the_millisecond() {
+        assert_eq!(time(1_795_228_380_005), "2026-11-21T02:33:00.005Z");
+        assert_eq!(time(u64::MAX), u64::MAX.to_string());
+        assert_eq!(age(u64::MAX), "just now");
+    }
+}

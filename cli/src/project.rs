@@ -1,0 +1,101 @@
+//! A function's project: the folder of a `weir.toml` with a `[function]`.
+
+mod build;
+mod component;
+mod deploy;
+mod snapshot;
+
+pub(crate) use build::Stop;
+pub(crate) use component::check_component;
+pub(crate) use deploy::{Deployment, describe, send};
+
+use crate::output::{Output, size};
+use crate::settings::{ConfigFile, FunctionProject};
+use anyhow::Result;
+use serde::Serialize;
+use std::path::PathBuf;
+use weir_types::FunctionManifest;
+
+/// A function's project.
+#[derive(Debug, Clone)]
+pub(crate) struct Project {
+    /// Where its `weir.toml` is.
+    pub(crate) folder: PathBuf,
+    /// What the file says about it.
+    pub(crate) function: FunctionProject,
+}
+
+/// What a build made.
+#[derive(Debug, Serialize)]
+pub(crate) struct Built {
+    /// The component to deploy.
+    pub(crate) component: PathBuf,
+    /// How long it is.
+    pub(crate) bytes: u64,
+    /// How long it was before it was pre-initialised; none where it was not.
+    pub(crate) bytes_before_snapshot: Option<u64>,
+    /// What the author should know.
+    pub(crate) warnings: Vec<String>,
+}
+
+impl Project {
+    /// The project of `file`, if it has one.
+    pub(crate) fn of(file: &ConfigFile) -> Option<Self> {
+        Some(Self { folder: file.folder.clone(), function: file.function.clone()? })
+    }
+
+    /// What it asks to be granted.
+    pub(crate) fn manifest(&self) -> FunctionManifest {
+        self.function.manifest()
+    }
+
+    /// Build the component and, where the project or the caller wants it, pre-initialise it.
+    pub(crate) fn build(&self, snapshot: bool, output: Output, stop: Option<&Stop>) -> Result<Built> {
+        if let Some(command) = &self.function.build {
+            build::run(command, &self.folder, output, stop)?;
+        }
+        let component = self.folder.join(&self.function.component);
+        let bytes = check_component(&component).map_err(|problem| match self.function.build {
+            Some(_) => {
+                problem.hint("the build went through; see that `component` in weir.toml names what it makes")
+            }
+            None => problem.hint("build it first, or give weir.toml a `build` command"),
+        })?;
+        let built = Built { component, bytes, bytes_before_snapshot: None, warnings: Vec::new() };
+        if snapshot || self.function.snapshot { self.pre_initialise(&built, output) } else { Ok(built) }
+    }
+
+    /// What the last build left, without building.
+    pub(crate) fn built(&self) -> Result<PathBuf> {
+        let component = self.folder.join(&self.function.component);
+        let component =
+            if self.function.snapshot { component.with_extension("snapshot.wasm") } else { component };
+        check_component(&component).map_err(|problem| problem.hint("`weir build` makes it"))?;
+        Ok(component)
+    }
+
+    fn pre_initialise(&self, built: &Built, output: Output) -> Result<Built> {
+        let spinner = output.spinner("pre-initialising");
+        let wasm = std::fs::read(&built.component)?;
+        let init = self.function.snapshot_init.as_deref().unwrap_or(snapshot::INIT_DEFAULT);
+        let snapshot = snapshot::take(&wasm, init)?;
+        let component = built.component.with_extension("snapshot.wasm");
+        crate::files::write_whole(&component, &snapshot.wasm)?;
+        spinner.finish_and_clear();
+        let bytes = snapshot.wasm.len() as u64;
+        Ok(Built { component, bytes, bytes_before_snapshot: Some(built.bytes), warnings: snapshot.warnings })
+    }
+}
+
+impl Built {
+    /// The same for people.
+    pub(crate) fn text(&self) -> String {
+        let mut text = format!("built {} ({}", self.component.display(), size(self.bytes));
+        if let Some(before) = self.bytes_before_snapshot {
+            text.push_str(&format!(", {} before it was pre-initialised", size(before)));
+        }
+        text.push_str(")\n");
+        self.warnings.iter().for_each(|warning| text.push_str(&format!("  warning: {warning}\n")));
+        text
+    }
+}

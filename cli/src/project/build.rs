@@ -1,0 +1,131 @@
+//! Running a project's build command.
+
+use crate::error::Problem;
+use crate::output::Output;
+use anyhow::Result;
+use rustix::process::{Pid, Signal, kill_process_group};
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use weir_provision::Toolchain;
+
+/// How often a build that can be stopped is looked at.
+const POLL: Duration = Duration::from_millis(20);
+
+/// Ends a build that is under way, from another thread: the watcher's, when the node shuts down.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Stop(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    stopped: bool,
+    child: Option<Child>,
+}
+
+impl Stop {
+    /// End the build under way, and start no more.
+    pub(crate) fn stop(&self) {
+        let mut state = self.state();
+        state.stopped = true;
+        if let Some(group) = state.child.as_ref().and_then(|child| Pid::from_raw(child.id().cast_signed())) {
+            // It may have ended by itself.
+            let _ = kill_process_group(group, Signal::TERM);
+        }
+    }
+
+    /// Whether [`Self::stop`] was called.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.state().stopped
+    }
+
+    fn run(&self, command: &mut Command) -> io::Result<ExitStatus> {
+        {
+            let mut state = self.state();
+            if state.stopped {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+            // A group of its own: the shell's children end with it.
+            state.child = Some(command.process_group(0).spawn()?);
+        }
+        loop {
+            // Reaped under the lock, so that `stop` never signals a process that took over the number.
+            let mut state = self.state();
+            let Some(child) = &mut state.child else { return Err(io::ErrorKind::NotFound.into()) };
+            if let Some(status) = child.try_wait()? {
+                state.child = None;
+                return Ok(status);
+            }
+            drop(state);
+            std::thread::sleep(POLL);
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Run `command` in `folder` with a toolchain that can build for Wasm. What it writes goes to standard error: standard output is for
+/// results.
+pub(super) fn run(command: &str, folder: &Path, output: Output, stop: Option<&Stop>) -> Result<()> {
+    let mut shell = Command::new("sh");
+    // weir.toml says where the component ends up; a target folder of the user's would move it.
+    shell.args(["-c", command]).current_dir(folder).env_remove("CARGO_TARGET_DIR");
+    shell.stdin(Stdio::null()).stdout(io::stderr());
+    if folder.join("Cargo.toml").is_file() {
+        let mut note = |step: &str| output.note(format_args!("  {step}"));
+        let toolchain = Toolchain::find_or_install(folder, &mut note)
+            .map_err(|error| Problem::new(error.to_string()).hint(error.hint()))?;
+        toolchain.configure(&mut shell);
+    }
+    output.note(format_args!("building: {command}"));
+    let status = match stop {
+        Some(stop) => stop.run(&mut shell),
+        None => shell.status(),
+    };
+    let status = status.map_err(|error| Problem::new("the build command did not run").because(error))?;
+    if status.success() {
+        return Ok(());
+    }
+    let file = folder.join("weir.toml");
+    let problem = Problem::new(format!("the build failed ({status})"));
+    Err(problem
+        .hint(format!("what it wrote is above; the command is `build` of {}: {command}", file.display()))
+        .into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const QUIET: Output = Output { json: false, quiet: true };
+
+    #[test]
+    fn a_failing_build_names_its_command() {
+        let folder = tempfile::tempdir().unwrap();
+        run("test -d .", folder.path(), QUIET, None).unwrap();
+        assert!(
+            run("exit 3", folder.path(), QUIET, None).unwrap_err().to_string().contains("exit status: 3")
+        );
+    }
+
+    #[test]
+    fn a_stopped_build_ends_with_all_its_processes_and_no_other_starts() {
+        let folder = tempfile::tempdir().unwrap();
+        let (stop, started) = (Stop::default(), folder.path().join("started"));
+        let build = {
+            let (stop, folder) = (stop.clone(), folder.path().to_owned());
+            // Two processes, so that ending the shell alone would leave one behind; the pipe would keep `cat` alive.
+            std::thread::spawn(move || run("touch started; sleep 600 | cat", &folder, QUIET, Some(&stop)))
+        };
+        while !started.exists() {
+            std::thread::yield_now();
+        }
+        stop.stop();
+        assert!(build.join().unwrap().is_err());
+        assert!(run("true", folder.path(), QUIET, Some(&stop)).is_err());
+    }
+}

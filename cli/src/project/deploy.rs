@@ -1,0 +1,105 @@
+//! Sending a component to a node.
+
+use crate::client::{Client, Upload};
+use crate::output::{Output, size};
+use anyhow::Result;
+use std::collections::BTreeMap;
+use std::path::Path;
+use weir_types::api::{Deployed, MANIFEST_HEADER};
+use weir_types::{FunctionKind, FunctionManifest, Name};
+
+/// What to deploy.
+pub(crate) struct Deployment<'a> {
+    /// As what.
+    pub(crate) name: &'a Name,
+    /// Which component.
+    pub(crate) component: &'a Path,
+    /// With which grants and limits.
+    pub(crate) manifest: &'a FunctionManifest,
+    /// Refuse imports that would be linked as denying.
+    pub(crate) strict: bool,
+}
+
+/// Deploy, and wait until it can be called.
+pub(crate) fn send(deployment: &Deployment<'_>, client: &Client, output: Output) -> Result<Deployed> {
+    let Deployment { name, component, manifest, strict } = deployment;
+    let mut upload = Upload::open(component, output, &format!("sending {name}"), "compiling")?;
+    let path = format!("/v1/functions/{name}{}", if *strict { "?strict=true" } else { "" });
+    let manifest = ascii_json(manifest)?;
+    client.put(&path, &format!("deploy {name}"), &[(MANIFEST_HEADER, manifest)], &mut upload)
+}
+
+/// What happened, for people, with a line to paste.
+pub(crate) fn describe(deployed: &Deployed, client: &Client) -> String {
+    let function = &deployed.function;
+    let what = format!("{} version {}", function.name, function.version);
+    let bytes = size(function.component_bytes);
+    let mut text = match (deployed.created, deployed.compile_time_ms) {
+        (false, _) => format!("{what} is deployed already: the same component and manifest\n"),
+        (true, 0) => format!("deployed {what} ({bytes}, compiled before)\n"),
+        (true, time_ms) => format!("deployed {what} ({bytes}, compiled in {time_ms} ms)\n"),
+    };
+    deployed.warnings.iter().for_each(|warning| text.push_str(&format!("  warning: {warning}\n")));
+    if !deployed.denied_imports.is_empty() {
+        text.push_str(&format!(
+            "  not granted, so calls to it fail: {}\n",
+            by_package(&deployed.denied_imports)
+        ));
+    }
+    let token = if client.has_token() { " -H \"authorization: Bearer $WEIR_TOKEN\"" } else { "" };
+    let url = format!("{}{}", client.url(), deployed.path);
+    text + &match function.kind {
+        FunctionKind::Http02 | FunctionKind::Http03 => format!("call it:\n  curl{token} {url}\n"),
+        FunctionKind::Tensor => format!("it takes tensors:\n  curl{token} -T inputs.json {url}\n"),
+    }
+}
+
+/// `wasi:sockets/tcp@0.2.3` and its like, on one line: `wasi:sockets (tcp, udp)`.
+fn by_package(imports: &[String]) -> String {
+    let mut packages: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for import in imports {
+        let name = import.split('@').next().unwrap_or(import);
+        let (package, interface) = name.split_once('/').unwrap_or((name, ""));
+        packages.entry(package).or_default().push(interface);
+    }
+    let packages: Vec<_> = packages
+        .iter()
+        .map(|(package, interfaces)| format!("{package} ({})", interfaces.join(", ")))
+        .collect();
+    packages.join(", ")
+}
+
+/// JSON that fits into a header: what is not ASCII is escaped.
+fn ascii_json(manifest: &FunctionManifest) -> Result<String> {
+    let json = serde_json::to_string(manifest)?;
+    let mut ascii = String::with_capacity(json.len());
+    for c in json.chars() {
+        if c.is_ascii() {
+            ascii.push(c);
+        } else {
+            c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| ascii.push_str(&format!("\\u{unit:04x}")));
+        }
+    }
+    Ok(ascii)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn imports_are_told_by_package() {
+        let imports = ["wasi:sockets/tcp@0.2.3", "wasi:filesystem/types@0.2.3", "wasi:sockets/udp@0.2.3"]
+            .map(str::to_owned);
+        assert_eq!(by_package(&imports), "wasi:filesystem (types), wasi:sockets (tcp, udp)");
+    }
+
+    #[test]
+    fn a_manifest_survives_the_header() {
+        let mut manifest = FunctionManifest::default();
+        manifest.env.insert("GREETING".into(), "grüezi \u{1f600}\n\u{7f}".into());
+        let header = ascii_json(&manifest).unwrap();
+        assert!(header.is_ascii());
+        assert_eq!(serde_json::from_str::<FunctionManifest>(&header).unwrap(), manifest);
+    }
+}

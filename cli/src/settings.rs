@@ -1,0 +1,137 @@
+//! Where settings come from: flags, then the environment (both through clap), then `weir.toml`, then defaults.
+
+mod file;
+pub(crate) use file::{ConfigFile, FunctionProject};
+
+use crate::error::Problem;
+use anyhow::Result;
+use clap::Args;
+use std::path::{Path, PathBuf};
+use weir_types::api::DEFAULT_PORT;
+
+/// Which node a command talks to, and as whom.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Node")]
+pub(crate) struct ClientArgs {
+    /// The node's address [default: that of weir.toml, or http://127.0.0.1:9347]
+    #[arg(long, value_name = "URL", env = "WEIR_URL", global = true)]
+    pub(crate) url: Option<String>,
+    /// A file whose first word is the token to send
+    #[arg(long, value_name = "FILE", global = true)]
+    pub(crate) token_file: Option<PathBuf>,
+    /// The token to send; better in the environment or a file than on a command line that others can see
+    #[arg(
+        long,
+        value_name = "TOKEN",
+        env = "WEIR_TOKEN",
+        hide_env_values = true,
+        conflicts_with = "token_file",
+        global = true
+    )]
+    pub(crate) token: Option<String>,
+}
+
+/// A node to talk to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Endpoint {
+    /// `http://host:port` without a slash at the end.
+    pub(crate) url: String,
+    /// What to send as bearer token.
+    pub(crate) token: Option<String>,
+}
+
+impl ClientArgs {
+    /// Fill in what the arguments leave open.
+    pub(crate) fn endpoint(&self, file: Option<&ConfigFile>) -> Result<Endpoint> {
+        let client = file.map(|file| &file.client);
+        let url = self.url.clone().or_else(|| client.and_then(|client| client.url.clone()));
+        let url = url.unwrap_or_else(|| format!("http://127.0.0.1:{DEFAULT_PORT}"));
+        let token = match (&self.token, &self.token_file) {
+            (Some(token), _) => Some(token.clone()),
+            (None, Some(path)) => Some(first_token(path)?),
+            (None, None) => match client.and_then(|client| client.token_file.as_deref()) {
+                Some(path) => Some(first_token(path)?),
+                None => None,
+            },
+        };
+        Ok(Endpoint { url: normal_url(&url)?, token })
+    }
+}
+
+/// The first token of a file of `TOKEN [TENANT]` lines, so that a node's own token file serves its client too.
+pub(crate) fn first_token(path: &Path) -> Result<String> {
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        Problem::usage(format!("cannot read the token file {}", path.display()))
+            .because(error)
+            .hint("--token-file, or token_file in [client] of weir.toml, names a file that holds the token")
+    })?;
+    let token =
+        text.lines().find_map(|line| line.split('#').next().unwrap_or_default().split_whitespace().next());
+    token
+        .map(str::to_owned)
+        .ok_or_else(|| Problem::usage(format!("{} holds no token", path.display())).into())
+}
+
+/// `host:port` will do; a path would be lost, so it is refused.
+fn normal_url(text: &str) -> Result<String> {
+    let wrong = |why: &str| {
+        Problem::usage(format!("{text:?} is not a node's address: {why}"))
+            .hint("write it like http://127.0.0.1:9347")
+    };
+    let url = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
+    let uri: ureq::http::Uri = url.parse().map_err(|error| wrong("it cannot be read").because(error))?;
+    if !matches!(uri.scheme_str(), Some("http" | "https")) {
+        return Err(wrong("it starts with neither http:// nor https://").into());
+    }
+    if uri.path() != "/" || uri.query().is_some() {
+        return Err(wrong("it goes on after the host and port").into());
+    }
+    Ok(url.trim_end_matches('/').to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(text: &str) -> (tempfile::TempDir, ConfigFile) {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("weir.toml"), text).unwrap();
+        let file = ConfigFile::read(&folder.path().join("weir.toml")).unwrap();
+        (folder, file)
+    }
+
+    #[test]
+    fn arguments_win_over_the_file_and_the_file_over_defaults() {
+        let (folder, file) = file("[client]\nurl = \"http://file:1\"\ntoken_file = \"secret\"\n");
+        std::fs::write(folder.path().join("secret"), "# tokens\n\n from-file tenant\nother\n").unwrap();
+        let none = ClientArgs::default();
+        assert_eq!(
+            none.endpoint(None).unwrap(),
+            Endpoint { url: "http://127.0.0.1:9347".into(), token: None }
+        );
+        let from_file = Endpoint { url: "http://file:1".into(), token: Some("from-file".into()) };
+        assert_eq!(none.endpoint(Some(&file)).unwrap(), from_file);
+        let args = ClientArgs { url: Some("flag:2".into()), token: Some("flag".into()), token_file: None };
+        assert_eq!(
+            args.endpoint(Some(&file)).unwrap(),
+            Endpoint { url: "http://flag:2".into(), token: Some("flag".into()) }
+        );
+    }
+
+    #[test]
+    fn a_token_file_that_is_missing_or_empty_is_an_error_and_not_no_token() {
+        let (folder, file) = file("[client]\ntoken_file = \"secret\"\n");
+        assert!(ClientArgs::default().endpoint(Some(&file)).is_err());
+        std::fs::write(folder.path().join("secret"), "# nothing\n").unwrap();
+        assert!(ClientArgs::default().endpoint(Some(&file)).is_err());
+    }
+
+    #[test]
+    fn addresses_are_checked() {
+        assert_eq!(normal_url("localhost:80").unwrap(), "http://localhost:80");
+        assert_eq!(normal_url("https://weir.example/").unwrap(), "https://weir.example");
+        for bad in ["ftp://x", "http://x/v1", "http://x?y", "", "http://a b"] {
+            assert!(normal_url(bad).is_err(), "{bad:?} was accepted");
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! `weir.toml`: one format for a node, its client and a function's project.
+
+use crate::error::Problem;
+use anyhow::Result;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use weir_host::NodeConfig;
+use weir_types::{FunctionManifest, Limits, ModelRef, Name};
+
+const FILE_NAME: &str = "weir.toml";
+
+/// A `weir.toml` that has been read. Relative paths in it start from its folder.
+#[derive(Debug)]
+pub(crate) struct ConfigFile {
+    /// Where it is.
+    pub(crate) path: PathBuf,
+    /// The folder it is in.
+    pub(crate) folder: PathBuf,
+    /// `[node]`: how `weir up` sets up its node.
+    pub(crate) node: NodeConfig,
+    /// `[client]`: which node the other commands talk to.
+    pub(crate) client: ClientSettings,
+    /// `[function]`: the function that this project makes, if it makes one.
+    pub(crate) function: Option<FunctionProject>,
+}
+
+/// `[client]`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct ClientSettings {
+    /// The node's address.
+    pub(crate) url: Option<String>,
+    /// A file whose first word is the token to send.
+    pub(crate) token_file: Option<PathBuf>,
+}
+
+/// `[function]`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct FunctionProject {
+    /// What it is called on the node.
+    pub(crate) name: Name,
+    /// The shell command that builds it, run in the project's folder.
+    pub(crate) build: Option<String>,
+    /// The component that the build leaves.
+    pub(crate) component: PathBuf,
+    /// Whether to pre-initialise the component after building it.
+    #[serde(default)]
+    pub(crate) snapshot: bool,
+    /// The export that pre-initialises it.
+    pub(crate) snapshot_init: Option<String>,
+    #[serde(default)]
+    models: Vec<ModelRef>,
+    #[serde(default)]
+    env: BTreeMap<String, String>,
+    #[serde(default)]
+    outbound_hosts: Vec<String>,
+    #[serde(default)]
+    idempotent: bool,
+    #[serde(default)]
+    limits: Limits,
+}
+
+impl FunctionProject {
+    /// What it asks to be granted.
+    pub(crate) fn manifest(&self) -> FunctionManifest {
+        // Named one by one, so that a key which a manifest gains cannot be forgotten here.
+        FunctionManifest {
+            models: self.models.clone(),
+            env: self.env.clone(),
+            outbound_hosts: self.outbound_hosts.clone(),
+            idempotent: self.idempotent,
+            limits: self.limits.clone(),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[derive(Default)]
+struct Content {
+    node: NodeConfig,
+    client: ClientSettings,
+    function: Option<FunctionProject>,
+}
+
+impl ConfigFile {
+    /// The file named by `given`, or else the `weir.toml` of `folder` or the nearest folder above it, if there is one.
+    pub(crate) fn find(given: Option<&Path>, folder: &Path) -> Result<Option<Self>> {
+        if let Some(path) = given {
+            return Self::read(path).map(Some);
+        }
+        let mut folders = folder.ancestors().map(|folder| folder.join(FILE_NAME));
+        folders.find(|path| path.is_file()).map(|path| Self::read(&path)).transpose()
+    }
+
+    /// Read one file.
+    pub(crate) fn read(path: &Path) -> Result<Self> {
+        let shown = path.display();
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| Problem::usage(format!("cannot read {shown}")).because(error))?;
+        let content: Content = toml::from_str(&text).map_err(|error| {
+            let line =
+                error.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
+            Problem::usage(format!("{shown}:{line}: {}", error.message())).hint(
+                "`weir config --json` shows every key of [node]; `weir config --help` describes the file",
+            )
+        })?;
+        let path = std::path::absolute(path)?;
+        let folder = path.parent().map_or_else(PathBuf::new, Path::to_owned);
+        let Content { mut node, mut client, function } = content;
+        node.data = folder.join(&node.data);
+        for inside in [&mut node.token_file, &mut node.onnxruntime, &mut client.token_file] {
+            *inside = inside.as_ref().map(|relative| folder.join(relative));
+        }
+        Ok(Self { path, folder, node, client, function })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<ConfigFile> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(FILE_NAME);
+        std::fs::write(&path, text).unwrap();
+        ConfigFile::read(&path)
+    }
+
+    #[test]
+    fn a_project_gives_its_manifest() {
+        let file = read(
+            "[function]\nname = \"digits\"\nbuild = \"make\"\ncomponent = \"out.wasm\"\nmodels = [\"digits:2\"]\n\
+             idempotent = true\n[function.limits]\ndeadline_ms = 5\n[function.env]\nMODE = \"fast\"\n",
+        );
+        let manifest = file.unwrap().function.unwrap().manifest();
+        assert_eq!(manifest.models, ["digits:2".parse().unwrap()]);
+        assert_eq!(manifest.limits, Limits { deadline_ms: 5, ..Limits::default() });
+        assert_eq!(manifest.env["MODE"], "fast");
+        assert!(manifest.idempotent);
+    }
+
+    #[test]
+    fn mistakes_are_named_with_file_and_line() {
+        for (text, line, what) in [
+            ("[node]\nlisten = \"127.0.0.1:0\"\nlisen = 1\n", ":3:", "unknown field `lisen`"),
+            (
+                "[function]\nname = \"x\"\ncomponent = \"x.wasm\"\nmodel = []\n",
+                ":4:",
+                "unknown field `model`",
+            ),
+            ("[function]\nname = \"X\"\ncomponent = \"x.wasm\"\n", ":2:", "a name holds only"),
+            ("[function]\nname = \"x\"\n", ":1:", "missing field `component`"),
+            ("[sever]\n", ":1:", "unknown field `sever`"),
+            ("[node\n", ":1:", ""),
+        ] {
+            let error = read(text).unwrap_err().to_string();
+            assert!(
+                error.contains(&format!("weir.toml{line}")) && error.contains(what),
+                "{text:?} gave {error}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_nearest_file_above_counts_and_its_paths_start_from_it() {
+        let top = tempfile::tempdir().unwrap();
+        let deep = top.path().join("a/b");
+        std::fs::create_dir_all(&deep).unwrap();
+        assert!(ConfigFile::find(None, &deep).unwrap().is_none());
+        std::fs::write(top.path().join(FILE_NAME), "[node]\ntoken_file = \"tokens\"\n").unwrap();
+        let file = ConfigFile::find(None, &deep).unwrap().unwrap();
+        assert_eq!(file.node.token_file.as_deref(), Some(&*top.path().join("tokens")));
+        assert_eq!(file.node.data, top.path().join("weir-data"));
+        std::fs::write(top.path().join("a").join(FILE_NAME), "[client]\nurl = \"nearer\"\n").unwrap();
+        let file = ConfigFile::find(None, &deep).unwrap().unwrap();
+        assert_eq!(file.client.url.as_deref(), Some("nearer"));
+        assert!(ConfigFile::find(Some(&top.path().join("missing.toml")), &deep).is_err());
+    }
+}
