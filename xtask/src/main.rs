@@ -1,2 +1,46 @@
-//! Placeholder.
-fn main() {}
+//! All developer automation. `cargo xtask setup` brings what a fresh machine lacks; every other command asks for what it needs itself.
+//!
+//! Few dependencies and no async: this is the first thing that is compiled on a fresh clone.
+
+mod process;
+mod repo;
+
+mod functions;
+mod setup;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use repo::Repo;
+use std::process::ExitCode;
+
+/// Developer automation for Weir.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", version, max_term_width = 100)]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Setup(setup::SetupArgs),
+    Functions(functions::FunctionsArgs),
+}
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:?}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<()> {
+    let repo = Repo::find();
+    match &args.command {
+        Command::Setup(args) => setup::run(&repo, args),
+        Command::Functions(args) => functions::run(&repo, args),
+    }
+}

@@ -1,0 +1,94 @@
+//! Functions in other languages: each has its build command in its `weir.toml`.
+
+use crate::process;
+use crate::repo::Repo;
+use anyhow::{Context as _, Result};
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::SystemTime;
+
+/// As much of a `weir.toml` as a build needs. The `weir` command reads all of it.
+#[derive(Deserialize)]
+struct Project {
+    function: Function,
+}
+
+#[derive(Deserialize)]
+struct Function {
+    build: String,
+    component: PathBuf,
+}
+
+/// Build the function `name`, with `programs` first on the path, unless its component is newer than all it is made from.
+pub(super) fn build(repo: &Repo, name: &str, programs: &Path) -> Result<PathBuf> {
+    let folder = repo.functions().join(name);
+    let file = folder.join("weir.toml");
+    let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    let Project { function } = toml::from_str(&text).with_context(|| format!("in {}", file.display()))?;
+    let component = folder.join(&function.component);
+    let requirements = repo.functions().join("requirements.txt");
+    let sources = [folder.as_path(), &repo.root().join("wit"), &requirements];
+    if is_newer(&component, &sources)? {
+        return Ok(component);
+    }
+    if let Some(above) = component.parent() {
+        std::fs::create_dir_all(above).with_context(|| format!("cannot make {}", above.display()))?;
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path =
+        std::env::join_paths(std::iter::once(programs.to_owned()).chain(std::env::split_paths(&path)))?;
+    eprintln!("  ... {name}: {}", function.build);
+    process::run(Command::new("sh").args(["-c", &function.build]).current_dir(&folder).env("PATH", path))?;
+    Ok(component)
+}
+
+/// Whether `product` is there and no file among `sources`, folders included, has changed since.
+fn is_newer(product: &Path, sources: &[&Path]) -> Result<bool> {
+    let Ok(made) = product.metadata().and_then(|meta| meta.modified()) else { return Ok(false) };
+    for source in sources {
+        if newest(source).with_context(|| format!("cannot look at {}", source.display()))? >= made {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// When a file, or the last-changed file in a folder, was changed.
+fn newest(path: &Path) -> std::io::Result<SystemTime> {
+    if !path.is_dir() {
+        return path.metadata()?.modified();
+    }
+    let mut newest = SystemTime::UNIX_EPOCH;
+    for entry in path.read_dir()? {
+        newest = newest.max(self::newest(&entry?.path())?);
+    }
+    Ok(newest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{self, File};
+    use std::time::Duration;
+
+    #[test]
+    fn a_product_is_newer_until_a_file_deep_among_its_sources_changes() {
+        let folder = tempfile::tempdir().unwrap();
+        let (product, sources) = (folder.path().join("product"), folder.path().join("src"));
+        fs::create_dir_all(sources.join("deep")).unwrap();
+        let source = sources.join("deep/file");
+        fs::write(&source, "").unwrap();
+        assert!(!is_newer(&product, &[&sources]).unwrap(), "there is no product");
+        fs::write(&product, "").unwrap();
+        let now = SystemTime::now();
+        let set =
+            |path: &Path, time| File::options().append(true).open(path).unwrap().set_modified(time).unwrap();
+        set(&source, now);
+        set(&product, now + Duration::from_secs(1));
+        assert!(is_newer(&product, &[&sources]).unwrap());
+        set(&source, now + Duration::from_secs(2));
+        assert!(!is_newer(&product, &[&sources]).unwrap());
+        assert!(is_newer(&product, &[&folder.path().join("missing")]).is_err());
+    }
+}

@@ -1,0 +1,89 @@
+//! Running other programs, with errors that name the command line and say what to do.
+
+use anyhow::{Context as _, Result, bail};
+use std::io::ErrorKind;
+use std::process::{Command, Output, Stdio};
+
+/// Run `command` to its end; what it writes is shown.
+pub(crate) fn run(command: &mut Command) -> Result<()> {
+    let status = command.status().with_context(|| not_started(command))?;
+    if status.success() {
+        return Ok(());
+    }
+    bail!("`{}` failed ({status}); what it wrote is above", line(command))
+}
+
+/// Run `command` to its end and give what it wrote to standard output. Its errors are shown only where it fails.
+pub(crate) fn answer(command: &mut Command) -> Result<String> {
+    let Output { status, stdout, stderr } =
+        command.stdin(Stdio::null()).output().with_context(|| not_started(command))?;
+    if status.success() {
+        return Ok(String::from_utf8_lossy(&stdout).trim_end().to_owned());
+    }
+    bail!("`{}` failed ({status}):\n{}", line(command), String::from_utf8_lossy(&stderr).trim_end())
+}
+
+/// Whether `command` runs and succeeds. Nothing is shown.
+pub(crate) fn succeeds(command: &mut Command) -> bool {
+    command.stdin(Stdio::null()).output().is_ok_and(|output| output.status.success())
+}
+
+/// The command as a person would type it.
+pub(crate) fn line(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| quoted(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
+}
+
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@+%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+fn not_started(command: &Command) -> String {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let missing = std::process::Command::new(&program).arg("--version").output();
+    let hint = match missing {
+        Err(error) if error.kind() == ErrorKind::NotFound => match program.as_str() {
+            "python3" => {
+                "; install it (Debian and Ubuntu: `apt-get install python3 python3-venv python3-pip`)"
+            }
+            "curl" => "; install it (Debian and Ubuntu: `apt-get install curl`)",
+            _ => "; is it installed?",
+        },
+        _ => "",
+    };
+    format!("cannot start `{program}`{hint}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_names_its_command_line_and_what_it_said() {
+        let error =
+            answer(Command::new("sh").args(["-c", "echo it broke >&2; exit 3"])).unwrap_err().to_string();
+        assert!(
+            error.contains("sh -c 'echo it broke >&2; exit 3'") && error.ends_with("it broke"),
+            "{error}"
+        );
+        assert_eq!(answer(Command::new("echo").arg("hi")).unwrap(), "hi");
+    }
+
+    #[test]
+    fn a_missing_program_is_named() {
+        let error = run(&mut Command::new("no-such-program")).unwrap_err().to_string();
+        assert!(error.contains("no-such-program") && error.contains("is it installed"), "{error}");
+    }
+
+    #[test]
+    fn words_are_quoted_where_a_shell_needs_it() {
+        assert_eq!(quoted("a-b/c=1"), "a-b/c=1");
+        assert_eq!(quoted("it's"), r"'it'\''s'");
+        assert_eq!(quoted(""), "''");
+    }
+}
