@@ -96,7 +96,14 @@ fn prepare(file: &Path, out: &Path) -> Result<Prepared, PrepareError> {
     let blob = out.join(skeleton.to_string());
     std::fs::write(&blob, &bytes).map_err(|error| PrepareError::io("write", &blob, error))?;
     let FakeModel { signature, resident_bytes, .. } = model;
-    Ok(Prepared { signature, weight_bytes: 0, resident_bytes, skeleton, weights: Vec::new() })
+    Ok(Prepared {
+        signature,
+        weight_bytes: 0,
+        resident_bytes,
+        skeleton,
+        weights: Vec::new(),
+        placeholder: None,
+    })
 }
 
 struct Loaded {

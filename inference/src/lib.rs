@@ -56,7 +56,9 @@ pub use interrupt::{HookGuard, Interrupt, Reason};
 mod profiles;
 
 mod cpu;
-pub use cpu::{LibraryError, find_onnxruntime};
+pub use cpu::{
+    LibraryError, OnnxRuntime, OnnxRuntimeConfig, PREPARE_COMMAND, find_onnxruntime, prepare_main,
+};
 
 mod fake;
 pub use fake::{FakeBackend, FakeModel};

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::sync::Arc;
-use weir_types::{ContentHash, ErrorCode, Signature};
+use weir_types::{ContentHash, ElementType, ErrorCode, Signature};
 
 /// A model that was checked and optimised. Kept beside it in the registry; names every file that loading needs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,30 +16,40 @@ pub struct Prepared {
     pub resident_bytes: u64,
     /// The file with the optimised graph, without its large weights.
     pub skeleton: ContentHash,
-    /// The large weights, one file for each different one.
+    /// The weights that are kept beside the skeleton.
     pub weights: Vec<Weight>,
+    /// A file that loading needs though nothing is read from it, if there is one.
+    pub placeholder: Option<ContentHash>,
 }
 
-/// One large weight of a model.
+/// One weight of a model. Large ones have a file each, so that equal weights of different models are stored once; the small ones of a
+/// model share a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Weight {
     /// Its name in the graph.
     pub name: String,
-    /// The number of its element type in `onnx.proto`.
-    pub element_type: i32,
+    /// The type of its elements.
+    pub element_type: ElementType,
     /// The size of each dimension.
     pub dimensions: Vec<i64>,
-    /// The file with its bytes. Equal weights share one.
+    /// The file that holds it.
     pub hash: ContentHash,
-    /// How many there are.
+    /// Where in the file it starts.
+    pub offset: u64,
+    /// How long it is.
     pub bytes: u64,
 }
 
 impl Prepared {
     /// Every file that loading the model needs, each once.
     pub fn blobs(&self) -> impl Iterator<Item = ContentHash> {
-        let mut hashes: Vec<_> =
-            self.weights.iter().map(|weight| weight.hash).chain([self.skeleton]).collect();
+        let mut hashes: Vec<_> = self
+            .weights
+            .iter()
+            .map(|weight| weight.hash)
+            .chain([self.skeleton])
+            .chain(self.placeholder)
+            .collect();
         hashes.sort_unstable();
         hashes.dedup();
         hashes.into_iter()

@@ -1,0 +1,255 @@
+//! The parts of `onnx.proto` that Weir looks at. Field numbers are those of the standard; everything else is skipped when read.
+
+use bytes::Bytes;
+use prost::Message;
+
+/// [`Tensor::data_location`] of a tensor whose bytes are in another file.
+pub(super) const EXTERNAL: i32 = 1;
+
+/// [`Tensor::data_type`] of 64-bit integers.
+const INT64: i32 = 7;
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Model {
+    #[prost(message, optional, tag = "7")]
+    pub(super) graph: Option<Graph>,
+    #[prost(message, repeated, tag = "20")]
+    pub(super) training: Vec<Training>,
+    #[prost(message, repeated, tag = "25")]
+    pub(super) functions: Vec<Function>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Graph {
+    #[prost(message, repeated, tag = "1")]
+    pub(super) nodes: Vec<Node>,
+    #[prost(message, repeated, tag = "5")]
+    pub(super) initialisers: Vec<Tensor>,
+    #[prost(message, repeated, tag = "11")]
+    pub(super) inputs: Vec<ValueInfo>,
+    #[prost(message, repeated, tag = "12")]
+    pub(super) outputs: Vec<ValueInfo>,
+    #[prost(message, repeated, tag = "15")]
+    pub(super) sparse_initialisers: Vec<SparseTensor>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Node {
+    #[prost(string, repeated, tag = "1")]
+    pub(super) inputs: Vec<String>,
+    #[prost(string, repeated, tag = "2")]
+    pub(super) outputs: Vec<String>,
+    #[prost(string, tag = "3")]
+    pub(super) name: String,
+    #[prost(string, tag = "4")]
+    pub(super) operator: String,
+    #[prost(message, repeated, tag = "5")]
+    pub(super) attributes: Vec<Attribute>,
+    #[prost(string, tag = "7")]
+    pub(super) domain: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Attribute {
+    #[prost(message, optional, tag = "5")]
+    pub(super) tensor: Option<Tensor>,
+    #[prost(message, optional, tag = "6")]
+    pub(super) graph: Option<Graph>,
+    #[prost(message, repeated, tag = "10")]
+    pub(super) tensors: Vec<Tensor>,
+    #[prost(message, repeated, tag = "11")]
+    pub(super) graphs: Vec<Graph>,
+    #[prost(message, optional, tag = "22")]
+    pub(super) sparse_tensor: Option<SparseTensor>,
+    #[prost(message, repeated, tag = "23")]
+    pub(super) sparse_tensors: Vec<SparseTensor>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Tensor {
+    #[prost(int64, repeated, tag = "1")]
+    pub(super) dimensions: Vec<i64>,
+    #[prost(int32, tag = "2")]
+    pub(super) data_type: i32,
+    #[prost(int64, repeated, tag = "7")]
+    pub(super) int64_data: Vec<i64>,
+    #[prost(string, tag = "8")]
+    pub(super) name: String,
+    /// Shares the file's memory.
+    #[prost(bytes = "bytes", tag = "9")]
+    pub(super) raw_data: Bytes,
+    #[prost(message, repeated, tag = "13")]
+    pub(super) external_data: Vec<Pair>,
+    #[prost(int32, tag = "14")]
+    pub(super) data_location: i32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct SparseTensor {
+    #[prost(message, optional, tag = "1")]
+    pub(super) values: Option<Tensor>,
+    #[prost(message, optional, tag = "2")]
+    pub(super) indices: Option<Tensor>,
+    #[prost(int64, repeated, tag = "3")]
+    pub(super) dimensions: Vec<i64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Pair {
+    #[prost(string, tag = "1")]
+    pub(super) key: String,
+    #[prost(string, tag = "2")]
+    pub(super) value: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ValueInfo {
+    #[prost(string, tag = "1")]
+    pub(super) name: String,
+    #[prost(message, optional, tag = "2")]
+    pub(super) value_type: Option<ValueType>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ValueType {
+    #[prost(message, optional, tag = "1")]
+    pub(super) tensor: Option<TensorType>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct TensorType {
+    #[prost(message, optional, tag = "2")]
+    pub(super) shape: Option<TensorShape>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct TensorShape {
+    #[prost(message, repeated, tag = "1")]
+    pub(super) dimensions: Vec<Dimension>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Dimension {
+    #[prost(int64, optional, tag = "1")]
+    pub(super) size: Option<i64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Function {
+    #[prost(string, tag = "1")]
+    pub(super) name: String,
+    #[prost(message, repeated, tag = "7")]
+    pub(super) nodes: Vec<Node>,
+    #[prost(string, tag = "10")]
+    pub(super) domain: String,
+    #[prost(message, repeated, tag = "11")]
+    pub(super) attributes: Vec<Attribute>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Training {
+    #[prost(message, optional, tag = "1")]
+    pub(super) initialisation: Option<Graph>,
+    #[prost(message, optional, tag = "2")]
+    pub(super) algorithm: Option<Graph>,
+}
+
+/// A whole model, to be written again with another graph: messages that are only passed on stay bytes, which look the same on the wire.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct WholeModel {
+    #[prost(int64, optional, tag = "1")]
+    ir_version: Option<i64>,
+    #[prost(bytes = "bytes", optional, tag = "2")]
+    producer_name: Option<Bytes>,
+    #[prost(bytes = "bytes", optional, tag = "3")]
+    producer_version: Option<Bytes>,
+    #[prost(bytes = "bytes", optional, tag = "4")]
+    domain: Option<Bytes>,
+    #[prost(int64, optional, tag = "5")]
+    model_version: Option<i64>,
+    #[prost(message, optional, tag = "7")]
+    pub(super) graph: Option<WholeGraph>,
+    #[prost(bytes = "bytes", repeated, tag = "8")]
+    opset_imports: Vec<Bytes>,
+    #[prost(bytes = "bytes", repeated, tag = "14")]
+    metadata: Vec<Bytes>,
+    #[prost(bytes = "bytes", repeated, tag = "25")]
+    functions: Vec<Bytes>,
+}
+
+/// A whole graph, likewise.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct WholeGraph {
+    #[prost(bytes = "bytes", repeated, tag = "1")]
+    nodes: Vec<Bytes>,
+    #[prost(bytes = "bytes", optional, tag = "2")]
+    name: Option<Bytes>,
+    #[prost(bytes = "bytes", repeated, tag = "5")]
+    initialisers: Vec<Bytes>,
+    #[prost(bytes = "bytes", repeated, tag = "11")]
+    pub(super) inputs: Vec<Bytes>,
+    #[prost(bytes = "bytes", repeated, tag = "12")]
+    outputs: Vec<Bytes>,
+    #[prost(bytes = "bytes", repeated, tag = "13")]
+    value_infos: Vec<Bytes>,
+    #[prost(bytes = "bytes", repeated, tag = "14")]
+    quantisations: Vec<Bytes>,
+    #[prost(bytes = "bytes", repeated, tag = "15")]
+    sparse_initialisers: Vec<Bytes>,
+}
+
+impl Attribute {
+    /// Every tensor in it, but for those in its graphs.
+    pub(super) fn all_tensors(&self) -> impl Iterator<Item = &Tensor> {
+        let sparse = self.sparse_tensor.iter().chain(&self.sparse_tensors).flat_map(SparseTensor::parts);
+        self.tensor.iter().chain(&self.tensors).chain(sparse)
+    }
+
+    /// Every graph in it.
+    pub(super) fn all_graphs(&self) -> impl Iterator<Item = &Graph> {
+        self.graph.iter().chain(&self.graphs)
+    }
+}
+
+impl SparseTensor {
+    /// The dense tensors that make it up.
+    pub(super) fn parts(&self) -> impl Iterator<Item = &Tensor> {
+        self.values.iter().chain(&self.indices)
+    }
+}
+
+impl Node {
+    /// Every graph in its attributes.
+    pub(super) fn graphs(&self) -> impl Iterator<Item = &Graph> {
+        self.attributes.iter().flat_map(Attribute::all_graphs)
+    }
+
+    /// What to call it.
+    pub(super) fn title(&self) -> &str {
+        if self.name.is_empty() { &self.operator } else { &self.name }
+    }
+}
+
+impl Tensor {
+    /// Its elements, if they are 64-bit integers: as shapes are.
+    pub(super) fn integers(&self) -> Option<Vec<i64>> {
+        if self.data_type != INT64 {
+            return None;
+        }
+        if self.raw_data.is_empty() {
+            return Some(self.int64_data.clone());
+        }
+        let (numbers, rest) = self.raw_data.as_chunks::<8>();
+        rest.is_empty().then(|| numbers.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect())
+    }
+
+    /// Whether its bytes are said to be elsewhere.
+    pub(super) fn is_external(&self) -> bool {
+        self.data_location == EXTERNAL || !self.external_data.is_empty()
+    }
+
+    /// What its entry in `external_data` under `key` says, as a number.
+    pub(super) fn external_number(&self, key: &str) -> Option<u64> {
+        self.external_data.iter().find(|pair| pair.key == key)?.value.parse().ok()
+    }
+}

@@ -1,0 +1,273 @@
+//! A model in ONNX Runtime's hands, and its runs.
+#![allow(
+    unsafe_code,
+    reason = "runs are started through ONNX Runtime's C interface, which takes values that lie in the arena's memory"
+)]
+
+use super::plan::OutputPlan;
+use super::runtime::Runtime;
+use super::value::{Value, ValueError};
+use super::weights::Weights;
+use crate::backend::{Model, ModelSource, Session};
+use crate::error::InferenceError;
+use crate::interrupt::Interrupt;
+use crate::request::Job;
+use crate::tensor::Tensor;
+use ort::session::builder::{AutoDevicePolicy, GraphOptimizationLevel, PrepackedWeights, SessionBuilder};
+use ort::session::{NoSelectedOutputs, RunOptions, Session as OrtSession};
+use ort::{AsPointer, Error as OrtError, ErrorCode};
+use std::ffi::{CString, c_char};
+use std::path::{Path, PathBuf};
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tracing::debug;
+use weir_device::{Arena, BufferMut};
+use weir_types::{ElementType, Port, Shape, Signature};
+
+/// A resident model: what its sessions share.
+pub(super) struct CpuModel(Arc<Shared>);
+
+struct Shared {
+    runtime: &'static Runtime,
+    source: ModelSource,
+    arena: Arena,
+    skeleton: PathBuf,
+    inputs: Vec<CString>,
+    outputs: Vec<CString>,
+    /// Cleared when the model turns out to declare the shapes of its outputs wrongly.
+    declares_shapes: AtomicBool,
+    /// Weights in the form that the kernels want, where that is another.
+    prepacked: PrepackedWeights,
+    weights: Weights,
+}
+
+struct CpuSession {
+    /// Before what it uses.
+    session: OrtSession,
+    plan: OutputPlan,
+    shared: Arc<Shared>,
+}
+
+/// Options that every session has: those of the one that optimises a model, and those of the ones that run it.
+pub(super) fn options(runtime: &Runtime, level: GraphOptimizationLevel) -> Result<SessionBuilder, OrtError> {
+    let builder = OrtSession::builder(runtime.environment())?
+        .with_auto_device(AutoDevicePolicy::PreferCPU)?
+        .with_optimization_level(level)?
+        // A run has one thread: the node runs as many at once as it has slots.
+        .with_intra_threads(1)?
+        .with_inter_threads(1)?
+        // Patterns are kept for every shape that ever came.
+        .with_memory_pattern(false)?
+        .with_env_allocators()?
+        .with_execution_providers([ort::ep::CPU::default().with_arena_allocator(false).build()])?;
+    Ok(builder)
+}
+
+/// A session over an optimised graph and weights that it shares with others.
+pub(super) fn open(
+    runtime: &Runtime,
+    skeleton: &Path,
+    weights: &Weights,
+    prepacked: &PrepackedWeights,
+) -> Result<OrtSession, OrtError> {
+    let mut builder = options(runtime, GraphOptimizationLevel::Disable)?.with_prepacked_weights(prepacked)?;
+    for (name, value) in weights.values() {
+        builder = builder.with_initializer(name, Arc::clone(value))?;
+    }
+    builder.commit_from_file(skeleton)
+}
+
+impl CpuModel {
+    /// Map the model's weights. Its sessions are made later.
+    pub(super) fn load(
+        runtime: &'static Runtime,
+        source: &ModelSource,
+        arena: &Arena,
+    ) -> Result<Self, InferenceError> {
+        let load_error = |why: String| InferenceError::Load { model: source.id.clone(), why: why.into() };
+        let Signature { inputs, outputs } = &source.prepared.signature;
+        let names = |ports: &[Port]| -> Result<Vec<CString>, InferenceError> {
+            let name = |port: &Port| CString::new(port.name.as_str());
+            ports.iter().map(name).collect::<Result<_, _>>().map_err(|error| load_error(error.to_string()))
+        };
+        Ok(Self(Arc::new(Shared {
+            runtime,
+            arena: arena.clone(),
+            skeleton: source.blobs.join(source.prepared.skeleton.to_string()),
+            inputs: names(inputs)?,
+            outputs: names(outputs)?,
+            declares_shapes: AtomicBool::new(true),
+            prepacked: PrepackedWeights::new(),
+            weights: Weights::map(&source.prepared, &source.blobs)
+                .map_err(|error| load_error(error.to_string()))?,
+            source: source.clone(),
+        })))
+    }
+}
+
+impl Model for CpuModel {
+    fn resident_bytes(&self) -> u64 {
+        self.0.source.prepared.resident_bytes
+    }
+
+    fn session(&self) -> Result<Box<dyn Session>, InferenceError> {
+        let shared = &self.0;
+        let session = open(shared.runtime, &shared.skeleton, &shared.weights, &shared.prepacked);
+        let session = session.map_err(|error| InferenceError::Load {
+            model: shared.source.id.clone(),
+            why: error.message().into(),
+        })?;
+        let plan = OutputPlan::new(&session, &shared.source.prepared.signature);
+        Ok(Box::new(CpuSession { session, plan, shared: Arc::clone(shared) }))
+    }
+}
+
+impl Session for CpuSession {
+    fn run(&mut self, job: &Job, interrupt: &Interrupt) -> Result<Vec<Tensor>, InferenceError> {
+        let options = Arc::new(RunOptions::new().map_err(|error| run_error(&error))?);
+        let terminated = Arc::clone(&options);
+        let _hook = interrupt.hook(move || {
+            if let Err(error) = terminated.terminate() {
+                debug!(%error, "run not terminated");
+            }
+        });
+        let declares_shapes = &self.shared.declares_shapes;
+        if declares_shapes.load(Ordering::Relaxed) {
+            match self.run_once(job, &options, true) {
+                Err(ValueError::Runtime(error)) if error.message().contains("shape verification failed") => {
+                    declares_shapes.store(false, Ordering::Relaxed);
+                }
+                outcome => return outcome.map_err(value_error),
+            }
+        }
+        self.run_once(job, &options, false).map_err(value_error)
+    }
+}
+
+impl CpuSession {
+    /// Run with the outputs written straight into the arena where their shapes are known before, and copied there where not.
+    fn run_once(
+        &self,
+        job: &Job,
+        options: &RunOptions<NoSelectedOutputs>,
+        declared_shapes: bool,
+    ) -> Result<Vec<Tensor>, ValueError> {
+        let arena = &self.shared.arena;
+        let mut moved = vec![None; job.inputs.len()];
+        let inputs =
+            job.inputs.iter().zip(&mut moved).map(|(tensor, moved)| Value::input(tensor, moved, arena));
+        let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
+
+        let mut targets = Vec::with_capacity(job.outputs.len());
+        for position in &job.outputs {
+            let planned = if declared_shapes { self.plan.output(*position, &job.inputs) } else { None };
+            targets.push(planned.map(|planned| Target::new(planned, arena)).transpose()?);
+        }
+        let values = targets.iter_mut().map(|target| target.as_mut().map(Target::value).transpose());
+        let values = values.collect::<Result<Vec<_>, _>>()?;
+        let made = self.call(&inputs, &values, &job.outputs, options)?;
+        drop(values);
+
+        let tensor = |(target, made): (Option<Target>, Option<Value<'_>>)| match (target, made) {
+            (Some(target), _) => target.into_tensor(),
+            (None, Some(value)) => value.to_tensor(arena),
+            (None, None) => Err(OrtError::new("an output was not made").into()),
+        };
+        targets.into_iter().zip(made).map(tensor).collect()
+    }
+
+    /// Call the model; gives the outputs that had no target.
+    fn call<'a>(
+        &self,
+        inputs: &[Value<'_>],
+        targets: &[Option<Value<'_>>],
+        wanted: &[usize],
+        options: &RunOptions<NoSelectedOutputs>,
+    ) -> Result<Vec<Option<Value<'a>>>, OrtError> {
+        let input_names: Vec<*const c_char> = self.shared.inputs.iter().map(|name| name.as_ptr()).collect();
+        let input_values: Vec<*const ort::sys::OrtValue> =
+            inputs.iter().map(|value| value.pointer().cast_const()).collect();
+        let names = wanted.iter().filter_map(|position| self.shared.outputs.get(*position));
+        let output_names: Vec<*const c_char> = names.map(|name| name.as_ptr()).collect();
+        let target = |value: &Option<Value<'_>>| value.as_ref().map_or(ptr::null_mut(), Value::pointer);
+        let mut outputs: Vec<*mut ort::sys::OrtValue> = targets.iter().map(target).collect();
+        if input_names.len() != input_values.len() || output_names.len() != outputs.len() {
+            return Err(OrtError::new("the job does not fit the model's signature"));
+        }
+        let run = ort::api().Run;
+        // SAFETY: every pointer is valid for the call and the counts are theirs. One thread at a time uses a session: it was borrowed
+        // mutably to get here.
+        let status = unsafe {
+            run(
+                self.session.ptr().cast_mut(),
+                options.ptr(),
+                input_names.as_ptr(),
+                input_values.as_ptr(),
+                input_values.len(),
+                output_names.as_ptr(),
+                output_names.len(),
+                outputs.as_mut_ptr(),
+            )
+        };
+        // SAFETY: the status was just returned, and is taken over.
+        unsafe { OrtError::result_from_status(status)? };
+        let made = outputs.into_iter().zip(targets).map(|(output, target)| match target {
+            Some(_) => None,
+            // SAFETY: ONNX Runtime made the value for us, in memory of its own, and keeps no claim on it.
+            None => unsafe { Value::from_pointer(output) },
+        });
+        Ok(made.collect())
+    }
+}
+
+/// Memory for an output whose shape is known before the run. Zeroes at first: whatever the run leaves out, nobody sees what was there before.
+struct Target {
+    element_type: ElementType,
+    shape: Shape,
+    buffer: BufferMut,
+}
+
+impl Target {
+    fn new(
+        (element_type, shape, len): (ElementType, Shape, usize),
+        arena: &Arena,
+    ) -> Result<Self, ValueError> {
+        Ok(Self { element_type, shape, buffer: arena.buffer(len)? })
+    }
+
+    fn value(&mut self) -> Result<Value<'_>, ValueError> {
+        Value::output(&mut self.buffer, self.element_type, &self.shape)
+    }
+
+    fn into_tensor(self) -> Result<Tensor, ValueError> {
+        Ok(Tensor::new(self.element_type, self.shape, self.buffer.freeze())?)
+    }
+}
+
+fn value_error(error: ValueError) -> InferenceError {
+    match error {
+        ValueError::Runtime(error) => run_error(&error),
+        ValueError::OutOfMemory(error) => error.into(),
+        ValueError::Tensor(error) => InferenceError::Run(error.to_string().into()),
+        ValueError::Unsupported(why) => InferenceError::Run(why.into()),
+    }
+}
+
+fn run_error(error: &OrtError) -> InferenceError {
+    let why = error.message();
+    if is_out_of_memory(why) {
+        InferenceError::RunOutOfMemory(why.into())
+    } else if error.code() == ErrorCode::InvalidArgument {
+        InferenceError::Refused(why.into())
+    } else {
+        InferenceError::Run(why.into())
+    }
+}
+
+/// Whether this is what ONNX Runtime says when it gets no memory.
+pub(super) fn is_out_of_memory(why: &str) -> bool {
+    ["bad_alloc", "Failed to allocate memory", "failed to allocate memory"]
+        .iter()
+        .any(|words| why.contains(words))
+}
