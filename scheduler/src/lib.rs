@@ -1,1 +1,33 @@
-//! Placeholder.
+//! Where each invocation runs, and which models may make room for it.
+//!
+//! A pure state machine: no tokio, no clock, no I/O. [`Scheduler::handle`] takes an [`Event`] and the time, brings its [`View`] of the
+//! cluster up to date, asks its [`Policy`] what to do next until it has no answer, and hands out [`Action`]s. The same code is driven by
+//! a node and by a simulation.
+//!
+//! Three promises hold whatever the policy is: an invocation that arrived is started or rejected once, unless it is cancelled first; the
+//! models that were granted to running invocations always fit into their device together, counting those that are not loaded yet; and a
+//! model that is granted is never given up as a victim.
+
+mod event;
+pub use event::{Arrival, DeviceKind, DeviceSpec, Event, ModelDemand};
+
+mod action;
+pub use action::{Action, Alternative, Estimate, Rejection, Why};
+
+mod scheduler;
+pub use scheduler::{Corrections, Scheduler, Settings};
+
+mod view;
+pub use view::{Candidate, DeviceView, NodeView, View};
+
+mod estimate;
+pub use estimate::{LoadTimes, expect};
+
+mod policy;
+pub use policy::{Fifo, Placement, Policy};
+
+mod victims;
+pub use victims::{LeastRecentlyUsed, VictimPolicy};
+
+mod evictable;
+pub use evictable::Evictable;

@@ -1,0 +1,91 @@
+//! What is to be done, and why.
+
+use weir_types::{DeviceId, InvocationId, ModelId, NodeId};
+
+/// Something that the driver carries out, in the order given.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Action {
+    /// Run an invocation.
+    Start {
+        /// Which one.
+        invocation: InvocationId,
+        /// Where.
+        node: NodeId,
+        /// The device on which its models are granted; none if it may open none.
+        device: Option<DeviceId>,
+        /// Models that the device may give up from now on, first first, until they are granted again: the node evicts them only when
+        /// it really loads something and has no room. This holds even if nobody wants the invocation any more by now, since later
+        /// placements count on it. [`Evictable`](crate::Evictable) keeps the list.
+        evict: Vec<ModelId>,
+        /// Why there.
+        why: Why,
+    },
+    /// Answer that an invocation will not run, or not to its end.
+    Reject {
+        /// Which one.
+        invocation: InvocationId,
+        /// Why not.
+        why: Rejection,
+        /// What it would have taken, as far as that is known.
+        estimate: Estimate,
+    },
+    /// Tell [`Event::Woken`](crate::Event::Woken) at this time. Replaces what was asked for before.
+    WakeAt(u64),
+}
+
+/// Why an invocation is rejected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Rejection {
+    /// Too many wait already.
+    QueueFull,
+    /// Its models are larger than any device.
+    NoCapacity,
+    /// Its deadline passed while it waited.
+    Deadline,
+    /// Its node went away while it ran.
+    NodeLost,
+}
+
+/// What the scheduler expects of a placement.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Estimate {
+    /// Time until its models can run: for a device's queue, or for room.
+    pub wait_ns: u64,
+    /// Time to load what is missing.
+    pub load_time_ns: u64,
+    /// Bytes of what is missing.
+    pub missing_bytes: u64,
+}
+
+/// Why an invocation was placed where it was.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Why {
+    /// What is expected of the placement.
+    pub estimate: Estimate,
+    /// The other places it could have had, and what they would have cost. At most [`Why::ALTERNATIVES_MAX`], best first.
+    pub alternatives: Vec<Alternative>,
+    /// How long it waited in the scheduler's queue.
+    pub queued_ns: u64,
+}
+
+/// A place that was not chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Alternative {
+    /// The place.
+    pub device: DeviceId,
+    /// What was expected of it.
+    pub estimate: Estimate,
+}
+
+impl Estimate {
+    /// Time until the models can run and are there.
+    #[must_use]
+    pub fn ready_after_ns(&self) -> u64 {
+        self.wait_ns.saturating_add(self.load_time_ns)
+    }
+}
+
+impl Why {
+    /// The most alternatives that are kept.
+    pub const ALTERNATIVES_MAX: usize = 3;
+}

@@ -1,0 +1,113 @@
+//! What happened, as the nodes tell it. Times are nanoseconds of a clock that the caller chooses; only their differences matter.
+
+use std::sync::Arc;
+use weir_types::{DeviceId, FunctionId, InvocationId, ModelId, NodeId};
+
+/// Something the scheduler is told. What it does not know, or cannot be, it ignores and counts; see
+/// [`Corrections`](crate::Corrections).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// An invocation wants to run.
+    Arrived(Arrival),
+    /// An invocation that was told to start does run.
+    Started {
+        /// Which one.
+        invocation: InvocationId,
+    },
+    /// An invocation is over, and so is its grant.
+    Finished {
+        /// Which one.
+        invocation: InvocationId,
+    },
+    /// An invocation is over without success; so is its grant.
+    Failed {
+        /// Which one.
+        invocation: InvocationId,
+    },
+    /// Nobody wants an invocation any more: it leaves the queue, or its grant is over.
+    Cancelled {
+        /// Which one.
+        invocation: InvocationId,
+    },
+    /// A model is in a device's memory.
+    Loaded {
+        /// The device.
+        device: DeviceId,
+        /// The model.
+        model: ModelId,
+        /// The memory it takes there.
+        bytes: u64,
+        /// How long the load took; none if the model was already there when the node came up.
+        load_time_ns: Option<u64>,
+    },
+    /// A model is not in a device's memory any more, for whatever reason.
+    Evicted {
+        /// The device.
+        device: DeviceId,
+        /// The model.
+        model: ModelId,
+    },
+    /// A node can run functions. Told again, it replaces what was known of the node: everything that ran there is lost.
+    NodeUp {
+        /// The node.
+        node: NodeId,
+        /// Its devices, by ordinal.
+        devices: Vec<DeviceSpec>,
+    },
+    /// A node is gone, with everything that ran there.
+    NodeDown {
+        /// The node.
+        node: NodeId,
+    },
+    /// The time that an [`Action::WakeAt`](crate::Action::WakeAt) named has come.
+    Woken,
+}
+
+/// An invocation that wants to run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Arrival {
+    /// Which one. Unique among those under way.
+    pub invocation: InvocationId,
+    /// The function, whose tenant pays.
+    pub function: FunctionId,
+    /// The models that it may open. All are granted on one device.
+    pub models: Vec<ModelDemand>,
+    /// When it is of no use any more.
+    pub deadline_at_ns: u64,
+    /// 1 is the most urgent; 0 is the default.
+    pub priority: u32,
+}
+
+/// A model that an invocation may open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelDemand {
+    /// Which one.
+    pub model: ModelId,
+    /// The memory it takes on a device, as measured or estimated.
+    pub bytes: u64,
+    /// How long a load takes, if the caller knows.
+    pub load_time_ns: Option<u64>,
+}
+
+/// What a device can do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceSpec {
+    /// What it is, as profiles are kept by: `cpu`, or the name of a GPU.
+    pub kind: DeviceKind,
+    /// Memory for models.
+    pub capacity_bytes: u64,
+    /// Model runs at once; more wait on the device.
+    pub slots: u32,
+    /// Invocations that may hold a grant on the device at once. 1 is the papers' one at a time.
+    pub invocations_max: u32,
+}
+
+/// A kind of device. Devices of one kind cost the same.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeviceKind(pub Arc<str>);
+
+impl From<&str> for DeviceKind {
+    fn from(kind: &str) -> Self {
+        Self(kind.into())
+    }
+}

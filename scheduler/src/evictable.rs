@@ -1,0 +1,65 @@
+//! The node's side of [`Action::Start`](crate::Action::Start)'s `evict`: what a device may give up at this moment.
+
+use std::collections::HashMap;
+use weir_types::{InvocationId, ModelId};
+
+/// What one device may give up, kept by the driver: told of every start and end on the device, it answers each load with the victims.
+///
+/// A model stays on the list until it is granted again or gone, since several loads may rely on it. The scheduler keeps the same list,
+/// and sees to it that after giving up all of it, everything granted fits.
+#[derive(Debug, Default)]
+pub struct Evictable {
+    /// First to go first.
+    allowed: Vec<ModelId>,
+    grants: HashMap<InvocationId, Vec<ModelId>>,
+    granted: HashMap<ModelId, u32>,
+}
+
+impl Evictable {
+    /// Nothing granted, nothing to give up.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// An invocation starts: `models` are granted to it, and `evict` may go.
+    pub fn start(&mut self, invocation: InvocationId, models: Vec<ModelId>, evict: Vec<ModelId>) {
+        self.allowed.retain(|model| !models.contains(model));
+        self.allowed.extend(evict);
+        for model in &models {
+            *self.granted.entry(model.clone()).or_default() += 1;
+        }
+        if let Some(before) = self.grants.insert(invocation, models) {
+            self.release(before);
+        }
+    }
+
+    /// An invocation is over.
+    pub fn finish(&mut self, invocation: InvocationId) {
+        if let Some(models) = self.grants.remove(&invocation) {
+            self.release(models);
+        }
+    }
+
+    /// A model is not in memory any more.
+    pub fn evicted(&mut self, model: &ModelId) {
+        self.allowed.retain(|allowed| allowed != model);
+    }
+
+    /// The models that a load may evict now, first to go first.
+    #[must_use]
+    pub fn victims(&self) -> Vec<ModelId> {
+        self.allowed.iter().filter(|model| !self.granted.contains_key(*model)).cloned().collect()
+    }
+
+    fn release(&mut self, models: Vec<ModelId>) {
+        for model in models {
+            if let Some(count) = self.granted.get_mut(&model) {
+                *count -= 1;
+                if *count == 0 {
+                    self.granted.remove(&model);
+                }
+            }
+        }
+    }
+}

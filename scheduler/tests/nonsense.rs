@@ -1,0 +1,82 @@
+//! Events that lie: anything at all may be told, in any order, at any time.
+
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+use proptest::prelude::*;
+use weir_scheduler::{Arrival, DeviceSpec, Event, ModelDemand, Scheduler, Settings};
+use weir_types::{DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, TenantId, Version};
+
+const QUEUE_LEN_MAX: usize = 3;
+
+fn number() -> impl Strategy<Value = u64> {
+    prop_oneof![0_u64..20, Just(u64::MAX), Just(1 << 48), Just((1 << 63) - 1), any::<u64>()]
+}
+
+fn invocation() -> impl Strategy<Value = InvocationId> {
+    (0_u64..6).prop_map(InvocationId)
+}
+
+fn device() -> impl Strategy<Value = DeviceId> {
+    (0_u32..3, prop_oneof![0_u32..3, Just(u32::MAX)])
+        .prop_map(|(node, ordinal)| DeviceId { node: NodeId(node), ordinal })
+}
+
+fn model() -> impl Strategy<Value = ModelId> {
+    (0_u8..4).prop_map(|index| {
+        let name = Name::new(&format!("m{index}")).unwrap();
+        ModelId { tenant: TenantId::default(), name, version: Version(1) }
+    })
+}
+
+fn arrival() -> impl Strategy<Value = Arrival> {
+    let demand = (model(), number(), prop::option::of(number()))
+        .prop_map(|(model, bytes, load_time_ns)| ModelDemand { model, bytes, load_time_ns });
+    (invocation(), prop::collection::vec(demand, 0..4), number(), any::<u32>()).prop_map(
+        |(invocation, models, deadline_at_ns, priority)| {
+            let name = Name::new("f").unwrap();
+            let function = FunctionId { tenant: TenantId::default(), name, version: Version(1) };
+            Arrival { invocation, function, models, deadline_at_ns, priority }
+        },
+    )
+}
+
+fn spec() -> impl Strategy<Value = DeviceSpec> {
+    (number(), 0_u32..3, 0_u32..4).prop_map(|(capacity_bytes, slots, invocations_max)| DeviceSpec {
+        kind: "cpu".into(),
+        capacity_bytes,
+        slots,
+        invocations_max,
+    })
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let node = || (0_u32..3).prop_map(NodeId);
+    prop_oneof![
+        6 => arrival().prop_map(Event::Arrived),
+        1 => invocation().prop_map(|invocation| Event::Started { invocation }),
+        2 => invocation().prop_map(|invocation| Event::Finished { invocation }),
+        1 => invocation().prop_map(|invocation| Event::Failed { invocation }),
+        1 => invocation().prop_map(|invocation| Event::Cancelled { invocation }),
+        4 => (device(), model(), number(), prop::option::of(number()))
+            .prop_map(|(device, model, bytes, load_time_ns)| Event::Loaded { device, model, bytes, load_time_ns }),
+        2 => (device(), model()).prop_map(|(device, model)| Event::Evicted { device, model }),
+        2 => (node(), prop::collection::vec(spec(), 0..3)).prop_map(|(node, devices)| Event::NodeUp { node, devices }),
+        1 => node().prop_map(|node| Event::NodeDown { node }),
+        1 => Just(Event::Woken),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(512) })]
+
+    #[test]
+    fn nothing_that_is_told_breaks_the_scheduler(events in prop::collection::vec((number(), event()), 1..120)) {
+        let mut scheduler = Scheduler::new(Settings { queue_len_max: QUEUE_LEN_MAX });
+        let mut actions = Vec::new();
+        for (now_ns, event) in events {
+            scheduler.handle(now_ns, event, &mut actions);
+            prop_assert!(scheduler.policy().waiting() <= QUEUE_LEN_MAX);
+            prop_assert!(scheduler.view().devices().all(|(_, device)| device.evictable_bytes() <= device.held_bytes()));
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! What the scheduler of one node does, case by case.
+
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+use weir_scheduler::{
+    Action, Arrival, Corrections, DeviceSpec, Event, ModelDemand, Rejection, Scheduler, Settings,
+};
+use weir_types::{DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, TenantId, Version};
+
+const NODE: NodeId = NodeId(0);
+const CPU: DeviceId = DeviceId { node: NODE, ordinal: 0 };
+const GPU: DeviceId = DeviceId { node: NODE, ordinal: 1 };
+const FAR_NS: u64 = 1_000_000;
+
+struct Cluster {
+    scheduler: Scheduler,
+    now_ns: u64,
+}
+
+impl Cluster {
+    /// One node with these devices.
+    fn of(capacities: &[u64]) -> Self {
+        let mut cluster = Self { scheduler: Scheduler::new(Settings { queue_len_max: 3 }), now_ns: 0 };
+        assert_eq!(cluster.tell(up(capacities)), []);
+        cluster
+    }
+
+    fn tell(&mut self, event: Event) -> Vec<Action> {
+        let mut actions = Vec::new();
+        self.scheduler.handle(self.now_ns, event, &mut actions);
+        actions.retain(|action| !matches!(action, Action::WakeAt(_)));
+        actions
+    }
+
+    fn arrive(&mut self, id: u64, models: &[(&str, u64)]) -> Vec<Action> {
+        self.tell(arrival(id, models, FAR_NS))
+    }
+
+    fn load(&mut self, device: DeviceId, name: &str, bytes: u64) {
+        let loaded = Event::Loaded { device, model: model(name), bytes, load_time_ns: Some(bytes) };
+        assert_eq!(self.tell(loaded), []);
+    }
+
+    fn finish(&mut self, id: u64) -> Vec<Action> {
+        self.tell(Event::Finished { invocation: InvocationId(id) })
+    }
+}
+
+fn up(capacities: &[u64]) -> Event {
+    let device = |capacity_bytes: &u64| DeviceSpec {
+        kind: "cpu".into(),
+        capacity_bytes: *capacity_bytes,
+        slots: 1,
+        invocations_max: 100,
+    };
+    Event::NodeUp { node: NODE, devices: capacities.iter().map(device).collect() }
+}
+
+fn arrival(id: u64, models: &[(&str, u64)], deadline_at_ns: u64) -> Event {
+    let name = Name::new("f").unwrap();
+    let function = FunctionId { tenant: TenantId::default(), name, version: Version(1) };
+    let demand =
+        |(name, bytes): &(&str, u64)| ModelDemand { model: model(name), bytes: *bytes, load_time_ns: None };
+    let models = models.iter().map(demand).collect();
+    Event::Arrived(Arrival { invocation: InvocationId(id), function, models, deadline_at_ns, priority: 0 })
+}
+
+fn model(name: &str) -> ModelId {
+    ModelId { tenant: TenantId::default(), name: Name::new(name).unwrap(), version: Version(1) }
+}
+
+/// Actions in short: `1@0 -a -b` starts 1 on device 0, giving up a and b; `1!QueueFull` rejects it.
+fn short(actions: &[Action]) -> Vec<String> {
+    let tell = |action: &Action| match action {
+        Action::Start { invocation, device, evict, .. } => {
+            let device = device.map_or("node".to_owned(), |device| device.ordinal.to_string());
+            let victims: String = evict.iter().map(|victim| format!(" -{}", victim.name)).collect();
+            format!("{}@{device}{victims}", invocation.0)
+        }
+        Action::Reject { invocation, why, .. } => format!("{}!{why:?}", invocation.0),
+        Action::WakeAt(at_ns) => format!("wake {at_ns}"),
+    };
+    actions.iter().map(tell).collect()
+}
+
+const NOTHING: [&str; 0] = [];
+
+#[test]
+fn functions_without_models_start_at_once_however_full_the_devices_are() {
+    let mut cluster = Cluster::of(&[10]);
+    assert_eq!(short(&cluster.arrive(1, &[("a", 10)])), ["1@0"]);
+    assert_eq!(short(&cluster.arrive(2, &[("b", 10)])), NOTHING);
+    assert_eq!(short(&cluster.arrive(3, &[])), ["3@node"]);
+    assert_eq!(cluster.scheduler.view().node(NODE).unwrap().running(), 2);
+}
+
+#[test]
+fn the_device_that_has_the_model_is_chosen_and_the_others_are_named() {
+    let mut cluster = Cluster::of(&[10, 10]);
+    cluster.load(GPU, "a", 4);
+    let actions = cluster.arrive(1, &[("a", 4)]);
+    let Action::Start { device, why, .. } = &actions[0] else { panic!("{actions:?}") };
+    assert_eq!(*device, Some(GPU));
+    assert_eq!((why.estimate.missing_bytes, why.estimate.load_time_ns), (0, 0));
+    assert_eq!(why.alternatives.len(), 1);
+    assert_eq!((why.alternatives[0].device, why.alternatives[0].estimate.missing_bytes), (CPU, 4));
+}
+
+#[test]
+fn a_second_device_is_used_when_it_is_ready_sooner() {
+    let mut cluster = Cluster::of(&[10, 10]);
+    cluster.load(CPU, "a", 4);
+    // Runs take 1,000 ns, a load of `a` takes 4: loading it again is quicker than waiting for the slot.
+    assert_eq!(short(&cluster.arrive(1, &[("a", 4)])), ["1@0"]);
+    cluster.now_ns = 1_000;
+    cluster.finish(1);
+    assert_eq!(short(&cluster.arrive(2, &[("a", 4)])), ["2@0"]);
+    assert_eq!(short(&cluster.arrive(3, &[("a", 4)])), ["3@1"]);
+}
+
+#[test]
+fn the_least_recently_used_models_make_room_and_granted_ones_never_do() {
+    let mut cluster = Cluster::of(&[10]);
+    for (id, name) in [(1, "a"), (2, "b"), (3, "c")] {
+        assert_eq!(short(&cluster.arrive(id, &[(name, 3)])), [format!("{id}@0")]);
+        cluster.load(CPU, name, 3);
+        cluster.finish(id);
+    }
+    assert_eq!(short(&cluster.arrive(4, &[("a", 3)])), ["4@0"]);
+    // `a` is granted, `b` is the oldest of the others.
+    assert_eq!(short(&cluster.arrive(5, &[("d", 3)])), ["5@0 -b"]);
+    assert_eq!(short(&cluster.arrive(6, &[("e", 3)])), ["6@0 -c"]);
+    assert_eq!(short(&cluster.arrive(7, &[("f", 3)])), NOTHING, "all else is granted or promised");
+    cluster.finish(4);
+    assert_eq!(short(&cluster.arrive(8, &[("d", 3)])), ["8@0"]);
+}
+
+#[test]
+fn promised_bytes_count_before_anything_is_loaded() {
+    let mut cluster = Cluster::of(&[10]);
+    assert_eq!(short(&cluster.arrive(1, &[("a", 6)])), ["1@0"]);
+    assert_eq!(short(&cluster.arrive(2, &[("a", 6)])), ["2@0"], "the same promise serves both");
+    assert_eq!(short(&cluster.arrive(3, &[("b", 6)])), NOTHING);
+    assert_eq!(short(&cluster.finish(1)), NOTHING);
+    assert_eq!(short(&cluster.finish(2)), ["3@0"], "a promise that nobody used is free again");
+}
+
+#[test]
+fn what_waits_starts_in_order_and_says_how_long_it_waited() {
+    let mut cluster = Cluster::of(&[10]);
+    cluster.arrive(1, &[("a", 10)]);
+    cluster.now_ns = 5;
+    assert_eq!(short(&cluster.arrive(2, &[("b", 5)])), NOTHING);
+    assert_eq!(short(&cluster.arrive(3, &[("c", 5)])), NOTHING);
+    cluster.now_ns = 30;
+    let actions = cluster.finish(1);
+    assert_eq!(short(&actions), ["2@0", "3@0"]);
+    let Action::Start { why, .. } = &actions[0] else { panic!() };
+    assert_eq!(why.queued_ns, 25);
+}
+
+#[test]
+fn small_models_pass_a_large_one_only_so_often() {
+    let mut cluster = Cluster::of(&[10]);
+    cluster.arrive(0, &[("small", 1)]);
+    assert_eq!(short(&cluster.arrive(1, &[("large", 10)])), NOTHING);
+    let mut passed = 0;
+    // At each moment one that grants `small` runs, so that `large` never fits by itself.
+    let mut last = 0;
+    for id in 2..200 {
+        if short(&cluster.arrive(id, &[("small", 1)])) == [format!("{id}@0")] {
+            passed += 1;
+            cluster.finish(last);
+            last = id;
+        }
+    }
+    assert_eq!(passed, 64);
+    assert_eq!(short(&cluster.finish(last))[0], "1@0");
+}
+
+#[test]
+fn the_queue_is_bounded_and_says_what_it_would_have_taken() {
+    let mut cluster = Cluster::of(&[10]);
+    cluster.arrive(0, &[("a", 10)]);
+    cluster.now_ns = 1_000;
+    cluster.finish(0);
+    cluster.arrive(1, &[("a", 10)]);
+    for id in 2..5 {
+        assert_eq!(short(&cluster.arrive(id, &[("b", 10)])), NOTHING);
+    }
+    let actions = cluster.arrive(5, &[("b", 10)]);
+    let Action::Reject { why: Rejection::QueueFull, estimate, .. } = &actions[0] else {
+        panic!("{actions:?}")
+    };
+    assert_eq!(estimate.missing_bytes, 10);
+    assert_eq!(estimate.wait_ns, 4_000, "one runs and three wait, 1,000 ns each");
+    assert_eq!(short(&cluster.arrive(6, &[("a", 10)])), ["6@0"], "what can start does not need the queue");
+}
+
+#[test]
+fn what_no_device_can_hold_is_rejected_at_once() {
+    let mut cluster = Cluster::of(&[10, 8]);
+    assert_eq!(short(&cluster.arrive(1, &[("a", 11)])), ["1!NoCapacity"]);
+    assert_eq!(short(&cluster.arrive(2, &[("a", 6), ("b", 6)])), ["2!NoCapacity"]);
+    assert_eq!(short(&cluster.arrive(3, &[("a", u64::MAX), ("b", u64::MAX)])), ["3!NoCapacity"]);
+    assert_eq!(short(&cluster.arrive(4, &[("a", 6), ("a", 6)])), ["4@0"], "named twice is needed once");
+    assert_eq!(cluster.scheduler.corrections(), Corrections { named_twice: 1, ..Corrections::default() });
+}
+
+#[test]
+fn deadlines_wake_and_reject_what_waits() {
+    let mut cluster = Cluster::of(&[10]);
+    cluster.arrive(1, &[("a", 10)]);
+    let mut actions = Vec::new();
+    cluster.scheduler.handle(0, arrival(2, &[("b", 1)], 100), &mut actions);
+    cluster.scheduler.handle(0, arrival(3, &[("b", 1)], 200), &mut actions);
+    cluster.scheduler.handle(0, arrival(4, &[("b", 1)], 50), &mut actions);
+    assert_eq!(short(&actions), ["wake 100", "wake 50"]);
+    actions.clear();
+    cluster.scheduler.handle(100, Event::Woken, &mut actions);
+    assert_eq!(short(&actions), ["4!Deadline", "2!Deadline", "wake 200"]);
+    actions.clear();
+    cluster.scheduler.handle(200, Event::Finished { invocation: InvocationId(1) }, &mut actions);
+    assert_eq!(short(&actions), ["3!Deadline"], "a deadline that has come goes before a place that is free");
+    assert_eq!(short(&cluster.tell(arrival(5, &[], 200))), ["5!Deadline"]);
+}
+
+#[test]
+fn cancelling_lets_go_whether_it_waits_or_runs() {
+    let mut cluster = Cluster::of(&[10]);
+    cluster.arrive(1, &[("a", 10)]);
+    cluster.arrive(2, &[("b", 10)]);
+    cluster.arrive(3, &[("c", 10)]);
+    assert_eq!(cluster.tell(Event::Cancelled { invocation: InvocationId(2) }), []);
+    assert_eq!(short(&cluster.tell(Event::Cancelled { invocation: InvocationId(1) })), ["3@0"]);
+    assert_eq!(cluster.finish(1), []);
+    assert_eq!(
+        cluster.scheduler.corrections(),
+        Corrections { unknown_invocation: 1, ..Corrections::default() }
+    );
+}
+
+#[test]
+fn a_node_that_goes_loses_what_ran_there_and_what_waits_gets_the_next() {
+    let mut cluster = Cluster::of(&[10]);
+    cluster.arrive(1, &[("a", 10)]);
+    cluster.arrive(2, &[]);
+    cluster.arrive(3, &[("b", 10)]);
+    let down = cluster.tell(Event::NodeDown { node: NODE });
+    assert_eq!(short(&down), ["1!NodeLost", "2!NodeLost"]);
+    assert_eq!(short(&cluster.arrive(4, &[])), NOTHING);
+    assert_eq!(short(&cluster.tell(up(&[10]))), ["4@node", "3@0"]);
+    assert_eq!(short(&cluster.tell(up(&[10]))), ["3!NodeLost", "4!NodeLost"]);
+    assert_eq!(cluster.scheduler.corrections(), Corrections { node_up_twice: 1, ..Corrections::default() });
+}
+
+#[test]
+fn one_at_a_time_is_a_setting() {
+    let mut cluster = Cluster::of(&[]);
+    let spec = DeviceSpec { kind: "gpu".into(), capacity_bytes: 10, slots: 1, invocations_max: 1 };
+    cluster.tell(Event::NodeUp { node: NODE, devices: vec![spec] });
+    assert_eq!(short(&cluster.arrive(1, &[("a", 1)])), ["1@0"]);
+    assert_eq!(short(&cluster.arrive(2, &[("a", 1)])), NOTHING);
+    assert_eq!(short(&cluster.finish(1)), ["2@0"]);
+}
+
+#[test]
+fn nonsense_is_counted_and_changes_nothing() {
+    let mut cluster = Cluster::of(&[10]);
+    cluster.now_ns = 100;
+    let nowhere = DeviceId { node: NODE, ordinal: u32::MAX };
+    cluster.arrive(1, &[("a", 1)]);
+    assert_eq!(cluster.arrive(1, &[("b", 1)]), []);
+    for event in [
+        Event::Finished { invocation: InvocationId(9) },
+        Event::Started { invocation: InvocationId(9) },
+        Event::Loaded { device: nowhere, model: model("a"), bytes: 1, load_time_ns: None },
+        Event::Evicted { device: nowhere, model: model("a") },
+        Event::Evicted { device: CPU, model: model("never-there") },
+        Event::NodeDown { node: NodeId(7) },
+    ] {
+        assert_eq!(cluster.tell(event), []);
+    }
+    cluster.now_ns = 50;
+    assert_eq!(short(&cluster.arrive(2, &[])), ["2@node"]);
+    let expected = Corrections {
+        unknown_invocation: 2,
+        unknown_device: 3,
+        arrived_twice: 1,
+        residency: 1,
+        clock_went_back: 1,
+        ..Corrections::default()
+    };
+    assert_eq!(cluster.scheduler.corrections(), expected);
+}
+
+#[test]
+fn a_model_that_is_larger_than_was_said_pushes_out_others_and_breaks_nothing() {
+    let mut cluster = Cluster::of(&[10]);
+    cluster.arrive(1, &[("a", 1)]);
+    cluster.load(CPU, "a", u64::MAX);
+    assert_eq!(short(&cluster.arrive(2, &[("b", 1)])), NOTHING, "there is no room beside it");
+    assert_eq!(short(&cluster.finish(1)), ["2@0 -a"]);
+    assert_eq!(cluster.tell(Event::Evicted { device: CPU, model: model("a") }), []);
+    assert_eq!(cluster.scheduler.view().device(CPU).unwrap().held_bytes(), 1);
+}

@@ -1,0 +1,47 @@
+//! The scheduler's promises, over random histories of a cluster whose nodes hear of decisions late and are heard of late.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
+
+mod world;
+
+use proptest::prelude::*;
+use world::{Step, World, step};
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(512) })]
+
+    /// Nothing is lost, nothing starts twice, granted models are never victims, the queue is bounded, and whatever an invocation opens
+    /// fits into the device when it opens it. The checks are in the world.
+    #[test]
+    fn promises_hold_whatever_happens(steps in prop::collection::vec(step(), 1..150)) {
+        let mut world = World::new();
+        steps.into_iter().for_each(|step| world.take(step));
+        world.end();
+    }
+}
+
+/// A history in which an eviction that one load was counting on is used up by another. Lists of victims that end with the invocation
+/// they were given to get this wrong: both loads fit when they were promised, and then one of them does not.
+#[test]
+fn loads_that_count_on_each_others_victims_all_fit() {
+    let mut world = World::new();
+    let steps = [
+        // The device of 10 holds models 0 (4) and 1 (5) from before.
+        Step::Arrive { models: vec![0, 1], deadline_ns: 1_000 },
+        Step::Exchange(9),
+        Step::Open { invocation: 0, model: 0 },
+        Step::Open { invocation: 0, model: 1 },
+        Step::Finish { invocation: 0 },
+        Step::Exchange(9),
+        // Both are promised room; then the second loads before the first.
+        Step::Arrive { models: vec![2], deadline_ns: 1_000 },
+        Step::Arrive { models: vec![3], deadline_ns: 1_000 },
+        Step::Exchange(9),
+        Step::Open { invocation: 1, model: 0 },
+        Step::Finish { invocation: 1 },
+        Step::Exchange(9),
+        Step::Open { invocation: 0, model: 0 },
+    ];
+    steps.into_iter().for_each(|step| world.take(step));
+    world.end();
+}
