@@ -6,6 +6,7 @@ mod process;
 mod repo;
 
 mod functions;
+mod models;
 mod setup;
 
 use anyhow::Result;
@@ -25,6 +26,7 @@ struct Args {
 enum Command {
     Setup(setup::SetupArgs),
     Functions(functions::FunctionsArgs),
+    Models(models::ModelsArgs),
 }
 
 fn main() -> ExitCode {
@@ -42,5 +44,6 @@ fn run(args: &Args) -> Result<()> {
     match &args.command {
         Command::Setup(args) => setup::run(&repo, args),
         Command::Functions(args) => functions::run(&repo, args),
+        Command::Models(args) => models::run(&repo, args),
     }
 }

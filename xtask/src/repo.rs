@@ -30,6 +30,11 @@ impl Repo {
         self.local().join("lib").join(weir_provision::OnnxRuntime::FILE_NAME)
     }
 
+    /// Models that are too large for version control, as `<name>.onnx`; the demo, tests and benchmarks look here.
+    pub(crate) fn models(&self) -> PathBuf {
+        self.local().join("models")
+    }
+
     /// The workspace of the functions.
     pub(crate) fn functions(&self) -> PathBuf {
         self.root.join("functions")

@@ -51,9 +51,13 @@ pub(crate) fn onnxruntime(repo: &Repo) -> Result<PathBuf> {
 
 /// The folder of programs of a Python environment that has what `functions/requirements.txt` pins.
 pub(crate) fn python(repo: &Repo) -> Result<PathBuf> {
-    let environment = repo.local().join("python");
-    let requirements = repo.functions().join("requirements.txt");
-    let wanted = std::fs::read_to_string(&requirements)
+    environment(repo, "python", &repo.functions().join("requirements.txt"))
+}
+
+/// The folder of programs of the Python environment `.weir/<name>`, which has what the file `requirements` pins: all of it, by checksum.
+pub(crate) fn environment(repo: &Repo, name: &str, requirements: &Path) -> Result<PathBuf> {
+    let environment = repo.local().join(name);
+    let wanted = std::fs::read_to_string(requirements)
         .with_context(|| format!("cannot read {}", requirements.display()))?;
     let pins =
         wanted.lines().filter_map(|line| line.split_whitespace().next()).filter(|word| word.contains("=="));
@@ -65,48 +69,52 @@ pub(crate) fn python(repo: &Repo) -> Result<PathBuf> {
         return Ok(programs);
     }
     let hint = "What to do: see that python3 has venv and pip (Debian and Ubuntu: `apt-get install python3-venv python3-pip`) and reaches PyPI";
-    step("python3 -m venv .weir/python");
+    step(&format!("python3 -m venv {}", repo.show(&environment)));
     process::answer(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&environment))
         .context(hint)?;
-    step("pip install -r functions/requirements.txt (checksums pinned)");
+    step(&format!("pip install -r {} (checksums pinned)", repo.show(requirements)));
     let mut pip = Command::new(programs.join("python"));
     pip.args(["-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]);
-    process::answer(pip.args(["--require-hashes", "--only-binary=:all:", "-r"]).arg(&requirements))
-        .context(hint)?;
+    // The file is complete. What a package asks for beyond it (a whole deep-learning framework, in one case) is not needed here.
+    pip.args(["--require-hashes", "--no-deps", "--only-binary=:all:", "-r"]).arg(requirements);
+    process::answer(&mut pip).context(hint)?;
     stamp.write()?;
     report("installed", &what);
     Ok(programs)
 }
 
 /// What is about to be done.
-fn step(what: &str) {
+pub(crate) fn step(what: &str) {
     eprintln!("  ... {what}");
 }
 
 /// What has come of it.
-fn report(verb: &str, what: &str) {
+pub(crate) fn report(verb: &str, what: &str) {
     eprintln!("{verb:>9} {what}");
 }
 
 /// A file that says for what something was installed, written once all of it is in place.
-struct Stamp<'a> {
+pub(crate) struct Stamp<'a> {
     subject: &'a Path,
     file: PathBuf,
     content: &'a str,
 }
 
 impl<'a> Stamp<'a> {
-    fn beside(subject: &'a Path, content: &'a str) -> Self {
+    /// The stamp of `subject`, which is what `content` stands for.
+    pub(crate) fn beside(subject: &'a Path, content: &'a str) -> Self {
         let mut file = subject.as_os_str().to_owned();
         file.push(".stamp");
         Self { subject, file: file.into(), content }
     }
 
-    fn is_current(&self) -> bool {
+    /// Whether it is there and was made for the same content.
+    pub(crate) fn is_current(&self) -> bool {
         self.subject.exists() && std::fs::read_to_string(&self.file).is_ok_and(|is| is == self.content)
     }
 
-    fn write(&self) -> Result<()> {
+    /// Say that all of it is in place.
+    pub(crate) fn write(&self) -> Result<()> {
         std::fs::write(&self.file, self.content)
             .with_context(|| format!("cannot write {}", self.file.display()))
     }
