@@ -57,9 +57,8 @@ impl HostTensor for InferenceView<'_> {
         data: Vec<u8>,
     ) -> Result<Resource<Tensor>, CallError> {
         let shape = Shape::new(&shape).map_err(CallError::invalid)?;
-        let mut buffer = self.ctx.arena.buffer(data.len())?;
-        buffer.extend_from_slice(&data)?;
-        let tensor = Tensor::new(element_type.into(), shape, buffer.freeze()).map_err(CallError::invalid)?;
+        let data = self.ctx.arena.copy_of(&data)?;
+        let tensor = Tensor::new(element_type.into(), shape, data).map_err(CallError::invalid)?;
         push(self.ctx, self.table, tensor)
     }
 
