@@ -10,7 +10,8 @@ Start here:
   weir new hello && cd hello && weir deploy   # a function, in another
   weir invoke hello
 
-Settings come from flags, then the environment, then weir.toml in this folder or one above, then defaults. An unknown key is an error.
+Settings come from flags, then the environment, then weir.toml in this folder or one above, then
+defaults. An unknown key is an error.
 
 Exit codes:
   0  done
@@ -21,9 +22,9 @@ Exit codes:
   5  the function answered with a status of 400 or more (weir invoke)
   130  interrupted";
 
-/// Run machine-learning functions: WebAssembly components that share models.
+/// Run machine-learning functions: WebAssembly components that share models
 #[derive(Debug, Parser)]
-#[command(name = "weir", version, after_help = EXAMPLES, max_term_width = 120)]
+#[command(name = "weir", version, after_help = EXAMPLES, max_term_width = 100)]
 pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) global: GlobalArgs,

@@ -52,7 +52,8 @@ impl Problem {
     /// The node's own error answer, to a request that was to do `what`.
     pub(crate) fn refused(what: &str, status: u16, body: ErrorBody) -> Self {
         let mut problem = Self::new(format!("cannot {what}: {}", body.error)).exit(Exit::Refused);
-        problem.0.hint = hint_for(body.code).map(str::to_owned);
+        // The node may have said what to do already.
+        problem.0.hint = hint_for(body.code).filter(|_| !body.error.contains("`weir ")).map(str::to_owned);
         problem.0.refusal = Some((status, body));
         problem
     }
@@ -150,14 +151,16 @@ impl<'a> View<'a> {
     }
 
     fn json(&self) -> serde_json::Value {
-        json!({
-            "error": self.message,
-            "causes": self.causes,
-            "hint": self.hint,
-            "status": self.refusal.map(|(status, _)| status),
-            "code": self.refusal.map(|(_, body)| body.code),
-            "request_id": self.refusal.map(|(_, body)| &body.request_id),
-        })
+        let mut json = json!({ "error": self.message, "causes": self.causes });
+        if let Some(hint) = self.hint {
+            json["hint"] = hint.into();
+        }
+        if let Some((status, body)) = self.refusal {
+            json["status"] = (*status).into();
+            json["code"] = body.code.as_str().into();
+            json["request_id"] = body.request_id.as_str().into();
+        }
+        json
     }
 }
 
@@ -173,9 +176,7 @@ fn hint_for(code: ErrorCode) -> Option<&'static str> {
         E::ModelNotFound => "`weir models` lists what is there; `weir models push NAME FILE` adds one",
         E::VersionNotFound => "`weir functions versions NAME` and `weir models show NAME` list versions",
         E::Unauthorized => "give a token with --token-file FILE or in WEIR_TOKEN",
-        E::NotGranted => {
-            "add the model to `models` of [function] in weir.toml, or deploy with --models, and deploy again"
-        }
+        E::NotGranted => "grant it in [function] of weir.toml or with --models and --outbound, and deploy again",
         E::InvalidComponent => {
             "build for wasm32-wasip2 (`weir build` does) and deploy the component it makes"
         }

@@ -4,14 +4,16 @@ use crate::commands::Context;
 use crate::project::Built;
 use anyhow::Result;
 
-/// Build this project's function: run the `build` command of weir.toml and check that a component comes out.
+/// Build this project's function
 ///
-/// For projects in Rust, a toolchain for wasm32-wasip2 is found, or installed: with rustup, or else from Debian's packages. What is installed
-/// is said.
+/// Runs the `build` command of weir.toml and checks that a component comes out. For projects in
+/// Rust, a toolchain for wasm32-wasip2 is found, or installed: with rustup, or else from Debian's
+/// packages. What is installed is said.
 ///
-/// With --snapshot (or `snapshot = true` in weir.toml) the component is pre-initialised: its export `wizer-initialize` (or the one that
-/// `snapshot_init` names) runs once, now, and every instance starts from the memory it leaves. Random numbers, times and environment
-/// variables that it reads are then the same in every instance.
+/// With --snapshot (or `snapshot = true` in weir.toml) the component is pre-initialised: its
+/// export `wizer-initialize` (or the one that `snapshot_init` names) runs once, now, and every
+/// instance starts from the memory it leaves. Random numbers and times that it reads are then the
+/// same in every instance.
 ///
 /// Examples:
 ///   weir build

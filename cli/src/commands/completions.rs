@@ -5,7 +5,7 @@ use crate::output::Output;
 use anyhow::Result;
 use clap::CommandFactory as _;
 
-/// Print a script that teaches a shell to complete weir's arguments.
+/// Print a script that teaches a shell to complete weir's arguments
 ///
 /// bash:  weir completions bash > ~/.local/share/bash-completion/completions/weir
 /// zsh:   weir completions zsh > "${fpath[1]}/_weir"

@@ -7,12 +7,14 @@ use std::path::Path;
 use weir_host::NodeConfig;
 use weir_types::FunctionManifest;
 
-/// Show the configuration that counts here: every key of [node] with its value, and the project's [function].
+/// Show the configuration that counts here
 ///
 /// weir.toml has three parts, each of them optional, and paths in it start from its folder:
-///   [node]      how `weir up` sets up its node; the keys are those shown here
-///   [client]    url, token_file: which node the other commands talk to
-///   [function]  name, build, component, snapshot, snapshot_init, models, env, outbound_hosts, idempotent, limits: this folder's function
+///
+///   [node]      how `weir up` sets up its node: the keys shown here
+///   [client]    which node the other commands talk to: url, token_file
+///   [function]  this folder's function: name, build, component, snapshot, snapshot_init,
+///               models, env, outbound_hosts, idempotent, limits
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct ConfigArgs {}

@@ -11,10 +11,13 @@ use grants::GrantArgs;
 use std::path::PathBuf;
 use weir_types::{FunctionManifest, Name};
 
-/// Deploy a function. It can be called as soon as this returns; invocations under way finish on the version before.
+/// Deploy a function
 ///
-/// In a project's folder, without a FILE: build it, and deploy it as weir.toml says. With a FILE: deploy that component; its name is the file's
-/// unless given, and it is granted what the flags say and nothing else.
+/// It can be called as soon as this returns; invocations under way finish on the version before.
+///
+/// In a project's folder, without a FILE: builds it, and deploys it as weir.toml says. With a FILE:
+/// deploys that component; its name is the file's unless given, and it is granted what the flags
+/// say and nothing else.
 ///
 /// Examples:
 ///   weir deploy                                   # the project in this folder

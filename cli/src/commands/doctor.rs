@@ -11,12 +11,13 @@ use anstyle::{AnsiColor, Style};
 use anyhow::Result;
 use serde::Serialize;
 
-/// Check what Weir needs on this machine, and say what to do about what is missing.
+/// Check what Weir needs on this machine, and say what to do about what is missing
 ///
-/// Checked: the node, ONNX Runtime, the data folder, the toolchain for functions in Rust, the kernel and the limits of this process. With
-/// --fix, what can be brought is brought: ONNX Runtime from PyPI, by a pinned checksum, and the toolchain.
+/// Checked: the node, ONNX Runtime, the data folder, the toolchain for functions in Rust, the
+/// kernel and the limits of this process. With --fix, what can be brought is brought: ONNX Runtime
+/// from PyPI, by a pinned checksum, and the toolchain.
 ///
-/// Ends with 1 if something that Weir cannot do without is missing.
+/// Ends with 1 if something is missing that a node needs.
 ///
 /// Examples:
 ///   weir doctor

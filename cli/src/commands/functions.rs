@@ -8,7 +8,7 @@ use clap::Subcommand;
 use weir_types::api::{Function, FunctionVersion};
 use weir_types::{FunctionKind, Name, Version};
 
-/// List, show and remove functions.
+/// List, show and remove functions
 ///
 /// Examples:
 ///   weir functions                  # what is deployed

@@ -10,7 +10,7 @@ use crate::settings::ClientArgs;
 use anyhow::Result;
 use base64::Engine as _;
 use body::RequestBody;
-use std::io::Read as _;
+use std::io::{IsTerminal as _, Read as _};
 use ureq::http::{HeaderName, HeaderValue, Method, Response};
 use ureq::{Body, SendBody};
 use weir_types::Name;
@@ -19,9 +19,11 @@ use weir_types::api::ERROR_CODE_HEADER;
 /// What is read from the answer before it is passed on.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// Call a function. The answer goes to standard output as it comes.
+/// Call a function
 ///
-/// The method is POST where there is data, and GET where there is none.
+/// The answer goes to standard output as it comes. The method is POST where there is data, and GET
+/// where there is none. Data that reads as JSON is sent as such, and a file as bytes, unless a
+/// header says otherwise.
 ///
 /// Examples:
 ///   weir invoke hello
@@ -68,7 +70,8 @@ pub(crate) fn run(args: &InvokeArgs, context: &Context) -> Result<()> {
     }
     if status.as_u16() >= 400 {
         let problem = Problem::new(format!("{} answered {status}", args.name)).exit(Exit::FunctionFailed);
-        return Err(problem.hint(format!("`weir logs {}` shows what it wrote", args.name)).into());
+        let hint = format!("`weir logs {}` shows what it wrote", args.name);
+        return Err(if status.is_server_error() { problem.hint(hint) } else { problem }.into());
     }
     Ok(())
 }
@@ -108,13 +111,15 @@ fn pass_on(answer: Response<Body>, with_head: bool, output: Output) -> Result<()
     }
     let mut body = answer.into_body().into_reader();
     let mut chunk = vec![0; CHUNK_BYTES];
+    let mut last = b'\n';
     loop {
         let count = body.read(&mut chunk).map_err(cut_short)?;
-        if count == 0 {
-            return Ok(());
-        }
+        let Some(end) = chunk[..count].last() else { break };
+        last = *end;
         output.bytes(&chunk[..count])?;
     }
+    // On a terminal, whatever comes next begins on a line of its own; a file gets the bytes and nothing else.
+    if last != b'\n' && std::io::stdout().is_terminal() { output.line(&"") } else { Ok(()) }
 }
 
 fn as_json(answer: Response<Body>, output: Output) -> Result<()> {

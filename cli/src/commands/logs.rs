@@ -10,9 +10,10 @@ use std::io::{BufRead as _, BufReader};
 use weir_types::Name;
 use weir_types::api::LogLine;
 
-/// Show what a function wrote to standard output and error, and what the node has to say about its invocations.
+/// Show what a function wrote
 ///
-/// With --json, each line is one JSON object.
+/// That is what it wrote to standard output and error, and what the node has to say about its
+/// invocations. With --json, each line is one JSON object.
 ///
 /// Examples:
 ///   weir logs hello

@@ -11,7 +11,7 @@ use std::time::Duration;
 use weir_types::api::{Model, ModelVersion};
 use weir_types::{Name, Port, RunningMean};
 
-/// Push, list, show and remove models.
+/// Push, list, show and remove models
 ///
 /// Examples:
 ///   weir models push digits digits.onnx      # the next version

@@ -11,7 +11,7 @@ use weir_types::Name;
 
 static TEMPLATES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../guest-sdk/templates");
 
-/// Make a function's project from a template.
+/// Make a function's project from a template
 ///
 /// Examples:
 ///   weir new hello                       # answers HTTP requests

@@ -6,7 +6,7 @@ use anyhow::Result;
 use weir_types::api::{Function, Rollback};
 use weir_types::{Name, Version};
 
-/// Point a function's name at an earlier version, or at any other.
+/// Go back to an earlier version of a function, or on to any other
 ///
 /// Invocations under way finish on the version they started on.
 ///

@@ -7,7 +7,7 @@ use anyhow::Result;
 use std::time::Duration;
 use weir_types::api::Status;
 
-/// Show what the node is doing: its state, load, devices and resident models.
+/// Show what the node is doing: its load, devices and resident models
 ///
 /// Examples:
 ///   weir status

@@ -19,17 +19,18 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use watch::Watcher;
 use weir_host::{Node, NodeConfig};
 
-/// Run a node in this process. In a function's project, also build and deploy its function.
+/// Run a node and, in a function's project, that function on it
 ///
-/// Prints `weir listening on http://ADDR` once it answers. Ctrl-C or SIGTERM stops taking requests, lets those under way finish and ends; a
-/// second one ends at once.
+/// Prints `weir listening on http://ADDR` once it answers. Ctrl-C or SIGTERM stops taking requests,
+/// lets those under way finish and ends; a second one ends at once.
 ///
-/// Settings come from flags, the environment and [node] of weir.toml; `weir config` shows all of them. Beyond loopback, clients must send a
-/// token (--token-file), unless --insecure says otherwise.
+/// Settings come from flags, the environment and [node] of weir.toml; `weir config` shows all of
+/// them. Beyond loopback, clients must send a token (--token-file), unless --insecure says
+/// otherwise.
 ///
 /// Examples:
 ///   weir up
-///   weir up --watch                                   # in a project: build and deploy again whenever a file changes
+///   weir up --watch            # in a project: build and deploy again whenever a file changes
 ///   weir up --listen 0.0.0.0:9347 --token-file tokens --data /var/lib/weir
 ///   weir up --set drain_timeout_ms=1000 --set limit_caps.memory_bytes=2147483648
 #[derive(Debug, clap::Args)]

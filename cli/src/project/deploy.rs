@@ -32,12 +32,17 @@ pub(crate) fn send(deployment: &Deployment<'_>, client: &Client, output: Output)
 /// What happened, for people, with a line to paste.
 pub(crate) fn describe(deployed: &Deployed, client: &Client) -> String {
     let function = &deployed.function;
+    if !deployed.created {
+        return format!(
+            "{} version {} is deployed already: the same component and manifest\n",
+            function.name, function.version
+        );
+    }
     let what = format!("{} version {}", function.name, function.version);
     let bytes = size(function.component_bytes);
-    let mut text = match (deployed.created, deployed.compile_time_ms) {
-        (false, _) => format!("{what} is deployed already: the same component and manifest\n"),
-        (true, 0) => format!("deployed {what} ({bytes}, compiled before)\n"),
-        (true, time_ms) => format!("deployed {what} ({bytes}, compiled in {time_ms} ms)\n"),
+    let mut text = match deployed.compile_time_ms {
+        0 => format!("deployed {what} ({bytes}, compiled before)\n"),
+        time_ms => format!("deployed {what} ({bytes}, compiled in {time_ms} ms)\n"),
     };
     deployed.warnings.iter().for_each(|warning| text.push_str(&format!("  warning: {warning}\n")));
     if !deployed.denied_imports.is_empty() {

@@ -1,14 +1,13 @@
 //! Pre-initialising a component: its start-up code runs once, here, and every instance begins with the memory it left.
 
+mod host;
+mod stubs;
+
 use crate::error::Problem;
 use anyhow::Result;
-use wasmtime::component::{HasData, Linker, ResourceTable};
+use host::Host;
+use wasmtime::component::Component;
 use wasmtime::{Config, Engine, Store};
-use wasmtime_wasi::cli::{WasiCli, WasiCliView as _};
-use wasmtime_wasi::clocks::{WasiClocks, WasiClocksView as _};
-use wasmtime_wasi::p2::bindings as p2;
-use wasmtime_wasi::random::WasiRandom;
-use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 use wasmtime_wizer::Wizer;
 
 /// The export that is called unless the project names another; the name that the Wizer tools use.
@@ -43,100 +42,73 @@ async fn run(wasm: &[u8], init: &str) -> wasmtime::Result<Snapshot> {
     // What is computed here must be what an instance would have computed.
     config.relaxed_simd_deterministic(true).wasm_component_model_async(true);
     let engine = Engine::new(&config)?;
-    let linker = linker(&engine)?;
+    let linker = host::linker(&engine)?;
     let mut store = Store::new(&engine, Host::new());
     let mut wizer = Wizer::new();
     wizer.init_func(init);
-    let instantiate = async |store: &mut Store<Host>, component: &wasmtime::component::Component| {
+    let instantiate = async |store: &mut Store<Host>, component: &Component| {
         let mut linker = linker.clone();
-        linker.define_unknown_imports_as_traps(component)?;
+        stubs::define(&mut linker, component)?;
         linker.instantiate_async(store, component).await
     };
     let (wasm, _) = wizer.run_component(&mut store, wasm, instantiate).await?;
     Ok(Snapshot { wasm, warnings: store.data().warnings() })
 }
 
-/// What the start-up code can reach, and whether it did.
-struct Host {
-    ctx: WasiCtx,
-    table: ResourceTable,
-    used: Used,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wasmtime::component::Linker;
 
-#[derive(Default)]
-struct Used {
-    random: bool,
-    clock: bool,
-    environment: bool,
-}
-
-impl Host {
-    fn new() -> Self {
-        // What it prints is for the author to see.
-        let ctx = WasiCtx::builder().inherit_stderr().build();
-        Self { ctx, table: ResourceTable::new(), used: Used::default() }
+    /// A component whose start-up code writes 42 and calls `import`, and whose `get` reads what was written.
+    fn component(interface: &str, import: &str, result: &str) -> Vec<u8> {
+        let text = format!(
+            r#"(component
+                (import "{interface}" (instance $other (export "{import}" (func {result}))))
+                (core module $memory (memory (export "memory") 1))
+                (core instance $memory (instantiate $memory))
+                (core func $import (canon lower (func $other "{import}") (memory (core memory $memory "memory"))))
+                (core module $code
+                    (import "m" "memory" (memory 1))
+                    (import "m" "import" (func $import (param i32)))
+                    (func (export "init") (i32.store (i32.const 8) (i32.const 42)) (call $import (i32.const 64)))
+                    (func (export "get") (result i32) (i32.load (i32.const 8))))
+                (core instance $code (instantiate $code (with "m" (instance
+                    (export "memory" (memory $memory "memory")) (export "import" (func $import))))))
+                (func (export "wizer-initialize") (canon lift (core func $code "init")))
+                (func (export "get") (result u32) (canon lift (core func $code "get"))))"#
+        );
+        wat::parse_str(text).unwrap()
     }
 
-    fn warnings(&self) -> Vec<String> {
-        let Used { random, clock, environment } = self.used;
-        let all = [
-            (
-                random,
-                "it drew random numbers, which are now the same in every instance: make no secrets, ids or hash keys of them",
-            ),
-            (clock, "it read the clock, and every instance will remember that time"),
-            (environment, "it read the environment, which was empty: instances will not look again"),
-            (
-                !self.table.is_empty(),
-                "it kept a handle (a stream, a file, a pollable), which no instance will have: let go of it before the end",
-            ),
-        ];
-        all.into_iter().filter(|(applies, _)| *applies).map(|(_, warning)| warning.to_owned()).collect()
+    #[test]
+    fn instances_start_from_what_the_start_up_code_left_and_frozen_randomness_is_told() {
+        let wasm = component("wasi:random/insecure-seed@0.2.0", "insecure-seed", "(result (tuple u64 u64))");
+        let snapshot = take(&wasm, INIT_DEFAULT).unwrap();
+        assert_eq!(snapshot.warnings.len(), 1, "{:?}", snapshot.warnings);
+        assert!(snapshot.warnings[0].contains("random numbers"));
+
+        let engine = Engine::default();
+        let component = Component::new(&engine, &snapshot.wasm).unwrap();
+        let mut linker = Linker::<()>::new(&engine);
+        linker.define_unknown_imports_as_traps(&component).unwrap();
+        let mut store = Store::new(&engine, ());
+        let instance = linker.instantiate(&mut store, &component).unwrap();
+        let get = instance.get_typed_func::<(), (u32,)>(&mut store, "get").unwrap();
+        assert_eq!(get.call(&mut store, ()).unwrap(), (42,));
     }
-}
 
-impl WasiView for Host {
-    fn ctx(&mut self) -> WasiCtxView<'_> {
-        WasiCtxView { ctx: &mut self.ctx, table: &mut self.table }
+    #[test]
+    fn start_up_code_cannot_use_models_and_is_told_so() {
+        let wasm = component("weir:inference/models@0.1.0", "names", "(result (tuple u64 u64))");
+        let error = format!("{:#}", take(&wasm, INIT_DEFAULT).map(drop).unwrap_err());
+        assert!(error.contains("weir:inference/models@0.1.0#names can be called only"), "{error}");
     }
-}
 
-/// All of WASI 0.2 and 0.3, with a note of the uses that a snapshot freezes.
-fn linker(engine: &Engine) -> wasmtime::Result<Linker<Host>> {
-    let mut linker = Linker::new(engine);
-    wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
-    wasmtime_wasi::p3::add_to_linker(&mut linker)?;
-    linker.allow_shadowing(true);
-    let l = &mut linker;
-    p2::random::random::add_to_linker::<_, WasiRandom>(l, random)?;
-    p2::random::insecure::add_to_linker::<_, WasiRandom>(l, random)?;
-    p2::random::insecure_seed::add_to_linker::<_, WasiRandom>(l, random)?;
-    p2::clocks::wall_clock::add_to_linker::<_, WasiClocks>(l, clocks)?;
-    p2::cli::environment::add_to_linker::<_, WasiCli>(l, cli)?;
-    {
-        use wasmtime_wasi::p3::bindings as p3;
-        p3::random::random::add_to_linker::<_, WasiRandom>(l, random)?;
-        p3::random::insecure::add_to_linker::<_, WasiRandom>(l, random)?;
-        p3::random::insecure_seed::add_to_linker::<_, WasiRandom>(l, random)?;
-        p3::clocks::system_clock::add_to_linker::<_, WasiClocks>(l, clocks)?;
-        p3::cli::environment::add_to_linker::<_, WasiCli>(l, cli)?;
+    #[test]
+    fn a_missing_start_up_export_is_named() {
+        let wasm = wat::parse_str("(component)").unwrap();
+        let error = take(&wasm, "warm-up").map(drop).unwrap_err();
+        assert!(format!("{error:#}").contains("warm-up"), "{error:#}");
     }
-    Ok(linker)
-}
-
-// Each is called once for every call of the guest's.
-
-fn random(host: &mut Host) -> <WasiRandom as HasData>::Data<'_> {
-    host.used.random = true;
-    host.ctx.random()
-}
-
-fn clocks(host: &mut Host) -> <WasiClocks as HasData>::Data<'_> {
-    host.used.clock = true;
-    host.clocks()
-}
-
-fn cli(host: &mut Host) -> <WasiCli as HasData>::Data<'_> {
-    host.used.environment = true;
-    host.cli()
 }

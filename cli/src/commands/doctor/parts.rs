@@ -5,6 +5,7 @@ use crate::client::Client;
 use crate::output::{Output, size};
 use crate::settings::ConfigFile;
 use std::path::{Path, PathBuf};
+use weir_inference::LibraryError;
 use weir_provision::{OnnxRuntime, Toolchain};
 use weir_types::api::Status;
 
@@ -34,7 +35,7 @@ pub(super) fn onnxruntime(given: Option<&Path>, fix: bool, output: Output) -> Fi
         return Finding::missing(
             CHECK,
             why,
-            "`weir doctor --fix` fetches it; only functions that use models need it",
+            "`weir doctor --fix` fetches it; a node runs no models without it",
         );
     }
     output.note("fetching ONNX Runtime");
@@ -47,8 +48,12 @@ pub(super) fn onnxruntime(given: Option<&Path>, fix: bool, output: Output) -> Fi
 }
 
 fn look(given: Option<&Path>) -> Result<String, String> {
-    let library = weir_inference::find_onnxruntime(given).map_err(|error| error.to_string())?;
-    Ok(library.display().to_string())
+    match weir_inference::find_onnxruntime(given) {
+        Ok(library) => Ok(library.display().to_string()),
+        // Its own text would send the reader here.
+        Err(LibraryError::NotFound { places }) => Err(format!("not found; looked for in {places}")),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// Where a library that is fetched for this user goes, and is found again.
@@ -93,7 +98,7 @@ pub(super) fn toolchain(fix: bool, output: Output) -> Finding {
         Err(error) => Finding::warning(
             CHECK,
             error.to_string(),
-            format!("{}; only for building functions in Rust", error.hint()),
+            format!("{}; needed only to build functions in Rust", error.hint()),
         ),
     }
 }

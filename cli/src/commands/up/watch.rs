@@ -94,11 +94,16 @@ struct Files {
 impl Files {
     fn watch(folder: &Path, data: &Path, wake: SyncSender<()>) -> Result<Self> {
         let data = std::path::absolute(data)?;
-        let (top, not) = (folder.to_owned(), data.clone());
+        let (top, not, own) = (folder.to_owned(), data.clone(), own_output());
         let on_event = move |event: notify::Result<notify::Event>| {
             let matters = event.is_ok_and(|event| {
                 let changed = !matches!(event.kind, EventKind::Access(_));
-                changed && event.paths.iter().any(|path| is_source(&top, path) && !path.starts_with(&not))
+                changed
+                    && event.paths.iter().any(|path| {
+                        is_source(&top, path)
+                            && !path.starts_with(&not)
+                            && !identity(path).is_some_and(|file| own.contains(&file))
+                    })
             });
             if matters && let Err(TrySendError::Disconnected(())) = wake.try_send(()) {
                 tracing::debug!("a change came after the watcher had ended");
@@ -128,6 +133,20 @@ impl Files {
         }
         self.watched = folders;
     }
+}
+
+/// The files that standard output and error go to: a log kept in the project's folder must not wake what writes it.
+fn own_output() -> Vec<(u64, u64)> {
+    let of = |stat: rustix::io::Result<rustix::fs::Stat>| stat.ok().map(|stat| (stat.st_dev, stat.st_ino));
+    [of(rustix::fs::fstat(std::io::stdout())), of(rustix::fs::fstat(std::io::stderr()))]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt as _;
+    std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
 }
 
 /// Whether a change of `path` can change what the project in `top` builds.

@@ -1,0 +1,129 @@
+//! What start-up code can reach while a snapshot is taken, and a record of the uses that a snapshot freezes.
+
+use wasmtime::Engine;
+use wasmtime::component::{HasData, Linker, ResourceTable};
+use wasmtime_wasi::cli::{WasiCli, WasiCliView as _};
+use wasmtime_wasi::clocks::{WasiClocks, WasiClocksView as _};
+use wasmtime_wasi::p2::bindings as p2;
+use wasmtime_wasi::p3::bindings as p3;
+use wasmtime_wasi::random::WasiRandom;
+use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
+use wasmtime_wasi_http::{
+    Error, RequestOptions, WasiBody, WasiHttpCtx, WasiHttpCtxView, WasiHttpHooks, WasiHttpView,
+};
+
+/// What the start-up code can reach, and whether it did.
+pub(super) struct Host {
+    ctx: WasiCtx,
+    http: WasiHttpCtx,
+    closed: Closed,
+    table: ResourceTable,
+    used: Used,
+}
+
+#[derive(Default)]
+struct Used {
+    random: bool,
+    clock: bool,
+    environment: bool,
+}
+
+impl Host {
+    pub(super) fn new() -> Self {
+        // What it prints is for the author to see.
+        let ctx = WasiCtx::builder().inherit_stderr().build();
+        Self {
+            ctx,
+            http: WasiHttpCtx::new(),
+            closed: Closed,
+            table: ResourceTable::new(),
+            used: Used::default(),
+        }
+    }
+
+    /// What its author should know.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        let Used { random, clock, environment } = self.used;
+        let all = [
+            (
+                random,
+                "it drew random numbers, which are now the same in every instance: make no secrets, ids or hash keys of them",
+            ),
+            (clock, "it read the clock, and every instance will remember that time"),
+            (environment, "it read the environment, which was empty: instances will not look again"),
+            (
+                !self.table.is_empty(),
+                "it kept a handle (a stream, a file, a pollable), which no instance will have: let go of it before the end",
+            ),
+        ];
+        all.into_iter().filter(|(applies, _)| *applies).map(|(_, warning)| warning.to_owned()).collect()
+    }
+}
+
+impl WasiView for Host {
+    fn ctx(&mut self) -> WasiCtxView<'_> {
+        WasiCtxView { ctx: &mut self.ctx, table: &mut self.table }
+    }
+}
+
+impl WasiHttpView for Host {
+    fn http(&mut self) -> WasiHttpCtxView<'_> {
+        WasiHttpCtxView { ctx: &mut self.http, table: &mut self.table, hooks: &mut self.closed }
+    }
+}
+
+/// No way out: what a build machine can reach must not end up in a component.
+struct Closed;
+
+type Sent = wasmtime_wasi_http::Result<(ureq::http::Response<WasiBody>, Io)>;
+type Io = Box<dyn Future<Output = Result<(), Error>> + Send>;
+
+impl WasiHttpHooks for Closed {
+    fn send_request(
+        &mut self,
+        _: ureq::http::Request<WasiBody>,
+        _: Option<RequestOptions>,
+        _: Io,
+    ) -> Box<dyn Future<Output = Sent> + Send> {
+        Box::new(async { Err(Error::HttpRequestDenied) })
+    }
+}
+
+/// All of WASI 0.2 and 0.3, with a note of the uses that a snapshot freezes.
+pub(super) fn linker(engine: &Engine) -> wasmtime::Result<Linker<Host>> {
+    let mut linker = Linker::new(engine);
+    wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
+    wasmtime_wasi_http::p2::add_only_http_to_linker_async(&mut linker)?;
+    wasmtime_wasi::p3::add_to_linker(&mut linker)?;
+    wasmtime_wasi_http::p3::add_to_linker(&mut linker)?;
+    linker.allow_shadowing(true);
+    let l = &mut linker;
+    p2::random::random::add_to_linker::<_, WasiRandom>(l, random)?;
+    p2::random::insecure::add_to_linker::<_, WasiRandom>(l, random)?;
+    p2::random::insecure_seed::add_to_linker::<_, WasiRandom>(l, random)?;
+    p2::clocks::wall_clock::add_to_linker::<_, WasiClocks>(l, clocks)?;
+    p2::cli::environment::add_to_linker::<_, WasiCli>(l, cli)?;
+    p3::random::random::add_to_linker::<_, WasiRandom>(l, random)?;
+    p3::random::insecure::add_to_linker::<_, WasiRandom>(l, random)?;
+    p3::random::insecure_seed::add_to_linker::<_, WasiRandom>(l, random)?;
+    p3::clocks::system_clock::add_to_linker::<_, WasiClocks>(l, clocks)?;
+    p3::cli::environment::add_to_linker::<_, WasiCli>(l, cli)?;
+    Ok(linker)
+}
+
+// Each is called once for every call of the guest's.
+
+fn random(host: &mut Host) -> <WasiRandom as HasData>::Data<'_> {
+    host.used.random = true;
+    host.ctx.random()
+}
+
+fn clocks(host: &mut Host) -> <WasiClocks as HasData>::Data<'_> {
+    host.used.clock = true;
+    host.clocks()
+}
+
+fn cli(host: &mut Host) -> <WasiCli as HasData>::Data<'_> {
+    host.used.environment = true;
+    host.cli()
+}
