@@ -50,15 +50,7 @@ impl Blobs {
     /// Open the blobs in `folder`, making it if need be, and remove what an interrupted run left half-written. Blocks.
     pub(crate) fn open(folder: PathBuf) -> std::io::Result<Self> {
         std::fs::create_dir_all(&folder)?;
-        for entry in std::fs::read_dir(&folder)? {
-            let entry = entry?;
-            if entry.file_name().to_string_lossy().starts_with(STAGED_PREFIX) {
-                match entry.file_type()?.is_dir() {
-                    true => std::fs::remove_dir_all(entry.path())?,
-                    false => std::fs::remove_file(entry.path())?,
-                }
-            }
-        }
+        remove_staged(&folder)?;
         Ok(Self { folder, adding: Arc::default() })
     }
 
@@ -139,7 +131,8 @@ impl Blobs {
     }
 }
 
-const STAGED_PREFIX: &str = ".staged-";
+/// What the names of unfinished files start with.
+pub(crate) const STAGED_PREFIX: &str = ".staged-";
 const GATHER_BYTES: u64 = 1 << 20;
 
 struct Staging {
@@ -159,6 +152,20 @@ impl Staging {
     }
 }
 
+/// Remove what an interrupted run left half-written in `folder`. Blocks.
+pub(crate) fn remove_staged(folder: &Path) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with(STAGED_PREFIX) {
+            match entry.file_type()?.is_dir() {
+                true => std::fs::remove_dir_all(entry.path())?,
+                false => std::fs::remove_file(entry.path())?,
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Give `staged` its final name so that after a crash it is there whole or not at all. Blocks.
 pub(crate) fn persist(staged: NamedTempFile, path: &Path) -> std::io::Result<()> {
     staged.as_file().sync_all()?;
@@ -167,7 +174,9 @@ pub(crate) fn persist(staged: NamedTempFile, path: &Path) -> std::io::Result<()>
     path.parent().map_or(Ok(()), |folder| std::fs::File::open(folder)?.sync_all())
 }
 
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> std::io::Result<T> + Send + 'static) -> std::io::Result<T> {
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
+) -> std::io::Result<T> {
     tokio::task::spawn_blocking(work).await.map_err(std::io::Error::other)?
 }
 
@@ -197,7 +206,10 @@ mod tests {
     async fn what_is_too_large_leaves_nothing_behind() {
         let folder = tempfile::tempdir().unwrap();
         let blobs = Blobs::open(folder.path().to_owned()).unwrap();
-        assert!(matches!(blobs.stage(body(&["hello", "!"]), 5).await, Err(PutError::TooLarge { bytes_max: 5 })));
+        assert!(matches!(
+            blobs.stage(body(&["hello", "!"]), 5).await,
+            Err(PutError::TooLarge { bytes_max: 5 })
+        ));
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 }

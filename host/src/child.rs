@@ -35,7 +35,8 @@ pub(crate) async fn run<Answer: DeserializeOwned>(
 ) -> Result<Answer, Failure> {
     let broken = |what: &str, error: &dyn std::fmt::Display| Failure::Broken(format!("{what}: {error}"));
     let program = std::env::current_exe().map_err(|error| broken("cannot find this program", &error))?;
-    let request = serde_json::to_string(request).map_err(|error| broken("cannot write the request", &error))?;
+    let request =
+        serde_json::to_string(request).map_err(|error| broken("cannot write the request", &error))?;
     let child = Command::new(program)
         .arg(subcommand)
         .arg(request)
@@ -57,7 +58,8 @@ pub(crate) async fn run<Answer: DeserializeOwned>(
         _ => {}
     }
     serde_json::from_slice(&output.stdout).map_err(|error| {
-        let stderr = String::from_utf8_lossy(&output.stderr[output.stderr.len().saturating_sub(STDERR_TAIL_BYTES)..]);
+        let stderr =
+            String::from_utf8_lossy(&output.stderr[output.stderr.len().saturating_sub(STDERR_TAIL_BYTES)..]);
         Failure::Broken(format!("{} ({error}): {}", output.status, stderr.trim()))
     })
 }
@@ -78,13 +80,19 @@ pub(crate) fn limit_self(memory_bytes_max: u64, cpu_time_ms_max: u64) -> std::io
 pub enum ChildKind {
     /// Compile a component.
     Compile,
+    /// Check and optimise a model; `weir-inference` has that child's protocol.
+    PrepareModel,
 }
 
 impl ChildKind {
     /// The child that the hidden `subcommand` starts, if it is one.
     #[must_use]
     pub fn from_subcommand(subcommand: &str) -> Option<Self> {
-        (subcommand == compile::SUBCOMMAND).then_some(Self::Compile)
+        match subcommand {
+            compile::SUBCOMMAND => Some(Self::Compile),
+            weir_inference::PREPARE_COMMAND => Some(Self::PrepareModel),
+            _ => None,
+        }
     }
 
     /// Do the work that `request` (JSON) asks for, and print the answer. The program does nothing else in this process.
@@ -92,6 +100,7 @@ impl ChildKind {
     pub fn main(self, request: &str) -> ExitCode {
         let answer = match self {
             Self::Compile => serde_json::from_str(request).map(|request| compile::main(&request)),
+            Self::PrepareModel => return weir_inference::prepare_main(),
         };
         match answer.and_then(|answer| serde_json::to_writer(std::io::stdout(), &answer)) {
             Ok(()) => ExitCode::SUCCESS,

@@ -61,6 +61,7 @@ impl Components {
         });
         for folder in [&p2.1, &p3.1] {
             std::fs::create_dir_all(folder)?;
+            crate::blobs::remove_staged(folder)?;
         }
         let loaded = Cache::builder()
             .max_capacity(LOADED_BYTES_MAX >> 10)
@@ -83,11 +84,16 @@ impl Components {
 
     /// Compile the component in `blob` (a file) and keep the artefact. Durable when it returns.
     pub(crate) async fn compile(&self, digest: ContentHash, blob: &Path) -> Result<Compiled, CompileError> {
-        let internal =
-            |error: std::io::Error| CompileError { code: weir_types::ErrorCode::Internal, text: format!("cannot keep the artefact: {error}") };
+        let internal = |error: std::io::Error| CompileError {
+            code: weir_types::ErrorCode::Internal,
+            text: format!("cannot keep the artefact: {error}"),
+        };
         let _turn = self.compiling.acquire().await;
         // Both generations share a file system, so either folder does for the name that is not final yet.
-        let staged = tempfile::Builder::new().prefix(".staged-").tempfile_in(&self.folders[0]).map_err(internal)?;
+        let staged = tempfile::Builder::new()
+            .prefix(crate::blobs::STAGED_PREFIX)
+            .tempfile_in(&self.folders[0])
+            .map_err(internal)?;
         let request = compile::Request {
             component: blob.to_owned(),
             artefact: staged.path().to_owned(),
@@ -115,12 +121,12 @@ impl Components {
 
     /// Load the component from its artefact. Blocks on the disk; concurrent calls for one component load it once.
     pub(crate) fn load(&self, digest: ContentHash, kind: FunctionKind) -> Result<Arc<Entry>, LoadError> {
-        self.loaded.try_get_with(digest, || self.load_artefact(digest, kind)).map_err(|error: Arc<LoadError>| {
-            match error.as_ref() {
+        self.loaded.try_get_with(digest, || self.load_artefact(digest, kind)).map_err(
+            |error: Arc<LoadError>| match error.as_ref() {
                 LoadError::Missing => LoadError::Missing,
                 LoadError::Broken(error) => LoadError::Broken(error.clone()),
-            }
-        })
+            },
+        )
     }
 
     fn load_artefact(&self, digest: ContentHash, kind: FunctionKind) -> Result<Arc<Entry>, LoadError> {
@@ -130,7 +136,8 @@ impl Components {
         }
         let generation = Generation::of(kind);
         let component = deserialize(self.engines.get(generation), &path);
-        let entry = component.and_then(|component| Entry::link(&self.linkers[generation as usize], &component, kind));
+        let entry =
+            component.and_then(|component| Entry::link(&self.linkers[generation as usize], &component, kind));
         entry.map(Arc::new).map_err(|error| LoadError::Broken(Arc::new(error)))
     }
 
@@ -138,7 +145,9 @@ impl Components {
     pub(crate) async fn sweep(&self, wanted: HashSet<ContentHash>) {
         let (folders, loaded) = (self.folders.clone(), self.loaded.clone());
         let swept = tokio::task::spawn_blocking(move || {
-            for entry in folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten().flatten() {
+            for entry in
+                folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten().flatten()
+            {
                 let name = entry.file_name();
                 let digest = name.to_str().and_then(|name| name.strip_suffix(".cwasm")?.parse().ok());
                 if let Some(digest) = digest.filter(|digest| !wanted.contains(digest)) {

@@ -51,6 +51,8 @@ pub struct NodeConfig {
     pub model_bytes_max: u64,
     /// Memory that resident models may take.
     pub model_memory_bytes_max: u64,
+    /// Memory that model runs may use between their inputs and outputs, all together.
+    pub run_memory_bytes_max: u64,
     /// Memory of the process that checks and optimises a model.
     pub validate_memory_bytes_max: u64,
     /// Processor time of the process that checks and optimises a model.
@@ -101,6 +103,7 @@ impl Default for NodeConfig {
             onnxruntime: None,
             model_bytes_max: 4096 * MIB,
             model_memory_bytes_max: 4096 * MIB,
+            run_memory_bytes_max: 2048 * MIB,
             validate_memory_bytes_max: 8192 * MIB,
             validate_time_ms_max: 300_000,
             model_slots: None,

@@ -11,6 +11,7 @@ mod slice;
 pub(crate) use placement::Placements;
 
 use crate::component::{Components, Entry, LoadError};
+use crate::gateway::Guarded;
 use crate::hostcalls::InferenceCtx;
 use crate::instance::{
     Answer, AnswerReceiver, Call, Fault, OutputSink, Report, RequestBody, RequestCell, Sandbox,
@@ -64,18 +65,23 @@ pub(crate) struct Invocation {
 struct Held {
     _turn: OwnedSemaphorePermit,
     _slot: OwnedSemaphorePermit,
-    placement: placement::Placed,
+    _placement: placement::Placed,
 }
 
 impl Dispatch {
     /// Call an HTTP function.
-    pub(crate) async fn http(&self, invocation: Invocation, head: http::Request<()>, body: RequestBody) -> Result<Response, Fault> {
+    pub(crate) async fn http(
+        &self,
+        invocation: Invocation,
+        head: http::Request<()>,
+        body: RequestBody,
+    ) -> Result<Response, Fault> {
         let account = Account::open(&invocation, &self.metrics);
         let (entry, held) = self.admit(&invocation).await.inspect_err(|fault| account.close(fault.code))?;
         let cell = RequestCell::new(body);
         let (answer, receiver) = Answer::channel();
         let request = Box::new(head.map(|()| cell.stream()));
-        let sandbox = self.sandbox(&invocation, entry, &held, cell.clone());
+        let sandbox = self.sandbox(&invocation, entry, cell.clone());
         let call = Call::Http { request, cell, answer };
         let response = self.drive(&invocation, sandbox, call, held, receiver, &account).await;
         response.inspect_err(|fault| account.close(fault.code))
@@ -89,7 +95,7 @@ impl Dispatch {
     ) -> Result<Vec<(String, Tensor)>, Fault> {
         let account = Account::open(&invocation, &self.metrics);
         let (entry, held) = self.admit(&invocation).await.inspect_err(|fault| account.close(fault.code))?;
-        let sandbox = self.sandbox(&invocation, entry, &held, RequestCell::default());
+        let sandbox = self.sandbox(&invocation, entry, RequestCell::default());
         let (answer, receiver) = oneshot::channel();
         let run = finish(sandbox.run(Call::Tensor { inputs, answer }), held, account.clone());
         // Tensor functions compute: they begin on a guest thread.
@@ -97,7 +103,8 @@ impl Dispatch {
         let fault = report.map_or_else(Some, |report| report.fault);
         match (fault, receiver.await) {
             (None, Ok(outputs)) => Ok(outputs),
-            (fault, _) => Err(fault.unwrap_or_else(|| Fault::new(ErrorCode::NoResponse, "the function returned no outputs"))),
+            (fault, _) => Err(fault
+                .unwrap_or_else(|| Fault::new(ErrorCode::NoResponse, "the function returned no outputs"))),
         }
         .inspect_err(|fault| account.close(fault.code))
     }
@@ -117,7 +124,10 @@ impl Dispatch {
         });
         admitted.await.unwrap_or_else(|_| {
             let limits = &invocation.deployment.manifest.limits;
-            let text = format!("the function did not get its turn within {} ms (limits.deadline_ms)", limits.deadline_ms);
+            let text = format!(
+                "the function did not get its turn within {} ms (limits.deadline_ms)",
+                limits.deadline_ms
+            );
             Err(Fault::new(ErrorCode::DeadlineExceeded, text))
         })
     }
@@ -128,7 +138,7 @@ impl Dispatch {
         let placement = self.placements.place(invocation, &self.models).await?;
         let closed = |_| Fault::new(ErrorCode::Unavailable, "the node is shutting down");
         let slot = self.instances.clone().acquire_owned().await.map_err(closed)?;
-        Ok(Held { _turn: turn, _slot: slot, placement })
+        Ok(Held { _turn: turn, _slot: slot, _placement: placement })
     }
 
     /// Bring the component in from its artefact, compiling it anew if this build of Weir cannot use the one there is.
@@ -141,23 +151,30 @@ impl Dispatch {
         self.metrics.cold_start(ColdStart::Compile);
         let started = Instant::now();
         let blob = self.blobs.path(digest);
-        let compiled = self.components.compile(digest, &blob).instrument(invocation.trace.phase(Phase::Compile)).await;
+        let compiled =
+            self.components.compile(digest, &blob).instrument(invocation.trace.phase(Phase::Compile)).await;
         compiled.map_err(|error| Fault::new(error.code, error.text))?;
         self.metrics.phase(Phase::Compile, started.elapsed());
         self.fetch(digest, kind).await.map_err(|error| Fault::new(ErrorCode::Internal, error.to_string()))
     }
 
-    async fn fetch(&self, digest: weir_types::ContentHash, kind: FunctionKind) -> Result<Arc<Entry>, LoadError> {
+    async fn fetch(
+        &self,
+        digest: weir_types::ContentHash,
+        kind: FunctionKind,
+    ) -> Result<Arc<Entry>, LoadError> {
         let (components, metrics) = (self.components.clone(), self.metrics.clone());
         let started = Instant::now();
         let loaded = tokio::task::spawn_blocking(move || components.load(digest, kind)).await;
-        let entry = loaded.unwrap_or_else(|panic| Err(LoadError::Broken(Arc::new(wasmtime::Error::msg(panic.to_string())))))?;
+        let entry = loaded.unwrap_or_else(|panic| {
+            Err(LoadError::Broken(Arc::new(wasmtime::Error::msg(panic.to_string()))))
+        })?;
         metrics.cold_start(ColdStart::Component);
         metrics.phase(Phase::Fetch, started.elapsed());
         Ok(entry)
     }
 
-    fn sandbox(&self, invocation: &Invocation, entry: Arc<Entry>, held: &Held, request: RequestCell) -> Sandbox {
+    fn sandbox(&self, invocation: &Invocation, entry: Arc<Entry>, request: RequestCell) -> Sandbox {
         let Deployment { id, manifest, log, .. } = &*invocation.deployment;
         let limits = &manifest.limits;
         Sandbox {
@@ -166,7 +183,12 @@ impl Dispatch {
             manifest: manifest.clone(),
             sink: OutputSink::new(log.clone(), id.version, invocation.request_id.clone(), limits.log_bytes),
             inference: InferenceCtx {
-                models: Arc::new(ModelAccess::new(self.models.clone(), id.tenant.clone(), manifest.clone(), held.placement.evict())),
+                models: Arc::new(ModelAccess::new(
+                    self.models.clone(),
+                    id.tenant.clone(),
+                    manifest.clone(),
+                    self.placements.clone(),
+                )),
                 arena: self.arena.clone(),
                 request,
                 metrics: self.metrics.clone(),
@@ -202,57 +224,69 @@ impl Dispatch {
             First::Ended(report) => Ok(report),
             First::Answered(response) => {
                 let rest = AbortOnDropHandle::new(self.guests.spawn(run));
-                return send(response?, bytes_max, (Some(rest), account.clone())).await;
+                return send(response?, bytes_max, Some(rest), account).await;
             }
             First::Spent => {
                 let mut rest = AbortOnDropHandle::new(self.guests.spawn(run));
                 tokio::select! {
                     biased;
-                    Ok(response) = &mut receiver => return send(response?, bytes_max, (Some(rest), account.clone())).await,
+                    Ok(response) = &mut receiver => return send(response?, bytes_max, Some(rest), account).await,
                     report = &mut rest => report.map_err(|panic| panicked(&panic)),
                 }
             }
         };
         // The guest has ended: what it sent, if anything, is all here.
-        if let Ok(report) = &report {
-            deployment.is_brief.store(report.cpu_time < slice::LENGTH, Ordering::Relaxed);
-        }
         match (receiver.try_recv(), report) {
-            (Ok(response), _) => send(response?, bytes_max, (None, account.clone())).await,
+            (Ok(response), _) => send(response?, bytes_max, None, account).await,
             (Err(_), Ok(Report { fault: Some(fault), .. }) | Err(fault)) => Err(fault),
-            (Err(_), Ok(_)) => Err(Fault::new(ErrorCode::NoResponse, "the function returned without sending a response")),
+            (Err(_), Ok(_)) => {
+                Err(Fault::new(ErrorCode::NoResponse, "the function returned without sending a response"))
+            }
         }
     }
 }
 
-type Guard = (Option<AbortOnDropHandle<Report>>, Arc<Account>);
-
-/// Let the response go out, limited and accounted for. `guard` stops the guest when the client goes away.
-async fn send(response: Response, bytes_max: u64, guard: Guard) -> Result<Response, Fault> {
+/// Let the response go out, limited and accounted for. `rest` is the guest, if it has not ended yet.
+async fn send(
+    response: Response,
+    bytes_max: u64,
+    rest: Option<AbortOnDropHandle<Report>>,
+    account: &Arc<Account>,
+) -> Result<Response, Fault> {
     let too_large = || {
-        let text = format!("the function's answer has more than {bytes_max} bytes (limits.response_body_bytes)");
+        let text =
+            format!("the function's answer has more than {bytes_max} bytes (limits.response_body_bytes)");
         Fault::new(ErrorCode::ResponseTooLarge, text)
     };
-    if http_body::Body::size_hint(response.body()).lower() > bytes_max || declared_length(&response) > bytes_max {
+    let declared = declared_length(&response);
+    if http_body::Body::size_hint(response.body()).lower().max(declared.unwrap_or(0)) > bytes_max {
         return Err(too_large());
     }
     let (head, body) = response.into_parts();
-    // The guest has ended, and a body that is here in full goes out in one piece, with its length.
-    if guard.0.is_none() {
-        return match body.collect().await {
-            Ok(whole) => {
-                let whole = whole.to_bytes();
-                if whole.len() as u64 > bytes_max { Err(too_large()) } else { Ok(Response::from_parts(head, Body::from(whole))) }
-            }
-            Err(error) => Err(Fault::new(ErrorCode::GuestError, format!("the function broke off its answer: {error}"))),
-        };
+    if let Some(rest) = rest {
+        return Ok(Response::from_parts(
+            head,
+            Guarded::body(body, bytes_max, declared, rest, account.clone()),
+        ));
     }
-    Ok(Response::from_parts(head, crate::gateway::Guarded::body(body, bytes_max, guard)))
+    // The guest has ended: its body is here in full, and goes out in one piece with its length.
+    match body.collect().await {
+        Ok(whole) => {
+            let whole = whole.to_bytes();
+            if whole.len() as u64 > bytes_max {
+                Err(too_large())
+            } else {
+                Ok(Response::from_parts(head, Body::from(whole)))
+            }
+        }
+        Err(error) => {
+            Err(Fault::new(ErrorCode::GuestError, format!("the function broke off its answer: {error}")))
+        }
+    }
 }
 
-fn declared_length(response: &Response) -> u64 {
-    let header = response.headers().get(http::header::CONTENT_LENGTH);
-    header.and_then(|value| value.to_str().ok()?.parse().ok()).unwrap_or(0)
+fn declared_length(response: &Response) -> Option<u64> {
+    response.headers().get(http::header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
 /// Run the guest, then account for it and give back what it held.
@@ -272,4 +306,3 @@ fn panicked(panic: &tokio::task::JoinError) -> Fault {
 pub(crate) fn deadline(arrived: Instant, limit_ms: u64) -> Instant {
     arrived + Duration::from_millis(limit_ms)
 }
-

@@ -42,9 +42,15 @@ impl Gateway {
             .route("/v1/status", get(health::status))
             .route("/metrics", get(health::metrics))
             .route("/v1/functions", get(functions::list))
-            .route("/v1/functions/{name}", put(functions::deploy).get(functions::show).delete(functions::remove))
+            .route(
+                "/v1/functions/{name}",
+                put(functions::deploy).get(functions::show).delete(functions::remove),
+            )
             .route("/v1/functions/{name}/versions", get(functions::versions))
-            .route("/v1/functions/{name}/versions/{version}", get(functions::show_version).delete(functions::remove_version))
+            .route(
+                "/v1/functions/{name}/versions/{version}",
+                get(functions::show_version).delete(functions::remove_version),
+            )
             .route("/v1/functions/{name}/rollback", post(functions::roll_back))
             .route("/v1/functions/{name}/logs", get(functions::logs))
             .route("/v1/models", get(models::list))
@@ -89,7 +95,9 @@ impl Gateway {
         if let Some(call) = request.uri().path().strip_prefix("/fn/") {
             // Where the name ends, as an offset: the request itself goes on to the function.
             let name_len = call.find('/').unwrap_or(call.len());
-            return invoke::invoke(&self.node, tenant, name_len, request, id).await.unwrap_or_else(IntoResponse::into_response);
+            return invoke::invoke(&self.node, tenant, name_len, request, id)
+                .await
+                .unwrap_or_else(IntoResponse::into_response);
         }
         request.extensions_mut().insert(Caller { tenant });
         // Infallible: every error is an answer already.

@@ -17,7 +17,7 @@ use weir_device::Arena;
 
 /// The imports, generated from `wit/`.
 pub mod bindings {
-    #![expect(missing_docs, unused_qualifications, unreachable_pub, reason = "generated code")]
+    #![expect(unreachable_pub, reason = "generated code")]
     wasmtime::component::bindgen!({
         path: "../wit",
         world: "weir:inference/imports",
@@ -40,7 +40,6 @@ pub mod bindings {
 
 /// The export of a tensor function, generated from `wit/`.
 mod stage {
-    #![expect(missing_docs, unused_qualifications, unreachable_pub, reason = "generated code")]
     wasmtime::component::bindgen!({
         path: "../wit",
         world: "weir:inference/tensor-function",

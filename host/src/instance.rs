@@ -67,7 +67,8 @@ impl Sandbox {
         let (engines, deadline, sink) = (self.engines.clone(), self.deadline, self.sink.clone());
         let started = Instant::now();
         let cpu_time_max = Duration::from_millis(limits.cpu_time_ms);
-        let (ended, cpu_time) = Metered::new(Box::pin(self.guest(call)), engines, cpu_time_max, deadline).await;
+        let (ended, cpu_time) =
+            Metered::new(Box::pin(self.guest(call)), engines, cpu_time_max, deadline).await;
         sink.finish();
         let mut report = ended.unwrap_or_else(|overrun| Report {
             fault: Some(Fault::from_overrun(overrun, &limits)),
@@ -143,7 +144,8 @@ impl Sandbox {
                 *instantiated = Instant::now();
                 tensor::run(&function, store, inputs, answer).instrument(calling).await
             }
-            (Entry::Http02(_) | Entry::Http03(_), Call::Tensor { .. }) | (Entry::Tensor(_), Call::Http { .. }) => {
+            (Entry::Http02(_) | Entry::Http03(_), Call::Tensor { .. })
+            | (Entry::Tensor(_), Call::Http { .. }) => {
                 wasmtime::bail!("the invocation does not fit the kind of function")
             }
         }

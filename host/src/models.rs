@@ -11,6 +11,7 @@ pub(crate) use access::{ModelAccess, OpenError, Opened};
 pub(crate) use store::PushError;
 
 use crate::blobs::{Blobs, Staged};
+use crate::registry::Deployment;
 use crate::telemetry::Metrics;
 use crate::telemetry::logs::now_ms;
 use record::{ModelRecord, parse, version_key};
@@ -19,6 +20,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use store::Store;
 use weir_datastore::{Commit, Compare, Datastore, Transaction};
 use weir_inference::{ModelCache, ModelSource, Prepared};
+use weir_scheduler::ModelDemand;
 use weir_types::api::{DeviceStatus, ModelVersion};
 use weir_types::{ContentHash, ModelId, ModelManifest, Name, TenantId, Version};
 
@@ -32,7 +34,9 @@ pub(crate) enum ModelsError {
     NoModel(Name),
     #[error("model {name} has no version {version}; it has {have}")]
     NoVersion { name: Name, version: Version, have: String },
-    #[error("version {version} of model {name} exists with other contents; versions never change, push another number")]
+    #[error(
+        "version {version} of model {name} exists with other contents; versions never change, push another number"
+    )]
     Exists { name: Name, version: Version },
     #[error("model {0} has {VERSIONS_MAX} versions; delete old ones first")]
     TooManyVersions(Name),
@@ -84,7 +88,12 @@ impl Models {
     }
 
     /// The newest version, or the one asked for.
-    pub(crate) fn get(&self, tenant: &TenantId, name: &Name, version: Option<Version>) -> Result<Arc<ModelEntry>, ModelsError> {
+    pub(crate) fn get(
+        &self,
+        tenant: &TenantId,
+        name: &Name,
+        version: Option<Version>,
+    ) -> Result<Arc<ModelEntry>, ModelsError> {
         let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
         let versions = tenants.get(tenant).and_then(|models| models.get(name));
         let versions = versions.ok_or_else(|| ModelsError::NoModel(name.clone()))?;
@@ -136,7 +145,8 @@ impl Models {
         }
         let (digest, model_bytes) = (upload.digest, upload.bytes);
         let (prepared, hash, _adding) = self.store.prepare(upload, &**self.cache.backend()).await?;
-        let record = ModelRecord { version, digest, model_bytes, pushed_at_ms: now_ms(), manifest, prepared: hash };
+        let record =
+            ModelRecord { version, digest, model_bytes, pushed_at_ms: now_ms(), manifest, prepared: hash };
         let key = version_key(tenant, name, version)?;
         let writes = Transaction::new().when(Compare::Absent(key.clone())).put(key, record.encode());
         match self.datastore.commit(writes).await? {
@@ -149,7 +159,12 @@ impl Models {
     }
 
     /// Remove a version, or all of them. Runs under way finish.
-    pub(crate) async fn delete(&self, tenant: &TenantId, name: &Name, version: Option<Version>) -> Result<(), ModelsError> {
+    pub(crate) async fn delete(
+        &self,
+        tenant: &TenantId,
+        name: &Name,
+        version: Option<Version>,
+    ) -> Result<(), ModelsError> {
         self.get(tenant, name, version)?;
         let versions = version.map_or_else(|| self.versions(tenant, name), |version| vec![version]);
         for batch in versions.chunks(100) {
@@ -160,7 +175,9 @@ impl Models {
             self.datastore.commit(writes).await?;
             for version in batch {
                 self.forget(tenant, name, *version);
-                self.cache.unload(&ModelId { tenant: tenant.clone(), name: name.clone(), version: *version }).await;
+                self.cache
+                    .unload(&ModelId { tenant: tenant.clone(), name: name.clone(), version: *version })
+                    .await;
             }
         }
         self.sweep().await
@@ -196,6 +213,25 @@ impl Models {
             used_bytes: self.cache.used_bytes(),
             resident: own.map(|model| format!("{}:{}", model.id.name, model.id.version)).collect(),
         }
+    }
+
+    /// The device's memory for models, in bytes, and its slots.
+    pub(crate) fn device_capacity(&self) -> (u64, u32) {
+        (self.cache.capacity_bytes(), u32::try_from(self.cache.slots()).unwrap_or(u32::MAX))
+    }
+
+    /// The models that a call of `deployment` may open, as the scheduler sees them. One that is not pushed demands nothing: opening it
+    /// fails.
+    pub(crate) fn demands(&self, deployment: &Deployment) -> Vec<ModelDemand> {
+        let granted = deployment.manifest.models.iter();
+        let entries =
+            granted.filter_map(|model| self.get(&deployment.id.tenant, &model.name, model.version).ok());
+        entries
+            .map(|entry| {
+                let (model, bytes) = (entry.source.id.clone(), entry.source.prepared.resident_bytes);
+                ModelDemand { model, bytes, load_time_ns: None }
+            })
+            .collect()
     }
 
     pub(crate) fn resident_bytes(&self) -> u64 {

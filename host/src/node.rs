@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use weir_datastore::{Datastore, RedbStore};
 use weir_device::Arena;
-use weir_inference::{Backend, CacheConfig, FakeBackend, ModelCache};
+use weir_inference::{Backend, CacheConfig, FakeBackend, ModelCache, OnnxRuntime, OnnxRuntimeConfig};
 
 /// How long guests may take to unwind once their requests are gone.
 const GUEST_SHUTDOWN: Duration = Duration::from_secs(1);
@@ -125,10 +125,17 @@ impl Drop for Node {
 impl Runtimes {
     fn start(config: &NodeConfig) -> anyhow::Result<Self> {
         let runtime = |name: &str, threads: usize| {
-            let runtime = Builder::new_multi_thread().thread_name(name).worker_threads(threads.max(1)).enable_all().build();
+            let runtime = Builder::new_multi_thread()
+                .thread_name(name)
+                .worker_threads(threads.max(1))
+                .enable_all()
+                .build();
             runtime.with_context(|| format!("cannot start the {name} threads"))
         };
-        Ok(Self { gateway: runtime("weir-gateway", config.gateway_threads)?, guests: runtime("weir-guest", config.guest_threads)? })
+        Ok(Self {
+            gateway: runtime("weir-gateway", config.gateway_threads)?,
+            guests: runtime("weir-guest", config.guest_threads)?,
+        })
     }
 
     /// From a thread of its own, since a runtime must not wait for its tasks on another runtime's worker.
@@ -153,15 +160,20 @@ type Started = (Arc<NodeState>, Arc<dyn Datastore>, TcpListener);
 async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Result<Started> {
     let tokens = tokens(&config)?;
     let data = config.data.clone();
-    std::fs::create_dir_all(&data).with_context(|| format!("cannot make the data folder {}", data.display()))?;
+    std::fs::create_dir_all(&data)
+        .with_context(|| format!("cannot make the data folder {}", data.display()))?;
     // The lock on the registry comes first: it tells of another node on the same folder before anything is touched.
-    let datastore: Arc<dyn Datastore> = Arc::new(RedbStore::open(data.join("registry.redb")).await.context("cannot open the registry")?);
+    let datastore: Arc<dyn Datastore> =
+        Arc::new(RedbStore::open(data.join("registry.redb")).await.context("cannot open the registry")?);
     let metrics = Metrics::new();
     let arena = Arena::new(config.arena_bytes_max);
 
     let blobs = Blobs::open(data.join("components")).context("cannot open the components")?;
     let engines = Arc::new(Engines::new(config.instances_max, &config.limit_caps).map_err(|error| {
-        anyhow::anyhow!("cannot reserve {} instance slots: {error:#}; lower instances_max", config.instances_max)
+        anyhow::anyhow!(
+            "cannot reserve {} instance slots: {error:#}; lower instances_max",
+            config.instances_max
+        )
     })?);
     let components = Arc::new(Components::open(
         &data.join("artefacts"),
@@ -169,16 +181,22 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
         config.compile_memory_bytes_max,
         config.compile_time_ms_max,
     )?);
-    let registry = Registry::open(datastore.clone(), metrics.clone(), config.log_lines_max).await.context("cannot read the registry")?;
+    let registry = Registry::open(datastore.clone(), metrics.clone(), config.log_lines_max)
+        .await
+        .context("cannot read the registry")?;
 
     let cache = model_cache(&config, &arena)?;
     let model_blobs = Blobs::open(data.join("models")).context("cannot open the models")?;
-    let models = Arc::new(Models::open(datastore.clone(), model_blobs, cache, metrics.clone()).await.context("cannot read the models")?);
+    let models = Arc::new(
+        Models::open(datastore.clone(), model_blobs, cache, metrics.clone())
+            .await
+            .context("cannot read the models")?,
+    );
 
     let dispatch = Dispatch {
         components: components.clone(),
         models: models.clone(),
-        placements: Placements::start(&models, guests.clone()),
+        placements: Placements::start(&models, config.instances_max),
         arena: arena.clone(),
         metrics: metrics.clone(),
         instances: Arc::new(Semaphore::new(config.instances_max as usize)),
@@ -186,7 +204,10 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
         blobs: blobs.clone(),
     };
     let listener = TcpListener::bind(config.listen).await.with_context(|| {
-        format!("cannot listen on {}; is another node running? (--listen picks another address)", config.listen)
+        format!(
+            "cannot listen on {}; is another node running? (--listen picks another address)",
+            config.listen
+        )
     })?;
     let sampler = Sampler::new(config.trace_sample_ratio);
     let state = NodeState {
@@ -222,7 +243,21 @@ fn tokens(config: &NodeConfig) -> anyhow::Result<Tokens> {
 
 fn model_cache(config: &NodeConfig, arena: &Arena) -> anyhow::Result<ModelCache> {
     let backend: Arc<dyn Backend> = match config.backend {
-        BackendKind::Onnxruntime => Arc::new(FakeBackend::new(arena.clone())),
+        BackendKind::Onnxruntime => {
+            let config = OnnxRuntimeConfig {
+                library: config.onnxruntime.clone(),
+                run_memory_bytes_max: config.run_memory_bytes_max,
+                prepare_command: None,
+                prepare_memory_bytes_max: config.validate_memory_bytes_max,
+                prepare_time_ms_max: config.validate_time_ms_max,
+            };
+            let backend = OnnxRuntime::new(config, arena.clone());
+            if let Err(error) = backend.library() {
+                // Functions without models work; pushing or opening a model says the same again.
+                tracing::warn!(%error, "models cannot run yet");
+            }
+            Arc::new(backend)
+        }
         BackendKind::Fake => Arc::new(FakeBackend::new(arena.clone())),
     };
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);

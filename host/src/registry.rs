@@ -14,6 +14,7 @@ use crate::telemetry::Metrics;
 use record::{head_key, parse, version_key};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
+use tokio::sync::Semaphore;
 use weir_datastore::{Commit, Compare, Datastore, Key, Revision, Transaction};
 use weir_types::{ContentHash, Name, TenantId, Version};
 
@@ -27,7 +28,9 @@ pub(crate) enum RegistryError {
     NoFunction(Name),
     #[error("function {name} has no version {version}; it has {have}")]
     NoVersion { name: Name, version: Version, have: String },
-    #[error("version {version} of {name} is the active one; roll back to another first, or delete the function")]
+    #[error(
+        "version {version} of {name} is the active one; roll back to another first, or delete the function"
+    )]
     IsActive { name: Name, version: Version },
     #[error("function {0} has no earlier version to go back to")]
     NothingEarlier(Name),
@@ -49,6 +52,8 @@ pub(crate) struct Registry {
     metrics: Arc<Metrics>,
     log_lines_max: usize,
     tenants: RwLock<Tenants>,
+    /// One change at a time on this node; the head's revision fences those of other nodes.
+    turn: Semaphore,
 }
 
 impl Registry {
@@ -58,9 +63,11 @@ impl Registry {
         metrics: Arc<Metrics>,
         log_lines_max: usize,
     ) -> Result<Self, RegistryError> {
-        let registry = Self { datastore, metrics, log_lines_max, tenants: RwLock::default() };
+        let registry =
+            Self { datastore, metrics, log_lines_max, tenants: RwLock::default(), turn: Semaphore::new(1) };
         let (entries, _) = registry.datastore.read_all(&record::prefix()?).await?;
-        let mut functions: BTreeMap<(TenantId, Name), (Option<(Head, Revision)>, Vec<FunctionRecord>)> = BTreeMap::new();
+        let mut functions: BTreeMap<(TenantId, Name), (Option<(Head, Revision)>, Vec<FunctionRecord>)> =
+            BTreeMap::new();
         for entry in entries {
             let parsed = parse(&entry)?;
             let function = functions.entry((parsed.tenant, parsed.name)).or_default();
@@ -93,7 +100,8 @@ impl Registry {
     /// A version with this component, of any function of any tenant.
     pub(crate) fn find(&self, digest: ContentHash) -> Option<FunctionRecord> {
         let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
-        let mut versions = tenants.values().flat_map(BTreeMap::values).flat_map(|entry| entry.versions.values());
+        let mut versions =
+            tenants.values().flat_map(BTreeMap::values).flat_map(|entry| entry.versions.values());
         versions.find(|version| version.record.digest == digest).map(|version| version.record.clone())
     }
 
@@ -111,6 +119,7 @@ impl Registry {
         name: &Name,
         make: impl FnOnce(Version) -> FunctionRecord,
     ) -> Result<Arc<Deployment>, RegistryError> {
+        let _turn = self.turn.acquire().await;
         let current = self.get(tenant, name.as_str());
         let next = current.as_ref().map_or(Version(1), |entry| entry.head.next);
         if current.as_ref().is_some_and(|entry| entry.versions.len() >= VERSIONS_MAX) {
@@ -124,7 +133,9 @@ impl Registry {
             .put(version_key(tenant, name, next)?, record.encode());
         records.insert(next, record);
         let entry = self.change(tenant, name, current.as_deref(), writes, Some((head, records))).await?;
-        entry.and_then(|entry| entry.versions.get(&next).cloned()).ok_or_else(|| RegistryError::Conflict(name.clone()))
+        entry
+            .and_then(|entry| entry.versions.get(&next).cloned())
+            .ok_or_else(|| RegistryError::Conflict(name.clone()))
     }
 
     /// Make the name point at `version`, or at the one before the active one.
@@ -134,6 +145,7 @@ impl Registry {
         name: &Name,
         version: Option<Version>,
     ) -> Result<Arc<FunctionEntry>, RegistryError> {
+        let _turn = self.turn.acquire().await;
         let entry = self.get(tenant, name.as_str()).ok_or_else(|| RegistryError::NoFunction(name.clone()))?;
         let target = match version {
             Some(version) => entry.require(version)?.record.version,
@@ -144,12 +156,19 @@ impl Registry {
         };
         let head = Head { active: target, next: entry.head.next };
         let writes = Transaction::new().put(head_key(tenant, name)?, head.encode());
-        let changed = self.change(tenant, name, Some(&entry), writes, Some((head, records_of(Some(&entry))))).await?;
+        let changed =
+            self.change(tenant, name, Some(&entry), writes, Some((head, records_of(Some(&entry))))).await?;
         changed.ok_or_else(|| RegistryError::NoFunction(name.clone()))
     }
 
     /// Remove one version that is not active.
-    pub(crate) async fn delete_version(&self, tenant: &TenantId, name: &Name, version: Version) -> Result<(), RegistryError> {
+    pub(crate) async fn delete_version(
+        &self,
+        tenant: &TenantId,
+        name: &Name,
+        version: Version,
+    ) -> Result<(), RegistryError> {
+        let _turn = self.turn.acquire().await;
         let entry = self.get(tenant, name.as_str()).ok_or_else(|| RegistryError::NoFunction(name.clone()))?;
         entry.require(version)?;
         if entry.head.active == version {
@@ -167,14 +186,24 @@ impl Registry {
 
     /// Remove the function and all its versions. Invocations in flight finish.
     pub(crate) async fn delete(&self, tenant: &TenantId, name: &Name) -> Result<(), RegistryError> {
+        let _turn = self.turn.acquire().await;
         // A transaction takes 128 writes: old versions go first, the head and the active version last and together.
         loop {
-            let entry = self.get(tenant, name.as_str()).ok_or_else(|| RegistryError::NoFunction(name.clone()))?;
-            let old: Vec<_> = entry.versions.keys().copied().filter(|version| *version != entry.head.active).take(100).collect();
+            let entry =
+                self.get(tenant, name.as_str()).ok_or_else(|| RegistryError::NoFunction(name.clone()))?;
+            let old: Vec<_> = entry
+                .versions
+                .keys()
+                .copied()
+                .filter(|version| *version != entry.head.active)
+                .take(100)
+                .collect();
             if old.is_empty() {
-                let writes = Transaction::new()
-                    .delete(head_key(tenant, name)?)
-                    .delete(version_key(tenant, name, entry.head.active)?);
+                let writes = Transaction::new().delete(head_key(tenant, name)?).delete(version_key(
+                    tenant,
+                    name,
+                    entry.head.active,
+                )?);
                 self.change(tenant, name, Some(&entry), writes, None).await?;
                 return Ok(());
             }
@@ -241,5 +270,9 @@ impl Registry {
 }
 
 fn records_of(entry: Option<&FunctionEntry>) -> BTreeMap<Version, FunctionRecord> {
-    entry.map(|entry| entry.versions.iter().map(|(version, deployment)| (*version, deployment.record.clone())).collect()).unwrap_or_default()
+    entry
+        .map(|entry| {
+            entry.versions.iter().map(|(version, deployment)| (*version, deployment.record.clone())).collect()
+        })
+        .unwrap_or_default()
 }

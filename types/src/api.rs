@@ -1,7 +1,8 @@
 //! The bodies of the management API, as the gateway writes and the command line reads them. JSON; times are Unix milliseconds.
 
 use crate::{
-    ContentHash, ErrorCode, FunctionKind, FunctionManifest, ModelManifest, Name, Profile, Signature, TenantId, Version,
+    ContentHash, ErrorCode, FunctionKind, FunctionManifest, ModelManifest, Name, Profile, Signature,
+    TenantId, Version,
 };
 use serde::{Deserialize, Serialize};
 

@@ -25,7 +25,10 @@ pub struct RunningMean {
 
 impl RunningMean {
     /// Take in one sample.
-    #[expect(clippy::cast_precision_loss, reason = "the weight is at most 32 and times are far below 2^52 ns")]
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "the weight is at most 32 and times are far below 2^52 ns"
+    )]
     pub fn add(&mut self, sample_ns: u64) {
         self.count += 1;
         let weight = 1.0 / self.count.min(32) as f64;

@@ -142,7 +142,12 @@ impl Shape {
         if expected_bytes == data.len() as u64 {
             return Ok(());
         }
-        Err(ShapeError::WrongLength { element_type, shape: self.clone(), expected_bytes, actual_bytes: data.len() as u64 })
+        Err(ShapeError::WrongLength {
+            element_type,
+            shape: self.clone(),
+            expected_bytes,
+            actual_bytes: data.len() as u64,
+        })
     }
 
     fn check_strings(&self, mut data: &[u8]) -> Result<(), ShapeError> {
@@ -150,7 +155,8 @@ impl Shape {
         let bad = |why| ShapeError::BadStrings { shape: self.clone(), expected, why };
         // Each string costs at least its four length bytes, so the data bounds this loop, whatever the shape says.
         for _ in 0..expected {
-            let (length, rest) = data.split_first_chunk::<4>().ok_or_else(|| bad("the data ends before the last one"))?;
+            let (length, rest) =
+                data.split_first_chunk::<4>().ok_or_else(|| bad("the data ends before the last one"))?;
             let length = u32::from_le_bytes(*length) as usize;
             data = rest.get(length..).ok_or_else(|| bad("a length goes past the end of the data"))?;
         }
@@ -200,7 +206,11 @@ impl Port {
     pub fn accepts(&self, datatype: ElementType, shape: &Shape) -> bool {
         self.datatype == datatype
             && self.shape.len() == shape.dimensions().len()
-            && self.shape.iter().zip(shape.dimensions()).all(|(want, have)| want.is_none_or(|want| want == *have))
+            && self
+                .shape
+                .iter()
+                .zip(shape.dimensions())
+                .all(|(want, have)| want.is_none_or(|want| want == *have))
     }
 }
 

@@ -68,16 +68,19 @@ pub(crate) async fn compile(request: &Request) -> Result<Compiled, CompileError>
 
 /// The child's side of [`compile`].
 pub(crate) fn main(request: &Request) -> Result<Compiled, CompileError> {
-    child::limit_self(request.memory_bytes_max, request.cpu_time_ms_max)
-        .map_err(|error| CompileError::new(ErrorCode::Internal, format!("cannot limit the compiler process: {error}")))?;
+    child::limit_self(request.memory_bytes_max, request.cpu_time_ms_max).map_err(|error| {
+        CompileError::new(ErrorCode::Internal, format!("cannot limit the compiler process: {error}"))
+    })?;
     let started = Instant::now();
-    let bytes = std::fs::read(&request.component)
-        .map_err(|error| CompileError::new(ErrorCode::Internal, format!("cannot read the component: {error}")))?;
+    let bytes = std::fs::read(&request.component).map_err(|error| {
+        CompileError::new(ErrorCode::Internal, format!("cannot read the component: {error}"))
+    })?;
     let outline = outline(&bytes).map_err(|(code, text)| CompileError::new(code, text))?;
     refuse_unknown(&outline.imports)?;
     let artefact = build(&bytes, outline.kind)?;
-    write(&request.artefact, &artefact)
-        .map_err(|error| CompileError::new(ErrorCode::Internal, format!("cannot write the artefact: {error}")))?;
+    write(&request.artefact, &artefact).map_err(|error| {
+        CompileError::new(ErrorCode::Internal, format!("cannot write the artefact: {error}"))
+    })?;
     let compile_time_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
     Ok(Compiled { kind: outline.kind, imports: outline.imports, compile_time_ms })
 }
@@ -95,12 +98,17 @@ fn build(bytes: &[u8], kind: FunctionKind) -> Result<Vec<u8>, CompileError> {
     let generation = Generation::of(kind);
     let internal = |error: wasmtime::Error| CompileError::new(ErrorCode::Internal, format!("{error:#}"));
     let engine = compiling_engine(generation).map_err(internal)?;
-    let component = Component::new(&engine, bytes)
-        .map_err(|error| CompileError::new(ErrorCode::InvalidComponent, format!("the component does not compile: {error:#}")))?;
+    let component = Component::new(&engine, bytes).map_err(|error| {
+        CompileError::new(ErrorCode::InvalidComponent, format!("the component does not compile: {error:#}"))
+    })?;
     // Link it here, so that nothing gets deployed that the node could not start.
     let linker = linker(&engine, generation).map_err(internal)?;
-    Entry::link(&linker, &component, kind)
-        .map_err(|error| CompileError::new(ErrorCode::UnknownImport, format!("the component does not fit this node: {error:#}")))?;
+    Entry::link(&linker, &component, kind).map_err(|error| {
+        CompileError::new(
+            ErrorCode::UnknownImport,
+            format!("the component does not fit this node: {error:#}"),
+        )
+    })?;
     component.serialize().map_err(internal)
 }
 

@@ -148,7 +148,8 @@ impl EpochTicker {
     fn spawn(engines: Vec<Engine>) -> std::io::Result<Self> {
         let shared = Arc::new(Ticks::default());
         let ticks = shared.clone();
-        let thread = std::thread::Builder::new().name("weir-epoch".into()).spawn(move || tick(&engines, &ticks))?;
+        let thread =
+            std::thread::Builder::new().name("weir-epoch".into()).spawn(move || tick(&engines, &ticks))?;
         Ok(Self { shared, thread: Some(thread) })
     }
 

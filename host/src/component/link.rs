@@ -21,7 +21,11 @@ pub(crate) enum Entry {
 
 impl Entry {
     /// Link `component`. Fails where an import is missing or has another type.
-    pub(crate) fn link(linker: &Linker<State>, component: &Component, kind: FunctionKind) -> wasmtime::Result<Self> {
+    pub(crate) fn link(
+        linker: &Linker<State>,
+        component: &Component,
+        kind: FunctionKind,
+    ) -> wasmtime::Result<Self> {
         let pre = linker.instantiate_pre(component)?;
         Ok(match kind {
             FunctionKind::Http02 => Self::Http02(ProxyPre::new(pre)?),

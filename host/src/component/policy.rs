@@ -26,7 +26,11 @@ pub(crate) fn verdict(name: &str, manifest: &FunctionManifest) -> Verdict {
         ("wasi:io" | "wasi:clocks" | "wasi:random" | "wasi:cli", true) => Verdict::Granted,
         ("wasi:filesystem" | "wasi:sockets", true) => Verdict::Denied,
         ("wasi:http", true) if matches!(interface, "wasi:http/outgoing-handler" | "wasi:http/client") => {
-            if manifest.outbound_hosts.is_empty() { Verdict::Denied } else { Verdict::Granted }
+            if manifest.outbound_hosts.is_empty() {
+                Verdict::Denied
+            } else {
+                Verdict::Granted
+            }
         }
         ("wasi:http", true) => Verdict::Granted,
         _ => Verdict::Unknown,

@@ -5,6 +5,7 @@ use crate::instance::Report;
 use crate::registry::Deployment;
 use crate::telemetry::{Metrics, Phase};
 use prometheus_client::metrics::gauge::Gauge;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use weir_types::ErrorCode;
@@ -42,9 +43,11 @@ impl Account {
 
     /// The guest has ended.
     pub(crate) fn report(&self, report: &Report) {
+        self.deployment.is_brief.store(report.cpu_time < super::slice::LENGTH, Ordering::Relaxed);
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.failed = state.failed.or(report.fault.as_ref().map(|fault| fault.code));
-        let Report { instantiate_time, guest_time, cpu_time, .. } = *report;
+        let Report { instantiate_time, guest_time, cpu_time, memory_bytes, .. } = *report;
+        self.metrics.guest_memory(memory_bytes);
         state.ended = Some(Ended { at: Instant::now(), instantiate_time, guest_time, cpu_time });
     }
 
@@ -61,7 +64,8 @@ impl Account {
 
 impl Drop for Account {
     fn drop(&mut self) {
-        let State { failed, ended } = std::mem::take(self.state.get_mut().unwrap_or_else(PoisonError::into_inner));
+        let State { failed, ended } =
+            std::mem::take(self.state.get_mut().unwrap_or_else(PoisonError::into_inner));
         let cpu_time = match &ended {
             Some(ended) => {
                 self.metrics.phase(Phase::Instantiate, ended.instantiate_time);

@@ -42,7 +42,10 @@ impl Tokens {
             if token.len() < TOKEN_LEN_MIN {
                 return Err(bad(format!("the token has fewer than {TOKEN_LEN_MIN} characters")));
             }
-            let tenant = words.next().map_or(Ok(TenantId::default()), TenantId::new).map_err(|error| bad(error.to_string()))?;
+            let tenant = words
+                .next()
+                .map_or(Ok(TenantId::default()), TenantId::new)
+                .map_err(|error| bad(error.to_string()))?;
             if words.next().is_some() {
                 return Err(bad("there are more than two words".to_owned()));
             }
@@ -63,7 +66,9 @@ impl Tokens {
             None => headers.remove(AUTHORIZATION),
         };
         let token = given.as_ref().and_then(|value| value.to_str().ok()).map(|text| {
-            text.split_once(' ').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map_or(text, |(_, token)| token.trim())
+            text.split_once(' ')
+                .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
+                .map_or(text, |(_, token)| token.trim())
         });
         let tenant = token.and_then(|token| tokens.get(&ContentHash::of(token.as_bytes())));
         tenant.cloned().ok_or_else(|| {
@@ -100,7 +105,14 @@ mod tests {
 
     #[test]
     fn a_token_file_that_would_let_everyone_in_is_refused() {
-        for bad in ["", "# nothing", "short", "0123456789abcdef UPPER", "0123456789abcdef a b", "0123456789abcdef\n0123456789abcdef"] {
+        for bad in [
+            "",
+            "# nothing",
+            "short",
+            "0123456789abcdef UPPER",
+            "0123456789abcdef a b",
+            "0123456789abcdef\n0123456789abcdef",
+        ] {
             assert!(Tokens::parse(bad).is_err(), "{bad:?}");
         }
     }

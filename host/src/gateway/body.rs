@@ -9,6 +9,7 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::{BodyExt, Limited};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use tokio_util::task::AbortOnDropHandle;
 use weir_device::Arena;
 use weir_types::ErrorCode;
 
@@ -17,20 +18,33 @@ use weir_types::ErrorCode;
 const WHOLE_BYTES_MAX: u64 = 8 << 20;
 
 /// Receive a request body, or prepare to stream it.
-pub(crate) async fn receive(body: Body, length: Option<u64>, arena: &Arena, bytes_max: u64) -> Result<RequestBody, ApiError> {
+pub(crate) async fn receive(
+    body: Body,
+    length: Option<u64>,
+    arena: &Arena,
+    bytes_max: u64,
+) -> Result<RequestBody, ApiError> {
     if length.is_some_and(|length| length > bytes_max) {
         return Err(too_large(bytes_max));
     }
     let whole = body.is_end_stream() || length.is_some_and(|length| length <= WHOLE_BYTES_MAX);
     if !whole {
-        return Ok(RequestBody::Stream(Body::new(Limited::new(body, usize::try_from(bytes_max).unwrap_or(usize::MAX)))));
+        return Ok(RequestBody::Stream(Body::new(Limited::new(
+            body,
+            usize::try_from(bytes_max).unwrap_or(usize::MAX),
+        ))));
     }
-    let full = |_| ApiError::new(ErrorCode::Unavailable, "the node has no memory left for request bodies; try again");
+    let full = |_| {
+        ApiError::new(ErrorCode::Unavailable, "the node has no memory left for request bodies; try again")
+    };
     let mut buffer = arena.with_capacity(usize::try_from(length.unwrap_or(0)).unwrap_or(0)).map_err(full)?;
     let mut frames = body.into_data_stream();
     while let Some(frame) = frames.next().await {
         let frame = frame.map_err(|error| {
-            ApiError::new(ErrorCode::BodyMismatch, format!("the request body ended early or is broken: {error}"))
+            ApiError::new(
+                ErrorCode::BodyMismatch,
+                format!("the request body ended early or is broken: {error}"),
+            )
         })?;
         buffer.extend_from_slice(&frame).map_err(full)?;
     }
@@ -38,37 +52,75 @@ pub(crate) async fn receive(body: Body, length: Option<u64>, arena: &Arena, byte
 }
 
 pub(crate) fn too_large(bytes_max: u64) -> ApiError {
-    ApiError::new(ErrorCode::BodyTooLarge, format!("the request body has more than {bytes_max} bytes (limits.request_body_bytes)"))
+    ApiError::new(
+        ErrorCode::BodyTooLarge,
+        format!("the request body has more than {bytes_max} bytes (limits.request_body_bytes)"),
+    )
 }
 
-/// A response body that stops at a limit, and that keeps `guard` until it has been sent or its client has gone.
-pub(crate) struct Guarded<Guard> {
+/// A guest that goes on while its answer is being sent.
+pub(crate) type Rest<Report> = AbortOnDropHandle<Report>;
+
+/// A response body that stops at a limit. The guest that writes it is stopped when the body is dropped half-way, as it is when the client goes
+/// away; once the body has been sent, the guest may finish what it is doing.
+pub(crate) struct Guarded<Report, Guard> {
     body: Body,
     bytes_left: u64,
     bytes_max: u64,
+    /// What is still to come, where the guest said how much that is: nobody may ask for the end after that.
+    declared_left: Option<u64>,
+    has_ended: bool,
+    rest: Option<Rest<Report>>,
     _guard: Guard,
 }
 
-impl<Guard: Send + Unpin + 'static> Guarded<Guard> {
-    pub(crate) fn body(body: Body, bytes_max: u64, guard: Guard) -> Body {
-        Body::new(Self { body, bytes_left: bytes_max, bytes_max, _guard: guard })
+impl<Report: Send + 'static, Guard: Send + Unpin + 'static> Guarded<Report, Guard> {
+    pub(crate) fn body(
+        body: Body,
+        bytes_max: u64,
+        declared: Option<u64>,
+        rest: Rest<Report>,
+        guard: Guard,
+    ) -> Body {
+        let rest = Some(rest);
+        Body::new(Self {
+            body,
+            bytes_left: bytes_max,
+            bytes_max,
+            declared_left: declared,
+            has_ended: false,
+            rest,
+            _guard: guard,
+        })
     }
 }
 
-impl<Guard: Unpin> HttpBody for Guarded<Guard> {
+impl<Report, Guard: Unpin> HttpBody for Guarded<Report, Guard> {
     type Data = Bytes;
     type Error = axum::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let Some(frame) = ready!(Pin::new(&mut self.body).poll_frame(cx)?) else { return Poll::Ready(None) };
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let Some(frame) = ready!(Pin::new(&mut self.body).poll_frame(cx)?) else {
+            self.has_ended = true;
+            return Poll::Ready(None);
+        };
         let bytes = frame.data_ref().map_or(0, Bytes::len) as u64;
         if bytes > self.bytes_left {
             // The head has gone out: all that is left is to cut the body, so that the client sees that it is not whole.
-            tracing::warn!(bytes_max = self.bytes_max, "response cut: it is larger than the function's limit");
-            let text = format!("the response has more than {} bytes (limits.response_body_bytes)", self.bytes_max);
+            tracing::warn!(
+                bytes_max = self.bytes_max,
+                "response cut: it is larger than the function's limit"
+            );
+            let text =
+                format!("the response has more than {} bytes (limits.response_body_bytes)", self.bytes_max);
             return Poll::Ready(Some(Err(axum::Error::new(std::io::Error::other(text)))));
         }
         self.bytes_left -= bytes;
+        self.declared_left = self.declared_left.map(|left| left.saturating_sub(bytes));
+        self.has_ended = self.declared_left == Some(0) || self.body.is_end_stream();
         Poll::Ready(Some(Ok(frame)))
     }
 
@@ -81,12 +133,26 @@ impl<Guard: Unpin> HttpBody for Guarded<Guard> {
     }
 }
 
+impl<Report, Guard> Drop for Guarded<Report, Guard> {
+    fn drop(&mut self) {
+        if self.has_ended || self.body.is_end_stream() {
+            // The guest's own deadline ends what it still does.
+            if let Some(rest) = self.rest.take() {
+                drop(rest.detach());
+            }
+        }
+    }
+}
+
 /// All of `body`, for requests with a small JSON body.
 pub(crate) async fn small(body: Body, bytes_max: usize) -> Result<Bytes, ApiError> {
     let collected = Limited::new(body, bytes_max).collect().await;
     collected.map(http_body_util::Collected::to_bytes).map_err(|error| {
         if error.is::<http_body_util::LengthLimitError>() {
-            return ApiError::new(ErrorCode::BodyTooLarge, format!("the request body has more than {bytes_max} bytes"));
+            return ApiError::new(
+                ErrorCode::BodyTooLarge,
+                format!("the request body has more than {bytes_max} bytes"),
+            );
         }
         ApiError::new(ErrorCode::BodyMismatch, format!("the request body ended early or is broken: {error}"))
     })

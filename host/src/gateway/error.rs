@@ -65,9 +65,11 @@ impl From<CompileError> for ApiError {
 pub(crate) fn status(code: ErrorCode) -> StatusCode {
     use ErrorCode as Code;
     match code {
-        Code::InvalidName | Code::InvalidRequest | Code::InvalidManifest | Code::LimitOverCap | Code::BodyMismatch => {
-            StatusCode::BAD_REQUEST
-        }
+        Code::InvalidName
+        | Code::InvalidRequest
+        | Code::InvalidManifest
+        | Code::LimitOverCap
+        | Code::BodyMismatch => StatusCode::BAD_REQUEST,
         Code::InvalidComponent
         | Code::UnknownImport
         | Code::NoEntryPoint
@@ -78,7 +80,9 @@ pub(crate) fn status(code: ErrorCode) -> StatusCode {
         Code::VersionConflict | Code::Conflict => StatusCode::CONFLICT,
         Code::Unauthorized => StatusCode::UNAUTHORIZED,
         Code::NotGranted => StatusCode::FORBIDDEN,
-        Code::RouteNotFound | Code::FunctionNotFound | Code::ModelNotFound | Code::VersionNotFound => StatusCode::NOT_FOUND,
+        Code::RouteNotFound | Code::FunctionNotFound | Code::ModelNotFound | Code::VersionNotFound => {
+            StatusCode::NOT_FOUND
+        }
         Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
         Code::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         Code::QueueFull => StatusCode::TOO_MANY_REQUESTS,

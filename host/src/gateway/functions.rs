@@ -41,7 +41,11 @@ pub(super) async fn deploy(
     let name = parse_name(&name)?;
     let (manifest, options, upload): (FunctionManifest, Options, Upload) = manifest::read(request).await?;
     check_limits(&manifest, &node)?;
-    let upload = node.blobs.stage(upload, node.config.component_bytes_max).await.map_err(|error| upload_error(error, "component"))?;
+    let upload = node
+        .blobs
+        .stage(upload, node.config.component_bytes_max)
+        .await
+        .map_err(|error| upload_error(error, "component"))?;
     let digest = upload.digest;
 
     let current = node.registry.get(&caller.tenant, name.as_str());
@@ -64,7 +68,10 @@ pub(super) async fn deploy(
     };
     let denied = denied_imports(&imports, &manifest);
     if options.strict && !denied.is_empty() {
-        let text = format!("--strict: the component imports what its manifest does not grant: {}", denied.join(", "));
+        let text = format!(
+            "--strict: the component imports what its manifest does not grant: {}",
+            denied.join(", ")
+        );
         return Err(ApiError::new(ErrorCode::NotGranted, text));
     }
     let component_bytes = upload.bytes;
@@ -113,12 +120,17 @@ fn advice(node: &NodeState, function: &FunctionVersion, imports: &[String]) -> V
     let mut advice = Vec::new();
     for model in &function.manifest.models {
         if node.models.get(&function.tenant, &model.name, model.version).is_err() {
-            advice.push(format!("model {model} is granted but not on this node yet: weir models push {} FILE.onnx", model.name));
+            advice.push(format!(
+                "model {model} is granted but not on this node yet: weir models push {} FILE.onnx",
+                model.name
+            ));
         }
     }
     let uses_models = imports.iter().any(|name| name.starts_with("weir:inference/models@"));
     if uses_models && function.manifest.models.is_empty() {
-        advice.push("the component uses models, but the manifest grants none: add models = [\"NAME\"]".to_owned());
+        advice.push(
+            "the component uses models, but the manifest grants none: add models = [\"NAME\"]".to_owned(),
+        );
     }
     if !uses_models && !function.manifest.models.is_empty() {
         advice.push("the manifest grants models, but the component does not use any".to_owned());
@@ -176,7 +188,10 @@ pub(super) async fn roll_back(
     let body = small(body, JSON_BYTES_MAX).await?;
     let rollback = if body.is_empty() { Ok(Rollback::default()) } else { serde_json::from_slice(&body) };
     let Rollback { version } = rollback.map_err(|error| {
-        ApiError::new(ErrorCode::InvalidRequest, format!("the body must be {{}} or {{\"version\": N}}: {error}"))
+        ApiError::new(
+            ErrorCode::InvalidRequest,
+            format!("the body must be {{}} or {{\"version\": N}}: {error}"),
+        )
     })?;
     let entry = node.registry.roll_back(&caller.tenant, &name, version).await?;
     tracing::info!(tenant = %caller.tenant, function = %name, version = %entry.head.active, "rolled back");
@@ -228,7 +243,9 @@ pub(super) async fn logs(
     Path(name): Path<String>,
     query: Result<Query<LogQuery>, axum::extract::rejection::QueryRejection>,
 ) -> Result<Response, ApiError> {
-    let Query(query) = query.map_err(|error| ApiError::new(ErrorCode::InvalidRequest, format!("{error}; takes lines=N and follow=true")))?;
+    let Query(query) = query.map_err(|error| {
+        ApiError::new(ErrorCode::InvalidRequest, format!("{error}; takes lines=N and follow=true"))
+    })?;
     let entry = find(&node, &caller, &parse_name(&name)?)?;
     let (tail, news) = entry.log.tail_and_follow(query.lines);
     drop(entry);
@@ -267,7 +284,9 @@ fn summary(entry: &FunctionEntry) -> Option<Function> {
 }
 
 fn find(node: &NodeState, caller: &Caller, name: &Name) -> Result<Arc<FunctionEntry>, ApiError> {
-    node.registry.get(&caller.tenant, name.as_str()).ok_or_else(|| RegistryError::NoFunction(name.clone()).into())
+    node.registry
+        .get(&caller.tenant, name.as_str())
+        .ok_or_else(|| RegistryError::NoFunction(name.clone()).into())
 }
 
 pub(super) fn parse_name(text: &str) -> Result<Name, ApiError> {
@@ -282,17 +301,24 @@ pub(super) fn parse_version(text: &str) -> Result<Version, ApiError> {
 
 pub(super) fn upload_error(error: PutError, what: &str) -> ApiError {
     match error {
-        PutError::TooLarge { bytes_max } => {
-            ApiError::new(ErrorCode::BodyTooLarge, format!("the {what} has more than the node's {bytes_max} bytes"))
+        PutError::TooLarge { bytes_max } => ApiError::new(
+            ErrorCode::BodyTooLarge,
+            format!("the {what} has more than the node's {bytes_max} bytes"),
+        ),
+        PutError::Source(why) => {
+            ApiError::new(ErrorCode::BodyMismatch, format!("the {what} did not arrive in full: {why}"))
         }
-        PutError::Source(why) => ApiError::new(ErrorCode::BodyMismatch, format!("the {what} did not arrive in full: {why}")),
         PutError::Io(error) => ApiError::internal(&error),
     }
 }
 
 fn check_limits(manifest: &FunctionManifest, node: &NodeState) -> Result<(), ApiError> {
     let Some((name, asked, cap)) = manifest.limits.first_over(&node.config.limit_caps) else { return Ok(()) };
-    let text = if asked == 0 { format!("limits.{name} must be at least 1") } else { format!("limits.{name} = {asked} is over this node's cap of {cap}") };
+    let text = if asked == 0 {
+        format!("limits.{name} must be at least 1")
+    } else {
+        format!("limits.{name} = {asked} is over this node's cap of {cap}")
+    };
     Err(ApiError::new(ErrorCode::LimitOverCap, text))
 }
 
@@ -301,8 +327,12 @@ impl From<RegistryError> for ApiError {
         let code = match &error {
             RegistryError::NoFunction(_) => ErrorCode::FunctionNotFound,
             RegistryError::NoVersion { .. } | RegistryError::NothingEarlier(_) => ErrorCode::VersionNotFound,
-            RegistryError::IsActive { .. } | RegistryError::TooManyVersions(_) | RegistryError::Conflict(_) => ErrorCode::Conflict,
-            RegistryError::Datastore(weir_datastore::Error::Unavailable { .. } | weir_datastore::Error::Closed) => ErrorCode::Unavailable,
+            RegistryError::IsActive { .. }
+            | RegistryError::TooManyVersions(_)
+            | RegistryError::Conflict(_) => ErrorCode::Conflict,
+            RegistryError::Datastore(
+                weir_datastore::Error::Unavailable { .. } | weir_datastore::Error::Closed,
+            ) => ErrorCode::Unavailable,
             RegistryError::Damaged { .. } | RegistryError::Datastore(_) => return Self::internal(&error),
         };
         Self::new(code, error.to_string())

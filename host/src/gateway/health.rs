@@ -1,7 +1,7 @@
 //! How the node is.
 
-use super::error::ApiError;
 use super::Caller;
+use super::error::ApiError;
 use crate::node::NodeState;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -43,7 +43,10 @@ pub(super) fn ready(node: &NodeState) -> Response {
 }
 
 /// `GET /v1/status`.
-pub(super) async fn status(State(node): State<Arc<NodeState>>, Extension(caller): Extension<Caller>) -> Json<Status> {
+pub(super) async fn status(
+    State(node): State<Arc<NodeState>>,
+    Extension(caller): Extension<Caller>,
+) -> Json<Status> {
     let gauge = |gauge: &prometheus_client::metrics::gauge::Gauge| u64::try_from(gauge.get()).unwrap_or(0);
     Json(Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),

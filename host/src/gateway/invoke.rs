@@ -42,9 +42,11 @@ pub(super) async fn invoke(
     head.uri = guest_uri(&head.uri, name_len);
     let length = content_length(&head.headers)?;
     let bytes_max = limits.request_body_bytes;
-    let received = tokio::time::timeout_at(deadline.into(), receive(body, length, &node.arena, bytes_max)).await;
+    let received =
+        tokio::time::timeout_at(deadline.into(), receive(body, length, &node.arena, bytes_max)).await;
     let body = received.map_err(|_| {
-        let text = format!("the request body did not arrive within {} ms (limits.deadline_ms)", limits.deadline_ms);
+        let text =
+            format!("the request body did not arrive within {} ms (limits.deadline_ms)", limits.deadline_ms);
         ApiError::new(ErrorCode::DeadlineExceeded, text)
     })??;
     let invocation = Invocation {
@@ -65,7 +67,10 @@ pub(super) async fn invoke(
 
 fn unknown(name: &str) -> ApiError {
     match Name::new(name) {
-        Ok(name) => ApiError::new(ErrorCode::FunctionNotFound, format!("there is no function {name}; `weir functions` lists them")),
+        Ok(name) => ApiError::new(
+            ErrorCode::FunctionNotFound,
+            format!("there is no function {name}; `weir functions` lists them"),
+        ),
         Err(error) => ApiError::new(ErrorCode::InvalidName, error.to_string()),
     }
 }
@@ -99,7 +104,9 @@ fn content_length(headers: &HeaderMap) -> Result<Option<u64>, ApiError> {
 fn priority(headers: &HeaderMap) -> Result<u32, ApiError> {
     let Some(value) = headers.get(PRIORITY_HEADER) else { return Ok(0) };
     let priority = value.to_str().ok().and_then(|text| text.parse().ok());
-    priority.ok_or_else(|| ApiError::new(ErrorCode::InvalidRequest, format!("{PRIORITY_HEADER} is not a number from 0 up")))
+    priority.ok_or_else(|| {
+        ApiError::new(ErrorCode::InvalidRequest, format!("{PRIORITY_HEADER} is not a number from 0 up"))
+    })
 }
 
 #[cfg(test)]

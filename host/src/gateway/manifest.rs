@@ -67,7 +67,9 @@ fn from_query(uri: &Uri) -> Result<(Map<String, Value>, Options), ApiError> {
             }
             path => {
                 let value = serde_json::from_str(&value).unwrap_or_else(|_| Value::from(&*value));
-                let nested = path.rsplit('.').fold(value, |inner, key| Value::Object(Map::from_iter([(key.to_owned(), inner)])));
+                let nested = path
+                    .rsplit('.')
+                    .fold(value, |inner, key| Value::Object(Map::from_iter([(key.to_owned(), inner)])));
                 if let Value::Object(nested) = nested {
                     merge(&mut manifest, nested);
                 }
@@ -76,7 +78,9 @@ fn from_query(uri: &Uri) -> Result<(Map<String, Value>, Options), ApiError> {
     }
     // Environment variables are text even where they look like numbers.
     if let Some(Value::Object(env)) = manifest.get_mut("env") {
-        env.values_mut().filter(|value| !value.is_string()).for_each(|value| *value = Value::from(value.to_string()));
+        env.values_mut()
+            .filter(|value| !value.is_string())
+            .for_each(|value| *value = Value::from(value.to_string()));
     }
     Ok((manifest, options))
 }
@@ -96,7 +100,8 @@ fn is_multipart(headers: &HeaderMap) -> bool {
 
 /// The fields of a form arrive in order: the manifest, if any, comes before the file.
 async fn from_form(request: Request) -> Result<(Map<String, Value>, Upload), ApiError> {
-    let content_type = request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let content_type =
+        request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let boundary = multer::parse_boundary(content_type).map_err(|error| broken(&error))?;
     let mut form = Multipart::new(request.into_body().into_data_stream(), boundary);
     let mut manifest = Map::new();
@@ -105,12 +110,17 @@ async fn from_form(request: Request) -> Result<(Map<String, Value>, Upload), Api
             Some("manifest") => manifest = parse(&read_small(field).await?)?,
             Some("component" | "model") => return Ok((manifest, file(form, field))),
             other => {
-                let text = format!("the form has a field {other:?}; it takes `manifest` and then `component` (or `model`)");
+                let text = format!(
+                    "the form has a field {other:?}; it takes `manifest` and then `component` (or `model`)"
+                );
                 return Err(ApiError::new(ErrorCode::InvalidRequest, text));
             }
         }
     }
-    Err(ApiError::new(ErrorCode::InvalidRequest, "the form has no field `component` (or `model`) with the file"))
+    Err(ApiError::new(
+        ErrorCode::InvalidRequest,
+        "the form has no field `component` (or `model`) with the file",
+    ))
 }
 
 fn broken(error: &dyn std::fmt::Display) -> ApiError {
@@ -138,7 +148,9 @@ fn file(form: Multipart<'static>, field: Field<'static>) -> Upload {
         drop(field);
         match form.next_field().await.map_err(axum::Error::new)? {
             None => Ok(None),
-            Some(_) => Err(axum::Error::new("the file must be the form's last field; put `manifest` before it")),
+            Some(_) => {
+                Err(axum::Error::new("the file must be the form's last field; put `manifest` before it"))
+            }
         }
     })
     .boxed()
@@ -188,7 +200,8 @@ mod tests {
     #[tokio::test]
     async fn query_header_and_form_add_up() {
         let uri = "/v1/functions/f?models=a,b:2&limits.deadline_ms=500&env.N=1&strict=true";
-        let (manifest, options, _) = read_all(put(uri, &[(MANIFEST_HEADER, r#"{"limits":{"handles":7}}"#)], "")).await.unwrap();
+        let (manifest, options, _) =
+            read_all(put(uri, &[(MANIFEST_HEADER, r#"{"limits":{"handles":7}}"#)], "")).await.unwrap();
         assert_eq!(manifest.models.iter().map(ToString::to_string).collect::<Vec<_>>(), ["a", "b:2"]);
         assert_eq!((manifest.limits.deadline_ms, manifest.limits.handles), (500, 7));
         assert_eq!(manifest.env["N"], "1");
@@ -203,7 +216,13 @@ mod tests {
 
     #[tokio::test]
     async fn what_would_be_lost_is_an_error() {
-        for uri in ["/f?modles=a", "/f?limits.memory=1", "/f?models=../x", "/f?limits.deadline_ms=soon", "/f?manifest=[]"] {
+        for uri in [
+            "/f?modles=a",
+            "/f?limits.memory=1",
+            "/f?models=../x",
+            "/f?limits.deadline_ms=soon",
+            "/f?manifest=[]",
+        ] {
             let code = read_all(put(uri, &[], "")).await.map_err(|error| error.code).err();
             assert_eq!(code, Some(ErrorCode::InvalidManifest), "{uri}");
         }

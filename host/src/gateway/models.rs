@@ -47,10 +47,16 @@ async fn keep(
 ) -> Result<Json<ModelVersion>, ApiError> {
     let (manifest, _, upload): (ModelManifest, _, _) = manifest::read(request).await?;
     if let Some(slots) = manifest.slots.filter(|slots| !(1..=SLOTS_MAX).contains(slots)) {
-        return Err(ApiError::new(ErrorCode::LimitOverCap, format!("slots = {slots} is not within 1 to {SLOTS_MAX}")));
+        return Err(ApiError::new(
+            ErrorCode::LimitOverCap,
+            format!("slots = {slots} is not within 1 to {SLOTS_MAX}"),
+        ));
     }
     let blobs = node.models.blobs();
-    let upload = blobs.stage(upload, node.config.model_bytes_max).await.map_err(|error| upload_error(error, "model"))?;
+    let upload = blobs
+        .stage(upload, node.config.model_bytes_max)
+        .await
+        .map_err(|error| upload_error(error, "model"))?;
     let (entry, created) = node.models.push(&caller.tenant, name, version, upload, manifest).await?;
     if created {
         tracing::info!(tenant = %caller.tenant, model = %name, version = %entry.record.version, "pushed");
@@ -109,7 +115,12 @@ pub(super) async fn remove_version(
     delete(&node, &caller, &parse_name(&name)?, Some(parse_version(&version)?)).await
 }
 
-async fn delete(node: &NodeState, caller: &Caller, name: &Name, version: Option<Version>) -> Result<Response, ApiError> {
+async fn delete(
+    node: &NodeState,
+    caller: &Caller,
+    name: &Name,
+    version: Option<Version>,
+) -> Result<Response, ApiError> {
     node.models.delete(&caller.tenant, name, version).await?;
     tracing::info!(tenant = %caller.tenant, model = %name, "deleted");
     Ok(http::StatusCode::NO_CONTENT.into_response())
@@ -122,9 +133,15 @@ impl From<ModelsError> for ApiError {
             ModelsError::NoVersion { .. } => ErrorCode::VersionNotFound,
             ModelsError::Exists { .. } => ErrorCode::VersionConflict,
             ModelsError::TooManyVersions(_) | ModelsError::Conflict(_) => ErrorCode::Conflict,
-            ModelsError::Push(PushError::Prepare(error)) if error.code() != ErrorCode::Internal => error.code(),
-            ModelsError::Datastore(weir_datastore::Error::Unavailable { .. } | weir_datastore::Error::Closed) => ErrorCode::Unavailable,
-            ModelsError::Damaged { .. } | ModelsError::Push(_) | ModelsError::Datastore(_) => return Self::internal(&error),
+            ModelsError::Push(PushError::Prepare(error)) if error.code() != ErrorCode::Internal => {
+                error.code()
+            }
+            ModelsError::Datastore(
+                weir_datastore::Error::Unavailable { .. } | weir_datastore::Error::Closed,
+            ) => ErrorCode::Unavailable,
+            ModelsError::Damaged { .. } | ModelsError::Push(_) | ModelsError::Datastore(_) => {
+                return Self::internal(&error);
+            }
         };
         Self::new(code, error.to_string())
     }

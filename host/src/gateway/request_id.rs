@@ -22,7 +22,8 @@ pub(crate) struct RequestId {
 impl RequestId {
     pub(crate) fn of(headers: &HeaderMap) -> Self {
         let invocation = next_id();
-        let given = headers.get(REQUEST_ID_HEADER).filter(|value| !value.is_empty() && value.len() <= LEN_MAX);
+        let given =
+            headers.get(REQUEST_ID_HEADER).filter(|value| !value.is_empty() && value.len() <= LEN_MAX);
         if let Some(header) = given
             && let Ok(text) = header.to_str()
         {

@@ -72,11 +72,19 @@ impl Server {
         }
         drop(listener);
         if tokio::time::timeout(self.drain_timeout, graceful.shutdown()).await.is_err() {
-            tracing::warn!(drain_timeout_ms = self.drain_timeout.as_millis() as u64, "requests were cut off at shutdown");
+            tracing::warn!(
+                drain_timeout_ms = self.drain_timeout.as_millis() as u64,
+                "requests were cut off at shutdown"
+            );
         }
     }
 
-    fn serve(&self, stream: TcpStream, permit: tokio::sync::OwnedSemaphorePermit, graceful: &GracefulShutdown) {
+    fn serve(
+        &self,
+        stream: TcpStream,
+        permit: tokio::sync::OwnedSemaphorePermit,
+        graceful: &GracefulShutdown,
+    ) {
         // Answers are small and complete: waiting to fill a packet only delays them.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "cannot set TCP_NODELAY");

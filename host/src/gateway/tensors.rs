@@ -57,14 +57,21 @@ pub(super) async fn invoke(
         RequestBody::Whole(buffer) => Bytes::from(buffer),
         RequestBody::Stream(body) => super::body::small(body, JSON_BYTES_MAX).await?,
     };
-    let request: InferRequest = serde_json::from_slice(&json).map_err(|error| invalid(&format!("the body is not an inference request: {error}")))?;
-    let inputs = request.inputs.into_iter().map(|input| Ok((input.name.clone(), tensor_of(&node.arena, input)?)));
+    let request: InferRequest = serde_json::from_slice(&json)
+        .map_err(|error| invalid(&format!("the body is not an inference request: {error}")))?;
+    let inputs =
+        request.inputs.into_iter().map(|input| Ok((input.name.clone(), tensor_of(&node.arena, input)?)));
     let inputs = inputs.collect::<Result<Vec<_>, ApiError>>()?;
     let id = invocation.deployment.id.clone();
     let outputs = node.dispatch.tensor(invocation, inputs).await?;
-    let outputs = outputs.into_iter().map(|(name, tensor)| json_of(name, &tensor)).collect::<Result<_, _>>()?;
-    let response =
-        InferResponse { model_name: id.name.to_string(), model_version: id.version.to_string(), id: request.id, outputs };
+    let outputs =
+        outputs.into_iter().map(|(name, tensor)| json_of(name, &tensor)).collect::<Result<_, _>>()?;
+    let response = InferResponse {
+        model_name: id.name.to_string(),
+        model_version: id.version.to_string(),
+        id: request.id,
+        outputs,
+    };
     Ok(Json(response).into_response())
 }
 
@@ -78,7 +85,8 @@ fn tensor_of(arena: &Arena, input: JsonTensor) -> Result<Tensor, ApiError> {
     let shape = Shape::new(&shape).map_err(|error| wrong(&error))?;
     let mut bytes = Vec::new();
     write(&data, datatype, &mut bytes).map_err(|why| wrong(&why))?;
-    let buffer = arena.copy_of(&bytes).map_err(|error| ApiError::new(ErrorCode::Unavailable, error.to_string()))?;
+    let buffer =
+        arena.copy_of(&bytes).map_err(|error| ApiError::new(ErrorCode::Unavailable, error.to_string()))?;
     Tensor::new(datatype, shape, buffer).map_err(|error| wrong(&error))
 }
 
@@ -87,7 +95,9 @@ fn write(value: &Value, datatype: ElementType, bytes: &mut Vec<u8>) -> Result<()
     macro_rules! put {
         ($get:ident, $type:ty) => {{
             let number = value.$get().and_then(|number| <$type>::try_from(number).ok());
-            bytes.extend_from_slice(&number.ok_or_else(|| format!("{value} is not {datatype}"))?.to_le_bytes());
+            bytes.extend_from_slice(
+                &number.ok_or_else(|| format!("{value} is not {datatype}"))?.to_le_bytes(),
+            );
         }};
     }
     match (value, datatype) {
@@ -136,8 +146,12 @@ fn json_of(name: String, tensor: &Tensor) -> Result<JsonTensor, ApiError> {
         ElementType::Int16 => numbers!(i16),
         ElementType::Int32 => numbers!(i32),
         ElementType::Int64 => numbers!(i64),
-        ElementType::Fp32 => data.as_chunks().0.iter().map(|bytes| float(f32::from_le_bytes(*bytes).into())).collect(),
-        ElementType::Fp64 => data.as_chunks().0.iter().map(|bytes| float(f64::from_le_bytes(*bytes))).collect(),
+        ElementType::Fp32 => {
+            data.as_chunks().0.iter().map(|bytes| float(f32::from_le_bytes(*bytes).into())).collect()
+        }
+        ElementType::Fp64 => {
+            data.as_chunks().0.iter().map(|bytes| float(f64::from_le_bytes(*bytes))).collect()
+        }
         ElementType::Bytes => strings(data),
         ElementType::Fp16 | ElementType::Bf16 => {
             let text = format!("output {name:?} is {}, which has no JSON form", tensor.element_type());
@@ -179,7 +193,10 @@ mod tests {
             (ElementType::Bool, json!([2]), json!([true, false])),
             (ElementType::Bytes, json!([2]), json!(["", "ä"])),
         ] {
-            let input = serde_json::from_value(json!({"name": "x", "datatype": datatype, "shape": shape, "data": data})).unwrap();
+            let input = serde_json::from_value(
+                json!({"name": "x", "datatype": datatype, "shape": shape, "data": data}),
+            )
+            .unwrap();
             let output = json_of("x".into(), &tensor_of(&arena, input).unwrap()).unwrap();
             let flat = if datatype == ElementType::Fp32 { json!([1.5, -2.0, 0.0, 3.0]) } else { data };
             assert_eq!(output.data, flat);
@@ -189,8 +206,17 @@ mod tests {
     #[test]
     fn numbers_that_do_not_fit_are_refused() {
         let arena = Arena::new(1 << 20);
-        for (datatype, data) in [("UINT8", json!([256])), ("INT8", json!([-129])), ("INT32", json!([1.5])), ("BOOL", json!([1])), ("FP16", json!([1]))] {
-            let input = serde_json::from_value(json!({"name": "x", "datatype": datatype, "shape": [1], "data": data})).unwrap();
+        for (datatype, data) in [
+            ("UINT8", json!([256])),
+            ("INT8", json!([-129])),
+            ("INT32", json!([1.5])),
+            ("BOOL", json!([1])),
+            ("FP16", json!([1])),
+        ] {
+            let input = serde_json::from_value(
+                json!({"name": "x", "datatype": datatype, "shape": [1], "data": data}),
+            )
+            .unwrap();
             assert!(tensor_of(&arena, input).is_err(), "{datatype} took {data}");
         }
     }

@@ -14,9 +14,11 @@ use weir_inference::{InferenceError, RunRequest, Tensor};
 use weir_types::Name;
 
 /// A model that a guest holds: resident for as long as it does.
+#[expect(unreachable_pub, reason = "the generated bindings re-export it")]
 pub struct OpenModel(Opened);
 
 /// A run that a guest has started.
+#[expect(unreachable_pub, reason = "the generated bindings re-export it")]
 pub struct PendingRun {
     /// Finished or not; shared so that waiting for readiness does not take the outputs away.
     pub(super) run: Shared<BoxFuture<'static, RunResult>>,

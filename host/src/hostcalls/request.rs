@@ -24,7 +24,9 @@ impl Host for InferenceView<'_> {
         let element_type = ElementType::from(element_type);
         let data = match self.ctx.request.take_body().map_err(CallError::invalid)? {
             RequestBody::Whole(buffer) => buffer,
-            RequestBody::Stream(body) => collect(&self.ctx.arena, body, self.ctx.request_body_bytes_max).await?,
+            RequestBody::Stream(body) => {
+                collect(&self.ctx.arena, body, self.ctx.request_body_bytes_max).await?
+            }
         };
         let shape = infer_dimension(&shape, element_type, data.len())?;
         let tensor = Tensor::new(element_type, shape, data).map_err(CallError::invalid)?;
@@ -42,9 +44,11 @@ async fn collect(arena: &Arena, body: Body, bytes_max: u64) -> Result<Buffer, Ca
     let mut buffer = arena.buffer(0)?;
     let mut frames = body.into_data_stream();
     while let Some(frame) = frames.next().await {
-        let frame = frame.map_err(|error| CallError::invalid(format!("the request body ended early: {error}")))?;
+        let frame =
+            frame.map_err(|error| CallError::invalid(format!("the request body ended early: {error}")))?;
         if (buffer.len() + frame.len()) as u64 > bytes_max {
-            let text = format!("the request body has more than {bytes_max} bytes (limits.request_body_bytes)");
+            let text =
+                format!("the request body has more than {bytes_max} bytes (limits.request_body_bytes)");
             return Err(CallError::exhausted(text));
         }
         buffer.reserve(frame.len())?;
@@ -55,7 +59,8 @@ async fn collect(arena: &Arena, body: Body, bytes_max: u64) -> Result<Buffer, Ca
 
 /// Fill in the one dimension that the guest left open.
 fn infer_dimension(shape: &[u32], element_type: ElementType, bytes: usize) -> Result<Shape, CallError> {
-    let mut open = shape.iter().enumerate().filter(|(_, dimension)| **dimension == INFERRED).map(|(at, _)| at);
+    let mut open =
+        shape.iter().enumerate().filter(|(_, dimension)| **dimension == INFERRED).map(|(at, _)| at);
     let Some(at) = open.next() else { return Shape::new(shape).map_err(CallError::invalid) };
     if open.next().is_some() {
         return Err(CallError::invalid("only one dimension can be left open"));
@@ -63,7 +68,9 @@ fn infer_dimension(shape: &[u32], element_type: ElementType, bytes: usize) -> Re
     let mut known = shape.to_vec();
     known[at] = 1;
     let per_step = Shape::new(&known).map_err(CallError::invalid)?.element_count();
-    let size_bytes = element_type.size_bytes().ok_or_else(|| CallError::invalid("a BYTES tensor cannot leave a dimension open"))?;
+    let size_bytes = element_type
+        .size_bytes()
+        .ok_or_else(|| CallError::invalid("a BYTES tensor cannot leave a dimension open"))?;
     let step_bytes = per_step.saturating_mul(size_bytes as u64);
     if step_bytes == 0 || !(bytes as u64).is_multiple_of(step_bytes) {
         let text = format!("a body of {bytes} bytes is no whole number of {element_type} of shape {shape:?}");
@@ -79,7 +86,8 @@ mod tests {
 
     #[test]
     fn the_open_dimension_follows_from_the_length() {
-        let infer = |shape: &[u32], bytes| infer_dimension(shape, ElementType::Fp32, bytes).ok().map(Vec::from);
+        let infer =
+            |shape: &[u32], bytes| infer_dimension(shape, ElementType::Fp32, bytes).ok().map(Vec::from);
         assert_eq!(infer(&[INFERRED, 2], 24), Some(vec![3, 2]));
         assert_eq!(infer(&[INFERRED], 0), Some(vec![0]));
         assert_eq!(infer(&[3], 24), Some(vec![3]));

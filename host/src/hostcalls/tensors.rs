@@ -1,6 +1,8 @@
 //! `weir:inference/tensors`.
 
-use super::bindings::weir::inference::tensors::{ElementType as GuestType, Error as GuestError, Host, HostTensor};
+use super::bindings::weir::inference::tensors::{
+    ElementType as GuestType, Error as GuestError, Host, HostTensor,
+};
 use super::{CallError, InferenceCtx, InferenceView};
 use wasmtime::component::{Resource, ResourceTable};
 use weir_inference::Tensor;
@@ -37,7 +39,10 @@ impl InferenceCtx {
     /// Take `bytes` from what the guest may hold.
     pub(super) fn charge(&mut self, bytes: u64) -> Result<(), CallError> {
         self.tensor_bytes_left = self.tensor_bytes_left.checked_sub(bytes).ok_or_else(|| {
-            CallError::exhausted(format!("the tensors would take more than {} bytes (limits.tensor_bytes)", self.tensor_bytes_max))
+            CallError::exhausted(format!(
+                "the tensors would take more than {} bytes (limits.tensor_bytes)",
+                self.tensor_bytes_max
+            ))
         })?;
         Ok(())
     }
@@ -76,9 +81,15 @@ impl HostTensor for InferenceView<'_> {
 
     fn read(&mut self, tensor: Resource<Tensor>, offset: u64, length: u64) -> Result<Vec<u8>, CallError> {
         let data = self.table.get(&tensor)?.data();
-        let range = offset.checked_add(length).filter(|&end| end <= data.len() as u64).map(|end| offset as usize..end as usize);
+        let range = offset
+            .checked_add(length)
+            .filter(|&end| end <= data.len() as u64)
+            .map(|end| offset as usize..end as usize);
         let bytes = range.and_then(|range| data.get(range)).ok_or_else(|| {
-            CallError::invalid(format!("cannot read {length} bytes from {offset} on: the tensor has {}", data.len()))
+            CallError::invalid(format!(
+                "cannot read {length} bytes from {offset} on: the tensor has {}",
+                data.len()
+            ))
         })?;
         Ok(bytes.to_vec())
     }

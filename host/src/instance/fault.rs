@@ -26,7 +26,10 @@ impl Fault {
         match overrun {
             Overrun::CpuTime => Self::new(
                 ErrorCode::CpuTimeLimit,
-                format!("the function used up its {} ms of processor time (limits.cpu_time_ms)", limits.cpu_time_ms),
+                format!(
+                    "the function used up its {} ms of processor time (limits.cpu_time_ms)",
+                    limits.cpu_time_ms
+                ),
             ),
             Overrun::Deadline => Self::new(
                 ErrorCode::DeadlineExceeded,
@@ -44,7 +47,10 @@ impl Fault {
 
     fn classify(error: &wasmtime::Error, memory: &MemoryMeter, limits: &Limits) -> Self {
         if let Some(exit) = error.downcast_ref::<I32Exit>() {
-            return Self::new(ErrorCode::NoResponse, format!("the function exited with status {} without answering", exit.0));
+            return Self::new(
+                ErrorCode::NoResponse,
+                format!("the function exited with status {} without answering", exit.0),
+            );
         }
         if error.is::<PoolConcurrencyLimitError>() {
             return Self::new(ErrorCode::Unavailable, "the node has no free instance slot; try again");
@@ -75,7 +81,10 @@ impl Fault {
 
     fn from_trap(trap: Trap, memory: &MemoryMeter, limits: &Limits) -> Self {
         if trap == Trap::StackOverflow {
-            return Self::new(ErrorCode::StackOverflow, "the function's call stack is full: recursion without end?");
+            return Self::new(
+                ErrorCode::StackOverflow,
+                "the function's call stack is full: recursion without end?",
+            );
         }
         Self::from_meter(memory, limits)
             .unwrap_or_else(|| Self::new(ErrorCode::GuestTrap, format!("the function trapped: {trap}")))
@@ -86,11 +95,17 @@ impl Fault {
         match memory.refused()? {
             ErrorCode::TableLimit => Some(Self::new(
                 ErrorCode::TableLimit,
-                format!("the function wanted more than {} table elements (limits.table_elements)", limits.table_elements),
+                format!(
+                    "the function wanted more than {} table elements (limits.table_elements)",
+                    limits.table_elements
+                ),
             )),
             code => Some(Self::new(
                 code,
-                format!("the function wanted more than {} bytes of memory (limits.memory_bytes)", limits.memory_bytes),
+                format!(
+                    "the function wanted more than {} bytes of memory (limits.memory_bytes)",
+                    limits.memory_bytes
+                ),
             )),
         }
     }

@@ -7,8 +7,8 @@ use super::state::State;
 use std::sync::{Arc, Mutex, PoisonError};
 use wasmtime::Store;
 use wasmtime_wasi_http::WasiHttpView;
-use wasmtime_wasi_http::p2::bindings::http::types::{ErrorCode as GuestErrorCode, Scheme};
 use wasmtime_wasi_http::p2::bindings::Proxy;
+use wasmtime_wasi_http::p2::bindings::http::types::{ErrorCode as GuestErrorCode, Scheme};
 use wasmtime_wasi_http::p2::body::HyperOutgoingBody;
 use weir_types::ErrorCode;
 
@@ -40,7 +40,9 @@ pub(crate) async fn handle(
             answer.send(Ok(answer_of(http::Response::new(()), tensor)));
             Ok(Ok(()))
         }
-        None => Ok(Err(Fault::new(ErrorCode::NoResponse, "the function returned without sending a response"))),
+        None => {
+            Ok(Err(Fault::new(ErrorCode::NoResponse, "the function returned without sending a response")))
+        }
     }
 }
 
@@ -52,8 +54,9 @@ fn respond(
     response: Result<http::Response<HyperOutgoingBody>, GuestErrorCode>,
     cell: &RequestCell,
 ) -> Result<http::Response<axum::body::Body>, Fault> {
-    let response = response
-        .map_err(|code| Fault::new(ErrorCode::GuestError, format!("the function answered with an error: {code}")))?;
+    let response = response.map_err(|code| {
+        Fault::new(ErrorCode::GuestError, format!("the function answered with an error: {code}"))
+    })?;
     Ok(match cell.take_answer() {
         Some(tensor) => answer_of(response.map(drop), tensor),
         None => response.map(axum::body::Body::new),

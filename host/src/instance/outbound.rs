@@ -22,16 +22,23 @@ impl Outbound {
 }
 
 impl WasiHttpHooks for Outbound {
+    /// Short answers wait here in full, so that a guest need not outlive its last write.
+    fn p2_outgoing_body_buffer_chunks(&mut self) -> usize {
+        4
+    }
+
     fn send_request(
         &mut self,
         request: http::Request<WasiBody>,
         options: Option<RequestOptions>,
         _: Io,
     ) -> Box<dyn Future<Output = Sent> + Send> {
-        let granted = request.uri().authority().is_some_and(|to| is_granted(&self.manifest.outbound_hosts, to));
+        let granted =
+            request.uri().authority().is_some_and(|to| is_granted(&self.manifest.outbound_hosts, to));
         if !granted {
             let to = request.uri().authority().map_or("an unnamed host", http::uri::Authority::as_str);
-            self.sink.note(format!("not-granted: HTTP request to {to}; add it to outbound_hosts in the manifest"));
+            self.sink
+                .note(format!("not-granted: HTTP request to {to}; add it to outbound_hosts in the manifest"));
             return Box::new(async { Err(Error::HttpRequestDenied) });
         }
         Box::new(async move {
@@ -44,7 +51,9 @@ impl WasiHttpHooks for Outbound {
 
 /// Whether `hosts` names `to`: as `host` (any port), as `host:port`, or by `*`.
 fn is_granted(hosts: &[String], to: &http::uri::Authority) -> bool {
-    hosts.iter().any(|host| host == "*" || host.eq_ignore_ascii_case(to.host()) || host.eq_ignore_ascii_case(to.as_str()))
+    hosts.iter().any(|host| {
+        host == "*" || host.eq_ignore_ascii_case(to.host()) || host.eq_ignore_ascii_case(to.as_str())
+    })
 }
 
 #[cfg(test)]
@@ -54,7 +63,10 @@ mod tests {
     #[test]
     fn only_named_hosts_are_reached() {
         let granted = |hosts: &[&str], to: &'static str| {
-            is_granted(&hosts.iter().map(|h| (*h).to_owned()).collect::<Vec<_>>(), &http::uri::Authority::from_static(to))
+            is_granted(
+                &hosts.iter().map(|h| (*h).to_owned()).collect::<Vec<_>>(),
+                &http::uri::Authority::from_static(to),
+            )
         };
         assert!(!granted(&[], "example.com"));
         assert!(granted(&["example.com"], "Example.com:443"));

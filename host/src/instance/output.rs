@@ -46,7 +46,12 @@ impl Channel {
 }
 
 impl OutputSink {
-    pub(crate) fn new(log: Arc<FunctionLog>, version: Version, request_id: Arc<str>, bytes_max: u64) -> Arc<Self> {
+    pub(crate) fn new(
+        log: Arc<FunctionLog>,
+        version: Version,
+        request_id: Arc<str>,
+        bytes_max: u64,
+    ) -> Arc<Self> {
         let state = SinkState { bytes_left: bytes_max, bytes_dropped: 0, partial: Default::default() };
         Arc::new(Self { log, version, request_id, state: Mutex::new(state) })
     }
@@ -58,7 +63,13 @@ impl OutputSink {
 
     fn push(&self, stream: &str, text: String) {
         let request_id = self.request_id.as_ref().to_owned();
-        self.log.push(LogLine { at_ms: now_ms(), version: self.version, request_id, stream: stream.to_owned(), text });
+        self.log.push(LogLine {
+            at_ms: now_ms(),
+            version: self.version,
+            request_id,
+            stream: stream.to_owned(),
+            text,
+        });
     }
 
     fn write(&self, channel: Channel, bytes: &[u8]) {
@@ -194,6 +205,9 @@ mod tests {
         let sink = OutputSink::new(log.clone(), Version(1), "r".into(), 1 << 20);
         sink.write(Channel::Stdout, &vec![b'x'; 2 * LINE_BYTES_MAX + 1]);
         sink.finish();
-        assert_eq!(lines_of(&log).iter().map(|l| l.1.len()).collect::<Vec<_>>(), [LINE_BYTES_MAX, LINE_BYTES_MAX, 1]);
+        assert_eq!(
+            lines_of(&log).iter().map(|l| l.1.len()).collect::<Vec<_>>(),
+            [LINE_BYTES_MAX, LINE_BYTES_MAX, 1]
+        );
     }
 }

@@ -119,11 +119,16 @@ impl HttpBody for SharedBody {
     type Data = Bytes;
     type Error = wasmtime_wasi_http::Error;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let mut cell = self.0.lock();
         match std::mem::replace(&mut cell.body, BodyState::Gone) {
             BodyState::Fresh(RequestBody::Whole(buffer)) if buffer.is_empty() => Poll::Ready(None),
-            BodyState::Fresh(RequestBody::Whole(buffer)) => Poll::Ready(Some(Ok(Frame::data(Bytes::from(buffer))))),
+            BodyState::Fresh(RequestBody::Whole(buffer)) => {
+                Poll::Ready(Some(Ok(Frame::data(Bytes::from(buffer)))))
+            }
             BodyState::Fresh(RequestBody::Stream(mut body)) | BodyState::Streaming(mut body) => {
                 let frame = Pin::new(&mut body).poll_frame(cx);
                 cell.body = BodyState::Streaming(body);

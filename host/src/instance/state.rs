@@ -21,7 +21,11 @@ pub(crate) struct State {
 }
 
 impl State {
-    pub(crate) fn new(manifest: &Arc<FunctionManifest>, sink: &Arc<OutputSink>, inference: InferenceCtx) -> Self {
+    pub(crate) fn new(
+        manifest: &Arc<FunctionManifest>,
+        sink: &Arc<OutputSink>,
+        inference: InferenceCtx,
+    ) -> Self {
         let mut wasi = WasiCtx::builder();
         wasi.stdout(Output { sink: sink.clone(), channel: Channel::Stdout })
             .stderr(Output { sink: sink.clone(), channel: Channel::Stderr })

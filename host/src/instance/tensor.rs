@@ -25,16 +25,18 @@ pub(crate) async fn run(
         let (ctx, table) = store.data_mut().inference();
         let bytes = tensor.data().len() as u64;
         let Some(left) = ctx.tensor_bytes_left.checked_sub(bytes) else {
-            let text = format!("the inputs take more than {} bytes (limits.tensor_bytes)", ctx.tensor_bytes_max);
+            let text =
+                format!("the inputs take more than {} bytes (limits.tensor_bytes)", ctx.tensor_bytes_max);
             return Ok(Err(Fault::new(ErrorCode::BodyTooLarge, text)));
         };
         ctx.tensor_bytes_left = left;
         handles.push((name, table.push(tensor)?));
     }
-    let outputs: Vec<(String, Resource<Tensor>)> = match stage.weir_inference_stage().call_run(&mut *store, &handles).await? {
-        Ok(outputs) => outputs,
-        Err(error) => return Ok(Err(fault_of(&error))),
-    };
+    let outputs: Vec<(String, Resource<Tensor>)> =
+        match stage.weir_inference_stage().call_run(&mut *store, &handles).await? {
+            Ok(outputs) => outputs,
+            Err(error) => return Ok(Err(fault_of(&error))),
+        };
     let (_, table) = store.data_mut().inference();
     let mut tensors = Vec::with_capacity(outputs.len());
     for (name, handle) in outputs {

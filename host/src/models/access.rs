@@ -1,6 +1,7 @@
 //! What one invocation may do with models: open those that its function is granted.
 
-use super::{Models, ModelsError};
+use super::{ModelEntry, Models, ModelsError};
+use crate::dispatch::Placements;
 use crate::telemetry::{ColdStart, Metrics, Phase, Trace};
 use std::sync::Arc;
 use tracing::Instrument;
@@ -12,8 +13,7 @@ pub(crate) struct ModelAccess {
     models: Arc<Models>,
     tenant: TenantId,
     manifest: Arc<FunctionManifest>,
-    /// What the scheduler lets go to make room for the invocation's models.
-    evict: Vec<ModelId>,
+    placements: Arc<Placements>,
 }
 
 /// A model in device memory, kept there until this is dropped.
@@ -35,27 +35,63 @@ pub(crate) enum OpenError {
 }
 
 impl ModelAccess {
-    pub(crate) fn new(models: Arc<Models>, tenant: TenantId, manifest: Arc<FunctionManifest>, evict: Vec<ModelId>) -> Self {
-        Self { models, tenant, manifest, evict }
+    pub(crate) fn new(
+        models: Arc<Models>,
+        tenant: TenantId,
+        manifest: Arc<FunctionManifest>,
+        placements: Arc<Placements>,
+    ) -> Self {
+        Self { models, tenant, manifest, placements }
     }
 
     /// Bring the model into device memory if it is not there yet.
-    pub(crate) async fn open(&self, wanted: &ModelRef, metrics: &Metrics, trace: &Trace) -> Result<Opened, OpenError> {
+    pub(crate) async fn open(
+        &self,
+        wanted: &ModelRef,
+        metrics: &Metrics,
+        trace: &Trace,
+    ) -> Result<Opened, OpenError> {
         if !self.manifest.models.iter().any(|grant| grant.covers(wanted)) {
             // The same whether or not it exists: what is not granted is not told about.
-            let text = format!("model {wanted} is not granted to this function; add it to models in the manifest");
+            let text =
+                format!("model {wanted} is not granted to this function; add it to models in the manifest");
             return Err(OpenError::NotGranted(text));
         }
-        let entry = self.models.get(&self.tenant, &wanted.name, wanted.version).map_err(|error| match error {
-            ModelsError::NoModel(_) | ModelsError::NoVersion { .. } => OpenError::NotFound(error.to_string()),
-            other => OpenError::Inference(InferenceError::Unavailable(other.to_string().into())),
-        })?;
-        let acquiring = self.models.cache.acquire(&entry.source, &self.evict);
-        let pin = acquiring.instrument(trace.phase(Phase::ModelLoad)).await?;
-        if let Some(load_time) = pin.load_time() {
+        let entry =
+            self.models.get(&self.tenant, &wanted.name, wanted.version).map_err(|error| match error {
+                ModelsError::NoModel(_) | ModelsError::NoVersion { .. } => {
+                    OpenError::NotFound(error.to_string())
+                }
+                other => OpenError::Inference(InferenceError::Unavailable(other.to_string().into())),
+            })?;
+        let pin = match self.models.cache.pin(&entry.source.id) {
+            Some(pin) => pin,
+            None => self.load(&entry, metrics, trace).await?,
+        };
+        Ok(Opened { id: entry.source.id.clone(), signature: pin.signature().clone(), pin })
+    }
+
+    /// Load the model, evicting what the scheduler allows, and tell it what came of that.
+    async fn load(
+        &self,
+        entry: &ModelEntry,
+        metrics: &Metrics,
+        trace: &Trace,
+    ) -> Result<Pin, InferenceError> {
+        let victims = self.placements.victims();
+        let acquired = self
+            .models
+            .cache
+            .acquire(&entry.source, &victims)
+            .instrument(trace.phase(Phase::ModelLoad))
+            .await;
+        let load_time = acquired.as_ref().ok().and_then(Pin::load_time);
+        self.placements
+            .residents(&self.models.cache.resident(), load_time.map(|time| (&entry.source.id, time)));
+        if let Some(load_time) = load_time {
             metrics.phase(Phase::ModelLoad, load_time);
             metrics.cold_start(ColdStart::Model);
         }
-        Ok(Opened { id: entry.source.id.clone(), signature: pin.signature().clone(), pin })
+        acquired
     }
 }

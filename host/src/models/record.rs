@@ -34,9 +34,14 @@ pub(super) fn version_key(tenant: &TenantId, name: &Name, version: Version) -> R
 }
 
 pub(super) fn parse(entry: &Entry) -> Result<(ModelId, ModelRecord), ModelsError> {
-    let damaged = |why: &dyn std::fmt::Display| ModelsError::Damaged { key: entry.key.to_string(), why: why.to_string() };
+    let damaged = |why: &dyn std::fmt::Display| ModelsError::Damaged {
+        key: entry.key.to_string(),
+        why: why.to_string(),
+    };
     let path: Vec<_> = entry.key.as_str().split('/').collect();
-    let [_, tenant, name, "versions", _] = path[..] else { return Err(damaged(&"its key is not that of a model's version")) };
+    let [_, tenant, name, "versions", _] = path[..] else {
+        return Err(damaged(&"its key is not that of a model's version"));
+    };
     let record: ModelRecord = serde_json::from_slice(&entry.value).map_err(|error| damaged(&error))?;
     let id = ModelId {
         tenant: TenantId::new(tenant).map_err(|error| damaged(&error))?,

@@ -1,6 +1,6 @@
 //! The files of models: what was uploaded, and what came of preparing it.
 
-use crate::blobs::{Adding, Blobs, Staged, persist};
+use crate::blobs::{Adding, Blobs, STAGED_PREFIX, Staged, persist};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
@@ -42,7 +42,7 @@ impl Store {
     ) -> Result<(Prepared, ContentHash, Adding), PushError> {
         let _turn = self.preparing.acquire().await;
         let folder = self.blobs.folder().to_owned();
-        let out = tempfile::Builder::new().prefix(".staged-").tempdir_in(&folder)?;
+        let out = tempfile::Builder::new().prefix(STAGED_PREFIX).tempdir_in(&folder)?;
         let prepared = backend.prepare(upload.path(), out.path()).await?;
         let adding = self.blobs.adding().await;
         self.blobs.keep(upload).await?;
@@ -68,7 +68,7 @@ fn keep_all(prepared: &Prepared, out: &Path, folder: &Path) -> std::io::Result<C
     }
     let json = serde_json::to_vec(prepared).map_err(std::io::Error::other)?;
     let hash = ContentHash::of(&json);
-    let mut file = NamedTempFile::with_prefix_in(".staged-", folder)?;
+    let mut file = NamedTempFile::with_prefix_in(STAGED_PREFIX, folder)?;
     file.write_all(&json)?;
     let path: PathBuf = folder.join(hash.to_string());
     // Syncs the folder too, and with it the renames above.

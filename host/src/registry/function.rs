@@ -1,7 +1,7 @@
 //! A deployed function in memory.
 
-use super::record::{FunctionRecord, Head};
 use super::RegistryError;
+use super::record::{FunctionRecord, Head};
 use crate::instance::Fault;
 use crate::telemetry::FunctionMetrics;
 use crate::telemetry::logs::FunctionLog;
@@ -66,7 +66,8 @@ impl FunctionEntry {
                 record,
             })
         };
-        let versions = records.into_iter().map(|(version, record)| (version, deployment(version, record))).collect();
+        let versions =
+            records.into_iter().map(|(version, record)| (version, deployment(version, record))).collect();
         Self { name: name.clone(), head, revision, versions, log }
     }
 
@@ -126,7 +127,11 @@ impl Gate {
             );
             Fault::new(ErrorCode::QueueFull, text)
         })?;
-        self.permits.clone().acquire_owned().await.map_err(|_| Fault::new(ErrorCode::Unavailable, "the node is shutting down"))
+        self.permits
+            .clone()
+            .acquire_owned()
+            .await
+            .map_err(|_| Fault::new(ErrorCode::Unavailable, "the node is shutting down"))
     }
 }
 
@@ -135,7 +140,8 @@ struct Place<'a>(&'a AtomicU32);
 
 impl<'a> Place<'a> {
     fn take(waiting: &'a AtomicU32, len_max: u32) -> Option<Self> {
-        let taken = waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |len| (len < len_max).then_some(len + 1));
+        let taken = waiting
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |len| (len < len_max).then_some(len + 1));
         taken.is_ok().then_some(Self(waiting))
     }
 }

@@ -59,7 +59,13 @@ mod tests {
     use weir_types::Version;
 
     fn line(text: &str) -> LogLine {
-        LogLine { at_ms: 0, version: Version(1), request_id: String::new(), stream: "stdout".into(), text: text.into() }
+        LogLine {
+            at_ms: 0,
+            version: Version(1),
+            request_id: String::new(),
+            stream: "stdout".into(),
+            text: text.into(),
+        }
     }
 
     #[test]

@@ -22,6 +22,7 @@ pub(crate) struct Metrics {
     cpu_seconds: Family<Owner, Seconds>,
     phase_seconds: [Histogram; Phase::ALL.len()],
     cold_starts: Family<Cause, Counter>,
+    guest_memory_bytes: Histogram,
     /// Invocations running now.
     pub(crate) running: Gauge,
     /// Invocations waiting now.
@@ -96,11 +97,28 @@ impl Metrics {
         registry.register("invocations", "Invocations that ended, by outcome", invocations.clone());
         let help = "From an invocation's arrival to the end of its answer";
         registry.register_with_unit("invocation", help, Unit::Seconds, invocation_seconds.clone());
-        registry.register_with_unit("guest_cpu", "Processor time of guests", Unit::Seconds, cpu_seconds.clone());
-        registry.register("cold_starts", "Things made ready for an invocation, by cause", cold_starts.clone());
+        registry.register_with_unit(
+            "guest_cpu",
+            "Processor time of guests",
+            Unit::Seconds,
+            cpu_seconds.clone(),
+        );
+        registry.register(
+            "cold_starts",
+            "Things made ready for an invocation, by cause",
+            cold_starts.clone(),
+        );
+        let guest_memory_bytes = Histogram::new(exponential_buckets(65_536.0, 2.0, 16));
+        let help = "Linear memory of guests at their end";
+        registry.register_with_unit("guest_memory", help, Unit::Bytes, guest_memory_bytes.clone());
         for (phase, histogram) in Phase::ALL.iter().zip(&phase_seconds) {
             let name = format!("phase_{}", phase.as_str());
-            registry.register_with_unit(name, "Time spent in this phase of invocations", Unit::Seconds, histogram.clone());
+            registry.register_with_unit(
+                name,
+                "Time spent in this phase of invocations",
+                Unit::Seconds,
+                histogram.clone(),
+            );
         }
         let mut gauge = |name: &str, help: &str| {
             let gauge = Gauge::default();
@@ -113,7 +131,8 @@ impl Metrics {
         let functions = gauge("functions", "Functions deployed");
         let models = gauge("models", "Models pushed");
         let model_resident_bytes = gauge("model_resident_bytes", "Device memory that models take");
-        let arena_used_bytes = gauge("arena_used_bytes", "Memory that bodies and tensors of requests under way take");
+        let arena_used_bytes =
+            gauge("arena_used_bytes", "Memory that bodies and tensors of requests under way take");
         let arena_pooled_bytes = gauge("arena_pooled_bytes", "Memory kept for the next bodies and tensors");
         Arc::new(Self {
             registry,
@@ -122,6 +141,7 @@ impl Metrics {
             cpu_seconds,
             phase_seconds,
             cold_starts,
+            guest_memory_bytes,
             running,
             queued,
             connections,
@@ -135,6 +155,12 @@ impl Metrics {
 
     pub(crate) fn phase(&self, phase: Phase, time: Duration) {
         self.phase_seconds[phase as usize].observe(time.as_secs_f64());
+    }
+
+    /// A guest has ended with so much memory.
+    #[expect(clippy::cast_precision_loss, reason = "a histogram's buckets are coarser than that")]
+    pub(crate) fn guest_memory(&self, bytes: usize) {
+        self.guest_memory_bytes.observe(bytes as f64);
     }
 
     pub(crate) fn cold_start(&self, cause: ColdStart) {

@@ -58,12 +58,6 @@ impl Phase {
 pub(crate) struct Trace(Span);
 
 impl Trace {
-    /// Nothing is recorded.
-    #[cfg(test)]
-    pub(crate) fn none() -> Self {
-        Self(Span::none())
-    }
-
     /// The span of an invocation; empty unless it is sampled.
     pub(crate) fn start(
         sampler: &Sampler,
@@ -77,7 +71,9 @@ impl Trace {
         }
         let trace_id = parent.map(|parent| parent.trace_id.as_str());
         let parent_id = parent.map(|parent| parent.parent_id.as_str());
-        Self(info_span!(target: "weir::invocation", "invocation", tenant, function, request_id, trace_id, parent_id))
+        Self(
+            info_span!(target: "weir::invocation", "invocation", tenant, function, request_id, trace_id, parent_id),
+        )
     }
 
     /// The span of one phase; enter it while the phase lasts.
@@ -110,7 +106,11 @@ pub(crate) struct Sampler {
 
 impl Sampler {
     /// `ratio` from 0 (never) to 1 (always).
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a ratio in (0, 1] has a reciprocal of at least 1")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a ratio in (0, 1] has a reciprocal of at least 1"
+    )]
     pub(crate) fn new(ratio: f64) -> Self {
         let every = (ratio > 0.0).then(|| (1.0 / ratio.min(1.0)).round() as u64);
         Self { every, seen: AtomicU64::new(0) }
@@ -133,11 +133,20 @@ impl TraceParent {
     /// Read a header value; none if it is not one, as the specification asks.
     pub(crate) fn parse(value: &str) -> Option<Self> {
         let mut parts = value.split('-');
-        let (version, trace_id, parent_id, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
-        let hex = |text: &str, len: usize| text.len() == len && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        let (version, trace_id, parent_id, flags) =
+            (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+        let hex = |text: &str, len: usize| {
+            text.len() == len && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+        };
         let zero = |text: &str| text.bytes().all(|b| b == b'0');
         let known = hex(version, 2) && version != "ff" && (version != "00" || parts.next().is_none());
-        if !known || !hex(trace_id, 32) || !hex(parent_id, 16) || !hex(flags, 2) || zero(trace_id) || zero(parent_id) {
+        if !known
+            || !hex(trace_id, 32)
+            || !hex(parent_id, 16)
+            || !hex(flags, 2)
+            || zero(trace_id)
+            || zero(parent_id)
+        {
             return None;
         }
         let sampled = u8::from_str_radix(flags, 16).ok()? & 1 == 1;
@@ -154,7 +163,14 @@ mod tests {
         let good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
         assert!(TraceParent::parse(good).unwrap().sampled);
         assert!(!TraceParent::parse(&good.replace("-01", "-00")).unwrap().sampled);
-        for bad in ["", "00", &good[1..], &good.replace('4', "G"), &format!("{good}-extra"), &good.replace("00-4b", "ff-4b")] {
+        for bad in [
+            "",
+            "00",
+            &good[1..],
+            &good.replace('4', "G"),
+            &format!("{good}-extra"),
+            &good.replace("00-4b", "ff-4b"),
+        ] {
             assert_eq!(TraceParent::parse(bad), None, "{bad}");
         }
     }
