@@ -38,7 +38,8 @@ pub(crate) fn light(repo: &Repo) -> Result<PathBuf> {
 
 /// Run `script` with `--out out`, unless `product` is what this very script made.
 fn make(repo: &Repo, product: &Path, script: &Path, out: &Path) -> Result<()> {
-    let text = std::fs::read_to_string(script).with_context(|| format!("cannot read {}", script.display()))?;
+    let text =
+        std::fs::read_to_string(script).with_context(|| format!("cannot read {}", script.display()))?;
     let stamp = Stamp::beside(product, &text);
     if stamp.is_current() {
         report("found", &repo.show(product).to_string());

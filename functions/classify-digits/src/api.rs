@@ -158,7 +158,11 @@ mod tests {
             panic!("no classification")
         };
         assert_eq!((found.digit, found.confidence), (7, 0.55));
-        assert!(serde_json::to_string(&found).unwrap().starts_with("{\"digit\":7,\"confidence\":0.55,\"probabilities\":[0.05,"));
+        assert!(
+            serde_json::to_string(&found)
+                .unwrap()
+                .starts_with("{\"digit\":7,\"confidence\":0.55,\"probabilities\":[0.05,")
+        );
     }
 
     /// `model/train.py` wrote the samples and what its own preparation makes of them.

@@ -66,7 +66,9 @@ impl Picture {
         let grey = match colour {
             png::ColorType::Grayscale | png::ColorType::Indexed => pixels.iter().map(|&g| unit(g)).collect(),
             png::ColorType::Rgb => pixels.chunks_exact(3).map(|p| luma(p[0], p[1], p[2])).collect(),
-            png::ColorType::GrayscaleAlpha => on_paper(pixels.chunks_exact(2).map(|p| (unit(p[0]), unit(p[1])))),
+            png::ColorType::GrayscaleAlpha => {
+                on_paper(pixels.chunks_exact(2).map(|p| (unit(p[0]), unit(p[1]))))
+            }
             png::ColorType::Rgba => {
                 on_paper(pixels.chunks_exact(4).map(|p| (luma(p[0], p[1], p[2]), unit(p[3]))))
             }
@@ -157,7 +159,8 @@ mod tests {
 
     #[test]
     fn every_colour_type_becomes_grey() {
-        let of = |colour, depth, data: &[u8]| Picture::from_png(&png(colour, depth, 2, 1, data)).unwrap().grey;
+        let of =
+            |colour, depth, data: &[u8]| Picture::from_png(&png(colour, depth, 2, 1, data)).unwrap().grey;
         use png::{BitDepth, ColorType};
         assert_eq!(of(ColorType::Grayscale, BitDepth::Eight, &[0, 255]), [0.0, 1.0]);
         assert_eq!(of(ColorType::Grayscale, BitDepth::One, &[0b0100_0000]), [0.0, 1.0]);
@@ -169,7 +172,9 @@ mod tests {
     #[test]
     fn transparent_pictures_lie_on_paper_that_shows_the_drawing() {
         let of = |data: &[u8]| {
-            Picture::from_png(&png(png::ColorType::GrayscaleAlpha, png::BitDepth::Eight, 2, 1, data)).unwrap().grey
+            Picture::from_png(&png(png::ColorType::GrayscaleAlpha, png::BitDepth::Eight, 2, 1, data))
+                .unwrap()
+                .grey
         };
         assert_eq!(of(&[0, 0, 0, 255]), [1.0, 0.0], "black ink lies on white");
         assert_eq!(of(&[0, 0, 255, 255]), [0.0, 1.0], "white ink lies on black");
@@ -179,7 +184,10 @@ mod tests {
     fn damaged_and_oversized_pngs_are_errors() {
         let good = png(png::ColorType::Grayscale, png::BitDepth::Eight, 16, 16, &[7; 256]);
         for end in 0..good.len() - 12 {
-            assert!(Picture::from_png(&good[..end]).is_err(), "the first {end} bytes were taken for a picture");
+            assert!(
+                Picture::from_png(&good[..end]).is_err(),
+                "the first {end} bytes were taken for a picture"
+            );
         }
         for at in 0..good.len() {
             let mut bad = good.clone();
@@ -202,7 +210,10 @@ mod tests {
         let why = |rows: &[Vec<f32>]| of(rows).unwrap_err().to_string();
         assert_eq!(why(&[]), "`pixels` is empty");
         assert_eq!(why(&[vec![]]), "`pixels` is empty");
-        assert_eq!(why(&[vec![0.0, 1.0], vec![0.0]]), "row 1 of `pixels` has 1 numbers and the first row has 2");
+        assert_eq!(
+            why(&[vec![0.0, 1.0], vec![0.0]]),
+            "row 1 of `pixels` has 1 numbers and the first row has 2"
+        );
         assert!(why(&[vec![0.0, -1.0]]).starts_with("row 0"));
         assert!(why(&[vec![0.0, f32::NAN]]).starts_with("row 0"));
         assert!(why(&vec![vec![0.0; 3000]; 3000]).starts_with("the picture has 3000 x 3000"));

@@ -48,8 +48,10 @@ struct Ink<'a> {
 
 impl<'a> Ink<'a> {
     fn of(picture: &'a Picture) -> Option<Self> {
-        let (low, high) =
-            picture.grey().iter().fold((f32::MAX, f32::MIN), |(low, high), &grey| (low.min(grey), high.max(grey)));
+        let (low, high) = picture
+            .grey()
+            .iter()
+            .fold((f32::MAX, f32::MIN), |(low, high), &grey| (low.min(grey), high.max(grey)));
         if high - low < BLANK {
             return None;
         }

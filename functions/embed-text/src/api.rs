@@ -140,7 +140,11 @@ pub fn answer(
     let batch = Batch::of(&sentences)?;
     let numbers = model(&batch).map_err(ApiError::Model)?;
     if numbers.len() != sentences.len() * WIDTH {
-        return Err(ApiError::Model(format!("it gave {} numbers for {} sentences", numbers.len(), sentences.len())));
+        return Err(ApiError::Model(format!(
+            "it gave {} numbers for {} sentences",
+            numbers.len(),
+            sentences.len()
+        )));
     }
     let result = match numbers.split_at(WIDTH) {
         (first, second) if similarity => Outcome::Cosine(cosine(first, second)),
@@ -266,7 +270,8 @@ mod tests {
             assert_eq!(post("/", None, body), Err(status), "{body}");
         }
         assert_eq!(post("/elsewhere", None, "hi"), Err(404));
-        let status = |method, body: &[u8]| answer(method, "/", None, body, first_token).map_err(|e| e.status()).err();
+        let status =
+            |method, body: &[u8]| answer(method, "/", None, body, first_token).map_err(|e| e.status()).err();
         assert_eq!(status("DELETE", b""), Some(405));
         assert_eq!(status("POST", b"\xff\xfe"), Some(400));
         assert_eq!(status("GET", b""), None);
@@ -274,7 +279,9 @@ mod tests {
 
     #[test]
     fn a_model_that_fails_or_answers_short_is_a_bad_gateway() {
-        let status = |numbers: Result<Vec<f32>, String>| answer("POST", "/", None, b"hi", |_| numbers).unwrap_err().status();
+        let status = |numbers: Result<Vec<f32>, String>| {
+            answer("POST", "/", None, b"hi", |_| numbers).unwrap_err().status()
+        };
         assert_eq!(status(Ok(vec![0.0; 3])), 502);
         assert_eq!(status(Err("no such model".into())), 502);
     }

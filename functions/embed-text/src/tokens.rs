@@ -5,7 +5,8 @@ use tokenizers::models::wordpiece::WordPiece;
 use tokenizers::normalizers::BertNormalizer;
 use tokenizers::pre_tokenizers::bert::BertPreTokenizer;
 use tokenizers::{
-    AddedToken, AddedVocabulary, Model as _, OffsetReferential, OffsetType, PreTokenizer as _, TruncationDirection,
+    AddedToken, AddedVocabulary, Model as _, OffsetReferential, OffsetType, PreTokenizer as _,
+    TruncationDirection,
 };
 
 /// The most tokens of a sentence that the model was trained on, its two marks included; the rest is cut off.
@@ -110,7 +111,10 @@ impl Tokenizer {
         let mut marks = AddedVocabulary::new();
         marks.add_special_tokens(MARKS.map(|mark| AddedToken::from(mark, true)), &pieces, Some(&normal))?;
         let number = |mark: &str| {
-            pieces.token_to_id(mark).map(i64::from).ok_or_else(|| TokenError(format!("the vocabulary has no {mark}")))
+            pieces
+                .token_to_id(mark)
+                .map(i64::from)
+                .ok_or_else(|| TokenError(format!("the vocabulary has no {mark}")))
         };
         let (start, end) = (number(START)?, number(END)?);
         Ok(Self { pieces, words: BertPreTokenizer, normal, marks, start, end })
@@ -126,7 +130,13 @@ impl Tokenizer {
         text.tokenize_with_limit(tokenize, kept + 1, TruncationDirection::Right)?;
         let words = text.get_splits(OffsetReferential::Normalized, OffsetType::None);
         let mut row = vec![self.start];
-        row.extend(words.iter().filter_map(|(_, _, pieces)| pieces.as_ref()).flatten().map(|piece| i64::from(piece.id)));
+        row.extend(
+            words
+                .iter()
+                .filter_map(|(_, _, pieces)| pieces.as_ref())
+                .flatten()
+                .map(|piece| i64::from(piece.id)),
+        );
         let whole = row.len() <= 1 + kept;
         row.truncate(1 + kept);
         row.push(self.end);
@@ -141,7 +151,8 @@ mod tests {
     /// The reference was tokenised by another implementation: see `model/reference.py`.
     #[test]
     fn ids_are_the_reference_ids() {
-        let reference: serde_json::Value = serde_json::from_str(include_str!("../model/reference.json")).unwrap();
+        let reference: serde_json::Value =
+            serde_json::from_str(include_str!("../model/reference.json")).unwrap();
         for entry in reference["sentences"].as_array().unwrap() {
             let ids: Vec<i64> = serde_json::from_value(entry["ids"].clone()).unwrap();
             let batch = Batch::of(&[entry["text"].as_str().unwrap()]).unwrap();
@@ -154,7 +165,10 @@ mod tests {
     fn shorter_sentences_are_padded_and_longer_ones_cut() {
         let long = "word ".repeat(1000);
         let batch = Batch::of(&["hi", &long]).unwrap();
-        assert_eq!((batch.longest, batch.lengths.as_slice(), batch.cut.as_slice()), (256, &[3, 256][..], &[1][..]));
+        assert_eq!(
+            (batch.longest, batch.lengths.as_slice(), batch.cut.as_slice()),
+            (256, &[3, 256][..], &[1][..])
+        );
         assert_eq!(batch.ids[..5], [101, 7632, 102, 0, 0]);
         assert_eq!(batch.mask[..5], [1, 1, 1, 0, 0]);
         assert_eq!((batch.ids[256], batch.ids[511]), (101, 102));
@@ -163,7 +177,8 @@ mod tests {
 
     #[test]
     fn any_text_has_tokens() {
-        for text in ["", " ", "\0\u{fffd}", "\u{202e}\u{1f600}", "[SEP][CLS]", &"x".repeat(5000), "a\u{301}"] {
+        for text in ["", " ", "\0\u{fffd}", "\u{202e}\u{1f600}", "[SEP][CLS]", &"x".repeat(5000), "a\u{301}"]
+        {
             let batch = Batch::of(&[text]).unwrap();
             assert!(batch.longest >= 2 && batch.ids.len() == batch.longest, "{text:?}");
         }
