@@ -8,6 +8,11 @@ mod repo;
 mod functions;
 mod models;
 mod setup;
+mod weir;
+
+mod demo;
+mod dist;
+mod test;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -27,6 +32,10 @@ enum Command {
     Setup(setup::SetupArgs),
     Functions(functions::FunctionsArgs),
     Models(models::ModelsArgs),
+    Demo(demo::DemoArgs),
+    Test(test::TestArgs),
+    Check(test::CheckArgs),
+    Dist(dist::DistArgs),
 }
 
 fn main() -> ExitCode {
@@ -45,5 +54,9 @@ fn run(args: &Args) -> Result<()> {
         Command::Setup(args) => setup::run(&repo, args),
         Command::Functions(args) => functions::run(&repo, args),
         Command::Models(args) => models::run(&repo, args),
+        Command::Demo(args) => demo::run(&repo, args),
+        Command::Test(args) => test::run(&repo, args),
+        Command::Check(args) => test::check(&repo, args),
+        Command::Dist(args) => dist::run(&repo, args),
     }
 }

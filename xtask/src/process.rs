@@ -45,7 +45,7 @@ fn quoted(word: &str) -> String {
 
 fn not_started(command: &Command) -> String {
     let program = command.get_program().to_string_lossy().into_owned();
-    let missing = std::process::Command::new(&program).arg("--version").output();
+    let missing = Command::new(&program).arg("--version").output();
     let hint = match missing {
         Err(error) if error.kind() == ErrorKind::NotFound => match program.as_str() {
             "python3" => {

@@ -1,0 +1,154 @@
+//! `cargo xtask demo`.
+
+use crate::process;
+use crate::repo::Repo;
+use crate::setup::{self, step};
+use crate::{models, weir};
+use anyhow::{Context as _, Result, bail};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// From nothing to a classified digit and two compared sentences
+///
+/// Installs what is missing, builds Weir and two functions, starts a node in a temporary folder, pushes two models, deploys the functions, and
+/// calls them, all with plain curl. Then the node is stopped again.
+#[derive(Debug, clap::Args)]
+pub(crate) struct DemoArgs {
+    /// Leave the node running until Ctrl-C
+    #[arg(long)]
+    stay: bool,
+}
+
+pub(crate) fn run(repo: &Repo, args: &DemoArgs) -> Result<()> {
+    eprintln!("setting up");
+    setup::toolchain(repo)?;
+    setup::onnxruntime(repo)?;
+    let minilm = models::minilm(repo)?;
+
+    eprintln!("building (the first time takes some minutes)");
+    let weir = weir::build(repo)?;
+    let digits = build_function(repo, &weir, "classify-digits", "classify_digits.wasm")?;
+    let embed = build_function(repo, &weir, "embed-text", "embed_text.snapshot.wasm")?;
+
+    let node = weir::Node::start(repo, &weir)?;
+    let url = node.url();
+    let functions = repo.functions();
+    say("push the models");
+    curl(
+        repo,
+        &[
+            "-sS",
+            "-f",
+            "-o",
+            "/dev/null",
+            "-T",
+            &path(repo, &functions.join("classify-digits/model/digits.onnx")),
+            &format!("{url}/v1/models/digits/versions/1"),
+        ],
+    )?;
+    curl(
+        repo,
+        &[
+            "-sS",
+            "-f",
+            "-o",
+            "/dev/null",
+            "-T",
+            &path(repo, &minilm),
+            &format!("{url}/v1/models/minilm/versions/1"),
+        ],
+    )?;
+    say("deploy the functions");
+    curl(
+        repo,
+        &[
+            "-sS",
+            "-f",
+            "-o",
+            "/dev/null",
+            "-T",
+            &path(repo, &digits),
+            &format!("{url}/v1/functions/classify-digits?models=digits"),
+        ],
+    )?;
+    curl(
+        repo,
+        &[
+            "-sS",
+            "-f",
+            "-o",
+            "/dev/null",
+            "-T",
+            &path(repo, &embed),
+            &format!("{url}/v1/functions/embed-text?models=minilm"),
+        ],
+    )?;
+
+    say("classify a digit (it is a 7)");
+    let sample = format!("@{}", path(repo, &functions.join("classify-digits/samples/7.png")));
+    let call = format!("{url}/fn/classify-digits/");
+    let answer =
+        curl(repo, &["-sS", "-f", "-H", "content-type: image/png", "--data-binary", &sample, &call])?;
+    expect(&answer, r#""digit":7"#)?;
+
+    say("compare sentences: close in meaning, then not");
+    let call = format!("{url}/fn/embed-text/similarity");
+    let compare = |one: &str, other: &str| -> Result<f64> {
+        let body = format!(r#"{{"sentences": ["{one}", "{other}"]}}"#);
+        cosine(&curl(repo, &["-sS", "-f", "-d", &body, &call])?)
+    };
+    let close = compare("A cat sits on the mat.", "A kitten is resting on a rug.")?;
+    let far = compare("A cat sits on the mat.", "The stock market fell today.")?;
+    if close <= far {
+        bail!(
+            "the sentences that mean the same came out at {close}, the others at {far}: something is wrong with the model"
+        );
+    }
+    if args.stay {
+        eprintln!("\nthe node stays at {url}; Ctrl-C stops it");
+        return node.wait();
+    }
+    node.stop()?;
+    eprintln!("\nthat was Weir; next: `cargo xtask test`, or `cargo run -p weir-cli -- up`");
+    Ok(())
+}
+
+/// Build a function as its author would, with `weir build` in its folder.
+fn build_function(repo: &Repo, weir: &Path, name: &str, component: &str) -> Result<PathBuf> {
+    step(&format!("weir build in functions/{name}"));
+    process::answer(Command::new(weir).arg("build").current_dir(repo.functions().join(name)))?;
+    Ok(repo.functions().join("target/wasm32-wasip2/release").join(component))
+}
+
+fn say(what: &str) {
+    println!("\n# {what}");
+}
+
+/// Run curl, showing the command and its answer.
+fn curl(repo: &Repo, args: &[&str]) -> Result<String> {
+    let mut command = Command::new("curl");
+    command.args(args).current_dir(repo.root());
+    println!("$ {}", process::line(&command));
+    let answer = process::answer(&mut command)?;
+    if !answer.is_empty() {
+        println!("{answer}");
+    }
+    Ok(answer)
+}
+
+fn path(repo: &Repo, path: &Path) -> String {
+    repo.show(path).to_string()
+}
+
+fn expect(answer: &str, part: &str) -> Result<()> {
+    let squeezed: String = answer.chars().filter(|c| !c.is_whitespace()).collect();
+    if squeezed.contains(part) { Ok(()) } else { bail!("the answer should have {part} in it") }
+}
+
+/// The number behind `"cosine":`.
+fn cosine(answer: &str) -> Result<f64> {
+    let rest = answer.split_once(r#""cosine":"#).context("the answer has no cosine in it")?.1;
+    let number: String =
+        rest.trim_start().chars().take_while(|c| c.is_ascii_digit() || "-.e".contains(*c)).collect();
+    number.parse().with_context(|| format!("{number:?} is not a number"))
+}

@@ -1,0 +1,78 @@
+//! The `weir` program: building it, and running a node of it.
+
+use crate::process;
+use crate::repo::Repo;
+use anyhow::{Context as _, Result, bail};
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+/// What `weir up` prints once it answers, before its address.
+const READY: &str = "weir listening on ";
+
+/// Build `weir` as tests do, and say where it is.
+pub(crate) fn build(repo: &Repo) -> Result<PathBuf> {
+    process::run(repo.cargo(".").args(["build", "-p", "weir-cli"]))?;
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| repo.root().join("target"), PathBuf::from);
+    Ok(target.join("debug/weir"))
+}
+
+/// A node in a temporary folder, on a free port. Stopped when dropped.
+pub(crate) struct Node {
+    child: Child,
+    url: String,
+    /// Kept open: the node would fail to print into a closed pipe.
+    _stdout: BufReader<ChildStdout>,
+    data: PathBuf,
+}
+
+impl Node {
+    pub(crate) fn start(repo: &Repo, weir: &Path) -> Result<Self> {
+        let data = std::env::temp_dir().join(format!("weir-demo-{}", std::process::id()));
+        let mut command = Command::new(weir);
+        command
+            .args(["up", "--listen", "127.0.0.1:0", "--no-deploy", "--data"])
+            .arg(&data)
+            .env("WEIR_ONNXRUNTIME", repo.onnxruntime())
+            .current_dir(std::env::temp_dir())
+            .stdout(Stdio::piped());
+        let mut child =
+            command.spawn().with_context(|| format!("cannot start {}", process::line(&command)))?;
+        let mut stdout = BufReader::new(child.stdout.take().context("the node has no standard output")?);
+        let mut node_line = String::new();
+        stdout.read_line(&mut node_line).context("cannot read what the node prints")?;
+        let Some(url) = node_line.trim().strip_prefix(READY) else {
+            // It has said on standard error why it did not start.
+            let _ = child.kill();
+            bail!("the node did not start; what it wrote is above");
+        };
+        Ok(Self { url: url.to_owned(), child, _stdout: stdout, data })
+    }
+
+    pub(crate) fn url(&self) -> String {
+        self.url.clone()
+    }
+
+    /// Ask it to stop, as Ctrl-C does, and wait until it has.
+    pub(crate) fn stop(mut self) -> Result<()> {
+        process::run(Command::new("kill").arg(self.child.id().to_string()))?;
+        let status = self.child.wait().context("cannot wait for the node")?;
+        if status.success() { Ok(()) } else { bail!("the node ended badly: {status}") }
+    }
+
+    /// Wait until it ends.
+    pub(crate) fn wait(mut self) -> Result<()> {
+        self.child.wait().context("cannot wait for the node")?;
+        Ok(())
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // Neither matters once it has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.data);
+    }
+}
