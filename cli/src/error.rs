@@ -176,7 +176,9 @@ fn hint_for(code: ErrorCode) -> Option<&'static str> {
         E::ModelNotFound => "`weir models` lists what is there; `weir models push NAME FILE` adds one",
         E::VersionNotFound => "`weir functions versions NAME` and `weir models show NAME` list versions",
         E::Unauthorized => "give a token with --token-file FILE or in WEIR_TOKEN",
-        E::NotGranted => "grant it in [function] of weir.toml or with --models and --outbound, and deploy again",
+        E::NotGranted => {
+            "grant it in [function] of weir.toml or with --models and --outbound, and deploy again"
+        }
         E::InvalidComponent => {
             "build for wasm32-wasip2 (`weir build` does) and deploy the component it makes"
         }

@@ -2,7 +2,11 @@
 
 use std::process::Command;
 
+/// How many lines of what a failing program said go into the error.
+const LINES_MAX: usize = 3;
+
 /// Why a program's answer is not there.
+#[derive(Debug)]
 pub(crate) enum Failure {
     /// It did not start.
     Start(std::io::Error),
@@ -26,8 +30,29 @@ pub(crate) fn answer(command: &mut Command) -> Result<String, Failure> {
         return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
     }
     let said = String::from_utf8_lossy(&output.stderr);
-    let mut last: Vec<&str> =
-        said.lines().rev().map(str::trim).filter(|line| !line.is_empty()).take(3).collect();
-    last.reverse();
-    Err(Failure::Exit(format!("{}: {}", output.status, last.join("; "))))
+    Err(Failure::Exit(format!("{}: {}", output.status, essence(&said))))
+}
+
+/// What a program said that matters: its lines from the first error on, or else its last ones.
+fn essence(said: &str) -> String {
+    let lines: Vec<&str> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let error = lines.iter().position(|line| line.to_ascii_lowercase().starts_with("error"));
+    let from = error.unwrap_or(lines.len().saturating_sub(LINES_MAX));
+    lines.iter().skip(from).take(LINES_MAX).copied().collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_found_before_its_backtrace() {
+        assert_eq!(
+            essence("info: trying\nerror: no network\n  0: main\n 1: start\n 2: x\n"),
+            "error: no network; 0: main; 1: start"
+        );
+        assert_eq!(essence("a\n\nb\nc\nd\n"), "b; c; d");
+        let failed = answer(Command::new("sh").args(["-c", "echo ERROR: full >&2; exit 4"]));
+        assert_eq!(failed.unwrap_err().to_string(), "exit status: 4: ERROR: full");
+    }
 }

@@ -1,6 +1,7 @@
 //! What a model costs on a kind of device, as measured by the runs themselves.
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 
 /// The measured cost of a model on one kind of device.
@@ -11,6 +12,7 @@ pub struct Profile {
     /// Time to bring it into device memory, by the tier it came from (`memory`, `disk`, `object-store`).
     pub load_time_ns: BTreeMap<String, RunningMean>,
     /// Time of one run, by batch size.
+    #[serde(deserialize_with = "by_batch_size")]
     pub run_time_ns: BTreeMap<u32, RunningMean>,
 }
 
@@ -36,9 +38,33 @@ impl RunningMean {
     }
 }
 
+/// JSON's keys are text. Serde turns them into numbers by itself, but not inside a `#[serde(flatten)]`, which is where a profile travels.
+fn by_batch_size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<u32, RunningMean>, D::Error> {
+    let by_text = BTreeMap::<String, RunningMean>::deserialize(deserializer)?;
+    by_text.into_iter().map(|(size, mean)| Ok((size.parse().map_err(D::Error::custom)?, mean))).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_profile_is_read_back_from_inside_a_flattened_answer() {
+        #[derive(Debug, PartialEq, Serialize, Deserialize)]
+        struct Inner {
+            profile: Profile,
+        }
+        #[derive(Debug, PartialEq, Serialize, Deserialize)]
+        struct Outer {
+            #[serde(flatten)]
+            inner: Inner,
+        }
+        let mut profile = Profile::default();
+        profile.run_time_ns.entry(8).or_default().add(5);
+        let answer = Outer { inner: Inner { profile } };
+        let json = serde_json::to_string(&answer).unwrap();
+        assert_eq!(serde_json::from_str::<Outer>(&json).unwrap(), answer);
+    }
 
     #[test]
     fn a_mean_follows_a_lasting_change() {

@@ -45,14 +45,15 @@ async fn run(wasm: &[u8], init: &str) -> wasmtime::Result<Snapshot> {
     let linker = host::linker(&engine)?;
     let mut store = Store::new(&engine, Host::new());
     let mut wizer = Wizer::new();
-    wizer.init_func(init);
+    // Without its export inside, the component would lift a function that is gone. Nothing on a node can call it.
+    wizer.init_func(init).keep_init_func(true);
     let instantiate = async |store: &mut Store<Host>, component: &Component| {
         let mut linker = linker.clone();
         stubs::define(&mut linker, component)?;
         linker.instantiate_async(store, component).await
     };
     let (wasm, _) = wizer.run_component(&mut store, wasm, instantiate).await?;
-    Ok(Snapshot { wasm, warnings: store.data().warnings() })
+    Ok(Snapshot { wasm, warnings: store.data_mut().warnings() })
 }
 
 #[cfg(test)]
@@ -71,11 +72,11 @@ mod tests {
                 (core module $code
                     (import "m" "memory" (memory 1))
                     (import "m" "import" (func $import (param i32)))
-                    (func (export "init") (i32.store (i32.const 8) (i32.const 42)) (call $import (i32.const 64)))
+                    (func (export "wizer-initialize") (i32.store (i32.const 8) (i32.const 42)) (call $import (i32.const 64)))
                     (func (export "get") (result i32) (i32.load (i32.const 8))))
                 (core instance $code (instantiate $code (with "m" (instance
                     (export "memory" (memory $memory "memory")) (export "import" (func $import))))))
-                (func (export "wizer-initialize") (canon lift (core func $code "init")))
+                (func (export "wizer-initialize") (canon lift (core func $code "wizer-initialize")))
                 (func (export "get") (result u32) (canon lift (core func $code "get"))))"#
         );
         wat::parse_str(text).unwrap()

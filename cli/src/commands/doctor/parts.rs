@@ -5,10 +5,13 @@ use crate::client::Client;
 use crate::output::{Output, size};
 use crate::settings::ConfigFile;
 use std::path::{Path, PathBuf};
-use weir_inference::LibraryError;
+use weir_device::Arena;
+use weir_inference::{LibraryError, OnnxRuntime as Backend, OnnxRuntimeConfig};
 use weir_provision::{OnnxRuntime, Toolchain};
 use weir_types::api::Status;
 
+/// Memory for runs of models, of which there are none here.
+const RUN_BYTES_MAX: u64 = 1 << 20;
 /// Below this much free space a node may not be able to keep what is deployed.
 const FREE_BYTES_MIN: u64 = 1 << 30;
 
@@ -31,6 +34,14 @@ pub(super) fn onnxruntime(given: Option<&Path>, fix: bool, output: Output) -> Fi
         Ok(found) => Finding::ok(CHECK, format!("{found}, fetched now")),
         Err(why) => Finding::missing(CHECK, why, "report this: the library that was fetched does not load"),
     };
+    if given.is_some() || std::env::var_os("WEIR_ONNXRUNTIME").is_some_and(|path| !path.is_empty()) {
+        // What is fetched would not be used.
+        return Finding::missing(
+            CHECK,
+            why,
+            "correct or remove WEIR_ONNXRUNTIME, or `onnxruntime` in [node] of weir.toml",
+        );
+    }
     if !fix {
         return Finding::missing(
             CHECK,
@@ -48,7 +59,15 @@ pub(super) fn onnxruntime(given: Option<&Path>, fix: bool, output: Output) -> Fi
 }
 
 fn look(given: Option<&Path>) -> Result<String, String> {
-    match weir_inference::find_onnxruntime(given) {
+    let config = OnnxRuntimeConfig {
+        library: given.map(Path::to_owned),
+        run_memory_bytes_max: RUN_BYTES_MAX,
+        prepare_command: None,
+        prepare_memory_bytes_max: RUN_BYTES_MAX,
+        prepare_time_ms_max: 0,
+    };
+    // Loads it, as a node would, and sees that its version will do.
+    match Backend::new(config, Arena::new(RUN_BYTES_MAX)).library() {
         Ok(library) => Ok(library.display().to_string()),
         // Its own text would send the reader here.
         Err(LibraryError::NotFound { places }) => Err(format!("not found; looked for in {places}")),

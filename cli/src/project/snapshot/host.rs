@@ -1,5 +1,6 @@
 //! What start-up code can reach while a snapshot is taken, and a record of the uses that a snapshot freezes.
 
+use std::any::Any;
 use wasmtime::Engine;
 use wasmtime::component::{HasData, Linker, ResourceTable};
 use wasmtime_wasi::cli::{WasiCli, WasiCliView as _};
@@ -11,6 +12,8 @@ use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 use wasmtime_wasi_http::{
     Error, RequestOptions, WasiBody, WasiHttpCtx, WasiHttpCtxView, WasiHttpHooks, WasiHttpView,
 };
+use wasmtime_wasi_io::poll::DynPollable;
+use wasmtime_wasi_io::streams::{DynInputStream, DynOutputStream};
 
 /// What the start-up code can reach, and whether it did.
 pub(super) struct Host {
@@ -42,21 +45,33 @@ impl Host {
     }
 
     /// What its author should know.
-    pub(super) fn warnings(&self) -> Vec<String> {
+    pub(super) fn warnings(&mut self) -> Vec<String> {
+        const RANDOM: &str = "it drew random numbers, which are now the same in every instance: make no secrets or ids of them";
+        const CLOCK: &str = "it read the clock, and every instance will remember that time";
+        const ENVIRONMENT: &str = "it read the environment, which was empty: instances will not look again";
         let Used { random, clock, environment } = self.used;
-        let all = [
-            (
-                random,
-                "it drew random numbers, which are now the same in every instance: make no secrets, ids or hash keys of them",
-            ),
-            (clock, "it read the clock, and every instance will remember that time"),
-            (environment, "it read the environment, which was empty: instances will not look again"),
-            (
-                !self.table.is_empty(),
-                "it kept a handle (a stream, a file, a pollable), which no instance will have: let go of it before the end",
-            ),
-        ];
-        all.into_iter().filter(|(applies, _)| *applies).map(|(_, warning)| warning.to_owned()).collect()
+        let used = [(random, RANDOM), (clock, CLOCK), (environment, ENVIRONMENT)];
+        let mut warnings: Vec<String> =
+            used.into_iter().filter(|(used, _)| *used).map(|(_, warning)| warning.to_owned()).collect();
+        let kept: Vec<&str> = self.table.iter_mut().map(|handle| kind_of(handle)).collect();
+        if !kept.is_empty() {
+            let kept = kept.join(", ");
+            warnings.push(format!("it kept handles that mean something else, or nothing, in a new instance: {kept}; open and print nothing in it"));
+        }
+        warnings
+    }
+}
+
+/// What a handle is to, for people.
+fn kind_of(handle: &dyn Any) -> &'static str {
+    if handle.is::<DynOutputStream>() {
+        "an output stream"
+    } else if handle.is::<DynInputStream>() {
+        "an input stream"
+    } else if handle.is::<DynPollable>() {
+        "a pollable"
+    } else {
+        "a file, a socket or a part of a request"
     }
 }
 
