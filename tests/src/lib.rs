@@ -1,1 +1,38 @@
-//! Placeholder.
+//! The harness of the end-to-end tests: real `weir up` processes on free ports and folders of their own, and a client that says what a
+//! test wants to know.
+//!
+//! ```no_run
+//! # async fn example() {
+//! let node = weir_tests::Node::builder().set("instances_max", 10).start().await;
+//! node.deploy("hello", weir_tests::function("hello")).await;
+//! assert_eq!(node.get("/fn/hello").await.text(), "hello\n");
+//! # }
+//! ```
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a harness fails the test by panicking"
+)]
+
+mod node;
+pub use node::{Node, NodeBuilder};
+
+mod client;
+pub use client::Client;
+
+mod answer;
+pub use answer::{Answer, Refusal};
+
+mod fixtures;
+pub use fixtures::{function, has_function, model, model_path, models, onnxruntime, with_custom_section};
+
+mod patience;
+pub use patience::eventually;
+
+mod raw;
+pub use raw::raw;
+
+mod process;
+pub use process::{children, rss_bytes, threads};

@@ -1,0 +1,189 @@
+//! A client of one node, for one tenant.
+
+use crate::{Answer, Refusal};
+use bytes::Bytes;
+use reqwest::{Body, Method, RequestBuilder, Url};
+use std::collections::BTreeMap;
+use weir_types::Version;
+use weir_types::api::{Deployed, Function, FunctionVersion, LogLine, Model, ModelVersion, Rollback, Status};
+
+/// Talks to a node. Cheap to clone.
+///
+/// Methods that name what they give back take a refusal for a failure of the test; those called `try_` hand it on.
+#[derive(Debug, Clone)]
+pub struct Client {
+    url: String,
+    token: Option<String>,
+    http: reqwest::Client,
+}
+
+impl Client {
+    pub(crate) fn new(url: String) -> Self {
+        let http = reqwest::Client::builder().no_proxy().build().expect("reqwest has no TLS to fail with");
+        Self { url, token: None, http }
+    }
+
+    /// The same, sending a token.
+    #[must_use]
+    pub fn with_token(&self, token: &str) -> Self {
+        Self { token: Some(token.to_owned()), ..self.clone() }
+    }
+
+    /// Where `path` is on the node.
+    #[must_use]
+    pub fn url(&self, path: &str) -> Url {
+        format!("{}{path}", self.url).parse().unwrap_or_else(|error| panic!("{path:?}: {error}"))
+    }
+
+    /// `127.0.0.1:PORT`, for tests that speak HTTP by hand.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        self.url.trim_start_matches("http://")
+    }
+
+    /// A request to the node.
+    #[must_use]
+    pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        let request = self.http.request(method, self.url(path));
+        match &self.token {
+            Some(token) => request.bearer_auth(token),
+            None => request,
+        }
+    }
+
+    /// `GET`.
+    pub async fn get(&self, path: &str) -> Answer {
+        self.try_get(path).await.unwrap_or_else(|error| panic!("GET {path}: {error:?}"))
+    }
+
+    /// `GET`, of a node that may be gone.
+    pub async fn try_get(&self, path: &str) -> reqwest::Result<Answer> {
+        Answer::read(self.request(Method::GET, path).send().await?).await
+    }
+
+    /// `POST`.
+    pub async fn post(&self, path: &str, body: impl Into<Body>) -> Answer {
+        send(self.request(Method::POST, path).body(body)).await
+    }
+
+    /// `PUT`.
+    pub async fn put(&self, path: &str, body: impl Into<Body>) -> Answer {
+        send(self.request(Method::PUT, path).body(body)).await
+    }
+
+    /// `DELETE`.
+    pub async fn delete(&self, path: &str) -> Answer {
+        send(self.request(Method::DELETE, path)).await
+    }
+
+    /// Deploy a component with the default manifest.
+    pub async fn deploy(&self, name: &str, component: impl Into<Bytes>) -> Deployed {
+        self.deploy_with(name, "", component).await
+    }
+
+    /// Deploy a component with a manifest in the query, such as `limits.deadline_ms=500`.
+    pub async fn deploy_with(&self, name: &str, query: &str, component: impl Into<Bytes>) -> Deployed {
+        let deployed = self.try_deploy(name, query, component).await;
+        deployed.unwrap_or_else(|refusal| panic!("{name} was not deployed: {refusal:?}"))
+    }
+
+    /// Try to deploy a component.
+    pub async fn try_deploy(
+        &self,
+        name: &str,
+        query: &str,
+        component: impl Into<Bytes>,
+    ) -> Result<Deployed, Refusal> {
+        let answer = self.put(&format!("/v1/functions/{name}?{query}"), component.into()).await;
+        if answer.is_ok() { Ok(answer.json()) } else { Err(answer.refusal()) }
+    }
+
+    /// A function, or the refusal.
+    pub async fn function(&self, name: &str) -> Result<Function, Refusal> {
+        let answer = self.get(&format!("/v1/functions/{name}")).await;
+        if answer.is_ok() { Ok(answer.json()) } else { Err(answer.refusal()) }
+    }
+
+    /// One version of a function.
+    pub async fn function_version(&self, name: &str, version: Version) -> FunctionVersion {
+        self.get(&format!("/v1/functions/{name}/versions/{version}")).await.ok().json()
+    }
+
+    /// The tenant's functions.
+    pub async fn functions(&self) -> Vec<Function> {
+        self.get("/v1/functions").await.ok().json()
+    }
+
+    /// Roll a function back.
+    pub async fn roll_back(&self, name: &str, to: Option<u32>) -> Answer {
+        let rollback = Rollback { version: to.map(Version) };
+        let request = self.request(Method::POST, &format!("/v1/functions/{name}/rollback"));
+        send(request.json(&rollback)).await
+    }
+
+    /// What a function has logged.
+    pub async fn logs(&self, name: &str) -> Vec<LogLine> {
+        let answer = self.get(&format!("/v1/functions/{name}/logs")).await.ok();
+        answer
+            .text()
+            .lines()
+            .map(|line| serde_json::from_str(line).expect("a log line is not JSON"))
+            .collect()
+    }
+
+    /// Push a version of a model.
+    pub async fn push_model(&self, name: &str, version: u32, onnx: impl Into<Bytes>) -> ModelVersion {
+        let pushed = self.try_push_model(name, version, onnx).await;
+        pushed.unwrap_or_else(|refusal| panic!("{name}:{version} was not pushed: {refusal:?}"))
+    }
+
+    /// Try to push a version of a model.
+    pub async fn try_push_model(
+        &self,
+        name: &str,
+        version: u32,
+        onnx: impl Into<Bytes>,
+    ) -> Result<ModelVersion, Refusal> {
+        let answer = self.put(&format!("/v1/models/{name}/versions/{version}"), onnx.into()).await;
+        if answer.is_ok() { Ok(answer.json()) } else { Err(answer.refusal()) }
+    }
+
+    /// The tenant's models.
+    pub async fn models(&self) -> Vec<Model> {
+        self.get("/v1/models").await.ok().json()
+    }
+
+    /// How the node is.
+    pub async fn status(&self) -> Status {
+        self.get("/v1/status").await.ok().json()
+    }
+
+    /// Every sample of `/metrics`, by its name with its labels.
+    pub async fn metrics(&self) -> BTreeMap<String, f64> {
+        let answer = self.get("/metrics").await.ok();
+        let samples = answer.text().lines().filter(|line| !line.starts_with('#')).filter_map(|line| {
+            let (name, value) = line.rsplit_once(' ')?;
+            Some((name.to_owned(), value.parse().ok()?))
+        });
+        samples.collect()
+    }
+
+    /// The sum of all samples of the counter or gauge `name` whose labels contain `label`.
+    pub async fn metric(&self, name: &str, label: &str) -> f64 {
+        let is_it = |sample: &str| {
+            let rest = sample.strip_prefix(name)?;
+            ((rest.is_empty() || rest.starts_with('{')) && rest.contains(label)).then_some(())
+        };
+        self.metrics()
+            .await
+            .iter()
+            .filter(|(sample, _)| is_it(sample).is_some())
+            .map(|(_, value)| value)
+            .sum()
+    }
+}
+
+async fn send(request: RequestBuilder) -> Answer {
+    let response = request.send().await.unwrap_or_else(|error| panic!("{error:?}"));
+    Answer::read(response).await.unwrap_or_else(|error| panic!("{error:?}"))
+}

@@ -1,0 +1,66 @@
+//! What the tests put on nodes: components that `cargo xtask functions` built, and models that are checked in.
+
+use bytes::Bytes;
+use std::path::{Path, PathBuf};
+
+/// The component of a function in `functions/`.
+#[must_use]
+pub fn function(name: &str) -> Bytes {
+    let path = function_path(name);
+    let read = std::fs::read(&path);
+    read.unwrap_or_else(|error| panic!("{}: {error}; build it with `cargo xtask functions`", path.display()))
+        .into()
+}
+
+/// Whether a function was built: those in other languages need tools that not every machine has.
+#[must_use]
+pub fn has_function(name: &str) -> bool {
+    function_path(name).is_file()
+}
+
+/// A model of `tests/fixtures/models`, by its path there.
+#[must_use]
+pub fn model(path: &str) -> Bytes {
+    let path = model_path(path);
+    std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())).into()
+}
+
+/// Where a model of `tests/fixtures/models` is.
+#[must_use]
+pub fn model_path(path: &str) -> PathBuf {
+    repository().join("tests/fixtures/models").join(path)
+}
+
+/// The models in a folder of `tests/fixtures/models`, as paths there.
+#[must_use]
+pub fn models(folder: &str) -> Vec<String> {
+    let path = model_path(folder);
+    let files = std::fs::read_dir(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+    let mut models: Vec<_> =
+        names.filter(|name| name.ends_with(".onnx")).map(|name| format!("{folder}/{name}")).collect();
+    models.sort();
+    models
+}
+
+/// ONNX Runtime as `cargo xtask setup` brings it.
+#[must_use]
+pub fn onnxruntime() -> Option<PathBuf> {
+    Some(repository().join(".weir/lib/libonnxruntime.so")).filter(|path| path.is_file())
+}
+
+/// The same component with one more section, which changes its digest and nothing else.
+#[must_use]
+pub fn with_custom_section(component: &[u8], content: &str) -> Bytes {
+    // Id 0, the size, and a name of one byte. A size below 128 is its own LEB128.
+    let size = u8::try_from(content.len() + 2).ok().filter(|size| *size < 128).expect("the content is short");
+    [component, &[0, size, 1, b'x'], content.as_bytes()].concat().into()
+}
+
+fn function_path(name: &str) -> PathBuf {
+    repository().join("target/functions").join(name).with_extension("wasm")
+}
+
+fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this crate is in the repository")
+}

@@ -1,0 +1,216 @@
+//! A node under test: a `weir up` process with a folder of its own.
+//!
+//! It ends by [`Node::stop`] (SIGTERM, drained), [`Node::kill`] (SIGKILL, a crash), or with its `Node` (SIGKILL). The folder goes with
+//! the last of the nodes that were started on it. What the node logged is printed if the test fails.
+
+use crate::Client;
+use std::ffi::OsString;
+use std::fs::File;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
+
+/// A node has to be ready, or to have drained, within this. Generous, for busy machines.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Lines of the log that are printed when a test fails.
+const LOG_LINES_SHOWN: usize = 100;
+
+/// A running node. Its methods are those of its [`Client`].
+pub struct Node {
+    builder: NodeBuilder,
+    child: Child,
+    client: Client,
+}
+
+/// A node to be.
+#[derive(Debug, Clone)]
+pub struct NodeBuilder {
+    arguments: Vec<OsString>,
+    folder: Arc<TempDir>,
+}
+
+impl Node {
+    /// A node with the default settings, on a free port of the loopback interface.
+    #[must_use]
+    pub fn builder() -> NodeBuilder {
+        let folder =
+            tempfile::Builder::new().prefix("weir-test-").tempdir().expect("there is no room for a folder");
+        NodeBuilder { arguments: Vec::new(), folder: Arc::new(folder) }
+    }
+
+    /// A node with the default settings.
+    pub async fn start() -> Self {
+        Self::builder().start().await
+    }
+
+    /// Its client.
+    #[must_use]
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Its process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id().expect("the node has ended")
+    }
+
+    /// Its data folder.
+    #[must_use]
+    pub fn data(&self) -> PathBuf {
+        self.builder.data()
+    }
+
+    /// Everything it has logged.
+    #[must_use]
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.builder.log_path()).unwrap_or_default()
+    }
+
+    /// Kill it as a crash or the kernel would. A new one can be started in its place.
+    pub async fn kill(mut self) -> NodeBuilder {
+        self.child.kill().await.expect("the node could not be killed");
+        self.builder.clone()
+    }
+
+    /// Ask it to end, and wait until it has.
+    pub async fn stop(mut self) -> NodeBuilder {
+        self.terminate();
+        let ended = tokio::time::timeout(PATIENCE, self.child.wait()).await;
+        let status = ended.expect("the node did not end").expect("the node cannot be waited for");
+        assert!(status.success(), "the node ended with {status}");
+        self.builder.clone()
+    }
+
+    /// Ask it to end, without waiting.
+    pub fn terminate(&self) {
+        let kill = std::process::Command::new("kill").args(["-TERM", &self.pid().to_string()]).status();
+        assert!(kill.is_ok_and(|status| status.success()), "the node could not be asked to end");
+    }
+}
+
+impl NodeBuilder {
+    /// Set one of the settings of `[node]`, as `weir up --set` does.
+    #[must_use]
+    pub fn set(mut self, key: &str, value: impl std::fmt::Display) -> Self {
+        self.arguments.extend(["--set".into(), format!("{key}={value}").into()]);
+        self
+    }
+
+    /// Give `weir up` one more argument.
+    #[must_use]
+    pub fn argument(mut self, argument: impl Into<OsString>) -> Self {
+        self.arguments.push(argument.into());
+        self
+    }
+
+    /// Let in only who has one of these tokens, each a line of a token file.
+    #[must_use]
+    pub fn tokens(self, lines: &[&str]) -> Self {
+        let path = self.folder.path().join("tokens");
+        std::fs::write(&path, lines.join("\n")).expect("the token file cannot be written");
+        self.argument("--token-file").argument(path)
+    }
+
+    /// Its data folder.
+    #[must_use]
+    pub fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    /// Start it, and wait until it is ready.
+    pub async fn start(self) -> Node {
+        self.try_start().await.unwrap_or_else(|log| panic!("the node did not start; it said:\n{log}"))
+    }
+
+    /// Start it, or say what it said instead of becoming ready.
+    pub async fn try_start(self) -> Result<Node, String> {
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.log_path())
+            .expect("the log cannot be opened");
+        let mut command = Command::new(binary());
+        command.arg("up").args(["--listen", "127.0.0.1:0", "--data"]).arg(self.data()).args(&self.arguments);
+        // Settings of whoever runs the tests are not the tests'.
+        std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("WEIR_")).for_each(
+            |(name, _)| {
+                command.env_remove(name);
+            },
+        );
+        if let Some(library) =
+            std::env::var_os("WEIR_ONNXRUNTIME").or_else(|| crate::onnxruntime().map(Into::into))
+        {
+            command.env("WEIR_ONNXRUNTIME", library);
+        }
+        command
+            .current_dir(self.folder.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .kill_on_drop(true);
+        let mut child = command.spawn().unwrap_or_else(|error| panic!("{}: {error}", binary().display()));
+        let mut lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
+        let Ok(Some(url)) = tokio::time::timeout(PATIENCE, ready(&mut lines)).await else {
+            let _ = child.kill().await;
+            return Err(std::fs::read_to_string(self.log_path()).unwrap_or_default());
+        };
+        // Whatever else it prints must not fill the pipe. Ends with the node.
+        tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+        Ok(Node { builder: self, child, client: Client::new(url) })
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.folder.path().join("log")
+    }
+}
+
+impl Deref for Node {
+    type Target = Client;
+    fn deref(&self) -> &Client {
+        &self.client
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = self.log();
+            let lines: Vec<_> = log.lines().collect();
+            let shown = lines.len().saturating_sub(LOG_LINES_SHOWN);
+            eprintln!("the last lines of the node's log:\n{}", lines[shown..].join("\n"));
+        }
+    }
+}
+
+/// The address in the line that says the node is ready; none if it ends without.
+async fn ready(lines: &mut Lines<BufReader<ChildStdout>>) -> Option<String> {
+    while let Ok(Some(line)) = lines.next_line().await {
+        if let Some(url) = line.strip_prefix("weir listening on ") {
+            return Some(url.trim().to_owned());
+        }
+    }
+    None
+}
+
+/// The `weir` to test: `WEIR_BIN`, or the one that was built beside the tests.
+fn binary() -> PathBuf {
+    if let Some(binary) = std::env::var_os("WEIR_BIN") {
+        return binary.into();
+    }
+    let tests = std::env::current_exe().expect("the test runs from a file");
+    let folder = tests.parent().and_then(Path::parent).expect("tests are in target/PROFILE/deps");
+    let binary = folder.join("weir");
+    let path = binary.display();
+    assert!(
+        binary.is_file(),
+        "{path} is missing: build it with `cargo build -p weir-cli`, or run `cargo xtask test`"
+    );
+    binary
+}

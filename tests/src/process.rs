@@ -1,0 +1,32 @@
+//! What the kernel knows about a process.
+
+use std::path::Path;
+
+/// A process's resident set: its memory that is in RAM.
+#[must_use]
+pub fn rss_bytes(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process is gone");
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("the kernel says so");
+    line.split_whitespace()
+        .nth(1)
+        .and_then(|number| number.parse::<u64>().ok())
+        .expect("the kernel says how much")
+        * 1024
+}
+
+/// The processes that a process has started and not waited for.
+#[must_use]
+pub fn children(pid: u32) -> Vec<u32> {
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    let of_task = |task: &Path| std::fs::read_to_string(task.join("children")).unwrap_or_default();
+    let lists = tasks.filter_map(|task| Some(of_task(&task.ok()?.path())));
+    lists
+        .flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+        .collect()
+}
+
+/// The threads of a process.
+#[must_use]
+pub fn threads(pid: u32) -> usize {
+    std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count)
+}

@@ -1,0 +1,107 @@
+//! Components that cannot be deployed: each is refused by its own code, and the node goes on.
+
+use weir_tests::{Client, Node, function};
+use weir_types::ErrorCode;
+
+/// A component in the text format, as bytes.
+fn wat(text: &str) -> Vec<u8> {
+    wat::parse_str(text).unwrap()
+}
+
+async fn refused(node: &Client, what: &str, component: Vec<u8>, status: u16, code: ErrorCode) -> String {
+    let refusal = node.try_deploy("bad", "", component).await.expect_err(what);
+    assert_eq!((refusal.status, refusal.code), (status, code), "{what}: {}", refusal.text);
+    assert_eq!(
+        node.function("bad").await.unwrap_err().code,
+        ErrorCode::FunctionNotFound,
+        "{what} is half-visible"
+    );
+    refusal.text
+}
+
+#[tokio::test]
+async fn what_is_no_component_is_refused() {
+    let node = Node::start().await;
+    let good = function("hello");
+    let mut flipped = good.to_vec();
+    let middle = flipped.len() / 2;
+    flipped[middle..middle + 64].fill(0xff);
+    let cases: [(&str, Vec<u8>); 9] = [
+        ("nothing", vec![]),
+        ("text", b"hello".to_vec()),
+        ("a wrong magic", [b"\0wasm", &good[5..]].concat()),
+        ("the header alone", good[..8].to_vec()),
+        ("half a component", good[..good.len() / 2].to_vec()),
+        ("all but the last byte", good[..good.len() - 1].to_vec()),
+        ("changed bytes in the middle", flipped),
+        ("a core module", wat("(module (func (export \"_start\")))")),
+        ("text format", b"(component)".to_vec()),
+    ];
+    for (what, component) in cases {
+        let text = refused(&node, what, component, 422, ErrorCode::InvalidComponent).await;
+        if what == "a core module" {
+            assert!(text.contains("module"), "the text does not help: {text}");
+        }
+    }
+    node.deploy("hello", good).await;
+    assert_eq!(node.get("/fn/hello").await.text(), "hello\n");
+}
+
+#[tokio::test]
+async fn unknown_imports_are_refused_by_name() {
+    let node = Node::start().await;
+    for import in ["acme:database/query@1.0.0", "wasi:nowhere/at-all@0.2.0", "weir:inference/telepathy@9.0.0"]
+    {
+        let component = wat(&format!("(component (import \"{import}\" (instance (export \"go\" (func)))))"));
+        let text = refused(&node, import, component, 422, ErrorCode::UnknownImport).await;
+        assert!(text.contains(import), "{import} is not named: {text}");
+    }
+}
+
+#[tokio::test]
+async fn a_component_that_exports_nothing_to_call_is_refused() {
+    let node = Node::start().await;
+    for component in ["(component)", "(component (core module (func (export \"f\"))))"] {
+        refused(&node, component, wat(component), 422, ErrorCode::NoEntryPoint).await;
+    }
+    // The right name with the wrong type is no entry point either.
+    let imposter = "(component (component $c) (instance $i (instantiate $c)) (export \"wasi:http/incoming-handler@0.2.0\" (instance $i)))";
+    let refusal = node.try_deploy("bad", "", wat(imposter)).await.unwrap_err();
+    assert!([ErrorCode::NoEntryPoint, ErrorCode::InvalidComponent].contains(&refusal.code), "{refusal:?}");
+}
+
+#[tokio::test]
+async fn a_component_that_is_too_large_is_refused_before_it_is_read() {
+    let node = Node::builder().set("component_bytes_max", 100_000).start().await;
+    let refusal = node.try_deploy("huge", "", vec![0; 200_000]).await.unwrap_err();
+    assert_eq!((refusal.status, refusal.code), (413, ErrorCode::BodyTooLarge));
+    // Without a length, it is cut off.
+    let pieces = futures::stream::iter((0..10_000).map(|_| std::io::Result::Ok(vec![0_u8; 100_000])));
+    let request =
+        node.request(reqwest::Method::PUT, "/v1/functions/huge").body(reqwest::Body::wrap_stream(pieces));
+    if let Ok(response) = request.send().await {
+        assert_eq!(response.status(), 413);
+    }
+    assert!(node.get("/healthz").await.is_ok());
+}
+
+#[tokio::test]
+async fn compiling_is_limited() {
+    let node = Node::builder()
+        .set("compile_memory_bytes_max", 96 << 20)
+        .set("compile_time_ms_max", 2_000)
+        .start()
+        .await;
+    // Many functions with much in them: cheap to send, dear to compile.
+    let body = "(local.set 0 (i64.mul (i64.add (local.get 0) (i64.const 7)) (i64.rotl (local.get 0) (i64.const 3))))".repeat(2_000);
+    let functions = format!("(func (param i64) (result i64) {body} (local.get 0))").repeat(150);
+    let component = wat(&format!("(component (core module {functions}))"));
+    assert!(component.len() < 10 << 20);
+    let refusal = node.try_deploy("dear", "", component).await.unwrap_err();
+    assert_eq!((refusal.status, refusal.code), (422, ErrorCode::CompileLimit), "{}", refusal.text);
+    weir_tests::eventually("the end of the compiler", async || {
+        weir_tests::children(node.pid()).is_empty().then_some(())
+    })
+    .await;
+    assert!(node.get("/healthz").await.is_ok());
+}

@@ -1,0 +1,199 @@
+//! Requests that are wrong in themselves: each gets its 4xx, and the node goes on.
+
+use reqwest::Method;
+use weir_tests::{Node, function, raw};
+use weir_types::ErrorCode;
+use weir_types::api::MANIFEST_HEADER;
+
+#[tokio::test]
+async fn names_that_are_no_names_are_refused() {
+    let node = Node::start().await;
+    let long = "a".repeat(10 << 10);
+    let names = [
+        "..",
+        "%2e%2e",
+        "%2E.",
+        "a%2fb",
+        "..%2f..%2fetc%2fpasswd",
+        "a%00b",
+        "%00",
+        "A",
+        "-a",
+        ".a",
+        "a..b",
+        "%ff%fe",
+        "%C3%A4",
+        "a%20b",
+        &long,
+    ];
+    for name in names {
+        let shown: String = name.chars().take(30).collect();
+        for (method, path) in [
+            ("PUT", format!("/v1/functions/{name}")),
+            ("GET", format!("/v1/functions/{name}")),
+            ("DELETE", format!("/v1/functions/{name}")),
+            ("GET", format!("/fn/{name}")),
+            ("GET", format!("/fn/{name}/path")),
+            ("PUT", format!("/v1/models/{name}/versions/1")),
+            ("GET", format!("/v1/models/{name}")),
+        ] {
+            let request = format!(
+                "{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\nconnection: close\r\n\r\nx"
+            );
+            let (status, answer) = raw(&node, request).await;
+            assert!((400..500).contains(&status), "{method} of {shown}: {answer}");
+            assert!(
+                answer.contains("invalid-name") || answer.contains("invalid-request"),
+                "{method} of {shown}: {answer}"
+            );
+        }
+    }
+    let outside = node.data().parent().unwrap().join("etc");
+    assert!(!outside.exists());
+    assert_eq!(node.functions().await, []);
+    assert_eq!(node.models().await, []);
+}
+
+#[tokio::test]
+async fn manifests_that_cannot_be_meant_are_refused() {
+    let node = Node::start().await;
+    for (query, code) in [
+        ("modles=a", ErrorCode::InvalidManifest),
+        ("limits.memory=1", ErrorCode::InvalidManifest),
+        ("limits.memory_bytes=lots", ErrorCode::InvalidManifest),
+        ("limits.memory_bytes=-1", ErrorCode::InvalidManifest),
+        ("models=../x", ErrorCode::InvalidManifest),
+        ("models=a:0", ErrorCode::InvalidManifest),
+        ("manifest=[]", ErrorCode::InvalidManifest),
+        ("manifest={", ErrorCode::InvalidManifest),
+        ("limits.deadline_ms=0", ErrorCode::LimitOverCap),
+        ("limits.deadline_ms=999999999", ErrorCode::LimitOverCap),
+        ("limits.memory_bytes=99999999999", ErrorCode::LimitOverCap),
+        ("limits.concurrency_max=100000", ErrorCode::LimitOverCap),
+    ] {
+        let refusal = node.try_deploy("f", query, function("hello")).await.expect_err(query);
+        assert_eq!((refusal.status, refusal.code), (400, code), "{query}: {}", refusal.text);
+    }
+    for header in ["", "{", "[]", "{\"limits\":{\"memory\":1}}", "{\"env\":{\"A\":{}}}"] {
+        let request = node.request(Method::PUT, "/v1/functions/f").header(MANIFEST_HEADER, header).body("x");
+        assert_eq!(request.send().await.unwrap().status(), 400, "{header}");
+    }
+    assert_eq!(node.functions().await, []);
+}
+
+#[tokio::test]
+async fn forms_that_are_broken_are_refused() {
+    let node = Node::start().await;
+    let component = "--x\r\ncontent-disposition: form-data; name=component\r\n\r\nwasm\r\n";
+    for (what, body) in [
+        ("no end", component.to_owned()),
+        ("no file", "--x\r\ncontent-disposition: form-data; name=manifest\r\n\r\n{}\r\n--x--\r\n".to_owned()),
+        (
+            "an unknown field",
+            format!("--x\r\ncontent-disposition: form-data; name=extra\r\n\r\n{{}}\r\n{component}--x--\r\n"),
+        ),
+        (
+            "a manifest behind the file",
+            format!(
+                "{component}--x\r\ncontent-disposition: form-data; name=manifest\r\n\r\n{{}}\r\n--x--\r\n"
+            ),
+        ),
+        ("no form at all", "wasm".to_owned()),
+    ] {
+        let request = node
+            .request(Method::PUT, "/v1/functions/f")
+            .header("content-type", "multipart/form-data; boundary=x");
+        let response = request.body(body).send().await.unwrap();
+        assert!(response.status().is_client_error(), "{what}: {response:?}");
+    }
+    let no_boundary =
+        node.request(Method::PUT, "/v1/functions/f").header("content-type", "multipart/form-data");
+    assert_eq!(no_boundary.body("x").send().await.unwrap().status(), 400);
+}
+
+#[tokio::test]
+async fn bodies_that_lie_are_refused() {
+    let node = Node::start().await;
+    node.deploy("echo", function("echo-http")).await;
+    for path in ["/fn/echo", "/v1/functions/f", "/v1/models/m/versions/1"] {
+        let method = if path.starts_with("/fn") { "POST" } else { "PUT" };
+        let send =
+            async |rest: &str| raw(&node, format!("{method} {path} HTTP/1.1\r\nhost: x\r\n{rest}")).await;
+        let (status, answer) = send("content-length: 1000\r\n\r\nshort").await;
+        assert!((400..500).contains(&status), "{path}, less than was said: {answer}");
+        assert!(answer.contains("body-mismatch"), "{path}, less than was said: {answer}");
+        for (what, rest) in [
+            ("a length that is no number", "content-length: many\r\n\r\nbody"),
+            ("two lengths", "content-length: 1\r\ncontent-length: 2\r\n\r\nbody"),
+            ("a negative length", "content-length: -5\r\n\r\nbody"),
+            ("a broken chunk", "transfer-encoding: chunked\r\n\r\nZZ\r\nbody\r\n0\r\n\r\n"),
+            ("half a chunk", "transfer-encoding: chunked\r\n\r\nff\r\nbody"),
+            (
+                "length and chunks",
+                "content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+            ),
+        ] {
+            let (status, answer) = send(rest).await;
+            // What cannot be read as HTTP may be answered by closing.
+            assert!(
+                status == 0 || (400..500).contains(&status) || what == "length and chunks",
+                "{path}, {what}: {answer}"
+            );
+        }
+        let (status, answer) = send("content-length: 99999999999999999999\r\n\r\n").await;
+        assert!(status == 0 || (400..500).contains(&status), "{path}, an absurd length: {answer}");
+        let (status, answer) = send("content-length: 999999999999\r\n\r\n").await;
+        assert_eq!(status, 413, "{path}, a huge length: {answer}");
+    }
+    assert_eq!(node.functions().await.len(), 1);
+    assert_eq!(node.models().await, []);
+    assert_eq!(node.post("/fn/echo", "fine").await.ok().text(), "fine");
+}
+
+#[tokio::test]
+async fn a_body_over_the_functions_limit_is_refused() {
+    let node = Node::start().await;
+    node.deploy_with("echo", "limits.request_body_bytes=1000", function("echo-http")).await;
+    assert_eq!(node.post("/fn/echo", vec![0; 1_000]).await.ok().body.len(), 1_000);
+    let answer = node.post("/fn/echo", vec![0; 1_001]).await;
+    assert_eq!((answer.status, answer.code()), (413, ErrorCode::BodyTooLarge));
+    let pieces = futures::stream::iter((0..2).map(|_| std::io::Result::Ok(vec![0_u8; 600])));
+    let answer = node.post("/fn/echo", reqwest::Body::wrap_stream(pieces)).await;
+    assert_eq!((answer.status, answer.code()), (413, ErrorCode::BodyTooLarge), "chunked");
+}
+
+#[tokio::test]
+async fn what_is_not_http_is_refused() {
+    let node = Node::start().await;
+    let headers = format!("GET /healthz HTTP/1.1\r\nhost: x\r\nx: {}\r\n\r\n", "y".repeat(1 << 20));
+    let many = format!("GET /healthz HTTP/1.1\r\nhost: x\r\n{}\r\n", "a: b\r\n".repeat(10_000));
+    for (what, request) in [
+        ("noise", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03".to_vec()),
+        ("nothing", vec![]),
+        ("half a request", b"GET /hea".to_vec()),
+        ("a header of 1 MiB", headers.into_bytes()),
+        ("10,000 headers", many.into_bytes()),
+        (
+            "a target of 1 MiB",
+            format!("GET /{} HTTP/1.1\r\nhost: x\r\n\r\n", "a".repeat(1 << 20)).into_bytes(),
+        ),
+    ] {
+        let (status, answer) = raw(&node, request).await;
+        assert!(status == 0 || (400..500).contains(&status), "{what}: {answer}");
+    }
+    assert_eq!(node.get("/healthz").await.ok().text(), "ok\n");
+}
+
+#[tokio::test]
+async fn methods_that_a_route_does_not_have_are_named_as_such() {
+    let node = Node::start().await;
+    for (method, path) in [
+        (Method::POST, "/v1/functions"),
+        (Method::PATCH, "/v1/functions/f"),
+        (Method::GET, "/v1/functions/f/rollback"),
+        (Method::POST, "/v1/status"),
+    ] {
+        let response = node.request(method.clone(), path).send().await.unwrap();
+        assert_eq!(response.status(), 405, "{method} {path}");
+    }
+}

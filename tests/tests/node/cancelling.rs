@@ -1,0 +1,51 @@
+//! A client that goes away takes its invocation along.
+
+use std::time::{Duration, Instant};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use weir_tests::{Client, Node, eventually, function};
+
+async fn running(node: &Client, count: u64) {
+    eventually("the change in what runs", async || (node.status().await.running == count).then_some(()))
+        .await;
+}
+
+async fn counted(node: &Client) -> f64 {
+    node.metric("weir_invocations_total", "code=\"cancelled\"").await
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_cancels_its_invocation() {
+    let node = Node::start().await;
+    node.deploy("f", function("misbehave")).await;
+    node.get("/fn/f/behave").await.ok();
+    // Waiting in a host call, computing, and in the middle of an answer.
+    for (at, path) in ["sleep", "spin", "body"].into_iter().enumerate() {
+        let mut stream = TcpStream::connect(node.address()).await.unwrap();
+        stream.write_all(format!("GET /fn/f/{path} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes()).await.unwrap();
+        running(&node, 1).await;
+        let left = Instant::now();
+        drop(stream);
+        running(&node, 0).await;
+        assert!(left.elapsed() < Duration::from_secs(5), "{path} went on for {:?}", left.elapsed());
+        eventually("the count", async || (counted(&node).await == (at + 1) as f64).then_some(())).await;
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_leaves_the_queue() {
+    let node = Node::start().await;
+    node.deploy_with("f", "limits.concurrency_max=1", function("misbehave")).await;
+    node.get("/fn/f/behave").await.ok();
+    let mut first = TcpStream::connect(node.address()).await.unwrap();
+    first.write_all(b"GET /fn/f/sleep HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    running(&node, 1).await;
+    let mut second = TcpStream::connect(node.address()).await.unwrap();
+    second.write_all(b"GET /fn/f/sleep HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    eventually("the wait", async || (node.status().await.queued == 1).then_some(())).await;
+    drop(second);
+    eventually("the end of the wait", async || (node.status().await.queued == 0).then_some(())).await;
+    drop(first);
+    running(&node, 0).await;
+    assert_eq!(node.get("/fn/f/behave").await.ok().text(), "ok\n");
+}

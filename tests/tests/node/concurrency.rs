@@ -1,0 +1,99 @@
+//! Many invocations of one function: bounded, queued, and each on the version it started on.
+
+use std::time::Duration;
+use weir_tests::{Answer, Client, Node, eventually, function};
+use weir_types::{ErrorCode, Version};
+
+/// Call `path` and answer later.
+fn call(client: &Client, path: &str) -> tokio::task::JoinHandle<Answer> {
+    let (client, path) = (client.clone(), path.to_owned());
+    tokio::spawn(async move { client.get(&path).await })
+}
+
+async fn running(node: &Client, count: u64) {
+    eventually("the start of the invocations", async || (node.status().await.running == count).then_some(()))
+        .await;
+}
+
+#[tokio::test]
+async fn a_function_runs_so_often_at_once_queues_so_many_and_refuses_the_rest() {
+    let node = Node::start().await;
+    node.deploy_with("f", "limits.concurrency_max=2&limits.queue_len_max=3", function("misbehave")).await;
+    node.get("/fn/f/behave").await.ok();
+    let naps: Vec<_> = (0..2).map(|_| call(&node, "/fn/f/nap?1500")).collect();
+    running(&node, 2).await;
+    let waiting: Vec<_> = (0..3).map(|_| call(&node, "/fn/f/behave")).collect();
+    eventually("the wait of three", async || (node.status().await.queued == 3).then_some(())).await;
+    for _ in 0..4 {
+        let refused = node.get("/fn/f/behave").await;
+        assert_eq!((refused.status, refused.code()), (429, ErrorCode::QueueFull));
+        assert!(refused.header("retry-after").is_some());
+    }
+    // Another function has a queue of its own.
+    node.deploy("other", function("misbehave")).await;
+    assert_eq!(node.get("/fn/other/behave").await.ok().text(), "ok\n");
+    assert!(
+        naps.iter().all(|nap| !nap.is_finished()),
+        "the node was too slow for this test to mean something"
+    );
+    for answered in naps.into_iter().chain(waiting) {
+        answered.await.unwrap().ok();
+    }
+    assert_eq!(node.get("/fn/f/behave").await.ok().text(), "ok\n");
+}
+
+#[tokio::test]
+async fn waiting_for_a_turn_counts_against_the_deadline() {
+    let node = Node::start().await;
+    node.deploy_with("f", "limits.concurrency_max=1&limits.deadline_ms=700", function("misbehave")).await;
+    node.get("/fn/f/behave").await.ok();
+    let first = call(&node, "/fn/f/sleep");
+    running(&node, 1).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    // It runs until 700 ms; this one may wait as long, and so is later.
+    let second = node.get("/fn/f/sleep").await;
+    assert_eq!((second.status, second.code()), (504, ErrorCode::DeadlineExceeded));
+    assert_eq!(first.await.unwrap().code(), ErrorCode::DeadlineExceeded);
+}
+
+#[tokio::test]
+async fn an_invocation_ends_on_the_version_it_began_on() {
+    let node = Node::start().await;
+    node.deploy("f", function("misbehave")).await;
+    node.get("/fn/f/behave").await.ok();
+    let nap = call(&node, "/fn/f/nap?1500");
+    running(&node, 1).await;
+    let deployed = node.deploy("f", function("hello")).await;
+    assert_eq!(deployed.function.version, Version(2));
+    assert_eq!(node.get("/fn/f/x").await.ok().text(), "hello, x\n", "the new version serves at once");
+    assert!(!nap.is_finished(), "the node was too slow for this test to mean something");
+    // Even if the old version is removed meanwhile, and all else about it.
+    node.delete("/v1/functions/f/versions/1").await.ok();
+    assert_eq!(nap.await.unwrap().ok().text(), "napped\n");
+}
+
+#[tokio::test]
+async fn an_invocation_ends_although_its_function_is_deleted() {
+    let node = Node::start().await;
+    node.deploy("f", function("misbehave")).await;
+    node.get("/fn/f/behave").await.ok();
+    let nap = call(&node, "/fn/f/nap?1000");
+    running(&node, 1).await;
+    node.delete("/v1/functions/f").await.ok();
+    assert_eq!(node.get("/fn/f/behave").await.code(), ErrorCode::FunctionNotFound);
+    assert!(!nap.is_finished(), "the node was too slow for this test to mean something");
+    assert_eq!(nap.await.unwrap().ok().text(), "napped\n");
+}
+
+#[tokio::test]
+async fn instances_are_bounded_over_all_functions() {
+    let node = Node::builder().set("instances_max", 4).start().await;
+    for name in ["a", "b", "c"] {
+        node.deploy(name, function("misbehave")).await;
+    }
+    let naps: Vec<_> =
+        (0..12).map(|i| call(&node, &format!("/fn/{}/nap?200", ["a", "b", "c"][i % 3]))).collect();
+    for nap in naps {
+        assert_eq!(nap.await.unwrap().ok().text(), "napped\n");
+    }
+}

@@ -1,0 +1,161 @@
+//! `PUT /v1/functions/{name}` and its relatives.
+
+use reqwest::multipart::{Form, Part};
+use reqwest::{Method, StatusCode};
+use serde_json::json;
+use std::process::Command;
+use weir_tests::{Node, function, with_custom_section};
+use weir_types::api::{Deployed, MANIFEST_HEADER};
+use weir_types::{ContentHash, ErrorCode, FunctionKind, FunctionManifest, Version};
+
+#[tokio::test]
+async fn one_curl_is_enough() {
+    let node = Node::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("fn.wasm");
+    std::fs::write(&file, function("hello")).unwrap();
+    let url = node.url("/v1/functions/hello");
+    let put = Command::new("curl")
+        .args(["-sS", "-T"])
+        .arg(&file)
+        .arg(url.as_str())
+        .output()
+        .expect("curl is missing");
+    let deployed: Deployed = serde_json::from_slice(&put.stdout).expect("curl got no deployment");
+    assert!(deployed.created);
+    let get = Command::new("curl").args(["-sS", node.url(&deployed.path).as_str()]).output().unwrap();
+    assert_eq!(String::from_utf8(get.stdout).unwrap(), "hello\n");
+}
+
+#[tokio::test]
+async fn a_deployment_says_what_was_deployed() {
+    let node = Node::start().await;
+    let component = function("hello");
+    let deployed = node.deploy("hello", component.clone()).await;
+    assert!(deployed.created);
+    assert_eq!(deployed.path, "/fn/hello/");
+    let described = &deployed.function;
+    assert_eq!(
+        (described.name.as_str(), described.tenant.as_str(), described.version),
+        ("hello", "default", Version(1))
+    );
+    assert_eq!(
+        (described.digest, described.component_bytes),
+        (ContentHash::of(&component), component.len() as u64)
+    );
+    assert_eq!((described.active, described.kind), (true, FunctionKind::Http02));
+    assert_eq!(described.manifest, FunctionManifest::default());
+    let shown = node.function("hello").await.unwrap();
+    assert_eq!((&shown.active, shown.versions.as_slice()), (described, &[Version(1)][..]));
+    assert_eq!(node.functions().await, [shown]);
+    assert_eq!(node.function_version("hello", Version(1)).await, *described);
+}
+
+#[tokio::test]
+async fn the_same_again_makes_no_version() {
+    let node = Node::start().await;
+    node.deploy("hello", function("hello")).await;
+    let again = node.deploy("hello", function("hello")).await;
+    assert_eq!((again.created, again.function.version, again.compile_time_ms), (false, Version(1), 0));
+    let other_manifest = node.deploy_with("hello", "limits.deadline_ms=7000", function("hello")).await;
+    assert_eq!((other_manifest.created, other_manifest.function.version), (true, Version(2)));
+    assert_eq!(other_manifest.compile_time_ms, 0, "the component was compiled before");
+}
+
+#[tokio::test]
+async fn a_component_is_compiled_once_for_all_functions_with_it() {
+    let node = Node::start().await;
+    let component = with_custom_section(&function("hello"), "compiled once");
+    assert!(node.deploy("first", component.clone()).await.compile_time_ms > 0);
+    assert_eq!(node.deploy("second", component).await.compile_time_ms, 0);
+    assert_eq!(node.get("/fn/second").await.text(), "hello\n");
+}
+
+#[tokio::test]
+async fn the_manifest_comes_by_query_header_or_form() {
+    let node = Node::start().await;
+    let manifest =
+        json!({ "env": { "GREETING": "1" }, "models": ["digits"], "limits": { "deadline_ms": 700 } });
+    let query = "env.GREETING=1&models=digits&limits.deadline_ms=700";
+    node.deploy_with("by-query", query, function("hello")).await;
+
+    let header =
+        node.request(Method::PUT, "/v1/functions/by-header").header(MANIFEST_HEADER, manifest.to_string());
+    assert_eq!(header.body(function("hello")).send().await.unwrap().status(), StatusCode::OK);
+
+    let form =
+        Form::new().text("manifest", manifest.to_string()).part("component", Part::stream(function("hello")));
+    let form = node.request(Method::PUT, "/v1/functions/by-form").multipart(form);
+    assert_eq!(form.send().await.unwrap().status(), StatusCode::OK);
+
+    let expected: FunctionManifest = serde_json::from_value(manifest).unwrap();
+    for name in ["by-query", "by-header", "by-form"] {
+        assert_eq!(node.function(name).await.unwrap().active.manifest, expected, "{name}");
+        assert_eq!(node.get(&format!("/fn/{name}")).await.text(), "hello\n");
+    }
+}
+
+#[tokio::test]
+async fn a_model_that_is_not_there_yet_is_worth_a_warning() {
+    let node = Node::start().await;
+    let deployed = node.deploy_with("hello", "models=digits", function("hello")).await;
+    assert!(deployed.warnings.iter().any(|warning| warning.contains("digits")), "{:?}", deployed.warnings);
+}
+
+#[tokio::test]
+async fn a_deleted_function_is_gone_and_its_name_is_free() {
+    let node = Node::start().await;
+    node.deploy("hello", function("hello")).await;
+    assert_eq!(node.delete("/v1/functions/hello").await.status, 204);
+    assert_eq!(node.get("/fn/hello").await.code(), ErrorCode::FunctionNotFound);
+    assert_eq!(node.function("hello").await.unwrap_err().code, ErrorCode::FunctionNotFound);
+    assert_eq!(node.delete("/v1/functions/hello").await.code(), ErrorCode::FunctionNotFound);
+    assert_eq!(node.functions().await, []);
+    let components = || std::fs::read_dir(node.data().join("components")).unwrap().count();
+    weir_tests::eventually("the removal of the component", async || (components() == 0).then_some(())).await;
+    assert!(node.deploy("hello", function("hello")).await.created);
+    assert_eq!(node.get("/fn/hello").await.text(), "hello\n");
+}
+
+#[tokio::test]
+async fn what_is_not_granted_is_named_and_refused_when_strict() {
+    let node = Node::start().await;
+    // An HTTP function of wstd imports the client too, and never calls it.
+    let deployed = node.deploy("lax", function("hello")).await;
+    let denied = deployed.denied_imports;
+    assert!(denied.iter().any(|import| import.starts_with("wasi:http/outgoing-handler@0.2")), "{denied:?}");
+    assert_eq!(node.get("/fn/lax").await.text(), "hello\n");
+
+    let refusal = node.try_deploy("strict", "strict=true", function("hello")).await.unwrap_err();
+    assert_eq!((refusal.status, refusal.code), (403, ErrorCode::NotGranted));
+    assert!(refusal.text.contains("wasi:http/outgoing-handler"), "{}", refusal.text);
+    assert_eq!(node.function("strict").await.unwrap_err().code, ErrorCode::FunctionNotFound);
+    let granted =
+        node.try_deploy("granted", "strict=true&outbound_hosts=example.com", function("hello")).await;
+    match granted {
+        Ok(deployed) => assert_eq!(deployed.denied_imports, [""; 0]),
+        // What remains is what a manifest cannot grant.
+        Err(refusal) => assert!(!refusal.text.contains("outgoing-handler"), "{}", refusal.text),
+    }
+}
+
+#[tokio::test]
+async fn many_deploy_at_once_and_none_is_lost() {
+    let node = Node::start().await;
+    let deploys = (0..12).map(|i| {
+        let (client, component) = (node.client().clone(), function("hello"));
+        // Two each to the same name, with manifests that differ.
+        async move { client.deploy_with(&format!("f{}", i / 2), &format!("env.N={i}"), component).await }
+    });
+    let deployed = futures::future::join_all(deploys).await;
+    assert!(deployed.iter().all(|deployed| deployed.created));
+    for i in 0..6 {
+        let shown = node.function(&format!("f{i}")).await.unwrap();
+        assert_eq!(shown.versions, [Version(1), Version(2)]);
+        assert_eq!(shown.active.version, Version(2));
+        let mut seen: Vec<_> =
+            deployed.iter().filter(|deployed| deployed.function.name == shown.active.name).collect();
+        seen.sort_by_key(|deployed| deployed.function.version);
+        assert_eq!(seen[1].function.manifest, shown.active.manifest, "an answer was about another deploy");
+    }
+}

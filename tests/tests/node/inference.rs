@@ -1,0 +1,165 @@
+//! Functions that run models.
+
+use bytes::Bytes;
+use weir_tests::{Answer, Client, Node, function, model};
+
+fn fp32(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
+fn values(bytes: &Bytes) -> Vec<f32> {
+    bytes.chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap())).collect()
+}
+
+async fn infer(client: &Client, path: &str, input: &[f32]) -> Answer {
+    client.post(&format!("/fn/infer/{path}"), fp32(input)).await
+}
+
+/// A node with `infer`, granted `models`.
+async fn node(models: &str) -> Node {
+    let node = Node::start().await;
+    node.deploy_with("infer", &format!("models={models}"), function("infer")).await;
+    node
+}
+
+/// What `matmul` makes of a row.
+fn product(row: [f32; 4], more: f32) -> [f32; 3] {
+    std::array::from_fn(|column| (0..4).map(|i| row[i] * ((i * 3 + column) as f32 + more)).sum())
+}
+
+#[tokio::test]
+async fn a_model_runs_on_the_body_of_the_request() {
+    let node = node("m").await;
+    node.push_model("m", 1, model("good/matmul.onnx")).await;
+    let one = infer(&node, "m?shape=1,4", &[1.0, 2.0, 3.0, 4.0]).await.ok();
+    assert_eq!(values(&one.body), product([1.0, 2.0, 3.0, 4.0], 0.0));
+    let two = infer(&node, "m?shape=2,4", &[1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0]).await.ok();
+    let expected = [product([1.0, 0.0, 0.0, 0.0], 0.0), product([0.0, 0.0, 0.0, 1.0], 0.0)].concat();
+    assert_eq!(values(&two.body), expected);
+    assert_eq!(node.metric("weir_cold_starts_total", "cause=\"model\"").await, 1.0);
+    let status = node.status().await;
+    assert_eq!(status.devices[0].resident, ["m:1"]);
+    assert!(status.devices[0].used_bytes > 0);
+    let described: weir_types::api::ModelVersion = node.get("/v1/models/m/versions/1").await.ok().json();
+    assert!(described.resident);
+    assert!(
+        !described.profile.run_time_ns.is_empty() && !described.profile.load_time_ns.is_empty(),
+        "{:?}",
+        described.profile
+    );
+}
+
+#[tokio::test]
+async fn inputs_that_do_not_fit_are_told_to_the_function() {
+    let node = node("m,add,longs").await;
+    node.push_model("m", 1, model("good/matmul.onnx")).await;
+    node.push_model("add", 1, model("good/add.onnx")).await;
+    node.push_model("longs", 1, model("good/slow.onnx")).await;
+    for (what, path, input) in [
+        ("a wrong dimension", "m?shape=1,5", vec![0.0; 5]),
+        ("too few dimensions", "m?shape=4", vec![0.0; 4]),
+        ("too many dimensions", "m?shape=1,1,4", vec![0.0; 4]),
+        ("a body shorter than the shape", "m?shape=2,4", vec![0.0; 4]),
+        ("a body longer than the shape", "m?shape=1,4", vec![0.0; 8]),
+        ("a huge shape", "m?shape=4294967294,4294967294", vec![0.0; 4]),
+        ("a missing input", "add?shape=2,3", vec![0.0; 6]),
+        ("a wrong type", "longs?shape=", vec![0.0; 1]),
+        ("a wrong type of the right rank", "longs?shape=1", vec![0.0; 1]),
+    ] {
+        let answer = infer(&node, path, &input).await;
+        assert_eq!(answer.status, 400, "{what}: {}", answer.text());
+        assert!(answer.text().contains("InvalidArgument"), "{what}: {}", answer.text());
+    }
+    infer(&node, "m?shape=1,4", &[0.0; 4]).await.ok();
+}
+
+#[tokio::test]
+async fn a_plain_name_opens_the_newest_version_and_a_number_one_of_them() {
+    let node = node("m").await;
+    node.push_model("m", 1, model("good/matmul.onnx")).await;
+    let row = [1.0, 1.0, 1.0, 1.0];
+    assert_eq!(values(&infer(&node, "m?shape=1,4", &row).await.ok().body), product(row, 0.0));
+    node.push_model("m", 2, model("good/matmul_v2.onnx")).await;
+    assert_eq!(values(&infer(&node, "m?shape=1,4", &row).await.ok().body), product(row, 10.0));
+    assert_eq!(values(&infer(&node, "m:1?shape=1,4", &row).await.ok().body), product(row, 0.0));
+    assert_eq!(infer(&node, "m:3?shape=1,4", &row).await.status, 404);
+    node.delete("/v1/models/m/versions/2").await.ok();
+    assert_eq!(values(&infer(&node, "m?shape=1,4", &row).await.ok().body), product(row, 0.0));
+}
+
+#[tokio::test]
+async fn only_what_is_granted_is_opened() {
+    let node = node("one:1").await;
+    node.push_model("one", 1, model("good/matmul.onnx")).await;
+    node.push_model("one", 2, model("good/matmul_v2.onnx")).await;
+    node.push_model("two", 1, model("good/matmul.onnx")).await;
+    infer(&node, "one:1?shape=1,4", &[0.0; 4]).await.ok();
+    for path in ["two", "one:2", "two:1", "nobody"] {
+        let answer = infer(&node, &format!("{path}?shape=1,4"), &[0.0; 4]).await;
+        assert_eq!(answer.status, 403, "{path}: {}", answer.text());
+        assert!(answer.text().contains("NotGranted"), "{path}: {}", answer.text());
+    }
+    // A model that is granted and not there is another matter.
+    node.deploy_with("infer", "models=nobody", function("infer")).await;
+    assert_eq!(infer(&node, "nobody?shape=1,4", &[0.0; 4]).await.status, 404);
+}
+
+#[tokio::test]
+async fn many_run_one_model_at_once_and_load_it_once() {
+    let node = node("m").await;
+    node.push_model("m", 1, model("good/matmul.onnx")).await;
+    let calls = (0..64).map(|i| {
+        let client = node.client().clone();
+        async move {
+            let row = [i as f32, 1.0, 2.0, 3.0];
+            let answer = infer(&client, "m?shape=1,4", &row).await.ok();
+            assert_eq!(values(&answer.body), product(row, 0.0));
+        }
+    });
+    futures::future::join_all(calls).await;
+    assert_eq!(node.metric("weir_cold_starts_total", "cause=\"model\"").await, 1.0);
+}
+
+#[tokio::test]
+async fn models_make_room_for_each_other() {
+    // Room for about one of them at a time.
+    let probe = node("m").await;
+    probe.push_model("m", 1, model("good/matmul.onnx")).await;
+    infer(&probe, "m?shape=1,4", &[0.0; 4]).await.ok();
+    let bytes = probe.status().await.devices[0].used_bytes;
+    drop(probe);
+
+    let node = Node::builder().set("model_memory_bytes_max", bytes * 3 / 2).start().await;
+    for name in ["a", "b", "c"] {
+        node.push_model(name, 1, model("good/matmul.onnx")).await;
+        node.deploy_with(&format!("infer-{name}"), &format!("models={name}"), function("infer")).await;
+    }
+    for round in 0..3 {
+        for name in ["a", "b", "c"] {
+            let row = [1.0, 2.0, round as f32, 4.0];
+            let answer = node.post(&format!("/fn/infer-{name}/{name}?shape=1,4"), fp32(&row)).await.ok();
+            assert_eq!(values(&answer.body), product(row, 0.0));
+            assert_eq!(node.status().await.devices[0].resident, [format!("{name}:1")]);
+        }
+    }
+    // All at once, they take turns.
+    let calls = (0..30).map(|i| {
+        let (client, name) = (node.client().clone(), ["a", "b", "c"][i % 3]);
+        async move { client.post(&format!("/fn/infer-{name}/{name}?shape=1,4"), fp32(&[0.0; 4])).await.ok() }
+    });
+    futures::future::join_all(calls).await;
+    // Two that never fit together are refused at once.
+    node.deploy_with("both", "models=a,b", function("infer")).await;
+    let answer = node.post("/fn/both/a?shape=1,4", fp32(&[0.0; 4])).await;
+    assert_eq!((answer.status, answer.code()), (507, weir_types::ErrorCode::NoCapacity));
+}
+
+#[tokio::test]
+async fn a_model_is_served_after_a_restart() {
+    let node = node("m").await;
+    node.push_model("m", 1, model("good/matmul.onnx")).await;
+    infer(&node, "m?shape=1,4", &[0.0; 4]).await.ok();
+    let node = node.kill().await.start().await;
+    let row = [4.0, 3.0, 2.0, 1.0];
+    assert_eq!(values(&infer(&node, "m?shape=1,4", &row).await.ok().body), product(row, 0.0));
+}

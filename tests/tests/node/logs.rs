@@ -1,0 +1,69 @@
+//! `/v1/functions/{name}/logs`.
+
+use futures::StreamExt;
+use reqwest::Method;
+use std::time::Duration;
+use weir_tests::{Node, function};
+use weir_types::Version;
+use weir_types::api::{LogLine, REQUEST_ID_HEADER};
+
+#[tokio::test]
+async fn lines_say_when_where_and_during_which_request() {
+    let node = Node::start().await;
+    node.deploy_with("f", "limits.log_bytes=3000", function("misbehave")).await;
+    assert_eq!(node.logs("f").await, []);
+    let request = node.request(Method::GET, "/fn/f/log").header(REQUEST_ID_HEADER, "the-request");
+    assert!(request.send().await.unwrap().status().is_success());
+    let lines = node.logs("f").await;
+    let first = &lines[0];
+    assert_eq!((first.stream.as_str(), first.text.as_str()), ("stdout", "x".repeat(1_000).as_str()));
+    assert_eq!((first.request_id.as_str(), first.version), ("the-request", Version(1)));
+    let now_ms = std::time::UNIX_EPOCH.elapsed().unwrap().as_millis() as u64;
+    assert!(now_ms.abs_diff(first.at_ms) < 60_000);
+}
+
+#[tokio::test]
+async fn a_trap_leaves_its_story_in_the_log_and_not_in_the_answer() {
+    let node = Node::start().await;
+    node.deploy("f", function("misbehave")).await;
+    let refusal = node.get("/fn/f/trap").await.refusal();
+    assert!(!refusal.text.contains("on purpose"), "the caller is told of the inside: {}", refusal.text);
+    let lines = node.logs("f").await;
+    assert!(
+        lines.iter().any(|line| line.stream == "stderr" && line.text.contains("on purpose")),
+        "{lines:?}"
+    );
+    assert!(lines.iter().any(|line| line.stream == "weir" && line.text.contains("trap")), "{lines:?}");
+}
+
+#[tokio::test]
+async fn followers_see_lines_as_they_come() {
+    let node = Node::start().await;
+    node.deploy_with("f", "limits.log_bytes=3000", function("misbehave")).await;
+    let follow = node.request(Method::GET, "/v1/functions/f/logs?follow=true").send().await.unwrap();
+    let mut pieces = follow.bytes_stream();
+    let call = async {
+        node.get("/fn/f/log").await.ok();
+    };
+    let first = async { tokio::time::timeout(Duration::from_secs(20), pieces.next()).await };
+    let (first, ()) = tokio::join!(first, call);
+    let first = first.expect("nothing came").unwrap().unwrap();
+    let line: LogLine = serde_json::from_slice(first.split(|byte| *byte == b'\n').next().unwrap()).unwrap();
+    assert_eq!(line.stream, "stdout");
+    // A follower does not keep the node from ending.
+    node.stop().await;
+    while let Some(Ok(_)) = pieces.next().await {}
+}
+
+#[tokio::test]
+async fn old_lines_make_room_for_new_ones() {
+    let node = Node::builder().set("log_lines_max", 5).start().await;
+    node.deploy_with("f", "limits.log_bytes=4000", function("misbehave")).await;
+    for i in 0..4 {
+        let request = node.request(Method::GET, "/fn/f/log").header(REQUEST_ID_HEADER, format!("r{i}"));
+        assert!(request.send().await.unwrap().status().is_success());
+    }
+    let lines = node.logs("f").await;
+    assert_eq!(lines.len(), 5);
+    assert_eq!(lines[4].request_id, "r3");
+}

@@ -1,0 +1,21 @@
+//! One node from outside, over HTTP: what it promises to those who deploy, those who call and those who look after it.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests fail by panicking")]
+
+mod bad_components;
+mod bad_requests;
+mod calling;
+mod cancelling;
+mod concurrency;
+mod deploying;
+mod durability;
+mod inference;
+mod logs;
+mod misbehaving;
+mod models;
+mod other_sdks;
+mod shutdown;
+mod telemetry;
+mod tenants;
+mod tensors;
+mod versions;

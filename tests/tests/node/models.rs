@@ -1,0 +1,105 @@
+//! `/v1/models`: pushing, describing and deleting models.
+
+use weir_tests::{Node, model, models};
+use weir_types::{ContentHash, ElementType, ErrorCode, Version};
+
+#[tokio::test]
+async fn a_pushed_model_is_described() {
+    let node = Node::start().await;
+    let onnx = model("good/matmul.onnx");
+    let pushed = node.push_model("m", 1, onnx.clone()).await;
+    assert_eq!(
+        (pushed.name.as_str(), pushed.version, pushed.digest),
+        ("m", Version(1), ContentHash::of(&onnx))
+    );
+    assert_eq!((pushed.model_bytes, pushed.weight_bytes), (onnx.len() as u64, 4 * 3 * 4));
+    let port = |port: &weir_types::Port| (port.name.clone(), port.datatype, port.shape.clone());
+    let signature = &pushed.signature;
+    assert_eq!(
+        signature.inputs.iter().map(port).collect::<Vec<_>>(),
+        [("x".into(), ElementType::Fp32, vec![None, Some(4)])]
+    );
+    assert_eq!(
+        signature.outputs.iter().map(port).collect::<Vec<_>>(),
+        [("y".into(), ElementType::Fp32, vec![None, Some(3)])]
+    );
+    let listed = node.models().await;
+    assert_eq!((listed.len(), &listed[0].newest), (1, &pushed));
+    let shown: weir_types::api::ModelVersion = node.get("/v1/models/m/versions/1").await.ok().json();
+    assert_eq!(shown, pushed);
+}
+
+#[tokio::test]
+async fn versions_are_immutable_and_the_newest_is_the_default() {
+    let node = Node::start().await;
+    node.push_model("m", 1, model("good/matmul.onnx")).await;
+    node.push_model("m", 1, model("good/matmul.onnx")).await;
+    let other = node.try_push_model("m", 1, model("good/matmul_v2.onnx")).await.unwrap_err();
+    assert_eq!((other.status, other.code), (409, ErrorCode::VersionConflict));
+    node.push_model("m", 5, model("good/matmul_v2.onnx")).await;
+    let next: weir_types::api::ModelVersion =
+        node.put("/v1/models/m", model("good/add.onnx")).await.ok().json();
+    assert_eq!(next.version, Version(6));
+    let shown: weir_types::api::Model = node.get("/v1/models/m").await.ok().json();
+    assert_eq!(
+        (shown.newest.version, shown.versions),
+        (Version(6), vec![Version(1), Version(5), Version(6)])
+    );
+    assert_eq!(node.delete("/v1/models/m/versions/5").await.status, 204);
+    assert_eq!(node.get("/v1/models/m/versions/5").await.code(), ErrorCode::VersionNotFound);
+    assert_eq!(node.delete("/v1/models/m").await.status, 204);
+    assert_eq!(node.get("/v1/models/m").await.code(), ErrorCode::ModelNotFound);
+    assert_eq!(node.delete("/v1/models/m").await.code(), ErrorCode::ModelNotFound);
+}
+
+#[tokio::test]
+async fn every_good_model_is_taken_and_survives_a_restart() {
+    let node = Node::start().await;
+    for (at, path) in models("good").iter().enumerate() {
+        node.push_model(&format!("m{at}"), 1, model(path)).await;
+    }
+    let before = node.models().await;
+    assert_eq!(before.len(), models("good").len());
+    let node = node.kill().await.start().await;
+    assert_eq!(node.models().await, before);
+}
+
+#[tokio::test]
+async fn every_bad_model_is_refused_by_its_code() {
+    let node = Node::builder()
+        .set("validate_memory_bytes_max", 512_u64 << 20)
+        .set("validate_time_ms_max", 10_000)
+        .start()
+        .await;
+    let bad = models("bad");
+    assert!(bad.len() > 15);
+    for path in bad {
+        let refusal = node.try_push_model("bad", 1, model(&path)).await.expect_err(&path);
+        let allowed: &[ErrorCode] = match path.trim_start_matches("bad/") {
+            external if external.starts_with("external") => &[ErrorCode::ExternalData],
+            "huge_dimension.onnx" | "memory_hog.onnx" => &[ErrorCode::InvalidModel, ErrorCode::ModelLimit],
+            _ => &[ErrorCode::InvalidModel],
+        };
+        assert!(allowed.contains(&refusal.code) && refusal.status == 422, "{path}: {refusal:?}");
+        assert!(!refusal.text.contains("/tmp") && refusal.text.len() < 2_000, "{path}: {}", refusal.text);
+    }
+    assert_eq!(node.models().await, []);
+    weir_tests::eventually("the end of the children", async || {
+        weir_tests::children(node.pid()).is_empty().then_some(())
+    })
+    .await;
+    node.push_model("good", 1, model("good/add.onnx")).await;
+}
+
+#[tokio::test]
+async fn a_model_that_is_too_large_is_refused() {
+    let node = Node::builder().set("model_bytes_max", 1_000).start().await;
+    let refusal = node.try_push_model("huge", 1, vec![0; 1_001]).await.unwrap_err();
+    assert_eq!((refusal.status, refusal.code), (413, ErrorCode::BodyTooLarge));
+    for bad in ["0", "x", "-1"] {
+        let answer = node.put(&format!("/v1/models/m/versions/{bad}"), "x").await;
+        assert_eq!((answer.status, answer.code()), (400, ErrorCode::InvalidRequest), "{bad}");
+    }
+    let answer = node.put("/v1/models/m/versions/1?slots=0", model("good/first_word.onnx")).await;
+    assert_eq!((answer.status, answer.code()), (400, ErrorCode::LimitOverCap));
+}

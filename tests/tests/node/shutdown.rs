@@ -1,0 +1,40 @@
+//! The end of a node.
+
+use weir_tests::{Node, children, eventually, function};
+
+#[tokio::test]
+async fn a_node_that_is_asked_to_end_ends_well_and_leaves_nothing_running() {
+    let node = Node::start().await;
+    node.deploy("hello", function("hello")).await;
+    node.get("/fn/hello").await.ok();
+    let pid = node.pid();
+    let builder = node.stop().await;
+    assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
+    let node = builder.start().await;
+    assert_eq!(node.get("/fn/hello").await.ok().text(), "hello\n");
+    assert_eq!(children(node.pid()), [0; 0]);
+}
+
+#[tokio::test]
+async fn requests_under_way_finish_before_the_node_ends() {
+    let node = Node::start().await;
+    node.deploy("f", function("misbehave")).await;
+    node.get("/fn/f/behave").await.ok();
+    let client = node.client().clone();
+    let nap = tokio::spawn(async move { client.get("/fn/f/nap?1000").await });
+    eventually("the start", async || (node.status().await.running == 1).then_some(())).await;
+    node.stop().await;
+    assert_eq!(nap.await.unwrap().ok().text(), "napped\n");
+}
+
+#[tokio::test]
+async fn a_request_that_never_ends_does_not_keep_the_node() {
+    let node = Node::builder().set("drain_timeout_ms", 500).start().await;
+    node.deploy("f", function("misbehave")).await;
+    node.get("/fn/f/behave").await.ok();
+    let client = node.client().clone();
+    let sleep = tokio::spawn(async move { client.try_get("/fn/f/sleep").await });
+    eventually("the start", async || (node.status().await.running == 1).then_some(())).await;
+    node.stop().await;
+    assert!(sleep.await.unwrap().is_err());
+}

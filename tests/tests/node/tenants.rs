@@ -1,0 +1,68 @@
+//! Tenants do not see each other.
+
+use weir_tests::{Node, function, model};
+use weir_types::{ErrorCode, Version};
+
+const ACME: &str = "acme-token-0123456789";
+const OTHER: &str = "other-token-0123456789";
+
+#[tokio::test]
+async fn a_node_with_tokens_lets_nobody_in_without_one() {
+    let node = Node::builder().tokens(&["acme-token-0123456789 acme"]).start().await;
+    for path in ["/v1/functions", "/v1/models", "/v1/status", "/metrics", "/fn/hello", "/"] {
+        let answer = node.get(path).await;
+        assert_eq!((answer.status, answer.code()), (401, ErrorCode::Unauthorized), "{path}");
+        let wrong = node.with_token("acme-token-0123456780").get(path).await;
+        assert_eq!(wrong.code(), ErrorCode::Unauthorized, "{path}");
+    }
+    assert_eq!(
+        node.try_deploy("hello", "", function("hello")).await.unwrap_err().code,
+        ErrorCode::Unauthorized
+    );
+    for path in ["/healthz", "/readyz"] {
+        assert!(node.get(path).await.is_ok(), "{path} needs no token");
+    }
+    assert!(node.with_token(ACME).get("/v1/functions").await.is_ok());
+}
+
+#[tokio::test]
+async fn tenants_have_names_of_their_own() {
+    let lines = ["acme-token-0123456789 acme", "other-token-0123456789 other"];
+    let node = Node::builder().tokens(&lines).start().await;
+    let (acme, other) = (node.with_token(ACME), node.with_token(OTHER));
+    let deployed = acme.deploy("f", function("hello")).await;
+    assert_eq!(deployed.function.tenant.as_str(), "acme");
+    assert_eq!(other.get("/fn/f").await.code(), ErrorCode::FunctionNotFound);
+    assert_eq!(other.functions().await, []);
+    assert_eq!(other.delete("/v1/functions/f").await.code(), ErrorCode::FunctionNotFound);
+    assert_eq!(other.roll_back("f", None).await.code(), ErrorCode::FunctionNotFound);
+    assert_eq!(other.get("/v1/functions/f/logs").await.code(), ErrorCode::FunctionNotFound);
+
+    let theirs = other.deploy("f", function("echo-http")).await;
+    assert_eq!(theirs.function.version, Version(1));
+    assert_eq!(acme.get("/fn/f/x").await.text(), "hello, x\n");
+    assert_eq!(other.post("/fn/f", "mine").await.text(), "mine");
+    acme.delete("/v1/functions/f").await.ok();
+    assert_eq!(other.post("/fn/f", "still").await.text(), "still");
+}
+
+#[tokio::test]
+async fn tenants_have_models_of_their_own() {
+    let lines = ["acme-token-0123456789 acme", "other-token-0123456789 other"];
+    let node = Node::builder().tokens(&lines).start().await;
+    let (acme, other) = (node.with_token(ACME), node.with_token(OTHER));
+    acme.push_model("m", 1, model("good/add.onnx")).await;
+    assert_eq!(other.models().await, []);
+    assert_eq!(other.get("/v1/models/m").await.code(), ErrorCode::ModelNotFound);
+    assert_eq!(other.delete("/v1/models/m").await.code(), ErrorCode::ModelNotFound);
+    let theirs = other.push_model("m", 1, model("good/matmul.onnx")).await;
+    assert_eq!(theirs.tenant.as_str(), "other");
+    assert_eq!(acme.models().await[0].newest.signature.inputs[0].name, "a");
+}
+
+#[tokio::test]
+async fn beyond_loopback_a_node_needs_tokens() {
+    let open = || Node::builder().argument("--listen").argument("0.0.0.0:0");
+    let Err(log) = open().try_start().await else { panic!("a node lets in the whole network") };
+    assert!(log.contains("token"), "{log}");
+}
