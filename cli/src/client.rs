@@ -8,7 +8,7 @@ use crate::settings::Endpoint;
 use anyhow::Result;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::time::Duration;
 use ureq::http::{Method, Request, Response, StatusCode};
 use ureq::{Agent, Body, SendBody};
@@ -93,7 +93,17 @@ impl Client {
         for (name, value) in headers {
             map.insert(ureq::http::HeaderName::try_from(*name)?, value.parse()?);
         }
-        read(accepted(self.send(request)?, what)?)
+        match self.agent.run(request) {
+            Err(ureq::Error::Io(error))
+                if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) =>
+            {
+                let problem =
+                    Problem::new(format!("cannot {what}: the node stopped taking the file")).because(error);
+                let hint = "it may be larger than the node takes (component_bytes_max, model_bytes_max in its [node]); its log says more";
+                Err(problem.exit(Exit::Refused).hint(hint).into())
+            }
+            answer => read(accepted(answer.map_err(|error| self.unreachable(error))?, what)?),
+        }
     }
 
     /// Open `path` for reading as it comes.
@@ -120,13 +130,14 @@ impl Client {
 
     /// Send a request and give the head of the answer, whatever its status.
     pub(crate) fn send(&self, request: Request<SendBody<'_>>) -> Result<Response<Body>> {
-        self.agent.run(request).map_err(|error| {
-            Problem::new(format!("no answer from the node at {}", self.url()))
-                .because(error)
-                .exit(Exit::Unreachable)
-                .hint("start a node with `weir up`, or say where one is with --url or WEIR_URL")
-                .into()
-        })
+        Ok(self.agent.run(request).map_err(|error| self.unreachable(error))?)
+    }
+
+    fn unreachable(&self, error: ureq::Error) -> Problem {
+        Problem::new(format!("no answer from the node at {}", self.url()))
+            .because(error)
+            .exit(Exit::Unreachable)
+            .hint("start a node with `weir up`, or say where one is with --url or WEIR_URL")
     }
 
     fn call<T: DeserializeOwned>(
@@ -171,3 +182,6 @@ fn read<T: DeserializeOwned>(mut answer: Response<Body>) -> Result<T> {
             .into()
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -212,14 +212,22 @@ fn hint_for(code: ErrorCode) -> Option<&'static str> {
     })
 }
 
+/// What [`report`] prints, without colours.
+#[cfg(test)]
+pub(crate) fn text(error: &anyhow::Error) -> String {
+    anstream::adapter::strip_str(&View::of(error).text()).to_string()
+}
+
+/// What [`report`] ends the process with.
+#[cfg(test)]
+pub(crate) fn exit_of(error: &anyhow::Error) -> Exit {
+    View::of(error).exit
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use anyhow::Context as _;
-
-    fn plain(error: &anyhow::Error) -> String {
-        anstream::adapter::strip_str(&View::of(error).text()).to_string()
-    }
 
     #[test]
     fn a_refusal_keeps_its_code_and_advice_under_context() {
@@ -231,7 +239,7 @@ mod tests {
         let error =
             anyhow::Error::from(Problem::refused("show `x`", 404, body)).context("while looking around");
         assert_eq!(
-            plain(&error),
+            text(&error),
             "error: while looking around\n  caused by: cannot show `x`: no function `x`\n  \
              code: function-not-found (HTTP 404), request r7\nhint: `weir functions` lists what is deployed\n"
         );
@@ -245,11 +253,11 @@ mod tests {
     fn causes_follow_their_effects_and_are_not_repeated() {
         let io = std::io::Error::new(std::io::ErrorKind::NotFound, "no such file");
         let error: anyhow::Error = Problem::usage("cannot read a.wasm: no such file").because(io).into();
-        assert_eq!(plain(&error), "error: cannot read a.wasm: no such file\n");
+        assert_eq!(text(&error), "error: cannot read a.wasm: no such file\n");
         assert_eq!(View::of(&error).exit, Exit::Usage);
 
         let error = Err::<(), _>(std::io::Error::other("disk on fire")).context("cannot save").unwrap_err();
-        assert_eq!(plain(&error), "error: cannot save\n  caused by: disk on fire\n");
+        assert_eq!(text(&error), "error: cannot save\n  caused by: disk on fire\n");
         assert_eq!(View::of(&error).exit, Exit::Failed);
     }
 }

@@ -1,5 +1,6 @@
 //! Pre-initialising a component: its start-up code runs once, here, and every instance begins with the memory it left.
 
+mod adapter;
 mod host;
 mod stubs;
 
@@ -52,8 +53,10 @@ async fn run(wasm: &[u8], init: &str) -> wasmtime::Result<Snapshot> {
         stubs::define(&mut linker, component)?;
         linker.instantiate_async(store, component).await
     };
-    let (wasm, _) = wizer.run_component(&mut store, wasm, instantiate).await?;
-    Ok(Snapshot { wasm, warnings: store.data_mut().warnings() })
+    let (snapshot, _) = wizer.run_component(&mut store, wasm, instantiate).await?;
+    let restored = adapter::restore(wasm, &snapshot)?;
+    let warnings = store.data_mut().warnings(restored.is_some());
+    Ok(Snapshot { wasm: restored.unwrap_or(snapshot), warnings })
 }
 
 #[cfg(test)]

@@ -95,7 +95,10 @@ mod tests {
 
     #[test]
     fn only_the_adapter_is_as_it_was() {
-        assert_eq!(restore(&component(1, 1), &component(70_000, 70_000)).unwrap().unwrap(), component(70_000, 1));
+        assert_eq!(
+            restore(&component(1, 1), &component(70_000, 70_000)).unwrap().unwrap(),
+            component(70_000, 1)
+        );
     }
 
     #[test]

@@ -44,8 +44,8 @@ impl Host {
         }
     }
 
-    /// What its author should know.
-    pub(super) fn warnings(&mut self) -> Vec<String> {
+    /// What its author should know. Where an adapter is made to forget its streams, those are no matter.
+    pub(super) fn warnings(&mut self, streams_forgotten: bool) -> Vec<String> {
         const RANDOM: &str = "it drew random numbers, which are now the same in every instance: make no secrets or ids of them";
         const CLOCK: &str = "it read the clock, and every instance will remember that time";
         const ENVIRONMENT: &str = "it read the environment, which was empty: instances will not look again";
@@ -53,7 +53,8 @@ impl Host {
         let used = [(random, RANDOM), (clock, CLOCK), (environment, ENVIRONMENT)];
         let mut warnings: Vec<String> =
             used.into_iter().filter(|(used, _)| *used).map(|(_, warning)| warning.to_owned()).collect();
-        let kept: Vec<&str> = self.table.iter_mut().map(|handle| kind_of(handle)).collect();
+        let kept = self.table.iter_mut().map(|handle| kind_of(handle));
+        let kept: Vec<&str> = kept.filter(|kind| !(streams_forgotten && kind.ends_with("stream"))).collect();
         if !kept.is_empty() {
             let kept = kept.join(", ");
             warnings.push(format!("it kept handles that mean something else, or nothing, in a new instance: {kept}; open and print nothing in it"));
