@@ -6,7 +6,7 @@
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::alloc::{Layout, alloc, dealloc};
-use std::mem::{ManuallyDrop, MaybeUninit};
+use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
 
 /// What every block is aligned to: a cache line, and the widest vector load.
@@ -52,20 +52,6 @@ impl Block {
     /// How many bytes there are.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
-    }
-
-    /// Where it starts and how many bytes it has, for someone who brings both back to [`Block::from_raw`].
-    pub(crate) fn into_raw(self) -> (NonNull<u8>, usize) {
-        let block = ManuallyDrop::new(self);
-        (block.start, block.bytes)
-    }
-
-    /// The block that was taken apart.
-    ///
-    /// # Safety
-    /// Both come from one call of [`Block::into_raw`], and from here on only the block uses the memory.
-    pub(crate) unsafe fn from_raw(start: NonNull<u8>, bytes: usize) -> Self {
-        Self { start, bytes, zero_from: bytes }
     }
 
     /// The first `len` bytes.

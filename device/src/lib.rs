@@ -1,8 +1,7 @@
 //! Bytes on an accelerator. Knows no models.
 //!
 //! [`Device`] says where a model runs. The bytes of a request live in an [`Arena`]: a body or tensor is filled as a [`BufferMut`], frozen
-//! into a [`Buffer`], shared by everyone who needs it, and its memory goes back to the arena's pool when the last of them lets go. Native
-//! code gets its memory from [`Arena::allocate`], under the same bound.
+//! into a [`Buffer`], shared by everyone who needs it, and its memory goes back to the arena's pool when the last of them lets go.
 
 mod kind;
 pub use kind::Device;
@@ -12,8 +11,6 @@ pub use arena::{Arena, OutOfMemory};
 
 mod buffer;
 pub use buffer::{Buffer, BufferMut};
-
-mod native;
 
 mod block;
 mod class;

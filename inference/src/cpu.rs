@@ -20,6 +20,8 @@ mod signature;
 mod value;
 mod weights;
 
+mod memory;
+mod message;
 mod onnx;
 mod protocol;
 
@@ -96,18 +98,8 @@ impl Backend for OnnxRuntime {
 
     fn trim(&self) {
         if let Some(runtime) = Runtime::opened() {
-            runtime.scratch().trim();
+            runtime.trim();
         }
-        release_free_memory();
-    }
-}
-
-/// Have the allocator give back what it keeps of memory that was freed: ONNX Runtime frees in pieces, which it would keep for good.
-#[allow(unsafe_code, reason = "one call into the C library")]
-fn release_free_memory() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: it takes no pointers, and may be called at any time from any thread.
-    unsafe {
-        libc::malloc_trim(0);
+        memory::release_free();
     }
 }

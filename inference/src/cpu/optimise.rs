@@ -10,10 +10,10 @@
 use super::onnx::{self, WholeModel};
 use super::runtime::Runtime;
 use super::scan::scan;
-use super::session::{self, is_out_of_memory};
 use super::signature::signature;
 use super::value::element_type_numbered;
 use super::weights::{Mapping, Weights};
+use super::{memory, message, session};
 use crate::prepare::{PrepareError, Prepared, Refusal, Weight};
 use bytes::Bytes;
 use ort::ErrorCode;
@@ -214,8 +214,8 @@ fn place_weights(
 
 /// Load the prepared model as a node would, and see what it takes.
 fn try_out(runtime: &Runtime, prepared: &Prepared, out: &Path) -> Result<u64, PrepareError> {
-    runtime.scratch().trim();
-    super::release_free_memory();
+    runtime.trim();
+    memory::release_free();
     let before = anonymous_bytes();
     let weights = Weights::map(prepared, out).map_err(|error| invalid(&error.to_string()))?;
     let prepacked = PrepackedWeights::new();
@@ -304,54 +304,15 @@ fn invalid(why: &str) -> Refusal {
 
 /// What ONNX Runtime found wrong with the model.
 fn refusal(error: &ort::Error) -> Refusal {
-    let why = without_origin(error.message()).to_owned();
-    if is_out_of_memory(&why) {
+    let why = message::plain(error.message());
+    if message::is_out_of_memory(&why) {
+        // The child's caller knows how many.
         return Refusal::OverMemory { bytes_max: 0 };
-    }
-    let unsupported = [
-        "is not a registered function/op",
-        "No Op registered for",
-        "Could not find an implementation for",
-        "support for this is limited",
-    ];
-    if error.code() == ErrorCode::NotImplemented || unsupported.iter().any(|words| why.contains(words)) {
-        return Refusal::UnsupportedOperator { why };
     }
     match error.code() {
         ErrorCode::InvalidProtobuf => Refusal::Malformed { why },
+        ErrorCode::NotImplemented => Refusal::UnsupportedOperator { why },
+        _ if message::is_unsupported(&why) => Refusal::UnsupportedOperator { why },
         _ => Refusal::Invalid { why },
-    }
-}
-
-/// Exceptions say where in ONNX Runtime they come from first: a file and line, and a function with its parameters.
-fn without_origin(why: &str) -> &str {
-    let why = why.trim();
-    if !why.starts_with('/') {
-        return why;
-    }
-    let mut depth = 0_i32;
-    let end = why.char_indices().find(|(_, c)| {
-        depth += match c {
-            '(' => 1,
-            ')' => -1,
-            _ => return false,
-        };
-        depth == 0
-    });
-    end.and_then(|(end, _)| why.get(end + 1..))
-        .map_or(why, |rest| rest.trim_start_matches(" const").trim_start())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn where_an_exception_comes_from_is_left_out() {
-        let thrown = "/src/graph/load.h:46 void ort::Validate(const std::map<char, int>&, void (*)(int), bool) const Opset 9999 is too new (9).\n";
-        assert_eq!(without_origin(thrown), "Opset 9999 is too new (9).");
-        for plain in ["Type Error: (T) of Add", "/just/a/path", ""] {
-            assert_eq!(without_origin(plain), plain);
-        }
     }
 }

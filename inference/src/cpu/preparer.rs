@@ -1,7 +1,7 @@
 //! The node's side of preparing a model: starts the child, waits for it no longer than it should take, and tells what came of it.
 
+use super::message::is_out_of_memory;
 use super::protocol::{ANSWER_BYTES_MAX, Answer, Request};
-use super::session::is_out_of_memory;
 use super::{LibraryError, OnnxRuntimeConfig, PREPARE_COMMAND};
 use crate::prepare::{PrepareError, Prepared, Refusal};
 use std::ffi::OsString;

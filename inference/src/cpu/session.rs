@@ -8,6 +8,7 @@ use super::plan::OutputPlan;
 use super::runtime::Runtime;
 use super::value::{Value, ValueError};
 use super::weights::Weights;
+use super::{memory, message};
 use crate::backend::{Model, ModelSource, Session};
 use crate::error::InferenceError;
 use crate::interrupt::Interrupt;
@@ -118,6 +119,8 @@ impl Model for CpuModel {
             model: shared.source.id.clone(),
             why: error.message().into(),
         })?;
+        // What came and went while the session was made, such as another copy of weights that the first has in place.
+        memory::release_free();
         let plan = OutputPlan::new(&session, &shared.source.prepared.signature);
         Ok(Box::new(CpuSession { session, plan, shared: Arc::clone(shared) }))
     }
@@ -135,7 +138,7 @@ impl Session for CpuSession {
         let declares_shapes = &self.shared.declares_shapes;
         if declares_shapes.load(Ordering::Relaxed) {
             match self.run_once(job, &options, true) {
-                Err(ValueError::Runtime(error)) if error.message().contains("shape verification failed") => {
+                Err(ValueError::Runtime(error)) if message::is_shape_mismatch(error.message()) => {
                     declares_shapes.store(false, Ordering::Relaxed);
                 }
                 outcome => return outcome.map_err(value_error),
@@ -255,19 +258,12 @@ fn value_error(error: ValueError) -> InferenceError {
 }
 
 fn run_error(error: &OrtError) -> InferenceError {
-    let why = error.message();
-    if is_out_of_memory(why) {
+    let why = message::plain(error.message());
+    if message::is_out_of_memory(&why) {
         InferenceError::RunOutOfMemory(why.into())
     } else if error.code() == ErrorCode::InvalidArgument {
         InferenceError::Refused(why.into())
     } else {
         InferenceError::Run(why.into())
     }
-}
-
-/// Whether this is what ONNX Runtime says when it gets no memory.
-pub(super) fn is_out_of_memory(why: &str) -> bool {
-    ["bad_alloc", "Failed to allocate memory", "failed to allocate memory"]
-        .iter()
-        .any(|words| why.contains(words))
 }

@@ -1,0 +1,67 @@
+//! What models leave behind. One test, so that nothing else in the process takes memory meanwhile.
+
+mod support;
+
+use support::{Cpu, floats, own_model};
+use weir_inference::{Backend, Interrupt, Job, RunRequest, Session};
+
+const CYCLES: usize = 200;
+
+/// Memory of this process.
+fn memory_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[tokio::test]
+async fn sessions_share_their_weights_and_unloading_gives_them_back() {
+    let cpu = Cpu::new();
+    // 16 MiB of weights, and as much again as the kernels want them.
+    let source = cpu.source("wide", &own_model("wide.onnx")).await;
+    let x = cpu.tensor(&[1, 2048], &[1.0_f32; 2048]);
+    let job = Job { inputs: vec![x], outputs: vec![0] };
+
+    let load = || cpu.backend.load(&source).unwrap();
+    let run = |session: &mut Box<dyn Session>| {
+        let outputs = session.run(&job, &Interrupt::default()).unwrap();
+        assert_eq!(floats(&outputs[0])[..2], [1024.0, 1024.0]);
+    };
+    let model = load();
+    let mut first = model.session().unwrap();
+    run(&mut first);
+    let one = memory_kib();
+    let mut second = model.session().unwrap();
+    run(&mut second);
+    let two = memory_kib();
+    println!("with one session {one} KiB, with two {two} KiB");
+    assert!(two < one + 1024, "a second session takes {} KiB more", two - one);
+    drop((first, second, model));
+
+    // From here on as a node does it.
+    let cache = cpu.cache(1);
+    let cycle = async || {
+        let pin = cache.acquire(&source, &[]).await.unwrap();
+        let request =
+            RunRequest { inputs: vec![("x".to_owned(), job.inputs[0].clone())], ..RunRequest::default() };
+        pin.run(request).await.unwrap();
+        let loaded = memory_kib();
+        drop(pin);
+        assert!(cache.unload(&source.id).await);
+        loaded
+    };
+    // The first cycle also brings in what is used for the first time.
+    cycle().await;
+    let start = memory_kib();
+    let loaded = cycle().await;
+    assert!(
+        loaded > start + (16 << 10),
+        "the weights are there: {start} KiB without, {loaded} KiB with them"
+    );
+    for _ in 0..CYCLES {
+        cycle().await;
+    }
+    let end = memory_kib();
+    println!("at the start {start} KiB, after {CYCLES} cycles {end} KiB");
+    assert!(end.abs_diff(start) * 20 <= start, "{start} KiB at the start, {end} KiB after {CYCLES} cycles");
+}
