@@ -23,6 +23,13 @@ pub(crate) struct FunctionsArgs {
     debian: bool,
 }
 
+impl FunctionsArgs {
+    /// These functions.
+    pub(crate) fn of(names: &[&str]) -> Self {
+        Self { names: names.iter().map(|&name| name.to_owned()).collect(), debian: false }
+    }
+}
+
 pub(crate) fn run(repo: &Repo, args: &FunctionsArgs) -> Result<()> {
     let all = Found::in_folder(&repo.functions())?;
     let wanted = all.only(&args.names)?;

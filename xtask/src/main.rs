@@ -10,6 +10,7 @@ mod models;
 mod setup;
 mod weir;
 
+mod bench;
 mod demo;
 mod dist;
 mod test;
@@ -35,6 +36,7 @@ enum Command {
     Demo(demo::DemoArgs),
     Test(test::TestArgs),
     Check(test::CheckArgs),
+    Bench(bench::BenchArgs),
     Dist(dist::DistArgs),
 }
 
@@ -57,6 +59,7 @@ fn run(args: &Args) -> Result<()> {
         Command::Demo(args) => demo::run(&repo, args),
         Command::Test(args) => test::run(&repo, args),
         Command::Check(args) => test::check(&repo, args),
+        Command::Bench(args) => bench::run(&repo, args),
         Command::Dist(args) => dist::run(&repo, args),
     }
 }

@@ -1,0 +1,115 @@
+//! The engine and store as Weir's node sets them up; `host/src/component/engine.rs` gives the reasons.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use wasmtime::component::ResourceTable;
+use wasmtime::{
+    Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig, StoreLimits,
+    StoreLimitsBuilder,
+};
+use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
+use wasmtime_wasi_http::{WasiHttpCtx, WasiHttpCtxView, WasiHttpView, default_hooks};
+
+const EPOCH_TICK: Duration = Duration::from_millis(1);
+const INSTANCES_MAX: u32 = 1_000;
+/// What the pool reserves for each memory and table.
+const MEMORY_BYTES_CAP: usize = 1 << 30;
+const TABLE_ELEMENTS_CAP: usize = 1_000_000;
+/// What one guest may take of that.
+const MEMORY_BYTES_MAX: usize = 256 << 20;
+const TABLE_ELEMENTS_MAX: usize = 100_000;
+
+pub(crate) fn engine() -> wasmtime::Result<Engine> {
+    let mut pool = PoolingAllocationConfig::default();
+    pool.total_component_instances(INSTANCES_MAX)
+        .total_core_instances(INSTANCES_MAX * 8)
+        .total_memories(INSTANCES_MAX)
+        .total_tables(INSTANCES_MAX * 2)
+        .total_stacks(INSTANCES_MAX)
+        .max_core_instances_per_component(40)
+        .max_memories_per_component(8)
+        .max_tables_per_component(40)
+        .max_component_instance_size(4 << 20)
+        .max_memory_size(MEMORY_BYTES_CAP)
+        .table_elements(TABLE_ELEMENTS_CAP)
+        .max_unused_warm_slots(100)
+        .linear_memory_keep_resident(2 << 20)
+        .table_keep_resident(64 << 10)
+        .async_stack_keep_resident(64 << 10)
+        .pagemap_scan(Enabled::Auto);
+    let mut config = Config::new();
+    config
+        .epoch_interruption(true)
+        .gc_support(false)
+        .concurrency_support(false)
+        .allocation_strategy(InstanceAllocationStrategy::Pooling(pool));
+    Engine::new(&config)
+}
+
+/// Raises the epoch until dropped.
+pub(crate) struct EpochTicker {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl EpochTicker {
+    pub(crate) fn spawn(engine: Engine) -> std::io::Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let tick = move || {
+            while !stopped.load(Ordering::Relaxed) {
+                std::thread::sleep(EPOCH_TICK);
+                engine.increment_epoch();
+            }
+        };
+        let thread = std::thread::Builder::new().name("epoch".to_owned()).spawn(tick)?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for EpochTicker {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            eprintln!("the epoch ticker panicked");
+        }
+    }
+}
+
+/// What one request's store holds.
+pub(crate) struct State {
+    wasi: WasiCtx,
+    http: WasiHttpCtx,
+    table: ResourceTable,
+    pub(crate) limits: StoreLimits,
+}
+
+impl State {
+    pub(crate) fn new() -> Self {
+        Self {
+            wasi: WasiCtx::builder().build(),
+            http: WasiHttpCtx::new(),
+            table: ResourceTable::new(),
+            limits: StoreLimitsBuilder::new()
+                .memory_size(MEMORY_BYTES_MAX)
+                .table_elements(TABLE_ELEMENTS_MAX)
+                .build(),
+        }
+    }
+}
+
+impl WasiView for State {
+    fn ctx(&mut self) -> WasiCtxView<'_> {
+        WasiCtxView { ctx: &mut self.wasi, table: &mut self.table }
+    }
+}
+
+impl WasiHttpView for State {
+    fn http(&mut self) -> WasiHttpCtxView<'_> {
+        WasiHttpCtxView { ctx: &mut self.http, table: &mut self.table, hooks: default_hooks() }
+    }
+}

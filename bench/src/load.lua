@@ -1,0 +1,17 @@
+-- Posts the file that WEIR_BENCH_BODY names, or gets where it names none, and prints what was measured as a line of JSON.
+local path = os.getenv("WEIR_BENCH_BODY")
+if path then
+  local file = assert(io.open(path, "rb"))
+  wrk.method = "POST"
+  wrk.body = file:read("*a")
+  wrk.headers["content-type"] = "application/octet-stream"
+  file:close()
+end
+
+function done(summary, latency, requests)
+  local errors = summary.errors
+  io.write(string.format(
+    '{"requests":%d,"duration_us":%d,"p50_us":%d,"p99_us":%d,"refused":%d,"broken":%d}\n',
+    summary.requests, summary.duration, latency:percentile(50), latency:percentile(99),
+    errors.status, errors.connect + errors.read + errors.write + errors.timeout))
+end

@@ -1,0 +1,54 @@
+//! Weir measured side by side with its peers, on one machine, in interleaved rounds.
+//!
+//! `cargo xtask bench` brings the programs that are compared and runs this. In the order data meets them: [`args`] says what is compared;
+//! [`contender`] interleaves the rounds; [`server`] starts one program, [`load`] puts it under load with wrk and [`process`] reads what it
+//! took; [`hello`], [`inference`] and [`coldstart`] are the three comparisons; [`report`] shows them and puts them into the documentation.
+
+mod args;
+mod contender;
+mod load;
+mod machine;
+mod process;
+mod server;
+mod stats;
+mod weir;
+
+mod coldstart;
+mod hello;
+mod inference;
+
+mod report;
+
+use anyhow::{Context as _, Result};
+use args::{Args, Suite};
+use clap::Parser as _;
+use report::Section;
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    let heading = report::Heading {
+        machine: machine::describe()?,
+        command: args.command_line(),
+        commit: args.commit.clone(),
+    };
+    heading.print();
+    let mut sections = Vec::new();
+    for suite in args.suites() {
+        let section: Section = match suite {
+            Suite::Hello => hello::run(&args),
+            Suite::Inference => inference::run(&args),
+            Suite::Coldstart => coldstart::run(&args),
+        }
+        .with_context(|| format!("the {suite} benchmark failed"))?;
+        section.print();
+        // Suite by suite, so that a later one that fails takes nothing with it.
+        if let Some(page) = &args.write {
+            section.write(&heading, page)?;
+        }
+        sections.push(section);
+        if let Some(path) = &args.json {
+            report::write_json(path, &heading, &sections)?;
+        }
+    }
+    Ok(())
+}

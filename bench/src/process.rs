@@ -1,0 +1,124 @@
+//! What a program and its children take of the machine, read from `/proc`.
+
+use anyhow::{Context as _, Result};
+use procfs::process::Process;
+use procfs::{CurrentSI as _, KernelStats};
+use std::time::{Duration, Instant};
+
+/// Memory that is mapped in now.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub(crate) struct Resident {
+    pub(crate) total_bytes: u64,
+    /// The part that is not a file's: heap, stacks, guests' memories.
+    pub(crate) anonymous_bytes: u64,
+}
+
+/// A program and everything it started.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Tree {
+    root: i32,
+}
+
+impl Tree {
+    pub(crate) fn of(pid: u32) -> Self {
+        Self { root: pid.cast_signed() }
+    }
+
+    /// Processor time so far, of processes that have ended too. Exact to a kernel tick (10 ms) per process.
+    pub(crate) fn cpu_time(&self) -> Result<Duration> {
+        let mut ticks = 0;
+        for process in self.processes()? {
+            let stat = process.stat()?;
+            ticks += stat.utime + stat.stime + stat.cutime.cast_unsigned() + stat.cstime.cast_unsigned();
+        }
+        Ok(of_ticks(ticks))
+    }
+
+    /// Pages that several processes share count for each of them.
+    pub(crate) fn resident(&self) -> Result<Resident> {
+        let mut resident = Resident::default();
+        for process in self.processes()? {
+            let status = process.status()?;
+            resident.total_bytes += status.vmrss.unwrap_or(0) << 10;
+            resident.anonymous_bytes += status.rssanon.unwrap_or(0) << 10;
+        }
+        Ok(resident)
+    }
+
+    /// Wait until it has nothing left to do from before, or `longest` has passed.
+    pub(crate) fn settle(&self, longest: Duration) -> Result<()> {
+        /// Long enough that a busy process takes several ticks of it.
+        const WINDOW: Duration = Duration::from_millis(100);
+        let started = Instant::now();
+        let mut before = self.cpu_time()?;
+        while started.elapsed() < longest {
+            std::thread::sleep(WINDOW);
+            let now = self.cpu_time()?;
+            if now - before <= WINDOW / 5 {
+                break;
+            }
+            before = now;
+        }
+        Ok(())
+    }
+
+    /// The root first.
+    pub(crate) fn processes(&self) -> Result<Vec<Process>> {
+        let root = Process::new(self.root).context("the measured program has ended")?;
+        let mut found = vec![root];
+        let mut next = 0;
+        while let Some(process) = found.get(next) {
+            let mut children = Vec::new();
+            for task in process.tasks()?.flatten() {
+                // A thread or child may end while it is looked at.
+                children.extend(task.children().unwrap_or_default());
+            }
+            found.extend(children.into_iter().filter_map(|pid| Process::new(pid.cast_signed()).ok()));
+            next += 1;
+        }
+        Ok(found)
+    }
+}
+
+/// Processor time of this process's children that have ended.
+pub(crate) fn ended_children_cpu_time() -> Result<Duration> {
+    let stat = Process::myself()?.stat()?;
+    Ok(of_ticks(stat.cutime.cast_unsigned() + stat.cstime.cast_unsigned()))
+}
+
+/// Processor time that everything on the machine has used, what other guests of the same hardware took included.
+pub(crate) fn machine_busy_time() -> Result<Duration> {
+    let cpu = KernelStats::current()?.total;
+    let interrupts = cpu.irq.unwrap_or(0) + cpu.softirq.unwrap_or(0);
+    Ok(of_ticks(cpu.user + cpu.nice + cpu.system + interrupts + cpu.steal.unwrap_or(0)))
+}
+
+fn of_ticks(ticks: u64) -> Duration {
+    Duration::from_secs_f64(ticks as f64 / procfs::ticks_per_second() as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_tree_counts_its_grandchildren_and_those_that_ended() {
+        // The inner shell spins for a while and ends; the outer one then waits for input.
+        let script = "sh -c 'i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done'; echo done; read x";
+        let mut child = Command::new("sh")
+            .args(["-c", script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = [0; 5];
+        std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut line).unwrap();
+        let tree = Tree::of(child.id());
+        assert!(tree.cpu_time().unwrap() >= Duration::from_millis(50), "{:?}", tree.cpu_time());
+        assert!(tree.resident().unwrap().total_bytes > 100_000);
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert!(tree.cpu_time().is_err());
+    }
+}

@@ -1,0 +1,40 @@
+//! Order statistics of a few samples.
+
+/// The middle of some samples, and how far they spread.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Spread {
+    pub(crate) median: f64,
+    pub(crate) min: f64,
+    pub(crate) max: f64,
+}
+
+impl Spread {
+    /// None of no samples.
+    pub(crate) fn of(samples: impl IntoIterator<Item = f64>) -> Option<Self> {
+        let mut samples: Vec<f64> = samples.into_iter().collect();
+        samples.sort_by(f64::total_cmp);
+        Some(Self { median: quantile(&samples, 0.5)?, min: *samples.first()?, max: *samples.last()? })
+    }
+}
+
+/// The `q`-quantile of sorted samples, between neighbours where it falls between them.
+pub(crate) fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
+    let last = sorted.len().checked_sub(1)?;
+    let place = q.clamp(0.0, 1.0) * last as f64;
+    let (below, above) = (place.floor() as usize, place.ceil() as usize);
+    Some(sorted[below] + (sorted[above] - sorted[below]) * place.fract())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_of_few_samples_is_exact() {
+        assert_eq!(Spread::of([]), None);
+        assert_eq!(Spread::of([2.0]), Some(Spread { median: 2.0, min: 2.0, max: 2.0 }));
+        assert_eq!(Spread::of([9.0, 1.0, 4.0]), Some(Spread { median: 4.0, min: 1.0, max: 9.0 }));
+        assert_eq!(Spread::of([4.0, 1.0]).map(|s| s.median), Some(2.5));
+        assert_eq!(quantile(&[0.0, 1.0, 2.0, 3.0, 4.0], 0.9), Some(3.6));
+    }
+}
