@@ -11,6 +11,9 @@ use weir_types::Name;
 
 static TEMPLATES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../guest-sdk/templates");
 
+/// Folders that templates bring along without placeholders: the contract, and the SDK that is written against it.
+const AS_THEY_ARE: [&str; 2] = ["wit", "sdk"];
+
 /// Make a function's project from a template
 ///
 /// Examples:
@@ -79,7 +82,7 @@ fn render(template: &Dir<'_>, name: &Name) -> Result<Vec<(PathBuf, String)>> {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
     environment.set_keep_trailing_newline(true);
-    let crate_name = name.as_str().replace('.', "-");
+    let crate_name = crate_name(name);
     let values = context! {
         name => name.as_str(),
         crate_name => crate_name,
@@ -89,6 +92,10 @@ fn render(template: &Dir<'_>, name: &Name) -> Result<Vec<(PathBuf, String)>> {
     let mut files = Vec::new();
     collect(template, &mut |path, text| {
         let inside = path.strip_prefix(template.path())?;
+        if inside.components().any(|part| AS_THEY_ARE.iter().any(|folder| part.as_os_str() == *folder)) {
+            files.push((inside.to_owned(), text.to_owned()));
+            return Ok(());
+        }
         let text = environment
             .render_str(text, &values)
             .with_context(|| format!("in the template {}", path.display()))?;
@@ -97,6 +104,12 @@ fn render(template: &Dir<'_>, name: &Name) -> Result<Vec<(PathBuf, String)>> {
     })?;
     files.sort();
     Ok(files)
+}
+
+/// The name of the crate: Cargo allows no dots, and wants a letter first.
+fn crate_name(name: &Name) -> String {
+    let plain = name.as_str().replace('.', "-");
+    if plain.starts_with(|first: char| first.is_ascii_alphabetic()) { plain } else { format!("fn-{plain}") }
 }
 
 fn collect(dir: &Dir<'_>, take: &mut dyn FnMut(&Path, &str) -> Result<()>) -> Result<()> {
@@ -126,4 +139,38 @@ fn write(folder: &Path, files: &[(PathBuf, String)]) -> Result<()> {
     }
     std::fs::rename(&made, folder)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::ConfigFile;
+
+    #[test]
+    fn every_template_makes_a_project_that_weir_and_cargo_can_read() {
+        let name = Name::new("0-my.fn_1").unwrap();
+        for template in TEMPLATES.dirs() {
+            let top = tempfile::tempdir().unwrap();
+            let folder = top.path().join("made");
+            write(&folder, &render(template, &name).unwrap()).unwrap();
+            let function = ConfigFile::read(&folder.join("weir.toml")).unwrap().function.unwrap();
+            assert_eq!(function.name, name, "{}", template.path().display());
+            let package: toml::Table =
+                toml::from_str(&std::fs::read_to_string(folder.join("Cargo.toml")).unwrap()).unwrap();
+            let crate_name = package["package"]["name"].as_str().unwrap();
+            // Cargo wants a letter first, and names the file after the crate.
+            assert!(crate_name.starts_with(|c: char| c.is_ascii_alphabetic()), "{crate_name}");
+            assert_eq!(
+                function.component.file_stem().unwrap().to_str(),
+                Some(&*crate_name.replace('-', "_"))
+            );
+        }
+        assert!(TEMPLATES.dirs().count() >= 2);
+    }
+
+    #[test]
+    fn an_unknown_template_names_those_there_are() {
+        let error = template("cobol", "http").map(drop).unwrap_err();
+        assert!(crate::error::text(&error).contains("rust-http, rust-tensor"), "{error:#}");
+    }
 }
