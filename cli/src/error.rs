@@ -6,8 +6,8 @@ use std::error::Error;
 use std::fmt;
 use std::io::Write as _;
 use std::process::ExitCode;
-use weir_types::ErrorCode;
 use weir_types::api::ErrorBody;
+use weir_types::{ErrorCode, Name};
 
 /// What the process ends with. Documented in `weir --help`; scripts depend on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +56,12 @@ impl Problem {
         problem.0.hint = hint_for(body.code).filter(|_| !body.error.contains("`weir ")).map(str::to_owned);
         problem.0.refusal = Some((status, body));
         problem
+    }
+
+    /// The same, with NAME in its advice filled in.
+    pub(crate) fn about(mut self, name: &Name) -> Self {
+        self.0.hint = self.0.hint.map(|hint| hint.replace("NAME", name.as_str()));
+        self
     }
 
     /// What the user can do about it.

@@ -61,7 +61,7 @@ pub(crate) fn run(args: &InvokeArgs, context: &Context) -> Result<()> {
     let what = format!("invoke {}", args.name);
     if answer.headers().contains_key(ERROR_CODE_HEADER) {
         // Weir's own word, not the function's.
-        return Err(refusal(answer, &what).into());
+        return Err(refusal(answer, &what).about(&args.name).into());
     }
     if context.output.json {
         as_json(answer, context.output)?;

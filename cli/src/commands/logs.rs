@@ -10,6 +10,9 @@ use std::io::{BufRead as _, BufReader};
 use weir_types::Name;
 use weir_types::api::LogLine;
 
+/// How far the further lines of a text with several are set in.
+const INDENT: usize = 4;
+
 /// Show what a function wrote
 ///
 /// That is what it wrote to standard output and error, and what the node has to say about its
@@ -74,8 +77,26 @@ fn show(line: &LogLine, raw: &str, output: Output) -> Result<()> {
         _ => Style::new().fg_color(Some(AnsiColor::Cyan.into())),
     };
     let head = format!("{} v{} {} {:<6}", time(line.at_ms), line.version, line.request_id, line.stream);
-    // A guest writes what it likes; it must not move the cursor or recolour the terminal.
-    let text: String =
-        line.text.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect();
-    output.line(&format!("{dim}{head}{dim:#} {colour}{text}{colour:#}"))
+    let indent = " ".repeat(INDENT);
+    for (at, text) in line.text.split('\n').enumerate() {
+        let text = printable(text);
+        let head = if at == 0 { &*head } else { &*indent };
+        output.line(&format!("{dim}{head}{dim:#} {colour}{text}{colour:#}"))?;
+    }
+    Ok(())
+}
+
+/// A guest writes what it likes; it must not move the cursor or recolour the terminal.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_guest_writes_cannot_steer_the_terminal() {
+        assert_eq!(printable("a\tb\u{1b}[2Jc\rd"), "a\tb\u{fffd}[2Jc\u{fffd}d");
+    }
 }

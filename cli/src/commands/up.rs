@@ -19,6 +19,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use watch::Watcher;
 use weir_host::{Node, NodeConfig};
 
+/// What shells end with when an interrupt ends a program.
+const INTERRUPTED: i32 = 130;
+
 /// Run a node and, in a function's project, that function on it
 ///
 /// Prints `weir listening on http://ADDR` once it answers. Ctrl-C or SIGTERM stops taking requests,
@@ -97,9 +100,14 @@ async fn serve(config: NodeConfig, project: Option<PathBuf>, watch: bool, output
         }
         node.shutdown().await;
     };
+    let give_up = async {
+        signals.next().await;
+        // Here and not in the handler below, which runs once the node has been dropped, and that takes its time.
+        std::process::exit(INTERRUPTED)
+    };
     tokio::select! {
         () = drain => Ok(()),
-        () = signals.next() => std::process::exit(130),
+        () = give_up => Ok(()),
     }
 }
 

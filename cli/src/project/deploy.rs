@@ -55,7 +55,12 @@ pub(crate) fn describe(deployed: &Deployed, client: &Client) -> String {
     let url = format!("{}{}", client.url(), deployed.path);
     text + &match function.kind {
         FunctionKind::Http02 | FunctionKind::Http03 => format!("call it:\n  curl{token} {url}\n"),
-        FunctionKind::Tensor => format!("it takes tensors:\n  curl{token} -T inputs.json {url}\n"),
+        FunctionKind::Tensor => {
+            let tensor = r#"{"name": "x", "datatype": "FP32", "shape": [1], "data": [0.5]}"#;
+            format!(
+                "call it with the tensors that it takes, such as:\n  curl{token} {url} -d '{{\"inputs\": [{tensor}]}}'\n"
+            )
+        }
     }
 }
 
