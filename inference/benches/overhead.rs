@@ -6,6 +6,7 @@
 //!
 //! Each way runs in processes of its own, in turns. Also measured, without a model: how long it takes to pin one that is there, and to get
 //! through an idle device and back.
+#![allow(clippy::unwrap_used, reason = "a measurement that cannot be set up has failed")]
 
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -74,14 +75,12 @@ fn compare(model: &str) {
     }
 }
 
-/// A run of a session as one would make it without Weir.
+/// A run of a session as one would make it without Weir, with everything that ONNX Runtime does by itself.
 fn bare(model: &Path) -> Cost {
     let environment =
         ort::init_from(find_onnxruntime(None).unwrap()).unwrap().with_telemetry(false).build().unwrap();
-    let builder = Session::builder(&environment)
-        .unwrap()
-        .with_optimization_level(GraphOptimizationLevel::Level2)
-        .unwrap();
+    let builder =
+        Session::builder(&environment).unwrap().with_optimization_level(GraphOptimizationLevel::All).unwrap();
     let mut session = builder.with_intra_threads(1).unwrap().commit_from_file(model).unwrap();
     let input = &session.inputs()[0];
     let (name, shape) = (input.name().to_owned(), input.dtype().tensor_shape().unwrap().to_vec());

@@ -12,8 +12,10 @@ pub use child::prepare_main;
 mod optimise;
 mod preparer;
 mod scan;
+mod split;
 
 mod plan;
+mod processor;
 mod runtime;
 mod session;
 mod signature;

@@ -12,7 +12,7 @@
 use crate::backend::{Backend, Model, ModelSource, Session};
 use crate::error::InferenceError;
 use crate::interrupt::Interrupt;
-use crate::prepare::{PrepareError, Prepared, Refusal};
+use crate::prepare::{PrepareError, Prepared, Refusal, Variant};
 use crate::request::Job;
 use crate::tensor::Tensor;
 use serde::{Deserialize, Serialize};
@@ -72,7 +72,9 @@ impl Backend for FakeBackend {
     }
 
     fn load(&self, source: &ModelSource) -> Result<Box<dyn Model>, InferenceError> {
-        let path = source.blobs.join(source.prepared.skeleton.to_string());
+        let variant = source.prepared.variants.first();
+        let path = variant.map(|variant| source.blobs.join(variant.skeleton.to_string()));
+        let path = path.ok_or_else(|| load_error(&source.id, &"it has no variant"))?;
         let bytes = std::fs::read(&path).map_err(|error| load_error(&source.id, &error))?;
         let model: FakeModel =
             serde_json::from_slice(&bytes).map_err(|error| load_error(&source.id, &error))?;
@@ -96,14 +98,9 @@ fn prepare(file: &Path, out: &Path) -> Result<Prepared, PrepareError> {
     let blob = out.join(skeleton.to_string());
     std::fs::write(&blob, &bytes).map_err(|error| PrepareError::io("write", &blob, error))?;
     let FakeModel { signature, resident_bytes, .. } = model;
-    Ok(Prepared {
-        signature,
-        weight_bytes: 0,
-        resident_bytes,
-        skeleton,
-        weights: Vec::new(),
-        placeholder: None,
-    })
+    let (only_on, weights, placeholder, weight_bytes) = (None, Vec::new(), None, 0);
+    let variant = Variant { only_on, skeleton, weights, placeholder, weight_bytes, resident_bytes };
+    Ok(Prepared { signature, weight_bytes, resident_bytes, variants: vec![variant] })
 }
 
 struct Loaded {
@@ -165,7 +162,7 @@ fn milliseconds(time_ms: f64) -> Duration {
     Duration::try_from_secs_f64(time_ms / 1e3).unwrap_or_default()
 }
 
-fn load_error(model: &ModelId, error: &dyn std::error::Error) -> InferenceError {
+fn load_error(model: &ModelId, error: &dyn std::fmt::Display) -> InferenceError {
     InferenceError::Load { model: model.clone(), why: error.to_string().into() }
 }
 

@@ -37,7 +37,7 @@ mod error;
 pub use error::{ErrorKind, InferenceError};
 
 mod prepare;
-pub use prepare::{PrepareError, Prepared, Refusal, Weight};
+pub use prepare::{PrepareError, Prepared, Refusal, Variant, Weight};
 
 mod backend;
 pub use backend::{Backend, Model, ModelSource, Session};

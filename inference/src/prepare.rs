@@ -14,12 +14,25 @@ pub struct Prepared {
     pub weight_bytes: u64,
     /// The bytes of device memory that it took when it was tried out.
     pub resident_bytes: u64,
+    /// The model in the forms that it can be loaded in, the best first.
+    pub variants: Vec<Variant>,
+}
+
+/// A model optimised for one kind of processor, or for all.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Variant {
+    /// The kind of processor, and of runtime, that it can be loaded on; none for all.
+    pub only_on: Option<String>,
     /// The file with the optimised graph, without its large weights.
     pub skeleton: ContentHash,
     /// The weights that are kept beside the skeleton.
     pub weights: Vec<Weight>,
     /// A file that loading needs though nothing is read from it, if there is one.
     pub placeholder: Option<ContentHash>,
+    /// The bytes of its weights.
+    pub weight_bytes: u64,
+    /// The bytes of device memory that it took when it was tried out.
+    pub resident_bytes: u64,
 }
 
 /// One weight of a model. Large ones have a file each, so that equal weights of different models are stored once; the small ones of a
@@ -41,18 +54,23 @@ pub struct Weight {
 }
 
 impl Prepared {
-    /// Every file that loading the model needs, each once.
+    /// Every file that loading the model needs, in whichever form, each once.
     pub fn blobs(&self) -> impl Iterator<Item = ContentHash> {
-        let mut hashes: Vec<_> = self
-            .weights
-            .iter()
-            .map(|weight| weight.hash)
-            .chain([self.skeleton])
-            .chain(self.placeholder)
-            .collect();
+        let mut hashes: Vec<_> = self.variants.iter().flat_map(Variant::blobs).collect();
         hashes.sort_unstable();
         hashes.dedup();
         hashes.into_iter()
+    }
+
+    /// The best form for a kind of processor.
+    pub(crate) fn variant_for(&self, processor: &str) -> Option<&Variant> {
+        self.variants.iter().find(|variant| variant.only_on.as_deref().is_none_or(|only| only == processor))
+    }
+}
+
+impl Variant {
+    fn blobs(&self) -> impl Iterator<Item = ContentHash> {
+        self.weights.iter().map(|weight| weight.hash).chain([self.skeleton]).chain(self.placeholder)
     }
 }
 

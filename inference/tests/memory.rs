@@ -1,4 +1,10 @@
 //! What models leave behind. One test, so that nothing else in the process takes memory meanwhile.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot be set up has failed"
+)]
 
 mod support;
 

@@ -1,10 +1,17 @@
 //! Runs of real models through the cache, the device threads and ONNX Runtime.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot be set up has failed"
+)]
 
 mod support;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use support::{Cpu, floats, own_model, shared_model};
-use weir_inference::{Completion, ErrorKind, InferenceError, Pin, RunRequest, Tensor};
+use weir_inference::{Completion, ErrorKind, InferenceError, ModelSource, Pin, Prepared, RunRequest, Tensor};
 use weir_types::ElementType;
 
 /// Far longer than any machine takes, so that only a hang fails.
@@ -105,7 +112,7 @@ async fn branches_use_their_own_weights_even_under_one_name() {
     for model in ["branches", "same_names"] {
         let source = cpu.source(&model.replace('_', "-"), &own_model(&format!("{model}.onnx"))).await;
         assert_eq!(
-            source.prepared.weights.is_empty(),
+            source.prepared.variants[0].weights.is_empty(),
             model == "same_names",
             "weights told apart by name are kept beside"
         );
@@ -143,18 +150,31 @@ async fn outputs_that_no_node_writes_are_right_too() {
 }
 
 #[tokio::test]
-async fn optimising_keeps_the_answer() {
+async fn optimising_keeps_the_answer_on_this_processor_and_on_others() {
     let cpu = Cpu::new();
     let cache = cpu.cache(1);
-    let pin = cache.acquire(&cpu.source("old", &own_model("old.onnx")).await, &[]).await.unwrap();
+    let here = cpu.source("here", &own_model("old.onnx")).await;
+    let forms = &here.prepared.variants;
+    if cfg!(target_arch = "x86_64") {
+        assert_eq!(forms.iter().map(|form| form.only_on.is_some()).collect::<Vec<_>>(), [true, false]);
+    }
+    let mut elsewhere = ModelSource { id: support::id("elsewhere"), ..ModelSource::clone(&here) };
+    let mut prepared = Prepared::clone(&here.prepared);
+    prepared.variants[0].only_on = Some("another processor".to_owned());
+    elsewhere.prepared = Arc::new(prepared);
+
     let x: Vec<f32> = (0..192).map(|n| n as f32 / 192.0).collect();
-    let outputs = run(&pin, &[("x", &cpu.tensor(&[1, 3, 8, 8], &x))]).await.unwrap();
+    let x = cpu.tensor(&[1, 3, 8, 8], &x);
     let expected = std::fs::read(own_model("old_y.bin")).unwrap();
     let expected = expected.chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap()));
-    let found = floats(output(&outputs, "y"));
-    assert_eq!(found.len(), expected.len());
-    for (found, expected) in found.iter().zip(expected) {
-        assert!((found - expected).abs() < 1e-4, "{found} is not {expected}");
+    for source in [here, Arc::new(elsewhere)] {
+        let pin = cache.acquire(&source, &[]).await.unwrap();
+        let outputs = run(&pin, &[("x", &x)]).await.unwrap();
+        let found = floats(output(&outputs, "y"));
+        assert_eq!(found.len(), expected.len());
+        for (found, expected) in found.iter().zip(expected.clone()) {
+            assert!((found - expected).abs() < 1e-4, "{found} is not {expected}");
+        }
     }
 }
 
@@ -290,7 +310,7 @@ async fn a_model_outlives_neither_its_unload_nor_its_files_being_gone() {
     assert_eq!((cache.used_bytes(), cache.resident()), (0, Vec::new()));
     assert_eq!(output(&outputs, "last").data().len(), 32 * 32 * 4, "outputs are the caller's");
 
-    std::fs::remove_file(cpu.blobs().join(source.prepared.weights[0].hash.to_string())).unwrap();
+    std::fs::remove_file(cpu.blobs().join(source.prepared.variants[0].weights[0].hash.to_string())).unwrap();
     let error = cache.acquire(&source, &[]).await.unwrap_err();
     assert!(matches!(&error, InferenceError::Load { .. }), "{error:?}");
     assert_eq!(cache.used_bytes(), 0);

@@ -5,6 +5,7 @@
 )]
 
 use super::plan::OutputPlan;
+use super::processor::processor;
 use super::runtime::Runtime;
 use super::value::{Value, ValueError};
 use super::weights::Weights;
@@ -34,6 +35,7 @@ struct Shared {
     source: ModelSource,
     arena: Arena,
     skeleton: PathBuf,
+    resident_bytes: u64,
     inputs: Vec<CString>,
     outputs: Vec<CString>,
     /// Cleared when the model turns out to declare the shapes of its outputs wrongly.
@@ -87,6 +89,9 @@ impl CpuModel {
         arena: &Arena,
     ) -> Result<Self, InferenceError> {
         let load_error = |why: String| InferenceError::Load { model: source.id.clone(), why: why.into() };
+        let variant = source.prepared.variant_for(&processor());
+        let variant =
+            variant.ok_or_else(|| load_error("it was not prepared for this processor".to_owned()))?;
         let Signature { inputs, outputs } = &source.prepared.signature;
         let names = |ports: &[Port]| -> Result<Vec<CString>, InferenceError> {
             let name = |port: &Port| CString::new(port.name.as_str());
@@ -95,13 +100,13 @@ impl CpuModel {
         Ok(Self(Arc::new(Shared {
             runtime,
             arena: arena.clone(),
-            skeleton: source.blobs.join(source.prepared.skeleton.to_string()),
+            skeleton: source.blobs.join(variant.skeleton.to_string()),
+            resident_bytes: variant.resident_bytes,
             inputs: names(inputs)?,
             outputs: names(outputs)?,
             declares_shapes: AtomicBool::new(true),
             prepacked: PrepackedWeights::new(),
-            weights: Weights::map(&source.prepared, &source.blobs)
-                .map_err(|error| load_error(error.to_string()))?,
+            weights: Weights::map(variant, &source.blobs).map_err(|error| load_error(error.to_string()))?,
             source: source.clone(),
         })))
     }
@@ -109,7 +114,7 @@ impl CpuModel {
 
 impl Model for CpuModel {
     fn resident_bytes(&self) -> u64 {
-        self.0.source.prepared.resident_bytes
+        self.0.resident_bytes
     }
 
     fn session(&self) -> Result<Box<dyn Session>, InferenceError> {

@@ -3,7 +3,7 @@
 #![allow(unsafe_code, reason = "files are mapped, and handed to ONNX Runtime by address")]
 
 use super::value::{Value, ValueError};
-use crate::prepare::Prepared;
+use crate::prepare::Variant;
 use ort::value::DynValue;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::collections::HashMap;
@@ -32,12 +32,12 @@ pub(super) enum WeightsError {
 }
 
 impl Weights {
-    /// Map every weight of a prepared model, from the files named by hash in `blobs`.
-    pub(super) fn map(prepared: &Prepared, blobs: &Path) -> Result<Self, WeightsError> {
+    /// Map every weight of a model, from the files named by hash in `blobs`.
+    pub(super) fn map(variant: &Variant, blobs: &Path) -> Result<Self, WeightsError> {
         let mut files: Vec<Mapping> = Vec::new();
         let mut places: HashMap<ContentHash, usize> = HashMap::new();
-        let mut values = Vec::with_capacity(prepared.weights.len());
-        for weight in &prepared.weights {
+        let mut values = Vec::with_capacity(variant.weights.len());
+        for weight in &variant.weights {
             let (hash, name) = (weight.hash, &weight.name);
             let place = match places.get(&hash) {
                 Some(place) => *place,

@@ -1,5 +1,6 @@
 //! What the tests share: a backend with the real ONNX Runtime, models, and tensors.
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part of it")]
+#![allow(clippy::panic, clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,0 +1,32 @@
+//! What a model that was optimised to the last can be loaded on.
+
+use weir_types::ContentHash;
+
+/// The kind of processor and of ONNX Runtime at hand. A model laid out for one kind gives wrong answers on another.
+///
+/// The library must be loaded.
+pub(super) fn processor() -> String {
+    let build = ContentHash::of(ort::info().as_bytes()).to_string();
+    let build = build.get(..12).unwrap_or_default();
+    format!("{} {} onnxruntime {build}", std::env::consts::ARCH, vectors())
+}
+
+/// The widest vector registers that there are: ONNX Runtime lays out weights by their width.
+#[cfg(target_arch = "x86_64")]
+fn vectors() -> &'static str {
+    if std::arch::is_x86_feature_detected!("avx512f") {
+        "avx512f"
+    } else if std::arch::is_x86_feature_detected!("avx2") {
+        "avx2"
+    } else if std::arch::is_x86_feature_detected!("avx") {
+        "avx"
+    } else {
+        "sse2"
+    }
+}
+
+/// Elsewhere they are all of one width.
+#[cfg(not(target_arch = "x86_64"))]
+fn vectors() -> &'static str {
+    "baseline"
+}

@@ -1,0 +1,203 @@
+//! What an optimised model is stored as: a skeleton, and weights in files named by hash.
+
+use super::onnx::{self, WholeModel};
+use super::value::element_type_numbered;
+use super::weights::Mapping;
+use crate::prepare::{PrepareError, Refusal, Variant, Weight};
+use bytes::Bytes;
+use prost::Message;
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use weir_types::{ContentHash, Signature};
+
+/// Weights from this size on have a file of their own, to be shared with other models. Smaller ones have one together: each file takes a
+/// mapping, of which a process may have some 65,000.
+const OWN_FILE_BYTES_MIN: u64 = 64 << 10;
+
+/// Where a weight may start in a file: whatever reads it may want it aligned.
+const ALIGNMENT_BYTES: usize = 64;
+
+/// The name under which ONNX Runtime first writes the skeleton.
+const SKELETON_DRAFT: &str = "skeleton.draft";
+
+/// The files that are written.
+pub(super) struct Files<'a> {
+    pub(super) out: &'a Path,
+}
+
+impl Files<'_> {
+    /// ONNX Runtime insists that the file exists to which a skeleton refers for its weights, though it reads none of them from there. It is
+    /// empty in the end, and so named by the hash of nothing; before that, it is where ONNX Runtime writes the weights.
+    pub(super) fn placeholder(&self) -> PathBuf {
+        self.blob(placeholder_hash())
+    }
+
+    /// Leave the placeholder empty, or away where no variant needs it.
+    pub(super) fn settle_placeholder(&self, variants: &[Variant]) -> Result<(), PrepareError> {
+        let path = self.placeholder();
+        let settled = if variants.iter().any(|variant| variant.placeholder.is_some()) {
+            fs::write(&path, b"")
+        } else {
+            fs::remove_file(&path)
+                .or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
+        };
+        settled.map_err(|error| PrepareError::io("write", &path, error))
+    }
+
+    pub(super) fn skeleton_draft(&self) -> PathBuf {
+        self.out.join(SKELETON_DRAFT)
+    }
+
+    pub(super) fn blob(&self, hash: ContentHash) -> PathBuf {
+        self.out.join(hash.to_string())
+    }
+
+    fn write_blob(&self, bytes: &[u8]) -> Result<ContentHash, PrepareError> {
+        let hash = ContentHash::of(bytes);
+        let path = self.blob(hash);
+        // Equal weights are written once.
+        if !path.exists() {
+            fs::write(&path, bytes).map_err(|error| PrepareError::io("write", &path, error))?;
+        }
+        Ok(hash)
+    }
+}
+
+pub(super) fn placeholder_hash() -> ContentHash {
+    ContentHash::of(b"")
+}
+
+/// Write each weight beside the skeleton to the file of its hash. None where two different weights have the same name.
+pub(super) fn split(files: &Files<'_>, signature: &Signature) -> Result<Option<Variant>, PrepareError> {
+    let draft = read_draft(files)?;
+    let model = onnx::Model::decode(draft.clone()).map_err(|error| invalid(&error.to_string()))?;
+    let mut external = Vec::new();
+    model.graph.iter().for_each(|graph| collect_external(graph, &mut external));
+    let mut weights: Vec<Weight> = Vec::with_capacity(external.len());
+    let mut placeholder = None;
+    if !external.is_empty() {
+        let path = files.placeholder();
+        let io = |error| PrepareError::io("read", &path, error);
+        let written = Mapping::of(&path).map_err(io)?;
+        let Some(found) = place_weights(files, written.bytes(), &external)? else { return Ok(None) };
+        weights = found;
+        drop(written);
+        // From now on, it is what its name says.
+        fs::write(&path, b"").map_err(io)?;
+        placeholder = Some(placeholder_hash());
+    }
+    let skeleton = write_skeleton(files, draft, signature)?;
+    let weight_bytes = distinct_bytes(&weights) + within_bytes(files, skeleton);
+    Ok(Some(Variant { only_on: None, skeleton, weights, placeholder, weight_bytes, resident_bytes: 0 }))
+}
+
+/// Write a model whose weights are all within it.
+pub(super) fn whole(files: &Files<'_>, signature: &Signature) -> Result<Variant, PrepareError> {
+    let skeleton = write_skeleton(files, read_draft(files)?, signature)?;
+    let weight_bytes = within_bytes(files, skeleton);
+    Ok(Variant {
+        only_on: None,
+        skeleton,
+        weights: Vec::new(),
+        placeholder: None,
+        weight_bytes,
+        resident_bytes: 0,
+    })
+}
+
+fn place_weights(
+    files: &Files<'_>,
+    written: &[u8],
+    external: &[&onnx::Tensor],
+) -> Result<Option<Vec<Weight>>, PrepareError> {
+    let mut weights: Vec<Weight> = Vec::with_capacity(external.len());
+    let mut small = Vec::new();
+    let mut small_places: HashMap<ContentHash, u64> = HashMap::new();
+    let mut known: HashMap<&str, ContentHash> = HashMap::new();
+    for tensor in external {
+        let Some(element_type) = element_type_numbered(tensor.data_type) else { return Ok(None) };
+        let bytes =
+            external_bytes(tensor, written).ok_or_else(|| invalid("a weight lies outside its file"))?;
+        let content = ContentHash::of(bytes);
+        match known.insert(&tensor.name, content) {
+            None => {}
+            Some(same) if same == content => continue,
+            Some(_) => return Ok(None),
+        }
+        let (hash, offset) = if bytes.len() as u64 >= OWN_FILE_BYTES_MIN {
+            (files.write_blob(bytes)?, 0)
+        } else {
+            let place = *small_places.entry(content).or_insert_with(|| {
+                small.resize(small.len().next_multiple_of(ALIGNMENT_BYTES), 0);
+                let start = small.len() as u64;
+                small.extend_from_slice(bytes);
+                start
+            });
+            // The file is not whole yet: its hash follows.
+            (placeholder_hash(), place)
+        };
+        let (name, dimensions) = (tensor.name.clone(), tensor.dimensions.clone());
+        weights.push(Weight { name, element_type, dimensions, hash, offset, bytes: bytes.len() as u64 });
+    }
+    if !small.is_empty() {
+        let hash = files.write_blob(&small)?;
+        weights
+            .iter_mut()
+            .filter(|weight| weight.hash == placeholder_hash())
+            .for_each(|weight| weight.hash = hash);
+    }
+    Ok(Some(weights))
+}
+
+fn read_draft(files: &Files<'_>) -> Result<Bytes, PrepareError> {
+    let path = files.skeleton_draft();
+    fs::read(&path).map(Bytes::from).map_err(|error| PrepareError::io("read", &path, error))
+}
+
+/// Write the skeleton without inputs that only stood for initialisers: in old files every initialiser is an input too, and one that the
+/// optimisation has done away with would be left as an input that nobody knows.
+fn write_skeleton(
+    files: &Files<'_>,
+    draft: Bytes,
+    signature: &Signature,
+) -> Result<ContentHash, PrepareError> {
+    let mut model = WholeModel::decode(draft).map_err(|error| invalid(&error.to_string()))?;
+    let known: HashSet<&str> = signature.inputs.iter().map(|port| port.name.as_str()).collect();
+    if let Some(graph) = &mut model.graph {
+        graph.inputs.retain(|input| match onnx::ValueInfo::decode(input.clone()) {
+            Ok(input) => known.contains(input.name.as_str()),
+            Err(_) => true,
+        });
+    }
+    let skeleton = files.write_blob(&model.encode_to_vec())?;
+    let draft = files.skeleton_draft();
+    fs::remove_file(&draft).map_err(|error| PrepareError::io("remove", &draft, error))?;
+    Ok(skeleton)
+}
+
+fn collect_external<'a>(graph: &'a onnx::Graph, found: &mut Vec<&'a onnx::Tensor>) {
+    found.extend(graph.initialisers.iter().filter(|tensor| tensor.is_external()));
+    graph.nodes.iter().flat_map(onnx::Node::graphs).for_each(|graph| collect_external(graph, found));
+}
+
+fn external_bytes<'a>(tensor: &onnx::Tensor, written: &'a [u8]) -> Option<&'a [u8]> {
+    let start = usize::try_from(tensor.external_number("offset")?).ok()?;
+    let len = usize::try_from(tensor.external_number("length")?).ok()?;
+    written.get(start..start.checked_add(len)?)
+}
+
+pub(super) fn distinct_bytes(weights: &[Weight]) -> u64 {
+    let places: HashMap<_, _> =
+        weights.iter().map(|weight| ((weight.hash, weight.offset), weight.bytes)).collect();
+    places.values().sum()
+}
+
+fn within_bytes(files: &Files<'_>, skeleton: ContentHash) -> u64 {
+    fs::metadata(files.blob(skeleton)).map_or(0, |file| file.len())
+}
+
+pub(super) fn invalid(why: &str) -> Refusal {
+    Refusal::Invalid { why: why.to_owned() }
+}

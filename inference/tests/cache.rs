@@ -1,0 +1,377 @@
+//! The cache, its pins and its threads, over a backend whose every step the test controls.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot be set up has failed"
+)]
+
+use std::future::poll_fn;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+use weir_device::{Arena, Buffer, Device};
+use weir_inference::{
+    Backend, CacheConfig, InferenceError, Interrupt, Job, Model, ModelCache, ModelSource, Pin, PrepareError,
+    Prepared, RunRequest, Session, Tensor,
+};
+use weir_types::{ElementType, ModelId, Name, Port, Shape, Signature, TenantId, Version};
+
+/// Far longer than any machine takes, so that only a hang fails.
+const LONG: Duration = Duration::from_secs(60);
+
+/// How the next load goes.
+enum Load {
+    Works,
+    Fails,
+    Panics,
+}
+
+/// What the next run does.
+#[derive(Clone, Copy)]
+enum Run {
+    Ends,
+    WaitsToBeStopped,
+    Panics,
+}
+
+/// Loads when it is told to, and takes note of what it does.
+struct Scripted {
+    loads: Mutex<Receiver<Load>>,
+    run: Arc<Mutex<Run>>,
+    /// Models in memory.
+    loaded: Arc<AtomicUsize>,
+    /// The first output that each run was asked for, in the order in which the runs began.
+    began: Arc<Mutex<Vec<usize>>>,
+}
+
+#[async_trait::async_trait]
+impl Backend for Scripted {
+    fn name(&self) -> &'static str {
+        "scripted"
+    }
+
+    fn device(&self) -> Device {
+        Device::Cpu
+    }
+
+    async fn prepare(&self, _: &Path, _: &Path) -> Result<Prepared, PrepareError> {
+        panic!("nothing is uploaded here")
+    }
+
+    fn load(&self, source: &ModelSource) -> Result<Box<dyn Model>, InferenceError> {
+        let load = self.loads.lock().unwrap().recv().unwrap();
+        match load {
+            Load::Fails => Err(InferenceError::Load { model: source.id.clone(), why: "as told".into() }),
+            Load::Panics => panic!("as told"),
+            Load::Works => {
+                self.loaded.fetch_add(1, Ordering::SeqCst);
+                Ok(Box::new(ScriptedModel {
+                    bytes: source.prepared.resident_bytes,
+                    run: Arc::clone(&self.run),
+                    loaded: Arc::clone(&self.loaded),
+                    began: Arc::clone(&self.began),
+                }))
+            }
+        }
+    }
+}
+
+struct ScriptedModel {
+    bytes: u64,
+    run: Arc<Mutex<Run>>,
+    loaded: Arc<AtomicUsize>,
+    began: Arc<Mutex<Vec<usize>>>,
+}
+
+impl Drop for ScriptedModel {
+    fn drop(&mut self) {
+        self.loaded.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Model for ScriptedModel {
+    fn resident_bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn session(&self) -> Result<Box<dyn Session>, InferenceError> {
+        Ok(Box::new(ScriptedSession { run: Arc::clone(&self.run), began: Arc::clone(&self.began) }))
+    }
+}
+
+struct ScriptedSession {
+    run: Arc<Mutex<Run>>,
+    began: Arc<Mutex<Vec<usize>>>,
+}
+
+impl Session for ScriptedSession {
+    fn run(&mut self, job: &Job, interrupt: &Interrupt) -> Result<Vec<Tensor>, InferenceError> {
+        self.began.lock().unwrap().push(job.outputs[0]);
+        let run = *self.run.lock().unwrap();
+        match run {
+            Run::Ends => {}
+            Run::WaitsToBeStopped => assert!(interrupt.wait_timeout(LONG), "the run was never stopped"),
+            Run::Panics => panic!("as told"),
+        }
+        let nothing = Tensor::new(ElementType::Fp32, Shape::new(&[0]).unwrap(), Buffer::default()).unwrap();
+        Ok(vec![nothing; job.outputs.len()])
+    }
+}
+
+struct Stage {
+    cache: ModelCache,
+    loads: Sender<Load>,
+    run: Arc<Mutex<Run>>,
+    loaded: Arc<AtomicUsize>,
+    began: Arc<Mutex<Vec<usize>>>,
+}
+
+impl Stage {
+    /// Room for 100 bytes of models.
+    fn new(slots: usize, run_queue_len_max: usize) -> Self {
+        let (loads, waiting) = channel();
+        let (run, loaded, began) = (Arc::new(Mutex::new(Run::Ends)), Arc::default(), Arc::default());
+        let backend = Scripted {
+            loads: Mutex::new(waiting),
+            run: Arc::clone(&run),
+            loaded: Arc::clone(&loaded),
+            began: Arc::clone(&began),
+        };
+        let config = CacheConfig { capacity_bytes: 100, slots, run_queue_len_max };
+        let cache = ModelCache::start(config, Arc::new(backend), Arena::new(1 << 20)).unwrap();
+        Self { cache, loads, run, loaded, began }
+    }
+
+    async fn load(&self, source: &Arc<ModelSource>, victims: &[ModelId]) -> Pin {
+        self.loads.send(Load::Works).unwrap();
+        self.acquire(source, victims).await.unwrap()
+    }
+
+    async fn acquire(&self, source: &Arc<ModelSource>, victims: &[ModelId]) -> Result<Pin, InferenceError> {
+        tokio::time::timeout(LONG, self.cache.acquire(source, victims)).await.expect("the acquire hangs")
+    }
+
+    fn resident(&self) -> Vec<String> {
+        self.cache.resident().into_iter().map(|model| model.id.name.to_string()).collect()
+    }
+
+    fn loaded(&self) -> usize {
+        self.loaded.load(Ordering::SeqCst)
+    }
+
+    fn runs(&self, run: Run) {
+        *self.run.lock().unwrap() = run;
+    }
+}
+
+fn source(name: &str, resident_bytes: u64) -> Arc<ModelSource> {
+    let id = ModelId { tenant: TenantId::default(), name: Name::new(name).unwrap(), version: Version(1) };
+    let output = |name: &str| Port { name: name.to_owned(), datatype: ElementType::Fp32, shape: vec![None] };
+    let signature = Signature { inputs: Vec::new(), outputs: vec![output("first"), output("second")] };
+    let prepared = Prepared { signature, weight_bytes: 0, resident_bytes, variants: Vec::new() };
+    Arc::new(ModelSource { id, prepared: Arc::new(prepared), blobs: PathBuf::new(), slots: None })
+}
+
+/// Poll a future once, so that it has begun.
+async fn begin<F: Future>(future: &mut std::pin::Pin<&mut F>) {
+    poll_fn(|context| {
+        assert!(future.as_mut().poll(context).is_pending());
+        Poll::Ready(())
+    })
+    .await;
+}
+
+async fn within<F: Future>(future: F) -> F::Output {
+    tokio::time::timeout(LONG, future).await.expect("it hangs")
+}
+
+#[tokio::test]
+async fn many_who_ask_at_once_share_one_load_even_if_the_first_gives_up() {
+    let stage = Stage::new(1, 10);
+    let model = source("model", 10);
+    let mut first = Box::pin(stage.acquire(&model, &[]));
+    let (second, third) = (stage.acquire(&model, &[]), stage.acquire(&model, &[]));
+    let (mut second, mut third) = (pin!(second), pin!(third));
+    begin(&mut first.as_mut()).await;
+    begin(&mut second).await;
+    begin(&mut third).await;
+    drop(first);
+    stage.loads.send(Load::Works).unwrap();
+    let (second, third) = within(async { tokio::join!(second, third) }).await;
+    let (second, third) = (second.unwrap(), third.unwrap());
+    assert!(second.load_time().is_some() && third.load_time().is_some());
+    assert_eq!((stage.loaded(), stage.cache.resident()[0].pins), (1, 2), "who gave up pins nothing");
+    assert!(stage.acquire(&model, &[]).await.unwrap().load_time().is_none());
+}
+
+#[tokio::test]
+async fn a_failed_load_is_told_to_all_and_tried_again() {
+    let stage = Stage::new(1, 10);
+    let model = source("model", 10);
+    for load in [Load::Fails, Load::Panics] {
+        let (first, second) = (stage.acquire(&model, &[]), stage.acquire(&model, &[]));
+        let (mut first, mut second) = (pin!(first), pin!(second));
+        begin(&mut first).await;
+        begin(&mut second).await;
+        stage.loads.send(load).unwrap();
+        for outcome in [first.await, second.await] {
+            assert!(matches!(outcome, Err(InferenceError::Load { .. })), "{outcome:?}");
+        }
+        assert_eq!(stage.cache.used_bytes(), 0);
+    }
+    stage.load(&model, &[]).await;
+    assert_eq!(stage.resident(), ["model"]);
+}
+
+#[tokio::test]
+async fn victims_go_if_that_makes_room_and_nobody_pins_them() {
+    let stage = Stage::new(1, 10);
+    let (small, large, huge) = (source("small", 30), source("large", 60), source("huge", 90));
+    let pinned = stage.load(&small, &[]).await;
+    drop(stage.load(&large, &[]).await);
+    let victims = [small.id.clone(), large.id.clone(), large.id.clone()];
+
+    let error = stage.acquire(&huge, &victims).await.unwrap_err();
+    assert!(
+        matches!(error, InferenceError::NoRoom { needed_bytes: 90, free_bytes: 70, capacity_bytes: 100, .. }),
+        "{error:?}"
+    );
+    assert_eq!(stage.resident(), ["small", "large"], "nobody had to go for nothing");
+    let error = stage.acquire(&huge, &[]).await.unwrap_err();
+    assert!(matches!(error, InferenceError::NoRoom { free_bytes: 10, .. }), "{error:?}");
+
+    drop(pinned);
+    drop(stage.load(&huge, &victims).await);
+    assert_eq!(
+        (stage.resident(), stage.loaded(), stage.cache.used_bytes()),
+        (vec!["huge".to_owned()], 1, 90)
+    );
+    // Who is there already costs nobody their place.
+    drop(stage.acquire(&huge, std::slice::from_ref(&huge.id)).await.unwrap());
+    assert_eq!(stage.resident(), ["huge"]);
+}
+
+#[tokio::test]
+async fn the_resident_are_listed_from_the_one_used_longest_ago() {
+    let stage = Stage::new(1, 10);
+    let [a, b, c] = ["a", "b", "c"].map(|name| source(name, 10));
+    for model in [&a, &b, &c] {
+        drop(stage.load(model, &[]).await);
+    }
+    assert_eq!(stage.resident(), ["a", "b", "c"]);
+    drop(stage.acquire(&a, &[]).await.unwrap());
+    assert!(stage.cache.pin(&b.id).is_some());
+    assert_eq!(stage.resident(), ["c", "a", "b"]);
+    assert!(stage.cache.pin(&source("d", 10).id).is_none());
+}
+
+#[tokio::test]
+async fn an_unload_waits_for_pins_and_a_new_acquire_waits_for_the_unload() {
+    let stage = Stage::new(1, 10);
+    let model = source("model", 80);
+    let pin = stage.load(&model, &[]).await;
+    let unload = stage.cache.unload(&model.id);
+    let again = stage.acquire(&model, &[]);
+    let (mut unload, mut again) = (pin!(unload), pin!(again));
+    begin(&mut unload).await;
+    begin(&mut again).await;
+    assert_eq!((stage.loaded(), stage.cache.used_bytes()), (1, 80));
+    assert!(pin.run(RunRequest::default()).await.is_ok(), "who has it may go on");
+    stage.loads.send(Load::Works).unwrap();
+    drop(pin);
+    let (unloaded, again) = within(async { tokio::join!(unload, again) }).await;
+    assert!(unloaded);
+    assert!(again.unwrap().load_time().is_some());
+    assert_eq!((stage.loaded(), stage.cache.used_bytes()), (1, 80));
+    assert!(!stage.cache.unload(&source("other", 1).id).await);
+}
+
+#[tokio::test]
+async fn urgent_runs_go_first_and_too_many_are_refused() {
+    let stage = Stage::new(1, 2);
+    let pin = stage.load(&source("model", 10), &[]).await;
+    stage.runs(Run::WaitsToBeStopped);
+    let busy = pin.run(RunRequest::default());
+    while stage.began.lock().unwrap().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    stage.runs(Run::Ends);
+    let wanting = |output: &str, priority| {
+        pin.run(RunRequest { outputs: Some(vec![output.to_owned()]), priority, ..RunRequest::default() })
+    };
+    let later = wanting("first", 0);
+    let urgent = wanting("second", 1);
+    assert_eq!(stage.cache.queue_len(), 2);
+    let error = wanting("first", 1).await.unwrap_err();
+    assert!(matches!(error, InferenceError::QueueFull { len_max: 2 }), "{error:?}");
+    // Who withdraws makes room, and loses their place.
+    drop(later);
+    let later = wanting("first", 0);
+    drop(busy);
+    let (later, urgent) = within(async { tokio::join!(later, urgent) }).await;
+    assert_eq!((&later.unwrap().outputs[0].0[..], &urgent.unwrap().outputs[0].0[..]), ("first", "second"));
+    assert_eq!(*stage.began.lock().unwrap(), [0, 1, 0]);
+}
+
+#[tokio::test]
+async fn a_run_past_its_deadline_is_not_started() {
+    let stage = Stage::new(1, 10);
+    let pin = stage.load(&source("model", 10), &[]).await;
+    let deadline = Some(Instant::now());
+    let error = pin.run(RunRequest { deadline, ..RunRequest::default() }).await.unwrap_err();
+    assert!(matches!(error, InferenceError::DeadlineExceeded), "{error:?}");
+    assert!(stage.began.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_panic_in_a_run_costs_that_run_alone() {
+    let stage = Stage::new(1, 10);
+    let pin = stage.load(&source("model", 10), &[]).await;
+    stage.runs(Run::Panics);
+    let error = within(pin.run(RunRequest::default())).await.unwrap_err();
+    assert!(matches!(error, InferenceError::Run(_)), "{error:?}");
+    stage.runs(Run::Ends);
+    assert!(within(pin.run(RunRequest::default())).await.is_ok());
+}
+
+#[tokio::test]
+async fn ending_the_cache_stops_what_runs_and_answers_what_waits() {
+    let stage = Stage::new(1, 10);
+    let pin = stage.load(&source("model", 10), &[]).await;
+    stage.runs(Run::WaitsToBeStopped);
+    let running = pin.run(RunRequest::default());
+    while stage.began.lock().unwrap().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    let waiting = pin.run(RunRequest::default());
+    let loaded = Arc::clone(&stage.loaded);
+    drop(stage);
+    for outcome in
+        [within(running).await, within(waiting).await, within(pin.run(RunRequest::default())).await]
+    {
+        assert!(matches!(outcome, Err(InferenceError::Unavailable(_))), "{outcome:?}");
+    }
+    drop(pin);
+    assert_eq!(loaded.load(Ordering::SeqCst), 0, "the model goes with its last pin");
+}
+
+#[tokio::test]
+async fn a_pin_outlives_the_guard_that_it_was_cloned_from() {
+    let stage = Stage::new(1, 10);
+    let model = source("model", 60);
+    let pin = stage.load(&model, &[]).await;
+    let clone = pin.clone();
+    drop(pin);
+    let other = source("other", 60);
+    let error = stage.acquire(&other, std::slice::from_ref(&model.id)).await.unwrap_err();
+    assert!(matches!(error, InferenceError::NoRoom { .. }), "{error:?}");
+    drop(clone);
+    stage.load(&other, std::slice::from_ref(&model.id)).await;
+    assert_eq!(stage.resident(), ["other"]);
+}
