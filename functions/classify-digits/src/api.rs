@@ -42,9 +42,12 @@ pub enum ApiError {
     /// There is nothing on the picture.
     #[error("the picture is blank: there is no digit on it")]
     Blank,
+    /// The body did not arrive.
+    #[error(transparent)]
+    Body(#[from] weir::Error),
     /// The model did not answer.
     #[error("the model `digits` cannot be run: {0}")]
-    Model(String),
+    Model(weir::Error),
 }
 
 impl ApiError {
@@ -58,7 +61,9 @@ impl ApiError {
             Self::Picture(PictureError::TooLarge { .. }) => 413,
             Self::Empty | Self::Json(_) | Self::Picture(_) => 400,
             Self::Blank => 422,
-            Self::Model(_) => 502,
+            Self::Body(error) => error.status(),
+            // What the model takes is for this function to know, not for whoever sent the picture.
+            Self::Model(error) => error.status().max(500),
         }
     }
 }
@@ -94,7 +99,7 @@ pub fn answer(
     method: &str,
     path: &str,
     body: &[u8],
-    model: impl FnOnce(&Input) -> Result<[f32; 10], String>,
+    model: impl FnOnce(&Input) -> weir::Result<[f32; 10]>,
 ) -> Result<Reply, ApiError> {
     if !matches!(path, "" | "/" | "/classify") {
         return Err(ApiError::NotFound);
@@ -106,10 +111,20 @@ pub fn answer(
             let probabilities = model(&input).map_err(ApiError::Model)?;
             let best = (0..10).zip(probabilities).max_by(|a, b| a.1.total_cmp(&b.1));
             let (digit, confidence) = best.unwrap_or_default();
-            Ok(Reply::Classification(Classification { digit, confidence, probabilities }))
+            let probabilities = probabilities.map(rounded);
+            Ok(Reply::Classification(Classification {
+                digit,
+                confidence: rounded(confidence),
+                probabilities,
+            }))
         }
         _ => Err(ApiError::Method),
     }
+}
+
+/// Six decimals: the rest is noise, and hard to read.
+fn rounded(probability: f32) -> f32 {
+    (probability * 1e6).round() / 1e6
 }
 
 /// The body says itself what it is: what clients write into `content-type` depends more on the client than on the body.
@@ -150,9 +165,20 @@ mod tests {
     }
 
     #[test]
+    fn a_model_that_cannot_be_run_is_not_the_callers_fault() {
+        let status = |error: weir::Error| {
+            answer("POST", "/", b"{\"pixels\": [[0, 1]]}", |_| Err(error)).unwrap_err().status()
+        };
+        assert_eq!(status(weir::Error::NotFound("digits".into())), 500);
+        assert_eq!(status(weir::Error::InvalidArgument("its shape".into())), 500);
+        assert_eq!(status(weir::Error::Unavailable("later".into())), 503);
+    }
+
+    #[test]
     fn the_likeliest_digit_is_the_answer() {
         let mut probabilities = [0.05; 10];
         probabilities[7] = 0.55;
+        probabilities[8] = 1.5e-17;
         let body = b"{\"pixels\": [[0, 255], [255, 0]]}";
         let Ok(Reply::Classification(found)) = answer("POST", "/", body, |_| Ok(probabilities)) else {
             panic!("no classification")

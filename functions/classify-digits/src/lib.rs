@@ -4,22 +4,31 @@ mod api;
 mod picture;
 mod prepare;
 
-mod model;
+use api::{ApiError, Reply};
+use prepare::{Input, SIDE};
+use weir::{Error, Model, Request, Response, Result, Tensor};
 
-use api::Reply;
-use wstd::http::{Body, Error, Request, Response};
-
-#[wstd::http_server]
-async fn main(request: Request<Body>) -> Result<Response<Body>, Error> {
-    let (head, mut body) = request.into_parts();
-    let body = body.contents().await?;
-    let answer = api::answer(head.method.as_str(), head.uri.path(), body, model::probabilities);
-    let (status, content_type, text) = match answer {
-        Ok(Reply::Usage(text)) => (200, "text/plain; charset=utf-8", text.to_owned()),
-        Ok(Reply::Classification(found)) => (200, "application/json", serde_json::to_string(&found)?),
+fn handle(request: Request) -> Result<Response> {
+    let answer = request
+        .body()
+        .map_err(ApiError::from)
+        .and_then(|body| api::answer(request.method(), request.path(), &body, probabilities));
+    match answer {
+        Ok(Reply::Usage(text)) => Ok(Response::text(text)),
+        Ok(Reply::Classification(found)) => Response::json(&found),
         Err(error) => {
-            (error.status(), "application/json", serde_json::json!({"error": error.to_string()}).to_string())
+            let body = serde_json::json!({"error": error.to_string()});
+            Ok(Response::json(&body)?.with_status(error.status()))
         }
-    };
-    Ok(Response::builder().status(status).header("content-type", content_type).body(text.into())?)
+    }
 }
+
+/// The probability of each digit from 0 to 9.
+fn probabilities(input: &Input) -> Result<[f32; 10]> {
+    let image = Tensor::from_slice(input, [1, 1, SIDE, SIDE])?;
+    let found = Model::open("digits")?.infer([("image", &image)])?.take("probabilities")?.to_vec::<f32>()?;
+    let count = found.len();
+    found.try_into().map_err(|_| Error::Internal(format!("the model gave {count} numbers, not ten")))
+}
+
+weir::http_function!(handle);

@@ -1,9 +1,11 @@
 //! Answers with the tensors it is given, under the names it is given.
 
-wit_bindgen::generate!({ path: "../../wit", world: "tensor-function" });
+mod bindings {
+    wit_bindgen::generate!({ path: "../../wit", world: "tensor-function" });
+}
 
-use exports::weir::inference::stage::Guest;
-use weir::inference::tensors::{Error, Tensor};
+use bindings::exports::weir::inference::stage::Guest;
+use bindings::weir::inference::tensors::{Error, Tensor};
 
 struct Echo;
 
@@ -13,4 +15,4 @@ impl Guest for Echo {
     }
 }
 
-export!(Echo);
+bindings::export!(Echo with_types_in bindings);

@@ -60,9 +60,12 @@ pub enum ApiError {
     /// The tokenizer failed.
     #[error(transparent)]
     Token(#[from] TokenError),
+    /// The body did not arrive.
+    #[error(transparent)]
+    Body(#[from] weir::Error),
     /// The model did not answer.
     #[error("the model `minilm` cannot be run: {0}")]
-    Model(String),
+    Model(weir::Error),
 }
 
 impl ApiError {
@@ -74,7 +77,9 @@ impl ApiError {
             Self::Method => 405,
             Self::TooMany(_) | Self::TooLong(..) => 413,
             Self::Token(_) => 500,
-            Self::Model(_) => 502,
+            Self::Body(error) => error.status(),
+            // What the model takes is for this function to know, not for whoever sent the text.
+            Self::Model(error) => error.status().max(500),
             _ => 400,
         }
     }
@@ -121,7 +126,7 @@ pub fn answer(
     path: &str,
     content_type: Option<&str>,
     body: &[u8],
-    model: impl FnOnce(&Batch) -> Result<Vec<f32>, String>,
+    model: impl FnOnce(&Batch) -> weir::Result<Vec<f32>>,
 ) -> Result<Reply, ApiError> {
     let similarity = match path {
         "" | "/" | "/embed" => false,
@@ -140,11 +145,8 @@ pub fn answer(
     let batch = Batch::of(&sentences)?;
     let numbers = model(&batch).map_err(ApiError::Model)?;
     if numbers.len() != sentences.len() * WIDTH {
-        return Err(ApiError::Model(format!(
-            "it gave {} numbers for {} sentences",
-            numbers.len(),
-            sentences.len()
-        )));
+        let why = format!("it gave {} numbers for {} sentences", numbers.len(), sentences.len());
+        return Err(ApiError::Model(weir::Error::Internal(why)));
     }
     let result = match numbers.split_at(WIDTH) {
         (first, second) if similarity => Outcome::Cosine(cosine(first, second)),
@@ -196,7 +198,7 @@ mod tests {
     use super::*;
 
     /// A model that embeds each sentence as its first token's number and zeros.
-    fn first_token(batch: &Batch) -> Result<Vec<f32>, String> {
+    fn first_token(batch: &Batch) -> weir::Result<Vec<f32>> {
         let rows = batch.ids.chunks(batch.longest).map(|row| {
             let mut embedding = vec![0.0; WIDTH];
             embedding[usize::try_from(row[1]).unwrap() % WIDTH] = 1.0;
@@ -278,11 +280,12 @@ mod tests {
     }
 
     #[test]
-    fn a_model_that_fails_or_answers_short_is_a_bad_gateway() {
-        let status = |numbers: Result<Vec<f32>, String>| {
+    fn a_model_that_fails_or_answers_short_is_not_the_callers_fault() {
+        let status = |numbers: weir::Result<Vec<f32>>| {
             answer("POST", "/", None, b"hi", |_| numbers).unwrap_err().status()
         };
-        assert_eq!(status(Ok(vec![0.0; 3])), 502);
-        assert_eq!(status(Err("no such model".into())), 502);
+        assert_eq!(status(Ok(vec![0.0; 3])), 500);
+        assert_eq!(status(Err(weir::Error::InvalidArgument("its shape".into()))), 500);
+        assert_eq!(status(Err(weir::Error::Unavailable("later".into()))), 503);
     }
 }

@@ -6,24 +6,33 @@
 mod api;
 mod tokens;
 
-mod model;
 mod snapshot;
 
-use api::Reply;
-use wstd::http::{Body, Error, Request, Response};
+use api::{ApiError, Reply};
+use tokens::Batch;
+use weir::{Model, Request, Response, Result, Tensor};
 
-#[wstd::http_server]
-async fn main(request: Request<Body>) -> Result<Response<Body>, Error> {
-    let (head, mut body) = request.into_parts();
-    let body = body.contents().await?;
-    let content_type = head.headers.get("content-type").and_then(|value| value.to_str().ok());
-    let answer = api::answer(head.method.as_str(), head.uri.path(), content_type, body, model::embeddings);
-    let (status, content_type, text) = match answer {
-        Ok(Reply::Usage(text)) => (200, "text/plain; charset=utf-8", text.to_owned()),
-        Ok(Reply::Answer(answer)) => (200, "application/json", serde_json::to_string(&answer)?),
+fn handle(request: Request) -> Result<Response> {
+    let content_type = request.header("content-type");
+    let answer = request.body().map_err(ApiError::from).and_then(|body| {
+        api::answer(request.method(), request.path(), content_type.as_deref(), &body, embeddings)
+    });
+    match answer {
+        Ok(Reply::Usage(text)) => Ok(Response::text(text)),
+        Ok(Reply::Answer(answer)) => Response::json(&answer),
         Err(error) => {
-            (error.status(), "application/json", serde_json::json!({"error": error.to_string()}).to_string())
+            let body = serde_json::json!({"error": error.to_string()});
+            Ok(Response::json(&body)?.with_status(error.status()))
         }
-    };
-    Ok(Response::builder().status(status).header("content-type", content_type).body(text.into())?)
+    }
 }
+
+/// The embeddings of a batch, one after the other.
+fn embeddings(batch: &Batch) -> Result<Vec<f32>> {
+    let shape = [batch.lengths.len(), batch.longest];
+    let (ids, mask) = (Tensor::from_slice(&batch.ids, shape)?, Tensor::from_slice(&batch.mask, shape)?);
+    let outputs = Model::open("minilm")?.infer([("input_ids", &ids), ("attention_mask", &mask)])?;
+    outputs.get("embedding")?.to_vec()
+}
+
+weir::http_function!(handle);

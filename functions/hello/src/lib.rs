@@ -1,10 +1,12 @@
-//! Greets: `/` says hello, `/{name}` says it to somebody.
+//! Greets: `/` says hello, `/{name}` says it to somebody. The smallest function there is: it uses no model.
 
-use wstd::http::{Body, Error, Request, Response};
+use weir::{Request, Response};
 
-#[wstd::http_server]
-async fn main(request: Request<Body>) -> Result<Response<Body>, Error> {
-    let name = request.uri().path().trim_matches('/');
-    let text = if name.is_empty() { "hello\n".to_owned() } else { format!("hello, {name}\n") };
-    Ok(Response::builder().header("content-type", "text/plain; charset=utf-8").body(text.into())?)
+fn greet(request: Request) -> Response {
+    match request.path().trim_matches('/') {
+        "" => Response::text("hello\n"),
+        name => Response::text(format!("hello, {name}\n")),
+    }
 }
+
+weir::http_function!(greet);

@@ -1,0 +1,14 @@
+//! The WIT of `weir:inference` in Rust. `cargo xtask bindings` makes the files below; not part of the stable interface.
+#![allow(
+    missing_docs,
+    unsafe_code,
+    unreachable_pub,
+    unused_qualifications,
+    clippy::all,
+    reason = "generated"
+)]
+
+#[rustfmt::skip]
+pub mod imports;
+#[rustfmt::skip]
+pub mod tensor_function;

@@ -1,0 +1,173 @@
+//! What can go wrong, and how it is answered.
+
+use crate::bindings::imports::weir::inference::tensors::Error as Raw;
+use std::fmt;
+
+/// A result whose error is this crate's.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why something could not be done. Returned from a function's handler, it becomes the answer; see [`Error::status`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Error {
+    /// What was asked for is wrong in itself: a shape that does not fit the data, an unknown input name, elements of another type.
+    InvalidArgument(String),
+    /// No model of that name, or no such version of it, is deployed.
+    NotFound(String),
+    /// The model exists, but the function's manifest does not grant it.
+    NotGranted(String),
+    /// A limit of the function or of the node is used up.
+    ResourceExhausted(String),
+    /// The deadline of the run, or of the whole invocation, passed first.
+    DeadlineExceeded,
+    /// The run was cancelled, by the function or because the client went away.
+    Cancelled,
+    /// It may work later; safe to try again.
+    Unavailable(String),
+    /// The model itself failed, or the node has a fault.
+    Internal(String),
+    /// The function's own answer.
+    Status {
+        /// The HTTP status, from 400 up.
+        status: u16,
+        /// The answer's body, for people.
+        message: String,
+    },
+}
+
+impl Error {
+    /// An answer of the function's own: a status from 400 up, and a text for whoever asked.
+    ///
+    /// ```
+    /// # use weir::{Error, Request, Response, Result};
+    /// fn handle(request: Request) -> Result<Response> {
+    ///     match request.path() {
+    ///         "/" => Ok(Response::text("hello")),
+    ///         other => Err(Error::new(404, format!("there is nothing at {other}"))),
+    ///     }
+    /// }
+    /// ```
+    pub fn new(status: u16, message: impl Into<String>) -> Self {
+        Self::Status { status, message: message.into() }
+    }
+
+    /// The HTTP status that answers for this error: 400 for [`Error::InvalidArgument`], 503 where it may work later, 504 for a deadline, and
+    /// 500 for what the caller can do nothing about.
+    #[must_use]
+    pub fn status(&self) -> u16 {
+        match self {
+            Self::Status { status, .. } => *status,
+            Self::InvalidArgument(_) => 400,
+            Self::ResourceExhausted(_) | Self::Unavailable(_) | Self::Cancelled => 503,
+            Self::DeadlineExceeded => 504,
+            Self::NotFound(_) | Self::NotGranted(_) | Self::Internal(_) => 500,
+        }
+    }
+
+    pub(crate) fn invalid(text: impl fmt::Display) -> Self {
+        Self::InvalidArgument(text.to_string())
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (kind, text) = match self {
+            Self::Status { message, .. } => return f.write_str(message),
+            Self::DeadlineExceeded => return f.write_str("the deadline passed"),
+            Self::Cancelled => return f.write_str("the run was cancelled"),
+            Self::InvalidArgument(text) => ("invalid argument", text),
+            Self::NotFound(text) => ("not found", text),
+            Self::NotGranted(text) => ("not granted", text),
+            Self::ResourceExhausted(text) => ("resource exhausted", text),
+            Self::Unavailable(text) => ("unavailable", text),
+            Self::Internal(text) => ("internal error", text),
+        };
+        write!(f, "{kind}: {text}")
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// Answering with a status where something failed.
+pub trait OrStatus<T> {
+    /// Turn any error into [`Error::Status`], with the error's own text.
+    ///
+    /// ```
+    /// # use weir::{OrStatus as _, Request, Response, Result};
+    /// fn handle(request: Request) -> Result<Response> {
+    ///     let number: u32 = request.query_value("n").unwrap_or_default().parse().or_status(400)?;
+    ///     Ok(Response::text(format!("{}\n", u64::from(number) * 2)))
+    /// }
+    /// ```
+    fn or_status(self, status: u16) -> Result<T>;
+}
+
+impl<T, E: fmt::Display> OrStatus<T> for Result<T, E> {
+    fn or_status(self, status: u16) -> Result<T> {
+        self.map_err(|error| Error::new(status, error.to_string()))
+    }
+}
+
+impl From<Raw> for Error {
+    fn from(raw: Raw) -> Self {
+        match raw {
+            Raw::InvalidArgument(text) => Self::InvalidArgument(text),
+            Raw::NotFound(text) => Self::NotFound(text),
+            Raw::NotGranted(text) => Self::NotGranted(text),
+            Raw::ResourceExhausted(text) => Self::ResourceExhausted(text),
+            Raw::DeadlineExceeded => Self::DeadlineExceeded,
+            Raw::Cancelled => Self::Cancelled,
+            Raw::Unavailable(text) => Self::Unavailable(text),
+            Raw::Internal(text) => Self::Internal(text),
+        }
+    }
+}
+
+/// What the caller of a tensor function gets to see.
+impl From<Error> for Raw {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::InvalidArgument(text) => Self::InvalidArgument(text),
+            Error::NotFound(text) => Self::NotFound(text),
+            Error::NotGranted(text) => Self::NotGranted(text),
+            Error::ResourceExhausted(text) => Self::ResourceExhausted(text),
+            Error::DeadlineExceeded => Self::DeadlineExceeded,
+            Error::Cancelled => Self::Cancelled,
+            Error::Unavailable(text) => Self::Unavailable(text),
+            Error::Internal(text) => Self::Internal(text),
+            Error::Status { status: 400..=499, message } => Self::InvalidArgument(message),
+            Error::Status { message, .. } => Self::Internal(message),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_pass_the_boundary_both_ways_unchanged() {
+        let text = || "why".to_owned();
+        for error in [
+            Error::InvalidArgument(text()),
+            Error::NotFound(text()),
+            Error::NotGranted(text()),
+            Error::ResourceExhausted(text()),
+            Error::DeadlineExceeded,
+            Error::Cancelled,
+            Error::Unavailable(text()),
+            Error::Internal(text()),
+        ] {
+            assert_eq!(Error::from(Raw::from(error.clone())), error);
+            assert!(error.status() >= 400);
+        }
+    }
+
+    #[test]
+    fn a_status_of_the_functions_own_is_the_callers_or_the_functions_fault() {
+        assert!(matches!(Raw::from(Error::new(404, "x")), Raw::InvalidArgument(text) if text == "x"));
+        assert!(matches!(Raw::from(Error::new(502, "x")), Raw::Internal(text) if text == "x"));
+        let parsed: Result<u8> = "x".parse::<u8>().or_status(422);
+        assert_eq!(parsed.unwrap_err().status(), 422);
+    }
+}
