@@ -14,7 +14,7 @@ use std::path::Path;
 use std::process::Command;
 
 const MODELS: [&str; 2] = ["light_squeezenet", "light_resnet50"];
-/// `[1, 3, 224, 224]`.
+const INPUT_SHAPE: &str = "1,3,224,224";
 const INPUT_ELEMENTS: u32 = 3 * 224 * 224;
 
 const IN_PROCESS: &str = "ONNX Runtime in-process";
@@ -39,7 +39,7 @@ pub(crate) fn run(args: &Args) -> Result<Section> {
     let (mut tables, mut samples, mut notes) = (Vec::new(), serde_json::Map::new(), Vec::new());
     for model in MODELS {
         let path = args.models.join(format!("{model}.onnx"));
-        let weir_path = format!("/fn/infer/{model}");
+        let weir_path = format!("/fn/infer/{model}?shape={INPUT_SHAPE}");
         same_answers(args, &weir, &path, &weir_path, &body, scratch.path())?;
         let peer = |workers: usize| uvicorn(args, &path, workers, &scratch.path().join("log"));
         let contenders = [

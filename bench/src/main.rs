@@ -23,9 +23,19 @@ use anyhow::{Context as _, Result};
 use args::{Args, Suite};
 use clap::Parser as _;
 use report::Section;
+use std::process::ExitCode;
 
-fn main() -> Result<()> {
-    let args = Args::parse();
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<()> {
     let heading = report::Heading {
         machine: machine::describe()?,
         command: args.command_line(),
@@ -35,9 +45,9 @@ fn main() -> Result<()> {
     let mut sections = Vec::new();
     for suite in args.suites() {
         let section: Section = match suite {
-            Suite::Hello => hello::run(&args),
-            Suite::Inference => inference::run(&args),
-            Suite::Coldstart => coldstart::run(&args),
+            Suite::Hello => hello::run(args),
+            Suite::Inference => inference::run(args),
+            Suite::Coldstart => coldstart::run(args),
         }
         .with_context(|| format!("the {suite} benchmark failed"))?;
         section.print();
