@@ -154,8 +154,8 @@ impl InferenceError {
             }
             Self::DeadlineExceeded => ErrorKind::DeadlineExceeded,
             Self::Cancelled => ErrorKind::Cancelled,
-            Self::Unavailable(_) => ErrorKind::Unavailable,
-            Self::Library(_) | Self::Load { .. } | Self::Run(_) => ErrorKind::Internal,
+            Self::Unavailable(_) | Self::Library(_) => ErrorKind::Unavailable,
+            Self::Load { .. } | Self::Run(_) => ErrorKind::Internal,
         }
     }
 

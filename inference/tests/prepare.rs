@@ -173,6 +173,14 @@ async fn a_child_that_crashes_is_the_models_fault() {
     assert!(matches!(&found, Refusal::Crashed { how } if how.contains("SIGSEGV")), "{found:?}");
 }
 
+/// The clock is paused: it jumps to the next deadline whenever there is nothing to do but wait.
+#[tokio::test(start_paused = true)]
+async fn a_child_that_hangs_without_using_the_processor_runs_out_of_time() {
+    let cpu = Cpu::with_prepare_command("/bin/sleep", &["600"]);
+    let found = refusal(&cpu, &shared_model("good/add.onnx")).await;
+    assert_eq!(found, Refusal::OverTime { time_ms_max: 60_000 });
+}
+
 #[tokio::test]
 async fn a_child_that_is_not_there_is_the_nodes_fault() {
     let cpu = Cpu::with_prepare_command("/no/such/program", &[]);

@@ -238,20 +238,6 @@ async fn what_only_the_run_finds_wrong_is_the_callers_fault() {
 }
 
 #[tokio::test]
-async fn a_run_that_wants_too_much_memory_fails_alone() {
-    let cpu = Cpu::new();
-    let cache = cpu.cache(1);
-    let pin =
-        cache.acquire(&cpu.source("expand", &shared_model("good/expand.onnx")).await, &[]).await.unwrap();
-    for elements in [1_i64 << 30, 1 << 40] {
-        let error = run(&pin, &[("shape", &cpu.tensor(&[1], &[elements]))]).await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::ResourceExhausted, "{error:?}");
-    }
-    let outputs = run(&pin, &[("shape", &cpu.tensor(&[1], &[3_i64]))]).await.unwrap();
-    assert_eq!(floats(output(&outputs, "out")), [1.0; 3]);
-}
-
-#[tokio::test]
 async fn a_run_ends_at_its_deadline_and_the_session_is_good_for_the_next() {
     let cpu = Cpu::new();
     let cache = cpu.cache(1);

@@ -51,6 +51,9 @@ fn prepare(request: &Request) -> Answer {
             Answer::Refused(Refusal::OverMemory { bytes_max: request.memory_bytes_max })
         }
         Err(PrepareError::Refused(refusal)) => Answer::Refused(refusal),
+        Err(PrepareError::Io { source, .. }) if source.kind() == io::ErrorKind::OutOfMemory => {
+            Answer::Refused(Refusal::OverMemory { bytes_max: request.memory_bytes_max })
+        }
         Err(PrepareError::Io { action, source }) => Answer::Failed { action, why: source.to_string() },
         Err(PrepareError::Library(error)) => {
             Answer::Failed { action: "use ONNX Runtime".to_owned(), why: error.to_string() }
@@ -72,6 +75,8 @@ fn limit(request: &Request) -> io::Result<()> {
     setrlimit(Resource::Core, exactly(0))?;
     setrlimit(Resource::Nofile, exactly(OPEN_FILES_MAX))?;
     setrlimit(Resource::As, exactly(request.memory_bytes_max))?;
+    // A small file can unfold into large weights, which are written from memory.
+    setrlimit(Resource::Fsize, exactly(request.memory_bytes_max))?;
     // The first kills with a signal that says why; the second, a second later, is for whoever blocks that.
     setrlimit(Resource::Cpu, Rlimit { current: Some(seconds), maximum: Some(seconds.saturating_add(1)) })?;
     Ok(())

@@ -89,7 +89,7 @@ fn optimise(
     level: GraphOptimizationLevel,
     beside: bool,
 ) -> Result<Signature, PrepareError> {
-    let builder = session::options(runtime, level).and_then(|builder| {
+    let builder = session::options(runtime.environment(), level).and_then(|builder| {
         let mut builder =
             builder.with_prepacking(false)?.with_optimized_model_path(files.skeleton_draft())?;
         if beside {

@@ -120,8 +120,10 @@ impl<'a> Preparer<'a> {
         let out_of_memory = is_out_of_memory(complaint) || complaint.contains("memory allocation of");
         match ended.status.signal() {
             Some(libc::SIGXCPU) => Refusal::OverTime { time_ms_max: self.config.prepare_time_ms_max },
-            // Nobody but the system, short of memory, kills it like this.
-            Some(libc::SIGKILL) => Refusal::OverMemory { bytes_max: self.config.prepare_memory_bytes_max },
+            // Nobody but the system, short of memory, kills it like this; or it wrote more than it may hold.
+            Some(libc::SIGKILL | libc::SIGXFSZ) => {
+                Refusal::OverMemory { bytes_max: self.config.prepare_memory_bytes_max }
+            }
             _ if out_of_memory => Refusal::OverMemory { bytes_max: self.config.prepare_memory_bytes_max },
             _ => {
                 let last = complaint.lines().last().unwrap_or_default();

@@ -2,21 +2,25 @@
 #![allow(unsafe_code, reason = "ONNX Runtime's memory is set up through its C interface")]
 
 use super::library::LibraryError;
-use super::memory;
+use super::{memory, session};
 use ort::AsPointer;
 use ort::environment::Environment;
 use ort::memory::{AllocationDevice, AllocatorType, MemoryInfo, MemoryType};
+use ort::session::builder::GraphOptimizationLevel;
+use ort::session::{RunOptions, Session};
 use ort::sys;
+use ort::value::TensorRef;
 use std::ffi::CStr;
 use std::path::{Path, PathBuf};
-use std::ptr::{self, NonNull};
+use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 /// ONNX Runtime, loaded. There is one in a process, and it stays until the process ends: the library cannot be unloaded safely.
 pub(super) struct Runtime {
     library: PathBuf,
     environment: Environment,
+    trimmer: Mutex<Trimmer>,
 }
 
 static RUNTIME: Mutex<Option<&'static Runtime>> = Mutex::new(None);
@@ -55,8 +59,9 @@ impl Runtime {
         let environment = environment.map_err(|error| error.to_string())?;
         environment.set_log_level(ort::logging::LogLevel::Warning);
         register_arena(&environment, run_memory_bytes_max).map_err(|error| error.to_string())?;
+        let trimmer = Trimmer::new(&environment).map_err(|error| error.to_string())?;
         info!(path = %library.display(), "onnx runtime loaded");
-        Ok(Box::leak(Box::new(Self { library, environment })))
+        Ok(Box::leak(Box::new(Self { library, environment, trimmer: Mutex::new(trimmer) })))
     }
 
     /// What sessions are made in.
@@ -66,11 +71,35 @@ impl Runtime {
 
     /// Have the memory that runs use between their inputs and outputs given back where it lies idle.
     pub(super) fn trim(&self) {
-        if let Err(error) = shrink_arena(&self.environment) {
-            debug!(%error, "run memory not trimmed");
+        if let Err(error) = self.trimmer.lock().unwrap_or_else(PoisonError::into_inner).trim() {
+            warn!(%error, "run memory not trimmed");
         }
     }
 }
+
+/// An arena only gives idle memory back at the end of a run that says so: this runs a model of one node for it.
+struct Trimmer {
+    session: Session,
+    options: RunOptions,
+}
+
+impl Trimmer {
+    fn new(environment: &Environment) -> Result<Self, ort::Error> {
+        let session = session::options(environment, GraphOptimizationLevel::Disable)?
+            .commit_from_memory(TRIMMER_MODEL)?;
+        let mut options = RunOptions::new()?;
+        options.set("memory.enable_memory_arena_shrinkage", "cpu:0")?;
+        Ok(Self { session, options })
+    }
+
+    fn trim(&mut self) -> Result<(), ort::Error> {
+        let input = TensorRef::from_array_view(([1_usize], &[0.0_f32][..]))?;
+        self.session.run_with_options(ort::inputs![input], &self.options).map(drop)
+    }
+}
+
+/// y = Identity(x), one fp32. Written by `tests/fixtures/generate.py`.
+const TRIMMER_MODEL: &[u8] = include_bytes!("trimmer.onnx");
 
 /// Have sessions share one arena of at most `bytes_max`: whatever a model asks for, a run then fails alone. An allocator of our own could
 /// not refuse, since ONNX Runtime does not look whether it was given memory.
@@ -89,19 +118,6 @@ fn register_arena(environment: &Environment, bytes_max: u64) -> Result<(), ort::
     // SAFETY: it was just made, and is not used after this.
     unsafe { (api.ReleaseArenaCfg)(config) };
     registered
-}
-
-fn shrink_arena(environment: &Environment) -> Result<(), ort::Error> {
-    let memory = arena_memory()?;
-    let mut arena = ptr::null_mut();
-    // SAFETY: environment and memory are valid. What is handed out stays the environment's, which is never dropped.
-    check(unsafe {
-        (ort::api().GetSharedAllocator)(environment.ptr().cast_mut(), memory.ptr(), &raw mut arena)
-    })?;
-    // SAFETY: the environment's allocators live as long as it does.
-    let shrink = NonNull::new(arena).and_then(|arena| unsafe { arena.as_ref() }.Shrink);
-    // SAFETY: the function is the arena's own; arenas lock themselves.
-    shrink.map_or(Ok(()), |shrink| check(unsafe { shrink(arena) }))
 }
 
 fn arena_memory() -> Result<MemoryInfo<'static>, ort::Error> {

@@ -15,6 +15,7 @@ use crate::error::InferenceError;
 use crate::interrupt::Interrupt;
 use crate::request::Job;
 use crate::tensor::Tensor;
+use ort::environment::Environment;
 use ort::session::builder::{AutoDevicePolicy, GraphOptimizationLevel, PrepackedWeights, SessionBuilder};
 use ort::session::{NoSelectedOutputs, RunOptions, Session as OrtSession};
 use ort::{AsPointer, Error as OrtError, ErrorCode};
@@ -23,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tracing::debug;
+use tracing::{debug, info};
 use weir_device::{Arena, BufferMut};
 use weir_types::{ElementType, Port, Shape, Signature};
 
@@ -53,8 +54,11 @@ struct CpuSession {
 }
 
 /// Options that every session has: those of the one that optimises a model, and those of the ones that run it.
-pub(super) fn options(runtime: &Runtime, level: GraphOptimizationLevel) -> Result<SessionBuilder, OrtError> {
-    let builder = OrtSession::builder(runtime.environment())?
+pub(super) fn options(
+    environment: &Environment,
+    level: GraphOptimizationLevel,
+) -> Result<SessionBuilder, OrtError> {
+    let builder = OrtSession::builder(environment)?
         .with_auto_device(AutoDevicePolicy::PreferCPU)?
         .with_optimization_level(level)?
         // A run has one thread: the node runs as many at once as it has slots.
@@ -74,7 +78,8 @@ pub(super) fn open(
     weights: &Weights,
     prepacked: &PrepackedWeights,
 ) -> Result<OrtSession, OrtError> {
-    let mut builder = options(runtime, GraphOptimizationLevel::Disable)?.with_prepacked_weights(prepacked)?;
+    let mut builder =
+        options(runtime.environment(), GraphOptimizationLevel::Disable)?.with_prepacked_weights(prepacked)?;
     for (name, value) in weights.values() {
         builder = builder.with_initializer(name, Arc::clone(value))?;
     }
@@ -92,6 +97,9 @@ impl CpuModel {
         let variant = source.prepared.variant_for(&processor());
         let variant =
             variant.ok_or_else(|| load_error("it was not prepared for this processor".to_owned()))?;
+        if variant.only_on.is_none() && source.prepared.variants.len() > 1 {
+            info!(model = %source.id, "model was prepared for another processor or runtime: pushed again, it could run faster");
+        }
         let Signature { inputs, outputs } = &source.prepared.signature;
         let names = |ports: &[Port]| -> Result<Vec<CString>, InferenceError> {
             let name = |port: &Port| CString::new(port.name.as_str());
@@ -140,20 +148,37 @@ impl Session for CpuSession {
                 debug!(%error, "run not terminated");
             }
         });
-        let declares_shapes = &self.shared.declares_shapes;
-        if declares_shapes.load(Ordering::Relaxed) {
-            match self.run_once(job, &options, true) {
-                Err(ValueError::Runtime(error)) if message::is_shape_mismatch(error.message()) => {
-                    declares_shapes.store(false, Ordering::Relaxed);
-                }
-                outcome => return outcome.map_err(value_error),
-            }
+        let first = self.run_as_declared(job, &options);
+        let short_of_memory =
+            matches!(&first, Err(ValueError::Runtime(error)) if message::is_out_of_memory(error.message()));
+        if !short_of_memory || interrupt.reason().is_some() {
+            return first.map_err(value_error);
         }
-        self.run_once(job, &options, false).map_err(value_error)
+        // The arena does not give up idle memory of the wrong sizes by itself.
+        self.shared.runtime.trim();
+        self.run_as_declared(job, &options).map_err(value_error)
     }
 }
 
 impl CpuSession {
+    /// Run, relying on the shapes that the model declares until they turn out to be wrong.
+    fn run_as_declared(
+        &self,
+        job: &Job,
+        options: &RunOptions<NoSelectedOutputs>,
+    ) -> Result<Vec<Tensor>, ValueError> {
+        let declares_shapes = &self.shared.declares_shapes;
+        if declares_shapes.load(Ordering::Relaxed) {
+            match self.run_once(job, options, true) {
+                Err(ValueError::Runtime(error)) if message::is_shape_mismatch(error.message()) => {
+                    declares_shapes.store(false, Ordering::Relaxed);
+                }
+                outcome => return outcome,
+            }
+        }
+        self.run_once(job, options, false)
+    }
+
     /// Run with the outputs written straight into the arena where their shapes are known before, and copied there where not.
     fn run_once(
         &self,

@@ -84,10 +84,11 @@ impl Cpu {
     }
 }
 
-fn config() -> OnnxRuntimeConfig {
+/// As a node has it, but for the program that prepares models.
+pub fn config() -> OnnxRuntimeConfig {
     OnnxRuntimeConfig {
         library: None,
-        run_memory_bytes_max: 512 * MIB,
+        run_memory_bytes_max: 128 * MIB,
         prepare_command: Some((env!("CARGO_BIN_EXE_weir-inference-test-child").into(), Vec::new())),
         prepare_memory_bytes_max: 8 << 30,
         prepare_time_ms_max: 60_000,

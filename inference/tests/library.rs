@@ -1,0 +1,62 @@
+//! What is said where there is no ONNX Runtime. A program of its own: once the library is loaded, it stays.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot be set up has failed")]
+
+mod support;
+
+use std::path::Path;
+use support::{MIB, config, id, shared_model};
+use weir_device::Arena;
+use weir_inference::{
+    Backend, ErrorKind, InferenceError, LibraryError, ModelSource, OnnxRuntime, OnnxRuntimeConfig,
+    PrepareError, Prepared, find_onnxruntime,
+};
+use weir_types::{ErrorCode, Signature};
+
+fn backend(library: &Path) -> OnnxRuntime {
+    OnnxRuntime::new(OnnxRuntimeConfig { library: Some(library.to_owned()), ..config() }, Arena::new(MIB))
+}
+
+fn source(folder: &Path) -> ModelSource {
+    let prepared = Prepared {
+        signature: Signature::default(),
+        weight_bytes: 0,
+        resident_bytes: 0,
+        variants: Vec::new(),
+    };
+    ModelSource { id: id("any"), prepared: prepared.into(), blobs: folder.to_owned(), slots: None }
+}
+
+#[tokio::test]
+async fn a_missing_or_wrong_library_is_an_error_that_says_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("libonnxruntime.so");
+    let expected = LibraryError::NotWhereSet { path: missing.clone(), set_by: "the configuration" };
+    assert_eq!(find_onnxruntime(Some(&missing)), Err(expected));
+
+    let text = folder.path().join("text.so");
+    std::fs::write(&text, "not a library").unwrap();
+    // A library, but another one: this test needs no compiler to have it.
+    let other = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let other = other
+        .lines()
+        .filter_map(|line| line.split_whitespace().last())
+        .find(|path| path.contains("libc.so"))
+        .unwrap();
+
+    for library in [&missing, &text, Path::new(other)] {
+        let backend = backend(library);
+        let error = backend.prepare(&shared_model("good/add.onnx"), folder.path()).await.unwrap_err();
+        assert!(matches!(error, PrepareError::Library(_)), "{error:?}");
+        assert_eq!(error.code(), ErrorCode::Unavailable);
+        let Err(error) = backend.load(&source(folder.path())) else {
+            panic!("{} was loaded", library.display())
+        };
+        assert!(matches!(error, InferenceError::Library(_)), "{error:?}");
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        if library != missing {
+            let text = error.to_string();
+            assert!(text.contains("weir doctor --fix") && text.contains("cargo xtask setup"), "{text}");
+        }
+    }
+}

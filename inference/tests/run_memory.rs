@@ -1,0 +1,31 @@
+//! The bound on what runs use between their inputs and outputs. A program of its own: the bound is one for all runs of a process.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot be set up has failed")]
+
+mod support;
+
+use support::{Cpu, shared_model};
+use weir_inference::{ErrorKind, InferenceError, Pin, RunRequest, Tensor};
+
+async fn run(cpu: &Cpu, pin: &Pin, elements: i64) -> Result<Vec<(String, Tensor)>, InferenceError> {
+    let inputs = vec![("shape".to_owned(), cpu.tensor(&[1], &[elements]))];
+    Ok(pin.run(RunRequest { inputs, ..RunRequest::default() }).await?.outputs)
+}
+
+#[tokio::test]
+async fn a_run_that_wants_too_much_memory_fails_alone() {
+    let cpu = Cpu::new();
+    let cache = cpu.cache(1);
+    let pin =
+        cache.acquire(&cpu.source("expand", &shared_model("good/expand.onnx")).await, &[]).await.unwrap();
+    for elements in [1_i64 << 30, 1 << 40] {
+        let error = run(&cpu, &pin, elements).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ResourceExhausted, "{error:?}");
+    }
+    // Each of these fits, but not beside what the one before it has left idle.
+    for elements in [3_i64, 15 << 20, 25 << 20, 15 << 20] {
+        let outputs = run(&cpu, &pin, elements).await.unwrap();
+        let out = outputs[0].1.data();
+        assert_eq!((out.len() as i64, &out[..4]), (elements * 4, &1.0_f32.to_le_bytes()[..]));
+    }
+}
