@@ -32,7 +32,10 @@ fn main() -> Result<()> {
 
 /// Where an interface's bindings are, where they are not to be made.
 fn with(pairs: &[(&str, &str)]) -> Vec<(String, WithOption)> {
-    pairs.iter().map(|(interface, path)| ((*interface).to_owned(), WithOption::Path((*path).to_owned()))).collect()
+    pairs
+        .iter()
+        .map(|(interface, path)| ((*interface).to_owned(), WithOption::Path((*path).to_owned())))
+        .collect()
 }
 
 fn make(world: &str, opts: Opts, check: bool) -> Result<()> {
@@ -44,7 +47,7 @@ fn make(world: &str, opts: Opts, check: bool) -> Result<()> {
     };
     let sdk = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("rust");
     let mut resolve = Resolve::default();
-    let (package, _) = resolve.push_path(sdk.join("wit"))?;
+    let (package, _) = resolve.push_path(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../wit"))?;
     let mut files = Files::default();
     let id = resolve.select_world(&[package], Some(world))?;
     opts.build().generate(&mut resolve, id, &mut files)?;

@@ -5,6 +5,9 @@
     unreachable_pub,
     unused_qualifications,
     clippy::all,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
     reason = "generated"
 )]
 

@@ -59,7 +59,6 @@ impl Model {
     }
 
     /// Prepare a run, for options: nothing happens before [`Run::infer`] or [`Run::submit`].
-    #[must_use]
     pub fn run<'a, N: Into<String>>(&'a self, inputs: impl IntoIterator<Item = (N, &'a Tensor)>) -> Run<'a> {
         let inputs = inputs.into_iter().map(|(name, tensor)| (name.into(), &tensor.0)).collect();
         Run {
@@ -129,7 +128,7 @@ impl Pending {
 #[cfg(feature = "async")]
 impl IntoFuture for Pending {
     type Output = Result<Tensors>;
-    type IntoFuture = std::pin::Pin<Box<dyn Future<Output = Self::Output>>>;
+    type IntoFuture = std::pin::Pin<Box<dyn Future<Output = Self::Output> + Send>>;
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {

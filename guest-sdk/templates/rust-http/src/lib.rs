@@ -1,22 +1,30 @@
 //! `{{ name }}` answers HTTP requests. Every request gets a fresh instance: what is kept in a static is gone with the answer.
 
-use wstd::http::{Body, Error, Method, Request, Response, StatusCode};
+use weir::{Request, Response, Result};
 
-#[wstd::http_server]
-async fn main(mut request: Request<Body>) -> Result<Response<Body>, Error> {
-    match (request.method(), request.uri().path()) {
-        (&Method::GET, "/") => text(StatusCode::OK, "hello from {{ name }}\n"),
-        (&Method::POST, "/shout") => {
-            let body = request.body_mut().str_contents().await?.to_uppercase();
+fn handle(request: Request) -> Result<Response> {
+    match (request.method(), request.path()) {
+        ("GET", "/") => Ok(Response::text("hello from {{ name }}\n")),
+        ("POST", "/shout") => {
+            let text = shout(&request.body_text()?);
             // Standard output and error go to `weir logs {{ name }}`.
-            println!("shouted {} bytes", body.len());
-            text(StatusCode::OK, &body)
+            println!("shouted {} bytes", text.len());
+            Ok(Response::text(text))
         }
-        _ => text(StatusCode::NOT_FOUND, "there are GET / and POST /shout\n"),
+        _ => Ok(Response::text("there are GET / and POST /shout\n").with_status(404)),
     }
 }
 
-fn text(status: StatusCode, text: &str) -> Result<Response<Body>, Error> {
-    let response = Response::builder().status(status).header("content-type", "text/plain; charset=utf-8");
-    Ok(response.body(text.to_owned().into())?)
+fn shout(text: &str) -> String {
+    text.to_uppercase()
+}
+
+weir::http_function!(handle);
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn shouting_is_in_capitals() {
+        assert_eq!(super::shout("grüezi"), "GRÜEZI");
+    }
 }
