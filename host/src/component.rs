@@ -136,8 +136,9 @@ impl Components {
         }
         let generation = Generation::of(kind);
         let component = deserialize(self.engines.get(generation), &path);
-        let entry =
-            component.and_then(|component| Entry::link(&self.linkers[generation as usize], &component, kind));
+        let entry = component.and_then(|component| {
+            Entry::link(&self.linkers[generation as usize], &component, kind).map_err(wasmtime::Error::from)
+        });
         entry.map(Arc::new).map_err(|error| LoadError::Broken(Arc::new(error)))
     }
 

@@ -46,6 +46,8 @@ pub(crate) struct Dispatch {
     pub(crate) instances: Arc<Semaphore>,
     /// The guest threads.
     pub(crate) guests: Handle,
+    /// Held while an artefact is made anew.
+    pub(crate) recompiling: tokio::sync::Mutex<()>,
     /// Where blobs are, to compile from when an artefact is missing.
     pub(crate) blobs: crate::blobs::Blobs,
 }
@@ -82,8 +84,10 @@ impl Dispatch {
         let (answer, receiver) = Answer::channel();
         let request = Box::new(head.map(|()| cell.stream()));
         let sandbox = self.sandbox(&invocation, entry, cell.clone());
-        let call = Call::Http { request, cell, answer };
+        let call = Call::Http { request, cell: cell.clone(), answer };
         let response = self.drive(&invocation, sandbox, call, held, receiver, &account).await;
+        // A guest that fails on a body that was broken off has not failed itself.
+        let response = response.map_err(|fault| cell.body_fault().unwrap_or(fault));
         response.inspect_err(|fault| account.close(fault.code))
     }
 
@@ -145,8 +149,15 @@ impl Dispatch {
     async fn load(&self, invocation: &Invocation) -> Result<Arc<Entry>, Fault> {
         let (digest, kind) = (invocation.deployment.record.digest, invocation.deployment.record.kind);
         match self.fetch(digest, kind).instrument(invocation.trace.phase(Phase::Fetch)).await {
+            Ok(entry) => return Ok(entry),
             Err(LoadError::Missing) => {}
-            other => return other.map_err(|error| Fault::new(ErrorCode::Internal, error.to_string())),
+            // The disk lost it; the component itself is still there.
+            Err(error @ LoadError::Broken(_)) => tracing::warn!(%error, %digest, "compiling again"),
+        }
+        // Whoever comes second finds what the first has made.
+        let _alone = self.recompiling.lock().await;
+        if let Ok(entry) = self.fetch(digest, kind).await {
+            return Ok(entry);
         }
         self.metrics.cold_start(ColdStart::Compile);
         let started = Instant::now();

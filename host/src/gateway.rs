@@ -11,6 +11,7 @@ mod models;
 mod request_id;
 mod server;
 mod tensors;
+mod unread;
 
 pub(crate) use auth::Tokens;
 pub(crate) use body::Guarded;
@@ -23,10 +24,16 @@ use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use error::ApiError;
+use http::HeaderValue;
+use http::header::CONNECTION;
 use request_id::RequestId;
 use std::sync::Arc;
 use tower::ServiceExt;
+use unread::Unread;
 use weir_types::{ErrorCode, TenantId};
+
+/// The longest text of a request that axum itself refused.
+const REJECTION_BYTES_MAX: usize = 4 << 10;
 
 /// Everything a node serves. Cheap to clone.
 #[derive(Clone)]
@@ -73,9 +80,13 @@ impl Gateway {
     /// Answer one request. Dropping the future, as the server does when the client goes away, cancels what it started.
     pub(crate) async fn serve(&self, request: Request) -> Response {
         let id = RequestId::of(request.headers());
+        let (request, unread) = Unread::watch(request);
         let mut response = self.route(request, &id).await;
         if let Some(error) = response.extensions_mut().remove::<ApiError>() {
             response = error.respond(id.as_str());
+            if !unread.drain().await {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
         }
         id.echo(&mut response);
         response
@@ -101,8 +112,18 @@ impl Gateway {
         }
         request.extensions_mut().insert(Caller { tenant });
         // Infallible: every error is an answer already.
-        self.router.clone().oneshot(request.map(Body::new)).await.into_response()
+        let response = self.router.clone().oneshot(request.map(Body::new)).await.into_response();
+        if response.status().is_client_error() && response.extensions().get::<ApiError>().is_none() {
+            return rejected(response).await.into_response();
+        }
+        response
     }
+}
+
+/// A path or query that axum itself could not read, as an error like every other.
+async fn rejected(response: Response) -> ApiError {
+    let text = axum::body::to_bytes(response.into_body(), REJECTION_BYTES_MAX).await.unwrap_or_default();
+    ApiError::new(ErrorCode::InvalidRequest, String::from_utf8_lossy(&text))
 }
 
 /// On whose behalf a management request is made.

@@ -201,6 +201,7 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
         metrics: metrics.clone(),
         instances: Arc::new(Semaphore::new(config.instances_max as usize)),
         guests,
+        recompiling: tokio::sync::Mutex::new(()),
         blobs: blobs.clone(),
     };
     let listener = TcpListener::bind(config.listen).await.with_context(|| {

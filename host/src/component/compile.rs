@@ -5,7 +5,7 @@
 
 use super::engine::{Generation, compiling_engine};
 use super::inspect::outline;
-use super::link::{Entry, linker};
+use super::link::{Entry, LinkError, linker};
 use super::policy;
 use crate::child;
 use serde::{Deserialize, Serialize};
@@ -104,10 +104,11 @@ fn build(bytes: &[u8], kind: FunctionKind) -> Result<Vec<u8>, CompileError> {
     // Link it here, so that nothing gets deployed that the node could not start.
     let linker = linker(&engine, generation).map_err(internal)?;
     Entry::link(&linker, &component, kind).map_err(|error| {
-        CompileError::new(
-            ErrorCode::UnknownImport,
-            format!("the component does not fit this node: {error:#}"),
-        )
+        let code = match error {
+            LinkError::Import(_) => ErrorCode::UnknownImport,
+            LinkError::Export(_) => ErrorCode::NoEntryPoint,
+        };
+        CompileError::new(code, format!("the component does not fit this node: {error}"))
     })?;
     component.serialize().map_err(internal)
 }

@@ -19,18 +19,29 @@ pub(crate) enum Entry {
     Tensor(hostcalls::StagePre<State>),
 }
 
+/// Why a component does not fit this node.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LinkError {
+    /// An import is missing, or has another type.
+    #[error("{0:#}")]
+    Import(wasmtime::Error),
+    /// What it exports is not what its name says.
+    #[error("{0:#}")]
+    Export(wasmtime::Error),
+}
+
 impl Entry {
-    /// Link `component`. Fails where an import is missing or has another type.
+    /// Link `component`.
     pub(crate) fn link(
         linker: &Linker<State>,
         component: &Component,
         kind: FunctionKind,
-    ) -> wasmtime::Result<Self> {
-        let pre = linker.instantiate_pre(component)?;
+    ) -> Result<Self, LinkError> {
+        let pre = linker.instantiate_pre(component).map_err(LinkError::Import)?;
         Ok(match kind {
-            FunctionKind::Http02 => Self::Http02(ProxyPre::new(pre)?),
-            FunctionKind::Http03 => Self::Http03(ServicePre::new(pre)?),
-            FunctionKind::Tensor => Self::Tensor(hostcalls::StagePre::new(pre)?),
+            FunctionKind::Http02 => Self::Http02(ProxyPre::new(pre).map_err(LinkError::Export)?),
+            FunctionKind::Http03 => Self::Http03(ServicePre::new(pre).map_err(LinkError::Export)?),
+            FunctionKind::Tensor => Self::Tensor(hostcalls::StagePre::new(pre).map_err(LinkError::Export)?),
         })
     }
 }

@@ -39,7 +39,8 @@ pub(super) async fn deploy(
     request: Request,
 ) -> Result<Json<Deployed>, ApiError> {
     let name = parse_name(&name)?;
-    let (manifest, options, upload): (FunctionManifest, Options, Upload) = manifest::read(request).await?;
+    let (manifest, options, upload): (FunctionManifest, Options, Upload) =
+        manifest::read(request, node.config.component_bytes_max).await?;
     check_limits(&manifest, &node)?;
     let upload = node
         .blobs

@@ -10,6 +10,7 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, stream};
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, Uri};
+use http_body::Body as _;
 use multer::{Field, Multipart};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -18,6 +19,8 @@ use weir_types::api::MANIFEST_HEADER;
 
 /// The largest manifest.
 const MANIFEST_BYTES_MAX: usize = 256 << 10;
+/// What a form may have around its file.
+const FORM_BYTES_MAX: u64 = 512 << 10;
 
 /// The file of an upload, still arriving.
 pub(super) type Upload = BoxStream<'static, Result<Bytes, axum::Error>>;
@@ -29,8 +32,17 @@ pub(super) struct Options {
     pub(super) strict: bool,
 }
 
-/// Read the manifest of an upload, and hand on its file.
-pub(super) async fn read<M: DeserializeOwned>(request: Request) -> Result<(M, Options, Upload), ApiError> {
+/// Read the manifest of an upload, and hand on its file. One that says it is larger than `bytes_max` is refused before any of it is read.
+pub(super) async fn read<M: DeserializeOwned>(
+    request: Request,
+    bytes_max: u64,
+) -> Result<(M, Options, Upload), ApiError> {
+    let form_bytes = if is_multipart(request.headers()) { FORM_BYTES_MAX } else { 0 };
+    let declared = request.body().size_hint().lower();
+    if declared > bytes_max.saturating_add(form_bytes) {
+        let text = format!("the upload has {declared} bytes, and this node takes {bytes_max}");
+        return Err(ApiError::new(ErrorCode::BodyTooLarge, text));
+    }
     let (mut manifest, options) = from_query(request.uri())?;
     if let Some(given) = from_header(request.headers())? {
         merge(&mut manifest, given);
@@ -175,7 +187,7 @@ mod tests {
     use weir_types::FunctionManifest;
 
     async fn read_all(request: Request) -> Result<(FunctionManifest, Options, Vec<u8>), ApiError> {
-        let (manifest, options, mut upload) = read(request).await?;
+        let (manifest, options, mut upload) = read(request, u64::MAX).await?;
         let mut bytes = Vec::new();
         while let Some(piece) = upload.next().await {
             bytes.extend_from_slice(&piece.map_err(|error| broken(&error))?);

@@ -45,7 +45,8 @@ async fn keep(
     version: Option<Version>,
     request: Request,
 ) -> Result<Json<ModelVersion>, ApiError> {
-    let (manifest, _, upload): (ModelManifest, _, _) = manifest::read(request).await?;
+    let (manifest, _, upload): (ModelManifest, _, _) =
+        manifest::read(request, node.config.model_bytes_max).await?;
     if let Some(slots) = manifest.slots.filter(|slots| !(1..=SLOTS_MAX).contains(slots)) {
         return Err(ApiError::new(
             ErrorCode::LimitOverCap,

@@ -4,7 +4,7 @@ use super::bindings::weir::inference::request::Host;
 use super::bindings::weir::inference::tensors::ElementType as GuestType;
 use super::tensors::push;
 use super::{CallError, InferenceView};
-use crate::instance::RequestBody;
+use crate::instance::{RequestBody, RequestCell};
 use axum::body::Body;
 use futures::StreamExt;
 use wasmtime::component::Resource;
@@ -25,7 +25,8 @@ impl Host for InferenceView<'_> {
         let data = match self.ctx.request.take_body().map_err(CallError::invalid)? {
             RequestBody::Whole(buffer) => buffer,
             RequestBody::Stream(body) => {
-                collect(&self.ctx.arena, body, self.ctx.request_body_bytes_max).await?
+                let bytes_max = self.ctx.request_body_bytes_max;
+                collect(&self.ctx.arena, body, bytes_max, &self.ctx.request).await?
             }
         };
         let shape = infer_dimension(&shape, element_type, data.len())?;
@@ -40,12 +41,19 @@ impl Host for InferenceView<'_> {
 }
 
 /// Receive all of `body` into the arena.
-async fn collect(arena: &Arena, body: Body, bytes_max: u64) -> Result<Buffer, CallError> {
+async fn collect(
+    arena: &Arena,
+    body: Body,
+    bytes_max: u64,
+    request: &RequestCell,
+) -> Result<Buffer, CallError> {
     let mut buffer = arena.buffer(0)?;
     let mut frames = body.into_data_stream();
     while let Some(frame) = frames.next().await {
-        let frame =
-            frame.map_err(|error| CallError::invalid(format!("the request body ended early: {error}")))?;
+        let frame = frame.map_err(|error| {
+            request.set_body_fault(&error);
+            CallError::invalid(format!("the request body is too large or ended early: {error}"))
+        })?;
         if (buffer.len() + frame.len()) as u64 > bytes_max {
             let text =
                 format!("the request body has more than {bytes_max} bytes (limits.request_body_bytes)");

@@ -5,6 +5,9 @@ use axum::body::Body;
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING};
 use http::{HeaderValue, Response};
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 use tokio::sync::oneshot;
 use weir_inference::Tensor;
 
@@ -26,12 +29,75 @@ impl Answer {
     }
 }
 
-/// `head` with the bytes of `tensor` as its body.
-pub(crate) fn answer_of(head: Response<()>, tensor: Tensor) -> Response<Body> {
-    let mut response = head.map(|()| Body::from(Bytes::from(tensor.into_data())));
+/// `response` with the bytes of `tensor` in place of its body.
+pub(crate) fn answer_of(response: Response<Option<Body>>, tensor: Tensor) -> Response<Body> {
+    let tensor = Bytes::from(tensor.into_data());
+    let mut response = response.map(|replaced| match replaced {
+        Some(replaced) => Body::new(InPlaceOf { replaced: Some(replaced), tensor: Some(tensor) }),
+        None => Body::from(tensor),
+    });
     let headers = response.headers_mut();
     headers.remove(CONTENT_LENGTH);
     headers.remove(TRANSFER_ENCODING);
     headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/octet-stream"));
     response
+}
+
+/// A tensor's bytes in place of the body that the guest's HTTP library writes. That one is read all the same, and dropped: a library whose
+/// body nobody reads takes it for a client that went away.
+struct InPlaceOf {
+    replaced: Option<Body>,
+    tensor: Option<Bytes>,
+}
+
+impl HttpBody for InPlaceOf {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        while let Some(replaced) = &mut self.replaced {
+            // How it ends does not matter: it is nobody's answer.
+            if !matches!(ready!(Pin::new(replaced).poll_frame(cx)), Some(Ok(_))) {
+                self.replaced = None;
+            }
+        }
+        Poll::Ready(self.tensor.take().map(|tensor| Ok(Frame::data(tensor))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.tensor.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.tensor.as_ref().map_or(0, |tensor| tensor.len() as u64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::{StreamExt, stream};
+    use http_body_util::BodyExt;
+    use weir_device::Arena;
+    use weir_types::{ElementType, Shape};
+
+    #[tokio::test]
+    async fn what_a_tensor_replaces_is_read_to_its_end() {
+        let data = Arena::new(1 << 20).copy_of(b"tensor").unwrap();
+        let tensor = Tensor::new(ElementType::Uint8, Shape::new(&[6]).unwrap(), data).unwrap();
+        let (written, pieces) = tokio::sync::mpsc::channel(1);
+        let replaced = stream::unfold(pieces, async |mut pieces| Some((pieces.recv().await?, pieces)));
+        let replaced = Body::from_stream(replaced.map(Ok::<Bytes, std::io::Error>));
+        let response = answer_of(Response::new(Some(replaced)), tensor);
+        let write = async move {
+            for _ in 0..10 {
+                written.send(Bytes::from("dropped")).await.unwrap();
+            }
+        };
+        let (body, ()) = tokio::join!(response.into_body().collect(), write);
+        assert_eq!(body.unwrap().to_bytes(), "tensor");
+    }
 }

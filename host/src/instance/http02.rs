@@ -37,7 +37,7 @@ pub(crate) async fn handle(
     // The guest set no response: it may have given its answer as a tensor.
     match cell.take_answer() {
         Some(tensor) => {
-            answer.send(Ok(answer_of(http::Response::new(()), tensor)));
+            answer.send(Ok(answer_of(http::Response::new(None), tensor)));
             Ok(Ok(()))
         }
         None => {
@@ -58,7 +58,7 @@ fn respond(
         Fault::new(ErrorCode::GuestError, format!("the function answered with an error: {code}"))
     })?;
     Ok(match cell.take_answer() {
-        Some(tensor) => answer_of(response.map(drop), tensor),
+        Some(tensor) => answer_of(response.map(|body| Some(axum::body::Body::new(body))), tensor),
         None => response.map(axum::body::Body::new),
     })
 }

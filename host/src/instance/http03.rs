@@ -38,7 +38,7 @@ pub(crate) async fn handle(
             };
             let response = accessor.with(|store| response.into_http(store, received))?;
             answer.send(Ok(match cell.take_answer() {
-                Some(tensor) => answer_of(response.map(drop), tensor),
+                Some(tensor) => answer_of(response.map(|body| Some(axum::body::Body::new(body))), tensor),
                 None => response.map(axum::body::Body::new),
             }));
             poll_fn(|cx| accessor.poll_no_interesting_tasks(cx)).await;

@@ -3,14 +3,17 @@
 //! The body can be had once: streamed through `wasi:http`, or taken whole as a tensor. The answer's body can be given as a tensor until the
 //! guest's own response is on its way.
 
+use super::fault::Fault;
 use axum::body::Body;
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
+use http_body_util::LengthLimitError;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use weir_device::Buffer;
 use weir_inference::Tensor;
+use weir_types::ErrorCode;
 
 /// A request body on its way to a guest.
 pub(crate) enum RequestBody {
@@ -39,6 +42,8 @@ pub(crate) struct RequestCell(Arc<Mutex<Cell>>);
 struct Cell {
     body: BodyState,
     answer: AnswerState,
+    /// What was wrong with the body, as far as it was read.
+    body_fault: Option<Fault>,
 }
 
 #[derive(Default)]
@@ -62,7 +67,7 @@ enum AnswerState {
 impl RequestCell {
     /// The cell of a request with this body.
     pub(crate) fn new(body: RequestBody) -> Self {
-        Self(Arc::new(Mutex::new(Cell { body: BodyState::Fresh(body), answer: AnswerState::Open })))
+        Self(Arc::new(Mutex::new(Cell { body: BodyState::Fresh(body), ..Cell::default() })))
     }
 
     /// The body as the guest's HTTP library reads it.
@@ -107,8 +112,30 @@ impl RequestCell {
         }
     }
 
+    /// The body turned out not to be what its head said.
+    pub(crate) fn set_body_fault(&self, error: &axum::Error) {
+        self.lock().note(error);
+    }
+
+    /// What was wrong with the body, if anything: a guest that fails after that has failed because of it.
+    pub(crate) fn body_fault(&self) -> Option<Fault> {
+        self.lock().body_fault.clone()
+    }
+
     fn lock(&self) -> MutexGuard<'_, Cell> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Cell {
+    fn note(&mut self, error: &axum::Error) {
+        let causes = std::iter::successors(Some(error as &dyn std::error::Error), |error| error.source());
+        self.body_fault = Some(if causes.into_iter().any(<dyn std::error::Error>::is::<LengthLimitError>) {
+            Fault::new(ErrorCode::BodyTooLarge, "the request body is too large (limits.request_body_bytes)")
+        } else {
+            let text = format!("the request body ended early or is broken: {error}");
+            Fault::new(ErrorCode::BodyMismatch, text)
+        });
     }
 }
 
@@ -133,7 +160,7 @@ impl HttpBody for SharedBody {
                 let frame = Pin::new(&mut body).poll_frame(cx);
                 cell.body = BodyState::Streaming(body);
                 frame.map_err(|error| {
-                    tracing::debug!(%error, "request body failed");
+                    cell.note(&error);
                     wasmtime_wasi_http::Error::HttpProtocolError
                 })
             }

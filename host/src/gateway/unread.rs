@@ -1,0 +1,127 @@
+//! What a refused request still has to say.
+//!
+//! An answer that comes before the body has been read leaves bytes on the connection: closing it then makes the client's kernel throw the
+//! answer away, and leaving it open without saying so makes the client's next request fail. So the rest is read, up to a limit, and beyond
+//! that the client is told that the connection ends.
+
+use axum::body::Body;
+use axum::extract::Request;
+use bytes::Bytes;
+use http::Version;
+use http::header::EXPECT;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use http_body_util::BodyExt;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// How much of a refused body is read.
+const BYTES_MAX: usize = 4 << 20;
+/// And for how long.
+const TIME_MAX: Duration = Duration::from_secs(2);
+
+/// The body of a request that may be refused before it is read.
+pub(super) struct Unread(Option<Shared>);
+
+type Shared = Arc<Mutex<Option<Body>>>;
+
+impl Unread {
+    /// Keep an eye on the body of `request`.
+    pub(super) fn watch(request: Request) -> (Request, Self) {
+        // HTTP/2 resets the one stream. A client that waits to be told to go on has sent nothing yet, and is not told.
+        let is_simple = request.version() > Version::HTTP_11 || request.headers().contains_key(EXPECT);
+        if request.body().is_end_stream() || is_simple {
+            return (request, Self(None));
+        }
+        let (head, body) = request.into_parts();
+        let shared = Shared::new(Mutex::new(Some(body)));
+        (Request::from_parts(head, Body::new(Watched(shared.clone()))), Self(Some(shared)))
+    }
+
+    /// Read what is left of the body. False if that is too much.
+    pub(super) async fn drain(self) -> bool {
+        let Some(mut body) = self.0.and_then(|shared| lock(&shared).take()) else { return true };
+        let reading = async {
+            let mut bytes = 0;
+            while let Some(frame) = body.frame().await {
+                let Ok(frame) = frame else { return false };
+                bytes += frame.data_ref().map_or(0, Bytes::len);
+                if bytes > BYTES_MAX {
+                    return false;
+                }
+            }
+            true
+        };
+        tokio::time::timeout(TIME_MAX, reading).await.unwrap_or(false)
+    }
+}
+
+struct Watched(Shared);
+
+impl HttpBody for Watched {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let mut shared = lock(&self.0);
+        let Some(body) = &mut *shared else { return Poll::Ready(None) };
+        let frame = Pin::new(body).poll_frame(cx);
+        if matches!(frame, Poll::Ready(None | Some(Err(_)))) {
+            *shared = None;
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        lock(&self.0).as_ref().is_none_or(HttpBody::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        lock(&self.0).as_ref().map_or_else(|| SizeHint::with_exact(0), HttpBody::size_hint)
+    }
+}
+
+fn lock(shared: &Shared) -> MutexGuard<'_, Option<Body>> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::stream;
+
+    fn request(bytes: usize) -> Request {
+        let pieces = (0..bytes.div_ceil(1_000)).map(|_| Ok::<_, std::io::Error>(Bytes::from(vec![0; 1_000])));
+        Request::new(Body::from_stream(stream::iter(pieces)))
+    }
+
+    #[tokio::test]
+    async fn what_was_not_read_is_read_up_to_a_limit() {
+        for (bytes, is_drained) in [(0, true), (10_000, true), (BYTES_MAX + 10_000, false)] {
+            let (request, unread) = Unread::watch(request(bytes));
+            let mut body = request.into_body();
+            let _ = body.frame().await;
+            drop(body);
+            assert_eq!(unread.drain().await, is_drained, "{bytes}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_was_read_is_the_body_itself() {
+        let (request, unread) = Unread::watch(request(10_000));
+        assert_eq!(request.into_body().collect().await.unwrap().to_bytes().len(), 10_000);
+        assert!(unread.drain().await);
+    }
+
+    #[tokio::test]
+    async fn a_client_that_waits_to_be_told_is_not_told() {
+        let mut waiting = request(10_000);
+        waiting.headers_mut().insert(EXPECT, http::HeaderValue::from_static("100-continue"));
+        let (_, unread) = Unread::watch(waiting);
+        assert!(unread.0.is_none());
+    }
+}
