@@ -45,6 +45,9 @@ pub(crate) struct Args {
     /// The folder of built functions
     #[arg(long)]
     pub(crate) functions: PathBuf,
+    /// embed-text, pre-initialised
+    #[arg(long)]
+    pub(crate) embed_snapshot: PathBuf,
     /// The folder of ONNX models
     #[arg(long)]
     pub(crate) models: PathBuf,
@@ -62,6 +65,8 @@ pub(crate) enum Suite {
     Inference,
     /// The first call after a restart, and memory per function.
     Coldstart,
+    /// A function beside one that misbehaves.
+    Neighbours,
 }
 
 impl fmt::Display for Suite {
@@ -70,6 +75,7 @@ impl fmt::Display for Suite {
             Self::Hello => "hello",
             Self::Inference => "inference",
             Self::Coldstart => "coldstart",
+            Self::Neighbours => "neighbours",
         })
     }
 }

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Connections of the three measurements.
+/// Connections of the three measurements of a comparison.
 pub(crate) const CONNECTIONS: [u32; 3] = [1, 8, 64];
 
 /// A request may take this long: with 64 connections, a slow model's queue is long.
@@ -66,16 +66,21 @@ impl Load {
 
     /// Warm `path` on the server up, then measure it with each of [`CONNECTIONS`].
     pub(crate) fn measure(&self, server: &Server, path: &str) -> Result<Vec<Sample>> {
-        let url = server.url(path);
-        self.wrk(&url, WARM_UP_CONNECTIONS, WARM_UP_SECONDS, || Ok(()))?;
+        self.warm_up(server, path)?;
         let sample = |connections| {
             server.tree().settle(SETTLE_MAX)?;
-            self.sample(server, &url, connections)
+            self.sample(server, path, connections)
         };
         CONNECTIONS.into_iter().map(sample).collect()
     }
 
-    fn sample(&self, server: &Server, url: &str, connections: u32) -> Result<Sample> {
+    /// Let the server come up to speed.
+    pub(crate) fn warm_up(&self, server: &Server, path: &str) -> Result<()> {
+        self.wrk(&server.url(path), WARM_UP_CONNECTIONS, WARM_UP_SECONDS, || Ok(())).map(drop)
+    }
+
+    /// Measure `path` on the server once.
+    pub(crate) fn sample(&self, server: &Server, path: &str, connections: u32) -> Result<Sample> {
         let tree = server.tree();
         let mut resident = Resident::default();
         let watch = || {
@@ -90,7 +95,7 @@ impl Load {
             anyhow::Ok((tree.cpu_time()?, process::ended_children_cpu_time()?, process::machine_busy_time()?))
         };
         let before = times()?;
-        let measured = self.wrk(url, connections, self.seconds, watch)?;
+        let measured = self.wrk(&server.url(path), connections, self.seconds, watch)?;
         let after = times()?;
         let elapsed = started.elapsed();
 

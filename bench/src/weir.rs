@@ -59,8 +59,8 @@ impl<'a> Weir<'a> {
     }
 }
 
-/// Answers of any status are answers.
-fn agent() -> Agent {
+/// A client that takes answers of any status.
+pub(crate) fn agent() -> Agent {
     Agent::config_builder()
         .http_status_as_error(false)
         .timeout_global(Some(Duration::from_secs(600)))

@@ -1,5 +1,6 @@
 //! `cargo xtask bench`.
 
+use crate::demo::build_function;
 use crate::functions::{self, FunctionsArgs};
 use crate::repo::Repo;
 use crate::setup::{self, report, step};
@@ -11,7 +12,7 @@ use std::process::Command;
 /// The release that Weir is compared with: the one that it is built on.
 const WASMTIME_VERSION: &str = "48.0.8";
 /// The functions that are measured.
-const FUNCTIONS: [&str; 2] = ["hello", "infer"];
+const FUNCTIONS: [&str; 4] = ["hello", "infer", "embed-text", "misbehave"];
 
 /// Measure Weir side by side with axum, `wasmtime serve`, ONNX Runtime and uvicorn, on this machine
 ///
@@ -25,7 +26,7 @@ pub(crate) struct BenchArgs {
     /// How long each measurement lasts
     #[arg(long, default_value_t = 3)]
     seconds: u32,
-    /// What to measure, of hello, inference and coldstart [default: all of them]
+    /// What to measure, of hello, inference, coldstart and neighbours [default: all of them]
     #[arg(long, value_delimiter = ',', value_name = "SUITES")]
     only: Vec<String>,
     /// One round of one second and few restarts: to see that everything runs, not for figures
@@ -47,7 +48,9 @@ pub(crate) fn run(repo: &Repo, args: &BenchArgs) -> Result<()> {
     let onnxruntime = setup::onnxruntime(repo)?;
     functions::run(repo, &FunctionsArgs::of(&FUNCTIONS))?;
     let models = models::light(repo)?;
+    models::minilm(repo)?;
     let programs = programs(repo)?;
+    let snapshot = build_function(repo, &programs.join("weir"), "embed-text", "embed_text.snapshot.wasm")?;
 
     let mut bench = Command::new(programs.join("weir-bench"));
     bench.args(["--rounds", &args.rounds.to_string(), "--seconds", &args.seconds.to_string()]);
@@ -65,6 +68,7 @@ pub(crate) fn run(repo: &Repo, args: &BenchArgs) -> Result<()> {
     file("--python", &python);
     file("--scripts", &sources);
     file("--functions", &repo.built_functions());
+    file("--embed-snapshot", &snapshot);
     file("--models", &models);
     file("--onnxruntime", &onnxruntime);
     if let Some(path) = &args.json {

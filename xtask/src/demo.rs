@@ -114,7 +114,7 @@ pub(crate) fn run(repo: &Repo, args: &DemoArgs) -> Result<()> {
 }
 
 /// Build a function as its author would, with `weir build` in its folder.
-fn build_function(repo: &Repo, weir: &Path, name: &str, component: &str) -> Result<PathBuf> {
+pub(crate) fn build_function(repo: &Repo, weir: &Path, name: &str, component: &str) -> Result<PathBuf> {
     step(&format!("weir build in functions/{name}"));
     process::answer(Command::new(weir).arg("build").current_dir(repo.functions().join(name)))?;
     Ok(repo.functions().join("target/wasm32-wasip2/release").join(component))
