@@ -36,7 +36,6 @@ impl Server {
             .timer(TokioTimer::new())
             .header_read_timeout(Duration::from_millis(config.header_timeout_ms))
             .max_buf_size(HEADER_BYTES_MAX.max(8 << 10))
-            .pipeline_flush(true)
             .http2()
             .timer(TokioTimer::new())
             .max_concurrent_streams(H2_STREAMS_MAX)
