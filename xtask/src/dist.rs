@@ -4,7 +4,7 @@ use crate::process;
 use crate::repo::Repo;
 use crate::setup::{self, report};
 use anyhow::{Context as _, Result};
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::Command;
 
 /// Make a release tarball: `weir`, ONNX Runtime, licence and README, in `target/dist/`
@@ -26,7 +26,7 @@ pub(crate) fn run(repo: &Repo, _args: &DistArgs) -> Result<()> {
         (repo.root().join("LICENSE"), "LICENSE"),
         (repo.root().join("README.md"), "README.md"),
     ] {
-        copy(from, folder.join(to))?;
+        copy(&from, &folder.join(to))?;
     }
     let tarball = dist.join(format!("{name}.tar.gz"));
     process::run(Command::new("tar").arg("-C").arg(&dist).arg("-czf").arg(&tarball).arg(&name))?;
@@ -34,11 +34,10 @@ pub(crate) fn run(repo: &Repo, _args: &DistArgs) -> Result<()> {
     Ok(())
 }
 
-fn copy(from: PathBuf, to: PathBuf) -> Result<()> {
+fn copy(from: &Path, to: &Path) -> Result<()> {
     if let Some(folder) = to.parent() {
         std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     }
-    std::fs::copy(&from, &to)
-        .with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
+    std::fs::copy(from, to).with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
     Ok(())
 }

@@ -11,6 +11,7 @@ mod setup;
 mod weir;
 
 mod bench;
+mod bindings;
 mod demo;
 mod dist;
 mod test;
@@ -37,6 +38,7 @@ enum Command {
     Test(test::TestArgs),
     Check(test::CheckArgs),
     Bench(bench::BenchArgs),
+    Bindings(bindings::BindingsArgs),
     Dist(dist::DistArgs),
 }
 
@@ -44,7 +46,8 @@ fn main() -> ExitCode {
     match run(&Args::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:?}");
+            eprintln!("error: {error}");
+            error.chain().skip(1).for_each(|cause| eprintln!("  because: {cause}"));
             ExitCode::FAILURE
         }
     }
@@ -60,6 +63,7 @@ fn run(args: &Args) -> Result<()> {
         Command::Test(args) => test::run(&repo, args),
         Command::Check(args) => test::check(&repo, args),
         Command::Bench(args) => bench::run(&repo, args),
+        Command::Bindings(args) => bindings::run(&repo, args),
         Command::Dist(args) => dist::run(&repo, args),
     }
 }

@@ -1,13 +1,15 @@
 //! Does, on request, what a function must not do: the path says what. For tests of what becomes of it, and of its neighbours.
 
+use bindings::weir::inference::models::Model;
+use bindings::weir::inference::tensors::{ElementType, Tensor};
 use std::hint::black_box;
 use std::process::exit;
-use weir::inference::models::Model;
-use weir::inference::tensors::{ElementType, Tensor};
 use wstd::http::{Body, Error, Request, Response, StatusCode};
 use wstd::time::Duration;
 
-wit_bindgen::generate!({ path: "../../wit", world: "weir:inference/imports", generate_all });
+mod bindings {
+    wit_bindgen::generate!({ path: "../../wit", world: "weir:inference/imports", generate_all });
+}
 
 const MIB: usize = 1 << 20;
 /// The body that is too large.
@@ -36,7 +38,7 @@ async fn main(request: Request<Body>) -> Result<Response<Body>, Error> {
         "/list" => long_list(),
         "/body" => Ok(Response::new(Body::from_stream(futures_lite::stream::repeat(vec![b'x'; MIB])))),
         "/declare" => Ok(Response::builder().header("content-length", FLOOD_BYTES).body(().into())?),
-        "/trap" => panic!("on purpose"),
+        "/trap" => trap(),
         "/open" => open(&query),
         "/exit" => exit(3),
         path => text(StatusCode::NOT_FOUND, &format!("no misbehaviour called {path}\n")),
@@ -45,6 +47,11 @@ async fn main(request: Request<Body>) -> Result<Response<Body>, Error> {
 
 fn text(status: StatusCode, text: &str) -> Result<Response<Body>, Error> {
     Ok(Response::builder().status(status).body(text.to_owned().into())?)
+}
+
+#[expect(clippy::panic, reason = "that is the point")]
+fn trap() -> ! {
+    panic!("on purpose")
 }
 
 fn spin() -> ! {
@@ -64,7 +71,8 @@ fn hoard() -> ! {
 
 #[expect(unconditional_recursion, reason = "that is the point")]
 fn recurse(depth: u64) -> u64 {
-    let frame = black_box([depth; 64]);
+    // Small, so that the call stack is full before the part of memory that holds such frames is.
+    let frame = black_box([depth]);
     recurse(depth + 1) + frame[0]
 }
 
