@@ -142,7 +142,8 @@ impl<'a> Place<'a> {
     fn take(waiting: &'a AtomicU32, len_max: u32) -> Option<Self> {
         let taken = waiting
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |len| (len < len_max).then_some(len + 1));
-        taken.is_ok().then_some(Self(waiting))
+        // Lazily: a place that was not taken must not be given back.
+        taken.is_ok().then(|| Self(waiting))
     }
 }
 
