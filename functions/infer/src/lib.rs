@@ -1,6 +1,6 @@
 //! Runs the model named in the path on the request's body, and answers with the model's first output as bytes.
 //!
-//! `POST /squeezenet?shape=1,3,224,224` with little-endian elements of the model's first input. Neither body nor answer enters the guest's
+//! `POST /squeezenet?shape=1,3,224,224` with little-endian `fp32` values. Neither body nor answer enters the guest's
 //! memory: this is as little as a function around a model can do, and what the benchmarks measure.
 
 use weir::{Error, Model, Request, Response, Result};
@@ -26,7 +26,7 @@ fn infer(request: &Request) -> Result<Response> {
     let (Some(input), Some(output)) = (description.inputs.first(), description.outputs.first()) else {
         return Err(Error::new(422, "the model takes nothing or gives nothing"));
     };
-    let body = weir::take_body_as(input.element_type, shape)?;
+    let body = weir::take_body::<f32>(shape)?;
     let run = model.run([(&*input.name, &body)]).outputs([&*output.name]);
     Ok(Response::tensor(run.infer()?.only()?))
 }

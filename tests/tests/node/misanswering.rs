@@ -1,0 +1,45 @@
+//! Functions that answer badly, or not at all: what the caller gets to see.
+
+use std::time::Duration;
+use weir_tests::{Node, eventually, function};
+use weir_types::ErrorCode;
+
+#[tokio::test]
+async fn what_is_no_answer_has_a_code() {
+    let node = Node::start().await;
+    node.deploy_with("f", "limits.handles=500", function("misanswer")).await;
+    for (path, status, code) in [
+        ("/silent", 502, ErrorCode::NoResponse),
+        ("/error", 502, ErrorCode::GuestError),
+        ("/headers", 507, ErrorCode::HandleLimit),
+        ("/overflow", 500, ErrorCode::GuestTrap),
+    ] {
+        let refusal = node.get(&format!("/fn/f{path}")).await.refusal();
+        assert_eq!((refusal.status, refusal.code), (status, code), "{path}: {}", refusal.text);
+    }
+    assert_eq!(node.get("/fn/f/behave").await.ok().text(), "ok\n");
+}
+
+#[tokio::test]
+async fn an_answer_that_breaks_off_is_no_whole_answer() {
+    let node = Node::start().await;
+    node.deploy("f", function("misanswer")).await;
+    let response = node.request(reqwest::Method::GET, "/fn/f/half").send().await.unwrap();
+    assert_eq!((response.status().as_u16(), response.content_length()), (200, Some(100)));
+    assert!(response.bytes().await.is_err(), "14 bytes were taken for 100");
+    let trapped = async || {
+        let count = node.metric("weir_invocations_total", "function=\"f\",code=\"guest-trap\"").await;
+        (count == 1.0).then_some(())
+    };
+    eventually("the count of the trap", trapped).await;
+}
+
+#[tokio::test]
+async fn a_function_that_goes_on_after_its_answer_keeps_nobody_waiting() {
+    let node = Node::start().await;
+    node.deploy_with("f", "limits.cpu_time_ms=2000", function("misanswer")).await;
+    node.get("/fn/f/behave").await.ok();
+    let answer = tokio::time::timeout(Duration::from_millis(1500), node.get("/fn/f/late")).await;
+    assert_eq!(answer.expect("the answer waited for the end of the function").ok().text(), "here you are\n");
+    eventually("the end of the function", async || (node.status().await.running == 0).then_some(())).await;
+}

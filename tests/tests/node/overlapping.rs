@@ -1,0 +1,49 @@
+//! Runs that a function starts and goes on: waited for, awaited through `wasi:io` pollables, cancelled, and with deadlines of their own.
+
+use std::time::{Duration, Instant};
+use weir_tests::{Node, function, model};
+
+async fn node() -> Node {
+    let node = Node::start().await;
+    node.push_model("m", 1, model("good/matmul.onnx")).await;
+    node.push_model("slow", 1, model("good/slow.onnx")).await;
+    node.deploy_with("f", "models=m,slow", function("overlap")).await;
+    node
+}
+
+fn row() -> Vec<u8> {
+    [1.0_f32, 2.0, 3.0, 4.0].iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
+/// More steps than anybody waits for.
+fn without_end() -> Vec<u8> {
+    i64::MAX.to_le_bytes().to_vec()
+}
+
+#[tokio::test]
+async fn runs_are_waited_for_and_awaited() {
+    let node = node().await;
+    let one = node.post("/fn/f/deadline/m?shape=1,4&after_ms=10000", row()).await.ok().body;
+    assert_eq!(one.len(), 12);
+    let twice = [&one[..], &one[..]].concat();
+    for how in ["wait", "await"] {
+        let answer = node.post(&format!("/fn/f/{how}/m?shape=1,4"), row()).await.ok();
+        assert_eq!(answer.body, twice, "{how}");
+    }
+}
+
+#[tokio::test]
+async fn a_run_ends_when_it_is_cancelled_or_its_deadline_passes() {
+    let node = node().await;
+    node.post("/fn/f/wait/m?shape=1,4", row()).await.ok();
+    for (path, status, word) in
+        [("cancel/slow", 503, "Cancelled"), ("deadline/slow?after_ms=100", 504, "DeadlineExceeded")]
+    {
+        let began = Instant::now();
+        let answer = node.post(&format!("/fn/f/{path}"), without_end()).await;
+        assert_eq!((answer.status, answer.text()), (status, &*format!("{word}\n")), "{path}");
+        assert!(began.elapsed() < Duration::from_secs(5), "{path} took {:?}", began.elapsed());
+    }
+    // The device is free again.
+    node.post("/fn/f/wait/m?shape=1,4", row()).await.ok();
+}
