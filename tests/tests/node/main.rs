@@ -16,6 +16,7 @@ mod misbehaving;
 mod models;
 mod other_sdks;
 mod overlapping;
+mod projects;
 mod shutdown;
 mod telemetry;
 mod tenants;
