@@ -42,7 +42,6 @@ impl Client {
     }
 
     /// A request to the node.
-    #[must_use]
     pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
         let request = self.http.request(method, self.url(path));
         match &self.token {

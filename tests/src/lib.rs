@@ -32,7 +32,7 @@ mod patience;
 pub use patience::eventually;
 
 mod raw;
-pub use raw::raw;
+pub use raw::{raw, raw_cut_off};
 
 mod process;
 pub use process::{children, rss_bytes, threads};

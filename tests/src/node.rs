@@ -31,6 +31,8 @@ pub struct Node {
 /// A node to be.
 #[derive(Debug, Clone)]
 pub struct NodeBuilder {
+    listen: String,
+    data: PathBuf,
     arguments: Vec<OsString>,
     folder: Arc<TempDir>,
 }
@@ -41,7 +43,12 @@ impl Node {
     pub fn builder() -> NodeBuilder {
         let folder =
             tempfile::Builder::new().prefix("weir-test-").tempdir().expect("there is no room for a folder");
-        NodeBuilder { arguments: Vec::new(), folder: Arc::new(folder) }
+        NodeBuilder {
+            listen: "127.0.0.1:0".to_owned(),
+            data: folder.path().join("data"),
+            arguments: Vec::new(),
+            folder: Arc::new(folder),
+        }
     }
 
     /// A node with the default settings.
@@ -63,7 +70,7 @@ impl Node {
 
     /// Its data folder.
     #[must_use]
-    pub fn data(&self) -> PathBuf {
+    pub fn data(&self) -> &Path {
         self.builder.data()
     }
 
@@ -118,10 +125,22 @@ impl NodeBuilder {
         self.argument("--token-file").argument(path)
     }
 
+    /// Listen elsewhere than on the loopback interface.
+    #[must_use]
+    pub fn listen(self, address: &str) -> Self {
+        Self { listen: address.to_owned(), ..self }
+    }
+
+    /// Use the data folder of another node.
+    #[must_use]
+    pub fn data_of(self, other: &Node) -> Self {
+        Self { data: other.data().to_owned(), ..self }
+    }
+
     /// Its data folder.
     #[must_use]
-    pub fn data(&self) -> PathBuf {
-        self.folder.path().join("data")
+    pub fn data(&self) -> &Path {
+        &self.data
     }
 
     /// Start it, and wait until it is ready.
@@ -137,7 +156,7 @@ impl NodeBuilder {
             .open(self.log_path())
             .expect("the log cannot be opened");
         let mut command = Command::new(binary());
-        command.arg("up").args(["--listen", "127.0.0.1:0", "--data"]).arg(self.data()).args(&self.arguments);
+        command.arg("up").args(["--listen", &self.listen, "--data"]).arg(&self.data).args(&self.arguments);
         // Settings of whoever runs the tests are not the tests'.
         std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("WEIR_")).for_each(
             |(name, _)| {

@@ -8,13 +8,24 @@ use tokio::net::TcpStream;
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Send `request` as it is, close the sending side, and read what comes until the node closes its side: the status, and everything.
-/// A node that only closes has the status 0.
+/// Send `request` as it is, and read what comes until the node closes the connection: the status, and everything. A node that only closes
+/// it has the status 0. The request should ask for the connection to be closed.
 pub async fn raw(client: &Client, request: impl AsRef<[u8]>) -> (u16, String) {
+    talk(client, request.as_ref(), false).await
+}
+
+/// The same with a request that ends too early: the sending side is closed behind it.
+pub async fn raw_cut_off(client: &Client, request: impl AsRef<[u8]>) -> (u16, String) {
+    talk(client, request.as_ref(), true).await
+}
+
+async fn talk(client: &Client, request: &[u8], cut_off: bool) -> (u16, String) {
     let mut stream = TcpStream::connect(client.address()).await.expect("the node does not listen");
     // The node may answer, and close, before it has read everything.
-    let _ = stream.write_all(request.as_ref()).await;
-    let _ = stream.shutdown().await;
+    let _ = stream.write_all(request).await;
+    if cut_off {
+        let _ = stream.shutdown().await;
+    }
     let mut answer = Vec::new();
     let reading = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await;
     assert!(reading.is_ok(), "the node neither answered nor closed the connection");

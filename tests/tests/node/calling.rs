@@ -65,7 +65,10 @@ async fn many_clients_get_their_own_answers() {
         }
     });
     futures::future::join_all(calls).await;
-    assert_eq!(node.metric("weir_invocations_total", "code=\"ok\"").await, 200.0);
+    weir_tests::eventually("the count of all calls", async || {
+        (node.metric("weir_invocations_total", "code=\"ok\"").await == 200.0).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]

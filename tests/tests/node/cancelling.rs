@@ -10,15 +10,12 @@ async fn running(node: &Client, count: u64) {
         .await;
 }
 
-async fn counted(node: &Client) -> f64 {
-    node.metric("weir_invocations_total", "code=\"cancelled\"").await
-}
-
 #[tokio::test]
 async fn a_client_that_goes_away_cancels_its_invocation() {
     let node = Node::start().await;
     node.deploy("f", function("misbehave")).await;
     node.get("/fn/f/behave").await.ok();
+    running(&node, 0).await;
     // Waiting in a host call, computing, and in the middle of an answer.
     for (at, path) in ["sleep", "spin", "body"].into_iter().enumerate() {
         let mut stream = TcpStream::connect(node.address()).await.unwrap();
@@ -28,7 +25,15 @@ async fn a_client_that_goes_away_cancels_its_invocation() {
         drop(stream);
         running(&node, 0).await;
         assert!(left.elapsed() < Duration::from_secs(5), "{path} went on for {:?}", left.elapsed());
-        eventually("the count", async || (counted(&node).await == (at + 1) as f64).then_some(())).await;
+        let counts = eventually("the count", async || {
+            let counts = node.metrics().await;
+            let ended = counts.iter().filter(|(name, _)| name.starts_with("weir_invocations_total{"));
+            let ended: Vec<_> = ended.map(|(name, count)| (name.clone(), *count)).collect();
+            // The first call of all, and one for each that was cancelled.
+            (ended.iter().map(|(_, count)| count).sum::<f64>() == (at + 2) as f64).then_some(ended)
+        });
+        let cancelled = counts.await.into_iter().filter(|(name, _)| name.contains("code=\"cancelled\""));
+        assert_eq!(cancelled.map(|(_, count)| count).sum::<f64>(), (at + 1) as f64, "{path}");
     }
 }
 
@@ -37,6 +42,7 @@ async fn a_client_that_goes_away_leaves_the_queue() {
     let node = Node::start().await;
     node.deploy_with("f", "limits.concurrency_max=1", function("misbehave")).await;
     node.get("/fn/f/behave").await.ok();
+    running(&node, 0).await;
     let mut first = TcpStream::connect(node.address()).await.unwrap();
     first.write_all(b"GET /fn/f/sleep HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
     running(&node, 1).await;

@@ -15,12 +15,18 @@ async fn running(node: &Client, count: u64) {
         .await;
 }
 
+/// Load the function, and wait until nothing of that runs any more.
+async fn warm(node: &Client) {
+    node.get("/fn/f/behave").await.ok();
+    running(node, 0).await;
+}
+
 #[tokio::test]
 async fn a_function_runs_so_often_at_once_queues_so_many_and_refuses_the_rest() {
     let node = Node::start().await;
     node.deploy_with("f", "limits.concurrency_max=2&limits.queue_len_max=3", function("misbehave")).await;
-    node.get("/fn/f/behave").await.ok();
-    let naps: Vec<_> = (0..2).map(|_| call(&node, "/fn/f/nap?1500")).collect();
+    warm(&node).await;
+    let naps: Vec<_> = (0..2).map(|_| call(&node, "/fn/f/nap?4000")).collect();
     running(&node, 2).await;
     let waiting: Vec<_> = (0..3).map(|_| call(&node, "/fn/f/behave")).collect();
     eventually("the wait of three", async || (node.status().await.queued == 3).then_some(())).await;
@@ -46,7 +52,7 @@ async fn a_function_runs_so_often_at_once_queues_so_many_and_refuses_the_rest() 
 async fn waiting_for_a_turn_counts_against_the_deadline() {
     let node = Node::start().await;
     node.deploy_with("f", "limits.concurrency_max=1&limits.deadline_ms=700", function("misbehave")).await;
-    node.get("/fn/f/behave").await.ok();
+    warm(&node).await;
     let first = call(&node, "/fn/f/sleep");
     running(&node, 1).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -60,7 +66,7 @@ async fn waiting_for_a_turn_counts_against_the_deadline() {
 async fn an_invocation_ends_on_the_version_it_began_on() {
     let node = Node::start().await;
     node.deploy("f", function("misbehave")).await;
-    node.get("/fn/f/behave").await.ok();
+    warm(&node).await;
     let nap = call(&node, "/fn/f/nap?1500");
     running(&node, 1).await;
     let deployed = node.deploy("f", function("hello")).await;
@@ -76,7 +82,7 @@ async fn an_invocation_ends_on_the_version_it_began_on() {
 async fn an_invocation_ends_although_its_function_is_deleted() {
     let node = Node::start().await;
     node.deploy("f", function("misbehave")).await;
-    node.get("/fn/f/behave").await.ok();
+    warm(&node).await;
     let nap = call(&node, "/fn/f/nap?1000");
     running(&node, 1).await;
     node.delete("/v1/functions/f").await.ok();

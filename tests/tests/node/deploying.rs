@@ -120,23 +120,18 @@ async fn a_deleted_function_is_gone_and_its_name_is_free() {
 #[tokio::test]
 async fn what_is_not_granted_is_named_and_refused_when_strict() {
     let node = Node::start().await;
-    // An HTTP function of wstd imports the client too, and never calls it.
-    let deployed = node.deploy("lax", function("hello")).await;
+    // The tokeniser's standard library opens files, or would if it ever did.
+    let deployed = node.deploy("lax", function("embed-text")).await;
     let denied = deployed.denied_imports;
-    assert!(denied.iter().any(|import| import.starts_with("wasi:http/outgoing-handler@0.2")), "{denied:?}");
-    assert_eq!(node.get("/fn/lax").await.text(), "hello\n");
-
-    let refusal = node.try_deploy("strict", "strict=true", function("hello")).await.unwrap_err();
+    assert!(denied.iter().any(|import| import.starts_with("wasi:filesystem/")), "{denied:?}");
+    let refusal = node.try_deploy("strict", "strict=true", function("embed-text")).await.unwrap_err();
     assert_eq!((refusal.status, refusal.code), (403, ErrorCode::NotGranted));
-    assert!(refusal.text.contains("wasi:http/outgoing-handler"), "{}", refusal.text);
+    assert!(refusal.text.contains("wasi:filesystem/"), "{}", refusal.text);
     assert_eq!(node.function("strict").await.unwrap_err().code, ErrorCode::FunctionNotFound);
-    let granted =
-        node.try_deploy("granted", "strict=true&outbound_hosts=example.com", function("hello")).await;
-    match granted {
-        Ok(deployed) => assert_eq!(deployed.denied_imports, [""; 0]),
-        // What remains is what a manifest cannot grant.
-        Err(refusal) => assert!(!refusal.text.contains("outgoing-handler"), "{}", refusal.text),
-    }
+    assert_eq!(
+        node.deploy_with("fine", "strict=true", function("echo-tensor")).await.denied_imports,
+        [""; 0]
+    );
 }
 
 #[tokio::test]

@@ -46,7 +46,8 @@ async fn artefacts_that_are_missing_or_damaged_are_made_anew() {
     let node = Node::start().await;
     node.deploy("f", function("hello")).await;
     let mut node = Some(node);
-    let damages: [(&str, fn(&Path)); 3] = [
+    type Damage = fn(&Path);
+    let damages: [(&str, Damage); 3] = [
         ("missing", |path| fs::remove_file(path).unwrap()),
         ("truncated", |path| fs::File::options().write(true).open(path).unwrap().set_len(1_000).unwrap()),
         ("garbage", |path| fs::write(path, vec![0x5a; 100_000]).unwrap()),
@@ -67,7 +68,7 @@ async fn artefacts_that_are_missing_or_damaged_are_made_anew() {
 async fn a_second_node_on_the_folder_is_refused() {
     let node = Node::start().await;
     node.deploy("f", function("hello")).await;
-    let second = Node::builder().argument("--data").argument(node.data());
+    let second = Node::builder().data_of(&node);
     let Err(log) = second.try_start().await else { panic!("two nodes run on one folder") };
     assert!(log.contains("in use") && log.contains("another node"), "{log}");
     assert_eq!(node.get("/fn/f").await.ok().text(), "hello\n", "the first node was disturbed");

@@ -63,8 +63,7 @@ async fn inputs_that_do_not_fit_are_told_to_the_function() {
         ("a body longer than the shape", "m?shape=1,4", vec![0.0; 8]),
         ("a huge shape", "m?shape=4294967294,4294967294", vec![0.0; 4]),
         ("a missing input", "add?shape=2,3", vec![0.0; 6]),
-        ("a wrong type", "longs?shape=", vec![0.0; 1]),
-        ("a wrong type of the right rank", "longs?shape=1", vec![0.0; 1]),
+        ("a wrong type", "longs?shape=1", vec![0.0; 1]),
     ] {
         let answer = infer(&node, path, &input).await;
         assert_eq!(answer.status, 400, "{what}: {}", answer.text());
@@ -117,7 +116,9 @@ async fn many_run_one_model_at_once_and_load_it_once() {
         }
     });
     futures::future::join_all(calls).await;
-    assert_eq!(node.metric("weir_cold_starts_total", "cause=\"model\"").await, 1.0);
+    let described: weir_types::api::ModelVersion = node.get("/v1/models/m/versions/1").await.ok().json();
+    let loads: u64 = described.profile.load_time_ns.values().map(|mean| mean.count).sum();
+    assert_eq!(loads, 1);
 }
 
 #[tokio::test]

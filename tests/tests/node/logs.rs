@@ -3,7 +3,7 @@
 use futures::StreamExt;
 use reqwest::Method;
 use std::time::Duration;
-use weir_tests::{Node, function};
+use weir_tests::{Node, eventually, function};
 use weir_types::Version;
 use weir_types::api::{LogLine, REQUEST_ID_HEADER};
 
@@ -62,6 +62,8 @@ async fn old_lines_make_room_for_new_ones() {
     for i in 0..4 {
         let request = node.request(Method::GET, "/fn/f/log").header(REQUEST_ID_HEADER, format!("r{i}"));
         assert!(request.send().await.unwrap().status().is_success());
+        // Its last word comes when the guest has ended, which may be after its answer.
+        eventually("the end", async || (node.status().await.running == 0).then_some(())).await;
     }
     let lines = node.logs("f").await;
     assert_eq!(lines.len(), 5);

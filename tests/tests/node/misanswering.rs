@@ -24,9 +24,11 @@ async fn what_is_no_answer_has_a_code() {
 async fn an_answer_that_breaks_off_is_no_whole_answer() {
     let node = Node::start().await;
     node.deploy("f", function("misanswer")).await;
-    let response = node.request(reqwest::Method::GET, "/fn/f/half").send().await.unwrap();
-    assert_eq!((response.status().as_u16(), response.content_length()), (200, Some(100)));
-    assert!(response.bytes().await.is_err(), "14 bytes were taken for 100");
+    // The connection breaks, before the head or behind it, as the two happen to meet.
+    if let Ok(response) = node.request(reqwest::Method::GET, "/fn/f/half").send().await {
+        assert_eq!((response.status().as_u16(), response.content_length()), (200, Some(100)));
+        assert!(response.bytes().await.is_err(), "14 bytes were taken for 100");
+    }
     let trapped = async || {
         let count = node.metric("weir_invocations_total", "function=\"f\",code=\"guest-trap\"").await;
         (count == 1.0).then_some(())

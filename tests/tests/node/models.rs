@@ -12,7 +12,8 @@ async fn a_pushed_model_is_described() {
         (pushed.name.as_str(), pushed.version, pushed.digest),
         ("m", Version(1), ContentHash::of(&onnx))
     );
-    assert_eq!((pushed.model_bytes, pushed.weight_bytes), (onnx.len() as u64, 4 * 3 * 4));
+    assert_eq!(pushed.model_bytes, onnx.len() as u64);
+    assert!((4 * 3 * 4..4096).contains(&pushed.weight_bytes), "{}", pushed.weight_bytes);
     let port = |port: &weir_types::Port| (port.name.clone(), port.datatype, port.shape.clone());
     let signature = &pushed.signature;
     assert_eq!(

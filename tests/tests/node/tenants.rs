@@ -62,7 +62,7 @@ async fn tenants_have_models_of_their_own() {
 
 #[tokio::test]
 async fn beyond_loopback_a_node_needs_tokens() {
-    let open = || Node::builder().argument("--listen").argument("0.0.0.0:0");
+    let open = || Node::builder().listen("0.0.0.0:0");
     let Err(log) = open().try_start().await else { panic!("a node lets in the whole network") };
     assert!(log.contains("token"), "{log}");
 }
