@@ -14,7 +14,7 @@ mod tensors;
 mod unread;
 
 pub(crate) use auth::Tokens;
-pub(crate) use body::Guarded;
+pub(crate) use body::{Guarded, Witness};
 pub(crate) use server::Server;
 
 use crate::node::NodeState;

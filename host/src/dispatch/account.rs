@@ -1,6 +1,7 @@
 //! What one invocation cost and how it ended, written into the metrics once, when both its guest and its answer are done.
 
 use super::Invocation;
+use crate::gateway::Witness;
 use crate::instance::Report;
 use crate::registry::Deployment;
 use crate::telemetry::{Metrics, Phase};
@@ -51,14 +52,20 @@ impl Account {
         state.ended = Some(Ended { at: Instant::now(), instantiate_time, guest_time, cpu_time });
     }
 
-    /// The invocation has failed with `code`.
+    /// The invocation has failed with `code`. What the client was told, or did, goes before what the guest made of it.
     pub(crate) fn close(&self, code: ErrorCode) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).failed.get_or_insert(code);
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).failed = Some(code);
     }
 
     /// Counts the invocation as running until dropped.
     pub(crate) fn running(&self) -> Counted {
         Counted::new(&self.metrics.running)
+    }
+}
+
+impl Witness for Arc<Account> {
+    fn cut_off(&self, code: ErrorCode) {
+        self.close(code);
     }
 }
 

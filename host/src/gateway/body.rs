@@ -63,18 +63,26 @@ pub(crate) type Rest<Report> = AbortOnDropHandle<Report>;
 
 /// A response body that stops at a limit. The guest that writes it is stopped when the body is dropped half-way, as it is when the client goes
 /// away; once the body has been sent, the guest may finish what it is doing.
-pub(crate) struct Guarded<Report, Guard> {
+pub(crate) struct Guarded<Report, Guard: Witness> {
     body: Body,
     bytes_left: u64,
     bytes_max: u64,
     /// What is still to come, where the guest said how much that is: nobody may ask for the end after that.
     declared_left: Option<u64>,
     has_ended: bool,
+    /// Whether the client is reading, and it is not the node or the guest that broke off.
+    is_read: bool,
     rest: Option<Rest<Report>>,
-    _guard: Guard,
+    guard: Guard,
 }
 
-impl<Report: Send + 'static, Guard: Send + Unpin + 'static> Guarded<Report, Guard> {
+/// Is told how a response body ended, where it did not end well.
+pub(crate) trait Witness {
+    /// The body was cut off by the node, or the client went away.
+    fn cut_off(&self, code: ErrorCode);
+}
+
+impl<Report: Send + 'static, Guard: Witness + Send + Unpin + 'static> Guarded<Report, Guard> {
     pub(crate) fn body(
         body: Body,
         bytes_max: u64,
@@ -89,13 +97,14 @@ impl<Report: Send + 'static, Guard: Send + Unpin + 'static> Guarded<Report, Guar
             bytes_max,
             declared_left: declared,
             has_ended: false,
+            is_read: false,
             rest,
-            _guard: guard,
+            guard,
         })
     }
 }
 
-impl<Report, Guard: Unpin> HttpBody for Guarded<Report, Guard> {
+impl<Report, Guard: Witness + Unpin> HttpBody for Guarded<Report, Guard> {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -103,7 +112,9 @@ impl<Report, Guard: Unpin> HttpBody for Guarded<Report, Guard> {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let Some(frame) = ready!(Pin::new(&mut self.body).poll_frame(cx)?) else {
+        self.is_read = true;
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx)).transpose();
+        let Some(frame) = frame.inspect_err(|_| self.is_read = false)? else {
             self.has_ended = true;
             return Poll::Ready(None);
         };
@@ -116,6 +127,8 @@ impl<Report, Guard: Unpin> HttpBody for Guarded<Report, Guard> {
             );
             let text =
                 format!("the response has more than {} bytes (limits.response_body_bytes)", self.bytes_max);
+            self.is_read = false;
+            self.guard.cut_off(ErrorCode::ResponseTooLarge);
             return Poll::Ready(Some(Err(axum::Error::new(std::io::Error::other(text)))));
         }
         self.bytes_left -= bytes;
@@ -133,13 +146,15 @@ impl<Report, Guard: Unpin> HttpBody for Guarded<Report, Guard> {
     }
 }
 
-impl<Report, Guard> Drop for Guarded<Report, Guard> {
+impl<Report, Guard: Witness> Drop for Guarded<Report, Guard> {
     fn drop(&mut self) {
         if self.has_ended || self.body.is_end_stream() {
             // The guest's own deadline ends what it still does.
             if let Some(rest) = self.rest.take() {
                 drop(rest.detach());
             }
+        } else if self.is_read {
+            self.guard.cut_off(ErrorCode::Cancelled);
         }
     }
 }
