@@ -17,12 +17,15 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 use weir_datastore::{Datastore, RedbStore};
 use weir_device::Arena;
 use weir_inference::{Backend, CacheConfig, FakeBackend, ModelCache, OnnxRuntime, OnnxRuntimeConfig};
 
 /// How long guests may take to unwind once their requests are gone.
 const GUEST_SHUTDOWN: Duration = Duration::from_secs(1);
+/// How long memory for bodies and tensors may lie idle, twice over, before it goes back to the system.
+const ARENA_SWEEP: Duration = Duration::from_secs(5);
 
 /// What requests are served from.
 pub(crate) struct NodeState {
@@ -65,6 +68,7 @@ pub struct Node {
     datastore: Arc<dyn Datastore>,
     local_addr: SocketAddr,
     serving: JoinHandle<()>,
+    sweeping: AbortOnDropHandle<()>,
     runtimes: Option<Runtimes>,
 }
 
@@ -85,7 +89,8 @@ impl Node {
                 let local_addr = listener.local_addr()?;
                 let server = Server::new(Gateway::new(state.clone()), &state.config);
                 let serving = gateway.spawn(server.run(listener, state.stopping.clone()));
-                Ok(Self { state, datastore, local_addr, serving, runtimes: Some(runtimes) })
+                let sweeping = AbortOnDropHandle::new(gateway.spawn(sweep(state.arena.clone())));
+                Ok(Self { state, datastore, local_addr, serving, sweeping, runtimes: Some(runtimes) })
             }
             Err(error) => {
                 runtimes.stop();
@@ -106,6 +111,7 @@ impl Node {
         if let Err(error) = (&mut self.serving).await {
             tracing::error!(%error, "the server failed");
         }
+        self.sweeping.abort();
         self.datastore.close().await;
         if let Some(runtimes) = self.runtimes.take() {
             runtimes.stop();
@@ -227,6 +233,15 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
     };
     state.sweep_components().await?;
     Ok((Arc::new(state), datastore, listener))
+}
+
+/// Give memory that nobody uses any more back to the system, again and again. Sweeping unmaps at most what one burst of traffic left idle.
+async fn sweep(arena: Arena) {
+    let mut tick = tokio::time::interval(ARENA_SWEEP);
+    loop {
+        tick.tick().await;
+        arena.sweep();
+    }
 }
 
 fn tokens(config: &NodeConfig) -> anyhow::Result<Tokens> {

@@ -50,13 +50,14 @@
 //! # With other HTTP libraries
 //!
 //! [`Request`] and [`Response`] are thin: they ask the node for what a function asks of them, and nothing is async. For streams, outgoing
-//! requests, and routing with axum, take [`wstd`](https://docs.rs/wstd) or [`wstd-axum`](https://docs.rs/wstd-axum) for the way in and out,
+//! requests, and axum's extractors, take [`wstd`](https://docs.rs/wstd) or [`wstd-axum`](https://docs.rs/wstd-axum) for the way in and out,
 //! and [`Model`], [`Tensor`], [`take_body`] and [`reply_with`] beside it: they work with every library. The feature `async` lets a
 //! [`Pending`] be awaited on wstd's runtime.
 //!
 //! # Features
 //!
 //! - `json` (on by default): [`Request::json`] and [`Response::json`].
+//! - `router`: `Router`, which sends requests to handlers by method and path.
 //! - `half`: [`half::f16`](https://docs.rs/half) and `half::bf16` as elements of tensors.
 //! - `async`: `pending.await`, on wstd's runtime.
 
@@ -85,6 +86,10 @@ mod body;
 pub use body::{OPEN, reply_with, take_body, take_body_as};
 mod http;
 pub use http::{Request, Response};
+#[cfg(feature = "router")]
+mod router;
+#[cfg(feature = "router")]
+pub use router::{Params, Router};
 
 /// What the macros expand to.
 #[doc(hidden)]

@@ -41,7 +41,9 @@ impl Fault {
     /// Read `error`, which ended the guest, in the light of what its memory meter saw.
     pub(crate) fn from_guest(error: &wasmtime::Error, memory: &MemoryMeter, limits: &Limits) -> Self {
         let mut fault = Self::classify(error, memory, limits);
-        fault.detail = Some(format!("{error:?}"));
+        // Not `{error:?}`, which ends with the node's own stack where RUST_BACKTRACE asks for it.
+        let layers: Vec<String> = error.chain().map(ToString::to_string).collect();
+        fault.detail = Some(layers.join("\n"));
         fault
     }
 
