@@ -33,69 +33,27 @@ pub(crate) fn run(repo: &Repo, args: &DemoArgs) -> Result<()> {
     let node = weir::Node::start(repo, &weir)?;
     let url = node.url();
     let functions = repo.functions();
+    let upload = |file: &Path, to: &str| {
+        curl(repo, &["-o", "/dev/null", "-T", &path(repo, file), &format!("{url}{to}")]).map(drop)
+    };
     say("push the models");
-    curl(
-        repo,
-        &[
-            "-sS",
-            "-f",
-            "-o",
-            "/dev/null",
-            "-T",
-            &path(repo, &functions.join("classify-digits/model/digits.onnx")),
-            &format!("{url}/v1/models/digits/versions/1"),
-        ],
-    )?;
-    curl(
-        repo,
-        &[
-            "-sS",
-            "-f",
-            "-o",
-            "/dev/null",
-            "-T",
-            &path(repo, &minilm),
-            &format!("{url}/v1/models/minilm/versions/1"),
-        ],
-    )?;
+    upload(&functions.join("classify-digits/model/digits.onnx"), "/v1/models/digits/versions/1")?;
+    upload(&minilm, "/v1/models/minilm/versions/1")?;
     say("deploy the functions");
-    curl(
-        repo,
-        &[
-            "-sS",
-            "-f",
-            "-o",
-            "/dev/null",
-            "-T",
-            &path(repo, &digits),
-            &format!("{url}/v1/functions/classify-digits?models=digits"),
-        ],
-    )?;
-    curl(
-        repo,
-        &[
-            "-sS",
-            "-f",
-            "-o",
-            "/dev/null",
-            "-T",
-            &path(repo, &embed),
-            &format!("{url}/v1/functions/embed-text?models=minilm"),
-        ],
-    )?;
+    upload(&digits, "/v1/functions/classify-digits?models=digits")?;
+    upload(&embed, "/v1/functions/embed-text?models=minilm")?;
 
     say("classify a digit (it is a 7)");
     let sample = format!("@{}", path(repo, &functions.join("classify-digits/samples/7.png")));
     let call = format!("{url}/fn/classify-digits/");
-    let answer =
-        curl(repo, &["-sS", "-f", "-H", "content-type: image/png", "--data-binary", &sample, &call])?;
+    let answer = curl(repo, &["-H", "content-type: image/png", "--data-binary", &sample, &call])?;
     expect(&answer, r#""digit":7"#)?;
 
     say("compare sentences: close in meaning, then not");
     let call = format!("{url}/fn/embed-text/similarity");
     let compare = |one: &str, other: &str| -> Result<f64> {
         let body = format!(r#"{{"sentences": ["{one}", "{other}"]}}"#);
-        cosine(&curl(repo, &["-sS", "-f", "-d", &body, &call])?)
+        cosine(&curl(repo, &["-d", &body, &call])?)
     };
     let close = compare("A cat sits on the mat.", "A kitten is resting on a rug.")?;
     let far = compare("A cat sits on the mat.", "The stock market fell today.")?;
@@ -124,10 +82,10 @@ fn say(what: &str) {
     println!("\n# {what}");
 }
 
-/// Run curl, showing the command and its answer.
+/// Run curl, showing the command and its answer. A status of 400 or more is an error.
 fn curl(repo: &Repo, args: &[&str]) -> Result<String> {
     let mut command = Command::new("curl");
-    command.args(args).current_dir(repo.root());
+    command.args(["-sS", "-f"]).args(args).current_dir(repo.root());
     println!("$ {}", process::line(&command));
     let answer = process::answer(&mut command)?;
     if !answer.is_empty() {

@@ -1,43 +1,108 @@
 //! `cargo xtask dist`.
 
+mod check;
+
+use crate::functions::{self, FunctionsArgs};
 use crate::process;
 use crate::repo::Repo;
 use crate::setup::{self, report};
+use crate::weir;
 use anyhow::{Context as _, Result};
-use std::path::Path;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Make a release tarball: `weir`, ONNX Runtime, licence and README, in `target/dist/`
+/// Make a release tarball: `weir`, ONNX Runtime and an example with its model, in `target/dist/`
 ///
-/// It runs on a machine with nothing else: the templates of `weir new` are in the program, and the library is found beside it. The
-/// Containerfile at the top of the repository makes an image from the same folder.
+/// It runs on a Linux of the same kind with nothing but the C and C++ libraries: the templates of `weir new` are in the program, and ONNX
+/// Runtime is found beside it. The Containerfile at the top of the repository makes an image from the same folder.
 #[derive(Debug, clap::Args)]
-pub(crate) struct DistArgs {}
-
-pub(crate) fn run(repo: &Repo, _args: &DistArgs) -> Result<()> {
-    let library = setup::onnxruntime(repo)?;
-    process::run(repo.cargo(".").args(["build", "--profile", "dist", "-p", "weir-cli"]))?;
-    let name = format!("weir-{}-{}-linux", env!("CARGO_PKG_VERSION"), std::env::consts::ARCH);
-    let dist = repo.root().join("target/dist");
-    let folder = dist.join(&name);
-    for (from, to) in [
-        (dist.join("weir"), "bin/weir"),
-        (library, "lib/libonnxruntime.so"),
-        (repo.root().join("LICENSE"), "LICENSE"),
-        (repo.root().join("README.md"), "README.md"),
-    ] {
-        copy(&from, &folder.join(to))?;
-    }
-    let tarball = dist.join(format!("{name}.tar.gz"));
-    process::run(Command::new("tar").arg("-C").arg(&dist).arg("-czf").arg(&tarball).arg(&name))?;
-    report("made", &repo.show(&tarball).to_string());
-    Ok(())
+pub(crate) struct DistArgs {
+    /// Unpack the tarball where there is nothing else, and have the node there answer the example
+    #[arg(long)]
+    check: bool,
+    /// The profile to build with; `dev` packs in less time what is not for shipping
+    #[arg(long, value_name = "PROFILE", default_value = "dist")]
+    profile: String,
 }
 
+pub(crate) fn run(repo: &Repo, args: &DistArgs) -> Result<()> {
+    let library = setup::onnxruntime(repo)?;
+    functions::run(repo, &FunctionsArgs::of(&["classify-digits"]))?;
+    let weir = weir::build_with(repo, &args.profile)?;
+    let name = format!("weir-{}-{}-linux", env!("CARGO_PKG_VERSION"), std::env::consts::ARCH);
+    let dist = repo.root().join("target/dist");
+    pack(&dist.join(&name), &contents(repo, weir, library))?;
+    let tarball = dist.join(format!("{name}.tar.gz"));
+    // Whoever unpacks it as root gets files of root's, not of whoever has this number there.
+    let mut tar = Command::new("tar");
+    tar.args(["--owner=0", "--group=0", "--numeric-owner", "-C"]);
+    process::run(tar.arg(&dist).arg("-czf").arg(&tarball).arg(&name))?;
+    report("made", &repo.show(&tarball).to_string());
+    if args.check { check::run(&tarball, &name) } else { Ok(()) }
+}
+
+/// Everything that is shipped: where it is, and where it goes.
+fn contents(repo: &Repo, weir: PathBuf, onnxruntime: PathBuf) -> Vec<(PathBuf, &'static str)> {
+    let digits = repo.functions().join("classify-digits");
+    vec![
+        (weir, "bin/weir"),
+        (onnxruntime, "lib/libonnxruntime.so"),
+        (repo.built_functions().join("classify-digits.wasm"), "examples/digits/classify-digits.wasm"),
+        (digits.join("model/digits.onnx"), "examples/digits/digits.onnx"),
+        (digits.join("samples/7.png"), "examples/digits/7.png"),
+        (digits.join("example/try.sh"), "examples/digits/try.sh"),
+        (digits.join("example/README.md"), "examples/digits/README.md"),
+        (repo.root().join("LICENSE"), "LICENSE"),
+        (repo.root().join("README.md"), "README.md"),
+    ]
+}
+
+/// Make `folder` hold `contents` and nothing else, whatever was there before.
+fn pack(folder: &Path, contents: &[(PathBuf, &str)]) -> Result<()> {
+    match std::fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            return Err(error).with_context(|| format!("cannot clear {}", folder.display()));
+        }
+        _ => {}
+    }
+    contents.iter().try_for_each(|(from, to)| copy(from, &folder.join(to)))
+}
+
+/// Copy a file with its permissions, and make the folders above it.
 fn copy(from: &Path, to: &Path) -> Result<()> {
     if let Some(folder) = to.parent() {
         std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     }
     std::fs::copy(from, to).with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_of_an_earlier_release_is_shipped() {
+        let top = tempfile::tempdir().unwrap();
+        let (from, folder) = (top.path().join("from"), top.path().join("release"));
+        std::fs::write(&from, "new").unwrap();
+        pack(&folder, &[(from.clone(), "bin/old")]).unwrap();
+        pack(&folder, &[(from.clone(), "bin/new"), (from, "a/b/c")]).unwrap();
+        assert!(!folder.join("bin/old").exists());
+        assert_eq!(std::fs::read_to_string(folder.join("a/b/c")).unwrap(), "new");
+        assert!(pack(&folder, &[(top.path().join("missing"), "x")]).is_err());
+    }
+
+    #[test]
+    fn the_example_is_there_and_its_script_can_be_run() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let repo = Repo::find();
+        let built = [repo.built_functions(), PathBuf::from("weir"), PathBuf::from("lib")];
+        let here = contents(&repo, built[1].clone(), built[2].clone());
+        for (from, to) in here.iter().filter(|(from, _)| !built.iter().any(|built| from.starts_with(built))) {
+            let meta = from.metadata().unwrap_or_else(|error| panic!("{to}: {error}"));
+            assert_eq!(to.ends_with(".sh"), meta.permissions().mode() & 0o111 != 0, "{to}");
+        }
+    }
 }

@@ -13,14 +13,15 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     bail!("`{}` failed ({status}); what it wrote is above", line(command))
 }
 
-/// Run `command` to its end and give what it wrote to standard output. Its errors are shown only where it fails.
+/// Run `command` to its end and give what it wrote to standard output. All that it wrote is shown where it fails, and only there.
 pub(crate) fn answer(command: &mut Command) -> Result<String> {
     let Output { status, stdout, stderr } =
         command.stdin(Stdio::null()).output().with_context(|| not_started(command))?;
     if status.success() {
         return Ok(String::from_utf8_lossy(&stdout).trim_end().to_owned());
     }
-    bail!("`{}` failed ({status}):\n{}", line(command), String::from_utf8_lossy(&stderr).trim_end())
+    let said = [stderr, stdout].concat();
+    bail!("`{}` failed ({status}):\n{}", line(command), String::from_utf8_lossy(&said).trim_end())
 }
 
 /// Whether `command` runs and succeeds. Nothing is shown.
@@ -65,10 +66,11 @@ mod tests {
 
     #[test]
     fn a_failure_names_its_command_line_and_what_it_said() {
-        let error =
-            answer(Command::new("sh").args(["-c", "echo it broke >&2; exit 3"])).unwrap_err().to_string();
+        let error = answer(Command::new("sh").args(["-c", "echo why; echo it broke >&2; exit 3"]))
+            .unwrap_err()
+            .to_string();
         assert!(
-            error.contains("sh -c 'echo it broke >&2; exit 3'") && error.ends_with("it broke"),
+            error.contains("sh -c 'echo why; echo it broke >&2; exit 3'") && error.ends_with("it broke\nwhy"),
             "{error}"
         );
         assert_eq!(answer(Command::new("echo").arg("hi")).unwrap(), "hi");

@@ -12,22 +12,30 @@ const READY: &str = "weir listening on ";
 
 /// Build `weir` as tests do, and say where it is.
 pub(crate) fn build(repo: &Repo) -> Result<PathBuf> {
-    process::run(repo.cargo(".").args(["build", "-p", "weir-cli"]))?;
-    let target =
-        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| repo.root().join("target"), PathBuf::from);
-    Ok(target.join("debug/weir"))
+    build_with(repo, "dev")
 }
 
-/// A node in a temporary folder, on a free port. Stopped when dropped.
+/// Build `weir` with one of Cargo's profiles, and say where it is.
+pub(crate) fn build_with(repo: &Repo, profile: &str) -> Result<PathBuf> {
+    process::run(repo.cargo(".").args(["build", "--profile", profile, "-p", "weir-cli"]))?;
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| repo.root().join("target"), PathBuf::from);
+    // Cargo's own exception.
+    Ok(target.join(if profile == "dev" { "debug" } else { profile }).join("weir"))
+}
+
+/// A node. Stopped when dropped.
 pub(crate) struct Node {
     child: Child,
     url: String,
     /// Kept open: the node would fail to print into a closed pipe.
     _stdout: BufReader<ChildStdout>,
-    data: PathBuf,
+    /// Its folder, if that goes when it does.
+    data: Option<PathBuf>,
 }
 
 impl Node {
+    /// A node in a temporary folder, on a free port.
     pub(crate) fn start(repo: &Repo, weir: &Path) -> Result<Self> {
         let data = std::env::temp_dir().join(format!("weir-demo-{}", std::process::id()));
         let mut command = Command::new(weir);
@@ -35,10 +43,18 @@ impl Node {
             .args(["up", "--listen", "127.0.0.1:0", "--no-deploy", "--data"])
             .arg(&data)
             .env("WEIR_ONNXRUNTIME", repo.onnxruntime())
-            .current_dir(std::env::temp_dir())
-            .stdout(Stdio::piped());
-        let mut child =
-            command.spawn().with_context(|| format!("cannot start {}", process::line(&command)))?;
+            .current_dir(std::env::temp_dir());
+        let mut node = Self::spawn(command)?;
+        node.data = Some(data);
+        Ok(node)
+    }
+
+    /// Run `command`, which is or becomes `weir up`, and wait until the node answers.
+    pub(crate) fn spawn(mut command: Command) -> Result<Self> {
+        let mut child = command
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot start {}", process::line(&command)))?;
         let mut stdout = BufReader::new(child.stdout.take().context("the node has no standard output")?);
         let mut node_line = String::new();
         stdout.read_line(&mut node_line).context("cannot read what the node prints")?;
@@ -47,7 +63,7 @@ impl Node {
             let _ = child.kill();
             bail!("the node did not start; what it wrote is above");
         };
-        Ok(Self { url: url.to_owned(), child, _stdout: stdout, data })
+        Ok(Self { url: url.to_owned(), child, _stdout: stdout, data: None })
     }
 
     pub(crate) fn url(&self) -> String {
@@ -73,6 +89,8 @@ impl Drop for Node {
         // Neither matters once it has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let _ = std::fs::remove_dir_all(&self.data);
+        if let Some(data) = &self.data {
+            let _ = std::fs::remove_dir_all(data);
+        }
     }
 }

@@ -1,0 +1,64 @@
+//! Whether the tarball is all that a machine needs.
+//!
+//! The tarball is unpacked into a root file system of its own that has nothing else in it but the C and C++ libraries of any Linux, `/dev`
+//! and `/proc`: no repository, no home, no environment, no other program. The node runs in there; the example's script calls it from here.
+
+use super::copy;
+use crate::process;
+use crate::setup::{report, step};
+use crate::weir::Node;
+use anyhow::{Context as _, Result, bail};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Mounts what the kernel provides in the root `$1` and becomes the node in there. It stays one process, so that a signal to it reaches the
+/// node. The mounts go with the process.
+const START: &str = r#"mount --rbind /dev "$1/dev" && mount --rbind /proc "$1/proc" && exec chroot "$@""#;
+
+/// What the script's last answer has in it.
+const ANSWER: &str = r#""digit":7"#;
+
+pub(super) fn run(tarball: &Path, name: &str) -> Result<()> {
+    let root = std::env::temp_dir().join(format!("weir-dist-{}", std::process::id()));
+    let checked = check(tarball, name, &root);
+    std::fs::remove_dir_all(&root).with_context(|| format!("cannot remove {}", root.display()))?;
+    checked
+}
+
+fn check(tarball: &Path, name: &str, root: &Path) -> Result<()> {
+    step("unpacking it in an empty root");
+    for folder in ["dev", "proc", "data"] {
+        std::fs::create_dir_all(root.join(folder)).context("cannot make the empty root")?;
+    }
+    process::run(Command::new("tar").arg("-C").arg(root).arg("-xzf").arg(tarball))?;
+    let folder = root.join(name);
+    for file in [folder.join("bin/weir"), folder.join("lib/libonnxruntime.so")] {
+        for library in system_libraries(&file)? {
+            copy(&library, &root.join(library.strip_prefix("/")?))?;
+        }
+    }
+    let mut command = Command::new("unshare");
+    command.args(["--map-root-user", "--mount", "sh", "-c", START, "sh"]).arg(root);
+    command.arg(format!("/{name}/bin/weir")).args(["up", "--listen", "127.0.0.1:0", "--data", "/data"]);
+    // Only so that the programs of the line above are found.
+    command.env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
+    let node = Node::spawn(command)?;
+    let script = folder.join("examples/digits/try.sh");
+    let answer = process::answer(Command::new(&script).env("WEIR_URL", node.url()).env_remove("WEIR_TOKEN"))?;
+    node.stop()?;
+    if !answer.contains(ANSWER) {
+        bail!("the script's answers should have {ANSWER} in them:\n{answer}");
+    }
+    report("checked", "the example answers with nothing but the tarball there");
+    Ok(())
+}
+
+/// The libraries of the system that `file` is linked to, the loader among them.
+fn system_libraries(file: &Path) -> Result<Vec<PathBuf>> {
+    let listed = process::answer(Command::new("ldd").arg(file))?;
+    let missing: Vec<_> = listed.lines().filter(|line| line.contains("not found")).collect();
+    if !missing.is_empty() {
+        bail!("{} needs what is not on this machine:\n{}", file.display(), missing.join("\n"));
+    }
+    Ok(listed.split_whitespace().filter(|word| word.starts_with('/')).map(PathBuf::from).collect())
+}
