@@ -29,6 +29,8 @@ pub struct NodeConfig {
     pub connections_max: usize,
     /// How long a client may take to send its request head.
     pub header_timeout_ms: u64,
+    /// How long a connection may be open without a request.
+    pub idle_timeout_ms: u64,
     /// How long requests under way may take to finish when the node shuts down.
     pub drain_timeout_ms: u64,
 
@@ -93,6 +95,7 @@ impl Default for NodeConfig {
             guest_threads: cores,
             connections_max: 10_000,
             header_timeout_ms: 30_000,
+            idle_timeout_ms: 120_000,
             drain_timeout_ms: 30_000,
             instances_max: 1_000,
             component_bytes_max: 128 * MIB,

@@ -5,13 +5,14 @@
 //! computes for longer than a time slice moves to the guest threads, so that the gateway's stay free. All waits end at the deadline.
 
 mod account;
+mod outgoing;
 mod placement;
 mod slice;
 
+pub(crate) use account::Account;
 pub(crate) use placement::Placements;
 
 use crate::component::{Components, Entry, LoadError};
-use crate::gateway::Guarded;
 use crate::hostcalls::InferenceCtx;
 use crate::instance::{
     Answer, AnswerReceiver, Call, Fault, OutputSink, Report, RequestBody, RequestCell, Sandbox,
@@ -19,10 +20,8 @@ use crate::instance::{
 use crate::models::{ModelAccess, Models};
 use crate::registry::Deployment;
 use crate::telemetry::{ColdStart, Metrics, Phase, Trace};
-use account::Account;
-use axum::body::Body;
 use axum::response::Response;
-use http_body_util::BodyExt;
+use outgoing::Outgoing;
 use slice::{First, Slice};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -71,35 +70,47 @@ struct Held {
 }
 
 impl Dispatch {
+    /// Begin to keep the books of an invocation. Whoever sees it fail closes them.
+    pub(crate) fn account(&self, invocation: &Invocation) -> Arc<Account> {
+        Account::open(invocation, &self.metrics)
+    }
+
     /// Call an HTTP function.
     pub(crate) async fn http(
         &self,
         invocation: Invocation,
+        account: &Arc<Account>,
         head: http::Request<()>,
         body: RequestBody,
     ) -> Result<Response, Fault> {
-        let account = Account::open(&invocation, &self.metrics);
-        let (entry, held) = self.admit(&invocation).await.inspect_err(|fault| account.close(fault.code))?;
+        let (entry, held) = self.admit(&invocation).await?;
+        let is_bodiless = head.method() == http::Method::HEAD;
         let cell = RequestCell::new(body);
         let (answer, receiver) = Answer::channel();
         let request = Box::new(head.map(|()| cell.stream()));
-        let sandbox = self.sandbox(&invocation, entry, cell.clone());
+        let sandbox = self.sandbox(&invocation, account, entry, cell.clone());
         let call = Call::Http { request, cell: cell.clone(), answer };
-        let response = self.drive(&invocation, sandbox, call, held, receiver, &account).await;
+        let run = finish(sandbox.run(call), held, account.clone());
+        let outgoing = Outgoing {
+            guests: &self.guests,
+            account,
+            bytes_max: invocation.deployment.manifest.limits.response_body_bytes,
+            is_bodiless,
+        };
+        let response = self.drive(&invocation, run, receiver, outgoing).await;
         // A guest that fails on a body that was broken off has not failed itself.
-        let response = response.map_err(|fault| cell.body_fault().unwrap_or(fault));
-        response.inspect_err(|fault| account.close(fault.code))
+        response.map_err(|fault| cell.body_fault().unwrap_or(fault))
     }
 
     /// Call a tensor function.
     pub(crate) async fn tensor(
         &self,
-        invocation: Invocation,
+        invocation: &Invocation,
+        account: &Arc<Account>,
         inputs: Vec<(String, Tensor)>,
     ) -> Result<Vec<(String, Tensor)>, Fault> {
-        let account = Account::open(&invocation, &self.metrics);
-        let (entry, held) = self.admit(&invocation).await.inspect_err(|fault| account.close(fault.code))?;
-        let sandbox = self.sandbox(&invocation, entry, RequestCell::default());
+        let (entry, held) = self.admit(invocation).await?;
+        let sandbox = self.sandbox(invocation, account, entry, RequestCell::default());
         let (answer, receiver) = oneshot::channel();
         let run = finish(sandbox.run(Call::Tensor { inputs, answer }), held, account.clone());
         // Tensor functions compute: they begin on a guest thread.
@@ -110,15 +121,15 @@ impl Dispatch {
             (fault, _) => Err(fault
                 .unwrap_or_else(|| Fault::new(ErrorCode::NoResponse, "the function returned no outputs"))),
         }
-        .inspect_err(|fault| account.close(fault.code))
     }
 
     /// Wait for everything the invocation needs, until its deadline.
     async fn admit(&self, invocation: &Invocation) -> Result<(Arc<Entry>, Held), Fault> {
         let deadline = invocation.deadline.into();
         let admitted = tokio::time::timeout_at(deadline, async {
+            let queued = Instant::now();
             let held = self.queue(invocation).instrument(invocation.trace.phase(Phase::Queue)).await?;
-            self.metrics.phase(Phase::Queue, invocation.arrived.elapsed());
+            self.metrics.phase(Phase::Queue, queued.elapsed());
             let record = &invocation.deployment.record;
             let entry = match self.components.loaded(record.digest) {
                 Some(entry) => entry,
@@ -185,7 +196,13 @@ impl Dispatch {
         Ok(entry)
     }
 
-    fn sandbox(&self, invocation: &Invocation, entry: Arc<Entry>, request: RequestCell) -> Sandbox {
+    fn sandbox(
+        &self,
+        invocation: &Invocation,
+        account: &Account,
+        entry: Arc<Entry>,
+        request: RequestCell,
+    ) -> Sandbox {
         let Deployment { id, manifest, log, .. } = &*invocation.deployment;
         let limits = &manifest.limits;
         Sandbox {
@@ -211,93 +228,47 @@ impl Dispatch {
             },
             trace: invocation.trace.clone(),
             deadline: invocation.deadline.into(),
+            usage: account.usage(),
         }
     }
 
     async fn drive(
         &self,
         invocation: &Invocation,
-        sandbox: Sandbox,
-        call: Call,
-        held: Held,
+        run: impl Future<Output = Report> + Send + 'static,
         mut receiver: AnswerReceiver,
-        account: &Arc<Account>,
+        outgoing: Outgoing<'_>,
     ) -> Result<Response, Fault> {
-        let deployment = &invocation.deployment;
-        let mut run = Box::pin(finish(sandbox.run(call), held, account.clone()));
-        let first = if deployment.is_brief.load(Ordering::Relaxed) {
+        let mut run = Box::pin(run);
+        let first = if invocation.deployment.is_brief.load(Ordering::Relaxed) {
             Slice::new(&mut run, &mut receiver).await
         } else {
             First::Spent
         };
-        let bytes_max = deployment.manifest.limits.response_body_bytes;
         let report = match first {
             First::Ended(report) => Ok(report),
             First::Answered(response) => {
                 let rest = AbortOnDropHandle::new(self.guests.spawn(run));
-                return send(response?, bytes_max, Some(rest), account).await;
+                return outgoing.send(response?, Some(rest)).await;
             }
             First::Spent => {
                 let mut rest = AbortOnDropHandle::new(self.guests.spawn(run));
                 tokio::select! {
                     biased;
-                    Ok(response) = &mut receiver => return send(response?, bytes_max, Some(rest), account).await,
+                    Ok(response) = &mut receiver => return outgoing.send(response?, Some(rest)).await,
                     report = &mut rest => report.map_err(|panic| panicked(&panic)),
                 }
             }
         };
         // The guest has ended: what it sent, if anything, is all here.
         match (receiver.try_recv(), report) {
-            (Ok(response), _) => send(response?, bytes_max, None, account).await,
+            (Ok(response), _) => outgoing.send(response?, None).await,
             (Err(_), Ok(Report { fault: Some(fault), .. }) | Err(fault)) => Err(fault),
             (Err(_), Ok(_)) => {
                 Err(Fault::new(ErrorCode::NoResponse, "the function returned without sending a response"))
             }
         }
     }
-}
-
-/// Let the response go out, limited and accounted for. `rest` is the guest, if it has not ended yet.
-async fn send(
-    response: Response,
-    bytes_max: u64,
-    rest: Option<AbortOnDropHandle<Report>>,
-    account: &Arc<Account>,
-) -> Result<Response, Fault> {
-    let too_large = || {
-        let text =
-            format!("the function's answer has more than {bytes_max} bytes (limits.response_body_bytes)");
-        Fault::new(ErrorCode::ResponseTooLarge, text)
-    };
-    let declared = declared_length(&response);
-    if http_body::Body::size_hint(response.body()).lower().max(declared.unwrap_or(0)) > bytes_max {
-        return Err(too_large());
-    }
-    let (head, body) = response.into_parts();
-    if let Some(rest) = rest {
-        return Ok(Response::from_parts(
-            head,
-            Guarded::body(body, bytes_max, declared, rest, account.clone()),
-        ));
-    }
-    // The guest has ended: its body is here in full, and goes out in one piece with its length.
-    match body.collect().await {
-        Ok(whole) => {
-            let whole = whole.to_bytes();
-            if whole.len() as u64 > bytes_max {
-                Err(too_large())
-            } else {
-                Ok(Response::from_parts(head, Body::from(whole)))
-            }
-        }
-        Err(error) => {
-            Err(Fault::new(ErrorCode::GuestError, format!("the function broke off its answer: {error}")))
-        }
-    }
-}
-
-fn declared_length(response: &Response) -> Option<u64> {
-    response.headers().get(http::header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
 /// Run the guest, then account for it and give back what it held.

@@ -11,6 +11,7 @@ mod output;
 mod request;
 mod state;
 mod tensor;
+mod usage;
 
 pub(crate) use answer::{Answer, AnswerReceiver};
 pub(crate) use fault::Fault;
@@ -18,6 +19,7 @@ pub(crate) use output::OutputSink;
 pub(crate) use request::{RequestBody, RequestCell, SharedBody};
 pub(crate) use state::State;
 pub(crate) use tensor::TensorAnswer;
+pub(crate) use usage::Usage;
 
 use crate::component::{Engines, Entry};
 use crate::hostcalls::InferenceCtx;
@@ -39,6 +41,7 @@ pub(crate) struct Sandbox {
     pub(crate) inference: InferenceCtx,
     pub(crate) trace: Trace,
     pub(crate) deadline: tokio::time::Instant,
+    pub(crate) usage: Arc<Usage>,
 }
 
 /// What the guest is called with, and where its answer goes.
@@ -54,10 +57,8 @@ pub(crate) enum Call {
 pub(crate) struct Report {
     /// Why there is no answer, or only a part of one.
     pub(crate) fault: Option<Fault>,
-    pub(crate) instantiate_time: Duration,
+    /// From the sandbox being made to the guest's end.
     pub(crate) guest_time: Duration,
-    pub(crate) cpu_time: Duration,
-    pub(crate) memory_bytes: usize,
 }
 
 impl Sandbox {
@@ -65,43 +66,27 @@ impl Sandbox {
     pub(crate) async fn run(self, call: Call) -> Report {
         let limits = self.manifest.limits.clone();
         let (engines, deadline, sink) = (self.engines.clone(), self.deadline, self.sink.clone());
-        let started = Instant::now();
+        let (usage, started) = (self.usage.clone(), Instant::now());
         let cpu_time_max = Duration::from_millis(limits.cpu_time_ms);
-        let (ended, cpu_time) =
-            Metered::new(Box::pin(self.guest(call)), engines, cpu_time_max, deadline).await;
+        let guest = Box::pin(self.guest(call, started));
+        let ended = Metered::new(guest, engines, usage.clone(), cpu_time_max, deadline).await;
         sink.finish();
-        let mut report = ended.unwrap_or_else(|overrun| Report {
-            fault: Some(Fault::from_overrun(overrun, &limits)),
-            instantiate_time: Duration::ZERO,
-            guest_time: started.elapsed(),
-            cpu_time,
-            memory_bytes: 0,
-        });
-        report.cpu_time = cpu_time;
-        if let Some(fault) = &report.fault {
+        let fault = ended.unwrap_or_else(|overrun| Some(Fault::from_overrun(overrun, &limits)));
+        if let Some(fault) = &fault {
             let detail = fault.detail.as_deref().unwrap_or(&fault.text);
             sink.note(format!("{}: {detail}", fault.code));
         }
-        report
+        let guest_time = started.elapsed().saturating_sub(usage.instantiate_time().unwrap_or_default());
+        Report { fault, guest_time }
     }
 
-    async fn guest(self, call: Call) -> Report {
-        let limits = &self.manifest.limits;
+    async fn guest(self, call: Call, started: Instant) -> Option<Fault> {
         let mut store = self.store();
-        let started = Instant::now();
-        let mut instantiated = started;
-        let ended = self.call(&mut store, call, &mut instantiated).await;
-        let fault = match ended {
+        let ended = self.call(&mut store, call, started).await;
+        match ended {
             Ok(Ok(())) => None,
             Ok(Err(fault)) => Some(fault),
-            Err(error) => Some(Fault::from_guest(&error, &store.data().memory, limits)),
-        };
-        Report {
-            fault,
-            instantiate_time: instantiated - started,
-            guest_time: instantiated.elapsed(),
-            cpu_time: Duration::ZERO,
-            memory_bytes: store.data().memory.memory_bytes(),
+            Err(error) => Some(Fault::from_guest(&error, &store.data().memory, &self.manifest.limits)),
         }
     }
 
@@ -112,7 +97,7 @@ impl Sandbox {
             Entry::Http03(pre) => pre.engine(),
             Entry::Tensor(pre) => pre.engine(),
         };
-        let mut store = Store::new(engine, State::new(&self.manifest, &self.sink, self.inference.clone()));
+        let mut store = Store::new(engine, State::new(&self.manifest, &self.sink, self.inference.clone(), self.usage.clone()));
         store.limiter(|state| &mut state.memory);
         store.set_epoch_deadline(1);
         store.epoch_deadline_async_yield_and_update(1);
@@ -125,23 +110,23 @@ impl Sandbox {
         &self,
         store: &mut Store<State>,
         call: Call,
-        instantiated: &mut Instant,
+        started: Instant,
     ) -> wasmtime::Result<Result<(), Fault>> {
         let (making, calling) = (self.trace.phase(Phase::Instantiate), self.trace.phase(Phase::Guest));
         match (&*self.entry, call) {
             (Entry::Http02(pre), Call::Http { request, cell, answer }) => {
                 let proxy = pre.instantiate_async(&mut *store).instrument(making).await?;
-                *instantiated = Instant::now();
+                self.usage.set_instantiate_time(started.elapsed());
                 http02::handle(&proxy, store, *request, &cell, answer).instrument(calling).await
             }
             (Entry::Http03(pre), Call::Http { request, cell, answer }) => {
                 let service = pre.instantiate_async(&mut *store).instrument(making).await?;
-                *instantiated = Instant::now();
+                self.usage.set_instantiate_time(started.elapsed());
                 http03::handle(&service, store, *request, &cell, answer).instrument(calling).await
             }
             (Entry::Tensor(pre), Call::Tensor { inputs, answer }) => {
                 let function = pre.instantiate_async(&mut *store).instrument(making).await?;
-                *instantiated = Instant::now();
+                self.usage.set_instantiate_time(started.elapsed());
                 tensor::run(&function, store, inputs, answer).instrument(calling).await
             }
             (Entry::Http02(_) | Entry::Http03(_), Call::Tensor { .. })

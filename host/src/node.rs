@@ -39,6 +39,8 @@ pub(crate) struct NodeState {
     pub(crate) arena: Arena,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) sampler: Sampler,
+    /// Requests whose JSON is being read or written on threads that may block.
+    pub(crate) json_turns: Arc<Semaphore>,
     pub(crate) started: Instant,
     /// Cancelled when the node begins to shut down.
     pub(crate) stopping: CancellationToken,
@@ -217,6 +219,7 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
         )
     })?;
     let sampler = Sampler::new(config.trace_sample_ratio);
+    let json_turns = Arc::new(Semaphore::new(config.gateway_threads.max(1)));
     let state = NodeState {
         config,
         tokens,
@@ -228,6 +231,7 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
         arena,
         metrics,
         sampler,
+        json_turns,
         started: Instant::now(),
         stopping: CancellationToken::new(),
     };

@@ -21,6 +21,7 @@ impl Guest for Misanswer {
             "/late" => late(out),
             "/header" => header(out, query.parse().unwrap_or(1 << 20)),
             "/headers" => headers(out),
+            "/pose" => pose(out),
             "/read" => text(out, &read(&request)),
             "/overflow" => text(out, &overflow(&[0; 4096]).to_string()),
             other => text(out, &format!("no misanswer called {other}\n")),
@@ -70,6 +71,13 @@ fn header(out: ResponseOutparam, bytes: usize) {
         Ok(()) => drop(start(out, headers)),
         Err(error) => text(out, &format!("{error}\n")),
     }
+}
+
+/// Answers with a header that only the node has the right to.
+fn pose(out: ResponseOutparam) {
+    let headers = Fields::new();
+    let _ = headers.set("weir-error", &[b"internal".to_vec()]);
+    drop(start(out, headers));
 }
 
 /// Makes headers, without an answer to put them into, for as long as there are handles.

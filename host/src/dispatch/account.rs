@@ -2,7 +2,7 @@
 
 use super::Invocation;
 use crate::gateway::Witness;
-use crate::instance::Report;
+use crate::instance::{Report, Usage};
 use crate::registry::Deployment;
 use crate::telemetry::{Metrics, Phase};
 use prometheus_client::metrics::gauge::Gauge;
@@ -16,6 +16,7 @@ pub(crate) struct Account {
     deployment: Arc<Deployment>,
     metrics: Arc<Metrics>,
     arrived: Instant,
+    usage: Arc<Usage>,
     state: Mutex<State>,
 }
 
@@ -27,29 +28,31 @@ struct State {
 
 struct Ended {
     at: Instant,
-    instantiate_time: Duration,
     guest_time: Duration,
-    cpu_time: Duration,
 }
 
 impl Account {
-    pub(crate) fn open(invocation: &Invocation, metrics: &Arc<Metrics>) -> Arc<Self> {
+    pub(super) fn open(invocation: &Invocation, metrics: &Arc<Metrics>) -> Arc<Self> {
         Arc::new(Self {
             deployment: invocation.deployment.clone(),
             metrics: metrics.clone(),
             arrived: invocation.arrived,
+            usage: Arc::default(),
             state: Mutex::default(),
         })
     }
 
+    /// Where the sandbox writes down what it uses.
+    pub(super) fn usage(&self) -> Arc<Usage> {
+        self.usage.clone()
+    }
+
     /// The guest has ended.
-    pub(crate) fn report(&self, report: &Report) {
-        self.deployment.is_brief.store(report.cpu_time < super::slice::LENGTH, Ordering::Relaxed);
+    pub(super) fn report(&self, report: &Report) {
+        self.deployment.is_brief.store(self.usage.cpu_time() < super::slice::LENGTH, Ordering::Relaxed);
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.failed = state.failed.or(report.fault.as_ref().map(|fault| fault.code));
-        let Report { instantiate_time, guest_time, cpu_time, memory_bytes, .. } = *report;
-        self.metrics.guest_memory(memory_bytes);
-        state.ended = Some(Ended { at: Instant::now(), instantiate_time, guest_time, cpu_time });
+        state.ended = Some(Ended { at: Instant::now(), guest_time: report.guest_time });
     }
 
     /// The invocation has failed with `code`. What the client was told, or did, goes before what the guest made of it.
@@ -73,18 +76,17 @@ impl Drop for Account {
     fn drop(&mut self) {
         let State { failed, ended } =
             std::mem::take(self.state.get_mut().unwrap_or_else(PoisonError::into_inner));
-        let cpu_time = match &ended {
-            Some(ended) => {
-                self.metrics.phase(Phase::Instantiate, ended.instantiate_time);
-                self.metrics.phase(Phase::Guest, ended.guest_time);
-                self.metrics.phase(Phase::Reply, ended.at.elapsed());
-                ended.cpu_time
-            }
-            None => Duration::ZERO,
-        };
+        if let Some(instantiate_time) = self.usage.instantiate_time() {
+            self.metrics.phase(Phase::Instantiate, instantiate_time);
+            self.metrics.guest_memory(usize::try_from(self.usage.memory_bytes()).unwrap_or(usize::MAX));
+        }
+        if let Some(ended) = &ended {
+            self.metrics.phase(Phase::Guest, ended.guest_time);
+            self.metrics.phase(Phase::Reply, ended.at.elapsed());
+        }
         // A guest that neither ended nor failed was dropped half-way: its client went away.
         let failed = failed.or_else(|| ended.is_none().then_some(ErrorCode::Cancelled));
-        self.deployment.metrics.ended(failed, self.arrived.elapsed(), cpu_time);
+        self.deployment.metrics.ended(failed, self.arrived.elapsed(), self.usage.cpu_time());
     }
 }
 

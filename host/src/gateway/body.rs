@@ -10,12 +10,14 @@ use http_body_util::{BodyExt, Limited};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio_util::task::AbortOnDropHandle;
-use weir_device::Arena;
+use weir_device::{Arena, Buffer};
 use weir_types::ErrorCode;
 
 /// A request body up to this size is received before its function gets an instance, so that a slow sender holds none. Larger bodies, and
 /// those of unknown length, are streamed to the running guest.
 const WHOLE_BYTES_MAX: u64 = 8 << 20;
+/// How many times what has arrived of a body is set aside for the rest of it.
+const AHEAD: usize = 16;
 
 /// Receive a request body, or prepare to stream it.
 pub(crate) async fn receive(
@@ -24,20 +26,31 @@ pub(crate) async fn receive(
     arena: &Arena,
     bytes_max: u64,
 ) -> Result<RequestBody, ApiError> {
+    if body.is_end_stream() || length.is_some_and(|length| length <= WHOLE_BYTES_MAX) {
+        return receive_whole(body, length, arena, bytes_max).await.map(RequestBody::Whole);
+    }
     if length.is_some_and(|length| length > bytes_max) {
         return Err(too_large(bytes_max));
     }
-    let whole = body.is_end_stream() || length.is_some_and(|length| length <= WHOLE_BYTES_MAX);
-    if !whole {
-        return Ok(RequestBody::Stream(Body::new(Limited::new(
-            body,
-            usize::try_from(bytes_max).unwrap_or(usize::MAX),
-        ))));
+    let limit = usize::try_from(bytes_max).unwrap_or(usize::MAX);
+    Ok(RequestBody::Stream(Body::new(Limited::new(body, limit))))
+}
+
+/// Receive a request body to its end.
+pub(crate) async fn receive_whole(
+    body: Body,
+    length: Option<u64>,
+    arena: &Arena,
+    bytes_max: u64,
+) -> Result<Buffer, ApiError> {
+    if length.is_some_and(|length| length > bytes_max) {
+        return Err(too_large(bytes_max));
     }
     let full = |_| {
         ApiError::new(ErrorCode::Unavailable, "the node has no memory left for request bodies; try again")
     };
-    let mut buffer = arena.with_capacity(usize::try_from(length.unwrap_or(0)).unwrap_or(0)).map_err(full)?;
+    let length = length.map_or(0, |length| usize::try_from(length).unwrap_or(usize::MAX));
+    let mut buffer = arena.with_capacity(0).map_err(full)?;
     let mut frames = body.into_data_stream();
     while let Some(frame) = frames.next().await {
         let frame = frame.map_err(|error| {
@@ -46,9 +59,18 @@ pub(crate) async fn receive(
                 format!("the request body ended early or is broken: {error}"),
             )
         })?;
+        let received = buffer.len() + frame.len();
+        if received as u64 > bytes_max {
+            return Err(too_large(bytes_max));
+        }
+        if received > buffer.capacity() {
+            // A declared length is a promise: memory is set aside for some times as much as has come.
+            let ahead = length.min(received.saturating_mul(AHEAD)).max(received);
+            buffer.reserve(ahead - buffer.len()).map_err(full)?;
+        }
         buffer.extend_from_slice(&frame).map_err(full)?;
     }
-    Ok(RequestBody::Whole(buffer.freeze()))
+    Ok(buffer.freeze())
 }
 
 pub(crate) fn too_large(bytes_max: u64) -> ApiError {

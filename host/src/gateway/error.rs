@@ -19,15 +19,20 @@ impl ApiError {
         Self { code, text: text.into() }
     }
 
-    /// For what should not happen. The log has the details, the client a pointer to it.
+    /// For what should not happen.
     pub(crate) fn internal(error: &dyn std::fmt::Display) -> Self {
-        tracing::error!(%error, "request failed inside the node");
-        Self::new(ErrorCode::Internal, format!("the node has a fault: {error}"))
+        Self::new(ErrorCode::Internal, error.to_string())
     }
 
-    /// The answer for the request called `request_id`.
+    /// The answer for the request called `request_id`. Of the node's own faults the log has the details, and the client a pointer to it.
     pub(crate) fn respond(&self, request_id: &str) -> Response {
-        let body = ErrorBody { error: self.text.clone(), code: self.code, request_id: request_id.to_owned() };
+        let text = if self.code == ErrorCode::Internal {
+            tracing::error!(request_id, error = self.text, "request failed inside the node");
+            format!("the node has a fault; its log tells more about request {request_id}")
+        } else {
+            self.text.clone()
+        };
+        let body = ErrorBody { error: text, code: self.code, request_id: request_id.to_owned() };
         let mut response = (status(self.code), axum::Json(body)).into_response();
         response.headers_mut().insert(ERROR_CODE_HEADER, HeaderValue::from_static(self.code.as_str()));
         if matches!(self.code, ErrorCode::QueueFull | ErrorCode::Unavailable) {

@@ -1,16 +1,18 @@
 //! `/fn/{name}/{path}`: calling a function.
 
-use super::body::receive;
+use super::body::{receive, receive_whole};
 use super::error::ApiError;
 use super::request_id::RequestId;
 use super::tensors;
-use crate::dispatch::{Invocation, deadline};
+use crate::dispatch::{Account, Invocation, deadline};
 use crate::node::NodeState;
 use crate::telemetry::{Trace, TraceParent};
+use axum::body::Body;
 use axum::extract::Request;
 use axum::response::Response;
 use http::header::{CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
+use std::sync::Arc;
 use std::time::Instant;
 use weir_types::api::REQUEST_ID_HEADER;
 use weir_types::{ErrorCode, FunctionKind, Name, TenantId};
@@ -37,32 +39,69 @@ pub(super) async fn invoke(
     let limits = &deployment.manifest.limits;
     let parent = head.headers.get("traceparent").and_then(|value| TraceParent::parse(value.to_str().ok()?));
     let trace = Trace::start(&node.sampler, parent.as_ref(), tenant.as_str(), name, id.as_str());
-    let deadline = deadline(arrived, limits.deadline_ms);
-
-    head.uri = guest_uri(&head.uri, name_len);
-    let length = content_length(&head.headers)?;
-    let bytes_max = limits.request_body_bytes;
-    let received =
-        tokio::time::timeout_at(deadline.into(), receive(body, length, &node.arena, bytes_max)).await;
-    let body = received.map_err(|_| {
-        let text =
-            format!("the request body did not arrive within {} ms (limits.deadline_ms)", limits.deadline_ms);
-        ApiError::new(ErrorCode::DeadlineExceeded, text)
-    })??;
     let invocation = Invocation {
         id: id.invocation,
         request_id: id.shared(),
         trace,
         arrived,
-        deadline,
+        deadline: deadline(arrived, limits.deadline_ms),
         priority: priority(&head.headers)?,
         deployment,
     };
-    if invocation.deployment.record.kind == FunctionKind::Tensor {
-        return tensors::invoke(node, invocation, &head.method, body).await;
-    }
+    head.uri = guest_uri(&head.uri, name_len);
+    let account = node.dispatch.account(&invocation);
+    let answered = match invocation.deployment.record.kind {
+        FunctionKind::Tensor => tensor(node, invocation, &account, &head, body).await,
+        FunctionKind::Http02 | FunctionKind::Http03 => {
+            http(node, invocation, &account, head, body, id).await
+        }
+    };
+    answered.inspect_err(|error| account.close(error.code))
+}
+
+async fn http(
+    node: &NodeState,
+    invocation: Invocation,
+    account: &Arc<Account>,
+    mut head: http::request::Parts,
+    body: Body,
+    id: &RequestId,
+) -> Result<Response, ApiError> {
+    let (length, bytes_max) = (content_length(&head.headers)?, request_bytes_max(&invocation));
+    let body = in_time(&invocation, receive(body, length, &node.arena, bytes_max)).await?;
     prepare(&mut head.headers, id);
-    Ok(node.dispatch.http(invocation, http::Request::from_parts(head, ()), body).await?)
+    Ok(node.dispatch.http(invocation, account, http::Request::from_parts(head, ()), body).await?)
+}
+
+async fn tensor(
+    node: &NodeState,
+    invocation: Invocation,
+    account: &Arc<Account>,
+    head: &http::request::Parts,
+    body: Body,
+) -> Result<Response, ApiError> {
+    tensors::check_method(&head.method)?;
+    let length = content_length(&head.headers)?;
+    let bytes_max = request_bytes_max(&invocation).min(tensors::JSON_BYTES_MAX);
+    let body = in_time(&invocation, receive_whole(body, length, &node.arena, bytes_max)).await?;
+    tensors::invoke(node, &invocation, account, body).await
+}
+
+fn request_bytes_max(invocation: &Invocation) -> u64 {
+    invocation.deployment.manifest.limits.request_body_bytes
+}
+
+/// The body, unless the invocation's deadline passes first.
+async fn in_time<T>(
+    invocation: &Invocation,
+    receiving: impl Future<Output = Result<T, ApiError>>,
+) -> Result<T, ApiError> {
+    let received = tokio::time::timeout_at(invocation.deadline.into(), receiving).await;
+    received.unwrap_or_else(|_| {
+        let limit_ms = invocation.deployment.manifest.limits.deadline_ms;
+        let text = format!("the request body did not arrive within {limit_ms} ms (limits.deadline_ms)");
+        Err(ApiError::new(ErrorCode::DeadlineExceeded, text))
+    })
 }
 
 fn unknown(name: &str) -> ApiError {

@@ -66,7 +66,7 @@ fn invalid(error: &dyn std::fmt::Display) -> ApiError {
     ApiError::new(ErrorCode::InvalidManifest, format!("the manifest cannot be read: {error}"))
 }
 
-/// `a.b=c` sets `{"a": {"b": c}}`; a value is JSON if it reads as such, else text. Lists take commas.
+/// `a.b=c` sets `{"a": {"b": c}}`, and no manifest goes deeper; a value is JSON if it reads as such, else text. Lists take commas.
 fn from_query(uri: &Uri) -> Result<(Map<String, Value>, Options), ApiError> {
     let (mut manifest, mut options) = (Map::new(), Options::default());
     for (key, value) in form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()) {
@@ -79,11 +79,12 @@ fn from_query(uri: &Uri) -> Result<(Map<String, Value>, Options), ApiError> {
             }
             path => {
                 let value = serde_json::from_str(&value).unwrap_or_else(|_| Value::from(&*value));
-                let nested = path
-                    .rsplit('.')
-                    .fold(value, |inner, key| Value::Object(Map::from_iter([(key.to_owned(), inner)])));
-                if let Value::Object(nested) = nested {
-                    merge(&mut manifest, nested);
+                match path.split_once('.') {
+                    Some((outer, inner)) => {
+                        let inner = Map::from_iter([(inner.to_owned(), value)]);
+                        merge(&mut manifest, Map::from_iter([(outer.to_owned(), Value::Object(inner))]));
+                    }
+                    None => merge(&mut manifest, Map::from_iter([(path.to_owned(), value)])),
                 }
             }
         }
@@ -234,6 +235,7 @@ mod tests {
             "/f?models=../x",
             "/f?limits.deadline_ms=soon",
             "/f?manifest=[]",
+            &format!("/f?{}=1", ["a"; 30_000].join(".")),
         ] {
             let code = read_all(put(uri, &[], "")).await.map_err(|error| error.code).err();
             assert_eq!(code, Some(ErrorCode::InvalidManifest), "{uri}");

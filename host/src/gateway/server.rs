@@ -1,11 +1,16 @@
 //! Accepting connections: how many, how slow, and until when.
 
+mod activity;
+mod linger;
+
 use super::Gateway;
 use crate::config::NodeConfig;
+use activity::{Activity, Tracked};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
+use linger::Linger;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +29,8 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 pub(crate) struct Server {
     gateway: Gateway,
     connections: Arc<Semaphore>,
+    header_timeout: Duration,
+    idle_timeout: Duration,
     drain_timeout: Duration,
     builder: auto::Builder<TokioExecutor>,
 }
@@ -35,7 +42,7 @@ impl Server {
             .http1()
             .timer(TokioTimer::new())
             .header_read_timeout(Duration::from_millis(config.header_timeout_ms))
-            .max_buf_size(HEADER_BYTES_MAX.max(8 << 10))
+            .max_buf_size(HEADER_BYTES_MAX)
             .http2()
             .timer(TokioTimer::new())
             .max_concurrent_streams(H2_STREAMS_MAX)
@@ -43,6 +50,8 @@ impl Server {
         Self {
             gateway,
             connections: Arc::new(Semaphore::new(config.connections_max)),
+            header_timeout: Duration::from_millis(config.header_timeout_ms),
+            idle_timeout: Duration::from_millis(config.idle_timeout_ms),
             drain_timeout: Duration::from_millis(config.drain_timeout_ms),
             builder,
         }
@@ -90,18 +99,28 @@ impl Server {
         }
         let gateway = self.gateway.clone();
         let metrics = gateway.node.metrics.clone();
+        let (first, later) = (self.header_timeout, self.idle_timeout);
+        let activity = Activity::new();
+        let requests = activity.clone();
         let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
-            let gateway = gateway.clone();
-            async move { Ok::<_, Infallible>(gateway.serve(request.map(axum::body::Body::new)).await) }
+            let (gateway, under_way) = (gateway.clone(), requests.begin());
+            async move {
+                let response = gateway.serve(request.map(axum::body::Body::new)).await;
+                Ok::<_, Infallible>(response.map(|body| Tracked { body, _under_way: under_way }))
+            }
         });
-        let connection = self.builder.serve_connection(TokioIo::new(stream), service).into_owned();
-        let connection = graceful.watch(connection);
+        let connection = self.builder.serve_connection(TokioIo::new(Linger::new(stream)), service);
+        let connection = graceful.watch(connection.into_owned());
         // Ends with its client, its timeouts, or the drain; the graceful shutdown waits for it.
         tokio::spawn(async move {
             let _permit = permit;
             metrics.connections.inc();
-            if let Err(error) = connection.await {
-                tracing::debug!(error = %error, "connection ended badly");
+            tokio::select! {
+                biased;
+                ended = connection => if let Err(error) = ended {
+                    tracing::debug!(%error, "connection ended badly");
+                },
+                () = activity.idle(first, later) => tracing::debug!("idle connection closed"),
             }
             metrics.connections.dec();
         });

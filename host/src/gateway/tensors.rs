@@ -1,223 +1,151 @@
 //! Calling a tensor function over HTTP, in the JSON form of the Open Inference Protocol, version 2.
 //!
-//! `{"inputs": [{"name", "datatype", "shape", "data"}]}` goes in and the same with `outputs` comes out. Data is a flat or nested list.
+//! `{"inputs": [{"name", "datatype", "shape", "data"}]}` goes in and the same with `outputs` comes out.
+
+mod json;
 
 use super::error::ApiError;
-use crate::dispatch::Invocation;
-use crate::instance::RequestBody;
+use crate::dispatch::{Account, Invocation};
 use crate::node::NodeState;
-use axum::Json;
+use axum::body::Body;
 use axum::response::{IntoResponse, Response};
-use bytes::Bytes;
 use http::Method;
+use http::header::CONTENT_TYPE;
+use json::{Incoming, Outgoing};
 use serde::{Deserialize, Serialize};
-use serde_json::{Number, Value};
-use weir_device::Arena;
+use std::io::Write;
+use std::sync::Arc;
+use weir_device::{Arena, Buffer};
 use weir_inference::Tensor;
-use weir_types::{ElementType, ErrorCode, Shape};
+use weir_types::{ErrorCode, FunctionId};
 
-/// The largest request: JSON is parsed in memory.
-const JSON_BYTES_MAX: usize = 64 << 20;
+/// The largest request as JSON, which is several times as large as what it stands for. Larger ones are for HTTP functions, which take bytes.
+pub(super) const JSON_BYTES_MAX: u64 = 64 << 20;
+/// JSON up to this size is read and written where it is; more goes to a thread that may block.
+const BRIEF_BYTES: usize = 16 << 10;
 
 #[derive(Debug, Deserialize)]
-struct InferRequest {
+struct InferRequest<'a> {
     #[serde(default)]
     id: Option<String>,
-    inputs: Vec<JsonTensor>,
+    #[serde(borrow)]
+    inputs: Vec<Incoming<'a>>,
 }
 
-#[derive(Debug, Serialize)]
-struct InferResponse {
-    model_name: String,
+#[derive(Serialize)]
+struct InferResponse<'a> {
+    model_name: &'a str,
     model_version: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<String>,
-    outputs: Vec<JsonTensor>,
+    outputs: Vec<Outgoing<'a>>,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
-struct JsonTensor {
-    name: String,
-    datatype: ElementType,
-    shape: Vec<u32>,
-    data: Value,
+/// What a request says, as the function takes it.
+struct Inputs {
+    request: Option<String>,
+    tensors: Vec<(String, Tensor)>,
 }
 
 pub(super) async fn invoke(
     node: &NodeState,
-    invocation: Invocation,
-    method: &Method,
-    body: RequestBody,
+    invocation: &Invocation,
+    account: &Arc<Account>,
+    body: Buffer,
 ) -> Result<Response, ApiError> {
-    if method != Method::POST {
-        let text = "this is a tensor function: POST {\"inputs\": [{\"name\": ..., \"datatype\": \"FP32\", \"shape\": [1], \"data\": [0]}]}";
-        return Err(ApiError::new(ErrorCode::MethodNotAllowed, text));
-    }
-    let json = match body {
-        RequestBody::Whole(buffer) => Bytes::from(buffer),
-        RequestBody::Stream(body) => super::body::small(body, JSON_BYTES_MAX).await?,
-    };
-    let request: InferRequest = serde_json::from_slice(&json)
-        .map_err(|error| invalid(&format!("the body is not an inference request: {error}")))?;
-    let inputs =
-        request.inputs.into_iter().map(|input| Ok((input.name.clone(), tensor_of(&node.arena, input)?)));
-    let inputs = inputs.collect::<Result<Vec<_>, ApiError>>()?;
+    let (arena, json_bytes) = (node.arena.clone(), body.len());
+    let Inputs { request, tensors } = node.json(json_bytes, move || read(&body, &arena)).await?;
+    let outputs = node.dispatch.tensor(invocation, account, tensors).await?;
     let id = invocation.deployment.id.clone();
-    let outputs = node.dispatch.tensor(invocation, inputs).await?;
-    let outputs =
-        outputs.into_iter().map(|(name, tensor)| json_of(name, &tensor)).collect::<Result<_, _>>()?;
+    let bytes_max = invocation.deployment.manifest.limits.response_body_bytes;
+    let output_bytes = outputs.iter().map(|(_, tensor)| tensor.data().len()).sum();
+    let json = node.json(output_bytes, move || write(&id, request, &outputs, bytes_max)).await?;
+    Ok(([(CONTENT_TYPE, "application/json")], Body::from(json)).into_response())
+}
+
+/// Refuse what is no inference at all.
+pub(super) fn check_method(method: &Method) -> Result<(), ApiError> {
+    if method == Method::POST {
+        return Ok(());
+    }
+    let text = "this is a tensor function: POST {\"inputs\": [{\"name\": ..., \"datatype\": \"FP32\", \"shape\": [1], \"data\": [0]}]}";
+    Err(ApiError::new(ErrorCode::MethodNotAllowed, text))
+}
+
+impl NodeState {
+    /// Do `work` on about `bytes` of JSON without holding up other requests for long: as many such at once as there are cores.
+    async fn json<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        if bytes <= BRIEF_BYTES {
+            return work();
+        }
+        let stopping = || ApiError::new(ErrorCode::Unavailable, "the node is shutting down; try another");
+        let turn = self.json_turns.clone().acquire_owned().await.map_err(|_| stopping())?;
+        // The turn goes along: a caller that gives up does not stop the work.
+        let worked = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            work()
+        });
+        worked.await.map_err(|_| stopping())?
+    }
+}
+
+fn read(json: &[u8], arena: &Arena) -> Result<Inputs, ApiError> {
+    let invalid = |text: String| ApiError::new(ErrorCode::InvalidRequest, text);
+    let request: InferRequest<'_> = serde_json::from_slice(json)
+        .map_err(|error| invalid(format!("the body is not an inference request: {error}")))?;
+    let tensors = request.inputs.iter().map(|input| {
+        let tensor =
+            input.read(arena).map_err(|why| invalid(format!("input {:?}: {why}", input.name)))?;
+        Ok((input.name.clone(), tensor))
+    });
+    Ok(Inputs { tensors: tensors.collect::<Result<_, ApiError>>()?, request: request.id })
+}
+
+fn write(
+    id: &FunctionId,
+    request: Option<String>,
+    outputs: &[(String, Tensor)],
+    bytes_max: u64,
+) -> Result<Vec<u8>, ApiError> {
     let response = InferResponse {
-        model_name: id.name.to_string(),
+        model_name: id.name.as_str(),
         model_version: id.version.to_string(),
-        id: request.id,
-        outputs,
+        id: request,
+        outputs: outputs.iter().map(|(name, tensor)| Outgoing::of(name, tensor)).collect(),
     };
-    Ok(Json(response).into_response())
-}
-
-fn invalid(text: &str) -> ApiError {
-    ApiError::new(ErrorCode::InvalidRequest, text)
-}
-
-fn tensor_of(arena: &Arena, input: JsonTensor) -> Result<Tensor, ApiError> {
-    let JsonTensor { name, datatype, shape, data } = input;
-    let wrong = |why: &dyn std::fmt::Display| invalid(&format!("input {name:?}: {why}"));
-    let shape = Shape::new(&shape).map_err(|error| wrong(&error))?;
-    let mut bytes = Vec::new();
-    write(&data, datatype, &mut bytes).map_err(|why| wrong(&why))?;
-    let buffer =
-        arena.copy_of(&bytes).map_err(|error| ApiError::new(ErrorCode::Unavailable, error.to_string()))?;
-    Tensor::new(datatype, shape, buffer).map_err(|error| wrong(&error))
-}
-
-/// Append `value`, an element or a list of lists of them, to `bytes`. serde_json bounds the nesting.
-fn write(value: &Value, datatype: ElementType, bytes: &mut Vec<u8>) -> Result<(), String> {
-    macro_rules! put {
-        ($get:ident, $type:ty) => {{
-            let number = value.$get().and_then(|number| <$type>::try_from(number).ok());
-            bytes.extend_from_slice(
-                &number.ok_or_else(|| format!("{value} is not {datatype}"))?.to_le_bytes(),
+    let mut json = Limited { bytes: Vec::new(), bytes_max };
+    match serde_json::to_writer(&mut json, &response) {
+        Ok(()) => Ok(json.bytes),
+        Err(error) if error.is_io() => {
+            let text = format!(
+                "the function's answer has more than {bytes_max} bytes as JSON (limits.response_body_bytes)"
             );
-        }};
+            Err(ApiError::new(ErrorCode::ResponseTooLarge, text))
+        }
+        Err(error) => Err(ApiError::new(ErrorCode::GuestError, error.to_string())),
     }
-    match (value, datatype) {
-        (Value::Array(items), _) => return items.iter().try_for_each(|item| write(item, datatype, bytes)),
-        (Value::Bool(truth), ElementType::Bool) => bytes.push(u8::from(*truth)),
-        (Value::String(text), ElementType::Bytes) => {
-            let length = u32::try_from(text.len()).map_err(|error| error.to_string())?;
-            bytes.extend_from_slice(&length.to_le_bytes());
-            bytes.extend_from_slice(text.as_bytes());
-        }
-        (Value::Number(_), ElementType::Uint8) => put!(as_u64, u8),
-        (Value::Number(_), ElementType::Uint16) => put!(as_u64, u16),
-        (Value::Number(_), ElementType::Uint32) => put!(as_u64, u32),
-        (Value::Number(_), ElementType::Uint64) => put!(as_u64, u64),
-        (Value::Number(_), ElementType::Int8) => put!(as_i64, i8),
-        (Value::Number(_), ElementType::Int16) => put!(as_i64, i16),
-        (Value::Number(_), ElementType::Int32) => put!(as_i64, i32),
-        (Value::Number(_), ElementType::Int64) => put!(as_i64, i64),
-        #[expect(clippy::cast_possible_truncation, reason = "FP32 is what was asked for")]
-        (Value::Number(number), ElementType::Fp32) => {
-            bytes.extend_from_slice(&(number.as_f64().unwrap_or(f64::NAN) as f32).to_le_bytes());
-        }
-        (Value::Number(number), ElementType::Fp64) => {
-            bytes.extend_from_slice(&number.as_f64().unwrap_or(f64::NAN).to_le_bytes());
-        }
-        (_, ElementType::Fp16 | ElementType::Bf16) => return Err(format!("{datatype} has no JSON form")),
-        _ => return Err(format!("{value} is not {datatype}")),
-    }
-    Ok(())
 }
 
-fn json_of(name: String, tensor: &Tensor) -> Result<JsonTensor, ApiError> {
-    let data: &[u8] = tensor.data();
-    macro_rules! numbers {
-        ($type:ty) => {
-            data.as_chunks().0.iter().map(|bytes| Value::from(<$type>::from_le_bytes(*bytes))).collect()
-        };
-    }
-    let data: Vec<Value> = match tensor.element_type() {
-        ElementType::Bool => data.iter().map(|&byte| Value::from(byte != 0)).collect(),
-        ElementType::Uint8 => numbers!(u8),
-        ElementType::Uint16 => numbers!(u16),
-        ElementType::Uint32 => numbers!(u32),
-        ElementType::Uint64 => numbers!(u64),
-        ElementType::Int8 => numbers!(i8),
-        ElementType::Int16 => numbers!(i16),
-        ElementType::Int32 => numbers!(i32),
-        ElementType::Int64 => numbers!(i64),
-        ElementType::Fp32 => {
-            data.as_chunks().0.iter().map(|bytes| float(f32::from_le_bytes(*bytes).into())).collect()
-        }
-        ElementType::Fp64 => {
-            data.as_chunks().0.iter().map(|bytes| float(f64::from_le_bytes(*bytes))).collect()
-        }
-        ElementType::Bytes => strings(data),
-        ElementType::Fp16 | ElementType::Bf16 => {
-            let text = format!("output {name:?} is {}, which has no JSON form", tensor.element_type());
-            return Err(ApiError::new(ErrorCode::GuestError, text));
-        }
-    };
-    let shape = tensor.shape().dimensions().to_vec();
-    Ok(JsonTensor { name, datatype: tensor.element_type(), shape, data: Value::Array(data) })
+/// Takes so many bytes and no more.
+struct Limited {
+    bytes: Vec<u8>,
+    bytes_max: u64,
 }
 
-/// JSON has no infinities and no NaN: they are null.
-fn float(number: f64) -> Value {
-    Number::from_f64(number).map_or(Value::Null, Value::Number)
-}
-
-/// The elements of a checked `BYTES` tensor.
-fn strings(mut data: &[u8]) -> Vec<Value> {
-    let mut strings = Vec::new();
-    while let Some((length, rest)) = data.split_first_chunk::<4>() {
-        let (text, rest) = rest.split_at(rest.len().min(u32::from_le_bytes(*length) as usize));
-        strings.push(Value::from(String::from_utf8_lossy(text)));
-        data = rest;
-    }
-    strings
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn tensors_survive_the_way_through_json() {
-        let arena = Arena::new(1 << 20);
-        for (datatype, shape, data) in [
-            (ElementType::Fp32, json!([2, 2]), json!([[1.5, -2.0], [0.0, 3.0]])),
-            (ElementType::Int64, json!([2]), json!([i64::MIN, i64::MAX])),
-            (ElementType::Uint8, json!([3]), json!([0, 1, 255])),
-            (ElementType::Bool, json!([2]), json!([true, false])),
-            (ElementType::Bytes, json!([2]), json!(["", "ä"])),
-        ] {
-            let input = serde_json::from_value(
-                json!({"name": "x", "datatype": datatype, "shape": shape, "data": data}),
-            )
-            .unwrap();
-            let output = json_of("x".into(), &tensor_of(&arena, input).unwrap()).unwrap();
-            let flat = if datatype == ElementType::Fp32 { json!([1.5, -2.0, 0.0, 3.0]) } else { data };
-            assert_eq!(output.data, flat);
+impl Write for Limited {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if (self.bytes.len() + bytes.len()) as u64 > self.bytes_max {
+            return Err(std::io::ErrorKind::FileTooLarge.into());
         }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
     }
 
-    #[test]
-    fn numbers_that_do_not_fit_are_refused() {
-        let arena = Arena::new(1 << 20);
-        for (datatype, data) in [
-            ("UINT8", json!([256])),
-            ("INT8", json!([-129])),
-            ("INT32", json!([1.5])),
-            ("BOOL", json!([1])),
-            ("FP16", json!([1])),
-        ] {
-            let input = serde_json::from_value(
-                json!({"name": "x", "datatype": datatype, "shape": [1], "data": data}),
-            )
-            .unwrap();
-            assert!(tensor_of(&arena, input).is_err(), "{datatype} took {data}");
-        }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }

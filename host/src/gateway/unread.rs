@@ -1,8 +1,8 @@
 //! What a refused request still has to say.
 //!
 //! An answer that comes before the body has been read leaves bytes on the connection: closing it then makes the client's kernel throw the
-//! answer away, and leaving it open without saying so makes the client's next request fail. So the rest is read, up to a limit, and beyond
-//! that the client is told that the connection ends.
+//! answer away, and leaving it open without saying so makes the client's next request fail. So what is already here is read; if that is not
+//! all, the client is told that the connection ends, and `server/linger.rs` sees to it that it gets to read so.
 
 use axum::body::Body;
 use axum::extract::Request;
@@ -16,10 +16,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// How much of a refused body is read.
-const BYTES_MAX: usize = 4 << 20;
+/// How much of a refused body is read before the answer.
+const BYTES_MAX: usize = 256 << 10;
 /// And for how long.
-const TIME_MAX: Duration = Duration::from_secs(2);
+const TIME_MAX: Duration = Duration::from_millis(20);
 
 /// The body of a request that may be refused before it is read.
 pub(super) struct Unread(Option<Shared>);

@@ -1,5 +1,7 @@
 //! The summed memory and table limits of one instance.
 
+use super::usage::Usage;
+use std::sync::Arc;
 use wasmtime::ResourceLimiter;
 use weir_types::{ErrorCode, Limits};
 
@@ -14,10 +16,11 @@ pub(crate) struct MemoryMeter {
     last_memory_growth_bytes: usize,
     last_table_growth: usize,
     refused: Option<ErrorCode>,
+    usage: Arc<Usage>,
 }
 
 impl MemoryMeter {
-    pub(crate) fn new(limits: &Limits) -> Self {
+    pub(crate) fn new(limits: &Limits, usage: Arc<Usage>) -> Self {
         Self {
             memory_bytes: 0,
             memory_bytes_max: usize::try_from(limits.memory_bytes).unwrap_or(usize::MAX),
@@ -26,17 +29,13 @@ impl MemoryMeter {
             last_memory_growth_bytes: 0,
             last_table_growth: 0,
             refused: None,
+            usage,
         }
     }
 
     /// The limit that a growth ran into, if any did. A guest that traps after that most likely did so because of it.
     pub(crate) fn refused(&self) -> Option<ErrorCode> {
         self.refused
-    }
-
-    /// All linear memories together, now.
-    pub(crate) fn memory_bytes(&self) -> usize {
-        self.memory_bytes
     }
 }
 
@@ -49,11 +48,13 @@ impl ResourceLimiter for MemoryMeter {
         }
         self.memory_bytes += growth;
         self.last_memory_growth_bytes = growth;
+        self.usage.set_memory_bytes(self.memory_bytes);
         Ok(true)
     }
 
     fn memory_grow_failed(&mut self, _: wasmtime::Error) -> wasmtime::Result<()> {
         self.memory_bytes -= std::mem::take(&mut self.last_memory_growth_bytes);
+        self.usage.set_memory_bytes(self.memory_bytes);
         Ok(())
     }
 
@@ -80,12 +81,14 @@ mod tests {
 
     #[test]
     fn memories_share_one_budget() {
-        let mut meter = MemoryMeter::new(&Limits { memory_bytes: 100, ..Limits::default() });
+        let usage = Arc::<Usage>::default();
+        let limits = Limits { memory_bytes: 100, ..Limits::default() };
+        let mut meter = MemoryMeter::new(&limits, usage.clone());
         assert!(meter.memory_growing(0, 60, None).unwrap());
         assert!(!meter.memory_growing(0, 60, None).unwrap(), "a second memory got its own budget");
         assert_eq!(meter.refused(), Some(ErrorCode::MemoryLimit));
         assert!(meter.memory_growing(60, 100, None).unwrap());
         meter.memory_grow_failed(wasmtime::Error::msg("no pages")).unwrap();
-        assert_eq!(meter.memory_bytes(), 60);
+        assert_eq!(usage.memory_bytes(), 60);
     }
 }

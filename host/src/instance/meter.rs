@@ -1,5 +1,6 @@
 //! Processor time and wall-clock time of one invocation.
 
+use super::usage::Usage;
 use crate::component::Engines;
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -24,6 +25,7 @@ pub(crate) enum Overrun {
 pub(crate) struct Metered<T> {
     guest: BoxFuture<'static, T>,
     engines: Arc<Engines>,
+    usage: Arc<Usage>,
     cpu_time: Duration,
     cpu_time_max: Duration,
     deadline: Instant,
@@ -35,16 +37,16 @@ impl<T> Metered<T> {
     pub(crate) fn new(
         guest: BoxFuture<'static, T>,
         engines: Arc<Engines>,
+        usage: Arc<Usage>,
         cpu_time_max: Duration,
         deadline: Instant,
     ) -> Self {
-        Self { guest, engines, cpu_time: Duration::ZERO, cpu_time_max, deadline, timer: None }
+        Self { guest, engines, usage, cpu_time: Duration::ZERO, cpu_time_max, deadline, timer: None }
     }
 }
 
 impl<T> Future for Metered<T> {
-    /// What the guest gave and the processor time it took.
-    type Output = (Result<T, Overrun>, Duration);
+    type Output = Result<T, Overrun>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
@@ -52,15 +54,16 @@ impl<T> Future for Metered<T> {
         let before = thread_cpu_time();
         let polled = this.guest.poll_unpin(cx);
         this.cpu_time += thread_cpu_time().saturating_sub(before);
+        this.usage.set_cpu_time(this.cpu_time);
         if let Poll::Ready(answer) = polled {
-            return Poll::Ready((Ok(answer), this.cpu_time));
+            return Poll::Ready(Ok(answer));
         }
         if this.cpu_time >= this.cpu_time_max {
-            return Poll::Ready((Err(Overrun::CpuTime), this.cpu_time));
+            return Poll::Ready(Err(Overrun::CpuTime));
         }
         let deadline = this.deadline;
         let timer = this.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
-        timer.poll_unpin(cx).map(|()| (Err(Overrun::Deadline), this.cpu_time))
+        timer.poll_unpin(cx).map(|()| Err(Overrun::Deadline))
     }
 }
 

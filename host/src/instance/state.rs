@@ -3,6 +3,7 @@
 use super::memory::MemoryMeter;
 use super::outbound::Outbound;
 use super::output::{Channel, Output, OutputSink};
+use super::usage::Usage;
 use crate::hostcalls::InferenceCtx;
 use std::sync::Arc;
 use wasmtime::component::ResourceTable;
@@ -25,6 +26,7 @@ impl State {
         manifest: &Arc<FunctionManifest>,
         sink: &Arc<OutputSink>,
         inference: InferenceCtx,
+        usage: Arc<Usage>,
     ) -> Self {
         let mut wasi = WasiCtx::builder();
         wasi.stdout(Output { sink: sink.clone(), channel: Channel::Stdout })
@@ -41,7 +43,7 @@ impl State {
             http: WasiHttpCtx::new(),
             table,
             outbound: Outbound::new(manifest.clone(), sink.clone()),
-            memory: MemoryMeter::new(&manifest.limits),
+            memory: MemoryMeter::new(&manifest.limits, usage),
             inference,
         }
     }

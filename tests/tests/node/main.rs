@@ -7,6 +7,7 @@ mod bad_requests;
 mod calling;
 mod cancelling;
 mod concurrency;
+mod connections;
 mod deploying;
 mod durability;
 mod inference;

@@ -21,6 +21,14 @@ async fn what_is_no_answer_has_a_code() {
 }
 
 #[tokio::test]
+async fn a_function_cannot_speak_for_the_node() {
+    let node = Node::start().await;
+    node.deploy("f", function("misanswer")).await;
+    let answer = node.get("/fn/f/pose").await;
+    assert_eq!((answer.status, answer.header(weir_types::api::ERROR_CODE_HEADER)), (200, None));
+}
+
+#[tokio::test]
 async fn an_answer_that_breaks_off_is_no_whole_answer() {
     let node = Node::start().await;
     node.deploy("f", function("misanswer")).await;

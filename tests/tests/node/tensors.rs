@@ -38,6 +38,40 @@ async fn tensors_come_back_as_they_went_in() {
 }
 
 #[tokio::test]
+async fn answers_are_limited_as_json() {
+    let node = Node::start().await;
+    node.deploy_with("echo", "limits.response_body_bytes=100", function("echo-tensor")).await;
+    let inputs = json!([{ "name": "a", "datatype": "UINT8", "shape": [40], "data": vec![0; 40] }]);
+    let answer = infer(&node, "echo", inputs).await;
+    assert_eq!((answer.status, answer.code()), (502, ErrorCode::ResponseTooLarge));
+}
+
+#[tokio::test]
+async fn health_answers_while_large_tensors_are_read() {
+    let node = Node::start().await;
+    node.deploy("echo", function("echo-tensor")).await;
+    let zeros = "0,".repeat(8 << 20) + "0";
+    let body = format!(r#"{{"inputs":[{{"name":"a","datatype":"UINT8","shape":[{}],"data":[{zeros}]}}]}}"#, (8 << 20) + 1);
+    let calls = (0..3).map(|_| node.post("/fn/echo", body.clone()));
+    let answers = futures::future::join_all(calls);
+    let mut answers = std::pin::pin!(answers);
+    let mut slowest = std::time::Duration::ZERO;
+    let answers = loop {
+        let asked = std::time::Instant::now();
+        tokio::select! {
+            answers = &mut answers => break answers,
+            health = node.get("/healthz") => drop(health.ok()),
+        }
+        slowest = slowest.max(asked.elapsed());
+    };
+    // An unoptimised build reads one such body for seconds; a gateway thread that did it would not answer before.
+    assert!(slowest < std::time::Duration::from_secs(1), "health took {slowest:?}");
+    for answer in answers {
+        assert!(matches!(answer.status, 200 | 504 | 507), "{}", answer.status);
+    }
+}
+
+#[tokio::test]
 async fn tensors_that_are_none_are_refused() {
     let node = Node::start().await;
     node.deploy("echo", function("echo-tensor")).await;

@@ -1,0 +1,77 @@
+//! A guest's response on its way to the client: limited, and accounted for.
+
+use super::Account;
+use crate::gateway::Guarded;
+use crate::instance::{Fault, Report};
+use axum::body::Body;
+use axum::response::Response;
+use http::StatusCode;
+use http::header::CONTENT_LENGTH;
+use http_body_util::BodyExt;
+use std::sync::Arc;
+use tokio::runtime::Handle;
+use tokio_util::task::AbortOnDropHandle;
+use weir_types::ErrorCode;
+use weir_types::api::ERROR_CODE_HEADER;
+
+/// What is done with a response.
+pub(super) struct Outgoing<'a> {
+    pub(super) guests: &'a Handle,
+    pub(super) account: &'a Arc<Account>,
+    pub(super) bytes_max: u64,
+    /// Whether the request was one whose answer has no body, whatever the guest writes.
+    pub(super) is_bodiless: bool,
+}
+
+impl Outgoing<'_> {
+    /// Let `response` go out. `rest` is the guest, if it has not ended yet.
+    pub(super) async fn send(
+        self,
+        response: Response,
+        rest: Option<AbortOnDropHandle<Report>>,
+    ) -> Result<Response, Fault> {
+        let (mut head, body) = response.into_parts();
+        // The node's own word, which clients rely on.
+        head.headers.remove(ERROR_CODE_HEADER);
+        if self.is_bodiless || matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
+            if let Some(rest) = rest {
+                self.discard(body, rest);
+            }
+            return Ok(Response::from_parts(head, Body::empty()));
+        }
+        let declared = head.headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+        if http_body::Body::size_hint(&body).lower().max(declared.unwrap_or(0)) > self.bytes_max {
+            return Err(self.too_large());
+        }
+        let Some(rest) = rest else {
+            // The guest has ended: its body is here in full, and goes out in one piece with its length.
+            let whole = body.collect().await.map_err(|error| {
+                Fault::new(ErrorCode::GuestError, format!("the function broke off its answer: {error}"))
+            })?;
+            let whole = whole.to_bytes();
+            if whole.len() as u64 > self.bytes_max {
+                return Err(self.too_large());
+            }
+            return Ok(Response::from_parts(head, Body::from(whole)));
+        };
+        let body = Guarded::body(body, self.bytes_max, declared, rest, self.account.clone());
+        Ok(Response::from_parts(head, body))
+    }
+
+    /// Read what nobody wants, so that the guest may finish: a body that is dropped looks to it like a client that went away. Its own limits
+    /// end this.
+    fn discard(&self, mut body: Body, rest: AbortOnDropHandle<Report>) {
+        self.guests.spawn(async move {
+            while let Some(Ok(_)) = body.frame().await {}
+            // How the guest ended is in its account.
+            let _ = rest.await;
+        });
+    }
+
+    fn too_large(&self) -> Fault {
+        let bytes_max = self.bytes_max;
+        let text =
+            format!("the function's answer has more than {bytes_max} bytes (limits.response_body_bytes)");
+        Fault::new(ErrorCode::ResponseTooLarge, text)
+    }
+}

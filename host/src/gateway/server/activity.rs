@@ -1,0 +1,118 @@
+//! Whether anything goes on on a connection.
+
+use axum::body::Body;
+use bytes::Bytes;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Counts the requests under way on one connection, and remembers when the last of them ended. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Activity(Arc<Shared>);
+
+struct Shared {
+    opened: Instant,
+    under_way: AtomicU32,
+    /// When the last request ended, after `opened`. Zero before the first.
+    idle_since_ms: AtomicU64,
+}
+
+/// One request, from its head to the end of its answer's body.
+pub(super) struct UnderWay(Activity);
+
+impl Activity {
+    pub(super) fn new() -> Self {
+        Self(Arc::new(Shared {
+            opened: Instant::now(),
+            under_way: AtomicU32::new(0),
+            idle_since_ms: AtomicU64::new(0),
+        }))
+    }
+
+    pub(super) fn begin(&self) -> UnderWay {
+        self.0.under_way.fetch_add(1, Ordering::Relaxed);
+        UnderWay(self.clone())
+    }
+
+    /// Returns once no request has been under way for `first` since the connection opened, or for `later` since the last one ended.
+    pub(super) async fn idle(&self, first: Duration, later: Duration) {
+        loop {
+            let idle_since_ms = self.0.idle_since_ms.load(Ordering::Relaxed);
+            let patience = if idle_since_ms == 0 { first } else { later };
+            let until = self.0.opened + Duration::from_millis(idle_since_ms) + patience;
+            let is_quiet = self.0.under_way.load(Ordering::Relaxed) == 0;
+            let now = Instant::now();
+            if is_quiet && now >= until {
+                return;
+            }
+            // Looked at again when it could be over, and now and then while requests run.
+            tokio::time::sleep_until(if is_quiet { until } else { now + patience }).await;
+        }
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        let shared = &self.0.0;
+        let age_ms = u64::try_from(shared.opened.elapsed().as_millis()).unwrap_or(u64::MAX);
+        shared.idle_since_ms.store(age_ms.max(1), Ordering::Relaxed);
+        shared.under_way.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A response body that keeps its request under way.
+pub(super) struct Tracked {
+    pub(super) body: Body,
+    pub(super) _under_way: UnderWay,
+}
+
+impl HttpBody for Tracked {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIRST: Duration = Duration::from_secs(30);
+    const LATER: Duration = Duration::from_secs(75);
+
+    #[tokio::test(start_paused = true)]
+    async fn silence_ends_after_the_first_patience_and_requests_renew_it() {
+        let started = Instant::now();
+        Activity::new().idle(FIRST, LATER).await;
+        assert_eq!(started.elapsed(), FIRST);
+
+        let started = Instant::now();
+        let activity = Activity::new();
+        let request = activity.begin();
+        let serving = async {
+            tokio::time::sleep(Duration::from_secs(1_000)).await;
+            drop(request);
+        };
+        tokio::join!(activity.idle(FIRST, LATER), serving);
+        let lasted = started.elapsed();
+        assert!(lasted >= Duration::from_secs(1_000) + LATER, "{lasted:?}");
+        assert!(lasted <= Duration::from_secs(1_000) + 2 * LATER, "{lasted:?}");
+    }
+}

@@ -1,0 +1,127 @@
+//! Closing a connection so that the client gets to read its answer.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::{Sleep, sleep};
+
+/// How much a client may still send after the node has closed its side.
+const BYTES_MAX: usize = 4 << 20;
+/// And for how long.
+const TIME_MAX: Duration = Duration::from_secs(2);
+
+/// A connection that is closed in two steps: its own side first, and the other after what the client was still sending has been read. Closed
+/// at once, with bytes unread, the client's kernel would throw away the answer that tells why its request was refused.
+pub(super) struct Linger {
+    stream: TcpStream,
+    closing: Option<Closing>,
+}
+
+struct Closing {
+    bytes_left: usize,
+    timeout: Pin<Box<Sleep>>,
+}
+
+impl Linger {
+    pub(super) fn new(stream: TcpStream) -> Self {
+        Self { stream, closing: None }
+    }
+}
+
+impl AsyncRead for Linger {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
+    }
+}
+
+impl AsyncWrite for Linger {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Self { stream, closing } = self.get_mut();
+        if closing.is_none() {
+            ready!(Pin::new(&mut *stream).poll_shutdown(cx))?;
+        }
+        let closing = closing
+            .get_or_insert_with(|| Closing { bytes_left: BYTES_MAX, timeout: Box::pin(sleep(TIME_MAX)) });
+        let mut room = [0; 16 << 10];
+        loop {
+            let mut buffer = ReadBuf::new(&mut room);
+            match Pin::new(&mut *stream).poll_read(cx, &mut buffer) {
+                Poll::Ready(Ok(())) if buffer.filled().is_empty() => return Poll::Ready(Ok(())),
+                Poll::Ready(Ok(())) => match closing.bytes_left.checked_sub(buffer.filled().len()) {
+                    Some(bytes_left) => closing.bytes_left = bytes_left,
+                    None => return Poll::Ready(Ok(())),
+                },
+                // The client is gone, which is what closing is for.
+                Poll::Ready(Err(_)) => return Poll::Ready(Ok(())),
+                Poll::Pending => return closing.timeout.as_mut().poll(cx).map(Ok),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    async fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        (client, listener.accept().await.unwrap().0)
+    }
+
+    #[tokio::test]
+    async fn a_client_that_is_still_sending_reads_its_answer() {
+        let (mut client, server) = pair().await;
+        let serve = async {
+            let mut server = Linger::new(server);
+            server.write_all(b"no").await.unwrap();
+            server.shutdown().await.unwrap();
+        };
+        let send = async {
+            client.write_all(&vec![0; 1 << 20]).await.unwrap();
+            let mut answer = Vec::new();
+            client.shutdown().await.unwrap();
+            client.read_to_end(&mut answer).await.unwrap();
+            assert_eq!(answer, b"no");
+        };
+        tokio::join!(serve, send);
+    }
+
+    #[tokio::test]
+    async fn a_client_that_never_stops_is_left() {
+        let (client, server) = pair().await;
+        let started = tokio::time::Instant::now();
+        Linger::new(server).shutdown().await.unwrap();
+        assert!(started.elapsed() >= TIME_MAX);
+        drop(client);
+    }
+}

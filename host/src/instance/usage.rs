@@ -1,0 +1,47 @@
+//! What an invocation has used so far.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Written by the sandbox as it runs, and read when the books are closed: a guest can be dropped at any point, and has used what it has used.
+#[derive(Debug, Default)]
+pub(crate) struct Usage {
+    cpu_time_ns: AtomicU64,
+    /// Zero until the sandbox is made.
+    instantiate_time_ns: AtomicU64,
+    memory_bytes: AtomicU64,
+}
+
+impl Usage {
+    /// Processor time of the threads that polled the guest.
+    pub(crate) fn cpu_time(&self) -> Duration {
+        Duration::from_nanos(self.cpu_time_ns.load(Ordering::Relaxed))
+    }
+
+    /// How long the sandbox took to make, if it was made.
+    pub(crate) fn instantiate_time(&self) -> Option<Duration> {
+        let time_ns = self.instantiate_time_ns.load(Ordering::Relaxed);
+        (time_ns > 0).then(|| Duration::from_nanos(time_ns))
+    }
+
+    /// All linear memories together, in bytes, when they were last looked at. They only grow.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.memory_bytes.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_cpu_time(&self, time: Duration) {
+        self.cpu_time_ns.store(nanoseconds(time), Ordering::Relaxed);
+    }
+
+    pub(super) fn set_instantiate_time(&self, time: Duration) {
+        self.instantiate_time_ns.store(nanoseconds(time).max(1), Ordering::Relaxed);
+    }
+
+    pub(super) fn set_memory_bytes(&self, bytes: usize) {
+        self.memory_bytes.store(bytes as u64, Ordering::Relaxed);
+    }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
