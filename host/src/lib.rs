@@ -29,3 +29,4 @@ mod registry;
 mod blobs;
 
 mod telemetry;
+pub use telemetry::SpanLog;

@@ -2,7 +2,9 @@
 
 pub(crate) mod logs;
 mod metrics;
+mod spans;
 mod trace;
 
 pub(crate) use metrics::{ColdStart, FunctionMetrics, Metrics};
+pub use spans::SpanLog;
 pub(crate) use trace::{Phase, Sampler, Trace, TraceParent};

@@ -1,8 +1,10 @@
-//! Spans of one invocation, for a sample of them.
+//! Spans of one invocation, for a sample of them: one for all of it, and one below that for each of its phases.
 //!
 //! An invocation that is not sampled has the empty span, and its phases cost nothing. The W3C `traceparent` of the client is kept: a sampled
-//! parent makes a sampled invocation.
+//! parent makes a sampled invocation. [`SpanLog`](super::SpanLog) writes what has ended into the log.
 
+use super::spans::SPAN_TARGET;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use tracing::{Span, info_span};
 
@@ -69,34 +71,45 @@ impl Trace {
         if !parent.is_some_and(|parent| parent.sampled) && !sampler.sample() {
             return Self(Span::none());
         }
-        let trace_id = parent.map(|parent| parent.trace_id.as_str());
+        let trace_id = parent
+            .map_or_else(|| format!("{}{}", random_id(), random_id()), |parent| parent.trace_id.clone());
         let parent_id = parent.map(|parent| parent.parent_id.as_str());
         Self(
-            info_span!(target: "weir::invocation", "invocation", tenant, function, request_id, trace_id, parent_id),
+            info_span!(target: SPAN_TARGET, "invocation", tenant, function, request_id, trace_id, span_id = random_id(), parent_id),
         )
     }
 
-    /// The span of one phase; enter it while the phase lasts.
+    /// The span of one phase, which lasts for as long as what is given back.
     pub(crate) fn phase(&self, phase: Phase) -> Span {
-        if self.0.is_none() {
+        if self.0.is_disabled() {
             return Span::none();
         }
-        let parent = &self.0;
         // The name of a span is static: one call site each.
+        macro_rules! span {
+            ($name:literal) => {
+                info_span!(target: SPAN_TARGET, parent: &self.0, $name, span_id = random_id())
+            };
+        }
         match phase {
-            Phase::Queue => info_span!(target: "weir::invocation", parent: parent, "queue"),
-            Phase::Fetch => info_span!(target: "weir::invocation", parent: parent, "fetch"),
-            Phase::Compile => info_span!(target: "weir::invocation", parent: parent, "compile"),
-            Phase::Instantiate => info_span!(target: "weir::invocation", parent: parent, "instantiate"),
-            Phase::Guest => info_span!(target: "weir::invocation", parent: parent, "guest"),
-            Phase::ModelLoad => info_span!(target: "weir::invocation", parent: parent, "model_load"),
-            Phase::ModelRun => info_span!(target: "weir::invocation", parent: parent, "model_run"),
-            Phase::Reply => info_span!(target: "weir::invocation", parent: parent, "reply"),
+            Phase::Queue => span!("queue"),
+            Phase::Fetch => span!("fetch"),
+            Phase::Compile => span!("compile"),
+            Phase::Instantiate => span!("instantiate"),
+            Phase::Guest => span!("guest"),
+            Phase::ModelLoad => span!("model_load"),
+            Phase::ModelRun => span!("model_run"),
+            Phase::Reply => span!("reply"),
         }
     }
 }
 
-/// Picks every n-th invocation, so that the ratio holds without a random number.
+/// The id of a span, and half of a trace's: 16 hexadecimal digits, not all of them zero.
+fn random_id() -> String {
+    // What the standard library keys its hash tables with is as random as an id needs to be.
+    format!("{:016x}", RandomState::new().build_hasher().finish().max(1))
+}
+
+/// Picks the last of every n invocations: the ratio holds without a random number, and whoever makes a few calls by hand reads no spans.
 #[derive(Debug)]
 pub(crate) struct Sampler {
     /// None: never.
@@ -117,7 +130,7 @@ impl Sampler {
     }
 
     fn sample(&self) -> bool {
-        self.every.is_some_and(|every| self.seen.fetch_add(1, Ordering::Relaxed).is_multiple_of(every))
+        self.every.is_some_and(|every| (self.seen.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(every))
     }
 }
 

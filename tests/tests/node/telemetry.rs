@@ -1,7 +1,9 @@
 //! What a node tells about itself and its functions.
 
 use reqwest::Method;
-use weir_tests::{Node, function};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use weir_tests::{Node, eventually, function, model};
 use weir_types::api::REQUEST_ID_HEADER;
 
 #[tokio::test]
@@ -25,7 +27,7 @@ async fn invocations_are_counted_by_function_outcome_and_phase() {
     for _ in 0..5 {
         node.get("/fn/hello").await.ok();
     }
-    weir_tests::eventually("the count of what has ended", async || {
+    eventually("the count of what has ended", async || {
         let count = node.metric("weir_invocations_total", "function=\"hello\"").await;
         (count == 5.0).then_some(())
     })
@@ -43,22 +45,93 @@ async fn invocations_are_counted_by_function_outcome_and_phase() {
     assert_eq!(node.metric("weir_functions", "").await, 1.0);
 }
 
+/// The node's log lines about spans of invocations.
+fn spans(node: &Node) -> Vec<Value> {
+    let lines = node.log().lines().filter_map(|line| serde_json::from_str(line).ok()).collect::<Vec<Value>>();
+    lines.into_iter().filter(|line| line["target"] == "weir::invocation").collect()
+}
+
+/// The spans of the request `id`, by phase, once the whole invocation is over.
+async fn trace(node: &Node, id: &str) -> BTreeMap<String, Value> {
+    let mine = || spans(node).into_iter().filter(|span| span["request_id"] == id);
+    eventually("the end of the trace", async || mine().find(|span| span["phase"] == "invocation")).await;
+    mine().map(|span| (span["phase"].as_str().unwrap().to_owned(), span)).collect()
+}
+
+const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+const PARENT: &str = "00f067aa0ba902b7";
+
+async fn call(node: &Node, path: &str, id: &str, traceparent: &str) {
+    let request = node.request(Method::POST, path).body(vec![0; 16]);
+    let answer =
+        request.header("traceparent", traceparent).header(REQUEST_ID_HEADER, id).send().await.unwrap();
+    assert!(answer.status().is_success(), "{traceparent:?} must be used or ignored");
+    assert_eq!(answer.headers()[REQUEST_ID_HEADER], id);
+}
+
 #[tokio::test]
-async fn a_trace_of_the_client_is_taken_up() {
-    let node = Node::start().await;
+async fn a_sampled_trace_of_the_client_goes_on_in_the_log_phase_by_phase() {
+    let node = Node::builder().set("trace_sample_ratio", 0).start().await;
+    node.push_model("m", 1, model("good/matmul.onnx")).await;
+    node.deploy_with("infer", "models=m", function("infer")).await;
+    let sampled = format!("00-{TRACE}-{PARENT}-01");
+    call(&node, "/fn/infer/m?shape=1,4", "cold", &sampled).await;
+    call(&node, "/fn/infer/m?shape=1,4", "warm", &sampled).await;
+    let (cold, warm) = (trace(&node, "cold").await, trace(&node, "warm").await);
+    let phases = |trace: &BTreeMap<String, Value>| trace.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(
+        phases(&cold),
+        ["fetch", "guest", "instantiate", "invocation", "model_load", "model_run", "queue"]
+    );
+    assert_eq!(phases(&warm), ["guest", "instantiate", "invocation", "model_run", "queue"]);
+    for trace in [&cold, &warm] {
+        let whole = &trace["invocation"];
+        assert_eq!(whole["parent_id"], PARENT);
+        let duration_ns = |span: &Value| span["duration_ns"].as_u64().unwrap();
+        for (phase, span) in trace {
+            assert_eq!((&span["trace_id"], &span["function"]), (&TRACE.into(), &"infer".into()), "{span}");
+            assert_eq!(span["span_id"].as_str().unwrap().len(), 16, "{span}");
+            assert!(phase == "invocation" || span["parent_id"] == whole["span_id"], "{span}");
+            assert!((1..=duration_ns(whole)).contains(&duration_ns(span)), "{span} in {whole}");
+        }
+        // The guest waits for its model and does little else; what comes before and after is not its time.
+        assert!(duration_ns(&trace["guest"]) >= duration_ns(&trace["model_run"]));
+    }
+    let ids: BTreeSet<_> =
+        cold.values().chain(warm.values()).map(|span| span["span_id"].to_string()).collect();
+    assert_eq!(ids.len(), cold.len() + warm.len(), "two spans share an id");
+}
+
+#[tokio::test]
+async fn a_trace_that_is_none_or_not_sampled_is_ignored() {
+    let node = Node::builder().set("trace_sample_ratio", 0).start().await;
     node.deploy("hello", function("hello")).await;
-    let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
-    let request = node
-        .request(Method::GET, "/fn/hello")
-        .header("traceparent", format!("00-{trace}-00f067aa0ba902b7-01"));
-    assert!(request.header(REQUEST_ID_HEADER, "traced").send().await.unwrap().status().is_success());
     for bad in [
         "",
         "00-xyz",
-        "ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+        &format!("00-{TRACE}-{PARENT}-00"),
+        &format!("ff-{TRACE}-{PARENT}-01"),
         "00-00000000000000000000000000000000-0000000000000000-01",
     ] {
-        let request = node.request(Method::GET, "/fn/hello").header("traceparent", bad);
-        assert!(request.send().await.unwrap().status().is_success(), "{bad:?} must be ignored");
+        call(&node, "/fn/hello", "ignored", bad).await;
     }
+    call(&node, "/fn/hello", "last", &format!("00-{TRACE}-{PARENT}-01")).await;
+    trace(&node, "last").await;
+    assert!(spans(&node).iter().all(|span| span["request_id"] == "last"), "{:?}", spans(&node));
+}
+
+#[tokio::test]
+async fn a_share_of_all_invocations_is_traced_without_being_asked() {
+    let node = Node::builder().set("trace_sample_ratio", 0.5).start().await;
+    node.deploy("hello", function("hello")).await;
+    for _ in 0..10 {
+        node.get("/fn/hello").await.ok();
+    }
+    let roots = eventually("five traces", async || {
+        let roots: Vec<_> = spans(&node).into_iter().filter(|span| span["phase"] == "invocation").collect();
+        (roots.len() >= 5).then_some(roots)
+    });
+    let traces: BTreeSet<_> = roots.await.iter().map(|span| span["trace_id"].to_string()).collect();
+    assert_eq!(traces.len(), 5);
+    assert!(traces.iter().all(|id| id.len() == 34), "{traces:?}");
 }

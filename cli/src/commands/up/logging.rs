@@ -4,7 +4,10 @@ use crate::error::Problem;
 use anyhow::Result;
 use clap::ValueEnum;
 use std::io::IsTerminal as _;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Layer as _, fmt};
+use weir_host::SpanLog;
 
 /// What is logged where nothing is said about it.
 const FILTER_DEFAULT: &str = "info,cranelift=warn,wasmtime=warn,ort=warn";
@@ -37,10 +40,13 @@ pub(super) fn start(args: &LogArgs) -> Result<()> {
     })?;
     let terminal = std::io::stderr().is_terminal();
     let format = args.log_format.unwrap_or(if terminal { Format::Text } else { Format::Json });
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    match format {
-        Format::Text => builder.with_ansi(terminal && std::env::var_os("NO_COLOR").is_none()).init(),
-        Format::Json => builder.json().flatten_event(true).init(),
-    }
+    let lines = match format {
+        Format::Text => {
+            let ansi = terminal && std::env::var_os("NO_COLOR").is_none();
+            fmt::layer().with_writer(std::io::stderr).with_ansi(ansi).boxed()
+        }
+        Format::Json => fmt::layer().with_writer(std::io::stderr).json().flatten_event(true).boxed(),
+    };
+    tracing_subscriber::registry().with(filter).with(lines).with(SpanLog::default()).init();
     Ok(())
 }
