@@ -36,3 +36,8 @@ pub use raw::{raw, raw_cut_off};
 
 mod process;
 pub use process::{children, rss_bytes, threads};
+
+// The example in the repository's README must compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;

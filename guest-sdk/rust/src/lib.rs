@@ -21,7 +21,7 @@
 //!
 //! fn classify(request: Request) -> Result<Response> {
 //!     let pixels: Vec<f32> = request.body()?.iter().map(|byte| f32::from(*byte) / 255.0).collect();
-//!     let image = Tensor::from_slice(&pixels, [1, 1, 28, 28])?;
+//!     let image = Tensor::from_slice(&pixels, [1, 1, 8, 8])?;
 //!     let scores = Model::open("digits")?.infer([("image", &image)])?.only()?.to_vec::<f32>()?;
 //!     let best = (0..scores.len()).max_by(|a, b| scores[*a].total_cmp(&scores[*b]));
 //!     Ok(Response::text(format!("{best:?}\n")))
@@ -98,3 +98,8 @@ pub mod __private {
     pub use crate::stage::run;
     pub use wasip2;
 }
+
+// The example in the README must compile.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
