@@ -181,7 +181,7 @@ fn hint_for(code: ErrorCode) -> Option<&'static str> {
         E::FunctionNotFound => "`weir functions` lists what is deployed",
         E::ModelNotFound => "`weir models` lists what is there; `weir models push NAME FILE` adds one",
         E::VersionNotFound => "`weir functions versions NAME` and `weir models show NAME` list versions",
-        E::Unauthorized => "give a token with --token-file FILE or in WEIR_TOKEN",
+        E::Unauthorized => "give a token with --token-from FILE or in WEIR_TOKEN",
         E::NotGranted => {
             "grant it in [function] of weir.toml or with --models and --outbound, and deploy again"
         }

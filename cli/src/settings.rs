@@ -3,6 +3,9 @@
 mod file;
 pub(crate) use file::{ConfigFile, FunctionProject};
 
+mod node;
+pub(crate) use node::NodeArgs;
+
 use crate::error::Problem;
 use anyhow::Result;
 use clap::Args;
@@ -16,16 +19,16 @@ pub(crate) struct ClientArgs {
     /// The node's address [default: that of weir.toml, or http://127.0.0.1:9347]
     #[arg(long, value_name = "URL", env = "WEIR_URL", global = true)]
     pub(crate) url: Option<String>,
-    /// A file whose first word is the token to send
-    #[arg(long, value_name = "FILE", global = true)]
-    pub(crate) token_file: Option<PathBuf>,
+    /// A file whose first word is the token to send; the node's own file of tokens will do
+    #[arg(long, value_name = "FILE", env = "WEIR_TOKEN_FROM", global = true)]
+    pub(crate) token_from: Option<PathBuf>,
     /// The token to send; better in the environment or a file than on a command line that others can see
     #[arg(
         long,
         value_name = "TOKEN",
         env = "WEIR_TOKEN",
         hide_env_values = true,
-        conflicts_with = "token_file",
+        conflicts_with = "token_from",
         global = true
     )]
     pub(crate) token: Option<String>,
@@ -43,18 +46,19 @@ pub(crate) struct Endpoint {
 impl ClientArgs {
     /// Fill in what the arguments leave open.
     pub(crate) fn endpoint(&self, file: Option<&ConfigFile>) -> Result<Endpoint> {
-        let client = file.map(|file| &file.client);
-        let url = self.url.clone().or_else(|| client.and_then(|client| client.url.clone()));
-        let url = url.unwrap_or_else(|| format!("http://127.0.0.1:{DEFAULT_PORT}"));
-        let token = match (&self.token, &self.token_file) {
+        let token_from = file.and_then(|file| file.client.token_from.as_deref());
+        let token = match (&self.token, self.token_from.as_deref().or(token_from)) {
             (Some(token), _) => Some(token.clone()),
             (None, Some(path)) => Some(first_token(path)?),
-            (None, None) => match client.and_then(|client| client.token_file.as_deref()) {
-                Some(path) => Some(first_token(path)?),
-                None => None,
-            },
+            (None, None) => None,
         };
-        Ok(Endpoint { url: normal_url(&url)?, token })
+        Ok(Endpoint { url: self.url(file)?, token })
+    }
+
+    /// The node's address alone.
+    pub(crate) fn url(&self, file: Option<&ConfigFile>) -> Result<String> {
+        let url = self.url.clone().or_else(|| file.and_then(|file| file.client.url.clone()));
+        normal_url(&url.unwrap_or_else(|| format!("http://127.0.0.1:{DEFAULT_PORT}")))
     }
 }
 
@@ -63,7 +67,7 @@ pub(crate) fn first_token(path: &Path) -> Result<String> {
     let text = std::fs::read_to_string(path).map_err(|error| {
         Problem::usage(format!("cannot read the token file {}", path.display()))
             .because(error)
-            .hint("--token-file, or token_file in [client] of weir.toml, names a file that holds the token")
+            .hint("--token-from, or token_from in [client] of weir.toml, names a file that holds the token")
     })?;
     let token =
         text.lines().find_map(|line| line.split('#').next().unwrap_or_default().split_whitespace().next());
@@ -102,7 +106,7 @@ mod tests {
 
     #[test]
     fn arguments_win_over_the_file_and_the_file_over_defaults() {
-        let (folder, file) = file("[client]\nurl = \"http://file:1\"\ntoken_file = \"secret\"\n");
+        let (folder, file) = file("[client]\nurl = \"http://file:1\"\ntoken_from = \"secret\"\n");
         std::fs::write(folder.path().join("secret"), "# tokens\n\n from-file tenant\nother\n").unwrap();
         let none = ClientArgs::default();
         assert_eq!(
@@ -111,7 +115,7 @@ mod tests {
         );
         let from_file = Endpoint { url: "http://file:1".into(), token: Some("from-file".into()) };
         assert_eq!(none.endpoint(Some(&file)).unwrap(), from_file);
-        let args = ClientArgs { url: Some("flag:2".into()), token: Some("flag".into()), token_file: None };
+        let args = ClientArgs { url: Some("flag:2".into()), token: Some("flag".into()), token_from: None };
         assert_eq!(
             args.endpoint(Some(&file)).unwrap(),
             Endpoint { url: "http://flag:2".into(), token: Some("flag".into()) }
@@ -120,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_token_file_that_is_missing_or_empty_is_an_error_and_not_no_token() {
-        let (folder, file) = file("[client]\ntoken_file = \"secret\"\n");
+        let (folder, file) = file("[client]\ntoken_from = \"secret\"\n");
         assert!(ClientArgs::default().endpoint(Some(&file)).is_err());
         std::fs::write(folder.path().join("secret"), "# nothing\n").unwrap();
         assert!(ClientArgs::default().endpoint(Some(&file)).is_err());

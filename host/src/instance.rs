@@ -97,7 +97,10 @@ impl Sandbox {
             Entry::Http03(pre) => pre.engine(),
             Entry::Tensor(pre) => pre.engine(),
         };
-        let mut store = Store::new(engine, State::new(&self.manifest, &self.sink, self.inference.clone(), self.usage.clone()));
+        let mut store = Store::new(
+            engine,
+            State::new(&self.manifest, &self.sink, self.inference.clone(), self.usage.clone()),
+        );
         store.limiter(|state| &mut state.memory);
         store.set_epoch_deadline(1);
         store.epoch_deadline_async_yield_and_update(1);

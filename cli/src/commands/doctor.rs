@@ -6,7 +6,7 @@ mod parts;
 use crate::commands::Context;
 use crate::error::Problem;
 use crate::output::Output;
-use crate::settings::ClientArgs;
+use crate::settings::{ClientArgs, NodeArgs};
 use anstyle::{AnsiColor, Style};
 use anyhow::Result;
 use serde::Serialize;
@@ -17,7 +17,8 @@ use serde::Serialize;
 /// kernel and the limits of this process. With --fix, what can be brought is brought: ONNX Runtime
 /// from PyPI, by a pinned checksum, and the toolchain.
 ///
-/// Ends with 1 if something is missing that a node needs.
+/// What is looked at is what `weir up` would use: it takes the same flags and the same environment.
+/// Ends with 1 if something is missing that a node, or models on it, cannot do without.
 ///
 /// Examples:
 ///   weir doctor
@@ -29,6 +30,8 @@ pub(crate) struct DoctorArgs {
     #[arg(long)]
     fix: bool,
     #[command(flatten)]
+    node: NodeArgs,
+    #[command(flatten)]
     client: ClientArgs,
 }
 
@@ -39,7 +42,7 @@ enum Verdict {
     Ok,
     /// Weir works without it, less well or not for everything.
     Warning,
-    /// A node does not work without it.
+    /// A node does not start without it, or runs no models.
     Missing,
 }
 
@@ -68,7 +71,7 @@ impl Finding {
 
 pub(crate) fn run(args: &DoctorArgs, context: &Context) -> Result<()> {
     let client = context.client(&args.client)?;
-    let node = context.file.as_ref().map_or_else(weir_host::NodeConfig::default, |file| file.node.clone());
+    let node = args.node.config(context.file.as_ref())?;
     let findings = vec![
         parts::configuration(context.file.as_ref()),
         parts::onnxruntime(node.onnxruntime.as_deref(), args.fix, context.output),

@@ -1,7 +1,6 @@
 //! `weir up`.
 
 mod logging;
-mod overlay;
 mod watch;
 
 use crate::client::Client;
@@ -9,10 +8,9 @@ use crate::commands::Context;
 use crate::error::Problem;
 use crate::output::Output;
 use crate::project::{Deployment, Project, Stop, describe, send};
-use crate::settings::{ConfigFile, Endpoint, first_token};
+use crate::settings::{ConfigFile, Endpoint, NodeArgs, first_token};
 use anyhow::Result;
 use logging::LogArgs;
-use overlay::NodeArgs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use tokio::signal::unix::{Signal, SignalKind, signal};

@@ -32,7 +32,7 @@ pub(crate) struct ClientSettings {
     /// The node's address.
     pub(crate) url: Option<String>,
     /// A file whose first word is the token to send.
-    pub(crate) token_file: Option<PathBuf>,
+    pub(crate) token_from: Option<PathBuf>,
 }
 
 /// `[function]`.
@@ -111,7 +111,7 @@ impl ConfigFile {
         let folder = path.parent().map_or_else(PathBuf::new, Path::to_owned);
         let Content { mut node, mut client, function } = content;
         node.data = folder.join(&node.data);
-        for inside in [&mut node.token_file, &mut node.onnxruntime, &mut client.token_file] {
+        for inside in [&mut node.token_file, &mut node.onnxruntime, &mut client.token_from] {
             *inside = inside.as_ref().map(|relative| folder.join(relative));
         }
         Ok(Self { path, folder, node, client, function })

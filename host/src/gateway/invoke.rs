@@ -52,9 +52,7 @@ pub(super) async fn invoke(
     let account = node.dispatch.account(&invocation);
     let answered = match invocation.deployment.record.kind {
         FunctionKind::Tensor => tensor(node, invocation, &account, &head, body).await,
-        FunctionKind::Http02 | FunctionKind::Http03 => {
-            http(node, invocation, &account, head, body, id).await
-        }
+        FunctionKind::Http02 | FunctionKind::Http03 => http(node, invocation, &account, head, body, id).await,
     };
     answered.inspect_err(|error| account.close(error.code))
 }

@@ -98,8 +98,7 @@ fn read(json: &[u8], arena: &Arena) -> Result<Inputs, ApiError> {
     let request: InferRequest<'_> = serde_json::from_slice(json)
         .map_err(|error| invalid(format!("the body is not an inference request: {error}")))?;
     let tensors = request.inputs.iter().map(|input| {
-        let tensor =
-            input.read(arena).map_err(|why| invalid(format!("input {:?}: {why}", input.name)))?;
+        let tensor = input.read(arena).map_err(|why| invalid(format!("input {:?}: {why}", input.name)))?;
         Ok((input.name.clone(), tensor))
     });
     Ok(Inputs { tensors: tensors.collect::<Result<_, ApiError>>()?, request: request.id })

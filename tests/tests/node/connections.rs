@@ -43,7 +43,8 @@ async fn bodies_that_are_only_promised_take_no_memory() {
 async fn a_refusal_does_not_wait_for_the_rest_of_the_request() {
     let node = Node::start().await;
     node.deploy_with("add", "limits.deadline_ms=300", function("echo-tensor")).await;
-    for (path, code) in [("/fn/none", ErrorCode::FunctionNotFound), ("/fn/add", ErrorCode::DeadlineExceeded)] {
+    for (path, code) in [("/fn/none", ErrorCode::FunctionNotFound), ("/fn/add", ErrorCode::DeadlineExceeded)]
+    {
         let mut client = TcpStream::connect(node.address()).await.unwrap();
         let head = format!("POST {path} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n1\r\n[\r\n");
         client.write_all(head.as_bytes()).await.unwrap();

@@ -51,7 +51,10 @@ async fn health_answers_while_large_tensors_are_read() {
     let node = Node::start().await;
     node.deploy("echo", function("echo-tensor")).await;
     let zeros = "0,".repeat(8 << 20) + "0";
-    let body = format!(r#"{{"inputs":[{{"name":"a","datatype":"UINT8","shape":[{}],"data":[{zeros}]}}]}}"#, (8 << 20) + 1);
+    let body = format!(
+        r#"{{"inputs":[{{"name":"a","datatype":"UINT8","shape":[{}],"data":[{zeros}]}}]}}"#,
+        (8 << 20) + 1
+    );
     let calls = (0..3).map(|_| node.post("/fn/echo", body.clone()));
     let answers = futures::future::join_all(calls);
     let mut answers = std::pin::pin!(answers);

@@ -34,12 +34,12 @@ pub(super) fn onnxruntime(given: Option<&Path>, fix: bool, output: Output) -> Fi
         Ok(found) => Finding::ok(CHECK, format!("{found}, fetched now")),
         Err(why) => Finding::missing(CHECK, why, "report this: the library that was fetched does not load"),
     };
-    if given.is_some() || std::env::var_os("WEIR_ONNXRUNTIME").is_some_and(|path| !path.is_empty()) {
+    if given.is_some() {
         // What is fetched would not be used.
         return Finding::missing(
             CHECK,
             why,
-            "correct or remove WEIR_ONNXRUNTIME, or `onnxruntime` in [node] of weir.toml",
+            "correct or remove --onnxruntime, WEIR_ONNXRUNTIME, or `onnxruntime` in [node] of weir.toml",
         );
     }
     if !fix {

@@ -183,9 +183,9 @@ impl Serialize for Data<'_> {
             ElementType::Fp32 => numbers!(f32),
             ElementType::Fp64 => numbers!(f64),
             ElementType::Bytes => strings(data, serializer),
-            other @ (ElementType::Fp16 | ElementType::Bf16) => {
-                Err(S::Error::custom(format_args!("the function's output is {other}, which has no JSON form")))
-            }
+            other @ (ElementType::Fp16 | ElementType::Bf16) => Err(S::Error::custom(format_args!(
+                "the function's output is {other}, which has no JSON form"
+            ))),
         }
     }
 }

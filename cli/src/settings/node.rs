@@ -1,17 +1,17 @@
 //! The node's settings: flags and environment over `weir.toml` over defaults.
 
+use super::ConfigFile;
 use crate::error::Problem;
-use crate::settings::ConfigFile;
 use anyhow::Result;
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
 use toml::{Table, Value};
 use weir_host::NodeConfig;
 
-/// How the node is set up.
+/// How the node is set up: by those who start one, and by those who look at what starting one would do.
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Node")]
-pub(super) struct NodeArgs {
+pub(crate) struct NodeArgs {
     /// Where to listen; port 0 takes a free one [default: 127.0.0.1:9347]
     #[arg(long, value_name = "ADDR:PORT", env = "WEIR_LISTEN", value_parser = address)]
     listen: Option<SocketAddr>,
@@ -34,7 +34,7 @@ pub(super) struct NodeArgs {
 
 impl NodeArgs {
     /// The settings that hold.
-    pub(super) fn config(&self, file: Option<&ConfigFile>) -> Result<NodeConfig> {
+    pub(crate) fn config(&self, file: Option<&ConfigFile>) -> Result<NodeConfig> {
         let config = file.map_or_else(NodeConfig::default, |file| file.node.clone());
         let mut config = with_settings(config, &self.set)?;
         if let Some(listen) = self.listen {

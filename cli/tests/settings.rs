@@ -1,0 +1,76 @@
+//! Which settings count, as `weir config` and `weir doctor` tell: the same as for `weir up`.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests fail by panicking")]
+
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// `weir` in `folder`, with nothing in its environment but what is given.
+fn weir(folder: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.args(arguments).current_dir(folder).env_clear().envs(environment.iter().copied());
+    command.output().unwrap()
+}
+
+fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)))
+}
+
+#[test]
+fn config_shows_flags_over_the_environment_over_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "[node]\nlisten = \"127.0.0.1:1\"\ngateway_threads = 3\n[client]\nurl = \"http://file:1\"\n";
+    std::fs::write(folder.path().join("weir.toml"), text).unwrap();
+    let environment = [
+        ("WEIR_LISTEN", "127.0.0.1:2"),
+        ("WEIR_DATA", "/from/environment"),
+        ("WEIR_SET", "queue_len_max_is_no_key=1"),
+        ("WEIR_URL", "http://environment:2"),
+    ];
+    let wrong = weir(folder.path(), &["config", "--json"], &environment);
+    assert_eq!(wrong.status.code(), Some(2), "an unknown setting in the environment");
+
+    let environment =
+        environment.map(|(key, value)| (key, value.replace("queue_len_max_is_no_key", "guest_threads")));
+    let environment = environment.each_ref().map(|(key, value)| (*key, value.as_str()));
+    let shown = json(&weir(folder.path(), &["config", "--json", "--data", "/from/flag"], &environment));
+    let node = &shown["node"];
+    assert_eq!(node["listen"], "127.0.0.1:2");
+    assert_eq!(node["data"], "/from/flag");
+    assert_eq!((&node["gateway_threads"], &node["guest_threads"]), (&3.into(), &1.into()));
+    assert_eq!(shown["url"], "http://environment:2");
+}
+
+#[test]
+fn doctor_looks_at_what_a_node_would_use() {
+    let folder = tempfile::tempdir().unwrap();
+    let environment = [("WEIR_DATA", "/proc/no/such/folder"), ("WEIR_ONNXRUNTIME", "/no/such/library.so")];
+    let output = weir(folder.path(), &["doctor", "--json", "--url", "127.0.0.1:1"], &environment);
+    let findings = json(&output);
+    let finding = |check: &str| {
+        let found = findings.as_array().unwrap().iter().find(|finding| finding["check"] == check);
+        found.unwrap_or_else(|| panic!("{check} was not looked at")).clone()
+    };
+    for (check, named) in [("data folder", "/proc/no/such/folder"), ("onnxruntime", "/no/such/library.so")] {
+        let finding = finding(check);
+        assert_eq!(finding["verdict"], "missing", "{finding}");
+        assert!(finding["found"].as_str().unwrap().contains(named), "{finding}");
+    }
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn a_clients_token_is_not_mistaken_for_a_nodes_file_of_tokens() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = weir(folder.path(), &["status", "--token-file", "tokens"], &[]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("unexpected argument '--token-file'"), "{said}");
+    std::fs::write(folder.path().join("weir.toml"), "[client]\ntoken_file = \"tokens\"\n").unwrap();
+    let output = weir(folder.path(), &["status"], &[]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("token_from"), "{said}");
+}
