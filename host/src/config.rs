@@ -68,7 +68,8 @@ pub struct NodeConfig {
 
     /// Log lines kept per function.
     pub log_lines_max: usize,
-    /// The share of requests whose phases are traced, from 0 to 1. Requests with a sampled `traceparent` always are.
+    /// The share of requests that are traced, from 0 to 1; those with a sampled `traceparent` always are. Each phase of such a request is a
+    /// line of the log, with the ids of its trace and span.
     pub trace_sample_ratio: f64,
 }
 

@@ -4,7 +4,7 @@ use super::Invocation;
 use crate::gateway::Witness;
 use crate::instance::{Report, Usage};
 use crate::registry::Deployment;
-use crate::telemetry::{Metrics, Phase};
+use crate::telemetry::{Metrics, Phase, Trace};
 use prometheus_client::metrics::gauge::Gauge;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,6 +16,7 @@ pub(crate) struct Account {
     deployment: Arc<Deployment>,
     metrics: Arc<Metrics>,
     arrived: Instant,
+    trace: Trace,
     usage: Arc<Usage>,
     state: Mutex<State>,
 }
@@ -29,6 +30,8 @@ struct State {
 struct Ended {
     at: Instant,
     guest_time: Duration,
+    /// The span of what comes after.
+    _reply: tracing::Span,
 }
 
 impl Account {
@@ -37,6 +40,7 @@ impl Account {
             deployment: invocation.deployment.clone(),
             metrics: metrics.clone(),
             arrived: invocation.arrived,
+            trace: invocation.trace.clone(),
             usage: Arc::default(),
             state: Mutex::default(),
         })
@@ -52,7 +56,8 @@ impl Account {
         self.deployment.is_brief.store(self.usage.cpu_time() < super::slice::LENGTH, Ordering::Relaxed);
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.failed = state.failed.or(report.fault.as_ref().map(|fault| fault.code));
-        state.ended = Some(Ended { at: Instant::now(), guest_time: report.guest_time });
+        let _reply = self.trace.phase(Phase::Reply);
+        state.ended = Some(Ended { at: Instant::now(), guest_time: report.guest_time, _reply });
     }
 
     /// The invocation has failed with `code`. What the client was told, or did, goes before what the guest made of it.

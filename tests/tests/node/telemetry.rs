@@ -81,9 +81,9 @@ async fn a_sampled_trace_of_the_client_goes_on_in_the_log_phase_by_phase() {
     let phases = |trace: &BTreeMap<String, Value>| trace.keys().cloned().collect::<Vec<_>>();
     assert_eq!(
         phases(&cold),
-        ["fetch", "guest", "instantiate", "invocation", "model_load", "model_run", "queue"]
+        ["fetch", "guest", "instantiate", "invocation", "model_load", "model_run", "queue", "reply"]
     );
-    assert_eq!(phases(&warm), ["guest", "instantiate", "invocation", "model_run", "queue"]);
+    assert_eq!(phases(&warm), ["guest", "instantiate", "invocation", "model_run", "queue", "reply"]);
     for trace in [&cold, &warm] {
         let whole = &trace["invocation"];
         assert_eq!(whole["parent_id"], PARENT);
