@@ -51,10 +51,12 @@ impl Project {
 
     /// Build the component and, where the project or the caller wants it, pre-initialise it.
     pub(crate) fn build(&self, snapshot: bool, output: Output, stop: Option<&Stop>) -> Result<Built> {
+        let component = self.folder.join(&self.function.component);
         if let Some(command) = &self.function.build {
+            // Compilers that write one file make no folder for it.
+            component.parent().map_or(Ok(()), std::fs::create_dir_all)?;
             build::run(command, &self.folder, output, stop)?;
         }
-        let component = self.folder.join(&self.function.component);
         let bytes = check_component(&component).map_err(|problem| match self.function.build {
             Some(_) => {
                 problem.hint("the build went through; see that `component` in weir.toml names what it makes")

@@ -1,12 +1,17 @@
-//! Brings what a machine lacks: [`Toolchain`] builds functions written in Rust, [`OnnxRuntime`] is the library that runs models on the CPU.
-//! `weir build`, `weir doctor` and `cargo xtask setup` all ask here, so that what one of them installs the others find.
+//! Brings what a machine lacks: [`Toolchain`] builds functions written in Rust, [`PythonEnvironment`] and [`NodeModules`] hold the compilers
+//! for other languages, [`OnnxRuntime`] is the library that runs models on the CPU. `weir build`, `weir doctor` and `cargo xtask setup` all
+//! ask here, so that what one of them installs the others find.
 //!
 //! Everything runs other programs and waits for them: no async, and never on the way of a request.
 
 mod process;
+mod stamp;
+pub use stamp::Stamp;
 
 mod toolchain;
 pub use toolchain::{Route, TARGET, Toolchain, ToolchainError};
+mod packages;
+pub use packages::{NodeModules, PackagesError, PythonEnvironment};
 
 mod onnxruntime;
 pub use onnxruntime::{OnnxRuntime, OnnxRuntimeError};

@@ -2,10 +2,11 @@
 
 use crate::process;
 use crate::repo::Repo;
-use crate::setup::{Stamp, environment, report, step};
+use crate::setup::{environment, report, step};
 use anyhow::{Context as _, Result};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use weir_provision::Stamp;
 
 /// Make the models that are too large for the repository, in `.weir/models/`
 ///

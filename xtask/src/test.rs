@@ -7,6 +7,7 @@ use crate::repo::Repo;
 use crate::setup::{self, SetupArgs};
 use crate::{models, weir};
 use anyhow::Result;
+use std::process::Command;
 
 /// The functions that have unit tests, which run on the host.
 const FUNCTIONS_TESTED: [&str; 2] = ["classify-digits", "embed-text"];
@@ -32,8 +33,20 @@ pub(crate) fn run(repo: &Repo, args: &TestArgs) -> Result<()> {
     eprintln!("testing the functions' own parts");
     let packages = FUNCTIONS_TESTED.iter().flat_map(|name| ["--package", name]);
     process::run(repo.cargo("functions").env_remove("CARGO_TARGET_DIR").arg("test").args(packages))?;
+    python(repo)?;
     eprintln!("testing Weir");
     process::run(repo.cargo(".").args(["test", "--workspace", "--no-fail-fast"]).args(&args.rest))
+}
+
+/// The tests of what is written in Python, which need no node.
+fn python(repo: &Repo) -> Result<()> {
+    let (program, sdk) = (setup::python(repo)?.join("python"), repo.root().join("guest-sdk/python"));
+    for folder in [sdk.join("tests"), repo.functions().join("classify-digits-py")] {
+        let mut tests = Command::new(&program);
+        tests.args(["-B", "-m", "unittest", "discover", "--quiet"]).current_dir(folder);
+        process::run(tests.env("PYTHONPATH", sdk.join("src")))?;
+    }
+    Ok(())
 }
 
 /// What CI checks besides the tests: format, lints, generated files, licences and advisories

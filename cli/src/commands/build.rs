@@ -6,9 +6,12 @@ use anyhow::Result;
 
 /// Build this project's function
 ///
-/// Runs the `build` command of weir.toml and checks that a component comes out. For projects in
-/// Rust, a toolchain for wasm32-wasip2 is found, or installed: with rustup, or else from Debian's
-/// packages. What is installed is said.
+/// Runs the `build` command of weir.toml and checks that a component comes out. What it needs is
+/// found, or installed first, and said:
+///   - where there is a Cargo.toml: Rust for wasm32-wasip2, with rustup or else from Debian's packages
+///   - where there is a toolchain.txt: what it pins on PyPI, and what requirements.txt asks for, into
+///     .weir/python
+///   - where there is a package.json: what package-lock.json pins, into node_modules
 ///
 /// With --snapshot (or `snapshot = true` in weir.toml) the component is pre-initialised: its
 /// export `wizer-initialize` (or the one that `snapshot_init` names) runs once, now, and every

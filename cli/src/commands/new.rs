@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result};
 use clap::ValueEnum;
 use include_dir::{Dir, DirEntry, include_dir};
 use minijinja::{Environment, UndefinedBehavior, context};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use weir_types::Name;
 
@@ -17,7 +18,8 @@ const AS_THEY_ARE: [&str; 2] = ["wit", "sdk"];
 /// Make a function's project from a template
 ///
 /// Examples:
-///   weir new hello                       # answers HTTP requests
+///   weir new hello                       # in Rust, answers HTTP requests
+///   weir new hello -t python             # the same in Python
 ///   weir new scale --kind tensor         # maps tensors to tensors, and can be called like a model
 ///   weir new hello --dir services/hello
 #[derive(Debug, clap::Args)]
@@ -57,7 +59,8 @@ pub(crate) fn run(args: &NewArgs, context: &Context) -> Result<()> {
     let names: Vec<_> = files.iter().map(|(path, _)| path).collect();
     let shown = serde_json::json!({ "folder": folder, "files": names });
     context.output.result(&shown, |_| {
-        let list: String = names.iter().map(|name| format!("  {}\n", name.display())).collect();
+        let own: BTreeSet<_> = names.iter().map(|name| own_or_folder(name)).collect();
+        let list: String = own.iter().map(|name| format!("  {}\n", name.display())).collect();
         let cd = folder.display();
         format!("made {cd} with\n{list}\nnext:\n  cd {cd}\n  weir up --watch      # a node, this function on it, and again after every change\n")
     })
@@ -106,6 +109,11 @@ fn render(template: &Dir<'_>, name: &Name) -> Result<Vec<(PathBuf, String)>> {
     Ok(files)
 }
 
+/// A file that is the author's to change, or the folder that came along as it is.
+fn own_or_folder(path: &Path) -> &Path {
+    AS_THEY_ARE.iter().map(Path::new).find(|folder| path.starts_with(folder)).unwrap_or(path)
+}
+
 /// The name of the crate: Cargo allows no dots, and wants a letter first.
 fn crate_name(name: &Name) -> String {
     let plain = name.as_str().replace('.', "-");
@@ -115,6 +123,8 @@ fn crate_name(name: &Name) -> String {
 fn collect(dir: &Dir<'_>, take: &mut dyn FnMut(&Path, &str) -> Result<()>) -> Result<()> {
     for entry in dir.entries() {
         match entry {
+            // What a test run left in the SDK's folder.
+            DirEntry::Dir(inner) if inner.path().ends_with("__pycache__") => {}
             DirEntry::Dir(inner) => collect(inner, take)?,
             DirEntry::File(file) => {
                 let text =
@@ -155,17 +165,23 @@ mod tests {
             write(&folder, &render(template, &name).unwrap()).unwrap();
             let function = ConfigFile::read(&folder.join("weir.toml")).unwrap().function.unwrap();
             assert_eq!(function.name, name, "{}", template.path().display());
-            let package: toml::Table =
-                toml::from_str(&std::fs::read_to_string(folder.join("Cargo.toml")).unwrap()).unwrap();
-            let crate_name = package["package"]["name"].as_str().unwrap();
-            // Cargo wants a letter first, and names the file after the crate.
-            assert!(crate_name.starts_with(|c: char| c.is_ascii_alphabetic()), "{crate_name}");
-            assert_eq!(
-                function.component.file_stem().unwrap().to_str(),
-                Some(&*crate_name.replace('-', "_"))
-            );
+            let made = |file: &str| std::fs::read_to_string(folder.join(file));
+            if let Ok(package) = made("Cargo.toml") {
+                let package: toml::Table = toml::from_str(&package).unwrap();
+                let crate_name = package["package"]["name"].as_str().unwrap();
+                // Cargo wants a letter first, and names the file after the crate.
+                assert!(crate_name.starts_with(|c: char| c.is_ascii_alphabetic()), "{crate_name}");
+                assert_eq!(
+                    function.component.file_stem().unwrap().to_str(),
+                    Some(&*crate_name.replace('-', "_"))
+                );
+            }
+            if let Ok(package) = made("package.json") {
+                serde_json::from_str::<serde_json::Value>(&package).unwrap();
+            }
+            assert!(made(".gitignore").unwrap().contains("/weir-data"));
         }
-        assert!(TEMPLATES.dirs().count() >= 2);
+        assert!(TEMPLATES.dirs().count() >= 4);
     }
 
     #[test]

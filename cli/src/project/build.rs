@@ -4,13 +4,14 @@ use crate::error::Problem;
 use crate::output::Output;
 use anyhow::Result;
 use rustix::process::{Pid, Signal, kill_process_group};
+use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use weir_provision::Toolchain;
+use weir_provision::{NodeModules, PackagesError, PythonEnvironment, Toolchain};
 
 /// How often a build that can be stopped is looked at.
 const POLL: Duration = Duration::from_millis(20);
@@ -68,7 +69,8 @@ impl Stop {
     }
 }
 
-/// Run `command` in `folder` with a toolchain that can build for Wasm. What it writes goes to standard error: standard output is for
+/// Run `command` in `folder` with the toolchains that the project's files ask for: a `Cargo.toml` for Rust, a `toolchain.txt` for what PyPI
+/// has, a `package.json` for what npm has. What it writes goes to standard error: standard output is for
 /// results.
 pub(super) fn run(command: &str, folder: &Path, output: Output, stop: Option<&Stop>) -> Result<()> {
     let mut shell = Command::new("sh");
@@ -80,6 +82,10 @@ pub(super) fn run(command: &str, folder: &Path, output: Output, stop: Option<&St
         let toolchain = Toolchain::find_or_install(folder, &mut note)
             .map_err(|error| Problem::new(error.to_string()).hint(error.hint()))?;
         toolchain.configure(&mut shell);
+    }
+    let programs = packages(folder, output)?;
+    if !programs.is_empty() {
+        shell.env("PATH", before_path(programs)?);
     }
     output.note(format_args!("building: {command}"));
     let status = match stop {
@@ -97,6 +103,32 @@ pub(super) fn run(command: &str, folder: &Path, output: Output, stop: Option<&St
         .into())
 }
 
+/// The folders of the programs that are the project's own, all of them installed.
+fn packages(folder: &Path, output: Output) -> Result<Vec<PathBuf>> {
+    let explained = |error: PackagesError| Problem::new(error.to_string()).hint(error.hint());
+    let mut note = |step: &str| output.note(format_args!("  {step}"));
+    let mut programs = Vec::new();
+    let pinned = folder.join("toolchain.txt");
+    if pinned.is_file() {
+        let environment = PythonEnvironment::new(folder.join(".weir/python"), pinned)
+            .with_packages(folder.join("requirements.txt"));
+        std::fs::create_dir_all(folder.join(".weir"))?;
+        environment.install(&mut note).map_err(explained)?;
+        programs.push(environment.programs());
+    }
+    if folder.join("package.json").is_file() {
+        let modules = NodeModules::of(folder);
+        modules.install(&mut note).map_err(explained)?;
+        programs.push(modules.programs());
+    }
+    Ok(programs)
+}
+
+fn before_path(programs: Vec<PathBuf>) -> Result<OsString> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    Ok(std::env::join_paths(programs.into_iter().chain(std::env::split_paths(&path)))?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -110,6 +142,14 @@ mod tests {
         assert!(
             run("exit 3", folder.path(), QUIET, None).unwrap_err().to_string().contains("exit status: 3")
         );
+    }
+
+    #[test]
+    fn a_projects_own_programs_come_first() {
+        let path = before_path(vec!["/project/bin".into()]).unwrap();
+        assert!(path.to_string_lossy().starts_with("/project/bin:"), "{}", path.display());
+        let folder = tempfile::tempdir().unwrap();
+        assert!(packages(folder.path(), QUIET).unwrap().is_empty());
     }
 
     #[test]

@@ -20,6 +20,9 @@ struct Function {
     component: PathBuf,
 }
 
+/// Folders beside sources that hold none.
+const PRODUCTS: [&str; 3] = ["__pycache__", "node_modules", "build"];
+
 /// Build the function `name`, with `programs` first on the path, unless its component is newer than all it is made from.
 pub(super) fn build(repo: &Repo, name: &str, programs: &Path) -> Result<PathBuf> {
     let folder = repo.functions().join(name);
@@ -28,7 +31,10 @@ pub(super) fn build(repo: &Repo, name: &str, programs: &Path) -> Result<PathBuf>
     let Project { function } = toml::from_str(&text).with_context(|| format!("in {}", file.display()))?;
     let component = folder.join(&function.component);
     let requirements = repo.functions().join("requirements.txt");
-    let sources = [folder.as_path(), &repo.root().join("wit"), &requirements];
+    let wit = repo.root().join("wit");
+    let sdks = ["guest-sdk/python/src"].map(|sdk| repo.root().join(sdk));
+    let mut sources = vec![folder.as_path(), &wit, &requirements];
+    sources.extend(sdks.iter().map(PathBuf::as_path));
     if is_newer(&component, &sources)? {
         return Ok(component);
     }
@@ -61,7 +67,11 @@ fn newest(path: &Path) -> std::io::Result<SystemTime> {
     }
     let mut newest = SystemTime::UNIX_EPOCH;
     for entry in path.read_dir()? {
-        newest = newest.max(self::newest(&entry?.path())?);
+        let path = entry?.path();
+        // What tests and builds leave there is no source.
+        if !PRODUCTS.iter().any(|product| path.ends_with(product)) {
+            newest = newest.max(self::newest(&path)?);
+        }
     }
     Ok(newest)
 }

@@ -1,0 +1,13 @@
+"""The bindings of ``weir:inference``: those that componentize-py makes, or outside a component ones that keep everything in memory."""
+
+try:
+    from componentize_py_types import Err
+    from wit_world.imports import models, tensors
+
+    IN_COMPONENT = True
+except ImportError:
+    from weir._memory import Err, models, tensors
+
+    IN_COMPONENT = False
+
+__all__ = ["Err", "IN_COMPONENT", "models", "tensors"]

@@ -1,0 +1,186 @@
+"""Tensors, alone and with names."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from math import prod
+
+from weir import elements
+from weir._wit import tensors
+from weir.elements import ElementType
+from weir.errors import InvalidArgument, from_node
+
+#: A dimension that is whatever the data makes it.
+OPEN = -1
+
+
+class Tensor:
+    """A dense, row-major tensor on the node. Its bytes enter the function's memory only when they are read.
+
+    ::
+
+        Tensor([1.0, 2.0, 3.0, 4.0], (2, 2))         # fp32
+        Tensor(array("B", [1, 2, 3]))                # typed by its buffer: array, bytes, memoryview, numpy
+        Tensor(["a", "b"])                           # byte strings
+        Tensor([1, 2], element_type=ElementType.INT8)
+
+    ``values`` is a flat sequence, or anything with the buffer protocol. ``shape`` is the size of each dimension, outermost first; ``()`` is
+    a scalar, one dimension may be -1, and without one it is that of the values. Fails with :class:`~weir.InvalidArgument` where the two do
+    not fit, and with :class:`~weir.ResourceExhausted` past the function's limit of tensor bytes.
+
+    It is freed with its last reference, or at the end of a ``with`` block.
+    """
+
+    __slots__ = ("_raw",)
+
+    def __init__(
+        self, values: object, shape: Sequence[int] | None = None, element_type: ElementType | None = None
+    ) -> None:
+        view = _view(values)
+        if view is not None and element_type in (None, elements.of_buffer(view)):
+            element_type, data, count = elements.of_buffer(view), view.tobytes(), view.nbytes // view.itemsize
+            given = view.shape
+        else:
+            flat = view.cast("B").cast(view.format).tolist() if view is not None else list(values)
+            element_type = element_type or elements.of_values(flat)
+            data, count, given = elements.pack(flat, element_type), len(flat), (len(flat),)
+        self._raw = _make(element_type, _filled(given if shape is None else shape, count), data)
+
+    @classmethod
+    def from_bytes(cls, element_type: ElementType, shape: Sequence[int], data: bytes) -> Tensor:
+        """Copy ``data``, little-endian and row-major, into a new tensor."""
+        return cls._of(_make(element_type, list(shape), bytes(data)))
+
+    @classmethod
+    def _of(cls, raw: tensors.Tensor) -> Tensor:
+        tensor = cls.__new__(cls)
+        tensor._raw = raw
+        return tensor
+
+    @property
+    def element_type(self) -> ElementType:
+        """The type of every element."""
+        return self._raw.element_type()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The size of each dimension, outermost first."""
+        return tuple(self._raw.shape())
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes its data has."""
+        return self._raw.byte_length()
+
+    def tobytes(self) -> bytes:
+        """Copy its data into the function's memory as it is: little-endian, row-major."""
+        with from_node():
+            return self._raw.read(0, self._raw.byte_length())
+
+    def array(self, wanted: ElementType | None = None) -> array:
+        """Copy all numbers into the function's memory, flat: truths as 0 and 1, half floats widened to ``f``.
+
+        Fails with :class:`~weir.InvalidArgument` where they are not of the type ``wanted``.
+        """
+        kind = self.element_type
+        if wanted not in (None, kind):
+            raise InvalidArgument(f"the tensor holds {elements.name(kind)} and not {elements.name(wanted)}")
+        return elements.unpack(self.tobytes(), kind)
+
+    def read(self, start: int, stop: int) -> array:
+        """Copy the numbers from ``start`` up to ``stop``, counted in row-major order: a row of a large output, say."""
+        kind = self.element_type
+        size = self.nbytes // max(prod(self.shape), 1)
+        with from_node():
+            return elements.unpack(self._raw.read(start * size, max(stop - start, 0) * size), kind)
+
+    def strings(self) -> list[str]:
+        """Copy all strings into the function's memory."""
+        try:
+            return [string.decode() for string in self.byte_strings()]
+        except UnicodeDecodeError as error:
+            raise InvalidArgument(f"the tensor holds bytes that are no text: {error}") from None
+
+    def byte_strings(self) -> list[bytes]:
+        """Copy all byte strings into the function's memory."""
+        if self.element_type is not ElementType.BYTES:
+            raise InvalidArgument(f"the tensor holds {elements.name(self.element_type)} and not bytes")
+        return elements.split(self.tobytes())
+
+    def tolist(self) -> object:
+        """Copy everything into lists, nested as the shape is; of a scalar, its value."""
+        kind = self.element_type
+        flat = self.strings() if kind is ElementType.BYTES else self.array().tolist()
+        if kind is ElementType.BOOL:
+            flat = [value != 0 for value in flat]
+        for size in reversed(self.shape[1:]):
+            flat = [flat[at : at + size] for at in range(0, len(flat), size)] if size else flat
+        return flat if self.shape else flat[0]
+
+    def __buffer__(self, flags: int) -> memoryview:
+        """Its data as a buffer, so that ``memoryview(tensor)`` and ``numpy.asarray(tensor)`` work."""
+        code = self.array()
+        return memoryview(code).cast("B").cast(code.typecode, self.shape) if self.shape else memoryview(code)
+
+    def __enter__(self) -> Tensor:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._raw.__exit__(*failure)
+
+    def __repr__(self) -> str:
+        return f"<Tensor {elements.name(self.element_type)} {list(self.shape)}>"
+
+
+class Tensors(dict[str, Tensor]):
+    """Named tensors, in order: the outputs of a model, or what a tensor function is given."""
+
+    def __missing__(self, name: str) -> Tensor:
+        raise InvalidArgument(f"there is no tensor {name}; there are: {', '.join(self)}")
+
+    def only(self) -> Tensor:
+        """The only tensor there is."""
+        if len(self) != 1:
+            raise InvalidArgument(f"there are {', '.join(self) or 'no tensors'} where one tensor is expected")
+        return next(iter(self.values()))
+
+
+def from_pairs(pairs: Iterable[tuple[str, tensors.Tensor]]) -> Tensors:
+    """What the node gives."""
+    return Tensors((name, Tensor._of(raw)) for name, raw in pairs)
+
+
+def to_pairs(named: dict[str, Tensor]) -> list[tuple[str, tensors.Tensor]]:
+    """What the node takes."""
+    for name, tensor in named.items():
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{name} is of {type(tensor).__name__} and not a Tensor")
+    return [(name, tensor._raw) for name, tensor in named.items()]
+
+
+def _make(element_type: ElementType, shape: list[int], data: bytes) -> tensors.Tensor:
+    if any(not 0 <= size < 1 << 32 for size in shape):
+        raise InvalidArgument(f"a dimension of {shape} is below 0, or 2^32 or more")
+    with from_node():
+        return tensors.Tensor.from_bytes(element_type, shape, data)
+
+
+def _view(values: object) -> memoryview | None:
+    try:
+        view = memoryview(values)
+    except TypeError:
+        return None
+    return view if view.contiguous else memoryview(view.tobytes()).cast(view.format, view.shape)
+
+
+def _filled(shape: Sequence[int], count: int) -> list[int]:
+    """``shape`` with its open dimension filled in, if ``count`` elements fit."""
+    sizes = [int(size) for size in shape]
+    if sizes.count(OPEN) == 1:
+        rest = prod(size for size in sizes if size != OPEN)
+        if rest > 0 and count % rest == 0:
+            sizes[sizes.index(OPEN)] = count // rest
+    if min(sizes, default=0) < 0 or prod(sizes) != count:
+        raise InvalidArgument(f"{count} elements do not fill the shape {tuple(shape)}")
+    return sizes

@@ -1,0 +1,48 @@
+"""Testing functions without a node.
+
+Outside a component tensors are kept in memory, and models are what a test says they are::
+
+    from weir import Tensor, testing
+    from weir.http import Request
+    import app
+
+    def test_the_likeliest_digit_is_the_answer():
+        with testing.model("digits", lambda inputs: {"scores": Tensor([0.1, 0.9])}):
+            assert app.handle(Request("POST", "/", body=b"...")).json() == {"digit": 1}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+from weir import _memory, _wit
+from weir.errors import Error, to_node
+from weir.tensors import Tensor, Tensors, from_pairs, to_pairs
+
+__all__ = ["model"]
+
+
+@contextmanager
+def model(name: str, run: Callable[[Tensors], Mapping[str, Tensor]], version: str = "1") -> Iterator[None]:
+    """Have ``Model.open(name)`` find a model that ``run`` runs, within a ``with`` block."""
+    if _wit.IN_COMPONENT:
+        raise RuntimeError("models on a node are pushed, not made up: weir.testing is for tests outside")
+
+    def infer(inputs: list) -> list:
+        try:
+            return to_pairs(run(from_pairs(inputs)))
+        except Error as error:
+            raise to_node(error) from None
+
+    description = SimpleNamespace(name=name, version=version, inputs=[], outputs=[])
+    before = _memory.MODELS.get(name)
+    _memory.MODELS[name] = SimpleNamespace(run=infer, description=description)
+    try:
+        yield
+    finally:
+        if before is None:
+            del _memory.MODELS[name]
+        else:
+            _memory.MODELS[name] = before

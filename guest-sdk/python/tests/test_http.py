@@ -1,0 +1,52 @@
+"""Requests are read, and answers made, as the node does."""
+
+import unittest
+
+from weir import ElementType, InvalidArgument, StatusError, Tensor, Unavailable
+from weir.http import Request, Response, answer
+
+
+class HttpTests(unittest.TestCase):
+    def test_a_request_is_taken_apart(self):
+        request = Request("POST", "/a/b?x=1&y=a%20b&x=2", {"Content-Type": "text/plain"}, "grüezi".encode())
+        self.assertEqual((request.path, request.query), ("/a/b", {"x": "2", "y": "a b"}))
+        self.assertEqual(request.headers["content-type"], "text/plain")
+        self.assertEqual(request.headers.get("accept"), None)
+        self.assertEqual(request.text(), "grüezi")
+        self.assertEqual(Request(body=b"abcd").tensor(ElementType.UINT16).shape, (2,))
+        self.assertEqual(Request(body=b"abcd").tensor(ElementType.UINT8, (2, -1)).shape, (2, 2))
+
+    def test_bad_bodies_are_the_callers_fault(self):
+        for read in [Request(body=b"\xff").text, Request(body=b"{").json]:
+            with self.assertRaises(StatusError) as error:
+                read()
+            self.assertEqual(error.exception.status, 400)
+
+    def test_the_content_type_follows_from_the_body(self):
+        for body, content_type, sent in [
+            ("hi", "text/plain; charset=utf-8", b"hi"),
+            (b"hi", "application/octet-stream", b"hi"),
+            ({"a": [1]}, "application/json", b'{"a":[1]}'),
+        ]:
+            response = Response.of(body)
+            self.assertEqual((response.headers, response.body), ([("content-type", content_type)], sent))
+        self.assertEqual((Response().headers, Response().body), ([], b""))
+        self.assertEqual(Response("<p>", headers={"Content-Type": "text/html"}).headers, [("Content-Type", "text/html")])
+        self.assertIsInstance(Response(Tensor([1])).body, Tensor)
+
+    def test_errors_become_answers_and_exceptions_do_not(self):
+        def fail(error):
+            def handler(request):
+                raise error
+
+            return answer(handler, Request())
+
+        self.assertEqual((fail(StatusError(418, "a teapot")).status, fail(StatusError(418, "x")).text()), (418, "x\n"))
+        self.assertEqual(fail(InvalidArgument("no")).status, 400)
+        self.assertIn(("retry-after", "1"), fail(Unavailable("soon")).headers)
+        with self.assertRaises(KeyError):
+            fail(KeyError("a mistake"))
+
+
+if __name__ == "__main__":
+    unittest.main()

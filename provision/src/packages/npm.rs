@@ -1,0 +1,86 @@
+//! What npm brings into a project.
+
+use super::{PackagesError, step};
+use crate::Stamp;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const HINT: &str = "see that Node.js (20 or newer, with npm) is installed, from https://nodejs.org or the system's packages, and that npm reaches its registry";
+
+/// The `node_modules` of a project with a `package.json`.
+#[derive(Debug, Clone)]
+pub struct NodeModules {
+    project: PathBuf,
+}
+
+impl NodeModules {
+    /// Those of the project in `folder`.
+    #[must_use]
+    pub fn of(folder: &Path) -> Self {
+        Self { project: folder.to_owned() }
+    }
+
+    /// The folder of their programs.
+    #[must_use]
+    pub fn programs(&self) -> PathBuf {
+        self.folder().join(".bin")
+    }
+
+    /// Install what `package-lock.json` pins by checksum, unless it is there and current; where there is no such file, or `package.json` asks
+    /// for something else, npm resolves anew and writes it. No package's own scripts are run. Gives whether there was something to do.
+    pub fn install(&self, on_step: &mut dyn FnMut(&str)) -> Result<bool, PackagesError> {
+        // What npm itself leaves once all is in place; a stamp in the project's own folder would wake who watches that.
+        let installed = self.folder().join(".package-lock.json");
+        let wanted = self.wanted()?;
+        if Stamp::beside(&installed, &wanted).is_current() {
+            return Ok(false);
+        }
+        Stamp::beside(&installed, "").clear().map_err(PackagesError::file(&installed))?;
+        // With a lock file that fits, this installs what it says, and checks it.
+        const LINE: &str = "npm install --ignore-scripts";
+        on_step(&format!("{LINE} (checksums pinned in package-lock.json)"));
+        let mut npm = Command::new("npm");
+        npm.current_dir(&self.project).args(["install", "--ignore-scripts"]);
+        npm.args(["--no-audit", "--no-fund", "--no-progress", "--loglevel=error"]);
+        step(&mut npm, "npm", LINE, HINT)?;
+        // Installing may have written the lock file.
+        let wanted = self.wanted()?;
+        std::fs::create_dir_all(self.folder())
+            .and_then(|()| Stamp::beside(&installed, &wanted).write())
+            .map_err(PackagesError::file(&installed))?;
+        Ok(true)
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.project.join("node_modules")
+    }
+
+    fn wanted(&self) -> Result<String, PackagesError> {
+        let package = self.project.join("package.json");
+        let package = std::fs::read_to_string(&package).map_err(PackagesError::file(&package))?;
+        let lock = std::fs::read_to_string(self.project.join("package-lock.json")).unwrap_or_default();
+        Ok(package + &lock)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_project_without_packages_is_installed_once_and_after_a_change_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let modules = NodeModules::of(folder.path());
+        assert!(matches!(modules.install(&mut |_| ()), Err(PackagesError::File { .. })));
+        std::fs::write(folder.path().join("package.json"), "{\"private\": true}").unwrap();
+        match modules.install(&mut |_| ()) {
+            Err(error @ PackagesError::NoProgram { .. }) => return eprintln!("skipped: {error}"),
+            made => assert!(made.unwrap()),
+        }
+        // npm leaves no word of having installed nothing.
+        std::fs::write(modules.folder().join(".package-lock.json"), "{}").unwrap();
+        assert!(!modules.install(&mut |_| ()).unwrap());
+        std::fs::write(folder.path().join("package.json"), "{").unwrap();
+        assert!(matches!(modules.install(&mut |_| ()), Err(PackagesError::Step { .. })));
+    }
+}

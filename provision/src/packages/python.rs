@@ -1,0 +1,125 @@
+//! Python environments: how compilers that are published on PyPI come into a project, whatever language they compile.
+
+use super::{PackagesError, step};
+use crate::Stamp;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const HINT: &str = "see that python3 (3.10 or newer) has venv and pip (Debian and Ubuntu: `apt-get install python3-venv python3-pip`) and reaches PyPI";
+
+/// A Python environment in a folder, and the requirement files that it is made of.
+#[derive(Debug, Clone)]
+pub struct PythonEnvironment {
+    folder: PathBuf,
+    pinned: PathBuf,
+    packages: Option<PathBuf>,
+}
+
+impl PythonEnvironment {
+    /// The environment in `folder` of all that the requirement file `pinned` names: each with its version and checksum, nothing beside.
+    #[must_use]
+    pub fn new(folder: impl Into<PathBuf>, pinned: impl Into<PathBuf>) -> Self {
+        Self { folder: folder.into(), pinned: pinned.into(), packages: None }
+    }
+
+    /// And of what the requirement file `packages` asks for, pinned or not, with what that needs; nothing where there is no such file.
+    #[must_use]
+    pub fn with_packages(self, packages: impl Into<PathBuf>) -> Self {
+        Self { packages: Some(packages.into()).filter(|packages| packages.is_file()), ..self }
+    }
+
+    /// The folder of its programs.
+    #[must_use]
+    pub fn programs(&self) -> PathBuf {
+        self.folder.join("bin")
+    }
+
+    /// What it holds, for people: the pins.
+    pub fn describe(&self) -> Result<String, PackagesError> {
+        Ok(pins(&read(&self.pinned)?))
+    }
+
+    /// Make it, unless it is there and current. `on_step` hears what is about to be done. Gives whether there was something to do.
+    pub fn install(&self, on_step: &mut dyn FnMut(&str)) -> Result<bool, PackagesError> {
+        let pinned = read(&self.pinned)?;
+        let packages = self.packages.as_deref().map(read).transpose()?.unwrap_or_default();
+        let wanted = format!("{pinned}{packages}");
+        let stamp = Stamp::beside(&self.folder, &wanted);
+        if stamp.is_current() {
+            return Ok(false);
+        }
+        stamp.clear().map_err(PackagesError::file(&self.folder))?;
+        let line = format!("python3 -m venv {}", self.folder.display());
+        on_step(&line);
+        step(
+            Command::new("python3").args(["-m", "venv", "--clear"]).arg(&self.folder),
+            "python3",
+            &line,
+            HINT,
+        )?;
+        on_step(&format!("pip install {} (checksums pinned)", pins(&pinned)));
+        // The file is complete. What a package asks for beyond it (a whole deep-learning framework, in one case) is not needed here.
+        self.pip(&["--require-hashes", "--no-deps", "--only-binary=:all:"], &self.pinned)?;
+        if let Some(packages) = self.packages.as_deref().filter(|_| has_requirements(&packages)) {
+            on_step(&format!("pip install -r {}", packages.display()));
+            self.pip(&[], packages)?;
+        }
+        stamp.write().map_err(PackagesError::file(&self.folder))?;
+        Ok(true)
+    }
+
+    fn pip(&self, options: &[&str], requirements: &Path) -> Result<(), PackagesError> {
+        let mut pip = Command::new(self.programs().join("python"));
+        pip.args(["-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]);
+        pip.args(options).arg("-r").arg(requirements);
+        step(&mut pip, "pip", &format!("pip install -r {}", requirements.display()), HINT)
+    }
+}
+
+fn read(path: &Path) -> Result<String, PackagesError> {
+    std::fs::read_to_string(path).map_err(PackagesError::file(path))
+}
+
+/// `name==version` of each requirement.
+fn pins(requirements: &str) -> String {
+    let words = requirements.lines().filter_map(|line| line.split_whitespace().next());
+    words.filter(|word| word.contains("==")).collect::<Vec<_>>().join(", ")
+}
+
+fn has_requirements(text: &str) -> bool {
+    text.lines().map(str::trim).any(|line| !line.is_empty() && !line.starts_with('#'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pins_are_told_without_checksums_and_comments() {
+        assert_eq!(pins("# a\nx==1.0 \\\n    --hash=sha256:ab\ny==2\n"), "x==1.0, y==2");
+        assert!(!has_requirements("# nothing\n\n") && has_requirements("# one\nx\n"));
+    }
+
+    #[test]
+    fn an_environment_is_made_once_and_again_when_its_requirements_change() {
+        let folder = tempfile::tempdir().unwrap();
+        let pinned = folder.path().join("toolchain.txt");
+        std::fs::write(&pinned, "# nothing\n").unwrap();
+        let environment = PythonEnvironment::new(folder.path().join("python"), &pinned)
+            .with_packages(folder.path().join("requirements.txt"));
+        let mut steps = Vec::new();
+        // An empty file of requirements is an error to pip when it wants checksums, and must not leave a stamp behind.
+        let made = environment.install(&mut |step| steps.push(step.to_owned()));
+        if let Err(error @ PackagesError::NoProgram { .. }) = &made {
+            eprintln!("skipped: {error}");
+            return;
+        }
+        assert!(steps[0].starts_with("python3 -m venv"), "{steps:?}");
+        let again = environment.install(&mut |_| ());
+        assert_eq!(made.is_ok(), again.as_ref().is_ok_and(|done| !done), "{made:?} and then {again:?}");
+        std::fs::write(&pinned, "no-hash==1\n").unwrap();
+        let refused = environment.install(&mut |_| ()).unwrap_err();
+        assert!(refused.to_string().contains("hash"), "{refused}");
+        assert!(environment.install(&mut |_| ()).is_err(), "a failed installation counts as done");
+    }
+}
