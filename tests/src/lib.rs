@@ -31,6 +31,9 @@ pub use fixtures::{function, has_function, model, model_path, models, onnxruntim
 mod patience;
 pub use patience::eventually;
 
+mod project;
+pub use project::{Language, Project};
+
 mod raw;
 pub use raw::{raw, raw_cut_off};
 

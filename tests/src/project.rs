@@ -1,0 +1,89 @@
+//! Projects as authors have them: `weir new`, `weir deploy`, in a folder of their own outside the repository.
+
+use crate::Node;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use tempfile::TempDir;
+
+/// A language that functions can be written in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Language {
+    /// Rust.
+    Rust,
+    /// Python.
+    Python,
+}
+
+impl Language {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Rust, Self::Python];
+
+    /// As `weir new --template` takes it.
+    #[must_use]
+    pub fn template(self) -> &'static str {
+        match self {
+            Self::Rust => "rust",
+            Self::Python => "python",
+        }
+    }
+
+    /// Whether the program that its compiler comes with or runs on is there. Says so where it is not; fails where `WEIR_REQUIRE_LANGUAGES`
+    /// is set.
+    #[must_use]
+    pub fn is_here(self) -> bool {
+        let program = match self {
+            Self::Rust => "rustc",
+            Self::Python => "python3",
+        };
+        let asked = Command::new(program).arg("--version").stdout(Stdio::null()).status();
+        let here = asked.is_ok_and(|status| status.success());
+        assert!(
+            here || std::env::var_os("WEIR_REQUIRE_LANGUAGES").is_none(),
+            "{program} does not start, and WEIR_REQUIRE_LANGUAGES is set"
+        );
+        if !here {
+            eprintln!("skipped: functions in {self:?} need {program}, which does not start");
+        }
+        here
+    }
+}
+
+/// A project that `weir new` made. Its folder goes with it.
+#[derive(Debug)]
+pub struct Project {
+    /// Keeps the folder.
+    _top: TempDir,
+    folder: PathBuf,
+}
+
+impl Project {
+    /// Make one, with the program that `node` runs; `kind` is `http` or `tensor`.
+    pub async fn new(node: &Node, language: Language, kind: &str, name: &str) -> Self {
+        let top = tempfile::tempdir().expect("there is no room for a folder");
+        weir(node, top.path(), &["new", name, "--template", language.template(), "--kind", kind]).await;
+        Self { folder: top.path().join(name), _top: top }
+    }
+
+    /// Its folder.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Run `weir` in its folder and see that it succeeds. Gives what it wrote to standard output.
+    pub async fn weir(&self, node: &Node, arguments: &[&str]) -> String {
+        weir(node, &self.folder, arguments).await
+    }
+}
+
+async fn weir(node: &Node, folder: &Path, arguments: &[&str]) -> String {
+    // The program that the node runs is the one to test.
+    let program = std::fs::read_link(format!("/proc/{}/exe", node.pid())).expect("the node runs");
+    let mut command = Command::new(program);
+    command.args(arguments).current_dir(folder).env("WEIR_URL", format!("http://{}", node.address()));
+    let output = tokio::task::spawn_blocking(move || command.output()).await.expect("nothing panics");
+    let output = output.expect("weir starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "weir {arguments:?}: {said}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}

@@ -1,0 +1,68 @@
+//! From `weir new` to a call, outside the repository: what is in the binary and on the language's registry is enough. Templates of one kind
+//! promise the same in every language.
+
+use serde_json::{Value, json};
+use weir_tests::{Language, Node, Project};
+
+async fn http(language: Language) {
+    if !language.is_here() {
+        return;
+    }
+    let node = Node::start().await;
+    let project = Project::new(&node, language, "http", "my.shout").await;
+    project.weir(&node, &["deploy"]).await;
+    assert_eq!(node.get("/fn/my.shout/").await.ok().text(), "hello from my.shout\n");
+    assert_eq!(node.post("/fn/my.shout/shout", "grüezi").await.ok().text(), "GRÜEZI");
+    let nowhere = node.get("/fn/my.shout/else").await;
+    assert_eq!((nowhere.status, nowhere.text().trim_end()), (404, "there are GET / and POST /shout"));
+    let logged = weir_tests::eventually("the log line", async || {
+        node.logs("my.shout").await.into_iter().find(|line| line.stream == "stdout")
+    });
+    assert_eq!(logged.await.text, "shouted 7 bytes");
+    // What is not text is the caller's fault, and said as such.
+    assert_eq!(node.post("/fn/my.shout/shout", vec![0xff, 0xfe]).await.status, 400);
+}
+
+async fn tensor(language: Language) {
+    if !language.is_here() {
+        return;
+    }
+    let node = Node::start().await;
+    let project = Project::new(&node, language, "tensor", "scale").await;
+    project.weir(&node, &["deploy"]).await;
+    let call = async |inputs: Value| node.post("/fn/scale", json!({ "inputs": [inputs] }).to_string()).await;
+    let answer: Value =
+        call(json!({"name": "x", "datatype": "FP32", "shape": [3], "data": [1, 2, 5]})).await.ok().json();
+    assert_eq!(answer["outputs"][0]["name"], "y");
+    assert_eq!(answer["outputs"][0]["data"], json!([0.0, 0.25, 1.0]));
+    let empty: Value =
+        call(json!({"name": "x", "datatype": "FP32", "shape": [0], "data": []})).await.ok().json();
+    assert_eq!(empty["outputs"][0]["shape"], json!([0]));
+    for (wrong, why) in [
+        (json!({"name": "z", "datatype": "FP32", "shape": [1], "data": [1]}), "there is no tensor x"),
+        (json!({"name": "x", "datatype": "INT64", "shape": [1], "data": [1]}), "holds int64 and not fp32"),
+    ] {
+        let refusal = call(wrong.clone()).await.refusal();
+        assert_eq!(refusal.status, 400, "{wrong}: {}", refusal.text);
+        assert!(refusal.text.contains(why), "{}", refusal.text);
+    }
+}
+
+macro_rules! tests {
+    ($($language:ident: $http:ident, $tensor:ident;)*) => {$(
+        #[tokio::test]
+        async fn $http() {
+            http(Language::$language).await;
+        }
+
+        #[tokio::test]
+        async fn $tensor() {
+            tensor(Language::$language).await;
+        }
+    )*};
+}
+
+tests! {
+    Rust: a_new_http_function_in_rust, a_new_tensor_function_in_rust;
+    Python: a_new_http_function_in_python, a_new_tensor_function_in_python;
+}
