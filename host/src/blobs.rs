@@ -1,25 +1,24 @@
 //! Files named by the hash of their contents, whole or not there at all.
 
+mod in_use;
+
+pub(crate) use in_use::{Hold, InUse};
+
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
 use std::collections::HashSet;
-use std::io::Write;
+use std::fs::File;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use tempfile::NamedTempFile;
-use tokio::sync::{OwnedRwLockReadGuard, RwLock};
 use weir_types::{ContentHash, Hasher};
 
 /// A folder of blobs. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Blobs {
     folder: PathBuf,
-    /// Shared by those who keep blobs that no record refers to yet, taken alone by the sweep.
-    adding: Arc<RwLock<()>>,
+    in_use: InUse,
 }
-
-/// Keeps the sweep away until the blobs kept meanwhile are referred to.
-pub(crate) type Adding = OwnedRwLockReadGuard<()>;
 
 /// Why bytes did not become a blob.
 #[derive(Debug, thiserror::Error)]
@@ -32,11 +31,12 @@ pub(crate) enum PutError {
     Io(#[from] std::io::Error),
 }
 
-/// Bytes received in full but not yet kept: dropped, they are gone.
+/// Bytes received in full but not yet kept: dropped, they are gone. No sweep touches what goes by their digest meanwhile.
 pub(crate) struct Staged {
     file: NamedTempFile,
     pub(crate) digest: ContentHash,
     pub(crate) bytes: u64,
+    hold: Hold,
 }
 
 impl Staged {
@@ -49,9 +49,9 @@ impl Staged {
 impl Blobs {
     /// Open the blobs in `folder`, making it if need be, and remove what an interrupted run left half-written. Blocks.
     pub(crate) fn open(folder: PathBuf) -> std::io::Result<Self> {
-        std::fs::create_dir_all(&folder)?;
+        create_folder(&folder)?;
         remove_staged(&folder)?;
-        Ok(Self { folder, adding: Arc::default() })
+        Ok(Self { folder, in_use: InUse::default() })
     }
 
     /// Receive `source` into a file, hashing it on the way.
@@ -82,23 +82,23 @@ impl Blobs {
                 writer = blocking(move || writer.append(&pieces)).await?;
             }
         }
-        let writer = blocking(move || writer.append(&pieces)).await?;
-        Ok(Staged { file: writer.file, digest: writer.hasher.finish(), bytes: writer.bytes })
+        let in_use = self.in_use.clone();
+        let staged = blocking(move || {
+            let Staging { file, hasher, bytes } = writer.append(&pieces)?;
+            let digest = hasher.finish();
+            Ok(Staged { file, digest, bytes, hold: in_use.hold([digest]) })
+        });
+        Ok(staged.await?)
     }
 
-    /// To be held from before a blob is kept until a record refers to it.
-    pub(crate) async fn adding(&self) -> Adding {
-        self.adding.clone().read_owned().await
-    }
-
-    /// Make a staged blob durable under its digest.
-    pub(crate) async fn keep(&self, staged: Staged) -> std::io::Result<PathBuf> {
+    /// Make a staged blob durable under its digest, in the place of one that is damaged. To be held until a record refers to it.
+    pub(crate) async fn keep(&self, staged: Staged) -> std::io::Result<Hold> {
         let path = self.path(staged.digest);
         blocking(move || {
-            if !path.exists() {
+            if !is_intact(&path, staged.digest)? {
                 persist(staged.file, &path)?;
             }
-            Ok(path)
+            Ok(staged.hold)
         })
         .await
     }
@@ -113,16 +113,19 @@ impl Blobs {
         &self.folder
     }
 
-    /// Remove every blob that is not `wanted`, which is asked while nobody adds any.
+    /// Which digests sweeps have to leave alone.
+    pub(crate) fn in_use(&self) -> &InUse {
+        &self.in_use
+    }
+
+    /// Remove every blob that is neither held nor `wanted`.
     pub(crate) async fn sweep(&self, wanted: impl FnOnce() -> HashSet<ContentHash>) -> std::io::Result<()> {
-        let _alone = self.adding.clone().write_owned().await;
-        let (folder, wanted) = (self.folder.clone(), wanted());
+        let (folder, sweep) = (self.folder.clone(), self.in_use.sweep(wanted));
         blocking(move || {
             for entry in std::fs::read_dir(&folder)? {
                 let entry = entry?;
-                let digest = entry.file_name().to_str().and_then(|name| name.parse().ok());
-                if digest.is_some_and(|digest| !wanted.contains(&digest)) {
-                    std::fs::remove_file(entry.path())?;
+                if let Some(digest) = entry.file_name().to_str().and_then(|name| name.parse().ok()) {
+                    sweep.remove(digest, || std::fs::remove_file(entry.path()))?;
                 }
             }
             Ok(())
@@ -166,12 +169,41 @@ pub(crate) fn remove_staged(folder: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
+/// Make `folder`, and those above it that are missing, so that a crash does not lose them. Blocks.
+pub(crate) fn create_folder(folder: &Path) -> std::io::Result<()> {
+    let missing: Vec<_> =
+        folder.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists()).collect();
+    std::fs::create_dir_all(folder)?;
+    missing.into_iter().try_for_each(sync_entry)
+}
+
+/// Whether the file at `path` is there and holds what its name says. Blocks.
+pub(crate) fn is_intact(path: &Path, digest: ContentHash) -> std::io::Result<bool> {
+    let mut file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    let (mut hasher, mut buffer) = (Hasher::default(), vec![0; 256 << 10]);
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok(hasher.finish() == digest),
+            len => hasher.update(&buffer[..len]),
+        }
+    }
+}
+
 /// Give `staged` its final name so that after a crash it is there whole or not at all. Blocks.
 pub(crate) fn persist(staged: NamedTempFile, path: &Path) -> std::io::Result<()> {
     staged.as_file().sync_all()?;
     staged.persist(path).map_err(|error| error.error)?;
-    // The rename is durable once the folder is.
-    path.parent().map_or(Ok(()), |folder| std::fs::File::open(folder)?.sync_all())
+    sync_entry(path)
+}
+
+/// Make the name that `path` has durable, which is a matter of the folder it is in. Blocks.
+pub(crate) fn sync_entry(path: &Path) -> std::io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 async fn blocking<T: Send + 'static>(
@@ -195,11 +227,31 @@ mod tests {
         let blobs = Blobs::open(folder.path().join("blobs")).unwrap();
         let staged = blobs.stage(body(&["he", "llo"]), 5).await.unwrap();
         assert_eq!(staged.digest, ContentHash::of(b"hello"));
-        let path = blobs.keep(staged).await.unwrap();
+        let path = blobs.path(staged.digest);
+        let hold = blobs.keep(staged).await.unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"hello");
+        blobs.sweep(HashSet::new).await.unwrap();
+        assert!(path.exists(), "it is held");
+        drop(hold);
+        blobs.sweep(HashSet::new).await.unwrap();
+        assert!(!path.exists());
         std::fs::write(folder.path().join("blobs/.staged-x"), b"half").unwrap();
         Blobs::open(folder.path().join("blobs")).unwrap();
-        assert_eq!(std::fs::read_dir(folder.path().join("blobs")).unwrap().count(), 1);
+        assert_eq!(std::fs::read_dir(folder.path().join("blobs")).unwrap().count(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_damaged_blob_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let blobs = Blobs::open(folder.path().to_owned()).unwrap();
+        let path = blobs.path(ContentHash::of(b"hello"));
+        for damaged in [None, Some("hell"), Some("jello")] {
+            if let Some(damaged) = damaged {
+                std::fs::write(&path, damaged).unwrap();
+            }
+            let _hold = blobs.keep(blobs.stage(body(&["hello"]), 5).await.unwrap()).await.unwrap();
+            assert_eq!(std::fs::read(&path).unwrap(), b"hello", "after {damaged:?}");
+        }
     }
 
     #[tokio::test]

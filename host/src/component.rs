@@ -5,9 +5,12 @@ mod engine;
 mod inspect;
 mod link;
 pub(crate) mod policy;
+mod recompile;
 
+pub(crate) use compile::Limits as CompileLimits;
 pub(crate) use engine::Engines;
-pub(crate) use link::Entry;
+pub(crate) use link::{Entry, Needs};
+pub(crate) use recompile::Recompiler;
 
 use compile::{CompileError, Compiled};
 use engine::Generation;
@@ -19,6 +22,7 @@ use std::sync::Arc;
 use wasmtime::component::{Component, Linker};
 use weir_types::{ContentHash, FunctionKind, Hasher};
 
+use crate::blobs::InUse;
 use crate::instance::State;
 
 /// Machine code kept mapped, over all components. It is file-backed: the kernel drops what is not used.
@@ -34,25 +38,29 @@ pub(crate) enum LoadError {
     Broken(#[source] Arc<wasmtime::Error>),
 }
 
+impl LoadError {
+    pub(crate) fn panicked(panic: &tokio::task::JoinError) -> Self {
+        Self::Broken(Arc::new(wasmtime::Error::msg(panic.to_string())))
+    }
+}
+
 /// The artefacts of one data folder, and those that are loaded.
 pub(crate) struct Components {
     engines: Arc<Engines>,
     linkers: [Linker<State>; 2],
     folders: [PathBuf; 2],
     loaded: Cache<ContentHash, Arc<Entry>>,
-    compile_memory_bytes_max: u64,
-    compile_time_ms_max: u64,
-    /// One compilation at a time: each uses every core there is.
-    compiling: tokio::sync::Semaphore,
+    in_use: InUse,
+    limits: compile::Limits,
 }
 
 impl Components {
-    /// Open the artefacts under `folder`, making it if need be.
+    /// Open the artefacts under `folder`, making it if need be. They go by the digests of their components, of which those `in_use` stay.
     pub(crate) fn open(
         folder: &Path,
         engines: Arc<Engines>,
-        compile_memory_bytes_max: u64,
-        compile_time_ms_max: u64,
+        in_use: InUse,
+        limits: compile::Limits,
     ) -> anyhow::Result<Self> {
         let [p2, p3] = [Generation::P2, Generation::P3].map(|generation| {
             let engine = engines.get(generation);
@@ -60,35 +68,28 @@ impl Components {
             (link::linker(engine, generation), folder)
         });
         for folder in [&p2.1, &p3.1] {
-            std::fs::create_dir_all(folder)?;
+            crate::blobs::create_folder(folder)?;
             crate::blobs::remove_staged(folder)?;
         }
         let loaded = Cache::builder()
             .max_capacity(LOADED_BYTES_MAX >> 10)
             .weigher(|_, entry: &Arc<Entry>| u32::try_from(entry.image_bytes() >> 10).unwrap_or(u32::MAX))
             .build();
-        Ok(Self {
-            engines,
-            linkers: [p2.0?, p3.0?],
-            folders: [p2.1, p3.1],
-            loaded,
-            compile_memory_bytes_max,
-            compile_time_ms_max,
-            compiling: tokio::sync::Semaphore::new(1),
-        })
+        let (linkers, folders) = ([p2.0?, p3.0?], [p2.1, p3.1]);
+        Ok(Self { engines, linkers, folders, loaded, in_use, limits })
     }
 
     pub(crate) fn engines(&self) -> &Arc<Engines> {
         &self.engines
     }
 
-    /// Compile the component in `blob` (a file) and keep the artefact. Durable when it returns.
+    /// Compile the component in `blob` (a file) and keep the artefact. Durable when it returns; dropping the future ends the compiler.
+    /// The caller bounds how many do so at once.
     pub(crate) async fn compile(&self, digest: ContentHash, blob: &Path) -> Result<Compiled, CompileError> {
         let internal = |error: std::io::Error| CompileError {
             code: weir_types::ErrorCode::Internal,
             text: format!("cannot keep the artefact: {error}"),
         };
-        let _turn = self.compiling.acquire().await;
         // Both generations share a file system, so either folder does for the name that is not final yet.
         let staged = tempfile::Builder::new()
             .prefix(crate::blobs::STAGED_PREFIX)
@@ -97,8 +98,7 @@ impl Components {
         let request = compile::Request {
             component: blob.to_owned(),
             artefact: staged.path().to_owned(),
-            memory_bytes_max: self.compile_memory_bytes_max,
-            cpu_time_ms_max: self.compile_time_ms_max,
+            limits: self.limits,
         };
         let compiled = compile::compile(&request).await?;
         let artefact = self.artefact(digest, compiled.kind);
@@ -107,11 +107,6 @@ impl Components {
             .map_err(|panic| internal(std::io::Error::other(panic)))?
             .map_err(internal)?;
         Ok(compiled)
-    }
-
-    /// Whether the artefact is here already.
-    pub(crate) fn is_compiled(&self, digest: ContentHash, kind: FunctionKind) -> bool {
-        self.artefact(digest, kind).exists()
     }
 
     /// The component if it is loaded: the way of nearly every call.
@@ -129,6 +124,17 @@ impl Components {
         )
     }
 
+    /// Try whether the component can be started from its artefact, without keeping it loaded, and tell what it needs.
+    pub(crate) async fn try_out(
+        self: &Arc<Self>,
+        digest: ContentHash,
+        kind: FunctionKind,
+    ) -> Result<Needs, LoadError> {
+        let components = self.clone();
+        let tried = tokio::task::spawn_blocking(move || Ok(components.load_artefact(digest, kind)?.needs()));
+        tried.await.unwrap_or_else(|panic| Err(LoadError::panicked(&panic)))
+    }
+
     fn load_artefact(&self, digest: ContentHash, kind: FunctionKind) -> Result<Arc<Entry>, LoadError> {
         let path = self.artefact(digest, kind);
         if !path.exists() {
@@ -142,21 +148,24 @@ impl Components {
         entry.map(Arc::new).map_err(|error| LoadError::Broken(Arc::new(error)))
     }
 
-    /// Remove the artefacts, and forget the loaded components, that are not `wanted`.
-    pub(crate) async fn sweep(&self, wanted: HashSet<ContentHash>) {
-        let (folders, loaded) = (self.folders.clone(), self.loaded.clone());
+    /// Remove the artefacts, and forget the loaded components, that are neither in use nor `wanted`.
+    pub(crate) async fn sweep(&self, wanted: impl FnOnce() -> HashSet<ContentHash>) {
+        let (folders, loaded, sweep) = (self.folders.clone(), self.loaded.clone(), self.in_use.sweep(wanted));
         let swept = tokio::task::spawn_blocking(move || {
             for entry in
                 folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten().flatten()
             {
                 let name = entry.file_name();
                 let digest = name.to_str().and_then(|name| name.strip_suffix(".cwasm")?.parse().ok());
-                if let Some(digest) = digest.filter(|digest| !wanted.contains(digest)) {
+                let Some(digest) = digest else { continue };
+                let removed = sweep.remove(digest, || {
                     loaded.invalidate(&digest);
-                    // Loaded code stays mapped for calls under way; a file that cannot be removed is tried again next time.
-                    if let Err(error) = std::fs::remove_file(entry.path()) {
-                        tracing::warn!(%error, %digest, "cannot remove an artefact");
-                    }
+                    // Loaded code stays mapped for calls under way.
+                    std::fs::remove_file(entry.path())
+                });
+                if let Err(error) = removed {
+                    // Tried again next time.
+                    tracing::warn!(%error, %digest, "cannot remove an artefact");
                 }
             }
         });

@@ -34,10 +34,17 @@ pub struct NodeConfig {
     /// How long requests under way may take to finish when the node shuts down.
     pub drain_timeout_ms: u64,
 
+    /// Deploys and pushes under way at once, those that wait to be compiled or checked included; one more is answered 429.
+    pub uploads_max: u32,
+    /// How long a component or model may take to arrive.
+    pub upload_timeout_ms: u64,
+
     /// Instances alive at once, over all functions.
     pub instances_max: u32,
     /// The largest component that can be deployed.
     pub component_bytes_max: u64,
+    /// Components compiled at once for deploys, and as many again for calls that need one compiled anew.
+    pub compiles_max: u32,
     /// Memory of the process that compiles a component.
     pub compile_memory_bytes_max: u64,
     /// Processor time of the process that compiles a component.
@@ -98,8 +105,11 @@ impl Default for NodeConfig {
             header_timeout_ms: 30_000,
             idle_timeout_ms: 120_000,
             drain_timeout_ms: 30_000,
+            uploads_max: 64,
+            upload_timeout_ms: 600_000,
             instances_max: 1_000,
             component_bytes_max: 128 * MIB,
+            compiles_max: 2,
             compile_memory_bytes_max: 2048 * MIB,
             compile_time_ms_max: 120_000,
             limit_caps: Limits::default_caps(),

@@ -12,13 +12,13 @@ mod slice;
 pub(crate) use account::Account;
 pub(crate) use placement::Placements;
 
-use crate::component::{Components, Entry, LoadError};
+use crate::component::{Components, Entry, LoadError, Recompiler};
 use crate::hostcalls::InferenceCtx;
 use crate::instance::{
     Answer, AnswerReceiver, Call, Fault, OutputSink, Report, RequestBody, RequestCell, Sandbox,
 };
 use crate::models::{ModelAccess, Models};
-use crate::registry::Deployment;
+use crate::registry::{Deployment, FunctionRecord};
 use crate::telemetry::{ColdStart, Metrics, Phase, Trace};
 use axum::response::Response;
 use outgoing::Outgoing;
@@ -45,10 +45,8 @@ pub(crate) struct Dispatch {
     pub(crate) instances: Arc<Semaphore>,
     /// The guest threads.
     pub(crate) guests: Handle,
-    /// Held while an artefact is made anew.
-    pub(crate) recompiling: tokio::sync::Mutex<()>,
-    /// Where blobs are, to compile from when an artefact is missing.
-    pub(crate) blobs: crate::blobs::Blobs,
+    /// Makes artefacts anew.
+    pub(crate) recompiler: Recompiler,
 }
 
 /// What the gateway knows about an invocation.
@@ -156,27 +154,21 @@ impl Dispatch {
         Ok(Held { _turn: turn, _slot: slot, _placement: placement })
     }
 
-    /// Bring the component in from its artefact, compiling it anew if this build of Weir cannot use the one there is.
+    /// Bring the component in from its artefact, having it compiled anew if this node cannot use the one there is.
     async fn load(&self, invocation: &Invocation) -> Result<Arc<Entry>, Fault> {
-        let (digest, kind) = (invocation.deployment.record.digest, invocation.deployment.record.kind);
-        match self.fetch(digest, kind).instrument(invocation.trace.phase(Phase::Fetch)).await {
-            Ok(entry) => return Ok(entry),
-            Err(LoadError::Missing) => {}
-            // The disk lost it; the component itself is still there.
-            Err(error @ LoadError::Broken(_)) => tracing::warn!(%error, %digest, "compiling again"),
-        }
-        // Whoever comes second finds what the first has made.
-        let _alone = self.recompiling.lock().await;
-        if let Ok(entry) = self.fetch(digest, kind).await {
+        let FunctionRecord { digest, kind, .. } = invocation.deployment.record;
+        if let Ok(entry) = self.fetch(digest, kind).instrument(invocation.trace.phase(Phase::Fetch)).await {
             return Ok(entry);
         }
-        self.metrics.cold_start(ColdStart::Compile);
-        let started = Instant::now();
-        let blob = self.blobs.path(digest);
         let compiled =
-            self.components.compile(digest, &blob).instrument(invocation.trace.phase(Phase::Compile)).await;
-        compiled.map_err(|error| Fault::new(error.code, error.text))?;
-        self.metrics.phase(Phase::Compile, started.elapsed());
+            self.recompiler.compile(digest, kind).instrument(invocation.trace.phase(Phase::Compile));
+        compiled.await.map_err(|error| match error.code {
+            ErrorCode::Unavailable => Fault::new(error.code, error.text),
+            _ => Fault::new(
+                ErrorCode::Internal,
+                format!("the function has to be compiled again, and cannot be; deploy it again: {error}"),
+            ),
+        })?;
         self.fetch(digest, kind).await.map_err(|error| Fault::new(ErrorCode::Internal, error.to_string()))
     }
 
@@ -188,9 +180,7 @@ impl Dispatch {
         let (components, metrics) = (self.components.clone(), self.metrics.clone());
         let started = Instant::now();
         let loaded = tokio::task::spawn_blocking(move || components.load(digest, kind)).await;
-        let entry = loaded.unwrap_or_else(|panic| {
-            Err(LoadError::Broken(Arc::new(wasmtime::Error::msg(panic.to_string()))))
-        })?;
+        let entry = loaded.unwrap_or_else(|panic| Err(LoadError::panicked(&panic)))?;
         metrics.cold_start(ColdStart::Component);
         metrics.phase(Phase::Fetch, started.elapsed());
         Ok(entry)

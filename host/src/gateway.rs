@@ -12,6 +12,7 @@ mod request_id;
 mod server;
 mod tensors;
 mod unread;
+mod uploads;
 
 pub(crate) use auth::Tokens;
 pub(crate) use body::{Guarded, Witness};

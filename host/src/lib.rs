@@ -28,5 +28,7 @@ mod registry;
 
 mod blobs;
 
+mod changes;
+
 mod telemetry;
 pub use telemetry::SpanLog;

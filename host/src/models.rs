@@ -1,28 +1,33 @@
 //! The models that are pushed: durable in the datastore and the blob folder, brought into device memory when opened.
 //!
 //! Keys are `models/{tenant}/{name}/versions/{version}`. A version never changes. Its files (the upload as it came, the optimised graph,
-//! the weights, each named by its hash and kept once however many models share it) are durable before the key is.
+//! the weights, each named by its hash and kept once however many models share it) are durable before the key is. A model whose record or
+//! files are damaged is left alone and reported; the node serves the others, and pushing it again repairs it.
 
 mod access;
+mod change;
+mod profiles;
 mod record;
 mod store;
 
 pub(crate) use access::{ModelAccess, OpenError, Opened};
+pub(crate) use profiles::keep_profiles;
 pub(crate) use store::PushError;
 
-use crate::blobs::{Blobs, Staged};
+use crate::blobs::Blobs;
+use crate::changes::{Changes, CutOff};
 use crate::registry::Deployment;
 use crate::telemetry::Metrics;
-use crate::telemetry::logs::now_ms;
-use record::{ModelRecord, parse, version_key};
+use record::{ModelRecord, id_of};
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use store::Store;
-use weir_datastore::{Commit, Compare, Datastore, Transaction};
-use weir_inference::{ModelCache, ModelSource, Prepared};
+use tokio::sync::Semaphore;
+use weir_datastore::{Datastore, Entry, Revision};
+use weir_inference::{ModelCache, ModelKey, ModelSource, Prepared};
 use weir_scheduler::ModelDemand;
 use weir_types::api::{DeviceStatus, ModelVersion};
-use weir_types::{ContentHash, ModelId, ModelManifest, Name, TenantId, Version};
+use weir_types::{ContentHash, ModelId, Name, TenantId, Version};
 
 /// Versions that one name may have.
 const VERSIONS_MAX: usize = 1_000;
@@ -42,12 +47,12 @@ pub(crate) enum ModelsError {
     TooManyVersions(Name),
     #[error("model {0} was changed by somebody else at the same time; try again")]
     Conflict(Name),
-    #[error("the registry entry {key} cannot be read: {why}")]
-    Damaged { key: String, why: String },
     #[error(transparent)]
     Push(#[from] PushError),
     #[error(transparent)]
     Datastore(#[from] weir_datastore::Error),
+    #[error(transparent)]
+    CutOff(#[from] CutOff),
 }
 
 /// One version of a model, in memory.
@@ -57,7 +62,20 @@ pub(crate) struct ModelEntry {
 }
 
 type Versions = BTreeMap<Version, Arc<ModelEntry>>;
-type Tenants = HashMap<TenantId, BTreeMap<Name, Versions>>;
+
+/// What is known about the models of all tenants.
+#[derive(Default)]
+struct Known {
+    tenants: HashMap<TenantId, BTreeMap<Name, Versions>>,
+    /// Those that could not be read.
+    damaged: BTreeMap<ModelId, Damaged>,
+}
+
+/// A model that could not be read.
+struct Damaged {
+    revision: Revision,
+    why: String,
+}
 
 /// The models of all tenants.
 pub(crate) struct Models {
@@ -65,7 +83,10 @@ pub(crate) struct Models {
     store: Store,
     cache: ModelCache,
     metrics: Arc<Metrics>,
-    tenants: RwLock<Tenants>,
+    known: RwLock<Known>,
+    changes: Changes,
+    /// One change at a time.
+    turn: Arc<Semaphore>,
 }
 
 impl Models {
@@ -75,16 +96,32 @@ impl Models {
         blobs: Blobs,
         cache: ModelCache,
         metrics: Arc<Metrics>,
-    ) -> Result<Self, ModelsError> {
-        let models = Self { datastore, store: Store::new(blobs), cache, metrics, tenants: RwLock::default() };
-        let (entries, _) = models.datastore.read_all(&record::prefix()?).await?;
+        changes: Changes,
+    ) -> Result<Arc<Self>, ModelsError> {
+        let models = Self {
+            datastore,
+            store: Store::new(blobs),
+            cache,
+            metrics,
+            known: RwLock::default(),
+            changes,
+            turn: Arc::new(Semaphore::new(1)),
+        };
+        let (entries, _) = models.datastore.read_all(&record::models()?).await?;
         for entry in entries {
-            let (id, record) = parse(&entry)?;
-            let prepared = models.store.read_prepared(record.prepared).await?;
-            models.insert(id, record, prepared);
+            // Only a model's key comes to lie there.
+            let Some(id) = id_of(&entry) else { continue };
+            match models.read(&entry).await {
+                Ok((record, prepared)) => _ = models.insert(id, entry.modified_at, record, prepared),
+                Err(why) => {
+                    tracing::error!(model = %id, why, "a model cannot be read: push it again, or delete it");
+                    models.write().damaged.insert(id, Damaged { revision: entry.modified_at, why });
+                }
+            }
         }
         models.sweep().await?;
-        Ok(models)
+        models.restore_profiles().await?;
+        Ok(Arc::new(models))
     }
 
     /// The newest version, or the one asked for.
@@ -94,8 +131,8 @@ impl Models {
         name: &Name,
         version: Option<Version>,
     ) -> Result<Arc<ModelEntry>, ModelsError> {
-        let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
-        let versions = tenants.get(tenant).and_then(|models| models.get(name));
+        let known = self.read_known();
+        let versions = known.tenants.get(tenant).and_then(|models| models.get(name));
         let versions = versions.ok_or_else(|| ModelsError::NoModel(name.clone()))?;
         let entry = match version {
             None => versions.values().next_back(),
@@ -110,85 +147,24 @@ impl Models {
 
     /// The numbers of a model's versions.
     pub(crate) fn versions(&self, tenant: &TenantId, name: &Name) -> Vec<Version> {
-        let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
-        let versions = tenants.get(tenant).and_then(|models| models.get(name));
+        let known = self.read_known();
+        let versions = known.tenants.get(tenant).and_then(|models| models.get(name));
         versions.map(|versions| versions.keys().copied().collect()).unwrap_or_default()
     }
 
     /// The newest version of every model of `tenant`.
     pub(crate) fn list(&self, tenant: &TenantId) -> Vec<Arc<ModelEntry>> {
-        let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
-        let models = tenants.get(tenant).into_iter().flat_map(BTreeMap::values);
+        let known = self.read_known();
+        let models = known.tenants.get(tenant).into_iter().flat_map(BTreeMap::values);
         models.filter_map(|versions| versions.values().next_back().cloned()).collect()
-    }
-
-    /// Check, optimise and keep an uploaded model. Durable when it returns. The flag tells whether a version was made: pushing the same
-    /// once more is not an error.
-    pub(crate) async fn push(
-        &self,
-        tenant: &TenantId,
-        name: &Name,
-        version: Option<Version>,
-        upload: Staged,
-        manifest: ModelManifest,
-    ) -> Result<(Arc<ModelEntry>, bool), ModelsError> {
-        let have = self.versions(tenant, name);
-        let version = version.unwrap_or_else(|| Version(have.last().map_or(0, |newest| newest.0) + 1));
-        if let Ok(same) = self.get(tenant, name, Some(version)) {
-            if same.record.digest == upload.digest && same.record.manifest == manifest {
-                return Ok((same, false));
-            }
-            return Err(ModelsError::Exists { name: name.clone(), version });
-        }
-        if have.len() >= VERSIONS_MAX {
-            return Err(ModelsError::TooManyVersions(name.clone()));
-        }
-        let (digest, model_bytes) = (upload.digest, upload.bytes);
-        let (prepared, hash, _adding) = self.store.prepare(upload, &**self.cache.backend()).await?;
-        let record =
-            ModelRecord { version, digest, model_bytes, pushed_at_ms: now_ms(), manifest, prepared: hash };
-        let key = version_key(tenant, name, version)?;
-        let writes = Transaction::new().when(Compare::Absent(key.clone())).put(key, record.encode());
-        match self.datastore.commit(writes).await? {
-            Commit::Done(_) => {
-                let id = ModelId { tenant: tenant.clone(), name: name.clone(), version };
-                Ok((self.insert(id, record, prepared), true))
-            }
-            Commit::Conflict => Err(ModelsError::Conflict(name.clone())),
-        }
-    }
-
-    /// Remove a version, or all of them. Runs under way finish.
-    pub(crate) async fn delete(
-        &self,
-        tenant: &TenantId,
-        name: &Name,
-        version: Option<Version>,
-    ) -> Result<(), ModelsError> {
-        self.get(tenant, name, version)?;
-        let versions = version.map_or_else(|| self.versions(tenant, name), |version| vec![version]);
-        for batch in versions.chunks(100) {
-            let mut writes = Transaction::new();
-            for version in batch {
-                writes = writes.delete(version_key(tenant, name, *version)?);
-            }
-            self.datastore.commit(writes).await?;
-            for version in batch {
-                self.forget(tenant, name, *version);
-                self.cache
-                    .unload(&ModelId { tenant: tenant.clone(), name: name.clone(), version: *version })
-                    .await;
-            }
-        }
-        self.sweep().await
     }
 
     /// `entry` as the API shows it.
     pub(crate) fn describe(&self, entry: &ModelEntry) -> ModelVersion {
         let ModelEntry { record, source } = entry;
         ModelVersion {
-            tenant: source.id.tenant.clone(),
-            name: source.id.name.clone(),
+            tenant: source.id().tenant.clone(),
+            name: source.id().name.clone(),
             version: record.version,
             digest: record.digest,
             model_bytes: record.model_bytes,
@@ -196,8 +172,8 @@ impl Models {
             pushed_at_ms: record.pushed_at_ms,
             signature: source.prepared.signature.clone(),
             manifest: record.manifest.clone(),
-            resident: self.cache.resident().iter().any(|model| model.id == source.id),
-            profile: self.cache.profile(&source.id),
+            resident: self.cache.is_resident(&source.key),
+            profile: self.cache.profile(&source.key),
         }
     }
 
@@ -215,6 +191,13 @@ impl Models {
         }
     }
 
+    /// What of `tenant` could not be read, and why.
+    pub(crate) fn damaged(&self, tenant: &TenantId) -> Vec<String> {
+        let known = self.read_known();
+        let own = known.damaged.iter().filter(|(id, _)| id.tenant == *tenant);
+        own.map(|(id, Damaged { why, .. })| format!("model {}:{}: {why}", id.name, id.version)).collect()
+    }
+
     /// The device's memory for models, in bytes, and its slots.
     pub(crate) fn device_capacity(&self) -> (u64, u32) {
         (self.cache.capacity_bytes(), u32::try_from(self.cache.slots()).unwrap_or(u32::MAX))
@@ -228,7 +211,7 @@ impl Models {
             granted.filter_map(|model| self.get(&deployment.id.tenant, &model.name, model.version).ok());
         entries
             .map(|entry| {
-                let (model, bytes) = (entry.source.id.clone(), entry.source.prepared.resident_bytes);
+                let (model, bytes) = (entry.source.id().clone(), entry.source.prepared.resident_bytes);
                 ModelDemand { model, bytes, load_time_ns: None }
             })
             .collect()
@@ -242,59 +225,89 @@ impl Models {
         self.store.blobs()
     }
 
-    fn insert(&self, id: ModelId, record: ModelRecord, prepared: Prepared) -> Arc<ModelEntry> {
+    /// Whether this push of a model is still the one that its id names.
+    fn is_current(&self, key: &ModelKey) -> bool {
+        let ModelId { tenant, name, version } = &key.id;
+        self.get(tenant, name, Some(*version)).is_ok_and(|entry| entry.source.key == *key)
+    }
+
+    /// What `entry` holds, and what it refers to; or why that cannot be told.
+    async fn read(&self, entry: &Entry) -> Result<(ModelRecord, Prepared), String> {
+        let record: ModelRecord =
+            serde_json::from_slice(&entry.value).map_err(|error| format!("its record: {error}"))?;
+        let prepared = self.store.read_prepared(record.prepared).await.map_err(|error| error.to_string())?;
+        Ok((record, prepared))
+    }
+
+    fn insert(
+        &self,
+        id: ModelId,
+        revision: Revision,
+        record: ModelRecord,
+        prepared: Prepared,
+    ) -> Arc<ModelEntry> {
+        let ModelId { tenant, name, version } = id.clone();
         let source = ModelSource {
-            id: id.clone(),
+            // A revision is of one commit: no two pushes have the same.
+            key: ModelKey { id: id.clone(), generation: revision.0 },
             prepared: Arc::new(prepared),
             blobs: self.store.blobs().folder().to_owned(),
             slots: record.manifest.slots,
         };
         let entry = Arc::new(ModelEntry { record, source: Arc::new(source) });
-        let mut tenants = self.tenants.write().unwrap_or_else(PoisonError::into_inner);
-        let versions = tenants.entry(id.tenant).or_default().entry(id.name).or_default();
-        versions.insert(id.version, entry.clone());
-        self.count(&tenants);
+        let mut known = self.write();
+        known.damaged.remove(&id);
+        known.tenants.entry(tenant).or_default().entry(name).or_default().insert(version, entry.clone());
+        self.count(&known);
         entry
     }
 
-    fn forget(&self, tenant: &TenantId, name: &Name, version: Version) {
-        let mut tenants = self.tenants.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(models) = tenants.get_mut(tenant)
-            && let Some(versions) = models.get_mut(name)
-        {
-            versions.remove(&version);
-            if versions.is_empty() {
-                models.remove(name);
-            }
+    /// The version is not there any more. Says which push of it was.
+    fn forget(&self, id: &ModelId) -> Option<ModelKey> {
+        let mut known = self.write();
+        known.damaged.remove(id);
+        let models = known.tenants.get_mut(&id.tenant)?;
+        let versions = models.get_mut(&id.name)?;
+        let entry = versions.remove(&id.version)?;
+        if versions.is_empty() {
+            models.remove(&id.name);
         }
-        self.count(&tenants);
+        self.count(&known);
+        Some(entry.source.key.clone())
     }
 
-    fn count(&self, tenants: &Tenants) {
-        self.metrics.models.set(tenants.values().map(|models| models.len() as i64).sum());
+    fn count(&self, known: &Known) {
+        self.metrics.models.set(known.tenants.values().map(|models| models.len() as i64).sum());
     }
 
-    /// Remove files that no version refers to any more.
+    /// Remove files that no version refers to any more, if it is known what all of them refer to.
     async fn sweep(&self) -> Result<(), ModelsError> {
+        if !self.read_known().damaged.is_empty() {
+            tracing::warn!("unused files of models are kept: a model that cannot be read may need them");
+            return Ok(());
+        }
         Ok(self.store.blobs().sweep(|| self.files()).await.map_err(PushError::Io)?)
     }
 
     /// Every file that some version refers to.
     fn files(&self) -> HashSet<ContentHash> {
-        let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
-        let entries = tenants.values().flat_map(BTreeMap::values).flat_map(BTreeMap::values);
-        entries
-            .flat_map(|entry| {
-                let own = [entry.record.digest, entry.record.prepared];
-                entry.source.prepared.blobs().chain(own).collect::<Vec<_>>()
-            })
-            .collect()
+        let known = self.read_known();
+        let entries = known.tenants.values().flat_map(BTreeMap::values).flat_map(BTreeMap::values);
+        entries.flat_map(|entry| entry.files()).collect()
+    }
+
+    fn read_known(&self) -> RwLockReadGuard<'_, Known> {
+        self.known.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Known> {
+        self.known.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl ModelsError {
-    /// Prefixes cannot fail to be keys: names are valid segments.
-    pub(super) fn key(error: weir_datastore::KeyError) -> Self {
-        Self::Datastore(weir_datastore::Error::Unavailable { source: Arc::new(error) })
+impl ModelEntry {
+    /// Every file that it refers to.
+    fn files(&self) -> Vec<ContentHash> {
+        self.source.prepared.blobs().chain([self.record.digest, self.record.prepared]).collect()
     }
 }

@@ -1,11 +1,12 @@
 //! A node's life: everything is wired up here, in one place, started, and taken down again.
 
-use crate::blobs::Blobs;
-use crate::component::{Components, Engines};
+use crate::blobs::{Blobs, create_folder};
+use crate::changes::Changes;
+use crate::component::{CompileLimits, Components, Engines, Recompiler};
 use crate::config::{BackendKind, NodeConfig};
 use crate::dispatch::{Dispatch, Placements};
 use crate::gateway::{Gateway, Server, Tokens};
-use crate::models::Models;
+use crate::models::{Models, keep_profiles};
 use crate::registry::Registry;
 use crate::telemetry::{Metrics, Sampler};
 use anyhow::{Context, bail};
@@ -33,7 +34,7 @@ pub(crate) struct NodeState {
     pub(crate) tokens: Tokens,
     pub(crate) blobs: Blobs,
     pub(crate) components: Arc<Components>,
-    pub(crate) registry: Registry,
+    pub(crate) registry: Arc<Registry>,
     pub(crate) models: Arc<Models>,
     pub(crate) dispatch: Dispatch,
     pub(crate) arena: Arena,
@@ -41,9 +42,15 @@ pub(crate) struct NodeState {
     pub(crate) sampler: Sampler,
     /// Requests whose JSON is being read or written on threads that may block.
     pub(crate) json_turns: Arc<Semaphore>,
+    /// Places for uploads: `uploads_max` of them.
+    pub(crate) uploads: Arc<Semaphore>,
+    /// Turns at compiling what is deployed: `compiles_max` of them.
+    pub(crate) compiles: Semaphore,
     pub(crate) started: Instant,
     /// Cancelled when the node begins to shut down.
     pub(crate) stopping: CancellationToken,
+    /// Changes under way of what survives a restart.
+    changes: Changes,
 }
 
 impl NodeState {
@@ -52,15 +59,16 @@ impl NodeState {
         !self.stopping.is_cancelled()
     }
 
-    /// Remove components that no function refers to any more.
-    pub(crate) async fn sweep_components(&self) -> Result<(), crate::registry::RegistryError> {
-        let sweep = self.blobs.sweep(|| self.registry.digests());
-        if let Err(error) = sweep.await {
-            // What is left behind is swept next time.
+    /// Remove components that no function refers to any more. What is left behind is swept next time.
+    pub(crate) async fn sweep_components(&self) {
+        if !self.registry.is_whole() {
+            tracing::warn!("unused components are kept: some record that cannot be read may refer to them");
+            return;
+        }
+        if let Err(error) = self.blobs.sweep(|| self.registry.digests()).await {
             tracing::warn!(%error, "cannot remove unused components");
         }
-        self.components.sweep(self.registry.digests()).await;
-        Ok(())
+        self.components.sweep(|| self.registry.digests()).await;
     }
 }
 
@@ -70,6 +78,8 @@ pub struct Node {
     datastore: Arc<dyn Datastore>,
     local_addr: SocketAddr,
     serving: JoinHandle<()>,
+    /// Writes what models are measured to cost.
+    profiles: AbortOnDropHandle<()>,
     sweeping: AbortOnDropHandle<()>,
     runtimes: Option<Runtimes>,
 }
@@ -92,7 +102,10 @@ impl Node {
                 let server = Server::new(Gateway::new(state.clone()), &state.config);
                 let serving = gateway.spawn(server.run(listener, state.stopping.clone()));
                 let sweeping = AbortOnDropHandle::new(gateway.spawn(sweep(state.arena.clone())));
-                Ok(Self { state, datastore, local_addr, serving, sweeping, runtimes: Some(runtimes) })
+                let profiles = gateway.spawn(keep_profiles(Arc::downgrade(&state.models)));
+                let profiles = AbortOnDropHandle::new(profiles);
+                let runtimes = Some(runtimes);
+                Ok(Self { state, datastore, local_addr, serving, profiles, sweeping, runtimes })
             }
             Err(error) => {
                 runtimes.stop();
@@ -114,6 +127,10 @@ impl Node {
             tracing::error!(%error, "the server failed");
         }
         self.sweeping.abort();
+        self.profiles.abort();
+        self.state.models.save_profiles().await;
+        // A change that has begun is carried through, also for a client that was cut off.
+        self.state.changes.settle().await;
         self.datastore.close().await;
         if let Some(runtimes) = self.runtimes.take() {
             runtimes.stop();
@@ -168,8 +185,7 @@ type Started = (Arc<NodeState>, Arc<dyn Datastore>, TcpListener);
 async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Result<Started> {
     let tokens = tokens(&config)?;
     let data = config.data.clone();
-    std::fs::create_dir_all(&data)
-        .with_context(|| format!("cannot make the data folder {}", data.display()))?;
+    create_folder(&data).with_context(|| format!("cannot make the data folder {}", data.display()))?;
     // The lock on the registry comes first: it tells of another node on the same folder before anything is touched.
     let datastore: Arc<dyn Datastore> =
         Arc::new(RedbStore::open(data.join("registry.redb")).await.context("cannot open the registry")?);
@@ -183,23 +199,22 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
             config.instances_max
         )
     })?);
-    let components = Arc::new(Components::open(
-        &data.join("artefacts"),
-        engines,
-        config.compile_memory_bytes_max,
-        config.compile_time_ms_max,
-    )?);
-    let registry = Registry::open(datastore.clone(), metrics.clone(), config.log_lines_max)
+    let limits = CompileLimits {
+        memory_bytes_max: config.compile_memory_bytes_max,
+        cpu_time_ms_max: config.compile_time_ms_max,
+    };
+    let components =
+        Arc::new(Components::open(&data.join("artefacts"), engines, blobs.in_use().clone(), limits)?);
+    let changes = Changes::default();
+    let registry = Registry::open(datastore.clone(), metrics.clone(), changes.clone(), config.log_lines_max)
         .await
         .context("cannot read the registry")?;
 
     let cache = model_cache(&config, &arena)?;
     let model_blobs = Blobs::open(data.join("models")).context("cannot open the models")?;
-    let models = Arc::new(
-        Models::open(datastore.clone(), model_blobs, cache, metrics.clone())
-            .await
-            .context("cannot read the models")?,
-    );
+    let models = Models::open(datastore.clone(), model_blobs, cache, metrics.clone(), changes.clone())
+        .await
+        .context("cannot read the models")?;
 
     let dispatch = Dispatch {
         components: components.clone(),
@@ -209,8 +224,12 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
         metrics: metrics.clone(),
         instances: Arc::new(Semaphore::new(config.instances_max as usize)),
         guests,
-        recompiling: tokio::sync::Mutex::new(()),
-        blobs: blobs.clone(),
+        recompiler: Recompiler::new(
+            components.clone(),
+            blobs.clone(),
+            metrics.clone(),
+            config.compiles_max as usize,
+        ),
     };
     let listener = TcpListener::bind(config.listen).await.with_context(|| {
         format!(
@@ -221,6 +240,8 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
     let sampler = Sampler::new(config.trace_sample_ratio);
     let json_turns = Arc::new(Semaphore::new(config.gateway_threads.max(1)));
     let state = NodeState {
+        uploads: Arc::new(Semaphore::new(config.uploads_max.max(1) as usize)),
+        compiles: Semaphore::new(config.compiles_max.max(1) as usize),
         config,
         tokens,
         blobs,
@@ -234,8 +255,9 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
         json_turns,
         started: Instant::now(),
         stopping: CancellationToken::new(),
+        changes,
     };
-    state.sweep_components().await?;
+    state.sweep_components().await;
     Ok((Arc::new(state), datastore, listener))
 }
 

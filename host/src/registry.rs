@@ -2,20 +2,23 @@
 //!
 //! Keys are `functions/{tenant}/{name}/head` (which version the name points at, and which number comes next) and
 //! `functions/{tenant}/{name}/versions/{version}` (one immutable version). A change is one transaction on both, fenced by the head's
-//! revision, and is seen in memory only once it is durable. Calls never touch the datastore.
+//! revision, and is seen in memory only once it is durable. Calls never touch the datastore. A record that cannot be read is left alone
+//! and reported; the node serves the others.
 
+mod change;
 mod function;
 mod record;
 
 pub(crate) use function::{Deployment, FunctionEntry};
 pub(crate) use record::{FunctionRecord, Head};
 
+use crate::changes::{Changes, CutOff};
 use crate::telemetry::Metrics;
-use record::{head_key, parse, version_key};
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, PoisonError, RwLock};
+use record::{Parsed, Value, parse};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use tokio::sync::Semaphore;
-use weir_datastore::{Commit, Compare, Datastore, Key, Revision, Transaction};
+use weir_datastore::{Datastore, Entry, Key, Revision};
 use weir_types::{ContentHash, Name, TenantId, Version};
 
 /// Versions that one name may have.
@@ -42,6 +45,8 @@ pub(crate) enum RegistryError {
     Damaged { key: Key, why: String },
     #[error(transparent)]
     Datastore(#[from] weir_datastore::Error),
+    #[error(transparent)]
+    CutOff(#[from] CutOff),
 }
 
 type Tenants = HashMap<TenantId, BTreeMap<Name, Arc<FunctionEntry>>>;
@@ -52,8 +57,27 @@ pub(crate) struct Registry {
     metrics: Arc<Metrics>,
     log_lines_max: usize,
     tenants: RwLock<Tenants>,
+    /// Records that could not be read.
+    damaged: Mutex<Vec<Damaged>>,
+    changes: Changes,
     /// One change at a time on this node; the head's revision fences those of other nodes.
-    turn: Semaphore,
+    turn: Arc<Semaphore>,
+}
+
+/// A record that could not be read.
+#[derive(Debug, Clone)]
+struct Damaged {
+    key: Key,
+    why: String,
+}
+
+/// What the datastore holds about one function.
+#[derive(Default)]
+struct Stored {
+    /// The head, if it can be read.
+    head: Option<Head>,
+    head_revision: Option<Revision>,
+    records: BTreeMap<Version, FunctionRecord>,
 }
 
 impl Registry {
@@ -61,28 +85,35 @@ impl Registry {
     pub(crate) async fn open(
         datastore: Arc<dyn Datastore>,
         metrics: Arc<Metrics>,
+        changes: Changes,
         log_lines_max: usize,
-    ) -> Result<Self, RegistryError> {
-        let registry =
-            Self { datastore, metrics, log_lines_max, tenants: RwLock::default(), turn: Semaphore::new(1) };
-        let (entries, _) = registry.datastore.read_all(&record::prefix()?).await?;
-        let mut functions: BTreeMap<(TenantId, Name), (Option<(Head, Revision)>, Vec<FunctionRecord>)> =
-            BTreeMap::new();
+    ) -> Result<Arc<Self>, RegistryError> {
+        let (entries, _) = datastore.read_all(&record::prefix()?).await?;
+        let registry = Self {
+            datastore,
+            metrics,
+            log_lines_max,
+            tenants: RwLock::default(),
+            damaged: Mutex::default(),
+            changes,
+            turn: Arc::new(Semaphore::new(1)),
+        };
+        let mut functions: BTreeMap<(TenantId, Name), Stored> = BTreeMap::new();
         for entry in entries {
-            let parsed = parse(&entry)?;
-            let function = functions.entry((parsed.tenant, parsed.name)).or_default();
-            match parsed.value {
-                record::Value::Head(head) => function.0 = Some((head, entry.modified_at)),
-                record::Value::Version(record) => function.1.push(*record),
+            if let Err(RegistryError::Damaged { key, why }) = take_in(&mut functions, &entry) {
+                tracing::error!(%key, why, "a function's record cannot be read: it is left alone");
+                registry.lock_damaged().push(Damaged { key, why });
             }
         }
-        for ((tenant, name), (head, records)) in functions {
+        for ((tenant, name), Stored { head, head_revision, records }) in functions {
             // Head and versions change in one transaction: one without the other cannot be.
-            let Some((head, revision)) = head else { continue };
-            let versions = records.into_iter().map(|record| (record.version, record)).collect();
-            registry.publish(tenant, name, Some((head, revision, versions)));
+            let Some(revision) = head_revision else { continue };
+            let newest = records.keys().next_back().map_or(0, |newest| newest.0);
+            // In the place of a head that cannot be read: the next change writes it anew.
+            let head = head.unwrap_or(Head { active: Version(newest), next: Version(newest + 1) });
+            registry.publish(tenant, name, Some((head, revision, records)));
         }
-        Ok(registry)
+        Ok(Arc::new(registry))
     }
 
     /// The function, if it is deployed. The way of every call.
@@ -105,139 +136,24 @@ impl Registry {
         versions.find(|version| version.record.digest == digest).map(|version| version.record.clone())
     }
 
+    /// What of `tenant` could not be read, and why.
+    pub(crate) fn damaged(&self, tenant: &TenantId) -> Vec<String> {
+        let own = format!("functions/{tenant}/");
+        let damaged = self.lock_damaged();
+        let own = damaged.iter().filter(|damaged| damaged.key.as_str().starts_with(&own));
+        own.map(|Damaged { key, why }| format!("{key}: {why}")).collect()
+    }
+
+    /// Whether [`digests`](Self::digests) is complete: a record that cannot be read refers to a component that nobody knows.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.lock_damaged().is_empty()
+    }
+
     /// The components that some version of some function refers to.
-    pub(crate) fn digests(&self) -> std::collections::HashSet<ContentHash> {
+    pub(crate) fn digests(&self) -> HashSet<ContentHash> {
         let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
         let entries = tenants.values().flat_map(BTreeMap::values);
         entries.flat_map(|entry| entry.versions.values().map(|version| version.record.digest)).collect()
-    }
-
-    /// Add a version and make the name point at it. Durable when it returns. `make` is told the number.
-    pub(crate) async fn deploy(
-        &self,
-        tenant: &TenantId,
-        name: &Name,
-        make: impl FnOnce(Version) -> FunctionRecord,
-    ) -> Result<Arc<Deployment>, RegistryError> {
-        let _turn = self.turn.acquire().await;
-        let current = self.get(tenant, name.as_str());
-        let next = current.as_ref().map_or(Version(1), |entry| entry.head.next);
-        if current.as_ref().is_some_and(|entry| entry.versions.len() >= VERSIONS_MAX) {
-            return Err(RegistryError::TooManyVersions(name.clone()));
-        }
-        let record = make(next);
-        let head = Head { active: next, next: Version(next.0 + 1) };
-        let mut records = records_of(current.as_deref());
-        let writes = Transaction::new()
-            .put(head_key(tenant, name)?, head.encode())
-            .put(version_key(tenant, name, next)?, record.encode());
-        records.insert(next, record);
-        let entry = self.change(tenant, name, current.as_deref(), writes, Some((head, records))).await?;
-        entry
-            .and_then(|entry| entry.versions.get(&next).cloned())
-            .ok_or_else(|| RegistryError::Conflict(name.clone()))
-    }
-
-    /// Make the name point at `version`, or at the one before the active one.
-    pub(crate) async fn roll_back(
-        &self,
-        tenant: &TenantId,
-        name: &Name,
-        version: Option<Version>,
-    ) -> Result<Arc<FunctionEntry>, RegistryError> {
-        let _turn = self.turn.acquire().await;
-        let entry = self.get(tenant, name.as_str()).ok_or_else(|| RegistryError::NoFunction(name.clone()))?;
-        let target = match version {
-            Some(version) => entry.require(version)?.record.version,
-            None => {
-                let earlier = entry.versions.range(..entry.head.active).next_back();
-                *earlier.ok_or_else(|| RegistryError::NothingEarlier(name.clone()))?.0
-            }
-        };
-        let head = Head { active: target, next: entry.head.next };
-        let writes = Transaction::new().put(head_key(tenant, name)?, head.encode());
-        let changed =
-            self.change(tenant, name, Some(&entry), writes, Some((head, records_of(Some(&entry))))).await?;
-        changed.ok_or_else(|| RegistryError::NoFunction(name.clone()))
-    }
-
-    /// Remove one version that is not active.
-    pub(crate) async fn delete_version(
-        &self,
-        tenant: &TenantId,
-        name: &Name,
-        version: Version,
-    ) -> Result<(), RegistryError> {
-        let _turn = self.turn.acquire().await;
-        let entry = self.get(tenant, name.as_str()).ok_or_else(|| RegistryError::NoFunction(name.clone()))?;
-        entry.require(version)?;
-        if entry.head.active == version {
-            return Err(RegistryError::IsActive { name: name.clone(), version });
-        }
-        let mut records = records_of(Some(&entry));
-        records.remove(&version);
-        // The head is written too, so that its revision fences every change.
-        let writes = Transaction::new()
-            .put(head_key(tenant, name)?, entry.head.encode())
-            .delete(version_key(tenant, name, version)?);
-        self.change(tenant, name, Some(&entry), writes, Some((entry.head, records))).await?;
-        Ok(())
-    }
-
-    /// Remove the function and all its versions. Invocations in flight finish.
-    pub(crate) async fn delete(&self, tenant: &TenantId, name: &Name) -> Result<(), RegistryError> {
-        let _turn = self.turn.acquire().await;
-        // A transaction takes 128 writes: old versions go first, the head and the active version last and together.
-        loop {
-            let entry =
-                self.get(tenant, name.as_str()).ok_or_else(|| RegistryError::NoFunction(name.clone()))?;
-            let old: Vec<_> = entry
-                .versions
-                .keys()
-                .copied()
-                .filter(|version| *version != entry.head.active)
-                .take(100)
-                .collect();
-            if old.is_empty() {
-                let writes = Transaction::new().delete(head_key(tenant, name)?).delete(version_key(
-                    tenant,
-                    name,
-                    entry.head.active,
-                )?);
-                self.change(tenant, name, Some(&entry), writes, None).await?;
-                return Ok(());
-            }
-            let mut records = records_of(Some(&entry));
-            let mut writes = Transaction::new().put(head_key(tenant, name)?, entry.head.encode());
-            for version in old {
-                records.remove(&version);
-                writes = writes.delete(version_key(tenant, name, version)?);
-            }
-            self.change(tenant, name, Some(&entry), writes, Some((entry.head, records))).await?;
-        }
-    }
-
-    /// Commit `writes` unless the function has changed since `current`, then show the new state to callers.
-    async fn change(
-        &self,
-        tenant: &TenantId,
-        name: &Name,
-        current: Option<&FunctionEntry>,
-        writes: Transaction,
-        state: Option<(Head, BTreeMap<Version, FunctionRecord>)>,
-    ) -> Result<Option<Arc<FunctionEntry>>, RegistryError> {
-        let head = head_key(tenant, name)?;
-        let fence = match current {
-            Some(entry) => Compare::ModifiedAt(head, entry.revision),
-            None => Compare::Absent(head),
-        };
-        match self.datastore.commit(writes.when(fence)).await? {
-            Commit::Done(revision) => {
-                let state = state.map(|(head, records)| (head, revision, records));
-                Ok(self.publish(tenant.clone(), name.clone(), state))
-            }
-            Commit::Conflict => Err(RegistryError::Conflict(name.clone())),
-        }
     }
 
     fn publish(
@@ -267,12 +183,24 @@ impl Registry {
         self.metrics.functions.set(tenants.values().map(|functions| functions.len() as i64).sum());
         after
     }
+
+    fn lock_damaged(&self) -> MutexGuard<'_, Vec<Damaged>> {
+        self.damaged.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
-fn records_of(entry: Option<&FunctionEntry>) -> BTreeMap<Version, FunctionRecord> {
-    entry
-        .map(|entry| {
-            entry.versions.iter().map(|(version, deployment)| (*version, deployment.record.clone())).collect()
-        })
-        .unwrap_or_default()
+fn take_in(functions: &mut BTreeMap<(TenantId, Name), Stored>, entry: &Entry) -> Result<(), RegistryError> {
+    let Parsed { tenant, name, value } = parse(entry)?;
+    let stored = functions.entry((tenant, name)).or_default();
+    match value {
+        Value::Head(head) => {
+            stored.head_revision = Some(entry.modified_at);
+            stored.head = Some(head?);
+        }
+        Value::Version(record) => {
+            let record = record?;
+            stored.records.insert(record.version, record);
+        }
+    }
+    Ok(())
 }

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use support::{Cpu, id};
 use weir_device::Arena;
 use weir_inference::{
-    Backend, CacheConfig, FakeBackend, ModelCache, ModelSource, RunRequest, find_onnxruntime,
+    Backend, CacheConfig, FakeBackend, ModelCache, ModelKey, ModelSource, RunRequest, find_onnxruntime,
 };
 use weir_types::ElementType;
 
@@ -123,8 +123,12 @@ fn idle_device() {
     let prepared = Arc::new(runtime.block_on(backend.prepare(&file, folder.path())).unwrap());
     let config = CacheConfig { capacity_bytes: 1 << 20, slots: 1, run_queue_len_max: 10 };
     let cache = ModelCache::start(config, backend, arena).unwrap();
-    let source =
-        Arc::new(ModelSource { id: id("fake"), prepared, blobs: folder.path().to_owned(), slots: None });
+    let source = Arc::new(ModelSource {
+        key: ModelKey { id: id("fake"), generation: 1 },
+        prepared,
+        blobs: folder.path().to_owned(),
+        slots: None,
+    });
     let pin = runtime.block_on(cache.acquire(&source, &[])).unwrap();
 
     let batch = 1_000;

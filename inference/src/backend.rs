@@ -49,15 +49,32 @@ pub trait Session: Send {
     fn run(&mut self, job: &Job, interrupt: &Interrupt) -> Result<Vec<Tensor>, InferenceError>;
 }
 
+/// One push of a model. The id of a model that was deleted can be pushed again, with other contents.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ModelKey {
+    /// Which model.
+    pub id: ModelId,
+    /// Which push of it: no two pushes of an id have the same.
+    pub generation: u64,
+}
+
 /// Where a prepared model is, and how it is to be served.
 #[derive(Debug, Clone)]
 pub struct ModelSource {
     /// Which model.
-    pub id: ModelId,
+    pub key: ModelKey,
     /// What preparing it found.
     pub prepared: Arc<Prepared>,
     /// The folder with the files that [`Prepared`] lists, each named by its hash.
     pub blobs: PathBuf,
     /// Runs at once, at most; none for as many as the device has slots.
     pub slots: Option<u32>,
+}
+
+impl ModelSource {
+    /// Which model.
+    #[must_use]
+    pub fn id(&self) -> &ModelId {
+        &self.key.id
+    }
 }

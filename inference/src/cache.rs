@@ -4,6 +4,8 @@
 //! - an acquire of another model names it among its victims: which to name is the scheduler's decision, and what is pinned stays;
 //! - [`ModelCache::unload`] is called: it then goes with its last pin, and who asks for it meanwhile waits and has it loaded anew.
 //!
+//! A model goes by its [`ModelKey`]: what is pushed under the id of a deleted model is another model, whoever still pins the old one.
+//!
 //! ```text
 //!            acquire                loaded                unload, victim
 //! (absent) ----------> Loading -----------------> Resident ------------> Unloading -----> (absent)
@@ -17,7 +19,7 @@ mod run;
 pub use resident::Pin;
 pub use run::Run;
 
-use crate::backend::{Backend, ModelSource};
+use crate::backend::{Backend, ModelKey, ModelSource};
 use crate::error::InferenceError;
 use crate::profiles::Profiles;
 use crate::threads::{DeviceThreads, Runs};
@@ -67,7 +69,7 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    entries: HashMap<ModelId, Entry>,
+    entries: HashMap<ModelKey, Entry>,
     /// The bytes of all entries together.
     used_bytes: u64,
     /// Counts acquisitions, to tell which model was used last.
@@ -76,9 +78,20 @@ struct State {
 }
 
 enum Entry {
-    Loading { bytes: u64, waiting: Vec<oneshot::Sender<Result<Pin, InferenceError>>> },
-    Resident { resident: Arc<Resident>, last_used: u64 },
-    Unloading { resident: Arc<Resident>, waiting: Vec<oneshot::Sender<()>> },
+    /// Once there, it goes at once if `unloading` is not empty.
+    Loading {
+        bytes: u64,
+        waiting: Vec<oneshot::Sender<Result<Pin, InferenceError>>>,
+        unloading: Vec<oneshot::Sender<()>>,
+    },
+    Resident {
+        resident: Arc<Resident>,
+        last_used: u64,
+    },
+    Unloading {
+        resident: Arc<Resident>,
+        waiting: Vec<oneshot::Sender<()>>,
+    },
 }
 
 /// What an acquire found.
@@ -125,10 +138,10 @@ impl ModelCache {
 
     /// Pin a model if it is there. Never waits.
     #[must_use]
-    pub fn pin(&self, id: &ModelId) -> Option<Pin> {
+    pub fn pin(&self, key: &ModelKey) -> Option<Pin> {
         let mut state = self.shared.lock();
         let now = state.tick();
-        match state.entries.get_mut(id)? {
+        match state.entries.get_mut(key)? {
             Entry::Resident { resident, last_used } => {
                 *last_used = now;
                 Some(Pin::new(resident, &self.shared, None))
@@ -137,38 +150,21 @@ impl ModelCache {
         }
     }
 
-    /// Take a model out of the device's memory, once nobody pins it any more; says whether it was there. What runs, finishes.
-    pub async fn unload(&self, id: &ModelId) -> bool {
-        let mut found = false;
-        loop {
-            let (gone, loaded) = match self.shared.lock().entries.get_mut(id) {
-                None => return found,
-                Some(Entry::Loading { waiting, .. }) => {
-                    let (sender, loaded) = oneshot::channel();
-                    waiting.push(sender);
-                    (None, Some(loaded))
-                }
-                Some(entry) => (Some(self.shared.retire(entry)), None),
-            };
-            found = true;
-            if let Some(gone) = gone {
-                let _ = gone.await;
-                return true;
-            }
-            if let Some(loaded) = loaded {
-                // Loaded or not: look again.
-                let _ = loaded.await;
-            }
-        }
+    /// Take a model out of the device's memory, once nobody pins it any more; what runs, finishes. None if it is not there. The future is
+    /// ready once its memory is free; nothing depends on its being awaited.
+    pub fn unload(&self, key: &ModelKey) -> Option<impl Future<Output = ()> + Send + use<>> {
+        let gone = self.shared.retire(key)?;
+        Some(async move { _ = gone.await })
     }
 
     /// The models in the device's memory, the one used longest ago first.
     #[must_use]
     pub fn resident(&self) -> Vec<ResidentModel> {
         let state = self.shared.lock();
-        let resident = state.entries.iter().filter_map(|(id, entry)| match entry {
+        let resident = state.entries.iter().filter_map(|(key, entry)| match entry {
             Entry::Resident { resident, last_used } => {
-                let model = ResidentModel { id: id.clone(), bytes: resident.bytes, pins: resident.pins() };
+                let model =
+                    ResidentModel { id: key.id.clone(), bytes: resident.bytes, pins: resident.pins() };
                 Some((*last_used, model))
             }
             Entry::Loading { .. } | Entry::Unloading { .. } => None,
@@ -177,6 +173,12 @@ impl ModelCache {
         drop(state);
         resident.sort_unstable_by_key(|(last_used, _)| *last_used);
         resident.into_iter().map(|(_, model)| model).collect()
+    }
+
+    /// Whether a model is in the device's memory.
+    #[must_use]
+    pub fn is_resident(&self, key: &ModelKey) -> bool {
+        matches!(self.shared.lock().entries.get(key), Some(Entry::Resident { .. }))
     }
 
     /// Memory that models take, those on their way in and out included.
@@ -211,18 +213,24 @@ impl ModelCache {
 
     /// What a model has been measured to cost here.
     #[must_use]
-    pub fn profile(&self, id: &ModelId) -> Profile {
-        self.shared.profiles.get(id)
+    pub fn profile(&self, key: &ModelKey) -> Profile {
+        self.shared.profiles.get(key)
     }
 
     /// Start from what was measured before, as after a restart.
-    pub fn set_profile(&self, id: ModelId, profile: Profile) {
-        self.shared.profiles.set(id, profile);
+    pub fn set_profile(&self, key: ModelKey, profile: Profile) {
+        self.shared.profiles.set(key, profile);
+    }
+
+    /// The profiles that have changed since this was last called, to be kept for the next start.
+    #[must_use]
+    pub fn take_changed_profiles(&self) -> Vec<(ModelKey, Profile)> {
+        self.shared.profiles.take_changed()
     }
 
     /// Forget what a model costs, when it is deleted.
-    pub fn forget_profile(&self, id: &ModelId) {
-        self.shared.profiles.forget(id);
+    pub fn forget_profile(&self, key: &ModelKey) {
+        self.shared.profiles.forget(key);
     }
 }
 
@@ -234,7 +242,7 @@ impl Shared {
     ) -> Result<Found, InferenceError> {
         let mut state = shared.lock();
         let now = state.tick();
-        match state.entries.get_mut(&source.id) {
+        match state.entries.get_mut(&source.key) {
             Some(Entry::Resident { resident, last_used }) => {
                 *last_used = now;
                 Ok(Found::Pinned(Pin::new(resident, shared, None)))
@@ -253,10 +261,13 @@ impl Shared {
         }
     }
 
-    /// Have a resident model go with its last pin. The caller holds the lock, and waits for the answer after letting go of it.
-    fn retire(self: &Arc<Self>, entry: &mut Entry) -> oneshot::Receiver<()> {
-        let (sender, receiver) = oneshot::channel();
+    /// Have a model go with its last pin. What is returned is ready once it is gone, one way or another.
+    fn retire(self: &Arc<Self>, key: &ModelKey) -> Option<oneshot::Receiver<()>> {
+        let (sender, gone) = oneshot::channel();
+        let mut state = self.lock();
+        let entry = state.entries.get_mut(key)?;
         match entry {
+            Entry::Loading { unloading, .. } => unloading.push(sender),
             Entry::Unloading { waiting, .. } => waiting.push(sender),
             Entry::Resident { resident, .. } => {
                 let resident = Arc::clone(resident);
@@ -265,9 +276,16 @@ impl Shared {
                     self.free(&resident);
                 }
             }
-            // Not asked for: a load ends first. The dropped sender has the caller look again.
-            Entry::Loading { .. } => {}
         }
-        receiver
+        Some(gone)
+    }
+}
+
+impl Entry {
+    fn resident(&self) -> Option<&Arc<Resident>> {
+        match self {
+            Self::Resident { resident, .. } => Some(resident),
+            Self::Loading { .. } | Self::Unloading { .. } => None,
+        }
     }
 }

@@ -74,10 +74,10 @@ impl Backend for FakeBackend {
     fn load(&self, source: &ModelSource) -> Result<Box<dyn Model>, InferenceError> {
         let variant = source.prepared.variants.first();
         let path = variant.map(|variant| source.blobs.join(variant.skeleton.to_string()));
-        let path = path.ok_or_else(|| load_error(&source.id, &"it has no variant"))?;
-        let bytes = std::fs::read(&path).map_err(|error| load_error(&source.id, &error))?;
+        let path = path.ok_or_else(|| load_error(source.id(), &"it has no variant"))?;
+        let bytes = std::fs::read(&path).map_err(|error| load_error(source.id(), &error))?;
         let model: FakeModel =
-            serde_json::from_slice(&bytes).map_err(|error| load_error(&source.id, &error))?;
+            serde_json::from_slice(&bytes).map_err(|error| load_error(source.id(), &error))?;
         std::thread::sleep(milliseconds(model.load_time_ms));
         Ok(Box::new(Loaded { model: Arc::new(model), arena: self.arena.clone() }))
     }

@@ -9,7 +9,7 @@
 //! ```
 //! # async fn example(file: &std::path::Path, blobs: &std::path::Path, image: weir_inference::Tensor) -> Result<(), Box<dyn std::error::Error>> {
 //! use std::sync::Arc;
-//! use weir_inference::{Backend, CacheConfig, FakeBackend, ModelCache, ModelSource, RunRequest};
+//! use weir_inference::{Backend, CacheConfig, FakeBackend, ModelCache, ModelKey, ModelSource, RunRequest};
 //! use weir_types::{ModelId, Name, TenantId, Version};
 //!
 //! let arena = weir_device::Arena::new(64 << 20);
@@ -19,7 +19,8 @@
 //! let config = CacheConfig { capacity_bytes: 1 << 30, slots: 2, run_queue_len_max: 1_000 };
 //! let cache = ModelCache::start(config, backend, arena)?;
 //! let id = ModelId { tenant: TenantId::default(), name: Name::new("digits")?, version: Version(1) };
-//! let source = Arc::new(ModelSource { id, prepared, blobs: blobs.to_owned(), slots: None });
+//! let key = ModelKey { id, generation: 1 };
+//! let source = Arc::new(ModelSource { key, prepared, blobs: blobs.to_owned(), slots: None });
 //!
 //! let pin = cache.acquire(&source, &[]).await?;
 //! let request = RunRequest { inputs: vec![("image".to_owned(), image)], ..RunRequest::default() };
@@ -40,7 +41,7 @@ mod prepare;
 pub use prepare::{PrepareError, Prepared, Refusal, Variant, Weight};
 
 mod backend;
-pub use backend::{Backend, Model, ModelSource, Session};
+pub use backend::{Backend, Model, ModelKey, ModelSource, Session};
 
 mod cache;
 pub use cache::{CacheConfig, ModelCache, Pin, ResidentModel, Run};

@@ -1,50 +1,72 @@
 //! What models cost on this device, as measured by their loads and runs.
 
-use std::collections::HashMap;
+use crate::backend::ModelKey;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use weir_types::{ModelId, Profile};
+use weir_types::Profile;
 
 /// Batch sizes up to here are told apart; larger ones count as the next power of two, so that a profile stays small.
 const BATCH_EXACT_MAX: u32 = 8;
 
 /// The profiles of all models that the device has seen.
 #[derive(Default)]
-pub(crate) struct Profiles(Mutex<HashMap<ModelId, Profile>>);
+pub(crate) struct Profiles(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    profiles: HashMap<ModelKey, Profile>,
+    /// Those that nobody has taken to keep yet.
+    changed: HashSet<ModelKey>,
+}
 
 impl Profiles {
     /// The profile of a model; empty when nothing is known.
-    pub(crate) fn get(&self, id: &ModelId) -> Profile {
-        self.lock().get(id).cloned().unwrap_or_default()
+    pub(crate) fn get(&self, key: &ModelKey) -> Profile {
+        self.lock().profiles.get(key).cloned().unwrap_or_default()
     }
 
     /// Start from what was measured before, as after a restart.
-    pub(crate) fn set(&self, id: ModelId, profile: Profile) {
-        self.lock().insert(id, profile);
+    pub(crate) fn set(&self, key: ModelKey, profile: Profile) {
+        self.lock().profiles.insert(key, profile);
     }
 
     /// Forget a model that is gone for good.
-    pub(crate) fn forget(&self, id: &ModelId) {
-        self.lock().remove(id);
+    pub(crate) fn forget(&self, key: &ModelKey) {
+        let mut state = self.lock();
+        state.profiles.remove(key);
+        state.changed.remove(key);
+    }
+
+    /// Those that have changed since this was last called.
+    pub(crate) fn take_changed(&self) -> Vec<(ModelKey, Profile)> {
+        let mut state = self.lock();
+        let changed = std::mem::take(&mut state.changed);
+        let profile = |key: ModelKey| state.profiles.get(&key).cloned().map(|profile| (key, profile));
+        changed.into_iter().filter_map(profile).collect()
     }
 
     /// Take in one load.
-    pub(crate) fn loaded(&self, id: &ModelId, tier: &str, time: Duration, resident_bytes: u64) {
-        let mut profiles = self.lock();
-        let profile = profiles.entry(id.clone()).or_default();
+    pub(crate) fn loaded(&self, key: &ModelKey, tier: &str, time: Duration, resident_bytes: u64) {
+        let mut state = self.lock();
+        let profile = state.profiles.entry(key.clone()).or_default();
         profile.resident_bytes = resident_bytes;
         profile.load_time_ns.entry(tier.to_owned()).or_default().add(nanoseconds(time));
+        state.changed.insert(key.clone());
     }
 
     /// Take in one run.
-    pub(crate) fn ran(&self, id: &ModelId, batch: u32, time: Duration) {
-        let mut profiles = self.lock();
+    pub(crate) fn ran(&self, key: &ModelKey, batch: u32, time: Duration) {
+        let mut state = self.lock();
         // Loading made the entry; without one, the model has been forgotten while it ran.
-        let Some(profile) = profiles.get_mut(id) else { return };
+        let Some(profile) = state.profiles.get_mut(key) else { return };
         profile.run_time_ns.entry(bucket(batch)).or_default().add(nanoseconds(time));
+        if !state.changed.contains(key) {
+            state.changed.insert(key.clone());
+        }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<ModelId, Profile>> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -60,23 +82,27 @@ fn nanoseconds(time: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_types::{Name, TenantId, Version};
+    use weir_types::{ModelId, Name, TenantId, Version};
 
     #[test]
     fn a_profile_stays_small_whatever_batches_come() {
         let id = ModelId { tenant: TenantId::default(), name: Name::new("m").unwrap(), version: Version(1) };
+        let key = ModelKey { id, generation: 1 };
         let profiles = Profiles::default();
-        profiles.ran(&id, 1, Duration::from_millis(1));
+        profiles.ran(&key, 1, Duration::from_millis(1));
         assert_eq!(
-            profiles.get(&id),
+            profiles.get(&key),
             Profile::default(),
             "a forgotten model is not remembered by a late run"
         );
-        profiles.loaded(&id, "disk", Duration::from_millis(3), 5);
+        assert_eq!(profiles.take_changed(), []);
+        profiles.loaded(&key, "disk", Duration::from_millis(3), 5);
         for batch in (0..5_000).chain([u32::MAX]) {
-            profiles.ran(&id, batch, Duration::from_millis(2));
+            profiles.ran(&key, batch, Duration::from_millis(2));
         }
-        let profile = profiles.get(&id);
+        let profile = profiles.get(&key);
+        assert_eq!(profiles.take_changed(), [(key, profile.clone())]);
+        assert_eq!(profiles.take_changed(), [], "nothing has changed since");
         assert_eq!((profile.resident_bytes, profile.load_time_ns["disk"].count), (5, 1));
         assert_eq!((profile.run_time_ns[&3].count, profile.run_time_ns[&16].count), (1, 8));
         assert!(profile.run_time_ns.len() < 25);

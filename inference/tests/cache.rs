@@ -17,8 +17,8 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 use weir_device::{Arena, Buffer, Device};
 use weir_inference::{
-    Backend, CacheConfig, InferenceError, Interrupt, Job, Model, ModelCache, ModelSource, Pin, PrepareError,
-    Prepared, RunRequest, Session, Tensor,
+    Backend, CacheConfig, InferenceError, Interrupt, Job, Model, ModelCache, ModelKey, ModelSource, Pin,
+    PrepareError, Prepared, RunRequest, Session, Tensor,
 };
 use weir_types::{ElementType, ModelId, Name, Port, Shape, Signature, TenantId, Version};
 
@@ -67,7 +67,7 @@ impl Backend for Scripted {
     fn load(&self, source: &ModelSource) -> Result<Box<dyn Model>, InferenceError> {
         let load = self.loads.lock().unwrap().recv().unwrap();
         match load {
-            Load::Fails => Err(InferenceError::Load { model: source.id.clone(), why: "as told".into() }),
+            Load::Fails => Err(InferenceError::Load { model: source.id().clone(), why: "as told".into() }),
             Load::Panics => panic!("as told"),
             Load::Works => {
                 self.loaded.fetch_add(1, Ordering::SeqCst);
@@ -175,7 +175,14 @@ fn source(name: &str, resident_bytes: u64) -> Arc<ModelSource> {
     let output = |name: &str| Port { name: name.to_owned(), datatype: ElementType::Fp32, shape: vec![None] };
     let signature = Signature { inputs: Vec::new(), outputs: vec![output("first"), output("second")] };
     let prepared = Prepared { signature, weight_bytes: 0, resident_bytes, variants: Vec::new() };
-    Arc::new(ModelSource { id, prepared: Arc::new(prepared), blobs: PathBuf::new(), slots: None })
+    let key = ModelKey { id, generation: 1 };
+    Arc::new(ModelSource { key, prepared: Arc::new(prepared), blobs: PathBuf::new(), slots: None })
+}
+
+/// The same model after it was deleted and pushed again.
+fn pushed_again(source: &ModelSource) -> Arc<ModelSource> {
+    let key = ModelKey { generation: source.key.generation + 1, ..source.key.clone() };
+    Arc::new(ModelSource { key, ..source.clone() })
 }
 
 /// Poll a future once, so that it has begun.
@@ -235,7 +242,7 @@ async fn victims_go_if_that_makes_room_and_nobody_pins_them() {
     let (small, large, huge) = (source("small", 30), source("large", 60), source("huge", 90));
     let pinned = stage.load(&small, &[]).await;
     drop(stage.load(&large, &[]).await);
-    let victims = [small.id.clone(), large.id.clone(), large.id.clone()];
+    let victims = [small.id().clone(), large.id().clone(), large.id().clone()];
 
     let error = stage.acquire(&huge, &victims).await.unwrap_err();
     assert!(
@@ -253,7 +260,7 @@ async fn victims_go_if_that_makes_room_and_nobody_pins_them() {
         (vec!["huge".to_owned()], 1, 90)
     );
     // Who is there already costs nobody their place.
-    drop(stage.acquire(&huge, std::slice::from_ref(&huge.id)).await.unwrap());
+    drop(stage.acquire(&huge, std::slice::from_ref(huge.id())).await.unwrap());
     assert_eq!(stage.resident(), ["huge"]);
 }
 
@@ -266,9 +273,9 @@ async fn the_resident_are_listed_from_the_one_used_longest_ago() {
     }
     assert_eq!(stage.resident(), ["a", "b", "c"]);
     drop(stage.acquire(&a, &[]).await.unwrap());
-    assert!(stage.cache.pin(&b.id).is_some());
+    assert!(stage.cache.pin(&b.key).is_some());
     assert_eq!(stage.resident(), ["c", "a", "b"]);
-    assert!(stage.cache.pin(&source("d", 10).id).is_none());
+    assert!(stage.cache.pin(&source("d", 10).key).is_none());
 }
 
 #[tokio::test]
@@ -276,7 +283,7 @@ async fn an_unload_waits_for_pins_and_a_new_acquire_waits_for_the_unload() {
     let stage = Stage::new(1, 10);
     let model = source("model", 80);
     let pin = stage.load(&model, &[]).await;
-    let unload = stage.cache.unload(&model.id);
+    let unload = stage.cache.unload(&model.key).unwrap();
     let again = stage.acquire(&model, &[]);
     let (mut unload, mut again) = (pin!(unload), pin!(again));
     begin(&mut unload).await;
@@ -285,11 +292,55 @@ async fn an_unload_waits_for_pins_and_a_new_acquire_waits_for_the_unload() {
     assert!(pin.run(RunRequest::default()).await.is_ok(), "who has it may go on");
     stage.loads.send(Load::Works).unwrap();
     drop(pin);
-    let (unloaded, again) = within(async { tokio::join!(unload, again) }).await;
-    assert!(unloaded);
+    let ((), again) = within(async { tokio::join!(unload, again) }).await;
     assert!(again.unwrap().load_time().is_some());
     assert_eq!((stage.loaded(), stage.cache.used_bytes()), (1, 80));
-    assert!(!stage.cache.unload(&source("other", 1).id).await);
+    assert!(stage.cache.unload(&source("other", 1).key).is_none());
+}
+
+#[tokio::test]
+async fn a_model_that_is_unloaded_while_it_loads_goes_with_those_who_wait_for_it() {
+    let stage = Stage::new(1, 10);
+    let model = source("model", 80);
+    let acquire = stage.acquire(&model, &[]);
+    let mut acquire = pin!(acquire);
+    begin(&mut acquire).await;
+    let unload = stage.cache.unload(&model.key).unwrap();
+    let mut unload = pin!(unload);
+    stage.loads.send(Load::Works).unwrap();
+    let pin = within(acquire).await.unwrap();
+    begin(&mut unload).await;
+    assert_eq!(stage.resident(), [""; 0], "nobody else gets it");
+    drop(pin);
+    within(unload).await;
+    assert_eq!((stage.loaded(), stage.cache.used_bytes()), (0, 0));
+
+    // With nobody waiting for it any more, it goes at once.
+    let mut acquire = Box::pin(stage.acquire(&model, &[]));
+    begin(&mut acquire.as_mut()).await;
+    drop(acquire);
+    let unload = stage.cache.unload(&model.key).unwrap();
+    stage.loads.send(Load::Works).unwrap();
+    within(unload).await;
+    assert_eq!((stage.loaded(), stage.cache.used_bytes()), (0, 0));
+}
+
+#[tokio::test]
+async fn what_is_pushed_under_an_old_id_is_another_model() {
+    let stage = Stage::new(1, 10);
+    let old = source("model", 30);
+    let new = pushed_again(&old);
+    let old_pin = stage.load(&old, &[]).await;
+    let gone = stage.cache.unload(&old.key).unwrap();
+    // Nobody waits for those who still use the old one.
+    let new_pin = stage.load(&new, &[]).await;
+    assert_eq!((old_pin.key(), new_pin.key()), (&old.key, &new.key));
+    assert_eq!((stage.loaded(), stage.cache.used_bytes()), (2, 60));
+    assert!(stage.cache.pin(&old.key).is_none() && stage.cache.is_resident(&new.key));
+    drop(old_pin);
+    within(gone).await;
+    assert_eq!((stage.resident(), stage.cache.used_bytes()), (vec!["model".to_owned()], 30));
+    assert_eq!(stage.cache.profile(&new.key).load_time_ns["disk"].count, 1, "the old one's cost is its own");
 }
 
 #[tokio::test]
@@ -369,9 +420,9 @@ async fn a_pin_outlives_the_guard_that_it_was_cloned_from() {
     let clone = pin.clone();
     drop(pin);
     let other = source("other", 60);
-    let error = stage.acquire(&other, std::slice::from_ref(&model.id)).await.unwrap_err();
+    let error = stage.acquire(&other, std::slice::from_ref(model.id())).await.unwrap_err();
     assert!(matches!(error, InferenceError::NoRoom { .. }), "{error:?}");
     drop(clone);
-    stage.load(&other, std::slice::from_ref(&model.id)).await;
+    stage.load(&other, std::slice::from_ref(model.id())).await;
     assert_eq!(stage.resident(), ["other"]);
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use support::{MIB, config, id, shared_model};
 use weir_device::Arena;
 use weir_inference::{
-    Backend, ErrorKind, InferenceError, LibraryError, ModelSource, OnnxRuntime, OnnxRuntimeConfig,
+    Backend, ErrorKind, InferenceError, LibraryError, ModelKey, ModelSource, OnnxRuntime, OnnxRuntimeConfig,
     PrepareError, Prepared, find_onnxruntime,
 };
 use weir_types::{ErrorCode, Signature};
@@ -24,7 +24,12 @@ fn source(folder: &Path) -> ModelSource {
         resident_bytes: 0,
         variants: Vec::new(),
     };
-    ModelSource { id: id("any"), prepared: prepared.into(), blobs: folder.to_owned(), slots: None }
+    ModelSource {
+        key: ModelKey { id: id("any"), generation: 1 },
+        prepared: prepared.into(),
+        blobs: folder.to_owned(),
+        slots: None,
+    }
 }
 
 #[tokio::test]

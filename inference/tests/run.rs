@@ -11,7 +11,9 @@ mod support;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use support::{Cpu, floats, own_model, shared_model};
-use weir_inference::{Completion, ErrorKind, InferenceError, ModelSource, Pin, Prepared, RunRequest, Tensor};
+use weir_inference::{
+    Completion, ErrorKind, InferenceError, ModelKey, ModelSource, Pin, Prepared, RunRequest, Tensor,
+};
 use weir_types::ElementType;
 
 /// Far longer than any machine takes, so that only a hang fails.
@@ -52,7 +54,7 @@ async fn a_product_is_right_whatever_the_batch() {
     // Nothing to multiply is fine too.
     let outputs = run(&pin, &[("x", &cpu.tensor::<f32>(&[0, 4], &[]))]).await.unwrap();
     assert_eq!(output(&outputs, "y").shape().dimensions(), [0, 3]);
-    let profile = cache.profile(pin.id());
+    let profile = cache.profile(pin.key());
     assert_eq!(profile.run_time_ns.keys().copied().collect::<Vec<_>>(), [0, 1, 2, 7]);
     assert_eq!(profile.load_time_ns["disk"].count, 1);
 }
@@ -158,7 +160,8 @@ async fn optimising_keeps_the_answer_on_this_processor_and_on_others() {
     if cfg!(target_arch = "x86_64") {
         assert_eq!(forms.iter().map(|form| form.only_on.is_some()).collect::<Vec<_>>(), [true, false]);
     }
-    let mut elsewhere = ModelSource { id: support::id("elsewhere"), ..ModelSource::clone(&here) };
+    let key = ModelKey { id: support::id("elsewhere"), ..here.key.clone() };
+    let mut elsewhere = ModelSource { key, ..ModelSource::clone(&here) };
     let mut prepared = Prepared::clone(&here.prepared);
     prepared.variants[0].only_on = Some("another processor".to_owned());
     elsewhere.prepared = Arc::new(prepared);
@@ -292,7 +295,7 @@ async fn a_model_outlives_neither_its_unload_nor_its_files_being_gone() {
     let brief = cpu.tensor(&[], &[3_i64]);
     let outputs = run(&pin, &[("steps", &brief)]).await.unwrap();
     drop(pin);
-    assert!(cache.unload(&source.id).await);
+    cache.unload(&source.key).unwrap().await;
     assert_eq!((cache.used_bytes(), cache.resident()), (0, Vec::new()));
     assert_eq!(output(&outputs, "last").data().len(), 32 * 32 * 4, "outputs are the caller's");
 

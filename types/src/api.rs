@@ -159,6 +159,9 @@ pub struct Status {
     pub running: u64,
     /// Invocations waiting now.
     pub queued: u64,
+    /// The tenant's functions and models that cannot be read, and why. Deployed or pushed again, they are repaired.
+    #[serde(default)]
+    pub damaged: Vec<String>,
     /// The node's devices.
     pub devices: Vec<DeviceStatus>,
 }

@@ -33,7 +33,7 @@ codes! {
     InvalidRequest = "invalid-request";
     /// The manifest cannot be read, or has unknown keys.
     InvalidManifest = "invalid-manifest";
-    /// The manifest asks for more than the node allows.
+    /// The manifest asks for more than the node allows, or the component for more than the manifest or the node does.
     LimitOverCap = "limit-over-cap";
     /// The bytes are not a WebAssembly component.
     InvalidComponent = "invalid-component";
@@ -51,7 +51,7 @@ codes! {
     ModelLimit = "model-limit";
     /// That version exists already with other contents.
     VersionConflict = "version-conflict";
-    /// The model is granted to functions, or another change got in between.
+    /// What is asked for cannot be done to what is there now, or another change got in between.
     Conflict = "conflict";
 
     // Who asks, and for what.

@@ -3,6 +3,7 @@
 //! The child is this same program, started as `weir __compile REQUEST-JSON`. It limits itself before it reads a byte of the component,
 //! writes the artefact where it is told, and prints a [`Verdict`] as JSON.
 
+use super::LoadError;
 use super::engine::{Generation, compiling_engine};
 use super::inspect::outline;
 use super::link::{Entry, LinkError, linker};
@@ -23,6 +24,12 @@ pub(crate) struct Request {
     pub(crate) component: PathBuf,
     /// Where to write the artefact.
     pub(crate) artefact: PathBuf,
+    pub(crate) limits: Limits,
+}
+
+/// What the child may use.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct Limits {
     pub(crate) memory_bytes_max: u64,
     pub(crate) cpu_time_ms_max: u64,
 }
@@ -44,36 +51,50 @@ pub(crate) struct CompileError {
 }
 
 impl CompileError {
-    fn new(code: ErrorCode, text: impl Into<String>) -> Self {
+    pub(super) fn new(code: ErrorCode, text: impl Into<String>) -> Self {
         Self { code, text: text.into() }
+    }
+
+    /// Compiling took more than the node allows.
+    fn over(limits: Limits, what: &str) -> Self {
+        let text = format!(
+            "compiling the component took more than the node's {what} ({} MiB, {} s); is it stripped and optimised?",
+            limits.memory_bytes_max >> 20,
+            limits.cpu_time_ms_max / 1_000
+        );
+        Self::new(ErrorCode::CompileLimit, text)
+    }
+
+    /// The node's engine does not take what was compiled.
+    pub(crate) fn unfit(error: &LoadError) -> Self {
+        let text = format!(
+            "the component compiles, but does not fit this node: {error}; make it smaller, or raise the node's limit_caps"
+        );
+        Self::new(ErrorCode::LimitOverCap, text)
     }
 }
 
 /// Compile in a child process. Dropping the future kills it.
 pub(crate) async fn compile(request: &Request) -> Result<Compiled, CompileError> {
-    let limit = Duration::from_millis(request.cpu_time_ms_max);
+    let limit = Duration::from_millis(request.limits.cpu_time_ms_max);
     let answer = child::run(SUBCOMMAND, request, limit).await.map_err(|failure| match failure {
-        child::Failure::Limit(what) => CompileError::new(
-            ErrorCode::CompileLimit,
-            format!(
-                "compiling the component took more than the node's {what} ({} MiB, {} s); is it stripped and optimised?",
-                request.memory_bytes_max >> 20,
-                request.cpu_time_ms_max / 1_000
-            ),
-        ),
-        child::Failure::Broken(why) => CompileError::new(ErrorCode::Internal, format!("the compiler process failed: {why}")),
+        child::Failure::Limit(what) => CompileError::over(request.limits, what),
+        child::Failure::Broken(why) => {
+            CompileError::new(ErrorCode::Internal, format!("the compiler process failed: {why}"))
+        }
     })?;
     answer
 }
 
 /// The child's side of [`compile`].
 pub(crate) fn main(request: &Request) -> Result<Compiled, CompileError> {
-    child::limit_self(request.memory_bytes_max, request.cpu_time_ms_max).map_err(|error| {
+    child::limit_self(request.limits.memory_bytes_max, request.limits.cpu_time_ms_max).map_err(|error| {
         CompileError::new(ErrorCode::Internal, format!("cannot limit the compiler process: {error}"))
     })?;
     let started = Instant::now();
-    let bytes = std::fs::read(&request.component).map_err(|error| {
-        CompileError::new(ErrorCode::Internal, format!("cannot read the component: {error}"))
+    let bytes = std::fs::read(&request.component).map_err(|error| match error.kind() {
+        std::io::ErrorKind::OutOfMemory => CompileError::over(request.limits, "memory limit"),
+        _ => CompileError::new(ErrorCode::Internal, format!("cannot read the component: {error}")),
     })?;
     let outline = outline(&bytes).map_err(|(code, text)| CompileError::new(code, text))?;
     refuse_unknown(&outline.imports)?;

@@ -3,11 +3,14 @@
 use super::engine::Generation;
 use crate::hostcalls;
 use crate::instance::State;
-use wasmtime::Engine;
 use wasmtime::component::{Component, Linker};
+use wasmtime::{Engine, ResourcesRequired};
 use wasmtime_wasi_http::p2::bindings::ProxyPre;
 use wasmtime_wasi_http::p3::bindings::ServicePre;
 use weir_types::FunctionKind;
+
+/// A page of linear memory.
+const PAGE_BYTES: u64 = 64 << 10;
 
 /// A component that is ready to be instantiated.
 pub(crate) enum Entry {
@@ -46,16 +49,38 @@ impl Entry {
     }
 }
 
+/// What every instance of a component begins with, as far as the component says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Needs {
+    /// Its largest linear memory.
+    pub(crate) memory_bytes: u64,
+    /// Its largest table.
+    pub(crate) table_elements: u64,
+}
+
 impl Entry {
     /// The size of its mapped machine code and data.
     pub(crate) fn image_bytes(&self) -> usize {
-        let component = match self {
+        let image = self.component().image_range();
+        (image.end as usize).saturating_sub(image.start as usize)
+    }
+
+    /// What every instance begins with.
+    pub(crate) fn needs(&self) -> Needs {
+        let required = self.component().resources_required();
+        let largest = |of: fn(&ResourcesRequired) -> Option<u64>| required.as_ref().and_then(of).unwrap_or(0);
+        Needs {
+            memory_bytes: largest(|required| required.max_initial_memory_size).saturating_mul(PAGE_BYTES),
+            table_elements: largest(|required| required.max_initial_table_size),
+        }
+    }
+
+    fn component(&self) -> &Component {
+        match self {
             Self::Http02(pre) => pre.instance_pre().component(),
             Self::Http03(pre) => pre.instance_pre().component(),
             Self::Tensor(pre) => pre.instance_pre().component(),
-        };
-        let image = component.image_range();
-        (image.end as usize).saturating_sub(image.start as usize)
+        }
     }
 }
 

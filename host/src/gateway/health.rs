@@ -56,6 +56,7 @@ pub(super) async fn status(
         models: node.models.list(&caller.tenant).len() as u64,
         running: gauge(&node.metrics.running),
         queued: gauge(&node.metrics.queued),
+        damaged: [node.registry.damaged(&caller.tenant), node.models.damaged(&caller.tenant)].concat(),
         devices: vec![node.models.device_status(&caller.tenant)],
     })
 }

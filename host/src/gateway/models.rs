@@ -2,8 +2,8 @@
 
 use super::Caller;
 use super::error::ApiError;
-use super::functions::{parse_name, parse_version, upload_error};
-use super::manifest;
+use super::functions::{parse_name, parse_version};
+use super::uploads::{self, Received};
 use crate::models::{ModelsError, PushError};
 use crate::node::NodeState;
 use axum::extract::{Path, Request, State};
@@ -45,20 +45,15 @@ async fn keep(
     version: Option<Version>,
     request: Request,
 ) -> Result<Json<ModelVersion>, ApiError> {
-    let (manifest, _, upload): (ModelManifest, _, _) =
-        manifest::read(request, node.config.model_bytes_max).await?;
+    let received = uploads::receive(node, request, node.models.blobs(), node.config.model_bytes_max).await?;
+    let Received { manifest, staged, place: _place, .. }: Received<ModelManifest> = received;
     if let Some(slots) = manifest.slots.filter(|slots| !(1..=SLOTS_MAX).contains(slots)) {
         return Err(ApiError::new(
             ErrorCode::LimitOverCap,
             format!("slots = {slots} is not within 1 to {SLOTS_MAX}"),
         ));
     }
-    let blobs = node.models.blobs();
-    let upload = blobs
-        .stage(upload, node.config.model_bytes_max)
-        .await
-        .map_err(|error| upload_error(error, "model"))?;
-    let (entry, created) = node.models.push(&caller.tenant, name, version, upload, manifest).await?;
+    let (entry, created) = node.models.push(&caller.tenant, name, version, staged, manifest).await?;
     if created {
         tracing::info!(tenant = %caller.tenant, model = %name, version = %entry.record.version, "pushed");
     }
@@ -140,7 +135,7 @@ impl From<ModelsError> for ApiError {
             ModelsError::Datastore(
                 weir_datastore::Error::Unavailable { .. } | weir_datastore::Error::Closed,
             ) => ErrorCode::Unavailable,
-            ModelsError::Damaged { .. } | ModelsError::Push(_) | ModelsError::Datastore(_) => {
+            ModelsError::Push(_) | ModelsError::Datastore(_) | ModelsError::CutOff(_) => {
                 return Self::internal(&error);
             }
         };

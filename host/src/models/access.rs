@@ -64,11 +64,20 @@ impl ModelAccess {
                 }
                 other => OpenError::Inference(InferenceError::Unavailable(other.to_string().into())),
             })?;
-        let pin = match self.models.cache.pin(&entry.source.id) {
+        let key = &entry.source.key;
+        let pin = match self.models.cache.pin(key) {
             Some(pin) => pin,
-            None => self.load(&entry, metrics, trace).await?,
+            None => {
+                let pin = self.load(&entry, metrics, trace).await?;
+                // Deleted while it was loaded: whoever deleted it may have found nothing to unload yet.
+                if !self.models.is_current(key) {
+                    self.models.let_go(key);
+                    return Err(OpenError::NotFound(format!("model {wanted} was deleted meanwhile")));
+                }
+                pin
+            }
         };
-        Ok(Opened { id: entry.source.id.clone(), signature: pin.signature().clone(), pin })
+        Ok(Opened { id: key.id.clone(), signature: pin.signature().clone(), pin })
     }
 
     /// Load the model, evicting what the scheduler allows, and tell it what came of that.
@@ -87,7 +96,7 @@ impl ModelAccess {
             .await;
         let load_time = acquired.as_ref().ok().and_then(Pin::load_time);
         self.placements
-            .residents(&self.models.cache.resident(), load_time.map(|time| (&entry.source.id, time)));
+            .residents(&self.models.cache.resident(), load_time.map(|time| (entry.source.id(), time)));
         if let Some(load_time) = load_time {
             metrics.phase(Phase::ModelLoad, load_time);
             metrics.cold_start(ColdStart::Model);

@@ -2,8 +2,8 @@
 
 use super::ModelsError;
 use serde::{Deserialize, Serialize};
-use weir_datastore::{Entry, Key, Prefix};
-use weir_types::{ContentHash, ModelId, ModelManifest, Name, TenantId, Version};
+use weir_datastore::{Entry, Key, KeyError, Prefix};
+use weir_types::{ContentHash, ModelId, ModelManifest, Name, Profile, TenantId, Version};
 
 /// One version of a model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,35 +18,61 @@ pub(crate) struct ModelRecord {
     pub(crate) prepared: ContentHash,
 }
 
+/// What a model was measured to cost, kept for the next start.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct ProfileRecord {
+    /// Which push of the model it was.
+    pub(super) generation: u64,
+    pub(super) profile: Profile,
+}
+
 impl ModelRecord {
     pub(super) fn encode(&self) -> Vec<u8> {
-        // A plain struct of strings and numbers: writing it cannot fail.
-        serde_json::to_vec(self).unwrap_or_default()
+        encode(self)
     }
 }
 
-pub(super) fn prefix() -> Result<Prefix, ModelsError> {
-    Prefix::new("models/").map_err(ModelsError::key)
+impl ProfileRecord {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        encode(self)
+    }
 }
 
-pub(super) fn version_key(tenant: &TenantId, name: &Name, version: Version) -> Result<Key, ModelsError> {
-    Key::new(&format!("models/{tenant}/{name}/versions/{version}")).map_err(ModelsError::key)
+fn encode(record: &impl Serialize) -> Vec<u8> {
+    // Plain structs of strings and numbers: writing them cannot fail.
+    serde_json::to_vec(record).unwrap_or_default()
 }
 
-pub(super) fn parse(entry: &Entry) -> Result<(ModelId, ModelRecord), ModelsError> {
-    let damaged = |why: &dyn std::fmt::Display| ModelsError::Damaged {
-        key: entry.key.to_string(),
-        why: why.to_string(),
-    };
+pub(super) fn models() -> Result<Prefix, ModelsError> {
+    Prefix::new("models/").map_err(impossible)
+}
+
+pub(super) fn profiles() -> Result<Prefix, ModelsError> {
+    Prefix::new("profiles/").map_err(impossible)
+}
+
+pub(super) fn model_key(id: &ModelId) -> Result<Key, ModelsError> {
+    key("models", id)
+}
+
+pub(super) fn profile_key(id: &ModelId) -> Result<Key, ModelsError> {
+    key("profiles", id)
+}
+
+fn key(root: &str, ModelId { tenant, name, version }: &ModelId) -> Result<Key, ModelsError> {
+    Key::new(&format!("{root}/{tenant}/{name}/versions/{version}")).map_err(impossible)
+}
+
+/// Names are valid key segments.
+#[expect(clippy::needless_pass_by_value, reason = "shaped for map_err")]
+fn impossible(error: KeyError) -> ModelsError {
+    ModelsError::Datastore(weir_datastore::Error::Unavailable { source: std::sync::Arc::new(error) })
+}
+
+/// Which model an entry is about; none if its key is not that of one.
+pub(super) fn id_of(entry: &Entry) -> Option<ModelId> {
     let path: Vec<_> = entry.key.as_str().split('/').collect();
-    let [_, tenant, name, "versions", _] = path[..] else {
-        return Err(damaged(&"its key is not that of a model's version"));
-    };
-    let record: ModelRecord = serde_json::from_slice(&entry.value).map_err(|error| damaged(&error))?;
-    let id = ModelId {
-        tenant: TenantId::new(tenant).map_err(|error| damaged(&error))?,
-        name: Name::new(name).map_err(|error| damaged(&error))?,
-        version: record.version,
-    };
-    Ok((id, record))
+    let [_, tenant, name, "versions", version] = path[..] else { return None };
+    let version = Version(version.parse().ok()?);
+    Some(ModelId { tenant: TenantId::new(tenant).ok()?, name: Name::new(name).ok()?, version })
 }

@@ -1,14 +1,14 @@
 //! The files of models: what was uploaded, and what came of preparing it.
 
-use crate::blobs::{Adding, Blobs, STAGED_PREFIX, Staged, persist};
+use crate::blobs::{Blobs, Hold, STAGED_PREFIX, Staged, is_intact, persist};
 use std::io::Write;
-use std::path::{Path, PathBuf};
-use tempfile::NamedTempFile;
+use std::path::Path;
+use tempfile::{NamedTempFile, TempDir};
 use tokio::sync::Semaphore;
 use weir_inference::{Backend, PrepareError, Prepared};
 use weir_types::ContentHash;
 
-/// Why a model was not kept.
+/// Why a model was not kept, or cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PushError {
     #[error(transparent)]
@@ -24,6 +24,21 @@ pub(super) struct Store {
     preparing: Semaphore,
 }
 
+/// An upload that was checked and optimised, and whose files have not got their names yet: dropped, they are gone.
+pub(super) struct Fresh {
+    upload: Staged,
+    out: TempDir,
+    pub(super) prepared: Prepared,
+}
+
+/// Files that are durable, to be held until a record refers to them.
+pub(super) struct Kept {
+    pub(super) prepared: Prepared,
+    /// The file with what preparing found.
+    pub(super) hash: ContentHash,
+    pub(super) holds: [Hold; 2],
+}
+
 impl Store {
     pub(super) fn new(blobs: Blobs) -> Self {
         Self { blobs, preparing: Semaphore::new(1) }
@@ -33,45 +48,70 @@ impl Store {
         &self.blobs
     }
 
-    /// Check and optimise `upload`, and keep it and all that came of it. Returns what was found, the file it is written in, and the guard
-    /// to hold until a record refers to them.
-    pub(super) async fn prepare(
-        &self,
-        upload: Staged,
-        backend: &dyn Backend,
-    ) -> Result<(Prepared, ContentHash, Adding), PushError> {
+    /// Check and optimise `upload`. Dropping the future ends that.
+    pub(super) async fn prepare(&self, upload: Staged, backend: &dyn Backend) -> Result<Fresh, PushError> {
         let _turn = self.preparing.acquire().await;
-        let folder = self.blobs.folder().to_owned();
-        let out = tempfile::Builder::new().prefix(STAGED_PREFIX).tempdir_in(&folder)?;
+        let out = tempfile::Builder::new().prefix(STAGED_PREFIX).tempdir_in(self.blobs.folder())?;
         let prepared = backend.prepare(upload.path(), out.path()).await?;
-        let adding = self.blobs.adding().await;
-        self.blobs.keep(upload).await?;
-        let written = prepared.clone();
-        let hash = tokio::task::spawn_blocking(move || keep_all(&written, out.path(), &folder)).await;
-        Ok((prepared, hash.map_err(std::io::Error::other)??, adding))
+        Ok(Fresh { upload, out, prepared })
     }
 
+    /// Make the upload, and all that came of it, durable.
+    pub(super) async fn keep(&self, fresh: Fresh) -> Result<Kept, PushError> {
+        let Fresh { upload, out, prepared } = fresh;
+        let upload = self.blobs.keep(upload).await?;
+        let blobs = self.blobs.clone();
+        let kept = tokio::task::spawn_blocking(move || {
+            let json = serde_json::to_vec(&prepared).map_err(std::io::Error::other)?;
+            let hash = ContentHash::of(&json);
+            let files = blobs.in_use().hold(prepared.blobs().chain([hash]));
+            keep_all(&prepared, out.path(), blobs.folder())?;
+            write(&json, &blobs.path(hash))?;
+            Ok(Kept { prepared, hash, holds: [upload, files] })
+        });
+        kept.await.map_err(std::io::Error::other)?
+    }
+
+    /// Read what preparing found, and make sure that the files it names are there.
     pub(super) async fn read_prepared(&self, hash: ContentHash) -> Result<Prepared, PushError> {
-        let bytes = tokio::fs::read(self.blobs.path(hash)).await?;
-        serde_json::from_slice(&bytes).map_err(|error| PushError::Io(std::io::Error::other(error)))
+        let blobs = self.blobs.clone();
+        let read = tokio::task::spawn_blocking(move || {
+            let prepared: Prepared = serde_json::from_slice(&std::fs::read(blobs.path(hash))?)?;
+            let missing = prepared.blobs().find(|hash| !blobs.path(*hash).is_file());
+            missing.map_or(Ok(prepared), |hash| {
+                Err(std::io::Error::other(format!("its file {hash} is missing")))
+            })
+        });
+        Ok(read.await.map_err(std::io::Error::other)??)
+    }
+
+    /// Whether all files of a model hold what they should. Reads them.
+    pub(super) async fn is_intact(&self, files: Vec<ContentHash>) -> Result<bool, PushError> {
+        let blobs = self.blobs.clone();
+        let read = tokio::task::spawn_blocking(move || {
+            files.into_iter().try_fold(true, |intact, hash| Ok(intact && is_intact(&blobs.path(hash), hash)?))
+        });
+        read.await.map_err(std::io::Error::other)?
     }
 }
 
-/// Move the prepared files from `out` into `folder`, and write down what was found. Blocks.
-fn keep_all(prepared: &Prepared, out: &Path, folder: &Path) -> std::io::Result<ContentHash> {
+/// Move the prepared files from `out` into `folder`. Blocks.
+fn keep_all(prepared: &Prepared, out: &Path, folder: &Path) -> std::io::Result<()> {
     for hash in prepared.blobs() {
         let (from, to) = (out.join(hash.to_string()), folder.join(hash.to_string()));
-        if !to.exists() {
+        if !is_intact(&to, hash)? {
             std::fs::File::open(&from)?.sync_all()?;
             std::fs::rename(from, to)?;
         }
     }
-    let json = serde_json::to_vec(prepared).map_err(std::io::Error::other)?;
-    let hash = ContentHash::of(&json);
+    Ok(())
+}
+
+/// Blocks.
+fn write(json: &[u8], path: &Path) -> std::io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
     let mut file = NamedTempFile::with_prefix_in(STAGED_PREFIX, folder)?;
-    file.write_all(&json)?;
-    let path: PathBuf = folder.join(hash.to_string());
-    // Syncs the folder too, and with it the renames above.
-    persist(file, &path)?;
-    Ok(hash)
+    file.write_all(json)?;
+    // Syncs the folder too, and with it the names of the files that came before.
+    persist(file, path)
 }

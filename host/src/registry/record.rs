@@ -33,9 +33,10 @@ pub(super) struct Parsed {
     pub(super) value: Value,
 }
 
+/// What an entry holds, if it can be read.
 pub(super) enum Value {
-    Head(Head),
-    Version(Box<FunctionRecord>),
+    Head(Result<Head, RegistryError>),
+    Version(Result<FunctionRecord, RegistryError>),
 }
 
 impl Head {
@@ -80,8 +81,8 @@ pub(super) fn parse(entry: &Entry) -> Result<Parsed, RegistryError> {
     let tenant = TenantId::new(segment()?).map_err(|error| damaged(error.to_string()))?;
     let name = Name::new(segment()?).map_err(|error| damaged(error.to_string()))?;
     let value = match segment()? {
-        "head" => Value::Head(decode(entry)?),
-        "versions" => Value::Version(Box::new(decode(entry)?)),
+        "head" => Value::Head(decode(entry)),
+        "versions" => Value::Version(decode(entry)),
         other => return Err(damaged(format!("its key has {other:?} where head or versions belongs"))),
     };
     Ok(Parsed { tenant, name, value })

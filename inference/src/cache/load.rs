@@ -2,7 +2,7 @@
 
 use super::resident::Resident;
 use super::{Entry, Pin, Shared, State};
-use crate::backend::ModelSource;
+use crate::backend::{ModelKey, ModelSource};
 use crate::error::InferenceError;
 use crate::threads::Lane;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -29,7 +29,7 @@ pub(super) fn begin(
     let free_bytes =
         shared.config.capacity_bytes.saturating_sub(state.lasting_bytes().saturating_sub(evicted_bytes));
     if needed_bytes > free_bytes {
-        return Err(no_room(shared, &source.id, needed_bytes, free_bytes));
+        return Err(no_room(shared, source.id(), needed_bytes, free_bytes));
     }
 
     state.lanes += 1;
@@ -40,11 +40,12 @@ pub(super) fn begin(
 
     for resident in evicted {
         resident.claim_freeing();
-        let id = resident.source.id.clone();
-        state.entries.insert(id, Entry::Unloading { resident, waiting: Vec::new() });
+        let key = resident.source.key.clone();
+        state.entries.insert(key, Entry::Unloading { resident, waiting: Vec::new() });
     }
     let (sender, receiver) = oneshot::channel();
-    state.entries.insert(source.id.clone(), Entry::Loading { bytes: needed_bytes, waiting: vec![sender] });
+    let loading = Entry::Loading { bytes: needed_bytes, waiting: vec![sender], unloading: Vec::new() };
+    state.entries.insert(source.key.clone(), loading);
     state.used_bytes += needed_bytes;
     Ok(receiver)
 }
@@ -62,7 +63,7 @@ impl Shared {
         }));
         if sent.is_err() {
             // The device is shutting down: its models go when the cache's last handle does.
-            debug!(model = %resident.source.id, "model not unloaded");
+            debug!(model = %resident.source.id(), "model not unloaded");
         }
     }
 
@@ -70,9 +71,9 @@ impl Shared {
         resident.unload();
         let mut state = self.lock();
         state.used_bytes = state.used_bytes.saturating_sub(resident.bytes);
-        let entry = state.entries.remove(&resident.source.id);
+        let entry = state.entries.remove(&resident.source.key);
         drop(state);
-        info!(model = %resident.source.id, bytes = resident.bytes, "model unloaded");
+        info!(model = %resident.source.id(), bytes = resident.bytes, "model unloaded");
         if let Some(Entry::Unloading { waiting, .. }) = entry {
             waiting.into_iter().for_each(|waiting| _ = waiting.send(()));
         }
@@ -99,11 +100,11 @@ impl State {
     fn evictable(&self, victims: &[ModelId]) -> Vec<Arc<Resident>> {
         let mut evictable: Vec<Arc<Resident>> = Vec::new();
         for id in victims {
-            if let Some(Entry::Resident { resident, .. }) = self.entries.get(id)
-                && resident.pins() == 0
-                && !evictable.iter().any(|other| Arc::ptr_eq(other, resident))
-            {
-                evictable.push(Arc::clone(resident));
+            let pushes = self.entries.iter().filter(|(key, _)| key.id == *id);
+            for resident in pushes.filter_map(|(_, entry)| entry.resident()) {
+                if resident.pins() == 0 && !evictable.iter().any(|other| Arc::ptr_eq(other, resident)) {
+                    evictable.push(Arc::clone(resident));
+                }
             }
         }
         evictable
@@ -150,7 +151,7 @@ struct Answer {
 
 impl Drop for Answer {
     fn drop(&mut self) {
-        let panicked = || Err(load_error(&self.source.id, "the backend panicked"));
+        let panicked = || Err(load_error(self.source.id(), "the backend panicked"));
         match self.outcome.take().unwrap_or_else(panicked) {
             Ok((resident, time)) => self.loaded(resident, time),
             Err(error) => self.failed(&error),
@@ -160,16 +161,16 @@ impl Drop for Answer {
 
 impl Answer {
     fn loaded(&self, resident: Resident, time: Duration) {
-        let (id, bytes) = (&self.source.id, resident.bytes);
+        let (key, bytes) = (&self.source.key, resident.bytes);
         let resident = Arc::new(resident);
         let mut state = self.shared.lock();
-        let (estimated_bytes, waiting) = state.end_loading(id);
+        let LoadingEnd { bytes: estimated_bytes, waiting, unloading } = state.end_loading(key);
         let free_bytes = self.shared.config.capacity_bytes.saturating_sub(state.lasting_bytes());
         // The estimate was let in: only what goes beyond it can be too much.
         if bytes > free_bytes.max(estimated_bytes) {
             drop(state);
             resident.unload();
-            let error = no_room(&self.shared, id, bytes, free_bytes);
+            let error = no_room(&self.shared, &key.id, bytes, free_bytes);
             return self.refuse(waiting, &error);
         }
         state.used_bytes += bytes;
@@ -178,37 +179,57 @@ impl Answer {
             .into_iter()
             .map(|waiting| (waiting, Pin::new(&resident, &self.shared, Some(time))))
             .collect();
-        state.entries.insert(id.clone(), Entry::Resident { resident, last_used });
+        // Unloaded before it was loaded: it goes with the pins of those who asked for it before that.
+        let is_leaving = !unloading.is_empty() && resident.retire();
+        let entry = if unloading.is_empty() {
+            Entry::Resident { resident: Arc::clone(&resident), last_used }
+        } else {
+            Entry::Unloading { resident: Arc::clone(&resident), waiting: unloading }
+        };
+        state.entries.insert(key.clone(), entry);
         drop(state);
-        self.shared.profiles.loaded(id, TIER, time, bytes);
-        info!(model = %id, bytes, load_ms = time.as_millis(), "model loaded");
+        if is_leaving {
+            self.shared.free(&resident);
+        }
+        self.shared.profiles.loaded(key, TIER, time, bytes);
+        info!(model = %key.id, bytes, load_ms = time.as_millis(), "model loaded");
         // The pin of one who has given up drops here.
         answers.into_iter().for_each(|(waiting, pin)| _ = waiting.send(Ok(pin)));
     }
 
     fn failed(&self, error: &InferenceError) {
-        let (_, waiting) = self.shared.lock().end_loading(&self.source.id);
-        self.refuse(waiting, error);
+        let ended = self.shared.lock().end_loading(&self.source.key);
+        self.refuse(ended.waiting, error);
     }
 
     fn refuse(&self, waiting: Vec<Waiting>, error: &InferenceError) {
-        warn!(model = %self.source.id, %error, "model not loaded");
+        warn!(model = %self.source.id(), %error, "model not loaded");
         waiting.into_iter().for_each(|waiting| _ = waiting.send(Err(error.clone())));
     }
 }
 
+/// Who is to be told of the end of a load.
+#[derive(Default)]
+struct LoadingEnd {
+    bytes: u64,
+    waiting: Vec<Waiting>,
+    unloading: Vec<oneshot::Sender<()>>,
+}
+
 impl State {
     /// Take the entry of a load out again.
-    fn end_loading(&mut self, id: &ModelId) -> (u64, Vec<Waiting>) {
-        let Some(Entry::Loading { bytes, waiting }) = self.entries.remove(id) else { return (0, Vec::new()) };
+    fn end_loading(&mut self, key: &ModelKey) -> LoadingEnd {
+        let Some(Entry::Loading { bytes, waiting, unloading }) = self.entries.remove(key) else {
+            return LoadingEnd::default();
+        };
         self.used_bytes = self.used_bytes.saturating_sub(bytes);
-        (bytes, waiting)
+        LoadingEnd { bytes, waiting, unloading }
     }
 }
 
 /// What a model will take: what it took before, or else what it took when it was tried out.
 fn estimate(shared: &Shared, source: &ModelSource) -> u64 {
-    let measured = shared.profiles.get(&source.id).resident_bytes;
+    let measured = shared.profiles.get(&source.key).resident_bytes;
     measured.max(source.prepared.resident_bytes).max(source.prepared.weight_bytes)
 }
 

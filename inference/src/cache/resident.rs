@@ -2,7 +2,7 @@
 
 use super::Shared;
 use super::run::Run;
-use crate::backend::{Model, ModelSource, Session};
+use crate::backend::{Model, ModelKey, ModelSource, Session};
 use crate::error::InferenceError;
 use crate::request::RunRequest;
 use crate::threads::{Lane, shutting_down};
@@ -49,7 +49,13 @@ impl Pin {
     /// Which model it keeps.
     #[must_use]
     pub fn id(&self) -> &ModelId {
-        &self.resident.source.id
+        self.resident.source.id()
+    }
+
+    /// Which push of it.
+    #[must_use]
+    pub fn key(&self) -> &ModelKey {
+        &self.resident.source.key
     }
 
     /// What the model takes and gives.

@@ -84,7 +84,7 @@ impl Work for ModelRun {
             (_, Some(reason)) => Err(error_of(reason)),
             (Err(error), None) => Err(error),
             (Ok(outputs), None) => {
-                self.pin.shared().profiles.ran(self.pin.id(), batch(&self.job), run_time);
+                self.pin.shared().profiles.ran(self.pin.key(), batch(&self.job), run_time);
                 Ok(self.complete(outputs, started - self.submitted, run_time))
             }
         });

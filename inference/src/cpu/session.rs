@@ -93,12 +93,12 @@ impl CpuModel {
         source: &ModelSource,
         arena: &Arena,
     ) -> Result<Self, InferenceError> {
-        let load_error = |why: String| InferenceError::Load { model: source.id.clone(), why: why.into() };
+        let load_error = |why: String| InferenceError::Load { model: source.id().clone(), why: why.into() };
         let variant = source.prepared.variant_for(&processor());
         let variant =
             variant.ok_or_else(|| load_error("it was not prepared for this processor".to_owned()))?;
         if variant.only_on.is_none() && source.prepared.variants.len() > 1 {
-            info!(model = %source.id, "model was prepared for another processor or runtime: pushed again, it could run faster");
+            info!(model = %source.id(), "model was prepared for another processor or runtime: pushed again, it could run faster");
         }
         let Signature { inputs, outputs } = &source.prepared.signature;
         let names = |ports: &[Port]| -> Result<Vec<CString>, InferenceError> {
@@ -129,7 +129,7 @@ impl Model for CpuModel {
         let shared = &self.0;
         let session = open(shared.runtime, &shared.skeleton, &shared.weights, &shared.prepacked);
         let session = session.map_err(|error| InferenceError::Load {
-            model: shared.source.id.clone(),
+            model: shared.source.id().clone(),
             why: error.message().into(),
         })?;
         // What came and went while the session was made, such as another copy of weights that the first has in place.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use tempfile::TempDir;
 use weir_device::Arena;
 use weir_inference::{
-    Backend, CacheConfig, ModelCache, ModelSource, OnnxRuntime, OnnxRuntimeConfig, PrepareError, Prepared,
-    Tensor,
+    Backend, CacheConfig, ModelCache, ModelKey, ModelSource, OnnxRuntime, OnnxRuntimeConfig, PrepareError,
+    Prepared, Tensor,
 };
 use weir_types::{ElementType, ModelId, Name, Shape, TenantId, Version};
 
@@ -61,7 +61,7 @@ impl Cpu {
         let prepared =
             self.prepare(model).await.unwrap_or_else(|error| panic!("{}: {error}", model.display()));
         Arc::new(ModelSource {
-            id: id(name),
+            key: ModelKey { id: id(name), generation: 1 },
             prepared: Arc::new(prepared),
             blobs: self.blobs().to_owned(),
             slots: None,

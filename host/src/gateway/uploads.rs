@@ -1,0 +1,59 @@
+//! Uploads of components and models: how many at once, how large, and for how long.
+
+use super::error::ApiError;
+use super::manifest::{self, Options};
+use crate::blobs::{Blobs, PutError, Staged};
+use crate::node::NodeState;
+use axum::extract::Request;
+use serde::de::DeserializeOwned;
+use std::time::Duration;
+use tokio::sync::OwnedSemaphorePermit;
+use weir_types::ErrorCode;
+
+/// An upload that is here in full.
+pub(super) struct Received<Manifest> {
+    pub(super) manifest: Manifest,
+    pub(super) options: Options,
+    pub(super) staged: Staged,
+    /// To be held until nothing waits for the upload any more.
+    pub(super) place: OwnedSemaphorePermit,
+}
+
+/// Receive an upload into a file beside `blobs`, unless as many are under way as the node takes.
+pub(super) async fn receive<Manifest: DeserializeOwned>(
+    node: &NodeState,
+    request: Request,
+    blobs: &Blobs,
+    bytes_max: u64,
+) -> Result<Received<Manifest>, ApiError> {
+    let place = node.uploads.clone().try_acquire_owned().map_err(|_| {
+        let text = format!(
+            "{} uploads are received, compiled or checked on this node already (uploads_max); try again",
+            node.config.uploads_max
+        );
+        ApiError::new(ErrorCode::QueueFull, text)
+    })?;
+    let receiving = async {
+        let (manifest, options, upload) = manifest::read(request, bytes_max).await?;
+        let staged = blobs.stage(upload, bytes_max).await.map_err(refusal)?;
+        Ok(Received { manifest, options, staged, place })
+    };
+    let time_ms_max = node.config.upload_timeout_ms;
+    tokio::time::timeout(Duration::from_millis(time_ms_max), receiving).await.unwrap_or_else(|_| {
+        let text = format!("the upload did not arrive within {time_ms_max} ms (upload_timeout_ms)");
+        Err(ApiError::new(ErrorCode::DeadlineExceeded, text))
+    })
+}
+
+fn refusal(error: PutError) -> ApiError {
+    match error {
+        PutError::TooLarge { bytes_max } => ApiError::new(
+            ErrorCode::BodyTooLarge,
+            format!("the upload has more than the {bytes_max} bytes that this node takes"),
+        ),
+        PutError::Source(why) => {
+            ApiError::new(ErrorCode::BodyMismatch, format!("the upload did not arrive in full: {why}"))
+        }
+        PutError::Io(error) => ApiError::internal(&error),
+    }
+}

@@ -1,0 +1,175 @@
+//! Pushing and deleting models: one transaction each, carried through once it has begun.
+
+use super::record::{ModelRecord, model_key, profile_key};
+use super::store::{Fresh, Kept};
+use super::{ModelEntry, Models, ModelsError, VERSIONS_MAX};
+use crate::blobs::Staged;
+use crate::telemetry::logs::now_ms;
+use std::sync::Arc;
+use tokio::sync::OwnedSemaphorePermit;
+use weir_datastore::{Commit, Compare, Revision, Transaction};
+use weir_types::{ContentHash, ModelId, ModelManifest, Name, TenantId, Version};
+
+/// Versions removed in one transaction, which takes 128 writes.
+const REMOVED_AT_ONCE: usize = 50;
+
+impl Models {
+    /// Check, optimise and keep an uploaded model. Durable when it returns. The flag tells whether a version was made: pushing the same
+    /// once more is not an error, and repairs it where its files are damaged.
+    pub(crate) async fn push(
+        self: &Arc<Self>,
+        tenant: &TenantId,
+        name: &Name,
+        version: Option<Version>,
+        upload: Staged,
+        manifest: ModelManifest,
+    ) -> Result<(Arc<ModelEntry>, bool), ModelsError> {
+        if let Some(version) = version
+            && let Some(same) = self.same(tenant, name, version, upload.digest, &manifest)?
+            && self.store.is_intact(same.files()).await?
+        {
+            return Ok((same, false));
+        }
+        let push = Push {
+            tenant: tenant.clone(),
+            name: name.clone(),
+            version,
+            digest: upload.digest,
+            model_bytes: upload.bytes,
+            manifest,
+        };
+        let fresh = self.store.prepare(upload, &**self.cache.backend()).await?;
+        let (turn, models) = (self.turn(name).await?, self.clone());
+        let change = async move {
+            let _turn = turn;
+            models.add(push, fresh).await
+        };
+        self.changes.carry_through(change).await?
+    }
+
+    /// Remove a version, or all of them. Invocations that have opened it may go on with it.
+    pub(crate) async fn delete(
+        self: &Arc<Self>,
+        tenant: &TenantId,
+        name: &Name,
+        version: Option<Version>,
+    ) -> Result<(), ModelsError> {
+        let ids = self.ids(tenant, name, version)?;
+        let (turn, models) = (self.turn(name).await?, self.clone());
+        let change = async move {
+            let _turn = turn;
+            models.remove(ids).await
+        };
+        self.changes.carry_through(change).await?
+    }
+
+    async fn turn(&self, name: &Name) -> Result<OwnedSemaphorePermit, ModelsError> {
+        self.turn.clone().acquire_owned().await.map_err(|_| ModelsError::Conflict(name.clone()))
+    }
+
+    async fn add(&self, push: Push, fresh: Fresh) -> Result<(Arc<ModelEntry>, bool), ModelsError> {
+        let Push { tenant, name, version, digest, model_bytes, manifest } = push;
+        let have = self.all_versions(&tenant, &name);
+        let version = version.unwrap_or_else(|| Version(have.last().map_or(0, |newest| newest.0) + 1));
+        let same = self.same(&tenant, &name, version, digest, &manifest)?;
+        if same.is_none() && have.len() >= VERSIONS_MAX {
+            return Err(ModelsError::TooManyVersions(name));
+        }
+        let id = ModelId { tenant, name, version };
+        let kept = self.store.keep(fresh).await?;
+        // As it was, its files repaired.
+        if let Some(same) = same.as_ref().filter(|same| same.record.prepared == kept.hash) {
+            return Ok((same.clone(), false));
+        }
+        let key = model_key(&id)?;
+        let damaged = self.read_known().damaged.get(&id).map(|damaged| damaged.revision);
+        let fence = match same.as_ref().map(|same| Revision(same.source.key.generation)).or(damaged) {
+            Some(revision) => Compare::ModifiedAt(key.clone(), revision),
+            None => Compare::Absent(key.clone()),
+        };
+        let Kept { prepared, hash, holds: _holds } = kept;
+        let record =
+            ModelRecord { version, digest, model_bytes, pushed_at_ms: now_ms(), manifest, prepared: hash };
+        let writes = Transaction::new().when(fence).put(key, record.encode());
+        match self.datastore.commit(writes).await? {
+            Commit::Done(revision) => {
+                let entry = self.insert(id, revision, record, prepared);
+                if let Some(before) = &same {
+                    self.let_go(&before.source.key);
+                }
+                Ok((entry, same.is_none()))
+            }
+            Commit::Conflict => Err(ModelsError::Conflict(id.name)),
+        }
+    }
+
+    async fn remove(&self, ids: Vec<ModelId>) -> Result<(), ModelsError> {
+        for batch in ids.chunks(REMOVED_AT_ONCE) {
+            let mut writes = Transaction::new();
+            for id in batch {
+                writes = writes.delete(model_key(id)?).delete(profile_key(id)?);
+            }
+            self.datastore.commit(writes).await?;
+            // Nobody can open it any more; then it is let go of, so that no load falls between the two.
+            for key in batch.iter().filter_map(|id| self.forget(id)) {
+                self.let_go(&key);
+            }
+        }
+        self.sweep().await
+    }
+
+    /// The version if it is there with these contents; an error if it is there with others.
+    fn same(
+        &self,
+        tenant: &TenantId,
+        name: &Name,
+        version: Version,
+        digest: ContentHash,
+        manifest: &ModelManifest,
+    ) -> Result<Option<Arc<ModelEntry>>, ModelsError> {
+        match self.get(tenant, name, Some(version)) {
+            Ok(same) if same.record.digest == digest && same.record.manifest == *manifest => Ok(Some(same)),
+            Ok(_) => Err(ModelsError::Exists { name: name.clone(), version }),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// The versions of a model, those that cannot be read included.
+    fn all_versions(&self, tenant: &TenantId, name: &Name) -> Vec<Version> {
+        let mut versions = self.versions(tenant, name);
+        let known = self.read_known();
+        let damaged = known.damaged.keys().filter(|id| id.tenant == *tenant && id.name == *name);
+        versions.extend(damaged.map(|id| id.version));
+        drop(known);
+        versions.sort_unstable();
+        versions
+    }
+
+    /// What is meant by a model's name, with or without a version.
+    fn ids(
+        &self,
+        tenant: &TenantId,
+        name: &Name,
+        version: Option<Version>,
+    ) -> Result<Vec<ModelId>, ModelsError> {
+        let mut versions = self.all_versions(tenant, name);
+        versions.retain(|have| version.is_none_or(|version| *have == version));
+        if versions.is_empty() {
+            // Says which of the two is not there.
+            self.get(tenant, name, version)?;
+        }
+        let id = |version| ModelId { tenant: tenant.clone(), name: name.clone(), version };
+        Ok(versions.into_iter().map(id).collect())
+    }
+}
+
+/// What is pushed.
+struct Push {
+    tenant: TenantId,
+    name: Name,
+    /// None for the next.
+    version: Option<Version>,
+    digest: ContentHash,
+    model_bytes: u64,
+    manifest: ModelManifest,
+}

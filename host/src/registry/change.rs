@@ -1,0 +1,223 @@
+//! Changing what is deployed: one transaction each, carried through once it has begun.
+
+use super::record::{head_key, version_key};
+use super::{Deployment, FunctionEntry, FunctionRecord, Head, Registry, RegistryError, VERSIONS_MAX};
+use crate::blobs::Hold;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tokio::sync::OwnedSemaphorePermit;
+use weir_datastore::{Commit, Compare, Key, Transaction};
+use weir_types::{Name, TenantId, Version};
+
+/// Versions removed in one transaction, which takes 128 writes.
+const REMOVED_AT_ONCE: usize = 100;
+
+/// A function as a change leaves it; none where the change removes it.
+type After = Option<(Head, BTreeMap<Version, FunctionRecord>)>;
+
+impl Registry {
+    /// Add a version and make the name point at it. Durable when it returns. `make` is told the number; `kept` is the component, which is
+    /// held until the version is there.
+    pub(crate) async fn deploy(
+        self: &Arc<Self>,
+        tenant: &TenantId,
+        name: &Name,
+        kept: Hold,
+        make: impl FnOnce(Version) -> FunctionRecord + Send + 'static,
+    ) -> Result<Arc<Deployment>, RegistryError> {
+        self.carry_through(tenant, name, async move |change| {
+            let deployed = change.deploy(make).await;
+            drop(kept);
+            deployed
+        })
+        .await
+    }
+
+    /// Make the name point at `version`, or at the one before the active one.
+    pub(crate) async fn roll_back(
+        self: &Arc<Self>,
+        tenant: &TenantId,
+        name: &Name,
+        version: Option<Version>,
+    ) -> Result<Arc<FunctionEntry>, RegistryError> {
+        self.carry_through(tenant, name, async move |change| change.roll_back(version).await).await
+    }
+
+    /// Remove one version that is not active.
+    pub(crate) async fn delete_version(
+        self: &Arc<Self>,
+        tenant: &TenantId,
+        name: &Name,
+        version: Version,
+    ) -> Result<(), RegistryError> {
+        self.carry_through(tenant, name, async move |change| change.delete_version(version).await).await
+    }
+
+    /// Remove the function and all its versions. Invocations in flight finish.
+    pub(crate) async fn delete(
+        self: &Arc<Self>,
+        tenant: &TenantId,
+        name: &Name,
+    ) -> Result<(), RegistryError> {
+        self.carry_through(tenant, name, async move |change| change.delete().await).await
+    }
+
+    /// Wait for the turn, which the client may give up on, and then make a change, which it may not.
+    async fn carry_through<T, Made>(
+        self: &Arc<Self>,
+        tenant: &TenantId,
+        name: &Name,
+        make: impl FnOnce(Change) -> Made + Send + 'static,
+    ) -> Result<T, RegistryError>
+    where
+        T: Send + 'static,
+        Made: Future<Output = Result<T, RegistryError>> + Send + 'static,
+    {
+        let Ok(turn) = self.turn.clone().acquire_owned().await else {
+            return Err(RegistryError::Conflict(name.clone()));
+        };
+        let registry = self.clone();
+        let change = Change { registry, tenant: tenant.clone(), name: name.clone(), _turn: turn };
+        self.changes.carry_through(make(change)).await?
+    }
+}
+
+/// One change of one function, while it is its turn.
+struct Change {
+    registry: Arc<Registry>,
+    tenant: TenantId,
+    name: Name,
+    _turn: OwnedSemaphorePermit,
+}
+
+impl Change {
+    async fn deploy(
+        self,
+        make: impl FnOnce(Version) -> FunctionRecord,
+    ) -> Result<Arc<Deployment>, RegistryError> {
+        let current = self.current();
+        let next = current.as_ref().map_or(Version(1), |entry| entry.head.next);
+        if current.as_ref().is_some_and(|entry| entry.versions.len() >= VERSIONS_MAX) {
+            return Err(RegistryError::TooManyVersions(self.name));
+        }
+        let record = make(next);
+        let head = Head { active: next, next: Version(next.0 + 1) };
+        let mut records = records_of(current.as_deref());
+        let writes = Transaction::new()
+            .put(self.head_key()?, head.encode())
+            .put(self.version_key(next)?, record.encode());
+        records.insert(next, record);
+        let entry = self.commit(current.as_deref(), writes, Some((head, records))).await?;
+        entry.and_then(|entry| entry.versions.get(&next).cloned()).ok_or(RegistryError::Conflict(self.name))
+    }
+
+    async fn roll_back(self, version: Option<Version>) -> Result<Arc<FunctionEntry>, RegistryError> {
+        let entry = self.require()?;
+        let target = match version {
+            Some(version) => entry.require(version)?.record.version,
+            None => {
+                let earlier = entry.versions.range(..entry.head.active).next_back();
+                *earlier.ok_or_else(|| RegistryError::NothingEarlier(self.name.clone()))?.0
+            }
+        };
+        let head = Head { active: target, next: entry.head.next };
+        let writes = Transaction::new().put(self.head_key()?, head.encode());
+        let changed = self.commit(Some(&entry), writes, Some((head, records_of(Some(&entry))))).await?;
+        changed.ok_or(RegistryError::NoFunction(self.name))
+    }
+
+    async fn delete_version(self, version: Version) -> Result<(), RegistryError> {
+        let entry = self.require()?;
+        entry.require(version)?;
+        if entry.head.active == version {
+            return Err(RegistryError::IsActive { name: self.name, version });
+        }
+        let mut records = records_of(Some(&entry));
+        records.remove(&version);
+        // The head is written too, so that its revision fences every change.
+        let writes =
+            Transaction::new().put(self.head_key()?, entry.head.encode()).delete(self.version_key(version)?);
+        self.commit(Some(&entry), writes, Some((entry.head, records))).await?;
+        Ok(())
+    }
+
+    /// Old versions go first, the head and the active version last and together.
+    async fn delete(self) -> Result<(), RegistryError> {
+        loop {
+            let entry = self.require()?;
+            let is_old = |version: &Version| *version != entry.head.active;
+            let old: Vec<_> = entry.versions.keys().copied().filter(is_old).take(REMOVED_AT_ONCE).collect();
+            if old.is_empty() {
+                let active = self.version_key(entry.head.active)?;
+                let damaged = self.damaged();
+                let mut writes = Transaction::new().delete(self.head_key()?);
+                for key in damaged.iter().filter(|key| **key != active) {
+                    writes = writes.delete(key.clone());
+                }
+                let writes = writes.delete(active);
+                self.commit(Some(&entry), writes, None).await?;
+                self.registry.lock_damaged().retain(|kept| !damaged.contains(&kept.key));
+                return Ok(());
+            }
+            let mut records = records_of(Some(&entry));
+            let mut writes = Transaction::new().put(self.head_key()?, entry.head.encode());
+            for version in old {
+                records.remove(&version);
+                writes = writes.delete(self.version_key(version)?);
+            }
+            self.commit(Some(&entry), writes, Some((entry.head, records))).await?;
+        }
+    }
+
+    /// Commit `writes` unless the function has changed since `current`, then show the new state to callers.
+    async fn commit(
+        &self,
+        current: Option<&FunctionEntry>,
+        writes: Transaction,
+        after: After,
+    ) -> Result<Option<Arc<FunctionEntry>>, RegistryError> {
+        let fence = match current {
+            Some(entry) => Compare::ModifiedAt(self.head_key()?, entry.revision),
+            None => Compare::Absent(self.head_key()?),
+        };
+        match self.registry.datastore.commit(writes.when(fence)).await? {
+            Commit::Done(revision) => {
+                let after = after.map(|(head, records)| (head, revision, records));
+                Ok(self.registry.publish(self.tenant.clone(), self.name.clone(), after))
+            }
+            Commit::Conflict => Err(RegistryError::Conflict(self.name.clone())),
+        }
+    }
+
+    fn current(&self) -> Option<Arc<FunctionEntry>> {
+        self.registry.get(&self.tenant, self.name.as_str())
+    }
+
+    fn require(&self) -> Result<Arc<FunctionEntry>, RegistryError> {
+        self.current().ok_or_else(|| RegistryError::NoFunction(self.name.clone()))
+    }
+
+    /// The versions of the function that cannot be read: as many as go into the last transaction.
+    fn damaged(&self) -> Vec<Key> {
+        let own = format!("functions/{}/{}/versions/", self.tenant, self.name);
+        let damaged = self.registry.lock_damaged();
+        let keys = damaged.iter().map(|damaged| &damaged.key).filter(|key| key.as_str().starts_with(&own));
+        keys.take(REMOVED_AT_ONCE).cloned().collect()
+    }
+
+    fn head_key(&self) -> Result<Key, RegistryError> {
+        head_key(&self.tenant, &self.name)
+    }
+
+    fn version_key(&self, version: Version) -> Result<Key, RegistryError> {
+        version_key(&self.tenant, &self.name, version)
+    }
+}
+
+fn records_of(entry: Option<&FunctionEntry>) -> BTreeMap<Version, FunctionRecord> {
+    entry
+        .map(|entry| {
+            entry.versions.iter().map(|(version, deployment)| (*version, deployment.record.clone())).collect()
+        })
+        .unwrap_or_default()
+}
