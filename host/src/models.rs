@@ -112,7 +112,7 @@ impl Models {
             // Only a model's key comes to lie there.
             let Some(id) = id_of(&entry) else { continue };
             match models.read(&entry).await {
-                Ok((record, prepared)) => _ = models.insert(id, entry.modified_at, record, prepared),
+                Ok((record, prepared)) => _ = models.insert(&id, entry.modified_at, record, prepared),
                 Err(why) => {
                     tracing::error!(model = %id, why, "a model cannot be read: push it again, or delete it");
                     models.write().damaged.insert(id, Damaged { revision: entry.modified_at, why });
@@ -241,7 +241,7 @@ impl Models {
 
     fn insert(
         &self,
-        id: ModelId,
+        id: &ModelId,
         revision: Revision,
         record: ModelRecord,
         prepared: Prepared,
@@ -256,7 +256,7 @@ impl Models {
         };
         let entry = Arc::new(ModelEntry { record, source: Arc::new(source) });
         let mut known = self.write();
-        known.damaged.remove(&id);
+        known.damaged.remove(id);
         known.tenants.entry(tenant).or_default().entry(name).or_default().insert(version, entry.clone());
         self.count(&known);
         entry

@@ -8,6 +8,8 @@
 mod change;
 mod function;
 mod record;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use function::{Deployment, FunctionEntry};
 pub(crate) use record::{FunctionRecord, Head};
@@ -111,7 +113,7 @@ impl Registry {
             let newest = records.keys().next_back().map_or(0, |newest| newest.0);
             // In the place of a head that cannot be read: the next change writes it anew.
             let head = head.unwrap_or(Head { active: Version(newest), next: Version(newest + 1) });
-            registry.publish(tenant, name, Some((head, revision, records)));
+            registry.publish(&tenant, &name, Some((head, revision, records)));
         }
         Ok(Arc::new(registry))
     }
@@ -158,13 +160,13 @@ impl Registry {
 
     fn publish(
         &self,
-        tenant: TenantId,
-        name: Name,
+        tenant: &TenantId,
+        name: &Name,
         state: Option<(Head, Revision, BTreeMap<Version, FunctionRecord>)>,
     ) -> Option<Arc<FunctionEntry>> {
         let mut tenants = self.tenants.write().unwrap_or_else(PoisonError::into_inner);
         let functions = tenants.entry(tenant.clone()).or_default();
-        let before = functions.get(&name).cloned();
+        let before = functions.get(name).cloned();
         // Two changes may commit in one order and arrive here in the other: the newer one stays.
         if let (Some(before), Some((_, revision, _))) = (&before, &state)
             && before.revision > *revision
@@ -172,13 +174,13 @@ impl Registry {
             return Some(before.clone());
         }
         let after = state.map(|(head, revision, records)| {
-            Arc::new(FunctionEntry::new(&tenant, &name, head, revision, records, before.as_deref(), || {
-                (self.metrics.function(&tenant, &name), self.log_lines_max)
+            Arc::new(FunctionEntry::new(tenant, name, head, revision, records, before.as_deref(), || {
+                (self.metrics.function(tenant, name), self.log_lines_max)
             }))
         });
         match &after {
-            Some(entry) => functions.insert(name, entry.clone()),
-            None => functions.remove(&name),
+            Some(entry) => functions.insert(name.clone(), entry.clone()),
+            None => functions.remove(name),
         };
         self.metrics.functions.set(tenants.values().map(|functions| functions.len() as i64).sum());
         after

@@ -136,7 +136,11 @@ mod tests {
 
     fn removes(sweep: &Sweep, digest: ContentHash) -> bool {
         let mut removed = false;
-        sweep.remove(digest, || Ok(removed = true)).unwrap();
+        let remove = || {
+            removed = true;
+            Ok(())
+        };
+        sweep.remove(digest, remove).unwrap();
         removed
     }
 

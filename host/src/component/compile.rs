@@ -77,13 +77,12 @@ impl CompileError {
 /// Compile in a child process. Dropping the future kills it.
 pub(crate) async fn compile(request: &Request) -> Result<Compiled, CompileError> {
     let limit = Duration::from_millis(request.limits.cpu_time_ms_max);
-    let answer = child::run(SUBCOMMAND, request, limit).await.map_err(|failure| match failure {
+    child::run(SUBCOMMAND, request, limit).await.map_err(|failure| match failure {
         child::Failure::Limit(what) => CompileError::over(request.limits, what),
         child::Failure::Broken(why) => {
             CompileError::new(ErrorCode::Internal, format!("the compiler process failed: {why}"))
         }
-    })?;
-    answer
+    })?
 }
 
 /// The child's side of [`compile`].

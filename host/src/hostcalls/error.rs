@@ -14,10 +14,12 @@ pub(crate) enum CallError {
 }
 
 impl CallError {
+    #[expect(clippy::needless_pass_by_value, reason = "shaped for map_err")]
     pub(crate) fn invalid(text: impl ToString) -> Self {
         Self::Guest(GuestError::InvalidArgument(text.to_string()))
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "shaped for map_err")]
     pub(crate) fn exhausted(text: impl ToString) -> Self {
         Self::Guest(GuestError::ResourceExhausted(text.to_string()))
     }

@@ -93,7 +93,7 @@ impl Models {
         let writes = Transaction::new().when(fence).put(key, record.encode());
         match self.datastore.commit(writes).await? {
             Commit::Done(revision) => {
-                let entry = self.insert(id, revision, record, prepared);
+                let entry = self.insert(&id, revision, record, prepared);
                 if let Some(before) = &same {
                     self.let_go(&before.source.key);
                 }

@@ -64,7 +64,6 @@ fn key(root: &str, ModelId { tenant, name, version }: &ModelId) -> Result<Key, M
 }
 
 /// Names are valid key segments.
-#[expect(clippy::needless_pass_by_value, reason = "shaped for map_err")]
 fn impossible(error: KeyError) -> ModelsError {
     ModelsError::Datastore(weir_datastore::Error::Unavailable { source: std::sync::Arc::new(error) })
 }

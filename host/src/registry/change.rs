@@ -3,7 +3,7 @@
 use super::record::{head_key, version_key};
 use super::{Deployment, FunctionEntry, FunctionRecord, Head, Registry, RegistryError, VERSIONS_MAX};
 use crate::blobs::Hold;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
 use weir_datastore::{Commit, Compare, Key, Transaction};
@@ -128,15 +128,17 @@ impl Change {
 
     async fn delete_version(self, version: Version) -> Result<(), RegistryError> {
         let entry = self.require()?;
-        entry.require(version)?;
+        let key = self.version_key(version)?;
+        if !self.damaged().contains(&key) {
+            entry.require(version)?;
+        }
         if entry.head.active == version {
             return Err(RegistryError::IsActive { name: self.name, version });
         }
         let mut records = records_of(Some(&entry));
         records.remove(&version);
         // The head is written too, so that its revision fences every change.
-        let writes =
-            Transaction::new().put(self.head_key()?, entry.head.encode()).delete(self.version_key(version)?);
+        let writes = Transaction::new().put(self.head_key()?, entry.head.encode()).delete(key);
         self.commit(Some(&entry), writes, Some((entry.head, records))).await?;
         Ok(())
     }
@@ -149,14 +151,12 @@ impl Change {
             let old: Vec<_> = entry.versions.keys().copied().filter(is_old).take(REMOVED_AT_ONCE).collect();
             if old.is_empty() {
                 let active = self.version_key(entry.head.active)?;
-                let damaged = self.damaged();
                 let mut writes = Transaction::new().delete(self.head_key()?);
-                for key in damaged.iter().filter(|key| **key != active) {
-                    writes = writes.delete(key.clone());
+                for key in self.damaged().into_iter().filter(|key| *key != active) {
+                    writes = writes.delete(key);
                 }
                 let writes = writes.delete(active);
                 self.commit(Some(&entry), writes, None).await?;
-                self.registry.lock_damaged().retain(|kept| !damaged.contains(&kept.key));
                 return Ok(());
             }
             let mut records = records_of(Some(&entry));
@@ -180,10 +180,12 @@ impl Change {
             Some(entry) => Compare::ModifiedAt(self.head_key()?, entry.revision),
             None => Compare::Absent(self.head_key()?),
         };
+        let written: HashSet<Key> = writes.writes.iter().map(|write| write.key().clone()).collect();
         match self.registry.datastore.commit(writes.when(fence)).await? {
             Commit::Done(revision) => {
                 let after = after.map(|(head, records)| (head, revision, records));
-                Ok(self.registry.publish(self.tenant.clone(), self.name.clone(), after))
+                self.registry.lock_damaged().retain(|damaged| !written.contains(&damaged.key));
+                Ok(self.registry.publish(&self.tenant, &self.name, after))
             }
             Commit::Conflict => Err(RegistryError::Conflict(self.name.clone())),
         }

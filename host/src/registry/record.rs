@@ -69,7 +69,6 @@ pub(super) fn version_key(tenant: &TenantId, name: &Name, version: Version) -> R
 }
 
 /// Names are valid key segments.
-#[expect(clippy::needless_pass_by_value, reason = "shaped for map_err")]
 fn impossible(error: KeyError) -> RegistryError {
     RegistryError::Datastore(weir_datastore::Error::Unavailable { source: std::sync::Arc::new(error) })
 }

@@ -1,0 +1,135 @@
+//! What a client that goes away, and a record that cannot be read, do to the other functions: nothing.
+
+use super::*;
+use crate::blobs::InUse;
+use async_trait::async_trait;
+use std::time::Duration;
+use tokio::sync::Notify;
+use weir_datastore::{Commit, Error, Lease, LeaseId, Listing, MemoryStore, Prefix, Transaction, Watch};
+use weir_types::{FunctionKind, FunctionManifest};
+
+type Stored<T> = Result<T, Error>;
+
+/// A store whose commits are durable before they are told, for as long as `open` is not notified.
+#[derive(Debug, Default)]
+struct SlowToTell {
+    store: MemoryStore,
+    committed: Notify,
+    open: Notify,
+}
+
+#[async_trait]
+impl Datastore for SlowToTell {
+    async fn get(&self, key: &Key) -> Stored<Option<Entry>> {
+        self.store.get(key).await
+    }
+    async fn list(&self, prefix: &Prefix, after: Option<&Key>, limit: usize) -> Stored<Listing> {
+        self.store.list(prefix, after, limit).await
+    }
+    async fn commit(&self, transaction: Transaction) -> Stored<Commit> {
+        let commit = self.store.commit(transaction).await;
+        self.committed.notify_one();
+        self.open.notified().await;
+        commit
+    }
+    async fn grant_lease(&self, time_to_live: Duration) -> Stored<Lease> {
+        self.store.grant_lease(time_to_live).await
+    }
+    async fn keep_alive(&self, lease: LeaseId) -> Stored<Duration> {
+        self.store.keep_alive(lease).await
+    }
+    async fn revoke_lease(&self, lease: LeaseId) -> Stored<()> {
+        self.store.revoke_lease(lease).await
+    }
+    async fn watch(&self, prefix: &Prefix, after: Option<Revision>) -> Stored<Watch> {
+        self.store.watch(prefix, after).await
+    }
+    async fn close(&self) {
+        self.store.close().await;
+    }
+}
+
+async fn open(datastore: Arc<dyn Datastore>, changes: &Changes) -> Arc<Registry> {
+    Registry::open(datastore, Metrics::new(), changes.clone(), 10).await.unwrap()
+}
+
+fn record(version: Version) -> FunctionRecord {
+    FunctionRecord {
+        version,
+        kind: FunctionKind::Http02,
+        digest: ContentHash::of(b"component"),
+        component_bytes: 9,
+        deployed_at_ms: 0,
+        imports: Vec::new(),
+        manifest: FunctionManifest::default(),
+    }
+}
+
+fn names() -> (TenantId, Name) {
+    (TenantId::default(), Name::new("f").unwrap())
+}
+
+/// A client hung up while its version was on disk and not in memory yet. The function could not be called or deployed until the next
+/// start, and its component was swept.
+#[tokio::test]
+async fn a_client_that_hangs_up_during_the_commit_has_deployed() {
+    let (tenant, name) = names();
+    let (store, changes) = (Arc::new(SlowToTell::default()), Changes::default());
+    let registry = open(store.clone(), &changes).await;
+    let in_use = InUse::default();
+    let mut deploy =
+        Box::pin(registry.deploy(&tenant, &name, in_use.hold([ContentHash::of(b"component")]), record));
+    tokio::select! {
+        _ = &mut deploy => panic!("the store has not told yet"),
+        () = store.committed.notified() => {}
+    }
+    drop(deploy);
+    // Nobody sweeps its component before memory knows of it.
+    let sweep = in_use.sweep(|| registry.digests());
+    sweep.remove(ContentHash::of(b"component"), || panic!("its component is removed")).unwrap();
+    drop(sweep);
+    store.open.notify_one();
+    changes.settle().await;
+    assert_eq!(registry.get(&tenant, "f").unwrap().active().unwrap().id.version, Version(1));
+    store.open.notify_one();
+    let next = registry.deploy(&tenant, &name, in_use.hold([]), record).await.unwrap();
+    assert_eq!(next.id.version, Version(2));
+}
+
+#[tokio::test]
+async fn records_that_cannot_be_read_stop_nothing_and_can_be_replaced_or_removed() {
+    let (tenant, name) = names();
+    let (store, changes) = (Arc::new(MemoryStore::new()), Changes::default());
+    let registry = open(store.clone(), &changes).await;
+    let in_use = InUse::default();
+    for name in ["f", "g"] {
+        for _ in 0..2 {
+            let name = Name::new(name).unwrap();
+            registry.deploy(&tenant, &name, in_use.hold([]), record).await.unwrap();
+        }
+    }
+    let damage = async |key: &str| {
+        let write = Transaction::new().put(Key::new(key).unwrap(), "{}");
+        store.commit(write).await.unwrap();
+    };
+    damage("functions/default/f/head").await;
+    damage("functions/default/f/versions/1").await;
+
+    let registry = open(store.clone(), &changes).await;
+    assert!(registry.get(&tenant, "g").unwrap().active().is_some());
+    let f = registry.get(&tenant, "f").unwrap();
+    assert_eq!((f.head.active, f.versions.len()), (Version(2), 1), "what can be read is served");
+    assert_eq!(registry.damaged(&tenant).len(), 2);
+    assert!(registry.damaged(&TenantId::new("other").unwrap()).is_empty());
+    assert!(!registry.is_whole(), "what nobody knows of must not be swept");
+
+    let deployed = registry.deploy(&tenant, &name, in_use.hold([]), record).await.unwrap();
+    assert_eq!((deployed.id.version, registry.damaged(&tenant).len()), (Version(3), 1));
+    registry.delete_version(&tenant, &name, Version(1)).await.unwrap();
+    assert!(registry.is_whole());
+    damage("functions/default/f/versions/2").await;
+    let registry = open(store.clone(), &changes).await;
+    registry.delete(&tenant, &name).await.unwrap();
+    assert!(registry.is_whole());
+    assert!(store.get(&Key::new("functions/default/f/versions/2").unwrap()).await.unwrap().is_none());
+}
