@@ -62,16 +62,20 @@ impl ClientArgs {
     }
 }
 
-/// The first token of a file of `TOKEN [TENANT]` lines, so that a node's own token file serves its client too.
+/// The first token of a file of `TOKEN [TENANT]` lines, so that a node's own token file serves its client too. The operator's, of the tenant
+/// `*`, does for nothing that a client asks.
 pub(crate) fn first_token(path: &Path) -> Result<String> {
     let text = std::fs::read_to_string(path).map_err(|error| {
         Problem::usage(format!("cannot read the token file {}", path.display()))
             .because(error)
             .hint("--token-from, or token_from in [client] of weir.toml, names a file that holds the token")
     })?;
-    let token =
-        text.lines().find_map(|line| line.split('#').next().unwrap_or_default().split_whitespace().next());
-    token
+    let mut lines = text.lines().map(|line| {
+        let mut words = line.split('#').next().unwrap_or_default().split_whitespace();
+        (words.next(), words.next())
+    });
+    lines
+        .find_map(|(token, tenant)| token.filter(|_| tenant != Some("*")))
         .map(str::to_owned)
         .ok_or_else(|| Problem::usage(format!("{} holds no token", path.display())).into())
 }
@@ -107,7 +111,8 @@ mod tests {
     #[test]
     fn arguments_win_over_the_file_and_the_file_over_defaults() {
         let (folder, file) = file("[client]\nurl = \"http://file:1\"\ntoken_from = \"secret\"\n");
-        std::fs::write(folder.path().join("secret"), "# tokens\n\n from-file tenant\nother\n").unwrap();
+        std::fs::write(folder.path().join("secret"), "# tokens\n\noperator *\n from-file tenant\nother\n")
+            .unwrap();
         let none = ClientArgs::default();
         assert_eq!(
             none.endpoint(None).unwrap(),

@@ -16,7 +16,8 @@ pub struct NodeConfig {
     pub listen: SocketAddr,
     /// Where functions, models and the registry are kept.
     pub data: PathBuf,
-    /// Tokens that clients must send, one `TOKEN [TENANT]` a line. None lets everyone in as tenant `default`.
+    /// Tokens that clients must send, one `TOKEN [TENANT]` a line; the tenant `*` is the operator, who reads the metrics of all and does
+    /// nothing else. None lets everyone in as tenant `default`.
     pub token_file: Option<PathBuf>,
     /// Listen beyond loopback without tokens.
     pub insecure: bool,
@@ -75,6 +76,10 @@ pub struct NodeConfig {
 
     /// Log lines kept per function.
     pub log_lines_max: usize,
+    /// Memory for the log lines kept per function.
+    pub log_bytes_max: u64,
+    /// Memory for the log lines kept of all functions; where it is used up, the largest log gives up its older half.
+    pub all_logs_bytes_max: u64,
     /// The share of requests that are traced, from 0 to 1; those with a sampled `traceparent` always are. Each phase of such a request is a
     /// line of the log, with the ids of its trace and span.
     pub trace_sample_ratio: f64,
@@ -124,6 +129,8 @@ impl Default for NodeConfig {
             run_queue_len_max: 4_096,
             arena_bytes_max: 1024 * MIB,
             log_lines_max: 1_000,
+            log_bytes_max: MIB,
+            all_logs_bytes_max: 64 * MIB,
             trace_sample_ratio: 0.01,
         }
     }

@@ -48,7 +48,6 @@ impl Gateway {
         let router = Router::new()
             .route("/", get(health::index))
             .route("/v1/status", get(health::status))
-            .route("/metrics", get(health::metrics))
             .route("/v1/functions", get(functions::list))
             .route(
                 "/v1/functions/{name}",
@@ -100,7 +99,14 @@ impl Gateway {
             "/readyz" => return health::ready(&self.node),
             _ => {}
         }
-        let tenant = match self.node.tokens.tenant_of(request.headers_mut()) {
+        let identity = match self.node.tokens.identify(request.headers_mut()) {
+            Ok(identity) => identity,
+            Err(error) => return error.into_response(),
+        };
+        if request.uri().path() == "/metrics" {
+            return health::metrics(&self.node, identity.reads_only()).into_response();
+        }
+        let tenant = match identity.tenant() {
             Ok(tenant) => tenant,
             Err(error) => return error.into_response(),
         };

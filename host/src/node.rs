@@ -8,6 +8,7 @@ use crate::dispatch::{Dispatch, Placements};
 use crate::gateway::{Gateway, Server, Tokens};
 use crate::models::{Models, keep_profiles};
 use crate::registry::Registry;
+use crate::telemetry::logs::{LogLimits, Logs};
 use crate::telemetry::{Metrics, Sampler};
 use anyhow::{Context, bail};
 use std::net::SocketAddr;
@@ -206,7 +207,12 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
     let components =
         Arc::new(Components::open(&data.join("artefacts"), engines, blobs.in_use().clone(), limits)?);
     let changes = Changes::default();
-    let registry = Registry::open(datastore.clone(), metrics.clone(), changes.clone(), config.log_lines_max)
+    let logs = Logs::new(LogLimits {
+        lines_max: config.log_lines_max,
+        bytes_max: config.log_bytes_max,
+        all_bytes_max: config.all_logs_bytes_max,
+    });
+    let registry = Registry::open(datastore.clone(), metrics.clone(), changes.clone(), logs)
         .await
         .context("cannot read the registry")?;
 

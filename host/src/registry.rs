@@ -16,6 +16,7 @@ pub(crate) use record::{FunctionRecord, Head};
 
 use crate::changes::{Changes, CutOff};
 use crate::telemetry::Metrics;
+use crate::telemetry::logs::Logs;
 use record::{Parsed, Value, parse};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -57,7 +58,7 @@ type Tenants = HashMap<TenantId, BTreeMap<Name, Arc<FunctionEntry>>>;
 pub(crate) struct Registry {
     datastore: Arc<dyn Datastore>,
     metrics: Arc<Metrics>,
-    log_lines_max: usize,
+    logs: Arc<Logs>,
     tenants: RwLock<Tenants>,
     /// Records that could not be read.
     damaged: Mutex<Vec<Damaged>>,
@@ -88,13 +89,13 @@ impl Registry {
         datastore: Arc<dyn Datastore>,
         metrics: Arc<Metrics>,
         changes: Changes,
-        log_lines_max: usize,
+        logs: Arc<Logs>,
     ) -> Result<Arc<Self>, RegistryError> {
         let (entries, _) = datastore.read_all(&record::prefix()?).await?;
         let registry = Self {
             datastore,
             metrics,
-            log_lines_max,
+            logs,
             tenants: RwLock::default(),
             damaged: Mutex::default(),
             changes,
@@ -175,7 +176,8 @@ impl Registry {
         }
         let after = state.map(|(head, revision, records)| {
             Arc::new(FunctionEntry::new(tenant, name, head, revision, records, before.as_deref(), || {
-                (self.metrics.function(tenant, name), self.log_lines_max)
+                let metrics = self.metrics.function(tenant, name);
+                (metrics.clone(), self.logs.open(metrics))
             }))
         });
         match &after {

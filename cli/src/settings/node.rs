@@ -18,7 +18,7 @@ pub(crate) struct NodeArgs {
     /// Where functions, models and the registry are kept [default: weir-data]
     #[arg(long, value_name = "FOLDER", env = "WEIR_DATA")]
     data: Option<PathBuf>,
-    /// Let in only clients with a token of this file, which has one `TOKEN [TENANT]` a line
+    /// Let in only clients with a token of this file, which has one `TOKEN [TENANT]` a line; the tenant * may read the metrics of all and nothing else
     #[arg(long, value_name = "FILE", env = "WEIR_TOKEN_FILE")]
     token_file: Option<PathBuf>,
     /// Listen beyond loopback without tokens

@@ -12,23 +12,60 @@ const TOKEN_HEADER: &str = "weir-token";
 /// The shortest token: 128 bits as base64 have 22 characters.
 const TOKEN_LEN_MIN: usize = 16;
 
+/// Stands for the operator where a token file names a tenant.
+const OPERATOR: &str = "*";
+
 /// The tokens of a node, or none where everyone is tenant `default`.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Tokens(Option<HashMap<ContentHash, TenantId>>);
+pub(crate) struct Tokens(Option<HashMap<ContentHash, Identity>>);
+
+/// Who makes a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Identity {
+    /// Whoever reaches a node without tokens: tenant `default`, and all there is.
+    Anyone,
+    /// Who has a token of this tenant's.
+    Tenant(TenantId),
+    /// Who looks after a node with tokens: reads the metrics of all tenants, and does nothing in the name of any.
+    Operator,
+}
+
+impl Identity {
+    /// In whose name the request is made.
+    pub(crate) fn tenant(self) -> Result<TenantId, ApiError> {
+        match self {
+            Self::Anyone => Ok(TenantId::default()),
+            Self::Tenant(tenant) => Ok(tenant),
+            Self::Operator => {
+                let text =
+                    "this is the operator's token, which reads /metrics and nothing else; use a tenant's";
+                Err(ApiError::new(ErrorCode::NotGranted, text))
+            }
+        }
+    }
+
+    /// The only tenant whose metrics it may read; none where it may read everyone's.
+    pub(crate) fn reads_only(&self) -> Option<&TenantId> {
+        match self {
+            Self::Tenant(tenant) => Some(tenant),
+            Self::Anyone | Self::Operator => None,
+        }
+    }
+}
 
 /// Why a token file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TokenFileError {
     #[error("cannot read it: {0}")]
     Io(#[from] std::io::Error),
-    #[error("line {line}: {why}; a line is TOKEN or TOKEN TENANT, # starts a comment")]
+    #[error("line {line}: {why}; a line is TOKEN or TOKEN TENANT (* for the operator), # starts a comment")]
     Line { line: usize, why: String },
     #[error("it has no tokens")]
     Empty,
 }
 
 impl Tokens {
-    /// Read a token file: one `TOKEN [TENANT]` a line.
+    /// Read a token file: one `TOKEN [TENANT]` a line, where the tenant `*` is the operator.
     pub(crate) fn read(path: &Path) -> Result<Self, TokenFileError> {
         Self::parse(&std::fs::read_to_string(path)?)
     }
@@ -42,24 +79,27 @@ impl Tokens {
             if token.len() < TOKEN_LEN_MIN {
                 return Err(bad(format!("the token has fewer than {TOKEN_LEN_MIN} characters")));
             }
-            let tenant = words
-                .next()
-                .map_or(Ok(TenantId::default()), TenantId::new)
-                .map_err(|error| bad(error.to_string()))?;
+            let identity = match words.next() {
+                None => Identity::Tenant(TenantId::default()),
+                Some(OPERATOR) => Identity::Operator,
+                Some(tenant) => {
+                    Identity::Tenant(TenantId::new(tenant).map_err(|error| bad(error.to_string()))?)
+                }
+            };
             if words.next().is_some() {
                 return Err(bad("there are more than two words".to_owned()));
             }
             // Kept and compared as hashes: how long a look-up takes says nothing about the tokens.
-            if tokens.insert(ContentHash::of(token.as_bytes()), tenant).is_some() {
+            if tokens.insert(ContentHash::of(token.as_bytes()), identity).is_some() {
                 return Err(bad("the token is there twice".to_owned()));
             }
         }
         if tokens.is_empty() { Err(TokenFileError::Empty) } else { Ok(Self(Some(tokens))) }
     }
 
-    /// The tenant of a request. Its token is taken out of the headers: functions do not see it.
-    pub(crate) fn tenant_of(&self, headers: &mut HeaderMap) -> Result<TenantId, ApiError> {
-        let Some(tokens) = &self.0 else { return Ok(TenantId::default()) };
+    /// Who makes a request. Its token is taken out of the headers: functions do not see it.
+    pub(crate) fn identify(&self, headers: &mut HeaderMap) -> Result<Identity, ApiError> {
+        let Some(tokens) = &self.0 else { return Ok(Identity::Anyone) };
         let own = headers.remove(TOKEN_HEADER);
         let given = match own {
             Some(own) => Some(own),
@@ -70,8 +110,8 @@ impl Tokens {
                 .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
                 .map_or(text, |(_, token)| token.trim())
         });
-        let tenant = token.and_then(|token| tokens.get(&ContentHash::of(token.as_bytes())));
-        tenant.cloned().ok_or_else(|| {
+        let identity = token.and_then(|token| tokens.get(&ContentHash::of(token.as_bytes())));
+        identity.cloned().ok_or_else(|| {
             let text = match token {
                 None => "this node needs a token: send `authorization: Bearer TOKEN` (or set WEIR_TOKEN for the command line)",
                 Some(_) => "this node does not know the token",
@@ -88,19 +128,21 @@ mod tests {
 
     #[test]
     fn a_token_names_its_tenant_and_is_not_passed_on() {
-        let tokens = Tokens::parse("# ours\n0123456789abcdef acme # theirs\nfedcba9876543210\n").unwrap();
+        let text = "# ours\n0123456789abcdef acme # theirs\nfedcba9876543210\noperator90123456 *\n";
+        let tokens = Tokens::parse(text).unwrap();
         let tenant = |header: &'static str, value: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(header, HeaderValue::from_str(value).unwrap());
-            let tenant = tokens.tenant_of(&mut headers);
+            let tenant = tokens.identify(&mut headers).and_then(Identity::tenant);
             assert!(headers.is_empty(), "the token was passed on");
             tenant.map(|tenant| tenant.to_string()).map_err(|error| error.code)
         };
         assert_eq!(tenant("authorization", "Bearer 0123456789abcdef"), Ok("acme".to_owned()));
         assert_eq!(tenant("weir-token", "fedcba9876543210"), Ok("default".to_owned()));
         assert_eq!(tenant("authorization", "Bearer 0123456789abcdeX"), Err(ErrorCode::Unauthorized));
-        assert!(tokens.tenant_of(&mut HeaderMap::new()).is_err());
-        assert!(Tokens::default().tenant_of(&mut HeaderMap::new()).is_ok());
+        assert_eq!(tenant("weir-token", "operator90123456"), Err(ErrorCode::NotGranted));
+        assert!(tokens.identify(&mut HeaderMap::new()).is_err());
+        assert_eq!(Tokens::default().identify(&mut HeaderMap::new()).unwrap(), Identity::Anyone);
     }
 
     #[test]

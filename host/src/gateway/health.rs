@@ -8,8 +8,8 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use http::header::CONTENT_TYPE;
 use std::sync::Arc;
-use weir_types::ErrorCode;
 use weir_types::api::Status;
+use weir_types::{ErrorCode, TenantId};
 
 const INDEX: &str = "\
 Weir runs WebAssembly functions with shared models.
@@ -61,12 +61,12 @@ pub(super) async fn status(
     })
 }
 
-/// `GET /metrics`, in the OpenMetrics text format.
-pub(super) async fn metrics(State(node): State<Arc<NodeState>>) -> Result<Response, ApiError> {
+/// `GET /metrics`, in the OpenMetrics text format: the node's own, and those of the functions of one tenant or of all.
+pub(super) fn metrics(node: &NodeState, of: Option<&TenantId>) -> Result<Response, ApiError> {
     let gauge = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
     node.metrics.arena_used_bytes.set(gauge(node.arena.used_bytes()));
     node.metrics.arena_pooled_bytes.set(gauge(node.arena.pooled_bytes()));
     node.metrics.model_resident_bytes.set(gauge(node.models.resident_bytes()));
-    let text = node.metrics.encode().map_err(|error| ApiError::internal(&error))?;
+    let text = node.metrics.encode(of).map_err(|error| ApiError::internal(&error))?;
     Ok(([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text).into_response())
 }

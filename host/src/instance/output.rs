@@ -104,8 +104,16 @@ impl OutputSink {
         }
         let dropped = std::mem::take(&mut state.bytes_dropped);
         if dropped > 0 {
+            self.log.dropped(dropped);
             self.note(format!("log limit reached: {dropped} bytes dropped (limits.log_bytes)"));
         }
+    }
+}
+
+/// A guest that is stopped half-way, as when its client goes away, has its last words kept too.
+impl Drop for OutputSink {
+    fn drop(&mut self) {
+        self.finish();
     }
 }
 
@@ -182,7 +190,7 @@ mod tests {
 
     #[test]
     fn lines_are_whole_whatever_the_writes_were_and_a_flood_is_cut() {
-        let log = Arc::new(FunctionLog::new(100));
+        let log = crate::telemetry::logs::tests::log();
         let sink = OutputSink::new(log.clone(), Version(1), "r".into(), 16);
         sink.write(Channel::Stdout, b"he");
         sink.write(Channel::Stderr, b"oops\n");
@@ -201,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_line_without_end_is_cut_into_pieces() {
-        let log = Arc::new(FunctionLog::new(100));
+        let log = crate::telemetry::logs::tests::log();
         let sink = OutputSink::new(log.clone(), Version(1), "r".into(), 1 << 20);
         sink.write(Channel::Stdout, &vec![b'x'; 2 * LINE_BYTES_MAX + 1]);
         sink.finish();

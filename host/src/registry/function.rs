@@ -42,15 +42,12 @@ impl FunctionEntry {
         revision: Revision,
         records: BTreeMap<Version, FunctionRecord>,
         before: Option<&Self>,
-        first: impl FnOnce() -> (FunctionMetrics, usize),
+        first: impl FnOnce() -> (FunctionMetrics, Arc<FunctionLog>),
     ) -> Self {
         let known = before.and_then(|before| before.versions.values().next());
         let (metrics, log) = match known {
             Some(known) => (known.metrics.clone(), known.log.clone()),
-            None => {
-                let (metrics, log_lines_max) = first();
-                (metrics, Arc::new(FunctionLog::new(log_lines_max)))
-            }
+            None => first(),
         };
         let deployment = |version: Version, record: FunctionRecord| {
             if let Some(same) = before.and_then(|before| before.versions.get(&version)) {

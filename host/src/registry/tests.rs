@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::blobs::InUse;
+use crate::telemetry::logs::LogLimits;
 use async_trait::async_trait;
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -50,7 +51,8 @@ impl Datastore for SlowToTell {
 }
 
 async fn open(datastore: Arc<dyn Datastore>, changes: &Changes) -> Arc<Registry> {
-    Registry::open(datastore, Metrics::new(), changes.clone(), 10).await.unwrap()
+    let logs = Logs::new(LogLimits { lines_max: 10, bytes_max: 1 << 20, all_bytes_max: 1 << 20 });
+    Registry::open(datastore, Metrics::new(), changes.clone(), logs).await.unwrap()
 }
 
 fn record(version: Version) -> FunctionRecord {

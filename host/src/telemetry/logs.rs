@@ -1,9 +1,12 @@
 //! What functions write, kept for `GET /v1/functions/{name}/logs`.
 //!
-//! Each function has a ring of lines; followers get new ones through a bounded channel and are told when they were too slow.
+//! Each function has a ring of lines, bounded in lines and in bytes; all rings together have a budget, and where that is used up the largest
+//! ring gives up its older half. Followers get new lines through a bounded channel and are told when they were too slow.
 
+use super::FunctionMetrics;
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::broadcast;
 use weir_types::api::LogLine;
@@ -12,39 +15,135 @@ use weir_types::api::LogLine;
 pub(crate) const LINE_BYTES_MAX: usize = 8 << 10;
 /// Lines a follower may fall behind.
 const FOLLOW_LEN_MAX: usize = 256;
+/// Half the lines that a ring has room for at least, once it has had that many.
+const ROOM_LEN_MIN: usize = 8;
+
+/// How much is kept.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LogLimits {
+    /// Lines of one function.
+    pub(crate) lines_max: usize,
+    /// Memory for the lines of one function.
+    pub(crate) bytes_max: u64,
+    /// Memory for the lines of all functions.
+    pub(crate) all_bytes_max: u64,
+}
+
+/// The logs of all functions of a node.
+pub(crate) struct Logs {
+    limits: LogLimits,
+    used_bytes: AtomicU64,
+    all: Mutex<Vec<Weak<FunctionLog>>>,
+}
+
+impl Logs {
+    pub(crate) fn new(limits: LogLimits) -> Arc<Self> {
+        Arc::new(Self { limits, used_bytes: AtomicU64::new(0), all: Mutex::default() })
+    }
+
+    /// An empty log, for a function that is counted in `metrics`. Its memory goes back when it is dropped.
+    pub(crate) fn open(self: &Arc<Self>, metrics: FunctionMetrics) -> Arc<FunctionLog> {
+        let log = Arc::new(FunctionLog {
+            state: Mutex::default(),
+            bytes: AtomicU64::new(0),
+            logs: self.clone(),
+            metrics,
+        });
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|log| log.strong_count() > 0);
+        all.push(Arc::downgrade(&log));
+        log
+    }
+
+    /// Stay within the budget of all. Halves, so that it is seldom called for.
+    fn make_room(&self) {
+        while self.used_bytes.load(Ordering::Relaxed) > self.limits.all_bytes_max {
+            let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+            let largest = all.iter().filter_map(Weak::upgrade).max_by_key(|log| log.bytes());
+            drop(all);
+            let Some(largest) = largest.filter(|log| log.bytes() > 0) else { return };
+            let mut state = largest.state.lock().unwrap_or_else(PoisonError::into_inner);
+            largest.trim(&mut state, usize::MAX, largest.bytes() / 2);
+        }
+    }
+}
 
 /// The log of one function, over all its versions.
 pub(crate) struct FunctionLog {
-    lines: Mutex<VecDeque<LogLine>>,
-    lines_max: usize,
-    follow: broadcast::Sender<LogLine>,
+    state: Mutex<State>,
+    /// What `state` takes; changes under its lock only.
+    bytes: AtomicU64,
+    logs: Arc<Logs>,
+    metrics: FunctionMetrics,
+}
+
+#[derive(Default)]
+struct State {
+    lines: VecDeque<LogLine>,
+    /// There while somebody follows.
+    follow: Option<broadcast::Sender<LogLine>>,
 }
 
 impl FunctionLog {
-    pub(crate) fn new(lines_max: usize) -> Self {
-        Self { lines: Mutex::default(), lines_max, follow: broadcast::Sender::new(FOLLOW_LEN_MAX) }
+    pub(crate) fn push(&self, line: LogLine) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        // An error means that the last follower just left.
+        if state.follow.as_ref().is_some_and(|follow| follow.send(line.clone()).is_err()) {
+            state.follow = None;
+        }
+        let bytes = bytes_of(&line);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let used_bytes = self.logs.used_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        state.lines.push_back(line);
+        let limits = &self.logs.limits;
+        self.trim(&mut state, limits.lines_max, limits.bytes_max);
+        drop(state);
+        if used_bytes > limits.all_bytes_max {
+            self.logs.make_room();
+        }
     }
 
-    pub(crate) fn push(&self, line: LogLine) {
-        // Followers first, so that one who reads the ring and then subscribes may miss a line but never see one twice; `tail_and_follow`
-        // holds the lock across both, so in fact neither happens.
-        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        if lines.len() >= self.lines_max {
-            lines.pop_front();
-        }
-        if self.follow.receiver_count() > 0 {
-            // An error means that the last follower just left.
-            let _ = self.follow.send(line.clone());
-        }
-        lines.push_back(line);
+    /// Some of what the function wrote was not let through.
+    pub(crate) fn dropped(&self, bytes: u64) {
+        self.metrics.log_dropped(bytes);
     }
 
     /// The last `count` lines, oldest first, and every line that comes after them.
     pub(crate) fn tail_and_follow(&self, count: usize) -> (Vec<LogLine>, broadcast::Receiver<LogLine>) {
-        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        let skip = lines.len().saturating_sub(count);
-        (lines.iter().skip(skip).cloned().collect(), self.follow.subscribe())
+        // Under one lock: no line is missing between the two, and none is in both.
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let skip = state.lines.len().saturating_sub(count);
+        let tail = state.lines.iter().skip(skip).cloned().collect();
+        (tail, state.follow.get_or_insert_with(|| broadcast::Sender::new(FOLLOW_LEN_MAX)).subscribe())
     }
+
+    fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Let go of the oldest lines, until no more than these are left.
+    fn trim(&self, state: &mut State, lines_max: usize, bytes_max: u64) {
+        while state.lines.len() > lines_max || self.bytes() > bytes_max {
+            let Some(oldest) = state.lines.pop_front() else { return };
+            let bytes = bytes_of(&oldest);
+            self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+            self.logs.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        }
+        // The place of what went goes too, with room for as much again.
+        let room = 2 * state.lines.len().max(ROOM_LEN_MIN);
+        state.lines.shrink_to(room);
+    }
+}
+
+impl Drop for FunctionLog {
+    fn drop(&mut self) {
+        self.logs.used_bytes.fetch_sub(self.bytes(), Ordering::Relaxed);
+    }
+}
+
+/// What keeping `line` takes.
+fn bytes_of(line: &LogLine) -> u64 {
+    (size_of::<LogLine>() + line.text.len() + line.request_id.len() + line.stream.len()) as u64
 }
 
 /// Milliseconds since the Unix epoch.
@@ -54,9 +153,21 @@ pub(crate) fn now_ms() -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
-    use weir_types::Version;
+    use crate::telemetry::Metrics;
+    use weir_types::{Name, TenantId, Version};
+
+    const LIMITS: LogLimits = LogLimits { lines_max: 100, bytes_max: 1 << 20, all_bytes_max: 1 << 20 };
+
+    fn open(logs: &Arc<Logs>) -> Arc<FunctionLog> {
+        logs.open(Metrics::new().function(&TenantId::default(), &Name::new("f").unwrap()))
+    }
+
+    /// The log of a function that shares its budget with no other.
+    pub(crate) fn log() -> Arc<FunctionLog> {
+        open(&Logs::new(LIMITS))
+    }
 
     fn line(text: &str) -> LogLine {
         LogLine {
@@ -68,13 +179,47 @@ mod tests {
         }
     }
 
+    fn texts(log: &FunctionLog) -> Vec<String> {
+        log.tail_and_follow(usize::MAX).0.into_iter().map(|line| line.text).collect()
+    }
+
     #[test]
     fn the_ring_keeps_the_newest_and_a_follower_continues_where_the_tail_ends() {
-        let log = FunctionLog::new(2);
+        let log = open(&Logs::new(LogLimits { lines_max: 2, ..LIMITS }));
         ["a", "b", "c"].iter().for_each(|text| log.push(line(text)));
         let (tail, mut follow) = log.tail_and_follow(10);
         assert_eq!(tail.iter().map(|l| l.text.as_str()).collect::<Vec<_>>(), ["b", "c"]);
         log.push(line("d"));
         assert_eq!(follow.try_recv().map(|l| l.text), Ok("d".to_owned()));
+        drop(follow);
+        log.push(line("e"));
+        let (_, mut later) = log.tail_and_follow(0);
+        log.push(line("f"));
+        assert_eq!(later.try_recv().map(|l| l.text), Ok("f".to_owned()));
+    }
+
+    #[test]
+    fn long_lines_count_by_their_length() {
+        let log = open(&Logs::new(LogLimits { bytes_max: 25_000, ..LIMITS }));
+        for start in 0..10 {
+            log.push(line(&format!("{start}{}", "x".repeat(8_000))));
+        }
+        assert_eq!(texts(&log).iter().map(|text| &text[..1]).collect::<Vec<_>>(), ["7", "8", "9"]);
+        assert!(log.bytes() <= 25_000);
+    }
+
+    #[test]
+    fn all_logs_share_a_budget_and_the_largest_makes_room() {
+        let logs = Logs::new(LogLimits { all_bytes_max: 100_000, ..LIMITS });
+        let (small, large) = (open(&logs), open(&logs));
+        small.push(line("kept"));
+        for number in 0..50 {
+            large.push(line(&format!("{number}{}", "x".repeat(8_000))));
+            assert!(logs.used_bytes.load(Ordering::Relaxed) <= 100_000);
+        }
+        assert_eq!(texts(&small), ["kept"]);
+        assert!(texts(&large).last().unwrap().starts_with("49x"), "the newest are kept");
+        drop(large);
+        assert_eq!(logs.used_bytes.load(Ordering::Relaxed), small.bytes());
     }
 }

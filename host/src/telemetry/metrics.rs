@@ -1,6 +1,13 @@
 //! The node's Prometheus metrics. Times are in seconds and sizes in bytes, as Prometheus asks.
+//!
+//! What is counted per function carries its tenant, and is shown to that tenant and the operator; the rest is the node's, and everyone's.
+
+mod functions;
+
+pub(crate) use functions::FunctionMetrics;
 
 use super::trace::Phase;
+use functions::Functions;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -8,18 +15,13 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
-use weir_types::{ErrorCode, Name, TenantId};
-
-type Seconds = Counter<f64, AtomicU64>;
+use weir_types::{Name, TenantId};
 
 /// Everything the node counts. Handles are cheap to clone and to update.
 pub(crate) struct Metrics {
     registry: Registry,
-    invocations: Family<Outcome, Counter>,
-    invocation_seconds: Family<Owner, Histogram>,
-    cpu_seconds: Family<Owner, Seconds>,
+    functions_counted: Functions,
     phase_seconds: [Histogram; Phase::ALL.len()],
     cold_starts: Family<Cause, Counter>,
     guest_memory_bytes: Histogram,
@@ -53,19 +55,6 @@ pub(crate) enum ColdStart {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Owner {
-    tenant: String,
-    function: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Outcome {
-    tenant: String,
-    function: String,
-    code: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Cause {
     cause: ColdStart,
 }
@@ -89,20 +78,9 @@ fn time_buckets() -> Histogram {
 impl Metrics {
     pub(crate) fn new() -> Arc<Self> {
         let mut registry = Registry::with_prefix("weir");
-        let invocations = Family::<Outcome, Counter>::default();
-        let invocation_seconds = Family::<Owner, Histogram>::new_with_constructor(time_buckets);
-        let cpu_seconds = Family::<Owner, Seconds>::default();
+        let functions_counted = Functions::register(&mut registry);
         let cold_starts = Family::<Cause, Counter>::default();
         let phase_seconds: [Histogram; Phase::ALL.len()] = std::array::from_fn(|_| time_buckets());
-        registry.register("invocations", "Invocations that ended, by outcome", invocations.clone());
-        let help = "From an invocation's arrival to the end of its answer";
-        registry.register_with_unit("invocation", help, Unit::Seconds, invocation_seconds.clone());
-        registry.register_with_unit(
-            "guest_cpu",
-            "Processor time of guests",
-            Unit::Seconds,
-            cpu_seconds.clone(),
-        );
         registry.register(
             "cold_starts",
             "Things made ready for an invocation, by cause",
@@ -136,9 +114,7 @@ impl Metrics {
         let arena_pooled_bytes = gauge("arena_pooled_bytes", "Memory kept for the next bodies and tensors");
         Arc::new(Self {
             registry,
-            invocations,
-            invocation_seconds,
-            cpu_seconds,
+            functions_counted,
             phase_seconds,
             cold_starts,
             guest_memory_bytes,
@@ -169,46 +145,77 @@ impl Metrics {
 
     /// The metrics of one function, looked up once.
     pub(crate) fn function(&self, tenant: &TenantId, name: &Name) -> FunctionMetrics {
-        let owner = Owner { tenant: tenant.to_string(), function: name.to_string() };
-        let ok = Outcome { tenant: owner.tenant.clone(), function: owner.function.clone(), code: "ok" };
-        FunctionMetrics {
-            ok: self.invocations.get_or_create_owned(&ok),
-            seconds: self.invocation_seconds.get_or_create_owned(&owner),
-            cpu_seconds: self.cpu_seconds.get_or_create_owned(&owner),
-            invocations: self.invocations.clone(),
-            owner,
-        }
+        self.functions_counted.of(tenant, name)
     }
 
-    /// Everything in the OpenMetrics text format.
-    pub(crate) fn encode(&self) -> Result<String, std::fmt::Error> {
+    /// Everything in the OpenMetrics text format, or, of what carries a tenant, only what is this tenant's.
+    pub(crate) fn encode(&self, of: Option<&TenantId>) -> Result<String, std::fmt::Error> {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
-        Ok(text)
+        Ok(match of {
+            Some(tenant) => shown_to(tenant, &text),
+            None => text,
+        })
     }
 }
 
-/// What is counted per function.
-#[derive(Clone)]
-pub(crate) struct FunctionMetrics {
-    owner: Owner,
-    ok: Counter,
-    seconds: Histogram,
-    cpu_seconds: Seconds,
-    invocations: Family<Outcome, Counter>,
+/// The samples that carry `tenant` or none. Names of tenants and functions have no quotes in them that could make one look like another.
+fn shown_to(tenant: &TenantId, text: &str) -> String {
+    let own = format!("tenant=\"{tenant}\"");
+    let is_shown = |line: &&str| line.starts_with('#') || !line.contains("tenant=\"") || line.contains(&own);
+    text.split_inclusive('\n').filter(is_shown).collect()
 }
 
-impl FunctionMetrics {
-    /// An invocation has ended.
-    pub(crate) fn ended(&self, failed: Option<ErrorCode>, time: Duration, cpu_time: Duration) {
-        self.seconds.observe(time.as_secs_f64());
-        self.cpu_seconds.inc_by(cpu_time.as_secs_f64());
-        match failed {
-            None => self.ok.inc(),
-            Some(code) => {
-                let Owner { tenant, function } = self.owner.clone();
-                self.invocations.get_or_create(&Outcome { tenant, function, code: code.as_str() }).inc()
-            }
-        };
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_types::ErrorCode;
+
+    fn tenant(name: &str) -> TenantId {
+        TenantId::new(name).unwrap()
+    }
+
+    #[test]
+    fn a_tenant_is_shown_its_own_functions_and_the_node() {
+        let metrics = Metrics::new();
+        let _kept = ["acme", "acme2", "tenant"].map(|owner| {
+            let function = metrics.function(&tenant(owner), &Name::new("secret").unwrap());
+            function.ended(Some(ErrorCode::GuestTrap), Duration::ZERO, Duration::ZERO);
+            function
+        });
+        let whole = metrics.encode(None).unwrap();
+        let shown = metrics.encode(Some(&tenant("acme"))).unwrap();
+        for owner in ["acme2", "tenant"] {
+            let label = format!("tenant=\"{owner}\"");
+            assert!(whole.contains(&label) && !shown.contains(&label), "{owner}");
+        }
+        for line in [
+            "weir_invocations_total{tenant=\"acme\",function=\"secret\",code=\"guest-trap\"} 1",
+            "weir_connections 0",
+            "# EOF",
+        ] {
+            assert!(shown.lines().any(|shown| shown == line), "{line} is not in\n{shown}");
+        }
+        assert_eq!(metrics.encode(Some(&tenant("other"))).unwrap().matches("tenant=").count(), 0);
+    }
+
+    #[test]
+    fn series_go_with_the_last_who_counts_and_not_before() {
+        let metrics = Metrics::new();
+        let (tenant, name) = (tenant("acme"), Name::new("f").unwrap());
+        let count = || metrics.encode(None).unwrap().matches("tenant=\"acme\"").count();
+        let (deployed, running) = (metrics.function(&tenant, &name), metrics.function(&tenant, &name));
+        drop(deployed);
+        running.ended(Some(ErrorCode::GuestTrap), Duration::ZERO, Duration::ZERO);
+        let again = metrics.function(&tenant, &name);
+        drop(running);
+        again.ended(Some(ErrorCode::GuestTrap), Duration::ZERO, Duration::ZERO);
+        let text = metrics.encode(None).unwrap();
+        assert!(text.contains("code=\"guest-trap\"} 2"), "{text}");
+        drop(again);
+        assert_eq!(count(), 0);
+        let anew = metrics.function(&tenant, &name);
+        anew.ended(None, Duration::ZERO, Duration::ZERO);
+        assert!(metrics.encode(None).unwrap().contains("code=\"ok\"} 1"));
     }
 }

@@ -104,7 +104,9 @@ async fn a_flood_of_log_lines_is_cut_and_counted() {
     let kept: usize = lines.iter().filter(|line| line.stream == "stdout").map(|line| line.text.len()).sum();
     assert!((9_000..=10_000).contains(&kept), "{kept} bytes were kept");
     let words = lines.iter().find(|line| line.stream == "weir").unwrap();
-    assert!(words.text.contains("log_bytes"), "{}", words.text);
+    let dropped = node.metric("weir_function_log_dropped_bytes_total", "function=\"bad\"").await;
+    assert!(dropped > 0.0);
+    assert_eq!(words.text, format!("log limit reached: {dropped} bytes dropped (limits.log_bytes)"));
 }
 
 #[tokio::test]

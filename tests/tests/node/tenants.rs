@@ -1,6 +1,6 @@
 //! Tenants do not see each other.
 
-use weir_tests::{Node, function, model};
+use weir_tests::{Node, eventually, function, model};
 use weir_types::{ErrorCode, Version};
 
 const ACME: &str = "acme-token-0123456789";
@@ -65,4 +65,43 @@ async fn beyond_loopback_a_node_needs_tokens() {
     let open = || Node::builder().listen("0.0.0.0:0");
     let Err(log) = open().try_start().await else { panic!("a node lets in the whole network") };
     assert!(log.contains("token"), "{log}");
+}
+
+#[tokio::test]
+async fn metrics_of_functions_are_their_tenants_and_the_operators() {
+    const OPERATOR: &str = "operator-0123456789";
+    let lines = ["acme-token-0123456789 acme", "other-token-0123456789 other", "operator-0123456789 *"];
+    let node = Node::builder().tokens(&lines).start().await;
+    let (acme, other, operator) = (node.with_token(ACME), node.with_token(OTHER), node.with_token(OPERATOR));
+    acme.deploy("merger", function("hello")).await;
+    other.deploy("greet", function("hello")).await;
+    acme.get("/fn/merger").await.ok();
+    other.get("/fn/greet").await.ok();
+    for client in [&acme, &operator] {
+        eventually("the count", async || {
+            (client.metric("weir_invocations_total", "function=\"merger\"").await == 1.0).then_some(())
+        })
+        .await;
+    }
+    let shown = other.get("/metrics").await.ok();
+    assert!(
+        shown.text().contains("greet") && !shown.text().contains("merger") && !shown.text().contains("acme")
+    );
+    assert_eq!(other.metric("weir_functions", "").await, 2.0, "the node's own are everyone's");
+
+    // The operator reads metrics, and that is all.
+    for path in ["/v1/functions", "/fn/merger", "/v1/status"] {
+        let answer = operator.get(path).await;
+        assert_eq!((answer.status, answer.code()), (403, ErrorCode::NotGranted), "{path}");
+    }
+    let refused = operator.try_deploy("mine", "", function("hello")).await.unwrap_err();
+    assert_eq!(refused.code, ErrorCode::NotGranted);
+
+    // What is deleted is not counted any more.
+    acme.delete("/v1/functions/merger").await.ok();
+    eventually("the end of the series", async || {
+        (!operator.get("/metrics").await.ok().text().contains("merger")).then_some(())
+    })
+    .await;
+    assert_eq!(operator.metric("weir_invocations_total", "function=\"greet\"").await, 1.0);
 }
