@@ -5,6 +5,7 @@ use crate::component::Engines;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use rustix::time::{ClockId, clock_gettime};
+use std::cell::Cell;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -18,7 +19,7 @@ pub(crate) enum Overrun {
     Deadline,
 }
 
-/// Polls a guest, charging it the thread's processor time, until it ends or runs out of either time.
+/// Polls a guest, charging it the processor time of the thread, until it ends or runs out of either time.
 ///
 /// A spinning guest yields at every epoch tick, so a poll takes little more than one; a guest that waits in a host call is stopped by the
 /// deadline. Dropping the future unwinds the guest, which is how a client that goes away cancels it.
@@ -51,9 +52,9 @@ impl<T> Future for Metered<T> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         this.engines.keep_ticking();
-        let before = thread_cpu_time();
+        let started = std::time::Instant::now();
         let polled = this.guest.poll_unpin(cx);
-        this.cpu_time += thread_cpu_time().saturating_sub(before);
+        this.cpu_time += charge(started.elapsed());
         this.usage.set_cpu_time(this.cpu_time);
         if let Poll::Ready(answer) = polled {
             return Poll::Ready(Ok(answer));
@@ -65,6 +66,24 @@ impl<T> Future for Metered<T> {
         let timer = this.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
         timer.poll_unpin(cx).map(|()| Err(Overrun::Deadline))
     }
+}
+
+/// Polls shorter than this are charged as they took.
+const BRIEF: Duration = Duration::from_micros(200);
+
+thread_local! {
+    /// The thread's processor time when it was last asked for.
+    static LAST_CPU_TIME: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// The processor time of a poll that has just taken `elapsed`: at most that, and less where the thread did not run all the while. The thread's
+/// clock is a system call, so it is asked only where the difference can matter.
+fn charge(elapsed: Duration) -> Duration {
+    if elapsed < BRIEF {
+        return elapsed;
+    }
+    let now = thread_cpu_time();
+    elapsed.min(now.saturating_sub(LAST_CPU_TIME.replace(now)))
 }
 
 fn thread_cpu_time() -> Duration {
