@@ -7,7 +7,6 @@ mod link;
 pub(crate) mod policy;
 mod recompile;
 
-pub(crate) use compile::Limits as CompileLimits;
 pub(crate) use engine::Engines;
 pub(crate) use link::{Entry, Needs};
 pub(crate) use recompile::Recompiler;
@@ -51,7 +50,7 @@ pub(crate) struct Components {
     folders: [PathBuf; 2],
     loaded: Cache<ContentHash, Arc<Entry>>,
     in_use: InUse,
-    limits: compile::Limits,
+    limits: weir_child::Limits,
 }
 
 impl Components {
@@ -60,7 +59,7 @@ impl Components {
         folder: &Path,
         engines: Arc<Engines>,
         in_use: InUse,
-        limits: compile::Limits,
+        limits: weir_child::Limits,
     ) -> anyhow::Result<Self> {
         let [p2, p3] = [Generation::P2, Generation::P3].map(|generation| {
             let engine = engines.get(generation);
@@ -95,12 +94,8 @@ impl Components {
             .prefix(crate::blobs::STAGED_PREFIX)
             .tempfile_in(&self.folders[0])
             .map_err(internal)?;
-        let request = compile::Request {
-            component: blob.to_owned(),
-            artefact: staged.path().to_owned(),
-            limits: self.limits,
-        };
-        let compiled = compile::compile(&request).await?;
+        let task = compile::Task { component: blob.to_owned(), artefact: staged.path().to_owned() };
+        let compiled = compile::compile(&task, self.limits).await?;
         let artefact = self.artefact(digest, compiled.kind);
         tokio::task::spawn_blocking(move || crate::blobs::persist(staged, &artefact))
             .await

@@ -162,12 +162,11 @@ impl Dispatch {
         }
         let compiled =
             self.recompiler.compile(digest, kind).instrument(invocation.trace.phase(Phase::Compile));
-        compiled.await.map_err(|error| match error.code {
-            ErrorCode::Unavailable => Fault::new(error.code, error.text),
-            _ => Fault::new(
-                ErrorCode::Internal,
-                format!("the function has to be compiled again, and cannot be; deploy it again: {error}"),
-            ),
+        compiled.await.map_err(|error| {
+            // Whatever is wrong with the component, it is not the caller's fault.
+            let text =
+                format!("the function has to be compiled again, and cannot be; deploy it again: {error}");
+            Fault::new(ErrorCode::Unavailable, text)
         })?;
         self.fetch(digest, kind).await.map_err(|error| Fault::new(ErrorCode::Internal, error.to_string()))
     }

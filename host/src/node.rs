@@ -2,7 +2,7 @@
 
 use crate::blobs::{Blobs, create_folder};
 use crate::changes::Changes;
-use crate::component::{CompileLimits, Components, Engines, Recompiler};
+use crate::component::{Components, Engines, Recompiler};
 use crate::config::{BackendKind, NodeConfig};
 use crate::dispatch::{Dispatch, Placements};
 use crate::gateway::{Gateway, Server, Tokens};
@@ -185,7 +185,9 @@ type Started = (Arc<NodeState>, Arc<dyn Datastore>, TcpListener);
 
 async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Result<Started> {
     let tokens = tokens(&config)?;
-    let data = config.data.clone();
+    // Children work in a folder of their own.
+    let data = std::path::absolute(&config.data)
+        .with_context(|| format!("cannot use the data folder {}", config.data.display()))?;
     create_folder(&data).with_context(|| format!("cannot make the data folder {}", data.display()))?;
     // The lock on the registry comes first: it tells of another node on the same folder before anything is touched.
     let datastore: Arc<dyn Datastore> =
@@ -200,7 +202,7 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
             config.instances_max
         )
     })?);
-    let limits = CompileLimits {
+    let limits = weir_child::Limits {
         memory_bytes_max: config.compile_memory_bytes_max,
         cpu_time_ms_max: config.compile_time_ms_max,
     };

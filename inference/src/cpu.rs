@@ -30,7 +30,6 @@ mod protocol;
 use crate::backend::{Backend, Model, ModelSource};
 use crate::error::InferenceError;
 use crate::prepare::{PrepareError, Prepared};
-use preparer::Preparer;
 use runtime::Runtime;
 use session::CpuModel;
 use std::ffi::OsString;
@@ -52,7 +51,7 @@ pub struct OnnxRuntimeConfig {
     pub prepare_command: Option<(PathBuf, Vec<OsString>)>,
     /// Address space of the child that prepares a model.
     pub prepare_memory_bytes_max: u64,
-    /// Processor time of the child that prepares a model. It is given twice that, and 10 s, on the clock.
+    /// Processor time of the child that prepares a model.
     pub prepare_time_ms_max: u64,
 }
 
@@ -89,7 +88,7 @@ impl Backend for OnnxRuntime {
 
     async fn prepare(&self, file: &Path, out: &Path) -> Result<Prepared, PrepareError> {
         let library = find_onnxruntime(self.config.library.as_deref()).map_err(Arc::new)?;
-        Preparer::new(&self.config)?.prepare(&library, file, out).await
+        preparer::prepare(&self.config, &library, file, out).await
     }
 
     fn load(&self, source: &ModelSource) -> Result<Box<dyn Model>, InferenceError> {

@@ -34,6 +34,7 @@ pub struct NodeBuilder {
     listen: String,
     data: PathBuf,
     arguments: Vec<OsString>,
+    binary: PathBuf,
     folder: Arc<TempDir>,
 }
 
@@ -47,6 +48,7 @@ impl Node {
             listen: "127.0.0.1:0".to_owned(),
             data: folder.path().join("data"),
             arguments: Vec::new(),
+            binary: binary(),
             folder: Arc::new(folder),
         }
     }
@@ -72,6 +74,12 @@ impl Node {
     #[must_use]
     pub fn data(&self) -> &Path {
         self.builder.data()
+    }
+
+    /// The `weir` that it runs.
+    #[must_use]
+    pub fn binary(&self) -> &Path {
+        self.builder.binary()
     }
 
     /// Everything it has logged.
@@ -137,6 +145,20 @@ impl NodeBuilder {
         Self { data: other.data().to_owned(), ..self }
     }
 
+    /// Run a copy of `weir`, which the test may do away with.
+    #[must_use]
+    pub fn copy_of_binary(self) -> Self {
+        let copy = self.folder.path().join("weir");
+        std::fs::copy(&self.binary, &copy).expect("the binary cannot be copied");
+        Self { binary: copy, ..self }
+    }
+
+    /// The `weir` that it runs.
+    #[must_use]
+    pub fn binary(&self) -> &Path {
+        &self.binary
+    }
+
     /// Its data folder.
     #[must_use]
     pub fn data(&self) -> &Path {
@@ -155,7 +177,7 @@ impl NodeBuilder {
             .append(true)
             .open(self.log_path())
             .expect("the log cannot be opened");
-        let mut command = Command::new(binary());
+        let mut command = Command::new(&self.binary);
         command.arg("up").args(["--listen", &self.listen, "--data"]).arg(&self.data).args(&self.arguments);
         // Settings of whoever runs the tests are not the tests'.
         std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("WEIR_")).for_each(
@@ -174,7 +196,7 @@ impl NodeBuilder {
             .stdout(Stdio::piped())
             .stderr(log)
             .kill_on_drop(true);
-        let mut child = command.spawn().unwrap_or_else(|error| panic!("{}: {error}", binary().display()));
+        let mut child = command.spawn().unwrap_or_else(|error| panic!("{}: {error}", self.binary.display()));
         let mut lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
         let Ok(Some(url)) = tokio::time::timeout(PATIENCE, ready(&mut lines)).await else {
             let _ = child.kill().await;

@@ -3,10 +3,9 @@
 use std::process::ExitCode;
 use weir_host::ChildKind;
 
-/// Do a child's work, if that is what this process was started for: `weir SUBCOMMAND REQUEST-JSON`. Runs before any argument parsing,
+/// Do a child's work, if that is what this process was started for: `weir SUBCOMMAND`. Runs before any argument parsing,
 /// runtime or thread.
 pub(crate) fn dispatch() -> Option<ExitCode> {
-    let mut args = std::env::args_os().skip(1);
-    let kind = ChildKind::from_subcommand(args.next()?.to_str()?)?;
-    Some(kind.main(&args.next().unwrap_or_default().to_string_lossy()))
+    let subcommand = std::env::args_os().nth(1)?;
+    Some(ChildKind::from_subcommand(subcommand.to_str()?)?.main())
 }

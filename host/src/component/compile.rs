@@ -1,18 +1,17 @@
-//! Compiling a component in a child process that can be limited and killed.
-//!
-//! The child is this same program, started as `weir __compile REQUEST-JSON`. It limits itself before it reads a byte of the component,
-//! writes the artefact where it is told, and prints a [`Verdict`] as JSON.
+//! Compiling a component in a child process that can be limited and killed: `weir __compile`. It writes the artefact where it is told.
 
 use super::LoadError;
 use super::engine::{Generation, compiling_engine};
 use super::inspect::outline;
 use super::link::{Entry, LinkError, linker};
 use super::policy;
-use crate::child;
 use serde::{Deserialize, Serialize};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::process::ExitCode;
+use std::time::Instant;
 use wasmtime::component::Component;
+use weir_child::{Command, Failure, Limits};
 use weir_types::{ErrorCode, FunctionKind, FunctionManifest};
 
 /// The hidden subcommand that [`main`] serves.
@@ -20,18 +19,10 @@ pub(crate) const SUBCOMMAND: &str = "__compile";
 
 /// What the child is asked to do.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Request {
+pub(crate) struct Task {
     pub(crate) component: PathBuf,
     /// Where to write the artefact.
     pub(crate) artefact: PathBuf,
-    pub(crate) limits: Limits,
-}
-
-/// What the child may use.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub(crate) struct Limits {
-    pub(crate) memory_bytes_max: u64,
-    pub(crate) cpu_time_ms_max: u64,
 }
 
 /// What the child found.
@@ -58,7 +49,7 @@ impl CompileError {
     /// Compiling took more than the node allows.
     fn over(limits: Limits, what: &str) -> Self {
         let text = format!(
-            "compiling the component took more than the node's {what} ({} MiB, {} s); is it stripped and optimised?",
+            "compiling the component took more {what} than the node allows ({} MiB, {} s); is it stripped and optimised?",
             limits.memory_bytes_max >> 20,
             limits.cpu_time_ms_max / 1_000
         );
@@ -75,30 +66,35 @@ impl CompileError {
 }
 
 /// Compile in a child process. Dropping the future kills it.
-pub(crate) async fn compile(request: &Request) -> Result<Compiled, CompileError> {
-    let limit = Duration::from_millis(request.limits.cpu_time_ms_max);
-    child::run(SUBCOMMAND, request, limit).await.map_err(|failure| match failure {
-        child::Failure::Limit(what) => CompileError::over(request.limits, what),
-        child::Failure::Broken(why) => {
-            CompileError::new(ErrorCode::Internal, format!("the compiler process failed: {why}"))
+pub(crate) async fn compile(task: &Task, limits: Limits) -> Result<Compiled, CompileError> {
+    Command::this_program(SUBCOMMAND).run(limits, task).await.map_err(|failure| match failure {
+        Failure::OverTime => CompileError::over(limits, "time"),
+        Failure::OverMemory => CompileError::over(limits, "memory"),
+        Failure::Crashed { how } => CompileError::new(
+            ErrorCode::InvalidComponent,
+            format!("the component crashed the process that compiled it: {how}"),
+        ),
+        Failure::Io(error) => {
+            CompileError::new(ErrorCode::Internal, format!("cannot run the compiler process: {error}"))
         }
     })?
 }
 
 /// The child's side of [`compile`].
-pub(crate) fn main(request: &Request) -> Result<Compiled, CompileError> {
-    child::limit_self(request.limits.memory_bytes_max, request.limits.cpu_time_ms_max).map_err(|error| {
-        CompileError::new(ErrorCode::Internal, format!("cannot limit the compiler process: {error}"))
-    })?;
+pub(crate) fn main() -> ExitCode {
+    weir_child::serve(|task: Task, limits| do_task(&task, limits))
+}
+
+fn do_task(task: &Task, limits: Limits) -> Result<Compiled, CompileError> {
     let started = Instant::now();
-    let bytes = std::fs::read(&request.component).map_err(|error| match error.kind() {
-        std::io::ErrorKind::OutOfMemory => CompileError::over(request.limits, "memory limit"),
+    let bytes = std::fs::read(&task.component).map_err(|error| match error.kind() {
+        io::ErrorKind::OutOfMemory => CompileError::over(limits, "memory"),
         _ => CompileError::new(ErrorCode::Internal, format!("cannot read the component: {error}")),
     })?;
     let outline = outline(&bytes).map_err(|(code, text)| CompileError::new(code, text))?;
     refuse_unknown(&outline.imports)?;
-    let artefact = build(&bytes, outline.kind)?;
-    write(&request.artefact, &artefact).map_err(|error| {
+    let artefact = build(&bytes, outline.kind, limits)?;
+    write(&task.artefact, &artefact).map_err(|error| {
         CompileError::new(ErrorCode::Internal, format!("cannot write the artefact: {error}"))
     })?;
     let compile_time_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -114,12 +110,19 @@ fn refuse_unknown(imports: &[String]) -> Result<(), CompileError> {
     })
 }
 
-fn build(bytes: &[u8], kind: FunctionKind) -> Result<Vec<u8>, CompileError> {
+fn build(bytes: &[u8], kind: FunctionKind, limits: Limits) -> Result<Vec<u8>, CompileError> {
     let generation = Generation::of(kind);
-    let internal = |error: wasmtime::Error| CompileError::new(ErrorCode::Internal, format!("{error:#}"));
+    let internal = |error: wasmtime::Error| match is_out_of_memory(&error) {
+        true => CompileError::over(limits, "memory"),
+        false => CompileError::new(ErrorCode::Internal, format!("{error:#}")),
+    };
     let engine = compiling_engine(generation).map_err(internal)?;
-    let component = Component::new(&engine, bytes).map_err(|error| {
-        CompileError::new(ErrorCode::InvalidComponent, format!("the component does not compile: {error:#}"))
+    let component = Component::new(&engine, bytes).map_err(|error| match is_out_of_memory(&error) {
+        true => CompileError::over(limits, "memory"),
+        false => CompileError::new(
+            ErrorCode::InvalidComponent,
+            format!("the component does not compile: {error:#}"),
+        ),
     })?;
     // Link it here, so that nothing gets deployed that the node could not start.
     let linker = linker(&engine, generation).map_err(internal)?;
@@ -133,8 +136,15 @@ fn build(bytes: &[u8], kind: FunctionKind) -> Result<Vec<u8>, CompileError> {
     component.serialize().map_err(internal)
 }
 
-fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+fn is_out_of_memory(error: &wasmtime::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<io::Error>())
+        .any(|cause| cause.kind() == io::ErrorKind::OutOfMemory)
+}
+
+fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = std::fs::File::create(path)?;
-    std::io::Write::write_all(&mut file, bytes)?;
+    io::Write::write_all(&mut file, bytes)?;
     file.sync_all()
 }

@@ -1,26 +1,18 @@
-//! What the node and the child that prepares a model say to each other: one line of JSON on the child's standard input, which stays open
-//! for as long as the child shall live, and one on its standard output.
+//! What the node and the child that prepares a model say to each other.
 
 use crate::prepare::{Prepared, Refusal};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// The longest answer that is read: a few hundred bytes for each of many thousand weights.
-pub(super) const ANSWER_BYTES_MAX: u64 = 32 << 20;
-
 /// What the child is to do.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Request {
+pub(super) struct Task {
     /// ONNX Runtime.
     pub(super) library: PathBuf,
     /// The model as it was uploaded.
     pub(super) model: PathBuf,
     /// The folder to write to.
     pub(super) out: PathBuf,
-    /// Address space that the child may take.
-    pub(super) memory_bytes_max: u64,
-    /// Processor time that the child may take.
-    pub(super) time_ms_max: u64,
 }
 
 /// What came of it.

@@ -1,0 +1,55 @@
+//! The child's side.
+
+use crate::Limits;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::io::{self, BufRead, Read, Write};
+use std::process::ExitCode;
+
+/// What a child is told.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Order<Task> {
+    pub(crate) limits: Limits,
+    pub(crate) task: Task,
+}
+
+/// Be a child that does one task: the whole of what this process does. `work` is told the limits, which hold already.
+///
+/// Reads the order from standard input, which must stay open: the process exits when it closes. Writes the answer to standard output.
+#[must_use]
+pub fn serve<Task: DeserializeOwned, Answer: Serialize>(
+    work: impl FnOnce(Task, Limits) -> Answer,
+) -> ExitCode {
+    match try_serve(work) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Nothing but standard error is left to say it on; the parent reads it.
+            let _ = writeln!(io::stderr(), "{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn try_serve<Task: DeserializeOwned, Answer: Serialize>(
+    work: impl FnOnce(Task, Limits) -> Answer,
+) -> io::Result<()> {
+    let mut line = String::new();
+    io::stdin().lock().read_line(&mut line)?;
+    let Order { limits, task } = serde_json::from_str(&line)?;
+    drop(line);
+    limits.apply()?;
+    end_with_parent()?;
+    let mut answer = serde_json::to_vec(&work(task, limits))?;
+    answer.push(b'\n');
+    io::stdout().write_all(&answer)
+}
+
+/// Exit when standard input closes, as it does when the parent dies.
+fn end_with_parent() -> io::Result<()> {
+    let wait = || {
+        let _ = io::stdin().lock().read_to_end(&mut Vec::new());
+        std::process::exit(1);
+    };
+    std::thread::Builder::new().name("parent".to_owned()).stack_size(64 << 10).spawn(wait)?;
+    Ok(())
+}

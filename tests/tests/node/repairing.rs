@@ -1,0 +1,131 @@
+//! What the disk has lost or spoilt: told to those it concerns, repaired by deploying or pushing again, and nothing to anybody else.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use weir_tests::{Node, eventually, function, model};
+use weir_types::{ContentHash, ErrorCode};
+
+fn truncate(path: &Path) {
+    fs::File::options().write(true).open(path).unwrap().set_len(1_000).unwrap();
+}
+
+/// The artefacts of a node that is not running.
+fn artefacts(data: &Path) -> Vec<PathBuf> {
+    let folders = fs::read_dir(data.join("artefacts")).unwrap();
+    folders
+        .flat_map(|folder| fs::read_dir(folder.unwrap().path()).unwrap())
+        .map(|file| file.unwrap().path())
+        .collect()
+}
+
+async fn compiled(node: &Node) -> f64 {
+    node.metric("weir_cold_starts_total", "cause=\"compile\"").await
+}
+
+#[tokio::test]
+async fn a_component_that_is_damaged_is_repaired_by_deploying_it_again() {
+    let node = Node::start().await;
+    node.deploy("f", function("hello")).await;
+    let builder = node.stop().await;
+    artefacts(builder.data()).iter().for_each(|path| fs::remove_file(path).unwrap());
+    let blob = builder.data().join("components").join(ContentHash::of(&function("hello")).to_string());
+    truncate(&blob);
+    let node = builder.start().await;
+    for _ in 0..3 {
+        // Not the caller's fault.
+        let refusal = node.get("/fn/f").await.refusal();
+        assert_eq!((refusal.status, refusal.code), (503, ErrorCode::Unavailable));
+        assert!(refusal.text.contains("deploy it again"), "{}", refusal.text);
+    }
+    assert_eq!(compiled(&node).await, 1.0, "every call compiles it again");
+    let again = node.deploy("f", function("hello")).await;
+    assert!(!again.created);
+    assert_eq!(node.get("/fn/f").await.ok().text(), "hello\n");
+    assert_eq!(fs::read(&blob).unwrap(), function("hello"));
+}
+
+/// Each call began the compilation anew, and none ever ended within its deadline.
+#[tokio::test]
+async fn a_compilation_goes_on_when_its_caller_has_no_time_left() {
+    let node = Node::start().await;
+    node.deploy_with("f", "limits.deadline_ms=30", function("embed-text")).await;
+    let builder = node.stop().await;
+    artefacts(builder.data()).iter().for_each(|path| fs::remove_file(path).unwrap());
+    let node = builder.start().await;
+    let first = node.get("/fn/f").await.refusal();
+    assert_eq!((first.status, first.code), (504, ErrorCode::DeadlineExceeded));
+    eventually("an answer of the function itself", async || {
+        let answer = node.get("/fn/f").await;
+        (answer.header("weir-error") != Some("deadline-exceeded")).then_some(())
+    })
+    .await;
+    assert_eq!(compiled(&node).await, 1.0);
+}
+
+#[tokio::test]
+async fn a_model_that_is_damaged_is_told_of_and_repaired_by_pushing_it_again() {
+    let node = Node::start().await;
+    node.deploy_with("infer", "models=a,b", function("infer")).await;
+    node.push_model("a", 1, model("good/matmul.onnx")).await;
+    let before: std::collections::BTreeSet<_> = files(&node);
+    node.push_model("b", 1, model("good/add.onnx")).await;
+    let pushed: Vec<_> = files(&node).difference(&before).cloned().collect();
+    assert!(pushed.len() >= 2, "{pushed:?}");
+    let builder = node.stop().await;
+    pushed.iter().for_each(|path| fs::remove_file(path).unwrap());
+
+    let node = builder.start().await;
+    assert_eq!(node.models().await.iter().map(|model| model.newest.name.as_str()).collect::<Vec<_>>(), ["a"]);
+    let damaged = node.status().await.damaged;
+    assert!(damaged.len() == 1 && damaged[0].starts_with("model b:1"), "{damaged:?}");
+    let row = [1.0_f32; 4].iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>();
+    node.post("/fn/infer/a?shape=1,4", row.clone()).await.ok();
+
+    node.push_model("b", 1, model("good/add.onnx")).await;
+    assert_eq!((node.status().await.damaged.len(), node.models().await.len()), (0, 2));
+    // Damage that the start does not see: the same push repairs it.
+    for path in &pushed {
+        truncate_to_nothing(path);
+    }
+    node.push_model("b", 1, model("good/add.onnx")).await;
+    assert!(pushed.iter().all(|path| fs::metadata(path).unwrap().len() > 0));
+    let node = node.stop().await.start().await;
+    assert_eq!((node.status().await.damaged.len(), node.models().await.len()), (0, 2));
+}
+
+fn files(node: &Node) -> std::collections::BTreeSet<PathBuf> {
+    fs::read_dir(node.data().join("models")).unwrap().map(|file| file.unwrap().path()).collect()
+}
+
+fn truncate_to_nothing(path: &Path) {
+    fs::write(path, "").unwrap();
+}
+
+#[tokio::test]
+async fn what_a_model_costs_is_known_after_a_restart_and_forgotten_with_the_model() {
+    let node = Node::start().await;
+    node.deploy_with("infer", "models=m", function("infer")).await;
+    node.push_model("m", 1, model("good/matmul.onnx")).await;
+    node.post("/fn/infer/m?shape=1,4", vec![0; 16]).await.ok();
+    let profile = async |node: &Node| node.models().await[0].newest.profile.clone();
+    let measured = profile(&node).await;
+    assert!(!measured.run_time_ns.is_empty());
+    let node = node.stop().await.start().await;
+    assert_eq!(profile(&node).await, measured);
+    node.delete("/v1/models/m").await.ok();
+    node.push_model("m", 1, model("good/matmul.onnx")).await;
+    let fresh = weir_types::Profile::default();
+    assert_eq!(profile(&node).await, fresh, "it has another's profile");
+    let node = node.stop().await.start().await;
+    assert_eq!(profile(&node).await, fresh);
+}
+
+#[tokio::test]
+async fn a_node_whose_binary_was_replaced_deploys_and_pushes() {
+    let node = Node::builder().copy_of_binary().start().await;
+    fs::remove_file(node.binary()).unwrap();
+    fs::write(node.binary(), "not a program").unwrap();
+    node.deploy("f", function("hello")).await;
+    node.push_model("m", 1, model("good/add.onnx")).await;
+    assert_eq!(node.get("/fn/f").await.ok().text(), "hello\n");
+}
