@@ -211,6 +211,7 @@ impl Dispatch {
                 metrics: self.metrics.clone(),
                 trace: invocation.trace.clone(),
                 deadline: invocation.deadline,
+                priority: invocation.priority,
                 tensor_bytes_left: limits.tensor_bytes,
                 tensor_bytes_max: limits.tensor_bytes,
                 request_body_bytes_max: limits.request_body_bytes,

@@ -64,6 +64,8 @@ pub(crate) struct InferenceCtx {
     pub(crate) trace: Trace,
     /// The invocation's deadline: no model run outlives it.
     pub(crate) deadline: std::time::Instant,
+    /// The invocation's priority: that of its model runs, unless the guest gives them one.
+    pub(crate) priority: u32,
     /// Bytes of tensors that the guest may hold still.
     pub(crate) tensor_bytes_left: u64,
     pub(crate) tensor_bytes_max: u64,

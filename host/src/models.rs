@@ -185,6 +185,7 @@ impl Models {
             name: "cpu".to_owned(),
             backend: self.cache.backend().name().to_owned(),
             slots: u32::try_from(self.cache.slots()).unwrap_or(u32::MAX),
+            runs_waiting: self.cache.queue_len() as u64,
             capacity_bytes: self.cache.capacity_bytes(),
             used_bytes: self.cache.used_bytes(),
             resident: own.map(|model| format!("{}:{}", model.id.name, model.id.version)).collect(),

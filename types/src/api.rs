@@ -175,6 +175,9 @@ pub struct DeviceStatus {
     pub backend: String,
     /// Runs that may go on at once.
     pub slots: u32,
+    /// Runs that wait for a slot.
+    #[serde(default)]
+    pub runs_waiting: u64,
     /// Memory that models may take.
     pub capacity_bytes: u64,
     /// Memory that models take.

@@ -91,7 +91,7 @@ impl Run<'_> {
         self
     }
 
-    /// How urgent the run is: 1 is the most; 0 is the model's default.
+    /// How urgent the run is: 1 is the most; 0 is the invocation's own.
     pub fn priority(mut self, priority: u32) -> Self {
         self.options.priority = Some(priority);
         self

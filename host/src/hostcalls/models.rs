@@ -49,7 +49,7 @@ impl InferenceView<'_> {
             inputs: tensors,
             outputs: options.outputs,
             deadline: Some(asked.map_or(self.ctx.deadline, |asked| asked.min(self.ctx.deadline))),
-            priority: options.priority.unwrap_or(0),
+            priority: options.priority.filter(|given| *given > 0).unwrap_or(self.ctx.priority),
         };
         let run = self.table.get(model)?.0.pin.run(request);
         let (metrics, started) = (self.ctx.metrics.clone(), Instant::now());

@@ -1,7 +1,7 @@
 //! Runs that a function starts and goes on: waited for, awaited through `wasi:io` pollables, cancelled, and with deadlines of their own.
 
 use std::time::{Duration, Instant};
-use weir_tests::{Node, function, model};
+use weir_tests::{Node, eventually, function, model};
 
 async fn node() -> Node {
     let node = Node::start().await;
@@ -46,4 +46,45 @@ async fn a_run_ends_when_it_is_cancelled_or_its_deadline_passes() {
     }
     // The device is free again.
     node.post("/fn/f/wait/m?shape=1,4", row()).await.ok();
+}
+
+/// A row of runs that lasts for a while but not for ever.
+fn steps(count: i64) -> Vec<u8> {
+    count.to_le_bytes().to_vec()
+}
+
+#[tokio::test]
+async fn runs_are_as_urgent_as_the_call_that_makes_them() {
+    let node = Node::builder().set("model_slots", 1).start().await;
+    node.push_model("slow", 1, model("good/slow.onnx")).await;
+    node.deploy_with("f", "models=slow", function("overlap")).await;
+    let waiting = async |count: u64| {
+        eventually("the queue of runs", async || {
+            (node.status().await.devices[0].runs_waiting == count).then_some(())
+        })
+        .await;
+    };
+    // It takes the only slot until the others have got in line.
+    let client = node.client().clone();
+    let busy =
+        tokio::spawn(async move { client.post("/fn/f/deadline/slow?after_ms=60000", without_end()).await });
+    eventually("the run", async || (node.status().await.devices[0].resident == ["slow:1"]).then_some(()))
+        .await;
+    let (finished, mut order) = tokio::sync::mpsc::unbounded_channel();
+    for (at, priority) in [(1, None), (2, Some("1"))] {
+        let (client, finished) = (node.client().clone(), finished.clone());
+        tokio::spawn(async move {
+            let mut request = client.request(reqwest::Method::POST, "/fn/f/wait/slow").body(steps(1_000));
+            if let Some(priority) = priority {
+                request = request.header("weir-priority", priority);
+            }
+            let status = request.send().await.unwrap().status();
+            finished.send((at, status.as_u16())).unwrap();
+        });
+        // Each makes two runs.
+        waiting(2 * at).await;
+    }
+    busy.abort();
+    let ends = [order.recv().await.unwrap(), order.recv().await.unwrap()];
+    assert_eq!(ends.map(|(at, _)| at), [2, 1], "the urgent one came last: {ends:?}");
 }

@@ -1,9 +1,10 @@
-//! `kill -9` while something is deployed, at random instants.
+//! `kill -9` while something is deployed, pushed, rolled back or deleted, at random instants.
 
 use rand::{Rng, SeedableRng, rngs::StdRng};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
-use weir_tests::{Node, function, with_custom_section};
+use weir_tests::{Client, Node, function, model, with_custom_section};
+use weir_types::api::Rollback;
 use weir_types::{ContentHash, Version};
 
 const KILLS: usize = 50;
@@ -101,6 +102,155 @@ async fn what_was_deployed_survives_fifty_kills_and_nothing_is_half_visible() {
     // Scraps of what was cut off do not pile up.
     let node = node.stop().await.start().await;
     let components = std::fs::read_dir(node.data().join("components")).unwrap().count();
-    let digests: std::collections::BTreeSet<_> = answered.values().map(|(digest, _)| digest).collect();
+    let digests: BTreeSet<_> = answered.values().map(|(digest, _)| digest).collect();
     assert!(components <= digests.len() + 2, "{components} files for {} components", digests.len() + 1);
+}
+
+/// A change that a client asks for, and what it leaves behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Change {
+    Push,
+    DeleteModel,
+    Deploy,
+    RollBack,
+    DeleteFunction,
+}
+
+impl Change {
+    const ALL: [Self; 5] =
+        [Self::Push, Self::RollBack, Self::DeleteModel, Self::Deploy, Self::DeleteFunction];
+
+    /// Bring about what the change starts from.
+    async fn set_up(self, node: &Node, component: &bytes::Bytes) {
+        node.delete("/v1/models/m").await;
+        node.delete("/v1/functions/f").await;
+        if self == Self::DeleteModel {
+            node.push_model("m", 1, model("good/matmul.onnx")).await;
+        }
+        if matches!(self, Self::RollBack | Self::DeleteFunction) {
+            for mark in 1..=3 {
+                node.deploy_with("f", &format!("env.MARK={mark}"), component.clone()).await;
+            }
+        }
+    }
+
+    /// Ask for it. Whether the node said that it was done.
+    async fn ask(self, client: &Client, component: bytes::Bytes) -> bool {
+        use reqwest::Method;
+        let request = match self {
+            Self::Push => {
+                client.request(Method::PUT, "/v1/models/m/versions/1").body(model("good/matmul.onnx"))
+            }
+            Self::DeleteModel => client.request(Method::DELETE, "/v1/models/m"),
+            Self::Deploy => client.request(Method::PUT, "/v1/functions/f").body(component),
+            Self::RollBack => client
+                .request(Method::POST, "/v1/functions/f/rollback")
+                .json(&Rollback { version: Some(Version(1)) }),
+            Self::DeleteFunction => client.request(Method::DELETE, "/v1/functions/f"),
+        };
+        request.send().await.is_ok_and(|response| response.status().is_success())
+    }
+
+    /// Whether it has happened, in full; it has happened in no part otherwise.
+    async fn has_happened(self, node: &Node) -> bool {
+        let function = node.function("f").await.ok();
+        match self {
+            Self::Push | Self::DeleteModel => {
+                let models = node.models().await;
+                assert!(models.len() <= 1);
+                (models.len() == 1) == (self == Self::Push)
+            }
+            Self::Deploy => function.is_some(),
+            Self::RollBack => {
+                let function = function.expect("the function is lost");
+                assert_eq!(function.versions, [Version(1), Version(2), Version(3)]);
+                function.active.version == Version(1)
+            }
+            Self::DeleteFunction => function.is_none(),
+        }
+    }
+
+    /// What is there works.
+    async fn check(self, node: &Node) {
+        if node.function("f").await.is_ok() {
+            assert_eq!(node.get("/fn/f/x").await.ok().text(), "hello, x\n", "{self:?}");
+            let compiled = node.metric("weir_cold_starts_total", "cause=\"compile\"").await;
+            assert_eq!(compiled, 0.0, "{self:?}: it was compiled again");
+        }
+        if !node.models().await.is_empty() {
+            node.post("/fn/infer/m?shape=1,4", vec![0; 16]).await.ok();
+        }
+        assert_eq!(node.status().await.damaged, [""; 0], "{self:?}");
+    }
+}
+
+/// The node is killed, or only the client goes away: what was answered has happened, what was cut off has happened in full or not at all,
+/// and what is there can be used, now and after one more start.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pushes_deletes_and_rollbacks_survive_kills_and_clients_that_go_away() {
+    const ROUNDS: usize = 60;
+    let _alone = crate::alone().await;
+    let seed = rand::rng().random();
+    println!("seed {seed}");
+    let mut random = StdRng::seed_from_u64(seed);
+    let component = function("hello");
+    let mut node = Node::start().await;
+    node.deploy_with("infer", "models=m", function("infer")).await;
+    // How long each takes at the latest, as far as is known; followed so that about half of the cuts come before the answer.
+    let mut latest = [Duration::from_millis(300); Change::ALL.len()];
+    let mut cut_off = 0;
+    for round in 0..ROUNDS {
+        let which = round % Change::ALL.len();
+        let change = Change::ALL[which];
+        let unseen = with_custom_section(&component, &format!("round-{round}"));
+        change.set_up(&node, &unseen).await;
+        let client = node.client().clone();
+        let asked = unseen.clone();
+        let mut asking = tokio::spawn(async move { change.ask(&client, asked).await });
+        let cut = latest[which].mul_f64(random.random_range(0.0..1.0));
+        let is_killed = random.random_bool(0.5);
+        let early = tokio::time::timeout(cut, &mut asking).await.ok();
+        let answered = if is_killed {
+            let builder = node.kill().await;
+            let late = match early {
+                Some(early) => early.unwrap(),
+                None => asking.await.unwrap(),
+            };
+            node = builder.start().await;
+            late
+        } else {
+            asking.abort();
+            early.is_some_and(|early| early.unwrap())
+        };
+        latest[which] = latest[which].mul_f64(if answered { 0.8 } else { 1.3 }).min(Duration::from_secs(10));
+        cut_off += usize::from(!answered);
+        let has_happened = change.has_happened(&node).await;
+        assert!(has_happened || !answered, "round {round}: {change:?} was answered, and did not happen");
+        change.check(&node).await;
+        if !is_killed {
+            // Memory and disk say the same.
+            let before = (node.functions().await, names(&node).await);
+            node = node.kill().await.start().await;
+            let after = (node.functions().await, names(&node).await);
+            // What went on without its client may have ended in between; it is there in full either way.
+            if change.has_happened(&node).await == has_happened {
+                assert_eq!(after, before, "round {round}: {change:?}");
+            }
+            change.check(&node).await;
+        }
+    }
+    println!("{ROUNDS} rounds, {cut_off} of them cut off");
+    assert!(cut_off >= ROUNDS / 6 && cut_off < ROUNDS, "the cuts did not hit: {cut_off} of {ROUNDS}");
+    node.delete("/v1/models/m").await;
+    node.delete("/v1/functions/f").await;
+    let node = node.stop().await.start().await;
+    for (folder, kept) in [("models", 0), ("components", 1)] {
+        let files = std::fs::read_dir(node.data().join(folder)).unwrap().count();
+        assert_eq!(files, kept, "scraps pile up in {folder}");
+    }
+}
+
+async fn names(node: &Node) -> Vec<(String, ContentHash)> {
+    let models = node.models().await;
+    models.iter().map(|model| (model.newest.name.to_string(), model.newest.digest)).collect()
 }

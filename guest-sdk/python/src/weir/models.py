@@ -71,7 +71,7 @@ class Model:
         """Run it, and wait for its outputs.
 
         ``outputs`` names those to return, in order; the others need not be computed. ``timeout`` is in seconds, counted in whole
-        milliseconds; the invocation's own deadline holds in any case. ``priority`` 1 is the most urgent, 0 the model's default.
+        milliseconds; the invocation's own deadline holds in any case. ``priority`` 1 is the most urgent, 0 the invocation's own.
         """
         with from_node():
             return from_pairs(self._raw.infer(to_pairs(inputs), _options(outputs, timeout, priority)))

@@ -755,7 +755,7 @@ pub mod weir {
                 pub outputs: Option<_rt::Vec<_rt::String>>,
                 /// Give up when this many milliseconds have passed. The invocation's own deadline holds in any case.
                 pub deadline_ms: Option<u32>,
-                /// 1 is the most urgent; 0 or none is the model's default.
+                /// 1 is the most urgent; 0 or none is the invocation's own.
                 pub priority: Option<u32>,
             }
             impl ::core::fmt::Debug for Options {
