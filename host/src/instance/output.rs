@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     fn lines_of(log: &FunctionLog) -> Vec<(String, String)> {
-        log.tail_and_follow(1_000).0.into_iter().map(|l| (l.stream, l.text)).collect()
+        log.tail(1_000).into_iter().map(|l| (l.stream, l.text)).collect()
     }
 
     #[test]

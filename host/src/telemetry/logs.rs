@@ -108,13 +108,19 @@ impl FunctionLog {
         self.metrics.log_dropped(bytes);
     }
 
+    /// The last `count` lines, oldest first.
+    pub(crate) fn tail(&self, count: usize) -> Vec<LogLine> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).tail(count)
+    }
+
     /// The last `count` lines, oldest first, and every line that comes after them.
     pub(crate) fn tail_and_follow(&self, count: usize) -> (Vec<LogLine>, broadcast::Receiver<LogLine>) {
         // Under one lock: no line is missing between the two, and none is in both.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let skip = state.lines.len().saturating_sub(count);
-        let tail = state.lines.iter().skip(skip).cloned().collect();
-        (tail, state.follow.get_or_insert_with(|| broadcast::Sender::new(FOLLOW_LEN_MAX)).subscribe())
+        (
+            state.tail(count),
+            state.follow.get_or_insert_with(|| broadcast::Sender::new(FOLLOW_LEN_MAX)).subscribe(),
+        )
     }
 
     fn bytes(&self) -> u64 {
@@ -132,6 +138,12 @@ impl FunctionLog {
         // The place of what went goes too, with room for as much again.
         let room = 2 * state.lines.len().max(ROOM_LEN_MIN);
         state.lines.shrink_to(room);
+    }
+}
+
+impl State {
+    fn tail(&self, count: usize) -> Vec<LogLine> {
+        self.lines.iter().skip(self.lines.len().saturating_sub(count)).cloned().collect()
     }
 }
 
@@ -180,7 +192,7 @@ pub(crate) mod tests {
     }
 
     fn texts(log: &FunctionLog) -> Vec<String> {
-        log.tail_and_follow(usize::MAX).0.into_iter().map(|line| line.text).collect()
+        log.tail(usize::MAX).into_iter().map(|line| line.text).collect()
     }
 
     #[test]

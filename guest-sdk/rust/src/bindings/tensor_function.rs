@@ -322,7 +322,8 @@ pub mod exports {
                 }
                 pub trait Guest {
                     /// Map named tensors to named tensors. The function owns its inputs: languages with garbage collection cannot give a borrow back in
-                    /// time. The names are those that the function's manifest declares.
+                    /// time. Names are the function's own affair: it is given those that its caller sent, and refuses the ones it does not know with
+                    /// `invalid-argument`.
                     #[allow(async_fn_in_trait)]
                     fn run(
                         inputs: _rt::Vec<(_rt::String, Tensor)>,
