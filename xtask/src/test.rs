@@ -2,10 +2,10 @@
 
 use crate::bindings;
 use crate::functions::{self, FunctionsArgs};
+use crate::models;
 use crate::process;
 use crate::repo::Repo;
 use crate::setup::{self, SetupArgs};
-use crate::{models, weir};
 use anyhow::Result;
 use std::process::Command;
 
@@ -28,8 +28,8 @@ pub(crate) fn run(repo: &Repo, args: &TestArgs) -> Result<()> {
     eprintln!("building the functions");
     functions::run(repo, &FunctionsArgs::default())?;
     eprintln!("building weir");
-    // The end-to-end suites run the program itself.
-    weir::build(repo)?;
+    // The end-to-end suites run the program itself. Built together with them, so that both share their dependencies.
+    process::run(repo.cargo(".").args(["build", "--workspace", "--bins", "--tests"]))?;
     eprintln!("testing the functions' own parts");
     let packages = FUNCTIONS_TESTED.iter().flat_map(|name| ["--package", name]);
     process::run(repo.cargo("functions").env_remove("CARGO_TARGET_DIR").arg("test").args(packages))?;
