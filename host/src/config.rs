@@ -28,9 +28,9 @@ pub struct NodeConfig {
     pub guest_threads: usize,
     /// Connections open at once; more wait in the kernel's accept queue.
     pub connections_max: usize,
-    /// How long a client may take to send its request head.
+    /// How long a client may take to send the head of a connection's first request.
     pub header_timeout_ms: u64,
-    /// How long a connection may be open without a request.
+    /// How long a connection may be open without a request, the time that the next one's head takes included.
     pub idle_timeout_ms: u64,
     /// How long requests under way may take to finish when the node shuts down.
     pub drain_timeout_ms: u64,

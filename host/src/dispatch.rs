@@ -20,6 +20,7 @@ use crate::instance::{
 use crate::models::{ModelAccess, Models};
 use crate::registry::{Deployment, FunctionRecord};
 use crate::telemetry::{ColdStart, Metrics, Phase, Trace};
+use crate::until::until;
 use axum::response::Response;
 use outgoing::Outgoing;
 use slice::{First, Slice};
@@ -123,8 +124,7 @@ impl Dispatch {
 
     /// Wait for everything the invocation needs, until its deadline.
     async fn admit(&self, invocation: &Invocation) -> Result<(Arc<Entry>, Held), Fault> {
-        let deadline = invocation.deadline.into();
-        let admitted = tokio::time::timeout_at(deadline, async {
+        let admitted = until(invocation.deadline, async {
             let queued = Instant::now();
             let held = self.queue(invocation).instrument(invocation.trace.phase(Phase::Queue)).await?;
             self.metrics.phase(Phase::Queue, queued.elapsed());
@@ -135,7 +135,7 @@ impl Dispatch {
             };
             Ok((entry, held))
         });
-        admitted.await.unwrap_or_else(|_| {
+        admitted.await.unwrap_or_else(|| {
             let limits = &invocation.deployment.manifest.limits;
             let text = format!(
                 "the function did not get its turn within {} ms (limits.deadline_ms)",
@@ -200,12 +200,11 @@ impl Dispatch {
             manifest: manifest.clone(),
             sink: OutputSink::new(log.clone(), id.version, invocation.request_id.clone(), limits.log_bytes),
             inference: InferenceCtx {
-                models: Arc::new(ModelAccess::new(
+                models: ModelAccess::new(
                     self.models.clone(),
-                    id.tenant.clone(),
-                    manifest.clone(),
+                    invocation.deployment.clone(),
                     self.placements.clone(),
-                )),
+                ),
                 arena: self.arena.clone(),
                 request,
                 metrics: self.metrics.clone(),

@@ -4,6 +4,7 @@ mod auth;
 mod body;
 mod error;
 mod functions;
+mod headers;
 mod health;
 mod invoke;
 mod manifest;
@@ -16,6 +17,7 @@ mod uploads;
 
 pub(crate) use auth::Tokens;
 pub(crate) use body::{Guarded, Witness};
+pub(crate) use headers::ERROR_CODE;
 pub(crate) use server::Server;
 
 use crate::node::NodeState;

@@ -57,7 +57,7 @@ pub(crate) use stage::{TensorFunction as Stage, TensorFunctionPre as StagePre};
 /// What an invocation's inference calls work on.
 #[derive(Clone)]
 pub(crate) struct InferenceCtx {
-    pub(crate) models: Arc<ModelAccess>,
+    pub(crate) models: ModelAccess,
     pub(crate) arena: Arena,
     pub(crate) request: RequestCell,
     pub(crate) metrics: Arc<Metrics>,

@@ -32,3 +32,5 @@ mod changes;
 
 mod telemetry;
 pub use telemetry::SpanLog;
+
+mod until;

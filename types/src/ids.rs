@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::borrow::Borrow;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 /// The longest [`Name`], in bytes: a DNS label, so that a name can become a host name.
 const NAME_LEN_MAX: usize = 63;
@@ -120,7 +120,8 @@ impl TenantId {
 impl Default for TenantId {
     /// `default`: the tenant of a node that nobody has set any up on.
     fn default() -> Self {
-        Self(Name(Arc::from("default")))
+        static DEFAULT: LazyLock<Name> = LazyLock::new(|| Name(Arc::from("default")));
+        Self(DEFAULT.clone())
     }
 }
 
@@ -176,6 +177,14 @@ versioned_id!(
 #[serde(transparent)]
 pub struct InvocationId(pub u64);
 
+impl InvocationId {
+    /// The digits that it is printed as, without the machinery of printing: every call has one.
+    #[must_use]
+    pub fn digits(self) -> [u8; 16] {
+        std::array::from_fn(|at| b"0123456789abcdef"[(self.0 >> (60 - 4 * at)) as usize & 15])
+    }
+}
+
 impl fmt::Display for InvocationId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}", self.0)
@@ -224,6 +233,12 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn an_invocations_digits_are_what_is_printed(id: u64) {
+            let (id, printed) = (InvocationId(id), InvocationId(id).to_string());
+            prop_assert_eq!(printed.as_bytes(), id.digits());
+        }
+
         #[test]
         fn an_accepted_name_is_one_safe_path_component(text in ".*") {
             if let Ok(name) = Name::new(&text) {

@@ -116,13 +116,13 @@ fn wasmtime(repo: &Repo) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// Build Weir and the programs it is compared with, all with the same profile. Gives the folder they are in.
+/// Build Weir and the programs it is compared with, all with the profile that Weir is shipped with. Gives the folder they are in.
 fn programs(repo: &Repo) -> Result<PathBuf> {
-    step("cargo build --release -p weir-cli -p weir-bench");
-    let build = ["build", "--release", "--quiet", "-p", "weir-cli", "-p", "weir-bench"];
+    step("cargo build --profile dist -p weir-cli -p weir-bench (some minutes)");
+    let build = ["build", "--profile", "dist", "--quiet", "-p", "weir-cli", "-p", "weir-bench"];
     process::run(repo.cargo(".").args(build))?;
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
-    Ok(repo.root().join(target).join("release"))
+    Ok(repo.root().join(target).join("dist"))
 }
 
 /// What is measured.

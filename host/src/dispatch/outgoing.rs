@@ -1,7 +1,7 @@
 //! A guest's response on its way to the client: limited, and accounted for.
 
 use super::Account;
-use crate::gateway::Guarded;
+use crate::gateway::{ERROR_CODE, Guarded};
 use crate::instance::{Fault, Report};
 use axum::body::Body;
 use axum::response::Response;
@@ -12,7 +12,6 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio_util::task::AbortOnDropHandle;
 use weir_types::ErrorCode;
-use weir_types::api::ERROR_CODE_HEADER;
 
 /// What is done with a response.
 pub(super) struct Outgoing<'a> {
@@ -32,7 +31,7 @@ impl Outgoing<'_> {
     ) -> Result<Response, Fault> {
         let (mut head, body) = response.into_parts();
         // The node's own word, which clients rely on.
-        head.headers.remove(ERROR_CODE_HEADER);
+        head.headers.remove(ERROR_CODE);
         if self.is_bodiless || matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
             if let Some(rest) = rest {
                 self.discard(body, rest);

@@ -39,6 +39,20 @@ struct State {
     actions: Vec<Action>,
 }
 
+impl State {
+    fn begin(&mut self, invocation: InvocationId, models: Vec<ModelId>, evict: Vec<ModelId>) {
+        if !models.is_empty() || !evict.is_empty() {
+            self.evictable.start(invocation, models, evict);
+        }
+    }
+}
+
+/// What came of telling the scheduler of an invocation.
+enum Placing {
+    Done(Result<(), Fault>),
+    Waits(oneshot::Receiver<Result<(), Fault>>),
+}
+
 struct Waiting {
     models: Vec<ModelId>,
     start: oneshot::Sender<Result<(), Fault>>,
@@ -83,8 +97,7 @@ impl Placements {
     ) -> Result<Placed, Fault> {
         let id = invocation.id;
         let demands = models.demands(&invocation.deployment);
-        let (start, started) = oneshot::channel();
-        let waiting = Waiting { models: demands.iter().map(|demand| demand.model.clone()).collect(), start };
+        let models = demands.iter().map(|demand| demand.model.clone()).collect();
         let arrival = Arrival {
             invocation: id,
             function: invocation.deployment.id.clone(),
@@ -93,15 +106,35 @@ impl Placements {
             priority: invocation.priority,
         };
         let placed = Placed { placements: self.clone(), invocation: id };
-        {
-            let mut state = self.lock();
-            state.waiting.insert(id, waiting);
-            self.tell(&mut state, Event::Arrived(arrival));
+        match self.arrive(arrival, models) {
+            Placing::Done(answer) => answer?,
+            Placing::Waits(started) => started
+                .await
+                .unwrap_or_else(|_| Err(Fault::new(ErrorCode::Unavailable, "the scheduler gave no answer")))?,
         }
-        started
-            .await
-            .unwrap_or_else(|_| Err(Fault::new(ErrorCode::Unavailable, "the scheduler gave no answer")))?;
         Ok(placed)
+    }
+
+    /// Tell of an invocation that needs `models`. Most are answered by the same call, and leave no trace among those that wait.
+    fn arrive(&self, arrival: Arrival, models: Vec<ModelId>) -> Placing {
+        let id = arrival.invocation;
+        let mut state = self.lock();
+        let mut own = Some(models);
+        let mut answer = None;
+        self.decide(&mut state, Event::Arrived(arrival), |state, action| match action {
+            Action::Start { invocation, evict, .. } if invocation == id => {
+                state.begin(id, own.take().unwrap_or_default(), evict);
+                answer = Some(Ok(()));
+            }
+            Action::Reject { invocation, why, .. } if invocation == id => answer = Some(Err(fault_of(why))),
+            other => self.carry_out(state, other),
+        });
+        if let Some(answer) = answer {
+            return Placing::Done(answer);
+        }
+        let (start, started) = oneshot::channel();
+        state.waiting.insert(id, Waiting { models: own.unwrap_or_default(), start });
+        Placing::Waits(started)
     }
 
     /// What a load may evict now.
@@ -127,10 +160,14 @@ impl Placements {
     }
 
     fn tell(&self, state: &mut State, event: Event) {
+        self.decide(state, event, |state, action| self.carry_out(state, action));
+    }
+
+    fn decide(&self, state: &mut State, event: Event, mut carry_out: impl FnMut(&mut State, Action)) {
         let mut actions = std::mem::take(&mut state.actions);
         state.scheduler.handle(self.time_ns(Instant::now()), event, &mut actions);
         for action in actions.drain(..) {
-            self.carry_out(state, action);
+            carry_out(state, action);
         }
         state.actions = actions;
     }
@@ -142,9 +179,7 @@ impl Placements {
                 if why.queued_ns > 0 {
                     tracing::debug!(%invocation, queued_ns = why.queued_ns, "placed after a wait");
                 }
-                if !waiting.models.is_empty() || !evict.is_empty() {
-                    state.evictable.start(invocation, waiting.models, evict);
-                }
+                state.begin(invocation, waiting.models, evict);
                 // One that went away meanwhile has told so by dropping its placement.
                 let _ = waiting.start.send(Ok(()));
             }

@@ -1,14 +1,13 @@
 //! Who a request comes from: the tokens of a node that listens to more than its own machine.
 
 use super::error::ApiError;
+use super::headers;
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use std::collections::HashMap;
 use std::path::Path;
 use weir_types::{ContentHash, ErrorCode, TenantId};
 
-/// Carries the token where `authorization` is the function's own.
-const TOKEN_HEADER: &str = "weir-token";
 /// The shortest token: 128 bits as base64 have 22 characters.
 const TOKEN_LEN_MIN: usize = 16;
 
@@ -100,7 +99,7 @@ impl Tokens {
     /// Who makes a request. Its token is taken out of the headers: functions do not see it.
     pub(crate) fn identify(&self, headers: &mut HeaderMap) -> Result<Identity, ApiError> {
         let Some(tokens) = &self.0 else { return Ok(Identity::Anyone) };
-        let own = headers.remove(TOKEN_HEADER);
+        let own = headers.remove(headers::TOKEN);
         let given = match own {
             Some(own) => Some(own),
             None => headers.remove(AUTHORIZATION),

@@ -1,11 +1,12 @@
 //! The one place that decides HTTP statuses of errors, and what their bodies look like.
 
+use super::headers;
 use crate::component::compile::CompileError;
 use crate::instance::Fault;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode};
 use weir_types::ErrorCode;
-use weir_types::api::{ERROR_CODE_HEADER, ErrorBody};
+use weir_types::api::ErrorBody;
 
 /// An error on its way to the client. The request id is filled in by `gateway/request_id.rs`.
 #[derive(Debug, Clone)]
@@ -34,7 +35,7 @@ impl ApiError {
         };
         let body = ErrorBody { error: text, code: self.code, request_id: request_id.to_owned() };
         let mut response = (status(self.code), axum::Json(body)).into_response();
-        response.headers_mut().insert(ERROR_CODE_HEADER, HeaderValue::from_static(self.code.as_str()));
+        response.headers_mut().insert(headers::ERROR_CODE, HeaderValue::from_static(self.code.as_str()));
         if matches!(self.code, ErrorCode::QueueFull | ErrorCode::Unavailable) {
             response.headers_mut().insert(http::header::RETRY_AFTER, HeaderValue::from_static("1"));
         }

@@ -2,23 +2,23 @@
 
 use super::body::{receive, receive_whole};
 use super::error::ApiError;
+use super::headers;
 use super::request_id::RequestId;
 use super::tensors;
 use crate::dispatch::{Account, Invocation, deadline};
 use crate::node::NodeState;
 use crate::telemetry::{Trace, TraceParent};
+use crate::until::until;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::response::Response;
+use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
-use http::{HeaderMap, HeaderName, HeaderValue, Uri};
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderValue, Uri};
 use std::sync::Arc;
 use std::time::Instant;
-use weir_types::api::REQUEST_ID_HEADER;
 use weir_types::{ErrorCode, FunctionKind, Name, TenantId};
-
-/// Carries the priority of an invocation: 1 is the most urgent, 0 the default.
-const PRIORITY_HEADER: &str = "weir-priority";
 
 /// Call the function whose name is the first `name_len` bytes behind `/fn/`.
 pub(super) async fn invoke(
@@ -37,7 +37,8 @@ pub(super) async fn invoke(
         return Err(ApiError::new(ErrorCode::Unavailable, "the node is shutting down; try another"));
     }
     let limits = &deployment.manifest.limits;
-    let parent = head.headers.get("traceparent").and_then(|value| TraceParent::parse(value.to_str().ok()?));
+    let parent =
+        head.headers.get(headers::TRACEPARENT).and_then(|value| TraceParent::parse(value.to_str().ok()?));
     let trace = Trace::start(&node.sampler, parent.as_ref(), tenant.as_str(), name, id.as_str());
     let invocation = Invocation {
         id: id.invocation,
@@ -94,8 +95,7 @@ async fn in_time<T>(
     invocation: &Invocation,
     receiving: impl Future<Output = Result<T, ApiError>>,
 ) -> Result<T, ApiError> {
-    let received = tokio::time::timeout_at(invocation.deadline.into(), receiving).await;
-    received.unwrap_or_else(|_| {
+    until(invocation.deadline, receiving).await.unwrap_or_else(|| {
         let limit_ms = invocation.deployment.manifest.limits.deadline_ms;
         let text = format!("the request body did not arrive within {limit_ms} ms (limits.deadline_ms)");
         Err(ApiError::new(ErrorCode::DeadlineExceeded, text))
@@ -114,12 +114,17 @@ fn unknown(name: &str) -> ApiError {
 
 /// The request target as the function sees it: without `/fn/{name}`.
 fn guest_uri(uri: &Uri, name_len: usize) -> Uri {
-    let target = uri.path_and_query().map_or("", http::uri::PathAndQuery::as_str);
+    let target = uri.path_and_query().map_or("", PathAndQuery::as_str);
     let rest = &target["/fn/".len() + name_len..];
     let target = if rest.starts_with('/') { rest.to_owned() } else { format!("/{rest}") };
     // A suffix of a valid target behind a slash is valid.
+    let target =
+        PathAndQuery::from_maybe_shared(Bytes::from(target)).unwrap_or(PathAndQuery::from_static("/"));
+    if uri.authority().is_none() {
+        return Uri::from(target);
+    }
     let mut parts = uri.clone().into_parts();
-    parts.path_and_query = target.parse().ok();
+    parts.path_and_query = Some(target);
     Uri::from_parts(parts).unwrap_or_else(|_| Uri::from_static("/"))
 }
 
@@ -128,7 +133,7 @@ fn prepare(headers: &mut HeaderMap, id: &RequestId) {
     for name in [CONNECTION, TRANSFER_ENCODING] {
         headers.remove(name);
     }
-    headers.insert(HeaderName::from_static(REQUEST_ID_HEADER), id.header());
+    headers.insert(headers::REQUEST_ID, id.header());
     headers.entry(HOST).or_insert(HeaderValue::from_static("localhost"));
 }
 
@@ -139,10 +144,10 @@ fn content_length(headers: &HeaderMap) -> Result<Option<u64>, ApiError> {
 }
 
 fn priority(headers: &HeaderMap) -> Result<u32, ApiError> {
-    let Some(value) = headers.get(PRIORITY_HEADER) else { return Ok(0) };
+    let Some(value) = headers.get(headers::PRIORITY) else { return Ok(0) };
     let priority = value.to_str().ok().and_then(|text| text.parse().ok());
     priority.ok_or_else(|| {
-        ApiError::new(ErrorCode::InvalidRequest, format!("{PRIORITY_HEADER} is not a number from 0 up"))
+        ApiError::new(ErrorCode::InvalidRequest, format!("{} is not a number from 0 up", headers::PRIORITY))
     })
 }
 

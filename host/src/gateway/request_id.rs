@@ -1,12 +1,12 @@
 //! What a request is called in logs, errors and answers.
 
+use super::headers::REQUEST_ID;
 use axum::response::Response;
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderValue};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 use weir_types::InvocationId;
-use weir_types::api::REQUEST_ID_HEADER;
 
 /// The longest id taken from a client.
 const LEN_MAX: usize = 128;
@@ -22,16 +22,16 @@ pub(crate) struct RequestId {
 impl RequestId {
     pub(crate) fn of(headers: &HeaderMap) -> Self {
         let invocation = next_id();
-        let given =
-            headers.get(REQUEST_ID_HEADER).filter(|value| !value.is_empty() && value.len() <= LEN_MAX);
+        let given = headers.get(REQUEST_ID).filter(|value| !value.is_empty() && value.len() <= LEN_MAX);
         if let Some(header) = given
             && let Ok(text) = header.to_str()
         {
             return Self { invocation, text: text.into(), header: header.clone() };
         }
-        let text = invocation.to_string();
-        // Hexadecimal digits are always a header value.
-        let header = HeaderValue::from_str(&text).unwrap_or(HeaderValue::from_static("-"));
+        let digits = invocation.digits();
+        // Hexadecimal digits are always text, and a header value.
+        let text = std::str::from_utf8(&digits).unwrap_or("-");
+        let header = HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static("-"));
         Self { invocation, text: text.into(), header }
     }
 
@@ -49,7 +49,7 @@ impl RequestId {
 
     /// Tell the client.
     pub(crate) fn echo(self, response: &mut Response) {
-        response.headers_mut().insert(HeaderName::from_static(REQUEST_ID_HEADER), self.header);
+        response.headers_mut().insert(REQUEST_ID, self.header);
     }
 }
 
@@ -73,7 +73,7 @@ mod tests {
     fn a_clients_id_is_kept_unless_it_is_unfit() {
         let id = |value: &[u8]| {
             let mut headers = HeaderMap::new();
-            headers.insert(REQUEST_ID_HEADER, HeaderValue::from_bytes(value).unwrap());
+            headers.insert(REQUEST_ID, HeaderValue::from_bytes(value).unwrap());
             RequestId::of(&headers).as_str().to_owned()
         };
         assert_eq!(id(b"abc-1"), "abc-1");

@@ -6,6 +6,8 @@ mod linger;
 use super::Gateway;
 use crate::config::NodeConfig;
 use activity::{Activity, Tracked};
+use axum::body::{Body, HttpBody};
+use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
@@ -40,8 +42,8 @@ impl Server {
         let mut builder = auto::Builder::new(TokioExecutor::new());
         builder
             .http1()
-            .timer(TokioTimer::new())
-            .header_read_timeout(Duration::from_millis(config.header_timeout_ms))
+            // `Activity` ends a connection whose next head does not come, without a timer for each request.
+            .header_read_timeout(None)
             .max_buf_size(HEADER_BYTES_MAX)
             .http2()
             .timer(TokioTimer::new())
@@ -102,10 +104,10 @@ impl Server {
         let (first, later) = (self.header_timeout, self.idle_timeout);
         let activity = Activity::new();
         let requests = activity.clone();
-        let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
+        let service = service_fn(move |request: hyper::Request<Incoming>| {
             let (gateway, under_way) = (gateway.clone(), requests.begin());
             async move {
-                let response = gateway.serve(request.map(axum::body::Body::new)).await;
+                let response = gateway.serve(request.map(body_of)).await;
                 Ok::<_, Infallible>(response.map(|body| Tracked { body, _under_way: under_way }))
             }
         });
@@ -125,4 +127,9 @@ impl Server {
             metrics.connections.dec();
         });
     }
+}
+
+/// A request's body; most have none, which takes no memory.
+fn body_of(body: Incoming) -> Body {
+    if body.is_end_stream() { Body::empty() } else { Body::new(body) }
 }

@@ -2,17 +2,18 @@
 
 use super::{ModelEntry, Models, ModelsError};
 use crate::dispatch::Placements;
+use crate::registry::Deployment;
 use crate::telemetry::{ColdStart, Metrics, Phase, Trace};
 use std::sync::Arc;
 use tracing::Instrument;
 use weir_inference::{InferenceError, Pin};
-use weir_types::{FunctionManifest, ModelId, ModelRef, Signature, TenantId};
+use weir_types::{ModelId, ModelRef, Signature};
 
-/// The models of one invocation.
+/// The models of one invocation. Cheap to clone.
+#[derive(Clone)]
 pub(crate) struct ModelAccess {
     models: Arc<Models>,
-    tenant: TenantId,
-    manifest: Arc<FunctionManifest>,
+    deployment: Arc<Deployment>,
     placements: Arc<Placements>,
 }
 
@@ -35,13 +36,8 @@ pub(crate) enum OpenError {
 }
 
 impl ModelAccess {
-    pub(crate) fn new(
-        models: Arc<Models>,
-        tenant: TenantId,
-        manifest: Arc<FunctionManifest>,
-        placements: Arc<Placements>,
-    ) -> Self {
-        Self { models, tenant, manifest, placements }
+    pub(crate) fn new(models: Arc<Models>, deployment: Arc<Deployment>, placements: Arc<Placements>) -> Self {
+        Self { models, deployment, placements }
     }
 
     /// Bring the model into device memory if it is not there yet.
@@ -51,18 +47,20 @@ impl ModelAccess {
         metrics: &Metrics,
         trace: &Trace,
     ) -> Result<Opened, OpenError> {
-        if !self.manifest.models.iter().any(|grant| grant.covers(wanted)) {
+        if !self.deployment.manifest.models.iter().any(|grant| grant.covers(wanted)) {
             // The same whether or not it exists: what is not granted is not told about.
             let text =
                 format!("model {wanted} is not granted to this function; add it to models in the manifest");
             return Err(OpenError::NotGranted(text));
         }
         let entry =
-            self.models.get(&self.tenant, &wanted.name, wanted.version).map_err(|error| match error {
-                ModelsError::NoModel(_) | ModelsError::NoVersion { .. } => {
-                    OpenError::NotFound(error.to_string())
+            self.models.get(&self.deployment.id.tenant, &wanted.name, wanted.version).map_err(|error| {
+                match error {
+                    ModelsError::NoModel(_) | ModelsError::NoVersion { .. } => {
+                        OpenError::NotFound(error.to_string())
+                    }
+                    other => OpenError::Inference(InferenceError::Unavailable(other.to_string().into())),
                 }
-                other => OpenError::Inference(InferenceError::Unavailable(other.to_string().into())),
             })?;
         let key = &entry.source.key;
         let pin = match self.models.cache.pin(key) {

@@ -1,0 +1,15 @@
+//! The headers that have a meaning to Weir itself.
+
+use http::HeaderName;
+use weir_types::api::{ERROR_CODE_HEADER, REQUEST_ID_HEADER};
+
+/// What a request is called, in both directions.
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static(REQUEST_ID_HEADER);
+/// The code of an error that is Weir's own.
+pub(crate) const ERROR_CODE: HeaderName = HeaderName::from_static(ERROR_CODE_HEADER);
+/// The priority of an invocation: 1 is the most urgent, 0 the default.
+pub(crate) const PRIORITY: HeaderName = HeaderName::from_static("weir-priority");
+/// The token, where `authorization` is the function's own.
+pub(crate) const TOKEN: HeaderName = HeaderName::from_static("weir-token");
+/// The caller's span (W3C Trace Context).
+pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
