@@ -24,6 +24,7 @@ use crate::until::until;
 use axum::response::Response;
 use outgoing::Outgoing;
 use slice::{First, Slice};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -89,7 +90,8 @@ impl Dispatch {
         let request = Box::new(head.map(|()| cell.stream()));
         let sandbox = self.sandbox(&invocation, account, entry, cell.clone());
         let call = Call::Http { request, cell: cell.clone(), answer };
-        let run = finish(sandbox.run(call), held, account.clone());
+        // On the heap before it is handed on: the futures around it stay small enough to be cheap to move and to cache.
+        let run = Box::pin(finish(sandbox, call, held, account.clone()));
         let outgoing = Outgoing {
             guests: &self.guests,
             account,
@@ -111,7 +113,7 @@ impl Dispatch {
         let (entry, held) = self.admit(invocation).await?;
         let sandbox = self.sandbox(invocation, account, entry, RequestCell::default());
         let (answer, receiver) = oneshot::channel();
-        let run = finish(sandbox.run(Call::Tensor { inputs, answer }), held, account.clone());
+        let run = finish(sandbox, Call::Tensor { inputs, answer }, held, account.clone());
         // Tensor functions compute: they begin on a guest thread.
         let report = AbortOnDropHandle::new(self.guests.spawn(run)).await.map_err(|panic| panicked(&panic));
         let fault = report.map_or_else(Some, |report| report.fault);
@@ -224,11 +226,10 @@ impl Dispatch {
     async fn drive(
         &self,
         invocation: &Invocation,
-        run: impl Future<Output = Report> + Send + 'static,
+        mut run: Pin<Box<impl Future<Output = Report> + Send + 'static>>,
         mut receiver: AnswerReceiver,
         outgoing: Outgoing<'_>,
     ) -> Result<Response, Fault> {
-        let mut run = Box::pin(run);
         let first = if invocation.deployment.is_brief.load(Ordering::Relaxed) {
             Slice::new(&mut run, &mut receiver).await
         } else {
@@ -261,9 +262,9 @@ impl Dispatch {
 }
 
 /// Run the guest, then account for it and give back what it held.
-async fn finish(run: impl Future<Output = Report>, held: Held, account: Arc<Account>) -> Report {
+async fn finish(sandbox: Sandbox, call: Call, held: Held, account: Arc<Account>) -> Report {
     let _running = account.running();
-    let report = run.await;
+    let report = sandbox.run(call).await;
     account.report(&report);
     drop(held);
     report

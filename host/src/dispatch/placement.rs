@@ -108,9 +108,9 @@ impl Placements {
         let placed = Placed { placements: self.clone(), invocation: id };
         match self.arrive(arrival, models) {
             Placing::Done(answer) => answer?,
-            Placing::Waits(started) => started
-                .await
-                .unwrap_or_else(|_| Err(Fault::new(ErrorCode::Unavailable, "the scheduler gave no answer")))?,
+            Placing::Waits(started) => started.await.unwrap_or_else(|_| {
+                Err(Fault::new(ErrorCode::Unavailable, "the scheduler gave no answer"))
+            })?,
         }
         Ok(placed)
     }
