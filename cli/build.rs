@@ -1,7 +1,7 @@
 //! Sees to it that a change in what the binary embeds makes a new binary.
 
 fn main() {
-    for folder in ["guest-sdk/templates", "guest-sdk/rust", "guest-sdk/python/src", "wit"] {
+    for folder in ["guest-sdk/templates", "guest-sdk/rust", "guest-sdk/python/src", "guest-sdk/js", "wit"] {
         println!("cargo:rerun-if-changed=../{folder}");
     }
 }

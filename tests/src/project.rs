@@ -12,18 +12,21 @@ pub enum Language {
     Rust,
     /// Python.
     Python,
+    /// TypeScript.
+    TypeScript,
+    /// JavaScript.
+    JavaScript,
 }
 
 impl Language {
-    /// All of them.
-    pub const ALL: [Self; 2] = [Self::Rust, Self::Python];
-
     /// As `weir new --template` takes it.
     #[must_use]
     pub fn template(self) -> &'static str {
         match self {
             Self::Rust => "rust",
             Self::Python => "python",
+            Self::TypeScript => "ts",
+            Self::JavaScript => "js",
         }
     }
 
@@ -34,6 +37,7 @@ impl Language {
         let program = match self {
             Self::Rust => "rustc",
             Self::Python => "python3",
+            Self::TypeScript | Self::JavaScript => "npm",
         };
         let asked = Command::new(program).arg("--version").stdout(Stdio::null()).status();
         let here = asked.is_ok_and(|status| status.success());

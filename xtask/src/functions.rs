@@ -46,7 +46,9 @@ pub(crate) fn run(repo: &Repo, args: &FunctionsArgs) -> Result<()> {
     if !wanted.other.is_empty() {
         let programs = setup::python(repo)?;
         for name in &wanted.other {
-            built.insert(name.clone(), other::build(repo, name, &programs)?);
+            if let Some(component) = other::build(repo, name, &programs)? {
+                built.insert(name.clone(), component);
+            }
         }
     }
     let folder = repo.built_functions();

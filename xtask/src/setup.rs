@@ -3,11 +3,11 @@
 use crate::repo::Repo;
 use anyhow::{Context as _, Result, anyhow};
 use std::path::{Path, PathBuf};
-use weir_provision::{OnnxRuntime, PackagesError, PythonEnvironment, Stamp, Toolchain};
+use weir_provision::{NodeModules, OnnxRuntime, PackagesError, PythonEnvironment, Stamp, Toolchain};
 
-/// Bring what this machine lacks: a Rust toolchain for functions, ONNX Runtime, and the compiler for functions in Python
+/// Bring what this machine lacks: a Rust toolchain for functions, ONNX Runtime, and the compilers for functions in other languages
 ///
-/// Everything but the Rust target goes into `.weir/`. What is there already is left alone.
+/// Everything but the Rust target goes into `.weir/` and, from npm, the `node_modules` of the function. What is there already is left alone.
 #[derive(Debug, clap::Args)]
 pub(crate) struct SetupArgs {}
 
@@ -15,6 +15,7 @@ pub(crate) fn run(repo: &Repo, _args: &SetupArgs) -> Result<()> {
     toolchain(repo)?;
     onnxruntime(repo)?;
     python(repo)?;
+    packages(&repo.functions().join("classify-digits-ts"))?;
     Ok(())
 }
 
@@ -61,6 +62,20 @@ pub(crate) fn environment(repo: &Repo, name: &str, requirements: &Path) -> Resul
     let installed = environment.install(&mut step).map_err(explained)?;
     report(if installed { "installed" } else { "found" }, &what);
     Ok(environment.programs())
+}
+
+/// The folder of programs of what the `package.json` in `folder` asks for. None where this machine has no npm: that is said, and what needs
+/// it left out.
+pub(crate) fn packages(folder: &Path) -> Result<Option<PathBuf>> {
+    let modules = NodeModules::of(folder);
+    match modules.install(&mut step) {
+        Ok(_) => Ok(Some(modules.programs())),
+        Err(error @ PackagesError::NoProgram { .. }) => {
+            report("skipped", &format!("{}: {error}; {}", folder.display(), error.hint()));
+            Ok(None)
+        }
+        Err(error) => Err(anyhow!("{error}\n\nWhat to do: {}", error.hint())),
+    }
 }
 
 /// What is about to be done.

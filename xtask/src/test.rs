@@ -34,6 +34,7 @@ pub(crate) fn run(repo: &Repo, args: &TestArgs) -> Result<()> {
     let packages = FUNCTIONS_TESTED.iter().flat_map(|name| ["--package", name]);
     process::run(repo.cargo("functions").env_remove("CARGO_TARGET_DIR").arg("test").args(packages))?;
     python(repo)?;
+    javascript(repo)?;
     eprintln!("testing Weir");
     process::run(repo.cargo(".").args(["test", "--workspace", "--no-fail-fast"]).args(&args.rest))
 }
@@ -47,6 +48,17 @@ fn python(repo: &Repo) -> Result<()> {
         process::run(tests.env("PYTHONPATH", sdk.join("src")))?;
     }
     Ok(())
+}
+
+/// The tests of what is written in JavaScript and TypeScript, and their types.
+fn javascript(repo: &Repo) -> Result<()> {
+    let folder = repo.functions().join("classify-digits-ts");
+    if setup::packages(&folder)?.is_none() {
+        return Ok(());
+    }
+    ["check", "test", "test-sdk"].iter().try_for_each(|script| {
+        process::run(Command::new("npm").args(["run", "--silent", script]).current_dir(&folder))
+    })
 }
 
 /// What CI checks besides the tests: format, lints, generated files, licences and advisories

@@ -5,7 +5,7 @@ use std::path::Path;
 use weir_tests::{Answer, Node, function, has_function, onnxruntime};
 
 /// What does the same as `classify-digits`, each with whether it reads PNGs.
-const OTHERS: [(&str, bool); 1] = [("classify-digits-py", true)];
+const OTHERS: [(&str, bool); 2] = [("classify-digits-py", true), ("classify-digits-ts", true)];
 
 #[tokio::test]
 async fn digits_are_read_alike_in_every_language() {

@@ -65,4 +65,6 @@ macro_rules! tests {
 tests! {
     Rust: a_new_http_function_in_rust, a_new_tensor_function_in_rust;
     Python: a_new_http_function_in_python, a_new_tensor_function_in_python;
+    TypeScript: a_new_http_function_in_typescript, a_new_tensor_function_in_typescript;
+    JavaScript: a_new_http_function_in_javascript, a_new_tensor_function_in_javascript;
 }

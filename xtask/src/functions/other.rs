@@ -2,6 +2,7 @@
 
 use crate::process;
 use crate::repo::Repo;
+use crate::setup;
 use anyhow::{Context as _, Result};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -23,8 +24,9 @@ struct Function {
 /// Folders beside sources that hold none.
 const PRODUCTS: [&str; 3] = ["__pycache__", "node_modules", "build"];
 
-/// Build the function `name`, with `programs` first on the path, unless its component is newer than all it is made from.
-pub(super) fn build(repo: &Repo, name: &str, programs: &Path) -> Result<PathBuf> {
+/// Build the function `name`, with `programs` and those that its `package.json` asks for first on the path, unless its component is newer than
+/// all it is made from. None where this machine lacks what its language needs.
+pub(super) fn build(repo: &Repo, name: &str, programs: &Path) -> Result<Option<PathBuf>> {
     let folder = repo.functions().join(name);
     let file = folder.join("weir.toml");
     let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
@@ -32,21 +34,27 @@ pub(super) fn build(repo: &Repo, name: &str, programs: &Path) -> Result<PathBuf>
     let component = folder.join(&function.component);
     let requirements = repo.functions().join("requirements.txt");
     let wit = repo.root().join("wit");
-    let sdks = ["guest-sdk/python/src"].map(|sdk| repo.root().join(sdk));
+    let sdks = ["guest-sdk/python/src", "guest-sdk/js"].map(|sdk| repo.root().join(sdk));
     let mut sources = vec![folder.as_path(), &wit, &requirements];
     sources.extend(sdks.iter().map(PathBuf::as_path));
     if is_newer(&component, &sources)? {
-        return Ok(component);
+        return Ok(Some(component));
     }
     if let Some(above) = component.parent() {
         std::fs::create_dir_all(above).with_context(|| format!("cannot make {}", above.display()))?;
     }
+    let mut programs = vec![programs.to_owned()];
+    if folder.join("package.json").is_file() {
+        let Some(own) = setup::packages(&folder)? else { return Ok(None) };
+        programs.push(own);
+        // Its compilers make no folders.
+        std::fs::create_dir_all(folder.join("build"))?;
+    }
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let path =
-        std::env::join_paths(std::iter::once(programs.to_owned()).chain(std::env::split_paths(&path)))?;
+    let path = std::env::join_paths(programs.into_iter().chain(std::env::split_paths(&path)))?;
     eprintln!("  ... {name}: {}", function.build);
     process::run(Command::new("sh").args(["-c", &function.build]).current_dir(&folder).env("PATH", path))?;
-    Ok(component)
+    Ok(Some(component))
 }
 
 /// Whether `product` is there and no file among `sources`, folders included, has changed since.

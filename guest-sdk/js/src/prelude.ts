@@ -1,0 +1,18 @@
+/**
+ * What the engine lacks of the objects that every JavaScript program expects: `console`, `TextEncoder`, `TextDecoder`, `URLSearchParams`,
+ * `crypto.getRandomValues`, `crypto.randomUUID`, and a `Math.random` that is not the same in every instance. Imported first of all.
+ *
+ * There is no `fetch`, no `setTimeout` and no `URL`: the engine cannot call asynchronous imports yet, and `core-js` has the last.
+ */
+
+import { console } from "./prelude/console.ts";
+import { TextDecoder, TextEncoder } from "./prelude/encoding.ts";
+import { URLSearchParams } from "./prelude/query.ts";
+import { getRandomValues, random, randomUUID } from "./prelude/random.ts";
+
+const scope = globalThis as unknown as Record<string, unknown>;
+const lacking = { console, TextEncoder, TextDecoder, URLSearchParams, crypto: { getRandomValues, randomUUID } };
+for (const [name, value] of Object.entries(lacking)) scope[name] ??= value;
+
+// The engine's own was seeded when the function was built.
+if ("__cqjs" in scope) Math.random = random;

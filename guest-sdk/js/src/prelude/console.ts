@@ -1,0 +1,60 @@
+/** Standard output and error, which go to the function's log. */
+
+import { getStderr } from "wasi:cli/stderr@0.2.12";
+import { getStdout, type OutputStream } from "wasi:cli/stdout@0.2.12";
+import { TextEncoder } from "./encoding.ts";
+
+/** What `blocking-write-and-flush` takes at once. */
+const WRITE_BYTES_MAX = 4096;
+/** How deep objects are shown. */
+const DEPTH_MAX = 3;
+
+/** `log`, `info` and `debug` to standard output; `warn`, `error` and `assert` to standard error. */
+export interface Console {
+  log(...values: unknown[]): void;
+  info(...values: unknown[]): void;
+  debug(...values: unknown[]): void;
+  warn(...values: unknown[]): void;
+  error(...values: unknown[]): void;
+  assert(condition: unknown, ...values: unknown[]): void;
+}
+
+const out = (...values: unknown[]) => write(getStdout, values);
+const err = (...values: unknown[]) => write(getStderr, values);
+
+export const console: Console = {
+  log: out,
+  info: out,
+  debug: out,
+  warn: err,
+  error: err,
+  assert(condition, ...values) {
+    if (!condition) err("assertion failed:", ...values);
+  },
+};
+
+function write(open: () => OutputStream, values: unknown[]): void {
+  const line = new TextEncoder().encode(values.map((value) => (typeof value === "string" ? value : shown(value, 0))).join(" ") + "\n");
+  const stream = open();
+  try {
+    for (let at = 0; at < line.length; at += WRITE_BYTES_MAX) stream.blockingWriteAndFlush(line.slice(at, at + WRITE_BYTES_MAX));
+  } finally {
+    stream[Symbol.dispose]();
+  }
+}
+
+function shown(value: unknown, depth: number): string {
+  if (value instanceof Error) return `${value.name}: ${value.message}\n${value.stack ?? ""}`.trimEnd();
+  if (typeof value === "string") return JSON.stringify(value);
+  if (typeof value === "bigint") return `${value}n`;
+  if (typeof value === "function") return `[function ${value.name}]`;
+  if (typeof value !== "object" || value === null) return String(value);
+  if (depth > DEPTH_MAX) return "...";
+  if (Array.isArray(value) || (ArrayBuffer.isView(value) && Symbol.iterator in value)) {
+    const items = Array.from(value as Iterable<unknown>, (item) => shown(item, depth + 1)).join(", ");
+    return `${Array.isArray(value) ? "" : value.constructor.name}[${items}]`;
+  }
+  if (value instanceof Map || value instanceof Set) return `${value.constructor.name}${shown([...value], depth + 1)}`;
+  const fields = Object.entries(value).map(([key, item]) => `${key}: ${shown(item, depth + 1)}`);
+  return fields.length ? `{ ${fields.join(", ")} }` : "{}";
+}

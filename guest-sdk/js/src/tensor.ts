@@ -1,0 +1,208 @@
+/** Tensors, alone and with names. */
+
+import { Tensor as Raw } from "weir:inference/tensors@0.1.0";
+import { type ElementType, joinStrings, pack, sizeBytes, splitStrings, type TypedArray, typeOf, unpack, type Values } from "./elements.ts";
+import { asked, InvalidArgument } from "./errors.ts";
+
+/** Tensors by name, in order. */
+export type NamedTensors = Iterable<readonly [string, Tensor]> | Record<string, Tensor>;
+
+/**
+ * A dense, row-major tensor on the node. Its bytes enter the function's memory only when they are read.
+ *
+ * ```ts
+ * Tensor.from(new Float32Array([1, 2, 3, 4]), [2, 2]);
+ * Tensor.from([1, 2, 3]);                       // fp32
+ * Tensor.from([1n, 2n]);                        // int64
+ * Tensor.from([true, false]);                   // bool
+ * Tensor.fromStrings(["a", "b"]);
+ * ```
+ *
+ * Freed when it is collected, or with `using` or `tensor[Symbol.dispose]()`.
+ */
+export class Tensor {
+  /** @internal */
+  constructor(readonly raw: Raw) {}
+
+  /**
+   * Copy numbers into a new tensor.
+   *
+   * The type is that of the typed array; of plain values, `fp32`, `int64` or `bool`. `type` says otherwise: `bool` for a `Uint8Array`, `fp16`
+   * and `bf16` for a `Float32Array`. `shape` is the size of each dimension, outermost first; one may be -1, `[]` is a scalar, and without one
+   * the tensor has one dimension.
+   *
+   * @throws {InvalidArgument} where the shape has another number of elements, {@link ResourceExhausted} past the function's limit of tensor bytes.
+   */
+  static from(values: TypedArray | readonly (number | bigint | boolean)[], shape?: readonly number[], type?: ElementType): Tensor {
+    const [array, kind] = typed(values);
+    const sizes = filled(shape ?? [array.length], array.length);
+    return Tensor.fromBytes(type ?? kind, sizes, pack(type ?? kind, array));
+  }
+
+  /** Copy strings, or byte strings, into a new tensor. */
+  static fromStrings(strings: readonly (string | Uint8Array)[], shape?: readonly number[]): Tensor {
+    const encoder = new TextEncoder();
+    const bytes = strings.map((string) => (typeof string === "string" ? encoder.encode(string) : string));
+    return Tensor.fromBytes("bytes", filled(shape ?? [strings.length], strings.length), joinStrings(bytes));
+  }
+
+  /** Copy `data`, little-endian and row-major, into a new tensor. */
+  static fromBytes(type: ElementType, shape: readonly number[], data: Uint8Array): Tensor {
+    return new Tensor(asked(() => Raw.fromBytes(type, sizes(shape), data)));
+  }
+
+  /** The type of every element. */
+  get type(): ElementType {
+    return this.raw.elementType() as ElementType;
+  }
+
+  /** The size of each dimension, outermost first. */
+  get shape(): number[] {
+    return this.raw.shape();
+  }
+
+  /** How many bytes its data has. */
+  get byteLength(): number {
+    return this.raw.byteLength();
+  }
+
+  /** Copy its data into the function's memory as it is: little-endian, row-major. */
+  bytes(): Uint8Array {
+    return asked(() => this.raw.read(0, this.raw.byteLength()));
+  }
+
+  /**
+   * Copy all numbers into the function's memory. Half floats are widened to fp32.
+   *
+   * @throws {InvalidArgument} where they are not of the type `wanted`.
+   */
+  values(): TypedArray;
+  values<T extends ElementType>(wanted: T): Values<T>;
+  values(wanted?: ElementType): TypedArray {
+    return unpack(this.checked(wanted), this.bytes());
+  }
+
+  /** Copy the numbers from `start` up to `end`, counted in row-major order: a row of a large output, say. */
+  read<T extends ElementType>(wanted: T, start: number, end: number): Values<T> {
+    const type = this.checked(wanted);
+    const size = sizeBytes(type) ?? 1;
+    const bytes = asked(() => this.raw.read(start * size, Math.max(end - start, 0) * size));
+    return unpack(type, bytes) as Values<T>;
+  }
+
+  /** Copy all strings into the function's memory. */
+  strings(): string[] {
+    const decoder = new TextDecoder("utf-8", { fatal: true });
+    try {
+      return this.byteStrings().map((bytes) => decoder.decode(bytes));
+    } catch (error) {
+      if (error instanceof TypeError) throw new InvalidArgument("the tensor holds bytes that are no text");
+      throw error;
+    }
+  }
+
+  /** Copy all byte strings into the function's memory. */
+  byteStrings(): Uint8Array[] {
+    return splitStrings((this.checked("bytes"), this.bytes()));
+  }
+
+  /** Let the node free it. */
+  [Symbol.dispose](): void {
+    this.raw[Symbol.dispose]();
+  }
+
+  private checked(wanted: ElementType | undefined): ElementType {
+    const type = this.type;
+    if (wanted !== undefined && wanted !== type) throw new InvalidArgument(`the tensor holds ${type} and not ${wanted}`);
+    return type;
+  }
+}
+
+/** Named tensors, in order: the outputs of a model, or what a tensor function is given. */
+export class Tensors implements Iterable<[string, Tensor]> {
+  private readonly tensors: Map<string, Tensor>;
+
+  constructor(tensors: Iterable<readonly [string, Tensor]>) {
+    this.tensors = new Map(tensors);
+  }
+
+  /** The tensor called `name`. */
+  get(name: string): Tensor {
+    const tensor = this.tensors.get(name);
+    if (tensor === undefined) throw new InvalidArgument(`there is no tensor ${name}; there are: ${this.names().join(", ")}`);
+    return tensor;
+  }
+
+  /** The only tensor there is. */
+  only(): Tensor {
+    const [tensor, ...more] = this.tensors.values();
+    if (tensor === undefined || more.length > 0) {
+      throw new InvalidArgument(`there are ${this.names().join(", ") || "no tensors"} where one tensor is expected`);
+    }
+    return tensor;
+  }
+
+  /** Whether there is a tensor called `name`. */
+  has(name: string): boolean {
+    return this.tensors.has(name);
+  }
+
+  /** Their names. */
+  names(): string[] {
+    return [...this.tensors.keys()];
+  }
+
+  [Symbol.iterator](): Iterator<[string, Tensor]> {
+    return this.tensors.entries();
+  }
+}
+
+/** What the node gives. */
+export function fromPairs(pairs: [string, Raw][]): Tensors {
+  return new Tensors(pairs.map(([name, raw]) => [name, new Tensor(raw)]));
+}
+
+/** What the node takes. Checked here: the engine ends the call where a value is of another type. */
+export function toPairs(named: NamedTensors): [string, Raw][] {
+  const pairs = Symbol.iterator in named ? [...named] : Object.entries(named);
+  return pairs.map(([name, tensor]) => {
+    if (!(tensor instanceof Tensor)) throw new TypeError(`${name} is no Tensor`);
+    return [name, tensor.raw];
+  });
+}
+
+/** A shape as the node takes it. */
+export function sizes(shape: readonly number[]): number[] {
+  if (!shape.every((size) => Number.isInteger(size) && size >= 0 && size < 2 ** 32)) {
+    throw new InvalidArgument(`a dimension of [${shape.join(", ")}] is no whole number from 0 up to 2^32`);
+  }
+  // The engine takes numbers from 2^31 up as if they were signed.
+  return shape.map((size) => size | 0);
+}
+
+function typed(values: TypedArray | readonly (number | bigint | boolean)[]): [TypedArray, ElementType] {
+  if (ArrayBuffer.isView(values)) return [values, typeOf(values)];
+  const kind = typeof values[0];
+  if (!values.every((value) => typeof value === kind)) throw new InvalidArgument("the values are of several types");
+  switch (kind) {
+    case "bigint":
+      return [BigInt64Array.from(values as bigint[]), "int64"];
+    case "boolean":
+      return [Uint8Array.from(values as boolean[], Number), "bool"];
+    case "number":
+    case "undefined":
+      return [Float32Array.from(values as number[]), "fp32"];
+    default:
+      throw new InvalidArgument(`values of type ${kind} are no numbers`);
+  }
+}
+
+function filled(shape: readonly number[], count: number): number[] {
+  const rest = shape.reduce((product, size) => (size === -1 ? product : product * size), 1);
+  const open = shape.filter((size) => size === -1).length === 1 && rest > 0 && count % rest === 0;
+  const sizes = shape.map((size) => (size === -1 && open ? count / rest : size));
+  if (sizes.some((size) => size < 0) || sizes.reduce((product, size) => product * size, 1) !== count) {
+    throw new InvalidArgument(`${count} elements do not fill the shape [${shape.join(", ")}]`);
+  }
+  return sizes;
+}

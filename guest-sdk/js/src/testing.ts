@@ -1,0 +1,37 @@
+/**
+ * Testing functions without a node: `node sdk/test.mjs` runs a project's `*.test.ts` and `*.test.js` under Node.js, with tensors in memory and
+ * models that are what a test says they are.
+ *
+ * ```ts
+ * import { model } from "weir/testing";
+ *
+ * test("the likeliest digit is the answer", async () => {
+ *   using _ = model("digits", () => ({ scores: Tensor.from([0.1, 0.9]) }));
+ *   assert.equal((await answer(handle, new Request("/"))).status, 200);
+ * });
+ * ```
+ *
+ * @module
+ */
+
+import type { Tensor as RawTensor } from "weir:inference/tensors@0.1.0";
+import { toNode, WeirError } from "./errors.ts";
+import { MODELS } from "./memory/models.ts";
+import { refused } from "./memory/tensors.ts";
+import { fromPairs, type NamedTensors, type Tensors, toPairs } from "./tensor.ts";
+
+/** Have `Model.open(name)` find a model that `run` runs, until what is returned is disposed of. */
+export function model(name: string, run: (inputs: Tensors) => NamedTensors): { [Symbol.dispose](): void } {
+  type Run = NonNullable<ReturnType<typeof MODELS.get>>;
+  const infer = (inputs: [string, RawTensor][]) => {
+    try {
+      return toPairs(run(fromPairs(inputs)));
+    } catch (error) {
+      if (!(error instanceof WeirError)) throw error;
+      const { tag, val } = toNode(error);
+      throw refused(tag, val);
+    }
+  };
+  MODELS.set(name, infer as unknown as Run);
+  return { [Symbol.dispose]: () => void MODELS.delete(name) };
+}

@@ -1,0 +1,103 @@
+/** The bindings that componentize-qjs makes of the worlds `script-http-function` and `script-tensor-function`. */
+
+declare module "weir:inference/tensors@0.1.0" {
+  export class Tensor {
+    private constructor();
+    static fromBytes(elementType: string, shape: number[], data: Uint8Array): Tensor;
+    elementType(): string;
+    shape(): number[];
+    byteLength(): number;
+    read(offset: number, length: number): Uint8Array;
+    [Symbol.dispose](): void;
+  }
+}
+
+declare module "weir:inference/models@0.1.0" {
+  import type { Tensor } from "weir:inference/tensors@0.1.0";
+
+  type Pairs = [string, Tensor][];
+  interface Port {
+    name: string;
+    elementType: string;
+    shape: (number | null)[];
+  }
+  interface Description {
+    name: string;
+    version: string;
+    inputs: Port[];
+    outputs: Port[];
+  }
+  interface Options {
+    outputs: string[] | null;
+    deadlineMs: number | null;
+    priority: number | null;
+  }
+  export class Model {
+    private constructor();
+    static open(name: string): Model;
+    describe(): Description;
+    infer(inputs: Pairs, options: Options | null): Pairs;
+    submit(inputs: Pairs, options: Options | null): Pending;
+    [Symbol.dispose](): void;
+  }
+  export class Pending {
+    private constructor();
+    wait(): Pairs;
+    cancel(): void;
+    [Symbol.dispose](): void;
+  }
+}
+
+declare module "weir:inference/request@0.1.0" {
+  import type { Tensor } from "weir:inference/tensors@0.1.0";
+
+  export function takeBodyAsTensor(elementType: string, shape: number[]): Tensor;
+  export function replyWithTensor(tensor: Tensor): void;
+}
+
+declare module "wasi:http/types@0.3.0" {
+  export class Fields {
+    static fromList(entries: [string, Uint8Array][]): Fields;
+    copyAll(): [string, Uint8Array][];
+  }
+  export class Request {
+    private constructor();
+    getMethod(): { tag: string; val?: string };
+    getPathWithQuery(): string | null;
+    getAuthority(): string | null;
+    getHeaders(): Fields;
+    static consumeBody(request: Request, done: unknown): [AsyncIterable<Uint8Array> & { drop(): void }, unknown];
+  }
+  export class Response {
+    private constructor();
+    static new(headers: Fields, contents: unknown, trailers: unknown): [Response, unknown];
+    setStatusCode(status: number): void;
+  }
+}
+
+declare module "wasi:random/random@0.2.12" {
+  export function getRandomBytes(length: number): Uint8Array;
+}
+
+declare module "wasi:cli/stdout@0.2.12" {
+  export function getStdout(): OutputStream;
+  interface OutputStream {
+    blockingWriteAndFlush(bytes: Uint8Array): void;
+    [Symbol.dispose](): void;
+  }
+}
+
+declare module "wasi:cli/stderr@0.2.12" {
+  import type { OutputStream } from "wasi:cli/stdout@0.2.12";
+
+  export function getStderr(): OutputStream;
+}
+
+/** What the engine adds: making futures and streams of the component model. */
+declare const wit: {
+  Future: {
+    (kind: unknown): { readable: unknown; writable: { write(value: unknown): Promise<unknown> } };
+    RESULT_VOID_ERROR_CODE: unknown;
+    RESULT_OPTION_OTHER_ERROR_CODE: unknown;
+  };
+};

@@ -1,0 +1,47 @@
+// Runs tests of functions under Node.js: `node test.mjs [FOLDER]`, from a folder whose node_modules has esbuild. The node's interfaces are
+// replaced by those in src/memory.
+
+import { spawnSync } from "node:child_process";
+import { mkdtempSync, readdirSync, rmSync } from "node:fs";
+import { createRequire } from "node:module";
+import { tmpdir } from "node:os";
+import { join, resolve } from "node:path";
+import { fileURLToPath } from "node:url";
+
+// Node.js 20 has neither of them, which `using` needs.
+const BANNER = 'Symbol.dispose ??= Symbol.for("dispose"); Symbol.asyncDispose ??= Symbol.for("asyncDispose");';
+
+const { buildSync } = createRequire(resolve("package.json"))("esbuild");
+const memory = (file) => fileURLToPath(new URL(`src/memory/${file}.ts`, import.meta.url));
+const folder = resolve(process.argv[2] ?? ".");
+const tests = readdirSync(folder).filter((name) => /\.test\.[jt]s$/.test(name));
+if (tests.length === 0) {
+  console.error(`there is no *.test.ts or *.test.js in ${folder}`);
+  process.exit(1);
+}
+const scratch = mkdtempSync(join(tmpdir(), "weir-test-"));
+process.on("exit", () => rmSync(scratch, { recursive: true, force: true }));
+buildSync({
+  entryPoints: tests.map((name) => join(folder, name)),
+  bundle: true,
+  platform: "node",
+  format: "esm",
+  target: "node20",
+  outdir: scratch,
+  outExtension: { ".js": ".mjs" },
+  banner: { js: BANNER },
+  alias: {
+    "weir:inference/tensors@0.1.0": memory("tensors"),
+    "weir:inference/models@0.1.0": memory("models"),
+    "weir:inference/request@0.1.0": memory("wasi"),
+    "wasi:http/types@0.3.0": memory("wasi"),
+    "wasi:random/random@0.2.12": memory("wasi"),
+    "wasi:cli/stdout@0.2.12": memory("wasi"),
+    "wasi:cli/stderr@0.2.12": memory("wasi"),
+  },
+  sourcemap: "inline",
+  logLevel: "warning",
+});
+const files = readdirSync(scratch).map((name) => join(scratch, name));
+const { status } = spawnSync(process.execPath, ["--enable-source-maps", "--test", ...files], { stdio: "inherit" });
+process.exit(status ?? 1);

@@ -1,0 +1,70 @@
+// The prelude's objects against Node's own.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import * as own from "../src/prelude/encoding.ts";
+import { URLSearchParams as OwnSearchParams } from "../src/prelude/query.ts";
+import { getRandomValues, random, randomUUID } from "../src/prelude/random.ts";
+
+/** The same numbers in every run. */
+function numbers(seed: number): () => number {
+  return () => (seed = (Math.imul(seed, 1664525) + 1013904223) >>> 0) / 2 ** 32;
+}
+
+test("text is encoded as Node does", () => {
+  const next = numbers(1);
+  for (let round = 0; round < 2000; round++) {
+    const units = Array.from({ length: Math.floor(next() * 12) }, () => Math.floor(next() * [0x80, 0x800, 0x10000][round % 3]!));
+    const text = String.fromCharCode(...units) + (round % 5 ? "" : "\u{1f600}");
+    assert.deepEqual(new own.TextEncoder().encode(text), new TextEncoder().encode(text), JSON.stringify(text));
+  }
+});
+
+test("bytes are decoded as Node does, whole or broken", () => {
+  const next = numbers(2);
+  const starts = [0x41, 0x80, 0xc2, 0xc1, 0xe0, 0xe2, 0xed, 0xf0, 0xf4, 0xf5, 0xa0, 0x9f, 0xbf, 0xef, 0xff];
+  for (let round = 0; round < 20_000; round++) {
+    const bytes = Uint8Array.from({ length: Math.floor(next() * 8) }, () => starts[Math.floor(next() * starts.length)]!);
+    assert.equal(new own.TextDecoder().decode(bytes), new TextDecoder().decode(bytes), bytes.toString());
+    const fatal = (decoder: { decode(bytes: Uint8Array): string }) => {
+      try {
+        return decoder.decode(bytes);
+      } catch (error) {
+        return (error as Error).name;
+      }
+    };
+    assert.equal(fatal(new own.TextDecoder("utf-8", { fatal: true })), fatal(new TextDecoder("utf-8", { fatal: true })));
+  }
+  const long = new TextEncoder().encode("\ufeffgrüezi \u{1f600} ".repeat(3000));
+  assert.equal(new own.TextDecoder().decode(long), new TextDecoder().decode(long));
+});
+
+test("Latin 1 is what the standard says it is", () => {
+  // Node's own decoder differs from the standard here in several releases.
+  const decode = (...bytes: number[]) => new own.TextDecoder("latin1").decode(Uint8Array.from(bytes));
+  assert.equal(decode(0x47, 0xfc, 0x80, 0x9f, 0x81, 0xa0, 0xff), "Gü€Ÿ\x81\xa0ÿ");
+  assert.throws(() => new own.TextDecoder("utf-16"), RangeError);
+});
+
+test("queries are read and written as Node does", () => {
+  for (const query of ["a=1&b=2&a=3", "?x", "a=%20+b&&c=d=e", "%zz=%c3%bc&%=1", "a=%ff", "", "=", "ü=ö"]) {
+    const [mine, theirs] = [new OwnSearchParams(query), new URLSearchParams(query)];
+    assert.deepEqual([...mine], [...theirs], query);
+    assert.equal(mine.toString(), theirs.toString(), query);
+    for (const params of [mine, theirs]) {
+      params.set("a", "é !'()*~-._");
+      params.append("b", "9");
+      params.delete("x");
+    }
+    assert.equal(mine.toString(), theirs.toString(), query);
+    assert.deepEqual([mine.getAll("b"), mine.has("a"), mine.size], [theirs.getAll("b"), theirs.has("a"), theirs.size]);
+  }
+});
+
+test("random numbers are such", () => {
+  const many = Array.from({ length: 1000 }, random);
+  assert.ok(many.every((value) => value >= 0 && value < 1) && new Set(many).size === 1000);
+  assert.match(randomUUID(), /^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$/);
+  assert.ok(getRandomValues(new Uint32Array(64)).some((value) => value !== 0));
+  assert.throws(() => getRandomValues(new Uint8Array(65537)), RangeError);
+});

@@ -1,0 +1,85 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { Cancelled, InvalidArgument, Model, NotFound, StatusError, Tensor, Tensors, tensorFunction } from "../src/index.ts";
+import type { ElementType } from "../src/elements.ts";
+import { model } from "../src/testing.ts";
+
+test("numbers of every type survive", () => {
+  const arrays = [
+    Uint8Array, Uint16Array, Uint32Array, Int8Array, Int16Array, Int32Array, Float32Array, Float64Array,
+  ];
+  for (const array of arrays) {
+    const values = array.from([0, 1, 2, 100]);
+    const tensor = Tensor.from(values, [2, 2]);
+    assert.deepEqual(tensor.values(), values);
+    assert.deepEqual([...tensor.read(tensor.type as "fp32", 1, 3)], [1, 2]);
+    assert.deepEqual(tensor.shape, [2, 2]);
+  }
+  assert.deepEqual(Tensor.from([1n, -2n]).values("int64"), BigInt64Array.from([1n, -2n]));
+  assert.deepEqual(Tensor.from(BigUint64Array.from([1n])).type, "uint64");
+  assert.deepEqual([Tensor.from([true, false]).type, [...Tensor.from([true, false]).values("bool")]], ["bool", [1, 0]]);
+  assert.equal(Tensor.from(new Uint8ClampedArray(3)).type, "uint8");
+  assert.deepEqual(Tensor.from(new Float32Array([9, 1, 2, 9]).subarray(1, 3)).values("fp32"), new Float32Array([1, 2]));
+});
+
+test("half floats are rounded to the nearest, and to even between two", () => {
+  const back = (type: ElementType, ...values: number[]) => [...Tensor.from(Float32Array.from(values), undefined, type).values()];
+  assert.deepEqual(back("fp16", 1, -2.5, 65504, 65520, 2 ** -24, 2 ** -25, 1 + 2 ** -11, 1 + 3 * 2 ** -11, 2047.5), [
+    1, -2.5, 65504, Infinity, 2 ** -24, 0, 1, 1 + 2 ** -9, 2048,
+  ]);
+  assert.deepEqual(back("bf16", 1, -2.5, Infinity, 1 + 2 ** -8, 1 + 3 * 2 ** -8), [1, -2.5, Infinity, 1, 1 + 2 ** -6]);
+  for (const type of ["fp16", "bf16"] as const) assert.ok(Number.isNaN(back(type, NaN)[0]));
+});
+
+test("strings survive, and what is no text is told", () => {
+  assert.deepEqual(Tensor.fromStrings(["grüezi", ""]).strings(), ["grüezi", ""]);
+  assert.deepEqual(Tensor.fromStrings([Uint8Array.of(255)]).byteStrings(), [Uint8Array.of(255)]);
+  assert.throws(() => Tensor.fromStrings([Uint8Array.of(255)]).strings(), InvalidArgument);
+  assert.throws(() => Tensor.fromBytes("bytes", [1], Uint8Array.of(9, 0, 0, 0, 1)).byteStrings(), /string 0 ends early/);
+});
+
+test("what does not fit is refused", () => {
+  for (const make of [
+    () => Tensor.from([1, 2, 3], [2, 2]),
+    () => Tensor.from([1, 2, 3], [-1, 2]),
+    () => Tensor.from([1, 2], [2], "int64"),
+    () => Tensor.from([1, true]),
+    () => Tensor.from(["a"] as never),
+    () => Tensor.fromBytes("fp32", [0.5], new Uint8Array(2)),
+    () => Tensor.fromBytes("fp32", [1], new Uint8Array(3)),
+    () => Tensor.from([1]).values("int32"),
+    () => Tensor.from([1]).strings(),
+    () => new Tensors([]).only(),
+    () => new Tensors([["a", Tensor.from([1])]]).get("x"),
+  ]) {
+    assert.throws(make, InvalidArgument, String(make));
+  }
+  assert.deepEqual(Tensor.from([1, 2, 3, 4], [-1, 2]).shape, [2, 2]);
+  assert.deepEqual(Tensor.from([7], []).shape, []);
+});
+
+test("a model of the test is run and awaited", async () => {
+  const provided = model("swap", (inputs) => ({ b: inputs.get("a"), a: inputs.get("b") }));
+  const swap = Model.open("swap:1");
+  const inputs = { a: Tensor.from([1]), b: Tensor.from([2]) };
+  assert.deepEqual([...swap.infer(inputs, { outputs: ["a"] }).only().values()], [2]);
+  const [first, second] = await Promise.all([swap.submit(inputs), swap.submit(inputs, { timeoutMs: 1.5 })]);
+  assert.deepEqual([first.names(), [...second.get("b").values()]], [["b", "a"], [1]]);
+  const pending = swap.submit(inputs);
+  pending.cancel();
+  await assert.rejects(async () => await pending, Cancelled);
+  assert.throws(() => swap.infer({ a: Tensor.from([1]) }), InvalidArgument);
+  assert.throws(() => swap.infer({ a: [1] } as never), TypeError);
+  provided[Symbol.dispose]();
+  assert.throws(() => Model.open("swap"), NotFound);
+});
+
+test("a tensor function gives tensors or the contract's error", () => {
+  const stage = tensorFunction((inputs) => {
+    if (!inputs.has("x")) throw new StatusError(404, "no x");
+    return { y: inputs.get("x") };
+  });
+  const { raw } = Tensor.from([1]);
+  assert.deepEqual(stage.run([["x", raw]]), [["y", raw]]);
+  assert.throws(() => stage.run([]), { tag: "invalid-argument", val: "no x" });
+});

@@ -1,0 +1,25 @@
+/** `{{ name }}` answers HTTP requests. Every request gets a fresh copy of the engine: what is kept in a variable is gone with the answer. */
+
+import { StatusError } from "weir";
+import { httpFunction, type Request } from "weir/http";
+
+export async function handle(request: Request): Promise<string> {
+  switch (`${request.method} ${request.path}`) {
+    case "GET /":
+      return "hello from {{ name }}\n";
+    case "POST /shout": {
+      const text = shout(await request.text());
+      // Standard output and error go to `weir logs {{ name }}`.
+      console.log(`shouted ${new TextEncoder().encode(text).length} bytes`);
+      return text;
+    }
+    default:
+      throw new StatusError(404, "there are GET / and POST /shout");
+  }
+}
+
+function shout(text: string): string {
+  return text.toUpperCase();
+}
+
+export const handler = httpFunction(handle);
