@@ -19,11 +19,25 @@ pub use watches::*;
 use crate::{Commit, Datastore, Key, Prefix, Revision, Transaction};
 
 /// Make every test of the suite a `#[tokio::test]` of the calling module. The argument is an async closure that gives a fresh, empty
-/// store as `Arc<dyn Datastore>`, and a value to be kept as long as it.
+/// store as `Arc<dyn Datastore>`, and a value to be kept as long as it. `in real time:` before it is for members with a clock of their own,
+/// whose tests check the model themselves.
 #[macro_export]
 macro_rules! conformance_tests {
     ($make:expr) => {
-        $crate::conformance_tests!(@each $make =>
+        // The clock is paused: it jumps to the next deadline whenever everybody waits.
+        $crate::conformance_tests!(@all [tokio::test(start_paused = true)] $make);
+
+        #[test]
+        fn the_store_matches_a_model() {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            $crate::conformance::matches_a_model(&runtime, $make);
+        }
+    };
+    (in real time: $make:expr) => {
+        $crate::conformance_tests!(@all [tokio::test] $make);
+    };
+    (@all $attribute:tt $make:expr) => {
+        $crate::conformance_tests!(@each $attribute $make =>
             an_absent_key_has_no_entry, a_written_key_is_read_back, a_transaction_happens_whole_or_not_at_all,
             every_compare_tells_its_cases_apart, a_deleted_key_appears_anew, only_effective_writes_move_the_revision,
             one_revision_covers_a_transaction, oversize_input_is_refused, a_key_is_written_once_per_transaction,
@@ -34,17 +48,10 @@ macro_rules! conformance_tests {
             a_key_leaves_its_lease_when_written_without, leases_that_are_gone_are_refused, absurd_lease_times_are_refused,
             increments_are_never_lost, one_of_many_claims_wins, readers_see_whole_transactions,
         );
-
-        #[test]
-        fn the_store_matches_a_model() {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            $crate::conformance::matches_a_model(&runtime, $make);
-        }
     };
-    (@each $make:expr => $($test:ident),* $(,)?) => {
+    (@each $attribute:tt $make:expr => $($test:ident),* $(,)?) => {
         $(
-            // The clock is paused: it jumps to the next deadline whenever everybody waits.
-            #[tokio::test(start_paused = true)]
+            #$attribute
             async fn $test() {
                 let (store, _keep) = ($make)().await;
                 $crate::conformance::$test(store).await;

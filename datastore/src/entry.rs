@@ -50,7 +50,7 @@ pub struct Listing {
 }
 
 /// Bytes of values after which a listing is long enough.
-const LISTING_BYTES_MAX: usize = 8 << 20;
+pub(crate) const LISTING_BYTES_MAX: usize = 8 << 20;
 
 impl Listing {
     /// An empty one, of the state `revision`.

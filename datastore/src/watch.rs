@@ -69,13 +69,57 @@ impl Watch {
     }
 }
 
-/// The writing end of a [`Watch`].
+/// The writing end of a [`Watch`]. Dropping it ends the watch.
+#[derive(Debug)]
+pub(crate) struct Feed {
+    live: mpsc::Sender<Change>,
+    lagged: Arc<AtomicBool>,
+}
+
+impl Feed {
+    /// A watch and what fills it.
+    pub(crate) fn new() -> (Self, Watch) {
+        let (sender, live) = mpsc::channel(WATCH_BUFFER_LEN_MAX);
+        let lagged = Arc::new(AtomicBool::new(false));
+        let watch = Watch { backlog: VecDeque::new(), live, lagged: lagged.clone() };
+        (Self { live: sender, lagged }, watch)
+    }
+
+    /// Pass `change` on, without waiting for the reader. False if the watch is over, because the reader has gone or was too slow.
+    pub(crate) fn offer(&self, change: Change) -> bool {
+        match self.live.try_send(change) {
+            Ok(()) => true,
+            Err(mpsc::error::TrySendError::Closed(_)) => false,
+            Err(mpsc::error::TrySendError::Full(_)) => {
+                self.lag();
+                false
+            }
+        }
+    }
+
+    /// Changes were missed. To be called before the feed is dropped.
+    pub(crate) fn lag(&self) {
+        self.lagged.store(true, Ordering::Release);
+    }
+
+    /// Whether the reader has gone.
+    fn is_closed(&self) -> bool {
+        self.live.is_closed()
+    }
+
+    /// Returns once the reader has gone.
+    #[cfg(feature = "etcd")]
+    pub(crate) async fn closed(&self) {
+        self.live.closed().await;
+    }
+}
+
+/// A watch on a [`Hub`].
 #[derive(Debug)]
 struct Watcher {
     prefix: Prefix,
     after: Revision,
-    live: mpsc::Sender<Change>,
-    lagged: Arc<AtomicBool>,
+    feed: Feed,
 }
 
 /// Hands a store's changes to its watches, and remembers the latest for watches that begin in the past.
@@ -102,21 +146,16 @@ impl Hub {
 
     /// A watch of what changes below `prefix` after `after`, or from now on.
     pub(crate) fn watch(&mut self, prefix: &Prefix, after: Option<Revision>) -> Watch {
-        self.watchers.retain(|watcher| !watcher.live.is_closed());
+        self.watchers.retain(|watcher| !watcher.feed.is_closed());
         let newest = self.history.back().map_or(self.floor, |change| change.revision);
         let after = after.unwrap_or(newest);
-        let (sender, live) = mpsc::channel(WATCH_BUFFER_LEN_MAX);
-        let lagged = Arc::new(AtomicBool::new(after < self.floor));
-        let mut watch = Watch { backlog: VecDeque::new(), live, lagged: lagged.clone() };
-        if after >= self.floor {
+        let (feed, mut watch) = Feed::new();
+        if after < self.floor {
+            feed.lag();
+        } else {
             let missed = self.history.iter().filter(|change| change.revision > after);
             watch.backlog.extend(missed.filter_map(|change| change.below(prefix)));
-            self.watchers.push(Watcher {
-                prefix: prefix.clone(),
-                after: after.max(newest),
-                live: sender,
-                lagged,
-            });
+            self.watchers.push(Watcher { prefix: prefix.clone(), after: after.max(newest), feed });
         }
         watch
     }
@@ -144,14 +183,7 @@ impl Watcher {
             return true;
         }
         let Some(change) = change.below(&self.prefix) else { return true };
-        match self.live.try_send(change) {
-            Ok(()) => true,
-            Err(mpsc::error::TrySendError::Closed(_)) => false,
-            Err(mpsc::error::TrySendError::Full(_)) => {
-                self.lagged.store(true, Ordering::Release);
-                false
-            }
-        }
+        self.feed.offer(change)
     }
 }
 

@@ -4,6 +4,7 @@
 //!
 //! Everything runs other programs and waits for them: no async, and never on the way of a request.
 
+pub mod apt;
 mod process;
 mod stamp;
 pub use stamp::Stamp;

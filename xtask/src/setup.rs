@@ -1,13 +1,17 @@
 //! `cargo xtask setup`.
 
+use crate::process;
 use crate::repo::Repo;
 use anyhow::{Context as _, Result, anyhow};
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use weir_provision::apt;
 use weir_provision::{NodeModules, OnnxRuntime, PackagesError, PythonEnvironment, Stamp, Toolchain};
 
-/// Bring what this machine lacks: a Rust toolchain for functions, ONNX Runtime, and the compilers for functions in other languages
+/// Bring what this machine lacks: a Rust toolchain for functions, ONNX Runtime, the compilers for functions in other languages, and etcd
 ///
-/// Everything but the Rust target goes into `.weir/` and, from npm, the `node_modules` of the function. What is there already is left alone.
+/// Everything but the Rust target and etcd goes into `.weir/` and, from npm, the `node_modules` of the function. What is there already is left
+/// alone.
 #[derive(Debug, clap::Args)]
 pub(crate) struct SetupArgs {}
 
@@ -16,6 +20,7 @@ pub(crate) fn run(repo: &Repo, _args: &SetupArgs) -> Result<()> {
     onnxruntime(repo)?;
     python(repo)?;
     packages(&repo.functions().join("classify-digits-ts"))?;
+    etcd();
     Ok(())
 }
 
@@ -76,6 +81,23 @@ pub(crate) fn packages(folder: &Path) -> Result<Option<PathBuf>> {
         }
         Err(error) => Err(anyhow!("{error}\n\nWhat to do: {}", error.hint())),
     }
+}
+
+/// What the datastore of clusters takes to be built and tested: the compiler of etcd's protocol files, and etcd itself. Where they cannot be
+/// had, the rest is built and tested.
+fn etcd() {
+    if has_etcd() {
+        return report("found", "etcd and protoc, for the datastore of clusters");
+    }
+    match apt::install(&["protobuf-compiler", "etcd-server"], &mut step) {
+        Ok(()) => report("installed", "etcd and protoc, for the datastore of clusters"),
+        Err(why) => report("skipped", &format!("etcd's datastore is neither built nor tested: {why}")),
+    }
+}
+
+/// Whether the datastore of clusters can be built and tested.
+pub(crate) fn has_etcd() -> bool {
+    ["protoc", "etcd"].iter().all(|name| process::succeeds(Command::new(name).arg("--version")))
 }
 
 /// What is about to be done.

@@ -29,14 +29,21 @@ pub(crate) fn run(repo: &Repo, args: &TestArgs) -> Result<()> {
     functions::run(repo, &FunctionsArgs::default())?;
     eprintln!("building weir");
     // The end-to-end suites run the program itself. Built together with them, so that both share their dependencies.
-    process::run(repo.cargo(".").args(["build", "--workspace", "--bins", "--tests"]))?;
+    let features = features();
+    process::run(repo.cargo(".").args(["build", "--workspace", "--bins", "--tests"]).args(features))?;
     eprintln!("testing the functions' own parts");
     let packages = FUNCTIONS_TESTED.iter().flat_map(|name| ["--package", name]);
     process::run(repo.cargo("functions").env_remove("CARGO_TARGET_DIR").arg("test").args(packages))?;
     python(repo)?;
     javascript(repo)?;
     eprintln!("testing Weir");
-    process::run(repo.cargo(".").args(["test", "--workspace", "--no-fail-fast"]).args(&args.rest))
+    let tests = ["test", "--workspace", "--no-fail-fast"];
+    process::run(repo.cargo(".").args(tests).args(features).args(&args.rest))
+}
+
+/// What of Weir is optional, and can be built here.
+fn features() -> &'static [&'static str] {
+    if setup::has_etcd() { &["--features", "weir-datastore/etcd"] } else { &[] }
 }
 
 /// The tests of what is written in Python, which need no node.
@@ -68,7 +75,9 @@ pub(crate) struct CheckArgs {}
 pub(crate) fn check(repo: &Repo, _args: &CheckArgs) -> Result<()> {
     process::run(repo.cargo(".").args(["fmt", "--all", "--check"]))?;
     process::run(repo.cargo("functions").args(["fmt", "--all", "--check"]))?;
-    process::run(repo.cargo(".").args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
+    let features = features();
+    let clippy = ["clippy", "--workspace", "--all-targets"];
+    process::run(repo.cargo(".").args(clippy).args(features).args(["--", "-D", "warnings"]))?;
     // On the host, which has clippy for certain; guests' code is the same there.
     let mut functions = repo.cargo("functions");
     functions.env_remove("CARGO_TARGET_DIR").args([

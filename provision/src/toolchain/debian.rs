@@ -2,10 +2,9 @@
 //! standard library, and rustup's host toolchain has the linkers.
 
 use super::{Route, Toolchain};
-use crate::process;
+use crate::apt;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 /// What has to be installed.
 pub(crate) const PACKAGES: [&str; 3] = ["rustc-web", "rust-web-src", "wasi-libc"];
@@ -39,29 +38,9 @@ pub(crate) fn find(sysroot: &Path) -> Result<Toolchain, String> {
     Ok(Toolchain { route: Route::Debian, env })
 }
 
-/// Install the packages, as root only: nobody else can, and asking for a password in the middle of a build helps nobody.
+/// Install the packages.
 pub(crate) fn install(_folder: &Path, on_step: &mut dyn FnMut(&str)) -> Result<(), String> {
-    if !is_root() {
-        return Err(format!("Debian's packages: only root can run `apt-get install {}`", PACKAGES.join(" ")));
-    }
-    let step = format!("apt-get install {}", PACKAGES.join(" "));
-    on_step(&step);
-    let install = || {
-        let mut command = Command::new("apt-get");
-        command.env("DEBIAN_FRONTEND", "noninteractive").args(["-o", "DPkg::Lock::Timeout=300", "-q"]);
-        command
-    };
-    let packages = |command: &mut Command| {
-        process::answer(command.args(["install", "-y", "--no-install-recommends"]).args(PACKAGES)).map(drop)
-    };
-    if packages(&mut install()).is_ok() {
-        return Ok(());
-    }
-    // The package lists may be missing or old.
-    on_step("apt-get update");
-    process::answer(install().arg("update")).map_err(|why| format!("apt-get update: {why}"))?;
-    on_step(&step);
-    packages(&mut install()).map_err(|why| format!("{step}: {why}"))
+    apt::install(&PACKAGES, on_step)
 }
 
 /// The folder of `sysroot` that holds `wasm-component-ld`, whichever host it is for.
@@ -79,12 +58,6 @@ fn linkers(sysroot: &Path) -> Result<PathBuf, String> {
                 hosts.display()
             )
         })
-}
-
-fn is_root() -> bool {
-    use std::os::unix::fs::MetadataExt as _;
-    // The owner of /proc/self is the effective user.
-    std::fs::metadata("/proc/self").is_ok_and(|meta| meta.uid() == 0)
 }
 
 #[cfg(test)]
