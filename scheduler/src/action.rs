@@ -53,6 +53,8 @@ pub struct Estimate {
     pub wait_ns: u64,
     /// Time to load what is missing.
     pub load_time_ns: u64,
+    /// Time to run once everything is there.
+    pub run_time_ns: u64,
     /// Bytes of what is missing.
     pub missing_bytes: u64,
 }
@@ -82,6 +84,12 @@ impl Estimate {
     #[must_use]
     pub fn ready_after_ns(&self) -> u64 {
         self.wait_ns.saturating_add(self.load_time_ns)
+    }
+
+    /// Time until the invocation is over.
+    #[must_use]
+    pub fn finish_after_ns(&self) -> u64 {
+        self.ready_after_ns().saturating_add(self.run_time_ns)
     }
 }
 

@@ -1,5 +1,6 @@
 //! What happened, as the nodes tell it. Times are nanoseconds of a clock that the caller chooses; only their differences matter.
 
+use crate::Tier;
 use std::sync::Arc;
 use weir_types::{DeviceId, FunctionId, InvocationId, ModelId, NodeId};
 
@@ -40,6 +41,15 @@ pub enum Event {
         /// How long the load took; none if the model was already there when the node came up.
         load_time_ns: Option<u64>,
     },
+    /// Where a node would load a model from: told when it changes. Until then, it is its disk.
+    Staged {
+        /// The node.
+        node: NodeId,
+        /// The model.
+        model: ModelId,
+        /// Bytes of the model that are in each tier and in none before it. What is missing from the sum is on the node's disk.
+        bytes: Vec<(Tier, u64)>,
+    },
     /// A model is not in a device's memory any more, for whatever reason.
     Evicted {
         /// The device.
@@ -76,6 +86,10 @@ pub struct Arrival {
     pub deadline_at_ns: u64,
     /// 1 is the most urgent; 0 is the default.
     pub priority: u32,
+    /// Items that it works on: the first dimension of its input, say. 1 if there is no such thing.
+    pub batch: u32,
+    /// How long it runs once its models are in memory, if the caller knows. What was measured goes before it.
+    pub run_time_ns: Option<u64>,
 }
 
 /// A model that an invocation may open.

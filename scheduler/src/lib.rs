@@ -17,17 +17,28 @@ pub use action::{Action, Alternative, Estimate, Rejection, Why};
 mod scheduler;
 pub use scheduler::{Corrections, Scheduler, Settings};
 
+mod keys;
+pub use keys::{DeviceKey, FunctionKey, KindKey, ModelKey, TenantKey};
+
 mod view;
-pub use view::{Candidate, DeviceView, NodeView, View};
+pub use view::{Candidate, DeviceView, ModelView, Need, NodeView, View};
+
+mod tenants;
+pub use tenants::{TenantLimits, Tenants};
 
 mod estimate;
-pub use estimate::{LoadTimes, expect};
+pub use estimate::{LoadTimes, RunLine, RunTimes, Tier};
 
 mod policy;
-pub use policy::{Fifo, Placement, Policy};
+pub use policy::{
+    Balance, BusyChoice, Demand, Exclusive, ExclusiveOptions, FinishFirst, LoadBalancing, Locality, Mlfqs, Placement,
+    Placer, Planned, Policy, PolicyKind, PolicyOptions, Request, RoundRobin, Srtf, UnknownPolicy, VictimKind,
+};
 
 mod victims;
-pub use victims::{LeastRecentlyUsed, VictimPolicy};
+pub use victims::{LeastLoss, LeastRecentlyUsed, VictimPolicy, Victims};
 
 mod evictable;
 pub use evictable::Evictable;
+
+pub mod sim;

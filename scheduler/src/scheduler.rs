@@ -1,19 +1,26 @@
 //! The state machine: events in, actions out.
 
-use crate::{Action, Arrival, Estimate, Event, Fifo, Placement, Policy, Rejection, View, expect};
-use std::collections::{BTreeSet, HashMap};
-use weir_types::{DeviceId, InvocationId, NodeId};
+use crate::{
+    Action, Arrival, DeviceKey, Estimate, Event, Placement, Policy, PolicyKind, PolicyOptions, Rejection, Request,
+    TenantLimits, View,
+};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use weir_types::{DeviceId, InvocationId, NodeId, TenantId};
 
 /// Limits of a scheduler.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// Invocations that may wait; one more is rejected.
     pub queue_len_max: usize,
+    /// What tenants may use.
+    pub tenants: BTreeMap<TenantId, TenantLimits>,
+    /// What tenants may use of whom nothing is said.
+    pub tenant_default: TenantLimits,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { queue_len_max: 4_096 }
+        Self { queue_len_max: 4_096, tenants: BTreeMap::new(), tenant_default: TenantLimits::default() }
     }
 }
 
@@ -38,11 +45,11 @@ pub struct Corrections {
 
 /// Decides where invocations run. Fed by one driver, which carries out the actions in order.
 pub struct Scheduler {
-    settings: Settings,
+    queue_len_max: usize,
     policy: Box<dyn Policy>,
     view: View,
     now_ns: u64,
-    waiting: HashMap<InvocationId, Waiting>,
+    waiting: HashMap<InvocationId, u64>,
     /// When waiting invocations become useless, in order.
     deadlines: BTreeSet<(u64, InvocationId)>,
     /// The latest wake that was asked for and did not come.
@@ -50,23 +57,19 @@ pub struct Scheduler {
     corrections: Corrections,
 }
 
-struct Waiting {
-    arrived_at_ns: u64,
-    deadline_at_ns: u64,
-}
-
 impl Scheduler {
-    /// A scheduler for one node, first come first served.
+    /// A scheduler of the default policy.
     #[must_use]
-    pub fn new(settings: Settings) -> Self {
-        Self::with_policy(settings, Box::new(Fifo::new()))
+    pub fn new(settings: &Settings) -> Self {
+        Self::with_policy(settings, PolicyKind::default().build(&PolicyOptions::default()))
     }
 
     /// A scheduler of another policy.
     #[must_use]
-    pub fn with_policy(settings: Settings, policy: Box<dyn Policy>) -> Self {
-        let (view, waiting, deadlines, corrections) = Default::default();
-        Self { settings, policy, view, now_ns: 0, waiting, deadlines, wake_at_ns: None, corrections }
+    pub fn with_policy(settings: &Settings, policy: Box<dyn Policy>) -> Self {
+        let (waiting, deadlines, corrections) = Default::default();
+        let (queue_len_max, view) = (settings.queue_len_max, View::new(settings));
+        Self { queue_len_max, policy, view, now_ns: 0, waiting, deadlines, wake_at_ns: None, corrections }
     }
 
     /// Take in `event`, which happened at `now_ns`, and add what is to be done to `actions`.
@@ -75,7 +78,10 @@ impl Scheduler {
             self.corrections.clock_went_back += 1;
         }
         self.now_ns = self.now_ns.max(now_ns);
-        self.expire(actions);
+        self.view.tenants_mut().begin(self.now_ns);
+        let expired = self.expire(actions);
+        let freed = self.view.freed();
+        let woken = event == Event::Woken;
         let newcomer = match event {
             Event::Arrived(arrival) => self.arrived(arrival, actions),
             other => {
@@ -83,11 +89,12 @@ impl Scheduler {
                 None
             }
         };
-        while let Some(placement) = self.policy.next(self.now_ns, &self.view) {
-            self.start(placement, actions);
+        // What was promised before changes nothing when it comes true.
+        if newcomer.is_some() || woken || expired || freed != self.view.freed() {
+            self.place(actions);
         }
-        if let Some((newcomer, deadline_at_ns)) = newcomer {
-            self.keep_waiting(newcomer, deadline_at_ns, actions);
+        if let Some(newcomer) = newcomer {
+            self.bound_queue(newcomer, actions);
         }
         self.ask_to_be_woken(actions);
     }
@@ -110,30 +117,49 @@ impl Scheduler {
         self.corrections
     }
 
+    /// Start what the policy wants started: first keeping to the turns of the tenants, then, if that left anybody out, without.
+    fn place(&mut self, actions: &mut Vec<Action>) {
+        loop {
+            self.policy.begin(self.now_ns, &self.view);
+            while let Some(placement) = self.policy.next(self.now_ns, &self.view) {
+                self.start(placement, actions);
+            }
+            if self.waiting.is_empty() || !self.view.tenants_mut().waive_turns() {
+                return;
+            }
+        }
+    }
+
     /// Hand an arrival to the policy, unless it can be told at once that it will not run.
-    fn arrived(&mut self, mut arrival: Arrival, actions: &mut Vec<Action>) -> Option<(InvocationId, u64)> {
+    fn arrived(&mut self, mut arrival: Arrival, actions: &mut Vec<Action>) -> Option<InvocationId> {
         let (invocation, deadline_at_ns) = (arrival.invocation, arrival.deadline_at_ns);
         if self.waiting.contains_key(&invocation) || self.view.is_running(invocation) {
             self.corrections.arrived_twice += 1;
             return None;
         }
-        if !arrival.models.is_empty() {
+        if arrival.models.len() > 1 {
             self.drop_repeated_models(&mut arrival);
-            let bytes = arrival.models.iter().fold(0_u64, |sum, demand| sum.saturating_add(demand.bytes));
-            let largest = self.view.devices().map(|(_, device)| device.spec().capacity_bytes).max();
-            if largest.is_some_and(|largest| bytes > largest) {
-                let estimate = Estimate { missing_bytes: bytes, ..Estimate::default() };
-                actions.push(Action::Reject { invocation, why: Rejection::NoCapacity, estimate });
-                return None;
-            }
         }
-        if deadline_at_ns <= self.now_ns {
-            let estimate = self.estimate(&arrival);
-            actions.push(Action::Reject { invocation, why: Rejection::Deadline, estimate });
-            return None;
-        }
-        self.policy.arrived(arrival);
-        Some((invocation, deadline_at_ns))
+        let request = self.view.resolve(arrival, self.now_ns);
+        let rejection = if !self.could_fit(&request) {
+            Rejection::NoCapacity
+        } else if deadline_at_ns <= self.now_ns {
+            Rejection::Deadline
+        } else {
+            self.waiting.insert(invocation, deadline_at_ns);
+            self.deadlines.insert((deadline_at_ns, invocation));
+            self.view.tenants_mut().begin_waiting(request.tenant);
+            self.policy.arrived(request, &self.view);
+            return Some(invocation);
+        };
+        self.reject(&request, rejection, actions);
+        None
+    }
+
+    /// Whether some device is large enough, as far as devices are known.
+    fn could_fit(&self, request: &Request) -> bool {
+        let bytes = request.models.iter().fold(0_u64, |sum, demand| sum.saturating_add(demand.bytes));
+        bytes == 0 || self.view.capacity_bytes_max().is_none_or(|largest| bytes <= largest)
     }
 
     fn drop_repeated_models(&mut self, arrival: &mut Arrival) {
@@ -160,23 +186,27 @@ impl Scheduler {
             }
             Event::Finished { invocation } => self.over(invocation, true),
             Event::Failed { invocation } => self.over(invocation, false),
-            Event::Cancelled { invocation } => {
-                if self.waiting.contains_key(&invocation) {
-                    self.give_up(invocation);
-                } else {
-                    self.over(invocation, false);
-                }
-            }
+            Event::Cancelled { invocation } => match self.give_up(invocation) {
+                Some(request) => self.view.forget(&request),
+                None => self.over(invocation, false),
+            },
             Event::Loaded { device, model, bytes, load_time_ns } => {
-                if self.knows(device) {
-                    let news = self.view.loaded(device, model, bytes, load_time_ns);
+                if let Some(device) = self.key_of(device) {
+                    let news = self.view.loaded(device, &model, bytes, load_time_ns);
                     self.corrections.residency += u64::from(!news);
                 }
             }
             Event::Evicted { device, model } => {
-                if self.knows(device) {
+                if let Some(device) = self.key_of(device) {
                     let news = self.view.evicted(device, &model);
                     self.corrections.residency += u64::from(!news);
+                }
+            }
+            Event::Staged { node, model, bytes } => {
+                if self.view.node(node).is_some() {
+                    self.view.staged(node, &model, &bytes);
+                } else {
+                    self.corrections.unknown_device += 1;
                 }
             }
             Event::NodeUp { node, devices } => {
@@ -190,10 +220,10 @@ impl Scheduler {
         }
     }
 
-    fn knows(&mut self, device: DeviceId) -> bool {
-        let known = self.view.device(device).is_some();
-        self.corrections.unknown_device += u64::from(!known);
-        known
+    fn key_of(&mut self, device: DeviceId) -> Option<DeviceKey> {
+        let key = self.view.device_key(device);
+        self.corrections.unknown_device += u64::from(key.is_none());
+        key
     }
 
     fn over(&mut self, invocation: InvocationId, worked: bool) {
@@ -202,10 +232,11 @@ impl Scheduler {
     }
 
     fn node_down(&mut self, node: NodeId, actions: &mut Vec<Action>) {
-        let Some(lost) = self.view.node_down(node) else {
+        let Some((lost, devices)) = self.view.node_down(node) else {
             self.corrections.unknown_device += 1;
             return;
         };
+        self.policy.devices_gone(&devices, &self.view);
         actions.extend(lost.into_iter().map(|invocation| Action::Reject {
             invocation,
             why: Rejection::NodeLost,
@@ -215,57 +246,64 @@ impl Scheduler {
 
     /// Carry out a placement.
     fn start(&mut self, mut placement: Placement, actions: &mut Vec<Action>) {
-        let invocation = placement.arrival.invocation;
-        if let Some(waited) = self.forget(invocation) {
-            placement.why.queued_ns = self.now_ns.saturating_sub(waited.arrived_at_ns);
-        }
-        self.view.place(&mut placement, self.now_ns);
+        let invocation = placement.request.invocation;
+        self.forget_waiting(invocation);
+        self.view.tenants_mut().end_waiting(placement.request.tenant);
+        placement.why.queued_ns = self.now_ns.saturating_sub(placement.request.arrived_at_ns);
+        self.view.place(&placement, self.now_ns);
         let Placement { node, device, evict, why, .. } = placement;
+        let device = device.and_then(|device| self.view.device(device)).map(|device| device.id());
+        let evict = evict.into_iter().map(|model| self.view.model_id(model).clone()).collect();
         actions.push(Action::Start { invocation, node, device, evict, why });
     }
 
-    /// See whether a newcomer was started just now, and else let it wait if it may.
-    fn keep_waiting(&mut self, invocation: InvocationId, deadline_at_ns: u64, actions: &mut Vec<Action>) {
-        if self.view.is_running(invocation) {
-            return;
+    /// Reject a newcomer that was not started just now and has no place in the queue.
+    fn bound_queue(&mut self, newcomer: InvocationId, actions: &mut Vec<Action>) {
+        if self.waiting.len() > self.queue_len_max
+            && let Some(request) = self.give_up(newcomer)
+        {
+            self.reject(&request, Rejection::QueueFull, actions);
         }
-        if self.policy.waiting() > self.settings.queue_len_max {
-            let rejected = self.policy.remove(invocation);
-            let estimate = rejected.map(|arrival| self.estimate(&arrival)).unwrap_or_default();
-            actions.push(Action::Reject { invocation, why: Rejection::QueueFull, estimate });
-            return;
-        }
-        self.waiting.insert(invocation, Waiting { arrived_at_ns: self.now_ns, deadline_at_ns });
-        self.deadlines.insert((deadline_at_ns, invocation));
     }
 
-    /// Reject what waited until it was of no use.
-    fn expire(&mut self, actions: &mut Vec<Action>) {
+    /// Reject what waited until it was of no use. True if there was anything.
+    fn expire(&mut self, actions: &mut Vec<Action>) -> bool {
+        let mut any = false;
         while let Some(&(deadline_at_ns, invocation)) = self.deadlines.first() {
             if deadline_at_ns > self.now_ns {
-                return;
+                break;
             }
-            let expired = self.give_up(invocation);
-            let estimate = expired.map(|arrival| self.estimate(&arrival)).unwrap_or_default();
-            actions.push(Action::Reject { invocation, why: Rejection::Deadline, estimate });
+            if let Some(request) = self.give_up(invocation) {
+                self.reject(&request, Rejection::Deadline, actions);
+                any = true;
+            }
         }
+        any
     }
 
     /// Let go of an invocation that waits.
-    fn give_up(&mut self, invocation: InvocationId) -> Option<Arrival> {
-        self.forget(invocation);
-        self.policy.remove(invocation)
+    fn give_up(&mut self, invocation: InvocationId) -> Option<Request> {
+        self.forget_waiting(invocation);
+        let request = self.policy.remove(invocation, &self.view)?;
+        self.view.tenants_mut().end_waiting(request.tenant);
+        Some(request)
     }
 
-    /// An invocation does not wait any more.
-    fn forget(&mut self, invocation: InvocationId) -> Option<Waiting> {
-        let waited = self.waiting.remove(&invocation)?;
-        self.deadlines.remove(&(waited.deadline_at_ns, invocation));
-        Some(waited)
+    fn reject(&mut self, request: &Request, why: Rejection, actions: &mut Vec<Action>) {
+        let estimate = self.estimate(request);
+        self.view.forget(request);
+        actions.push(Action::Reject { invocation: request.invocation, why, estimate });
+    }
+
+    fn forget_waiting(&mut self, invocation: InvocationId) {
+        if let Some(deadline_at_ns) = self.waiting.remove(&invocation) {
+            self.deadlines.remove(&(deadline_at_ns, invocation));
+        }
     }
 
     fn ask_to_be_woken(&mut self, actions: &mut Vec<Action>) {
-        let Some(&(first_ns, _)) = self.deadlines.first() else { return };
+        let deadline_at_ns = self.deadlines.first().map(|(deadline_at_ns, _)| *deadline_at_ns);
+        let Some(first_ns) = deadline_at_ns.into_iter().chain(self.view.tenants().wake_at_ns()).min() else { return };
         if self.wake_at_ns.is_none_or(|wake_at_ns| first_ns < wake_at_ns) {
             self.wake_at_ns = Some(first_ns);
             actions.push(Action::WakeAt(first_ns));
@@ -273,14 +311,14 @@ impl Scheduler {
     }
 
     /// What an invocation that will not run would have taken: the best device, behind everything that waits.
-    fn estimate(&self, arrival: &Arrival) -> Estimate {
+    fn estimate(&self, request: &Request) -> Estimate {
         let devices = self.view.devices().map(|(_, device)| {
-            let mut estimate = expect(self.view.load_times(), device, &arrival.models);
+            let mut estimate = self.view.estimate(self.now_ns, device, request);
             let turn_ns = device.run_time_ns().mean / f64::from(device.spec().slots.max(1));
             let queue_ns = turn_ns * self.policy.waiting() as f64;
-            estimate.wait_ns = estimate.wait_ns.saturating_add(queue_ns as u64);
+            estimate.wait_ns = estimate.wait_ns.saturating_add(crate::estimate::round_ns(queue_ns));
             estimate
         });
-        devices.min_by_key(Estimate::ready_after_ns).unwrap_or_default()
+        devices.min_by_key(Estimate::finish_after_ns).unwrap_or_default()
     }
 }

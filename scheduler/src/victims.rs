@@ -3,19 +3,31 @@
 mod least_recently_used;
 pub use least_recently_used::LeastRecentlyUsed;
 
-use crate::DeviceView;
-use weir_types::ModelId;
+mod least_loss;
+pub use least_loss::LeastLoss;
+
+use crate::{DeviceKey, ModelKey, View};
+use smallvec::SmallVec;
 
 /// The choice of victims.
 pub trait VictimPolicy: Send {
-    /// Put models that together take at least `bytes` into `victims`, first to go first. Only
-    /// [`candidates`](DeviceView::candidates) of `device` may be chosen, and none for which `keep` holds. False if they are not
-    /// enough; `victims` is then left in any state.
+    /// Models that together take at least `bytes`; none if there are not enough. Only [`candidates`](crate::DeviceView::candidates) of
+    /// `device` may be chosen, and none for which `keep` holds.
     fn choose(
         &self,
-        device: &DeviceView,
+        now_ns: u64,
+        view: &View,
+        device: DeviceKey,
         bytes: u64,
-        keep: &dyn Fn(&ModelId) -> bool,
-        victims: &mut Vec<ModelId>,
-    ) -> bool;
+        keep: &dyn Fn(ModelKey) -> bool,
+    ) -> Option<Victims>;
+}
+
+/// Models that a device gives up.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Victims {
+    /// First to go first.
+    pub models: SmallVec<[ModelKey; 4]>,
+    /// What giving them up is expected to cost later, in the time of loads. 0 from those who do not count.
+    pub loss_ns: u64,
 }

@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 use proptest::prelude::*;
-use weir_scheduler::{Arrival, DeviceSpec, Event, ModelDemand, Scheduler, Settings};
+use weir_scheduler::{
+    Arrival, DeviceSpec, Event, ModelDemand, PolicyKind, PolicyOptions, Scheduler, Settings, TenantLimits, Tier, VictimKind,
+};
 use weir_types::{DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, TenantId, Version};
 
 const QUEUE_LEN_MAX: usize = 3;
@@ -22,20 +24,33 @@ fn device() -> impl Strategy<Value = DeviceId> {
 }
 
 fn model() -> impl Strategy<Value = ModelId> {
-    (0_u8..4).prop_map(|index| {
+    (0_u8..4, tenant()).prop_map(|(index, tenant)| {
         let name = Name::new(&format!("m{index}")).unwrap();
-        ModelId { tenant: TenantId::default(), name, version: Version(1) }
+        ModelId { tenant, name, version: Version(1) }
+    })
+}
+
+fn tenant() -> impl Strategy<Value = TenantId> {
+    (0_u8..2).prop_map(|index| TenantId::new(&format!("t{index}")).unwrap())
+}
+
+/// Limits that nobody would set.
+fn limits() -> impl Strategy<Value = TenantLimits> {
+    let share = prop_oneof![Just(f64::NAN), Just(-1.0), Just(0.0), Just(0.5), Just(f64::INFINITY)];
+    (0_u32..3, 0_u32..3, share, number()).prop_map(|(weight, running_max, device_share_max, resident_bytes_max)| {
+        TenantLimits { weight, running_max, device_share_max, resident_bytes_max }
     })
 }
 
 fn arrival() -> impl Strategy<Value = Arrival> {
     let demand = (model(), number(), prop::option::of(number()))
         .prop_map(|(model, bytes, load_time_ns)| ModelDemand { model, bytes, load_time_ns });
-    (invocation(), prop::collection::vec(demand, 0..4), number(), any::<u32>()).prop_map(
-        |(invocation, models, deadline_at_ns, priority)| {
+    let run = (any::<u32>(), prop::option::of(number()));
+    (invocation(), tenant(), prop::collection::vec(demand, 0..4), number(), any::<u32>(), run).prop_map(
+        |(invocation, tenant, models, deadline_at_ns, priority, (batch, run_time_ns))| {
             let name = Name::new("f").unwrap();
-            let function = FunctionId { tenant: TenantId::default(), name, version: Version(1) };
-            Arrival { invocation, function, models, deadline_at_ns, priority }
+            let function = FunctionId { tenant, name, version: Version(1) };
+            Arrival { invocation, function, models, deadline_at_ns, priority, batch, run_time_ns }
         },
     )
 }
@@ -60,18 +75,35 @@ fn event() -> impl Strategy<Value = Event> {
         4 => (device(), model(), number(), prop::option::of(number()))
             .prop_map(|(device, model, bytes, load_time_ns)| Event::Loaded { device, model, bytes, load_time_ns }),
         2 => (device(), model()).prop_map(|(device, model)| Event::Evicted { device, model }),
+        1 => (node(), model(), prop::collection::vec((tier(), number()), 0..6))
+            .prop_map(|(node, model, bytes)| Event::Staged { node, model, bytes }),
         2 => (node(), prop::collection::vec(spec(), 0..3)).prop_map(|(node, devices)| Event::NodeUp { node, devices }),
         1 => node().prop_map(|node| Event::NodeDown { node }),
         1 => Just(Event::Woken),
     ]
 }
 
+fn tier() -> impl Strategy<Value = Tier> {
+    prop::sample::select(&Tier::ALL[..])
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(512) })]
 
     #[test]
-    fn nothing_that_is_told_breaks_the_scheduler(events in prop::collection::vec((number(), event()), 1..120)) {
-        let mut scheduler = Scheduler::new(Settings { queue_len_max: QUEUE_LEN_MAX });
+    fn nothing_that_is_told_breaks_the_scheduler(
+        policy in prop::sample::select(&PolicyKind::ALL[..]),
+        victims in prop::sample::select(&[VictimKind::LeastRecentlyUsed, VictimKind::LeastLoss][..]),
+        limits in prop::option::of(limits()),
+        events in prop::collection::vec((number(), event()), 1..120),
+    ) {
+        let settings = Settings {
+            queue_len_max: QUEUE_LEN_MAX,
+            tenant_default: limits.unwrap_or_default(),
+            ..Settings::default()
+        };
+        let options = PolicyOptions { victims: Some(victims), ..PolicyOptions::default() };
+        let mut scheduler = Scheduler::with_policy(&settings, policy.build(&options));
         let mut actions = Vec::new();
         for (now_ns, event) in events {
             scheduler.handle(now_ns, event, &mut actions);

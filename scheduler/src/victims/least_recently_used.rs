@@ -1,32 +1,34 @@
 //! The model goes whose last grant is longest ago.
 
-use super::VictimPolicy;
-use crate::DeviceView;
-use weir_types::ModelId;
+use super::{VictimPolicy, Victims};
+use crate::{Candidate, DeviceKey, ModelKey, View};
+use smallvec::SmallVec;
 
-/// Least recently used first.
+/// Least recently used first. Models that were granted together go by their numbers.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LeastRecentlyUsed;
 
 impl VictimPolicy for LeastRecentlyUsed {
     fn choose(
         &self,
-        device: &DeviceView,
+        _now_ns: u64,
+        view: &View,
+        device: DeviceKey,
         bytes: u64,
-        keep: &dyn Fn(&ModelId) -> bool,
-        victims: &mut Vec<ModelId>,
-    ) -> bool {
-        let mut candidates: Vec<_> = device.candidates().filter(|candidate| !keep(candidate.model)).collect();
-        // Models granted together were used together: their names make the order the same in every run.
-        candidates.sort_unstable_by(|a, b| (a.used, a.model).cmp(&(b.used, b.model)));
-        let mut freed = 0_u64;
+        keep: &dyn Fn(ModelKey) -> bool,
+    ) -> Option<Victims> {
+        let candidates = view.device(device)?.candidates();
+        let mut candidates: SmallVec<[Candidate; 16]> =
+            candidates.filter(|candidate| !keep(candidate.model)).collect();
+        candidates.sort_unstable_by_key(|candidate| (candidate.used, candidate.model));
+        let (mut victims, mut freed) = (Victims::default(), 0_u64);
         for candidate in candidates {
             if freed >= bytes {
                 break;
             }
             freed = freed.saturating_add(candidate.bytes);
-            victims.push(candidate.model.clone());
+            victims.models.push(candidate.model);
         }
-        freed >= bytes
+        (freed >= bytes).then_some(victims)
     }
 }

@@ -9,19 +9,25 @@
 //! of the sum, and an eviction takes its model out of both sums. Only a model that turns out larger than it was said to be can break it,
 //! until enough is evicted.
 
-use crate::{DeviceSpec, ModelDemand};
-use std::collections::HashMap;
-use weir_types::{ModelId, RunningMean};
+use super::models::Has;
+use crate::policy::Demand;
+use crate::{DeviceSpec, KindKey, ModelKey};
+use std::collections::{BTreeMap, BTreeSet};
+use weir_types::{DeviceId, InvocationId, RunningMean};
 
 /// One device.
 #[derive(Debug)]
 pub struct DeviceView {
+    id: DeviceId,
+    kind: KindKey,
     spec: DeviceSpec,
-    models: HashMap<ModelId, Held>,
+    models: BTreeMap<ModelKey, Held>,
     held_bytes: u64,
     evictable_bytes: u64,
-    /// Invocations with a grant here.
-    running: u32,
+    /// When invocations with a grant here are expected to end.
+    ends: BTreeSet<(u64, InvocationId)>,
+    /// Invocations that were ever placed here.
+    dispatches: u64,
     run_time_ns: RunningMean,
 }
 
@@ -42,9 +48,9 @@ struct Held {
 
 /// A model that could become a victim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Candidate<'a> {
+pub struct Candidate {
     /// Which one.
-    pub model: &'a ModelId,
+    pub model: ModelKey,
     /// The memory it takes.
     pub bytes: u64,
     /// When it was last granted or loaded; higher is later. Those granted together are equal.
@@ -53,18 +59,40 @@ pub struct Candidate<'a> {
 
 /// What granting models would take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Need {
+pub struct Need {
     /// Bytes of those that are neither there nor on their way.
-    pub(crate) missing_bytes: u64,
+    pub missing_bytes: u64,
     /// Bytes that must be freed by victims beyond those that may go already.
-    pub(crate) over_bytes: u64,
+    pub over_bytes: u64,
 }
 
 impl DeviceView {
-    pub(crate) fn new(mut spec: DeviceSpec) -> Self {
+    pub(super) fn new(id: DeviceId, kind: KindKey, mut spec: DeviceSpec) -> Self {
         spec.capacity_bytes = spec.capacity_bytes.min(BYTES_MAX);
-        let (models, run_time_ns) = Default::default();
-        Self { spec, models, held_bytes: 0, evictable_bytes: 0, running: 0, run_time_ns }
+        let (models, ends, run_time_ns) = Default::default();
+        Self {
+            id,
+            kind,
+            spec,
+            models,
+            held_bytes: 0,
+            evictable_bytes: 0,
+            ends,
+            dispatches: 0,
+            run_time_ns,
+        }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn id(&self) -> DeviceId {
+        self.id
+    }
+
+    /// Its kind, as estimates are kept by.
+    #[must_use]
+    pub fn kind(&self) -> KindKey {
+        self.kind
     }
 
     /// What it can do.
@@ -85,22 +113,39 @@ impl DeviceView {
         self.evictable_bytes
     }
 
-    /// Whether a model is in memory.
+    /// Whether a model is in memory, or granted and on its way, and was not given up.
     #[must_use]
-    pub fn is_resident(&self, model: &ModelId) -> bool {
-        self.models.get(model).is_some_and(|held| held.resident)
+    pub fn holds(&self, model: ModelKey) -> bool {
+        self.models.get(&model).is_some_and(|held| !held.is_evictable_now())
     }
 
-    /// Whether a running invocation may open a model here.
-    #[must_use]
-    pub fn is_granted(&self, model: &ModelId) -> bool {
-        self.models.get(model).is_some_and(|held| held.grants > 0)
+    /// The models for which [`holds`](Self::holds) is true.
+    pub fn held(&self) -> impl Iterator<Item = ModelKey> {
+        self.models.iter().filter(|(_, held)| !held.is_evictable_now()).map(|(model, _)| *model)
     }
 
     /// Invocations with a grant here.
     #[must_use]
     pub fn running(&self) -> u32 {
-        self.running
+        u32::try_from(self.ends.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Whether one more invocation may be granted models here.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.running() < self.spec.invocations_max
+    }
+
+    /// When one more invocation may be granted models here: 0 if now.
+    #[must_use]
+    pub fn free_at_ns(&self) -> u64 {
+        if self.is_open() { 0 } else { self.first_end_ns().unwrap_or(u64::MAX) }
+    }
+
+    /// How many invocations were ever placed here.
+    #[must_use]
+    pub fn dispatches(&self) -> u64 {
+        self.dispatches
     }
 
     /// How long invocations with a grant here take, as measured.
@@ -109,15 +154,36 @@ impl DeviceView {
         self.run_time_ns
     }
 
-    /// The models in memory that are granted to nobody and were not given up yet, in no order.
-    pub fn candidates(&self) -> impl Iterator<Item = Candidate<'_>> {
+    /// When the first of those that run here is expected to end; none if nothing runs.
+    #[must_use]
+    pub fn first_end_ns(&self) -> Option<u64> {
+        self.ends.first().map(|(end_ns, _)| *end_ns)
+    }
+
+    /// How long an invocation placed now is expected to wait for a slot.
+    #[must_use]
+    pub fn wait_ns(&self, now_ns: u64) -> u64 {
+        let slots = self.spec.slots.max(1);
+        let ahead = (self.running() + 1).saturating_sub(slots);
+        if ahead == 0 {
+            return 0;
+        }
+        if self.spec.invocations_max <= slots {
+            return self.first_end_ns().unwrap_or(0).saturating_sub(now_ns);
+        }
+        crate::estimate::round_ns(self.run_time_ns.mean).saturating_mul(u64::from(ahead)) / u64::from(slots)
+    }
+
+    /// The models in memory that are granted to nobody and were not given up yet, by key.
+    pub fn candidates(&self) -> impl Iterator<Item = Candidate> {
         let free =
             self.models.iter().filter(|(_, held)| held.resident && held.grants == 0 && !held.evictable);
-        free.map(|(model, held)| Candidate { model, bytes: held.bytes, used: held.used })
+        free.map(|(model, held)| Candidate { model: *model, bytes: held.bytes, used: held.used })
     }
 
     /// What granting `demands` would take.
-    pub(crate) fn need(&self, demands: &[ModelDemand]) -> Need {
+    #[must_use]
+    pub fn need(&self, demands: &[Demand]) -> Need {
         let (mut missing_bytes, mut kept_bytes) = (0_u64, 0);
         for demand in demands {
             match self.models.get(&demand.model) {
@@ -132,14 +198,31 @@ impl DeviceView {
         Need { missing_bytes, over_bytes: wanted_bytes.saturating_sub(self.spec.capacity_bytes) }
     }
 
-    /// Whether a model is neither in memory nor on its way.
-    pub(crate) fn is_missing(&self, model: &ModelId) -> bool {
-        !self.models.contains_key(model)
+    /// The invocations that run here.
+    pub(super) fn runs(&self) -> impl Iterator<Item = InvocationId> {
+        self.ends.iter().map(|(_, invocation)| *invocation)
+    }
+
+    /// All models with a place here, given up or not.
+    pub(super) fn all(&self) -> impl Iterator<Item = ModelKey> {
+        self.models.keys().copied()
+    }
+
+    pub(super) fn has(&self, model: ModelKey) -> Has {
+        let Some(held) = self.models.get(&model) else { return Has::default() };
+        Has { place: true, bytes: held.bytes, holds: !held.is_evictable_now(), free_at_ns: self.free_at_ns() }
     }
 
     /// Grant `demands` to one more invocation, giving up `victims`.
-    pub(crate) fn grant(&mut self, demands: &[ModelDemand], victims: &[ModelId], clock: u64) {
-        self.running += 1;
+    pub(super) fn grant(
+        &mut self,
+        (invocation, end_ns): (InvocationId, u64),
+        demands: &[Demand],
+        victims: &[ModelKey],
+        clock: u64,
+    ) {
+        self.ends.insert((end_ns, invocation));
+        self.dispatches += 1;
         for demand in demands {
             if let Some(held) = self.models.get_mut(&demand.model) {
                 if held.is_evictable_now() {
@@ -152,7 +235,7 @@ impl DeviceView {
                 let bytes = demand.bytes.min(BYTES_MAX);
                 self.held_bytes = self.held_bytes.saturating_add(bytes);
                 let held = Held { bytes, resident: false, grants: 1, evictable: false, used: clock };
-                self.models.insert(demand.model.clone(), held);
+                self.models.insert(demand.model, held);
             }
         }
         for victim in victims {
@@ -167,9 +250,21 @@ impl DeviceView {
         }
     }
 
+    /// One that runs here is expected to end at another time.
+    pub(super) fn expect_end(&mut self, invocation: InvocationId, before_ns: u64, end_ns: u64) {
+        if self.ends.remove(&(before_ns, invocation)) {
+            self.ends.insert((end_ns, invocation));
+        }
+    }
+
     /// An invocation with a grant of `models` is over.
-    pub(crate) fn release(&mut self, models: &[ModelId], run_time_ns: Option<u64>) {
-        self.running = self.running.saturating_sub(1);
+    pub(super) fn release(
+        &mut self,
+        (invocation, end_ns): (InvocationId, u64),
+        models: &[ModelKey],
+        run_time_ns: Option<u64>,
+    ) {
+        self.ends.remove(&(end_ns, invocation));
         if let Some(run_time_ns) = run_time_ns {
             self.run_time_ns.add(run_time_ns);
         }
@@ -177,13 +272,13 @@ impl DeviceView {
             let Some(held) = self.models.get_mut(model) else { continue };
             held.grants = held.grants.saturating_sub(1);
             if held.grants == 0 && !held.resident {
-                self.remove(model);
+                self.remove(*model);
             }
         }
     }
 
     /// A model is in memory. False if it was already.
-    pub(crate) fn loaded(&mut self, model: ModelId, bytes: u64, clock: u64) -> bool {
+    pub(super) fn loaded(&mut self, model: ModelKey, bytes: u64, clock: u64) -> bool {
         let bytes = bytes.min(BYTES_MAX);
         let held = self.models.entry(model).or_insert(Held {
             bytes: 0,
@@ -202,8 +297,8 @@ impl DeviceView {
     }
 
     /// A model is not in memory any more. False if it was not.
-    pub(crate) fn evicted(&mut self, model: &ModelId) -> bool {
-        let Some(held) = self.models.get_mut(model).filter(|held| held.resident) else { return false };
+    pub(super) fn evicted(&mut self, model: ModelKey) -> bool {
+        let Some(held) = self.models.get_mut(&model).filter(|held| held.resident) else { return false };
         if held.grants == 0 {
             self.remove(model);
         } else {
@@ -213,8 +308,8 @@ impl DeviceView {
         true
     }
 
-    fn remove(&mut self, model: &ModelId) {
-        let Some(held) = self.models.remove(model) else { return };
+    fn remove(&mut self, model: ModelKey) {
+        let Some(held) = self.models.remove(&model) else { return };
         self.held_bytes -= held.bytes;
         if held.is_evictable_now() {
             self.evictable_bytes -= held.bytes;

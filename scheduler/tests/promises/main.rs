@@ -5,16 +5,20 @@
 mod world;
 
 use proptest::prelude::*;
+use weir_scheduler::PolicyKind;
 use world::{Step, World, step};
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(512) })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2_048) })]
 
     /// Nothing is lost, nothing starts twice, granted models are never victims, the queue is bounded, and whatever an invocation opens
     /// fits into the device when it opens it. The checks are in the world.
     #[test]
-    fn promises_hold_whatever_happens(steps in prop::collection::vec(step(), 1..150)) {
-        let mut world = World::new();
+    fn promises_hold_whatever_happens(
+        policy in prop::sample::select(&PolicyKind::ALL[..]),
+        steps in prop::collection::vec(step(), 1..150),
+    ) {
+        let mut world = World::new(policy);
         steps.into_iter().for_each(|step| world.take(step));
         world.end();
     }
@@ -24,8 +28,15 @@ proptest! {
 /// they were given to get this wrong: both loads fit when they were promised, and then one of them does not.
 #[test]
 fn loads_that_count_on_each_others_victims_all_fit() {
-    let mut world = World::new();
-    let steps = [
+    for policy in PolicyKind::ALL {
+        let mut world = World::new(policy);
+        steps().into_iter().for_each(|step| world.take(step));
+        world.end();
+    }
+}
+
+fn steps() -> [Step; 13] {
+    [
         // The device of 10 holds models 0 (4) and 1 (5) from before.
         Step::Arrive { models: vec![0, 1], deadline_ns: 1_000 },
         Step::Exchange(9),
@@ -41,7 +52,5 @@ fn loads_that_count_on_each_others_victims_all_fit() {
         Step::Finish { invocation: 1 },
         Step::Exchange(9),
         Step::Open { invocation: 0, model: 0 },
-    ];
-    steps.into_iter().for_each(|step| world.take(step));
-    world.end();
+    ]
 }

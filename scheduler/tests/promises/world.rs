@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use weir_scheduler::{
-    Action, Arrival, DeviceSpec, Event, Evictable, ModelDemand, Rejection, Scheduler, Settings,
+    Action, Arrival, DeviceSpec, Event, Evictable, ModelDemand, PolicyKind, PolicyOptions, Rejection, Scheduler, Settings, Why,
 };
 use weir_types::{DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, TenantId, Version};
 
@@ -114,8 +114,9 @@ struct Device {
 }
 
 impl World {
-    pub(crate) fn new() -> Self {
-        let scheduler = Scheduler::new(Settings { queue_len_max: QUEUE_LEN_MAX });
+    pub(crate) fn new(policy: PolicyKind) -> Self {
+        let settings = Settings { queue_len_max: QUEUE_LEN_MAX, ..Settings::default() };
+        let scheduler = Scheduler::with_policy(&settings, policy.build(&PolicyOptions::default()));
         let (to_nodes, to_scheduler, nodes, invocations, over) = Default::default();
         let mut world =
             Self { scheduler, now_ns: 0, next_id: 0, to_nodes, to_scheduler, nodes, invocations, over };
@@ -177,7 +178,8 @@ impl World {
         self.invocations.insert(invocation, told);
         let function = FunctionId { tenant: TenantId::default(), name: name("f"), version: Version(1) };
         let deadline_at_ns = self.now_ns + deadline_ns;
-        let arrival = Arrival { invocation, function, models, deadline_at_ns, priority: 0 };
+        let priority = u32::from(invocation.0.is_multiple_of(4));
+        let arrival = Arrival { invocation, function, models, deadline_at_ns, priority, batch: 1, run_time_ns: None };
         self.tell(Event::Arrived(arrival.clone()));
         // The same one again must change nothing.
         if self.scheduler.view().running() > 0
@@ -218,9 +220,9 @@ impl World {
             self.to_nodes.push_back(action);
         }
         assert!(self.scheduler.policy().waiting() <= QUEUE_LEN_MAX, "the queue is not bounded");
-        for (id, device) in self.scheduler.view().devices() {
+        for (_, device) in self.scheduler.view().devices() {
             let firm_bytes = device.held_bytes() - device.evictable_bytes();
-            assert!(firm_bytes <= device.spec().capacity_bytes, "{id:?} is overcommitted: {device:?}");
+            assert!(firm_bytes <= device.spec().capacity_bytes, "overcommitted: {device:?}");
         }
     }
 
@@ -246,7 +248,7 @@ impl World {
                 );
                 assert_eq!(device.is_some(), !told.models.is_empty());
                 assert!(device.is_none_or(|device| device.node == *node));
-                assert!(why.alternatives.len() <= 2);
+                assert!(why.alternatives.len() <= Why::ALTERNATIVES_MAX);
                 told.starts += 1;
                 told.started_on = *device;
                 assert_eq!(

@@ -1,0 +1,95 @@
+//! How long models take into a device's memory, by where their bytes come from.
+
+use super::round_ns;
+use weir_types::RunningMean;
+
+/// Where bytes wait that are not in a device's memory, nearest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Tier {
+    /// Another device of the same node.
+    Sibling,
+    /// The node's memory.
+    Memory,
+    /// The node's disk.
+    Disk,
+    /// The store that all nodes share.
+    ObjectStore,
+}
+
+impl Tier {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Sibling, Self::Memory, Self::Disk, Self::ObjectStore];
+
+    /// How fast a tier is taken to be before any load from it was seen. On the slow side, so that first loads are not taken lightly.
+    const fn prior_bytes_per_ns(self) -> f64 {
+        match self {
+            Self::Sibling => 8.0,
+            Self::Memory => 4.0,
+            Self::Disk => 0.25,
+            Self::ObjectStore => 0.1,
+        }
+    }
+}
+
+/// Load times by kind of device and tier: of one model, or of all together per MiB.
+#[derive(Debug, Clone, Default)]
+pub struct LoadTimes {
+    kinds: Vec<[RunningMean; Tier::ALL.len()]>,
+}
+
+const MIB: f64 = (1_u64 << 20) as f64;
+
+impl LoadTimes {
+    /// Take in a load onto a device of the kind numbered `kind`.
+    pub fn add(&mut self, kind: usize, tier: Tier, load_time_ns: u64) {
+        if self.kinds.len() <= kind {
+            self.kinds.resize(kind + 1, Default::default());
+        }
+        self.kinds[kind][tier as usize].add(load_time_ns);
+    }
+
+    /// Take in a load by what it took per MiB.
+    pub fn add_per_mib(&mut self, kind: usize, tier: Tier, bytes: u64, load_time_ns: u64) {
+        if bytes > 0 {
+            self.add(kind, tier, round_ns(load_time_ns as f64 * MIB / bytes as f64));
+        }
+    }
+
+    /// The mean of what was taken in, if there was anything.
+    #[must_use]
+    pub fn mean_ns(&self, kind: usize, tier: Tier) -> Option<f64> {
+        let mean = self.kinds.get(kind)?[tier as usize];
+        (mean.count > 0).then_some(mean.mean)
+    }
+
+    /// What `bytes` take from `tier`, at the speed of all loads from there.
+    #[must_use]
+    pub fn by_size_ns(&self, kind: usize, tier: Tier, bytes: u64) -> u64 {
+        let per_byte = self.mean_ns(kind, tier).map_or(1.0 / tier.prior_bytes_per_ns(), |mean| mean / MIB);
+        round_ns(bytes as f64 * per_byte)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_cost_what_their_tier_was_seen_to_take() {
+        let mut all = LoadTimes::default();
+        assert_eq!(all.by_size_ns(0, Tier::Disk, 1_000), 4_000);
+        assert!(all.by_size_ns(0, Tier::Memory, 1_000) < all.by_size_ns(0, Tier::ObjectStore, 1_000));
+        all.add_per_mib(0, Tier::Disk, 1 << 20, 100);
+        all.add_per_mib(0, Tier::Disk, 2 << 20, 400);
+        assert_eq!(all.by_size_ns(0, Tier::Disk, 2 << 20), 300);
+        assert_eq!(all.by_size_ns(1, Tier::Disk, 1_000), 4_000, "kinds are apart");
+    }
+
+    #[test]
+    fn nonsense_saturates() {
+        let mut all = LoadTimes::default();
+        all.add_per_mib(0, Tier::Disk, 0, u64::MAX);
+        all.add_per_mib(0, Tier::Disk, 1, u64::MAX);
+        assert_eq!(all.by_size_ns(0, Tier::Disk, u64::MAX), u64::MAX);
+    }
+}

@@ -1,0 +1,127 @@
+//! How long invocations run once their models are in memory: a line over the batch size for each function and kind of device, learned as
+//! they finish.
+
+use super::round_ns;
+
+/// Run time of one function on one kind of device: `mean + slope x (batch - mean batch)`, by least squares in which old samples fade.
+///
+/// The first samples count equally, later ones with a weight of at least 1/32. As long as all batches were of one size there is no slope,
+/// and the mean of equal samples is exactly their value.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct RunLine {
+    count: u64,
+    batch: f64,
+    run_time_ns: f64,
+    batch_variance: f64,
+    covariance: f64,
+}
+
+/// Samples beyond this many weigh the same.
+const SAMPLES_MAX: u64 = 32;
+
+/// A run takes this long as long as nothing else is known: a model of moderate size on a processor.
+const PRIOR_NS: u64 = 100_000_000;
+
+impl RunLine {
+    /// Take in a run of `batch` items.
+    pub fn add(&mut self, batch: u32, run_time_ns: u64) {
+        self.count = self.count.saturating_add(1);
+        let weight = 1.0 / self.count.min(SAMPLES_MAX) as f64;
+        let batch_change = f64::from(batch) - self.batch;
+        let time_change = run_time_ns as f64 - self.run_time_ns;
+        self.batch += batch_change * weight;
+        self.run_time_ns += time_change * weight;
+        self.batch_variance = (1.0 - weight) * (self.batch_variance + weight * batch_change * batch_change);
+        self.covariance = (1.0 - weight) * (self.covariance + weight * batch_change * time_change);
+    }
+
+    /// The expected time for `batch` items; none before the first sample. A line that falls is taken for noise.
+    #[must_use]
+    pub fn estimate_ns(&self, batch: u32) -> Option<u64> {
+        let slope =
+            if self.batch_variance > 1e-6 { (self.covariance / self.batch_variance).max(0.0) } else { 0.0 };
+        let line = self.run_time_ns + slope * (f64::from(batch) - self.batch);
+        (self.count > 0).then(|| round_ns(line))
+    }
+}
+
+/// Run times of one function, or of all, by kind of device.
+#[derive(Debug, Clone, Default)]
+pub struct RunTimes {
+    kinds: Vec<RunLine>,
+}
+
+impl RunTimes {
+    /// Take in a run of `batch` items on a device of the kind numbered `kind`.
+    pub fn add(&mut self, kind: usize, batch: u32, run_time_ns: u64) {
+        if self.kinds.len() <= kind {
+            self.kinds.resize(kind + 1, RunLine::default());
+        }
+        self.kinds[kind].add(batch, run_time_ns);
+    }
+
+    /// The expected time there, if any run of the kind was seen.
+    #[must_use]
+    pub fn estimate_ns(&self, kind: usize, batch: u32) -> Option<u64> {
+        self.kinds.get(kind)?.estimate_ns(batch)
+    }
+
+    /// As measured for the function, else as the caller said, else as the others on that kind of device take, else a guess.
+    #[must_use]
+    pub fn estimate_or_prior_ns(&self, others: &Self, kind: usize, batch: u32, told_ns: Option<u64>) -> u64 {
+        self.estimate_ns(kind, batch)
+            .or(told_ns)
+            .or_else(|| others.estimate_ns(kind, batch))
+            .unwrap_or(PRIOR_NS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_was_measured_goes_before_what_is_said_goes_before_what_others_take() {
+        let (mut own, mut others) = (RunTimes::default(), RunTimes::default());
+        assert_eq!(own.estimate_or_prior_ns(&others, 0, 1, None), PRIOR_NS);
+        others.add(0, 1, 50);
+        assert_eq!(own.estimate_or_prior_ns(&others, 0, 1, None), 50);
+        assert_eq!(own.estimate_or_prior_ns(&others, 0, 1, Some(7)), 7);
+        own.add(0, 1, 9);
+        assert_eq!(own.estimate_or_prior_ns(&others, 0, 1, Some(7)), 9);
+        assert_eq!(own.estimate_or_prior_ns(&others, 1, 1, Some(7)), 7, "kinds are apart");
+    }
+
+    #[test]
+    fn a_mean_of_equal_runs_is_exact_and_nonsense_saturates() {
+        let mut line = RunLine::default();
+        assert_eq!(line.estimate_ns(1), None);
+        (0..1_000).for_each(|_| line.add(1, 1_333_333_333));
+        assert_eq!(line.estimate_ns(1), Some(1_333_333_333));
+        assert_eq!(line.estimate_ns(64), Some(1_333_333_333), "no slope is known");
+        line.add(u32::MAX, u64::MAX);
+        line.add(0, 0);
+        assert!(line.estimate_ns(u32::MAX).is_some());
+    }
+
+    proptest! {
+        /// Runs that lie on a line are foretold, and a line that changes is followed.
+        #[test]
+        fn a_line_is_found_whatever_order_its_points_come_in(
+            batches in prop::collection::vec(1_u32..64, 2..200),
+            base in 1_000_u64..1_000_000,
+            per_item in 0_u64..100_000,
+        ) {
+            prop_assume!(batches.iter().any(|batch| *batch != batches[0]));
+            let mut line = RunLine::default();
+            for batch in &batches {
+                line.add(*batch, base + per_item * u64::from(*batch));
+            }
+            for batch in &batches {
+                let (told, right) = (line.estimate_ns(*batch).unwrap(), base + per_item * u64::from(*batch));
+                prop_assert!(told.abs_diff(right) <= right / 1_000 + 2, "{told} instead of {right}");
+            }
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! Devices that belong to one model each.
+
+use super::cycle::is_free;
+use super::line::Line;
+use super::plain::Plain;
+use super::{Placement, Placer, Policy, Request};
+use crate::{DeviceKey, ModelKey, View};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use weir_types::InvocationId;
+
+/// `exclusive` of seed 001, chapter 6: each model has a queue and devices of its own, as many as its part of the work: rate times run time.
+///
+/// A model takes a device that nobody has as long as it has less than its part. One that has none, where all are taken, takes over a device
+/// whose owner has nothing older to do. With *stealing*, so does one whose queue is longer, per device, than 150 % of another's. An
+/// invocation of several models belongs to the first. Models stay in memory when their device goes to another.
+pub struct Exclusive {
+    placer: Placer,
+    options: ExclusiveOptions,
+    plain: Plain,
+    line: Line,
+    by_model: BTreeMap<ModelKey, BTreeSet<u64>>,
+    owners: BTreeMap<DeviceKey, Owner>,
+    pools: HashMap<ModelKey, Pool>,
+    whole: Whole,
+    starts: u64,
+}
+
+/// How devices are shared out.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ExclusiveOptions {
+    /// Devices go from short queues to long ones.
+    pub stealing: bool,
+    /// All models that there will be, each with the same part of the work. None if it has to be learned.
+    pub models_expected: Option<u32>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Owner {
+    model: ModelKey,
+    /// The last start there.
+    used: u64,
+}
+
+#[derive(Debug, Default)]
+struct Pool {
+    devices: Vec<DeviceKey>,
+    run_time_ns: u64,
+}
+
+/// What parts are parts of.
+#[derive(Debug, Clone, Copy, Default)]
+struct Whole {
+    at_ns: Option<u64>,
+    devices: u32,
+    work: f64,
+}
+
+/// How long a sum over all models is good for.
+const WHOLE_NS: u64 = 1_000_000_000;
+
+/// A queue is longer than another, for stealing, if it is this much longer per device.
+const STEAL_RATIO: f64 = 1.5;
+
+/// How many waiting invocations are looked at to give away devices.
+const SCAN_LEN_MAX: usize = 64;
+
+impl Exclusive {
+    /// With this choice of victims.
+    #[must_use]
+    pub fn new(placer: Placer, options: ExclusiveOptions) -> Self {
+        let (plain, line, by_model, owners, pools, whole) = Default::default();
+        Self { placer, options, plain, line, by_model, owners, pools, whole, starts: 0 }
+    }
+
+    /// The oldest of the owner's queue for some device that is free.
+    fn next_owned(&self, now_ns: u64, view: &View) -> Option<(DeviceKey, u64)> {
+        view.open().find_map(|device| {
+            let places = self.by_model.get(&self.owners.get(&device)?.model)?;
+            let may_start = |place: &u64| {
+                self.line.get(*place).is_some_and(|request| {
+                    view.tenants().may_start(request.tenant)
+                        && is_free(now_ns, view, &self.placer, device, request)
+                })
+            };
+            Some((device, places.iter().copied().find(may_start)?))
+        })
+    }
+
+    /// A device for one that has too few.
+    fn next_given(&self, now_ns: u64, view: &View) -> Option<(DeviceKey, u64)> {
+        view.open().next()?;
+        self.line.iter().take(SCAN_LEN_MAX).find_map(|(place, request)| {
+            let model = request.models.first()?.model;
+            if !view.tenants().may_start(request.tenant) {
+                return None;
+            }
+            let free = |device: &DeviceKey| is_free(now_ns, view, &self.placer, *device, request);
+            let has = self.devices_for(view, model, request);
+            if has < self.quota(now_ns, view, model) {
+                let nobodys = |device: &DeviceKey| !self.owners.contains_key(device);
+                if let Some(device) = view.open().filter(nobodys).find(free) {
+                    return Some((device, place));
+                }
+            }
+            let mut others: Vec<_> = view.open().filter(free).collect();
+            others.retain(|device| {
+                let Some(owner) = self.owners.get(device) else { return false };
+                if has == 0 {
+                    self.oldest(owner.model).is_none_or(|oldest| oldest > place)
+                } else {
+                    self.options.stealing && owner.model != model && self.may_steal(model, owner.model)
+                }
+            });
+            let rank = |device: &DeviceKey| {
+                self.owners.get(device).map(|owner| {
+                    let spare = self.pools.get(&owner.model).is_some_and(|pool| pool.devices.len() > 1);
+                    (!spare, owner.used, *device)
+                })
+            };
+            Some((others.into_iter().min_by_key(rank)?, place))
+        })
+    }
+
+    /// The model's devices that are large enough for a request.
+    fn devices_for(&self, view: &View, model: ModelKey, request: &Request) -> usize {
+        let bytes = request.models.iter().fold(0_u64, |sum, demand| sum.saturating_add(demand.bytes));
+        let is_large = |key: &&DeviceKey| view.device(**key).is_some_and(|device| bytes <= device.spec().capacity_bytes);
+        self.pools.get(&model).map_or(0, |pool| pool.devices.iter().filter(is_large).count())
+    }
+
+    /// Devices that a model may have.
+    fn quota(&self, now_ns: u64, view: &View, model: ModelKey) -> usize {
+        let devices = self.whole.devices;
+        if let Some(models) = self.options.models_expected {
+            return devices.div_ceil(models.max(1)).max(1) as usize;
+        }
+        let part = self.work(now_ns, view, model) / self.whole.work.max(f64::MIN_POSITIVE);
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of a count, and saturating")]
+        let devices = (part * f64::from(devices)).ceil() as usize;
+        devices.max(1)
+    }
+
+    /// Device time that a model asks for, in every second.
+    fn work(&self, now_ns: u64, view: &View, model: ModelKey) -> f64 {
+        let run_time_ns = self.pools.get(&model).map_or(0, |pool| pool.run_time_ns);
+        view.demand_per_s(model, now_ns) * run_time_ns as f64
+    }
+
+    fn may_steal(&self, thief: ModelKey, owner: ModelKey) -> bool {
+        let per_device = |model: ModelKey| {
+            let devices = self.pools.get(&model).map_or(0, |pool| pool.devices.len()).max(1);
+            self.by_model.get(&model).map_or(0, BTreeSet::len) as f64 / devices as f64
+        };
+        let has_several = self.pools.get(&owner).is_some_and(|pool| pool.devices.len() > 1);
+        has_several && per_device(thief) > STEAL_RATIO * per_device(owner)
+    }
+
+    fn oldest(&self, model: ModelKey) -> Option<u64> {
+        self.by_model.get(&model)?.first().copied()
+    }
+
+    fn own(&mut self, device: DeviceKey, model: ModelKey) {
+        self.starts += 1;
+        let before = self.owners.insert(device, Owner { model, used: self.starts });
+        if before.is_some_and(|before| before.model == model) {
+            return;
+        }
+        if let Some(before) = before {
+            self.disown(device, before.model);
+        }
+        self.pools.entry(model).or_default().devices.push(device);
+    }
+
+    fn disown(&mut self, device: DeviceKey, model: ModelKey) {
+        if let Some(pool) = self.pools.get_mut(&model) {
+            pool.devices.retain(|other| *other != device);
+        }
+        self.tidy(model);
+    }
+
+    /// Forget a model that has no device and waits for none.
+    fn tidy(&mut self, model: ModelKey) {
+        if !self.by_model.contains_key(&model) && self.pools.get(&model).is_some_and(|pool| pool.devices.is_empty()) {
+            self.pools.remove(&model);
+        }
+    }
+
+    fn take(&mut self, place: u64) -> Option<Request> {
+        let request = self.line.take(place)?;
+        if let Some(demand) = request.models.first()
+            && let Some(places) = self.by_model.get_mut(&demand.model)
+        {
+            places.remove(&place);
+            if places.is_empty() {
+                self.by_model.remove(&demand.model);
+            }
+        }
+        Some(request)
+    }
+}
+
+impl Policy for Exclusive {
+    fn name(&self) -> &'static str {
+        "exclusive"
+    }
+
+    fn arrived(&mut self, request: Request, view: &View) {
+        let Some(demand) = request.models.first() else { return self.plain.push(request) };
+        let (model, invocation) = (demand.model, request.invocation);
+        self.pools.entry(model).or_default().run_time_ns = view.expected_run_time_ns(&request);
+        self.line.push(request);
+        self.by_model.entry(model).or_default().extend(self.line.place_of(invocation));
+    }
+
+    fn begin(&mut self, now_ns: u64, view: &View) {
+        let is_old = self.whole.at_ns.is_none_or(|at_ns| now_ns.saturating_sub(at_ns) >= WHOLE_NS);
+        if is_old && !self.line.is_empty() {
+            let devices = u32::try_from(view.devices().count()).unwrap_or(u32::MAX);
+            let work = self.pools.keys().map(|model| self.work(now_ns, view, *model)).sum();
+            self.whole = Whole { at_ns: Some(now_ns), devices, work };
+        }
+    }
+
+    fn next(&mut self, now_ns: u64, view: &View) -> Option<Placement> {
+        if let Some(placement) = self.plain.next(view) {
+            return Some(placement);
+        }
+        if self.line.is_empty() {
+            return None;
+        }
+        let (device, place) = self.next_owned(now_ns, view).or_else(|| self.next_given(now_ns, view))?;
+        let request = self.take(place)?;
+        if let Some(demand) = request.models.first() {
+            self.own(device, demand.model);
+        }
+        self.placer.place(now_ns, view, device, request).ok()
+    }
+
+    fn remove(&mut self, invocation: InvocationId, _view: &View) -> Option<Request> {
+        let Some(place) = self.line.place_of(invocation) else { return self.plain.remove(invocation) };
+        let request = self.take(place)?;
+        if let Some(demand) = request.models.first() {
+            self.tidy(demand.model);
+        }
+        Some(request)
+    }
+
+    fn devices_gone(&mut self, devices: &[DeviceKey], _view: &View) {
+        self.whole.at_ns = None;
+        for device in devices {
+            if let Some(owner) = self.owners.remove(device) {
+                self.disown(*device, owner.model);
+            }
+        }
+    }
+
+    fn waiting(&self) -> usize {
+        self.plain.len() + self.line.len()
+    }
+}

@@ -1,0 +1,126 @@
+//! Whether an invocation fits on a device, and what has to go for it. What all policies share.
+
+use super::{Demand, Placement, Request};
+use crate::{
+    Alternative, DeviceKey, DeviceView, Estimate, LeastRecentlyUsed, ModelKey, VictimPolicy, Victims, View, Why,
+};
+use smallvec::SmallVec;
+
+/// Finds room on devices, by one choice of victims.
+pub struct Placer {
+    victims: Box<dyn VictimPolicy>,
+}
+
+/// Devices that a [`Why`] is compared with, so that telling it costs the same in every cluster.
+const ALTERNATIVES_SCAN_MAX: usize = 16;
+
+impl Default for Placer {
+    fn default() -> Self {
+        Self::new(Box::new(LeastRecentlyUsed))
+    }
+}
+
+impl Placer {
+    /// With this choice of victims.
+    #[must_use]
+    pub fn new(victims: Box<dyn VictimPolicy>) -> Self {
+        Self { victims }
+    }
+
+    /// What has to go for `request` to start on `device`; none if it cannot. Whether the device can take one more is not asked.
+    #[must_use]
+    pub fn fit(&self, now_ns: u64, view: &View, device: DeviceKey, request: &Request) -> Option<Victims> {
+        let state = view.device(device)?;
+        let need = state.need(&request.models);
+        if need.missing_bytes == 0 && need.over_bytes == 0 {
+            return Some(Victims::default());
+        }
+        let mut victims = Victims::default();
+        let mut freed = 0;
+        if need.missing_bytes > 0 {
+            freed = self.keep_to_cap(view, state, request, &mut victims)?;
+        }
+        let over_bytes = need.over_bytes.saturating_sub(freed);
+        if over_bytes > 0 {
+            let keep =
+                |model: ModelKey| is_demanded(&request.models, model) || victims.models.contains(&model);
+            let more = self.victims.choose(now_ns, view, device, over_bytes, &keep)?;
+            victims.models.extend(more.models);
+            victims.loss_ns = more.loss_ns;
+        }
+        Some(victims)
+    }
+
+    /// Start `request` on `device` if it fits there.
+    ///
+    /// # Errors
+    /// The request itself, if it does not.
+    pub fn place(
+        &self,
+        now_ns: u64,
+        view: &View,
+        device: DeviceKey,
+        request: Request,
+    ) -> Result<Placement, Request> {
+        let Some(state) = view.device(device).filter(|state| state.is_open()) else { return Err(request) };
+        let Some(victims) = self.fit(now_ns, view, device, &request) else { return Err(request) };
+        let estimate = view.estimate(now_ns, state, &request);
+        let why = Why { estimate, alternatives: alternatives(now_ns, view, device, &request), queued_ns: 0 };
+        let evict = victims.models.into_vec();
+        Ok(Placement { node: state.id().node, device: Some(device), evict, why, request })
+    }
+
+    /// Victims among the tenant's own models, so that those that are missing stay within its cap, and the bytes they free. None if it
+    /// cannot be kept.
+    fn keep_to_cap(
+        &self,
+        view: &View,
+        state: &DeviceView,
+        request: &Request,
+        victims: &mut Victims,
+    ) -> Option<u64> {
+        let missing = |demand: &&Demand| !state.holds(demand.model);
+        let missing_bytes =
+            request.models.iter().filter(missing).fold(0_u64, |sum, demand| sum.saturating_add(demand.bytes));
+        let over_bytes = missing_bytes.saturating_sub(view.tenants().bytes_left(request.tenant));
+        if over_bytes == 0 {
+            return Some(0);
+        }
+        let tenant = view.tenants().id(request.tenant);
+        let is_own = |model: ModelKey| view.model_id(model).tenant == *tenant;
+        let mut own: SmallVec<[_; 16]> = state
+            .candidates()
+            .filter(|candidate| is_own(candidate.model) && !is_demanded(&request.models, candidate.model))
+            .collect();
+        own.sort_unstable_by_key(|candidate| (candidate.used, candidate.model));
+        let mut freed = 0;
+        for candidate in own {
+            if freed >= over_bytes {
+                break;
+            }
+            freed += candidate.bytes;
+            victims.models.push(candidate.model);
+        }
+        (freed >= over_bytes).then_some(freed)
+    }
+}
+
+fn is_demanded(demands: &[Demand], model: ModelKey) -> bool {
+    demands.iter().any(|demand| demand.model == model)
+}
+
+/// The best of the other devices that hold one of the models, and of those that are open.
+fn alternatives(now_ns: u64, view: &View, chosen: DeviceKey, request: &Request) -> Vec<Alternative> {
+    let holders = request.models.iter().flat_map(|demand| view.model(demand.model).holders().iter().copied());
+    let mut seen = SmallVec::<[DeviceKey; ALTERNATIVES_SCAN_MAX]>::new();
+    let mut best: Vec<(u64, Alternative)> = Vec::with_capacity(Why::ALTERNATIVES_MAX + 1);
+    for key in holders.take(ALTERNATIVES_SCAN_MAX / 2).chain(view.open().take(ALTERNATIVES_SCAN_MAX / 2)) {
+        let Some(device) = view.device(key).filter(|_| key != chosen && !seen.contains(&key)) else { continue };
+        seen.push(key);
+        let estimate: Estimate = view.estimate(now_ns, device, request);
+        let at = best.partition_point(|(finish_ns, _)| *finish_ns <= estimate.finish_after_ns());
+        best.insert(at, (estimate.finish_after_ns(), Alternative { device: device.id(), estimate }));
+        best.truncate(Why::ALTERNATIVES_MAX);
+    }
+    best.into_iter().map(|(_, alternative)| alternative).collect()
+}

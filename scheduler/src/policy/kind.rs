@@ -1,0 +1,151 @@
+//! Policies by name.
+
+use super::{
+    Balance, BusyChoice, Exclusive, ExclusiveOptions, FinishFirst, LoadBalancing, Locality, Mlfqs, Placer, Policy,
+    RoundRobin, Srtf,
+};
+use crate::{LeastLoss, LeastRecentlyUsed};
+use std::fmt;
+use std::str::FromStr;
+
+/// The policies that there are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum PolicyKind {
+    /// Weir's own.
+    #[default]
+    FinishFirst,
+    /// Seed 000's baseline.
+    Lb,
+    /// Seed 000's locality-aware load balancing.
+    Lalb,
+    /// The same with out-of-order dispatch.
+    LalbO3,
+    /// Seed 001's baseline.
+    RoundRobin,
+    /// Seed 001: the next device that is free.
+    Balance,
+    /// Seed 001: the shortest first.
+    Srtf,
+    /// Seed 001: long and short ones by lot.
+    Mlfqs,
+    /// Seed 001: devices for one model each.
+    Exclusive,
+}
+
+/// What policies can be told. Each looks at what concerns it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PolicyOptions {
+    /// Visits after which `lalb-o3` places an invocation whatever it costs.
+    pub o3_limit: u32,
+    /// Which busy device `lalb` and `lalb-o3` choose.
+    pub busy_choice: BusyChoice,
+    /// How `exclusive` shares out devices.
+    pub exclusive: ExclusiveOptions,
+    /// What the lots of `mlfqs` follow from.
+    pub seed: u64,
+    /// Who makes room; none is what the policy is known for.
+    pub victims: Option<VictimKind>,
+}
+
+/// The choices of victims that there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum VictimKind {
+    /// [`LeastRecentlyUsed`]
+    LeastRecentlyUsed,
+    /// [`LeastLoss`]
+    LeastLoss,
+}
+
+impl Default for PolicyOptions {
+    fn default() -> Self {
+        Self {
+            o3_limit: Locality::LIMIT,
+            busy_choice: BusyChoice::First,
+            exclusive: ExclusiveOptions::default(),
+            seed: 0,
+            victims: None,
+        }
+    }
+}
+
+/// A name that no policy has.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("there is no policy {name:?}; there are: {}", PolicyKind::names())]
+pub struct UnknownPolicy {
+    name: String,
+}
+
+impl PolicyKind {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::FinishFirst,
+        Self::Lb,
+        Self::Lalb,
+        Self::LalbO3,
+        Self::RoundRobin,
+        Self::Balance,
+        Self::Srtf,
+        Self::Mlfqs,
+        Self::Exclusive,
+    ];
+
+    /// Its name.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::FinishFirst => "finish-first",
+            Self::Lb => "lb",
+            Self::Lalb => "lalb",
+            Self::LalbO3 => "lalb-o3",
+            Self::RoundRobin => "round-robin",
+            Self::Balance => "balance",
+            Self::Srtf => "srtf",
+            Self::Mlfqs => "mlfqs",
+            Self::Exclusive => "exclusive",
+        }
+    }
+
+    /// The policy.
+    #[must_use]
+    pub fn build(self, options: &PolicyOptions) -> Box<dyn Policy> {
+        let busy = options.busy_choice;
+        let known_for = if self == Self::FinishFirst { VictimKind::LeastLoss } else { VictimKind::LeastRecentlyUsed };
+        let placer = placer(options.victims.unwrap_or(known_for));
+        match self {
+            Self::FinishFirst => Box::new(FinishFirst::new(placer)),
+            Self::Lb => Box::new(LoadBalancing::new(placer)),
+            Self::Lalb => Box::new(Locality::in_order(busy, placer)),
+            Self::LalbO3 => Box::new(Locality::out_of_order(options.o3_limit, busy, placer)),
+            Self::RoundRobin => Box::new(RoundRobin::new(placer)),
+            Self::Balance => Box::new(Balance::new(placer)),
+            Self::Srtf => Box::new(Srtf::new(placer)),
+            Self::Mlfqs => Box::new(Mlfqs::new(placer, options.seed)),
+            Self::Exclusive => Box::new(Exclusive::new(placer, options.exclusive)),
+        }
+    }
+
+    fn names() -> String {
+        Self::ALL.map(Self::as_str).join(", ")
+    }
+}
+
+fn placer(victims: VictimKind) -> Placer {
+    match victims {
+        VictimKind::LeastRecentlyUsed => Placer::new(Box::new(LeastRecentlyUsed)),
+        VictimKind::LeastLoss => Placer::new(Box::new(LeastLoss)),
+    }
+}
+
+impl FromStr for PolicyKind {
+    type Err = UnknownPolicy;
+    fn from_str(name: &str) -> Result<Self, UnknownPolicy> {
+        let unknown = || UnknownPolicy { name: name.chars().take(80).collect() };
+        Self::ALL.into_iter().find(|kind| kind.as_str() == name).ok_or_else(unknown)
+    }
+}
+
+impl fmt::Display for PolicyKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}

@@ -1,0 +1,294 @@
+//! Locality-aware load balancing, with and without out-of-order dispatch: seed 000, Algorithms 1 and 2.
+//!
+//! Whenever something has happened, every idle device with a local queue is served from it; then Algorithm 1 runs over the idle devices,
+//! those with the most dispatches first. A scan looks for the first waiting invocation whose models the device holds, and counts a visit
+//! for each that it passes over. One that was visited as often as the limit allows is *forced*: placed at once, hit or miss. If the scan
+//! finds nothing, invocations are placed in their order until one lands on the device.
+//!
+//! The scan is not carried out item by item. Every scan begins at the head of the queue, so those that wait longer have at least as many
+//! visits: the forced ones are the front of the queue, and behind them the first hit is found by an index from models to invocations
+//! (seed 000, section VI). Visits are counted by noting where scans end.
+
+mod queue;
+
+use super::plain::Plain;
+use super::{Placement, Placer, Policy, Request};
+use crate::{DeviceKey, DeviceView, View};
+use queue::Queue;
+use smallvec::SmallVec;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use weir_types::InvocationId;
+
+/// `lalb` (limit 0) and `lalb-o3` of seed 000.
+///
+/// Where the paper leaves a choice: a device holds a model from the moment its load starts; an invocation of several models is a hit where
+/// all are held; one that fits nowhere now stays in the queue.
+pub struct Locality {
+    name: &'static str,
+    /// Visits after which an invocation is forced.
+    limit: u32,
+    busy_choice: BusyChoice,
+    placer: Placer,
+    plain: Plain,
+    queue: Queue,
+    /// Invocations that wait for one busy device; no queue is empty.
+    local: BTreeMap<DeviceKey, VecDeque<(u64, Request)>>,
+    local_places: HashMap<InvocationId, DeviceKey>,
+    run: Run,
+}
+
+/// Which of the busy devices with the models gets an invocation, if several would be sooner than a load.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum BusyChoice {
+    /// The first in the order of dispatches: as Algorithm 2 is written.
+    #[default]
+    First,
+    /// The one that is free soonest. It is better.
+    Soonest,
+}
+
+/// How far Algorithm 1 has come since the last event.
+#[derive(Debug, Default)]
+enum Run {
+    #[default]
+    LocalQueues,
+    Devices {
+        /// Idle ones that are still to be served, the last first.
+        devices: Vec<DeviceKey>,
+        scan: Scan,
+    },
+}
+
+/// What is done for the first of the devices. Both begin behind the invocation at this place in the queue.
+#[derive(Debug, Clone, Copy)]
+enum Scan {
+    /// Lines 6 to 16.
+    Hits(Option<u64>),
+    /// Lines 17 to 22.
+    Misses(Option<u64>),
+}
+
+/// Algorithm 2's answer.
+enum Choice {
+    Start(DeviceKey),
+    Wait(DeviceKey),
+    NoRoom,
+}
+
+impl Locality {
+    /// The paper's default for the limit.
+    pub const LIMIT: u32 = 25;
+
+    /// With out-of-order dispatch.
+    #[must_use]
+    pub fn out_of_order(limit: u32, busy_choice: BusyChoice, placer: Placer) -> Self {
+        let (plain, queue, local, local_places, run) = Default::default();
+        Self { name: "lalb-o3", limit, busy_choice, placer, plain, queue, local, local_places, run }
+    }
+
+    /// In the order of arrival, as far as that goes.
+    #[must_use]
+    pub fn in_order(busy_choice: BusyChoice, placer: Placer) -> Self {
+        Self { name: "lalb", ..Self::out_of_order(0, busy_choice, placer) }
+    }
+
+    fn next_local(&mut self, now_ns: u64, view: &View) -> Option<Placement> {
+        let may_go = |(device, queue): (&DeviceKey, &VecDeque<(u64, Request)>)| {
+            let (_, request) = queue.front()?;
+            let fits = view.tenants().may_start(request.tenant)
+                && view.device(*device).is_some_and(DeviceView::is_open)
+                && self.placer.fit(now_ns, view, *device, request).is_some();
+            fits.then_some(*device)
+        };
+        let device = self.local.iter().find_map(may_go)?;
+        let queue = self.local.get_mut(&device)?;
+        let (_, request) = queue.pop_front()?;
+        if queue.is_empty() {
+            self.local.remove(&device);
+        }
+        self.local_places.remove(&request.invocation);
+        self.placer.place(now_ns, view, device, request).ok()
+    }
+
+    /// Lines 6 to 22 for `device`, from where the last placement left off. The placement, if any, and where to go on for this device.
+    fn serve(
+        &mut self,
+        now_ns: u64,
+        view: &View,
+        device: DeviceKey,
+        mut scan: Scan,
+    ) -> (Option<Placement>, Option<Scan>) {
+        while let Some(state) = view.device(device).filter(|state| state.is_open()) {
+            let (Scan::Hits(after) | Scan::Misses(after)) = scan;
+            let Some((place, request)) = self.queue.after(after, view) else {
+                match scan {
+                    Scan::Hits(_) => scan = Scan::Misses(None),
+                    Scan::Misses(_) => break,
+                }
+                continue;
+            };
+            if let Scan::Hits(_) = scan {
+                if !holds_all(state, request) && !self.queue.is_forced(place, self.limit) {
+                    let hit = self.queue.first_hit(place, view, state);
+                    self.queue.note_scan(hit);
+                    let Some(hit) = hit else {
+                        scan = Scan::Misses(None);
+                        continue;
+                    };
+                    return (self.start(now_ns, view, hit, device), None);
+                }
+                if holds_all(state, request) {
+                    if self.placer.fit(now_ns, view, device, request).is_some() {
+                        return (self.start(now_ns, view, place, device), None);
+                    }
+                    scan = Scan::Hits(Some(place));
+                    continue;
+                }
+            }
+            let next = if let Scan::Hits(_) = scan { Scan::Hits(Some(place)) } else { Scan::Misses(Some(place)) };
+            match self.balance(now_ns, view, device, request) {
+                Choice::Start(other) => {
+                    return (self.start(now_ns, view, place, other), (other != device).then_some(next));
+                }
+                Choice::Wait(busy) => self.wait(place, busy),
+                Choice::NoRoom => {}
+            }
+            scan = next;
+        }
+        (None, None)
+    }
+
+    /// Algorithm 2.
+    fn balance(&self, now_ns: u64, view: &View, device: DeviceKey, request: &Request) -> Choice {
+        let fits = |device: DeviceKey| self.placer.fit(now_ns, view, device, request).is_some();
+        let mut holders = holders(view, request);
+        holders.sort_unstable_by_key(|(key, state)| (Reverse(state.dispatches()), *key));
+        if let Some((idle, _)) = holders.iter().find(|(key, state)| state.is_open() && fits(*key)) {
+            return Choice::Start(*idle);
+        }
+        let here = view.device(device).map_or(0, |state| view.estimate(now_ns, state, request).load_time_ns);
+        let waits = holders.iter().filter(|(_, state)| !state.is_open()).map(|(key, state)| {
+            let local = self.local.get(key).into_iter().flatten();
+            let local_ns = local.map(|(_, ahead)| view.run_time_ns(state, ahead)).fold(0, u64::saturating_add);
+            (state.wait_ns(now_ns).saturating_add(local_ns), *key)
+        });
+        let mut sooner = waits.filter(|(wait_ns, _)| *wait_ns < here);
+        let busy = match self.busy_choice {
+            BusyChoice::First => sooner.next(),
+            BusyChoice::Soonest => sooner.min(),
+        };
+        match busy {
+            Some((_, busy)) => Choice::Wait(busy),
+            None if fits(device) => Choice::Start(device),
+            None => Choice::NoRoom,
+        }
+    }
+
+    fn start(&mut self, now_ns: u64, view: &View, place: u64, device: DeviceKey) -> Option<Placement> {
+        let request = self.queue.take(place)?;
+        match self.placer.place(now_ns, view, device, request) {
+            Ok(placement) => Some(placement),
+            Err(request) => {
+                self.queue.put_back(place, request);
+                None
+            }
+        }
+    }
+
+    fn wait(&mut self, place: u64, busy: DeviceKey) {
+        if let Some(request) = self.queue.take(place) {
+            self.local_places.insert(request.invocation, busy);
+            self.local.entry(busy).or_default().push_back((place, request));
+        }
+    }
+}
+
+impl Policy for Locality {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn arrived(&mut self, request: Request, _view: &View) {
+        if request.models.is_empty() {
+            self.plain.push(request);
+        } else {
+            self.queue.push(request);
+        }
+    }
+
+    fn begin(&mut self, _now_ns: u64, _view: &View) {
+        self.run = Run::LocalQueues;
+    }
+
+    fn next(&mut self, now_ns: u64, view: &View) -> Option<Placement> {
+        if let Some(placement) = self.plain.next(view) {
+            return Some(placement);
+        }
+        if let Run::LocalQueues = self.run {
+            if let Some(placement) = self.next_local(now_ns, view) {
+                return Some(placement);
+            }
+            let mut devices: Vec<_> = view.open().collect();
+            devices.reverse();
+            self.run = Run::Devices { devices, scan: Scan::Hits(None) };
+        }
+        loop {
+            let Run::Devices { devices, scan } = &mut self.run else { return None };
+            let (device, from) = (*devices.last()?, *scan);
+            let (placement, go_on) = self.serve(now_ns, view, device, from);
+            let Run::Devices { devices, scan } = &mut self.run else { return None };
+            match go_on {
+                Some(go_on) => *scan = go_on,
+                None => {
+                    // One that takes several at once gets its next turn with the next event.
+                    devices.pop();
+                    *scan = Scan::Hits(None);
+                }
+            }
+            if placement.is_some() {
+                return placement;
+            }
+        }
+    }
+
+    fn remove(&mut self, invocation: InvocationId, _view: &View) -> Option<Request> {
+        if let Some(device) = self.local_places.remove(&invocation) {
+            let queue = self.local.get_mut(&device)?;
+            let at = queue.iter().position(|(_, request)| request.invocation == invocation)?;
+            let (_, request) = queue.remove(at)?;
+            if queue.is_empty() {
+                self.local.remove(&device);
+            }
+            return Some(request);
+        }
+        self.queue.remove(invocation).or_else(|| self.plain.remove(invocation))
+    }
+
+    fn devices_gone(&mut self, devices: &[DeviceKey], _view: &View) {
+        for device in devices {
+            for (place, request) in self.local.remove(device).into_iter().flatten() {
+                self.local_places.remove(&request.invocation);
+                self.queue.put_back(place, request);
+            }
+        }
+    }
+
+    fn waiting(&self) -> usize {
+        self.plain.len() + self.queue.len() + self.local_places.len()
+    }
+}
+
+fn holds_all(device: &DeviceView, request: &Request) -> bool {
+    request.models.iter().all(|demand| device.holds(demand.model))
+}
+
+/// The devices that hold all models of a request.
+fn holders<'a>(view: &'a View, request: &Request) -> SmallVec<[(DeviceKey, &'a DeviceView); 8]> {
+    let Some((first, others)) = request.models.split_first() else { return SmallVec::new() };
+    let devices = view.model(first.model).holders().iter();
+    devices
+        .filter_map(|key| Some((*key, view.device(*key)?)))
+        .filter(|(_, device)| others.iter().all(|demand| device.holds(demand.model)))
+        .collect()
+}

@@ -1,0 +1,95 @@
+//! The global queue of seed 000, with its index and the count of visits.
+
+use super::holds_all;
+use crate::{DeviceView, ModelKey, Request, View};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use weir_types::InvocationId;
+
+/// Invocations by their place in the order of arrival.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    requests: BTreeMap<u64, Request>,
+    places: HashMap<InvocationId, u64>,
+    /// By the first model of each.
+    by_model: HashMap<ModelKey, BTreeSet<u64>>,
+    /// Scans by the place at which they ended: each visited all before it. Those at or before the head are dropped.
+    scans: BTreeMap<u64, u32>,
+    arrivals: u64,
+}
+
+impl Queue {
+    pub(super) fn push(&mut self, request: Request) {
+        self.put_back(self.arrivals, request);
+        self.arrivals += 1;
+    }
+
+    /// Give an invocation the place that it had.
+    pub(super) fn put_back(&mut self, place: u64, request: Request) {
+        self.places.insert(request.invocation, place);
+        if let Some(demand) = request.models.first() {
+            self.by_model.entry(demand.model).or_default().insert(place);
+        }
+        self.requests.insert(place, request);
+    }
+
+    pub(super) fn take(&mut self, place: u64) -> Option<Request> {
+        let request = self.requests.remove(&place)?;
+        self.places.remove(&request.invocation);
+        if let Some(demand) = request.models.first()
+            && let Some(places) = self.by_model.get_mut(&demand.model)
+        {
+            places.remove(&place);
+            if places.is_empty() {
+                self.by_model.remove(&demand.model);
+            }
+        }
+        let head = self.requests.first_key_value().map_or(self.arrivals, |(head, _)| *head);
+        while self.scans.first_key_value().is_some_and(|(end, _)| *end <= head) {
+            self.scans.pop_first();
+        }
+        Some(request)
+    }
+
+    pub(super) fn remove(&mut self, invocation: InvocationId) -> Option<Request> {
+        let place = *self.places.get(&invocation)?;
+        self.take(place)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// The first behind `place` that its tenant may start.
+    pub(super) fn after(&self, place: Option<u64>, view: &View) -> Option<(u64, &Request)> {
+        let mut behind = self.requests.range(place.map_or(0, |place| place + 1)..);
+        let (place, request) = behind.find(|(_, request)| view.tenants().may_start(request.tenant))?;
+        Some((*place, request))
+    }
+
+    /// Whether the invocation at `place` was visited `limit` times.
+    pub(super) fn is_forced(&self, place: u64, limit: u32) -> bool {
+        let mut visits = 0;
+        let mut scans = self.scans.range(place + 1..).rev();
+        while visits < limit {
+            let Some((_, count)) = scans.next() else { return false };
+            visits = count.saturating_add(visits);
+        }
+        true
+    }
+
+    /// A scan has ended at `end`, or at the end of the queue.
+    pub(super) fn note_scan(&mut self, end: Option<u64>) {
+        let count = self.scans.entry(end.unwrap_or(self.arrivals)).or_default();
+        *count = count.saturating_add(1);
+    }
+
+    /// The first from `place` on that `device` holds everything for, and that its tenant may start.
+    pub(super) fn first_hit(&self, place: u64, view: &View, device: &DeviceView) -> Option<u64> {
+        let is_hit = |place: &&u64| {
+            let request = &self.requests[*place];
+            view.tenants().may_start(request.tenant) && holds_all(device, request)
+        };
+        let places = device.held().filter_map(|model| self.by_model.get(&model));
+        places.filter_map(|places| places.range(place..).find(is_hit)).min().copied()
+    }
+}

@@ -1,0 +1,35 @@
+//! Invocations without models: they start at once on the node that runs the least, whatever the devices do.
+
+use super::{Placement, Request};
+use crate::{View, Why};
+use std::collections::VecDeque;
+use weir_types::InvocationId;
+
+/// Those that wait for a node to come up, or for their tenant's turn, and for nothing else.
+#[derive(Debug, Default)]
+pub(super) struct Plain(VecDeque<Request>);
+
+impl Plain {
+    pub(super) fn push(&mut self, request: Request) {
+        self.0.push_back(request);
+    }
+
+    pub(super) fn next(&mut self, view: &View) -> Option<Placement> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let (node, _) = view.nodes().min_by_key(|(_, node)| node.running())?;
+        let at = self.0.iter().position(|request| view.tenants().may_start(request.tenant))?;
+        let request = self.0.remove(at)?;
+        Some(Placement { request, node, device: None, evict: Vec::new(), why: Why::default() })
+    }
+
+    pub(super) fn remove(&mut self, invocation: InvocationId) -> Option<Request> {
+        let at = self.0.iter().position(|request| request.invocation == invocation)?;
+        self.0.remove(at)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+}

@@ -1,0 +1,58 @@
+//! An order that was fixed beforehand.
+
+use super::cycle::Cycle;
+use super::{Placement, Placer, Policy, Request};
+use crate::View;
+use std::collections::{HashMap, VecDeque};
+use weir_types::InvocationId;
+
+/// What seed 001 prints for SRTF and MLFQS: the whole submission is in order before it begins, future arrivals included, and the head of
+/// that order holds up the rest until it arrives and a device is free.
+///
+/// Only a simulation can know the future; it is here to reproduce the figures. What is not in the plan comes after it, in the order of
+/// arrival.
+pub struct Planned {
+    placer: Placer,
+    order: VecDeque<InvocationId>,
+    waiting: HashMap<InvocationId, Request>,
+    cycle: Cycle,
+}
+
+impl Planned {
+    /// In this order.
+    #[must_use]
+    pub fn new(placer: Placer, order: impl IntoIterator<Item = InvocationId>) -> Self {
+        Self { placer, order: order.into_iter().collect(), waiting: HashMap::new(), cycle: Cycle::default() }
+    }
+}
+
+impl Policy for Planned {
+    fn name(&self) -> &'static str {
+        "planned"
+    }
+
+    fn arrived(&mut self, request: Request, _view: &View) {
+        if !self.order.contains(&request.invocation) {
+            self.order.push_back(request.invocation);
+        }
+        self.waiting.insert(request.invocation, request);
+    }
+
+    fn next(&mut self, now_ns: u64, view: &View) -> Option<Placement> {
+        let head = self.waiting.get(self.order.front()?)?;
+        let device = self.cycle.next_free(now_ns, view, &self.placer, head)?;
+        self.cycle.used(device);
+        let request = self.waiting.remove(&self.order.pop_front()?)?;
+        self.placer.place(now_ns, view, device, request).ok()
+    }
+
+    fn remove(&mut self, invocation: InvocationId, _view: &View) -> Option<Request> {
+        let request = self.waiting.remove(&invocation)?;
+        self.order.retain(|other| *other != invocation);
+        Some(request)
+    }
+
+    fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+}

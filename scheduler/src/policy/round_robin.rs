@@ -1,0 +1,60 @@
+//! Devices strictly in turn.
+
+use super::cycle::{Cycle, is_free};
+use super::line::Line;
+use super::plain::Plain;
+use super::{Placement, Placer, Policy, Request};
+use crate::View;
+use weir_types::InvocationId;
+
+/// `round-robin` of seed 001, chapter 6: the invocation that waits longest waits for the device whose turn it is, whichever others are free.
+pub struct RoundRobin {
+    placer: Placer,
+    plain: Plain,
+    line: Line,
+    cycle: Cycle,
+}
+
+impl RoundRobin {
+    /// With this choice of victims.
+    #[must_use]
+    pub fn new(placer: Placer) -> Self {
+        Self { placer, plain: Plain::default(), line: Line::default(), cycle: Cycle::default() }
+    }
+}
+
+impl Policy for RoundRobin {
+    fn name(&self) -> &'static str {
+        "round-robin"
+    }
+
+    fn arrived(&mut self, request: Request, _view: &View) {
+        if request.models.is_empty() { self.plain.push(request) } else { self.line.push(request) }
+    }
+
+    fn next(&mut self, now_ns: u64, view: &View) -> Option<Placement> {
+        if let Some(placement) = self.plain.next(view) {
+            return Some(placement);
+        }
+        let (place, head) = self.line.head(view)?;
+        let device = self.cycle.next(view, head)?;
+        if !is_free(now_ns, view, &self.placer, device, head) {
+            return None;
+        }
+        self.cycle.used(device);
+        self.placer.place(now_ns, view, device, self.line.take(place)?).ok()
+    }
+
+    fn remove(&mut self, invocation: InvocationId, _view: &View) -> Option<Request> {
+        let waiting = self.line.remove(invocation).map(|(_, request)| request);
+        waiting.or_else(|| self.plain.remove(invocation))
+    }
+
+    fn waiting(&self) -> usize {
+        self.plain.len() + self.line.len()
+    }
+
+    fn keeps_order(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,73 @@
+//! The shortest first.
+
+use super::cycle::Cycle;
+use super::line::Line;
+use super::plain::Plain;
+use super::{Placement, Placer, Policy, Request};
+use crate::View;
+use std::collections::BTreeSet;
+use weir_types::InvocationId;
+
+/// `srtf` of seed 001, chapter 6: of those that wait, the one with the shortest run goes to the next device that is free. Runs are as long
+/// as was expected on arrival. Long ones starve while enough short ones come.
+///
+/// This is the work-conserving form; what the thesis prints is [`Planned`](super::Planned).
+pub struct Srtf {
+    placer: Placer,
+    plain: Plain,
+    line: Line,
+    /// Expected run time and place.
+    order: BTreeSet<(u64, u64)>,
+    cycle: Cycle,
+}
+
+impl Srtf {
+    /// With this choice of victims.
+    #[must_use]
+    pub fn new(placer: Placer) -> Self {
+        let (plain, line, order, cycle) = Default::default();
+        Self { placer, plain, line, order, cycle }
+    }
+}
+
+impl Policy for Srtf {
+    fn name(&self) -> &'static str {
+        "srtf"
+    }
+
+    fn arrived(&mut self, request: Request, view: &View) {
+        if request.models.is_empty() {
+            return self.plain.push(request);
+        }
+        let (invocation, run_time_ns) = (request.invocation, view.expected_run_time_ns(&request));
+        self.line.push(request);
+        if let Some(place) = self.line.place_of(invocation) {
+            self.order.insert((run_time_ns, place));
+        }
+    }
+
+    fn next(&mut self, now_ns: u64, view: &View) -> Option<Placement> {
+        if let Some(placement) = self.plain.next(view) {
+            return Some(placement);
+        }
+        view.open().next()?;
+        let may_start = |place: u64| {
+            self.line.get(place).filter(|request| view.tenants().may_start(request.tenant))
+        };
+        let (key, head) = self.order.iter().find_map(|key| Some((*key, may_start(key.1)?)))?;
+        let device = self.cycle.next_free(now_ns, view, &self.placer, head)?;
+        self.cycle.used(device);
+        self.order.remove(&key);
+        self.placer.place(now_ns, view, device, self.line.take(key.1)?).ok()
+    }
+
+    fn remove(&mut self, invocation: InvocationId, _view: &View) -> Option<Request> {
+        let Some((place, request)) = self.line.remove(invocation) else { return self.plain.remove(invocation) };
+        self.order.retain(|(_, other)| *other != place);
+        Some(request)
+    }
+
+    fn waiting(&self) -> usize {
+        self.plain.len() + self.line.len()
+    }
+}

@@ -1,0 +1,161 @@
+//! What is checked on every step.
+
+use super::device::Device;
+use super::{Cluster, Workload};
+use crate::{Action, Rejection, Scheduler, Why};
+use std::collections::{BTreeMap, BTreeSet};
+use weir_types::{DeviceId, InvocationId};
+
+/// A promise that was broken.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{promise}: {details}")]
+pub struct Violation {
+    /// The promise.
+    pub promise: &'static str,
+    /// What happened instead.
+    pub details: String,
+}
+
+/// The promises, and what it takes to check them.
+pub(super) struct Checks {
+    fates: Vec<Fate>,
+    running: Vec<u32>,
+    slots: u32,
+    capacity_bytes: u64,
+    /// By tenant: what waits, for policies that start in order.
+    waiting: Option<BTreeMap<u32, BTreeSet<u32>>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    NotYet,
+    Waits,
+    Runs,
+    Ended,
+    Rejected,
+}
+
+impl Checks {
+    pub(super) fn new(workload: &Workload, cluster: &Cluster, keeps_order: bool) -> Self {
+        Self {
+            fates: vec![Fate::NotYet; workload.requests().len()],
+            running: vec![0; workload.devices() as usize],
+            slots: cluster.slots,
+            capacity_bytes: workload.capacity_bytes(),
+            waiting: keeps_order.then(BTreeMap::new),
+        }
+    }
+
+    pub(super) fn arrived(&mut self, request: u32, tenant: u32) {
+        self.fates[request as usize] = Fate::Waits;
+        if let Some(waiting) = &mut self.waiting {
+            waiting.entry(tenant).or_default().insert(request);
+        }
+    }
+
+    /// Started once, while it waits, on a device that has a slot.
+    pub(super) fn started(
+        &mut self,
+        invocation: InvocationId,
+        tenant_of: impl Fn(u32) -> u32,
+        device: Option<DeviceId>,
+        why: &Why,
+        now_ns: u64,
+    ) -> Result<(u32, u32), Violation> {
+        let number = self.number(invocation)?;
+        let fate = &mut self.fates[number as usize];
+        ensure(*fate == Fate::Waits, "what waits is started once", || format!("{number} is started while {fate:?}"))?;
+        *fate = Fate::Runs;
+        self.leaves(number, tenant_of(number), true)?;
+        let device = device.map_or(u32::MAX, |device| device.ordinal);
+        let known = self.running.get_mut(device as usize);
+        let Some(running) = known else {
+            return violated("a start names a device", format!("{number} on {device}"));
+        };
+        *running += 1;
+        let (running, slots) = (*running, self.slots);
+        ensure(running <= slots, "a device runs as many as it has slots", || format!("{running} on {device}"))?;
+        let beaten = why.alternatives.iter().all(|other| other.device.ordinal != device);
+        ensure(beaten, "a placement is compared with other devices", || format!("{number} at {now_ns}: {why:?}"))?;
+        Ok((number, device))
+    }
+
+    pub(super) fn ended(&mut self, request: u32, device: u32) -> Result<(), Violation> {
+        let fate = &mut self.fates[request as usize];
+        ensure(*fate == Fate::Runs, "what runs ends once", || format!("{request} ends while {fate:?}"))?;
+        *fate = Fate::Ended;
+        self.running[device as usize] -= 1;
+        Ok(())
+    }
+
+    pub(super) fn rejected(
+        &mut self,
+        invocation: InvocationId,
+        tenant_of: impl Fn(u32) -> u32,
+        why: Rejection,
+    ) -> Result<(), Violation> {
+        let number = self.number(invocation)?;
+        let fate = &mut self.fates[number as usize];
+        ensure(*fate == Fate::Waits, "only what waits is rejected", || {
+            format!("{number} is rejected as {why:?} while {fate:?}")
+        })?;
+        *fate = Fate::Rejected;
+        self.leaves(number, tenant_of(number), false)
+    }
+
+    /// The order of arrival is kept among those of one tenant.
+    fn leaves(&mut self, number: u32, tenant: u32, starts: bool) -> Result<(), Violation> {
+        let Some(waiting) = self.waiting.as_mut().and_then(|waiting| waiting.get_mut(&tenant)) else { return Ok(()) };
+        waiting.remove(&number);
+        let passed = waiting.first().filter(|first| starts && **first < number);
+        ensure(passed.is_none(), "the order of arrival is kept", || format!("{number} has passed {passed:?}"))
+    }
+
+    /// Pins hold: what goes is there, and granted to nobody.
+    pub(super) fn evicts(&self, on: u32, victim: u32, device: &Device) -> Result<(), Violation> {
+        ensure(device.holds(victim), "victims are in memory", || format!("model {victim} on {on}"))?;
+        ensure(!device.is_granted(victim), "what is granted stays", || format!("model {victim} on {on}"))
+    }
+
+    pub(super) fn fits(&self, on: u32, device: &Device) -> Result<(), Violation> {
+        let (used, capacity) = (device.used_bytes(), self.capacity_bytes);
+        ensure(used <= capacity, "memory is never over", || format!("{used} of {capacity} bytes on {on}"))
+    }
+
+    /// An eviction that was promised decides nothing new.
+    pub(super) fn silent(&self, actions: &[Action]) -> Result<(), Violation> {
+        let silent = actions.iter().all(|action| matches!(action, Action::WakeAt(_)));
+        ensure(silent, "what was promised changes nothing", || format!("{actions:?}"))
+    }
+
+    /// After every event.
+    pub(super) fn step(&self, scheduler: &Scheduler) -> Result<(), Violation> {
+        let corrections = scheduler.corrections();
+        ensure(corrections == crate::Corrections::default(), "the scheduler's view is right", || {
+            format!("{corrections:?}")
+        })
+    }
+
+    /// Nothing is lost.
+    pub(super) fn end(&self, scheduler: &Scheduler) -> Result<(), Violation> {
+        let lost = self.fates.iter().position(|fate| !matches!(fate, Fate::Ended | Fate::Rejected));
+        ensure(lost.is_none(), "nothing is lost", || format!("request {lost:?}"))?;
+        let (waiting, running) = (scheduler.policy().waiting(), scheduler.view().running());
+        ensure(waiting + running == 0, "nothing is left", || format!("{waiting} wait and {running} run"))
+    }
+
+    fn number(&self, invocation: InvocationId) -> Result<u32, Violation> {
+        let number = u32::try_from(invocation.0).unwrap_or(u32::MAX);
+        let known = (number as usize) < self.fates.len();
+        ensure(known, "actions are about what arrived", || format!("{invocation}"))?;
+        Ok(number)
+    }
+}
+
+fn ensure(holds: bool, promise: &'static str, details: impl FnOnce() -> String) -> Result<(), Violation> {
+    if holds { Ok(()) } else { violated(promise, details()) }
+}
+
+fn violated<T>(promise: &'static str, details: String) -> Result<T, Violation> {
+    Err(Violation { promise, details })
+}

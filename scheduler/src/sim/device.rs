@@ -1,0 +1,118 @@
+//! A simulated device: memory, one engine that copies, one that computes.
+//!
+//! With one invocation at a time this is seed 000's device: a run ends at its start, plus the load if the model was not there, plus the
+//! run time. With more, a load goes on while something else computes, and those of one model that are ready together can run as a batch.
+
+use super::workload::Costs;
+use std::collections::{BTreeMap, VecDeque};
+
+#[derive(Debug)]
+pub(super) struct Device {
+    /// Models in memory, with those that were granted them.
+    residents: BTreeMap<u32, Resident>,
+    used_bytes: u64,
+    copying_until_ns: u64,
+    /// What has its model and waits for its turn.
+    ready: VecDeque<Job>,
+    /// What is computed now.
+    computing: Vec<Job>,
+    pub(super) running: u32,
+}
+
+#[derive(Debug, Default)]
+struct Resident {
+    there_at_ns: u64,
+    grants: u32,
+}
+
+/// One request on a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Job {
+    pub(super) request: u32,
+    pub(super) model: u32,
+}
+
+/// What becomes of a start.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Started {
+    pub(super) hit: bool,
+    /// When the model is there.
+    pub(super) ready_at_ns: u64,
+}
+
+impl Device {
+    pub(super) fn new() -> Self {
+        let (residents, ready, computing) = Default::default();
+        Self { residents, used_bytes: 0, copying_until_ns: 0, ready, computing, running: 0 }
+    }
+
+    pub(super) fn used_bytes(&self) -> u64 {
+        self.used_bytes
+    }
+
+    pub(super) fn holds(&self, model: u32) -> bool {
+        self.residents.contains_key(&model)
+    }
+
+    pub(super) fn is_granted(&self, model: u32) -> bool {
+        self.residents.get(&model).is_some_and(|resident| resident.grants > 0)
+    }
+
+    /// Drop a model. False if it is not there.
+    pub(super) fn evict(&mut self, model: u32, costs: &Costs) -> bool {
+        let there = self.residents.remove(&model).is_some();
+        if there {
+            self.used_bytes -= costs.bytes;
+        }
+        there
+    }
+
+    /// Begin with a request: its model is loaded unless it is there or on its way.
+    pub(super) fn start(&mut self, now_ns: u64, job: Job, costs: &Costs) -> Started {
+        self.running += 1;
+        if let Some(resident) = self.residents.get_mut(&job.model) {
+            resident.grants += 1;
+            return Started { hit: true, ready_at_ns: resident.there_at_ns.max(now_ns) };
+        }
+        let ready_at_ns = self.copying_until_ns.max(now_ns) + costs.load_time_ns;
+        self.copying_until_ns = ready_at_ns;
+        self.used_bytes += costs.bytes;
+        self.residents.insert(job.model, Resident { there_at_ns: ready_at_ns, grants: 1 });
+        Started { hit: false, ready_at_ns }
+    }
+
+    /// A request's model is there.
+    pub(super) fn ready(&mut self, job: Job) {
+        self.ready.push_back(job);
+    }
+
+    /// Compute what is ready, if nothing is computed: how many run together, and which model.
+    pub(super) fn compute(&mut self, batch_max: usize) -> Option<(usize, u32)> {
+        if !self.computing.is_empty() {
+            return None;
+        }
+        let first = self.ready.pop_front()?;
+        self.computing.push(first);
+        let mut at = 0;
+        while at < self.ready.len() && self.computing.len() < batch_max {
+            if self.ready[at].model == first.model {
+                self.computing.extend(self.ready.remove(at));
+            } else {
+                at += 1;
+            }
+        }
+        Some((self.computing.len(), first.model))
+    }
+
+    /// What was computed is done.
+    pub(super) fn computed(&mut self) -> Vec<Job> {
+        let done = std::mem::take(&mut self.computing);
+        for job in &done {
+            self.running -= 1;
+            if let Some(resident) = self.residents.get_mut(&job.model) {
+                resident.grants -= 1;
+            }
+        }
+        done
+    }
+}

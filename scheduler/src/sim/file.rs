@@ -1,0 +1,123 @@
+//! Workloads and schedules as JSON.
+//!
+//! `models` are `[MB, load s, run s]`; `requests` are `[arrival s, model]`, or with the schedule `[arrival s, model, device, start s, end s,
+//! hit]`; `capacity` is a device's memory in MB, `gpus` their number, 12 unless it is there. Other keys are read over.
+
+use super::workload::{Costs, MB, SimRequest, Workload, WorkloadError, ns_of};
+use super::{Metrics, Placed, Schedule};
+use serde::{Deserialize, Serialize};
+
+#[derive(Deserialize)]
+struct File {
+    models: Vec<(f64, f64, f64)>,
+    requests: Vec<Row>,
+    capacity: f64,
+    gpus: Option<u32>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Row {
+    Placed(f64, u32, u32, f64, f64, bool),
+    Arrival(f64, u32),
+}
+
+#[derive(Serialize)]
+struct Dump<'a> {
+    policy: &'a str,
+    capacity: f64,
+    gpus: u32,
+    models: Vec<(f64, f64, f64)>,
+    requests: Vec<(f64, u32, u32, f64, f64, bool)>,
+    metrics: &'a Metrics,
+}
+
+const DEVICES: u32 = 12;
+
+/// No device has more memory: far beyond any, and far from where sums overflow.
+const MB_MAX: f64 = 1e9;
+
+impl Workload {
+    /// Read a workload, and the schedule that comes with it, if any.
+    ///
+    /// # Errors
+    /// If it is not one; see [`Workload::new`].
+    pub fn from_json(json: &[u8]) -> Result<(Self, Option<Vec<Placed>>), WorkloadError> {
+        let file: File = serde_json::from_slice(json)?;
+        let bad = |what, index| move |why| WorkloadError::Bad { what, index, why };
+        let costs = |(index, (mb, load_s, run_s)): (usize, (f64, f64, f64))| {
+            Ok(Costs {
+                bytes: bytes_of(mb).map_err(bad("model", index))?,
+                load_time_ns: ns_of(load_s).map_err(bad("model", index))?,
+                run_time_ns: ns_of(run_s).map_err(bad("model", index))?,
+            })
+        };
+        let models = file.models.into_iter().enumerate().map(costs).collect::<Result<_, WorkloadError>>()?;
+        let mut requests = Vec::with_capacity(file.requests.len());
+        let mut schedule = Vec::with_capacity(file.requests.len());
+        for (index, row) in file.requests.into_iter().enumerate() {
+            let (Row::Arrival(arrival_s, model) | Row::Placed(arrival_s, model, ..)) = row;
+            let arrived_at_ns = ns_of(arrival_s).map_err(bad("request", index))?;
+            requests.push(SimRequest { arrived_at_ns, model, tenant: 0 });
+            if let Row::Placed(_, _, device, start_s, end_s, hit) = row {
+                let started_at_ns = ns_of(start_s).map_err(bad("request", index))?;
+                let ended_at_ns = ns_of(end_s).map_err(bad("request", index))?;
+                schedule.push(Placed { device, started_at_ns, ended_at_ns, hit });
+            }
+        }
+        let schedule = (schedule.len() == requests.len()).then_some(schedule);
+        let capacity_bytes = bytes_of(file.capacity).map_err(bad("capacity", 0))?;
+        Ok((Self::new(models, requests, file.gpus.unwrap_or(DEVICES), capacity_bytes)?, schedule))
+    }
+
+    /// Write the workload with a schedule of it, in the form that [`from_json`](Self::from_json) reads.
+    ///
+    /// # Errors
+    /// If `out` fails.
+    pub fn to_json(
+        &self,
+        policy: &str,
+        schedule: &Schedule,
+        metrics: &Metrics,
+        out: impl std::io::Write,
+    ) -> Result<(), serde_json::Error> {
+        let rows = self.requests().iter().zip(&schedule.placed).filter_map(|(request, placed)| {
+            let placed = placed.as_ref()?;
+            Some((
+                s_of(request.arrived_at_ns),
+                request.model,
+                placed.device,
+                s_of(placed.started_at_ns),
+                s_of(placed.ended_at_ns),
+                placed.hit,
+            ))
+        });
+        let models = self.models().iter();
+        let dump = Dump {
+            policy,
+            capacity: self.capacity_bytes() as f64 / MB as f64,
+            gpus: self.devices(),
+            models: models
+                .map(|model| {
+                    (model.bytes as f64 / MB as f64, s_of(model.load_time_ns), s_of(model.run_time_ns))
+                })
+                .collect(),
+            requests: rows.collect(),
+            metrics,
+        };
+        serde_json::to_writer(out, &dump)
+    }
+}
+
+fn s_of(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+fn bytes_of(mb: f64) -> Result<u64, String> {
+    if !(mb > 0.0 && mb <= MB_MAX) {
+        return Err(format!("{mb} is not an amount of memory in MB"));
+    }
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked just now")]
+    let bytes = (mb * MB as f64).round() as u64;
+    Ok(bytes)
+}

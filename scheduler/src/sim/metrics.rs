@@ -1,0 +1,119 @@
+//! What is reported of a schedule: seed 000's measures.
+
+use super::{Schedule, Workload};
+use serde::{Deserialize, Serialize};
+
+/// Measures of one run. Times are in seconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Metrics {
+    /// Mean latency, from arrival to completion.
+    pub avg: f64,
+    /// Variance of the latency.
+    pub var: f64,
+    /// Median latency.
+    pub p50: f64,
+    /// 99th percentile of the latency.
+    pub p99: f64,
+    /// Longest latency.
+    pub max: f64,
+    /// Part of the requests whose model was not there.
+    pub miss: f64,
+    /// Part of the misses whose model another device held.
+    pub false_miss: f64,
+    /// Part of the devices' time that they computed.
+    pub sm_util: f64,
+    /// Devices that held the model that is asked for most, on average over time.
+    pub dup_top: f64,
+    /// When the last request was over.
+    pub makespan: f64,
+    /// Longest wait, from arrival to start.
+    #[serde(default)]
+    pub wait_max: f64,
+    /// Jain's index over the tenants' mean latencies: 1 if all are equal.
+    #[serde(default)]
+    pub fairness: f64,
+    /// Part of the requests that were rejected.
+    #[serde(default)]
+    pub rejected: f64,
+}
+
+impl Metrics {
+    /// Measure a schedule of a workload. All zero if nothing ran.
+    #[must_use]
+    pub fn of(workload: &Workload, schedule: &Schedule) -> Self {
+        let rows = || {
+            let all = workload.requests().iter().zip(&schedule.placed);
+            all.filter_map(|(request, placed)| Some((request, placed.as_ref()?)))
+        };
+        let seconds = |ns: u64| ns as f64 / 1e9;
+        let mut latencies: Vec<f64> = rows()
+            .map(|(request, placed)| seconds(placed.ended_at_ns.saturating_sub(request.arrived_at_ns)))
+            .collect();
+        let count = latencies.len() as f64;
+        if latencies.is_empty() {
+            return Self::default();
+        }
+        let avg = latencies.iter().sum::<f64>() / count;
+        let var = latencies.iter().map(|latency| (latency - avg).powi(2)).sum::<f64>() / count;
+        latencies.sort_unstable_by(f64::total_cmp);
+        let makespan = rows().map(|(_, placed)| seconds(placed.ended_at_ns)).fold(0.0, f64::max);
+        let misses = rows().filter(|(_, placed)| !placed.hit).count() as f64;
+        let waits = rows().map(|(request, placed)| seconds(placed.started_at_ns.saturating_sub(request.arrived_at_ns)));
+        Self {
+            avg,
+            var,
+            p50: percentile(&latencies, 0.5),
+            p99: percentile(&latencies, 0.99),
+            max: latencies.last().copied().unwrap_or_default(),
+            miss: misses / count,
+            false_miss: if misses > 0.0 { f64::from(schedule.false_misses) / misses } else { 0.0 },
+            sm_util: seconds(schedule.computed_ns) / (f64::from(workload.devices()) * makespan),
+            dup_top: schedule.top_held_ns as f64 / 1e9 / makespan,
+            makespan,
+            wait_max: waits.fold(0.0, f64::max),
+            fairness: fairness(workload, schedule),
+            rejected: 1.0 - count / workload.requests().len() as f64,
+        }
+    }
+
+    /// The mean of each measure.
+    #[must_use]
+    pub fn mean(all: &[Self]) -> Self {
+        let mean = |get: fn(&Self) -> f64| all.iter().map(get).sum::<f64>() / all.len().max(1) as f64;
+        Self {
+            avg: mean(|m| m.avg),
+            var: mean(|m| m.var),
+            p50: mean(|m| m.p50),
+            p99: mean(|m| m.p99),
+            max: mean(|m| m.max),
+            miss: mean(|m| m.miss),
+            false_miss: mean(|m| m.false_miss),
+            sm_util: mean(|m| m.sm_util),
+            dup_top: mean(|m| m.dup_top),
+            makespan: mean(|m| m.makespan),
+            wait_max: mean(|m| m.wait_max),
+            fairness: mean(|m| m.fairness),
+            rejected: mean(|m| m.rejected),
+        }
+    }
+}
+
+/// The value that `part` of the sorted values do not exceed.
+fn percentile(sorted: &[f64], part: f64) -> f64 {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of a length")]
+    let at = (part * sorted.len() as f64) as usize;
+    sorted.get(at.min(sorted.len().saturating_sub(1))).copied().unwrap_or_default()
+}
+
+fn fairness(workload: &Workload, schedule: &Schedule) -> f64 {
+    let mut tenants = std::collections::BTreeMap::<u32, (f64, f64)>::new();
+    for (request, placed) in workload.requests().iter().zip(&schedule.placed) {
+        let Some(placed) = placed else { continue };
+        let (sum, count) = tenants.entry(request.tenant).or_default();
+        *sum += placed.ended_at_ns.saturating_sub(request.arrived_at_ns) as f64;
+        *count += 1.0;
+    }
+    let means: Vec<f64> = tenants.values().map(|(sum, count)| sum / count).collect();
+    let (sum, squares) = means.iter().fold((0.0, 0.0), |(sum, squares), mean| (sum + mean, squares + mean * mean));
+    if squares > 0.0 { sum * sum / (means.len() as f64 * squares) } else { 1.0 }
+}

@@ -1,0 +1,372 @@
+//! The loop: arrivals and devices on one side, the scheduler on the other.
+
+use super::check::{Checks, Violation};
+use super::device::{Device, Job};
+use super::workload::{Costs, Workload};
+use crate::{Action, Arrival, DeviceSpec, Event, ModelDemand, Policy, Scheduler, Settings};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use weir_types::{DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, TenantId, Version};
+
+/// How devices work, and what the scheduler is told.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Cluster {
+    /// Invocations at once on a device. 1 is seed 000's rule.
+    pub slots: u32,
+    /// Runs of one model that are ready at the same time.
+    pub batching: Batching,
+    /// Whether the scheduler is told what models cost, as a profile would. If not, it has to learn.
+    pub tells_costs: bool,
+    /// Of several runs that end at one instant, which the scheduler hears of first.
+    pub ends: Ends,
+    /// Time after which a request is of no use.
+    pub deadline_ns: Option<u64>,
+    /// The scheduler's limits.
+    pub settings: Settings,
+}
+
+/// An order of devices whose runs end at the same time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Ends {
+    /// By their numbers.
+    #[default]
+    InOrder,
+    /// In turn, from the one after the last that was started on: to a policy that goes in turn, as if all had ended before it was asked.
+    InTurn,
+}
+
+/// How runs of one model go together.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Batching {
+    /// Runs in one batch. 1 is no batching.
+    pub batch_max: u32,
+    /// What each after the first adds, as a part of the time of one.
+    pub marginal: f64,
+}
+
+impl Default for Cluster {
+    /// Seed 000's devices.
+    fn default() -> Self {
+        Self {
+            slots: 1,
+            batching: Batching { batch_max: 1, marginal: 1.0 },
+            tells_costs: true,
+            ends: Ends::InOrder,
+            deadline_ns: None,
+            settings: Settings { queue_len_max: usize::MAX, ..Settings::default() },
+        }
+    }
+}
+
+/// What became of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Placed {
+    /// The device.
+    pub device: u32,
+    /// When it was started there.
+    pub started_at_ns: u64,
+    /// When it was over.
+    pub ended_at_ns: u64,
+    /// Whether its model was there.
+    pub hit: bool,
+}
+
+/// What became of a workload.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Schedule {
+    /// By request; none for those that were rejected.
+    pub placed: Vec<Option<Placed>>,
+    /// Misses of a model that another device held.
+    pub false_misses: u32,
+    /// Time that devices computed, all together.
+    pub computed_ns: u64,
+    /// Devices that held the model that is asked for most, times the time they did.
+    pub top_held_ns: u128,
+    /// Calls of `handle`.
+    pub decisions: u64,
+}
+
+/// Play a workload against a policy.
+///
+/// # Errors
+/// If the scheduler breaks one of its promises.
+pub fn run(workload: &Workload, cluster: &Cluster, policy: Box<dyn Policy>) -> Result<Schedule, Violation> {
+    World::new(workload, cluster, policy).run()
+}
+
+/// At one instant, loads end first, then runs, then requests arrive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Happening {
+    Ready { device: u32, request: u32, missed: bool },
+    Computed { device: u32 },
+    Woken,
+}
+
+struct World<'a> {
+    workload: &'a Workload,
+    cluster: &'a Cluster,
+    scheduler: Scheduler,
+    names: Vec<(FunctionId, ModelId)>,
+    numbers: BTreeMap<ModelId, u32>,
+    devices: Vec<Device>,
+    happenings: BinaryHeap<Reverse<(u64, Happening)>>,
+    checks: Checks,
+    schedule: Schedule,
+    now_ns: u64,
+    /// The model that is asked for most, the devices that hold it, and since when.
+    top: (u32, u32, u64),
+    /// By model: devices that hold it.
+    copies: Vec<u32>,
+    actions: Vec<Action>,
+    /// The device that was started on last.
+    started_last: u32,
+}
+
+const NODE: NodeId = NodeId(0);
+
+impl<'a> World<'a> {
+    fn new(workload: &'a Workload, cluster: &'a Cluster, policy: Box<dyn Policy>) -> Self {
+        let spec = DeviceSpec {
+            kind: "simulated".into(),
+            capacity_bytes: workload.capacity_bytes(),
+            slots: cluster.slots,
+            invocations_max: cluster.slots,
+        };
+        let mut scheduler = Scheduler::with_policy(&cluster.settings, policy);
+        let devices = vec![spec; workload.devices() as usize];
+        scheduler.handle(0, Event::NodeUp { node: NODE, devices }, &mut Vec::new());
+        let mut counts = vec![0_u32; workload.models().len()];
+        let mut tenants = vec![0; workload.models().len()];
+        for request in workload.requests() {
+            counts[request.model as usize] += 1;
+            tenants[request.model as usize] = request.tenant;
+        }
+        let top = (0_u32..).zip(&counts).max_by_key(|(model, count)| (**count, Reverse(*model)));
+        let names: Vec<_> = (0_u32..).zip(tenants).map(|(model, tenant)| names(model, tenant)).collect();
+        let numbers = (0..).zip(&names).map(|(number, (_, model))| (model.clone(), number)).collect();
+        let schedule = Schedule { placed: vec![None; workload.requests().len()], ..Schedule::default() };
+        Self {
+            workload,
+            cluster,
+            checks: Checks::new(workload, cluster, scheduler.policy().keeps_order()),
+            scheduler,
+            names,
+            numbers,
+            devices: (0..workload.devices()).map(|_| Device::new()).collect(),
+            happenings: BinaryHeap::new(),
+            schedule,
+            now_ns: 0,
+            top: (top.map_or(0, |(model, _)| model), 0, 0),
+            copies: vec![0; workload.models().len()],
+            actions: Vec::new(),
+            started_last: 0,
+        }
+    }
+
+    fn run(mut self) -> Result<Schedule, Violation> {
+        let mut arrivals = (0_u32..).zip(self.workload.requests()).peekable();
+        loop {
+            let arrival_ns = arrivals.peek().map(|(_, request)| request.arrived_at_ns);
+            let happening_ns = self.happenings.peek().map(|Reverse((at_ns, _))| *at_ns);
+            if let Some(at_ns) = happening_ns.filter(|at_ns| arrival_ns.is_none_or(|arrival_ns| *at_ns <= arrival_ns)) {
+                self.now_ns = at_ns;
+                if let Some(happening) = self.next_happening() {
+                    self.happen(happening)?;
+                }
+            } else if let Some((number, request)) = arrivals.next() {
+                self.now_ns = request.arrived_at_ns;
+                self.arrive(number)?;
+            } else {
+                break;
+            }
+        }
+        let (_, holders, since_ns) = self.top;
+        self.schedule.top_held_ns += u128::from(holders) * u128::from(self.now_ns - since_ns);
+        self.checks.end(&self.scheduler)?;
+        Ok(self.schedule)
+    }
+
+    fn next_happening(&mut self) -> Option<Happening> {
+        let Reverse((at_ns, first)) = self.happenings.pop()?;
+        let (Happening::Computed { .. }, Ends::InTurn) = (first, self.cluster.ends) else { return Some(first) };
+        let mut ends = vec![first];
+        while let Some(Reverse((next_ns, Happening::Computed { .. }))) = self.happenings.peek()
+            && *next_ns == at_ns
+        {
+            ends.extend(self.happenings.pop().map(|Reverse((_, next))| next));
+        }
+        let turn = |happening: &Happening| match happening {
+            Happening::Computed { device } => (*device <= self.started_last, *device),
+            _ => (false, 0),
+        };
+        ends.sort_by_key(turn);
+        let next = ends.remove(0);
+        self.happenings.extend(ends.into_iter().map(|end| Reverse((at_ns, end))));
+        Some(next)
+    }
+
+    fn arrive(&mut self, number: u32) -> Result<(), Violation> {
+        let request = &self.workload.requests()[number as usize];
+        let costs = self.costs(request.model);
+        let told = self.cluster.tells_costs;
+        let (function, model) = &self.names[request.model as usize];
+        let demand = ModelDemand {
+            model: model.clone(),
+            bytes: costs.bytes,
+            load_time_ns: told.then_some(costs.load_time_ns),
+        };
+        self.checks.arrived(number, request.tenant);
+        self.tell(Event::Arrived(Arrival {
+            invocation: InvocationId(u64::from(number)),
+            function: function.clone(),
+            models: vec![demand],
+            deadline_at_ns: self.cluster.deadline_ns.map_or(u64::MAX, |after_ns| self.now_ns + after_ns),
+            priority: 0,
+            batch: 1,
+            run_time_ns: told.then_some(costs.run_time_ns),
+        }))
+    }
+
+    fn happen(&mut self, happening: Happening) -> Result<(), Violation> {
+        match happening {
+            Happening::Woken => self.tell(Event::Woken),
+            Happening::Ready { device, request, missed } => {
+                let model = self.workload.requests()[request as usize].model;
+                self.devices[device as usize].ready(Job { request, model });
+                self.compute(device);
+                if !missed {
+                    return Ok(());
+                }
+                let costs = self.costs(model);
+                self.tell(Event::Loaded {
+                    device: id(device),
+                    model: self.names[model as usize].1.clone(),
+                    bytes: costs.bytes,
+                    load_time_ns: Some(costs.load_time_ns),
+                })
+            }
+            Happening::Computed { device } => {
+                let done = self.devices[device as usize].computed();
+                self.compute(device);
+                for job in done {
+                    if let Some(placed) = &mut self.schedule.placed[job.request as usize] {
+                        placed.ended_at_ns = self.now_ns;
+                    }
+                    self.checks.ended(job.request, device)?;
+                    self.tell(Event::Finished { invocation: InvocationId(u64::from(job.request)) })?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn tell(&mut self, event: Event) -> Result<(), Violation> {
+        let mut actions = std::mem::take(&mut self.actions);
+        self.schedule.decisions += 1;
+        self.scheduler.handle(self.now_ns, event, &mut actions);
+        for action in actions.drain(..) {
+            self.carry_out(action)?;
+        }
+        self.actions = actions;
+        self.checks.step(&self.scheduler)
+    }
+
+    fn carry_out(&mut self, action: Action) -> Result<(), Violation> {
+        match action {
+            Action::WakeAt(at_ns) => {
+                if at_ns != u64::MAX {
+                    self.happenings.push(Reverse((at_ns.max(self.now_ns), Happening::Woken)));
+                }
+                Ok(())
+            }
+            Action::Reject { invocation, why, .. } => self.checks.rejected(invocation, tenant_of(self.workload), why),
+            Action::Start { invocation, device, evict, why, .. } => {
+                let (request, device) = {
+                    let tenant_of = tenant_of(self.workload);
+                    self.checks.started(invocation, tenant_of, device, &why, self.now_ns)?
+                };
+                let model = self.workload.requests()[request as usize].model;
+                for victim in evict {
+                    let victim = self.numbers.get(&victim).copied().unwrap_or(u32::MAX);
+                    self.checks.evicts(device, victim, &self.devices[device as usize])?;
+                    self.evict(device, victim)?;
+                }
+                self.start(request, device, model)
+            }
+        }
+    }
+
+    fn start(&mut self, request: u32, device: u32, model: u32) -> Result<(), Violation> {
+        let costs = self.costs(model);
+        let now_ns = self.now_ns;
+        self.started_last = device;
+        let started = self.devices[device as usize].start(now_ns, Job { request, model }, &costs);
+        self.checks.fits(device, &self.devices[device as usize])?;
+        if !started.hit {
+            self.schedule.false_misses += u32::from(self.copies[model as usize] > 0);
+            self.copy(model, 1);
+        }
+        let placed = Placed { device, started_at_ns: now_ns, ended_at_ns: now_ns, hit: started.hit };
+        self.schedule.placed[request as usize] = Some(placed);
+        let ready = Happening::Ready { device, request, missed: !started.hit };
+        self.happenings.push(Reverse((started.ready_at_ns, ready)));
+        Ok(())
+    }
+
+    fn evict(&mut self, device: u32, model: u32) -> Result<(), Violation> {
+        let costs = self.costs(model);
+        if self.devices[device as usize].evict(model, &costs) {
+            self.copy(model, -1);
+            self.evicted_later(device, model)?;
+        }
+        Ok(())
+    }
+
+    /// The scheduler hears of it between two decisions, never in the middle of one.
+    fn evicted_later(&mut self, device: u32, model: u32) -> Result<(), Violation> {
+        let mut actions = Vec::new();
+        let event = Event::Evicted { device: id(device), model: self.names[model as usize].1.clone() };
+        self.scheduler.handle(self.now_ns, event, &mut actions);
+        self.checks.silent(&actions)
+    }
+
+    fn compute(&mut self, device: u32) {
+        let Batching { batch_max, marginal } = self.cluster.batching;
+        if let Some((count, model)) = self.devices[device as usize].compute(batch_max.max(1) as usize) {
+            let run_ns = self.costs(model).run_time_ns as f64;
+            let length_ns = crate::estimate::round_ns(run_ns * (1.0 + marginal * (count - 1) as f64)).max(1);
+            self.schedule.computed_ns += length_ns;
+            self.happenings.push(Reverse((self.now_ns + length_ns, Happening::Computed { device })));
+        }
+    }
+
+    /// One device more or less holds a model.
+    fn copy(&mut self, model: u32, change: i32) {
+        let copies = &mut self.copies[model as usize];
+        *copies = copies.saturating_add_signed(change);
+        let (top, holders, since_ns) = self.top;
+        if model == top {
+            self.schedule.top_held_ns += u128::from(holders) * u128::from(self.now_ns - since_ns);
+            self.top = (top, *copies, self.now_ns);
+        }
+    }
+
+    fn costs(&self, model: u32) -> Costs {
+        self.workload.models()[model as usize]
+    }
+}
+
+fn tenant_of(workload: &Workload) -> impl Fn(u32) -> u32 {
+    |request| workload.requests()[request as usize].tenant
+}
+
+fn id(ordinal: u32) -> DeviceId {
+    DeviceId { node: NODE, ordinal }
+}
+
+fn names(model: u32, tenant: u32) -> (FunctionId, ModelId) {
+    let name = |text: String| Name::new(&text).unwrap_or_else(|error| unreachable!("{text}: {error}"));
+    let tenant = TenantId::new(&format!("tenant-{tenant}")).unwrap_or_default();
+    let function = FunctionId { tenant: tenant.clone(), name: name(format!("f{model}")), version: Version(1) };
+    (function, ModelId { tenant, name: name(format!("m{model}")), version: Version(1) })
+}

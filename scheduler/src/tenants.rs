@@ -1,0 +1,277 @@
+//! What tenants may use, and whose turn it is.
+//!
+//! Every policy asks [`Tenants::may_start`] before it starts anything, so that limits and fairness hold in all of them. Limits are caps on
+//! what a tenant runs at once, on its share of device time (a token bucket), and on the memory that its models take. Fairness is start-time
+//! fair queueing: each tenant has a clock that its device time moves on, the slower the greater its weight. One whose clock is further
+//! ahead than [`LAG_ROUNDS`] rounds of the one that is behind most, among those that wait and could start, must let that one go first.
+//! This never leaves a device idle: when nobody who may go first has a use for it, the others may.
+
+use crate::estimate::round_ns;
+use crate::keys::Table;
+use crate::TenantKey;
+use std::collections::{BTreeMap, BTreeSet};
+use weir_types::{RunningMean, TenantId};
+
+/// What a tenant may use.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TenantLimits {
+    /// Its part of the cluster's time when others wait too, in proportion to theirs. 0 counts as 1.
+    pub weight: u32,
+    /// Invocations that run at once.
+    pub running_max: u32,
+    /// Part of the cluster's device time, from 0 to 1, over about ten seconds.
+    pub device_share_max: f64,
+    /// Memory of all devices together that its models may take.
+    pub resident_bytes_max: u64,
+}
+
+impl Default for TenantLimits {
+    /// Equal parts and no caps.
+    fn default() -> Self {
+        Self { weight: 1, running_max: u32::MAX, device_share_max: 1.0, resident_bytes_max: u64::MAX }
+    }
+}
+
+/// Tenants are kept apart up to this many at least; see [`Table`].
+const TENANTS_MAX: usize = 4_096;
+
+/// Rounds, of one mean invocation on every slot, that a tenant may be ahead of another: enough for locality to have its way for a moment.
+const LAG_ROUNDS: f64 = 2.0;
+
+/// A share of device time may be saved up for this long.
+const BURST_NS: f64 = 10e9;
+
+/// How many tenants are looked at to find the one that is behind most and could start.
+const SCAN_LEN_MAX: usize = 32;
+
+/// All tenants that have something waiting, running or in memory.
+#[derive(Debug)]
+pub struct Tenants {
+    table: Table<TenantId, Tenant>,
+    limits: BTreeMap<TenantId, TenantLimits>,
+    limits_default: TenantLimits,
+    /// Those that wait, by their clocks.
+    waiting: BTreeSet<(u64, TenantKey)>,
+    /// The clock of the last that started: who comes new begins here, and has saved up nothing.
+    clock_ns: u64,
+    charges_ns: RunningMean,
+    slots: u64,
+    now_ns: u64,
+    turns: Turns,
+}
+
+/// Whether those that are ahead must let others go first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turns {
+    Kept,
+    /// Nobody who may go first has a use for what is free.
+    Waived,
+}
+
+#[derive(Debug, Default)]
+struct Tenant {
+    limits: TenantLimits,
+    /// Those above are its own, and not what every entry begins with.
+    has_limits: bool,
+    waiting: u32,
+    running: u32,
+    resident_bytes: u64,
+    /// Device time over weight.
+    clock_ns: u64,
+    /// Device time it may still use up now, as of `settled_at_ns`.
+    tokens_ns: f64,
+    settled_at_ns: u64,
+}
+
+impl Tenants {
+    pub(crate) fn new(
+        limits: BTreeMap<TenantId, TenantLimits>,
+        limits_default: TenantLimits,
+    ) -> Self {
+        let (waiting, charges_ns) = Default::default();
+        Self {
+            table: Table::new(TENANTS_MAX),
+            limits,
+            limits_default,
+            waiting,
+            clock_ns: 0,
+            charges_ns,
+            slots: 0,
+            now_ns: 0,
+            turns: Turns::Kept,
+        }
+    }
+
+    /// Whether an invocation of `tenant` may be started now.
+    #[must_use]
+    pub fn may_start(&self, tenant: TenantKey) -> bool {
+        let state = self.table.get(tenant.0);
+        self.is_within_caps(state) && (self.turns == Turns::Waived || self.is_in_turn(state))
+    }
+
+    /// Bytes that the tenant's models may still take.
+    #[must_use]
+    pub fn bytes_left(&self, tenant: TenantKey) -> u64 {
+        let state = self.table.get(tenant.0);
+        state.limits.resident_bytes_max.saturating_sub(state.resident_bytes)
+    }
+
+    /// What it is called.
+    #[must_use]
+    pub fn id(&self, tenant: TenantKey) -> &TenantId {
+        self.table.id(tenant.0)
+    }
+
+    /// Bytes that the tenant's models take, or were promised.
+    #[must_use]
+    pub fn resident_bytes(&self, tenant: &TenantId) -> u64 {
+        self.table.key(tenant).map_or(0, |key| self.table.get(key).resident_bytes)
+    }
+
+    /// Invocations of the tenant that run.
+    #[must_use]
+    pub fn running(&self, tenant: &TenantId) -> u32 {
+        self.table.key(tenant).map_or(0, |key| self.table.get(key).running)
+    }
+
+    /// Those that wait, behind most first.
+    pub fn waiting(&self) -> impl Iterator<Item = TenantKey> {
+        self.waiting.iter().map(|(_, tenant)| *tenant)
+    }
+
+    pub(crate) fn begin(&mut self, now_ns: u64) {
+        self.now_ns = now_ns;
+        self.turns = Turns::Kept;
+    }
+
+    /// Let those go who are ahead. False if nobody is held back anyway.
+    pub(crate) fn waive_turns(&mut self) -> bool {
+        let ahead = self.waiting.last().is_some_and(|(_, last)| !self.is_in_turn(self.table.get(last.0)));
+        let news = ahead && self.turns == Turns::Kept;
+        self.turns = Turns::Waived;
+        news
+    }
+
+    pub(crate) fn retain(&mut self, tenant: &TenantId) -> TenantKey {
+        let key = self.table.retain(tenant);
+        let state = self.table.get_mut(key);
+        if !state.has_limits {
+            state.limits = self.limits.get(tenant).unwrap_or(&self.limits_default).clone();
+            state.limits.weight = state.limits.weight.max(1);
+            state.has_limits = true;
+        }
+        TenantKey(key)
+    }
+
+    pub(crate) fn release_id(&mut self, tenant: &TenantId) {
+        if let Some(key) = self.table.key(tenant) {
+            self.table.release(key);
+        }
+    }
+
+    pub(crate) fn release(&mut self, tenant: TenantKey) {
+        self.table.release(tenant.0);
+    }
+
+    /// Slots of all devices together.
+    pub(crate) fn set_slots(&mut self, slots: u64) {
+        self.slots = slots;
+    }
+
+    pub(crate) fn begin_waiting(&mut self, tenant: TenantKey) {
+        let clock_ns = self.clock_ns;
+        let state = self.table.get_mut(tenant.0);
+        if state.waiting == 0 {
+            if state.running == 0 {
+                state.clock_ns = state.clock_ns.max(clock_ns);
+            }
+            self.waiting.insert((state.clock_ns, tenant));
+        }
+        state.waiting += 1;
+    }
+
+    pub(crate) fn end_waiting(&mut self, tenant: TenantKey) {
+        let state = self.table.get_mut(tenant.0);
+        state.waiting = state.waiting.saturating_sub(1);
+        if state.waiting == 0 {
+            self.waiting.remove(&(state.clock_ns, tenant));
+        }
+    }
+
+    /// An invocation starts that is expected to take this much device time.
+    pub(crate) fn start(&mut self, tenant: TenantKey, device_time_ns: u64) {
+        self.charges_ns.add(device_time_ns);
+        self.clock_ns = self.clock_ns.max(self.table.get(tenant.0).clock_ns);
+        self.table.get_mut(tenant.0).running += 1;
+        self.charge(tenant, device_time_ns as f64);
+    }
+
+    /// It is over, and took `taken_ns` instead of `expected_ns`.
+    pub(crate) fn finish(&mut self, tenant: TenantKey, expected_ns: u64, taken_ns: u64) {
+        self.charge(tenant, taken_ns as f64 - expected_ns as f64);
+        let state = self.table.get_mut(tenant.0);
+        state.running = state.running.saturating_sub(1);
+    }
+
+    /// One of the tenant's models takes this instead of that.
+    pub(crate) fn resize(&mut self, tenant: &TenantId, before_bytes: u64, bytes: u64) {
+        let Some(key) = self.table.key(tenant) else { return };
+        let state = self.table.get_mut(key);
+        state.resident_bytes = state.resident_bytes.saturating_sub(before_bytes).saturating_add(bytes);
+    }
+
+    /// When a tenant that waits for device time has some again.
+    pub(crate) fn wake_at_ns(&self) -> Option<u64> {
+        let short = |tenant: &TenantKey| {
+            let state = self.table.get(tenant.0);
+            let missing_ns = -self.tokens_ns(state)?;
+            let rate = state.limits.device_share_max * self.slots as f64;
+            (missing_ns >= 0.0 && rate > 0.0)
+                .then(|| self.now_ns.saturating_add(round_ns(missing_ns / rate)).saturating_add(1))
+        };
+        self.waiting().take(SCAN_LEN_MAX).filter_map(|tenant| short(&tenant)).min()
+    }
+
+    fn charge(&mut self, tenant: TenantKey, device_time_ns: f64) {
+        let state = self.table.get(tenant.0);
+        let tokens_ns = self.tokens_ns(state).unwrap_or(0.0) - device_time_ns;
+        let state = self.table.get_mut(tenant.0);
+        let before = state.clock_ns;
+        let weighted_ns = device_time_ns / f64::from(state.limits.weight);
+        state.clock_ns = if weighted_ns < 0.0 {
+            before.saturating_sub(round_ns(-weighted_ns))
+        } else {
+            before.saturating_add(round_ns(weighted_ns))
+        };
+        (state.tokens_ns, state.settled_at_ns) = (tokens_ns, self.now_ns);
+        if state.waiting > 0 {
+            self.waiting.remove(&(before, tenant));
+            self.waiting.insert((state.clock_ns, tenant));
+        }
+    }
+
+    /// Device time that a tenant may use up; none if it is not limited.
+    fn tokens_ns(&self, state: &Tenant) -> Option<f64> {
+        let share = state.limits.device_share_max;
+        if share >= 1.0 {
+            return None;
+        }
+        let rate = share.max(0.0) * self.slots as f64;
+        let earned_ns = self.now_ns.saturating_sub(state.settled_at_ns) as f64 * rate;
+        Some((state.tokens_ns + earned_ns).min(BURST_NS * rate))
+    }
+
+    fn is_within_caps(&self, state: &Tenant) -> bool {
+        state.running < state.limits.running_max && self.tokens_ns(state).is_none_or(|tokens_ns| tokens_ns > 0.0)
+    }
+
+    fn is_in_turn(&self, state: &Tenant) -> bool {
+        let mut waiting = self.waiting.iter().take(SCAN_LEN_MAX);
+        let Some((behind_ns, _)) = waiting.find(|(_, other)| self.is_within_caps(self.table.get(other.0))) else {
+            return true;
+        };
+        let lag_ns = LAG_ROUNDS * self.charges_ns.mean * self.slots as f64 / f64::from(state.limits.weight);
+        state.clock_ns <= behind_ns.saturating_add(round_ns(lag_ns))
+    }
+}
+

@@ -1,0 +1,96 @@
+//! The models go that will be missed least: those that are asked for rarely, load quickly, or are held elsewhere too.
+
+use super::{VictimPolicy, Victims};
+use crate::estimate::round_ns;
+use crate::{Candidate, DeviceKey, DeviceView, ModelKey, View};
+use smallvec::SmallVec;
+
+/// The set with the least expected loss.
+///
+/// Giving up a copy costs a load if the model is asked for within [`HORIZON_S`]. For a last copy that is the chance of one arrival; for one
+/// of several it is a part of it, the more the busier the others would be without it. Those that wait for the model already are sure to ask.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct LeastLoss;
+
+/// Demand beyond this is not foreseen.
+const HORIZON_S: f64 = 60.0;
+
+/// What one of several copies is worth at least, compared with the last.
+const DUPLICATE_WORTH: f64 = 0.3;
+
+/// What each that waits adds to the loss.
+const WAITING_NS: f64 = 1e9;
+
+/// Up to this many candidates, all sets are compared; beyond it, the least loss per byte goes first.
+const EXACT_MAX: usize = 7;
+
+impl VictimPolicy for LeastLoss {
+    fn choose(
+        &self,
+        now_ns: u64,
+        view: &View,
+        device: DeviceKey,
+        bytes: u64,
+        keep: &dyn Fn(ModelKey) -> bool,
+    ) -> Option<Victims> {
+        let state = view.device(device)?;
+        let candidates = state.candidates().filter(|candidate| !keep(candidate.model));
+        let mut priced: SmallVec<[(f64, Candidate); 16]> =
+            candidates.map(|candidate| (loss_ns(now_ns, view, state, &candidate), candidate)).collect();
+        if priced.len() <= EXACT_MAX {
+            return cheapest_set(&priced, bytes);
+        }
+        let per_byte = |(loss_ns, candidate): &(f64, Candidate)| loss_ns / candidate.bytes.max(1) as f64;
+        priced.sort_unstable_by(|a, b| per_byte(a).total_cmp(&per_byte(b)).then(a.1.used.cmp(&b.1.used)));
+        let (mut freed, mut count) = (0_u64, 0);
+        while freed < bytes {
+            freed = freed.saturating_add(priced.get(count)?.1.bytes);
+            count += 1;
+        }
+        Some(victims(priced.into_iter().take(count)))
+    }
+}
+
+/// What giving up a model is expected to cost.
+fn loss_ns(now_ns: u64, view: &View, device: &DeviceView, candidate: &Candidate) -> f64 {
+    let model = view.model(candidate.model);
+    let copies = model.holders().len().max(1) as f64;
+    let demand_per_s = view.demand_per_s(candidate.model, now_ns);
+    let chance = 1.0 - (-demand_per_s * HORIZON_S / copies).exp();
+    let worth = if copies > 1.0 {
+        let busy = demand_per_s * device.run_time_ns().mean / 1e9 / (copies - 1.0);
+        DUPLICATE_WORTH + busy.min(1.0)
+    } else {
+        1.0
+    };
+    let load_ns = view.reload_time_ns(device, candidate.model, candidate.bytes) as f64;
+    chance * worth * load_ns + f64::from(model.waiting()) / copies * WAITING_NS
+}
+
+/// Of all sets that free enough, the one with the least loss.
+fn cheapest_set(priced: &[(f64, Candidate)], bytes: u64) -> Option<Victims> {
+    let mut sums: SmallVec<[(f64, u64); 1 << EXACT_MAX]> = SmallVec::new();
+    sums.push((0.0, 0));
+    for (loss_ns, candidate) in priced {
+        for set in 0..sums.len() {
+            let (sum_ns, freed) = sums[set];
+            sums.push((sum_ns + loss_ns, freed.saturating_add(candidate.bytes)));
+        }
+    }
+    let enough = sums.iter().enumerate().filter(|(_, (_, freed))| *freed >= bytes);
+    let (best, _) = enough.min_by(|(_, a), (_, b)| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1)))?;
+    let is_in = |(at, _): &(usize, &(f64, Candidate))| best >> at & 1 == 1;
+    let mut chosen: SmallVec<[_; EXACT_MAX]> =
+        priced.iter().enumerate().filter(is_in).map(|(_, priced)| *priced).collect();
+    chosen.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.used.cmp(&b.1.used)));
+    Some(victims(chosen))
+}
+
+fn victims(chosen: impl IntoIterator<Item = (f64, Candidate)>) -> Victims {
+    let (mut models, mut sum_ns) = (SmallVec::new(), 0.0);
+    for (loss_ns, candidate) in chosen {
+        models.push(candidate.model);
+        sum_ns += loss_ns;
+    }
+    Victims { models, loss_ns: round_ns(sum_ns) }
+}

@@ -1,0 +1,168 @@
+//! Models: who holds them, how much they are asked for, and what they cost.
+
+use crate::estimate::{LoadTimes, Tier};
+use crate::keys::Table;
+use crate::{DeviceKey, ModelKey, Tenants};
+use std::collections::{BTreeMap, BTreeSet};
+use weir_types::{ModelId, NodeId};
+
+/// Models whose costs are remembered; see [`Table`].
+const MODELS_MAX: usize = 65_536;
+
+/// Half of what a model is asked for is forgotten after this time.
+const HALF_LIFE_NS: f64 = 120e9;
+
+/// Less than this says nothing about rates.
+const WATCHED_NS_MIN: u64 = 1_000_000_000;
+
+/// One model.
+#[derive(Debug, Default)]
+pub struct ModelView {
+    holders: BTreeSet<DeviceKey>,
+    /// The same by the time at which they can take one more invocation; those that can now come first.
+    by_free: BTreeSet<(u64, DeviceKey)>,
+    waiting: u32,
+    pub(super) load_times: LoadTimes,
+    staged: BTreeMap<NodeId, Vec<(Tier, u64)>>,
+    demand: f64,
+    demand_at_ns: u64,
+}
+
+impl ModelView {
+    /// The devices that hold it: in memory or granted and on its way, and not given up.
+    #[must_use]
+    pub fn holders(&self) -> &BTreeSet<DeviceKey> {
+        &self.holders
+    }
+
+    /// The devices that hold it, those first that can take one more invocation soonest.
+    pub fn holders_by_free(&self) -> impl Iterator<Item = DeviceKey> {
+        self.by_free.iter().map(|(_, device)| *device)
+    }
+
+    /// Requests for it that wait.
+    #[must_use]
+    pub fn waiting(&self) -> u32 {
+        self.waiting
+    }
+
+    /// Arrivals per second that asked for it, as of late. `watched_ns` is how long arrivals have been counted.
+    pub(super) fn demand_per_s(&self, now_ns: u64, watched_ns: u64) -> f64 {
+        let forgotten = (-(now_ns.saturating_sub(self.demand_at_ns) as f64) / HALF_LIFE_NS).exp2();
+        let seen = 1.0 - (-(watched_ns.max(WATCHED_NS_MIN) as f64) / HALF_LIFE_NS).exp2();
+        self.demand * forgotten * std::f64::consts::LN_2 / (HALF_LIFE_NS / 1e9) / seen
+    }
+
+    /// Where a node would load it from, if it said so.
+    pub(super) fn staged(&self, node: NodeId) -> Option<&[(Tier, u64)]> {
+        self.staged.get(&node).map(Vec::as_slice)
+    }
+
+    pub(super) fn demand(&mut self, now_ns: u64) {
+        let half_lives = now_ns.saturating_sub(self.demand_at_ns) as f64 / HALF_LIFE_NS;
+        self.demand = self.demand * (-half_lives).exp2() + 1.0;
+        self.demand_at_ns = now_ns;
+        self.waiting += 1;
+    }
+
+    pub(super) fn waits_no_more(&mut self) {
+        self.waiting = self.waiting.saturating_sub(1);
+    }
+
+    /// A holder can take one more invocation at another time.
+    pub(super) fn freed_at(&mut self, device: DeviceKey, before_ns: u64, at_ns: u64) {
+        if before_ns != at_ns && self.by_free.remove(&(before_ns, device)) {
+            self.by_free.insert((at_ns, device));
+        }
+    }
+
+    pub(super) fn stage(&mut self, node: NodeId, bytes: &[(Tier, u64)]) {
+        // More than one entry for a tier would be nonsense, and a list without end too.
+        self.staged.insert(node, bytes.iter().copied().take(Tier::ALL.len()).collect());
+    }
+}
+
+/// What a model has on a device.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Has {
+    /// It counts there, given up or not.
+    pub(super) place: bool,
+    pub(super) bytes: u64,
+    /// It is there or on its way, and was not given up.
+    pub(super) holds: bool,
+    /// When the device can take one more invocation.
+    pub(super) free_at_ns: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Models(Table<ModelId, ModelView>);
+
+impl Models {
+    pub(super) fn new() -> Self {
+        Self(Table::new(MODELS_MAX))
+    }
+
+    /// A model's number, with one more reference.
+    pub(super) fn retain(&mut self, model: &ModelId) -> ModelKey {
+        ModelKey(self.0.retain(model))
+    }
+
+    pub(super) fn release(&mut self, model: ModelKey) {
+        self.0.release(model.0);
+    }
+
+    pub(super) fn key(&self, model: &ModelId) -> Option<ModelKey> {
+        self.0.key(model).map(ModelKey)
+    }
+
+    pub(super) fn id(&self, model: ModelKey) -> &ModelId {
+        self.0.id(model.0)
+    }
+
+    pub(super) fn get(&self, model: ModelKey) -> &ModelView {
+        self.0.get(model.0)
+    }
+
+    pub(super) fn get_mut(&mut self, model: ModelKey) -> &mut ModelView {
+        self.0.get_mut(model.0)
+    }
+
+    /// What a model has on a device changed.
+    pub(super) fn moved(
+        &mut self,
+        model: ModelKey,
+        device: DeviceKey,
+        before: Has,
+        now: Has,
+        tenants: &mut Tenants,
+    ) {
+        if now.place && !before.place {
+            self.0.retain_key(model.0);
+            tenants.retain(&self.0.id(model.0).tenant);
+        }
+        // What was given up is on nobody's account: the device keeps it only as long as it has room to spare.
+        let charged = |has: Has| if has.holds { has.bytes } else { 0 };
+        if charged(before) != charged(now) {
+            tenants.resize(&self.0.id(model.0).tenant, charged(before), charged(now));
+        }
+        if before.place && !now.place {
+            self.0.release(model.0);
+            tenants.release_id(&self.0.id(model.0).tenant);
+        }
+        let view = self.0.get_mut(model.0);
+        if before.holds {
+            view.holders.remove(&device);
+            view.by_free.remove(&(before.free_at_ns, device));
+        }
+        if now.holds {
+            view.holders.insert(device);
+            view.by_free.insert((now.free_at_ns, device));
+        }
+    }
+
+    pub(super) fn unstage(&mut self, node: NodeId) {
+        self.0.values_mut().for_each(|view| {
+            view.staged.remove(&node);
+        });
+    }
+}

@@ -1,0 +1,167 @@
+//! What holds between tenants, whatever the policy.
+
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+use std::collections::BTreeMap;
+use weir_scheduler::{
+    Action, Arrival, DeviceSpec, Event, ModelDemand, PolicyKind, PolicyOptions, Scheduler, Settings, TenantLimits,
+};
+use weir_types::{DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, TenantId, Version};
+
+const NODE: NodeId = NodeId(0);
+const RUN_NS: u64 = 1_000_000_000;
+const LOAD_NS: u64 = 2_000_000_000;
+
+/// Devices that take one at a time, loads that take as long as they are said to, and a count of what each tenant was given.
+struct Cluster {
+    scheduler: Scheduler,
+    now_ns: u64,
+    next: u64,
+    /// When runs end, and what they are.
+    running: BTreeMap<(u64, u64), DeviceId>,
+    tenants: BTreeMap<u64, TenantId>,
+    starts: BTreeMap<String, u64>,
+    running_max: BTreeMap<String, u32>,
+}
+
+impl Cluster {
+    fn new(policy: PolicyKind, devices: usize, limits: &[(&str, TenantLimits)]) -> Self {
+        let tenants = limits.iter().map(|(name, limits)| (tenant(name), limits.clone())).collect();
+        let settings = Settings { tenants, queue_len_max: usize::MAX, ..Settings::default() };
+        let mut scheduler = Scheduler::with_policy(&settings, policy.build(&PolicyOptions::default()));
+        let spec = DeviceSpec { kind: "gpu".into(), capacity_bytes: 10, slots: 1, invocations_max: 1 };
+        let devices = vec![spec; devices];
+        scheduler.handle(0, Event::NodeUp { node: NODE, devices }, &mut Vec::new());
+        let (running, tenants, starts, running_max) = Default::default();
+        Self { scheduler, now_ns: 0, next: 0, running, tenants, starts, running_max }
+    }
+
+    /// An invocation of a function with one model of 5 bytes; a device holds two.
+    fn arrive(&mut self, who: &str, model: u64) {
+        let (id, tenant) = (self.next, tenant(who));
+        self.next += 1;
+        self.tenants.insert(id, tenant.clone());
+        let name = Name::new(&format!("m{model}")).unwrap();
+        let function = FunctionId { tenant: tenant.clone(), name: name.clone(), version: Version(1) };
+        let model = ModelId { tenant, name, version: Version(1) };
+        self.tell(Event::Arrived(Arrival {
+            invocation: InvocationId(id),
+            function,
+            models: vec![ModelDemand { model, bytes: 5, load_time_ns: Some(LOAD_NS) }],
+            deadline_at_ns: u64::MAX,
+            priority: 0,
+            batch: 1,
+            run_time_ns: Some(RUN_NS),
+        }));
+    }
+
+    fn tell(&mut self, event: Event) {
+        let mut actions = Vec::new();
+        self.scheduler.handle(self.now_ns, event, &mut actions);
+        for action in actions {
+            if let Action::Start { invocation, device, why, .. } = action {
+                let who = self.tenants[&invocation.0].as_str().to_owned();
+                *self.starts.entry(who.clone()).or_default() += 1;
+                let running = self.scheduler.view().tenants().running(&self.tenants[&invocation.0]);
+                let most = self.running_max.entry(who).or_default();
+                *most = running.max(*most);
+                let end_ns = self.now_ns + why.estimate.load_time_ns + RUN_NS;
+                self.running.insert((end_ns, invocation.0), device.unwrap());
+            }
+        }
+    }
+
+    /// Until this time, or until nothing runs.
+    fn run_until(&mut self, until_ns: u64) {
+        while let Some(((at_ns, id), _)) = self.running.first_key_value().filter(|((at_ns, _), _)| *at_ns <= until_ns) {
+            let (at_ns, id) = (*at_ns, *id);
+            self.running.remove(&(at_ns, id));
+            self.now_ns = at_ns;
+            self.tell(Event::Finished { invocation: InvocationId(id) });
+        }
+        self.now_ns = until_ns;
+        self.tell(Event::Woken);
+    }
+
+    fn starts(&self, who: &str) -> u64 {
+        self.starts.get(who).copied().unwrap_or_default()
+    }
+}
+
+fn tenant(name: &str) -> TenantId {
+    TenantId::new(name).unwrap()
+}
+
+/// One tenant fills the queue with calls of a model that is in memory everywhere; another asks now and then for one that has to be loaded.
+#[test]
+fn a_flood_with_high_locality_does_not_starve_others() {
+    for policy in PolicyKind::ALL {
+        let mut cluster = Cluster::new(policy, 4, &[]);
+        (0..400).for_each(|_| cluster.arrive("flood", 0));
+        cluster.run_until(20 * RUN_NS);
+        let before = cluster.starts("flood");
+        assert!(before > 40, "{policy}: devices are not kept busy: {before}");
+        (0..8).for_each(|_| cluster.arrive("quiet", 1));
+        cluster.run_until(50 * RUN_NS);
+        assert_eq!(cluster.starts("quiet"), 8, "{policy}: still waiting behind the flood");
+        assert!(cluster.starts("flood") > before + 40, "{policy}: the flood stands still");
+    }
+}
+
+#[test]
+fn time_is_shared_by_weight_while_both_wait() {
+    let heavy = TenantLimits { weight: 3, ..TenantLimits::default() };
+    for policy in PolicyKind::ALL {
+        // Neither of the two models has to go for the other.
+        let mut cluster = Cluster::new(policy, 4, &[("heavy", heavy.clone())]);
+        for _ in 0..600 {
+            cluster.arrive("heavy", 0);
+            cluster.arrive("light", 0);
+        }
+        cluster.run_until(100 * RUN_NS);
+        let ratio = cluster.starts("heavy") as f64 / cluster.starts("light") as f64;
+        // Devices that belong to one model each are shared as devices are; caps hold there, weights cannot.
+        let expected = if policy == PolicyKind::Exclusive { 0.9..4.0 } else { 2.5..3.5 };
+        assert!(expected.contains(&ratio), "{policy}: {ratio}");
+    }
+}
+
+#[test]
+fn no_more_run_at_once_than_a_tenant_may_have() {
+    let few = TenantLimits { running_max: 2, ..TenantLimits::default() };
+    for policy in PolicyKind::ALL {
+        let mut cluster = Cluster::new(policy, 4, &[("few", few.clone())]);
+        (0..20).for_each(|id| cluster.arrive("few", id % 3));
+        cluster.run_until(1_000 * RUN_NS);
+        assert_eq!((cluster.starts("few"), cluster.running_max["few"]), (20, 2), "{policy}");
+    }
+}
+
+#[test]
+fn device_time_is_capped_and_what_waits_for_it_is_woken() {
+    let slow = TenantLimits { device_share_max: 0.1, ..TenantLimits::default() };
+    for policy in PolicyKind::ALL {
+        let mut cluster = Cluster::new(policy, 2, &[("slow", slow.clone())]);
+        (0..200).for_each(|_| cluster.arrive("slow", 0));
+        // Woken every second, as the driver would at the times it is told.
+        (1..=200).for_each(|second| cluster.run_until(second * RUN_NS));
+        // A tenth of two devices over 200 seconds are 40 runs; what was saved up and loads make the difference.
+        let starts = cluster.starts("slow");
+        assert!((30..=50).contains(&starts), "{policy}: {starts}");
+    }
+}
+
+#[test]
+fn a_tenants_models_stay_within_its_part_of_memory() {
+    let small = TenantLimits { resident_bytes_max: 5, ..TenantLimits::default() };
+    for policy in PolicyKind::ALL {
+        let mut cluster = Cluster::new(policy, 1, &[("small", small.clone())]);
+        for id in 0..6 {
+            cluster.arrive("small", id % 2);
+            let bytes = cluster.scheduler.view().tenants().resident_bytes(&tenant("small"));
+            assert!(bytes <= 5, "{policy}: {bytes}");
+            cluster.run_until((id + 1) * 10 * RUN_NS);
+        }
+        assert_eq!(cluster.starts("small"), 6, "{policy}: what is over the cap waits for ever");
+    }
+}
