@@ -31,8 +31,9 @@ pub use estimate::{LoadTimes, RunLine, RunTimes, Tier};
 
 mod policy;
 pub use policy::{
-    Balance, BusyChoice, Demand, Exclusive, ExclusiveOptions, FinishFirst, LoadBalancing, Locality, Mlfqs, Placement,
-    Placer, Planned, Policy, PolicyKind, PolicyOptions, Request, RoundRobin, Srtf, UnknownPolicy, VictimKind,
+    Balance, BusyChoice, Demand, Exclusive, ExclusiveOptions, FinishFirst, LoadBalancing, Locality, Mlfqs,
+    Placement, Placer, Planned, Policy, PolicyKind, PolicyOptions, Request, RoundRobin, Srtf, UnknownPolicy,
+    VictimKind,
 };
 
 mod victims;

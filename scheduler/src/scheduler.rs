@@ -1,8 +1,8 @@
 //! The state machine: events in, actions out.
 
 use crate::{
-    Action, Arrival, DeviceKey, Estimate, Event, Placement, Policy, PolicyKind, PolicyOptions, Rejection, Request,
-    TenantLimits, View,
+    Action, Arrival, DeviceKey, DeviceView, Estimate, Event, Placement, Policy, PolicyKind, PolicyOptions,
+    Rejection, Request, TenantLimits, View,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use weir_types::{DeviceId, InvocationId, NodeId, TenantId};
@@ -140,7 +140,7 @@ impl Scheduler {
         if arrival.models.len() > 1 {
             self.drop_repeated_models(&mut arrival);
         }
-        let request = self.view.resolve(arrival, self.now_ns);
+        let request = self.view.resolve(&arrival, self.now_ns);
         let rejection = if !self.could_fit(&request) {
             Rejection::NoCapacity
         } else if deadline_at_ns <= self.now_ns {
@@ -252,7 +252,7 @@ impl Scheduler {
         placement.why.queued_ns = self.now_ns.saturating_sub(placement.request.arrived_at_ns);
         self.view.place(&placement, self.now_ns);
         let Placement { node, device, evict, why, .. } = placement;
-        let device = device.and_then(|device| self.view.device(device)).map(|device| device.id());
+        let device = device.and_then(|device| self.view.device(device)).map(DeviceView::id);
         let evict = evict.into_iter().map(|model| self.view.model_id(model).clone()).collect();
         actions.push(Action::Start { invocation, node, device, evict, why });
     }
@@ -303,7 +303,9 @@ impl Scheduler {
 
     fn ask_to_be_woken(&mut self, actions: &mut Vec<Action>) {
         let deadline_at_ns = self.deadlines.first().map(|(deadline_at_ns, _)| *deadline_at_ns);
-        let Some(first_ns) = deadline_at_ns.into_iter().chain(self.view.tenants().wake_at_ns()).min() else { return };
+        let Some(first_ns) = deadline_at_ns.into_iter().chain(self.view.tenants().wake_at_ns()).min() else {
+            return;
+        };
         if self.wake_at_ns.is_none_or(|wake_at_ns| first_ns < wake_at_ns) {
             self.wake_at_ns = Some(first_ns);
             actions.push(Action::WakeAt(first_ns));

@@ -16,7 +16,9 @@ mod azure;
 pub use azure::AzureRecipe;
 
 mod kaas;
-pub use kaas::{Foresight, KAAS_POLICIES, KaasReport, KaasTimes, kaas_cluster, kaas_policy, kaas_printed_lots};
+pub use kaas::{
+    Foresight, KAAS_POLICIES, KaasReport, KaasTimes, kaas_cluster, kaas_policy, kaas_printed_lots,
+};
 
 mod device;
 mod world;

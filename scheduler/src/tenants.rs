@@ -6,9 +6,9 @@
 //! ahead than [`LAG_ROUNDS`] rounds of the one that is behind most, among those that wait and could start, must let that one go first.
 //! This never leaves a device idle: when nobody who may go first has a use for it, the others may.
 
+use crate::TenantKey;
 use crate::estimate::round_ns;
 use crate::keys::Table;
-use crate::TenantKey;
 use std::collections::{BTreeMap, BTreeSet};
 use weir_types::{RunningMean, TenantId};
 
@@ -84,10 +84,7 @@ struct Tenant {
 }
 
 impl Tenants {
-    pub(crate) fn new(
-        limits: BTreeMap<TenantId, TenantLimits>,
-        limits_default: TenantLimits,
-    ) -> Self {
+    pub(crate) fn new(limits: BTreeMap<TenantId, TenantLimits>, limits_default: TenantLimits) -> Self {
         let (waiting, charges_ns) = Default::default();
         Self {
             table: Table::new(TENANTS_MAX),
@@ -262,16 +259,17 @@ impl Tenants {
     }
 
     fn is_within_caps(&self, state: &Tenant) -> bool {
-        state.running < state.limits.running_max && self.tokens_ns(state).is_none_or(|tokens_ns| tokens_ns > 0.0)
+        state.running < state.limits.running_max
+            && self.tokens_ns(state).is_none_or(|tokens_ns| tokens_ns > 0.0)
     }
 
     fn is_in_turn(&self, state: &Tenant) -> bool {
         let mut waiting = self.waiting.iter().take(SCAN_LEN_MAX);
-        let Some((behind_ns, _)) = waiting.find(|(_, other)| self.is_within_caps(self.table.get(other.0))) else {
+        let Some((behind_ns, _)) = waiting.find(|(_, other)| self.is_within_caps(self.table.get(other.0)))
+        else {
             return true;
         };
         let lag_ns = LAG_ROUNDS * self.charges_ns.mean * self.slots as f64 / f64::from(state.limits.weight);
         state.clock_ns <= behind_ns.saturating_add(round_ns(lag_ns))
     }
 }
-

@@ -10,8 +10,8 @@ use crate::estimate::RunTimes;
 use crate::keys::Table;
 use crate::policy::Demand;
 use crate::{
-    Arrival, DeviceKey, DeviceKind, DeviceSpec, Estimate, FunctionKey, KindKey, LoadTimes, ModelKey, Placement,
-    Request, Settings, Tenants, Tier,
+    Arrival, DeviceKey, DeviceKind, DeviceSpec, Estimate, FunctionKey, KindKey, LoadTimes, ModelKey,
+    Placement, Request, Settings, Tenants, Tier,
 };
 use models::{Has, Models};
 use smallvec::SmallVec;
@@ -208,7 +208,7 @@ impl View {
     }
 
     /// Resolve the names of an arrival, whose models must differ. [`forget`](Self::forget) undoes it.
-    pub(crate) fn resolve(&mut self, arrival: Arrival, now_ns: u64) -> Request {
+    pub(crate) fn resolve(&mut self, arrival: &Arrival, now_ns: u64) -> Request {
         self.watched_from_ns.get_or_insert(now_ns);
         let tenant = self.tenants.retain(&arrival.function.tenant);
         let function = FunctionKey(self.functions.retain(&arrival.function));
@@ -260,7 +260,8 @@ impl View {
             let view = self.devices.get(device.index()).and_then(Option::as_ref);
             let lacks = |demand: &&Demand| view.is_some_and(|view| !view.holds(demand.model));
             missing = request.models.iter().filter(lacks).map(|demand| demand.model).collect();
-            let touched = request.models.iter().map(|demand| demand.model).chain(evict.iter().copied()).collect();
+            let touched =
+                request.models.iter().map(|demand| demand.model).chain(evict.iter().copied()).collect();
             self.change(device, touched, |view| {
                 view.grant((request.invocation, end_ns), &request.models, evict, clock);
             });
@@ -421,8 +422,7 @@ impl View {
         change: impl FnOnce(&mut DeviceView),
     ) {
         let Some(device) = self.devices.get_mut(key.index()).and_then(Option::as_mut) else { return };
-        let before: SmallVec<[_; 4]> =
-            touched.into_iter().map(|model| (model, device.has(model))).collect();
+        let before: SmallVec<[_; 4]> = touched.into_iter().map(|model| (model, device.has(model))).collect();
         let (was_open, dispatches, free_at_ns) = (device.is_open(), device.dispatches(), device.free_at_ns());
         change(device);
         let now = (device.is_open(), device.dispatches(), device.free_at_ns());

@@ -40,7 +40,10 @@ fn check(file: &str, policy: PolicyKind) {
         (metrics.makespan, reference.makespan),
     ];
     for (measure, (own, reference)) in pairs.into_iter().enumerate() {
-        assert!((own - reference).abs() < 1e-5 * reference, "measure {measure} of {file}: {own}, not {reference}");
+        assert!(
+            (own - reference).abs() < 1e-5 * reference,
+            "measure {measure} of {file}: {own}, not {reference}"
+        );
     }
 }
 

@@ -4,7 +4,8 @@
 
 use weir_scheduler::PolicyKind;
 use weir_scheduler::sim::{
-    Foresight, KAAS_POLICIES, KaasReport, KaasTimes, Workload, kaas_cluster, kaas_policy, kaas_printed_lots, run,
+    Foresight, KAAS_POLICIES, KaasReport, KaasTimes, Workload, kaas_cluster, kaas_policy, kaas_printed_lots,
+    run,
 };
 
 /// (arrival, model, time, device): 0 is ResNet, 1 is BERT.
@@ -19,8 +20,13 @@ fn check(policy: PolicyKind, dispatches: Dispatches, total: f64, cold_starts: us
     let workload = KaasTimes::TRACES.example().unwrap();
     let report = report(policy, &workload, Foresight::Printed, kaas_printed_lots(&workload));
     let (wait, resnet, bert) = waits;
-    let expected =
-        KaasReport { total, cold_starts, wait, wait_by_model: [resnet, bert], dispatches: dispatches.to_vec() };
+    let expected = KaasReport {
+        total,
+        cold_starts,
+        wait,
+        wait_by_model: [resnet, bert],
+        dispatches: dispatches.to_vec(),
+    };
     assert_eq!(report, expected, "{policy}");
 }
 

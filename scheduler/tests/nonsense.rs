@@ -4,7 +4,8 @@
 
 use proptest::prelude::*;
 use weir_scheduler::{
-    Arrival, DeviceSpec, Event, ModelDemand, PolicyKind, PolicyOptions, Scheduler, Settings, TenantLimits, Tier, VictimKind,
+    Arrival, DeviceSpec, Event, ModelDemand, PolicyKind, PolicyOptions, Scheduler, Settings, TenantLimits,
+    Tier, VictimKind,
 };
 use weir_types::{DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, TenantId, Version};
 
@@ -37,9 +38,14 @@ fn tenant() -> impl Strategy<Value = TenantId> {
 /// Limits that nobody would set.
 fn limits() -> impl Strategy<Value = TenantLimits> {
     let share = prop_oneof![Just(f64::NAN), Just(-1.0), Just(0.0), Just(0.5), Just(f64::INFINITY)];
-    (0_u32..3, 0_u32..3, share, number()).prop_map(|(weight, running_max, device_share_max, resident_bytes_max)| {
-        TenantLimits { weight, running_max, device_share_max, resident_bytes_max }
-    })
+    (0_u32..3, 0_u32..3, share, number()).prop_map(
+        |(weight, running_max, device_share_max, resident_bytes_max)| TenantLimits {
+            weight,
+            running_max,
+            device_share_max,
+            resident_bytes_max,
+        },
+    )
 }
 
 fn arrival() -> impl Strategy<Value = Arrival> {

@@ -20,7 +20,10 @@ struct Cluster {
 impl Cluster {
     /// One node with these devices.
     fn of(capacities: &[u64]) -> Self {
-        let mut cluster = Self { scheduler: Scheduler::new(&Settings { queue_len_max: 3, ..Settings::default() }), now_ns: 0 };
+        let mut cluster = Self {
+            scheduler: Scheduler::new(&Settings { queue_len_max: 3, ..Settings::default() }),
+            now_ns: 0,
+        };
         assert_eq!(cluster.tell(up(capacities)), []);
         cluster
     }
@@ -63,7 +66,15 @@ fn arrival(id: u64, models: &[(&str, u64)], deadline_at_ns: u64) -> Event {
         |(name, bytes): &(&str, u64)| ModelDemand { model: model(name), bytes: *bytes, load_time_ns: None };
     let models = models.iter().map(demand).collect();
     let invocation = InvocationId(id);
-    Event::Arrived(Arrival { invocation, function, models, deadline_at_ns, priority: 0, batch: 1, run_time_ns: None })
+    Event::Arrived(Arrival {
+        invocation,
+        function,
+        models,
+        deadline_at_ns,
+        priority: 0,
+        batch: 1,
+        run_time_ns: None,
+    })
 }
 
 fn model(name: &str) -> ModelId {
@@ -303,8 +314,11 @@ fn a_model_that_is_larger_than_was_said_pushes_out_others_and_breaks_nothing() {
     assert_eq!(short(&cluster.arrive(2, &[("b", 1)])), NOTHING, "there is no room beside it");
     assert_eq!(short(&cluster.finish(1)), ["2@0 -a"]);
     assert_eq!(cluster.tell(Event::Evicted { device: CPU, model: model("a") }), []);
-    assert_eq!({
-        let view = cluster.scheduler.view();
-        view.device(view.device_key(CPU).unwrap()).unwrap().held_bytes()
-    }, 1);
+    assert_eq!(
+        {
+            let view = cluster.scheduler.view();
+            view.device(view.device_key(CPU).unwrap()).unwrap().held_bytes()
+        },
+        1
+    );
 }

@@ -4,7 +4,8 @@
 
 use std::collections::BTreeMap;
 use weir_scheduler::{
-    Action, Arrival, DeviceSpec, Event, ModelDemand, PolicyKind, PolicyOptions, Scheduler, Settings, TenantLimits,
+    Action, Arrival, DeviceSpec, Event, ModelDemand, PolicyKind, PolicyOptions, Scheduler, Settings,
+    TenantLimits,
 };
 use weir_types::{DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, TenantId, Version};
 
@@ -19,7 +20,7 @@ struct Cluster {
     next: u64,
     /// When runs end, and what they are.
     running: BTreeMap<(u64, u64), DeviceId>,
-    tenants: BTreeMap<u64, TenantId>,
+    invocations: BTreeMap<u64, (TenantId, ModelId)>,
     starts: BTreeMap<String, u64>,
     running_max: BTreeMap<String, u32>,
 }
@@ -32,18 +33,18 @@ impl Cluster {
         let spec = DeviceSpec { kind: "gpu".into(), capacity_bytes: 10, slots: 1, invocations_max: 1 };
         let devices = vec![spec; devices];
         scheduler.handle(0, Event::NodeUp { node: NODE, devices }, &mut Vec::new());
-        let (running, tenants, starts, running_max) = Default::default();
-        Self { scheduler, now_ns: 0, next: 0, running, tenants, starts, running_max }
+        let (running, invocations, starts, running_max) = Default::default();
+        Self { scheduler, now_ns: 0, next: 0, running, invocations, starts, running_max }
     }
 
     /// An invocation of a function with one model of 5 bytes; a device holds two.
     fn arrive(&mut self, who: &str, model: u64) {
         let (id, tenant) = (self.next, tenant(who));
         self.next += 1;
-        self.tenants.insert(id, tenant.clone());
         let name = Name::new(&format!("m{model}")).unwrap();
         let function = FunctionId { tenant: tenant.clone(), name: name.clone(), version: Version(1) };
-        let model = ModelId { tenant, name, version: Version(1) };
+        let model = ModelId { tenant: tenant.clone(), name, version: Version(1) };
+        self.invocations.insert(id, (tenant, model.clone()));
         self.tell(Event::Arrived(Arrival {
             invocation: InvocationId(id),
             function,
@@ -59,21 +60,27 @@ impl Cluster {
         let mut actions = Vec::new();
         self.scheduler.handle(self.now_ns, event, &mut actions);
         for action in actions {
-            if let Action::Start { invocation, device, why, .. } = action {
-                let who = self.tenants[&invocation.0].as_str().to_owned();
-                *self.starts.entry(who.clone()).or_default() += 1;
-                let running = self.scheduler.view().tenants().running(&self.tenants[&invocation.0]);
-                let most = self.running_max.entry(who).or_default();
-                *most = running.max(*most);
-                let end_ns = self.now_ns + why.estimate.load_time_ns + RUN_NS;
-                self.running.insert((end_ns, invocation.0), device.unwrap());
+            let Action::Start { invocation, device, evict, why, .. } = action else { continue };
+            let (device, (tenant, model)) = (device.unwrap(), self.invocations[&invocation.0].clone());
+            let who = tenant.as_str().to_owned();
+            *self.starts.entry(who.clone()).or_default() += 1;
+            let most = self.running_max.entry(who).or_default();
+            *most = self.scheduler.view().tenants().running(&tenant).max(*most);
+            self.running.insert((self.now_ns + why.estimate.load_time_ns + RUN_NS, invocation.0), device);
+            for model in evict {
+                self.tell(Event::Evicted { device, model });
+            }
+            if why.estimate.missing_bytes > 0 {
+                self.tell(Event::Loaded { device, model, bytes: 5, load_time_ns: Some(LOAD_NS) });
             }
         }
     }
 
     /// Until this time, or until nothing runs.
     fn run_until(&mut self, until_ns: u64) {
-        while let Some(((at_ns, id), _)) = self.running.first_key_value().filter(|((at_ns, _), _)| *at_ns <= until_ns) {
+        while let Some(((at_ns, id), _)) =
+            self.running.first_key_value().filter(|((at_ns, _), _)| *at_ns <= until_ns)
+        {
             let (at_ns, id) = (*at_ns, *id);
             self.running.remove(&(at_ns, id));
             self.now_ns = at_ns;

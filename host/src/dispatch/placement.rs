@@ -61,7 +61,7 @@ struct Waiting {
 impl Placements {
     /// Begin with nothing running. `invocations_max` grants are given at once at most.
     pub(crate) fn start(models: &Models, invocations_max: u32) -> Arc<Self> {
-        let mut scheduler = Scheduler::new(Settings::default());
+        let mut scheduler = Scheduler::new(&Settings::default());
         let status = models.device_capacity();
         let devices = vec![DeviceSpec {
             kind: "cpu".into(),
@@ -104,6 +104,8 @@ impl Placements {
             models: demands,
             deadline_at_ns: self.time_ns(invocation.deadline),
             priority: invocation.priority,
+            batch: 1,
+            run_time_ns: None,
         };
         let placed = Placed { placements: self.clone(), invocation: id };
         match self.arrive(arrival, models) {

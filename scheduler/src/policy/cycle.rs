@@ -1,7 +1,7 @@
 //! Devices in turn.
 
 use super::{Placer, Request};
-use crate::{DeviceKey, View};
+use crate::{DeviceKey, DeviceView, View};
 
 /// A cyclic scan that begins after the device that was used last.
 #[derive(Debug, Default)]
@@ -13,12 +13,19 @@ impl Cycle {
     /// The next device that is large enough for `request`, whether it is free or not.
     pub(super) fn next(&self, view: &View, request: &Request) -> Option<DeviceKey> {
         let bytes = request.models.iter().fold(0_u64, |sum, demand| sum.saturating_add(demand.bytes));
-        let is_large = |key: &DeviceKey| view.device(*key).is_some_and(|device| bytes <= device.spec().capacity_bytes);
+        let is_large =
+            |key: &DeviceKey| view.device(*key).is_some_and(|device| bytes <= device.spec().capacity_bytes);
         self.turn(view).find(is_large)
     }
 
     /// The next device on which `request` can start now.
-    pub(super) fn next_free(&self, now_ns: u64, view: &View, placer: &Placer, request: &Request) -> Option<DeviceKey> {
+    pub(super) fn next_free(
+        &self,
+        now_ns: u64,
+        view: &View,
+        placer: &Placer,
+        request: &Request,
+    ) -> Option<DeviceKey> {
         view.open().next()?;
         self.turn(view).find(|key| is_free(now_ns, view, placer, *key, request))
     }
@@ -37,5 +44,5 @@ impl Cycle {
 
 /// Whether `request` can start on a device now.
 pub(super) fn is_free(now_ns: u64, view: &View, placer: &Placer, key: DeviceKey, request: &Request) -> bool {
-    view.device(key).is_some_and(|device| device.is_open()) && placer.fit(now_ns, view, key, request).is_some()
+    view.device(key).is_some_and(DeviceView::is_open) && placer.fit(now_ns, view, key, request).is_some()
 }

@@ -89,11 +89,9 @@ impl Exclusive {
     /// A device for one that has too few.
     fn next_given(&self, now_ns: u64, view: &View) -> Option<(DeviceKey, u64)> {
         view.open().next()?;
-        self.line.iter().take(SCAN_LEN_MAX).find_map(|(place, request)| {
+        let may_start = |(_, request): &(u64, &Request)| view.tenants().may_start(request.tenant);
+        self.line.iter().filter(may_start).take(SCAN_LEN_MAX).find_map(|(place, request)| {
             let model = request.models.first()?.model;
-            if !view.tenants().may_start(request.tenant) {
-                return None;
-            }
             let free = |device: &DeviceKey| is_free(now_ns, view, &self.placer, *device, request);
             let has = self.devices_for(view, model, request);
             if has < self.quota(now_ns, view, model) {
@@ -106,7 +104,7 @@ impl Exclusive {
             others.retain(|device| {
                 let Some(owner) = self.owners.get(device) else { return false };
                 if has == 0 {
-                    self.oldest(owner.model).is_none_or(|oldest| oldest > place)
+                    self.oldest(view, owner.model).is_none_or(|oldest| oldest > place)
                 } else {
                     self.options.stealing && owner.model != model && self.may_steal(model, owner.model)
                 }
@@ -124,7 +122,8 @@ impl Exclusive {
     /// The model's devices that are large enough for a request.
     fn devices_for(&self, view: &View, model: ModelKey, request: &Request) -> usize {
         let bytes = request.models.iter().fold(0_u64, |sum, demand| sum.saturating_add(demand.bytes));
-        let is_large = |key: &&DeviceKey| view.device(**key).is_some_and(|device| bytes <= device.spec().capacity_bytes);
+        let is_large =
+            |key: &&DeviceKey| view.device(**key).is_some_and(|device| bytes <= device.spec().capacity_bytes);
         self.pools.get(&model).map_or(0, |pool| pool.devices.iter().filter(is_large).count())
     }
 
@@ -135,7 +134,11 @@ impl Exclusive {
             return devices.div_ceil(models.max(1)).max(1) as usize;
         }
         let part = self.work(now_ns, view, model) / self.whole.work.max(f64::MIN_POSITIVE);
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of a count, and saturating")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a part of a count, and saturating"
+        )]
         let devices = (part * f64::from(devices)).ceil() as usize;
         devices.max(1)
     }
@@ -155,8 +158,12 @@ impl Exclusive {
         has_several && per_device(thief) > STEAL_RATIO * per_device(owner)
     }
 
-    fn oldest(&self, model: ModelKey) -> Option<u64> {
-        self.by_model.get(&model)?.first().copied()
+    /// The oldest of a model's queue that may start, as far as is looked.
+    fn oldest(&self, view: &View, model: ModelKey) -> Option<u64> {
+        let may_start = |place: &u64| {
+            self.line.get(*place).is_some_and(|request| view.tenants().may_start(request.tenant))
+        };
+        self.by_model.get(&model)?.iter().copied().take(SCAN_LEN_MAX).find(may_start)
     }
 
     fn own(&mut self, device: DeviceKey, model: ModelKey) {
@@ -180,7 +187,9 @@ impl Exclusive {
 
     /// Forget a model that has no device and waits for none.
     fn tidy(&mut self, model: ModelKey) {
-        if !self.by_model.contains_key(&model) && self.pools.get(&model).is_some_and(|pool| pool.devices.is_empty()) {
+        if !self.by_model.contains_key(&model)
+            && self.pools.get(&model).is_some_and(|pool| pool.devices.is_empty())
+        {
             self.pools.remove(&model);
         }
     }

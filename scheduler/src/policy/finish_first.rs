@@ -92,8 +92,15 @@ impl FinishFirst {
     }
 
     /// What becomes of the one at a place, and which one behind it in its queue is to be looked at for its own sake.
-    fn judge(&self, now_ns: u64, view: &View, at: (Order, QueueKey), request: &Request) -> (Verdict, Option<Order>) {
-        let costs = Costs { now_ns, view, placer: &self.placer, queues: &self.queues, claims: &self.round.claims };
+    fn judge(
+        &self,
+        now_ns: u64,
+        view: &View,
+        at: (Order, QueueKey),
+        request: &Request,
+    ) -> (Verdict, Option<Order>) {
+        let costs =
+            Costs { now_ns, view, placer: &self.placer, queues: &self.queues, claims: &self.round.claims };
         let best = costs.best(at.0, request);
         let verdict = match best.device {
             Some((device, true)) => Verdict::Start(device),

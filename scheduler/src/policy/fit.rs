@@ -2,7 +2,8 @@
 
 use super::{Demand, Placement, Request};
 use crate::{
-    Alternative, DeviceKey, DeviceView, Estimate, LeastRecentlyUsed, ModelKey, VictimPolicy, Victims, View, Why,
+    Alternative, DeviceKey, DeviceView, Estimate, LeastRecentlyUsed, ModelKey, VictimPolicy, Victims, View,
+    Why,
 };
 use smallvec::SmallVec;
 
@@ -115,7 +116,9 @@ fn alternatives(now_ns: u64, view: &View, chosen: DeviceKey, request: &Request) 
     let mut seen = SmallVec::<[DeviceKey; ALTERNATIVES_SCAN_MAX]>::new();
     let mut best: Vec<(u64, Alternative)> = Vec::with_capacity(Why::ALTERNATIVES_MAX + 1);
     for key in holders.take(ALTERNATIVES_SCAN_MAX / 2).chain(view.open().take(ALTERNATIVES_SCAN_MAX / 2)) {
-        let Some(device) = view.device(key).filter(|_| key != chosen && !seen.contains(&key)) else { continue };
+        let Some(device) = view.device(key).filter(|_| key != chosen && !seen.contains(&key)) else {
+            continue;
+        };
         seen.push(key);
         let estimate: Estimate = view.estimate(now_ns, device, request);
         let at = best.partition_point(|(finish_ns, _)| *finish_ns <= estimate.finish_after_ns());

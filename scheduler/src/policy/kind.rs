@@ -1,8 +1,8 @@
 //! Policies by name.
 
 use super::{
-    Balance, BusyChoice, Exclusive, ExclusiveOptions, FinishFirst, LoadBalancing, Locality, Mlfqs, Placer, Policy,
-    RoundRobin, Srtf,
+    Balance, BusyChoice, Exclusive, ExclusiveOptions, FinishFirst, LoadBalancing, Locality, Mlfqs, Placer,
+    Policy, RoundRobin, Srtf,
 };
 use crate::{LeastLoss, LeastRecentlyUsed};
 use std::fmt;
@@ -109,7 +109,8 @@ impl PolicyKind {
     #[must_use]
     pub fn build(self, options: &PolicyOptions) -> Box<dyn Policy> {
         let busy = options.busy_choice;
-        let known_for = if self == Self::FinishFirst { VictimKind::LeastLoss } else { VictimKind::LeastRecentlyUsed };
+        let known_for =
+            if self == Self::FinishFirst { VictimKind::LeastLoss } else { VictimKind::LeastRecentlyUsed };
         let placer = placer(options.victims.unwrap_or(known_for));
         match self {
             Self::FinishFirst => Box::new(FinishFirst::new(placer)),

@@ -32,7 +32,8 @@ impl Line {
 
     /// The first whose tenant may start it.
     pub(super) fn head(&self, view: &View) -> Option<(u64, &Request)> {
-        let (place, request) = self.requests.iter().find(|(_, request)| view.tenants().may_start(request.tenant))?;
+        let (place, request) =
+            self.requests.iter().find(|(_, request)| view.tenants().may_start(request.tenant))?;
         Some((*place, request))
     }
 

@@ -146,7 +146,8 @@ impl Locality {
                     continue;
                 }
             }
-            let next = if let Scan::Hits(_) = scan { Scan::Hits(Some(place)) } else { Scan::Misses(Some(place)) };
+            let next =
+                if let Scan::Hits(_) = scan { Scan::Hits(Some(place)) } else { Scan::Misses(Some(place)) };
             match self.balance(now_ns, view, device, request) {
                 Choice::Start(other) => {
                     return (self.start(now_ns, view, place, other), (other != device).then_some(next));
@@ -170,7 +171,8 @@ impl Locality {
         let here = view.device(device).map_or(0, |state| view.estimate(now_ns, state, request).load_time_ns);
         let waits = holders.iter().filter(|(_, state)| !state.is_open()).map(|(key, state)| {
             let local = self.local.get(key).into_iter().flatten();
-            let local_ns = local.map(|(_, ahead)| view.run_time_ns(state, ahead)).fold(0, u64::saturating_add);
+            let local_ns =
+                local.map(|(_, ahead)| view.run_time_ns(state, ahead)).fold(0, u64::saturating_add);
             (state.wait_ns(now_ns).saturating_add(local_ns), *key)
         });
         let mut sooner = waits.filter(|(wait_ns, _)| *wait_ns < here);

@@ -51,9 +51,8 @@ impl Policy for Srtf {
             return Some(placement);
         }
         view.open().next()?;
-        let may_start = |place: u64| {
-            self.line.get(place).filter(|request| view.tenants().may_start(request.tenant))
-        };
+        let may_start =
+            |place: u64| self.line.get(place).filter(|request| view.tenants().may_start(request.tenant));
         let (key, head) = self.order.iter().find_map(|key| Some((*key, may_start(key.1)?)))?;
         let device = self.cycle.next_free(now_ns, view, &self.placer, head)?;
         self.cycle.used(device);
@@ -62,7 +61,9 @@ impl Policy for Srtf {
     }
 
     fn remove(&mut self, invocation: InvocationId, _view: &View) -> Option<Request> {
-        let Some((place, request)) = self.line.remove(invocation) else { return self.plain.remove(invocation) };
+        let Some((place, request)) = self.line.remove(invocation) else {
+            return self.plain.remove(invocation);
+        };
         self.order.retain(|(_, other)| *other != place);
         Some(request)
     }

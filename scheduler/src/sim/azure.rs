@@ -147,7 +147,9 @@ mod tests {
 
     #[test]
     fn what_is_no_trace_is_refused() {
-        for csv in ["", "HashOwner,HashApp,HashFunction,Trigger,1\na,b,c,d,1\n", "o,a,f,t,1,2,3\na,b,c,d,1,-2,3\n"] {
+        for csv in
+            ["", "HashOwner,HashApp,HashFunction,Trigger,1\na,b,c,d,1\n", "o,a,f,t,1,2,3\na,b,c,d,1,-2,3\n"]
+        {
             assert!(recipe(1, None).read(csv.as_bytes(), 1).is_err(), "{csv:?}");
         }
         let silent = "o,a,f,t,1,2,3\na,b,c,d,0,0,0\n";

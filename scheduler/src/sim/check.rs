@@ -64,7 +64,9 @@ impl Checks {
     ) -> Result<(u32, u32), Violation> {
         let number = self.number(invocation)?;
         let fate = &mut self.fates[number as usize];
-        ensure(*fate == Fate::Waits, "what waits is started once", || format!("{number} is started while {fate:?}"))?;
+        ensure(*fate == Fate::Waits, "what waits is started once", || {
+            format!("{number} is started while {fate:?}")
+        })?;
         *fate = Fate::Runs;
         self.leaves(number, tenant_of(number), true)?;
         let device = device.map_or(u32::MAX, |device| device.ordinal);
@@ -74,9 +76,13 @@ impl Checks {
         };
         *running += 1;
         let (running, slots) = (*running, self.slots);
-        ensure(running <= slots, "a device runs as many as it has slots", || format!("{running} on {device}"))?;
+        ensure(running <= slots, "a device runs as many as it has slots", || {
+            format!("{running} on {device}")
+        })?;
         let beaten = why.alternatives.iter().all(|other| other.device.ordinal != device);
-        ensure(beaten, "a placement is compared with other devices", || format!("{number} at {now_ns}: {why:?}"))?;
+        ensure(beaten, "a placement is compared with other devices", || {
+            format!("{number} at {now_ns}: {why:?}")
+        })?;
         Ok((number, device))
     }
 
@@ -105,7 +111,9 @@ impl Checks {
 
     /// The order of arrival is kept among those of one tenant.
     fn leaves(&mut self, number: u32, tenant: u32, starts: bool) -> Result<(), Violation> {
-        let Some(waiting) = self.waiting.as_mut().and_then(|waiting| waiting.get_mut(&tenant)) else { return Ok(()) };
+        let Some(waiting) = self.waiting.as_mut().and_then(|waiting| waiting.get_mut(&tenant)) else {
+            return Ok(());
+        };
         waiting.remove(&number);
         let passed = waiting.first().filter(|first| starts && **first < number);
         ensure(passed.is_none(), "the order of arrival is kept", || format!("{number} has passed {passed:?}"))

@@ -127,7 +127,9 @@ impl FromStr for Preset {
     type Err = String;
     fn from_str(name: &str) -> Result<Self, String> {
         let preset = Self::ALL.into_iter().find(|preset| preset.as_str() == name);
-        preset.ok_or_else(|| format!("there is no preset {name:?}; there are: {}", Self::ALL.map(Self::as_str).join(", ")))
+        preset.ok_or_else(|| {
+            format!("there is no preset {name:?}; there are: {}", Self::ALL.map(Self::as_str).join(", "))
+        })
     }
 }
 
@@ -169,11 +171,14 @@ impl Recipe {
         match self.arrivals {
             Arrivals::PerMinute => (0..self.minutes)
                 .flat_map(|minute| every(&counts).map(move |model| (minute, model)))
-                .map(|(minute, model)| (at(f64::from(minute) * MINUTE_NS + rng.random::<f64>() * MINUTE_NS), model))
+                .map(|(minute, model)| {
+                    (at(f64::from(minute) * MINUTE_NS + rng.random::<f64>() * MINUTE_NS), model)
+                })
                 .collect(),
             Arrivals::Burst(seconds) => {
                 let burst_ns = (seconds * 1e9).clamp(0.0, MINUTE_NS);
-                let minutes = (0..self.minutes).flat_map(|minute| every(&counts).map(move |model| (minute, model)));
+                let minutes =
+                    (0..self.minutes).flat_map(|minute| every(&counts).map(move |model| (minute, model)));
                 minutes
                     .map(|(minute, model)| {
                         let length_ns = if rng.random::<bool>() { burst_ns } else { MINUTE_NS };
@@ -206,7 +211,9 @@ impl Recipe {
     fn shares(&self) -> Vec<f64> {
         let weights: Vec<f64> = match self.popularity {
             Popularity::Uniform => vec![1.0; self.functions as usize],
-            Popularity::Zipf(exponent) => (1..=self.functions).map(|rank| f64::from(rank).powf(-exponent)).collect(),
+            Popularity::Zipf(exponent) => {
+                (1..=self.functions).map(|rank| f64::from(rank).powf(-exponent)).collect()
+            }
         };
         let sum: f64 = weights.iter().sum();
         weights.into_iter().map(|weight| weight / sum).collect()
@@ -277,7 +284,11 @@ fn gap(rng: &mut Pcg64, per_ns: f64) -> f64 {
     -(1.0 - rng.random::<f64>()).ln() / per_ns
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "times are positive and saturate")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "times are positive and saturate"
+)]
 pub(super) fn at(time_ns: f64) -> u64 {
     time_ns as u64
 }

@@ -51,7 +51,13 @@ impl KaasTimes {
     ///
     /// # Errors
     /// If nothing arrives.
-    pub fn poisson(self, devices: u32, occupancy: f64, steps: u32, seed: u64) -> Result<Workload, WorkloadError> {
+    pub fn poisson(
+        self,
+        devices: u32,
+        occupancy: f64,
+        steps: u32,
+        seed: u64,
+    ) -> Result<Workload, WorkloadError> {
         let mut rng = Pcg64::seed_from_u64(seed);
         let end_ns = f64::from(steps) * STEP_NS as f64;
         let mut requests = Vec::new();
@@ -65,7 +71,8 @@ impl KaasTimes {
     }
 
     fn costs(self) -> Vec<Costs> {
-        let costs = |(cold, run)| Costs { bytes: 1, load_time_ns: cold * STEP_NS, run_time_ns: run * STEP_NS };
+        let costs =
+            |(cold, run)| Costs { bytes: 1, load_time_ns: cold * STEP_NS, run_time_ns: run * STEP_NS };
         vec![costs(self.resnet), costs(self.bert)]
     }
 }
@@ -91,7 +98,12 @@ pub fn kaas_cluster() -> Cluster {
 
 /// A policy as the thesis has it. Lots follow from `seed`; devices are shared out evenly, without stealing.
 #[must_use]
-pub fn kaas_policy(kind: PolicyKind, workload: &Workload, foresight: Foresight, seed: u64) -> Box<dyn Policy> {
+pub fn kaas_policy(
+    kind: PolicyKind,
+    workload: &Workload,
+    foresight: Foresight,
+    seed: u64,
+) -> Box<dyn Policy> {
     let planned = |order| Box::new(Planned::new(Placer::default(), order));
     match (kind, foresight) {
         (PolicyKind::Srtf, Foresight::Printed) => planned(shortest_first(workload)),

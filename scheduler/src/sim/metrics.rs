@@ -58,7 +58,8 @@ impl Metrics {
         latencies.sort_unstable_by(f64::total_cmp);
         let makespan = rows().map(|(_, placed)| seconds(placed.ended_at_ns)).fold(0.0, f64::max);
         let misses = rows().filter(|(_, placed)| !placed.hit).count() as f64;
-        let waits = rows().map(|(request, placed)| seconds(placed.started_at_ns.saturating_sub(request.arrived_at_ns)));
+        let waits = rows()
+            .map(|(request, placed)| seconds(placed.started_at_ns.saturating_sub(request.arrived_at_ns)));
         Self {
             avg,
             var,
@@ -114,6 +115,7 @@ fn fairness(workload: &Workload, schedule: &Schedule) -> f64 {
         *count += 1.0;
     }
     let means: Vec<f64> = tenants.values().map(|(sum, count)| sum / count).collect();
-    let (sum, squares) = means.iter().fold((0.0, 0.0), |(sum, squares), mean| (sum + mean, squares + mean * mean));
+    let (sum, squares) =
+        means.iter().fold((0.0, 0.0), |(sum, squares), mean| (sum + mean, squares + mean * mean));
     if squares > 0.0 { sum * sum / (means.len() as f64 * squares) } else { 1.0 }
 }

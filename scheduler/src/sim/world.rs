@@ -168,7 +168,9 @@ impl<'a> World<'a> {
         loop {
             let arrival_ns = arrivals.peek().map(|(_, request)| request.arrived_at_ns);
             let happening_ns = self.happenings.peek().map(|Reverse((at_ns, _))| *at_ns);
-            if let Some(at_ns) = happening_ns.filter(|at_ns| arrival_ns.is_none_or(|arrival_ns| *at_ns <= arrival_ns)) {
+            if let Some(at_ns) =
+                happening_ns.filter(|at_ns| arrival_ns.is_none_or(|arrival_ns| *at_ns <= arrival_ns))
+            {
                 self.now_ns = at_ns;
                 if let Some(happening) = self.next_happening() {
                     self.happen(happening)?;
@@ -188,7 +190,9 @@ impl<'a> World<'a> {
 
     fn next_happening(&mut self) -> Option<Happening> {
         let Reverse((at_ns, first)) = self.happenings.pop()?;
-        let (Happening::Computed { .. }, Ends::InTurn) = (first, self.cluster.ends) else { return Some(first) };
+        let (Happening::Computed { .. }, Ends::InTurn) = (first, self.cluster.ends) else {
+            return Some(first);
+        };
         let mut ends = vec![first];
         while let Some(Reverse((next_ns, Happening::Computed { .. }))) = self.happenings.peek()
             && *next_ns == at_ns
@@ -279,7 +283,9 @@ impl<'a> World<'a> {
                 }
                 Ok(())
             }
-            Action::Reject { invocation, why, .. } => self.checks.rejected(invocation, tenant_of(self.workload), why),
+            Action::Reject { invocation, why, .. } => {
+                self.checks.rejected(invocation, tenant_of(self.workload), why)
+            }
             Action::Start { invocation, device, evict, why, .. } => {
                 let (request, device) = {
                     let tenant_of = tenant_of(self.workload);
@@ -367,6 +373,7 @@ fn id(ordinal: u32) -> DeviceId {
 fn names(model: u32, tenant: u32) -> (FunctionId, ModelId) {
     let name = |text: String| Name::new(&text).unwrap_or_else(|error| unreachable!("{text}: {error}"));
     let tenant = TenantId::new(&format!("tenant-{tenant}")).unwrap_or_default();
-    let function = FunctionId { tenant: tenant.clone(), name: name(format!("f{model}")), version: Version(1) };
+    let function =
+        FunctionId { tenant: tenant.clone(), name: name(format!("f{model}")), version: Version(1) };
     (function, ModelId { tenant, name: name(format!("m{model}")), version: Version(1) })
 }

@@ -44,7 +44,8 @@ impl View {
         let kind = device.kind().index();
         let known = &self.model(model).load_times;
         let measured = [Tier::Memory, Tier::Disk].iter().find_map(|tier| known.mean_ns(kind, *tier));
-        measured.map_or_else(|| self.load_times.by_size_ns(kind, Tier::Disk, bytes), crate::estimate::round_ns)
+        measured
+            .map_or_else(|| self.load_times.by_size_ns(kind, Tier::Disk, bytes), crate::estimate::round_ns)
     }
 
     /// The expected time to run, once the models are there.
@@ -69,7 +70,8 @@ impl View {
         let model = self.model(demand.model);
         // A copy from a sibling is counted on only where such copies were seen.
         let copies = self.load_times.mean_ns(device.kind().index(), Tier::Sibling).is_some();
-        let is_sibling = |holder: &DeviceKey| self.device(*holder).is_some_and(|other| other.id().node == node);
+        let is_sibling =
+            |holder: &DeviceKey| self.device(*holder).is_some_and(|other| other.id().node == node);
         if copies && model.holders().iter().any(is_sibling) {
             add(Tier::Sibling, demand.bytes);
             return tiers;

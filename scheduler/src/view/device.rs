@@ -70,17 +70,7 @@ impl DeviceView {
     pub(super) fn new(id: DeviceId, kind: KindKey, mut spec: DeviceSpec) -> Self {
         spec.capacity_bytes = spec.capacity_bytes.min(BYTES_MAX);
         let (models, ends, run_time_ns) = Default::default();
-        Self {
-            id,
-            kind,
-            spec,
-            models,
-            held_bytes: 0,
-            evictable_bytes: 0,
-            ends,
-            dispatches: 0,
-            run_time_ns,
-        }
+        Self { id, kind, spec, models, held_bytes: 0, evictable_bytes: 0, ends, dispatches: 0, run_time_ns }
     }
 
     /// Its name.

@@ -3,7 +3,8 @@
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use weir_scheduler::{
-    Action, Arrival, DeviceSpec, Event, Evictable, ModelDemand, PolicyKind, PolicyOptions, Rejection, Scheduler, Settings, Why,
+    Action, Arrival, DeviceSpec, Event, Evictable, ModelDemand, PolicyKind, PolicyOptions, Rejection,
+    Scheduler, Settings, Why,
 };
 use weir_types::{DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, TenantId, Version};
 
@@ -179,7 +180,8 @@ impl World {
         let function = FunctionId { tenant: TenantId::default(), name: name("f"), version: Version(1) };
         let deadline_at_ns = self.now_ns + deadline_ns;
         let priority = u32::from(invocation.0.is_multiple_of(4));
-        let arrival = Arrival { invocation, function, models, deadline_at_ns, priority, batch: 1, run_time_ns: None };
+        let arrival =
+            Arrival { invocation, function, models, deadline_at_ns, priority, batch: 1, run_time_ns: None };
         self.tell(Event::Arrived(arrival.clone()));
         // The same one again must change nothing.
         if self.scheduler.view().running() > 0

@@ -172,7 +172,11 @@ impl Costs<'_> {
     fn queued_ns(&self, device: &DeviceView, order: Order, request: &Request) -> u64 {
         let ahead = device.held().map(|model| {
             let before = self.queues.before(model, order);
-            if before == 0 { 0.0 } else { before as f64 / self.view.model(model).holders().len().max(1) as f64 }
+            if before == 0 {
+                0.0
+            } else {
+                before as f64 / self.view.model(model).holders().len().max(1) as f64
+            }
         });
         let slots = f64::from(device.spec().slots.max(1));
         round_ns(ahead.sum::<f64>() * self.view.run_time_ns(device, request) as f64 / slots)
