@@ -61,6 +61,7 @@ pub(crate) enum Command {
     Models(commands::models::ModelsArgs),
     Logs(commands::logs::LogsArgs),
     Status(commands::status::StatusArgs),
+    Simulate(Box<commands::simulate::SimulateArgs>),
     Doctor(commands::doctor::DoctorArgs),
     Config(commands::config::ConfigArgs),
     Completions(commands::completions::CompletionsArgs),

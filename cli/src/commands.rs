@@ -12,6 +12,7 @@ pub(crate) mod logs;
 pub(crate) mod models;
 pub(crate) mod new;
 pub(crate) mod rollback;
+pub(crate) mod simulate;
 pub(crate) mod status;
 pub(crate) mod up;
 
@@ -72,6 +73,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         Command::Models(args) => models::run(args, &context),
         Command::Logs(args) => logs::run(&args, &context),
         Command::Status(args) => status::run(&args, &context),
+        Command::Simulate(args) => simulate::run(&args, &context),
         Command::Doctor(args) => doctor::run(&args, &context),
         Command::Config(args) => config::run(&args, &context),
         Command::Completions(args) => completions::run(&args, output),

@@ -38,7 +38,7 @@ pub enum Action {
 pub enum Rejection {
     /// Too many wait already.
     QueueFull,
-    /// Its models are larger than any device.
+    /// Its models are larger than any device, or than what its tenant may have.
     NoCapacity,
     /// Its deadline passed while it waited.
     Deadline,

@@ -119,6 +119,8 @@ pub struct Placement {
     pub device: Option<DeviceKey>,
     /// Victims, beyond those that may go already.
     pub evict: Vec<ModelKey>,
+    /// Models of the same tenant that other devices give up.
+    pub evict_elsewhere: SmallVec<[(DeviceKey, ModelKey); 1]>,
     /// Why there. The time it waited is filled in by the scheduler.
     pub why: Why,
 }

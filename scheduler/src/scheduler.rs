@@ -78,7 +78,7 @@ impl Scheduler {
             self.corrections.clock_went_back += 1;
         }
         self.now_ns = self.now_ns.max(now_ns);
-        self.view.tenants_mut().begin(self.now_ns);
+        self.view.begin(self.now_ns);
         let expired = self.expire(actions);
         let freed = self.view.freed();
         let woken = event == Event::Woken;
@@ -156,10 +156,11 @@ impl Scheduler {
         None
     }
 
-    /// Whether some device is large enough, as far as devices are known.
+    /// Whether some device is large enough, as far as devices are known, and its tenant may have that much.
     fn could_fit(&self, request: &Request) -> bool {
         let bytes = request.models.iter().fold(0_u64, |sum, demand| sum.saturating_add(demand.bytes));
-        bytes == 0 || self.view.capacity_bytes_max().is_none_or(|largest| bytes <= largest)
+        let is_within_cap = bytes <= self.view.tenants().bytes_max(request.tenant);
+        bytes == 0 || is_within_cap && self.view.capacity_bytes_max().is_none_or(|largest| bytes <= largest)
     }
 
     fn drop_repeated_models(&mut self, arrival: &mut Arrival) {
@@ -252,8 +253,10 @@ impl Scheduler {
         placement.why.queued_ns = self.now_ns.saturating_sub(placement.request.arrived_at_ns);
         self.view.place(&placement, self.now_ns);
         let Placement { node, device, evict, why, .. } = placement;
+        let given_up = device.map(|device| self.view.take_given_up(device)).unwrap_or_default();
         let device = device.and_then(|device| self.view.device(device)).map(DeviceView::id);
-        let evict = evict.into_iter().map(|model| self.view.model_id(model).clone()).collect();
+        let evict =
+            given_up.into_iter().chain(evict).map(|model| self.view.model_id(model).clone()).collect();
         actions.push(Action::Start { invocation, node, device, evict, why });
     }
 

@@ -29,3 +29,6 @@ pub use check::Violation;
 
 mod metrics;
 pub use metrics::Metrics;
+
+mod report;
+pub use report::{Chart, ChartKind, Compared, Figure, Reproduction, SimulationError, measure, reproduce};

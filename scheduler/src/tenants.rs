@@ -6,9 +6,9 @@
 //! ahead than [`LAG_ROUNDS`] rounds of the one that is behind most, among those that wait and could start, must let that one go first.
 //! This never leaves a device idle: when nobody who may go first has a use for it, the others may.
 
-use crate::TenantKey;
 use crate::estimate::round_ns;
 use crate::keys::Table;
+use crate::{ModelKey, TenantKey};
 use std::collections::{BTreeMap, BTreeSet};
 use weir_types::{RunningMean, TenantId};
 
@@ -76,6 +76,8 @@ struct Tenant {
     waiting: u32,
     running: u32,
     resident_bytes: u64,
+    /// Its models in memory, and on how many devices.
+    held: BTreeMap<ModelKey, u32>,
     /// Device time over weight.
     clock_ns: u64,
     /// Device time it may still use up now, as of `settled_at_ns`.
@@ -111,6 +113,17 @@ impl Tenants {
     pub fn bytes_left(&self, tenant: TenantKey) -> u64 {
         let state = self.table.get(tenant.0);
         state.limits.resident_bytes_max.saturating_sub(state.resident_bytes)
+    }
+
+    /// Bytes that the tenant's models may take at most.
+    #[must_use]
+    pub fn bytes_max(&self, tenant: TenantKey) -> u64 {
+        self.table.get(tenant.0).limits.resident_bytes_max
+    }
+
+    /// The tenant's models that are in some device's memory, or promised to be.
+    pub fn held(&self, tenant: TenantKey) -> impl Iterator<Item = ModelKey> {
+        self.table.get(tenant.0).held.keys().copied()
     }
 
     /// What it is called.
@@ -215,6 +228,17 @@ impl Tenants {
         let Some(key) = self.table.key(tenant) else { return };
         let state = self.table.get_mut(key);
         state.resident_bytes = state.resident_bytes.saturating_sub(before_bytes).saturating_add(bytes);
+    }
+
+    /// One of the tenant's models is held by one device more, or one less.
+    pub(crate) fn holds(&mut self, tenant: &TenantId, model: ModelKey, more: bool) {
+        let Some(key) = self.table.key(tenant) else { return };
+        let held = &mut self.table.get_mut(key).held;
+        let count = held.entry(model).or_default();
+        *count = if more { *count + 1 } else { count.saturating_sub(1) };
+        if *count == 0 {
+            held.remove(&model);
+        }
     }
 
     /// When a tenant that waits for device time has some again.

@@ -28,6 +28,8 @@ pub trait VictimPolicy: Send {
 pub struct Victims {
     /// First to go first.
     pub models: SmallVec<[ModelKey; 4]>,
+    /// Models of the same tenant that other devices give up, so that it keeps to its part of memory.
+    pub elsewhere: SmallVec<[(DeviceKey, ModelKey); 1]>,
     /// What giving them up is expected to cost later, in the time of loads. 0 from those who do not count.
     pub loss_ns: u64,
 }

@@ -37,6 +37,10 @@ pub struct View {
     closed: BTreeSet<(u64, DeviceKey)>,
     kinds: Vec<DeviceKind>,
     models: Models,
+    /// Counts events.
+    events: u64,
+    /// Devices on which something was freed since the last event.
+    eased: SmallVec<[DeviceKey; 8]>,
     /// When the first invocation arrived.
     watched_from_ns: Option<u64>,
     functions: Table<FunctionId, RunTimes>,
@@ -85,6 +89,8 @@ impl View {
             closed,
             kinds,
             models: Models::new(),
+            events: 0,
+            eased: SmallVec::new(),
             watched_from_ns: None,
             functions: Table::new(FUNCTIONS_MAX),
             tenants: Tenants::new(settings.tenants.clone(), settings.tenant_default.clone()),
@@ -138,6 +144,18 @@ impl View {
     /// Devices that may take no more: those first whose next invocation is expected to end first.
     pub fn closed(&self) -> impl Iterator<Item = DeviceKey> {
         self.closed.iter().map(|(_, device)| *device)
+    }
+
+    /// The number of the event that is being handled.
+    #[must_use]
+    pub fn event(&self) -> u64 {
+        self.events
+    }
+
+    /// Devices that have more to offer than before the last event: an end, an eviction, or they are new.
+    #[must_use]
+    pub fn eased(&self) -> &[DeviceKey] {
+        &self.eased
     }
 
     /// The device that comes after `last`, in the order of their keys and then from the first again.
@@ -199,6 +217,13 @@ impl View {
         self.freed
     }
 
+    /// An event is taken in.
+    pub(crate) fn begin(&mut self, now_ns: u64) {
+        self.events += 1;
+        self.eased.clear();
+        self.tenants.begin(now_ns);
+    }
+
     pub(crate) fn is_running(&self, invocation: InvocationId) -> bool {
         self.running.contains_key(&invocation)
     }
@@ -245,7 +270,10 @@ impl View {
     pub(crate) fn place(&mut self, placement: &Placement, now_ns: u64) {
         self.clock += 1;
         let clock = self.clock;
-        let Placement { request, node, device, evict, why } = placement;
+        let Placement { request, node, device, evict, evict_elsewhere, why } = placement;
+        for (device, model) in evict_elsewhere {
+            self.change(*device, SmallVec::from_slice(&[*model]), |view| view.give_up(*model));
+        }
         if let Some(node) = self.nodes.get_mut(node) {
             node.running += 1;
         }
@@ -283,6 +311,12 @@ impl View {
         self.running.insert(request.invocation, running);
     }
 
+    /// Models of a device that may go, of which its node has not been told.
+    pub(crate) fn take_given_up(&mut self, device: DeviceKey) -> Vec<ModelKey> {
+        let view = self.devices.get_mut(device.index()).and_then(Option::as_mut);
+        view.map(DeviceView::take_given_up).unwrap_or_default()
+    }
+
     /// An invocation does run. False if it is not known.
     pub(crate) fn started(&mut self, invocation: InvocationId, now_ns: u64) -> bool {
         let Some(running) = self.running.get_mut(&invocation) else { return false };
@@ -315,6 +349,7 @@ impl View {
                 device.release((invocation, running.end_ns), &models, worked.then_some(taken_ns));
             });
             self.freed += 1;
+            self.eased.push(key);
         }
         self.drop_running(&running);
         true
@@ -340,7 +375,10 @@ impl View {
         self.change(device, SmallVec::from_slice(&[key]), |view| news = view.loaded(key, bytes, clock));
         self.models.release(key);
         let held_after = self.device(device).map_or(0, DeviceView::held_bytes);
-        self.freed += u64::from(!was_promised || held_after < held_before);
+        if !was_promised || held_after < held_before {
+            self.freed += 1;
+            self.eased.push(device);
+        }
         news
     }
 
@@ -350,7 +388,10 @@ impl View {
         let was_held = self.device(device).is_some_and(|view| view.holds(key));
         let mut evicted = false;
         self.change(device, SmallVec::from_slice(&[key]), |view| evicted = view.evicted(key));
-        self.freed += u64::from(evicted && was_held);
+        if evicted && was_held {
+            self.freed += 1;
+            self.eased.push(device);
+        }
         evicted
     }
 
@@ -379,6 +420,7 @@ impl View {
             }
             devices.push(key);
         }
+        self.eased.extend_from_slice(&devices);
         self.nodes.insert(node, NodeView { devices, running: 0 });
         self.freed += 1;
         self.sum_up();

@@ -10,12 +10,15 @@ pub(super) struct Cycle {
 }
 
 impl Cycle {
-    /// The next device that is large enough for `request`, whether it is free or not.
-    pub(super) fn next(&self, view: &View, request: &Request) -> Option<DeviceKey> {
-        let bytes = request.models.iter().fold(0_u64, |sum, demand| sum.saturating_add(demand.bytes));
-        let is_large =
-            |key: &DeviceKey| view.device(*key).is_some_and(|device| bytes <= device.spec().capacity_bytes);
-        self.turn(view).find(is_large)
+    /// The next device that `request` can be started on, now or when what runs there has ended.
+    pub(super) fn next(
+        &self,
+        now_ns: u64,
+        view: &View,
+        placer: &Placer,
+        request: &Request,
+    ) -> Option<DeviceKey> {
+        self.turn(view).find(|key| can_hold(now_ns, view, placer, *key, request))
     }
 
     /// The next device on which `request` can start now.
@@ -40,6 +43,16 @@ impl Cycle {
         let after = move |key: &DeviceKey| view.device_after(Some(*key)).filter(|next| Some(*next) != first);
         std::iter::successors(first, after)
     }
+}
+
+/// Whether a device is large enough for `request`, and will have room for it when what runs there has ended.
+pub(super) fn can_hold(now_ns: u64, view: &View, placer: &Placer, key: DeviceKey, request: &Request) -> bool {
+    let bytes = request.models.iter().fold(0_u64, |sum, demand| sum.saturating_add(demand.bytes));
+    let Some(device) = view.device(key).filter(|device| bytes <= device.spec().capacity_bytes) else {
+        return false;
+    };
+    // One that is idle has all the room that it will ever have, as long as the tenant's models take what they may elsewhere.
+    device.running() > 0 || placer.fit(now_ns, view, key, request).is_some()
 }
 
 /// Whether `request` can start on a device now.

@@ -1,6 +1,6 @@
 //! Devices that belong to one model each.
 
-use super::cycle::is_free;
+use super::cycle::{can_hold, is_free};
 use super::line::Line;
 use super::plain::Plain;
 use super::{Placement, Placer, Policy, Request};
@@ -93,7 +93,7 @@ impl Exclusive {
         self.line.iter().filter(may_start).take(SCAN_LEN_MAX).find_map(|(place, request)| {
             let model = request.models.first()?.model;
             let free = |device: &DeviceKey| is_free(now_ns, view, &self.placer, *device, request);
-            let has = self.devices_for(view, model, request);
+            let has = self.devices_for(now_ns, view, model, request);
             if has < self.quota(now_ns, view, model) {
                 let nobodys = |device: &DeviceKey| !self.owners.contains_key(device);
                 if let Some(device) = view.open().filter(nobodys).find(free) {
@@ -119,12 +119,10 @@ impl Exclusive {
         })
     }
 
-    /// The model's devices that are large enough for a request.
-    fn devices_for(&self, view: &View, model: ModelKey, request: &Request) -> usize {
-        let bytes = request.models.iter().fold(0_u64, |sum, demand| sum.saturating_add(demand.bytes));
-        let is_large =
-            |key: &&DeviceKey| view.device(**key).is_some_and(|device| bytes <= device.spec().capacity_bytes);
-        self.pools.get(&model).map_or(0, |pool| pool.devices.iter().filter(is_large).count())
+    /// The model's devices that a request can be started on, now or later.
+    fn devices_for(&self, now_ns: u64, view: &View, model: ModelKey, request: &Request) -> usize {
+        let can_hold = |key: &&DeviceKey| can_hold(now_ns, view, &self.placer, **key, request);
+        self.pools.get(&model).map_or(0, |pool| pool.devices.iter().filter(can_hold).count())
     }
 
     /// Devices that a model may have.

@@ -1,13 +1,13 @@
 //! Where it finishes first: Weir's own policy, and the default.
 //!
 //! Nothing is bound to a device before it can start there. Whenever something has happened, those that wait longest are costed anew on the
-//! devices that count; see [`costs`]. If the best is a device that can take it now, it starts there. If not, it waits, and what it would
+//! devices that count; see `costs`. If the best is a device that can take it now, it starts there. If not, it waits, and what it would
 //! bring to the busy device is counted in what those behind it are offered.
 //!
 //! Invocations of the same models and tenant form a queue. The head of a queue may be served well by the devices that hold its models while
 //! those behind it would have to wait longer than a load takes: then the first of them that would is costed too, and brings another copy.
-//! Only the [`HEADS_MAX`] heads that wait longest are looked at, and those whose models a free device holds, so that a decision costs about
-//! the same whatever waits. Urgent ones (a priority other than 0) have a lead, not a right of way: whatever waits long enough is first, and
+//! Only the heads that wait longest are looked at, and those whose models a free device holds, so that a decision costs about
+//! the same whatever waits; and where that would still be much, only what is news is looked at: see `Scope`. Urgent ones (a priority other than 0) have a lead, not a right of way: whatever waits long enough is first, and
 //! that bounds all waits.
 
 mod costs;
@@ -26,6 +26,8 @@ pub struct FinishFirst {
     placer: Placer,
     plain: Plain,
     queues: Queues,
+    /// What arrived last, and with which event.
+    latest: Option<(u64, (Order, QueueKey))>,
     round: Round,
     passes: Passes,
 }
@@ -35,7 +37,19 @@ pub struct FinishFirst {
 struct Round {
     /// Heads to be costed, the first last. None: not collected yet.
     heads: Option<Vec<(Order, QueueKey)>>,
+    scope: Scope,
     claims: Claims,
+}
+
+/// What is compared with what after an event.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Scope {
+    /// All heads with all devices that are free, up to limits.
+    #[default]
+    All,
+    /// Those that found no place before are not compared with the same devices again: the newcomer sees all that are free, the others see
+    /// what was freed.
+    News,
 }
 
 /// Work that those looked at before are waiting to bring to devices.
@@ -55,15 +69,39 @@ enum Verdict {
     WaitForHolder,
     /// For a device that it would bring this much work to.
     WaitToLoad(DeviceKey, u64),
+    /// For its tenant's other models to go.
+    WaitForCap,
     /// No device has room for its models.
     NoRoom,
 }
 
-/// Heads that are costed for one event.
-const HEADS_MAX: usize = 32;
+/// How far is looked.
+#[derive(Debug, Clone, Copy)]
+struct Reach {
+    /// Heads that are costed for one event.
+    heads: usize,
+    /// Free devices whose models are looked up, and on which a load is costed.
+    free: usize,
+    /// Busy devices on which a load is costed, the first to be free first.
+    busy: usize,
+    /// Holders of a model on which a wait is costed, the first to be free first.
+    holders: usize,
+}
 
-/// Free devices whose models are looked up, and on which a load is costed.
-const FREE_MAX: usize = 16;
+impl Scope {
+    const fn reach(self) -> Reach {
+        match self {
+            Self::All => Reach { heads: 32, free: 16, busy: 8, holders: 8 },
+            Self::News => Reach { heads: 8, free: 6, busy: 2, holders: 3 },
+        }
+    }
+}
+
+/// More heads than this are too many for every event.
+const HEADS_ALL_MAX: usize = 48;
+
+/// More heads times free devices than this are too many for every event.
+const ALL_MAX: usize = 128;
 
 /// How often others may start before one that finds no room has all devices kept for it.
 const PASSES_MAX: u32 = 64;
@@ -72,23 +110,40 @@ impl FinishFirst {
     /// With this choice of victims.
     #[must_use]
     pub fn new(placer: Placer) -> Self {
-        let (plain, queues, round, passes) = Default::default();
-        Self { placer, plain, queues, round, passes }
+        let (plain, queues, latest, round, passes) = Default::default();
+        Self { placer, plain, queues, latest, round, passes }
     }
 
     /// The heads that are costed for this event, the first last.
-    fn heads(&self, view: &View) -> Vec<(Order, QueueKey)> {
-        let mut heads: Vec<_> = self.queues.heads().take(HEADS_MAX).collect();
+    fn heads(&self, view: &View, scope: Scope) -> Vec<(Order, QueueKey)> {
+        if scope == Scope::News && view.eased().is_empty() {
+            return self.newcomer(view).into_iter().collect();
+        }
+        let reach = scope.reach();
+        let mut heads: Vec<_> = self.queues.heads().take(reach.heads).collect();
         if self.queues.heads_len() > heads.len() {
-            let free = view.open().take(FREE_MAX).filter_map(|device| view.device(device));
-            for model in free.flat_map(DeviceView::held) {
+            let keys: SmallVec<[DeviceKey; 16]> = match scope {
+                Scope::All => view.open().take(reach.free).collect(),
+                Scope::News => view.eased().iter().copied().take(reach.free).collect(),
+            };
+            for model in keys.into_iter().filter_map(|key| view.device(key)).flat_map(DeviceView::held) {
                 heads.extend(self.queues.heads_for(model));
             }
+            heads.extend(self.newcomer(view));
             heads.sort_unstable();
             heads.dedup();
         }
         heads.reverse();
         heads
+    }
+
+    fn newcomer(&self, view: &View) -> Option<(Order, QueueKey)> {
+        self.latest.filter(|(event, _)| *event == view.event()).map(|(_, at)| at)
+    }
+
+    fn scope(&self, view: &View) -> Scope {
+        let (heads, free) = (self.queues.heads_len(), view.open().take(Scope::All.reach().free).count());
+        if heads <= HEADS_ALL_MAX && heads * free <= ALL_MAX { Scope::All } else { Scope::News }
     }
 
     /// What becomes of the one at a place, and which one behind it in its queue is to be looked at for its own sake.
@@ -99,13 +154,16 @@ impl FinishFirst {
         at: (Order, QueueKey),
         request: &Request,
     ) -> (Verdict, Option<Order>) {
-        let costs =
-            Costs { now_ns, view, placer: &self.placer, queues: &self.queues, claims: &self.round.claims };
+        let news_only = self.round.scope == Scope::News && self.newcomer(view) != Some(at);
+        let (placer, queues, claims) = (&self.placer, &self.queues, &self.round.claims);
+        let reach = self.round.scope.reach();
+        let costs = Costs { now_ns, view, placer, queues, claims, reach, news_only };
         let best = costs.best(at.0, request);
         let verdict = match best.device {
             Some((device, true)) => Verdict::Start(device),
             Some((device, false)) if best.work_ns > 0 => Verdict::WaitToLoad(device, best.work_ns),
             Some(_) => Verdict::WaitForHolder,
+            None if costs.is_capped(request) => Verdict::WaitForCap,
             None => Verdict::NoRoom,
         };
         let next = match verdict {
@@ -124,8 +182,12 @@ impl Policy for FinishFirst {
         "finish-first"
     }
 
-    fn arrived(&mut self, request: Request, _view: &View) {
-        if request.models.is_empty() { self.plain.push(request) } else { self.queues.push(request) }
+    fn arrived(&mut self, request: Request, view: &View) {
+        if request.models.is_empty() {
+            self.plain.push(request);
+        } else {
+            self.latest = Some((view.event(), self.queues.push(request)));
+        }
     }
 
     fn begin(&mut self, _now_ns: u64, _view: &View) {
@@ -139,7 +201,10 @@ impl Policy for FinishFirst {
         if self.queues.len() == 0 || view.open().next().is_none() {
             return None;
         }
-        let mut heads = self.round.heads.take().unwrap_or_else(|| self.heads(view));
+        let mut heads = self.round.heads.take().unwrap_or_else(|| {
+            self.round.scope = self.scope(view);
+            self.heads(view, self.round.scope)
+        });
         let mut placement = None;
         while let Some((order, key)) = heads.pop() {
             let Some(request) = self.queues.get(key, order) else { continue };
@@ -157,7 +222,7 @@ impl Policy for FinishFirst {
                     placement = self.placer.place(now_ns, view, device, request).ok();
                     break;
                 }
-                Verdict::WaitForHolder => {}
+                Verdict::WaitForHolder | Verdict::WaitForCap => {}
                 Verdict::WaitToLoad(device, work_ns) => self.round.claims.push((device, work_ns)),
                 Verdict::NoRoom if self.passes.is_kept_out(invocation) => heads.clear(),
                 Verdict::NoRoom => {}

@@ -2,8 +2,8 @@
 
 use super::{Demand, Placement, Request};
 use crate::{
-    Alternative, DeviceKey, DeviceView, Estimate, LeastRecentlyUsed, ModelKey, VictimPolicy, Victims, View,
-    Why,
+    Alternative, Candidate, DeviceKey, DeviceView, Estimate, LeastRecentlyUsed, ModelKey, VictimPolicy,
+    Victims, View, Why,
 };
 use smallvec::SmallVec;
 
@@ -67,8 +67,8 @@ impl Placer {
         let Some(victims) = self.fit(now_ns, view, device, &request) else { return Err(request) };
         let estimate = view.estimate(now_ns, state, &request);
         let why = Why { estimate, alternatives: alternatives(now_ns, view, device, &request), queued_ns: 0 };
-        let evict = victims.models.into_vec();
-        Ok(Placement { node: state.id().node, device: Some(device), evict, why, request })
+        let (evict, evict_elsewhere) = (victims.models.into_vec(), victims.elsewhere);
+        Ok(Placement { node: state.id().node, device: Some(device), evict, evict_elsewhere, why, request })
     }
 
     /// Victims among the tenant's own models, so that those that are missing stay within its cap, and the bytes they free. None if it
@@ -102,8 +102,36 @@ impl Placer {
             freed += candidate.bytes;
             victims.models.push(candidate.model);
         }
-        (freed >= over_bytes).then_some(freed)
+        let here = freed;
+        for (device, candidate) in
+            if freed < over_bytes { elsewhere(view, state, request) } else { Vec::new() }
+        {
+            if freed >= over_bytes {
+                break;
+            }
+            freed += candidate.bytes;
+            victims.elsewhere.push((device, candidate.model));
+        }
+        (freed >= over_bytes).then_some(here)
     }
+}
+
+/// How many of a tenant's models are looked at for some that could go.
+const OWN_SCAN_MAX: usize = 256;
+
+/// The tenant's models that other devices could give up, the least recently used first.
+fn elsewhere(view: &View, here: &DeviceView, request: &Request) -> Vec<(DeviceKey, Candidate)> {
+    let own = view.tenants().held(request.tenant).filter(|model| !is_demanded(&request.models, *model));
+    let holders = own
+        .take(OWN_SCAN_MAX)
+        .flat_map(|model| view.model(model).holders().iter().map(move |key| (*key, model)));
+    let candidate = |(key, model): (DeviceKey, ModelKey)| {
+        let device = view.device(key).filter(|device| device.id() != here.id())?;
+        Some((key, device.candidate(model)?))
+    };
+    let mut candidates: Vec<_> = holders.filter_map(candidate).collect();
+    candidates.sort_unstable_by_key(|(key, candidate)| (candidate.used, candidate.model, *key));
+    candidates
 }
 
 fn is_demanded(demands: &[Demand], model: ModelKey) -> bool {

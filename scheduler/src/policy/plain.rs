@@ -2,6 +2,7 @@
 
 use super::{Placement, Request};
 use crate::{View, Why};
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 use weir_types::InvocationId;
 
@@ -21,7 +22,14 @@ impl Plain {
         let (node, _) = view.nodes().min_by_key(|(_, node)| node.running())?;
         let at = self.0.iter().position(|request| view.tenants().may_start(request.tenant))?;
         let request = self.0.remove(at)?;
-        Some(Placement { request, node, device: None, evict: Vec::new(), why: Why::default() })
+        Some(Placement {
+            request,
+            node,
+            device: None,
+            evict: Vec::new(),
+            evict_elsewhere: SmallVec::new(),
+            why: Why::default(),
+        })
     }
 
     pub(super) fn remove(&mut self, invocation: InvocationId) -> Option<Request> {

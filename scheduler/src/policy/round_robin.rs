@@ -37,7 +37,7 @@ impl Policy for RoundRobin {
             return Some(placement);
         }
         let (place, head) = self.line.head(view)?;
-        let device = self.cycle.next(view, head)?;
+        let device = self.cycle.next(now_ns, view, &self.placer, head)?;
         if !is_free(now_ns, view, &self.placer, device, head) {
             return None;
         }

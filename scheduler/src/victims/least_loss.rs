@@ -92,5 +92,5 @@ fn victims(chosen: impl IntoIterator<Item = (f64, Candidate)>) -> Victims {
         models.push(candidate.model);
         sum_ns += loss_ns;
     }
-    Victims { models, loss_ns: round_ns(sum_ns) }
+    Victims { models, loss_ns: round_ns(sum_ns), ..Victims::default() }
 }

@@ -24,6 +24,8 @@ pub struct DeviceView {
     models: BTreeMap<ModelKey, Held>,
     held_bytes: u64,
     evictable_bytes: u64,
+    /// Given up by decisions about other devices, which the node has not been told yet.
+    given_up: Vec<ModelKey>,
     /// When invocations with a grant here are expected to end.
     ends: BTreeSet<(u64, InvocationId)>,
     /// Invocations that were ever placed here.
@@ -69,8 +71,19 @@ pub struct Need {
 impl DeviceView {
     pub(super) fn new(id: DeviceId, kind: KindKey, mut spec: DeviceSpec) -> Self {
         spec.capacity_bytes = spec.capacity_bytes.min(BYTES_MAX);
-        let (models, ends, run_time_ns) = Default::default();
-        Self { id, kind, spec, models, held_bytes: 0, evictable_bytes: 0, ends, dispatches: 0, run_time_ns }
+        let (models, given_up, ends, run_time_ns) = Default::default();
+        Self {
+            id,
+            kind,
+            spec,
+            models,
+            held_bytes: 0,
+            evictable_bytes: 0,
+            given_up,
+            ends,
+            dispatches: 0,
+            run_time_ns,
+        }
     }
 
     /// Its name.
@@ -171,6 +184,14 @@ impl DeviceView {
         free.map(|(model, held)| Candidate { model: *model, bytes: held.bytes, used: held.used })
     }
 
+    /// One of the [`candidates`](Self::candidates).
+    #[must_use]
+    pub fn candidate(&self, model: ModelKey) -> Option<Candidate> {
+        let held =
+            self.models.get(&model).filter(|held| held.resident && held.grants == 0 && !held.evictable)?;
+        Some(Candidate { model, bytes: held.bytes, used: held.used })
+    }
+
     /// What granting `demands` would take.
     #[must_use]
     pub fn need(&self, demands: &[Demand]) -> Need {
@@ -214,6 +235,7 @@ impl DeviceView {
         self.ends.insert((end_ns, invocation));
         self.dispatches += 1;
         for demand in demands {
+            self.given_up.retain(|model| *model != demand.model);
             if let Some(held) = self.models.get_mut(&demand.model) {
                 if held.is_evictable_now() {
                     self.evictable_bytes -= held.bytes;
@@ -229,15 +251,31 @@ impl DeviceView {
             }
         }
         for victim in victims {
-            if let Some(held) = self
-                .models
-                .get_mut(victim)
-                .filter(|held| held.resident && held.grants == 0 && !held.evictable)
-            {
-                held.evictable = true;
-                self.evictable_bytes = self.evictable_bytes.saturating_add(held.bytes);
-            }
+            self.allow(*victim);
         }
+    }
+
+    /// A model may go. False if it is not there, granted, or may go already.
+    fn allow(&mut self, model: ModelKey) -> bool {
+        let held = self.models.get_mut(&model);
+        let Some(held) = held.filter(|held| held.resident && held.grants == 0 && !held.evictable) else {
+            return false;
+        };
+        held.evictable = true;
+        self.evictable_bytes = self.evictable_bytes.saturating_add(held.bytes);
+        true
+    }
+
+    /// A model may go that is in the way elsewhere. The node is told with the next start here: it needs no room before.
+    pub(super) fn give_up(&mut self, model: ModelKey) {
+        if self.allow(model) {
+            self.given_up.push(model);
+        }
+    }
+
+    /// What was given up since the last start here.
+    pub(super) fn take_given_up(&mut self) -> Vec<ModelKey> {
+        std::mem::take(&mut self.given_up)
     }
 
     /// One that runs here is expected to end at another time.
@@ -300,6 +338,7 @@ impl DeviceView {
 
     fn remove(&mut self, model: ModelKey) {
         let Some(held) = self.models.remove(&model) else { return };
+        self.given_up.retain(|other| *other != model);
         self.held_bytes -= held.bytes;
         if held.is_evictable_now() {
             self.evictable_bytes -= held.bytes;

@@ -145,6 +145,9 @@ impl Models {
         if charged(before) != charged(now) {
             tenants.resize(&self.0.id(model.0).tenant, charged(before), charged(now));
         }
+        if before.holds != now.holds {
+            tenants.holds(&self.0.id(model.0).tenant, model, now.holds);
+        }
         if before.place && !now.place {
             self.0.release(model.0);
             tenants.release_id(&self.0.id(model.0).tenant);

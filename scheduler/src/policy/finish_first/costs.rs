@@ -6,17 +6,11 @@
 //! of load and loss.
 
 use super::queues::{Order, Queues};
-use super::{Claims, FREE_MAX};
+use super::{Claims, Reach};
 use crate::estimate::round_ns;
 use crate::policy::Placer;
 use crate::{DeviceKey, DeviceView, Request, View};
 use smallvec::SmallVec;
-
-/// Busy devices on which a load is costed, the first to be free first.
-const BUSY_MAX: usize = 8;
-
-/// Holders of a model on which a wait is costed, the first to be free first.
-const HOLDERS_MAX: usize = 8;
 
 /// Arrivals within this time share the cost of another copy.
 const SHARED_S: f64 = 4.0;
@@ -40,6 +34,9 @@ pub(super) struct Costs<'a> {
     pub(super) placer: &'a Placer,
     pub(super) queues: &'a Queues,
     pub(super) claims: &'a Claims,
+    pub(super) reach: Reach,
+    /// Of the devices that are free, only those that have more to offer than before are costed for loads.
+    pub(super) news_only: bool,
 }
 
 /// The best device so far.
@@ -57,7 +54,7 @@ impl Costs<'_> {
     pub(super) fn best(&self, order: Order, request: &Request) -> Best {
         let mut best = self.best_holder(order, request);
         if best.cost_ns > self.least_load_ns(request) {
-            let busy = self.view.closed().take(BUSY_MAX);
+            let busy = self.view.closed().take(if self.news_only { 0 } else { self.reach.busy });
             self.cost_loads(request, self.free(request).into_iter().chain(busy), &mut best);
         }
         best
@@ -77,11 +74,17 @@ impl Costs<'_> {
         load_ns < wait_ns
     }
 
+    /// Whether loading what it needs would take the tenant over its part of memory.
+    pub(super) fn is_capped(&self, request: &Request) -> bool {
+        let bytes = request.models.iter().fold(0_u64, |sum, demand| sum.saturating_add(demand.bytes));
+        bytes > self.view.tenants().bytes_left(request.tenant)
+    }
+
     /// The best of the devices that hold everything: no load, but perhaps a wait.
     fn best_holder(&self, order: Order, request: &Request) -> Best {
         let mut best = Best::default();
         let Some((first, others)) = request.models.split_first() else { return best };
-        for key in self.view.model(first.model).holders_by_free().take(HOLDERS_MAX) {
+        for key in self.view.model(first.model).holders_by_free().take(self.reach.holders) {
             let Some(device) = self.view.device(key) else { continue };
             let wait_ns = device.wait_ns(self.now_ns);
             if best.device.is_some() && wait_ns >= best.cost_ns {
@@ -125,17 +128,21 @@ impl Costs<'_> {
     }
 
     /// Free devices on which loads are costed: those that hold a part of what is needed, and those that were used least.
-    fn free(&self, request: &Request) -> SmallVec<[DeviceKey; 2 * FREE_MAX]> {
+    fn free(&self, request: &Request) -> SmallVec<[DeviceKey; 16]> {
         let mut free = SmallVec::new();
+        let is_free = |key: &DeviceKey| self.view.device(*key).is_some_and(DeviceView::is_open);
+        if self.news_only {
+            free.extend(self.view.eased().iter().copied().filter(is_free).take(self.reach.free));
+            return free;
+        }
         if request.models.len() > 1 {
             let holders = request
                 .models
                 .iter()
-                .flat_map(|demand| self.view.model(demand.model).holders_by_free().take(HOLDERS_MAX));
-            let is_free = |key: &DeviceKey| self.view.device(*key).is_some_and(DeviceView::is_open);
-            free.extend(holders.filter(is_free).take(FREE_MAX));
+                .flat_map(|demand| self.view.model(demand.model).holders_by_free().take(self.reach.holders));
+            free.extend(holders.filter(is_free).take(self.reach.free));
         }
-        free.extend(self.view.open_last().take(FREE_MAX));
+        free.extend(self.view.open_last().take(self.reach.free));
         free
     }
 

@@ -19,8 +19,8 @@ pub(super) struct Queues {
     free: Vec<QueueKey>,
     keys: HashMap<Class, QueueKey>,
     heads: BTreeSet<(Order, QueueKey)>,
-    /// The queues that need a model.
-    by_model: HashMap<ModelKey, SmallVec<[QueueKey; 2]>>,
+    /// By model: the queues that need it.
+    by_model: Vec<SmallVec<[QueueKey; 2]>>,
     places: HashMap<InvocationId, (QueueKey, Order)>,
     arrivals: u64,
 }
@@ -48,7 +48,8 @@ impl Class {
 }
 
 impl Queues {
-    pub(super) fn push(&mut self, request: Request) {
+    /// Take one in, and say where it stands.
+    pub(super) fn push(&mut self, request: Request) -> (Order, QueueKey) {
         let class = Class::of(&request);
         // So that leads make a difference from the first second on.
         let order = (request.arrived_at_ns.saturating_add(LEAD_NS - class.lead_ns), self.arrivals);
@@ -60,6 +61,7 @@ impl Queues {
         }
         self.places.insert(request.invocation, (key, order));
         queue.push_back((order, request));
+        (order, key)
     }
 
     /// The one at this place, if it still waits.
@@ -135,7 +137,7 @@ impl Queues {
     }
 
     fn keys_for(&self, model: ModelKey) -> impl Iterator<Item = QueueKey> {
-        self.by_model.get(&model).into_iter().flatten().copied()
+        self.by_model.get(model.index()).into_iter().flatten().copied()
     }
 
     fn open(&mut self, class: Class) -> QueueKey {
@@ -144,7 +146,10 @@ impl Queues {
             QueueKey(u32::try_from(self.queues.len() - 1).unwrap_or(u32::MAX))
         });
         for model in &class.models {
-            self.by_model.entry(*model).or_default().push(key);
+            if self.by_model.len() <= model.index() {
+                self.by_model.resize_with(model.index() + 1, SmallVec::new);
+            }
+            self.by_model[model.index()].push(key);
         }
         self.keys.insert(class, key);
         key
@@ -158,14 +163,109 @@ impl Queues {
         }
         let class = Class::of(last);
         for model in &class.models {
-            if let Some(keys) = self.by_model.get_mut(model) {
-                keys.retain(|other| *other != key);
-                if keys.is_empty() {
-                    self.by_model.remove(model);
-                }
-            }
+            self.by_model[model.index()].retain(|other| *other != key);
         }
         self.keys.remove(&class);
         self.free.push(key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::FunctionKey;
+    use crate::policy::Demand;
+    use proptest::prelude::*;
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Push { tenant: u32, models: Vec<u32>, priority: u32, after_ns: u64 },
+        Remove(usize),
+        TakeHead(usize),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let push = (0_u32..2, prop::collection::btree_set(0_u32..4, 1..3), 0_u32..3, 0_u64..3_000_000_000);
+        prop_oneof![
+            5 => push.prop_map(|(tenant, models, priority, after_ns)| Step::Push {
+                tenant,
+                models: models.into_iter().collect(),
+                priority,
+                after_ns,
+            }),
+            1 => any::<usize>().prop_map(Step::Remove),
+            3 => any::<usize>().prop_map(Step::TakeHead),
+        ]
+    }
+
+    fn request(invocation: u64, tenant: u32, models: &[u32], priority: u32, arrived_at_ns: u64) -> Request {
+        let demand = |model: &u32| Demand { model: ModelKey(*model), bytes: 1, load_time_ns: None };
+        Request {
+            invocation: InvocationId(invocation),
+            tenant: TenantKey(tenant),
+            function: FunctionKey(0),
+            models: models.iter().map(demand).collect(),
+            arrived_at_ns,
+            deadline_at_ns: u64::MAX,
+            priority,
+            batch: 1,
+            run_time_ns: None,
+        }
+    }
+
+    proptest! {
+        /// What the indexes say is what going through everything that waits would say.
+        #[test]
+        fn indexes_say_what_a_look_at_everything_says(steps in prop::collection::vec(step(), 1..120), at in any::<usize>()) {
+            let mut queues = Queues::default();
+            let mut all: Vec<(Order, QueueKey, Request)> = Vec::new();
+            let mut now_ns = 0;
+            for (invocation, step) in (0..).zip(steps) {
+                match step {
+                    Step::Push { tenant, models, priority, after_ns } => {
+                        now_ns += after_ns;
+                        let request = request(invocation, tenant, &models, priority, now_ns);
+                        let (order, key) = queues.push(request.clone());
+                        all.push((order, key, request));
+                    }
+                    Step::Remove(index) if !all.is_empty() => {
+                        let (_, _, request) = all.remove(index % all.len());
+                        prop_assert_eq!(queues.remove(request.invocation), Some(request));
+                    }
+                    Step::TakeHead(index) if !all.is_empty() => {
+                        let heads: Vec<_> = queues.heads().collect();
+                        let (order, key) = heads[index % heads.len()];
+                        let (request, next) = queues.take(key, order).unwrap();
+                        all.retain(|(_, _, other)| *other != request);
+                        prop_assert_eq!(next, all.iter().filter(|(_, other, _)| *other == key).map(|(order, ..)| *order).min());
+                    }
+                    Step::Remove(_) | Step::TakeHead(_) => {}
+                }
+                check(&queues, &all, at)?;
+            }
+        }
+    }
+
+    fn check(queues: &Queues, all: &[(Order, QueueKey, Request)], at: usize) -> Result<(), TestCaseError> {
+        let mut heads: Vec<_> = all.iter().map(|(order, key, _)| (*order, *key)).collect();
+        heads.sort_unstable_by_key(|(order, key)| (*key, *order));
+        heads.dedup_by_key(|(_, key)| *key);
+        heads.sort_unstable();
+        prop_assert_eq!(queues.heads().collect::<Vec<_>>(), heads);
+        prop_assert_eq!(queues.len(), all.len());
+        let place: Order = all.get(at % all.len().max(1)).map_or((0, 0), |(order, ..)| *order);
+        for model in (0..4).map(ModelKey) {
+            let needs = |request: &Request| request.models.iter().any(|demand| demand.model == model);
+            let before = all.iter().filter(|(order, _, request)| *order < place && needs(request)).count();
+            prop_assert_eq!(queues.before(model, place), before);
+        }
+        for (order, key, request) in all {
+            prop_assert_eq!(queues.get(*key, *order), Some(request));
+            let behind =
+                all.iter().filter(|(other, of, _)| of == key && other > order).map(|(other, ..)| *other);
+            let first = behind.filter(|other| *other >= place).min();
+            prop_assert_eq!(queues.first_behind(*key, *order, |other| other >= place), first);
+        }
+        Ok(())
     }
 }

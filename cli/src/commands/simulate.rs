@@ -1,0 +1,311 @@
+//! `weir simulate`: the scheduler that ships, under virtual time.
+
+mod plot;
+mod reproduce;
+mod workload;
+
+use crate::commands::Context;
+use crate::error::Problem;
+use crate::output::table;
+use anyhow::Result;
+use clap::ValueEnum;
+use serde::Serialize;
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+use weir_scheduler::sim::{Batching, Chart, ChartKind, Cluster, Metrics, Schedule, Workload, run as play};
+use weir_scheduler::{BusyChoice, ExclusiveOptions, PolicyKind, PolicyOptions, VictimKind};
+use workload::WorkloadArgs;
+
+/// Play a workload against scheduling policies, in virtual time
+///
+/// The scheduler is the one that nodes run; devices, loads and runs are simulated. What arrives comes
+/// from a file, a preset, or a trace of Azure Functions. Promises are checked on every step: nothing
+/// is lost or runs twice, memory is never over, what is granted stays. A run follows from its
+/// arguments.
+///
+/// Examples:
+///   weir simulate --preset trace --policy finish-first --policy lalb-o3 --seeds 10
+///   weir simulate --workload day.json --policy lalb --dump schedule.json
+///   weir simulate --azure invocations_per_function.csv --functions 50 --policy all --plots out
+///   weir simulate reproduce --plots out
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment, args_conflicts_with_subcommands = true)]
+pub(crate) struct SimulateArgs {
+    #[command(subcommand)]
+    command: Option<SimulateCommand>,
+    #[command(flatten)]
+    workload: WorkloadArgs,
+    #[command(flatten)]
+    policy: PolicyArgs,
+    #[command(flatten)]
+    devices: DeviceArgs,
+    /// Write the schedule of the first policy and seed as JSON: the workload's format, with where and when
+    #[arg(long, value_name = "FILE")]
+    dump: Option<PathBuf>,
+    /// Draw mean latency, p99, misses and utilisation as SVG files in this folder
+    #[arg(long, value_name = "FOLDER")]
+    plots: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum SimulateCommand {
+    Reproduce(reproduce::ReproduceArgs),
+}
+
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Policies")]
+struct PolicyArgs {
+    /// A policy, or `all`; may be given several times [default: finish-first]
+    #[arg(long = "policy", value_name = "POLICY")]
+    policies: Vec<String>,
+    /// Visits after which lalb-o3 places a request whatever it costs
+    #[arg(long, value_name = "N", default_value_t = 25)]
+    o3_limit: u32,
+    /// Which of several busy devices lalb and lalb-o3 wait for
+    #[arg(long, value_enum, default_value_t)]
+    busy: Busy,
+    /// Who makes room [default: what the policy is known for]
+    #[arg(long, value_enum)]
+    victims: Option<Victims>,
+    /// exclusive: devices go to queues that are 150 % of another's
+    #[arg(long)]
+    stealing: bool,
+}
+
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+enum Busy {
+    /// The first that would be sooner than a load
+    #[default]
+    First,
+    /// The one that is free soonest
+    Soonest,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Victims {
+    /// The least recently used
+    Lru,
+    /// Those whose loss is expected to cost least
+    LeastLoss,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Devices")]
+struct DeviceArgs {
+    /// Requests at once on a device
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_024))]
+    slots: u32,
+    /// Runs of one model that go together when they are ready together
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_024))]
+    batch_max: u32,
+    /// What each run of a batch after the first adds, as a part of one
+    #[arg(long, value_name = "PART", default_value_t = 0.5, value_parser = part)]
+    batch_marginal: f64,
+    /// Do not tell the scheduler what models cost: it has to learn
+    #[arg(long)]
+    unknown_costs: bool,
+}
+
+/// One line of the result.
+#[derive(Debug, Serialize)]
+struct Row {
+    policy: PolicyName,
+    #[serde(flatten)]
+    metrics: Metrics,
+}
+
+/// A policy by its name.
+#[derive(Debug, Clone, Copy)]
+struct PolicyName(PolicyKind);
+
+impl Serialize for PolicyName {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.0.as_str())
+    }
+}
+
+pub(crate) fn run(args: &SimulateArgs, context: &Context) -> Result<()> {
+    if let Some(SimulateCommand::Reproduce(args)) = &args.command {
+        return reproduce::run(args, context);
+    }
+    let policies = args.policy.kinds()?;
+    let workloads = args.workload.read()?;
+    let cluster = args.devices.cluster();
+    let mut rows = Vec::with_capacity(policies.len());
+    let (begun, mut decisions) = (Instant::now(), 0);
+    for policy in policies {
+        let mut all = Vec::with_capacity(workloads.len());
+        for (seed, workload) in &workloads {
+            let schedule = play_one(args, workload, &cluster, policy, *seed)?;
+            decisions += schedule.decisions;
+            let metrics = Metrics::of(workload, &schedule);
+            if let Some(path) = args.dump.as_deref().filter(|_| rows.is_empty() && all.is_empty()) {
+                dump(path, workload, policy, &schedule, &metrics)?;
+            }
+            all.push(metrics);
+        }
+        rows.push(Row { policy: PolicyName(policy), metrics: Metrics::mean(&all) });
+    }
+    let taken_s = begun.elapsed().as_secs_f64();
+    let each_us = taken_s * 1e6 / decisions.max(1) as f64;
+    context
+        .output
+        .note(format!("{decisions} decisions in {taken_s:.2} s, {each_us:.2} µs each, simulation included"));
+    if let Some(folder) = &args.plots {
+        plot::draw(folder, &charts(&rows))?;
+    }
+    context.output.result(&rows, |rows| text(rows))
+}
+
+fn play_one(
+    args: &SimulateArgs,
+    workload: &Workload,
+    cluster: &Cluster,
+    policy: PolicyKind,
+    seed: u64,
+) -> Result<Schedule> {
+    let options = PolicyOptions { seed, ..args.policy.options() };
+    play(workload, cluster, policy.build(&options)).map_err(|violation| {
+        Problem::new(format!("{policy} broke a promise with seed {seed}"))
+            .because(violation)
+            .hint(format!("replay it with `{}`", replay(policy, seed)))
+            .into()
+    })
+}
+
+/// The command that plays one policy and seed again.
+fn replay(policy: PolicyKind, seed: u64) -> String {
+    let mut words = vec!["weir".to_owned()];
+    let mut given = std::env::args().skip(1);
+    while let Some(word) = given.next() {
+        let name = word.split('=').next().unwrap_or_default();
+        if ["--policy", "--seed", "--seeds"].contains(&name) {
+            if !word.contains('=') {
+                given.next();
+            }
+        } else {
+            words.push(word);
+        }
+    }
+    words.push(format!("--policy {policy} --seed {seed}"));
+    words.join(" ")
+}
+
+fn dump(
+    path: &Path,
+    workload: &Workload,
+    policy: PolicyKind,
+    schedule: &Schedule,
+    metrics: &Metrics,
+) -> Result<()> {
+    let failed =
+        |error: anyhow::Error| Problem::new(format!("cannot write {}", path.display())).because(error);
+    let file = File::create(path).map_err(|error| failed(error.into()))?;
+    let mut out = BufWriter::new(file);
+    workload.to_json(policy.as_str(), schedule, metrics, &mut out).map_err(|error| failed(error.into()))?;
+    std::io::Write::flush(&mut out).map_err(|error| failed(error.into()))?;
+    Ok(())
+}
+
+fn text(rows: &[Row]) -> String {
+    let header = [
+        "POLICY",
+        "MEAN S",
+        "P50 S",
+        "P99 S",
+        "VARIANCE",
+        "MISSES",
+        "FALSE",
+        "BUSY",
+        "COPIES",
+        "WAIT MAX S",
+        "FAIRNESS",
+    ];
+    let cells = rows.iter().map(|Row { policy, metrics: m }| {
+        [
+            policy.0.to_string(),
+            format!("{:.3}", m.avg),
+            format!("{:.3}", m.p50),
+            format!("{:.3}", m.p99),
+            format!("{:.2}", m.var),
+            format!("{:.2} %", 100.0 * m.miss),
+            format!("{:.1} %", 100.0 * m.false_miss),
+            format!("{:.1} %", 100.0 * m.sm_util),
+            format!("{:.2}", m.dup_top),
+            format!("{:.2}", m.wait_max),
+            format!("{:.3}", m.fairness),
+        ]
+    });
+    table(header, cells)
+}
+
+fn charts(rows: &[Row]) -> Vec<Chart> {
+    type Measure = fn(&Metrics) -> f64;
+    let measures: [(&str, &str, &str, Measure); 4] = [
+        ("mean-latency", "Mean latency", "s", |m| m.avg),
+        ("p99-latency", "99th percentile of the latency", "s", |m| m.p99),
+        ("misses", "Misses", "part of requests", |m| m.miss),
+        ("utilisation", "Utilisation", "part of device time", |m| m.sm_util),
+    ];
+    let chart = |(name, title, y, measure): (&str, &str, &str, Measure)| Chart {
+        name: name.into(),
+        title: title.into(),
+        x: "policy".into(),
+        y: y.into(),
+        labels: rows.iter().map(|row| row.policy.0.to_string()).collect(),
+        series: vec![("mean over seeds".into(), rows.iter().map(|row| measure(&row.metrics)).collect())],
+        kind: ChartKind::Bars,
+    };
+    measures.into_iter().map(chart).collect()
+}
+
+impl PolicyArgs {
+    fn kinds(&self) -> Result<Vec<PolicyKind>> {
+        let mut kinds = Vec::new();
+        for name in &self.policies {
+            if name == "all" {
+                kinds.extend(PolicyKind::ALL);
+            } else {
+                kinds.push(name.parse().map_err(|error| Problem::usage(format!("{error}")))?);
+            }
+        }
+        if kinds.is_empty() {
+            kinds.push(PolicyKind::default());
+        }
+        Ok(kinds)
+    }
+
+    fn options(&self) -> PolicyOptions {
+        PolicyOptions {
+            o3_limit: self.o3_limit,
+            busy_choice: match self.busy {
+                Busy::First => BusyChoice::First,
+                Busy::Soonest => BusyChoice::Soonest,
+            },
+            exclusive: ExclusiveOptions { stealing: self.stealing, models_expected: None },
+            victims: self.victims.map(|victims| match victims {
+                Victims::Lru => VictimKind::LeastRecentlyUsed,
+                Victims::LeastLoss => VictimKind::LeastLoss,
+            }),
+            ..PolicyOptions::default()
+        }
+    }
+}
+
+impl DeviceArgs {
+    fn cluster(&self) -> Cluster {
+        Cluster {
+            slots: self.slots,
+            batching: Batching { batch_max: self.batch_max, marginal: self.batch_marginal },
+            tells_costs: !self.unknown_costs,
+            ..Cluster::default()
+        }
+    }
+}
+
+fn part(text: &str) -> Result<f64, String> {
+    let part: f64 = text.parse().map_err(|error| format!("{error}"))?;
+    if (0.0..=1.0).contains(&part) { Ok(part) } else { Err("it is a part, from 0 to 1".into()) }
+}

@@ -1,0 +1,138 @@
+//! What arrives: a file, a preset or a trace.
+
+use crate::error::Problem;
+use anyhow::Result;
+use clap::ValueEnum;
+use std::fs;
+use std::path::{Path, PathBuf};
+use weir_scheduler::sim::{Arrivals, AzureRecipe, Preset, Recipe, Workload};
+
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Workload")]
+pub(super) struct WorkloadArgs {
+    /// A workload as JSON: `models` are [MB, load s, run s], `requests` [arrival s, model], and `capacity` (MB) and `gpus` of the cluster
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["preset", "azure"])]
+    workload: Option<PathBuf>,
+    /// A generated workload: trace, overload or uniform
+    #[arg(long, value_name = "PRESET", conflicts_with = "azure")]
+    preset: Option<Preset>,
+    /// A day of the public Azure Functions trace: a CSV file of invocations per function and minute
+    #[arg(long, value_name = "FILE")]
+    azure: Option<PathBuf>,
+    /// Functions, each with a model of its own: the working set
+    #[arg(long, value_name = "N", default_value_t = 35, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    functions: u32,
+    /// How arrivals spread over time, for presets
+    #[arg(long, value_enum, default_value_t)]
+    arrivals: Spread,
+    /// How long bursts, busy times or days are, where arrivals have them
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = seconds)]
+    period_s: f64,
+    /// Minutes
+    #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=1_440))]
+    minutes: u32,
+    /// The first minute of an Azure trace that is played
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..1_440))]
+    first_minute: u32,
+    /// Requests in a minute [default: 325; a trace's own]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    per_minute: Option<u32>,
+    /// Devices [default: 12]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    devices: Option<u32>,
+    /// Memory of each device in MB [default: the preset's; 8192]
+    #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    capacity_mb: Option<u64>,
+    /// Functions belong to this many tenants in turn
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    tenants: u32,
+    /// What chance follows from
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// How many seeds, from that one on; results are their means
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    seeds: u64,
+}
+
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+enum Spread {
+    /// The same number of each function in every minute, at random times in it
+    #[default]
+    PerMinute,
+    /// Independent of each other
+    Poisson,
+    /// Each function is silent most of the time
+    Sporadic,
+    /// Half of a minute's arrivals come at its start
+    Burst,
+    /// The rate rises and falls
+    Diurnal,
+}
+
+impl WorkloadArgs {
+    /// Workloads by seed.
+    pub(super) fn read(&self) -> Result<Vec<(u64, Workload)>> {
+        if let Some(path) = &self.workload {
+            let bytes = fs::read(path).map_err(|error| unreadable(path, error.into()))?;
+            let (workload, _) =
+                Workload::from_json(&bytes).map_err(|error| unreadable(path, error.into()))?;
+            return Ok(vec![(self.seed, workload)]);
+        }
+        let seeds = self.seed..self.seed.saturating_add(self.seeds);
+        seeds.map(|seed| Ok((seed, self.make(seed)?))).collect()
+    }
+
+    fn make(&self, seed: u64) -> Result<Workload> {
+        if let Some(path) = &self.azure {
+            let file = fs::File::open(path).map_err(|error| unreadable(path, error.into()))?;
+            let workload = self.azure_recipe().read(std::io::BufReader::new(file), seed);
+            return workload.map_err(|error| unreadable(path, error.into()).into());
+        }
+        let made = self.recipe().make(seed);
+        made.map_err(|error| Problem::usage("there is no such workload").because(error).into())
+    }
+
+    fn recipe(&self) -> Recipe {
+        let preset = self.preset.unwrap_or(Preset::Trace).recipe(self.functions);
+        Recipe {
+            arrivals: match self.arrivals {
+                Spread::PerMinute => Arrivals::PerMinute,
+                Spread::Poisson => Arrivals::Poisson,
+                Spread::Sporadic => Arrivals::Sporadic(self.period_s),
+                Spread::Burst => Arrivals::Burst(self.period_s),
+                Spread::Diurnal => Arrivals::Diurnal(self.period_s),
+            },
+            minutes: self.minutes,
+            per_minute: self.per_minute.unwrap_or(preset.per_minute),
+            devices: self.devices.unwrap_or(preset.devices),
+            capacity_mb: self.capacity_mb.unwrap_or(preset.capacity_mb),
+            tenants: self.tenants,
+            ..preset
+        }
+    }
+
+    fn azure_recipe(&self) -> AzureRecipe {
+        let preset = Preset::Trace.recipe(self.functions);
+        AzureRecipe {
+            functions: self.functions,
+            first_minute: self.first_minute,
+            minutes: self.minutes,
+            per_minute: self.per_minute,
+            devices: self.devices.unwrap_or(preset.devices),
+            capacity_mb: self.capacity_mb.unwrap_or(preset.capacity_mb),
+        }
+    }
+}
+
+fn unreadable(path: &Path, error: anyhow::Error) -> Problem {
+    Problem::new(format!("cannot use {}", path.display())).because(error)
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|error| format!("{error}"))?;
+    if (0.001..=1e6).contains(&seconds) {
+        Ok(seconds)
+    } else {
+        Err("it is a time from 0.001 to 1000000 s".into())
+    }
+}

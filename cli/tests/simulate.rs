@@ -1,0 +1,77 @@
+//! `weir simulate`: from a workload to a schedule, and errors that say what is wrong.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests fail by panicking")]
+
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Output};
+
+const WORKLOAD: &str = r#"{"models": [[1000, 2.0, 1.0], [7000, 3.0, 1.5]], "requests": [[0.0, 0], [0.5, 1], [1.0, 0]], "capacity": 8000, "gpus": 2}"#;
+
+fn weir(folder: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.arg("simulate").args(arguments).current_dir(folder).env_clear().output().unwrap()
+}
+
+fn ok(folder: &Path, arguments: &[&str]) -> Value {
+    let output = weir(folder, arguments);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn a_file_is_played_and_its_schedule_written() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("day.json"), WORKLOAD).unwrap();
+    let arguments =
+        ["--workload", "day.json", "--policy", "lb", "--dump", "out.json", "--plots", "plots", "--json"];
+    let rows = ok(folder.path(), &arguments);
+    assert_eq!((rows.as_array().unwrap().len(), &rows[0]["policy"]), (1, &"lb".into()));
+    let dump: Value =
+        serde_json::from_slice(&std::fs::read(folder.path().join("out.json")).unwrap()).unwrap();
+    // The third waits for the first device to be free, and finds its model there.
+    let expected = serde_json::json!([
+        [0.0, 0, 0, 0.0, 3.0, false],
+        [0.5, 1, 1, 0.5, 5.0, false],
+        [1.0, 0, 0, 3.0, 4.0, true]
+    ]);
+    assert_eq!(dump["requests"], expected);
+    let plot = std::fs::read_to_string(folder.path().join("plots/mean-latency.svg")).unwrap();
+    assert!(plot.starts_with("<svg"));
+    std::fs::copy(folder.path().join("out.json"), folder.path().join("again.json")).unwrap();
+    assert_eq!(
+        ok(folder.path(), &["--workload", "again.json", "--policy", "lb", "--json"]),
+        rows,
+        "a dump is a workload"
+    );
+}
+
+#[test]
+fn without_a_policy_the_default_runs_and_a_seed_says_it_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let arguments = ["--preset", "overload", "--functions", "5", "--minutes", "1", "--seed", "3", "--json"];
+    let rows = ok(folder.path(), &arguments);
+    assert_eq!(rows[0]["policy"], "finish-first");
+    assert_eq!(rows, ok(folder.path(), &arguments));
+    let all = ok(folder.path(), &["--minutes", "1", "--policy", "all", "--seeds", "2", "--json"]);
+    assert_eq!(all.as_array().unwrap().len(), 9);
+}
+
+#[test]
+fn what_cannot_be_simulated_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("large.json"), WORKLOAD.replace("8000", "5000")).unwrap();
+    let cases: [(&[&str], i32, &str); 5] = [
+        (&["--policy", "fastest"], 2, "finish-first"),
+        (&["--preset", "nonesuch"], 2, "overload"),
+        (&["--workload", "absent.json"], 1, "absent.json"),
+        (&["--workload", "large.json"], 1, "do not fit"),
+        (&["--capacity-mb", "100"], 2, "do not fit"),
+    ];
+    for (arguments, code, why) in cases {
+        let output = weir(folder.path(), arguments);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {told}");
+        assert!(told.contains(why), "{arguments:?}: {told}");
+    }
+}

@@ -1,0 +1,174 @@
+//! Thousands of small worlds, each from a seed, with every promise checked on every step, and inputs that are not worlds.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
+
+use rand::{Rng, SeedableRng};
+use rand_pcg::Pcg64;
+use weir_scheduler::sim::{Arrivals, Batching, Cluster, Metrics, Popularity, Recipe, Workload, run};
+use weir_scheduler::{
+    BusyChoice, ExclusiveOptions, PolicyKind, PolicyOptions, Settings, TenantLimits, VictimKind,
+};
+
+/// Worlds that are played by each policy.
+const SEEDS: u64 = 400;
+
+fn recipe(rng: &mut Pcg64) -> Recipe {
+    let arrivals = [
+        Arrivals::PerMinute,
+        Arrivals::Poisson,
+        Arrivals::Sporadic(5.0),
+        Arrivals::Burst(2.0),
+        Arrivals::Diurnal(30.0),
+    ];
+    let popularity = [Popularity::Uniform, Popularity::Zipf(0.4), Popularity::Zipf(1.2176)];
+    Recipe {
+        functions: rng.random_range(1..12),
+        popularity: popularity[rng.random_range(0..popularity.len())],
+        arrivals: arrivals[rng.random_range(0..arrivals.len())],
+        minutes: 1,
+        per_minute: rng.random_range(1..150),
+        devices: rng.random_range(1..6),
+        capacity_mb: rng.random_range(3_947..12_000),
+        tenants: rng.random_range(1..4),
+    }
+}
+
+fn cluster(rng: &mut Pcg64) -> Cluster {
+    let limits = TenantLimits {
+        weight: rng.random_range(1..4),
+        running_max: [u32::MAX, 1, 3][rng.random_range(0..3)],
+        device_share_max: [1.0, 1.0, 0.5][rng.random_range(0..3)],
+        resident_bytes_max: [u64::MAX, u64::MAX, 8_000_000_000][rng.random_range(0..3)],
+    };
+    let queue_len_max = [usize::MAX, 5][rng.random_range(0..2)];
+    Cluster {
+        slots: rng.random_range(1..4),
+        batching: Batching { batch_max: rng.random_range(1..4), marginal: 0.5 },
+        tells_costs: rng.random(),
+        deadline_ns: [None, Some(20_000_000_000)][rng.random_range(0..2)],
+        settings: Settings { queue_len_max, tenant_default: limits, ..Settings::default() },
+        ..Cluster::default()
+    }
+}
+
+fn options(rng: &mut Pcg64, seed: u64) -> PolicyOptions {
+    PolicyOptions {
+        o3_limit: rng.random_range(0..30),
+        busy_choice: if rng.random() { BusyChoice::First } else { BusyChoice::Soonest },
+        exclusive: ExclusiveOptions { stealing: rng.random(), models_expected: None },
+        seed,
+        victims: [None, Some(VictimKind::LeastRecentlyUsed), Some(VictimKind::LeastLoss)]
+            [rng.random_range(0..3)],
+    }
+}
+
+fn explore(policy: PolicyKind) {
+    for seed in 0..SEEDS {
+        let mut rng = Pcg64::seed_from_u64(seed);
+        let (recipe, cluster) = (recipe(&mut rng), cluster(&mut rng));
+        let workload = recipe.make(seed).unwrap();
+        let options = options(&mut rng, seed);
+        let schedule = run(&workload, &cluster, policy.build(&options)).unwrap_or_else(|violation| {
+            panic!(
+                "{violation}\n{recipe:?}\n{cluster:?}\n{options:?}\nseed {seed}; replay: cargo test -p weir-scheduler --test simulation {}",
+                policy.as_str().replace('-', "_")
+            )
+        });
+        assert_eq!(
+            schedule,
+            run(&workload, &cluster, policy.build(&options)).unwrap(),
+            "seed {seed} is not repeatable"
+        );
+    }
+}
+
+macro_rules! explore {
+    ($($name:ident: $policy:ident;)*) => {
+        $(
+            #[test]
+            fn $name() {
+                explore(PolicyKind::$policy);
+            }
+        )*
+    };
+}
+
+explore! {
+    promises_hold_finish_first: FinishFirst;
+    promises_hold_lb: Lb;
+    promises_hold_lalb: Lalb;
+    promises_hold_lalb_o3: LalbO3;
+    promises_hold_round_robin: RoundRobin;
+    promises_hold_balance: Balance;
+    promises_hold_srtf: Srtf;
+    promises_hold_mlfqs: Mlfqs;
+    promises_hold_exclusive: Exclusive;
+}
+
+/// A workload goes to JSON with its schedule and comes back as it was.
+#[test]
+fn a_dump_is_a_workload_again_with_its_schedule() {
+    let workload = Recipe {
+        functions: 5,
+        popularity: Popularity::Zipf(1.0),
+        arrivals: Arrivals::Poisson,
+        minutes: 1,
+        per_minute: 60,
+        devices: 3,
+        capacity_mb: 8_192,
+        tenants: 1,
+    };
+    let workload = workload.make(7).unwrap();
+    let schedule =
+        run(&workload, &Cluster::default(), PolicyKind::default().build(&PolicyOptions::default())).unwrap();
+    let mut json = Vec::new();
+    workload.to_json("finish-first", &schedule, &Metrics::of(&workload, &schedule), &mut json).unwrap();
+    let (again, placed) = Workload::from_json(&json).unwrap();
+    assert_eq!((again.devices(), again.capacity_bytes()), (workload.devices(), workload.capacity_bytes()));
+    let placed = placed.unwrap();
+    assert_eq!(placed.len(), schedule.placed.len());
+    for (was, is) in schedule.placed.iter().flatten().zip(&placed) {
+        assert_eq!((was.device, was.hit), (is.device, is.hit));
+        assert!(
+            was.started_at_ns.abs_diff(is.started_at_ns) < 1_000
+                && was.ended_at_ns.abs_diff(is.ended_at_ns) < 1_000
+        );
+    }
+}
+
+#[test]
+fn what_is_no_workload_is_an_error_that_says_why() {
+    let bad = [
+        ("", "no workload"),
+        ("{}", "missing field"),
+        (r#"{"models":[[100,1,1]],"requests":[[0,0]],"capacity":50}"#, "do not fit"),
+        (r#"{"models":[[100,1,0]],"requests":[[0,0]],"capacity":500}"#, "more than no time"),
+        (r#"{"models":[[100,-1,1]],"requests":[[0,0]],"capacity":500}"#, "not a time"),
+        (r#"{"models":[[100,1,1e300]],"requests":[[0,0]],"capacity":500}"#, "not a time"),
+        (r#"{"models":[[-5,1,1]],"requests":[[0,0]],"capacity":500}"#, "model 0"),
+        (r#"{"models":[[100,1,1]],"requests":[[5,0],[3,0]],"capacity":500}"#, "before"),
+        (r#"{"models":[[100,1,1]],"requests":[[-1,0]],"capacity":500}"#, "not a time"),
+        (r#"{"models":[[100,1,1]],"requests":[[0,1]],"capacity":500}"#, "no model 1"),
+        (r#"{"models":[[100,1,1]],"requests":[[0,0]],"capacity":500,"gpus":0}"#, "device"),
+        (r#"{"models":[[100,1,NaN]],"requests":[[0,0]],"capacity":500}"#, "no workload"),
+        (r#"{"models":[[100,1,null]],"requests":[[0,0]],"capacity":500}"#, "no workload"),
+        (r#"{"models":[[100,1,1]],"requests":[[0,0]],"capacity":500,"gpus":4000000000}"#, "at most"),
+    ];
+    for (json, why) in bad {
+        let error = Workload::from_json(json.as_bytes()).unwrap_err().to_string();
+        assert!(error.contains(why), "{json}: {error}");
+    }
+    let error = "fastest".parse::<PolicyKind>().unwrap_err().to_string();
+    assert!(error.contains("fastest") && error.contains("finish-first"), "{error}");
+}
+
+/// Nothing arrives: there is nothing to measure, and nothing breaks.
+#[test]
+fn an_empty_workload_runs() {
+    let json = br#"{"models":[[100,1,1]],"requests":[],"capacity":500}"#;
+    let (workload, _) = Workload::from_json(json).unwrap();
+    for policy in PolicyKind::ALL {
+        let schedule = run(&workload, &Cluster::default(), policy.build(&PolicyOptions::default())).unwrap();
+        assert_eq!(Metrics::of(&workload, &schedule), Metrics::default());
+    }
+}
