@@ -1,4 +1,4 @@
-//! What the tests put on nodes: components that `cargo xtask functions` built, and models that are checked in.
+//! What the tests put on nodes: components that `cargo xtask functions` built, and components and models that are checked in.
 
 use bytes::Bytes;
 use std::path::{Path, PathBuf};
@@ -16,6 +16,13 @@ pub fn function(name: &str) -> Bytes {
 #[must_use]
 pub fn has_function(name: &str) -> bool {
     function_path(name).is_file()
+}
+
+/// A component of `tests/fixtures/components-0.1.0`.
+#[must_use]
+pub fn component_of_0_1_0(name: &str) -> Bytes {
+    let path = repository().join("tests/fixtures/components-0.1.0").join(name).with_extension("wasm");
+    std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())).into()
 }
 
 /// A model of `tests/fixtures/models`, by its path there.

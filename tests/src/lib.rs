@@ -26,7 +26,9 @@ mod answer;
 pub use answer::{Answer, Refusal};
 
 mod fixtures;
-pub use fixtures::{function, has_function, model, model_path, models, onnxruntime, with_custom_section};
+pub use fixtures::{
+    component_of_0_1_0, function, has_function, model, model_path, models, onnxruntime, with_custom_section,
+};
 
 mod patience;
 pub use patience::eventually;

@@ -9,6 +9,7 @@ mod cancelling;
 mod churn;
 mod concurrency;
 mod connections;
+mod contract;
 mod deploying;
 mod durability;
 mod inference;
