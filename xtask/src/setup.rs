@@ -10,7 +10,7 @@ use weir_provision::{NodeModules, OnnxRuntime, PackagesError, PythonEnvironment,
 
 /// Bring what this machine lacks: a Rust toolchain for functions, ONNX Runtime, the compilers for functions in other languages, and etcd
 ///
-/// Everything but the Rust target and etcd goes into `.weir/` and, from npm, the `node_modules` of the function. What is there already is left
+/// Everything but the Rust target and etcd goes into `.weir/` and, from npm, `functions/node_modules`. What is there already is left
 /// alone.
 #[derive(Debug, clap::Args)]
 pub(crate) struct SetupArgs {}
@@ -19,7 +19,7 @@ pub(crate) fn run(repo: &Repo, _args: &SetupArgs) -> Result<()> {
     toolchain(repo)?;
     onnxruntime(repo)?;
     python(repo)?;
-    packages(&repo.functions().join("classify-digits-ts"))?;
+    packages(&repo.functions())?;
     etcd();
     Ok(())
 }

@@ -59,12 +59,13 @@ fn python(repo: &Repo) -> Result<()> {
 
 /// The tests of what is written in JavaScript and TypeScript, and their types.
 fn javascript(repo: &Repo) -> Result<()> {
-    let folder = repo.functions().join("classify-digits-ts");
-    if setup::packages(&folder)?.is_none() {
+    if setup::packages(&repo.functions())?.is_none() {
         return Ok(());
     }
     ["check", "test", "test-sdk"].iter().try_for_each(|script| {
-        process::run(Command::new("npm").args(["run", "--silent", script]).current_dir(&folder))
+        let mut npm = Command::new("npm");
+        npm.args(["run", "--silent", "--workspaces", "--if-present", script]);
+        process::run(npm.current_dir(repo.functions()))
     })
 }
 

@@ -154,9 +154,11 @@ export class Response {
     if (body !== null && !this.headers.has("content-type")) this.headers.set("content-type", type);
   }
 
-  /** An answer of JSON. */
+  /** An answer of JSON. Throws a `TypeError` where `value` has no JSON, as functions and symbols have none. */
   static json(value: unknown, init: ResponseInit = {}): Response {
-    const response = new Response(JSON.stringify(value, plainArrays), init);
+    const text: string | undefined = JSON.stringify(value, plainArrays);
+    if (text === undefined) throw new TypeError(`a ${typeof value} cannot be an answer: it has no JSON`);
+    const response = new Response(text, init);
     if (!new Headers(init.headers).has("content-type")) response.headers.set("content-type", "application/json");
     return response;
   }

@@ -47,4 +47,6 @@ test("errors become answers and exceptions do not", async (context) => {
   assert.equal(logged.mock.callCount(), 0);
   await assert.rejects(answer(thrown(new RangeError("a mistake")), new Request("/")), RangeError);
   assert.equal(logged.mock.callCount(), 1);
+  // What has no JSON is no empty answer.
+  await assert.rejects(answer(() => Response, new Request("/")), TypeError);
 });

@@ -1,31 +1,63 @@
-//! One function in every language: the answers are the same.
+//! One function in every language: the answers are the same, the first time and the thousandth.
 
 use serde_json::Value;
-use std::path::Path;
-use weir_tests::{Answer, Node, function, has_function, onnxruntime};
+use std::path::{Path, PathBuf};
+use weir_tests::{Answer, Node, function, has_function, onnxruntime, rss_bytes};
 
-/// What does the same as `classify-digits`, each with whether it reads PNGs.
+const REFERENCE: &str = "classify-digits";
+/// What does the same, each with whether it reads PNGs.
 const OTHERS: [(&str, bool); 2] = [("classify-digits-py", true), ("classify-digits-ts", true)];
+
+/// What a guest may have: enough for each, and soon used up by one that keeps something from call to call.
+const MEMORY_BYTES: u64 = 64 << 20;
+const CALLS: usize = 1_000;
+/// Calls before a node's memory is looked at: what it allocates once, it has allocated.
+const CALLS_BEFORE: usize = 100;
+/// Two kilobytes for each call: far less than any of these guests takes for one, or its answer and its logs.
+const GROWTH_BYTES_MAX: u64 = 2_000 * CALLS as u64;
 
 #[tokio::test]
 async fn digits_are_read_alike_in_every_language() {
     if onnxruntime().is_none() {
         return eprintln!("skipped: there is no ONNX Runtime; `cargo xtask setup` brings it");
     }
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../functions/classify-digits");
     let node = Node::start().await;
-    node.push_model("digits", 1, std::fs::read(folder.join("model/digits.onnx")).unwrap()).await;
-    let here: Vec<_> = OTHERS.into_iter().filter(|(name, _)| has_function(name)).collect();
-    for name in here.iter().map(|(name, _)| *name).chain(["classify-digits"]) {
-        node.deploy_with(name, "models=digits", function(name)).await;
+    let others: Vec<_> = OTHERS.into_iter().filter(|(name, _)| has_function(name)).collect();
+    let all: Vec<_> = others.iter().map(|(name, _)| *name).chain([REFERENCE]).collect();
+    a_model_that_is_not_there_is_no_fault_of_the_caller(&node, &all).await;
+    the_answers_are_the_same(&node, &others).await;
+    for (name, _) in &others {
+        bad_pictures_are_refused(&node, name).await;
     }
+    for name in &all {
+        a_thousand_calls_leave_nothing_behind(&node, name).await;
+    }
+}
+
+/// Deploys all, and pushes their model. Before that, it is not granted; then, not there.
+async fn a_model_that_is_not_there_is_no_fault_of_the_caller(node: &Node, all: &[&str]) {
+    let limits = format!("limits.memory_bytes={MEMORY_BYTES}");
+    for (models, why) in [("", "model digits is not granted"), ("&models=digits", "there is no model digits")]
+    {
+        let mut statuses = Vec::new();
+        for name in all {
+            node.deploy_with(name, &format!("{limits}{models}"), function(name)).await;
+            let answer = node.post(&format!("/fn/{name}/"), rows(3)).await;
+            assert!(answer.text().contains(why), "{name}: {}", answer.text());
+            statuses.push(answer.status);
+        }
+        assert!(statuses.iter().all(|status| *status == 500), "{statuses:?} for {all:?}");
+    }
+    node.push_model("digits", 1, std::fs::read(folder().join("model/digits.onnx")).unwrap()).await;
+}
+
+async fn the_answers_are_the_same(node: &Node, others: &[(&str, bool)]) {
     for digit in 0..10 {
-        let png = std::fs::read(folder.join(format!("samples/{digit}.png"))).unwrap();
-        let rows = rows(&folder, digit);
-        for (body, is_png) in [(png, true), (rows.into_bytes(), false)] {
-            let reference = node.post("/fn/classify-digits/", body.clone()).await.ok();
+        let png = std::fs::read(folder().join(format!("samples/{digit}.png"))).unwrap();
+        for (body, is_png) in [(png, true), (rows(digit).into_bytes(), false)] {
+            let reference = node.post(&format!("/fn/{REFERENCE}/"), body.clone()).await.ok();
             assert_eq!(reference.json::<Value>()["digit"], digit);
-            for (name, reads_png) in &here {
+            for (name, reads_png) in others {
                 if is_png && !reads_png {
                     continue;
                 }
@@ -34,27 +66,53 @@ async fn digits_are_read_alike_in_every_language() {
             }
         }
     }
-    for (name, _) in &here {
-        for (body, status) in [
-            (&b"GIF89a"[..], 415),
-            (b"", 400),
-            (b"{\"pixels\": 3}", 400),
-            (b"{\"pixels\": [[0, 1], [1]]}", 400),
-            (b"{\"pixels\": [[0, -1]]}", 400),
-            (b"{\"pixels\": [[3, 3]]}", 422),
-        ] {
-            let answer = node.post(&format!("/fn/{name}/"), body).await;
-            assert_eq!(answer.status, status, "{name}: {}", answer.text());
-            assert!(answer.json::<Value>()["error"].is_string(), "{name}: {}", answer.text());
-        }
-        assert_eq!(node.get(&format!("/fn/{name}/nowhere")).await.status, 404);
-        assert_eq!(node.delete(&format!("/fn/{name}/")).await.status, 405);
+}
+
+async fn bad_pictures_are_refused(node: &Node, name: &str) {
+    for (body, status) in [
+        (&b"GIF89a"[..], 415),
+        (b"", 400),
+        (b"{\"pixels\": 3}", 400),
+        (b"{\"pixels\": [[0, 1], [1]]}", 400),
+        (b"{\"pixels\": [[0, -1]]}", 400),
+        (b"{\"pixels\": [[3, 3]]}", 422),
+    ] {
+        let answer = node.post(&format!("/fn/{name}/"), body).await;
+        assert_eq!(answer.status, status, "{name}: {}", answer.text());
+        assert!(answer.json::<Value>()["error"].is_string(), "{name}: {}", answer.text());
     }
+    assert_eq!(node.get(&format!("/fn/{name}/nowhere")).await.status, 404);
+    assert_eq!(node.delete(&format!("/fn/{name}/")).await.status, 405);
+}
+
+async fn a_thousand_calls_leave_nothing_behind(node: &Node, name: &str) {
+    let path = format!("/fn/{name}/");
+    let bodies: Vec<_> = (0..10).map(rows).collect();
+    let mut answers = Vec::new();
+    for body in &bodies {
+        answers.push(node.post(&path, body.clone()).await.ok().body);
+    }
+    let mut before = 0;
+    for call in 0..CALLS_BEFORE + CALLS {
+        if call == CALLS_BEFORE {
+            before = rss_bytes(node.pid());
+        }
+        let at = call % bodies.len();
+        let answer = node.post(&path, bodies[at].clone()).await.ok();
+        assert_eq!(answer.body, answers[at], "{name} reads {at} otherwise at call {call}");
+    }
+    let growth = rss_bytes(node.pid()).saturating_sub(before);
+    println!("{name}: {growth} bytes more after {CALLS} calls");
+    assert!(growth <= GROWTH_BYTES_MAX, "{name} left {growth} bytes behind in {CALLS} calls");
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../functions").join(REFERENCE)
 }
 
 /// What the model is given for a sample, as the body of a request.
-fn rows(folder: &Path, digit: usize) -> String {
-    let expected = std::fs::read(folder.join("samples/expected.json")).unwrap();
+fn rows(digit: usize) -> String {
+    let expected = std::fs::read(folder().join("samples/expected.json")).unwrap();
     let expected: Value = serde_json::from_slice(&expected).unwrap();
     format!("{{\"pixels\": {}}}", expected[format!("{digit}.png")]["input"])
 }

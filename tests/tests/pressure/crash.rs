@@ -240,7 +240,7 @@ async fn pushes_deletes_and_rollbacks_survive_kills_and_clients_that_go_away() {
         }
     }
     println!("{ROUNDS} rounds, {cut_off} of them cut off");
-    assert!(cut_off >= ROUNDS / 6 && cut_off < ROUNDS, "the cuts did not hit: {cut_off} of {ROUNDS}");
+    assert!((ROUNDS / 6..ROUNDS).contains(&cut_off), "the cuts did not hit: {cut_off} of {ROUNDS}");
     node.delete("/v1/models/m").await;
     node.delete("/v1/functions/f").await;
     let node = node.stop().await.start().await;

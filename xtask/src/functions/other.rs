@@ -24,8 +24,8 @@ struct Function {
 /// Folders beside sources that hold none.
 const PRODUCTS: [&str; 3] = ["__pycache__", "node_modules", "build"];
 
-/// Build the function `name`, with `programs` and those that its `package.json` asks for first on the path, unless its component is newer than
-/// all it is made from. None where this machine lacks what its language needs.
+/// Build the function `name`, with `programs` and, where it has a `package.json`, those that such files ask for first on the path, unless its
+/// component is newer than all it is made from. None where this machine lacks what its language needs.
 pub(super) fn build(repo: &Repo, name: &str, programs: &Path) -> Result<Option<PathBuf>> {
     let folder = repo.functions().join(name);
     let file = folder.join("weir.toml");
@@ -33,9 +33,10 @@ pub(super) fn build(repo: &Repo, name: &str, programs: &Path) -> Result<Option<P
     let Project { function } = toml::from_str(&text).with_context(|| format!("in {}", file.display()))?;
     let component = folder.join(&function.component);
     let requirements = repo.functions().join("requirements.txt");
+    let packages = repo.functions().join("package-lock.json");
     let wit = repo.root().join("wit");
     let sdks = ["guest-sdk/python/src", "guest-sdk/js"].map(|sdk| repo.root().join(sdk));
-    let mut sources = vec![folder.as_path(), &wit, &requirements];
+    let mut sources = vec![folder.as_path(), &wit, &requirements, &packages];
     sources.extend(sdks.iter().map(PathBuf::as_path));
     if is_newer(&component, &sources)? {
         return Ok(Some(component));
@@ -45,7 +46,7 @@ pub(super) fn build(repo: &Repo, name: &str, programs: &Path) -> Result<Option<P
     }
     let mut programs = vec![programs.to_owned()];
     if folder.join("package.json").is_file() {
-        let Some(own) = setup::packages(&folder)? else { return Ok(None) };
+        let Some(own) = setup::packages(&repo.functions())? else { return Ok(None) };
         programs.push(own);
         // Its compilers make no folders.
         std::fs::create_dir_all(folder.join("build"))?;

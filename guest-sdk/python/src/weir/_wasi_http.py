@@ -84,7 +84,7 @@ def _send(response: Response, out: types.ResponseOutparam) -> None:
     except Err as refusal:
         why = f"a status or header is not allowed: {response.status}, {response.headers}, {refusal.value}"
         types.ResponseOutparam.set(out, Err(types.ErrorCode_InternalError(why)))
-        raise
+        raise Err(why) from None
     stream_of = head.body()
     types.ResponseOutparam.set(out, Ok(head))
     if isinstance(body, bytes) and body:

@@ -1,0 +1,69 @@
+//! One misdeed, one code, whatever the language; what went wrong is in the function's log, in the language's own words.
+
+use ErrorCode::{CpuTimeLimit, GuestError, GuestTrap, MemoryLimit, NoResponse};
+use weir_tests::{Node, eventually, function, has_function};
+use weir_types::ErrorCode;
+
+/// Far less than a guest takes in a second, and more than any begins with.
+const LIMITS: &str = "limits.memory_bytes=100663296&limits.cpu_time_ms=5000";
+
+/// A path of a function, what becomes of it, and words of its log: its own message, and where it has one, where that came from.
+type Case = (&'static str, u16, ErrorCode, &'static [&'static str]);
+
+const RUST: &[Case] = &[
+    ("/trap", 500, GuestTrap, &["panicked at", "on purpose"]),
+    ("/spin", 504, CpuTimeLimit, &[]),
+    ("/hoard", 507, MemoryLimit, &[]),
+    ("/exit", 502, NoResponse, &[]),
+];
+const PYTHON: &[Case] = &[
+    ("/trap", 500, GuestTrap, &["in fail", "RuntimeError: on purpose"]),
+    ("/spin", 504, CpuTimeLimit, &[]),
+    ("/hoard", 507, MemoryLimit, &[]),
+    ("/exit", 502, NoResponse, &[]),
+    // Of no type that makes an answer.
+    ("/wrong", 500, GuestTrap, &["in handle", "TypeError: "]),
+    // With a status that does not exist.
+    ("/status", 502, GuestError, &["status or header is not allowed: 7"]),
+];
+const TYPESCRIPT: &[Case] = &[
+    ("/trap", 500, GuestTrap, &["at fail", "RangeError: on purpose"]),
+    ("/spin", 504, CpuTimeLimit, &[]),
+    ("/hoard", 507, MemoryLimit, &[]),
+    ("/wrong", 500, GuestTrap, &["at answer", "TypeError: "]),
+    ("/status", 502, GuestError, &["cannot be sent: status 7"]),
+];
+
+async fn misdeeds_have_their_codes(name: &str, cases: &[Case]) {
+    if !has_function(name) {
+        return eprintln!("skipped: {name} was not built");
+    }
+    let node = Node::start().await;
+    node.deploy_with(name, LIMITS, function(name)).await;
+    for (path, status, code, logged) in cases {
+        let refusal = node.get(&format!("/fn/{name}{path}")).await.refusal();
+        assert_eq!((refusal.status, refusal.code), (*status, *code), "{path}: {}", refusal.text);
+        for words in *logged {
+            eventually(&format!("{words:?} in the log after {path}"), async || {
+                node.logs(name).await.iter().any(|line| line.text.contains(words)).then_some(())
+            })
+            .await;
+        }
+    }
+    assert_eq!(node.get(&format!("/fn/{name}/behave")).await.ok().text(), "ok\n");
+}
+
+#[tokio::test]
+async fn misdeeds_in_rust() {
+    misdeeds_have_their_codes("misbehave", RUST).await;
+}
+
+#[tokio::test]
+async fn misdeeds_in_python() {
+    misdeeds_have_their_codes("misbehave-py", PYTHON).await;
+}
+
+#[tokio::test]
+async fn misdeeds_in_typescript() {
+    misdeeds_have_their_codes("misbehave-ts", TYPESCRIPT).await;
+}
