@@ -9,11 +9,12 @@ pub(crate) use build::Stop;
 pub(crate) use component::check_component;
 pub(crate) use deploy::{Deployment, describe, send};
 
+use crate::error::Problem;
 use crate::output::{Output, size};
 use crate::settings::{ConfigFile, FunctionProject};
 use anyhow::Result;
 use serde::Serialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use weir_types::FunctionManifest;
 
 /// A function's project.
@@ -56,6 +57,7 @@ impl Project {
             // Compilers that write one file make no folder for it.
             component.parent().map_or(Ok(()), std::fs::create_dir_all)?;
             build::run(command, &self.folder, output, stop)?;
+            self.finish(&component)?;
         }
         let bytes = check_component(&component).map_err(|problem| match self.function.build {
             Some(_) => {
@@ -65,6 +67,22 @@ impl Project {
         })?;
         let built = Built { component, bytes, bytes_before_snapshot: None, warnings: Vec::new() };
         if snapshot || self.function.snapshot { self.pre_initialise(&built, output) } else { Ok(built) }
+    }
+
+    /// Make a component of what a compiler left that knows none.
+    fn finish(&self, component: &Path) -> Result<()> {
+        let Some(world) = &self.function.world else { return Ok(()) };
+        let wasm = std::fs::read(component).map_err(|error| {
+            Problem::new(format!("the build left no {}", component.display())).because(error)
+        })?;
+        let made = weir_provision::component_of(&wasm, &self.folder.join("wit"), world).map_err(|error| {
+            Problem::new(format!("{} is no component yet: {error}", component.display()))
+                .hint("`world` in weir.toml names the world in wit/ whose imports and exports the module has")
+        })?;
+        if let Some(made) = made {
+            crate::files::write_whole(component, &made)?;
+        }
+        Ok(())
     }
 
     /// What the last build left, without building.

@@ -16,6 +16,8 @@ pub enum Language {
     TypeScript,
     /// JavaScript.
     JavaScript,
+    /// C.
+    C,
 }
 
 impl Language {
@@ -27,6 +29,7 @@ impl Language {
             Self::Python => "python",
             Self::TypeScript => "ts",
             Self::JavaScript => "js",
+            Self::C => "c",
         }
     }
 
@@ -36,7 +39,7 @@ impl Language {
     pub fn is_here(self) -> bool {
         let program = match self {
             Self::Rust => "rustc",
-            Self::Python => "python3",
+            Self::Python | Self::C => "python3",
             Self::TypeScript | Self::JavaScript => "npm",
         };
         let asked = Command::new(program).arg("--version").stdout(Stdio::null()).status();

@@ -6,8 +6,8 @@ use anyhow::Result;
 
 /// Build this project's function
 ///
-/// Runs the `build` command of weir.toml and checks that a component comes out. What it needs is
-/// found, or installed first, and said:
+/// Runs the `build` command of weir.toml and checks that a component comes out, or, where weir.toml
+/// names a `world` of wit/, makes one of the core module that does. What the command needs is found, or installed first, and said:
 ///   - where there is a Cargo.toml: Rust for wasm32-wasip2, with rustup or else from Debian's packages
 ///   - where there is a toolchain.txt: what it pins on PyPI, and what requirements.txt asks for, into
 ///     .weir/python

@@ -181,7 +181,7 @@ mod tests {
             }
             assert!(made(".gitignore").unwrap().contains("/weir-data"));
         }
-        assert!(TEMPLATES.dirs().count() >= 8);
+        assert!(TEMPLATES.dirs().count() >= 10);
     }
 
     #[test]

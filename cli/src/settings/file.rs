@@ -45,6 +45,8 @@ pub(crate) struct FunctionProject {
     pub(crate) build: Option<String>,
     /// The component that the build leaves.
     pub(crate) component: PathBuf,
+    /// The world, in the project's `wit` folder, that a core module is made a component of. Compilers that make components need none.
+    pub(crate) world: Option<String>,
     /// Whether to pre-initialise the component after building it.
     #[serde(default)]
     pub(crate) snapshot: bool,

@@ -1,11 +1,11 @@
-//! Makes `guest-sdk/rust/src/bindings` of `wit/`; with `--check`, only sees that they are up to date. Run by `cargo xtask bindings`.
+//! Makes `guest-sdk/rust/src/bindings` and `guest-sdk/c/abi` of `wit/`; with `--check`, only sees that they are up to date. Run by `cargo xtask bindings`.
 //!
 //! The bindings are in version control because wit-bindgen's macro, which would make them at build time, adds half a minute to the first
 //! build of every function.
 
 use anyhow::{Context as _, Result, bail};
-use std::path::Path;
-use wit_bindgen_core::wit_parser::Resolve;
+use std::path::{Path, PathBuf};
+use wit_bindgen_core::wit_parser::{PackageId, Resolve};
 use wit_bindgen_core::{Files, WorldGenerator as _};
 use wit_bindgen_rust::{Opts, WithOption};
 
@@ -27,7 +27,8 @@ fn main() -> Result<()> {
         default_bindings_module: Some("$crate::bindings::tensor_function".into()),
         ..Opts::default()
     };
-    make("tensor-function", stage, check)
+    make("tensor-function", stage, check)?;
+    make_c(check)
 }
 
 /// Where an interface's bindings are, where they are not to be made.
@@ -45,16 +46,57 @@ fn make(world: &str, opts: Opts, check: bool) -> Result<()> {
         type_section_suffix: Some(format!("weir-guest-sdk-{world}")),
         ..opts
     };
-    let sdk = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("rust");
-    let mut resolve = Resolve::default();
-    let (package, _) = resolve.push_path(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../wit"))?;
+    let sdk = sdk("rust");
+    let (mut resolve, package) = contract()?;
     let mut files = Files::default();
     let id = resolve.select_world(&[package], Some(world))?;
     opts.build().generate(&mut resolve, id, &mut files)?;
     let (_, made) = files.iter().next().context("wit-bindgen made nothing")?;
     let path = sdk.join("src/bindings").join(world.replace('-', "_")).with_extension("rs");
-    if check && std::fs::read(&path).unwrap_or_default() != made {
+    put(&path, made, check)
+}
+
+/// What C calls. Its exports, and the little of WASI that it needs, are written by hand: bindings of all of `wasi:http` are 6,000 lines.
+const C_WORLD: &str = "\
+    package weir:c;
+    world abi {
+        import weir:inference/tensors@0.1.0;
+        import weir:inference/models@0.1.0;
+        import weir:inference/request@0.1.0;
+    }";
+
+fn make_c(check: bool) -> Result<()> {
+    let (mut resolve, _) = contract()?;
+    let package = resolve.push_str("abi.wit", C_WORLD)?;
+    let id = resolve.select_world(&[package], Some("abi"))?;
+    let opts = wit_bindgen_c::Opts {
+        // What is built is made a component by `weir build`, which embeds the type.
+        no_object_file: true,
+        rename_world: Some("weir_abi".into()),
+        ..Default::default()
+    };
+    let mut files = Files::default();
+    opts.build().generate(&mut resolve, id, &mut files)?;
+    files.iter().try_for_each(|(name, made)| put(&sdk("c").join("abi").join(name), made, check))
+}
+
+fn contract() -> Result<(Resolve, PackageId)> {
+    let mut resolve = Resolve::default();
+    let (package, _) = resolve.push_path(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../wit"))?;
+    Ok((resolve, package))
+}
+
+fn sdk(language: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name(language)
+}
+
+/// Write `made` to `path`, or only see that it is there.
+fn put(path: &Path, made: &[u8], check: bool) -> Result<()> {
+    if check && std::fs::read(path).unwrap_or_default() != made {
         bail!("{} is not what wit/ makes: run `cargo xtask bindings`", path.display());
     }
-    std::fs::write(&path, made).with_context(|| format!("cannot write {}", path.display()))
+    if check {
+        return Ok(());
+    }
+    std::fs::write(path, made).with_context(|| format!("cannot write {}", path.display()))
 }

@@ -67,4 +67,5 @@ tests! {
     Python: a_new_http_function_in_python, a_new_tensor_function_in_python;
     TypeScript: a_new_http_function_in_typescript, a_new_tensor_function_in_typescript;
     JavaScript: a_new_http_function_in_javascript, a_new_tensor_function_in_javascript;
+    C: a_new_http_function_in_c, a_new_tensor_function_in_c;
 }

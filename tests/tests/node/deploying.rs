@@ -103,6 +103,20 @@ async fn a_model_that_is_not_there_yet_is_worth_a_warning() {
 }
 
 #[tokio::test]
+async fn grants_that_do_not_fit_the_component_are_worth_a_warning() {
+    let node = Node::start().await;
+    let warned =
+        |deployed: &Deployed, what: &str| deployed.warnings.iter().any(|warning| warning.contains(what));
+    let unused =
+        node.deploy_with("hello", "models=digits&outbound_hosts=example.com", function("hello")).await;
+    assert!(warned(&unused, "grants models"), "{:?}", unused.warnings);
+    assert!(warned(&unused, "grants outbound hosts"), "{:?}", unused.warnings);
+    let missing = node.deploy("infer", function("infer")).await;
+    assert!(warned(&missing, "can use models"), "{:?}", missing.warnings);
+    assert_eq!(node.deploy("plain", function("hello")).await.warnings, Vec::<String>::new());
+}
+
+#[tokio::test]
 async fn a_deleted_function_is_gone_and_its_name_is_free() {
     let node = Node::start().await;
     node.deploy("hello", function("hello")).await;

@@ -8,6 +8,7 @@ use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::SystemTime;
+use weir_provision::component_of;
 
 /// As much of a `weir.toml` as a build needs. The `weir` command reads all of it.
 #[derive(Deserialize)]
@@ -19,6 +20,7 @@ struct Project {
 struct Function {
     build: String,
     component: PathBuf,
+    world: Option<String>,
 }
 
 /// Folders beside sources that hold none.
@@ -35,7 +37,7 @@ pub(super) fn build(repo: &Repo, name: &str, programs: &Path) -> Result<Option<P
     let requirements = repo.functions().join("requirements.txt");
     let packages = repo.functions().join("package-lock.json");
     let wit = repo.root().join("wit");
-    let sdks = ["guest-sdk/python/src", "guest-sdk/js"].map(|sdk| repo.root().join(sdk));
+    let sdks = ["guest-sdk/python/src", "guest-sdk/js", "guest-sdk/c"].map(|sdk| repo.root().join(sdk));
     let mut sources = vec![folder.as_path(), &wit, &requirements, &packages];
     sources.extend(sdks.iter().map(PathBuf::as_path));
     if is_newer(&component, &sources)? {
@@ -55,6 +57,13 @@ pub(super) fn build(repo: &Repo, name: &str, programs: &Path) -> Result<Option<P
     let path = std::env::join_paths(programs.into_iter().chain(std::env::split_paths(&path)))?;
     eprintln!("  ... {name}: {}", function.build);
     process::run(Command::new("sh").args(["-c", &function.build]).current_dir(&folder).env("PATH", path))?;
+    if let Some(world) = function.world {
+        let left = std::fs::read(&component)
+            .with_context(|| format!("the build left no {}", component.display()))?;
+        if let Some(made) = component_of(&left, &folder.join("wit"), &world)? {
+            std::fs::write(&component, made)?;
+        }
+    }
     Ok(Some(component))
 }
 

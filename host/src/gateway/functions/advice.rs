@@ -24,18 +24,29 @@ pub(super) fn advice(node: &NodeState, function: &FunctionVersion, imports: &[St
             ));
         }
     }
-    let uses_models = imports.iter().any(|name| name.starts_with("weir:inference/models@"));
-    if uses_models && function.manifest.models.is_empty() {
+    let uses = |interface: &str| imports.iter().any(|name| name.split('@').next() == Some(interface));
+    let manifest = &function.manifest;
+    // Compilers for scripting languages import all that the script could call, so this need not be a mistake.
+    if uses("weir:inference/models") && manifest.models.is_empty() {
         advice.push(
-            "the component uses models, but the manifest grants none: add models = [\"NAME\"]".to_owned(),
+            "the component can use models, and the manifest grants none: if it does, add models = [\"NAME\"]"
+                .to_owned(),
         );
     }
-    if !uses_models && !function.manifest.models.is_empty() {
+    if !uses("weir:inference/models") && !manifest.models.is_empty() {
         advice.push("the manifest grants models, but the component does not use any".to_owned());
+    }
+    if !uses("wasi:cli/environment") && !manifest.env.is_empty() {
+        advice
+            .push("the manifest sets environment variables, but the component does not read any".to_owned());
+    }
+    let calls_out = uses("wasi:http/outgoing-handler") || uses("wasi:http/client");
+    if !calls_out && !manifest.outbound_hosts.is_empty() {
+        advice.push("the manifest grants outbound hosts, but the component does not call any".to_owned());
     }
     if function.component_bytes > LARGE_COMPONENT_BYTES {
         let mib = function.component_bytes >> 20;
-        advice.push(format!("the component has {mib} MiB; strip it, and build it with opt-level = \"s\" and lto = true, to load faster"));
+        advice.push(format!("the component has {mib} MiB, which takes long to compile and to load: in Rust, strip it and build it with opt-level = \"s\" and lto = true; with an interpreter in it, as Python has, it is no smaller"));
     }
     advice
 }
