@@ -239,20 +239,20 @@ impl Dispatch {
             First::Ended(report) => Ok(report),
             First::Answered(response) => {
                 let rest = AbortOnDropHandle::new(self.guests.spawn(run));
-                return outgoing.send(response?, Some(rest)).await;
+                return outgoing.send(response, Some(rest)).await;
             }
             First::Spent => {
                 let mut rest = AbortOnDropHandle::new(self.guests.spawn(run));
                 tokio::select! {
                     biased;
-                    Ok(response) = &mut receiver => return outgoing.send(response?, Some(rest)).await,
+                    Ok(response) = &mut receiver => return outgoing.send(response, Some(rest)).await,
                     report = &mut rest => report.map_err(|panic| panicked(&panic)),
                 }
             }
         };
         // The guest has ended: what it sent, if anything, is all here.
         match (receiver.try_recv(), report) {
-            (Ok(response), _) => outgoing.send(response?, None).await,
+            (Ok(response), _) => outgoing.send(response, None).await,
             (Err(_), Ok(Report { fault: Some(fault), .. }) | Err(fault)) => Err(fault),
             (Err(_), Ok(_)) => {
                 Err(Fault::new(ErrorCode::NoResponse, "the function returned without sending a response"))

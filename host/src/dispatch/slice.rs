@@ -1,6 +1,6 @@
 //! The first time slice of a guest, on the thread that received its request.
 
-use crate::instance::{AnswerReceiver, Fault, Report};
+use crate::instance::{AnswerReceiver, Report};
 use axum::response::Response;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -14,7 +14,7 @@ pub(crate) enum First {
     /// With the guest's end.
     Ended(Report),
     /// With the head of the response; the guest still has something to do.
-    Answered(Result<Response, Fault>),
+    Answered(Response),
     /// With neither: the guest goes on elsewhere.
     Spent,
 }

@@ -1,6 +1,5 @@
 //! The way of a response from the guest to the gateway.
 
-use super::fault::Fault;
 use axum::body::Body;
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING};
@@ -12,10 +11,10 @@ use tokio::sync::oneshot;
 use weir_inference::Tensor;
 
 /// What the gateway waits for.
-pub(crate) type AnswerReceiver = oneshot::Receiver<Result<Response<Body>, Fault>>;
+pub(crate) type AnswerReceiver = oneshot::Receiver<Response<Body>>;
 
-/// Sends the response once. Dropped unsent, the guest's own end tells why.
-pub(crate) struct Answer(oneshot::Sender<Result<Response<Body>, Fault>>);
+/// Sends the response once. Dropped unsent, the guest's own end tells why: a guest that answers with an error still gets to write its log.
+pub(crate) struct Answer(oneshot::Sender<Response<Body>>);
 
 impl Answer {
     pub(crate) fn channel() -> (Self, AnswerReceiver) {
@@ -23,7 +22,7 @@ impl Answer {
         (Self(sender), receiver)
     }
 
-    pub(crate) fn send(self, response: Result<Response<Body>, Fault>) {
+    pub(crate) fn send(self, response: Response<Body>) {
         // A client that went away has dropped the receiver; the invocation is being cancelled.
         let _ = self.0.send(response);
     }

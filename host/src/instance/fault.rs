@@ -2,6 +2,7 @@
 
 use super::memory::MemoryMeter;
 use super::meter::Overrun;
+use std::fmt;
 use wasmtime::component::ResourceTableError;
 use wasmtime::{PoolConcurrencyLimitError, Trap};
 use wasmtime_wasi::I32Exit;
@@ -20,6 +21,11 @@ pub(crate) struct Fault {
 impl Fault {
     pub(crate) fn new(code: ErrorCode, text: impl Into<String>) -> Self {
         Self { code, text: text.into(), detail: None }
+    }
+
+    /// The guest's own word: it answered with an error of `wasi:http`.
+    pub(crate) fn answered(code: &impl fmt::Display) -> Self {
+        Self::new(ErrorCode::GuestError, format!("the function answered with an error: {code}"))
     }
 
     pub(crate) fn from_overrun(overrun: Overrun, limits: &Limits) -> Self {

@@ -22,43 +22,65 @@ pub(crate) async fn handle(
     answer: Answer,
 ) -> wasmtime::Result<Result<(), Fault>> {
     // Shared, since the guest may return without ever using its response-outparam.
-    let answer = Arc::new(Mutex::new(Some(answer)));
+    let outcome = Arc::new(Mutex::new(Outcome::Open(answer)));
     let request = store.data_mut().http().new_incoming_request(Scheme::Http, request)?;
     let outparam = store.data_mut().http().new_response_outparam_from_callback({
-        let (answer, cell) = (answer.clone(), cell.clone());
+        let (outcome, cell) = (outcome.clone(), cell.clone());
         move |response| {
-            if let Some(answer) = take(&answer) {
-                answer.send(respond(response, &cell));
-            }
+            let mut outcome = outcome.lock().unwrap_or_else(PoisonError::into_inner);
+            *outcome = std::mem::replace(&mut *outcome, Outcome::Sent).settle(response, &cell);
         }
     })?;
-    proxy.wasi_http_incoming_handler().call_handle(&mut *store, request, outparam).await?;
-    let Some(answer) = take(&answer) else { return Ok(Ok(())) };
-    // The guest set no response: it may have given its answer as a tensor.
-    match cell.take_answer() {
-        Some(tensor) => {
-            answer.send(Ok(answer_of(http::Response::new(None), tensor)));
-            Ok(Ok(()))
+    let ended = proxy.wasi_http_incoming_handler().call_handle(&mut *store, request, outparam).await;
+    let outcome =
+        std::mem::replace(&mut *outcome.lock().unwrap_or_else(PoisonError::into_inner), Outcome::Sent);
+    match (outcome, ended) {
+        (Outcome::Refused(code), ended) => {
+            let mut fault = Fault::answered(&code);
+            // What the guest said is the answer, whatever became of it afterwards.
+            fault.detail = ended.err().map(|error| format!("{}\nand then: {error}", fault.text));
+            Ok(Err(fault))
         }
-        None => {
-            Ok(Err(Fault::new(ErrorCode::NoResponse, "the function returned without sending a response")))
-        }
+        (_, Err(error)) => Err(error),
+        (Outcome::Sent, Ok(())) => Ok(Ok(())),
+        (Outcome::Open(answer), Ok(())) => Ok(match cell.take_answer() {
+            Some(tensor) => {
+                answer.send(answer_of(http::Response::new(None), tensor));
+                Ok(())
+            }
+            None => {
+                Err(Fault::new(ErrorCode::NoResponse, "the function returned without sending a response"))
+            }
+        }),
     }
 }
 
-fn take(answer: &Mutex<Option<Answer>>) -> Option<Answer> {
-    answer.lock().unwrap_or_else(PoisonError::into_inner).take()
+/// What the guest did with its response-outparam.
+enum Outcome {
+    /// Nothing, so far. It may give its answer as a tensor.
+    Open(Answer),
+    /// Sent a response.
+    Sent,
+    /// Answered with an error.
+    Refused(GuestErrorCode),
 }
 
-fn respond(
-    response: Result<http::Response<HyperOutgoingBody>, GuestErrorCode>,
-    cell: &RequestCell,
-) -> Result<http::Response<axum::body::Body>, Fault> {
-    let response = response.map_err(|code| {
-        Fault::new(ErrorCode::GuestError, format!("the function answered with an error: {code}"))
-    })?;
-    Ok(match cell.take_answer() {
-        Some(tensor) => answer_of(response.map(|body| Some(axum::body::Body::new(body))), tensor),
-        None => response.map(axum::body::Body::new),
-    })
+impl Outcome {
+    fn settle(
+        self,
+        response: Result<http::Response<HyperOutgoingBody>, GuestErrorCode>,
+        cell: &RequestCell,
+    ) -> Self {
+        match (self, response) {
+            (Self::Open(answer), Ok(response)) => {
+                answer.send(match cell.take_answer() {
+                    Some(tensor) => answer_of(response.map(|body| Some(axum::body::Body::new(body))), tensor),
+                    None => response.map(axum::body::Body::new),
+                });
+                Self::Sent
+            }
+            (Self::Open(_), Err(code)) => Self::Refused(code),
+            (settled, _) => settled,
+        }
+    }
 }

@@ -10,7 +10,6 @@ use wasmtime::Store;
 use wasmtime_wasi_http::WasiHttpView;
 use wasmtime_wasi_http::p3::Request;
 use wasmtime_wasi_http::p3::bindings::Service;
-use weir_types::ErrorCode;
 
 /// Call the handler. The response goes out through `answer` as soon as the guest returns it; the guest's tasks (which write the response's
 /// body) are driven until all have ended.
@@ -31,16 +30,13 @@ pub(crate) async fn handle(
             });
             let response = match service.handle(accessor, request).await? {
                 Ok(response) => response,
-                Err(code) => {
-                    let text = format!("the function answered with an error: {code}");
-                    return Ok(Err(Fault::new(ErrorCode::GuestError, text)));
-                }
+                Err(code) => return Ok(Err(Fault::answered(&code))),
             };
             let response = accessor.with(|store| response.into_http(store, received))?;
-            answer.send(Ok(match cell.take_answer() {
+            answer.send(match cell.take_answer() {
                 Some(tensor) => answer_of(response.map(|body| Some(axum::body::Body::new(body))), tensor),
                 None => response.map(axum::body::Body::new),
-            }));
+            });
             poll_fn(|cx| accessor.poll_no_interesting_tasks(cx)).await;
             Ok(Ok(()))
         })

@@ -170,15 +170,22 @@ impl Change {
         }
     }
 
-    /// What is there works.
+    /// What is there works. A change whose client went away may still come to pass while this looks: what is gone afterwards may have gone
+    /// before it was asked for.
     async fn check(self, node: &Node) {
         if node.function("f").await.is_ok() {
-            assert_eq!(node.get("/fn/f/x").await.ok().text(), "hello, x\n", "{self:?}");
+            let answer = node.get("/fn/f/x").await;
             let compiled = node.metric("weir_cold_starts_total", "cause=\"compile\"").await;
-            assert_eq!(compiled, 0.0, "{self:?}: it was compiled again");
+            if node.function("f").await.is_ok() {
+                assert_eq!(answer.ok().text(), "hello, x\n", "{self:?}");
+                assert_eq!(compiled, 0.0, "{self:?}: it was compiled again");
+            }
         }
         if !node.models().await.is_empty() {
-            node.post("/fn/infer/m?shape=1,4", vec![0; 16]).await.ok();
+            let answer = node.post("/fn/infer/m?shape=1,4", vec![0; 16]).await;
+            if !node.models().await.is_empty() {
+                answer.ok();
+            }
         }
         assert_eq!(node.status().await.damaged, [""; 0], "{self:?}");
     }
