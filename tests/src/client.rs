@@ -1,6 +1,6 @@
 //! A client of one node, for one tenant.
 
-use crate::{Answer, Refusal};
+use crate::{Answer, Held, Refusal};
 use bytes::Bytes;
 use reqwest::{Body, Method, RequestBuilder, Url};
 use std::collections::BTreeMap;
@@ -27,6 +27,11 @@ impl Client {
     #[must_use]
     pub fn with_token(&self, token: &str) -> Self {
         Self { token: Some(token.to_owned()), ..self.clone() }
+    }
+
+    /// Call `path`, which reads its body, until the call is let go.
+    pub fn hold(&self, path: &str) -> Held {
+        Held::call(self.clone(), path.to_owned())
     }
 
     /// Where `path` is on the node.

@@ -22,6 +22,9 @@ pub use node::{Node, NodeBuilder};
 mod client;
 pub use client::Client;
 
+mod held;
+pub use held::Held;
+
 mod answer;
 pub use answer::{Answer, Refusal};
 

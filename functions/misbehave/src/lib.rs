@@ -30,6 +30,11 @@ async fn main(request: Request<Body>) -> Result<Response<Body>, Error> {
             wstd::task::sleep(Duration::from_millis(millis)).await;
             text(StatusCode::OK, "napped\n")
         }
+        // Until the client lets it go.
+        "/wait" => {
+            let _ = request.into_body().contents().await?;
+            text(StatusCode::OK, "let go\n")
+        }
         "/hoard" => hoard(),
         "/recurse" => text(StatusCode::OK, &format!("{}\n", recurse(1))),
         "/log" => flood_log(),

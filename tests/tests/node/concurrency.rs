@@ -26,7 +26,7 @@ async fn a_function_runs_so_often_at_once_queues_so_many_and_refuses_the_rest() 
     let node = Node::start().await;
     node.deploy_with("f", "limits.concurrency_max=2&limits.queue_len_max=3", function("misbehave")).await;
     warm(&node).await;
-    let naps: Vec<_> = (0..2).map(|_| call(&node, "/fn/f/nap?4000")).collect();
+    let held: Vec<_> = (0..2).map(|_| node.hold("/fn/f/wait")).collect();
     running(&node, 2).await;
     let waiting: Vec<_> = (0..3).map(|_| call(&node, "/fn/f/behave")).collect();
     eventually("the wait of three", async || (node.status().await.queued == 3).then_some(())).await;
@@ -38,11 +38,10 @@ async fn a_function_runs_so_often_at_once_queues_so_many_and_refuses_the_rest() 
     // Another function has a queue of its own.
     node.deploy("other", function("misbehave")).await;
     assert_eq!(node.get("/fn/other/behave").await.ok().text(), "ok\n");
-    assert!(
-        naps.iter().all(|nap| !nap.is_finished()),
-        "the node was too slow for this test to mean something"
-    );
-    for answered in naps.into_iter().chain(waiting) {
+    for call in held {
+        assert_eq!(call.let_go().await.ok().text(), "let go\n");
+    }
+    for answered in waiting {
         answered.await.unwrap().ok();
     }
     assert_eq!(node.get("/fn/f/behave").await.ok().text(), "ok\n");
@@ -67,15 +66,15 @@ async fn an_invocation_ends_on_the_version_it_began_on() {
     let node = Node::start().await;
     node.deploy("f", function("misbehave")).await;
     warm(&node).await;
-    let nap = call(&node, "/fn/f/nap?1500");
+    let held = node.hold("/fn/f/wait");
     running(&node, 1).await;
     let deployed = node.deploy("f", function("hello")).await;
     assert_eq!(deployed.function.version, Version(2));
     assert_eq!(node.get("/fn/f/x").await.ok().text(), "hello, x\n", "the new version serves at once");
-    assert!(!nap.is_finished(), "the node was too slow for this test to mean something");
+    assert!(!held.has_ended());
     // Even if the old version is removed meanwhile, and all else about it.
     node.delete("/v1/functions/f/versions/1").await.ok();
-    assert_eq!(nap.await.unwrap().ok().text(), "napped\n");
+    assert_eq!(held.let_go().await.ok().text(), "let go\n");
 }
 
 #[tokio::test]
@@ -83,12 +82,12 @@ async fn an_invocation_ends_although_its_function_is_deleted() {
     let node = Node::start().await;
     node.deploy("f", function("misbehave")).await;
     warm(&node).await;
-    let nap = call(&node, "/fn/f/nap?1000");
+    let held = node.hold("/fn/f/wait");
     running(&node, 1).await;
     node.delete("/v1/functions/f").await.ok();
     assert_eq!(node.get("/fn/f/behave").await.code(), ErrorCode::FunctionNotFound);
-    assert!(!nap.is_finished(), "the node was too slow for this test to mean something");
-    assert_eq!(nap.await.unwrap().ok().text(), "napped\n");
+    assert!(!held.has_ended());
+    assert_eq!(held.let_go().await.ok().text(), "let go\n");
 }
 
 #[tokio::test]

@@ -21,11 +21,16 @@ async fn requests_under_way_finish_before_the_node_ends() {
     node.deploy("f", function("misbehave")).await;
     node.get("/fn/f/behave").await.ok();
     eventually("the end", async || (node.status().await.running == 0).then_some(())).await;
-    let client = node.client().clone();
-    let nap = tokio::spawn(async move { client.get("/fn/f/nap?1000").await });
+    let held = node.hold("/fn/f/wait");
     eventually("the start", async || (node.status().await.running == 1).then_some(())).await;
-    node.stop().await;
-    assert_eq!(nap.await.unwrap().ok().text(), "napped\n");
+    let client = node.client().clone();
+    let ending = tokio::spawn(node.stop());
+    eventually("the refusal of others", async || {
+        (!client.try_get("/readyz").await.is_ok_and(|answer| answer.is_ok())).then_some(())
+    })
+    .await;
+    assert_eq!(held.let_go().await.ok().text(), "let go\n");
+    ending.await.unwrap();
 }
 
 #[tokio::test]
