@@ -22,8 +22,9 @@ use tokio_util::sync::CancellationToken;
 
 /// Requests that one HTTP/2 connection may have under way.
 const H2_STREAMS_MAX: u32 = 1_000;
-/// Request head of HTTP/1.
-const HEADER_BYTES_MAX: usize = 64 << 10;
+/// What is read from an HTTP/1 connection at a time, and so the longest head. Grows up to this where a large body comes: every piece of one
+/// costs a turn of the connection's task.
+const READ_BYTES_MAX: usize = 256 << 10;
 /// Pause after `accept` failed, as it does when the process is out of file descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
@@ -44,7 +45,7 @@ impl Server {
             .http1()
             // `Activity` ends a connection whose next head does not come, without a timer for each request.
             .header_read_timeout(None)
-            .max_buf_size(HEADER_BYTES_MAX)
+            .max_buf_size(READ_BYTES_MAX)
             .http2()
             .timer(TokioTimer::new())
             .max_concurrent_streams(H2_STREAMS_MAX)
