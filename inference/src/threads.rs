@@ -54,8 +54,8 @@ pub(crate) struct Ticket {
 
 struct Shared {
     queue: Mutex<State>,
-    /// Device threads wait here for jobs.
-    job_ready: Condvar,
+    /// Each device thread waits at its own for a job.
+    job_ready: Box<[Condvar]>,
     /// The watcher waits here for the next deadline.
     deadline_near: Condvar,
     len_max: usize,
@@ -63,6 +63,9 @@ struct Shared {
 
 struct State {
     jobs: Queue<Box<dyn Work>>,
+    /// Device threads that wait, the last to begin at the end. That one is woken first: what a run touches (its thread's heap, the processor's
+    /// caches) is still warm there.
+    idle: Vec<usize>,
     /// When the watcher will look next, if it sleeps until a time.
     watcher_wakes_at: Option<Instant>,
 }
@@ -71,8 +74,12 @@ impl DeviceThreads {
     /// Start `slots` threads, whose names begin with `name`, behind a queue of at most `queue_len_max` jobs.
     pub(crate) fn start(name: &str, slots: usize, queue_len_max: usize) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
-            queue: Mutex::new(State { jobs: Queue::new(queue_len_max, slots), watcher_wakes_at: None }),
-            job_ready: Condvar::new(),
+            queue: Mutex::new(State {
+                jobs: Queue::new(queue_len_max, slots),
+                idle: Vec::with_capacity(slots),
+                watcher_wakes_at: None,
+            }),
+            job_ready: (0..slots).map(|_| Condvar::new()).collect(),
             deadline_near: Condvar::new(),
             len_max: queue_len_max,
         });
@@ -134,8 +141,11 @@ impl Runs {
         let watcher_sleeps_past =
             |deadline| state.watcher_wakes_at.is_none_or(|wakes_at| deadline < wakes_at);
         let wake_watcher = deadline.is_some_and(watcher_sleeps_past);
+        let woken = state.idle.pop().and_then(|thread| self.shared.job_ready.get(thread));
         drop(state);
-        self.shared.job_ready.notify_one();
+        if let Some(job_ready) = woken {
+            job_ready.notify_one();
+        }
         if wake_watcher {
             self.shared.deadline_near.notify_one();
         }
@@ -203,7 +213,13 @@ impl Shared {
             if let Some(entry) = state.jobs.take(thread) {
                 return Some(entry);
             }
-            state = self.job_ready.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.idle.push(thread);
+            let is_idle = |state: &mut State| state.idle.contains(&thread) && !state.jobs.is_closed();
+            state = self
+                .job_ready
+                .get(thread)?
+                .wait_while(state, is_idle)
+                .unwrap_or_else(PoisonError::into_inner);
         }
     }
 
@@ -234,7 +250,7 @@ impl Shared {
         let (waiting, running) = self.lock().jobs.close();
         waiting.into_iter().for_each(|entry| entry.job.refuse(shutting_down()));
         running.iter().for_each(|interrupt| interrupt.fire(Reason::ShutDown));
-        self.job_ready.notify_all();
+        self.job_ready.iter().for_each(Condvar::notify_all);
         self.deadline_near.notify_all();
     }
 
@@ -254,5 +270,52 @@ fn load_in_turn(waiting: &Receiver<Option<Load>>) {
 fn guard_against_panic(what: &str, body: impl FnOnce()) {
     if catch_unwind(AssertUnwindSafe(body)).is_err() {
         error!(what, "a backend panicked");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+    use std::thread::ThreadId;
+    use std::time::Duration;
+
+    /// Says which thread ran it.
+    struct WhoAmI(mpsc::Sender<ThreadId>);
+
+    impl Work for WhoAmI {
+        fn run(&mut self, _: &Interrupt) {
+            self.0.send(std::thread::current().id()).unwrap();
+        }
+
+        fn answer(self: Box<Self>) {}
+
+        fn refuse(self: Box<Self>, why: InferenceError) {
+            panic!("{why}");
+        }
+    }
+
+    #[test]
+    fn the_thread_that_ran_last_is_the_one_to_run_next() {
+        const SLOTS: usize = 4;
+        let threads = DeviceThreads::start("test", SLOTS, 10).unwrap();
+        let runs = threads.runs();
+        let (ran, who) = mpsc::channel();
+        let all_are_idle = || {
+            let began = Instant::now();
+            while runs.shared.lock().idle.len() < SLOTS {
+                assert!(began.elapsed() < Duration::from_secs(30), "a thread does not come back");
+                std::thread::yield_now();
+            }
+        };
+        let ran_by: Vec<ThreadId> = (0..20)
+            .map(|number| {
+                all_are_idle();
+                let lane = Lane { number, slots: 1 };
+                let _ticket = runs.submit(lane, 0, None, Box::new(WhoAmI(ran.clone()))).unwrap();
+                who.recv().unwrap()
+            })
+            .collect();
+        assert!(ran_by.iter().all(|thread| *thread == ran_by[0]), "{ran_by:?}");
     }
 }
