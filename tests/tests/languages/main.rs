@@ -4,4 +4,5 @@
 
 mod digits;
 mod misbehaving;
+mod seeing;
 mod templates;
