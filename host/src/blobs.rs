@@ -1,15 +1,20 @@
-//! Files named by the hash of their contents, whole or not there at all.
+//! Files named by the hash of their contents, whole or not there at all. In a cluster they are what this node has of a store that all
+//! nodes share: a blob is in that store before anything refers to it, and is fetched once by each node that wants it.
 
 mod in_use;
+mod shared;
 
 pub(crate) use in_use::{Hold, InUse};
+pub(crate) use shared::SharedBlobs;
 
 use bytes::Bytes;
-use futures::{Stream, StreamExt};
-use std::collections::HashSet;
+use futures::future::{BoxFuture, Shared, WeakShared};
+use futures::{FutureExt, Stream, StreamExt};
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use tempfile::NamedTempFile;
 use weir_types::{ContentHash, Hasher};
 
@@ -18,6 +23,36 @@ use weir_types::{ContentHash, Hasher};
 pub(crate) struct Blobs {
     folder: PathBuf,
     in_use: InUse,
+    shared: Option<SharedBlobs>,
+    /// The blobs that are being fetched.
+    fetching: Arc<Mutex<HashMap<ContentHash, WeakShared<Fetching>>>>,
+}
+
+type Fetching = BoxFuture<'static, Result<(), BlobError>>;
+
+/// Why a blob was not kept, or cannot be had.
+#[derive(Debug, Clone, thiserror::Error)]
+pub(crate) enum BlobError {
+    #[error("its file {0} is missing")]
+    Missing(ContentHash),
+    #[error("the store of blobs has something else under the name of {0}")]
+    Damaged(ContentHash),
+    #[error("the store of blobs is out of reach: {0}")]
+    OutOfReach(Arc<object_store::Error>),
+    #[error(transparent)]
+    Io(Arc<std::io::Error>),
+}
+
+impl From<std::io::Error> for BlobError {
+    fn from(error: std::io::Error) -> Self {
+        Self::Io(Arc::new(error))
+    }
+}
+
+impl From<object_store::Error> for BlobError {
+    fn from(error: object_store::Error) -> Self {
+        Self::OutOfReach(Arc::new(error))
+    }
 }
 
 /// Why bytes did not become a blob.
@@ -48,10 +83,10 @@ impl Staged {
 
 impl Blobs {
     /// Open the blobs in `folder`, making it if need be, and remove what an interrupted run left half-written. Blocks.
-    pub(crate) fn open(folder: PathBuf) -> std::io::Result<Self> {
+    pub(crate) fn open(folder: PathBuf, shared: Option<SharedBlobs>) -> std::io::Result<Self> {
         create_folder(&folder)?;
         remove_staged(&folder)?;
-        Ok(Self { folder, in_use: InUse::default() })
+        Ok(Self { folder, in_use: InUse::default(), shared, fetching: Arc::default() })
     }
 
     /// Receive `source` into a file, hashing it on the way.
@@ -92,7 +127,14 @@ impl Blobs {
     }
 
     /// Make a staged blob durable under its digest, in the place of one that is damaged. To be held until a record refers to it.
-    pub(crate) async fn keep(&self, staged: Staged) -> std::io::Result<Hold> {
+    pub(crate) async fn keep(&self, staged: Staged) -> Result<Hold, BlobError> {
+        let digest = staged.digest;
+        let hold = self.keep_here(staged).await?;
+        self.share([digest]).await?;
+        Ok(hold)
+    }
+
+    async fn keep_here(&self, staged: Staged) -> std::io::Result<Hold> {
         let path = self.path(staged.digest);
         blocking(move || {
             if !is_intact(&path, staged.digest)? {
@@ -101,6 +143,70 @@ impl Blobs {
             Ok(staged.hold)
         })
         .await
+    }
+
+    /// Have other nodes find blobs that are here, if there are other nodes. Called before anything refers to them.
+    pub(crate) async fn share(
+        &self,
+        digests: impl IntoIterator<Item = ContentHash>,
+    ) -> Result<(), BlobError> {
+        let Some(shared) = &self.shared else { return Ok(()) };
+        for digest in digests {
+            shared.put(digest, &self.path(digest)).await?;
+        }
+        Ok(())
+    }
+
+    /// Make sure that a blob is here, fetching it if need be: once, however many ask for it.
+    pub(crate) async fn fetch(&self, digest: ContentHash) -> Result<PathBuf, BlobError> {
+        let path = self.path(digest);
+        if tokio::fs::try_exists(&path).await? {
+            return Ok(path);
+        }
+        let Some(shared) = &self.shared else { return Err(BlobError::Missing(digest)) };
+        self.flight(shared, digest).await?;
+        Ok(path)
+    }
+
+    fn flight(&self, shared: &SharedBlobs, digest: ContentHash) -> Shared<Fetching> {
+        let mut fetching = self.fetching.lock().unwrap_or_else(PoisonError::into_inner);
+        // Those that nobody waits for any more are over.
+        fetching.retain(|_, flight| flight.upgrade().is_some());
+        if let Some(flight) = fetching.get(&digest).and_then(WeakShared::upgrade) {
+            return flight;
+        }
+        let (blobs, shared) = (self.clone(), shared.clone());
+        let flight = async move { blobs.receive(&shared, digest).await }.boxed().shared();
+        fetching.extend(flight.downgrade().map(|weak| (digest, weak)));
+        flight
+    }
+
+    async fn receive(&self, shared: &SharedBlobs, digest: ContentHash) -> Result<(), BlobError> {
+        let found = match shared.get(digest).await {
+            Err(object_store::Error::NotFound { .. }) => return Err(BlobError::Missing(digest)),
+            found => found?,
+        };
+        let bytes = found.meta.size;
+        let staged = match self.stage(found.into_stream(), bytes).await {
+            Ok(staged) => staged,
+            Err(PutError::TooLarge { .. }) => return Err(BlobError::Damaged(digest)),
+            Err(PutError::Source(why)) => {
+                let source = why.into();
+                return Err(object_store::Error::Generic { store: "blobs", source }.into());
+            }
+            Err(PutError::Io(error)) => return Err(error.into()),
+        };
+        if staged.digest != digest {
+            return Err(BlobError::Damaged(digest));
+        }
+        drop(self.keep_here(staged).await?);
+        tracing::debug!(%digest, bytes, "fetched a blob");
+        Ok(())
+    }
+
+    /// Whether other nodes have a part in them.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shared.is_some()
     }
 
     /// Where the blob with this digest is, if it is here.
@@ -224,7 +330,7 @@ mod tests {
     #[tokio::test]
     async fn a_blob_is_named_by_its_contents_and_leftovers_are_swept() {
         let folder = tempfile::tempdir().unwrap();
-        let blobs = Blobs::open(folder.path().join("blobs")).unwrap();
+        let blobs = Blobs::open(folder.path().join("blobs"), None).unwrap();
         let staged = blobs.stage(body(&["he", "llo"]), 5).await.unwrap();
         assert_eq!(staged.digest, ContentHash::of(b"hello"));
         let path = blobs.path(staged.digest);
@@ -236,14 +342,14 @@ mod tests {
         blobs.sweep(HashSet::new).await.unwrap();
         assert!(!path.exists());
         std::fs::write(folder.path().join("blobs/.staged-x"), b"half").unwrap();
-        Blobs::open(folder.path().join("blobs")).unwrap();
+        Blobs::open(folder.path().join("blobs"), None).unwrap();
         assert_eq!(std::fs::read_dir(folder.path().join("blobs")).unwrap().count(), 0);
     }
 
     #[tokio::test]
     async fn a_damaged_blob_is_replaced() {
         let folder = tempfile::tempdir().unwrap();
-        let blobs = Blobs::open(folder.path().to_owned()).unwrap();
+        let blobs = Blobs::open(folder.path().to_owned(), None).unwrap();
         let path = blobs.path(ContentHash::of(b"hello"));
         for damaged in [None, Some("hell"), Some("jello")] {
             if let Some(damaged) = damaged {
@@ -257,7 +363,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_too_large_leaves_nothing_behind() {
         let folder = tempfile::tempdir().unwrap();
-        let blobs = Blobs::open(folder.path().to_owned()).unwrap();
+        let blobs = Blobs::open(folder.path().to_owned(), None).unwrap();
         assert!(matches!(
             blobs.stage(body(&["hello", "!"]), 5).await,
             Err(PutError::TooLarge { bytes_max: 5 })

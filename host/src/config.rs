@@ -21,6 +21,8 @@ pub struct NodeConfig {
     pub token_file: Option<PathBuf>,
     /// Listen beyond loopback without tokens.
     pub insecure: bool,
+    /// The cluster that the node is one of. None: it is by itself.
+    pub cluster: Option<ClusterConfig>,
 
     /// Threads that speak HTTP; never used by a guest for longer than one epoch tick.
     pub gateway_threads: usize,
@@ -85,6 +87,41 @@ pub struct NodeConfig {
     pub trace_sample_ratio: f64,
 }
 
+/// How a node takes part in a cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ClusterConfig {
+    /// Where the nodes meet, and keep what is deployed: `etcd://HOST[:PORT][,HOST[:PORT]...][/ROOT]`.
+    pub datastore: String,
+    /// Where they keep components and models: `s3://BUCKET[/PREFIX]`, with endpoint and credentials from the `AWS_*` variables of the
+    /// environment, or `file:///FOLDER` for a folder that all of them see.
+    pub blobs: String,
+    /// What the nodes show each other, in a file: at least 16 characters, the same on all of them. None only on loopback.
+    pub secret_file: Option<PathBuf>,
+    /// Where other nodes reach this one, as `HOST:PORT`. None: where it listens.
+    pub advertise: Option<String>,
+    /// How long the cluster goes on counting on a node that etcd does not hear of, and so how long it may be without a dispatcher.
+    pub lease_ms: u64,
+    /// How often nodes that work together tell each other that they are there.
+    pub heartbeat_ms: u64,
+    /// How long one of them may be silent before it counts as lost.
+    pub heartbeat_timeout_ms: u64,
+}
+
+impl Default for ClusterConfig {
+    fn default() -> Self {
+        Self {
+            datastore: String::new(),
+            blobs: String::new(),
+            secret_file: None,
+            advertise: None,
+            lease_ms: 3_000,
+            heartbeat_ms: 500,
+            heartbeat_timeout_ms: 2_000,
+        }
+    }
+}
+
 /// What runs models.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -104,6 +141,7 @@ impl Default for NodeConfig {
             data: PathBuf::from("weir-data"),
             token_file: None,
             insecure: false,
+            cluster: None,
             gateway_threads: cores,
             guest_threads: cores,
             connections_max: 10_000,

@@ -4,7 +4,7 @@
 //! made and run, and the host calls it makes reach the models. Around them: the registry and blobs that survive a restart, and telemetry.
 
 mod config;
-pub use config::{BackendKind, NodeConfig};
+pub use config::{BackendKind, ClusterConfig, NodeConfig};
 
 mod node;
 pub use node::Node;
@@ -29,6 +29,8 @@ mod registry;
 mod blobs;
 
 mod changes;
+
+mod follow;
 
 mod telemetry;
 pub use telemetry::SpanLog;

@@ -2,10 +2,12 @@
 //!
 //! Keys are `models/{tenant}/{name}/versions/{version}`. A version never changes. Its files (the upload as it came, the optimised graph,
 //! the weights, each named by its hash and kept once however many models share it) are durable before the key is. A model whose record or
-//! files are damaged is left alone and reported; the node serves the others, and pushing it again repairs it.
+//! files are damaged is left alone and reported; the node serves the others, and pushing it again repairs it. In a cluster, every node
+//! follows what is pushed and deleted elsewhere, and fetches files when a model is first loaded.
 
 mod access;
 mod change;
+mod follow;
 mod profiles;
 mod record;
 mod store;
@@ -90,14 +92,14 @@ pub(crate) struct Models {
 }
 
 impl Models {
-    /// Read everything that was pushed, and remove files that nothing refers to.
+    /// Read everything that was pushed, and remove files that nothing refers to. Also tells as of which revision that is.
     pub(crate) async fn open(
         datastore: Arc<dyn Datastore>,
         blobs: Blobs,
         cache: ModelCache,
         metrics: Arc<Metrics>,
         changes: Changes,
-    ) -> Result<Arc<Self>, ModelsError> {
+    ) -> Result<(Arc<Self>, Revision), ModelsError> {
         let models = Self {
             datastore,
             store: Store::new(blobs),
@@ -107,21 +109,55 @@ impl Models {
             changes,
             turn: Arc::new(Semaphore::new(1)),
         };
-        let (entries, _) = models.datastore.read_all(&record::models()?).await?;
-        for entry in entries {
-            // Only a model's key comes to lie there.
-            let Some(id) = id_of(&entry) else { continue };
-            match models.read(&entry).await {
-                Ok((record, prepared)) => _ = models.insert(&id, entry.modified_at, record, prepared),
-                Err(why) => {
-                    tracing::error!(model = %id, why, "a model cannot be read: push it again, or delete it");
-                    models.write().damaged.insert(id, Damaged { revision: entry.modified_at, why });
-                }
-            }
-        }
+        let revision = models.load().await?;
         models.sweep().await?;
         models.restore_profiles().await?;
-        Ok(Arc::new(models))
+        Ok((Arc::new(models), revision))
+    }
+
+    /// Make memory what the datastore is now, and tell as of which revision that is.
+    async fn load(&self) -> Result<Revision, ModelsError> {
+        let (entries, revision) = self.datastore.read_all(&record::models()?).await?;
+        let mut there = HashSet::new();
+        for entry in entries {
+            // Only a model's key comes to lie there.
+            let Some(id) = id_of(&entry.key) else { continue };
+            self.take_in(&id, &entry).await;
+            there.insert(id);
+        }
+        for id in self.ids_known().into_iter().filter(|id| !there.contains(id)) {
+            self.deleted(&id, revision);
+        }
+        Ok(revision)
+    }
+
+    /// Make a version known as the datastore has it, unless a newer push of it is.
+    async fn take_in(&self, id: &ModelId, entry: &Entry) {
+        if self.revision_of(id).is_some_and(|known| known >= entry.modified_at) {
+            return;
+        }
+        match self.read(entry).await {
+            Ok((record, prepared)) => {
+                let before = self.key_of(id);
+                self.insert(id, entry.modified_at, record, prepared);
+                if let Some(before) = before {
+                    self.let_go(&before);
+                }
+            }
+            Err(why) => {
+                tracing::error!(model = %id, why, "a model cannot be read: push it again, or delete it");
+                self.write().damaged.insert(id.clone(), Damaged { revision: entry.modified_at, why });
+            }
+        }
+    }
+
+    /// A version was not there any more at `revision`.
+    fn deleted(&self, id: &ModelId, revision: Revision) {
+        if self.revision_of(id).is_none_or(|known| known <= revision)
+            && let Some(key) = self.forget(id)
+        {
+            self.let_go(&key);
+        }
     }
 
     /// The newest version, or the one asked for.
@@ -228,8 +264,24 @@ impl Models {
 
     /// Whether this push of a model is still the one that its id names.
     fn is_current(&self, key: &ModelKey) -> bool {
-        let ModelId { tenant, name, version } = &key.id;
-        self.get(tenant, name, Some(*version)).is_ok_and(|entry| entry.source.key == *key)
+        self.key_of(&key.id).is_some_and(|known| known == *key)
+    }
+
+    /// Which push of a version is known.
+    fn key_of(&self, ModelId { tenant, name, version }: &ModelId) -> Option<ModelKey> {
+        let known = self.read_known();
+        Some(known.tenants.get(tenant)?.get(name)?.get(version)?.source.key.clone())
+    }
+
+    /// When what is known of a version was written.
+    fn revision_of(&self, id: &ModelId) -> Option<Revision> {
+        self.key_of(id).map(|key| Revision(key.generation))
+    }
+
+    fn ids_known(&self) -> Vec<ModelId> {
+        let known = self.read_known();
+        let entries = known.tenants.values().flat_map(BTreeMap::values).flat_map(BTreeMap::values);
+        entries.map(|entry| entry.source.id().clone()).chain(known.damaged.keys().cloned()).collect()
     }
 
     /// What `entry` holds, and what it refers to; or why that cannot be told.

@@ -1,22 +1,24 @@
 //! A node's life: everything is wired up here, in one place, started, and taken down again.
 
-use crate::blobs::{Blobs, create_folder};
+use crate::blobs::{Blobs, SharedBlobs, create_folder};
 use crate::changes::Changes;
 use crate::component::{Components, Engines, Recompiler};
-use crate::config::{BackendKind, NodeConfig};
+use crate::config::{BackendKind, ClusterConfig, NodeConfig};
 use crate::dispatch::{Dispatch, Placements};
 use crate::gateway::{Gateway, Server, Tokens};
 use crate::models::{Models, keep_profiles};
-use crate::registry::Registry;
+use crate::registry::{Prepare, Registry};
 use crate::telemetry::logs::{LogLimits, Logs};
 use crate::telemetry::{Metrics, Sampler};
 use anyhow::{Context, bail};
+use std::fs::{File, TryLockError};
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::path::Path;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -82,7 +84,11 @@ pub struct Node {
     /// Writes what models are measured to cost.
     profiles: AbortOnDropHandle<()>,
     sweeping: AbortOnDropHandle<()>,
+    /// Keep memory in step with what other nodes change.
+    following: Vec<AbortOnDropHandle<()>>,
     runtimes: Option<Runtimes>,
+    /// Keeps other nodes off the data folder.
+    _lock: File,
 }
 
 /// Gateway I/O has threads of its own, so that health answers while every guest thread is busy.
@@ -98,7 +104,7 @@ impl Node {
         let (gateway, guests) = (runtimes.gateway.handle().clone(), runtimes.guests.handle().clone());
         let started = gateway.spawn(start(config, guests)).await;
         match started.context("the node failed while it started").and_then(|started| started) {
-            Ok((state, datastore, listener)) => {
+            Ok(Started { state, datastore, listener, following, lock }) => {
                 let local_addr = listener.local_addr()?;
                 let server = Server::new(Gateway::new(state.clone()), &state.config);
                 let serving = gateway.spawn(server.run(listener, state.stopping.clone()));
@@ -106,7 +112,17 @@ impl Node {
                 let profiles = gateway.spawn(keep_profiles(Arc::downgrade(&state.models)));
                 let profiles = AbortOnDropHandle::new(profiles);
                 let runtimes = Some(runtimes);
-                Ok(Self { state, datastore, local_addr, serving, profiles, sweeping, runtimes })
+                Ok(Self {
+                    state,
+                    datastore,
+                    local_addr,
+                    serving,
+                    profiles,
+                    sweeping,
+                    following,
+                    runtimes,
+                    _lock: lock,
+                })
             }
             Err(error) => {
                 runtimes.stop();
@@ -129,6 +145,7 @@ impl Node {
         }
         self.sweeping.abort();
         self.profiles.abort();
+        self.following.clear();
         self.state.models.save_profiles().await;
         // A change that has begun is carried through, also for a client that was cut off.
         self.state.changes.settle().await;
@@ -181,7 +198,15 @@ impl Runtimes {
     }
 }
 
-type Started = (Arc<NodeState>, Arc<dyn Datastore>, TcpListener);
+/// A node that does not serve yet.
+struct Started {
+    state: Arc<NodeState>,
+    datastore: Arc<dyn Datastore>,
+    listener: TcpListener,
+    /// Keep memory in step with what other nodes change.
+    following: Vec<AbortOnDropHandle<()>>,
+    lock: File,
+}
 
 async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Result<Started> {
     let tokens = tokens(&config)?;
@@ -189,13 +214,19 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
     let data = std::path::absolute(&config.data)
         .with_context(|| format!("cannot use the data folder {}", config.data.display()))?;
     create_folder(&data).with_context(|| format!("cannot make the data folder {}", data.display()))?;
-    // The lock on the registry comes first: it tells of another node on the same folder before anything is touched.
-    let datastore: Arc<dyn Datastore> =
-        Arc::new(RedbStore::open(data.join("registry.redb")).await.context("cannot open the registry")?);
+    // The lock comes first: it tells of another node on the same folder before anything is touched.
+    let lock = lock(&data)?;
+    let datastore = datastore(&config, &data).await?;
+    let shared = match &config.cluster {
+        None => None,
+        Some(cluster) => Some(shared_blobs(cluster).await?),
+    };
     let metrics = Metrics::new();
     let arena = Arena::new(config.arena_bytes_max);
 
-    let blobs = Blobs::open(data.join("components")).context("cannot open the components")?;
+    let blobs =
+        Blobs::open(data.join("components"), shared.as_ref().map(|shared| shared.folder("components")))
+            .context("cannot open the components")?;
     let engines = Arc::new(Engines::new(config.instances_max, &config.limit_caps).map_err(|error| {
         anyhow::anyhow!(
             "cannot reserve {} instance slots: {error:#}; lower instances_max",
@@ -214,15 +245,18 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
         bytes_max: config.log_bytes_max,
         all_bytes_max: config.all_logs_bytes_max,
     });
-    let registry = Registry::open(datastore.clone(), metrics.clone(), changes.clone(), logs)
-        .await
-        .context("cannot read the registry")?;
+    let (registry, functions_as_of) =
+        Registry::open(datastore.clone(), metrics.clone(), changes.clone(), logs)
+            .await
+            .context("cannot read the registry")?;
 
     let cache = model_cache(&config, &arena)?;
-    let model_blobs = Blobs::open(data.join("models")).context("cannot open the models")?;
-    let models = Models::open(datastore.clone(), model_blobs, cache, metrics.clone(), changes.clone())
-        .await
-        .context("cannot read the models")?;
+    let model_blobs = Blobs::open(data.join("models"), shared.map(|shared| shared.folder("models")))
+        .context("cannot open the models")?;
+    let (models, models_as_of) =
+        Models::open(datastore.clone(), model_blobs, cache, metrics.clone(), changes.clone())
+            .await
+            .context("cannot read the models")?;
 
     let dispatch = Dispatch {
         components: components.clone(),
@@ -266,7 +300,68 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
         changes,
     };
     state.sweep_components().await;
-    Ok((Arc::new(state), datastore, listener))
+    let state = Arc::new(state);
+    let (functions, prepare) = state.registry.follow(functions_as_of);
+    let following = vec![
+        AbortOnDropHandle::new(tokio::spawn(functions)),
+        AbortOnDropHandle::new(tokio::spawn(state.models.follow(models_as_of))),
+        AbortOnDropHandle::new(tokio::spawn(prepare_components(Arc::downgrade(&state), prepare))),
+    ];
+    Ok(Started { state, datastore, listener, following, lock })
+}
+
+/// Compile what others have deployed before the first call of it comes. Where that fails, the call tries again and tells why.
+async fn prepare_components(state: Weak<NodeState>, mut prepare: mpsc::Receiver<Prepare>) {
+    while let Some((digest, kind)) = prepare.recv().await {
+        let Some(state) = state.upgrade() else { return };
+        let _ = state.dispatch.recompiler.compile(digest, kind).await;
+    }
+}
+
+/// Keep other nodes off the data folder for as long as the file is open.
+fn lock(data: &Path) -> anyhow::Result<File> {
+    let path = data.join("lock");
+    let file = File::create(&path).with_context(|| format!("cannot open {}", path.display()))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            bail!("another node runs on the data folder {}; --data picks another one", data.display())
+        }
+        Err(TryLockError::Error(error)) => {
+            Err(error).with_context(|| format!("cannot lock the data folder {}", data.display()))
+        }
+    }
+}
+
+/// Where what is deployed is kept: with the cluster, or in a file of this node's.
+async fn datastore(config: &NodeConfig, data: &Path) -> anyhow::Result<Arc<dyn Datastore>> {
+    match &config.cluster {
+        None => {
+            let store =
+                RedbStore::open(data.join("registry.redb")).await.context("cannot open the registry")?;
+            Ok(Arc::new(store))
+        }
+        Some(cluster) => etcd(&cluster.datastore)
+            .await
+            .with_context(|| format!("cannot use the cluster's datastore {:?}", cluster.datastore)),
+    }
+}
+
+#[cfg(feature = "cluster")]
+async fn etcd(address: &str) -> anyhow::Result<Arc<dyn Datastore>> {
+    let address: weir_datastore::EtcdAddress = address.parse()?;
+    Ok(Arc::new(weir_datastore::EtcdStore::connect(&address).await?))
+}
+
+#[cfg(not(feature = "cluster"))]
+async fn etcd(_address: &str) -> anyhow::Result<Arc<dyn Datastore>> {
+    bail!("this weir was built without etcd; build it with `--features cluster`, or use a release")
+}
+
+async fn shared_blobs(cluster: &ClusterConfig) -> anyhow::Result<SharedBlobs> {
+    let address = cluster.blobs.clone();
+    let opened = tokio::task::spawn_blocking(move || SharedBlobs::open(&address)).await?;
+    opened.with_context(|| format!("cannot use the cluster's blobs {:?}", cluster.blobs))
 }
 
 /// Give memory that nobody uses any more back to the system, again and again. Sweeping unmaps at most what one burst of traffic left idle.

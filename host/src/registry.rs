@@ -3,14 +3,16 @@
 //! Keys are `functions/{tenant}/{name}/head` (which version the name points at, and which number comes next) and
 //! `functions/{tenant}/{name}/versions/{version}` (one immutable version). A change is one transaction on both, fenced by the head's
 //! revision, and is seen in memory only once it is durable. Calls never touch the datastore. A record that cannot be read is left alone
-//! and reported; the node serves the others.
+//! and reported; the node serves the others. In a cluster, every node follows what the others change.
 
 mod change;
+mod follow;
 mod function;
 mod record;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use follow::Prepare;
 pub(crate) use function::{Deployment, FunctionEntry};
 pub(crate) use record::{FunctionRecord, Head};
 
@@ -62,6 +64,8 @@ pub(crate) struct Registry {
     tenants: RwLock<Tenants>,
     /// Records that could not be read.
     damaged: Mutex<Vec<Damaged>>,
+    /// Functions that were deleted, and as of when, until no older news of them can come.
+    deleted: Mutex<HashMap<(TenantId, Name), Revision>>,
     changes: Changes,
     /// One change at a time on this node; the head's revision fences those of other nodes.
     turn: Arc<Semaphore>,
@@ -83,6 +87,9 @@ struct Stored {
     records: BTreeMap<Version, FunctionRecord>,
 }
 
+/// A function as a change leaves it; none where the change removes it.
+type After = Option<(Head, BTreeMap<Version, FunctionRecord>)>;
+
 impl Registry {
     /// Read everything that is deployed.
     pub(crate) async fn open(
@@ -90,33 +97,73 @@ impl Registry {
         metrics: Arc<Metrics>,
         changes: Changes,
         logs: Arc<Logs>,
-    ) -> Result<Arc<Self>, RegistryError> {
-        let (entries, _) = datastore.read_all(&record::prefix()?).await?;
+    ) -> Result<(Arc<Self>, Revision), RegistryError> {
         let registry = Self {
             datastore,
             metrics,
             logs,
             tenants: RwLock::default(),
             damaged: Mutex::default(),
+            deleted: Mutex::default(),
             changes,
             turn: Arc::new(Semaphore::new(1)),
         };
-        let mut functions: BTreeMap<(TenantId, Name), Stored> = BTreeMap::new();
+        let revision = registry.load().await?;
+        Ok((Arc::new(registry), revision))
+    }
+
+    /// Make memory what the datastore is now, and tell as of which revision that is.
+    async fn load(&self) -> Result<Revision, RegistryError> {
+        let (entries, revision) = self.datastore.read_all(&record::prefix()?).await?;
+        let (mut functions, mut damaged) = (BTreeMap::new(), Vec::new());
         for entry in entries {
             if let Err(RegistryError::Damaged { key, why }) = take_in(&mut functions, &entry) {
                 tracing::error!(%key, why, "a function's record cannot be read: it is left alone");
-                registry.lock_damaged().push(Damaged { key, why });
+                damaged.push(Damaged { key, why });
             }
         }
-        for ((tenant, name), Stored { head, head_revision, records }) in functions {
-            // Head and versions change in one transaction: one without the other cannot be.
-            let Some(revision) = head_revision else { continue };
-            let newest = records.keys().next_back().map_or(0, |newest| newest.0);
-            // In the place of a head that cannot be read: the next change writes it anew.
-            let head = head.unwrap_or(Head { active: Version(newest), next: Version(newest + 1) });
-            registry.publish(&tenant, &name, Some((head, revision, records)));
+        *self.lock_damaged() = damaged;
+        for (tenant, name) in self.names() {
+            if !functions.contains_key(&(tenant.clone(), name.clone())) {
+                self.publish(&tenant, &name, revision, None);
+            }
         }
-        Ok(Arc::new(registry))
+        for ((tenant, name), stored) in functions {
+            self.publish_stored(&tenant, &name, stored);
+        }
+        Ok(revision)
+    }
+
+    /// Make memory what the datastore is now for one function.
+    async fn refresh(&self, tenant: &TenantId, name: &Name) -> Result<(), RegistryError> {
+        let (entries, revision) = self.datastore.read_all(&record::function(tenant, name)?).await?;
+        let mut functions = BTreeMap::new();
+        for entry in entries {
+            // What is damaged was reported by whoever read it first.
+            let _ = take_in(&mut functions, &entry);
+        }
+        match functions.remove(&(tenant.clone(), name.clone())) {
+            Some(stored) => self.publish_stored(tenant, name, stored),
+            None => _ = self.publish(tenant, name, revision, None),
+        }
+        Ok(())
+    }
+
+    fn publish_stored(&self, tenant: &TenantId, name: &Name, stored: Stored) {
+        let Stored { head, head_revision, records } = stored;
+        // Head and versions change in one transaction: one without the other cannot be.
+        let Some(revision) = head_revision else { return };
+        let newest = records.keys().next_back().map_or(0, |newest| newest.0);
+        // In the place of a head that cannot be read: the next change writes it anew.
+        let head = head.unwrap_or(Head { active: Version(newest), next: Version(newest + 1) });
+        self.publish(tenant, name, revision, Some((head, records)));
+    }
+
+    fn names(&self) -> Vec<(TenantId, Name)> {
+        let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
+        let names =
+            tenants.iter().flat_map(|(tenant, functions)| functions.keys().map(move |name| (tenant, name)));
+        names.map(|(tenant, name)| (tenant.clone(), name.clone())).collect()
     }
 
     /// The function, if it is deployed. The way of every call.
@@ -159,31 +206,39 @@ impl Registry {
         entries.flat_map(|entry| entry.versions.values().map(|version| version.record.digest)).collect()
     }
 
+    /// Show callers what a function has been since `revision`, unless they see something newer already: changes may commit in one order
+    /// and arrive here in another.
     fn publish(
         &self,
         tenant: &TenantId,
         name: &Name,
-        state: Option<(Head, Revision, BTreeMap<Version, FunctionRecord>)>,
+        revision: Revision,
+        after: After,
     ) -> Option<Arc<FunctionEntry>> {
         let mut tenants = self.tenants.write().unwrap_or_else(PoisonError::into_inner);
         let functions = tenants.entry(tenant.clone()).or_default();
         let before = functions.get(name).cloned();
-        // Two changes may commit in one order and arrive here in the other: the newer one stays.
-        if let (Some(before), Some((_, revision, _))) = (&before, &state)
-            && before.revision > *revision
+        if let Some(before) = &before
+            && before.revision > revision
         {
             return Some(before.clone());
         }
-        let after = state.map(|(head, revision, records)| {
+        if before.is_none() && !self.outlives_deletion(tenant, name, revision) {
+            return None;
+        }
+        let after = after.map(|(head, records)| {
             Arc::new(FunctionEntry::new(tenant, name, head, revision, records, before.as_deref(), || {
                 let metrics = self.metrics.function(tenant, name);
                 (metrics.clone(), self.logs.open(metrics))
             }))
         });
         match &after {
-            Some(entry) => functions.insert(name.clone(), entry.clone()),
-            None => functions.remove(name),
-        };
+            Some(entry) => _ = functions.insert(name.clone(), entry.clone()),
+            None => {
+                functions.remove(name);
+                self.lock_deleted().insert((tenant.clone(), name.clone()), revision);
+            }
+        }
         self.metrics.functions.set(tenants.values().map(|functions| functions.len() as i64).sum());
         after
     }

@@ -116,6 +116,10 @@ impl ConfigFile {
         for inside in [&mut node.token_file, &mut node.onnxruntime, &mut client.token_from] {
             *inside = inside.as_ref().map(|relative| folder.join(relative));
         }
+        let secret = node.cluster.as_mut().map(|cluster| &mut cluster.secret_file);
+        if let Some(inside) = secret {
+            *inside = inside.as_ref().map(|relative| folder.join(relative));
+        }
         Ok(Self { path, folder, node, client, function })
     }
 }

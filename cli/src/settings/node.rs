@@ -6,7 +6,7 @@ use anyhow::Result;
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
 use toml::{Table, Value};
-use weir_host::NodeConfig;
+use weir_host::{ClusterConfig, NodeConfig};
 
 /// How the node is set up: by those who start one, and by those who look at what starting one would do.
 #[derive(Debug, Default, clap::Args)]
@@ -27,6 +27,18 @@ pub(crate) struct NodeArgs {
     /// The libonnxruntime.so to use
     #[arg(long, value_name = "FILE", env = "WEIR_ONNXRUNTIME")]
     onnxruntime: Option<PathBuf>,
+    /// Be one of a cluster that keeps what is deployed in this etcd: etcd://HOST[:PORT][,HOST[:PORT]...][/ROOT]
+    #[arg(long, value_name = "URL", env = "WEIR_DATASTORE")]
+    datastore: Option<String>,
+    /// Where the cluster keeps components and models: s3://BUCKET[/PREFIX], with AWS_* from the environment, or file:///FOLDER that all nodes see
+    #[arg(long, value_name = "URL", env = "WEIR_BLOBS")]
+    blobs: Option<String>,
+    /// What the nodes of the cluster show each other, the same file on all; may be left out on loopback only
+    #[arg(long, value_name = "FILE", env = "WEIR_SECRET_FILE")]
+    secret_file: Option<PathBuf>,
+    /// Where the other nodes of the cluster reach this one [default: where it listens]
+    #[arg(long, value_name = "HOST:PORT", env = "WEIR_ADVERTISE")]
+    advertise: Option<String>,
     /// Any other setting of [node]; may be given more than once
     #[arg(long = "set", value_name = "KEY=VALUE", env = "WEIR_SET", value_delimiter = ',')]
     set: Vec<String>,
@@ -46,7 +58,37 @@ impl NodeArgs {
         config.token_file = self.token_file.clone().or(config.token_file);
         config.onnxruntime = self.onnxruntime.clone().or(config.onnxruntime);
         config.insecure |= self.insecure;
+        config.cluster = self.cluster(config.cluster)?;
         Ok(config)
+    }
+
+    /// The cluster that the node is one of, if anything says so.
+    fn cluster(&self, from_file: Option<ClusterConfig>) -> Result<Option<ClusterConfig>> {
+        let Self { datastore, blobs, secret_file, advertise, .. } = self;
+        let is_asked_for =
+            datastore.is_some() || blobs.is_some() || secret_file.is_some() || advertise.is_some();
+        if from_file.is_none() && !is_asked_for {
+            return Ok(None);
+        }
+        let from_file = from_file.unwrap_or_default();
+        let cluster = ClusterConfig {
+            datastore: datastore.clone().unwrap_or(from_file.datastore),
+            blobs: blobs.clone().unwrap_or(from_file.blobs),
+            secret_file: secret_file.clone().or(from_file.secret_file),
+            advertise: advertise.clone().or(from_file.advertise),
+            ..from_file
+        };
+        for (value, flag, example) in [
+            (&cluster.datastore, "--datastore", "etcd://localhost"),
+            (&cluster.blobs, "--blobs", "s3://weir"),
+        ] {
+            if value.is_empty() {
+                return Err(Problem::usage(format!("a node of a cluster needs {flag}, such as {example}"))
+                    .hint("`weir up` without any of them runs a node by itself")
+                    .into());
+            }
+        }
+        Ok(Some(cluster))
     }
 }
 

@@ -116,10 +116,13 @@ impl Flight {
         if components.try_out(self.digest, kind).await.is_ok() {
             return Ok(());
         }
-        tracing::warn!(digest = %self.digest, "there is no usable artefact of a deployed component: compiling it again");
+        tracing::info!(digest = %self.digest, "there is no usable artefact of a deployed component: compiling it");
         metrics.cold_start(ColdStart::Compile);
         let started = Instant::now();
-        components.compile(self.digest, &blobs.path(self.digest)).await?;
+        let component = blobs.fetch(self.digest).await.map_err(|error| {
+            CompileError::new(ErrorCode::Unavailable, format!("the component cannot be had: {error}"))
+        })?;
+        components.compile(self.digest, &component).await?;
         metrics.phase(Phase::Compile, started.elapsed());
         components.try_out(self.digest, kind).await.map_err(|error| CompileError::unfit(&error))?;
         Ok(())

@@ -1,6 +1,7 @@
 //! The one place that decides HTTP statuses of errors, and what their bodies look like.
 
 use super::headers;
+use crate::blobs::BlobError;
 use crate::component::compile::CompileError;
 use crate::instance::Fault;
 use axum::response::{IntoResponse, Response};
@@ -64,6 +65,15 @@ impl From<Fault> for ApiError {
 impl From<CompileError> for ApiError {
     fn from(error: CompileError) -> Self {
         Self::new(error.code, error.text)
+    }
+}
+
+impl From<BlobError> for ApiError {
+    fn from(error: BlobError) -> Self {
+        match &error {
+            BlobError::OutOfReach(_) => Self::new(ErrorCode::Unavailable, format!("{error}; try again")),
+            _ => Self::internal(&error),
+        }
     }
 }
 

@@ -135,6 +135,7 @@ impl From<ModelsError> for ApiError {
             ModelsError::Datastore(
                 weir_datastore::Error::Unavailable { .. } | weir_datastore::Error::Closed,
             ) => ErrorCode::Unavailable,
+            ModelsError::Push(PushError::Blob(error)) => return error.clone().into(),
             ModelsError::Push(_) | ModelsError::Datastore(_) | ModelsError::CutOff(_) => {
                 return Self::internal(&error);
             }

@@ -85,6 +85,11 @@ impl ModelAccess {
         metrics: &Metrics,
         trace: &Trace,
     ) -> Result<Pin, InferenceError> {
+        if self.models.blobs().is_shared()
+            && let Err(error) = self.models.store.fetch(&entry.source.prepared).await
+        {
+            return Err(InferenceError::Unavailable(error.to_string().into()));
+        }
         let victims = self.placements.victims();
         let acquired = self
             .models

@@ -54,7 +54,7 @@ impl Models {
         let mut stale: Vec<Key> = Vec::new();
         for entry in entries {
             let record = serde_json::from_slice::<ProfileRecord>(&entry.value);
-            match (id_of(&entry), record) {
+            match (id_of(&entry.key), record) {
                 (Some(id), Ok(ProfileRecord { generation, profile }))
                     if self.is_current(&ModelKey { id: id.clone(), generation }) =>
                 {

@@ -2,7 +2,7 @@
 
 use super::ModelsError;
 use serde::{Deserialize, Serialize};
-use weir_datastore::{Entry, Key, KeyError, Prefix};
+use weir_datastore::{Key, KeyError, Prefix};
 use weir_types::{ContentHash, ModelId, ModelManifest, Name, Profile, TenantId, Version};
 
 /// One version of a model.
@@ -68,9 +68,9 @@ fn impossible(error: KeyError) -> ModelsError {
     ModelsError::Datastore(weir_datastore::Error::Unavailable { source: std::sync::Arc::new(error) })
 }
 
-/// Which model an entry is about; none if its key is not that of one.
-pub(super) fn id_of(entry: &Entry) -> Option<ModelId> {
-    let path: Vec<_> = entry.key.as_str().split('/').collect();
+/// Which model a key is about; none if it is not that of one.
+pub(super) fn id_of(key: &Key) -> Option<ModelId> {
+    let path: Vec<_> = key.as_str().split('/').collect();
     let [_, tenant, name, "versions", version] = path[..] else { return None };
     let version = Version(version.parse().ok()?);
     Some(ModelId { tenant: TenantId::new(tenant).ok()?, name: Name::new(name).ok()?, version })

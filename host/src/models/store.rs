@@ -1,12 +1,16 @@
 //! The files of models: what was uploaded, and what came of preparing it.
 
-use crate::blobs::{Blobs, Hold, STAGED_PREFIX, Staged, is_intact, persist};
+use crate::blobs::{BlobError, Blobs, Hold, STAGED_PREFIX, Staged, is_intact, persist};
+use futures::{StreamExt, TryStreamExt};
 use std::io::Write;
 use std::path::Path;
 use tempfile::{NamedTempFile, TempDir};
 use tokio::sync::Semaphore;
 use weir_inference::{Backend, PrepareError, Prepared};
 use weir_types::ContentHash;
+
+/// Files of a model that are fetched at once.
+const FETCHES_AT_ONCE: usize = 8;
 
 /// Why a model was not kept, or cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -15,6 +19,8 @@ pub(crate) enum PushError {
     Prepare(#[from] PrepareError),
     #[error("cannot keep the model's files: {0}")]
     Io(#[from] std::io::Error),
+    #[error(transparent)]
+    Blob(#[from] BlobError),
 }
 
 /// The folder of model files.
@@ -61,28 +67,39 @@ impl Store {
         let Fresh { upload, out, prepared } = fresh;
         let upload = self.blobs.keep(upload).await?;
         let blobs = self.blobs.clone();
-        let kept = tokio::task::spawn_blocking(move || {
+        let kept: std::io::Result<Kept> = tokio::task::spawn_blocking(move || {
             let json = serde_json::to_vec(&prepared).map_err(std::io::Error::other)?;
             let hash = ContentHash::of(&json);
             let files = blobs.in_use().hold(prepared.blobs().chain([hash]));
             keep_all(&prepared, out.path(), blobs.folder())?;
             write(&json, &blobs.path(hash))?;
             Ok(Kept { prepared, hash, holds: [upload, files] })
-        });
-        kept.await.map_err(std::io::Error::other)?
+        })
+        .await
+        .map_err(std::io::Error::other)?;
+        let kept = kept?;
+        self.blobs.share(kept.prepared.blobs().chain([kept.hash])).await?;
+        Ok(kept)
     }
 
-    /// Read what preparing found, and make sure that the files it names are there.
+    /// Read what preparing found. Where there are no other nodes to have them, the files it names have to be here.
     pub(super) async fn read_prepared(&self, hash: ContentHash) -> Result<Prepared, PushError> {
-        let blobs = self.blobs.clone();
-        let read = tokio::task::spawn_blocking(move || {
-            let prepared: Prepared = serde_json::from_slice(&std::fs::read(blobs.path(hash))?)?;
-            let missing = prepared.blobs().find(|hash| !blobs.path(*hash).is_file());
-            missing.map_or(Ok(prepared), |hash| {
-                Err(std::io::Error::other(format!("its file {hash} is missing")))
-            })
-        });
-        Ok(read.await.map_err(std::io::Error::other)??)
+        let path = self.blobs.fetch(hash).await?;
+        let read = tokio::task::spawn_blocking(move || Ok(serde_json::from_slice(&std::fs::read(path)?)?));
+        let prepared: std::io::Result<Prepared> = read.await.map_err(std::io::Error::other)?;
+        let prepared = prepared?;
+        if !self.blobs.is_shared() {
+            self.fetch(&prepared).await?;
+        }
+        Ok(prepared)
+    }
+
+    /// Make sure that everything a load of the model reads is here.
+    pub(super) async fn fetch(&self, prepared: &Prepared) -> Result<(), BlobError> {
+        futures::stream::iter(prepared.blobs().map(|hash| self.blobs.fetch(hash)))
+            .buffer_unordered(FETCHES_AT_ONCE)
+            .try_for_each(async |_| Ok(()))
+            .await
     }
 
     /// Whether all files of a model hold what they should. Reads them.

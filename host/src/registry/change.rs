@@ -1,19 +1,18 @@
 //! Changing what is deployed: one transaction each, carried through once it has begun.
 
 use super::record::{head_key, version_key};
-use super::{Deployment, FunctionEntry, FunctionRecord, Head, Registry, RegistryError, VERSIONS_MAX};
+use super::{After, Deployment, FunctionEntry, FunctionRecord, Head, Registry, RegistryError, VERSIONS_MAX};
 use crate::blobs::Hold;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
-use tokio::sync::OwnedSemaphorePermit;
 use weir_datastore::{Commit, Compare, Key, Transaction};
 use weir_types::{Name, TenantId, Version};
 
 /// Versions removed in one transaction, which takes 128 writes.
 const REMOVED_AT_ONCE: usize = 100;
 
-/// A function as a change leaves it; none where the change removes it.
-type After = Option<(Head, BTreeMap<Version, FunctionRecord>)>;
+/// How often a change is tried again that another node came before.
+const CONFLICTS_MAX: usize = 5;
 
 impl Registry {
     /// Add a version and make the name point at it. Durable when it returns. `make` is told the number; `kept` is the component, which is
@@ -23,12 +22,12 @@ impl Registry {
         tenant: &TenantId,
         name: &Name,
         kept: Hold,
-        make: impl FnOnce(Version) -> FunctionRecord + Send + 'static,
+        make: impl Fn(Version) -> FunctionRecord + Send + Sync + 'static,
     ) -> Result<Arc<Deployment>, RegistryError> {
-        self.carry_through(tenant, name, async move |change| {
-            let deployed = change.deploy(make).await;
-            drop(kept);
-            deployed
+        let make = Arc::new(make);
+        self.carry_through(tenant, name, kept, move |change| {
+            let make = make.clone();
+            async move { change.deploy(&*make).await }
         })
         .await
     }
@@ -40,7 +39,7 @@ impl Registry {
         name: &Name,
         version: Option<Version>,
     ) -> Result<Arc<FunctionEntry>, RegistryError> {
-        self.carry_through(tenant, name, async move |change| change.roll_back(version).await).await
+        self.carry_through(tenant, name, (), move |change| change.roll_back(version)).await
     }
 
     /// Remove one version that is not active.
@@ -50,7 +49,7 @@ impl Registry {
         name: &Name,
         version: Version,
     ) -> Result<(), RegistryError> {
-        self.carry_through(tenant, name, async move |change| change.delete_version(version).await).await
+        self.carry_through(tenant, name, (), move |change| change.delete_version(version)).await
     }
 
     /// Remove the function and all its versions. Invocations in flight finish.
@@ -59,15 +58,17 @@ impl Registry {
         tenant: &TenantId,
         name: &Name,
     ) -> Result<(), RegistryError> {
-        self.carry_through(tenant, name, async move |change| change.delete().await).await
+        self.carry_through(tenant, name, (), Change::delete).await
     }
 
-    /// Wait for the turn, which the client may give up on, and then make a change, which it may not.
+    /// Wait for the turn, which the client may give up on, and then make a change, which it may not. A change that another node came
+    /// before is made again, on what that node made of the function. `held` is let go of at the end.
     async fn carry_through<T, Made>(
         self: &Arc<Self>,
         tenant: &TenantId,
         name: &Name,
-        make: impl FnOnce(Change) -> Made + Send + 'static,
+        held: impl Send + 'static,
+        make: impl Fn(Change) -> Made + Send + 'static,
     ) -> Result<T, RegistryError>
     where
         T: Send + 'static,
@@ -76,9 +77,21 @@ impl Registry {
         let Ok(turn) = self.turn.clone().acquire_owned().await else {
             return Err(RegistryError::Conflict(name.clone()));
         };
-        let registry = self.clone();
-        let change = Change { registry, tenant: tenant.clone(), name: name.clone(), _turn: turn };
-        self.changes.carry_through(make(change)).await?
+        let (registry, tenant, name) = (self.clone(), tenant.clone(), name.clone());
+        let change = async move {
+            let _held = (turn, held);
+            let mut conflicts = 0;
+            loop {
+                let change =
+                    Change { registry: registry.clone(), tenant: tenant.clone(), name: name.clone() };
+                match make(change).await {
+                    Err(RegistryError::Conflict(_)) if conflicts < CONFLICTS_MAX => conflicts += 1,
+                    made => return made,
+                }
+                registry.refresh(&tenant, &name).await?;
+            }
+        };
+        self.changes.carry_through(change).await?
     }
 }
 
@@ -87,13 +100,12 @@ struct Change {
     registry: Arc<Registry>,
     tenant: TenantId,
     name: Name,
-    _turn: OwnedSemaphorePermit,
 }
 
 impl Change {
     async fn deploy(
         self,
-        make: impl FnOnce(Version) -> FunctionRecord,
+        make: &(impl Fn(Version) -> FunctionRecord + ?Sized),
     ) -> Result<Arc<Deployment>, RegistryError> {
         let current = self.current();
         let next = current.as_ref().map_or(Version(1), |entry| entry.head.next);
@@ -183,9 +195,8 @@ impl Change {
         let written: HashSet<Key> = writes.writes.iter().map(|write| write.key().clone()).collect();
         match self.registry.datastore.commit(writes.when(fence)).await? {
             Commit::Done(revision) => {
-                let after = after.map(|(head, records)| (head, revision, records));
                 self.registry.lock_damaged().retain(|damaged| !written.contains(&damaged.key));
-                Ok(self.registry.publish(&self.tenant, &self.name, after))
+                Ok(self.registry.publish(&self.tenant, &self.name, revision, after))
             }
             Commit::Conflict => Err(RegistryError::Conflict(self.name.clone())),
         }
@@ -216,7 +227,7 @@ impl Change {
     }
 }
 
-fn records_of(entry: Option<&FunctionEntry>) -> BTreeMap<Version, FunctionRecord> {
+pub(super) fn records_of(entry: Option<&FunctionEntry>) -> BTreeMap<Version, FunctionRecord> {
     entry
         .map(|entry| {
             entry.versions.iter().map(|(version, deployment)| (*version, deployment.record.clone())).collect()

@@ -60,6 +60,11 @@ pub(super) fn prefix() -> Result<Prefix, RegistryError> {
     Prefix::new("functions/").map_err(impossible)
 }
 
+/// Everything about one function.
+pub(super) fn function(tenant: &TenantId, name: &Name) -> Result<Prefix, RegistryError> {
+    Prefix::new(&format!("functions/{tenant}/{name}/")).map_err(impossible)
+}
+
 pub(super) fn head_key(tenant: &TenantId, name: &Name) -> Result<Key, RegistryError> {
     Key::new(&format!("functions/{tenant}/{name}/head")).map_err(impossible)
 }
@@ -74,17 +79,39 @@ fn impossible(error: KeyError) -> RegistryError {
 }
 
 pub(super) fn parse(entry: &Entry) -> Result<Parsed, RegistryError> {
-    let damaged = |why: String| RegistryError::Damaged { key: entry.key.clone(), why };
-    let mut path = entry.key.as_str().split('/').skip(1);
+    let Place { tenant, name, of } = place(&entry.key)?;
+    let value = match of {
+        Of::Head => Value::Head(decode(entry)),
+        Of::Version(_) => Value::Version(decode(entry)),
+    };
+    Ok(Parsed { tenant, name, value })
+}
+
+/// What a key below [`prefix`] is about.
+pub(super) struct Place {
+    pub(super) tenant: TenantId,
+    pub(super) name: Name,
+    pub(super) of: Of,
+}
+
+pub(super) enum Of {
+    Head,
+    /// The version, if it is a number.
+    Version(Option<Version>),
+}
+
+pub(super) fn place(key: &Key) -> Result<Place, RegistryError> {
+    let damaged = |why: String| RegistryError::Damaged { key: key.clone(), why };
+    let mut path = key.as_str().split('/').skip(1);
     let mut segment = || path.next().ok_or_else(|| damaged("its key is too short".to_owned()));
     let tenant = TenantId::new(segment()?).map_err(|error| damaged(error.to_string()))?;
     let name = Name::new(segment()?).map_err(|error| damaged(error.to_string()))?;
-    let value = match segment()? {
-        "head" => Value::Head(decode(entry)),
-        "versions" => Value::Version(decode(entry)),
+    let of = match segment()? {
+        "head" => Of::Head,
+        "versions" => Of::Version(path.next().and_then(|version| version.parse().ok()).map(Version)),
         other => return Err(damaged(format!("its key has {other:?} where head or versions belongs"))),
     };
-    Ok(Parsed { tenant, name, value })
+    Ok(Place { tenant, name, of })
 }
 
 fn decode<T: DeserializeOwned>(entry: &Entry) -> Result<T, RegistryError> {

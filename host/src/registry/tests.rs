@@ -52,7 +52,7 @@ impl Datastore for SlowToTell {
 
 async fn open(datastore: Arc<dyn Datastore>, changes: &Changes) -> Arc<Registry> {
     let logs = Logs::new(LogLimits { lines_max: 10, bytes_max: 1 << 20, all_bytes_max: 1 << 20 });
-    Registry::open(datastore, Metrics::new(), changes.clone(), logs).await.unwrap()
+    Registry::open(datastore, Metrics::new(), changes.clone(), logs).await.unwrap().0
 }
 
 fn record(version: Version) -> FunctionRecord {

@@ -50,7 +50,7 @@ pub(in crate::gateway) async fn deploy(
         return Err(ApiError::new(ErrorCode::NotGranted, text));
     }
     let component_bytes = staged.bytes;
-    let kept = node.blobs.keep(staged).await.map_err(|error| ApiError::internal(&error))?;
+    let kept = node.blobs.keep(staged).await?;
 
     let Ready { kind, imports, compile_time_ms, .. } = ready;
     let answer = |function: FunctionVersion, created: bool| Deployed {
@@ -77,8 +77,8 @@ pub(in crate::gateway) async fn deploy(
             digest,
             component_bytes,
             deployed_at_ms,
-            imports,
-            manifest,
+            imports: imports.clone(),
+            manifest: manifest.clone(),
         }
     };
     let deployment = node.registry.deploy(&caller.tenant, &name, kept, record).await?;

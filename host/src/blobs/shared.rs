@@ -1,0 +1,136 @@
+//! The store that all nodes of a cluster keep their blobs in: an S3-compatible one, or a folder that all of them see.
+
+use object_store::buffered::BufWriter;
+use object_store::local::LocalFileSystem;
+use object_store::path::Path as ObjectPath;
+use object_store::{ObjectStore, ObjectStoreExt};
+use std::path::Path;
+use std::sync::Arc;
+use tokio::io::AsyncWriteExt;
+use weir_types::ContentHash;
+
+/// Where blobs are that every node can fetch. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct SharedBlobs {
+    store: Arc<dyn ObjectStore>,
+    folder: ObjectPath,
+}
+
+/// Why an address is not one of a store.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SharedBlobsError {
+    #[error("{0:?} is not s3://BUCKET[/PREFIX] or file:///FOLDER")]
+    Address(String),
+    #[cfg(not(feature = "cluster"))]
+    #[error("this weir was built without S3; build it with `--features cluster`, or use a release")]
+    NoS3,
+    #[error(transparent)]
+    Store(#[from] object_store::Error),
+    #[error(transparent)]
+    Folder(#[from] std::io::Error),
+}
+
+impl SharedBlobs {
+    /// The store at `address`: `s3://BUCKET[/PREFIX]`, whose endpoint and credentials come from the `AWS_*` variables of the environment,
+    /// or `file:///FOLDER`. Nothing is asked of the store yet. Blocks on the disk where it is a folder.
+    pub(crate) fn open(address: &str) -> Result<Self, SharedBlobsError> {
+        let wrong = || SharedBlobsError::Address(address.to_owned());
+        match address.split_once("://").ok_or_else(wrong)? {
+            ("file", folder) if folder.starts_with('/') => {
+                super::create_folder(Path::new(folder))?;
+                let store = LocalFileSystem::new_with_prefix(folder)?.with_fsync(true);
+                Ok(Self { store: Arc::new(store), folder: ObjectPath::default() })
+            }
+            ("s3", rest) => {
+                let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+                if bucket.is_empty() {
+                    return Err(wrong());
+                }
+                let folder = ObjectPath::parse(prefix).map_err(|_| wrong())?;
+                Ok(Self { store: s3::open(bucket)?, folder })
+            }
+            _ => Err(wrong()),
+        }
+    }
+
+    /// One of its folders.
+    pub(crate) fn folder(&self, name: &str) -> Self {
+        Self { store: self.store.clone(), folder: self.folder.clone().join(name) }
+    }
+
+    /// Have the store keep the blob in `file`. One that it has already is not sent again.
+    pub(super) async fn put(&self, digest: ContentHash, file: &Path) -> Result<(), object_store::Error> {
+        let path = self.path(digest);
+        let io = |source: std::io::Error| object_store::Error::Generic {
+            store: "blobs",
+            source: Box::new(source),
+        };
+        let mut file = tokio::fs::File::open(file).await.map_err(io)?;
+        let bytes = file.metadata().await.map_err(io)?.len();
+        match self.store.head(&path).await {
+            // A blob appears under its name once it is whole.
+            Ok(there) if there.size == bytes => return Ok(()),
+            Ok(_) | Err(object_store::Error::NotFound { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        // In parts, if it is large; memory is bounded by a few of them.
+        let mut writer = BufWriter::new(self.store.clone(), path);
+        let sent = async {
+            tokio::io::copy(&mut file, &mut writer).await?;
+            writer.shutdown().await
+        };
+        match sent.await {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                // What was sent of it would be kept, and paid for.
+                let _ = writer.abort().await;
+                Err(io(error))
+            }
+        }
+    }
+
+    /// The blob as a stream, and its size.
+    pub(super) async fn get(
+        &self,
+        digest: ContentHash,
+    ) -> Result<object_store::GetResult, object_store::Error> {
+        self.store.get(&self.path(digest)).await
+    }
+
+    fn path(&self, digest: ContentHash) -> ObjectPath {
+        self.folder.clone().join(digest.to_string())
+    }
+}
+
+#[cfg(feature = "cluster")]
+mod s3 {
+    use super::SharedBlobsError;
+    use object_store::aws::AmazonS3Builder;
+    use object_store::{ObjectStore, RetryConfig};
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    /// How long a request is tried again that the store could not answer; whoever waits is told after that.
+    const RETRY_TIME_MAX: Duration = Duration::from_secs(10);
+    const RETRIES_MAX: usize = 4;
+
+    pub(super) fn open(bucket: &str) -> Result<Arc<dyn ObjectStore>, SharedBlobsError> {
+        // TLS by ring, as elsewhere in this program. Fails where that is settled already.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let retry =
+            RetryConfig { max_retries: RETRIES_MAX, retry_timeout: RETRY_TIME_MAX, ..RetryConfig::default() };
+        let store = AmazonS3Builder::from_env().with_bucket_name(bucket).with_retry(retry).build()?;
+        Ok(Arc::new(store))
+    }
+}
+
+#[cfg(not(feature = "cluster"))]
+mod s3 {
+    use super::SharedBlobsError;
+    use object_store::ObjectStore;
+    use std::sync::Arc;
+
+    pub(super) fn open(_bucket: &str) -> Result<Arc<dyn ObjectStore>, SharedBlobsError> {
+        Err(SharedBlobsError::NoS3)
+    }
+}
