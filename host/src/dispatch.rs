@@ -10,8 +10,9 @@ mod placement;
 mod slice;
 
 pub(crate) use account::Account;
-pub(crate) use placement::Placements;
+pub(crate) use placement::{Away, LinkId, PlacementConfig, Placements};
 
+use crate::cluster::wire::Grant;
 use crate::component::{Components, Entry, LoadError, Recompiler};
 use crate::hostcalls::InferenceCtx;
 use crate::instance::{
@@ -23,6 +24,7 @@ use crate::telemetry::{ColdStart, Metrics, Phase, Trace};
 use crate::until::until;
 use axum::response::Response;
 use outgoing::Outgoing;
+use placement::Place;
 use slice::{First, Slice};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -60,12 +62,37 @@ pub(crate) struct Invocation {
     pub(crate) arrived: Instant,
     pub(crate) deadline: Instant,
     pub(crate) priority: u32,
+    /// What the node that has passed it on here grants it; none if it came from a client.
+    pub(crate) grant: Option<Grant>,
+}
+
+/// An invocation that may run.
+pub(crate) enum Admitted {
+    Here(Admission),
+    There(Away, HeldAway),
+}
+
+/// Everything that an invocation needs to run on this node.
+pub(crate) struct Admission {
+    entry: Arc<Entry>,
+    held: Held,
 }
 
 /// Everything an invocation holds while it runs; given back together.
 struct Held {
-    _turn: OwnedSemaphorePermit,
+    _held: HeldAway,
     _slot: OwnedSemaphorePermit,
+}
+
+/// Whose turn it is, and where.
+enum Turn {
+    Here(Held),
+    There(Away, HeldAway),
+}
+
+/// What it holds here while it runs on another node.
+pub(crate) struct HeldAway {
+    _turn: OwnedSemaphorePermit,
     _placement: placement::Placed,
 }
 
@@ -79,11 +106,11 @@ impl Dispatch {
     pub(crate) async fn http(
         &self,
         invocation: Invocation,
+        Admission { entry, held }: Admission,
         account: &Arc<Account>,
         head: http::Request<()>,
         body: RequestBody,
     ) -> Result<Response, Fault> {
-        let (entry, held) = self.admit(&invocation).await?;
         let is_bodiless = head.method() == http::Method::HEAD;
         let cell = RequestCell::new(body);
         let (answer, receiver) = Answer::channel();
@@ -107,10 +134,10 @@ impl Dispatch {
     pub(crate) async fn tensor(
         &self,
         invocation: &Invocation,
+        Admission { entry, held }: Admission,
         account: &Arc<Account>,
         inputs: Vec<(String, Tensor)>,
     ) -> Result<Vec<(String, Tensor)>, Fault> {
-        let (entry, held) = self.admit(invocation).await?;
         let sandbox = self.sandbox(invocation, account, entry, RequestCell::default());
         let (answer, receiver) = oneshot::channel();
         let run = finish(sandbox, Call::Tensor { inputs, answer }, held, account.clone());
@@ -125,17 +152,21 @@ impl Dispatch {
     }
 
     /// Wait for everything the invocation needs, until its deadline.
-    async fn admit(&self, invocation: &Invocation) -> Result<(Arc<Entry>, Held), Fault> {
+    pub(crate) async fn admit(&self, invocation: &Invocation) -> Result<Admitted, Fault> {
         let admitted = until(invocation.deadline, async {
             let queued = Instant::now();
-            let held = self.queue(invocation).instrument(invocation.trace.phase(Phase::Queue)).await?;
+            let turn = self.queue(invocation).instrument(invocation.trace.phase(Phase::Queue)).await?;
             self.metrics.phase(Phase::Queue, queued.elapsed());
+            let held = match turn {
+                Turn::Here(held) => held,
+                Turn::There(away, held) => return Ok(Admitted::There(away, held)),
+            };
             let record = &invocation.deployment.record;
             let entry = match self.components.loaded(record.digest) {
                 Some(entry) => entry,
                 None => self.load(invocation).await?,
             };
-            Ok((entry, held))
+            Ok(Admitted::Here(Admission { entry, held }))
         });
         admitted.await.unwrap_or_else(|| {
             let limits = &invocation.deployment.manifest.limits;
@@ -147,13 +178,17 @@ impl Dispatch {
         })
     }
 
-    async fn queue(&self, invocation: &Invocation) -> Result<Held, Fault> {
+    async fn queue(&self, invocation: &Invocation) -> Result<Turn, Fault> {
         let _waiting = account::Counted::new(&self.metrics.queued);
         let turn = invocation.deployment.gate.enter().await?;
-        let placement = self.placements.place(invocation, &self.models).await?;
+        let (place, placement) = self.placements.place(invocation, &self.models).await?;
+        let held = HeldAway { _turn: turn, _placement: placement };
+        if let Place::There(away) = place {
+            return Ok(Turn::There(away, held));
+        }
         let closed = |_| Fault::new(ErrorCode::Unavailable, "the node is shutting down");
         let slot = self.instances.clone().acquire_owned().await.map_err(closed)?;
-        Ok(Held { _turn: turn, _slot: slot, _placement: placement })
+        Ok(Turn::Here(Held { _held: held, _slot: slot }))
     }
 
     /// Bring the component in from its artefact, having it compiled anew if this node cannot use the one there is.

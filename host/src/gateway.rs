@@ -20,6 +20,7 @@ pub(crate) use body::{Guarded, Witness};
 pub(crate) use headers::ERROR_CODE;
 pub(crate) use server::Server;
 
+use crate::cluster::{GRANT, LINK_PATH, answer_link, restore_host};
 use crate::node::NodeState;
 use axum::Router;
 use axum::body::Body;
@@ -101,6 +102,10 @@ impl Gateway {
             "/readyz" => return health::ready(&self.node),
             _ => {}
         }
+        let is_of_cluster = request.headers().contains_key(GRANT) || request.uri().path() == LINK_PATH;
+        if is_of_cluster {
+            return self.route_of_cluster(request, id).await.unwrap_or_else(IntoResponse::into_response);
+        }
         let identity = match self.node.tokens.identify(request.headers_mut()) {
             Ok(identity) => identity,
             Err(error) => return error.into_response(),
@@ -114,7 +119,7 @@ impl Gateway {
         };
         if let Some(call) = request.uri().path().strip_prefix("/fn/") {
             // Where the name ends, as an offset: the request itself goes on to the function.
-            let name_len = call.find('/').unwrap_or(call.len());
+            let name_len = name_len(call);
             return invoke::invoke(&self.node, tenant, name_len, request, id)
                 .await
                 .unwrap_or_else(IntoResponse::into_response);
@@ -127,6 +132,34 @@ impl Gateway {
         }
         response
     }
+}
+
+/// What other nodes ask of this one.
+impl Gateway {
+    async fn route_of_cluster(&self, mut request: Request, id: &RequestId) -> Result<Response, ApiError> {
+        let cluster = self.node.cluster.as_ref();
+        let Some(cluster) = cluster.filter(|cluster| cluster.secret().is_shown(request.headers_mut())) else {
+            let text = "this is for nodes of the cluster, which show its secret (cluster.secret_file)";
+            return Err(ApiError::new(ErrorCode::Unauthorized, text));
+        };
+        let Some(grant) = request.headers_mut().remove(GRANT) else {
+            let placements = &self.node.dispatch.placements;
+            return Ok(answer_link(cluster, placements, request.into_body(), &self.node.stopping));
+        };
+        let grant = serde_json::from_slice(grant.as_bytes()).map_err(|error| {
+            ApiError::new(ErrorCode::InvalidRequest, format!("the grant of a call cannot be read: {error}"))
+        })?;
+        let Some(name_len) = request.uri().path().strip_prefix("/fn/").map(name_len) else {
+            return Err(ApiError::new(ErrorCode::RouteNotFound, "only calls of functions are passed on"));
+        };
+        restore_host(&mut request);
+        invoke::invoke_granted(&self.node, grant, name_len, request, id).await
+    }
+}
+
+/// How much of what follows `/fn/` is the function's name.
+fn name_len(call: &str) -> usize {
+    call.find('/').unwrap_or(call.len())
 }
 
 /// A path or query that axum itself could not read, as an error like every other.

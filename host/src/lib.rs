@@ -16,6 +16,8 @@ mod gateway;
 
 mod dispatch;
 
+mod cluster;
+
 mod component;
 
 mod instance;

@@ -2,9 +2,10 @@
 
 use crate::blobs::{Blobs, SharedBlobs, create_folder};
 use crate::changes::Changes;
+use crate::cluster::{Cluster, Membership, Participation, Secret};
 use crate::component::{Components, Engines, Recompiler};
 use crate::config::{BackendKind, ClusterConfig, NodeConfig};
-use crate::dispatch::{Dispatch, Placements};
+use crate::dispatch::{Dispatch, PlacementConfig, Placements};
 use crate::gateway::{Gateway, Server, Tokens};
 use crate::models::{Models, keep_profiles};
 use crate::registry::{Prepare, Registry};
@@ -25,6 +26,7 @@ use tokio_util::task::AbortOnDropHandle;
 use weir_datastore::{Datastore, RedbStore};
 use weir_device::Arena;
 use weir_inference::{Backend, CacheConfig, FakeBackend, ModelCache, OnnxRuntime, OnnxRuntimeConfig};
+use weir_types::NodeId;
 
 /// How long guests may take to unwind once their requests are gone.
 const GUEST_SHUTDOWN: Duration = Duration::from_secs(1);
@@ -40,6 +42,8 @@ pub(crate) struct NodeState {
     pub(crate) registry: Arc<Registry>,
     pub(crate) models: Arc<Models>,
     pub(crate) dispatch: Dispatch,
+    /// The cluster that the node is one of.
+    pub(crate) cluster: Option<Arc<Cluster>>,
     pub(crate) arena: Arena,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) sampler: Sampler,
@@ -86,6 +90,7 @@ pub struct Node {
     sweeping: AbortOnDropHandle<()>,
     /// Keep memory in step with what other nodes change.
     following: Vec<AbortOnDropHandle<()>>,
+    participation: Option<Participation>,
     runtimes: Option<Runtimes>,
     /// Keeps other nodes off the data folder.
     _lock: File,
@@ -104,7 +109,7 @@ impl Node {
         let (gateway, guests) = (runtimes.gateway.handle().clone(), runtimes.guests.handle().clone());
         let started = gateway.spawn(start(config, guests)).await;
         match started.context("the node failed while it started").and_then(|started| started) {
-            Ok(Started { state, datastore, listener, following, lock }) => {
+            Ok(Started { state, datastore, listener, following, participation, lock }) => {
                 let local_addr = listener.local_addr()?;
                 let server = Server::new(Gateway::new(state.clone()), &state.config);
                 let serving = gateway.spawn(server.run(listener, state.stopping.clone()));
@@ -120,6 +125,7 @@ impl Node {
                     profiles,
                     sweeping,
                     following,
+                    participation,
                     runtimes,
                     _lock: lock,
                 })
@@ -140,6 +146,10 @@ impl Node {
     /// Stop taking requests, let those under way finish (up to `drain_timeout_ms`), and let go of everything.
     pub async fn shutdown(mut self) {
         self.state.stopping.cancel();
+        // First, so that nothing more is sent here.
+        if let Some(participation) = self.participation.take() {
+            participation.end().await;
+        }
         if let Err(error) = (&mut self.serving).await {
             tracing::error!(%error, "the server failed");
         }
@@ -205,6 +215,7 @@ struct Started {
     listener: TcpListener,
     /// Keep memory in step with what other nodes change.
     following: Vec<AbortOnDropHandle<()>>,
+    participation: Option<Participation>,
     lock: File,
 }
 
@@ -258,10 +269,37 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
             .await
             .context("cannot read the models")?;
 
+    let listener = TcpListener::bind(config.listen).await.with_context(|| {
+        format!(
+            "cannot listen on {}; is another node running? (--listen picks another address)",
+            config.listen
+        )
+    })?;
+    let membership = match &config.cluster {
+        None => None,
+        Some(cluster) => Some(join(cluster, &listener, datastore.clone()).await?),
+    };
+    let placements = Placements::start(
+        &models,
+        PlacementConfig {
+            node: membership.as_ref().map_or(ALONE, |(membership, _)| membership.node),
+            address: membership.as_ref().map(|(membership, _)| membership.address.clone()),
+            invocations_max: config.instances_max,
+            unasked_max: if membership.is_some() { config.guest_threads } else { 0 },
+        },
+    );
+    let stopping = CancellationToken::new();
+    let (cluster, participation) = match (&config.cluster, membership) {
+        (Some(config), Some((membership, secret))) => {
+            let begun = Cluster::start(config, secret, membership, datastore.clone(), &placements, &stopping);
+            (Some(begun.0), Some(begun.1))
+        }
+        _ => (None, None),
+    };
     let dispatch = Dispatch {
         components: components.clone(),
         models: models.clone(),
-        placements: Placements::start(&models, config.instances_max),
+        placements: placements.clone(),
         arena: arena.clone(),
         metrics: metrics.clone(),
         instances: Arc::new(Semaphore::new(config.instances_max as usize)),
@@ -273,12 +311,6 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
             config.compiles_max as usize,
         ),
     };
-    let listener = TcpListener::bind(config.listen).await.with_context(|| {
-        format!(
-            "cannot listen on {}; is another node running? (--listen picks another address)",
-            config.listen
-        )
-    })?;
     let sampler = Sampler::new(config.trace_sample_ratio);
     let json_turns = Arc::new(Semaphore::new(config.gateway_threads.max(1)));
     let state = NodeState {
@@ -291,12 +323,13 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
         registry,
         models,
         dispatch,
+        cluster,
         arena,
         metrics,
         sampler,
         json_turns,
         started: Instant::now(),
-        stopping: CancellationToken::new(),
+        stopping,
         changes,
     };
     state.sweep_components().await;
@@ -307,7 +340,41 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
         AbortOnDropHandle::new(tokio::spawn(state.models.follow(models_as_of))),
         AbortOnDropHandle::new(tokio::spawn(prepare_components(Arc::downgrade(&state), prepare))),
     ];
-    Ok(Started { state, datastore, listener, following, lock })
+    Ok(Started { state, datastore, listener, following, participation, lock })
+}
+
+/// What a node by itself is called.
+const ALONE: NodeId = NodeId(0);
+
+/// Become one of the cluster's nodes, under an address that the others can reach.
+async fn join(
+    config: &ClusterConfig,
+    listener: &TcpListener,
+    datastore: Arc<dyn Datastore>,
+) -> anyhow::Result<(Membership, Secret)> {
+    let listens = listener.local_addr()?;
+    if config.secret_file.is_none() && !listens.ip().is_loopback() {
+        bail!(
+            "whoever reaches {listens} could pass for a node of the cluster; give --secret-file FILE, the same on all nodes"
+        );
+    }
+    let secret = Secret::read(config.secret_file.as_deref())?;
+    let address = match &config.advertise {
+        Some(address) => address.clone(),
+        None if listens.ip().is_unspecified() => {
+            bail!(
+                "other nodes cannot reach this one at {listens}; say where they do with --advertise HOST:PORT"
+            )
+        }
+        None => listens.to_string(),
+    };
+    if let Err(error) = address.parse::<http::uri::Authority>() {
+        bail!("{address:?} is not HOST:PORT: {error}");
+    }
+    let lease_time = Duration::from_millis(config.lease_ms.max(1));
+    let membership =
+        Membership::join(datastore, address, lease_time).await.context("cannot join the cluster")?;
+    Ok((membership, secret))
 }
 
 /// Compile what others have deployed before the first call of it comes. Where that fails, the call tries again and tells why.

@@ -172,6 +172,21 @@ impl Registry {
         tenants.get(tenant)?.get(name).cloned()
     }
 
+    /// One version of a function that another node knows, which may be news to this one.
+    pub(crate) async fn find_version(
+        &self,
+        tenant: &TenantId,
+        name: &str,
+        version: Version,
+    ) -> Option<Arc<Deployment>> {
+        let known = || self.get(tenant, name)?.versions.get(&version).cloned();
+        if let Some(known) = known() {
+            return Some(known);
+        }
+        self.refresh(tenant, &Name::new(name).ok()?).await.ok()?;
+        known()
+    }
+
     /// All functions of `tenant`, by name.
     pub(crate) fn list(&self, tenant: &TenantId) -> Vec<Arc<FunctionEntry>> {
         let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);

@@ -1,5 +1,6 @@
 //! What is to be done, and why.
 
+use serde::{Deserialize, Serialize};
 use weir_types::{DeviceId, InvocationId, ModelId, NodeId};
 
 /// Something that the driver carries out, in the order given.
@@ -34,7 +35,8 @@ pub enum Action {
 }
 
 /// Why an invocation is rejected.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Rejection {
     /// Too many wait already.
     QueueFull,

@@ -1,7 +1,7 @@
 //! The bodies of the management API, as the gateway writes and the command line reads them. JSON; times are Unix milliseconds.
 
 use crate::{
-    ContentHash, ErrorCode, FunctionKind, FunctionManifest, ModelManifest, Name, Profile, Signature,
+    ContentHash, ErrorCode, FunctionKind, FunctionManifest, ModelManifest, Name, NodeId, Profile, Signature,
     TenantId, Version,
 };
 use serde::{Deserialize, Serialize};
@@ -164,6 +164,35 @@ pub struct Status {
     pub damaged: Vec<String>,
     /// The node's devices.
     pub devices: Vec<DeviceStatus>,
+    /// The cluster that the node is one of; none if it is by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<ClusterStatus>,
+}
+
+/// The cluster in [`Status`], as the node sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterStatus {
+    /// What the cluster calls this node.
+    pub node: NodeId,
+    /// Where the others reach it.
+    pub address: String,
+    /// The node whose scheduler decides where calls run; none while there is no such node.
+    pub dispatcher: Option<NodeId>,
+    /// Whether this node asks another where calls run. One that neither does nor is the dispatcher runs them all itself.
+    pub asks_dispatcher: bool,
+    /// The nodes that ask this one.
+    pub linked: Vec<NodeId>,
+    /// Every node there is.
+    pub nodes: Vec<MemberStatus>,
+}
+
+/// One node in [`ClusterStatus`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberStatus {
+    /// What the cluster calls it.
+    pub node: NodeId,
+    /// Where it is reached.
+    pub address: String,
 }
 
 /// One device in [`Status`].

@@ -107,6 +107,8 @@ codes! {
     // What the node did.
     /// The node is starting, draining or too busy; try again.
     Unavailable = "unavailable";
+    /// The node that ran the invocation was lost, and it could not be run again.
+    NodeLost = "node-lost";
     /// The client went away.
     Cancelled = "cancelled";
     /// The node has a fault.

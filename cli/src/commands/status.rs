@@ -5,7 +5,7 @@ use crate::output::{duration, size, table};
 use crate::settings::ClientArgs;
 use anyhow::Result;
 use std::time::Duration;
-use weir_types::api::Status;
+use weir_types::api::{ClusterStatus, Status};
 
 /// Show what the node is doing: its load, devices and resident models
 ///
@@ -41,5 +41,17 @@ fn text(status: &Status, url: &str) -> String {
         let memory = format!("{} of {}", size(device.used_bytes), size(device.capacity_bytes));
         [device.name.clone(), device.backend.clone(), device.slots.to_string(), memory, resident]
     });
-    format!("{facts}\n{}", table(["DEVICE", "BACKEND", "SLOTS", "MODEL MEMORY", "RESIDENT"], rows))
+    let devices = table(["DEVICE", "BACKEND", "SLOTS", "MODEL MEMORY", "RESIDENT"], rows);
+    let cluster = status.cluster.as_ref().map_or_else(String::new, |cluster| format!("\n{}", nodes(cluster)));
+    format!("{facts}\n{devices}{cluster}")
+}
+
+fn nodes(cluster: &ClusterStatus) -> String {
+    let rows = cluster.nodes.iter().map(|member| {
+        let mut roles = Vec::new();
+        roles.extend((cluster.dispatcher == Some(member.node)).then_some("dispatcher"));
+        roles.extend((cluster.node == member.node).then_some("this one"));
+        [member.node.0.to_string(), member.address.clone(), roles.join(", ")]
+    });
+    table(["NODE", "ADDRESS", "ROLE"], rows)
 }

@@ -25,6 +25,8 @@ pub(crate) struct Account {
 struct State {
     failed: Option<ErrorCode>,
     ended: Option<Ended>,
+    /// Another node keeps the books.
+    is_passed_on: bool,
 }
 
 struct Ended {
@@ -65,6 +67,11 @@ impl Account {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).failed = Some(code);
     }
 
+    /// Another node has answered the invocation, and keeps its books.
+    pub(crate) fn pass_on(&self) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).is_passed_on = true;
+    }
+
     /// Counts the invocation as running until dropped.
     pub(crate) fn running(&self) -> Counted {
         Counted::new(&self.metrics.running)
@@ -79,8 +86,11 @@ impl Witness for Arc<Account> {
 
 impl Drop for Account {
     fn drop(&mut self) {
-        let State { failed, ended } =
+        let State { failed, ended, is_passed_on } =
             std::mem::take(self.state.get_mut().unwrap_or_else(PoisonError::into_inner));
+        if is_passed_on {
+            return;
+        }
         if let Some(instantiate_time) = self.usage.instantiate_time() {
             self.metrics.phase(Phase::Instantiate, instantiate_time);
             self.metrics.guest_memory(usize::try_from(self.usage.memory_bytes()).unwrap_or(usize::MAX));

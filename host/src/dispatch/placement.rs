@@ -1,27 +1,39 @@
-//! The scheduler's driver on one node: tells it what happens, and carries out what it says.
+//! Where invocations run: asks for a placement, waits for the answer, and keeps what this node's device may give up.
 //!
-//! The scheduler is a pure state machine behind one lock, held for no longer than one `handle`. Most invocations are placed by the very call
-//! that announces them; the others wait for a later event to start them.
+//! Placements come from a scheduler: this node's own, or that of the cluster's dispatcher. The scheduler is a pure state machine behind one
+//! lock, held for no longer than one `handle`; most invocations are placed by the very call that announces them, the others wait for a
+//! later event to start them. A node that loses its dispatcher places what it has by itself, on its own device, until there is another:
+//! what waits is announced again, and nothing is lost.
+
+mod driver;
+
+pub(crate) use driver::LinkId;
 
 use super::Invocation;
+use crate::cluster::wire::{Grant, Hello, News, Order};
 use crate::instance::Fault;
 use crate::models::Models;
+use driver::Driver;
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use weir_inference::ResidentModel;
-use weir_scheduler::{Action, Arrival, DeviceSpec, Event, Evictable, Rejection, Scheduler, Settings};
-use weir_types::{DeviceId, ErrorCode, InvocationId, ModelId, NodeId};
+use weir_scheduler::{Action, Arrival, DeviceSpec, Event, Evictable, Rejection};
+use weir_types::{ErrorCode, InvocationId, ModelId, NodeId};
 
-/// This node and its only device, in the scheduler's words.
-const NODE: NodeId = NodeId(0);
-const DEVICE: DeviceId = DeviceId { node: NODE, ordinal: 0 };
-
-/// Asks the scheduler for placements.
+/// Asks for placements.
 pub(crate) struct Placements {
+    node: NodeId,
+    address: Option<String>,
+    devices: Vec<DeviceSpec>,
     state: Mutex<State>,
+    /// Calls without models under way that were placed here without asking, and how many there may be.
+    unasked: AtomicUsize,
+    unasked_max: usize,
     /// The scheduler's time counts from here.
     epoch: Instant,
     /// When the scheduler wants to be woken, in its time.
@@ -29,56 +41,89 @@ pub(crate) struct Placements {
     waker: Mutex<Option<AbortOnDropHandle<()>>>,
 }
 
-struct State {
-    scheduler: Scheduler,
-    waiting: HashMap<InvocationId, Waiting>,
-    evictable: Evictable,
-    /// What the scheduler has been told is in memory.
-    resident: BTreeMap<ModelId, u64>,
-    /// Kept from call to call, for its memory.
-    actions: Vec<Action>,
+/// What a node needs to be placed on.
+pub(crate) struct PlacementConfig {
+    /// What the cluster calls this node.
+    pub(crate) node: NodeId,
+    /// Where the other nodes of the cluster reach this one; none if it is by itself.
+    pub(crate) address: Option<String>,
+    /// Grants that are given at once on its device.
+    pub(crate) invocations_max: u32,
+    /// Calls without models that run here without asking where they should; 0 for a node by itself, where that is no question.
+    pub(crate) unasked_max: usize,
 }
 
-impl State {
-    fn begin(&mut self, invocation: InvocationId, models: Vec<ModelId>, evict: Vec<ModelId>) {
-        if !models.is_empty() || !evict.is_empty() {
-            self.evictable.start(invocation, models, evict);
-        }
-    }
+struct State {
+    placer: Placer,
+    waiting: HashMap<InvocationId, Waiting>,
+    /// Invocations of this node that run on others. Cancelled when those are lost.
+    away: HashMap<InvocationId, CancellationToken>,
+    evictable: Evictable,
+    /// What the placer has been told is in memory.
+    resident: BTreeMap<ModelId, u64>,
+}
+
+/// Who decides.
+enum Placer {
+    Own(Box<Driver>),
+    /// The dispatcher, which is told news over a link.
+    Dispatcher(mpsc::Sender<News>),
+}
+
+/// Where an invocation is to run.
+pub(crate) enum Place {
+    Here,
+    There(Away),
+}
+
+/// A place on another node.
+pub(crate) struct Away {
+    /// Where that node is reached.
+    pub(crate) address: String,
+    /// The models that are granted there.
+    pub(crate) models: Vec<ModelId>,
+    /// What may make room for them.
+    pub(crate) evict: Vec<ModelId>,
+    /// Cancelled when that node is lost.
+    pub(crate) lost: CancellationToken,
 }
 
 /// What came of telling the scheduler of an invocation.
 enum Placing {
-    Done(Result<(), Fault>),
-    Waits(oneshot::Receiver<Result<(), Fault>>),
+    Done(Result<Place, Fault>),
+    Waits(oneshot::Receiver<Result<Place, Fault>>),
 }
 
 struct Waiting {
     models: Vec<ModelId>,
-    start: oneshot::Sender<Result<(), Fault>>,
+    /// To be announced again to another placer, where there can be one.
+    arrival: Option<Arrival>,
+    start: oneshot::Sender<Result<Place, Fault>>,
 }
 
 impl Placements {
-    /// Begin with nothing running. `invocations_max` grants are given at once at most.
-    pub(crate) fn start(models: &Models, invocations_max: u32) -> Arc<Self> {
-        let mut scheduler = Scheduler::new(&Settings::default());
-        let status = models.device_capacity();
-        let devices = vec![DeviceSpec {
-            kind: "cpu".into(),
-            capacity_bytes: status.0,
-            slots: status.1,
-            invocations_max,
-        }];
-        scheduler.handle(0, Event::NodeUp { node: NODE, devices }, &mut Vec::new());
+    /// Begin with nothing running.
+    pub(crate) fn start(models: &Models, config: PlacementConfig) -> Arc<Self> {
+        let PlacementConfig { node, address, invocations_max, unasked_max } = config;
+        let (capacity_bytes, slots) = models.device_capacity();
+        let devices = vec![DeviceSpec { kind: "cpu".into(), capacity_bytes, slots, invocations_max }];
         let state = State {
-            scheduler,
+            placer: Placer::Own(Box::new(Driver::new(
+                0,
+                own_hello(node, &address, &devices, &BTreeMap::new()),
+            ))),
             waiting: HashMap::new(),
+            away: HashMap::new(),
             evictable: Evictable::new(),
             resident: BTreeMap::new(),
-            actions: Vec::new(),
         };
         let placements = Arc::new(Self {
+            node,
+            address,
+            devices,
             state: Mutex::new(state),
+            unasked: AtomicUsize::new(0),
+            unasked_max,
             epoch: Instant::now(),
             wake_at_ns: watch::Sender::new(None),
             waker: Mutex::default(),
@@ -94,9 +139,17 @@ impl Placements {
         self: &Arc<Self>,
         invocation: &Invocation,
         models: &Models,
-    ) -> Result<Placed, Fault> {
+    ) -> Result<(Place, Placed), Fault> {
         let id = invocation.id;
+        let placed = |by| Placed { placements: self.clone(), invocation: id, by };
+        if let Some(Grant { models, evict, .. }) = &invocation.grant {
+            self.lock().begin(id, models.clone(), evict.clone());
+            return Ok((Place::Here, placed(By::Grant)));
+        }
         let demands = models.demands(&invocation.deployment);
+        if demands.is_empty() && self.is_unasked() {
+            return Ok((Place::Here, placed(By::Nobody)));
+        }
         let models = demands.iter().map(|demand| demand.model.clone()).collect();
         let arrival = Arrival {
             invocation: id,
@@ -107,26 +160,33 @@ impl Placements {
             batch: 1,
             run_time_ns: None,
         };
-        let placed = Placed { placements: self.clone(), invocation: id };
-        match self.arrive(arrival, models) {
+        let placed = placed(By::Scheduler);
+        let place = match self.arrive(arrival, models) {
             Placing::Done(answer) => answer?,
             Placing::Waits(started) => started.await.unwrap_or_else(|_| {
                 Err(Fault::new(ErrorCode::Unavailable, "the scheduler gave no answer"))
             })?,
-        }
-        Ok(placed)
+        };
+        Ok((place, placed))
+    }
+
+    /// Take one of the places for calls that gain nothing by going elsewhere.
+    fn is_unasked(&self) -> bool {
+        let free = |taken| (taken < self.unasked_max).then_some(taken + 1);
+        self.unasked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, free).is_ok()
     }
 
     /// Tell of an invocation that needs `models`. Most are answered by the same call, and leave no trace among those that wait.
     fn arrive(&self, arrival: Arrival, models: Vec<ModelId>) -> Placing {
         let id = arrival.invocation;
         let mut state = self.lock();
+        let kept = self.address.is_some().then(|| arrival.clone());
         let mut own = Some(models);
         let mut answer = None;
-        self.decide(&mut state, Event::Arrived(arrival), |state, action| match action {
-            Action::Start { invocation, evict, .. } if invocation == id => {
-                state.begin(id, own.take().unwrap_or_default(), evict);
-                answer = Some(Ok(()));
+        self.announce(&mut state, arrival, |state, action| match action {
+            Action::Start { invocation, node, evict, .. } if invocation == id => {
+                let elsewhere = self.elsewhere(state, node);
+                answer = Some(state.start(id, elsewhere, own.take().unwrap_or_default(), evict));
             }
             Action::Reject { invocation, why, .. } if invocation == id => answer = Some(Err(fault_of(why))),
             other => self.carry_out(state, other),
@@ -135,7 +195,7 @@ impl Placements {
             return Placing::Done(answer);
         }
         let (start, started) = oneshot::channel();
-        state.waiting.insert(id, Waiting { models: own.unwrap_or_default(), start });
+        state.waiting.insert(id, Waiting { models: own.unwrap_or_default(), arrival: kept, start });
         Placing::Waits(started)
     }
 
@@ -151,59 +211,90 @@ impl Placements {
         let before = std::mem::replace(&mut state.resident, now.clone());
         for model in before.keys().filter(|model| !now.contains_key(model)) {
             state.evictable.evicted(model);
-            self.tell(&mut state, Event::Evicted { device: DEVICE, model: model.clone() });
+            self.tell(&mut state, News::Evicted { model: model.clone() });
         }
         for (model, bytes) in now.into_iter().filter(|(model, _)| !before.contains_key(model)) {
             let load_time_ns = loaded
                 .filter(|(loaded, _)| **loaded == model)
                 .map(|(_, load_time)| u64::try_from(load_time.as_nanos()).unwrap_or(u64::MAX));
-            self.tell(&mut state, Event::Loaded { device: DEVICE, model, bytes, load_time_ns });
+            self.tell(&mut state, News::Loaded { model, bytes, load_time_ns });
         }
     }
 
-    fn tell(&self, state: &mut State, event: Event) {
-        self.decide(state, event, |state, action| self.carry_out(state, action));
+    fn announce(&self, state: &mut State, arrival: Arrival, carry_out: impl FnMut(&mut State, Action)) {
+        match &mut state.placer {
+            Placer::Own(_) => self.decide(state, Event::Arrived(arrival), carry_out),
+            Placer::Dispatcher(_) => {
+                let deadline_in_ns = arrival.deadline_at_ns.saturating_sub(self.time_ns(Instant::now()));
+                self.tell(state, News::Arrived { arrival, deadline_in_ns });
+            }
+        }
     }
 
-    fn decide(&self, state: &mut State, event: Event, mut carry_out: impl FnMut(&mut State, Action)) {
-        let mut actions = std::mem::take(&mut state.actions);
-        state.scheduler.handle(self.time_ns(Instant::now()), event, &mut actions);
+    /// Tell whoever decides what happened on this node.
+    fn tell(&self, state: &mut State, news: News) {
+        match &mut state.placer {
+            Placer::Own(_) => {
+                if let Some(event) = news.event(self.node, self.time_ns(Instant::now())) {
+                    self.decide(state, event, |state, action| self.carry_out(state, action));
+                }
+            }
+            // A link that is full or gone is about to be given up, and everything to be told anew.
+            Placer::Dispatcher(link) => _ = link.try_send(news),
+        }
+    }
+
+    fn decide(&self, state: &mut State, event: Event, carry_out: impl FnMut(&mut State, Action)) {
+        let Placer::Own(driver) = &mut state.placer else { return };
+        let actions = driver.handle(self.time_ns(Instant::now()), event);
+        self.carry_out_all(state, actions, carry_out);
+    }
+
+    fn carry_out_all(
+        &self,
+        state: &mut State,
+        mut actions: Vec<Action>,
+        mut carry_out: impl FnMut(&mut State, Action),
+    ) {
         for action in actions.drain(..) {
             carry_out(state, action);
         }
-        state.actions = actions;
+        if let Placer::Own(driver) = &mut state.placer {
+            driver.recycle(actions);
+        }
     }
 
     fn carry_out(&self, state: &mut State, action: Action) {
         match action {
-            Action::Start { invocation, evict, why, .. } => {
-                let Some(waiting) = state.waiting.remove(&invocation) else { return };
+            Action::Start { invocation, node, evict, why, .. } => {
                 if why.queued_ns > 0 {
                     tracing::debug!(%invocation, queued_ns = why.queued_ns, "placed after a wait");
                 }
-                state.begin(invocation, waiting.models, evict);
-                // One that went away meanwhile has told so by dropping its placement.
-                let _ = waiting.start.send(Ok(()));
+                let elsewhere = self.elsewhere(state, node);
+                state.started(invocation, elsewhere, evict);
             }
-            Action::Reject { invocation, why, .. } => {
-                if let Some(waiting) = state.waiting.remove(&invocation) {
-                    let _ = waiting.start.send(Err(fault_of(why)));
-                }
-            }
+            Action::Reject { invocation, why, .. } => state.rejected(invocation, why),
             Action::WakeAt(at_ns) => {
                 self.wake_at_ns.send_replace(Some(at_ns));
             }
         }
     }
 
+    /// Where `node` is, if it is not this one.
+    fn elsewhere(&self, state: &State, node: NodeId) -> Option<Elsewhere> {
+        let Placer::Own(driver) = &state.placer else { return None };
+        (node != self.node).then(|| Elsewhere(driver.address(node).map(str::to_owned)))
+    }
+
     fn over(&self, invocation: InvocationId) {
         let mut state = self.lock();
-        let event = match state.waiting.remove(&invocation) {
-            Some(_) => Event::Cancelled { invocation },
-            None => Event::Finished { invocation },
+        let news = match state.waiting.remove(&invocation) {
+            Some(_) => News::Cancelled { invocation },
+            None => News::Finished { invocation },
         };
+        state.away.remove(&invocation);
         state.evictable.finish(invocation);
-        self.tell(&mut state, event);
+        self.tell(&mut state, news);
     }
 
     fn time_ns(&self, at: Instant) -> u64 {
@@ -212,6 +303,177 @@ impl Placements {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// As a node that asks the cluster's dispatcher.
+impl Placements {
+    /// Ask the dispatcher at the other end of `link` from now on, which is told of this node and of everything that waits.
+    pub(crate) fn ask(&self, link: mpsc::Sender<News>) {
+        let mut state = self.lock();
+        let hello = own_hello(self.node, &self.address, &self.devices, &state.resident);
+        // The link is new: it has room.
+        let _ = link.try_send(News::Hello(hello));
+        state.placer = Placer::Dispatcher(link);
+        self.wake_at_ns.send_replace(None);
+        self.announce_waiting(&mut state);
+    }
+
+    /// Place by itself from now on, if it did not do so before: the dispatcher is lost, or it is to be this node.
+    pub(crate) fn place_alone(&self) {
+        let mut state = self.lock();
+        if matches!(state.placer, Placer::Own(_)) {
+            return;
+        }
+        let hello = own_hello(self.node, &self.address, &self.devices, &state.resident);
+        state.placer = Placer::Own(Box::new(Driver::new(self.time_ns(Instant::now()), hello)));
+        self.announce_waiting(&mut state);
+    }
+
+    /// The dispatcher has decided.
+    pub(crate) fn order(&self, order: Order) {
+        let mut state = self.lock();
+        match order {
+            Order::Start { invocation, node, address, evict } => {
+                state.started(invocation, (node != self.node).then_some(Elsewhere(address)), evict);
+            }
+            Order::Reject { invocation, why } => state.rejected(invocation, why),
+            Order::Beat => {}
+        }
+    }
+
+    fn announce_waiting(&self, state: &mut State) {
+        let arrivals: Vec<_> = state.waiting.values().filter_map(|waiting| waiting.arrival.clone()).collect();
+        for arrival in arrivals {
+            self.announce(state, arrival, |state, action| self.carry_out(state, action));
+        }
+    }
+}
+
+/// As the cluster's dispatcher.
+impl Placements {
+    /// Another node asks from now on. None if this one does not decide itself.
+    pub(crate) fn join(&self, hello: Hello, orders: mpsc::Sender<Order>) -> Option<LinkId> {
+        let mut state = self.lock();
+        let Placer::Own(driver) = &mut state.placer else { return None };
+        let (link, events) = driver.join(hello, orders);
+        self.decide_all(&mut state, events);
+        Some(link)
+    }
+
+    /// Another node has news.
+    pub(crate) fn hear(&self, node: NodeId, link: LinkId, news: News) {
+        let mut state = self.lock();
+        let Placer::Own(driver) = &mut state.placer else { return };
+        if !driver.is_current(node, link) {
+            return;
+        }
+        match &news {
+            News::Arrived { arrival, .. } => driver.note_origin(arrival.invocation, node),
+            News::Finished { invocation } | News::Cancelled { invocation } => {
+                driver.forget_origin(*invocation);
+            }
+            _ => {}
+        }
+        if let Some(event) = news.event(node, self.time_ns(Instant::now())) {
+            self.decide_all(&mut state, vec![event]);
+        }
+    }
+
+    /// Another node's link is over. One that leaves in good order finishes what it runs; what runs on one that is lost is lost.
+    pub(crate) fn leave(&self, node: NodeId, link: LinkId, is_orderly: bool) {
+        let mut state = self.lock();
+        let Placer::Own(driver) = &mut state.placer else { return };
+        if !driver.is_current(node, link) {
+            return;
+        }
+        let mut events = driver.forget(node);
+        if is_orderly {
+            let actions = driver.dismiss(self.time_ns(Instant::now()), node);
+            self.carry_out_all(&mut state, actions, |state, action| self.carry_out(state, action));
+        } else {
+            events.push(Event::NodeDown { node });
+        }
+        self.decide_all(&mut state, events);
+    }
+
+    /// The nodes that ask this one.
+    pub(crate) fn nodes(&self) -> Vec<NodeId> {
+        match &self.lock().placer {
+            Placer::Own(driver) => driver.nodes(),
+            Placer::Dispatcher(_) => Vec::new(),
+        }
+    }
+
+    /// Whether another node decides.
+    pub(crate) fn asks(&self) -> bool {
+        matches!(self.lock().placer, Placer::Dispatcher(_))
+    }
+
+    fn decide_all(&self, state: &mut State, events: Vec<Event>) {
+        for event in events {
+            self.decide(state, event, |state, action| self.carry_out(state, action));
+        }
+    }
+}
+
+/// Where another node is reached; none if that has left.
+struct Elsewhere(Option<String>);
+
+/// What a node says of itself.
+fn own_hello(
+    node: NodeId,
+    address: &Option<String>,
+    devices: &[DeviceSpec],
+    resident: &BTreeMap<ModelId, u64>,
+) -> Hello {
+    let address = address.clone().unwrap_or_default();
+    let resident = resident.iter().map(|(model, bytes)| (model.clone(), *bytes)).collect();
+    Hello { node, address, devices: devices.to_vec(), resident }
+}
+
+impl State {
+    /// Tell an invocation that waits where it is to run.
+    fn started(&mut self, invocation: InvocationId, elsewhere: Option<Elsewhere>, evict: Vec<ModelId>) {
+        let Some(waiting) = self.waiting.remove(&invocation) else { return };
+        let place = self.start(invocation, elsewhere, waiting.models, evict);
+        // One that went away meanwhile has told so by dropping its placement.
+        let _ = waiting.start.send(place);
+    }
+
+    /// An invocation of this node's has its placement.
+    fn start(
+        &mut self,
+        invocation: InvocationId,
+        elsewhere: Option<Elsewhere>,
+        models: Vec<ModelId>,
+        evict: Vec<ModelId>,
+    ) -> Result<Place, Fault> {
+        let Some(Elsewhere(address)) = elsewhere else {
+            self.begin(invocation, models, evict);
+            return Ok(Place::Here);
+        };
+        let Some(address) = address else {
+            return Err(Fault::new(ErrorCode::Unavailable, "the node that was chosen has left; try again"));
+        };
+        let lost = CancellationToken::new();
+        self.away.insert(invocation, lost.clone());
+        Ok(Place::There(Away { address, models, evict, lost }))
+    }
+
+    /// An invocation begins on this node's device.
+    fn begin(&mut self, invocation: InvocationId, models: Vec<ModelId>, evict: Vec<ModelId>) {
+        if !models.is_empty() || !evict.is_empty() {
+            self.evictable.start(invocation, models, evict);
+        }
+    }
+
+    fn rejected(&mut self, invocation: InvocationId, why: Rejection) {
+        if let Some(waiting) = self.waiting.remove(&invocation) {
+            let _ = waiting.start.send(Err(fault_of(why)));
+        } else if let Some(lost) = self.away.get(&invocation) {
+            lost.cancel();
+        }
     }
 }
 
@@ -236,7 +498,7 @@ async fn wake(placements: std::sync::Weak<Placements>, mut wake_at_ns: watch::Re
                     false
                 });
                 let mut state = placements.lock();
-                placements.tell(&mut state, Event::Woken);
+                placements.decide_all(&mut state, vec![Event::Woken]);
             }
             changed = wake_at_ns.changed() => if changed.is_err() { return },
         }
@@ -261,10 +523,25 @@ fn fault_of(why: Rejection) -> Fault {
 pub(crate) struct Placed {
     placements: Arc<Placements>,
     invocation: InvocationId,
+    by: By,
+}
+
+/// Who placed an invocation, and is told of its end.
+enum By {
+    /// The scheduler that this node asks.
+    Scheduler,
+    /// Whoever sent it here, and tells the scheduler itself.
+    Grant,
+    /// It was not asked for.
+    Nobody,
 }
 
 impl Drop for Placed {
     fn drop(&mut self) {
-        self.placements.over(self.invocation);
+        match self.by {
+            By::Scheduler => self.placements.over(self.invocation),
+            By::Grant => self.placements.lock().evictable.finish(self.invocation),
+            By::Nobody => _ = self.placements.unasked.fetch_sub(1, Ordering::Relaxed),
+        }
     }
 }

@@ -107,7 +107,9 @@ pub(crate) fn status(code: ErrorCode) -> StatusCode {
             StatusCode::INSUFFICIENT_STORAGE
         }
         Code::CpuTimeLimit | Code::DeadlineExceeded => StatusCode::GATEWAY_TIMEOUT,
-        Code::ResponseTooLarge | Code::NoResponse | Code::GuestError => StatusCode::BAD_GATEWAY,
+        Code::ResponseTooLarge | Code::NoResponse | Code::GuestError | Code::NodeLost => {
+            StatusCode::BAD_GATEWAY
+        }
         Code::GuestTrap | Code::StackOverflow | Code::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
         // nginx's "client closed request"; nobody is there to read it, but logs and metrics are.

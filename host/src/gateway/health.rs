@@ -58,6 +58,7 @@ pub(super) async fn status(
         queued: gauge(&node.metrics.queued),
         damaged: [node.registry.damaged(&caller.tenant), node.models.damaged(&caller.tenant)].concat(),
         devices: vec![node.models.device_status(&caller.tenant)],
+        cluster: node.cluster.as_ref().map(|cluster| cluster.status(&node.dispatch.placements)),
     })
 }
 

@@ -5,7 +5,7 @@
 mod json;
 
 use super::error::ApiError;
-use crate::dispatch::{Account, Invocation};
+use crate::dispatch::{Account, Admission, Invocation};
 use crate::node::NodeState;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
@@ -50,12 +50,13 @@ struct Inputs {
 pub(super) async fn invoke(
     node: &NodeState,
     invocation: &Invocation,
+    admission: Admission,
     account: &Arc<Account>,
     body: Buffer,
 ) -> Result<Response, ApiError> {
     let (arena, json_bytes) = (node.arena.clone(), body.len());
     let Inputs { request, tensors } = node.json(json_bytes, move || read(&body, &arena)).await?;
-    let outputs = node.dispatch.tensor(invocation, account, tensors).await?;
+    let outputs = node.dispatch.tensor(invocation, admission, account, tensors).await?;
     let id = invocation.deployment.id.clone();
     let bytes_max = invocation.deployment.manifest.limits.response_body_bytes;
     let output_bytes = outputs.iter().map(|(_, tensor)| tensor.data().len()).sum();

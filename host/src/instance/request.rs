@@ -23,6 +23,21 @@ pub(crate) enum RequestBody {
     Stream(Body),
 }
 
+impl RequestBody {
+    /// The body of a request that has none.
+    pub(crate) fn none() -> Self {
+        Self::Stream(Body::empty())
+    }
+
+    /// The body as it came.
+    pub(crate) fn into_body(self) -> Body {
+        match self {
+            Self::Whole(whole) => Body::from(Bytes::from(whole)),
+            Self::Stream(body) => body,
+        }
+    }
+}
+
 /// Why the body cannot be taken, or the answer not be set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum CellError {

@@ -44,7 +44,7 @@ impl Registry {
         for event in &change.events {
             match place(event.key()) {
                 Ok(Place { tenant, name, of }) => {
-                    functions.entry((tenant, name)).or_default().push((of, event))
+                    functions.entry((tenant, name)).or_default().push((of, event));
                 }
                 Err(error) => self.note_damaged(event, &error),
             }

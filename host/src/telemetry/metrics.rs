@@ -26,6 +26,8 @@ pub(crate) struct Metrics {
     cold_starts: Family<Cause, Counter>,
     guest_memory_bytes: Histogram,
     /// Invocations running now.
+    pub(crate) passed_on: Counter,
+    pub(crate) placed_again: Counter,
     pub(crate) running: Gauge,
     /// Invocations waiting now.
     pub(crate) queued: Gauge,
@@ -98,6 +100,14 @@ impl Metrics {
                 histogram.clone(),
             );
         }
+        let mut counter = |name: &str, help: &str| {
+            let counter = Counter::default();
+            registry.register(name, help, counter.clone());
+            counter
+        };
+        let passed_on = counter("invocations_passed_on", "Invocations that another node of the cluster ran");
+        let placed_again =
+            counter("invocations_placed_again", "Invocations that a node did not take, or was lost with");
         let mut gauge = |name: &str, help: &str| {
             let gauge = Gauge::default();
             registry.register(name, help, gauge.clone());
@@ -118,6 +128,8 @@ impl Metrics {
             phase_seconds,
             cold_starts,
             guest_memory_bytes,
+            passed_on,
+            placed_again,
             running,
             queued,
             connections,

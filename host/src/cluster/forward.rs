@@ -1,0 +1,163 @@
+//! Passing a call on to the node that is to run it.
+
+use super::Cluster;
+use super::secret::{SECRET, Secret};
+use super::wire::Grant;
+use crate::dispatch::Away;
+use axum::body::{Body, HttpBody};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use http::header::{CONNECTION, HOST, TRANSFER_ENCODING};
+use http::uri::{Authority, Scheme};
+use http::{HeaderName, HeaderValue, Request, StatusCode, Uri, request};
+use http_body::{Frame, SizeHint};
+use hyper_util::client::legacy;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// What a node may do for a call that was passed on to it, as JSON.
+pub(crate) const GRANT: HeaderName = HeaderName::from_static("weir-grant");
+/// In the answer of a node that has not begun with a call: it can be placed again.
+const REFUSED: HeaderName = HeaderName::from_static("weir-refused");
+
+/// The host that the client has named, where the connection names another.
+const FORWARDED_HOST: HeaderName = HeaderName::from_static("weir-forwarded-host");
+
+/// How long a connection to a node may take.
+const CONNECT_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// Speaks HTTP/2 with the other nodes, over one connection to each.
+#[derive(Clone)]
+pub(crate) struct Client {
+    http: legacy::Client<HttpConnector, Body>,
+    secret: Secret,
+}
+
+/// Why a call that was passed on has no answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NotForwarded {
+    /// It has not begun there.
+    #[error("the node that was to run it did not take it: {0}")]
+    Refused(String),
+    /// It may have begun, and even ended.
+    #[error("the node that ran it was lost: {0}")]
+    Lost(String),
+}
+
+impl Client {
+    pub(super) fn new(secret: &Secret, silence_max: Duration) -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        connector.set_connect_timeout(Some(CONNECT_TIME_MAX));
+        let http = legacy::Client::builder(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .http2_only(true)
+            .http2_keep_alive_interval(silence_max / 2)
+            .http2_keep_alive_timeout(silence_max / 2)
+            .http2_keep_alive_while_idle(true)
+            .build(connector);
+        Self { http, secret: secret.clone() }
+    }
+
+    /// Send `request` to the node at `address`, for `target` there.
+    pub(super) async fn send(
+        &self,
+        address: &str,
+        target: &str,
+        mut request: Request<Body>,
+    ) -> Result<http::Response<hyper::body::Incoming>, legacy::Error> {
+        let mut uri = http::uri::Parts::default();
+        uri.scheme = Some(Scheme::HTTP);
+        uri.authority = address.parse::<Authority>().ok();
+        uri.path_and_query = target.parse().ok();
+        // An address that is none fails as a connection does.
+        *request.uri_mut() = Uri::from_parts(uri).unwrap_or_default();
+        request.headers_mut().insert(SECRET, self.secret.header());
+        self.http.request(request).await
+    }
+}
+
+impl Cluster {
+    /// Have the node at the other end of `away` answer the call. `held` is let go of when the answer has been sent, or dropped.
+    pub(crate) async fn forward<Held: Send + Unpin + 'static>(
+        &self,
+        away: &Away,
+        grant: &Grant,
+        head: &request::Parts,
+        body: Body,
+        held: Held,
+    ) -> Result<Response, NotForwarded> {
+        let mut request = Request::new(body);
+        *request.method_mut() = head.method.clone();
+        let headers = request.headers_mut();
+        headers.clone_from(&head.headers);
+        for hop in [CONNECTION, TRANSFER_ENCODING, HOST] {
+            headers.remove(hop);
+        }
+        let authority = || HeaderValue::from_str(head.uri.authority()?.as_str()).ok();
+        let host = head.headers.get(HOST).cloned().or_else(authority);
+        headers.extend(host.map(|host| (FORWARDED_HOST, host)));
+        let json = serde_json::to_string(grant).unwrap_or_default();
+        let json = HeaderValue::from_str(&json).map_err(|error| NotForwarded::Refused(error.to_string()))?;
+        headers.insert(GRANT, json);
+        let target = head.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+        let answered = tokio::select! {
+            answered = self.client.send(&away.address, target, request) => answered,
+            () = away.lost.cancelled() => return Err(NotForwarded::Lost("it has been silent".to_owned())),
+        };
+        let answer = answered.map_err(|error| match error.is_connect() {
+            true => NotForwarded::Refused(error.to_string()),
+            false => NotForwarded::Lost(error.to_string()),
+        })?;
+        if answer.headers().contains_key(REFUSED) {
+            return Err(NotForwarded::Refused(format!("it answered {}", answer.status())));
+        }
+        let (mut head, body) = answer.into_parts();
+        head.version = http::Version::HTTP_11;
+        Ok(Response::from_parts(head, Body::new(Holding { body, _held: held })))
+    }
+}
+
+/// The answer to a call that has not begun here, and is to be placed again.
+pub(crate) fn refused(why: &'static str) -> Response {
+    (StatusCode::SERVICE_UNAVAILABLE, [(REFUSED, "true")], why).into_response()
+}
+
+/// Make a call that was passed on look as it did where it came in.
+pub(crate) fn restore_host<B>(request: &mut Request<B>) {
+    if let Some(host) = request.headers_mut().remove(FORWARDED_HOST) {
+        request.headers_mut().insert(HOST, host);
+    }
+    if let Some(target) = request.uri().path_and_query().cloned() {
+        *request.uri_mut() = Uri::from(target);
+    }
+}
+
+/// A body that holds something until it is gone.
+struct Holding<B, Held> {
+    body: B,
+    _held: Held,
+}
+
+impl<B: HttpBody<Data = Bytes> + Unpin, Held: Unpin> HttpBody for Holding<B, Held> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,286 @@
+//! Who belongs to the cluster, and who of them is the dispatcher.
+//!
+//! Keys are `cluster/nodes/{node}` (where a node is reached) and `cluster/dispatcher` (which of them decides), both under the lease of the
+//! node they are about, and `cluster/next` (the number of the next node: numbers are not used twice).
+
+use crate::follow::{Follow, follow as follow_prefix};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use weir_datastore::{
+    Change, Commit, Compare, Datastore, Entry, Error, Event, Key, KeyError, Lease, Prefix, Revision,
+    Transaction,
+};
+use weir_types::NodeId;
+
+/// How often a node tries to get a number while others do.
+const NUMBERS_MAX: usize = 1_000;
+/// Times that a lease is kept alive before it would run out.
+const KEPT_PER_LEASE: u32 = 3;
+
+/// A node as the others see it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Member {
+    /// Where it is reached, as `HOST:PORT`.
+    pub(crate) address: String,
+}
+
+/// The node that decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Dispatcher {
+    pub(crate) node: NodeId,
+    /// When it was elected. A later one is another's, or the same node's once more.
+    pub(crate) elected_at: Revision,
+}
+
+/// The cluster as the datastore has it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct View {
+    pub(crate) nodes: BTreeMap<NodeId, Member>,
+    pub(crate) dispatcher: Option<Dispatcher>,
+}
+
+/// The keys of the cluster.
+#[derive(Debug, Clone)]
+struct Keys {
+    all: Prefix,
+    nodes: Prefix,
+    dispatcher: Key,
+    next: Key,
+}
+
+/// A node's part in the cluster: its entry, and the lease that it lives by.
+pub(crate) struct Membership {
+    pub(crate) node: NodeId,
+    pub(crate) address: String,
+    /// The cluster as it was found.
+    pub(crate) seen: (View, Revision),
+    datastore: Arc<dyn Datastore>,
+    keys: Keys,
+    lease: Lease,
+    lease_time: Duration,
+}
+
+impl Keys {
+    fn new() -> Result<Self, KeyError> {
+        Ok(Self {
+            all: Prefix::new("cluster/")?,
+            nodes: Prefix::new("cluster/nodes/")?,
+            dispatcher: Key::new("cluster/dispatcher")?,
+            next: Key::new("cluster/next")?,
+        })
+    }
+
+    fn node(&self, node: NodeId) -> Result<Key, KeyError> {
+        Key::new(&format!("{}{}", self.nodes, node.0))
+    }
+}
+
+impl Membership {
+    /// Become a member that is reached at `address`.
+    pub(crate) async fn join(
+        datastore: Arc<dyn Datastore>,
+        address: String,
+        lease_time: Duration,
+    ) -> anyhow::Result<Self> {
+        let keys = Keys::new()?;
+        let node = number(&*datastore, &keys).await?;
+        let lease = datastore.grant_lease(lease_time).await?;
+        let mut membership =
+            Self { node, address, seen: Default::default(), datastore, keys, lease, lease_time };
+        membership.enter().await?;
+        membership.seen = read(&*membership.datastore, &membership.keys).await?;
+        tracing::info!(node = node.0, address = membership.address, "joined the cluster");
+        Ok(membership)
+    }
+
+    /// Stay a member until `stop`, and become the dispatcher whenever there is none. While the datastore is out of reach everything stays
+    /// as it is: nobody else can be elected through it either.
+    pub(crate) async fn keep(mut self, mut view: watch::Receiver<View>, stop: CancellationToken) {
+        let mut ticks = tokio::time::interval(self.lease_time / KEPT_PER_LEASE);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut is_reached = true;
+        loop {
+            tokio::select! {
+                _ = ticks.tick() => {}
+                changed = view.changed() => if changed.is_err() { break },
+                () = stop.cancelled() => break,
+            }
+            let has_dispatcher = view.borrow_and_update().dispatcher.is_some();
+            let kept = self.keep_once(has_dispatcher).await;
+            if let Err(error) = &kept
+                && is_reached
+            {
+                tracing::warn!(%error, "the cluster's datastore is out of reach: nothing can be deployed, calls go on");
+            }
+            if kept.is_ok() && !is_reached {
+                tracing::info!("the cluster's datastore is there again");
+            }
+            is_reached = kept.is_ok();
+        }
+        // Others need not wait for it to run out.
+        if let Err(error) = self.datastore.revoke_lease(self.lease.id).await {
+            tracing::debug!(%error, "the lease could not be given back");
+        }
+    }
+
+    async fn keep_once(&mut self, has_dispatcher: bool) -> Result<(), Error> {
+        match self.datastore.keep_alive(self.lease.id).await {
+            Ok(_) => {}
+            Err(Error::LeaseNotFound(_)) => {
+                tracing::warn!(node = self.node.0, "the cluster has missed this node: joining again");
+                self.lease = self.datastore.grant_lease(self.lease_time).await?;
+                self.enter().await?;
+            }
+            Err(error) => return Err(error),
+        }
+        if !has_dispatcher {
+            self.campaign().await?;
+        }
+        Ok(())
+    }
+
+    async fn enter(&self) -> Result<(), Error> {
+        let member = Member { address: self.address.clone() };
+        let key = self.keys.node(self.node).map_err(impossible)?;
+        let writes = Transaction::new().put_leased(key, encode(&member), self.lease.id);
+        self.datastore.commit(writes).await.map(|_| ())
+    }
+
+    /// Become the dispatcher unless there is one.
+    async fn campaign(&self) -> Result<(), Error> {
+        let key = self.keys.dispatcher.clone();
+        let writes = Transaction::new().when(Compare::Absent(key.clone())).put_leased(
+            key,
+            encode(&self.node),
+            self.lease.id,
+        );
+        if let Commit::Done(revision) = self.datastore.commit(writes).await? {
+            tracing::info!(node = self.node.0, elected_at = revision.0, "this node is the dispatcher now");
+        }
+        Ok(())
+    }
+}
+
+/// A number that no node has had.
+async fn number(datastore: &dyn Datastore, keys: &Keys) -> anyhow::Result<NodeId> {
+    for _ in 0..NUMBERS_MAX {
+        let found = datastore.get(&keys.next).await?;
+        let next: u32 = match &found {
+            None => 1,
+            Some(entry) => serde_json::from_slice(&entry.value)?,
+        };
+        let fence = match &found {
+            None => Compare::Absent(keys.next.clone()),
+            Some(entry) => Compare::ModifiedAt(keys.next.clone(), entry.modified_at),
+        };
+        let after =
+            next.checked_add(1).ok_or_else(|| anyhow::anyhow!("there are no numbers left for nodes"))?;
+        let writes = Transaction::new().when(fence).put(keys.next.clone(), encode(&after));
+        if datastore.commit(writes).await?.done().is_some() {
+            return Ok(NodeId(next));
+        }
+    }
+    anyhow::bail!("too many nodes join at the same time; try again")
+}
+
+/// Follow the members and the dispatcher, from what was `seen`.
+pub(super) fn follow(
+    datastore: Arc<dyn Datastore>,
+    (view, revision): (View, Revision),
+) -> (impl Future<Output = ()> + Send + 'static, watch::Receiver<View>) {
+    let (sender, receiver) = watch::channel(view);
+    let following = async move {
+        if let Ok(keys) = Keys::new() {
+            let follower = Follower { datastore: datastore.clone(), keys, view: sender };
+            follow_prefix(datastore, follower, revision).await;
+        }
+    };
+    (following, receiver)
+}
+
+struct Follower {
+    datastore: Arc<dyn Datastore>,
+    keys: Keys,
+    view: watch::Sender<View>,
+}
+
+impl Follow for Follower {
+    const WHAT: &'static str = "members of the cluster";
+
+    fn prefix(&self) -> Option<Prefix> {
+        Some(self.keys.all.clone())
+    }
+
+    async fn apply(&self, change: Change) {
+        self.view.send_if_modified(|view| {
+            let before = view.clone();
+            for event in &change.events {
+                match event {
+                    Event::Put(entry) => view.put(&self.keys, entry),
+                    Event::Delete(key) => view.delete(&self.keys, key),
+                }
+            }
+            *view != before
+        });
+    }
+
+    async fn load(&self) -> Result<Revision, Error> {
+        let (view, revision) = read(&*self.datastore, &self.keys).await?;
+        self.view.send_replace(view);
+        Ok(revision)
+    }
+}
+
+impl View {
+    /// Where the dispatcher is reached, if it is known.
+    pub(super) fn dispatcher(&self) -> Option<(Dispatcher, String)> {
+        let dispatcher = self.dispatcher?;
+        Some((dispatcher, self.nodes.get(&dispatcher.node)?.address.clone()))
+    }
+
+    fn put(&mut self, keys: &Keys, entry: &Entry) {
+        if entry.key == keys.dispatcher {
+            let node = serde_json::from_slice(&entry.value).ok();
+            self.dispatcher = node.map(|node| Dispatcher { node, elected_at: entry.created_at });
+        } else if let (Some(node), Ok(member)) =
+            (node_of(keys, &entry.key), serde_json::from_slice(&entry.value))
+        {
+            self.nodes.insert(node, member);
+        }
+    }
+
+    fn delete(&mut self, keys: &Keys, key: &Key) {
+        if *key == keys.dispatcher {
+            self.dispatcher = None;
+        } else if let Some(node) = node_of(keys, key) {
+            self.nodes.remove(&node);
+        }
+    }
+}
+
+async fn read(datastore: &dyn Datastore, keys: &Keys) -> Result<(View, Revision), Error> {
+    let (entries, revision) = datastore.read_all(&keys.all).await?;
+    let mut view = View::default();
+    for entry in &entries {
+        view.put(keys, entry);
+    }
+    Ok((view, revision))
+}
+
+fn node_of(keys: &Keys, key: &Key) -> Option<NodeId> {
+    key.below(&keys.nodes)?.parse().ok().map(NodeId)
+}
+
+fn encode(value: &impl Serialize) -> Vec<u8> {
+    // Plain strings and numbers: writing them cannot fail.
+    serde_json::to_vec(value).unwrap_or_default()
+}
+
+/// Numbers are valid key segments.
+fn impossible(error: KeyError) -> Error {
+    Error::Unavailable { source: Arc::new(error) }
+}

@@ -1,0 +1,164 @@
+//! Drives a scheduler: this node's for itself, and the dispatcher's for the cluster.
+
+use crate::cluster::wire::{Hello, Order};
+use std::collections::HashMap;
+use tokio::sync::mpsc;
+use weir_scheduler::{Action, DeviceSpec, Event, Rejection, Scheduler, Settings};
+use weir_types::{DeviceId, InvocationId, ModelId, NodeId};
+
+/// A scheduler, and the nodes that ask it besides this one.
+pub(super) struct Driver {
+    /// The node that it runs on, and where that is reached.
+    own: (NodeId, String),
+    scheduler: Scheduler,
+    nodes: HashMap<NodeId, Linked>,
+    /// Which of those nodes an invocation is of.
+    origins: HashMap<InvocationId, NodeId>,
+    /// Kept from call to call, for its memory.
+    actions: Vec<Action>,
+    links: u64,
+}
+
+/// A node that asks over a link.
+struct Linked {
+    link: LinkId,
+    address: String,
+    orders: mpsc::Sender<Order>,
+}
+
+/// Tells the links of one node, one after the other, apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LinkId(u64);
+
+impl Driver {
+    /// A scheduler that knows only of the node that it runs on.
+    pub(super) fn new(now_ns: u64, own: Hello) -> Self {
+        let (nodes, origins, actions) = Default::default();
+        let address = own.address.clone();
+        let mut driver = Self {
+            own: (own.node, address),
+            scheduler: Scheduler::new(&Settings::default()),
+            nodes,
+            origins,
+            actions,
+            links: 0,
+        };
+        for event in up(own.node, own.devices, own.resident) {
+            // Nothing waits yet, so that there is nothing to do.
+            driver.handle(now_ns, event);
+        }
+        driver
+    }
+
+    /// Tell the scheduler. What it wants done about invocations of other nodes they are told; the rest is for the caller, who gives the list
+    /// back.
+    pub(super) fn handle(&mut self, now_ns: u64, event: Event) -> Vec<Action> {
+        let mut actions = std::mem::take(&mut self.actions);
+        self.scheduler.handle(now_ns, event, &mut actions);
+        if !self.origins.is_empty() {
+            actions.retain(|action| !self.is_passed_on(action));
+        }
+        actions
+    }
+
+    /// The same for a node that has left in good order: what runs there is not lost.
+    pub(super) fn dismiss(&mut self, now_ns: u64, node: NodeId) -> Vec<Action> {
+        let mut actions = std::mem::take(&mut self.actions);
+        self.scheduler.handle(now_ns, Event::NodeDown { node }, &mut actions);
+        actions.retain(|action| {
+            !matches!(action, Action::Reject { why: Rejection::NodeLost, .. }) && !self.is_passed_on(action)
+        });
+        actions
+    }
+
+    /// Give back what [`handle`](Self::handle) returned.
+    pub(super) fn recycle(&mut self, mut actions: Vec<Action>) {
+        actions.clear();
+        self.actions = actions;
+    }
+
+    /// Where a node is reached; none if it has left.
+    pub(super) fn address(&self, node: NodeId) -> Option<&str> {
+        if node == self.own.0 {
+            return Some(&self.own.1);
+        }
+        self.nodes.get(&node).map(|linked| &*linked.address)
+    }
+
+    /// The nodes that ask, besides this one.
+    pub(super) fn nodes(&self) -> Vec<NodeId> {
+        self.nodes.keys().copied().collect()
+    }
+
+    /// A node asks from now on. The events tell the scheduler.
+    pub(super) fn join(&mut self, hello: Hello, orders: mpsc::Sender<Order>) -> (LinkId, Vec<Event>) {
+        let Hello { node, address, devices, resident } = hello;
+        self.links += 1;
+        let link = LinkId(self.links);
+        // The one before, if there is one, is over: what it asked for is asked again.
+        let mut events = self.forget(node);
+        self.nodes.insert(node, Linked { link, address, orders });
+        events.extend(up(node, devices, resident));
+        (link, events)
+    }
+
+    /// A node asks no more. The events tell the scheduler what it had asked for; what it runs is another matter.
+    pub(super) fn forget(&mut self, node: NodeId) -> Vec<Event> {
+        self.nodes.remove(&node);
+        let asked = self.origins.iter().filter(|(_, origin)| **origin == node);
+        let asked: Vec<_> = asked.map(|(invocation, _)| *invocation).collect();
+        for invocation in &asked {
+            self.origins.remove(invocation);
+        }
+        asked.into_iter().map(|invocation| Event::Cancelled { invocation }).collect()
+    }
+
+    /// Whether news from this link are from the node as it is now.
+    pub(super) fn is_current(&self, node: NodeId, link: LinkId) -> bool {
+        self.nodes.get(&node).is_some_and(|linked| linked.link == link)
+    }
+
+    /// An invocation is of another node.
+    pub(super) fn note_origin(&mut self, invocation: InvocationId, node: NodeId) {
+        self.origins.insert(invocation, node);
+    }
+
+    /// An invocation of another node's is over.
+    pub(super) fn forget_origin(&mut self, invocation: InvocationId) {
+        self.origins.remove(&invocation);
+    }
+
+    /// Tell the node whose invocation it is about. False if that is this one.
+    fn is_passed_on(&self, action: &Action) -> bool {
+        let (Action::Start { invocation, .. } | Action::Reject { invocation, .. }) = action else {
+            return false;
+        };
+        let Some(origin) = self.origins.get(invocation).and_then(|node| self.nodes.get(node)) else {
+            return false;
+        };
+        let order = match action {
+            Action::Start { invocation, node, evict, .. } => Order::Start {
+                invocation: *invocation,
+                node: *node,
+                address: self.address(*node).map(str::to_owned),
+                evict: evict.clone(),
+            },
+            Action::Reject { invocation, why, .. } => Order::Reject { invocation: *invocation, why: *why },
+            Action::WakeAt(_) => return false,
+        };
+        // A node whose link is full or gone is about to leave, and to ask again.
+        let _ = origin.orders.try_send(order);
+        true
+    }
+}
+
+/// What tells a scheduler of a node.
+fn up(
+    node: NodeId,
+    devices: Vec<DeviceSpec>,
+    resident: impl IntoIterator<Item = (ModelId, u64)>,
+) -> impl Iterator<Item = Event> {
+    let device = DeviceId { node, ordinal: 0 };
+    let loaded = move |(model, bytes)| Event::Loaded { device, model, bytes, load_time_ns: None };
+    std::iter::once(Event::NodeUp { node, devices }).chain(resident.into_iter().map(loaded))
+}
