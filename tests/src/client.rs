@@ -19,6 +19,9 @@ pub struct Client {
 
 impl Client {
     pub(crate) fn new(url: String) -> Self {
+        // Built together with a client of S3, reqwest asks for this even where nothing is encrypted.
+        #[cfg(feature = "cluster")]
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let http = reqwest::Client::builder().no_proxy().build().expect("reqwest has no TLS to fail with");
         Self { url, token: None, http }
     }

@@ -19,6 +19,15 @@
 mod node;
 pub use node::{Node, NodeBuilder};
 
+#[cfg(feature = "cluster")]
+mod cluster;
+#[cfg(feature = "cluster")]
+mod etcd;
+#[cfg(feature = "cluster")]
+mod s3;
+#[cfg(feature = "cluster")]
+pub use {cluster::Cluster, cluster::ClusterBuilder, etcd::Etcd, s3::S3};
+
 mod client;
 pub use client::Client;
 
@@ -43,7 +52,7 @@ mod raw;
 pub use raw::{raw, raw_cut_off};
 
 mod process;
-pub use process::{children, rss_bytes, threads};
+pub use process::{children, rss_bytes, signal, threads};
 
 // The example in the repository's README must compile.
 #[cfg(doctest)]

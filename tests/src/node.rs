@@ -34,6 +34,7 @@ pub struct NodeBuilder {
     listen: String,
     data: PathBuf,
     arguments: Vec<OsString>,
+    environment: Vec<(String, String)>,
     binary: PathBuf,
     folder: Arc<TempDir>,
 }
@@ -48,6 +49,7 @@ impl Node {
             listen: "127.0.0.1:0".to_owned(),
             data: folder.path().join("data"),
             arguments: Vec::new(),
+            environment: Vec::new(),
             binary: binary(),
             folder: Arc::new(folder),
         }
@@ -105,8 +107,7 @@ impl Node {
 
     /// Ask it to end, without waiting.
     pub fn terminate(&self) {
-        let kill = std::process::Command::new("kill").args(["-TERM", &self.pid().to_string()]).status();
-        assert!(kill.is_ok_and(|status| status.success()), "the node could not be asked to end");
+        crate::signal(self.pid(), "TERM");
     }
 }
 
@@ -122,6 +123,13 @@ impl NodeBuilder {
     #[must_use]
     pub fn argument(mut self, argument: impl Into<OsString>) -> Self {
         self.arguments.push(argument.into());
+        self
+    }
+
+    /// Set a variable of its environment.
+    #[must_use]
+    pub fn env(mut self, name: &str, value: impl Into<String>) -> Self {
+        self.environment.push((name.to_owned(), value.into()));
         self
     }
 
@@ -191,6 +199,7 @@ impl NodeBuilder {
             command.env("WEIR_ONNXRUNTIME", library);
         }
         command
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .current_dir(self.folder.path())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -30,3 +30,9 @@ pub fn children(pid: u32) -> Vec<u32> {
 pub fn threads(pid: u32) -> usize {
     std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count)
 }
+
+/// Send a signal, such as `STOP`, to a process.
+pub fn signal(pid: u32, name: &str) {
+    let sent = std::process::Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status();
+    assert!(sent.is_ok_and(|status| status.success()), "{name} could not be sent");
+}

@@ -43,7 +43,7 @@ pub(crate) fn run(repo: &Repo, args: &TestArgs) -> Result<()> {
 
 /// What of Weir is optional, and can be built here.
 fn features() -> &'static [&'static str] {
-    if setup::has_etcd() { &["--features", "weir-datastore/etcd"] } else { &[] }
+    if setup::has_etcd() { &["--features", "weir-cli/cluster,weir-tests/cluster"] } else { &[] }
 }
 
 /// The tests of what is written in Python, which need no node.

@@ -55,8 +55,9 @@ impl Client {
         let http = legacy::Client::builder(TokioExecutor::new())
             .timer(TokioTimer::new())
             .http2_only(true)
-            .http2_keep_alive_interval(silence_max / 2)
-            .http2_keep_alive_timeout(silence_max / 2)
+            // The dispatcher is to notice first, and to tell: what is placed again then goes elsewhere.
+            .http2_keep_alive_interval(silence_max)
+            .http2_keep_alive_timeout(silence_max)
             .http2_keep_alive_while_idle(true)
             .build(connector);
         Self { http, secret: secret.clone() }

@@ -26,6 +26,8 @@ use weir_types::{ErrorCode, FunctionId, FunctionKind, Name, TenantId};
 
 /// Nodes that an invocation is placed on, one after the other, where they do not take it.
 const PLACES_MAX: usize = 4;
+/// The pause before a call is placed once more.
+const AGAIN_AFTER: Duration = Duration::from_millis(50);
 /// How much longer than the deadline another node may take to say that it has passed.
 const PASSED_ON_GRACE: Duration = Duration::from_secs(1);
 
@@ -195,6 +197,8 @@ async fn admit(
         }
         tracing::warn!(address = away.address, %error, "a call is placed once more");
         node.metrics.placed_again.inc();
+        // The dispatcher is about to hear of it too.
+        tokio::time::sleep(AGAIN_AFTER).await;
     }
     Err(ApiError::new(ErrorCode::Unavailable, "no node has taken the call; try again"))
 }

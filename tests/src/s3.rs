@@ -1,0 +1,77 @@
+//! An S3 server with one empty bucket.
+
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto::Builder;
+use s3s::auth::SimpleAuth;
+use s3s::service::S3ServiceBuilder;
+use s3s_fs::FileSystem;
+use std::net::SocketAddr;
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::task::{JoinHandle, JoinSet};
+
+const BUCKET: &str = "weir";
+const KEY: &str = "weir-test-key";
+const SECRET: &str = "weir-test-secret";
+
+/// An S3 server in this process, which goes with this value.
+pub struct S3 {
+    address: SocketAddr,
+    folder: TempDir,
+    serving: JoinHandle<()>,
+}
+
+impl S3 {
+    /// Start it.
+    pub async fn start() -> Self {
+        let folder = tempfile::tempdir().expect("there is no room for a folder");
+        std::fs::create_dir(folder.path().join(BUCKET)).expect("the bucket cannot be made");
+        let files = FileSystem::new(folder.path()).expect("the folder can be served");
+        let mut service = S3ServiceBuilder::new(files);
+        service.set_auth(SimpleAuth::from_single(KEY, SECRET));
+        let service = service.build();
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("there is no free port");
+        let address = listener.local_addr().expect("it is bound");
+        let serving = tokio::spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                let service = service.clone();
+                connections.spawn(async move {
+                    let server = Builder::new(TokioExecutor::new());
+                    let _ = server.serve_connection(TokioIo::new(stream), service).await;
+                });
+            }
+        });
+        Self { address, folder, serving }
+    }
+
+    /// Where the bucket is, for `--blobs`.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("s3://{BUCKET}/nodes")
+    }
+
+    /// What else a client of it has to know.
+    #[must_use]
+    pub fn environment(&self) -> [(&'static str, String); 5] {
+        [
+            ("AWS_ENDPOINT", format!("http://{}", self.address)),
+            ("AWS_ALLOW_HTTP", "true".to_owned()),
+            ("AWS_REGION", "us-east-1".to_owned()),
+            ("AWS_ACCESS_KEY_ID", KEY.to_owned()),
+            ("AWS_SECRET_ACCESS_KEY", SECRET.to_owned()),
+        ]
+    }
+
+    /// The folder of the bucket, for tests that look at or spoil what is in it.
+    #[must_use]
+    pub fn folder(&self) -> std::path::PathBuf {
+        self.folder.path().join(BUCKET).join("nodes")
+    }
+}
+
+impl Drop for S3 {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}

@@ -1,0 +1,186 @@
+//! What is lost with a node, a dispatcher or the datastore: as little as can be.
+
+use crate::{INFER, one_model};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use tokio::task::JoinHandle;
+use weir_tests::{Answer, Client, Cluster, eventually, function, signal};
+use weir_types::ErrorCode;
+
+const INPUT: [u8; 4] = 1_f32.to_le_bytes();
+
+/// Calls one after the other until told to stop.
+struct Calls {
+    is_over: Arc<AtomicBool>,
+    callers: Vec<JoinHandle<Vec<Answer>>>,
+}
+
+impl Calls {
+    fn start(clients: &[&Client]) -> Self {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let call = |client: &&Client| {
+            let (client, is_over) = ((*client).clone(), is_over.clone());
+            tokio::spawn(async move {
+                let mut answers = Vec::new();
+                while !is_over.load(Ordering::Relaxed) {
+                    answers.push(client.post(INFER, &INPUT[..]).await);
+                }
+                answers
+            })
+        };
+        let callers = clients.iter().map(call).collect();
+        Self { is_over, callers }
+    }
+
+    async fn end(self) -> Vec<Answer> {
+        self.is_over.store(true, Ordering::Relaxed);
+        let mut answers = Vec::new();
+        for caller in self.callers {
+            answers.append(&mut caller.await.unwrap());
+        }
+        answers
+    }
+}
+
+fn failed(answers: &[Answer]) -> Vec<&Answer> {
+    answers.iter().filter(|answer| answer.status != 200).collect()
+}
+
+/// The cluster with its model on a node that is not the dispatcher, and the places of both.
+async fn model_elsewhere(query: &str) -> (Cluster, usize, usize) {
+    let cluster = one_model(3, query, 20).await;
+    let dispatcher = cluster.settle().await;
+    // Where all are equal, the first to be asked about is taken; another call while that one is busy goes elsewhere.
+    for _ in 0..20 {
+        let calls = cluster.nodes.iter().map(|node| node.post(INFER, &INPUT[..]));
+        futures::future::join_all(calls).await;
+        let mut holders = Vec::new();
+        for (at, node) in cluster.nodes.iter().enumerate() {
+            let resident = node.status().await.devices.iter().any(|device| !device.resident.is_empty());
+            holders.extend(resident.then_some(at));
+        }
+        if let Some(holder) = holders.into_iter().find(|holder| *holder != dispatcher) {
+            return (cluster, dispatcher, holder);
+        }
+    }
+    panic!("only the dispatcher runs models");
+}
+
+#[tokio::test]
+async fn a_node_that_is_killed_takes_no_idempotent_call_with_it() {
+    let (mut cluster, dispatcher, holder) = model_elsewhere("&idempotent=true").await;
+    let gateway = (0..3).find(|at| *at != dispatcher && *at != holder).unwrap();
+    let clients = [cluster.nodes[gateway].client().clone(), cluster.nodes[dispatcher].client().clone()];
+    let calls = Calls::start(&[&clients[0], &clients[1], &clients[0], &clients[1]]);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    cluster.nodes.remove(holder).kill().await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let answers = calls.end().await;
+    assert!(failed(&answers).is_empty(), "of {} calls, {:?} failed", answers.len(), failed(&answers));
+    cluster.settle().await;
+}
+
+#[tokio::test]
+async fn a_node_that_hangs_is_given_up_and_its_calls_run_again_or_are_told_of() {
+    for is_idempotent in [true, false] {
+        let (mut cluster, dispatcher, holder) =
+            model_elsewhere(if is_idempotent { "&idempotent=true" } else { "" }).await;
+        let gateway = (0..3).find(|at| *at != dispatcher && *at != holder).unwrap();
+        let client = cluster.nodes[gateway].client().clone();
+        let calls = Calls::start(&[&client, &client, &client]);
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let hung = cluster.nodes.remove(holder);
+        let began = Instant::now();
+        signal(hung.pid(), "STOP");
+        // Nobody asks the hung one; the others go on without it.
+        cluster.settle().await;
+        eventually("calls are answered again", async || {
+            client.post(INFER, &INPUT[..]).await.is_ok().then_some(())
+        })
+        .await;
+        let answers = calls.end().await;
+        let failed = failed(&answers);
+        assert!(began.elapsed() < Duration::from_secs(20), "it took {:?}", began.elapsed());
+        if is_idempotent {
+            assert!(failed.is_empty(), "of {} calls, {failed:?} failed", answers.len());
+        } else {
+            assert!(failed.len() <= 3, "of {} calls, {failed:?} failed", answers.len());
+            for answer in failed {
+                let refusal = answer.refusal();
+                assert_eq!((refusal.status, refusal.code), (502, ErrorCode::NodeLost), "{refusal:?}");
+            }
+        }
+        signal(hung.pid(), "CONT");
+        cluster.nodes.push(hung);
+        cluster.settle().await;
+        assert!(cluster.nodes[2].post(INFER, &INPUT[..]).await.is_ok());
+    }
+}
+
+#[tokio::test]
+async fn another_dispatcher_takes_over_and_no_call_is_lost() {
+    let mut cluster = one_model(3, "&idempotent=true", 5).await;
+    for how in ["kill", "stop"] {
+        let dispatcher = cluster.settle().await;
+        let lost = cluster.nodes.remove(dispatcher);
+        let clients: Vec<_> = cluster.nodes.iter().map(|node| node.client().clone()).collect();
+        let calls = Calls::start(&clients.iter().collect::<Vec<_>>());
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let builder = if how == "kill" { lost.kill().await } else { lost.stop().await };
+        let began = Instant::now();
+        cluster.settle().await;
+        let took = began.elapsed();
+        let answers = calls.end().await;
+        assert!(
+            failed(&answers).is_empty(),
+            "{how}: of {} calls, {:?} failed",
+            answers.len(),
+            failed(&answers)
+        );
+        // One that stops gives its lease back; that of one that was killed has to run out.
+        assert!(took < Duration::from_secs(10), "{how}: a dispatcher after {took:?}");
+        cluster.nodes.push(builder.start().await);
+    }
+}
+
+#[tokio::test]
+async fn without_the_datastore_calls_go_on_and_deploys_wait_for_it() {
+    let mut cluster = one_model(2, "", 1).await;
+    cluster.etcd.kill();
+    for node in &cluster.nodes {
+        assert_eq!(node.post(INFER, &INPUT[..]).await.status, 200);
+    }
+    let refusal = cluster.nodes[1].try_deploy("late", "", function("hello")).await.unwrap_err();
+    assert_eq!((refusal.status, refusal.code), (503, ErrorCode::Unavailable), "{refusal:?}");
+    // Longer than the lease.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    for node in &cluster.nodes {
+        assert_eq!(node.post(INFER, &INPUT[..]).await.status, 200);
+    }
+    cluster.etcd.run();
+    eventually("deploys are taken again", async || {
+        cluster.nodes[1].try_deploy("late", "", function("hello")).await.ok()
+    })
+    .await;
+    cluster.all_know("late").await;
+    cluster.settle().await;
+    for node in &cluster.nodes {
+        assert_eq!(node.get("/fn/late").await.ok().text(), "hello\n");
+    }
+}
+
+#[tokio::test]
+async fn nodes_are_replaced_one_by_one_without_a_failed_call() {
+    let mut cluster = one_model(3, "", 5).await;
+    // Through a node that stays: what a load balancer does about one that goes is its business.
+    let client = cluster.nodes[0].client().clone();
+    let calls = Calls::start(&[&client, &client, &client, &client]);
+    for _ in 0..2 {
+        let builder = cluster.nodes.remove(1).stop().await;
+        cluster.nodes.push(builder.start().await);
+        cluster.settle().await;
+    }
+    let answers = calls.end().await;
+    assert!(failed(&answers).is_empty(), "of {} calls, {:?} failed", answers.len(), failed(&answers));
+}

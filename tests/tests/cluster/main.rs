@@ -1,0 +1,37 @@
+//! What nodes do together, and without each other.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests fail by panicking")]
+
+mod faults;
+mod placing;
+mod secrets;
+mod sharing;
+
+use weir_tests::{Cluster, function};
+
+/// A fake model that takes so long to load and to run.
+fn fake(load_time_ms: u32, run_time_ms: u32, resident_bytes: u64) -> String {
+    serde_json::json!({
+        "load_time_ms": load_time_ms,
+        "run_time_ms": { "1": run_time_ms },
+        "resident_bytes": resident_bytes,
+        "signature": {
+            "inputs": [{ "name": "x", "datatype": "FP32", "shape": [null, 1] }],
+            "outputs": [{ "name": "y", "datatype": "FP32", "shape": [null, 1] }],
+        },
+    })
+    .to_string()
+}
+
+/// Where [`one_model`]'s function runs its model on one number.
+const INFER: &str = "/fn/infer/m?shape=1,1";
+
+/// A cluster with a function that runs the model `m`, which all nodes know.
+async fn one_model(nodes: usize, query: &str, run_time_ms: u32) -> Cluster {
+    let cluster = Cluster::builder().set("backend", "fake").start(nodes).await;
+    cluster.nodes[0].push_model("m", 1, fake(5, run_time_ms, 1_000)).await;
+    cluster.nodes[0].deploy_with("infer", &format!("models=m{query}"), function("infer")).await;
+    cluster.all_have_heard_of("m").await;
+    cluster.all_know("infer").await;
+    cluster
+}

@@ -1,0 +1,73 @@
+//! Where calls run.
+
+use crate::{INFER, fake, one_model};
+use weir_tests::{Cluster, function};
+
+const INPUT: [u8; 4] = 1_f32.to_le_bytes();
+
+#[tokio::test]
+async fn a_call_runs_where_its_model_is_wherever_it_comes_in() {
+    let cluster = one_model(3, "", 1).await;
+    for round in 0..4 {
+        for node in &cluster.nodes {
+            let answer = node.post(INFER, &INPUT[..]).await;
+            assert_eq!((answer.status, &answer.body[..]), (200, &INPUT[..]), "in round {round}");
+        }
+    }
+    assert_eq!(cluster.metric("weir_cold_starts_total", "cause=\"model\"").await, 1.0, "it was loaded again");
+    assert_eq!(cluster.metric("weir_invocations_passed_on_total", "").await, 8.0);
+    // Each was counted once, where it ran.
+    assert_eq!(cluster.metric("weir_invocations_total", "function=\"infer\"").await, 12.0);
+}
+
+#[tokio::test]
+async fn models_that_do_not_fit_together_spread_over_the_nodes() {
+    let cluster =
+        Cluster::builder().set("backend", "fake").set("model_memory_bytes_max", 1_500).start(3).await;
+    for model in ["a", "b", "c"] {
+        cluster.nodes[0].push_model(model, 1, fake(200, 1, 1_000)).await;
+        let query = format!("models={model}");
+        cluster.nodes[0].deploy_with(model, &query, function("infer")).await;
+        cluster.all_have_heard_of(model).await;
+        cluster.all_know(model).await;
+    }
+    for _ in 0..3 {
+        for model in ["a", "b", "c"] {
+            let answer = cluster.nodes[0].post(&format!("/fn/{model}/{model}?shape=1,1"), &INPUT[..]).await;
+            assert_eq!(answer.status, 200, "{answer:?}");
+        }
+    }
+    let loads = cluster.metric("weir_cold_starts_total", "cause=\"model\"").await;
+    assert_eq!(loads, 3.0, "each model has a node of its own");
+    let mut holders = Vec::new();
+    for model in ["a:1", "b:1", "c:1"] {
+        holders.push(cluster.holder(model).await.unwrap());
+    }
+    holders.sort_unstable();
+    assert_eq!(holders, [0, 1, 2]);
+}
+
+/// What the client sent arrives as it was sent, and what it is told comes from the function.
+#[tokio::test]
+async fn a_call_that_is_passed_on_looks_as_if_it_was_not() {
+    let cluster = one_model(2, "", 1).await;
+    cluster.nodes[0].post(INFER, &INPUT[..]).await.ok();
+    let holder = cluster.holder("m:1").await.unwrap();
+    let (there, other) = (&cluster.nodes[holder], &cluster.nodes[1 - holder]);
+    for (path, body) in [
+        (INFER, &INPUT[..]),
+        ("/fn/infer/m?shape=1,2", &INPUT[..]),
+        ("/fn/infer/other?shape=1,1", &INPUT[..]),
+        ("/fn/infer/m", &[][..]),
+    ] {
+        let (here, passed_on) = (there.post(path, body).await, other.post(path, body).await);
+        assert_eq!((here.status, &here.body), (passed_on.status, &passed_on.body), "{path}");
+        let names = |answer: &weir_tests::Answer| {
+            let mut names: Vec<_> = answer.headers.keys().map(ToString::to_string).collect();
+            names.sort();
+            names
+        };
+        assert_eq!(names(&here), names(&passed_on), "{path}");
+    }
+    assert!(other.metric("weir_invocations_passed_on_total", "").await >= 4.0);
+}

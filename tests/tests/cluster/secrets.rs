@@ -1,0 +1,33 @@
+//! Who passes for a node.
+
+use weir_tests::Cluster;
+use weir_types::ErrorCode;
+
+#[tokio::test]
+async fn only_nodes_with_the_clusters_secret_are_listened_to() {
+    let folder = tempfile::tempdir().unwrap();
+    let (ours, theirs) = (folder.path().join("ours"), folder.path().join("theirs"));
+    std::fs::write(&ours, "0123456789abcdef0123\n").unwrap();
+    std::fs::write(&theirs, "fedcba9876543210fedc\n").unwrap();
+    let cluster = Cluster::builder().set("cluster.secret_file", ours.display()).start(2).await;
+    let node = &cluster.nodes[0];
+    for (header, value) in [("weir-grant", "{}"), ("weir-cluster-secret", "0123456789abcdef0123")] {
+        let request = node.request(reqwest::Method::POST, "/cluster/v1/link").header(header, value);
+        let status = request.send().await.unwrap().status();
+        // With the secret, a body that is no news ends the link; without it, nothing begins.
+        assert_eq!(status.as_u16() == 401, header == "weir-grant", "{header}");
+    }
+    let call = node.request(reqwest::Method::GET, "/fn/f").header("weir-grant", "{}");
+    let answer = call.send().await.unwrap();
+    assert_eq!(answer.status(), 401);
+    let body: weir_types::api::ErrorBody = answer.json().await.unwrap();
+    assert_eq!(body.code, ErrorCode::Unauthorized);
+
+    // One with another secret is in the datastore, but nobody talks to it.
+    let stranger = cluster.node().set("cluster.secret_file", theirs.display()).start().await;
+    weir_tests::eventually("the stranger is refused", async || {
+        stranger.log().contains("it answered 401").then_some(())
+    })
+    .await;
+    assert!(!stranger.status().await.cluster.unwrap().asks_dispatcher);
+}

@@ -1,0 +1,86 @@
+//! What one node knows, all know.
+
+use weir_tests::{Cluster, eventually, function, model};
+use weir_types::ErrorCode;
+
+#[tokio::test]
+async fn what_is_deployed_on_one_node_is_called_on_all() {
+    let cluster = Cluster::builder().start(3).await;
+    let [a, b, c] = &cluster.nodes[..] else { unreachable!("there are three") };
+    a.deploy("f", function("hello")).await;
+    cluster.all_know("f").await;
+    for node in &cluster.nodes {
+        assert_eq!(node.get("/fn/f").await.ok().text(), "hello\n");
+    }
+    // At once, on a node that may not have heard of the first version yet.
+    assert_eq!(b.deploy("f", function("wstd-hello")).await.function.version.0, 2);
+    assert_eq!(c.deploy("f", function("echo-http")).await.function.version.0, 3);
+    for node in &cluster.nodes {
+        eventually("the third version", async || {
+            (node.function("f").await.ok()?.versions.len() == 3).then_some(())
+        })
+        .await;
+    }
+    assert!(a.roll_back("f", Some(1)).await.is_ok());
+    for node in &cluster.nodes {
+        eventually("the roll-back", async || {
+            (node.function("f").await.ok()?.active.version.0 == 1).then_some(())
+        })
+        .await;
+        assert_eq!(node.get("/fn/f").await.ok().text(), "hello\n");
+    }
+    assert!(c.delete("/v1/functions/f").await.is_ok());
+    for node in &cluster.nodes {
+        eventually("the deletion", async || node.function("f").await.err()).await;
+        assert_eq!(node.get("/fn/f").await.refusal().code, ErrorCode::FunctionNotFound);
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_joins_later_serves_everything_and_one_that_starts_again_fetches_what_it_lost() {
+    let mut cluster = Cluster::builder().start(1).await;
+    cluster.nodes[0].deploy_with("infer", "models=m", function("infer")).await;
+    cluster.nodes[0].push_model("m", 1, model("good/matmul.onnx")).await;
+    let joined = cluster.node().start().await;
+    assert_eq!(joined.models().await.len(), 1);
+    cluster.nodes.push(joined);
+    cluster.settle().await;
+    // Models and components are fetched by whoever needs them: here, by the only one that is left.
+    let first = cluster.nodes.remove(0);
+    let builder = first.stop().await;
+    cluster.settle().await;
+    let body: Vec<u8> = [1_f32, 2.0, 3.0, 4.0].iter().flat_map(|value| value.to_le_bytes()).collect();
+    let path = "/fn/infer/m?shape=1,4";
+    let answer = cluster.nodes[0].post(path, body.clone()).await;
+    assert!(answer.is_ok(), "{answer:?}");
+    // A new disk.
+    std::fs::remove_dir_all(builder.data()).unwrap();
+    let again = builder.start().await;
+    cluster.nodes.push(again);
+    cluster.settle().await;
+    let gone = cluster.nodes.remove(0);
+    gone.kill().await;
+    let same = eventually("the node that is left answers", async || {
+        let same = cluster.nodes[0].post(path, body.clone()).await;
+        same.is_ok().then_some(same)
+    })
+    .await;
+    assert_eq!(same.body, answer.body);
+}
+
+/// A store that gives back something else than what was kept: nothing of it is run, and the nodes that have the right thing go on.
+#[tokio::test]
+async fn blobs_that_were_tampered_with_are_not_run() {
+    let mut cluster = Cluster::builder().start(1).await;
+    cluster.nodes[0].deploy("f", function("hello")).await;
+    let folder = cluster.s3.folder().join("components");
+    for blob in std::fs::read_dir(&folder).unwrap() {
+        std::fs::write(blob.unwrap().path(), function("wstd-hello")).unwrap();
+    }
+    let joined = cluster.node().start().await;
+    let refusal = joined.get("/fn/f").await.refusal();
+    assert_eq!((refusal.status, refusal.code), (503, ErrorCode::Unavailable), "{refusal:?}");
+    assert!(refusal.text.contains("something else"), "{refusal:?}");
+    cluster.nodes.push(joined);
+    assert_eq!(cluster.nodes[0].get("/fn/f").await.ok().text(), "hello\n");
+}
