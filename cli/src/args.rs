@@ -53,6 +53,8 @@ pub(crate) enum Command {
     New(commands::new::NewArgs),
     Build(commands::build::BuildArgs),
     Up(Box<commands::up::UpArgs>),
+    Node(Box<commands::node::NodeCommandArgs>),
+    Cluster(commands::cluster::ClusterArgs),
     Deploy(commands::deploy::DeployArgs),
     Invoke(commands::invoke::InvokeArgs),
     #[command(visible_alias = "fn")]

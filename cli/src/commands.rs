@@ -2,6 +2,7 @@
 
 pub(crate) mod build;
 pub(crate) mod child;
+pub(crate) mod cluster;
 pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod deploy;
@@ -11,6 +12,7 @@ pub(crate) mod invoke;
 pub(crate) mod logs;
 pub(crate) mod models;
 pub(crate) mod new;
+pub(crate) mod node;
 pub(crate) mod rollback;
 pub(crate) mod simulate;
 pub(crate) mod status;
@@ -66,6 +68,8 @@ pub(crate) fn run(args: Args) -> Result<()> {
         Command::New(args) => new::run(&args, &context),
         Command::Build(args) => build::run(&args, &context),
         Command::Up(args) => up::run(&args, &context),
+        Command::Node(args) => node::run(&args, &context),
+        Command::Cluster(args) => cluster::run(&args, &context),
         Command::Deploy(args) => deploy::run(&args, &context),
         Command::Invoke(args) => invoke::run(&args, &context),
         Command::Functions(args) => functions::run(args, &context),

@@ -10,7 +10,7 @@ use crate::output::Output;
 use crate::project::{Deployment, Project, Stop, describe, send};
 use crate::settings::{ConfigFile, Endpoint, NodeArgs, first_token};
 use anyhow::Result;
-use logging::LogArgs;
+pub(crate) use logging::LogArgs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -57,10 +57,25 @@ pub(crate) fn run(args: &UpArgs, context: &Context) -> Result<()> {
         _ if args.watch => context.project().map(|_| None)?,
         _ => None,
     };
-    logging::start(&args.log)?;
+    run_node(config, &args.log, project, args.watch, context.output)
+}
+
+/// Run a node, and nothing on it.
+pub(crate) fn start(config: NodeConfig, log: &LogArgs, context: &Context) -> Result<()> {
+    run_node(config, log, None, false, context.output)
+}
+
+fn run_node(
+    config: NodeConfig,
+    log: &LogArgs,
+    project: Option<PathBuf>,
+    watch: bool,
+    output: Output,
+) -> Result<()> {
+    logging::start(log)?;
     // The node has runtimes of its own; this one waits for signals.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(serve(config, project, args.watch, context.output))
+    runtime.block_on(serve(config, project, watch, output))
 }
 
 async fn serve(config: NodeConfig, project: Option<PathBuf>, watch: bool, output: Output) -> Result<()> {
@@ -154,17 +169,17 @@ impl Deployer {
 }
 
 /// What ends a node from outside.
-struct Signals {
+pub(crate) struct Signals {
     interrupt: Signal,
     terminate: Signal,
 }
 
 impl Signals {
-    fn new() -> std::io::Result<Self> {
+    pub(crate) fn new() -> std::io::Result<Self> {
         Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
     }
 
-    async fn next(&mut self) {
+    pub(crate) async fn next(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}

@@ -15,7 +15,7 @@ const FILTER_DEFAULT: &str = "info,cranelift=warn,wasmtime=warn,ort=warn";
 /// The node's own log.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Log")]
-pub(super) struct LogArgs {
+pub(crate) struct LogArgs {
     /// What to log, such as `debug` or `info,weir_host=trace` [default: info]
     #[arg(long, value_name = "FILTER", env = "WEIR_LOG")]
     log: Option<String>,

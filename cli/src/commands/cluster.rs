@@ -1,0 +1,145 @@
+//! `weir cluster`.
+
+mod process;
+
+use crate::commands::Context;
+use crate::error::Problem;
+use crate::output::Output;
+use anyhow::Result;
+use clap::Subcommand;
+use process::{Etcd, Member};
+use serde::Serialize;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use weir_types::api::DEFAULT_PORT;
+
+/// Run a cluster on this machine
+///
+/// Examples:
+///   weir cluster up                            # three nodes
+///   weir cluster up --nodes 5 --data /tmp/five
+///   weir status                                # of the first, in another terminal
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct ClusterArgs {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Run nodes that share an etcd and a folder of blobs, until Ctrl-C
+    ///
+    /// Each node is a process of its own, which can be killed to see what the others make of that. What
+    /// is deployed stays in the data folder for the next time.
+    Up(UpArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct UpArgs {
+    /// How many nodes
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=64))]
+    nodes: u16,
+    /// The port of the first node; the others take those that follow. 0 takes free ones
+    #[arg(long, default_value_t = DEFAULT_PORT)]
+    port: u16,
+    /// Where everything is kept: the nodes' folders and logs, the blobs, and etcd's data
+    #[arg(long, value_name = "FOLDER", default_value = "weir-cluster")]
+    data: PathBuf,
+    /// An etcd that runs already [default: one is started, from the PATH]
+    #[arg(long, value_name = "URL", env = "WEIR_DATASTORE")]
+    datastore: Option<String>,
+    /// A setting of [node] for all nodes; may be given more than once
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    set: Vec<String>,
+}
+
+pub(crate) fn run(args: &ClusterArgs, context: &Context) -> Result<()> {
+    let Action::Up(args) = &args.action;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(up(args, context.output))
+}
+
+/// What a running cluster is.
+#[derive(Serialize)]
+struct Running {
+    datastore: String,
+    nodes: Vec<String>,
+}
+
+async fn up(args: &UpArgs, output: Output) -> Result<()> {
+    // From here on a signal is ours: the nodes get theirs from us.
+    let mut signals = super::up::Signals::new()?;
+    let data = std::path::absolute(&args.data)?;
+    std::fs::create_dir_all(data.join("blobs"))
+        .map_err(|error| Problem::new(format!("cannot make {}", data.display())).because(error))?;
+    let mut etcd = None;
+    let datastore = match &args.datastore {
+        Some(datastore) => datastore.clone(),
+        None => {
+            let started = tokio::select! {
+                started = Etcd::start(data.join("etcd"), data.join("etcd.log")) => started?,
+                () = signals.next() => return Ok(()),
+            };
+            etcd.insert(started).url()
+        }
+    };
+    let mut members = Vec::new();
+    for number in 1..=args.nodes {
+        let port = if args.port == 0 { 0 } else { args.port.saturating_add(number - 1) };
+        let arguments = arguments(args, &data, &datastore, port, number);
+        tokio::select! {
+            started = Member::start(number, &arguments, &data) => members.push(started?),
+            () = signals.next() => break,
+        }
+        if let Some(member) = members.last() {
+            output.note(format_args!("node {number} at {}, its log in {}", member.url, member.log.display()));
+        }
+    }
+    if members.len() == usize::from(args.nodes) {
+        let nodes = members.iter().map(|member| member.url.clone()).collect();
+        let running = Running { datastore, nodes };
+        output.result(&running, |running| {
+            format!("weir cluster of {} nodes at {}", running.nodes.len(), running.nodes.join(", "))
+        })?;
+        wait(&mut members, &mut signals, output).await;
+    }
+    output.note("ending the nodes; Ctrl-C again ends them at once");
+    let drain = async {
+        // All at once: each waits for the others' calls.
+        futures::future::join_all(members.iter_mut().map(Member::stop)).await;
+    };
+    tokio::select! {
+        () = drain => {}
+        () = signals.next() => {}
+    }
+    if let Some(etcd) = etcd {
+        etcd.stop().await;
+    }
+    Ok(())
+}
+
+/// Wait for a signal, and tell of nodes that end before that.
+async fn wait(members: &mut [Member], signals: &mut super::up::Signals, output: Output) {
+    let mut ends: futures::stream::FuturesUnordered<_> = members.iter_mut().map(Member::ended).collect();
+    loop {
+        tokio::select! {
+            Some(end) = futures::StreamExt::next(&mut ends) => output.note(end),
+            () = signals.next() => return,
+        }
+    }
+}
+
+/// The arguments of one node.
+fn arguments(args: &UpArgs, data: &std::path::Path, datastore: &str, port: u16, number: u16) -> Vec<String> {
+    let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let mut arguments = vec![
+        "node".to_owned(),
+        format!("--listen={listen}"),
+        format!("--data={}", data.join(format!("node-{number}")).display()),
+        format!("--datastore={datastore}"),
+        format!("--blobs=file://{}", data.join("blobs").display()),
+    ];
+    arguments.extend(args.set.iter().map(|setting| format!("--set={setting}")));
+    arguments
+}
