@@ -83,19 +83,19 @@ pub(crate) fn packages(folder: &Path) -> Result<Option<PathBuf>> {
     }
 }
 
-/// What the datastore of clusters takes to be built and tested: the compiler of etcd's protocol files, and etcd itself. Where they cannot be
+/// What clusters take to be built and tested: the compiler of etcd's protocol files, and etcd itself. Where they cannot be
 /// had, the rest is built and tested.
-fn etcd() {
+pub(crate) fn etcd() {
     if has_etcd() {
-        return report("found", "etcd and protoc, for the datastore of clusters");
+        return report("found", "etcd and protoc, for clusters");
     }
     match apt::install(&["protobuf-compiler", "etcd-server"], &mut step) {
-        Ok(()) => report("installed", "etcd and protoc, for the datastore of clusters"),
-        Err(why) => report("skipped", &format!("etcd's datastore is neither built nor tested: {why}")),
+        Ok(()) => report("installed", "etcd and protoc, for clusters"),
+        Err(why) => report("skipped", &format!("clusters are neither built nor tested: {why}")),
     }
 }
 
-/// Whether the datastore of clusters can be built and tested.
+/// Whether clusters can be built and tested.
 pub(crate) fn has_etcd() -> bool {
     ["protoc", "etcd"].iter().all(|name| process::succeeds(Command::new(name).arg("--version")))
 }

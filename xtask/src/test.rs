@@ -36,6 +36,7 @@ pub(crate) fn run(repo: &Repo, args: &TestArgs) -> Result<()> {
     process::run(repo.cargo("functions").env_remove("CARGO_TARGET_DIR").arg("test").args(packages))?;
     python(repo)?;
     javascript(repo)?;
+    kubernetes(repo)?;
     eprintln!("testing Weir");
     let tests = ["test", "--workspace", "--no-fail-fast"];
     process::run(repo.cargo(".").args(tests).args(features).args(&args.rest))
@@ -67,6 +68,19 @@ fn javascript(repo: &Repo) -> Result<()> {
         npm.args(["run", "--silent", "--workspaces", "--if-present", script]);
         process::run(npm.current_dir(repo.functions()))
     })
+}
+
+/// Whether the files for Kubernetes are what it takes, by the schemas of the oldest and the newest version that is still looked after.
+fn kubernetes(repo: &Repo) -> Result<()> {
+    let folder = repo.root().join("deploy/kubernetes");
+    let program = setup::environment(repo, "kubernetes", &folder.join("requirements.txt"))?;
+    for version in ["1.34", "1.37"] {
+        let mut validate = Command::new(program.join("kubernetes-validate"));
+        validate.args(["--strict", "--kubernetes-version", version]);
+        validate.args(["etcd", "nodes", "settings"].map(|name| folder.join(format!("base/{name}.yaml"))));
+        process::run(validate.arg(folder.join("gpu/gpu.yaml")).arg("--quiet"))?;
+    }
+    Ok(())
 }
 
 /// What CI checks besides the tests: format, lints, generated files, licences and advisories

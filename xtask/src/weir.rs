@@ -2,6 +2,7 @@
 
 use crate::process;
 use crate::repo::Repo;
+use crate::setup;
 use anyhow::{Context as _, Result, bail};
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -17,11 +18,17 @@ pub(crate) fn build(repo: &Repo) -> Result<PathBuf> {
 
 /// Build `weir` with one of Cargo's profiles, and say where it is.
 pub(crate) fn build_with(repo: &Repo, profile: &str) -> Result<PathBuf> {
-    process::run(repo.cargo(".").args(["build", "--profile", profile, "-p", "weir-cli"]))?;
+    let build = ["build", "--profile", profile, "-p", "weir-cli"];
+    process::run(repo.cargo(".").args(build).args(features()))?;
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| repo.root().join("target"), PathBuf::from);
     // Cargo's own exception.
     Ok(target.join(if profile == "dev" { "debug" } else { profile }).join("weir"))
+}
+
+/// What of `weir` is optional, and can be built here.
+fn features() -> &'static [&'static str] {
+    if setup::has_etcd() { &["--features", "weir-cli/cluster"] } else { &[] }
 }
 
 /// A node. Stopped when dropped.
