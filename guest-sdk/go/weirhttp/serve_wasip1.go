@@ -1,0 +1,21 @@
+package weirhttp
+
+import (
+	"net/http"
+
+	"github.com/weir-platform/weir/guest-sdk/go/internal/wit"
+)
+
+//go:wasmexport wasi:http/incoming-handler@0.2.12#handle
+func handle(request, out int32) {
+	defer wit.TrapOnPanic()
+	answer := &answer{out: out, header: http.Header{}}
+	if r, err := received(request); err != nil {
+		http.Error(answer, err.Error(), http.StatusBadRequest)
+	} else if served == nil {
+		panic("the function serves nothing: call weirhttp.Serve in an init function")
+	} else {
+		served.ServeHTTP(answer, r)
+	}
+	answer.finish()
+}
