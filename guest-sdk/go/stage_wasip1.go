@@ -7,7 +7,6 @@ import (
 	"unsafe"
 
 	abitensors "github.com/weir-platform/weir/guest-sdk/go/internal/abi/weir_inference_tensors"
-	"github.com/weir-platform/weir/guest-sdk/go/internal/wit"
 )
 
 // A word of the canonical ABI is a pointer, a length, a handle or the tag of a variant.
@@ -23,7 +22,6 @@ var (
 
 //go:wasmexport weir:inference/stage@0.1.0#run
 func stageRun(given unsafe.Pointer, count uint32) unsafe.Pointer {
-	defer wit.TrapOnPanic()
 	inputs := make(Tensors, count)
 	for _, input := range unsafe.Slice((*[3]word)(given), count) {
 		name := unsafe.String((*byte)(unsafe.Add(unsafe.Pointer(nil), input[0])), input[1])

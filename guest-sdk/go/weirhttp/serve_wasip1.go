@@ -1,14 +1,9 @@
 package weirhttp
 
-import (
-	"net/http"
-
-	"github.com/weir-platform/weir/guest-sdk/go/internal/wit"
-)
+import "net/http"
 
 //go:wasmexport wasi:http/incoming-handler@0.2.12#handle
 func handle(request, out int32) {
-	defer wit.TrapOnPanic()
 	answer := &answer{out: out, header: http.Header{}}
 	if r, err := received(request); err != nil {
 		http.Error(answer, err.Error(), http.StatusBadRequest)

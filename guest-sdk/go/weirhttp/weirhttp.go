@@ -26,8 +26,8 @@
 //
 //	func main() {}
 //
-// A handler that panics ends the call: the client gets status 500, and the log the panic and where it came from. net/http's client and
-// server are not there: a component has no sockets.
+// A panic, in a handler or any other goroutine, ends the call: the client gets status 500, and the log the panic and where it came from.
+// net/http's client and server do not work here: a component has no sockets.
 package weirhttp
 
 import (

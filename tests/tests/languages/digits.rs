@@ -6,8 +6,12 @@ use weir_tests::{Answer, Node, function, has_function, onnxruntime, rss_bytes};
 
 const REFERENCE: &str = "classify-digits";
 /// What does the same, each with whether it reads PNGs.
-const OTHERS: [(&str, bool); 3] =
-    [("classify-digits-py", true), ("classify-digits-ts", true), ("classify-digits-c", false)];
+const OTHERS: [(&str, bool); 4] = [
+    ("classify-digits-py", true),
+    ("classify-digits-ts", true),
+    ("classify-digits-c", false),
+    ("classify-digits-go", true),
+];
 
 /// What a guest may have: enough for each, and soon used up by one that keeps something from call to call.
 const MEMORY_BYTES: u64 = 64 << 20;

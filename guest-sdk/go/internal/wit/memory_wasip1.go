@@ -1,24 +1,13 @@
 package wit
 
 import (
-	"runtime"
 	"sync"
 	"unsafe"
 )
 
-// Allocate gives memory for arguments of a call, pinned.
-func Allocate(pinner *runtime.Pinner, size, align uintptr) unsafe.Pointer {
-	if size == 0 {
-		return nil
-	}
-	// Words, for no type wants more alignment.
-	made := unsafe.Pointer(unsafe.SliceData(make([]uint64, (size+7)/8)))
-	pinner.Pin(made)
-	return made
-}
-
-// While the node asks for memory, a component may call nothing, not even for the time. The garbage collector does that when it starts, and
-// what starts it is an allocation. So memory is set aside before a call, and nothing is allocated while it lasts.
+// While the node asks for memory, a component may call nothing, not even for the time. The garbage collector asks for that when it starts,
+// and what starts it is an allocation. So memory is set aside before a call, and nothing is allocated while it lasts: not even a larger
+// stack, hence nosplit.
 var (
 	// One call at a time: what it was handed must not be collected before it has been taken.
 	one sync.Mutex
@@ -59,23 +48,24 @@ func setAside(size int) {
 func init() { setAside(Text) }
 
 //go:wasmexport cabi_realloc
+//go:nosplit
 func cabiRealloc(old unsafe.Pointer, oldSize, _, newSize uintptr) unsafe.Pointer {
-	size := (max(newSize, 1) + align - 1) &^ (align - 1)
+	size := (newSize + align - 1) &^ (align - 1)
 	if uintptr(len(free)) < size {
-		// More than was thought possible. It goes wrong only if the garbage collector is due at this very moment.
-		free = make([]byte, size)
-		held = append(held, free)
+		setMoreAside(size)
 	}
 	made := unsafe.Pointer(unsafe.SliceData(free))
-	if rest := free[size:]; len(rest) > 0 {
-		free = rest
-	} else {
-		free = nil
-	}
+	free = free[size:]
 	if oldSize > 0 {
 		copy(unsafe.Slice((*byte)(made), newSize), unsafe.Slice((*byte)(old), oldSize))
 	}
 	return made
+}
+
+// setMoreAside is for more than was thought possible. It goes wrong only if the garbage collector is due at this very moment.
+func setMoreAside(size uintptr) {
+	free = make([]byte, size)
+	held = append(held, free)
 }
 
 // What stands between Go's WASI and the node's asks for a page and a stack of its own, once, and as Go starts: before anything can be

@@ -2,6 +2,11 @@
 // hands over.
 package wit
 
+import (
+	"runtime"
+	"unsafe"
+)
+
 // Option is a value or none.
 type Option[T any] struct {
 	some  bool
@@ -110,3 +115,14 @@ func (h *Handle) TakeOrNil() int32 {
 
 // Set keeps a handle that came back.
 func (h *Handle) Set(value int32) { h.value = value }
+
+// Allocate gives memory for arguments of a call, pinned.
+func Allocate(pinner *runtime.Pinner, size, align uintptr) unsafe.Pointer {
+	if size == 0 {
+		return nil
+	}
+	// Words, for no type wants more alignment.
+	made := unsafe.Pointer(unsafe.SliceData(make([]uint64, (size+7)/8)))
+	pinner.Pin(made)
+	return made
+}
