@@ -11,7 +11,7 @@ import (
 	weir "github.com/weir-platform/weir/guest-sdk/go"
 )
 
-func answer(fails error) *httptest.ResponseRecorder {
+func answered(fails error) *httptest.ResponseRecorder {
 	answer := httptest.NewRecorder()
 	handler := HandlerFunc(func(http.ResponseWriter, *http.Request) error { return fails })
 	handler.ServeHTTP(answer, httptest.NewRequest("GET", "/", nil))
@@ -30,7 +30,7 @@ func TestAnErrorIsTheAnswer(t *testing.T) {
 		{weir.Errorf(weir.DeadlineExceeded, "too late"), 504, "too late\n", ""},
 		{errors.New("secret"), 500, "the function failed; its log says why\n", ""},
 	} {
-		answer := answer(one.fails)
+		answer := answered(one.fails)
 		if answer.Code != one.status || answer.Body.String() != one.body || answer.Header().Get("Retry-After") != one.retry {
 			t.Errorf("%v: %d, %q, %v", one.fails, answer.Code, answer.Body, answer.Header())
 		}
