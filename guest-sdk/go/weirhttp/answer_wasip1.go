@@ -97,6 +97,16 @@ func (a *answer) AnswerWithTensor(give func() error) error {
 	return nil
 }
 
+// takeBack takes back what was written, unless it is on its way.
+func (a *answer) takeBack() bool {
+	if a.sent || a.isTensor {
+		return false
+	}
+	a.status, a.kept = 0, nil
+	clear(a.header)
+	return true
+}
+
 func (a *answer) bodyless() bool {
 	return a.status == http.StatusNoContent || a.status == http.StatusNotModified || a.status < 200
 }

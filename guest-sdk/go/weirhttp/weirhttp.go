@@ -48,14 +48,21 @@ var served http.Handler
 // Paths are within the function: the node has taken its own part off.
 func Serve(handler http.Handler) { served = handler }
 
-// A HandlerFunc is a handler that may fail: what it returns [Error] answers. Return an error before the answer has begun.
+// A HandlerFunc is a handler that may fail: what it returns [Error] answers, in place of what was written. Where that is on its way already,
+// the answer is broken off.
 type HandlerFunc func(w http.ResponseWriter, r *http.Request) error
 
 // ServeHTTP calls f.
 func (f HandlerFunc) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if err := f(w, r); err != nil {
-		Error(w, err)
+	err := f(w, r)
+	if err == nil {
+		return
 	}
+	if begun, is := w.(interface{ takeBack() bool }); is && !begun.takeBack() {
+		fmt.Fprintln(os.Stderr, err)
+		panic(http.ErrAbortHandler)
+	}
+	Error(w, err)
 }
 
 // Error answers with an error: a [weir.Error] with its status and its text, and any other with status 500, while its text goes to the log.
