@@ -130,7 +130,7 @@ impl Client {
 
     /// What a function has logged.
     pub async fn logs(&self, name: &str) -> Vec<LogLine> {
-        let answer = self.get(&format!("/v1/functions/{name}/logs")).await.ok();
+        let answer = self.get(&format!("/v1/functions/{name}/logs?lines=1000")).await.ok();
         answer
             .text()
             .lines()

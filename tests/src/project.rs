@@ -18,6 +18,8 @@ pub enum Language {
     JavaScript,
     /// C.
     C,
+    /// Go.
+    Go,
 }
 
 impl Language {
@@ -30,6 +32,7 @@ impl Language {
             Self::TypeScript => "ts",
             Self::JavaScript => "js",
             Self::C => "c",
+            Self::Go => "go",
         }
     }
 
@@ -39,7 +42,7 @@ impl Language {
     pub fn is_here(self) -> bool {
         let program = match self {
             Self::Rust => "rustc",
-            Self::Python | Self::C => "python3",
+            Self::Python | Self::C | Self::Go => "python3",
             Self::TypeScript | Self::JavaScript => "npm",
         };
         let asked = Command::new(program).arg("--version").stdout(Stdio::null()).status();

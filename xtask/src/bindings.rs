@@ -5,7 +5,7 @@ use crate::repo::Repo;
 use anyhow::Result;
 use std::process::Command;
 
-/// Make the bindings of `wit/` in the guest SDKs for Rust and C anew, after a change of `wit/`
+/// Make the bindings of `wit/` in the guest SDKs for Rust, C and Go anew, after a change of `wit/`
 #[derive(Debug, clap::Args)]
 pub(crate) struct BindingsArgs {
     /// Only see whether they are up to date

@@ -36,6 +36,7 @@ pub(crate) fn run(repo: &Repo, args: &TestArgs) -> Result<()> {
     process::run(repo.cargo("functions").env_remove("CARGO_TARGET_DIR").arg("test").args(packages))?;
     python(repo)?;
     javascript(repo)?;
+    go(repo)?;
     kubernetes(repo)?;
     eprintln!("testing Weir");
     let tests = ["test", "--workspace", "--no-fail-fast"];
@@ -68,6 +69,15 @@ fn javascript(repo: &Repo) -> Result<()> {
         npm.args(["run", "--silent", "--workspaces", "--if-present", script]);
         process::run(npm.current_dir(repo.functions()))
     })
+}
+
+/// The tests of what is written in Go, which need no node.
+fn go(repo: &Repo) -> Result<()> {
+    let program = setup::python(repo)?.join("go");
+    for folder in [repo.root().join("guest-sdk/go"), repo.functions().join("classify-digits-go")] {
+        process::run(Command::new(&program).args(["test", "./..."]).current_dir(folder))?;
+    }
+    Ok(())
 }
 
 /// Whether the files for Kubernetes are what it takes, by the schemas of the oldest and the newest version that is still looked after.

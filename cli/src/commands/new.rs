@@ -19,7 +19,8 @@ const AS_THEY_ARE: [&str; 2] = ["wit", "sdk"];
 ///
 /// Examples:
 ///   weir new hello                       # in Rust, answers HTTP requests
-///   weir new hello -t python             # the same in Python
+///   weir new hello -t python             # the same in Python; there are ts, js and c too
+///   weir new hello -t go                 # the same in Go, which is experimental
 ///   weir new scale --kind tensor         # maps tensors to tensors, and can be called like a model
 ///   weir new hello --dir services/hello
 #[derive(Debug, clap::Args)]
@@ -27,7 +28,7 @@ const AS_THEY_ARE: [&str; 2] = ["wit", "sdk"];
 pub(crate) struct NewArgs {
     /// What the function is called, and its folder unless --dir says otherwise
     name: Name,
-    /// The language
+    /// The language: rust, python, ts, js, c, or go (experimental)
     #[arg(long, short, default_value = "rust")]
     template: String,
     /// What kind of function it is
@@ -181,7 +182,7 @@ mod tests {
             }
             assert!(made(".gitignore").unwrap().contains("/weir-data"));
         }
-        assert!(TEMPLATES.dirs().count() >= 10);
+        assert!(TEMPLATES.dirs().count() >= 12);
     }
 
     #[test]

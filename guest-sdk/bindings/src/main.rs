@@ -1,11 +1,12 @@
-//! Makes `guest-sdk/rust/src/bindings` and `guest-sdk/c/abi` of `wit/`; with `--check`, only sees that they are up to date. Run by `cargo xtask bindings`.
+//! Makes `guest-sdk/rust/src/bindings`, `guest-sdk/c/abi` and `guest-sdk/go/internal/abi` of `wit/`; with `--check`, only sees that they are up
+//! to date. Run by `cargo xtask bindings`.
 //!
 //! The bindings are in version control because wit-bindgen's macro, which would make them at build time, adds half a minute to the first
 //! build of every function.
 
 use anyhow::{Context as _, Result, bail};
 use std::path::{Path, PathBuf};
-use wit_bindgen_core::wit_parser::{PackageId, Resolve};
+use wit_bindgen_core::wit_parser::{PackageId, Resolve, WorldId};
 use wit_bindgen_core::{Files, WorldGenerator as _};
 use wit_bindgen_rust::{Opts, WithOption};
 
@@ -28,7 +29,8 @@ fn main() -> Result<()> {
         ..Opts::default()
     };
     make("tensor-function", stage, check)?;
-    make_c(check)
+    make_c(check)?;
+    make_go(check)
 }
 
 /// Where an interface's bindings are, where they are not to be made.
@@ -56,9 +58,10 @@ fn make(world: &str, opts: Opts, check: bool) -> Result<()> {
     put(&path, made, check)
 }
 
-/// What C calls. Its exports, and the little of WASI that it needs, are written by hand: bindings of all of `wasi:http` are 6,000 lines.
-const C_WORLD: &str = "\
-    package weir:c;
+/// What C and Go call. Their exports, and the little of WASI that they need, are written by hand: bindings of all of `wasi:http` are 6,000
+/// lines.
+const CALLED: &str = "\
+    package weir:called;
     world abi {
         import weir:inference/tensors@0.1.0;
         import weir:inference/models@0.1.0;
@@ -66,9 +69,7 @@ const C_WORLD: &str = "\
     }";
 
 fn make_c(check: bool) -> Result<()> {
-    let (mut resolve, _) = contract()?;
-    let package = resolve.push_str("abi.wit", C_WORLD)?;
-    let id = resolve.select_world(&[package], Some("abi"))?;
+    let (mut resolve, id) = called()?;
     let opts = wit_bindgen_c::Opts {
         // What is built is made a component by `weir build`, which embeds the type.
         no_object_file: true,
@@ -78,6 +79,44 @@ fn make_c(check: bool) -> Result<()> {
     let mut files = Files::default();
     opts.build().generate(&mut resolve, id, &mut files)?;
     files.iter().try_for_each(|(name, made)| put(&sdk("c").join("abi").join(name), made, check))
+}
+
+/// Where the SDK for Go has what is made, and what that stands on.
+const GO_PACKAGES: &str = "github.com/weir-platform/weir/guest-sdk/go/internal";
+/// What wit-bindgen would have it stand on. The SDK has its own: the garbage collector must not run while the node asks for memory.
+const GO_RUNTIME: [&str; 2] = ["go.bytecodealliance.org/pkg/wit/runtime", "go.bytecodealliance.org/pkg/wit/types"];
+
+fn make_go(check: bool) -> Result<()> {
+    let (mut resolve, id) = called()?;
+    let opts = wit_bindgen_go::Opts {
+        // That would need Go here.
+        format: wit_bindgen_go::Format::False,
+        pkg_name: Some(format!("{GO_PACKAGES}/abi")),
+        ..Default::default()
+    };
+    let mut files = Files::default();
+    opts.build().generate(&mut resolve, id, &mut files)?;
+    let folder = sdk("go").join("internal/abi");
+    for (name, made) in files.iter() {
+        // A folder for each interface. Beside them is one for exports, of which there are none.
+        if !name.starts_with("weir_") {
+            continue;
+        }
+        let mut made = std::str::from_utf8(made)?.to_owned();
+        for replaced in GO_RUNTIME {
+            made = made.replace(replaced, &format!("{GO_PACKAGES}/wit"));
+        }
+        put(&folder.join(name), made.as_bytes(), check)?;
+    }
+    Ok(())
+}
+
+/// The world of what is called alone.
+fn called() -> Result<(Resolve, WorldId)> {
+    let (mut resolve, _) = contract()?;
+    let package = resolve.push_str("abi.wit", CALLED)?;
+    let id = resolve.select_world(&[package], Some("abi"))?;
+    Ok((resolve, id))
 }
 
 fn contract() -> Result<(Resolve, PackageId)> {
@@ -98,5 +137,6 @@ fn put(path: &Path, made: &[u8], check: bool) -> Result<()> {
     if check {
         return Ok(());
     }
+    path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
     std::fs::write(path, made).with_context(|| format!("cannot write {}", path.display()))
 }

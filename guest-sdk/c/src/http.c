@@ -58,9 +58,12 @@ void wasi_fields_append(int32_t fields, const char *name, size_t name_size, cons
 IMPORT(TYPES, "[resource-drop]fields") void wasi_fields_drop(int32_t fields);
 IMPORT(TYPES, "[constructor]outgoing-response") int32_t wasi_response_new(int32_t fields);
 IMPORT(TYPES, "[method]outgoing-response.set-status-code") int32_t wasi_response_set_status(int32_t response, int32_t status);
+IMPORT(TYPES, "[resource-drop]outgoing-response") void wasi_response_drop(int32_t response);
 IMPORT(TYPES, "[method]outgoing-response.body") void wasi_response_body(int32_t response, tagged *body);
 IMPORT(TYPES, "[static]response-outparam.set")
-void wasi_response_send(int32_t out, int32_t is_err, int32_t response, int32_t a, int64_t b, void *c, void *d, size_t e, int32_t f);
+void wasi_response_send(int32_t out, int32_t is_err, int32_t response_or_tag, int32_t a, int64_t b, size_t c, void *d, size_t e, int32_t f);
+/* The case of `error-code` that any text goes with. */
+#define INTERNAL_ERROR 38
 IMPORT(TYPES, "[method]outgoing-body.write") void wasi_body_write(int32_t body, tagged *stream);
 IMPORT(TYPES, "[static]outgoing-body.finish") void wasi_body_finish(int32_t body, int32_t has_trailers, int32_t trailers, large *done);
 IMPORT(STREAMS, "[method]output-stream.check-write") void wasi_stream_check(int32_t stream, permit *permitted);
@@ -217,10 +220,31 @@ static void refuse(weir_response *response) {
     }
 }
 
-static void append(int32_t fields, const char *name, const char *value) {
+/* Has the node answer in place of the function, which cannot, and the log say why. */
+static void send_failure(int32_t out, const char *why) {
+    const int32_t is_some = 1;
+    fprintf(stderr, "%s\n", why);
+    wasi_response_send(out, 1, INTERNAL_ERROR, is_some, (int64_t)(uintptr_t)why, strlen(why), NULL, 0, 0);
+}
+
+static bool append(int32_t fields, const char *name, const char *value, const char **why) {
     tagged done;
     wasi_fields_append(fields, name, strlen(name), value, strlen(value), &done);
-    if (done.tag != 0) fprintf(stderr, "the header %s: %s cannot be sent\n", name, value);
+    if (done.tag != 0) *why = weir_format("the header %s: %s cannot be sent", name, value);
+    return done.tag == 0;
+}
+
+/* The headers of the response. */
+static bool append_all(int32_t fields, const weir_response *response, const char **why) {
+    if (!response->is_tensor) {
+        const char *type = response->content_type;
+        if (type != NULL && !append(fields, "content-type", type, why)) return false;
+        if (!append(fields, "content-length", weir_format("%zu", response->size), why)) return false;
+    }
+    for (size_t at = 0; at < response->header_count; at++) {
+        if (!append(fields, response->headers[at].name, response->headers[at].value, why)) return false;
+    }
+    return true;
 }
 
 static void write_all(int32_t stream, const uint8_t *from, size_t size) {
@@ -241,15 +265,22 @@ static void write_all(int32_t stream, const uint8_t *from, size_t size) {
 }
 
 static void send(int32_t out, const weir_response *response) {
+    const char *why;
     int32_t fields = wasi_fields_new();
-    if (!response->is_tensor && response->content_type != NULL) append(fields, "content-type", response->content_type);
-    if (!response->is_tensor) append(fields, "content-length", weir_format("%zu", response->size));
-    for (size_t at = 0; at < response->header_count; at++) append(fields, response->headers[at].name, response->headers[at].value);
+    if (!append_all(fields, response, &why)) {
+        wasi_fields_drop(fields);
+        send_failure(out, why);
+        return;
+    }
     int32_t sent = wasi_response_new(fields);
-    if (wasi_response_set_status(sent, response->status) != 0) fprintf(stderr, "the status %d cannot be sent\n", response->status);
+    if (wasi_response_set_status(sent, response->status) != 0) {
+        wasi_response_drop(sent);
+        send_failure(out, weir_format("the status %d cannot be sent", response->status));
+        return;
+    }
     tagged body, stream;
     wasi_response_body(sent, &body);
-    wasi_response_send(out, 0, sent, 0, 0, NULL, NULL, 0, 0);
+    wasi_response_send(out, 0, sent, 0, 0, 0, NULL, 0, 0);
     if (!response->is_tensor) {
         wasi_body_write(body.val.handle, &stream);
         write_all(stream.val.handle, response->body, response->size);

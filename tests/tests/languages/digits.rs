@@ -6,8 +6,12 @@ use weir_tests::{Answer, Node, function, has_function, onnxruntime, rss_bytes};
 
 const REFERENCE: &str = "classify-digits";
 /// What does the same, each with whether it reads PNGs.
-const OTHERS: [(&str, bool); 3] =
-    [("classify-digits-py", true), ("classify-digits-ts", true), ("classify-digits-c", false)];
+const OTHERS: [(&str, bool); 4] = [
+    ("classify-digits-py", true),
+    ("classify-digits-ts", true),
+    ("classify-digits-c", false),
+    ("classify-digits-go", true),
+];
 
 /// What a guest may have: enough for each, and soon used up by one that keeps something from call to call.
 const MEMORY_BYTES: u64 = 64 << 20;
@@ -16,6 +20,8 @@ const CALLS: usize = 1_000;
 const CALLS_BEFORE: usize = 100;
 /// Two kilobytes for each call: far less than any of these guests takes for one, or its answer and its logs.
 const GROWTH_BYTES_MAX: u64 = 2_000 * CALLS as u64;
+/// A node that begins to use another slot for instances grows once, by some megabytes. What is left behind grows with every round.
+const ROUNDS_MAX: usize = 3;
 
 #[tokio::test]
 async fn digits_are_read_alike_in_every_language() {
@@ -93,18 +99,23 @@ async fn a_thousand_calls_leave_nothing_behind(node: &Node, name: &str) {
     for body in &bodies {
         answers.push(node.post(&path, body.clone()).await.ok().body);
     }
-    let mut before = 0;
-    for call in 0..CALLS_BEFORE + CALLS {
-        if call == CALLS_BEFORE {
-            before = rss_bytes(node.pid());
+    let call_often = async |calls| {
+        for call in 0..calls {
+            let at = call % bodies.len();
+            let answer = node.post(&path, bodies[at].clone()).await.ok();
+            assert_eq!(answer.body, answers[at], "{name} reads {at} otherwise at call {call}");
         }
-        let at = call % bodies.len();
-        let answer = node.post(&path, bodies[at].clone()).await.ok();
-        assert_eq!(answer.body, answers[at], "{name} reads {at} otherwise at call {call}");
+    };
+    call_often(CALLS_BEFORE).await;
+    let mut growths = Vec::new();
+    while growths.len() < ROUNDS_MAX && growths.iter().all(|growth| *growth > GROWTH_BYTES_MAX) {
+        let before = rss_bytes(node.pid());
+        call_often(CALLS).await;
+        growths.push(rss_bytes(node.pid()).saturating_sub(before));
     }
-    let growth = rss_bytes(node.pid()).saturating_sub(before);
-    println!("{name}: {growth} bytes more after {CALLS} calls");
-    assert!(growth <= GROWTH_BYTES_MAX, "{name} left {growth} bytes behind in {CALLS} calls");
+    println!("{name}: {growths:?} bytes more in rounds of {CALLS} calls");
+    let least = growths.iter().min().unwrap();
+    assert!(*least <= GROWTH_BYTES_MAX, "{name} left {growths:?} bytes behind in rounds of {CALLS} calls");
 }
 
 fn folder() -> PathBuf {

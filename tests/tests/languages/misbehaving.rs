@@ -33,6 +33,22 @@ const TYPESCRIPT: &[Case] = &[
     ("/wrong", 500, GuestTrap, &["at answer", "TypeError: "]),
     ("/status", 502, GuestError, &["cannot be sent: status 7"]),
 ];
+const C: &[Case] = &[
+    ("/trap", 500, GuestTrap, &["on purpose"]),
+    ("/spin", 504, CpuTimeLimit, &[]),
+    ("/hoard", 507, MemoryLimit, &["out of memory"]),
+    ("/exit", 502, NoResponse, &[]),
+    ("/status", 502, GuestError, &["the status 7 cannot be sent"]),
+];
+const GO: &[Case] = &[
+    ("/trap", 500, GuestTrap, &["panic: on purpose", "main.fail"]),
+    ("/spin", 504, CpuTimeLimit, &[]),
+    ("/hoard", 507, MemoryLimit, &["out of memory", "main.hoard"]),
+    ("/exit", 502, NoResponse, &[]),
+    // Where no handler could recover.
+    ("/goroutine", 500, GuestTrap, &["panic: on purpose", "main.fail", "created by main.handle"]),
+    ("/status", 502, GuestError, &["the status 7 cannot be sent"]),
+];
 
 async fn misdeeds_have_their_codes(name: &str, cases: &[Case]) {
     if !has_function(name) {
@@ -64,6 +80,28 @@ async fn misdeeds_in_python() {
 }
 
 #[tokio::test]
+async fn misdeeds_in_c() {
+    misdeeds_have_their_codes("misbehave-c", C).await;
+}
+
+#[tokio::test]
+async fn misdeeds_in_go() {
+    misdeeds_have_their_codes("misbehave-go", GO).await;
+}
+
+#[tokio::test]
 async fn misdeeds_in_typescript() {
     misdeeds_have_their_codes("misbehave-ts", TYPESCRIPT).await;
+}
+
+/// Ten times what a function may have, a part at a time, and calls of the node between, which must not begin a collection.
+#[tokio::test]
+async fn garbage_in_go_is_collected() {
+    let name = "misbehave-go";
+    if !has_function(name) {
+        return eprintln!("skipped: {name} was not built");
+    }
+    let node = Node::start().await;
+    node.deploy_with(name, "limits.memory_bytes=33554432", function(name)).await;
+    assert_eq!(node.get(&format!("/fn/{name}/waste")).await.ok().text(), "wasted\n");
 }

@@ -68,4 +68,5 @@ tests! {
     TypeScript: a_new_http_function_in_typescript, a_new_tensor_function_in_typescript;
     JavaScript: a_new_http_function_in_javascript, a_new_tensor_function_in_javascript;
     C: a_new_http_function_in_c, a_new_tensor_function_in_c;
+    Go: a_new_http_function_in_go, a_new_tensor_function_in_go;
 }

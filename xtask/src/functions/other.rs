@@ -37,7 +37,7 @@ pub(super) fn build(repo: &Repo, name: &str, programs: &Path) -> Result<Option<P
     let requirements = repo.functions().join("requirements.txt");
     let packages = repo.functions().join("package-lock.json");
     let wit = repo.root().join("wit");
-    let sdks = ["guest-sdk/python/src", "guest-sdk/js", "guest-sdk/c"].map(|sdk| repo.root().join(sdk));
+    let sdks = ["python/src", "js", "c", "go"].map(|sdk| repo.root().join("guest-sdk").join(sdk));
     let mut sources = vec![folder.as_path(), &wit, &requirements, &packages];
     sources.extend(sdks.iter().map(PathBuf::as_path));
     if is_newer(&component, &sources)? {

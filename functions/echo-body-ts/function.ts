@@ -1,0 +1,9 @@
+/** Answers with the request's body, as ../echo-body does. */
+
+import { httpFunction, type Request } from "weir/http";
+
+export function handle(request: Request): Promise<Uint8Array> {
+  return request.bytes();
+}
+
+export const handler = httpFunction(handle);

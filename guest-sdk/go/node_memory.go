@@ -1,0 +1,121 @@
+//go:build !wasip1
+
+package weir
+
+import (
+	"math"
+	"slices"
+	"sync"
+)
+
+type memoryTensor struct {
+	elements Type
+	sizes    []uint32
+	data     []byte
+}
+
+var (
+	providing sync.Mutex
+	provided  = map[string]Stage{}
+)
+
+// Provide has [Open] find a model, which run runs. It is there for tests, and not in a component. Without run the model is gone again.
+func Provide(name string, run Stage) {
+	providing.Lock()
+	defer providing.Unlock()
+	if run == nil {
+		delete(provided, name)
+	} else {
+		provided[name] = run
+	}
+}
+
+func newTensor(elements Type, sizes []uint32, data []byte) (nodeTensor, error) {
+	wanted := uint64(elements.Size())
+	for _, size := range sizes {
+		if size != 0 && wanted > math.MaxUint64/uint64(size) {
+			return nil, Errorf(InvalidArgument, "the shape %v has more elements than there is memory", sizes)
+		}
+		wanted *= uint64(size)
+	}
+	if elements != Bytes && wanted != uint64(len(data)) {
+		return nil, Errorf(InvalidArgument, "a tensor of %s and shape %v takes %d bytes and not %d", elements, sizes, wanted, len(data))
+	}
+	return &memoryTensor{elements, slices.Clone(sizes), slices.Clone(data)}, nil
+}
+
+func takeBody(Type, []uint32) (nodeTensor, error) {
+	return nil, Errorf(InvalidArgument, "no request is being handled")
+}
+
+func reply(nodeTensor) error { return Errorf(InvalidArgument, "no request is being handled") }
+
+func (t *memoryTensor) elementType() Type { return t.elements }
+func (t *memoryTensor) shape() []uint32   { return t.sizes }
+func (t *memoryTensor) size() int64       { return int64(len(t.data)) }
+func (t *memoryTensor) drop()             {}
+
+func (t *memoryTensor) read(offset, size int64) ([]byte, error) {
+	if offset < 0 || size < 0 || offset > t.size()-size {
+		return nil, Errorf(InvalidArgument, "%d bytes from %d on go past the end", size, offset)
+	}
+	return slices.Clone(t.data[offset:][:size]), nil
+}
+
+type memoryModel struct {
+	name string
+	run  Stage
+}
+
+func openModel(name string) (nodeModel, error) {
+	providing.Lock()
+	defer providing.Unlock()
+	run, is := provided[name]
+	if !is {
+		return nil, Errorf(NotFound, "there is no model %s; weir.Provide provides one", name)
+	}
+	return &memoryModel{name, run}, nil
+}
+
+func (m *memoryModel) describe() Description { return Description{Name: m.name, Version: "1"} }
+func (m *memoryModel) drop()                 {}
+
+func (m *memoryModel) infer(inputs Tensors, chosen options) (Tensors, error) {
+	all, err := runStage(m.run, inputs)
+	if err != nil || chosen.outputs == nil {
+		return all, err
+	}
+	wanted := make(Tensors, len(chosen.outputs))
+	for _, name := range chosen.outputs {
+		output, is := all[name]
+		if !is {
+			return nil, Errorf(InvalidArgument, "the model has no output %s", name)
+		}
+		wanted[name] = output
+	}
+	return wanted, nil
+}
+
+func (m *memoryModel) submit(inputs Tensors, chosen options) (nodePending, error) {
+	outputs, err := m.infer(inputs, chosen)
+	return &memoryPending{outputs, err}, nil
+}
+
+type memoryPending struct {
+	outputs Tensors
+	err     error
+}
+
+func (p *memoryPending) wait() (Tensors, error) {
+	outputs, err := p.outputs, p.err
+	p.outputs, p.err = nil, Errorf(InvalidArgument, "the outputs were handed over before")
+	return outputs, err
+}
+
+func (p *memoryPending) cancel() {
+	if p.outputs != nil {
+		p.outputs, p.err = nil, Errorf(Cancelled, "the run was cancelled")
+	}
+}
+
+func (p *memoryPending) drop() {}

@@ -1,0 +1,186 @@
+package weir
+
+import (
+	"runtime"
+	"strings"
+
+	abimodels "github.com/weir-platform/weir/guest-sdk/go/internal/abi/weir_inference_models"
+	abirequest "github.com/weir-platform/weir/guest-sdk/go/internal/abi/weir_inference_request"
+	abitensors "github.com/weir-platform/weir/guest-sdk/go/internal/abi/weir_inference_tensors"
+	"github.com/weir-platform/weir/guest-sdk/go/internal/wit"
+)
+
+type componentTensor struct{ *abitensors.Tensor }
+
+func newTensor(elements Type, sizes []uint32, data []byte) (made nodeTensor, err error) {
+	wit.Ask(wit.Text, func() { made, err = lent(abitensors.TensorFromBytes(uint8(elements), sizes, data)) })
+	return made, err
+}
+
+func takeBody(elements Type, sizes []uint32) (made nodeTensor, err error) {
+	wit.Ask(wit.Text, func() { made, err = lent(abirequest.TakeBodyAsTensor(uint8(elements), sizes)) })
+	return made, err
+}
+
+func reply(with nodeTensor) (err error) {
+	wit.Ask(wit.Text, func() {
+		if done := abirequest.ReplyWithTensor(with.(componentTensor).Tensor); done.IsErr() {
+			err = refused(done.Err())
+		}
+	})
+	return err
+}
+
+func lent(made wit.Result[*abitensors.Tensor, abitensors.Error]) (nodeTensor, error) {
+	if made.IsErr() {
+		return nil, refused(made.Err())
+	}
+	return componentTensor{made.Ok()}, nil
+}
+
+func (t componentTensor) elementType() Type { return Type(t.ElementType()) }
+func (t componentTensor) size() int64       { return int64(t.ByteLength()) }
+func (t componentTensor) drop()             { t.Drop() }
+
+func (t componentTensor) shape() (sizes []uint32) {
+	wit.Ask(wit.Text, func() { sizes = t.Shape() })
+	return sizes
+}
+
+func (t componentTensor) read(offset, size int64) (data []byte, err error) {
+	wit.Ask(wit.Text+int(size), func() {
+		got := t.Read(uint64(offset), uint64(size))
+		if got.IsErr() {
+			err = refused(got.Err())
+		} else {
+			data = got.Ok()
+		}
+	})
+	return data, err
+}
+
+type componentModel struct{ *abimodels.Model }
+
+func openModel(name string) (found nodeModel, err error) {
+	wit.Ask(wit.Text, func() {
+		opened := abimodels.ModelOpen(name)
+		if opened.IsErr() {
+			err = refused(opened.Err())
+		} else {
+			found = componentModel{opened.Ok()}
+		}
+	})
+	return found, err
+}
+
+func (m componentModel) drop() { m.Drop() }
+
+func (m componentModel) describe() (description Description) {
+	wit.Ask(wit.Text, func() {
+		got := m.Describe()
+		description = Description{strings.Clone(got.Name), strings.Clone(got.Version), ports(got.Inputs), ports(got.Outputs)}
+	})
+	return description
+}
+
+func ports(all []abimodels.Port) []Port {
+	made := make([]Port, len(all))
+	for at, port := range all {
+		shape := make([]int, len(port.Shape))
+		for dimension, size := range port.Shape {
+			shape[dimension] = Any
+			if size.IsSome() {
+				shape[dimension] = int(size.Some())
+			}
+		}
+		made[at] = Port{strings.Clone(port.Name), Type(port.ElementType), shape}
+	}
+	return made
+}
+
+func (m componentModel) infer(inputs Tensors, chosen options) (outputs Tensors, err error) {
+	wit.Ask(wit.Text, func() { outputs, err = received(m.Infer(listed(inputs), chosen.lowered())) })
+	runtime.KeepAlive(inputs)
+	return outputs, err
+}
+
+func (m componentModel) submit(inputs Tensors, chosen options) (started nodePending, err error) {
+	wit.Ask(wit.Text, func() {
+		got := m.Submit(listed(inputs), chosen.lowered())
+		if got.IsErr() {
+			err = refused(got.Err())
+		} else {
+			started = componentPending{got.Ok()}
+		}
+	})
+	runtime.KeepAlive(inputs)
+	return started, err
+}
+
+type componentPending struct{ *abimodels.Pending }
+
+func (p componentPending) cancel() { p.Cancel() }
+func (p componentPending) drop()   { p.Drop() }
+
+func (p componentPending) wait() (outputs Tensors, err error) {
+	wit.Ask(wit.Text, func() { outputs, err = received(p.Wait()) })
+	return outputs, err
+}
+
+type named = wit.Tuple2[string, *abitensors.Tensor]
+
+func listed(tensors Tensors) []named {
+	list := make([]named, 0, len(tensors))
+	for _, name := range tensors.names() {
+		list = append(list, named{F0: name, F1: tensors[name].on.(componentTensor).Tensor})
+	}
+	return list
+}
+
+func received(got wit.Result[[]named, abitensors.Error]) (Tensors, error) {
+	if got.IsErr() {
+		return nil, refused(got.Err())
+	}
+	tensors := make(Tensors, len(got.Ok()))
+	for _, output := range got.Ok() {
+		tensors[strings.Clone(output.F0)] = &Tensor{componentTensor{output.F1}}
+	}
+	return tensors, nil
+}
+
+func (o options) lowered() wit.Option[abimodels.Options] {
+	var lowered abimodels.Options
+	if o.outputs != nil {
+		lowered.Outputs = wit.Some(o.outputs)
+	}
+	if o.deadlineMs != nil {
+		lowered.DeadlineMs = wit.Some(*o.deadlineMs)
+	}
+	if o.priority != nil {
+		lowered.Priority = wit.Some(*o.priority)
+	}
+	return wit.Some(lowered)
+}
+
+func refused(refusal abitensors.Error) error {
+	var text string
+	switch refusal.Tag() {
+	case abitensors.ErrorInvalidArgument:
+		text = refusal.InvalidArgument()
+	case abitensors.ErrorNotFound:
+		text = refusal.NotFound()
+	case abitensors.ErrorNotGranted:
+		text = refusal.NotGranted()
+	case abitensors.ErrorResourceExhausted:
+		text = refusal.ResourceExhausted()
+	case abitensors.ErrorDeadlineExceeded:
+		text = "the deadline passed"
+	case abitensors.ErrorCancelled:
+		text = "the run was cancelled"
+	case abitensors.ErrorUnavailable:
+		text = refusal.Unavailable()
+	default:
+		text = refusal.Internal()
+	}
+	return Errorf(Code(refusal.Tag()), "%s", text)
+}

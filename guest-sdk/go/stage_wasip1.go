@@ -1,0 +1,58 @@
+package weir
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"unsafe"
+
+	abitensors "github.com/weir-platform/weir/guest-sdk/go/internal/abi/weir_inference_tensors"
+)
+
+// A word of the canonical ABI is a pointer, a length, a handle or the tag of a variant.
+type word = uint32
+
+// The answer, as result<list<tuple<string, tensor>>, error>, and what it points to until it has been read.
+var (
+	answer [4]word
+	items  [][3]word
+	names  []string
+	text   string
+)
+
+//go:wasmexport weir:inference/stage@0.1.0#run
+func stageRun(given unsafe.Pointer, count uint32) unsafe.Pointer {
+	inputs := make(Tensors, count)
+	for _, input := range unsafe.Slice((*[3]word)(given), count) {
+		name := unsafe.String((*byte)(unsafe.Add(unsafe.Pointer(nil), input[0])), input[1])
+		inputs[strings.Clone(name)] = &Tensor{componentTensor{abitensors.TensorFromOwnHandle(int32(input[2]))}}
+	}
+	outputs, err := runStage(stage, inputs)
+	if err != nil {
+		refuse(err)
+	} else {
+		give(outputs)
+	}
+	return unsafe.Pointer(&answer)
+}
+
+func give(outputs Tensors) {
+	names = outputs.names()
+	items = make([][3]word, 0, len(names))
+	for _, name := range names {
+		handle := word(outputs[name].on.(componentTensor).TakeHandle())
+		items = append(items, [3]word{address(unsafe.StringData(name)), word(len(name)), handle})
+	}
+	answer = [4]word{0, address(unsafe.SliceData(items)), word(len(items)), 0}
+}
+
+func refuse(err error) {
+	seen, all := shown(err)
+	if !all {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	text = seen.Message
+	answer = [4]word{1, word(seen.Code), address(unsafe.StringData(text)), word(len(text))}
+}
+
+func address[T any](at *T) word { return word(uintptr(unsafe.Pointer(at))) }

@@ -1,0 +1,17 @@
+package main
+
+// Run with `go test`: no node is needed. `weir build` puts Go into .weir/python/bin.
+
+import (
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+func TestShoutingIsInCapitals(t *testing.T) {
+	answer := httptest.NewRecorder()
+	handler().ServeHTTP(answer, httptest.NewRequest("POST", "/shout", strings.NewReader("grüezi")))
+	if got := answer.Body.String(); got != "GRÜEZI" {
+		t.Errorf("got %q", got)
+	}
+}
