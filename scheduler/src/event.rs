@@ -1,12 +1,14 @@
 //! What happened, as the nodes tell it. Times are nanoseconds of a clock that the caller chooses; only their differences matter.
 
 use crate::Tier;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use weir_types::{DeviceId, FunctionId, InvocationId, ModelId, NodeId};
 
 /// Something the scheduler is told. What it does not know, or cannot be, it ignores and counts; see
 /// [`Corrections`](crate::Corrections).
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Event {
     /// An invocation wants to run.
     Arrived(Arrival),
@@ -74,7 +76,7 @@ pub enum Event {
 }
 
 /// An invocation that wants to run.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Arrival {
     /// Which one. Unique among those under way.
     pub invocation: InvocationId,
@@ -93,7 +95,7 @@ pub struct Arrival {
 }
 
 /// A model that an invocation may open.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelDemand {
     /// Which one.
     pub model: ModelId,
@@ -104,7 +106,7 @@ pub struct ModelDemand {
 }
 
 /// What a device can do.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceSpec {
     /// What it is, as profiles are kept by: `cpu`, or the name of a GPU.
     pub kind: DeviceKind,
@@ -117,11 +119,24 @@ pub struct DeviceSpec {
 }
 
 /// A kind of device. Devices of one kind cost the same.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
 pub struct DeviceKind(pub Arc<str>);
 
 impl From<&str> for DeviceKind {
     fn from(kind: &str) -> Self {
         Self(kind.into())
+    }
+}
+
+impl From<String> for DeviceKind {
+    fn from(kind: String) -> Self {
+        Self(kind.into())
+    }
+}
+
+impl From<DeviceKind> for String {
+    fn from(kind: DeviceKind) -> Self {
+        kind.0.as_ref().into()
     }
 }
