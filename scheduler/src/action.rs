@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 use weir_types::{DeviceId, InvocationId, ModelId, NodeId};
 
 /// Something that the driver carries out, in the order given.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Action {
     /// Run an invocation.
     Start {
@@ -36,7 +37,7 @@ pub enum Action {
 
 /// Why an invocation is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "snake_case")]
 pub enum Rejection {
     /// Too many wait already.
     QueueFull,
@@ -49,7 +50,7 @@ pub enum Rejection {
 }
 
 /// What the scheduler expects of a placement.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Estimate {
     /// Time until its models can run: for a device's queue, or for room.
     pub wait_ns: u64,
@@ -62,7 +63,7 @@ pub struct Estimate {
 }
 
 /// Why an invocation was placed where it was.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Why {
     /// What is expected of the placement.
     pub estimate: Estimate,
@@ -73,7 +74,7 @@ pub struct Why {
 }
 
 /// A place that was not chosen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Alternative {
     /// The place.
     pub device: DeviceId,

@@ -7,7 +7,8 @@ use weir_types::{DeviceId, FunctionId, InvocationId, ModelId, NodeId};
 
 /// Something the scheduler is told. What it does not know, or cannot be, it ignores and counts; see
 /// [`Corrections`](crate::Corrections).
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Event {
     /// An invocation wants to run.
     Arrived(Arrival),
@@ -119,11 +120,23 @@ pub struct DeviceSpec {
 
 /// A kind of device. Devices of one kind cost the same.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
+#[serde(from = "String", into = "String")]
 pub struct DeviceKind(pub Arc<str>);
 
 impl From<&str> for DeviceKind {
     fn from(kind: &str) -> Self {
         Self(kind.into())
+    }
+}
+
+impl From<String> for DeviceKind {
+    fn from(kind: String) -> Self {
+        Self(kind.into())
+    }
+}
+
+impl From<DeviceKind> for String {
+    fn from(kind: DeviceKind) -> Self {
+        kind.0.as_ref().into()
     }
 }

@@ -42,4 +42,7 @@ pub use victims::{LeastLoss, LeastRecentlyUsed, VictimPolicy, Victims};
 mod evictable;
 pub use evictable::Evictable;
 
+mod record;
+pub use record::{Recorder, ReplayError, Replayed, Setup, replay};
+
 pub mod sim;

@@ -4,11 +4,12 @@ use crate::{
     Action, Arrival, DeviceKey, DeviceView, Estimate, Event, Placement, Policy, PolicyKind, PolicyOptions,
     Rejection, Request, TenantLimits, View,
 };
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use weir_types::{DeviceId, InvocationId, NodeId, TenantId};
 
 /// Limits of a scheduler.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
     /// Invocations that may wait; one more is rejected.
     pub queue_len_max: usize,

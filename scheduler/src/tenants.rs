@@ -9,20 +9,27 @@
 use crate::estimate::round_ns;
 use crate::keys::Table;
 use crate::{ModelKey, TenantKey};
+use serde::{Deserialize, Serialize, Serializer};
 use std::collections::{BTreeMap, BTreeSet};
 use weir_types::{RunningMean, TenantId};
 
 /// What a tenant may use.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TenantLimits {
     /// Its part of the cluster's time when others wait too, in proportion to theirs. 0 counts as 1.
     pub weight: u32,
     /// Invocations that run at once.
     pub running_max: u32,
-    /// Part of the cluster's device time, from 0 to 1, over about ten seconds.
+    /// Part of the cluster's device time, from 0 to 1, over about ten seconds. What is not a number counts as 0.
+    #[serde(serialize_with = "share")]
     pub device_share_max: f64,
     /// Memory of all devices together that its models may take.
     pub resident_bytes_max: u64,
+}
+
+/// JSON has no infinity: what counts as a whole is written as one.
+fn share<S: Serializer>(share: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(if share.is_nan() { 0.0 } else { share.clamp(0.0, 1.0) })
 }
 
 impl Default for TenantLimits {

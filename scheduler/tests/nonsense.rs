@@ -4,8 +4,8 @@
 
 use proptest::prelude::*;
 use weir_scheduler::{
-    Arrival, DeviceSpec, Event, ModelDemand, PolicyKind, PolicyOptions, Scheduler, Settings, TenantLimits,
-    Tier, VictimKind,
+    Arrival, DeviceSpec, Event, ModelDemand, PolicyKind, PolicyOptions, Recorder, Settings, Setup,
+    TenantLimits, Tier, VictimKind, replay,
 };
 use weir_types::{DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, TenantId, Version};
 
@@ -96,6 +96,7 @@ fn tier() -> impl Strategy<Value = Tier> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(512) })]
 
+    /// And what is recorded of it plays again to the same.
     #[test]
     fn nothing_that_is_told_breaks_the_scheduler(
         policy in prop::sample::select(&PolicyKind::ALL[..]),
@@ -109,12 +110,15 @@ proptest! {
             ..Settings::default()
         };
         let options = PolicyOptions { victims: Some(victims), ..PolicyOptions::default() };
-        let mut scheduler = Scheduler::with_policy(&settings, policy.build(&options));
-        let mut actions = Vec::new();
+        let setup = Setup { policy, options, settings };
+        let (mut scheduler, mut recorder) = (setup.build(), Recorder::new(&setup, usize::MAX));
+        let (mut actions, calls) = (Vec::new(), events.len() as u64);
         for (now_ns, event) in events {
-            scheduler.handle(now_ns, event, &mut actions);
+            recorder.handle(&mut scheduler, now_ns, event, &mut actions);
             prop_assert!(scheduler.policy().waiting() <= QUEUE_LEN_MAX);
             prop_assert!(scheduler.view().devices().all(|(_, device)| device.evictable_bytes() <= device.held_bytes()));
         }
+        let replayed = replay(&recorder.take_lines()[..]).unwrap();
+        prop_assert_eq!((replayed.calls, replayed.actions), (calls, actions.len() as u64));
     }
 }

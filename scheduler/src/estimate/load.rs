@@ -1,10 +1,12 @@
 //! How long models take into a device's memory, by where their bytes come from.
 
 use super::round_ns;
+use serde::{Deserialize, Serialize};
 use weir_types::RunningMean;
 
 /// Where bytes wait that are not in a device's memory, nearest first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Tier {
     /// Another device of the same node.
     Sibling,

@@ -5,6 +5,7 @@ use super::line::Line;
 use super::plain::Plain;
 use super::{Placement, Placer, Policy, Request};
 use crate::{DeviceKey, ModelKey, View};
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use weir_types::InvocationId;
 
@@ -26,7 +27,7 @@ pub struct Exclusive {
 }
 
 /// How devices are shared out.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExclusiveOptions {
     /// Devices go from short queues to long ones.
     pub stealing: bool,

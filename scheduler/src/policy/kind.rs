@@ -5,11 +5,13 @@ use super::{
     Policy, RoundRobin, Srtf,
 };
 use crate::{LeastLoss, LeastRecentlyUsed};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
 /// The policies that there are.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub enum PolicyKind {
     /// Weir's own.
     #[default]
@@ -33,7 +35,7 @@ pub enum PolicyKind {
 }
 
 /// What policies can be told. Each looks at what concerns it.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PolicyOptions {
     /// Visits after which `lalb-o3` places an invocation whatever it costs.
     pub o3_limit: u32,
@@ -48,7 +50,8 @@ pub struct PolicyOptions {
 }
 
 /// The choices of victims that there are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum VictimKind {
     /// [`LeastRecentlyUsed`]
     LeastRecentlyUsed,
@@ -142,6 +145,19 @@ impl FromStr for PolicyKind {
     fn from_str(name: &str) -> Result<Self, UnknownPolicy> {
         let unknown = || UnknownPolicy { name: name.chars().take(80).collect() };
         Self::ALL.into_iter().find(|kind| kind.as_str() == name).ok_or_else(unknown)
+    }
+}
+
+impl TryFrom<String> for PolicyKind {
+    type Error = UnknownPolicy;
+    fn try_from(name: String) -> Result<Self, UnknownPolicy> {
+        name.parse()
+    }
+}
+
+impl From<PolicyKind> for String {
+    fn from(kind: PolicyKind) -> Self {
+        kind.as_str().into()
     }
 }
 

@@ -15,6 +15,7 @@ use super::plain::Plain;
 use super::{Placement, Placer, Policy, Request};
 use crate::{DeviceKey, DeviceView, View};
 use queue::Queue;
+use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -39,7 +40,8 @@ pub struct Locality {
 }
 
 /// Which of the busy devices with the models gets an invocation, if several would be sooner than a load.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum BusyChoice {
     /// The first in the order of dispatches: as Algorithm 2 is written.
     #[default]

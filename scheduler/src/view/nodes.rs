@@ -1,0 +1,111 @@
+//! Nodes come up and go.
+
+use super::View;
+use super::models::Has;
+use crate::{DeviceKey, DeviceKind, DeviceSpec, DeviceView, KindKey};
+use std::cmp::Reverse;
+use weir_types::{DeviceId, InvocationId, NodeId};
+
+/// Kinds of devices that are told apart; more count as the last one.
+const KINDS_MAX: usize = 256;
+
+/// One node.
+#[derive(Debug)]
+pub struct NodeView {
+    pub(super) devices: Vec<DeviceKey>,
+    pub(super) running: u32,
+}
+
+impl View {
+    /// The nodes that are up.
+    pub fn nodes(&self) -> impl Iterator<Item = (NodeId, &NodeView)> {
+        self.nodes.iter().map(|(id, node)| (*id, node))
+    }
+
+    /// A node, if it is up.
+    #[must_use]
+    pub fn node(&self, node: NodeId) -> Option<&NodeView> {
+        self.nodes.get(&node)
+    }
+
+    pub(crate) fn node_up(&mut self, node: NodeId, specs: Vec<DeviceSpec>) {
+        let mut devices = Vec::new();
+        for (ordinal, spec) in (0..).zip(specs) {
+            let kind = self.kind(&spec.kind);
+            let view = DeviceView::new(DeviceId { node, ordinal }, kind, spec);
+            let place = self.devices.iter().position(Option::is_none).unwrap_or(self.devices.len());
+            let key = DeviceKey(u32::try_from(place).unwrap_or(u32::MAX));
+            if view.is_open() {
+                self.open.insert((Reverse(0), key));
+            } else {
+                self.closed.insert((view.free_at_ns(), key));
+            }
+            match self.devices.get_mut(place) {
+                Some(free) => *free = Some(view),
+                None => self.devices.push(Some(view)),
+            }
+            devices.push(key);
+        }
+        self.eased.extend_from_slice(&devices);
+        self.nodes.insert(node, NodeView { devices, running: 0 });
+        self.freed += 1;
+        self.sum_up();
+    }
+
+    /// Forget a node. Returns what ran there, in order, and its devices, or none if the node is not known.
+    pub(crate) fn node_down(&mut self, node: NodeId) -> Option<(Vec<InvocationId>, Vec<DeviceKey>)> {
+        let NodeView { devices, .. } = self.nodes.remove(&node)?;
+        let mut lost: Vec<_> = self.running.extract_if(|_, running| running.node == node).collect();
+        lost.sort_unstable_by_key(|(invocation, _)| *invocation);
+        for (_, running) in &lost {
+            self.tenants.finish(running.tenant, running.charged_ns, running.charged_ns);
+            self.drop_running(running);
+        }
+        for key in &devices {
+            let Some(view) = self.devices.get_mut(key.index()).and_then(Option::take) else { continue };
+            self.open.remove(&(Reverse(view.dispatches()), *key));
+            self.closed.remove(&(view.free_at_ns(), *key));
+            for model in view.all() {
+                self.models.moved(model, *key, view.has(model), Has::default(), &mut self.tenants);
+            }
+        }
+        self.models.unstage(node);
+        self.sum_up();
+        Some((lost.into_iter().map(|(invocation, _)| invocation).collect(), devices))
+    }
+
+    fn kind(&mut self, kind: &DeviceKind) -> KindKey {
+        let known = self.kinds.iter().position(|known| known == kind);
+        let at = known.unwrap_or_else(|| {
+            if self.kinds.len() < KINDS_MAX {
+                self.kinds.push(kind.clone());
+            }
+            self.kinds.len() - 1
+        });
+        KindKey(u32::try_from(at).unwrap_or(u32::MAX))
+    }
+
+    fn sum_up(&mut self) {
+        self.capacity_bytes_max = self.devices().map(|(_, device)| device.spec().capacity_bytes).max();
+        let slots = self.devices().map(|(_, device)| {
+            let spec = device.spec();
+            u64::from(spec.slots.min(spec.invocations_max).max(1))
+        });
+        let slots = slots.sum();
+        self.tenants.set_slots(slots);
+    }
+}
+
+impl NodeView {
+    /// Its devices, by ordinal.
+    #[must_use]
+    pub fn devices(&self) -> &[DeviceKey] {
+        &self.devices
+    }
+
+    /// Invocations that run on it, with and without models.
+    #[must_use]
+    pub fn running(&self) -> u32 {
+        self.running
+    }
+}

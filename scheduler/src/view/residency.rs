@@ -1,0 +1,94 @@
+//! What is in the devices' memory, and the indexes that follow from it.
+
+use super::{DeviceView, View};
+use crate::{DeviceKey, ModelKey, Tier};
+use smallvec::SmallVec;
+use std::cmp::Reverse;
+use weir_types::{ModelId, NodeId};
+
+impl View {
+    /// A model is in a device's memory. False if the device is not known, or the model was there already.
+    pub(crate) fn loaded(
+        &mut self,
+        device: DeviceKey,
+        model: &ModelId,
+        bytes: u64,
+        load_time_ns: Option<u64>,
+    ) -> bool {
+        self.clock += 1;
+        let clock = self.clock;
+        let key = self.models.retain(model);
+        if let Some(load_time_ns) = load_time_ns {
+            self.learn_load(device, key, bytes, load_time_ns);
+        }
+        let held_before = self.device(device).map_or(0, DeviceView::held_bytes);
+        let was_promised = self.device(device).is_some_and(|view| view.has(key).place);
+        let mut news = false;
+        self.change(device, SmallVec::from_slice(&[key]), |view| news = view.loaded(key, bytes, clock));
+        self.models.release(key);
+        let held_after = self.device(device).map_or(0, DeviceView::held_bytes);
+        if !was_promised || held_after < held_before {
+            self.freed += 1;
+            self.eased.push(device);
+        }
+        news
+    }
+
+    /// A model is not in a device's memory any more. False if it was not.
+    pub(crate) fn evicted(&mut self, device: DeviceKey, model: &ModelId) -> bool {
+        let Some(key) = self.models.key(model) else { return false };
+        let was_held = self.device(device).is_some_and(|view| view.holds(key));
+        let mut evicted = false;
+        self.change(device, SmallVec::from_slice(&[key]), |view| evicted = view.evicted(key));
+        if evicted && was_held {
+            self.freed += 1;
+            self.eased.push(device);
+        }
+        evicted
+    }
+
+    /// Where a node would load a model from.
+    pub(crate) fn staged(&mut self, node: NodeId, model: &ModelId, bytes: &[(Tier, u64)]) {
+        let key = self.models.retain(model);
+        self.models.get_mut(key).stage(node, bytes);
+        self.models.release(key);
+    }
+
+    /// Models of a device that may go, of which its node has not been told.
+    pub(crate) fn take_given_up(&mut self, device: DeviceKey) -> Vec<ModelKey> {
+        let view = self.devices.get_mut(device.index()).and_then(Option::as_mut);
+        view.map(DeviceView::take_given_up).unwrap_or_default()
+    }
+
+    /// Change a device, and keep what is indexed by its models and by whether it is open.
+    pub(super) fn change(
+        &mut self,
+        key: DeviceKey,
+        touched: SmallVec<[ModelKey; 1]>,
+        change: impl FnOnce(&mut DeviceView),
+    ) {
+        let Some(device) = self.devices.get_mut(key.index()).and_then(Option::as_mut) else { return };
+        let before: SmallVec<[_; 4]> = touched.into_iter().map(|model| (model, device.has(model))).collect();
+        let (was_open, dispatches, free_at_ns) = (device.is_open(), device.dispatches(), device.free_at_ns());
+        change(device);
+        let now = (device.is_open(), device.dispatches(), device.free_at_ns());
+        if now != (was_open, dispatches, free_at_ns) {
+            if was_open {
+                self.open.remove(&(Reverse(dispatches), key));
+            } else {
+                self.closed.remove(&(free_at_ns, key));
+            }
+            if now.0 {
+                self.open.insert((Reverse(now.1), key));
+            } else {
+                self.closed.insert((now.2, key));
+            }
+        }
+        for (model, before) in &before {
+            self.models.moved(*model, key, *before, device.has(*model), &mut self.tenants);
+        }
+        for model in device.held().filter(|model| !before.iter().any(|(touched, _)| touched == model)) {
+            self.models.get_mut(model).freed_at(key, free_at_ns, now.2);
+        }
+    }
+}

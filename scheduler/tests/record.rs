@@ -1,0 +1,115 @@
+//! What is recorded of a scheduler plays again, or says where it does not.
+
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+use std::fmt::Write;
+use weir_scheduler::{
+    Action, Arrival, DeviceSpec, Event, ModelDemand, PolicyKind, Recorder, ReplayError, Replayed, Setup,
+    replay,
+};
+use weir_types::{FunctionId, InvocationId, ModelId, Name, NodeId, TenantId, Version};
+
+fn up() -> Event {
+    let device = DeviceSpec { kind: "cpu".into(), capacity_bytes: 10, slots: 1, invocations_max: 1 };
+    Event::NodeUp { node: NodeId(0), devices: vec![device] }
+}
+
+fn arrival(id: u64) -> Event {
+    let (tenant, name, version) = (TenantId::default(), Name::new("m").unwrap(), Version(1));
+    let model = ModelId { tenant: tenant.clone(), name: name.clone(), version };
+    Event::Arrived(Arrival {
+        invocation: InvocationId(id),
+        function: FunctionId { tenant, name, version },
+        models: vec![ModelDemand { model, bytes: 4, load_time_ns: Some(7) }],
+        deadline_at_ns: u64::MAX,
+        priority: 0,
+        batch: 1,
+        run_time_ns: None,
+    })
+}
+
+/// Two invocations of one model, one after the other, on one device.
+fn record(bytes_max: usize) -> (Recorder, Vec<Action>) {
+    let setup = Setup::default();
+    let (mut scheduler, mut recorder) = (setup.build(), Recorder::new(&setup, bytes_max));
+    let mut actions = Vec::new();
+    let events = [up(), arrival(0), arrival(1), Event::Finished { invocation: InvocationId(0) }];
+    for (now_ns, event) in (0..).zip(events) {
+        recorder.handle(&mut scheduler, now_ns, event, &mut actions);
+    }
+    (recorder, actions)
+}
+
+fn text(recorder: &mut Recorder) -> String {
+    String::from_utf8(recorder.take_lines()).unwrap()
+}
+
+#[test]
+fn a_record_plays_again_to_the_same_actions() {
+    let (mut recorder, actions) = record(usize::MAX);
+    assert_eq!(actions.iter().filter(|action| matches!(action, Action::Start { .. })).count(), 2);
+    let lines = text(&mut recorder);
+    assert!(!recorder.is_full());
+    let played = Replayed { calls: 4, actions: actions.len() as u64, is_cut_short: false };
+    assert_eq!(replay(lines.as_bytes()).unwrap(), played);
+    assert_eq!(recorder.take_lines(), b"", "lines are taken once");
+}
+
+/// The writer was stopped: everything up to the last whole line counts.
+#[test]
+fn a_record_that_is_cut_short_plays_as_far_as_it_goes() {
+    let (mut recorder, _) = record(usize::MAX);
+    let lines = text(&mut recorder);
+    let replayed = replay(&lines.as_bytes()[..lines.len() - 3]).unwrap();
+    assert_eq!((replayed.calls, replayed.is_cut_short), (3, true));
+}
+
+#[test]
+fn a_record_takes_no_more_than_it_may_and_plays_up_to_there() {
+    let whole = text(&mut record(usize::MAX).0);
+    for bytes_max in 0..=whole.len() {
+        let (mut recorder, _) = record(bytes_max);
+        let lines = text(&mut recorder);
+        assert!(lines.len() <= bytes_max && whole.starts_with(&lines));
+        assert_eq!(recorder.is_full(), lines.len() < whole.len());
+        if !lines.is_empty() {
+            assert_eq!(replay(lines.as_bytes()).unwrap().calls, lines.lines().count() as u64 - 1);
+        }
+    }
+}
+
+/// Another policy, or another version of this one, decides otherwise: the first difference is told.
+#[test]
+fn what_the_scheduler_would_not_say_today_is_told_with_its_line() {
+    let (mut recorder, _) = record(usize::MAX);
+    let lines = text(&mut recorder);
+    let (before, last) = lines.trim_end().rsplit_once('\n').unwrap();
+    let mut other = format!("{before}\n");
+    writeln!(other, "{}", last.replacen("\"invocation\":1", "\"invocation\":9", 1)).unwrap();
+    match replay(other.as_bytes()) {
+        Err(ReplayError::Differs { line: 5, event, recorded, replayed }) => {
+            assert!(event.contains("finished") && recorded.contains('9') && !replayed.contains('9'));
+        }
+        result => unreachable!("{result:?}"),
+    }
+}
+
+#[test]
+fn what_is_no_record_is_an_error_that_says_where() {
+    let (mut recorder, _) = record(usize::MAX);
+    let setup = text(&mut recorder).lines().next().unwrap().to_owned();
+    let unknown = setup.replace(PolicyKind::default().as_str(), "fastest");
+    let bad = [
+        (String::new(), "line 1"),
+        ("{}\n".to_owned(), "line 1"),
+        (format!("{unknown}\n"), "fastest"),
+        (format!("{setup}\n{{}}\n"), "line 2"),
+        (format!("{setup}\n{{\"now_ns\":-1,\"event\":\"woken\",\"actions\":[]}}\n"), "line 2"),
+        (format!("{setup}\n{}\n", "[".repeat(100_000)), "line 2"),
+        (format!("{setup}\n{}", " ".repeat(17 << 20)), "longer than"),
+    ];
+    for (record, why) in bad {
+        let error = replay(record.as_bytes()).unwrap_err().to_string();
+        assert!(error.contains(why), "{error}");
+    }
+}
