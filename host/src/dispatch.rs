@@ -5,11 +5,13 @@
 //! computes for longer than a time slice moves to the guest threads, so that the gateway's stay free. All waits end at the deadline.
 
 mod account;
+mod inference;
 mod outgoing;
 mod placement;
 mod slice;
 
 pub(crate) use account::Account;
+pub(crate) use inference::Inference;
 pub(crate) use placement::Placements;
 
 use crate::component::{Components, Entry, LoadError, Recompiler};
@@ -33,7 +35,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 use weir_device::Arena;
-use weir_inference::Tensor;
+use weir_inference::{Completion, Tensor};
 use weir_types::{ErrorCode, FunctionKind, InvocationId};
 
 /// Runs invocations.
@@ -109,16 +111,18 @@ impl Dispatch {
         invocation: &Invocation,
         account: &Arc<Account>,
         inputs: Vec<(String, Tensor)>,
-    ) -> Result<Vec<(String, Tensor)>, Fault> {
+    ) -> Result<Completion, Fault> {
+        let queued = Instant::now();
         let (entry, held) = self.admit(invocation).await?;
         let sandbox = self.sandbox(invocation, account, entry, RequestCell::default());
         let (answer, receiver) = oneshot::channel();
         let run = finish(sandbox, Call::Tensor { inputs, answer }, held, account.clone());
         // Tensor functions compute: they begin on a guest thread.
+        let (queue_time, started) = (queued.elapsed(), Instant::now());
         let report = AbortOnDropHandle::new(self.guests.spawn(run)).await.map_err(|panic| panicked(&panic));
         let fault = report.map_or_else(Some, |report| report.fault);
         match (fault, receiver.await) {
-            (None, Ok(outputs)) => Ok(outputs),
+            (None, Ok(outputs)) => Ok(Completion { outputs, queue_time, run_time: started.elapsed() }),
             (fault, _) => Err(fault
                 .unwrap_or_else(|| Fault::new(ErrorCode::NoResponse, "the function returned no outputs"))),
         }

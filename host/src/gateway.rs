@@ -7,13 +7,14 @@ mod functions;
 mod headers;
 mod health;
 mod invoke;
+mod json;
 mod manifest;
 mod models;
 mod request_id;
 mod server;
-mod tensors;
 mod unread;
 mod uploads;
+mod v2;
 
 pub(crate) use auth::Tokens;
 pub(crate) use body::{Guarded, Witness};
@@ -68,6 +69,7 @@ impl Gateway {
                 "/v1/models/{name}/versions/{version}",
                 put(models::push).get(models::show_version).delete(models::remove_version),
             )
+            .merge(v2::routes())
             .method_not_allowed_fallback(async || {
                 ApiError::new(ErrorCode::MethodNotAllowed, "this route does not take that method; see GET /")
             })
@@ -99,6 +101,7 @@ impl Gateway {
         match request.uri().path() {
             "/healthz" => return "ok\n".into_response(),
             "/readyz" => return health::ready(&self.node),
+            path @ ("/v2/health/live" | "/v2/health/ready") => return v2::health(&self.node, path),
             _ => {}
         }
         let identity = match self.node.tokens.identify(request.headers_mut()) {
@@ -120,6 +123,7 @@ impl Gateway {
                 .unwrap_or_else(IntoResponse::into_response);
         }
         request.extensions_mut().insert(Caller { tenant });
+        request.extensions_mut().insert(id.clone());
         // Infallible: every error is an answer already.
         let response = self.router.clone().oneshot(request.map(Body::new)).await.into_response();
         if response.status().is_client_error() && response.extensions().get::<ApiError>().is_none() {

@@ -17,7 +17,7 @@ pub(crate) use store::PushError;
 use crate::blobs::Blobs;
 use crate::changes::{Changes, CutOff};
 use crate::registry::Deployment;
-use crate::telemetry::Metrics;
+use crate::telemetry::{Metrics, Served};
 use record::{ModelRecord, id_of};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -59,6 +59,7 @@ pub(crate) enum ModelsError {
 pub(crate) struct ModelEntry {
     pub(crate) record: ModelRecord,
     pub(crate) source: Arc<ModelSource>,
+    pub(crate) served: Served,
 }
 
 type Versions = BTreeMap<Version, Arc<ModelEntry>>;
@@ -161,7 +162,7 @@ impl Models {
 
     /// `entry` as the API shows it.
     pub(crate) fn describe(&self, entry: &ModelEntry) -> ModelVersion {
-        let ModelEntry { record, source } = entry;
+        let ModelEntry { record, source, .. } = entry;
         ModelVersion {
             tenant: source.id().tenant.clone(),
             name: source.id().name.clone(),
@@ -194,9 +195,20 @@ impl Models {
 
     /// What of `tenant` could not be read, and why.
     pub(crate) fn damaged(&self, tenant: &TenantId) -> Vec<String> {
+        let damaged = self.damaged_versions(tenant).into_iter();
+        damaged.map(|(id, why)| format!("model {}:{}: {why}", id.name, id.version)).collect()
+    }
+
+    /// The versions of `tenant` that could not be read, and why.
+    pub(crate) fn damaged_versions(&self, tenant: &TenantId) -> Vec<(ModelId, String)> {
         let known = self.read_known();
         let own = known.damaged.iter().filter(|(id, _)| id.tenant == *tenant);
-        own.map(|(id, Damaged { why, .. })| format!("model {}:{}: {why}", id.name, id.version)).collect()
+        own.map(|(id, Damaged { why, .. })| (id.clone(), why.clone())).collect()
+    }
+
+    /// What runs models, by name.
+    pub(crate) fn backend_name(&self) -> &'static str {
+        self.cache.backend().name()
     }
 
     /// The device's memory for models, in bytes, and its slots.
@@ -255,7 +267,8 @@ impl Models {
             blobs: self.store.blobs().folder().to_owned(),
             slots: record.manifest.slots,
         };
-        let entry = Arc::new(ModelEntry { record, source: Arc::new(source) });
+        let served = self.metrics.served(&tenant, &name, version);
+        let entry = Arc::new(ModelEntry { record, source: Arc::new(source), served });
         let mut known = self.write();
         known.damaged.remove(id);
         known.tenants.entry(tenant).or_default().entry(name).or_default().insert(version, entry.clone());

@@ -10,7 +10,7 @@ pub struct Answer<'a> {
     /// What was asked.
     pub model_name: &'a str,
     /// Which version of it answers.
-    pub model_version: String,
+    pub model_version: &'a str,
     /// The request's, if it had one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<&'a str>,

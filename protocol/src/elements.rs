@@ -1,6 +1,6 @@
 //! The elements of a tensor as JSON, turned into bytes one by one: no tree of values in between.
 
-use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use std::fmt;
 use weir_types::ElementType;
@@ -161,7 +161,7 @@ impl<'de> Elements<'de> {
     /// The elements that are all of `text`.
     fn parse(datatype: ElementType, text: &'de str) -> Result<Self, serde_json::Error> {
         let mut json = serde_json::Deserializer::from_str(text);
-        Ok(Self::new(datatype, <&RawValue>::deserialize(&mut json)?))
+        Ok(Self::new(datatype, serde::Deserialize::deserialize(&mut json)?))
     }
 }
 

@@ -89,6 +89,9 @@ pub enum RequestError {
     /// An output is wanted in a way that there is not.
     #[error("output {0:?}: shared memory is not supported here; take the output in the answer")]
     SharedOutput(String),
+    /// An output is wanted twice.
+    #[error("output {0:?} is wanted twice")]
+    OutputTwice(String),
     /// More binary data than the inputs account for.
     #[error("{0} bytes are left over behind the binary data of the inputs")]
     BytesLeft(usize),
@@ -152,7 +155,12 @@ impl<'a> Request<'a> {
             0 => {}
             left => return Err(RequestError::BytesLeft(left)),
         }
-        let outputs = outputs.map(|outputs| outputs.into_iter().map(output).collect()).transpose()?;
+        let outputs: Option<Vec<_>> =
+            outputs.map(|outputs| outputs.into_iter().map(output).collect::<Result<_, _>>()).transpose()?;
+        let mut names = HashSet::new();
+        if let Some(twice) = outputs.iter().flatten().find(|output| !names.insert(&*output.name)) {
+            return Err(RequestError::OutputTwice(twice.name.clone()));
+        }
         Ok(Self { id, parameters, inputs, outputs })
     }
 }

@@ -3,7 +3,7 @@
 //! The scheduler is a pure state machine behind one lock, held for no longer than one `handle`. Most invocations are placed by the very call
 //! that announces them; the others wait for a later event to start them.
 
-use super::Invocation;
+use super::{Inference, Invocation};
 use crate::instance::Fault;
 use crate::models::Models;
 use std::collections::{BTreeMap, HashMap};
@@ -12,8 +12,10 @@ use std::time::{Duration, Instant};
 use tokio::sync::{oneshot, watch};
 use tokio_util::task::AbortOnDropHandle;
 use weir_inference::ResidentModel;
-use weir_scheduler::{Action, Arrival, DeviceSpec, Event, Evictable, Rejection, Scheduler, Settings};
-use weir_types::{DeviceId, ErrorCode, InvocationId, ModelId, NodeId};
+use weir_scheduler::{
+    Action, Arrival, DeviceSpec, Event, Evictable, ModelDemand, Rejection, Scheduler, Settings,
+};
+use weir_types::{DeviceId, ErrorCode, FunctionId, InvocationId, ModelId, NodeId, Version};
 
 /// This node and its only device, in the scheduler's words.
 const NODE: NodeId = NodeId(0);
@@ -95,18 +97,43 @@ impl Placements {
         invocation: &Invocation,
         models: &Models,
     ) -> Result<Placed, Fault> {
-        let id = invocation.id;
-        let demands = models.demands(&invocation.deployment);
-        let models = demands.iter().map(|demand| demand.model.clone()).collect();
-        let arrival = Arrival {
-            invocation: id,
+        self.settle(Arrival {
+            invocation: invocation.id,
             function: invocation.deployment.id.clone(),
-            models: demands,
+            models: models.demands(&invocation.deployment),
             deadline_at_ns: self.time_ns(invocation.deadline),
             priority: invocation.priority,
             batch: 1,
             run_time_ns: None,
-        };
+        })
+        .await
+    }
+
+    /// The same for an inference of a model by itself.
+    pub(crate) async fn place_inference(
+        self: &Arc<Self>,
+        inference: &Inference,
+        batch: u32,
+    ) -> Result<Placed, Fault> {
+        let source = &inference.entry.source;
+        let ModelId { tenant, name, .. } = source.id().clone();
+        let bytes = source.prepared.resident_bytes;
+        self.settle(Arrival {
+            invocation: inference.id,
+            // The scheduler learns run times by function: a model by itself is one of version 0, which no function has.
+            function: FunctionId { tenant, name, version: Version(0) },
+            models: vec![ModelDemand { model: source.id().clone(), bytes, load_time_ns: None }],
+            deadline_at_ns: self.time_ns(inference.deadline),
+            priority: inference.priority,
+            batch,
+            run_time_ns: None,
+        })
+        .await
+    }
+
+    async fn settle(self: &Arc<Self>, arrival: Arrival) -> Result<Placed, Fault> {
+        let id = arrival.invocation;
+        let models = arrival.models.iter().map(|demand| demand.model.clone()).collect();
         let placed = Placed { placements: self.clone(), invocation: id };
         match self.arrive(arrival, models) {
             Placing::Done(answer) => answer?,

@@ -1,12 +1,13 @@
 //! `/fn/{name}/{path}`: calling a function.
 
-use super::body::{receive, receive_whole};
+use super::body::receive;
 use super::error::ApiError;
 use super::headers;
 use super::request_id::RequestId;
-use super::tensors;
+use super::v2;
 use crate::dispatch::{Account, Invocation, deadline};
 use crate::node::NodeState;
+use crate::registry::Deployment;
 use crate::telemetry::{Trace, TraceParent};
 use crate::until::until;
 use axum::body::Body;
@@ -15,7 +16,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderValue, Uri};
+use http::{HeaderMap, HeaderValue, Method, Uri};
 use std::sync::Arc;
 use std::time::Instant;
 use weir_types::{ErrorCode, FunctionKind, Name, TenantId};
@@ -36,26 +37,48 @@ pub(super) async fn invoke(
     if !node.is_ready() {
         return Err(ApiError::new(ErrorCode::Unavailable, "the node is shutting down; try another"));
     }
-    let limits = &deployment.manifest.limits;
-    let parent =
-        head.headers.get(headers::TRACEPARENT).and_then(|value| TraceParent::parse(value.to_str().ok()?));
-    let trace = Trace::start(&node.sampler, parent.as_ref(), tenant.as_str(), name, id.as_str());
-    let invocation = Invocation {
-        id: id.invocation,
-        request_id: id.shared(),
-        trace,
-        arrived,
-        deadline: deadline(arrived, limits.deadline_ms),
-        priority: priority(&head.headers)?,
-        deployment,
-    };
+    let invocation = invocation(node, deployment, &head.headers, id, arrived)?;
     head.uri = guest_uri(&head.uri, name_len);
     let account = node.dispatch.account(&invocation);
     let answered = match invocation.deployment.record.kind {
-        FunctionKind::Tensor => tensor(node, invocation, &account, &head, body).await,
+        FunctionKind::Tensor => match check_method(&head.method) {
+            Ok(()) => v2::function(node, invocation, &account, &head.headers, body).await,
+            Err(error) => Err(error),
+        },
         FunctionKind::Http02 | FunctionKind::Http03 => http(node, invocation, &account, head, body, id).await,
     };
     answered.inspect_err(|error| account.close(error.code))
+}
+
+/// A call of `deployment` that arrived with these headers.
+pub(super) fn invocation(
+    node: &NodeState,
+    deployment: Arc<Deployment>,
+    headers: &HeaderMap,
+    id: &RequestId,
+    arrived: Instant,
+) -> Result<Invocation, ApiError> {
+    Ok(Invocation {
+        id: id.invocation,
+        request_id: id.shared(),
+        trace: trace(node, &deployment.id.tenant, deployment.id.name.as_str(), headers, id),
+        arrived,
+        deadline: deadline(arrived, deployment.manifest.limits.deadline_ms),
+        priority: priority(headers)?,
+        deployment,
+    })
+}
+
+/// The span of a call of `name`.
+pub(super) fn trace(
+    node: &NodeState,
+    tenant: &TenantId,
+    name: &str,
+    headers: &HeaderMap,
+    id: &RequestId,
+) -> Trace {
+    let parent = headers.get(headers::TRACEPARENT).and_then(|value| TraceParent::parse(value.to_str().ok()?));
+    Trace::start(&node.sampler, parent.as_ref(), tenant.as_str(), name, id.as_str())
 }
 
 async fn http(
@@ -67,31 +90,26 @@ async fn http(
     id: &RequestId,
 ) -> Result<Response, ApiError> {
     let (length, bytes_max) = (content_length(&head.headers)?, request_bytes_max(&invocation));
-    let body = in_time(&invocation, receive(body, length, &node.arena, bytes_max)).await?;
+    let body = received(&invocation, receive(body, length, &node.arena, bytes_max)).await?;
     prepare(&mut head.headers, id);
     Ok(node.dispatch.http(invocation, account, http::Request::from_parts(head, ()), body).await?)
 }
 
-async fn tensor(
-    node: &NodeState,
-    invocation: Invocation,
-    account: &Arc<Account>,
-    head: &http::request::Parts,
-    body: Body,
-) -> Result<Response, ApiError> {
-    tensors::check_method(&head.method)?;
-    let length = content_length(&head.headers)?;
-    let bytes_max = request_bytes_max(&invocation).min(tensors::JSON_BYTES_MAX);
-    let body = in_time(&invocation, receive_whole(body, length, &node.arena, bytes_max)).await?;
-    tensors::invoke(node, &invocation, account, body).await
+/// Refuse what is no inference at all.
+fn check_method(method: &Method) -> Result<(), ApiError> {
+    if method == Method::POST {
+        return Ok(());
+    }
+    let text = "this is a tensor function: POST {\"inputs\": [{\"name\": ..., \"datatype\": \"FP32\", \"shape\": [1], \"data\": [0]}]}";
+    Err(ApiError::new(ErrorCode::MethodNotAllowed, text))
 }
 
-fn request_bytes_max(invocation: &Invocation) -> u64 {
+pub(super) fn request_bytes_max(invocation: &Invocation) -> u64 {
     invocation.deployment.manifest.limits.request_body_bytes
 }
 
 /// The body, unless the invocation's deadline passes first.
-async fn in_time<T>(
+pub(super) async fn received<T>(
     invocation: &Invocation,
     receiving: impl Future<Output = Result<T, ApiError>>,
 ) -> Result<T, ApiError> {
@@ -143,7 +161,7 @@ fn content_length(headers: &HeaderMap) -> Result<Option<u64>, ApiError> {
     length.map(Some).ok_or_else(|| ApiError::new(ErrorCode::InvalidRequest, "content-length is not a number"))
 }
 
-fn priority(headers: &HeaderMap) -> Result<u32, ApiError> {
+pub(super) fn priority(headers: &HeaderMap) -> Result<u32, ApiError> {
     let Some(value) = headers.get(headers::PRIORITY) else { return Ok(0) };
     let priority = value.to_str().ok().and_then(|text| text.parse().ok());
     priority.ok_or_else(|| {

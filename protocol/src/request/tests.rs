@@ -120,6 +120,8 @@ fn each_mistake_has_its_own_error() {
     assert!(refusal(&shared, &[]).contains("output \"y\""));
     let one = input(json!({"data": [1]}))["inputs"][0].clone();
     assert_eq!(refusal(&json!({"inputs": [one, one]}), &[]), r#"input "x": it is given twice"#);
+    let twice = json!({"inputs": [], "outputs": [{"name": "y"}, {"name": "y"}]});
+    assert_eq!(refusal(&twice, &[]), r#"output "y" is wanted twice"#);
     for shape in [json!([-1]), json!([1.5]), json!([4_294_967_296_u64]), json!("x")] {
         assert!(
             refusal(&input(json!({"shape": shape})), &[]).contains("not an inference request"),
