@@ -187,8 +187,7 @@ async fn bodies_are_compressed_and_bombs_end_at_the_limit() {
         let cut = send(&node, path, &headers, body[..body.len() / 2].to_vec()).await;
         assert_eq!((cut.status, cut.code()), (400, ErrorCode::InvalidRequest), "{encoding}");
     }
-    for (encoding, bomb) in
-        [("gzip", gzip(&vec![b' '; 16 << 20])), ("deflate", zlib(&vec![b' '; 16 << 20]))]
+    for (encoding, bomb) in [("gzip", gzip(&vec![b' '; 16 << 20])), ("deflate", zlib(&vec![b' '; 16 << 20]))]
     {
         assert!(bomb.len() < 1 << 20);
         let answer = send(&node, path, &[("content-encoding", encoding)], bomb).await;
@@ -336,8 +335,9 @@ async fn what_is_not_there_or_does_not_fit_has_a_status_of_its_own() {
 
 #[tokio::test]
 async fn tenants_ask_only_their_own_models() {
-    let node = Node::builder().tokens(&["a acme", "b other"]).start().await;
-    let (acme, other) = (node.with_token("a"), node.with_token("b"));
+    let node =
+        Node::builder().tokens(&["token-of-acme-0123 acme", "token-of-other-0123 other"]).start().await;
+    let (acme, other) = (node.with_token("token-of-acme-0123"), node.with_token("token-of-other-0123"));
     acme.push_model("matmul", 1, model("good/matmul.onnx")).await;
     binary(&acme, "/v2/models/matmul/infer", &row(), &fp32(&[0.0; 4])).await.ok();
     for path in ["/v2/models/matmul", "/v2/models/matmul/ready", "/v2/models/matmul/stats"] {
@@ -358,7 +358,7 @@ async fn inferences_are_counted_under_our_names_and_those_of_dashboards() {
     let node = node().await;
     let json = json!({"inputs": [{"name": "x", "datatype": "FP32", "shape": [3, 4], "data": vec![0; 12]}]});
     node.post("/v2/models/matmul/versions/1/infer", json.to_string()).await.ok();
-    node.post("/v2/models/matmul/versions/1/infer", "{}").await.refusal();
+    assert_eq!(node.post("/v2/models/matmul/versions/1/infer", "{}").await.status, 400);
     let labels = "model=\"matmul\",version=\"1\"";
     for (name, label, count) in [
         ("nv_inference_request_success", "", 1.0),
