@@ -30,4 +30,4 @@ mod answer;
 pub use answer::{Answer, Form, Given};
 
 mod classes;
-pub use classes::{ClassError, Classes};
+pub use classes::{CLASSES_MAX, ClassError, Classes};

@@ -34,7 +34,7 @@ impl Dispatch {
         let _running = Counted::new(&self.metrics.running);
         let started = Instant::now();
         let run = pin.run(request).instrument(inference.trace.phase(Phase::ModelRun));
-        let completion = run.await.map_err(fault_of);
+        let completion = run.await.map_err(|error| fault_of(&error));
         self.metrics.phase(Phase::ModelRun, started.elapsed());
         completion.map(|completion| Completion { queue_time: waited + completion.queue_time, ..completion })
     }
@@ -68,12 +68,12 @@ fn not_opened(error: OpenError) -> Fault {
     match error {
         OpenError::NotGranted(text) => Fault::new(ErrorCode::NotGranted, text),
         OpenError::NotFound(text) => Fault::new(ErrorCode::ModelNotFound, text),
-        OpenError::Inference(error) => fault_of(error),
+        OpenError::Inference(error) => fault_of(&error),
     }
 }
 
-fn fault_of(error: InferenceError) -> Fault {
-    let code = match &error {
+fn fault_of(error: &InferenceError) -> Fault {
+    let code = match error {
         // Its owner's to mend, and not the node's fault.
         InferenceError::Run(_) => ErrorCode::ModelError,
         other => other.code(),

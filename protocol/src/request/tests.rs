@@ -38,7 +38,10 @@ fn use_up(body: &[u8], json_bytes: Option<usize>) -> Result<(), String> {
             Data::Binary(range) => body[range].to_vec(),
             Data::Json(elements) => {
                 let mut bytes = Vec::new();
-                let put = |more: &[u8]| Ok::<_, Infallible>(bytes.extend_from_slice(more));
+                let put = |more: &[u8]| -> Result<(), Infallible> {
+                    bytes.extend_from_slice(more);
+                    Ok(())
+                };
                 elements.decode(put).map_err(|error| error.to_string())?;
                 bytes
             }
@@ -94,7 +97,7 @@ fn refusal(json: &Value, binary: &[u8]) -> String {
     Request::parse(&body, Some(json.len())).unwrap_err().to_string()
 }
 
-fn input(more: Value) -> Value {
+fn input(more: &Value) -> Value {
     let mut input = json!({"name": "x", "datatype": "FP32", "shape": [1]});
     input.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     json!({"inputs": [input]})
@@ -102,7 +105,7 @@ fn input(more: Value) -> Value {
 
 #[test]
 fn each_mistake_has_its_own_error() {
-    let binary = |bytes: u64| input(json!({"parameters": {"binary_data_size": bytes}}));
+    let binary = |bytes: u64| input(&json!({"parameters": {"binary_data_size": bytes}}));
     assert_eq!(
         refusal(&binary(8), &[0; 4]),
         r#"input "x": binary_data_size is 8, and 4 bytes of the body are left"#
@@ -110,33 +113,33 @@ fn each_mistake_has_its_own_error() {
     assert!(refusal(&binary(u64::MAX), &[0; 4]).contains("4 bytes of the body are left"));
     assert_eq!(refusal(&binary(4), &[0; 6]), "2 bytes are left over behind the binary data of the inputs");
     assert!(refusal(&json!({"inputs": []}), &[0]).starts_with("1 bytes are left over"));
-    assert!(refusal(&input(json!({})), &[]).contains("neither `data` nor"));
-    let both = input(json!({"data": [1], "parameters": {"binary_data_size": 4}}));
+    assert!(refusal(&input(&json!({})), &[]).contains("neither `data` nor"));
+    let both = input(&json!({"data": [1], "parameters": {"binary_data_size": 4}}));
     assert!(refusal(&both, &[0; 4]).contains("both `data` and"));
-    let shared = input(json!({"parameters": {"shared_memory_region": "r"}}));
+    let shared = input(&json!({"parameters": {"shared_memory_region": "r"}}));
     assert!(refusal(&shared, &[]).contains("shared memory is not supported"));
     let shared =
         json!({"inputs": [], "outputs": [{"name": "y", "parameters": {"shared_memory_region": "r"}}]});
     assert!(refusal(&shared, &[]).contains("output \"y\""));
-    let one = input(json!({"data": [1]}))["inputs"][0].clone();
+    let one = input(&json!({"data": [1]}))["inputs"][0].clone();
     assert_eq!(refusal(&json!({"inputs": [one, one]}), &[]), r#"input "x": it is given twice"#);
     let twice = json!({"inputs": [], "outputs": [{"name": "y"}, {"name": "y"}]});
     assert_eq!(refusal(&twice, &[]), r#"output "y" is wanted twice"#);
     for shape in [json!([-1]), json!([1.5]), json!([4_294_967_296_u64]), json!("x")] {
         assert!(
-            refusal(&input(json!({"shape": shape})), &[]).contains("not an inference request"),
+            refusal(&input(&json!({"shape": shape})), &[]).contains("not an inference request"),
             "{shape}"
         );
     }
     let huge = json!([u32::MAX, u32::MAX, u32::MAX]);
     assert!(
-        refusal(&input(json!({"shape": huge, "data": []})), &[]).contains("more elements than can exist")
+        refusal(&input(&json!({"shape": huge, "data": []})), &[]).contains("more elements than can exist")
     );
     assert!(
-        refusal(&input(json!({"shape": vec![1; 17], "data": []})), &[]).contains("at most 16 dimensions")
+        refusal(&input(&json!({"shape": vec![1; 17], "data": []})), &[]).contains("at most 16 dimensions")
     );
     assert!(refusal(&json!({"inputs": vec![one; INPUTS_MAX + 1]}), &[]).contains("more than 1024 items"));
-    assert!(refusal(&input(json!({"datatype": "FP31"})), &[]).contains("unknown variant"));
+    assert!(refusal(&input(&json!({"datatype": "FP31"})), &[]).contains("unknown variant"));
     assert!(refusal(&json!({}), &[]).contains("missing field `inputs`"));
     assert!(refusal(&json!([]), &[]).contains("not an inference request"));
 }
@@ -145,7 +148,7 @@ fn each_mistake_has_its_own_error() {
 fn the_header_must_lie_within_the_body() {
     let error = Request::parse(b"{}", Some(3)).unwrap_err();
     assert!(matches!(error, RequestError::HeaderPastEnd { json_bytes: 3, body_bytes: 2 }));
-    let whole = input(json!({"parameters": {"binary_data_size": 4}})).to_string();
+    let whole = input(&json!({"parameters": {"binary_data_size": 4}})).to_string();
     let error = Request::parse(whole.as_bytes(), None).unwrap_err().to_string();
     assert!(error.contains("Inference-Header-Content-Length"), "{error}");
     let long = vec![b' '; JSON_BYTES_MAX + 1];

@@ -17,7 +17,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use weir_device::Arena;
 use weir_inference::Tensor;
-use weir_protocol::{Answer, Classes, Form, Given, Output};
+use weir_protocol::{Answer, ClassError, Classes, Form, Given, Output};
 use weir_types::{ElementType, ErrorCode};
 
 /// Answers below this are not compressed: they would hardly get smaller.
@@ -64,7 +64,7 @@ impl Written {
         let forms: Vec<_> = self.forms().collect();
         let outputs = std::mem::take(&mut self.outputs).into_iter().zip(forms);
         let shown = outputs.map(|((name, tensor), (form, classes))| {
-            let tensor = if classes > 0 { classify(&name, &tensor, classes, arena)? } else { tensor };
+            let tensor = if classes > 0 { self.classify(&name, &tensor, classes, arena)? } else { tensor };
             Ok(Shown { name, tensor, form })
         });
         let outputs = shown.collect::<Result<Vec<_>, ApiError>>()?;
@@ -75,6 +75,23 @@ impl Written {
         let json_bytes = json.len();
         pieces.push_front(json.into());
         self.response(pieces, has_binary.then_some(json_bytes))
+    }
+
+    /// The largest elements of an output, in its place.
+    fn classify(&self, name: &str, tensor: &Tensor, count: u32, arena: &Arena) -> Result<Tensor, ApiError> {
+        let bytes_max = usize::try_from(self.bytes_max).unwrap_or(usize::MAX);
+        let (datatype, shape) = (tensor.element_type(), tensor.shape());
+        let classes = match Classes::of(datatype, shape, tensor.data(), count, bytes_max) {
+            Ok(classes) => classes,
+            Err(ClassError::TooLarge(_)) => return Err(self.too_large()),
+            Err(error) => {
+                return Err(ApiError::new(ErrorCode::InvalidRequest, format!("output {name:?}: {error}")));
+            }
+        };
+        let data = arena
+            .copy_of(&classes.data)
+            .map_err(|error| ApiError::new(ErrorCode::Unavailable, error.to_string()))?;
+        Tensor::new(ElementType::Bytes, classes.shape, data).map_err(|error| ApiError::internal(&error))
     }
 
     fn json(&self, outputs: &[Shown], binary_bytes: u64) -> Result<Vec<u8>, ApiError> {
@@ -134,16 +151,6 @@ impl Shown {
         let Self { name, tensor, form } = self;
         Given::new(name, tensor.element_type(), tensor.shape().dimensions(), tensor.data(), *form)
     }
-}
-
-/// The largest elements of an output, in its place.
-fn classify(name: &str, tensor: &Tensor, count: u32, arena: &Arena) -> Result<Tensor, ApiError> {
-    let classes = Classes::of(tensor.element_type(), tensor.shape(), tensor.data(), count)
-        .map_err(|error| ApiError::new(ErrorCode::InvalidRequest, format!("output {name:?}: {error}")))?;
-    let data = arena
-        .copy_of(&classes.data)
-        .map_err(|error| ApiError::new(ErrorCode::Unavailable, error.to_string()))?;
-    Tensor::new(ElementType::Bytes, classes.shape, data).map_err(|error| ApiError::internal(&error))
 }
 
 fn bytes(pieces: &VecDeque<Bytes>) -> usize {

@@ -44,8 +44,8 @@ pub(super) async fn infer(
             answered.inspect_err(|error| account.close(error.code))
         }
         Target::Model(entry) => {
-            let serving = entry.served.begin(arrived);
             let inference = inference(&node, entry, &head.headers, &id, arrived)?;
+            let serving = inference.entry.served.begin(arrived);
             match model(&node, inference, arrived, &head.headers, body).await {
                 Ok((response, times)) => {
                     serving.done(times);
