@@ -13,7 +13,7 @@ mod secret;
 pub(crate) mod wire;
 
 pub(crate) use desk::{LINK_PATH, answer_link};
-pub(crate) use forward::{GRANT, NotForwarded, refused, restore_host};
+pub(crate) use forward::{Call, GRANT, NotForwarded, refused, restore_host};
 pub(crate) use members::Membership;
 pub(crate) use secret::Secret;
 

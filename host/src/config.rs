@@ -73,6 +73,10 @@ pub struct NodeConfig {
     pub model_slots: Option<u32>,
     /// Model runs that may wait for a slot.
     pub run_queue_len_max: usize,
+    /// The largest body, decompressed, of an inference of a model by itself, and the largest answer. A tensor function has limits of its own.
+    pub infer_body_bytes_max: u64,
+    /// How long an inference of a model by itself may take, from its arrival to its answer; its `timeout` can only shorten this.
+    pub infer_time_ms_max: u64,
     /// Memory for bodies and tensors of requests under way.
     pub arena_bytes_max: u64,
 
@@ -165,6 +169,8 @@ impl Default for NodeConfig {
             validate_time_ms_max: 300_000,
             model_slots: None,
             run_queue_len_max: 4_096,
+            infer_body_bytes_max: 64 * MIB,
+            infer_time_ms_max: 60_000,
             arena_bytes_max: 1024 * MIB,
             log_lines_max: 1_000,
             log_bytes_max: MIB,

@@ -5,11 +5,13 @@
 //! computes for longer than a time slice moves to the guest threads, so that the gateway's stay free. All waits end at the deadline.
 
 mod account;
+mod inference;
 mod outgoing;
 mod placement;
 mod slice;
 
 pub(crate) use account::Account;
+pub(crate) use inference::{Inference, InferenceTurn, Ready};
 pub(crate) use placement::{Away, LinkId, PlacementConfig, Placements};
 
 use crate::cluster::wire::Grant;
@@ -35,7 +37,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 use weir_device::Arena;
-use weir_inference::Tensor;
+use weir_inference::{Completion, Tensor};
 use weir_types::{ErrorCode, FunctionKind, InvocationId};
 
 /// Runs invocations.
@@ -76,6 +78,8 @@ pub(crate) enum Admitted {
 pub(crate) struct Admission {
     entry: Arc<Entry>,
     held: Held,
+    /// How long it has waited for all that.
+    queue_time: Duration,
 }
 
 /// Everything an invocation holds while it runs; given back together.
@@ -106,7 +110,7 @@ impl Dispatch {
     pub(crate) async fn http(
         &self,
         invocation: Invocation,
-        Admission { entry, held }: Admission,
+        Admission { entry, held, .. }: Admission,
         account: &Arc<Account>,
         head: http::Request<()>,
         body: RequestBody,
@@ -134,18 +138,19 @@ impl Dispatch {
     pub(crate) async fn tensor(
         &self,
         invocation: &Invocation,
-        Admission { entry, held }: Admission,
+        Admission { entry, held, queue_time }: Admission,
         account: &Arc<Account>,
         inputs: Vec<(String, Tensor)>,
-    ) -> Result<Vec<(String, Tensor)>, Fault> {
+    ) -> Result<Completion, Fault> {
         let sandbox = self.sandbox(invocation, account, entry, RequestCell::default());
         let (answer, receiver) = oneshot::channel();
         let run = finish(sandbox, Call::Tensor { inputs, answer }, held, account.clone());
         // Tensor functions compute: they begin on a guest thread.
+        let started = Instant::now();
         let report = AbortOnDropHandle::new(self.guests.spawn(run)).await.map_err(|panic| panicked(&panic));
         let fault = report.map_or_else(Some, |report| report.fault);
         match (fault, receiver.await) {
-            (None, Ok(outputs)) => Ok(outputs),
+            (None, Ok(outputs)) => Ok(Completion { outputs, queue_time, run_time: started.elapsed() }),
             (fault, _) => Err(fault
                 .unwrap_or_else(|| Fault::new(ErrorCode::NoResponse, "the function returned no outputs"))),
         }
@@ -166,7 +171,7 @@ impl Dispatch {
                 Some(entry) => entry,
                 None => self.load(invocation).await?,
             };
-            Ok(Admitted::Here(Admission { entry, held }))
+            Ok(Admitted::Here(Admission { entry, held, queue_time: queued.elapsed() }))
         });
         admitted.await.unwrap_or_else(|| {
             let limits = &invocation.deployment.manifest.limits;

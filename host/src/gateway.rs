@@ -7,20 +7,23 @@ mod functions;
 mod headers;
 mod health;
 mod invoke;
+mod json;
 mod manifest;
 mod models;
+mod passing;
 mod request_id;
 mod server;
-mod tensors;
 mod unread;
 mod uploads;
+mod v2;
 
 pub(crate) use auth::Tokens;
 pub(crate) use body::{Guarded, Witness};
 pub(crate) use headers::ERROR_CODE;
 pub(crate) use server::Server;
 
-use crate::cluster::{GRANT, LINK_PATH, answer_link, restore_host};
+use crate::cluster::wire::Grant;
+use crate::cluster::{GRANT, LINK_PATH, answer_link, refused, restore_host};
 use crate::node::NodeState;
 use axum::Router;
 use axum::body::Body;
@@ -69,6 +72,7 @@ impl Gateway {
                 "/v1/models/{name}/versions/{version}",
                 put(models::push).get(models::show_version).delete(models::remove_version),
             )
+            .merge(v2::routes())
             .method_not_allowed_fallback(async || {
                 ApiError::new(ErrorCode::MethodNotAllowed, "this route does not take that method; see GET /")
             })
@@ -100,6 +104,7 @@ impl Gateway {
         match request.uri().path() {
             "/healthz" => return "ok\n".into_response(),
             "/readyz" => return health::ready(&self.node),
+            path @ ("/v2/health/live" | "/v2/health/ready") => return v2::health(&self.node, path),
             _ => {}
         }
         let is_of_cluster = request.headers().contains_key(GRANT) || request.uri().path() == LINK_PATH;
@@ -125,6 +130,7 @@ impl Gateway {
                 .unwrap_or_else(IntoResponse::into_response);
         }
         request.extensions_mut().insert(Caller { tenant });
+        request.extensions_mut().insert(id.clone());
         // Infallible: every error is an answer already.
         let response = self.router.clone().oneshot(request.map(Body::new)).await.into_response();
         if response.status().is_client_error() && response.extensions().get::<ApiError>().is_none() {
@@ -146,14 +152,20 @@ impl Gateway {
             let placements = &self.node.dispatch.placements;
             return Ok(answer_link(cluster, placements, request.into_body(), &self.node.stopping));
         };
-        let grant = serde_json::from_slice(grant.as_bytes()).map_err(|error| {
+        let grant: Grant = serde_json::from_slice(grant.as_bytes()).map_err(|error| {
             ApiError::new(ErrorCode::InvalidRequest, format!("the grant of a call cannot be read: {error}"))
         })?;
-        let Some(name_len) = request.uri().path().strip_prefix("/fn/").map(name_len) else {
-            return Err(ApiError::new(ErrorCode::RouteNotFound, "only calls of functions are passed on"));
-        };
+        if !self.node.is_ready() {
+            return Ok(refused("the node is shutting down\n"));
+        }
         restore_host(&mut request);
-        invoke::invoke_granted(&self.node, grant, name_len, request, id).await
+        if let Some(name_len) = request.uri().path().strip_prefix("/fn/").map(name_len) {
+            return invoke::invoke_granted(&self.node, grant, name_len, request, id).await;
+        }
+        request.extensions_mut().insert(Caller { tenant: grant.tenant.clone() });
+        request.extensions_mut().insert(grant);
+        request.extensions_mut().insert(id.clone());
+        Ok(self.router.clone().oneshot(request.map(Body::new)).await.into_response())
     }
 }
 

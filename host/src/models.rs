@@ -19,7 +19,7 @@ pub(crate) use store::PushError;
 use crate::blobs::Blobs;
 use crate::changes::{Changes, CutOff};
 use crate::registry::Deployment;
-use crate::telemetry::Metrics;
+use crate::telemetry::{Metrics, Served};
 use record::{ModelRecord, id_of};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -61,6 +61,7 @@ pub(crate) enum ModelsError {
 pub(crate) struct ModelEntry {
     pub(crate) record: ModelRecord,
     pub(crate) source: Arc<ModelSource>,
+    pub(crate) served: Served,
 }
 
 type Versions = BTreeMap<Version, Arc<ModelEntry>>;
@@ -109,14 +110,14 @@ impl Models {
             changes,
             turn: Arc::new(Semaphore::new(1)),
         };
-        let revision = models.load().await?;
+        let revision = models.read_all().await?;
         models.sweep().await?;
         models.restore_profiles().await?;
         Ok((Arc::new(models), revision))
     }
 
     /// Make memory what the datastore is now, and tell as of which revision that is.
-    async fn load(&self) -> Result<Revision, ModelsError> {
+    async fn read_all(&self) -> Result<Revision, ModelsError> {
         let (entries, revision) = self.datastore.read_all(&record::models()?).await?;
         let mut there = HashSet::new();
         for entry in entries {
@@ -197,7 +198,7 @@ impl Models {
 
     /// `entry` as the API shows it.
     pub(crate) fn describe(&self, entry: &ModelEntry) -> ModelVersion {
-        let ModelEntry { record, source } = entry;
+        let ModelEntry { record, source, .. } = entry;
         ModelVersion {
             tenant: source.id().tenant.clone(),
             name: source.id().name.clone(),
@@ -230,9 +231,20 @@ impl Models {
 
     /// What of `tenant` could not be read, and why.
     pub(crate) fn damaged(&self, tenant: &TenantId) -> Vec<String> {
+        let damaged = self.damaged_versions(tenant).into_iter();
+        damaged.map(|(id, why)| format!("model {}:{}: {why}", id.name, id.version)).collect()
+    }
+
+    /// The versions of `tenant` that could not be read, and why.
+    pub(crate) fn damaged_versions(&self, tenant: &TenantId) -> Vec<(ModelId, String)> {
         let known = self.read_known();
         let own = known.damaged.iter().filter(|(id, _)| id.tenant == *tenant);
-        own.map(|(id, Damaged { why, .. })| format!("model {}:{}: {why}", id.name, id.version)).collect()
+        own.map(|(id, Damaged { why, .. })| (id.clone(), why.clone())).collect()
+    }
+
+    /// What runs models, by name.
+    pub(crate) fn backend_name(&self) -> &'static str {
+        self.cache.backend().name()
     }
 
     /// The device's memory for models, in bytes, and its slots.
@@ -307,7 +319,8 @@ impl Models {
             blobs: self.store.blobs().folder().to_owned(),
             slots: record.manifest.slots,
         };
-        let entry = Arc::new(ModelEntry { record, source: Arc::new(source) });
+        let served = self.metrics.served(&tenant, &name, version);
+        let entry = Arc::new(ModelEntry { record, source: Arc::new(source), served });
         let mut known = self.write();
         known.damaged.remove(id);
         known.tenants.entry(tenant).or_default().entry(name).or_default().insert(version, entry.clone());

@@ -108,12 +108,12 @@ impl Registry {
             changes,
             turn: Arc::new(Semaphore::new(1)),
         };
-        let revision = registry.load().await?;
+        let revision = registry.read_all().await?;
         Ok((Arc::new(registry), revision))
     }
 
     /// Make memory what the datastore is now, and tell as of which revision that is.
-    async fn load(&self) -> Result<Revision, RegistryError> {
+    async fn read_all(&self) -> Result<Revision, RegistryError> {
         let (entries, revision) = self.datastore.read_all(&record::prefix()?).await?;
         let (mut functions, mut damaged) = (BTreeMap::new(), Vec::new());
         for entry in entries {

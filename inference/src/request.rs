@@ -42,6 +42,12 @@ pub struct Job {
 }
 
 impl RunRequest {
+    /// Items that it works on: the first dimension of the first input that has one.
+    #[must_use]
+    pub fn batch(&self) -> u32 {
+        batch(self.inputs.iter().map(|(_, tensor)| tensor))
+    }
+
     /// Check the request against what the model takes and gives.
     pub(crate) fn check(self, signature: &Signature) -> Result<Job, InferenceError> {
         let outputs = wanted_outputs(self.outputs, signature)?;
@@ -63,6 +69,17 @@ impl RunRequest {
         let inputs = places.into_iter().zip(&signature.inputs).map(required).collect::<Result<_, _>>()?;
         Ok(Job { inputs, outputs })
     }
+}
+
+impl Job {
+    /// Items that it works on: the first dimension of the first input that has one.
+    pub(crate) fn batch(&self) -> u32 {
+        batch(self.inputs.iter())
+    }
+}
+
+fn batch<'a>(mut inputs: impl Iterator<Item = &'a Tensor>) -> u32 {
+    inputs.find_map(|tensor| tensor.shape().dimensions().first().copied()).unwrap_or(1)
 }
 
 fn wanted_outputs(wanted: Option<Vec<String>>, signature: &Signature) -> Result<Vec<usize>, InferenceError> {

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use std::path::{Path, PathBuf};
+use tokio::process::Command;
 
 /// The component of a function in `functions/`.
 #[must_use]
@@ -54,6 +55,17 @@ pub fn models(folder: &str) -> Vec<String> {
 #[must_use]
 pub fn onnxruntime() -> Option<PathBuf> {
     Some(repository().join(".weir/lib/libonnxruntime.so")).filter(|path| path.is_file())
+}
+
+/// A Python program of `tests/clients`, with the clients that `cargo xtask setup` brings.
+#[must_use]
+pub fn python_client(program: &str) -> Command {
+    let python = repository().join(".weir/clients/bin/python");
+    let path = python.display();
+    assert!(python.is_file(), "{path} is missing; make it with `cargo xtask setup`");
+    let mut command = Command::new(&python);
+    command.arg("-B").arg(repository().join("tests/clients").join(program)).kill_on_drop(true);
+    command
 }
 
 /// The same component with one more section, which changes its digest and nothing else.

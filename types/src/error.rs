@@ -61,6 +61,8 @@ codes! {
     RouteNotFound = "route-not-found";
     /// The route exists, for other methods.
     MethodNotAllowed = "method-not-allowed";
+    /// The protocol has it, and this server does not.
+    NotSupported = "not-supported";
     /// No such function.
     FunctionNotFound = "function-not-found";
     /// No such model.
@@ -103,6 +105,9 @@ codes! {
     NoResponse = "no-response";
     /// The guest answered with an error of its own.
     GuestError = "guest-error";
+
+    /// The model failed in its run.
+    ModelError = "model-error";
 
     // What the node did.
     /// The node is starting, draining or too busy; try again.

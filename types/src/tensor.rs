@@ -72,7 +72,7 @@ impl fmt::Display for ElementType {
 const RANK_MAX: usize = 16;
 
 /// The size of each dimension of a tensor, outermost first. Empty for a scalar. At most 16 dimensions, whose product fits in 63 bits.
-#[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Vec<u32>", into = "Vec<u32>")]
 pub struct Shape(SmallVec<[u32; 6]>);
 

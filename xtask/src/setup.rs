@@ -8,7 +8,8 @@ use std::process::Command;
 use weir_provision::apt;
 use weir_provision::{NodeModules, OnnxRuntime, PackagesError, PythonEnvironment, Stamp, Toolchain};
 
-/// Bring what this machine lacks: a Rust toolchain for functions, ONNX Runtime, the compilers for functions in other languages, and etcd
+/// Bring what this machine lacks: a Rust toolchain for functions, ONNX Runtime, the compilers for functions in other languages,
+/// clients for the tests, and etcd
 ///
 /// Everything but the Rust target and etcd goes into `.weir/` and, from npm, `functions/node_modules`. What is there already is left
 /// alone.
@@ -19,6 +20,7 @@ pub(crate) fn run(repo: &Repo, _args: &SetupArgs) -> Result<()> {
     toolchain(repo)?;
     onnxruntime(repo)?;
     python(repo)?;
+    clients(repo)?;
     packages(&repo.functions())?;
     etcd();
     Ok(())
@@ -56,6 +58,11 @@ pub(crate) fn onnxruntime(repo: &Repo) -> Result<PathBuf> {
 /// The folder of programs of a Python environment that has what `functions/requirements.txt` pins.
 pub(crate) fn python(repo: &Repo) -> Result<PathBuf> {
     environment(repo, "python", &repo.functions().join("requirements.txt"))
+}
+
+/// Clients of other makers, which the tests run unmodified against a node.
+fn clients(repo: &Repo) -> Result<PathBuf> {
+    environment(repo, "clients", &repo.root().join("tests/clients/requirements.txt"))
 }
 
 /// The folder of programs of the Python environment `.weir/<name>`, which has what the file `requirements` pins: all of it, by checksum.

@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::header::{CONNECTION, HOST, TRANSFER_ENCODING};
 use http::uri::{Authority, Scheme};
-use http::{HeaderName, HeaderValue, Request, StatusCode, Uri, request};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri};
 use http_body::{Frame, SizeHint};
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -34,6 +34,13 @@ const CONNECT_TIME_MAX: Duration = Duration::from_secs(1);
 pub(crate) struct Client {
     http: legacy::Client<HttpConnector, Body>,
     secret: Secret,
+}
+
+/// A call as it came, but for its body.
+pub(crate) struct Call<'a> {
+    pub(crate) method: &'a Method,
+    pub(crate) uri: &'a Uri,
+    pub(crate) headers: &'a HeaderMap,
 }
 
 /// Why a call that was passed on has no answer.
@@ -87,24 +94,24 @@ impl Cluster {
         &self,
         away: &Away,
         grant: &Grant,
-        head: &request::Parts,
+        call: &Call<'_>,
         body: Body,
         held: Held,
     ) -> Result<Response, NotForwarded> {
         let mut request = Request::new(body);
-        *request.method_mut() = head.method.clone();
+        *request.method_mut() = call.method.clone();
         let headers = request.headers_mut();
-        headers.clone_from(&head.headers);
+        headers.clone_from(call.headers);
         for hop in [CONNECTION, TRANSFER_ENCODING, HOST] {
             headers.remove(hop);
         }
-        let authority = || HeaderValue::from_str(head.uri.authority()?.as_str()).ok();
-        let host = head.headers.get(HOST).cloned().or_else(authority);
+        let authority = || HeaderValue::from_str(call.uri.authority()?.as_str()).ok();
+        let host = call.headers.get(HOST).cloned().or_else(authority);
         headers.extend(host.map(|host| (FORWARDED_HOST, host)));
         let json = serde_json::to_string(grant).unwrap_or_default();
         let json = HeaderValue::from_str(&json).map_err(|error| NotForwarded::Refused(error.to_string()))?;
         headers.insert(GRANT, json);
-        let target = head.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+        let target = call.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
         let answered = tokio::select! {
             answered = self.client.send(&away.address, target, request) => answered,
             () = away.lost.cancelled() => return Err(NotForwarded::Lost("it has been silent".to_owned())),

@@ -9,7 +9,7 @@ mod driver;
 
 pub(crate) use driver::LinkId;
 
-use super::Invocation;
+use super::{Inference, Invocation};
 use crate::cluster::wire::{Grant, Hello, News, Order};
 use crate::instance::Fault;
 use crate::models::Models;
@@ -22,8 +22,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use weir_inference::ResidentModel;
-use weir_scheduler::{Action, Arrival, DeviceSpec, Event, Evictable, Rejection};
-use weir_types::{ErrorCode, InvocationId, ModelId, NodeId};
+use weir_scheduler::{Action, Arrival, DeviceSpec, Event, Evictable, ModelDemand, Rejection};
+use weir_types::{ErrorCode, FunctionId, InvocationId, ModelId, NodeId, Version};
 
 /// Asks for placements.
 pub(crate) struct Placements {
@@ -140,27 +140,63 @@ impl Placements {
         invocation: &Invocation,
         models: &Models,
     ) -> Result<(Place, Placed), Fault> {
-        let id = invocation.id;
-        let placed = |by| Placed { placements: self.clone(), invocation: id, by };
-        if let Some(Grant { models, evict, .. }) = &invocation.grant {
-            self.lock().begin(id, models.clone(), evict.clone());
-            return Ok((Place::Here, placed(By::Grant)));
+        if let Some(grant) = &invocation.grant {
+            return Ok(self.granted(invocation.id, grant));
         }
         let demands = models.demands(&invocation.deployment);
         if demands.is_empty() && self.is_unasked() {
-            return Ok((Place::Here, placed(By::Nobody)));
+            return Ok((Place::Here, self.placed(invocation.id, By::Nobody)));
         }
-        let models = demands.iter().map(|demand| demand.model.clone()).collect();
-        let arrival = Arrival {
-            invocation: id,
+        self.settle(Arrival {
+            invocation: invocation.id,
             function: invocation.deployment.id.clone(),
             models: demands,
             deadline_at_ns: self.time_ns(invocation.deadline),
             priority: invocation.priority,
             batch: 1,
             run_time_ns: None,
-        };
-        let placed = placed(By::Scheduler);
+        })
+        .await
+    }
+
+    /// The same for an inference of a model by itself.
+    pub(crate) async fn place_inference(
+        self: &Arc<Self>,
+        inference: &Inference,
+        batch: u32,
+    ) -> Result<(Place, Placed), Fault> {
+        if let Some(grant) = &inference.grant {
+            return Ok(self.granted(inference.id, grant));
+        }
+        let source = &inference.entry.source;
+        let ModelId { tenant, name, .. } = source.id().clone();
+        let bytes = source.prepared.resident_bytes;
+        self.settle(Arrival {
+            invocation: inference.id,
+            // The scheduler learns run times by function: a model by itself is one of version 0, which no function has.
+            function: FunctionId { tenant, name, version: Version(0) },
+            models: vec![ModelDemand { model: source.id().clone(), bytes, load_time_ns: None }],
+            deadline_at_ns: self.time_ns(inference.deadline),
+            priority: inference.priority,
+            batch,
+            run_time_ns: None,
+        })
+        .await
+    }
+
+    /// A call that another node has had placed here.
+    fn granted(self: &Arc<Self>, id: InvocationId, grant: &Grant) -> (Place, Placed) {
+        self.lock().begin(id, grant.models.clone(), grant.evict.clone());
+        (Place::Here, self.placed(id, By::Grant))
+    }
+
+    fn placed(self: &Arc<Self>, invocation: InvocationId, by: By) -> Placed {
+        Placed { placements: self.clone(), invocation, by }
+    }
+
+    async fn settle(self: &Arc<Self>, arrival: Arrival) -> Result<(Place, Placed), Fault> {
+        let models = arrival.models.iter().map(|demand| demand.model.clone()).collect();
+        let placed = self.placed(arrival.invocation, By::Scheduler);
         let place = match self.arrive(arrival, models) {
             Placing::Done(answer) => answer?,
             Placing::Waits(started) => started.await.unwrap_or_else(|_| {

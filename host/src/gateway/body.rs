@@ -43,6 +43,17 @@ pub(crate) async fn receive_whole(
     arena: &Arena,
     bytes_max: u64,
 ) -> Result<Buffer, ApiError> {
+    receive_behind(0, body, length, arena, bytes_max).await
+}
+
+/// The same, with the body `lead` bytes behind the start of its memory, which is aligned: so what is in the body somewhere can be, too.
+pub(crate) async fn receive_behind(
+    lead: usize,
+    body: Body,
+    length: Option<u64>,
+    arena: &Arena,
+    bytes_max: u64,
+) -> Result<Buffer, ApiError> {
     if length.is_some_and(|length| length > bytes_max) {
         return Err(too_large(bytes_max));
     }
@@ -50,7 +61,8 @@ pub(crate) async fn receive_whole(
         ApiError::new(ErrorCode::Unavailable, "the node has no memory left for request bodies; try again")
     };
     let length = length.map_or(0, |length| usize::try_from(length).unwrap_or(usize::MAX));
-    let mut buffer = arena.with_capacity(0).map_err(full)?;
+    let mut buffer = arena.with_capacity(lead).map_err(full)?;
+    buffer.resize_with_zeroes(lead).map_err(full)?;
     let mut frames = body.into_data_stream();
     while let Some(frame) = frames.next().await {
         let frame = frame.map_err(|error| {
@@ -59,18 +71,18 @@ pub(crate) async fn receive_whole(
                 format!("the request body ended early or is broken: {error}"),
             )
         })?;
-        let received = buffer.len() + frame.len();
+        let received = buffer.len() - lead + frame.len();
         if received as u64 > bytes_max {
             return Err(too_large(bytes_max));
         }
-        if received > buffer.capacity() {
+        if lead + received > buffer.capacity() {
             // A declared length is a promise: memory is set aside for some times as much as has come.
             let ahead = length.min(received.saturating_mul(AHEAD)).max(received);
-            buffer.reserve(ahead - buffer.len()).map_err(full)?;
+            buffer.reserve(lead + ahead - buffer.len()).map_err(full)?;
         }
         buffer.extend_from_slice(&frame).map_err(full)?;
     }
-    Ok(buffer.freeze())
+    Ok(buffer.freeze().slice(lead..))
 }
 
 pub(crate) fn too_large(bytes_max: u64) -> ApiError {

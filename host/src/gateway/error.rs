@@ -110,7 +110,10 @@ pub(crate) fn status(code: ErrorCode) -> StatusCode {
         Code::ResponseTooLarge | Code::NoResponse | Code::GuestError | Code::NodeLost => {
             StatusCode::BAD_GATEWAY
         }
-        Code::GuestTrap | Code::StackOverflow | Code::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+        Code::NotSupported => StatusCode::NOT_IMPLEMENTED,
+        Code::GuestTrap | Code::StackOverflow | Code::ModelError | Code::Internal => {
+            StatusCode::INTERNAL_SERVER_ERROR
+        }
         Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
         // nginx's "client closed request"; nobody is there to read it, but logs and metrics are.
         Code::Cancelled => StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST),

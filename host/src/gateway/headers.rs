@@ -11,5 +11,8 @@ pub(crate) const ERROR_CODE: HeaderName = HeaderName::from_static(ERROR_CODE_HEA
 pub(crate) const PRIORITY: HeaderName = HeaderName::from_static("weir-priority");
 /// The token, where `authorization` is the function's own.
 pub(crate) const TOKEN: HeaderName = HeaderName::from_static("weir-token");
+/// How many bytes of an inference's body are JSON; the rest are tensors.
+pub(crate) const INFERENCE_HEADER_LENGTH: HeaderName =
+    HeaderName::from_static("inference-header-content-length");
 /// The caller's span (W3C Trace Context).
 pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");

@@ -26,6 +26,7 @@ Weir runs WebAssembly functions with shared models.
   GET    /v1/models                           list models
   GET    /v1/models/NAME                      show one (also /versions/N)
   DELETE /v1/models/NAME                      remove it (also /versions/N)
+  POST   /v2/models/NAME/infer                run a model or tensor function by the Open Inference Protocol (see docs/protocols.md)
   GET    /v1/status, /healthz, /readyz, /metrics
 ";
 

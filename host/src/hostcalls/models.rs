@@ -5,7 +5,7 @@ use super::bindings::weir::inference::tensors::Error as GuestError;
 use super::tensors::push;
 use super::{CallError, InferenceCtx, InferenceView};
 use crate::models::Opened;
-use crate::telemetry::Phase;
+use crate::telemetry::{Phase, Times};
 use futures::future::{BoxFuture, FutureExt, Shared, ready};
 use std::time::{Duration, Instant};
 use tracing::Instrument;
@@ -51,12 +51,18 @@ impl InferenceView<'_> {
             deadline: Some(asked.map_or(self.ctx.deadline, |asked| asked.min(self.ctx.deadline))),
             priority: options.priority.filter(|given| *given > 0).unwrap_or(self.ctx.priority),
         };
-        let run = self.table.get(model)?.0.pin.run(request);
-        let (metrics, started) = (self.ctx.metrics.clone(), Instant::now());
+        let Opened { pin, served, .. } = &self.table.get(model)?.0;
+        let (metrics, started, batch) = (self.ctx.metrics.clone(), Instant::now(), request.batch());
+        let serving = served.begin(started);
+        let run = pin.run(request);
         let span = self.ctx.trace.phase(Phase::ModelRun);
         let timed = async move {
             let completion = run.await;
             metrics.phase(Phase::ModelRun, started.elapsed());
+            match &completion {
+                Ok(completion) => serving.done(Times::of(batch, completion)),
+                Err(error) => serving.failed(error.code()),
+            }
             completion.map(|completion| completion.outputs)
         };
         Ok(timed.instrument(span).boxed())
@@ -72,8 +78,8 @@ impl Host for InferenceView<'_> {}
 impl HostModel for InferenceView<'_> {
     async fn open(&mut self, name: String) -> Result<Resource<OpenModel>, CallError> {
         let wanted = name.parse().map_err(CallError::invalid)?;
-        let InferenceCtx { models, metrics, trace, .. } = &*self.ctx;
-        let opened = models.open(&wanted, metrics, trace).await?;
+        let InferenceCtx { models, trace, .. } = &*self.ctx;
+        let opened = models.open(&wanted, trace).await?;
         Ok(self.table.push(OpenModel(opened))?)
     }
 

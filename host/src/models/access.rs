@@ -1,9 +1,9 @@
-//! What one invocation may do with models: open those that its function is granted.
+//! Bringing models into device memory: those that an invocation's function is granted, and those that are asked for by themselves.
 
 use super::{ModelEntry, Models, ModelsError};
 use crate::dispatch::Placements;
 use crate::registry::Deployment;
-use crate::telemetry::{ColdStart, Metrics, Phase, Trace};
+use crate::telemetry::{ColdStart, Phase, Served, Trace};
 use std::sync::Arc;
 use tracing::Instrument;
 use weir_inference::{InferenceError, Pin};
@@ -22,6 +22,7 @@ pub(crate) struct Opened {
     pub(crate) id: ModelId,
     pub(crate) signature: Signature,
     pub(crate) pin: Pin,
+    pub(crate) served: Served,
 }
 
 /// Why a model was not opened.
@@ -41,12 +42,7 @@ impl ModelAccess {
     }
 
     /// Bring the model into device memory if it is not there yet.
-    pub(crate) async fn open(
-        &self,
-        wanted: &ModelRef,
-        metrics: &Metrics,
-        trace: &Trace,
-    ) -> Result<Opened, OpenError> {
+    pub(crate) async fn open(&self, wanted: &ModelRef, trace: &Trace) -> Result<Opened, OpenError> {
         if !self.deployment.manifest.models.iter().any(|grant| grant.covers(wanted)) {
             // The same whether or not it exists: what is not granted is not told about.
             let text =
@@ -62,47 +58,61 @@ impl ModelAccess {
                     other => OpenError::Inference(InferenceError::Unavailable(other.to_string().into())),
                 }
             })?;
+        let pin = self.models.pin(&entry, &self.placements, trace).await?;
+        let (id, served) = (entry.source.id().clone(), entry.served.clone());
+        Ok(Opened { id, signature: pin.signature().clone(), pin, served })
+    }
+}
+
+impl Models {
+    /// Keep a model in device memory, loading it if it is not there yet. The caller has been placed with it.
+    pub(crate) async fn pin(
+        &self,
+        entry: &ModelEntry,
+        placements: &Placements,
+        trace: &Trace,
+    ) -> Result<Pin, OpenError> {
         let key = &entry.source.key;
-        let pin = match self.models.cache.pin(key) {
-            Some(pin) => pin,
-            None => {
-                let pin = self.load(&entry, metrics, trace).await?;
-                // Deleted while it was loaded: whoever deleted it may have found nothing to unload yet.
-                if !self.models.is_current(key) {
-                    self.models.let_go(key);
-                    return Err(OpenError::NotFound(format!("model {wanted} was deleted meanwhile")));
-                }
-                pin
-            }
-        };
-        Ok(Opened { id: key.id.clone(), signature: pin.signature().clone(), pin })
+        if let Some(pin) = self.cache.pin(key) {
+            return Ok(pin);
+        }
+        let pin = self.load(entry, placements, trace).await?;
+        // Deleted while it was loaded: whoever deleted it may have found nothing to unload yet.
+        if !self.is_current(key) {
+            self.let_go(key);
+            let ModelId { name, version, .. } = &key.id;
+            return Err(OpenError::NotFound(format!("model {name}:{version} was deleted meanwhile")));
+        }
+        Ok(pin)
+    }
+
+    /// Have a model leave device memory with its last pin; the next who asks for it has it loaded anew.
+    pub(crate) fn unload(&self, entry: &ModelEntry, placements: &Placements) {
+        // Ready once its memory is free, which nobody waits for.
+        drop(self.cache.unload(&entry.source.key));
+        placements.residents(&self.cache.resident(), None);
     }
 
     /// Load the model, evicting what the scheduler allows, and tell it what came of that.
     async fn load(
         &self,
         entry: &ModelEntry,
-        metrics: &Metrics,
+        placements: &Placements,
         trace: &Trace,
     ) -> Result<Pin, InferenceError> {
-        if self.models.blobs().is_shared()
-            && let Err(error) = self.models.store.fetch(&entry.source.prepared).await
+        if self.blobs().is_shared()
+            && let Err(error) = self.store.fetch(&entry.source.prepared).await
         {
             return Err(InferenceError::Unavailable(error.to_string().into()));
         }
-        let victims = self.placements.victims();
-        let acquired = self
-            .models
-            .cache
-            .acquire(&entry.source, &victims)
-            .instrument(trace.phase(Phase::ModelLoad))
-            .await;
+        let victims = placements.victims();
+        let acquiring = self.cache.acquire(&entry.source, &victims);
+        let acquired = acquiring.instrument(trace.phase(Phase::ModelLoad)).await;
         let load_time = acquired.as_ref().ok().and_then(Pin::load_time);
-        self.placements
-            .residents(&self.models.cache.resident(), load_time.map(|time| (entry.source.id(), time)));
+        placements.residents(&self.cache.resident(), load_time.map(|time| (entry.source.id(), time)));
         if let Some(load_time) = load_time {
-            metrics.phase(Phase::ModelLoad, load_time);
-            metrics.cold_start(ColdStart::Model);
+            self.metrics.phase(Phase::ModelLoad, load_time);
+            self.metrics.cold_start(ColdStart::Model);
         }
         acquired
     }

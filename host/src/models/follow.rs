@@ -33,7 +33,7 @@ impl Follow for Follower {
     }
 
     async fn load(&self) -> Result<Revision, weir_datastore::Error> {
-        match self.0.load().await {
+        match self.0.read_all().await {
             Ok(revision) => Ok(revision),
             Err(ModelsError::Datastore(error)) => Err(error),
             Err(other) => Err(weir_datastore::Error::Unavailable { source: Arc::new(other) }),

@@ -106,7 +106,7 @@ impl Follow for Follower {
     }
 
     async fn load(&self) -> Result<Revision, weir_datastore::Error> {
-        match self.registry.load().await {
+        match self.registry.read_all().await {
             Ok(revision) => Ok(revision),
             Err(RegistryError::Datastore(error)) => Err(error),
             Err(other) => Err(weir_datastore::Error::Unavailable { source: Arc::new(other) }),

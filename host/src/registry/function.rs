@@ -3,11 +3,11 @@
 use super::RegistryError;
 use super::record::{FunctionRecord, Head};
 use crate::instance::Fault;
-use crate::telemetry::FunctionMetrics;
 use crate::telemetry::logs::FunctionLog;
+use crate::telemetry::{FunctionMetrics, Served};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use weir_datastore::Revision;
 use weir_types::api::FunctionVersion;
@@ -29,6 +29,8 @@ pub(crate) struct Deployment {
     pub(crate) manifest: Arc<FunctionManifest>,
     pub(crate) gate: Gate,
     pub(crate) metrics: FunctionMetrics,
+    /// Its inferences, from the first on.
+    pub(crate) served: OnceLock<Served>,
     pub(crate) log: Arc<FunctionLog>,
     /// Whether its last call ended within its first time slice, so that the next may begin on the thread that received it.
     pub(crate) is_brief: AtomicBool,
@@ -58,6 +60,7 @@ impl FunctionEntry {
                 manifest: Arc::new(record.manifest.clone()),
                 gate: Gate::new(record.manifest.limits.concurrency_max, record.manifest.limits.queue_len_max),
                 metrics: metrics.clone(),
+                served: OnceLock::new(),
                 log: log.clone(),
                 is_brief: AtomicBool::new(false),
                 record,

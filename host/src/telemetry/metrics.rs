@@ -3,8 +3,11 @@
 //! What is counted per function carries its tenant, and is shown to that tenant and the operator; the rest is the node's, and everyone's.
 
 mod functions;
+mod served;
+mod triton;
 
 pub(crate) use functions::FunctionMetrics;
+pub(crate) use served::{Served, Serving, Tally, Times};
 
 use super::trace::Phase;
 use functions::Functions;
@@ -14,14 +17,16 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
+use served::AllServed;
 use std::sync::Arc;
 use std::time::Duration;
-use weir_types::{Name, TenantId};
+use weir_types::{Name, TenantId, Version};
 
 /// Everything the node counts. Handles are cheap to clone and to update.
 pub(crate) struct Metrics {
     registry: Registry,
     functions_counted: Functions,
+    served: AllServed,
     phase_seconds: [Histogram; Phase::ALL.len()],
     cold_starts: Family<Cause, Counter>,
     guest_memory_bytes: Histogram,
@@ -79,8 +84,10 @@ fn time_buckets() -> Histogram {
 
 impl Metrics {
     pub(crate) fn new() -> Arc<Self> {
-        let mut registry = Registry::with_prefix("weir");
-        let functions_counted = Functions::register(&mut registry);
+        let mut all = Registry::default();
+        let served = AllServed::register(&mut all);
+        let registry = all.sub_registry_with_prefix("weir");
+        let functions_counted = Functions::register(registry);
         let cold_starts = Family::<Cause, Counter>::default();
         let phase_seconds: [Histogram; Phase::ALL.len()] = std::array::from_fn(|_| time_buckets());
         registry.register(
@@ -123,8 +130,9 @@ impl Metrics {
             gauge("arena_used_bytes", "Memory that bodies and tensors of requests under way take");
         let arena_pooled_bytes = gauge("arena_pooled_bytes", "Memory kept for the next bodies and tensors");
         Arc::new(Self {
-            registry,
+            registry: all,
             functions_counted,
+            served,
             phase_seconds,
             cold_starts,
             guest_memory_bytes,
@@ -158,6 +166,11 @@ impl Metrics {
     /// The metrics of one function, looked up once.
     pub(crate) fn function(&self, tenant: &TenantId, name: &Name) -> FunctionMetrics {
         self.functions_counted.of(tenant, name)
+    }
+
+    /// The inferences of one version of a model or tensor function, looked up once.
+    pub(crate) fn served(&self, tenant: &TenantId, name: &Name, version: Version) -> Served {
+        self.served.of(tenant, name, version)
     }
 
     /// Everything in the OpenMetrics text format, or, of what carries a tenant, only what is this tenant's.

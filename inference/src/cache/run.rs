@@ -84,7 +84,7 @@ impl Work for ModelRun {
             (_, Some(reason)) => Err(error_of(reason)),
             (Err(error), None) => Err(error),
             (Ok(outputs), None) => {
-                self.pin.shared().profiles.ran(self.pin.key(), batch(&self.job), run_time);
+                self.pin.shared().profiles.ran(self.pin.key(), self.job.batch(), run_time);
                 Ok(self.complete(outputs, started - self.submitted, run_time))
             }
         });
@@ -123,9 +123,4 @@ impl ModelRun {
             self.job.outputs.iter().filter_map(|position| ports.get(*position)).map(|port| port.name.clone());
         Completion { outputs: names.zip(outputs).collect(), queue_time, run_time }
     }
-}
-
-/// The first dimension of the first input that has one.
-fn batch(job: &Job) -> u32 {
-    job.inputs.iter().find_map(|tensor| tensor.shape().dimensions().first().copied()).unwrap_or(1)
 }

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const HINT: &str = "see that python3 (3.10 or newer) has venv and pip (Debian and Ubuntu: `apt-get install python3-venv python3-pip`) and reaches PyPI";
+/// Requirements that are named when an environment is described; of many, it says how many more there are.
+const PINS_SHOWN_MAX: usize = 12;
 
 /// A Python environment in a folder, and the requirement files that it is made of.
 #[derive(Debug, Clone)]
@@ -80,10 +82,14 @@ fn read(path: &Path) -> Result<String, PackagesError> {
     std::fs::read_to_string(path).map_err(PackagesError::file(path))
 }
 
-/// `name==version` of each requirement.
+/// `name==version` of each requirement, or of the first few of many.
 fn pins(requirements: &str) -> String {
     let words = requirements.lines().filter_map(|line| line.split_whitespace().next());
-    words.filter(|word| word.contains("==")).collect::<Vec<_>>().join(", ")
+    let pins: Vec<_> = words.filter(|word| word.contains("==")).collect();
+    match pins.split_at_checked(PINS_SHOWN_MAX) {
+        Some((shown, more)) if !more.is_empty() => format!("{} and {} more", shown.join(", "), more.len()),
+        _ => pins.join(", "),
+    }
 }
 
 fn has_requirements(text: &str) -> bool {
@@ -96,6 +102,8 @@ mod tests {
 
     #[test]
     fn pins_are_told_without_checksums_and_comments() {
+        let many = (0..PINS_SHOWN_MAX + 2).map(|n| format!("p{n}==1\n")).collect::<String>();
+        assert!(pins(&many).ends_with("==1 and 2 more"), "{}", pins(&many));
         assert_eq!(pins("# a\nx==1.0 \\\n    --hash=sha256:ab\ny==2\n"), "x==1.0, y==2");
         assert!(!has_requirements("# nothing\n\n") && has_requirements("# one\nx\n"));
     }

@@ -20,6 +20,7 @@ mod models;
 mod other_sdks;
 mod overlapping;
 mod projects;
+mod protocol;
 mod repairing;
 mod shutdown;
 mod telemetry;

@@ -1,0 +1,99 @@
+//! One inference of a model by itself, from admission to its outputs: no function around it, and no sandbox.
+
+use super::Dispatch;
+use super::account::Counted;
+use super::placement::{self, Away, Place};
+use crate::cluster::wire::Grant;
+use crate::instance::Fault;
+use crate::models::{ModelEntry, OpenError};
+use crate::telemetry::{Phase, Trace};
+use crate::until::until;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tracing::Instrument;
+use weir_inference::{Completion, InferenceError, Pin, RunRequest};
+use weir_types::{ErrorCode, InvocationId};
+
+/// What the gateway knows about an inference.
+pub(crate) struct Inference {
+    pub(crate) id: InvocationId,
+    pub(crate) entry: Arc<ModelEntry>,
+    pub(crate) trace: Trace,
+    pub(crate) deadline: Instant,
+    pub(crate) priority: u32,
+    /// What the node that has passed it on here grants it; none if it came from a client.
+    pub(crate) grant: Option<Grant>,
+}
+
+/// Where an inference is to run.
+pub(crate) enum InferenceTurn {
+    Here(Ready),
+    There(Away, placement::Placed),
+}
+
+/// A model in device memory, and the place that an inference has there.
+pub(crate) struct Ready {
+    pin: Pin,
+    _placed: placement::Placed,
+    /// How long the inference has waited for it.
+    queue_time: Duration,
+}
+
+impl Dispatch {
+    /// Have the inference placed, and the model brought into device memory if that is to be here. Waits until the deadline.
+    pub(crate) async fn ready(&self, inference: &Inference, batch: u32) -> Result<InferenceTurn, Fault> {
+        let Inference { entry, trace, .. } = inference;
+        let waiting = Counted::new(&self.metrics.queued);
+        let ready = until(inference.deadline, async {
+            let queued = Instant::now();
+            let placing = self.placements.place_inference(inference, batch);
+            let (place, placed) = placing.instrument(trace.phase(Phase::Queue)).await?;
+            self.metrics.phase(Phase::Queue, queued.elapsed());
+            drop(waiting);
+            if let Place::There(away) = place {
+                return Ok(InferenceTurn::There(away, placed));
+            }
+            let pin = self.models.pin(entry, &self.placements, trace).await.map_err(not_opened)?;
+            Ok(InferenceTurn::Here(Ready { pin, _placed: placed, queue_time: queued.elapsed() }))
+        });
+        ready.await.unwrap_or_else(|| {
+            let text = "the deadline passed before the model was ready (timeout, infer_time_ms_max)";
+            Err(Fault::new(ErrorCode::DeadlineExceeded, text))
+        })
+    }
+
+    /// Run the model on `request`. Dropping the future withdraws or stops the run.
+    pub(crate) async fn infer(
+        &self,
+        inference: &Inference,
+        ready: Ready,
+        request: RunRequest,
+    ) -> Result<Completion, Fault> {
+        let _running = Counted::new(&self.metrics.running);
+        let started = Instant::now();
+        let run = ready.pin.run(request).instrument(inference.trace.phase(Phase::ModelRun));
+        let completion = run.await.map_err(|error| fault_of(&error));
+        self.metrics.phase(Phase::ModelRun, started.elapsed());
+        completion.map(|completion| Completion {
+            queue_time: ready.queue_time + completion.queue_time,
+            ..completion
+        })
+    }
+}
+
+fn not_opened(error: OpenError) -> Fault {
+    match error {
+        OpenError::NotGranted(text) => Fault::new(ErrorCode::NotGranted, text),
+        OpenError::NotFound(text) => Fault::new(ErrorCode::ModelNotFound, text),
+        OpenError::Inference(error) => fault_of(&error),
+    }
+}
+
+fn fault_of(error: &InferenceError) -> Fault {
+    let code = match error {
+        // Its owner's to mend, and not the node's fault.
+        InferenceError::Run(_) => ErrorCode::ModelError,
+        other => other.code(),
+    };
+    Fault::new(code, error.to_string())
+}

@@ -1,0 +1,84 @@
+//! `/v2`: the Open Inference Protocol, version 2, for models and tensor functions alike.
+//!
+//! A tensor function is asked like a model of its name. Where both have a name, the function answers: it stands in front of the model, which
+//! it may run. Models and functions of other tenants are not found. `docs/protocols.md` says what clients may rely on.
+
+mod answer;
+mod encoding;
+mod infer;
+mod metadata;
+mod read;
+mod repository;
+mod stats;
+mod target;
+
+pub(super) use infer::function;
+
+use super::error::ApiError;
+use crate::node::NodeState;
+use axum::Router;
+use axum::extract::Request;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{any, get, post};
+use serde_json::json;
+use std::sync::Arc;
+use weir_types::ErrorCode;
+
+/// What answers, in metadata.
+const SERVER: &str = "weir";
+/// The protocol's extensions that are here.
+const EXTENSIONS: [&str; 7] = [
+    "binary_tensor_data",
+    "classification",
+    "model_configuration",
+    "model_repository",
+    "parameters",
+    "schedule_policy",
+    "statistics",
+];
+
+/// Everything below `/v2` but health, which is answered before the rest.
+pub(super) fn routes() -> Router<Arc<NodeState>> {
+    let mut router = Router::new()
+        .route("/v2", get(metadata::server))
+        .route("/v2/", get(metadata::server))
+        .route("/v2/models/stats", get(stats::all))
+        .route("/v2/repository/index", post(repository::index))
+        .route("/v2/repository/models/{name}/load", post(repository::load))
+        .route("/v2/repository/models/{name}/unload", post(repository::unload));
+    for model in ["/v2/models/{name}", "/v2/models/{name}/versions/{version}"] {
+        router = router
+            .route(model, get(metadata::model))
+            .route(&format!("{model}/ready"), get(metadata::ready))
+            .route(&format!("{model}/config"), get(metadata::config))
+            .route(&format!("{model}/stats"), get(stats::one))
+            .route(&format!("{model}/infer"), post(infer::infer))
+            .route(&format!("{model}/generate"), any(unsupported))
+            .route(&format!("{model}/generate_stream"), any(unsupported))
+            .route(&format!("{model}/trace/setting"), any(unsupported));
+    }
+    for path in ["/v2/logging", "/v2/trace/setting"] {
+        router = router.route(path, any(unsupported));
+    }
+    for kind in ["system", "cuda"] {
+        router = router.route(&format!("/v2/{kind}sharedmemory/{{*rest}}"), any(unsupported));
+    }
+    router
+}
+
+/// `GET /v2/health/live` and `/v2/health/ready`.
+pub(super) fn health(node: &NodeState, path: &str) -> Response {
+    if path == "/v2/health/live" {
+        return axum::Json(json!({"live": true})).into_response();
+    }
+    if node.is_ready() {
+        return axum::Json(json!({"ready": true})).into_response();
+    }
+    ApiError::new(ErrorCode::Unavailable, "the node is shutting down").into_response()
+}
+
+/// What Triton has and Weir has not.
+async fn unsupported(request: Request) -> ApiError {
+    let text = format!("{} is not supported here; see docs/protocols.md for what is", request.uri().path());
+    ApiError::new(ErrorCode::NotSupported, text)
+}

@@ -1,0 +1,201 @@
+//! An answer on its way out: JSON, and behind it the tensors that were asked for as binary, which are sent from where they are.
+
+use super::super::error::ApiError;
+use super::super::headers::INFERENCE_HEADER_LENGTH;
+use super::encoding::Encoding;
+use crate::node::NodeState;
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use http::HeaderValue;
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::io::Write;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use weir_device::Arena;
+use weir_inference::Tensor;
+use weir_protocol::{Answer, ClassError, Classes, Form, Given, Output};
+use weir_types::{ElementType, ErrorCode};
+
+/// Answers below this are not compressed: they would hardly get smaller.
+const COMPRESSED_BYTES_MIN: usize = 1 << 10;
+
+/// Everything that an answer is made of.
+pub(super) struct Written {
+    pub(super) model_name: String,
+    pub(super) model_version: String,
+    pub(super) id: Option<String>,
+    pub(super) outputs: Vec<(String, Tensor)>,
+    /// How each output is wanted, where the request says.
+    pub(super) wanted: Option<Vec<Output>>,
+    /// Whether outputs that do not say come as binary.
+    pub(super) is_binary: bool,
+    pub(super) encoding: Option<Encoding>,
+    /// The largest answer, and the limit's name.
+    pub(super) bytes_max: u64,
+    pub(super) limit: &'static str,
+}
+
+impl Written {
+    /// Write it, on a thread that may block where it is long.
+    pub(super) async fn respond(self, node: &NodeState) -> Result<Response, ApiError> {
+        let work_bytes: usize = (self.outputs.iter().zip(self.forms()))
+            .filter(|(_, (form, classes))| *form == Form::Json || *classes > 0 || self.encoding.is_some())
+            .map(|((_, tensor), _)| tensor.data().len())
+            .sum();
+        let arena = node.arena.clone();
+        node.json(work_bytes, move || self.write(&arena)).await
+    }
+
+    /// The form of each output, and how many of its classes are wanted instead of it.
+    fn forms(&self) -> impl Iterator<Item = (Form, u32)> {
+        self.outputs.iter().map(|(name, _)| {
+            let wanted = self.wanted.iter().flatten().find(|output| output.name == *name);
+            let is_binary = wanted.and_then(|output| output.binary).unwrap_or(self.is_binary);
+            let form = if is_binary { Form::Binary } else { Form::Json };
+            (form, wanted.map_or(0, |output| output.classes))
+        })
+    }
+
+    fn write(mut self, arena: &Arena) -> Result<Response, ApiError> {
+        let forms: Vec<_> = self.forms().collect();
+        let outputs = std::mem::take(&mut self.outputs).into_iter().zip(forms);
+        let shown = outputs.map(|((name, tensor), (form, classes))| {
+            let tensor = if classes > 0 { self.classify(&name, &tensor, classes, arena)? } else { tensor };
+            Ok(Shown { name, tensor, form })
+        });
+        let outputs = shown.collect::<Result<Vec<_>, ApiError>>()?;
+        let binary = outputs.iter().filter(|output| output.form == Form::Binary);
+        let mut pieces: VecDeque<Bytes> = binary.map(|output| output.tensor.data().clone().into()).collect();
+        let has_binary = !pieces.is_empty();
+        let json = self.json(&outputs, bytes(&pieces) as u64)?;
+        let json_bytes = json.len();
+        pieces.push_front(json.into());
+        self.response(pieces, has_binary.then_some(json_bytes))
+    }
+
+    /// The largest elements of an output, in its place.
+    fn classify(&self, name: &str, tensor: &Tensor, count: u32, arena: &Arena) -> Result<Tensor, ApiError> {
+        let bytes_max = usize::try_from(self.bytes_max).unwrap_or(usize::MAX);
+        let (datatype, shape) = (tensor.element_type(), tensor.shape());
+        let classes = match Classes::of(datatype, shape, tensor.data(), count, bytes_max) {
+            Ok(classes) => classes,
+            Err(ClassError::TooLarge(_)) => return Err(self.too_large()),
+            Err(error) => {
+                return Err(ApiError::new(ErrorCode::InvalidRequest, format!("output {name:?}: {error}")));
+            }
+        };
+        let data = arena
+            .copy_of(&classes.data)
+            .map_err(|error| ApiError::new(ErrorCode::Unavailable, error.to_string()))?;
+        Tensor::new(ElementType::Bytes, classes.shape, data).map_err(|error| ApiError::internal(&error))
+    }
+
+    fn json(&self, outputs: &[Shown], binary_bytes: u64) -> Result<Vec<u8>, ApiError> {
+        let answer = Answer {
+            model_name: &self.model_name,
+            model_version: &self.model_version,
+            id: self.id.as_deref(),
+            outputs: outputs.iter().map(Shown::given).collect(),
+        };
+        let bytes_max = self.bytes_max.checked_sub(binary_bytes).ok_or_else(|| self.too_large())?;
+        let mut json = Limited { bytes: Vec::new(), bytes_max };
+        match serde_json::to_writer(&mut json, &answer) {
+            Ok(()) => Ok(json.bytes),
+            Err(error) if error.is_io() => Err(self.too_large()),
+            // What has no JSON form can be asked for as binary.
+            Err(error) => Err(ApiError::new(ErrorCode::InvalidRequest, format!("an output: {error}"))),
+        }
+    }
+
+    fn response(&self, mut pieces: VecDeque<Bytes>, json_bytes: Option<usize>) -> Result<Response, ApiError> {
+        let encoding = self.encoding.filter(|_| bytes(&pieces) >= COMPRESSED_BYTES_MIN);
+        if let Some(encoding) = encoding {
+            let packed =
+                encoding.encode(pieces.make_contiguous()).map_err(|error| ApiError::internal(&error))?;
+            pieces = VecDeque::from([packed.into()]);
+        }
+        let mut response = Body::new(Pieces(pieces)).into_response();
+        let headers = response.headers_mut();
+        let kind = if json_bytes.is_some() { "application/octet-stream" } else { "application/json" };
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+        if let Some(json_bytes) = json_bytes {
+            headers.insert(INFERENCE_HEADER_LENGTH, HeaderValue::from(json_bytes));
+        }
+        if let Some(encoding) = encoding {
+            headers.insert(CONTENT_ENCODING, encoding.header());
+        }
+        Ok(response)
+    }
+
+    fn too_large(&self) -> ApiError {
+        let Self { bytes_max, limit, .. } = self;
+        let text =
+            format!("the answer has more than {bytes_max} bytes ({limit}); outputs are smaller as binary");
+        ApiError::new(ErrorCode::ResponseTooLarge, text)
+    }
+}
+
+/// An output, and how it is given.
+struct Shown {
+    name: String,
+    tensor: Tensor,
+    form: Form,
+}
+
+impl Shown {
+    fn given(&self) -> Given<'_> {
+        let Self { name, tensor, form } = self;
+        Given::new(name, tensor.element_type(), tensor.shape().dimensions(), tensor.data(), *form)
+    }
+}
+
+fn bytes(pieces: &VecDeque<Bytes>) -> usize {
+    pieces.iter().map(Bytes::len).sum()
+}
+
+/// A body in pieces, each sent from where it is.
+struct Pieces(VecDeque<Bytes>);
+
+impl HttpBody for Pieces {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(self.0.pop_front().map(|piece| Ok(Frame::data(piece))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(bytes(&self.0) as u64)
+    }
+}
+
+/// Takes so many bytes and no more.
+struct Limited {
+    bytes: Vec<u8>,
+    bytes_max: u64,
+}
+
+impl Write for Limited {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if (self.bytes.len() + bytes.len()) as u64 > self.bytes_max {
+            return Err(std::io::ErrorKind::FileTooLarge.into());
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}

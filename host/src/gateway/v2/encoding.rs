@@ -1,0 +1,173 @@
+//! Compressed bodies: `Content-Encoding` of requests, and `Accept-Encoding` of answers.
+
+use super::super::error::ApiError;
+use flate2::Compression;
+use flate2::bufread::ZlibDecoder;
+use flate2::read::MultiGzDecoder;
+use flate2::write::{GzEncoder, ZlibEncoder};
+use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING};
+use http::{HeaderMap, HeaderValue};
+use std::io::{Read, Write};
+use weir_device::{Arena, Buffer, BufferMut};
+use weir_types::ErrorCode;
+
+/// How much is decompressed at a time.
+const CHUNK_BYTES: usize = 64 << 10;
+
+/// The two encodings of the protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Encoding {
+    Gzip,
+    /// zlib's format, as HTTP says, and not deflate's own.
+    Deflate,
+}
+
+impl Encoding {
+    /// That of a request; none where it is as it is.
+    pub(super) fn of(headers: &HeaderMap) -> Result<Option<Self>, ApiError> {
+        let mut values = headers.get_all(CONTENT_ENCODING).iter();
+        let Some(value) = values.next() else { return Ok(None) };
+        let known = value.to_str().ok().filter(|_| values.next().is_none()).and_then(Self::parse);
+        known.ok_or_else(|| {
+            let text = "content-encoding is gzip, deflate or nothing, and only one of them";
+            ApiError::new(ErrorCode::InvalidRequest, text)
+        })
+    }
+
+    /// The one that a client wants of the answer. A list is not a wish: libraries send one of all that they could read, and tensors rarely
+    /// get much smaller.
+    pub(super) fn wanted(headers: &HeaderMap) -> Option<Self> {
+        Self::parse(headers.get(ACCEPT_ENCODING)?.to_str().ok()?).flatten()
+    }
+
+    fn parse(text: &str) -> Option<Option<Self>> {
+        match text.trim().to_ascii_lowercase().as_str() {
+            "gzip" | "x-gzip" => Some(Some(Self::Gzip)),
+            "deflate" => Some(Some(Self::Deflate)),
+            "identity" | "" => Some(None),
+            _ => None,
+        }
+    }
+
+    pub(super) fn header(self) -> HeaderValue {
+        HeaderValue::from_static(match self {
+            Self::Gzip => "gzip",
+            Self::Deflate => "deflate",
+        })
+    }
+
+    /// What `body` is decompressed, `lead` bytes behind the start of its memory. Stops at `bytes_max`, whatever more there is. Blocks.
+    pub(super) fn decode(
+        self,
+        body: &Buffer,
+        lead: usize,
+        arena: &Arena,
+        bytes_max: u64,
+    ) -> Result<Buffer, ApiError> {
+        let mut plain = arena.with_capacity(lead).map_err(no_memory)?;
+        plain.resize_with_zeroes(lead).map_err(no_memory)?;
+        match self {
+            Self::Gzip => read(MultiGzDecoder::new(&body[..]), &mut plain, lead, bytes_max)?,
+            Self::Deflate => {
+                let mut decoder = ZlibDecoder::new(&body[..]);
+                read(&mut decoder, &mut plain, lead, bytes_max)?;
+                if !decoder.into_inner().is_empty() {
+                    return Err(broken(&"there are bytes behind its end"));
+                }
+            }
+        }
+        Ok(plain.freeze().slice(lead..))
+    }
+
+    /// All of `pieces` in one, compressed for speed. Blocks.
+    pub(super) fn encode(self, pieces: &[impl AsRef<[u8]>]) -> std::io::Result<Vec<u8>> {
+        match self {
+            Self::Gzip => write(GzEncoder::new(Vec::new(), Compression::fast()), pieces)?.finish(),
+            Self::Deflate => write(ZlibEncoder::new(Vec::new(), Compression::fast()), pieces)?.finish(),
+        }
+    }
+}
+
+fn read(mut from: impl Read, to: &mut BufferMut, lead: usize, bytes_max: u64) -> Result<(), ApiError> {
+    let mut chunk = vec![0; CHUNK_BYTES];
+    loop {
+        let read = from.read(&mut chunk).map_err(|error| broken(&error))?;
+        let Some(read) = chunk.get(..read).filter(|read| !read.is_empty()) else { return Ok(()) };
+        if (to.len() - lead + read.len()) as u64 > bytes_max {
+            let text = format!("the request body has more than {bytes_max} bytes when it is decompressed");
+            return Err(ApiError::new(ErrorCode::BodyTooLarge, text));
+        }
+        to.extend_from_slice(read).map_err(no_memory)?;
+    }
+}
+
+fn write<W: Write>(mut to: W, pieces: &[impl AsRef<[u8]>]) -> std::io::Result<W> {
+    for piece in pieces {
+        to.write_all(piece.as_ref())?;
+    }
+    Ok(to)
+}
+
+fn broken(why: &dyn std::fmt::Display) -> ApiError {
+    ApiError::new(ErrorCode::InvalidRequest, format!("the body is not what content-encoding says: {why}"))
+}
+
+fn no_memory(_: weir_device::OutOfMemory) -> ApiError {
+    ApiError::new(ErrorCode::Unavailable, "the node has no memory left for request bodies; try again")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decode(encoding: Encoding, body: &[u8], bytes_max: u64) -> Result<Vec<u8>, ErrorCode> {
+        let arena = Arena::new(8 << 20);
+        let body = arena.copy_of(body).unwrap();
+        encoding.decode(&body, 5, &arena, bytes_max).map(|plain| plain.to_vec()).map_err(|error| error.code)
+    }
+
+    #[test]
+    fn what_was_compressed_comes_back() {
+        let plain = b"tensor ".repeat(50_000);
+        for encoding in [Encoding::Gzip, Encoding::Deflate] {
+            let packed = encoding.encode(&[&plain[..100], &plain[100..]]).unwrap();
+            assert!(packed.len() < plain.len() / 10);
+            assert_eq!(decode(encoding, &packed, plain.len() as u64), Ok(plain.clone()));
+            for end in [0, 1, packed.len() / 2, packed.len() - 1] {
+                assert_eq!(
+                    decode(encoding, &packed[..end], 1 << 20).err(),
+                    Some(ErrorCode::InvalidRequest),
+                    "{end}"
+                );
+            }
+            assert_eq!(
+                decode(encoding, &[&packed[..], b"more"].concat(), 1 << 20),
+                Err(ErrorCode::InvalidRequest)
+            );
+        }
+    }
+
+    #[test]
+    fn a_bomb_ends_at_the_limit() {
+        let bomb = Encoding::Gzip.encode(&[vec![0; 4 << 20]]).unwrap();
+        assert!(bomb.len() < 64 << 10);
+        assert_eq!(decode(Encoding::Gzip, &bomb, 1 << 20), Err(ErrorCode::BodyTooLarge));
+    }
+
+    #[test]
+    fn only_one_encoding_is_a_wish() {
+        let wanted = |text: &'static str| {
+            Encoding::wanted(&HeaderMap::from_iter([(ACCEPT_ENCODING, HeaderValue::from_static(text))]))
+        };
+        assert_eq!(wanted("gzip"), Some(Encoding::Gzip));
+        assert_eq!(wanted("deflate"), Some(Encoding::Deflate));
+        assert_eq!((wanted("gzip, deflate, br"), wanted("br"), wanted("identity")), (None, None, None));
+        let of = |text: &'static str| {
+            Encoding::of(&HeaderMap::from_iter([(CONTENT_ENCODING, HeaderValue::from_static(text))])).ok()
+        };
+        assert_eq!(
+            (of("GZIP"), of("identity"), of("br"), of("gzip, gzip")),
+            (Some(Some(Encoding::Gzip)), Some(None), None, None)
+        );
+    }
+}

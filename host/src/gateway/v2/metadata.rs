@@ -1,0 +1,114 @@
+//! What the server and its models are.
+
+use super::super::Caller;
+use super::super::error::ApiError;
+use super::target::{At, Target};
+use super::{EXTENSIONS, SERVER};
+use crate::node::NodeState;
+use axum::extract::{Path, State};
+use axum::{Extension, Json};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use weir_types::{ElementType, ErrorCode, Port};
+
+type Node = State<Arc<NodeState>>;
+
+/// `GET /v2`.
+pub(super) async fn server() -> Json<Value> {
+    Json(json!({"name": SERVER, "version": env!("CARGO_PKG_VERSION"), "extensions": EXTENSIONS}))
+}
+
+/// `GET /v2/models/{name}`.
+pub(super) async fn model(
+    State(node): Node,
+    Extension(caller): Extension<Caller>,
+    Path(at): Path<At>,
+) -> Result<Json<Value>, ApiError> {
+    let target = at.find(&node, &caller.tenant)?;
+    let versions: Vec<String> = match &target {
+        _ if at.has_version() => vec![target.version().to_string()],
+        Target::Function(_) => vec![target.version().to_string()],
+        Target::Model(_) => {
+            node.models.versions(&caller.tenant, target.name()).iter().map(ToString::to_string).collect()
+        }
+    };
+    let (inputs, outputs) = target.ports();
+    Ok(Json(json!({
+        "name": target.name(),
+        "versions": versions,
+        "platform": platform(&node, &target),
+        "inputs": inputs.iter().map(port).collect::<Vec<_>>(),
+        "outputs": outputs.iter().map(port).collect::<Vec<_>>(),
+    })))
+}
+
+/// `GET /v2/models/{name}/ready`. What is not in device memory is brought there by who asks for it, and so is ready.
+pub(super) async fn ready(
+    State(node): Node,
+    Extension(caller): Extension<Caller>,
+    Path(at): Path<At>,
+) -> Result<Json<Value>, ApiError> {
+    let target = at.find(&node, &caller.tenant)?;
+    if !node.is_ready() {
+        return Err(ApiError::new(ErrorCode::Unavailable, "the node is shutting down"));
+    }
+    Ok(Json(json!({"name": target.name(), "ready": true})))
+}
+
+/// `GET /v2/models/{name}/config`, as far as there is such a thing here.
+pub(super) async fn config(
+    State(node): Node,
+    Extension(caller): Extension<Caller>,
+    Path(at): Path<At>,
+) -> Result<Json<Value>, ApiError> {
+    let target = at.find(&node, &caller.tenant)?;
+    let (inputs, outputs) = target.ports();
+    let backend = match &target {
+        Target::Function(_) => "weir",
+        Target::Model(_) => node.models.backend_name(),
+    };
+    let count = match &target {
+        Target::Function(deployment) => deployment.manifest.limits.concurrency_max,
+        Target::Model(entry) => {
+            let (_, slots) = node.models.device_capacity();
+            entry.record.manifest.slots.map_or(slots, |own| own.min(slots))
+        }
+    };
+    Ok(Json(json!({
+        "name": target.name(),
+        "platform": platform(&node, &target),
+        "backend": backend,
+        "version_policy": {"specific": {"versions": [target.version()]}},
+        // Shapes are whole: the dimension of a batch, if there is one, is one of them.
+        "max_batch_size": 0,
+        "input": inputs.iter().map(config_port).collect::<Vec<_>>(),
+        "output": outputs.iter().map(config_port).collect::<Vec<_>>(),
+        "instance_group": [{"name": target.name(), "kind": "KIND_CPU", "count": count, "gpus": []}],
+    })))
+}
+
+/// What runs it, by the names that clients know.
+fn platform(node: &NodeState, target: &Target) -> &'static str {
+    match (target, node.models.backend_name()) {
+        (Target::Function(_), _) => "weir_function",
+        (Target::Model(_), "onnxruntime") => "onnxruntime_onnx",
+        (Target::Model(_), other) => other,
+    }
+}
+
+fn port(port: &Port) -> Value {
+    json!({"name": port.name, "datatype": port.datatype, "shape": dimensions(port)})
+}
+
+fn config_port(port: &Port) -> Value {
+    let data_type = match port.datatype {
+        ElementType::Bytes => "TYPE_STRING".to_owned(),
+        other => format!("TYPE_{other}"),
+    };
+    json!({"name": port.name, "data_type": data_type, "dims": dimensions(port)})
+}
+
+/// -1 stands for what may vary.
+fn dimensions(port: &Port) -> Vec<i64> {
+    port.shape.iter().map(|size| size.map_or(-1, i64::from)).collect()
+}

@@ -1,0 +1,180 @@
+//! A request's body on its way in: received into the arena, decompressed, and taken apart into tensors, which share its memory.
+
+use super::super::body::receive_behind;
+use super::super::error::ApiError;
+use super::super::headers::INFERENCE_HEADER_LENGTH;
+use super::encoding::Encoding;
+use crate::node::NodeState;
+use axum::body::Body;
+use http::HeaderMap;
+use http::header::CONTENT_LENGTH;
+use std::time::{Duration, Instant};
+use weir_device::{Arena, Buffer};
+use weir_inference::Tensor;
+use weir_protocol::{Data, Input, Output, Parameters, RawInput, Request, RequestError};
+use weir_types::{ErrorCode, Port};
+
+/// What the data behind the JSON is aligned to in memory, so that the first tensor, and those behind it whose sizes allow it, are run where
+/// they are.
+const ALIGNMENT_BYTES: usize = 64;
+/// Binary data counts as this much less work than JSON: most of it is not looked at.
+const BINARY_WEIGHT: usize = 16;
+
+/// What a request asks, as models and functions take it.
+pub(super) struct Asked {
+    pub(super) id: Option<String>,
+    pub(super) parameters: Parameters,
+    pub(super) inputs: Vec<(String, Tensor)>,
+    /// None for all.
+    pub(super) outputs: Option<Vec<Output>>,
+    /// The body as it came.
+    pub(super) body: Buffer,
+    /// What it took to read.
+    pub(super) time: Duration,
+}
+
+impl Asked {
+    /// The names of the outputs wanted.
+    pub(super) fn wanted(&self) -> Option<Vec<String>> {
+        Some(self.outputs.as_ref()?.iter().map(|output| output.name.clone()).collect())
+    }
+
+    /// The deadline, which `timeout` may bring closer.
+    pub(super) fn deadline(&self, arrived: Instant, latest: Instant) -> Instant {
+        let timeout = Some(self.parameters.timeout).filter(|timeout| *timeout > 0);
+        let asked = timeout.and_then(|timeout| arrived.checked_add(Duration::from_micros(timeout)));
+        asked.map_or(latest, |asked| asked.min(latest))
+    }
+
+    /// The priority, which goes before the header's.
+    pub(super) fn priority(&self, header: u32) -> u32 {
+        if self.parameters.priority > 0 { self.parameters.priority } else { header }
+    }
+}
+
+/// What the head says of the body.
+struct Wire {
+    encoding: Option<Encoding>,
+    /// How much JSON there is; none where that is all.
+    json_bytes: Option<usize>,
+    length: Option<u64>,
+}
+
+impl Wire {
+    fn of(headers: &HeaderMap) -> Result<Self, ApiError> {
+        Ok(Self {
+            encoding: Encoding::of(headers)?,
+            json_bytes: number(headers, &INFERENCE_HEADER_LENGTH)?,
+            length: number(headers, &CONTENT_LENGTH)?,
+        })
+    }
+
+    /// How many bytes to leave free before the body, for what is behind the JSON to be aligned.
+    fn lead(&self) -> usize {
+        self.json_bytes.map_or(0, |json| json.wrapping_neg() % ALIGNMENT_BYTES)
+    }
+}
+
+/// Receive a body of at most `bytes_max` bytes, before and after decompression, and read it. `ports` are the inputs of a model that says what
+/// they are.
+pub(super) async fn read(
+    node: &NodeState,
+    headers: &HeaderMap,
+    body: Body,
+    bytes_max: u64,
+    ports: Option<Vec<Port>>,
+) -> Result<Asked, ApiError> {
+    let wire = Wire::of(headers)?;
+    let lead = if wire.encoding.is_none() { wire.lead() } else { 0 };
+    let body = receive_behind(lead, body, wire.length, &node.arena, bytes_max).await?;
+    let json_bytes = wire.json_bytes.unwrap_or(body.len()).min(body.len());
+    let work_bytes = match wire.encoding {
+        Some(_) => body.len(),
+        None => json_bytes + (body.len() - json_bytes) / BINARY_WEIGHT,
+    };
+    let arena = node.arena.clone();
+    let work = move || {
+        let (started, came) = (Instant::now(), body.clone());
+        let body = match wire.encoding {
+            Some(encoding) => encoding.decode(&body, wire.lead(), &arena, bytes_max)?,
+            None => body,
+        };
+        let asked = match wire.json_bytes {
+            Some(0) => raw(&body, ports.as_deref(), &arena)?,
+            json_bytes => parse(&body, json_bytes, &arena)?,
+        };
+        Ok(Asked { body: came, time: started.elapsed(), ..asked })
+    };
+    node.json(work_bytes, work).await
+}
+
+fn parse(body: &Buffer, json_bytes: Option<usize>, arena: &Arena) -> Result<Asked, ApiError> {
+    let Request { id, parameters, inputs, outputs } = Request::parse(body, json_bytes)?;
+    let tensor = |input: Input<'_>| match tensor(&input, body, arena) {
+        Ok(tensor) => Ok((input.name, tensor)),
+        Err(why) => Err(invalid(format!("input {:?}: {why}", input.name))),
+    };
+    let inputs = inputs.into_iter().map(tensor).collect::<Result<_, _>>()?;
+    // An empty list asks for nothing in particular.
+    let outputs = outputs.filter(|outputs| !outputs.is_empty());
+    Ok(Asked { id, parameters, inputs, outputs, body: body.clone(), time: Duration::ZERO })
+}
+
+fn tensor(input: &Input<'_>, body: &Buffer, arena: &Arena) -> Result<Tensor, String> {
+    let data = match &input.data {
+        Data::Binary(range) => body.slice(range.clone()),
+        Data::Json(elements) => {
+            let count = usize::try_from(input.shape.element_count()).unwrap_or(usize::MAX);
+            let fitting = input.datatype.size_bytes().map_or(usize::MAX, |size| count.saturating_mul(size));
+            let room = elements.bytes_max().min(fitting);
+            let mut data = arena.with_capacity(room).map_err(|error| error.to_string())?;
+            elements.decode(|bytes| data.extend_from_slice(bytes)).map_err(|error| error.to_string())?;
+            data.freeze()
+        }
+    };
+    Tensor::new(input.datatype, input.shape.clone(), data).map_err(|error| error.to_string())
+}
+
+/// A body that is the only input of a model, which says what it is.
+fn raw(body: &Buffer, ports: Option<&[Port]>, arena: &Arena) -> Result<Asked, ApiError> {
+    let ports = ports.ok_or_else(|| {
+        invalid("a tensor function does not say what its inputs are: send JSON with the data".to_owned())
+    })?;
+    let RawInput { name, datatype, shape, prefix } =
+        RawInput::of(ports, body.len()).map_err(|error| invalid(error.to_string()))?;
+    let data = match prefix {
+        None => body.clone(),
+        Some(prefix) => {
+            let full =
+                |error: weir_device::OutOfMemory| ApiError::new(ErrorCode::Unavailable, error.to_string());
+            let mut data = arena.with_capacity(prefix.len() + body.len()).map_err(full)?;
+            data.extend_from_slice(&prefix).and_then(|()| data.extend_from_slice(body)).map_err(full)?;
+            data.freeze()
+        }
+    };
+    let tensor = Tensor::new(datatype, shape, data).map_err(|error| invalid(error.to_string()))?;
+    // Whoever sends nothing but data gets it back the same way.
+    let parameters = Parameters { binary_data_output: true, ..Parameters::default() };
+    let (inputs, body) = (vec![(name, tensor)], body.clone());
+    Ok(Asked { id: None, parameters, inputs, outputs: None, body, time: Duration::ZERO })
+}
+
+fn invalid(text: String) -> ApiError {
+    ApiError::new(ErrorCode::InvalidRequest, text)
+}
+
+fn number<T: std::str::FromStr>(headers: &HeaderMap, name: &http::HeaderName) -> Result<Option<T>, ApiError> {
+    let Some(value) = headers.get(name) else { return Ok(None) };
+    let number = value.to_str().ok().and_then(|text| text.parse().ok());
+    number.map(Some).ok_or_else(|| invalid(format!("{name} is not a number of bytes")))
+}
+
+impl From<RequestError> for ApiError {
+    fn from(error: RequestError) -> Self {
+        let code = match &error {
+            RequestError::JsonTooLarge(_) => ErrorCode::BodyTooLarge,
+            _ => ErrorCode::InvalidRequest,
+        };
+        Self::new(code, error.to_string())
+    }
+}

@@ -1,0 +1,67 @@
+//! `/v2/models/stats`: how often models and tensor functions were asked, and where the time went.
+
+use super::super::Caller;
+use super::super::error::ApiError;
+use super::target::{At, Target};
+use crate::node::NodeState;
+use crate::telemetry::Tally;
+use axum::extract::{Path, State};
+use axum::{Extension, Json};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+type Node = State<Arc<NodeState>>;
+
+/// `GET /v2/models/stats`: of models the newest version, of functions the active one.
+pub(super) async fn all(State(node): Node, Extension(caller): Extension<Caller>) -> Json<Value> {
+    let all = Target::list(&node, &caller.tenant);
+    let all: Vec<_> = all.iter().map(|target| statistics(&node, target)).collect();
+    Json(json!({"model_stats": all}))
+}
+
+/// `GET /v2/models/{name}/stats`.
+pub(super) async fn one(
+    State(node): Node,
+    Extension(caller): Extension<Caller>,
+    Path(at): Path<At>,
+) -> Result<Json<Value>, ApiError> {
+    let target = at.find(&node, &caller.tenant)?;
+    Ok(Json(json!({"model_stats": [statistics(&node, &target)]})))
+}
+
+fn statistics(node: &NodeState, target: &Target) -> Value {
+    let served = target.served(node);
+    let [success, fail, queue, input, infer, output] = served.tallies();
+    let batches = served.batches().into_iter().map(|(size, batch)| {
+        json!({
+            "batch_size": size,
+            "compute_input": tally(batch.input),
+            "compute_infer": tally(batch.infer),
+            "compute_output": tally(batch.output),
+        })
+    });
+    json!({
+        "name": target.name(),
+        "version": target.version().to_string(),
+        "last_inference": served.last_ms(),
+        "inference_count": served.items(),
+        "execution_count": infer.count,
+        "inference_stats": {
+            "success": tally(success),
+            "fail": tally(fail),
+            "queue": tally(queue),
+            "compute_input": tally(input),
+            "compute_infer": tally(infer),
+            "compute_output": tally(output),
+            "cache_hit": tally(Tally::default()),
+            "cache_miss": tally(Tally::default()),
+        },
+        "batch_stats": batches.collect::<Vec<_>>(),
+        "memory_usage": [],
+        "response_stats": {},
+    })
+}
+
+fn tally(Tally { count, time_ns }: Tally) -> Value {
+    json!({"count": count, "ns": time_ns})
+}

@@ -1,0 +1,124 @@
+//! What a name in a path stands for.
+
+use super::super::error::ApiError;
+use super::super::functions::{parse_name, parse_version};
+use crate::models::{ModelEntry, ModelsError};
+use crate::node::NodeState;
+use crate::registry::Deployment;
+use crate::telemetry::Served;
+use serde::Deserialize;
+use std::sync::Arc;
+use weir_types::{ErrorCode, FunctionKind, Name, Port, Signature, TenantId, Version};
+
+/// The name, and the version if there is one, of a path.
+#[derive(Debug, Deserialize)]
+pub(super) struct At {
+    name: String,
+    #[serde(default)]
+    version: Option<String>,
+}
+
+/// What answers inferences.
+pub(super) enum Target {
+    Function(Arc<Deployment>),
+    Model(Arc<ModelEntry>),
+}
+
+impl At {
+    /// Whether the path names a version.
+    pub(super) fn has_version(&self) -> bool {
+        self.version.is_some()
+    }
+
+    /// What of `tenant` is there: the active version of a function or the newest of a model, unless the path names another.
+    pub(super) fn find(&self, node: &NodeState, tenant: &TenantId) -> Result<Target, ApiError> {
+        let name = parse_name(&self.name)?;
+        let version = self.version.as_deref().map(parse_version).transpose()?;
+        let function = node.registry.get(tenant, name.as_str());
+        let deployment = function.as_ref().and_then(|function| function.active());
+        if let (Some(function), Some(active)) = (&function, deployment)
+            && active.record.kind == FunctionKind::Tensor
+        {
+            let deployment = match version {
+                Some(version) => function.require(version)?,
+                None => active,
+            };
+            if deployment.record.kind != FunctionKind::Tensor {
+                return Err(is_http(&name));
+            }
+            return Ok(Target::Function(deployment.clone()));
+        }
+        match node.models.get(tenant, &name, version) {
+            Ok(entry) => Ok(Target::Model(entry)),
+            Err(ModelsError::NoModel(_)) if function.is_some() => Err(is_http(&name)),
+            Err(ModelsError::NoModel(_)) => {
+                let text = format!(
+                    "there is no model or tensor function {name}; POST /v2/repository/index lists them"
+                );
+                Err(ApiError::new(ErrorCode::ModelNotFound, text))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+fn is_http(name: &Name) -> ApiError {
+    let text =
+        format!("{name} is an HTTP function, which takes any request at /fn/{name}/ and no tensors here");
+    ApiError::new(ErrorCode::ModelNotFound, text)
+}
+
+impl Target {
+    /// Everything of `tenant` that can be asked, by name: of a model its newest version.
+    pub(super) fn list(node: &NodeState, tenant: &TenantId) -> Vec<Self> {
+        let functions =
+            node.registry.list(tenant).into_iter().filter_map(|function| function.active().cloned());
+        let tensor = functions.filter(|deployment| deployment.record.kind == FunctionKind::Tensor);
+        let mut all: Vec<_> = tensor.map(Self::Function).collect();
+        let is_hidden =
+            |entry: &Arc<ModelEntry>| all.iter().any(|function| function.name() == &entry.source.id().name);
+        let models: Vec<_> = node.models.list(tenant).into_iter().filter(|entry| !is_hidden(entry)).collect();
+        all.extend(models.into_iter().map(Self::Model));
+        all.sort_by(|a, b| a.name().cmp(b.name()));
+        all
+    }
+
+    pub(super) fn name(&self) -> &Name {
+        match self {
+            Self::Function(deployment) => &deployment.id.name,
+            Self::Model(entry) => &entry.source.id().name,
+        }
+    }
+
+    pub(super) fn version(&self) -> Version {
+        match self {
+            Self::Function(deployment) => deployment.id.version,
+            Self::Model(entry) => entry.source.id().version,
+        }
+    }
+
+    /// Its inputs and outputs. A function takes and gives what it likes: it has none that are known.
+    pub(super) fn ports(&self) -> (&[Port], &[Port]) {
+        match self {
+            Self::Function(_) => (&[], &[]),
+            Self::Model(entry) => {
+                let Signature { inputs, outputs } = &entry.source.prepared.signature;
+                (inputs, outputs)
+            }
+        }
+    }
+
+    /// Its numbers.
+    pub(super) fn served(&self, node: &NodeState) -> Served {
+        match self {
+            Self::Function(deployment) => served(node, deployment),
+            Self::Model(entry) => entry.served.clone(),
+        }
+    }
+}
+
+/// The numbers of a tensor function.
+pub(super) fn served(node: &NodeState, deployment: &Deployment) -> Served {
+    let id = &deployment.id;
+    deployment.served.get_or_init(|| node.metrics.served(&id.tenant, &id.name, id.version)).clone()
+}

@@ -1,0 +1,193 @@
+//! The inferences of each model and tensor function as `/metrics` shows them: under Weir's names, and under those that dashboards made for
+//! Triton look for.
+
+use super::served::{AllServed, Counter, Series, Served};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use std::sync::atomic::{AtomicU64, Ordering};
+use weir_types::ErrorCode;
+
+type Encoded = Result<(), std::fmt::Error>;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Model {
+    tenant: String,
+    model: String,
+    version: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Outcome {
+    tenant: String,
+    model: String,
+    version: String,
+    code: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Failure {
+    tenant: String,
+    model: String,
+    version: String,
+    reason: &'static str,
+}
+
+impl Collector for AllServed {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Encoded {
+        let all = self.list();
+        if all.is_empty() {
+            return Ok(());
+        }
+        outcomes(&mut encoder, &all)?;
+        failures(&mut encoder, &all)?;
+        for (name, help, value) in NUMBERS {
+            // Cumulative, but without the `_total` that OpenMetrics wants of a counter's name and dashboards do not have.
+            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Unknown)?;
+            for served in &all {
+                metric.encode_family(&model(served))?.encode_gauge(&i64_of(value(served.series())))?;
+            }
+        }
+        let help = "Inferences that were asked for and have not been answered";
+        let mut metric =
+            encoder.encode_descriptor("nv_inference_pending_request_count", help, None, MetricType::Gauge)?;
+        for served in &all {
+            let pending = served.series().pending.load(Ordering::Relaxed);
+            metric.encode_family(&model(served))?.encode_gauge(&i64_of(pending))?;
+        }
+        Ok(())
+    }
+}
+
+/// Weir's own.
+fn outcomes(encoder: &mut DescriptorEncoder<'_>, all: &[Served]) -> Encoded {
+    let help = "Inferences of models and tensor functions that ended, by outcome";
+    let mut metric = encoder.encode_descriptor("weir_inferences", help, None, MetricType::Counter)?;
+    let codes = || std::iter::once("ok").chain(ErrorCode::ALL.iter().map(|code| code.as_str()));
+    for served in all {
+        for (code, count) in codes().zip(&served.series().outcomes) {
+            let count = count.load(Ordering::Relaxed);
+            if count > 0 || code == "ok" {
+                let Model { tenant, model, version } = model(served);
+                let labels = Outcome { tenant, model, version, code };
+                metric.encode_family(&labels)?.encode_counter::<[(&str, &str); 0], _, u64>(&count, None)?;
+            }
+        }
+    }
+    let help = "From an inference's arrival to its answer";
+    let mut metric =
+        encoder.encode_descriptor("weir_inference_seconds", help, None, MetricType::Histogram)?;
+    for served in all {
+        served.series().seconds.encode(metric.encode_family(&model(served))?)?;
+    }
+    Ok(())
+}
+
+type Number = (&'static str, &'static str, fn(&Series) -> u64);
+
+const NUMBERS: [Number; 8] = [
+    ("nv_inference_request_success", "Inferences that ended well", |series| series.success.read().count),
+    ("nv_inference_count", "Items inferred: an inference counts as many as its batch has", |series| {
+        load(&series.items)
+    }),
+    ("nv_inference_exec_count", "Runs of the model", |series| series.infer.read().count),
+    ("nv_inference_request_duration_us", "Time of inferences from arrival to answer", |series| {
+        microseconds(&series.success)
+    }),
+    ("nv_inference_queue_duration_us", "Time that inferences waited", |series| microseconds(&series.queue)),
+    ("nv_inference_compute_input_duration_us", "Time that reading inputs took", |series| {
+        microseconds(&series.input)
+    }),
+    ("nv_inference_compute_infer_duration_us", "Time that runs took", |series| microseconds(&series.infer)),
+    ("nv_inference_compute_output_duration_us", "Time that writing outputs took", |series| {
+        microseconds(&series.output)
+    }),
+];
+
+fn failures(encoder: &mut DescriptorEncoder<'_>, all: &[Served]) -> Encoded {
+    let help = "Inferences that failed, by reason";
+    let mut metric =
+        encoder.encode_descriptor("nv_inference_request_failure", help, None, MetricType::Unknown)?;
+    for served in all {
+        for reason in ["REJECTED", "CANCELED", "BACKEND", "OTHER"] {
+            let failed = ErrorCode::ALL.iter().zip(served.series().outcomes.iter().skip(1));
+            let count =
+                failed.filter(|(code, _)| reason_of(**code) == reason).map(|(_, count)| load(count)).sum();
+            let Model { tenant, model, version } = model(served);
+            let labels = Failure { tenant, model, version, reason };
+            metric.encode_family(&labels)?.encode_gauge(&i64_of(count))?;
+        }
+    }
+    Ok(())
+}
+
+/// Triton's four reasons for what went wrong.
+fn reason_of(code: ErrorCode) -> &'static str {
+    match code {
+        ErrorCode::QueueFull
+        | ErrorCode::NoCapacity
+        | ErrorCode::Unavailable
+        | ErrorCode::DeadlineExceeded => "REJECTED",
+        ErrorCode::Cancelled => "CANCELED",
+        ErrorCode::ModelError | ErrorCode::GuestTrap | ErrorCode::GuestError | ErrorCode::Internal => {
+            "BACKEND"
+        }
+        _ => "OTHER",
+    }
+}
+
+fn model(served: &Served) -> Model {
+    let owner = &served.series().owner;
+    Model {
+        tenant: owner.tenant.to_string(),
+        model: owner.name.to_string(),
+        version: owner.version.to_string(),
+    }
+}
+
+fn microseconds(counter: &Counter) -> u64 {
+    counter.read().time_ns / 1_000
+}
+
+fn load(number: &AtomicU64) -> u64 {
+    number.load(Ordering::Relaxed)
+}
+
+fn i64_of(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::telemetry::{Metrics, Times};
+    use std::time::{Duration, Instant};
+    use weir_types::{ErrorCode, Name, TenantId, Version};
+
+    #[test]
+    fn dashboards_find_their_names_and_tenants_only_their_models() {
+        let metrics = Metrics::new();
+        let tenant = TenantId::new("acme").unwrap();
+        let served = metrics.served(&tenant, &Name::new("m").unwrap(), Version(2));
+        let times = Times { batch: 4, infer: Duration::from_micros(70), ..Times::default() };
+        served.begin(Instant::now()).done(times);
+        served.begin(Instant::now()).failed(ErrorCode::QueueFull);
+        let text = metrics.encode(Some(&tenant)).unwrap();
+        let labels = r#"tenant="acme",model="m",version="2""#;
+        for line in [
+            format!("nv_inference_request_success{{{labels}}} 1"),
+            format!("nv_inference_request_failure{{{labels},reason=\"REJECTED\"}} 1"),
+            format!("nv_inference_request_failure{{{labels},reason=\"CANCELED\"}} 0"),
+            format!("nv_inference_count{{{labels}}} 4"),
+            format!("nv_inference_exec_count{{{labels}}} 1"),
+            format!("nv_inference_compute_infer_duration_us{{{labels}}} 70"),
+            format!("nv_inference_pending_request_count{{{labels}}} 0"),
+            format!("weir_inferences_total{{{labels},code=\"ok\"}} 1"),
+            format!("weir_inferences_total{{{labels},code=\"queue-full\"}} 1"),
+            format!("weir_inference_seconds_count{{{labels}}} 2"),
+        ] {
+            assert!(text.lines().any(|shown| shown == line), "{line} is not in\n{text}");
+        }
+        let other = metrics.encode(Some(&TenantId::new("other").unwrap())).unwrap();
+        assert!(!other.contains("acme"), "{other}");
+    }
+}

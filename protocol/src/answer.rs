@@ -1,0 +1,149 @@
+//! The JSON of an answer.
+
+use serde::ser::{Error as _, SerializeSeq, SerializeStruct};
+use serde::{Serialize, Serializer};
+use weir_types::ElementType;
+
+/// What is answered; binary outputs go behind it in their order.
+#[derive(Debug, Clone, Serialize)]
+pub struct Answer<'a> {
+    /// What was asked.
+    pub model_name: &'a str,
+    /// Which version of it answers.
+    pub model_version: &'a str,
+    /// The request's, if it had one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<&'a str>,
+    /// The outputs.
+    pub outputs: Vec<Given<'a>>,
+}
+
+/// One output.
+#[derive(Debug, Clone)]
+pub struct Given<'a> {
+    name: &'a str,
+    datatype: ElementType,
+    shape: &'a [u32],
+    data: &'a [u8],
+    form: Form,
+}
+
+/// How an output is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// As a list in the JSON.
+    Json,
+    /// As bytes behind it.
+    Binary,
+}
+
+impl<'a> Given<'a> {
+    /// An output whose `data` fits its type and shape.
+    #[must_use]
+    pub fn new(name: &'a str, datatype: ElementType, shape: &'a [u32], data: &'a [u8], form: Form) -> Self {
+        Self { name, datatype, shape, data, form }
+    }
+}
+
+impl Serialize for Given<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut output = serializer.serialize_struct("output", 4)?;
+        output.serialize_field("name", self.name)?;
+        output.serialize_field("datatype", &self.datatype)?;
+        output.serialize_field("shape", self.shape)?;
+        match self.form {
+            Form::Json => output.serialize_field("data", &List(self.datatype, self.data))?,
+            Form::Binary => {
+                output.serialize_field("parameters", &BinarySize { binary_data_size: self.data.len() })?;
+            }
+        }
+        output.end()
+    }
+}
+
+#[derive(Serialize)]
+struct BinarySize {
+    binary_data_size: usize,
+}
+
+/// The elements of a tensor, as a flat list.
+struct List<'a>(ElementType, &'a [u8]);
+
+impl Serialize for List<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self(datatype, data) = *self;
+        macro_rules! numbers {
+            // JSON has no infinities and no NaN: serde_json writes null for them.
+            ($type:ty) => {
+                serializer.collect_seq(data.as_chunks().0.iter().map(|bytes| <$type>::from_le_bytes(*bytes)))
+            };
+        }
+        match datatype {
+            ElementType::Bool => serializer.collect_seq(data.iter().map(|&byte| byte != 0)),
+            ElementType::Uint8 => serializer.collect_seq(data),
+            ElementType::Uint16 => numbers!(u16),
+            ElementType::Uint32 => numbers!(u32),
+            ElementType::Uint64 => numbers!(u64),
+            ElementType::Int8 => numbers!(i8),
+            ElementType::Int16 => numbers!(i16),
+            ElementType::Int32 => numbers!(i32),
+            ElementType::Int64 => numbers!(i64),
+            ElementType::Fp32 => numbers!(f32),
+            ElementType::Fp64 => numbers!(f64),
+            ElementType::Bytes => strings(data, serializer),
+            halves @ (ElementType::Fp16 | ElementType::Bf16) => {
+                Err(S::Error::custom(format_args!("{halves} has no JSON form: ask for it as binary")))
+            }
+        }
+    }
+}
+
+/// The elements of a checked `BYTES` tensor.
+fn strings<S: Serializer>(mut data: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+    let mut strings = serializer.serialize_seq(None)?;
+    while let Some((length, rest)) = data.split_first_chunk::<4>() {
+        let (text, rest) = rest.split_at(rest.len().min(u32::from_le_bytes(*length) as usize));
+        strings.serialize_element(&String::from_utf8_lossy(text))?;
+        data = rest;
+    }
+    strings.end()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn given(datatype: ElementType, shape: &[u32], data: &[u8], form: Form) -> Value {
+        serde_json::to_value(Given::new("x", datatype, shape, data, form)).unwrap()
+    }
+
+    #[test]
+    fn an_output_is_in_the_json_or_behind_it() {
+        assert_eq!(
+            given(ElementType::Bool, &[2], &[1, 0], Form::Json),
+            json!({"name": "x", "datatype": "BOOL", "shape": [2], "data": [true, false]})
+        );
+        assert_eq!(
+            given(ElementType::Fp16, &[0], &[], Form::Binary),
+            json!({"name": "x", "datatype": "FP16", "shape": [0], "parameters": {"binary_data_size": 0}})
+        );
+        let strings = given(ElementType::Bytes, &[2], "\0\0\0\0\u{2}\0\0\0ä".as_bytes(), Form::Json);
+        assert_eq!(strings["data"], json!(["", "ä"]));
+    }
+
+    #[test]
+    fn infinities_are_null() {
+        let output = given(ElementType::Fp32, &[1], &f32::INFINITY.to_le_bytes(), Form::Json);
+        assert_eq!(output["data"], json!([null]));
+    }
+
+    #[test]
+    fn halves_are_only_binary() {
+        for datatype in [ElementType::Fp16, ElementType::Bf16] {
+            let error =
+                serde_json::to_string(&Given::new("x", datatype, &[1], &[0, 0], Form::Json)).unwrap_err();
+            assert!(error.to_string().contains("as binary"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! The bodies of the Open Inference Protocol, version 2: bytes in, a description out, and back.
+//!
+//! Plain functions of plain data. Nothing here does I/O, allocates for tensors or knows what serves them, so that all of it can be fuzzed
+//! (`fuzz/`). In the order a request meets them: [`Request::parse`] reads a body, JSON alone or JSON with binary tensors behind it, into
+//! [`Input`]s whose data is a range of the body or text that [`Elements::decode`] turns into bytes; [`Answer`] is serialised the other way.
+//!
+//! ```
+//! use weir_protocol::{Data, Request};
+//!
+//! let json = br#"{"inputs":[{"name":"x","datatype":"FP32","shape":[2],"parameters":{"binary_data_size":8}}]}"#;
+//! let body = [&json[..], &1.5_f32.to_le_bytes(), &2.5_f32.to_le_bytes()].concat();
+//! let request = Request::parse(&body, Some(json.len()))?;
+//! assert_eq!(request.inputs[0].data, Data::Binary(json.len()..body.len()));
+//! # Ok::<(), weir_protocol::RequestError>(())
+//! ```
+
+mod request;
+pub use request::{Data, INPUTS_MAX, Input, JSON_BYTES_MAX, OUTPUTS_MAX, Output, Request, RequestError};
+
+mod raw;
+pub use raw::{RawError, RawInput};
+
+mod wire;
+pub use wire::Parameters;
+
+mod elements;
+pub use elements::{DEPTH_MAX, Elements};
+
+mod answer;
+pub use answer::{Answer, Form, Given};
+
+mod classes;
+pub use classes::{CLASSES_MAX, ClassError, Classes};
