@@ -71,3 +71,32 @@ async fn a_call_that_is_passed_on_looks_as_if_it_was_not() {
     }
     assert!(other.metric("weir_invocations_passed_on_total", "").await >= 4.0);
 }
+
+/// By the Open Inference Protocol too, of models by themselves and of tensor functions.
+#[tokio::test]
+async fn inferences_run_where_their_model_is() {
+    let cluster = one_model(2, "", 1).await;
+    cluster.nodes[0].deploy("echo", function("echo-tensor")).await;
+    cluster.all_know("echo").await;
+    let request = serde_json::json!({
+        "id": "7",
+        "inputs": [{ "name": "x", "datatype": "FP32", "shape": [1, 1], "data": [0.5] }],
+    });
+    for _ in 0..2 {
+        for node in &cluster.nodes {
+            let answer = node.post("/v2/models/m/infer", request.to_string()).await.ok();
+            let answer: serde_json::Value = answer.json();
+            assert_eq!(
+                (&answer["id"], &answer["outputs"][0]["data"][0]),
+                (&"7".into(), &0.5.into()),
+                "{answer}"
+            );
+            let answer: serde_json::Value =
+                node.post("/v2/models/echo/infer", request.to_string()).await.ok().json();
+            assert_eq!(answer["outputs"][0]["data"][0], 0.5, "{answer}");
+        }
+    }
+    assert_eq!(cluster.metric("weir_cold_starts_total", "cause=\"model\"").await, 1.0, "it was loaded again");
+    assert_eq!(cluster.metric("weir_invocations_passed_on_total", "").await, 2.0);
+    assert_eq!(cluster.metric("nv_inference_request_success", "model=\"m\"").await, 4.0);
+}
