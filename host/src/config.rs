@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use weir_scheduler::PolicyKind;
 use weir_types::Limits;
 use weir_types::api::DEFAULT_PORT;
 
@@ -54,6 +55,12 @@ pub struct NodeConfig {
     pub compile_time_ms_max: u64,
     /// The most that a manifest may ask for.
     pub limit_caps: Limits,
+
+    /// How the scheduler decides where calls run: `finish-first`, or one of the others that `weir simulate --help` lists.
+    pub policy: PolicyKind,
+    /// Write down everything that the scheduler is told and says, in files whose names begin with this, up to 1 GiB each;
+    /// `weir simulate --replay FILE` plays one again. None: nothing is written.
+    pub scheduler_record: Option<PathBuf>,
 
     /// What runs models.
     pub backend: BackendKind,
@@ -160,6 +167,8 @@ impl Default for NodeConfig {
             compile_memory_bytes_max: 2048 * MIB,
             compile_time_ms_max: 120_000,
             limit_caps: Limits::default_caps(),
+            policy: PolicyKind::default(),
+            scheduler_record: None,
             backend: BackendKind::default(),
             onnxruntime: None,
             model_bytes_max: 4096 * MIB,

@@ -26,6 +26,7 @@ use tokio_util::task::AbortOnDropHandle;
 use weir_datastore::{Datastore, RedbStore};
 use weir_device::Arena;
 use weir_inference::{Backend, CacheConfig, FakeBackend, ModelCache, OnnxRuntime, OnnxRuntimeConfig};
+use weir_scheduler::Setup;
 use weir_types::NodeId;
 
 /// How long guests may take to unwind once their requests are gone.
@@ -157,6 +158,7 @@ impl Node {
         self.profiles.abort();
         self.following.clear();
         self.state.models.save_profiles().await;
+        self.state.dispatch.placements.write_record().await;
         // A change that has begun is carried through, also for a client that was cut off.
         self.state.changes.settle().await;
         self.datastore.close().await;
@@ -286,6 +288,8 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
             address: membership.as_ref().map(|(membership, _)| membership.address.clone()),
             invocations_max: config.instances_max,
             unasked_max: if membership.is_some() { config.guest_threads } else { 0 },
+            scheduler: Setup { policy: config.policy, ..Setup::default() },
+            record: config.scheduler_record.clone(),
         },
     );
     let stopping = CancellationToken::new();
@@ -392,7 +396,10 @@ fn lock(data: &Path) -> anyhow::Result<File> {
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => {
-            bail!("another node runs on the data folder {}; --data picks another one", data.display())
+            bail!(
+                "{} is in use: another node runs on this data folder; --data picks another one",
+                data.display()
+            )
         }
         Err(TryLockError::Error(error)) => {
             Err(error).with_context(|| format!("cannot lock the data folder {}", data.display()))

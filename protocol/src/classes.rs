@@ -117,7 +117,7 @@ fn largest<T: PartialOrd + Copy>(row: impl Iterator<Item = (usize, T)>, count: u
 }
 
 /// What is no number goes last.
-fn larger_first<T: PartialOrd>(a: T, b: T) -> Ordering {
+fn larger_first<T: PartialOrd + Copy>(a: T, b: T) -> Ordering {
     let is_nan = |value: &T| value.partial_cmp(value).is_none();
     b.partial_cmp(&a).unwrap_or_else(|| is_nan(&a).cmp(&is_nan(&b)))
 }

@@ -15,8 +15,7 @@ pub struct FunctionManifest {
     pub env: BTreeMap<String, String>,
     /// Hosts that the guest may send HTTP requests to, as `host` or `host:port`; `*` allows all.
     pub outbound_hosts: Vec<String>,
-    /// Whether a call that failed half-way may be made again, on another node. A GET always may. Kept for clusters: a node by itself
-    /// makes no call twice.
+    /// Whether a call whose node was lost may be made again, on another. A GET always may. A node by itself makes no call twice.
     pub idempotent: bool,
     /// What the function may use.
     pub limits: Limits,

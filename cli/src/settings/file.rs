@@ -113,7 +113,8 @@ impl ConfigFile {
         let folder = path.parent().map_or_else(PathBuf::new, Path::to_owned);
         let Content { mut node, mut client, function } = content;
         node.data = folder.join(&node.data);
-        for inside in [&mut node.token_file, &mut node.onnxruntime, &mut client.token_from] {
+        let NodeConfig { token_file, onnxruntime, scheduler_record, .. } = &mut node;
+        for inside in [token_file, onnxruntime, scheduler_record, &mut client.token_from] {
             *inside = inside.as_ref().map(|relative| folder.join(relative));
         }
         let secret = node.cluster.as_mut().map(|cluster| &mut cluster.secret_file);

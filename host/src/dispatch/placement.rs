@@ -6,6 +6,7 @@
 //! what waits is announced again, and nothing is lost.
 
 mod driver;
+mod record;
 
 pub(crate) use driver::LinkId;
 
@@ -14,7 +15,9 @@ use crate::cluster::wire::{Grant, Hello, News, Order};
 use crate::instance::Fault;
 use crate::models::Models;
 use driver::Driver;
+use record::Record;
 use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -22,7 +25,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use weir_inference::ResidentModel;
-use weir_scheduler::{Action, Arrival, DeviceSpec, Event, Evictable, ModelDemand, Rejection};
+use weir_scheduler::{Action, Arrival, DeviceSpec, Event, Evictable, ModelDemand, Rejection, Setup};
 use weir_types::{ErrorCode, FunctionId, InvocationId, ModelId, NodeId, Version};
 
 /// Asks for placements.
@@ -30,7 +33,10 @@ pub(crate) struct Placements {
     node: NodeId,
     address: Option<String>,
     devices: Vec<DeviceSpec>,
+    scheduler: Setup,
     state: Mutex<State>,
+    /// Writes down what the scheduler does.
+    record: Option<Record>,
     /// Calls without models under way that were placed here without asking, and how many there may be.
     unasked: AtomicUsize,
     unasked_max: usize,
@@ -51,6 +57,10 @@ pub(crate) struct PlacementConfig {
     pub(crate) invocations_max: u32,
     /// Calls without models that run here without asking where they should; 0 for a node by itself, where that is no question.
     pub(crate) unasked_max: usize,
+    /// What this node's own scheduler is made of.
+    pub(crate) scheduler: Setup,
+    /// Where to write down what it does, if anywhere.
+    pub(crate) record: Option<PathBuf>,
 }
 
 struct State {
@@ -104,13 +114,15 @@ struct Waiting {
 impl Placements {
     /// Begin with nothing running.
     pub(crate) fn start(models: &Models, config: PlacementConfig) -> Arc<Self> {
-        let PlacementConfig { node, address, invocations_max, unasked_max } = config;
+        let PlacementConfig { node, address, invocations_max, unasked_max, scheduler, record } = config;
         let (capacity_bytes, slots) = models.device_capacity();
         let devices = vec![DeviceSpec { kind: "cpu".into(), capacity_bytes, slots, invocations_max }];
         let state = State {
             placer: Placer::Own(Box::new(Driver::new(
                 0,
                 own_hello(node, &address, &devices, &BTreeMap::new()),
+                &scheduler,
+                record.is_some(),
             ))),
             waiting: HashMap::new(),
             away: HashMap::new(),
@@ -121,14 +133,21 @@ impl Placements {
             node,
             address,
             devices,
+            scheduler,
             state: Mutex::new(state),
+            record: record.map(Record::new),
             unasked: AtomicUsize::new(0),
             unasked_max,
             epoch: Instant::now(),
             wake_at_ns: watch::Sender::new(None),
             waker: Mutex::default(),
         });
-        let waker = tokio::spawn(wake(Arc::downgrade(&placements), placements.wake_at_ns.subscribe()));
+        let weak = Arc::downgrade(&placements);
+        let waker = tokio::spawn(wake(weak.clone(), placements.wake_at_ns.subscribe()));
+        if placements.record.is_some() {
+            // Ends with the placements.
+            tokio::spawn(record::keep(weak));
+        }
         *placements.waker.lock().unwrap_or_else(PoisonError::into_inner) =
             Some(AbortOnDropHandle::new(waker));
         placements
@@ -342,6 +361,19 @@ impl Placements {
     }
 }
 
+impl Placements {
+    /// Bring what was written down to its files. Done every now and then, and at the end.
+    pub(crate) async fn write_record(&self) {
+        if let Some(record) = &self.record {
+            let lines = match &mut self.lock().placer {
+                Placer::Own(driver) => driver.take_lines(),
+                Placer::Dispatcher(_) => Vec::new(),
+            };
+            record.write(lines).await;
+        }
+    }
+}
+
 /// As a node that asks the cluster's dispatcher.
 impl Placements {
     /// Ask the dispatcher at the other end of `link` from now on, which is told of this node and of everything that waits.
@@ -350,7 +382,7 @@ impl Placements {
         let hello = own_hello(self.node, &self.address, &self.devices, &state.resident);
         // The link is new: it has room.
         let _ = link.try_send(News::Hello(hello));
-        state.placer = Placer::Dispatcher(link);
+        self.replace(&mut state, Placer::Dispatcher(link));
         self.wake_at_ns.send_replace(None);
         self.announce_waiting(&mut state);
     }
@@ -362,7 +394,9 @@ impl Placements {
             return;
         }
         let hello = own_hello(self.node, &self.address, &self.devices, &state.resident);
-        state.placer = Placer::Own(Box::new(Driver::new(self.time_ns(Instant::now()), hello)));
+        let now_ns = self.time_ns(Instant::now());
+        let driver = Driver::new(now_ns, hello, &self.scheduler, self.record.is_some());
+        self.replace(&mut state, Placer::Own(Box::new(driver)));
         self.announce_waiting(&mut state);
     }
 
@@ -375,6 +409,14 @@ impl Placements {
             }
             Order::Reject { invocation, why } => state.rejected(invocation, why),
             Order::Beat => {}
+        }
+    }
+
+    fn replace(&self, state: &mut State, placer: Placer) {
+        if let (Placer::Own(driver), Some(record)) =
+            (&mut std::mem::replace(&mut state.placer, placer), &self.record)
+        {
+            record.end(driver.take_lines());
         }
     }
 

@@ -3,14 +3,18 @@
 use crate::cluster::wire::{Hello, Order};
 use std::collections::HashMap;
 use tokio::sync::mpsc;
-use weir_scheduler::{Action, DeviceSpec, Event, Rejection, Scheduler, Settings};
+use weir_scheduler::{Action, DeviceSpec, Event, Recorder, Rejection, Scheduler, Setup};
 use weir_types::{DeviceId, InvocationId, ModelId, NodeId};
+
+/// The longest record of one scheduler.
+const RECORD_BYTES_MAX: usize = 1 << 30;
 
 /// A scheduler, and the nodes that ask it besides this one.
 pub(super) struct Driver {
     /// The node that it runs on, and where that is reached.
     own: (NodeId, String),
     scheduler: Scheduler,
+    recorder: Option<Recorder>,
     nodes: HashMap<NodeId, Linked>,
     /// Which of those nodes an invocation is of.
     origins: HashMap<InvocationId, NodeId>,
@@ -32,12 +36,13 @@ pub(crate) struct LinkId(u64);
 
 impl Driver {
     /// A scheduler that knows only of the node that it runs on.
-    pub(super) fn new(now_ns: u64, own: Hello) -> Self {
+    pub(super) fn new(now_ns: u64, own: Hello, setup: &Setup, is_recorded: bool) -> Self {
         let (nodes, origins, actions) = Default::default();
         let address = own.address.clone();
         let mut driver = Self {
             own: (own.node, address),
-            scheduler: Scheduler::new(&Settings::default()),
+            scheduler: setup.build(),
+            recorder: is_recorded.then(|| Recorder::new(setup, RECORD_BYTES_MAX)),
             nodes,
             origins,
             actions,
@@ -53,8 +58,7 @@ impl Driver {
     /// Tell the scheduler. What it wants done about invocations of other nodes they are told; the rest is for the caller, who gives the list
     /// back.
     pub(super) fn handle(&mut self, now_ns: u64, event: Event) -> Vec<Action> {
-        let mut actions = std::mem::take(&mut self.actions);
-        self.scheduler.handle(now_ns, event, &mut actions);
+        let mut actions = self.ask(now_ns, event);
         if !self.origins.is_empty() {
             actions.retain(|action| !self.is_passed_on(action));
         }
@@ -63,12 +67,25 @@ impl Driver {
 
     /// The same for a node that has left in good order: what runs there is not lost.
     pub(super) fn dismiss(&mut self, now_ns: u64, node: NodeId) -> Vec<Action> {
-        let mut actions = std::mem::take(&mut self.actions);
-        self.scheduler.handle(now_ns, Event::NodeDown { node }, &mut actions);
+        let mut actions = self.ask(now_ns, Event::NodeDown { node });
         actions.retain(|action| {
             !matches!(action, Action::Reject { why: Rejection::NodeLost, .. }) && !self.is_passed_on(action)
         });
         actions
+    }
+
+    fn ask(&mut self, now_ns: u64, event: Event) -> Vec<Action> {
+        let mut actions = std::mem::take(&mut self.actions);
+        match &mut self.recorder {
+            None => self.scheduler.handle(now_ns, event, &mut actions),
+            Some(recorder) => recorder.handle(&mut self.scheduler, now_ns, event, &mut actions),
+        }
+        actions
+    }
+
+    /// What was written down since this was asked last.
+    pub(super) fn take_lines(&mut self) -> Vec<u8> {
+        self.recorder.as_mut().map(Recorder::take_lines).unwrap_or_default()
     }
 
     /// Give back what [`handle`](Self::handle) returned.
