@@ -14,21 +14,21 @@ pub(crate) mod wire;
 
 pub(crate) use desk::{LINK_PATH, answer_link};
 pub(crate) use forward::{Call, GRANT, NotForwarded, refused, restore_host};
-pub(crate) use members::Membership;
+pub(crate) use members::{DeviceReport, Membership, Report};
 pub(crate) use secret::Secret;
 
 use crate::config::ClusterConfig;
 use crate::dispatch::Placements;
 use forward::Client;
-use members::View;
-use std::sync::Arc;
+use members::{Reports, View};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use weir_datastore::Datastore;
-use weir_types::NodeId;
-use weir_types::api::{ClusterStatus, MemberStatus};
+use weir_types::api::{ClusterStatus, DeviceStatus, MemberStatus};
+use weir_types::{NodeId, TenantId};
 
 /// What a node knows of its cluster.
 pub(crate) struct Cluster {
@@ -36,6 +36,7 @@ pub(crate) struct Cluster {
     address: String,
     secret: Secret,
     view: watch::Receiver<View>,
+    reports: Reports,
     client: Client,
     heartbeat: Duration,
     heartbeat_timeout: Duration,
@@ -56,10 +57,12 @@ impl Cluster {
         membership: Membership,
         datastore: Arc<dyn Datastore>,
         placements: &Arc<Placements>,
+        report: impl Fn() -> Report + Send + 'static,
         stop: &CancellationToken,
     ) -> (Arc<Self>, Participation) {
         let (node, address) = (membership.node, membership.address.clone());
-        let (following, view) = members::follow(datastore, membership.seen.clone());
+        let reports = Reports::default();
+        let (following, view) = members::follow(datastore, membership.seen.clone(), reports.clone());
         let heartbeat_timeout = Duration::from_millis(config.heartbeat_timeout_ms.max(1));
         let cluster = Arc::new(Self {
             node,
@@ -67,12 +70,13 @@ impl Cluster {
             client: Client::new(&secret, heartbeat_timeout),
             secret,
             view: view.clone(),
+            reports,
             heartbeat: Duration::from_millis(config.heartbeat_ms.max(1)),
             heartbeat_timeout,
         });
         let participation = Participation {
             _following: AbortOnDropHandle::new(tokio::spawn(following)),
-            keeping: AbortOnDropHandle::new(tokio::spawn(membership.keep(view, stop.clone()))),
+            keeping: AbortOnDropHandle::new(tokio::spawn(membership.keep(view, report, stop.clone()))),
             linking: AbortOnDropHandle::new(tokio::spawn(link::run(
                 cluster.clone(),
                 placements.clone(),
@@ -92,12 +96,14 @@ impl Cluster {
         self.view.borrow().dispatcher.is_some_and(|dispatcher| dispatcher.node == self.node)
     }
 
-    /// What people want to know of it.
-    pub(crate) fn status(&self, placements: &Placements) -> ClusterStatus {
+    /// What people of `tenant` may know of it.
+    pub(crate) fn status(&self, placements: &Placements, tenant: &TenantId) -> ClusterStatus {
         let view = self.view.borrow();
-        let member = |(node, member): (&NodeId, &members::Member)| MemberStatus {
-            node: *node,
-            address: member.address.clone(),
+        let reports = self.reports.read().unwrap_or_else(PoisonError::into_inner);
+        let member = |(node, member): (&NodeId, &members::Member)| {
+            let Report { running, queued, devices } = reports.get(node).cloned().unwrap_or_default();
+            let devices = devices.into_iter().map(|device| device.status(tenant)).collect();
+            MemberStatus { node: *node, address: member.address.clone(), running, queued, devices }
         };
         ClusterStatus {
             node: self.node,
@@ -107,6 +113,16 @@ impl Cluster {
             linked: placements.nodes(),
             nodes: view.nodes.iter().map(member).collect(),
         }
+    }
+}
+
+impl DeviceReport {
+    /// With the models that are `tenant`'s.
+    pub(crate) fn status(self, tenant: &TenantId) -> DeviceStatus {
+        let own = self.resident.iter().filter(|model| model.tenant == *tenant);
+        let resident = own.map(|model| format!("{}:{}", model.name, model.version)).collect();
+        let Self { name, backend, slots, runs_waiting, capacity_bytes, used_bytes, .. } = self;
+        DeviceStatus { name, backend, slots, runs_waiting, capacity_bytes, used_bytes, resident }
     }
 }
 

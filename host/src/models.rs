@@ -18,6 +18,7 @@ pub(crate) use store::PushError;
 
 use crate::blobs::Blobs;
 use crate::changes::{Changes, CutOff};
+use crate::cluster::DeviceReport;
 use crate::registry::Deployment;
 use crate::telemetry::{Metrics, Served};
 use record::{ModelRecord, id_of};
@@ -28,7 +29,7 @@ use tokio::sync::Semaphore;
 use weir_datastore::{Datastore, Entry, Revision};
 use weir_inference::{ModelCache, ModelKey, ModelSource, Prepared};
 use weir_scheduler::ModelDemand;
-use weir_types::api::{DeviceStatus, ModelVersion};
+use weir_types::api::ModelVersion;
 use weir_types::{ContentHash, ModelId, Name, TenantId, Version};
 
 /// Versions that one name may have.
@@ -214,18 +215,16 @@ impl Models {
         }
     }
 
-    /// The device, with what `tenant` may know about it.
-    pub(crate) fn device_status(&self, tenant: &TenantId) -> DeviceStatus {
-        let resident = self.cache.resident();
-        let own = resident.iter().filter(|model| model.id.tenant == *tenant);
-        DeviceStatus {
+    /// The device, and what is in its memory.
+    pub(crate) fn device_report(&self) -> DeviceReport {
+        DeviceReport {
             name: "cpu".to_owned(),
             backend: self.cache.backend().name().to_owned(),
             slots: u32::try_from(self.cache.slots()).unwrap_or(u32::MAX),
             runs_waiting: self.cache.queue_len() as u64,
             capacity_bytes: self.cache.capacity_bytes(),
             used_bytes: self.cache.used_bytes(),
-            resident: own.map(|model| format!("{}:{}", model.id.name, model.id.version)).collect(),
+            resident: self.cache.resident().into_iter().map(|model| model.id).collect(),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use crate::blobs::{Blobs, SharedBlobs, create_folder};
 use crate::changes::Changes;
-use crate::cluster::{Cluster, Membership, Participation, Secret};
+use crate::cluster::{Cluster, Membership, Participation, Report, Secret};
 use crate::component::{Components, Engines, Recompiler};
 use crate::config::{BackendKind, ClusterConfig, NodeConfig};
 use crate::dispatch::{Dispatch, PlacementConfig, Placements};
@@ -12,6 +12,7 @@ use crate::registry::{Prepare, Registry};
 use crate::telemetry::logs::{LogLimits, Logs};
 use crate::telemetry::{Metrics, Sampler};
 use anyhow::{Context, bail};
+use prometheus_client::metrics::gauge::Gauge;
 use std::fs::{File, TryLockError};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -295,7 +296,9 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
     let stopping = CancellationToken::new();
     let (cluster, participation) = match (&config.cluster, membership) {
         (Some(config), Some((membership, secret))) => {
-            let begun = Cluster::start(config, secret, membership, datastore.clone(), &placements, &stopping);
+            let report = reporting(models.clone(), metrics.clone());
+            let store = datastore.clone();
+            let begun = Cluster::start(config, secret, membership, store, &placements, report, &stopping);
             (Some(begun.0), Some(begun.1))
         }
         _ => (None, None),
@@ -345,6 +348,16 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
         AbortOnDropHandle::new(tokio::spawn(prepare_components(Arc::downgrade(&state), prepare))),
     ];
     Ok(Started { state, datastore, listener, following, participation, lock })
+}
+
+/// What tells the others how the node does.
+fn reporting(models: Arc<Models>, metrics: Arc<Metrics>) -> impl Fn() -> Report + Send + 'static {
+    let count = |gauge: &Gauge| u64::try_from(gauge.get()).unwrap_or(0);
+    move || Report {
+        running: count(&metrics.running),
+        queued: count(&metrics.queued),
+        devices: vec![models.device_report()],
+    }
 }
 
 /// What a node by itself is called.

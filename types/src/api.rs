@@ -170,7 +170,7 @@ pub struct Status {
 }
 
 /// The cluster in [`Status`], as the node sees it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ClusterStatus {
     /// What the cluster calls this node.
     pub node: NodeId,
@@ -187,12 +187,18 @@ pub struct ClusterStatus {
 }
 
 /// One node in [`ClusterStatus`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MemberStatus {
     /// What the cluster calls it.
     pub node: NodeId,
     /// Where it is reached.
     pub address: String,
+    /// Invocations running there, as it reported a moment ago.
+    pub running: u64,
+    /// Invocations waiting there.
+    pub queued: u64,
+    /// Its devices; none until it has reported.
+    pub devices: Vec<DeviceStatus>,
 }
 
 /// One device in [`Status`].

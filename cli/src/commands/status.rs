@@ -5,7 +5,7 @@ use crate::output::{duration, size, table};
 use crate::settings::ClientArgs;
 use anyhow::Result;
 use std::time::Duration;
-use weir_types::api::{ClusterStatus, Status};
+use weir_types::api::{ClusterStatus, DeviceStatus, Status};
 
 /// Show what the node is doing: its load, devices and resident models
 ///
@@ -51,7 +51,18 @@ fn nodes(cluster: &ClusterStatus) -> String {
         let mut roles = Vec::new();
         roles.extend((cluster.dispatcher == Some(member.node)).then_some("dispatcher"));
         roles.extend((cluster.node == member.node).then_some("this one"));
-        [member.node.0.to_string(), member.address.clone(), roles.join(", ")]
+        let memory = |bytes: fn(&DeviceStatus) -> u64| member.devices.iter().map(bytes).sum();
+        let used = size(memory(|device| device.used_bytes));
+        let of = size(memory(|device| device.capacity_bytes));
+        let resident: Vec<_> = member.devices.iter().flat_map(|device| device.resident.clone()).collect();
+        [
+            member.node.0.to_string(),
+            member.address.clone(),
+            roles.join(", "),
+            format!("{} running, {} waiting", member.running, member.queued),
+            format!("{used} of {of}"),
+            if resident.is_empty() { "-".into() } else { resident.join(", ") },
+        ]
     });
-    table(["NODE", "ADDRESS", "ROLE"], rows)
+    table(["NODE", "ADDRESS", "ROLE", "INVOCATIONS", "MODEL MEMORY", "RESIDENT"], rows)
 }

@@ -1,23 +1,26 @@
 //! Who belongs to the cluster, and who of them is the dispatcher.
 //!
 //! Keys are `cluster/nodes/{node}` (where a node is reached) and `cluster/dispatcher` (which of them decides), both under the lease of the
-//! node they are about, and `cluster/next` (the number of the next node: numbers are not used twice).
+//! node they are about, `cluster/reports/{node}` (what it does, for people) under the same, and `cluster/next` (the number of the next node:
+//! numbers are not used twice).
 
 use crate::follow::{Follow, follow as follow_prefix};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use weir_datastore::{
     Change, Commit, Compare, Datastore, Entry, Error, Event, Key, KeyError, Lease, Prefix, Revision,
     Transaction,
 };
-use weir_types::NodeId;
+use weir_types::{ModelId, NodeId};
 
 /// How often a node tries to get a number while others do.
 const NUMBERS_MAX: usize = 1_000;
+/// How often a node reports at most.
+const REPORT_EVERY: Duration = Duration::from_millis(900);
 /// Times that a lease is kept alive before it would run out.
 const KEPT_PER_LEASE: u32 = 3;
 
@@ -27,6 +30,29 @@ pub(crate) struct Member {
     /// Where it is reached, as `HOST:PORT`.
     pub(crate) address: String,
 }
+
+/// What a node does, as it was a moment ago.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Report {
+    pub(crate) running: u64,
+    pub(crate) queued: u64,
+    pub(crate) devices: Vec<DeviceReport>,
+}
+
+/// One device in a [`Report`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct DeviceReport {
+    pub(crate) name: String,
+    pub(crate) backend: String,
+    pub(crate) slots: u32,
+    pub(crate) runs_waiting: u64,
+    pub(crate) capacity_bytes: u64,
+    pub(crate) used_bytes: u64,
+    pub(crate) resident: Vec<ModelId>,
+}
+
+/// What all nodes have reported. Cheap to clone.
+pub(crate) type Reports = Arc<RwLock<BTreeMap<NodeId, Report>>>;
 
 /// The node that decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +74,7 @@ pub(crate) struct View {
 struct Keys {
     all: Prefix,
     nodes: Prefix,
+    reports: Prefix,
     dispatcher: Key,
     next: Key,
 }
@@ -69,6 +96,7 @@ impl Keys {
         Ok(Self {
             all: Prefix::new("cluster/")?,
             nodes: Prefix::new("cluster/nodes/")?,
+            reports: Prefix::new("cluster/reports/")?,
             dispatcher: Key::new("cluster/dispatcher")?,
             next: Key::new("cluster/next")?,
         })
@@ -76,6 +104,10 @@ impl Keys {
 
     fn node(&self, node: NodeId) -> Result<Key, KeyError> {
         Key::new(&format!("{}{}", self.nodes, node.0))
+    }
+
+    fn report(&self, node: NodeId) -> Result<Key, KeyError> {
+        Key::new(&format!("{}{}", self.reports, node.0))
     }
 }
 
@@ -99,7 +131,13 @@ impl Membership {
 
     /// Stay a member until `stop`, and become the dispatcher whenever there is none. While the datastore is out of reach everything stays
     /// as it is: nobody else can be elected through it either.
-    pub(crate) async fn keep(mut self, mut view: watch::Receiver<View>, stop: CancellationToken) {
+    pub(crate) async fn keep(
+        mut self,
+        mut view: watch::Receiver<View>,
+        report: impl Fn() -> Report + Send + 'static,
+        stop: CancellationToken,
+    ) {
+        let mut reported = None;
         let mut ticks = tokio::time::interval(self.lease_time / KEPT_PER_LEASE);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut is_reached = true;
@@ -110,7 +148,15 @@ impl Membership {
                 () = stop.cancelled() => break,
             }
             let has_dispatcher = view.borrow_and_update().dispatcher.is_some();
-            let kept = self.keep_once(has_dispatcher).await;
+            let mut kept = self.keep_once(has_dispatcher).await;
+            let is_due = reported.as_ref().is_none_or(|(at, _): &(Instant, _)| at.elapsed() >= REPORT_EVERY);
+            if kept.is_ok() && is_due {
+                let report = report();
+                if reported.as_ref().is_none_or(|(_, before)| *before != report) {
+                    kept = self.report(&report).await;
+                }
+                reported = Some((Instant::now(), report));
+            }
             if let Err(error) = &kept
                 && is_reached
             {
@@ -147,6 +193,12 @@ impl Membership {
         let member = Member { address: self.address.clone() };
         let key = self.keys.node(self.node).map_err(impossible)?;
         let writes = Transaction::new().put_leased(key, encode(&member), self.lease.id);
+        self.datastore.commit(writes).await.map(|_| ())
+    }
+
+    async fn report(&self, report: &Report) -> Result<(), Error> {
+        let key = self.keys.report(self.node).map_err(impossible)?;
+        let writes = Transaction::new().put_leased(key, encode(report), self.lease.id);
         self.datastore.commit(writes).await.map(|_| ())
     }
 
@@ -191,11 +243,12 @@ async fn number(datastore: &dyn Datastore, keys: &Keys) -> anyhow::Result<NodeId
 pub(super) fn follow(
     datastore: Arc<dyn Datastore>,
     (view, revision): (View, Revision),
+    reports: Reports,
 ) -> (impl Future<Output = ()> + Send + 'static, watch::Receiver<View>) {
     let (sender, receiver) = watch::channel(view);
     let following = async move {
         if let Ok(keys) = Keys::new() {
-            let follower = Follower { datastore: datastore.clone(), keys, view: sender };
+            let follower = Follower { datastore: datastore.clone(), keys, view: sender, reports };
             follow_prefix(datastore, follower, revision).await;
         }
     };
@@ -206,6 +259,7 @@ struct Follower {
     datastore: Arc<dyn Datastore>,
     keys: Keys,
     view: watch::Sender<View>,
+    reports: Reports,
 }
 
 impl Follow for Follower {
@@ -216,6 +270,16 @@ impl Follow for Follower {
     }
 
     async fn apply(&self, change: Change) {
+        for event in &change.events {
+            let Some(node) = node_of(&self.keys.reports, event.key()) else { continue };
+            let mut reports = self.reports.write().unwrap_or_else(PoisonError::into_inner);
+            match event {
+                Event::Put(entry) => {
+                    reports.extend(serde_json::from_slice(&entry.value).ok().map(|report| (node, report)));
+                }
+                Event::Delete(_) => _ = reports.remove(&node),
+            }
+        }
         self.view.send_if_modified(|view| {
             let before = view.clone();
             for event in &change.events {
@@ -247,7 +311,7 @@ impl View {
             let node = serde_json::from_slice(&entry.value).ok();
             self.dispatcher = node.map(|node| Dispatcher { node, elected_at: entry.created_at });
         } else if let (Some(node), Ok(member)) =
-            (node_of(keys, &entry.key), serde_json::from_slice(&entry.value))
+            (node_of(&keys.nodes, &entry.key), serde_json::from_slice(&entry.value))
         {
             self.nodes.insert(node, member);
         }
@@ -256,7 +320,7 @@ impl View {
     fn delete(&mut self, keys: &Keys, key: &Key) {
         if *key == keys.dispatcher {
             self.dispatcher = None;
-        } else if let Some(node) = node_of(keys, key) {
+        } else if let Some(node) = node_of(&keys.nodes, key) {
             self.nodes.remove(&node);
         }
     }
@@ -271,8 +335,8 @@ async fn read(datastore: &dyn Datastore, keys: &Keys) -> Result<(View, Revision)
     Ok((view, revision))
 }
 
-fn node_of(keys: &Keys, key: &Key) -> Option<NodeId> {
-    key.below(&keys.nodes)?.parse().ok().map(NodeId)
+fn node_of(folder: &Prefix, key: &Key) -> Option<NodeId> {
+    key.below(folder)?.parse().ok().map(NodeId)
 }
 
 fn encode(value: &impl Serialize) -> Vec<u8> {

@@ -58,8 +58,11 @@ pub(super) async fn status(
         running: gauge(&node.metrics.running),
         queued: gauge(&node.metrics.queued),
         damaged: [node.registry.damaged(&caller.tenant), node.models.damaged(&caller.tenant)].concat(),
-        devices: vec![node.models.device_status(&caller.tenant)],
-        cluster: node.cluster.as_ref().map(|cluster| cluster.status(&node.dispatch.placements)),
+        devices: vec![node.models.device_report().status(&caller.tenant)],
+        cluster: node
+            .cluster
+            .as_ref()
+            .map(|cluster| cluster.status(&node.dispatch.placements, &caller.tenant)),
     })
 }
 

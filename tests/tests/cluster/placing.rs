@@ -1,7 +1,8 @@
 //! Where calls run.
 
 use crate::{INFER, fake, one_model};
-use weir_tests::{Cluster, function};
+use weir_tests::{Cluster, eventually, function};
+use weir_types::api::MemberStatus;
 
 const INPUT: [u8; 4] = 1_f32.to_le_bytes();
 
@@ -18,6 +19,17 @@ async fn a_call_runs_where_its_model_is_wherever_it_comes_in() {
     assert_eq!(cluster.metric("weir_invocations_passed_on_total", "").await, 8.0);
     // Each was counted once, where it ran.
     assert_eq!(cluster.metric("weir_invocations_total", "function=\"infer\"").await, 12.0);
+    let holder = cluster.holder("m:1").await.unwrap();
+    for node in &cluster.nodes {
+        eventually("the news of where the model is", async || {
+            let status = node.status().await.cluster.unwrap();
+            let is_there =
+                |node: &&MemberStatus| node.devices.iter().any(|device| device.resident == ["m:1"]);
+            let holders: Vec<_> = status.nodes.iter().filter(is_there).map(|node| &node.address).collect();
+            (holders == [cluster.nodes[holder].address()]).then_some(())
+        })
+        .await;
+    }
 }
 
 #[tokio::test]
@@ -99,4 +111,41 @@ async fn inferences_run_where_their_model_is() {
     assert_eq!(cluster.metric("weir_cold_starts_total", "cause=\"model\"").await, 1.0, "it was loaded again");
     assert_eq!(cluster.metric("weir_invocations_passed_on_total", "").await, 2.0);
     assert_eq!(cluster.metric("nv_inference_request_success", "model=\"m\"").await, 4.0);
+}
+
+/// What a dispatcher did is told by its record: a scheduler that hears the same says the same.
+#[tokio::test]
+async fn what_the_schedulers_did_can_be_played_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let record = folder.path().join("record");
+    let mut cluster = Cluster::builder()
+        .set("backend", "fake")
+        .set("model_memory_bytes_max", 1_500)
+        .set("scheduler_record", record.display())
+        .start(3)
+        .await;
+    for model in ["a", "b"] {
+        cluster.nodes[0].push_model(model, 1, fake(10, 3, 1_000)).await;
+        cluster.nodes[0].deploy_with(model, &format!("models={model}"), function("infer")).await;
+        cluster.all_have_heard_of(model).await;
+        cluster.all_know(model).await;
+    }
+    for round in 0..5 {
+        let paths = ["/fn/a/a?shape=1,1", "/fn/b/b?shape=1,1"];
+        let calls = cluster.nodes.iter().flat_map(|node| paths.map(|path| node.post(path, &INPUT[..])));
+        let answers = futures::future::join_all(calls).await;
+        assert!(answers.iter().all(weir_tests::Answer::is_ok), "in round {round}: {answers:?}");
+    }
+    let binary = cluster.nodes[0].binary().to_owned();
+    for node in cluster.nodes.drain(..) {
+        node.stop().await;
+    }
+    let mut records = 0;
+    for file in std::fs::read_dir(folder.path()).unwrap() {
+        let mut weir = tokio::process::Command::new(&binary);
+        let replayed = weir.args(["simulate", "--replay"]).arg(file.unwrap().path()).output().await.unwrap();
+        assert!(replayed.status.success(), "{}", String::from_utf8_lossy(&replayed.stderr));
+        records += 1;
+    }
+    assert!(records >= 3, "each node has had a scheduler");
 }
