@@ -16,6 +16,10 @@
 mod costs;
 mod queues;
 
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+mod brute_force;
+
 use super::plain::Plain;
 use super::{Placement, Placer, Policy, Request};
 use crate::estimate::round_ns;
