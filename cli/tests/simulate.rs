@@ -5,6 +5,8 @@
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};
+use weir_scheduler::{Event, Recorder, Setup};
+use weir_types::NodeId;
 
 const WORKLOAD: &str = r#"{"models": [[1000, 2.0, 1.0], [7000, 3.0, 1.5]], "requests": [[0.0, 0], [0.5, 1], [1.0, 0]], "capacity": 8000, "gpus": 2}"#;
 
@@ -74,4 +76,25 @@ fn what_cannot_be_simulated_is_an_error() {
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {told}");
         assert!(told.contains(why), "{arguments:?}: {told}");
     }
+}
+
+/// A scheduler was recorded: it plays again, unless what it said was something else.
+#[test]
+fn a_record_is_played_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let setup = Setup::default();
+    let (mut scheduler, mut recorder) = (setup.build(), Recorder::new(&setup, 10_000));
+    let up = Event::NodeUp { node: NodeId(0), devices: Vec::new() };
+    recorder.handle(&mut scheduler, 0, up, &mut Vec::new());
+    recorder.handle(&mut scheduler, 1, Event::Woken, &mut Vec::new());
+    let lines = String::from_utf8(recorder.take_lines()).unwrap();
+    std::fs::write(folder.path().join("record.jsonl"), &lines).unwrap();
+    let replayed = ok(folder.path(), &["--replay", "record.jsonl", "--json"]);
+    assert_eq!(replayed, serde_json::json!({"calls": 2, "actions": 0, "is_cut_short": false}));
+    let other = lines.replacen("\"actions\":[]", "\"actions\":[{\"wake_at\":5}]", 1);
+    std::fs::write(folder.path().join("other.jsonl"), other).unwrap();
+    let output = weir(folder.path(), &["--replay", "other.jsonl"]);
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains("line 2") && told.contains("wake_at"), "{told}");
 }

@@ -94,7 +94,7 @@ impl Recorder {
 }
 
 /// What was played again.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Replayed {
     /// Calls of [`Scheduler::handle`].
     pub calls: u64,

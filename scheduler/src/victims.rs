@@ -5,6 +5,7 @@ pub use least_recently_used::LeastRecentlyUsed;
 
 mod least_loss;
 pub use least_loss::LeastLoss;
+pub(crate) use least_loss::loss_ns;
 
 use crate::{DeviceKey, ModelKey, View};
 use smallvec::SmallVec;

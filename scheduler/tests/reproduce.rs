@@ -8,24 +8,27 @@ use weir_scheduler::{PolicyKind, PolicyOptions};
 /// Tuning was done on others.
 const SEEDS: [u64; 10] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10];
 
-fn both(preset: Preset) -> (Metrics, Metrics) {
-    let measure =
-        |policy| measure(preset, 35, &Cluster::default(), policy, &PolicyOptions::default(), &SEEDS).unwrap();
-    (measure(PolicyKind::FinishFirst), measure(PolicyKind::LalbO3))
-}
+/// No request waits longer, whatever the seed.
+const WAIT_MAX_S: f64 = 15.0;
 
 fn check(preset: Preset, lower: f64) {
-    let (own, o3) = both(preset);
+    let measure = |policy, seeds: &[u64]| {
+        measure(preset, 35, &Cluster::default(), policy, &PolicyOptions::default(), seeds).unwrap()
+    };
+    let by_seed = SEEDS.map(|seed| measure(PolicyKind::FinishFirst, &[seed]));
+    let (own, o3) = (Metrics::mean(&by_seed), measure(PolicyKind::LalbO3, &SEEDS));
     let means = (own.avg, o3.avg);
     assert!(own.avg <= (1.0 - lower) * o3.avg, "mean latency {means:?}");
     assert!(own.p99 <= o3.p99, "p99 {} and {}", own.p99, o3.p99);
     assert!(own.miss <= o3.miss / 3.0, "misses {} and {}", own.miss, o3.miss);
-    assert!(own.wait_max <= 15.0, "longest wait {}", own.wait_max);
+    for (seed, metrics) in SEEDS.iter().zip(&by_seed) {
+        assert!(metrics.wait_max <= WAIT_MAX_S, "longest wait {} with seed {seed}", metrics.wait_max);
+    }
 }
 
 #[test]
-fn finish_first_is_a_quarter_below_lalb_o3_on_the_trace() {
-    check(Preset::Trace, 0.25);
+fn finish_first_is_three_tenths_below_lalb_o3_on_the_trace() {
+    check(Preset::Trace, 0.3);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! `weir simulate`: the scheduler that ships, under virtual time.
 
 mod plot;
+mod replay;
 mod reproduce;
 mod workload;
 
@@ -30,6 +31,7 @@ use workload::WorkloadArgs;
 ///   weir simulate --workload day.json --policy lalb --dump schedule.json
 ///   weir simulate --azure invocations_per_function.csv --functions 50 --policy all --plots out
 ///   weir simulate reproduce --plots out
+///   weir simulate --replay record.jsonl
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment, args_conflicts_with_subcommands = true)]
 pub(crate) struct SimulateArgs {
@@ -47,6 +49,9 @@ pub(crate) struct SimulateArgs {
     /// Draw mean latency, p99, misses and utilisation as SVG files in this folder
     #[arg(long, value_name = "FOLDER")]
     plots: Option<PathBuf>,
+    /// Play what was recorded of a running scheduler again, and see that the same comes out
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["workload", "preset", "azure", "policies", "dump", "plots"])]
+    replay: Option<PathBuf>,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -129,6 +134,9 @@ impl Serialize for PolicyName {
 pub(crate) fn run(args: &SimulateArgs, context: &Context) -> Result<()> {
     if let Some(SimulateCommand::Reproduce(args)) = &args.command {
         return reproduce::run(args, context);
+    }
+    if let Some(path) = &args.replay {
+        return replay::run(path, context);
     }
     let policies = args.policy.kinds()?;
     let workloads = args.workload.read()?;

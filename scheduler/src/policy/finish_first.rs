@@ -1,24 +1,33 @@
 //! Where it finishes first: Weir's own policy, and the default.
 //!
 //! Nothing is bound to a device before it can start there. Whenever something has happened, those that wait longest are costed anew on the
-//! devices that count; see `costs`. If the best is a device that can take it now, it starts there. If not, it waits, and what it would
-//! bring to the busy device is counted in what those behind it are offered.
+//! devices that count, by what anybody would wait longer for it; see `costs`. If the best is a device that can take it now, it starts there.
+//! If not, it waits, and what it would bring to the busy device is counted in what those behind it are offered.
 //!
-//! Invocations of the same models and tenant form a queue. The head of a queue may be served well by the devices that hold its models while
-//! those behind it would have to wait longer than a load takes: then the first of them that would is costed too, and brings another copy.
-//! Only the heads that wait longest are looked at, and those whose models a free device holds, so that a decision costs about
-//! the same whatever waits; and where that would still be much, only what is news is looked at: see `Scope`. Urgent ones (a priority other than 0) have a lead, not a right of way: whatever waits long enough is first, and
-//! that bounds all waits.
+//! One that needs a load takes a device for longer than those that do not: it lets them pass that arrived up to [`YIELD_LOADS`] loads after
+//! it, the fewer the more wait for the same load.
+//!
+//! Invocations of the same function, models and tenant form a queue. The head of a queue may be served well by the devices that hold its
+//! models while those behind it would have to wait longer than a load takes: then the first of them that would rather not wait is costed
+//! too, and brings another copy. Only the heads that wait longest are looked at, and those whose models a free device holds, so that a
+//! decision costs about the same whatever waits; and where that would still be much, only what is news is looked at: see `Scope`. Urgent
+//! ones (a priority other than 0) have a lead, not a right of way: whatever waits long enough is first, and that bounds all waits.
 
 mod costs;
 mod queues;
 
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+mod brute_force;
+
 use super::plain::Plain;
 use super::{Placement, Placer, Policy, Request};
+use crate::estimate::round_ns;
 use crate::{DeviceKey, DeviceView, View};
-use costs::Costs;
+use costs::{Best, Costs};
 use queues::{Order, QueueKey, Queues};
 use smallvec::SmallVec;
+use std::cell::OnceCell;
 use weir_types::InvocationId;
 
 /// The default policy.
@@ -35,10 +44,19 @@ pub struct FinishFirst {
 /// What has been looked at since the last event.
 #[derive(Debug, Default)]
 struct Round {
-    /// Heads to be costed, the first last. None: not collected yet.
-    heads: Option<Vec<(Order, QueueKey)>>,
+    /// Those that are to be costed, the first last. None: not collected yet.
+    heads: Option<Vec<Head>>,
     scope: Scope,
     claims: Claims,
+}
+
+/// One that is to be costed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Head {
+    /// When: where it stands, or further back if it lets others pass.
+    turn: Order,
+    order: Order,
+    queue: QueueKey,
 }
 
 /// What is compared with what after an event.
@@ -103,6 +121,9 @@ const HEADS_ALL_MAX: usize = 48;
 /// More heads times free devices than this are too many for every event.
 const ALL_MAX: usize = 128;
 
+/// Loads by which one that needs a load yields to those that do not.
+const YIELD_LOADS: f64 = 2.0;
+
 /// How often others may start before one that finds no room has all devices kept for it.
 const PASSES_MAX: u32 = 64;
 
@@ -115,21 +136,21 @@ impl FinishFirst {
     }
 
     /// The heads that are costed for this event, the first last.
-    fn heads(&self, view: &View, scope: Scope) -> Vec<(Order, QueueKey)> {
+    fn heads(&self, view: &View, scope: Scope) -> Vec<Head> {
         if scope == Scope::News && view.eased().is_empty() {
-            return self.newcomer(view).into_iter().collect();
+            return self.newcomer(view).map(Head::of).into_iter().collect();
         }
         let reach = scope.reach();
-        let mut heads: Vec<_> = self.queues.heads().take(reach.heads).collect();
+        let mut heads: Vec<_> = self.queues.heads().take(reach.heads).map(Head::of).collect();
         if self.queues.heads_len() > heads.len() {
             let keys: SmallVec<[DeviceKey; 16]> = match scope {
                 Scope::All => view.open().take(reach.free).collect(),
                 Scope::News => view.eased().iter().copied().take(reach.free).collect(),
             };
             for model in keys.into_iter().filter_map(|key| view.device(key)).flat_map(DeviceView::held) {
-                heads.extend(self.queues.heads_for(model));
+                heads.extend(self.queues.heads_for(model).map(Head::of));
             }
-            heads.extend(self.newcomer(view));
+            heads.extend(self.newcomer(view).map(Head::of));
             heads.sort_unstable();
             heads.dedup();
         }
@@ -146,34 +167,59 @@ impl FinishFirst {
         if heads <= HEADS_ALL_MAX && heads * free <= ALL_MAX { Scope::All } else { Scope::News }
     }
 
-    /// What becomes of the one at a place, and which one behind it in its queue is to be looked at for its own sake.
-    fn judge(
-        &self,
-        now_ns: u64,
-        view: &View,
-        at: (Order, QueueKey),
-        request: &Request,
-    ) -> (Verdict, Option<Order>) {
-        let news_only = self.round.scope == Scope::News && self.newcomer(view) != Some(at);
-        let (placer, queues, claims) = (&self.placer, &self.queues, &self.round.claims);
-        let reach = self.round.scope.reach();
-        let costs = Costs { now_ns, view, placer, queues, claims, reach, news_only };
-        let best = costs.best(at.0, request);
-        let verdict = match best.device {
-            Some((device, true)) => Verdict::Start(device),
-            Some((device, false)) if best.work_ns > 0 => Verdict::WaitToLoad(device, best.work_ns),
-            Some(_) => Verdict::WaitForHolder,
-            None if costs.is_capped(request) => Verdict::WaitForCap,
-            None => Verdict::NoRoom,
+    /// What becomes of one, and which one behind it in its queue is to be looked at for its own sake.
+    fn judge(&self, now_ns: u64, view: &View, head: Head, request: &Request) -> (Verdict, Option<Order>) {
+        let news_only =
+            self.round.scope == Scope::News && self.newcomer(view) != Some((head.order, head.queue));
+        let costs = Costs {
+            now_ns,
+            view,
+            placer: &self.placer,
+            before: &|model, order| self.queues.before(model, order),
+            claims: &self.round.claims,
+            reach: self.round.scope.reach(),
+            news_only,
+            request,
+            waited_ns: now_ns.saturating_sub(self.queues.waits_since_ns(head.queue)),
+            load: OnceCell::new(),
         };
+        let verdict = Verdict::of(costs.best(head.order), &costs);
         let next = match verdict {
             Verdict::WaitForHolder => {
-                let mut load = None;
-                self.queues.first_behind(at.1, at.0, |order| costs.would_load(order, request, &mut load))
+                let would_not_wait = |order| !costs.best(order).waits_for_holder();
+                self.queues.first_behind(head.queue, head.order, would_not_wait)
             }
             _ => None,
         };
         (verdict, next)
+    }
+}
+
+impl Head {
+    fn of((order, queue): (Order, QueueKey)) -> Self {
+        Self { turn: order, order, queue }
+    }
+
+    /// The turn of one that would load on a device, if it has not yielded yet.
+    fn yields(self, view: &View, device: DeviceKey, request: &Request) -> Option<Self> {
+        let device = view.device(device).filter(|_| self.turn == self.order)?;
+        let missing = || request.models.iter().filter(|demand| !device.holds(demand.model));
+        let load_ns = missing().map(|demand| view.load_time_ns(device, demand)).fold(0, u64::saturating_add);
+        let waiting = missing().map(|demand| view.model(demand.model).waiting()).max()?;
+        let yield_ns = round_ns(YIELD_LOADS * load_ns as f64 / f64::from(waiting.max(1)));
+        (yield_ns > 0).then(|| Self { turn: (self.order.0.saturating_add(yield_ns), self.order.1), ..self })
+    }
+}
+
+impl Verdict {
+    fn of(best: Best, costs: &Costs<'_>) -> Self {
+        match best.device {
+            Some((device, true)) => Self::Start(device),
+            Some(_) if best.waits_for_holder() => Self::WaitForHolder,
+            Some((device, false)) => Self::WaitToLoad(device, best.work_ns),
+            None if costs.is_capped() => Self::WaitForCap,
+            None => Self::NoRoom,
+        }
     }
 }
 
@@ -206,18 +252,26 @@ impl Policy for FinishFirst {
             self.heads(view, self.round.scope)
         });
         let mut placement = None;
-        while let Some((order, key)) = heads.pop() {
-            let Some(request) = self.queues.get(key, order) else { continue };
+        while let Some(head) = heads.pop() {
+            let Head { order, queue, .. } = head;
+            let Some(request) = self.queues.get(queue, order) else { continue };
             if !view.tenants().may_start(request.tenant) {
                 continue;
             }
             let invocation = request.invocation;
-            let (verdict, next) = self.judge(now_ns, view, (order, key), request);
-            insert(&mut heads, next.map(|next| (next, key)));
+            let (verdict, next) = self.judge(now_ns, view, head, request);
+            insert(&mut heads, next.map(|next| Head::of((next, queue))));
             match verdict {
                 Verdict::Start(device) => {
-                    let Some((request, next)) = self.queues.take(key, order) else { continue };
-                    insert(&mut heads, next.map(|next| (next, key)));
+                    if !self.passes.are_spent(invocation)
+                        && let Some(later) = head.yields(view, device, request)
+                        && heads.last().is_some_and(|other| *other < later)
+                    {
+                        insert(&mut heads, Some(later));
+                        continue;
+                    }
+                    let Some((request, next)) = self.queues.take(queue, order) else { continue };
+                    insert(&mut heads, next.map(|next| Head::of((next, queue))));
                     self.passes.started(invocation);
                     placement = self.placer.place(now_ns, view, device, request).ok();
                     break;
@@ -243,7 +297,7 @@ impl Policy for FinishFirst {
 }
 
 /// Put one among those that are still to be costed, the first last.
-fn insert(heads: &mut Vec<(Order, QueueKey)>, head: Option<(Order, QueueKey)>) {
+fn insert(heads: &mut Vec<Head>, head: Option<Head>) {
     if let Some(head) = head {
         let at = heads.partition_point(|other| *other > head);
         heads.insert(at, head);
@@ -256,6 +310,10 @@ impl Passes {
         if self.invocation.is_none() {
             *self = Self { invocation: Some(invocation), count: 0 };
         }
+        self.are_spent(invocation)
+    }
+
+    fn are_spent(&self, invocation: InvocationId) -> bool {
         self.invocation == Some(invocation) && self.count >= PASSES_MAX
     }
 

@@ -13,13 +13,13 @@ use smallvec::SmallVec;
 pub struct LeastLoss;
 
 /// Demand beyond this is not foreseen.
-const HORIZON_S: f64 = 60.0;
+const HORIZON_S: f64 = 50.0;
 
 /// What one of several copies is worth at least, compared with the last.
 const DUPLICATE_WORTH: f64 = 0.3;
 
 /// What each that waits adds to the loss.
-const WAITING_NS: f64 = 1e9;
+const WAITING_NS: f64 = 0.6e9;
 
 /// Up to this many candidates, all sets are compared; beyond it, the least loss per byte goes first.
 const EXACT_MAX: usize = 7;
@@ -36,7 +36,7 @@ impl VictimPolicy for LeastLoss {
         let state = view.device(device)?;
         let candidates = state.candidates().filter(|candidate| !keep(candidate.model));
         let mut priced: SmallVec<[(f64, Candidate); 16]> =
-            candidates.map(|candidate| (loss_ns(now_ns, view, state, &candidate), candidate)).collect();
+            candidates.map(|candidate| (loss_of(now_ns, view, state, &candidate), candidate)).collect();
         if priced.len() <= EXACT_MAX {
             return cheapest_set(&priced, bytes);
         }
@@ -51,11 +51,22 @@ impl VictimPolicy for LeastLoss {
     }
 }
 
-/// What giving up a model is expected to cost.
-fn loss_ns(now_ns: u64, view: &View, device: &DeviceView, candidate: &Candidate) -> f64 {
-    let model = view.model(candidate.model);
-    let copies = model.holders().len().max(1) as f64;
-    let demand_per_s = view.demand_per_s(candidate.model, now_ns);
+fn loss_of(now_ns: u64, view: &View, device: &DeviceView, candidate: &Candidate) -> f64 {
+    let copies = view.model(candidate.model).holders().len();
+    loss_ns(now_ns, view, device, candidate.model, candidate.bytes, copies)
+}
+
+/// What giving up a model on a device is expected to cost, if it is one of this many copies.
+pub(crate) fn loss_ns(
+    now_ns: u64,
+    view: &View,
+    device: &DeviceView,
+    model: ModelKey,
+    bytes: u64,
+    copies: usize,
+) -> f64 {
+    let copies = copies.max(1) as f64;
+    let demand_per_s = view.demand_per_s(model, now_ns);
     let chance = 1.0 - (-demand_per_s * HORIZON_S / copies).exp();
     let worth = if copies > 1.0 {
         let busy = demand_per_s * device.run_time_ns().mean / 1e9 / (copies - 1.0);
@@ -63,8 +74,8 @@ fn loss_ns(now_ns: u64, view: &View, device: &DeviceView, candidate: &Candidate)
     } else {
         1.0
     };
-    let load_ns = view.reload_time_ns(device, candidate.model, candidate.bytes) as f64;
-    chance * worth * load_ns + f64::from(model.waiting()) / copies * WAITING_NS
+    let load_ns = view.reload_time_ns(device, model, bytes) as f64;
+    chance * worth * load_ns + f64::from(view.model(model).waiting()) / copies * WAITING_NS
 }
 
 /// Of all sets that free enough, the one with the least loss.

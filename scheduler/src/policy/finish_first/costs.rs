@@ -1,89 +1,81 @@
-//! What a device would cost an invocation, and those after it.
+//! What starting on a device would cost, all told: the time that anybody waits longer for it.
 //!
-//! For a device that holds the models: the time until it is free, and the work of what came before and waits for its models. For one that
-//! does not: that time, the load, what the models that go for it will be missed, and the *crowding*: a device whose models are asked for
-//! much is a bad place for one more. A further copy of a model that is asked for again and again serves others too, and bears only its part
-//! of load and loss.
+//! The invocation itself waits until the device is free, for the work of what came before and waits for the models there, and for the load.
+//! *Others* wait while the device is taken: those that wait for its other models already as long as that takes, and those that will ask for
+//! them meanwhile half as long on average. A load costs those that come *later* what the victims will be missed, less what another copy is
+//! worth to them; see [`loss_ns`].
+//!
+//! What those lose that wait already counts less the longer the first of a queue has waited, and nothing after [`PATIENCE_NS`]; what is
+//! expected of the future counts nothing after [`PATIENCE_MAX_NS`]. So nobody is put off for good.
 
-use super::queues::{Order, Queues};
+use super::queues::Order;
 use super::{Claims, Reach};
 use crate::estimate::round_ns;
 use crate::policy::Placer;
-use crate::{DeviceKey, DeviceView, Request, View};
+use crate::victims::loss_ns;
+use crate::{DeviceKey, DeviceView, ModelKey, Request, View};
 use smallvec::SmallVec;
+use std::cell::OnceCell;
 
-/// Arrivals within this time share the cost of another copy.
-const SHARED_S: f64 = 4.0;
+/// After this time, one that waits does not care any more for others that wait.
+const PATIENCE_NS: f64 = 12e9;
 
-/// What a device that is always busy with its other models adds to the cost of a load there.
-const CROWDED_LOAD_NS: f64 = 6e9;
+/// And after this time for nobody.
+const PATIENCE_MAX_NS: u64 = 48_000_000_000;
 
-/// The same for a run there, as far as there is a choice.
-const CROWDED_RUN_NS: f64 = 0.3e9;
-
-/// No device counts as more crowded.
-const CROWDING_MAX: f64 = 1.5;
-
-/// No load costs less than this part of what it takes by itself.
+/// No load costs less than this part of what it takes, whatever another copy is worth.
 const LOAD_PART_MIN: f64 = 0.2;
 
-/// All that costs follow from.
+/// All that the costs of one that waits follow from.
 pub(super) struct Costs<'a> {
     pub(super) now_ns: u64,
     pub(super) view: &'a View,
     pub(super) placer: &'a Placer,
-    pub(super) queues: &'a Queues,
+    /// How many that need a model stand before a place.
+    pub(super) before: &'a dyn Fn(ModelKey, Order) -> usize,
     pub(super) claims: &'a Claims,
     pub(super) reach: Reach,
     /// Of the devices that are free, only those that have more to offer than before are costed for loads.
     pub(super) news_only: bool,
+    /// The one that waits. All of its queue are like it.
+    pub(super) request: &'a Request,
+    /// How long the first of its queue has waited.
+    pub(super) waited_ns: u64,
+    /// The best of the loads, once it is known: it does not depend on the place in the queue.
+    pub(super) load: OnceCell<Best>,
 }
 
 /// The best device so far.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Best {
     /// It, and whether it is free.
     pub(super) device: Option<(DeviceKey, bool)>,
-    pub(super) cost_ns: u64,
-    /// What it would add to the device beyond what those that wait for its models add anyway.
+    cost_ns: u64,
+    /// What a load would add to the device; 0 if it holds the models.
     pub(super) work_ns: u64,
 }
 
 impl Costs<'_> {
     /// The best device for one that stands at this place.
-    pub(super) fn best(&self, order: Order, request: &Request) -> Best {
-        let mut best = self.best_holder(order, request);
-        if best.cost_ns > self.least_load_ns(request) {
-            let busy = self.view.closed().take(if self.news_only { 0 } else { self.reach.busy });
-            self.cost_loads(request, self.free(request).into_iter().chain(busy), &mut best);
+    pub(super) fn best(&self, order: Order) -> Best {
+        let holder = self.best_holder(order);
+        if holder.cost_ns <= self.least_load_ns() {
+            return holder;
         }
-        best
-    }
-
-    /// Whether one like `request` that stands at this place would rather load on a device that is free. `load` keeps what that costs.
-    pub(super) fn would_load(&self, order: Order, request: &Request, load: &mut Option<u64>) -> bool {
-        let wait_ns = self.best_holder(order, request).cost_ns;
-        if wait_ns <= self.least_load_ns(request) {
-            return false;
-        }
-        let load_ns = *load.get_or_insert_with(|| {
-            let mut best = Best::default();
-            self.cost_loads(request, self.free(request), &mut best);
-            best.cost_ns
-        });
-        load_ns < wait_ns
+        let load = *self.load.get_or_init(|| self.best_load());
+        if holder.device.is_some() && holder.cost_ns <= load.cost_ns { holder } else { load }
     }
 
     /// Whether loading what it needs would take the tenant over its part of memory.
-    pub(super) fn is_capped(&self, request: &Request) -> bool {
-        let bytes = request.models.iter().fold(0_u64, |sum, demand| sum.saturating_add(demand.bytes));
-        bytes > self.view.tenants().bytes_left(request.tenant)
+    pub(super) fn is_capped(&self) -> bool {
+        let bytes = self.request.models.iter().fold(0_u64, |sum, demand| sum.saturating_add(demand.bytes));
+        bytes > self.view.tenants().bytes_left(self.request.tenant)
     }
 
     /// The best of the devices that hold everything: no load, but perhaps a wait.
-    fn best_holder(&self, order: Order, request: &Request) -> Best {
+    fn best_holder(&self, order: Order) -> Best {
         let mut best = Best::default();
-        let Some((first, others)) = request.models.split_first() else { return best };
+        let Some((first, others)) = self.request.models.split_first() else { return best };
         for key in self.view.model(first.model).holders_by_free().take(self.reach.holders) {
             let Some(device) = self.view.device(key) else { continue };
             let wait_ns = device.wait_ns(self.now_ns);
@@ -93,53 +85,62 @@ impl Costs<'_> {
             if !others.iter().all(|demand| device.holds(demand.model)) {
                 continue;
             }
+            let run_time_ns = self.view.run_time_ns(device, self.request);
             if !device.is_open() {
-                let ahead_ns = self.queued_ns(device, order, request).saturating_add(self.claimed_ns(key));
-                best.offer(key, false, wait_ns.saturating_add(ahead_ns), 0);
-            } else if self.placer.fit(self.now_ns, self.view, key, request).is_some() {
-                let crowded_ns = round_ns(CROWDED_RUN_NS * self.crowding(device, request));
-                best.offer(key, true, wait_ns.saturating_add(crowded_ns), 0);
+                let ahead_ns = self.queued_ns(device, order).saturating_add(self.claimed_ns(key));
+                // Those that wait for it now are ahead, or would be passed by none who waits for it too.
+                let (_, later_ns) = self.delays_ns(device, run_time_ns);
+                best.offer(key, false, wait_ns.saturating_add(ahead_ns).saturating_add(later_ns), 0);
+            } else if self.placer.fit(self.now_ns, self.view, key, self.request).is_some() {
+                let (waiting_ns, later_ns) = self.delays_ns(device, run_time_ns);
+                best.offer(key, true, wait_ns.saturating_add(waiting_ns).saturating_add(later_ns), 0);
             }
         }
         best
     }
 
-    /// Devices on which something is missing.
-    fn cost_loads(&self, request: &Request, devices: impl IntoIterator<Item = DeviceKey>, best: &mut Best) {
-        let part = self.part_of_load(request);
-        for key in devices {
+    /// The best of the devices on which something is missing.
+    fn best_load(&self) -> Best {
+        let mut best = Best::default();
+        let busy = self.view.closed().take(if self.news_only { 0 } else { self.reach.busy });
+        for key in self.free().into_iter().chain(busy) {
             let Some(device) = self.view.device(key) else { continue };
-            if request.models.iter().all(|demand| device.holds(demand.model)) {
+            if self.request.models.iter().all(|demand| device.holds(demand.model)) {
                 continue;
             }
-            let estimate = self.view.estimate(self.now_ns, device, request);
+            let estimate = self.view.estimate(self.now_ns, device, self.request);
             let wait_ns = estimate.wait_ns.saturating_add(self.claimed_ns(key));
+            let worth_ns = self.worth_ns(device);
             let cost_ns = |loss_ns: u64| {
-                wait_ns.saturating_add(round_ns(part * estimate.load_time_ns.saturating_add(loss_ns) as f64))
+                let load_ns = estimate.load_time_ns;
+                let least_ns = round_ns(LOAD_PART_MIN * load_ns as f64);
+                wait_ns.saturating_add(load_ns.saturating_add(loss_ns).saturating_sub(worth_ns).max(least_ns))
             };
             if best.device.is_some() && cost_ns(0) >= best.cost_ns {
                 continue;
             }
-            let Some(victims) = self.placer.fit(self.now_ns, self.view, key, request) else { continue };
-            let crowded_ns = round_ns(CROWDED_LOAD_NS * self.crowding(device, request));
+            let Some(victims) = self.placer.fit(self.now_ns, self.view, key, self.request) else { continue };
             let work_ns = estimate.load_time_ns.saturating_add(estimate.run_time_ns).max(1);
-            best.offer(key, device.is_open(), cost_ns(victims.loss_ns).saturating_add(crowded_ns), work_ns);
+            let (waiting_ns, later_ns) = self.delays_ns(device, work_ns);
+            let others_ns = waiting_ns.saturating_add(later_ns);
+            best.offer(key, device.is_open(), cost_ns(victims.loss_ns).saturating_add(others_ns), work_ns);
         }
+        best
     }
 
     /// Free devices on which loads are costed: those that hold a part of what is needed, and those that were used least.
-    fn free(&self, request: &Request) -> SmallVec<[DeviceKey; 16]> {
+    fn free(&self) -> SmallVec<[DeviceKey; 16]> {
         let mut free = SmallVec::new();
         let is_free = |key: &DeviceKey| self.view.device(*key).is_some_and(DeviceView::is_open);
         if self.news_only {
             free.extend(self.view.eased().iter().copied().filter(is_free).take(self.reach.free));
             return free;
         }
-        if request.models.len() > 1 {
-            let holders = request
-                .models
-                .iter()
-                .flat_map(|demand| self.view.model(demand.model).holders_by_free().take(self.reach.holders));
+        if self.request.models.len() > 1 {
+            let holders =
+                self.request.models.iter().flat_map(|demand| {
+                    self.view.model(demand.model).holders_by_free().take(self.reach.holders)
+                });
             free.extend(holders.filter(is_free).take(self.reach.free));
         }
         free.extend(self.view.open_last().take(self.reach.free));
@@ -147,38 +148,51 @@ impl Costs<'_> {
     }
 
     /// No load of what is missing is cheaper: a bound that is quick to have.
-    fn least_load_ns(&self, request: &Request) -> u64 {
-        let [demand] = &request.models[..] else { return 0 };
+    fn least_load_ns(&self) -> u64 {
+        let [demand] = &self.request.models[..] else { return 0 };
         let device = self.view.open().next().and_then(|key| self.view.device(key));
         device.map_or(0, |device| round_ns(LOAD_PART_MIN * self.view.load_time_ns(device, demand) as f64))
     }
 
-    /// The part of a load that one more copy costs this invocation, if others will use it too.
-    fn part_of_load(&self, request: &Request) -> f64 {
-        let [demand] = &request.models[..] else { return 1.0 };
-        let copies = self.view.model(demand.model).holders().len();
-        if copies == 0 {
-            return 1.0;
+    /// What one more copy of a model that is held elsewhere would be missed if it went again.
+    fn worth_ns(&self, device: &DeviceView) -> u64 {
+        let [demand] = &self.request.models[..] else { return 0 };
+        match self.view.model(demand.model).holders().len() {
+            0 => 0,
+            copies => {
+                round_ns(loss_ns(self.now_ns, self.view, device, demand.model, demand.bytes, copies + 1))
+            }
         }
-        let others = self.view.demand_per_s(demand.model, self.now_ns) * SHARED_S / (copies + 1) as f64;
-        (1.0 / (1.0 + others)).max(LOAD_PART_MIN)
     }
 
-    /// The part of its time that a device is busy with the models it holds, other than those that are needed.
-    fn crowding(&self, device: &DeviceView, request: &Request) -> f64 {
-        let is_other = |model: &crate::ModelKey| request.models.iter().all(|demand| demand.model != *model);
-        let per_s = device.held().filter(is_other).map(|model| {
-            self.view.demand_per_s(model, self.now_ns) / self.view.model(model).holders().len().max(1) as f64
-        });
-        let run_s = self.view.run_time_ns(device, request) as f64 / 1e9;
-        let slots = f64::from(device.spec().slots.max(1));
-        (per_s.sum::<f64>() * run_s / slots).min(CROWDING_MAX)
+    /// What others wait longer while a device is taken for this long: those that wait for its other models now, and those that will ask
+    /// for them by then.
+    fn delays_ns(&self, device: &DeviceView, taken_ns: u64) -> (u64, u64) {
+        if self.waited_ns >= PATIENCE_MAX_NS {
+            return (0, 0);
+        }
+        let taken_ns = taken_ns as f64 / f64::from(device.spec().slots.max(1));
+        let (mut waiting, mut per_s) = (0.0, 0.0);
+        for model in device.held() {
+            if self.request.models.iter().any(|demand| demand.model == model) {
+                continue;
+            }
+            let view = self.view.model(model);
+            // Copies stand in for each other: with several, it is seldom that all are taken.
+            let copies = view.holders().len().max(1) as f64;
+            let part = 1.0 / (copies * copies.sqrt());
+            waiting += part * f64::from(view.waiting());
+            per_s += part * self.view.demand_per_s(model, self.now_ns);
+        }
+        let come = per_s * taken_ns / 1e9;
+        let patience = (1.0 - self.waited_ns as f64 / PATIENCE_NS).max(0.0);
+        (round_ns(patience * waiting * taken_ns), round_ns(come * taken_ns / 2.0))
     }
 
     /// The work of what came before and waits for the models of a device, as far as it is this device's part.
-    fn queued_ns(&self, device: &DeviceView, order: Order, request: &Request) -> u64 {
+    fn queued_ns(&self, device: &DeviceView, order: Order) -> u64 {
         let ahead = device.held().map(|model| {
-            let before = self.queues.before(model, order);
+            let before = (self.before)(model, order);
             if before == 0 {
                 0.0
             } else {
@@ -186,7 +200,7 @@ impl Costs<'_> {
             }
         });
         let slots = f64::from(device.spec().slots.max(1));
-        round_ns(ahead.sum::<f64>() * self.view.run_time_ns(device, request) as f64 / slots)
+        round_ns(ahead.sum::<f64>() * self.view.run_time_ns(device, self.request) as f64 / slots)
     }
 
     fn claimed_ns(&self, device: DeviceKey) -> u64 {
@@ -202,6 +216,11 @@ impl Default for Best {
 }
 
 impl Best {
+    /// Whether it is a device that holds the models, and is taken.
+    pub(super) fn waits_for_holder(&self) -> bool {
+        self.work_ns == 0 && matches!(self.device, Some((_, false)))
+    }
+
     fn offer(&mut self, device: DeviceKey, is_free: bool, cost_ns: u64, work_ns: u64) {
         if self.device.is_none() || cost_ns < self.cost_ns {
             *self = Self { device: Some((device, is_free)), cost_ns, work_ns };

@@ -1,6 +1,6 @@
-//! What waits, by models and tenant.
+//! What waits, by function, models and tenant.
 
-use crate::{ModelKey, Request, TenantKey};
+use crate::{FunctionKey, ModelKey, Request, TenantKey};
 use smallvec::SmallVec;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use weir_types::InvocationId;
@@ -29,6 +29,7 @@ pub(super) struct Queues {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Class {
     tenant: TenantKey,
+    function: FunctionKey,
     lead_ns: u64,
     models: SmallVec<[ModelKey; 1]>,
 }
@@ -41,6 +42,7 @@ impl Class {
         let lead_ns = LEAD_NS.checked_div(u64::from(request.priority)).unwrap_or(0);
         Self {
             tenant: request.tenant,
+            function: request.function,
             lead_ns,
             models: request.models.iter().map(|demand| demand.model).collect(),
         }
@@ -69,6 +71,11 @@ impl Queues {
         let queue = &self.queues[key.0 as usize];
         let (at, request) = queue.get(queue.partition_point(|(other, _)| *other < order))?;
         (*at == order).then_some(request)
+    }
+
+    /// When the first of a queue arrived.
+    pub(super) fn waits_since_ns(&self, key: QueueKey) -> u64 {
+        self.queues[key.0 as usize].front().map_or(u64::MAX, |(_, request)| request.arrived_at_ns)
     }
 
     /// The first behind this place for which `holds`, which is true for all behind one for which it is.
@@ -173,7 +180,6 @@ impl Queues {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::FunctionKey;
     use crate::policy::Demand;
     use proptest::prelude::*;
 
