@@ -2,7 +2,7 @@
 //!
 //! `cargo xtask bench` brings the programs that are compared and runs this. In the order data meets them: [`args`] says what is compared;
 //! [`contender`] interleaves the rounds; [`server`] starts one program, [`load`] puts it under load with wrk and [`process`] reads what it
-//! took; [`hello`], [`inference`], [`coldstart`] and [`neighbours`] are what is measured; [`report`] shows them and puts them into the documentation.
+//! took; [`hello`], [`inference`], [`coldstart`], [`neighbours`] and [`cluster`] are what is measured; [`report`] shows them and puts them into the documentation.
 
 mod args;
 mod contender;
@@ -13,6 +13,7 @@ mod server;
 mod stats;
 mod weir;
 
+mod cluster;
 mod coldstart;
 mod hello;
 mod inference;
@@ -50,6 +51,7 @@ fn run(args: &Args) -> Result<()> {
             Suite::Inference => inference::run(args),
             Suite::Coldstart => coldstart::run(args),
             Suite::Neighbours => neighbours::run(args),
+            Suite::Cluster => cluster::run(args),
         }
         .with_context(|| format!("the {suite} benchmark failed"))?;
         section.print();

@@ -91,7 +91,7 @@ impl Drop for Server {
 /// The first complete `http://ADDRESS:PORT` that has been written.
 fn url_in(text: &str) -> Option<&str> {
     let url = &text[text.find("http://")?..];
-    let end = url.find(|c: char| c.is_whitespace() || c == '"' || c == '\x1b')?;
+    let end = url.find(|c: char| c.is_whitespace() || matches!(c, '"' | ',' | '\x1b'))?;
     Some(url[..end].trim_end_matches('/'))
 }
 
