@@ -56,7 +56,7 @@ pub(crate) fn run(args: &Args) -> Result<Section> {
         match std::fs::read(args.functions.join(function).with_extension("wasm")) {
             Ok(component) => all.push((component, Measured::new(language, function))),
             Err(error) => {
-                left_out.push(format!("{language} is left out: {function} was not built ({error})."))
+                left_out.push(format!("{language} is left out: {function} was not built ({error})."));
             }
         }
     }

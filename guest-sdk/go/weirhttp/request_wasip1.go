@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// More than all headers of a request that the node lets through.
-	headersSize = 1 << 20
+	// More than all headers of a request take that the node lets through.
+	headersSize = 320 << 10
 	// How much of the body is asked for at once.
 	readSizeMax = 1 << 20
 )
