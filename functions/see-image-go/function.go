@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	weir "github.com/weir-platform/weir/guest-sdk/go"
+	"github.com/weir-platform/weir/guest-sdk/go/weirstage"
 )
 
 var (
@@ -14,7 +15,7 @@ var (
 	deviations = [3]float32{0.229, 0.224, 0.225}
 )
 
-func init() { weir.ServeTensors(run) }
+func init() { weirstage.Serve(run) }
 
 func main() {}
 
