@@ -67,6 +67,8 @@ pub(crate) enum Suite {
     Coldstart,
     /// A function beside one that misbehaves.
     Neighbours,
+    /// One function in every language.
+    Languages,
     /// Three nodes beside what the simulator predicts.
     Cluster,
 }
@@ -78,6 +80,7 @@ impl fmt::Display for Suite {
             Self::Inference => "inference",
             Self::Coldstart => "coldstart",
             Self::Neighbours => "neighbours",
+            Self::Languages => "languages",
             Self::Cluster => "cluster",
         })
     }

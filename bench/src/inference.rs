@@ -68,7 +68,7 @@ fn deploy(weir: &Weir<'_>, args: &Args) -> Result<()> {
     }
     let component = args.functions.join("infer.wasm");
     let bytes = std::fs::read(&component).with_context(|| format!("cannot read {}", component.display()))?;
-    node.put(&format!("/v1/functions/infer?models={}", MODELS.join(",")), &bytes)
+    node.put(&format!("/v1/functions/infer?models={}", MODELS.join(",")), &bytes).map(drop)
 }
 
 fn uvicorn(args: &Args, model: &Path, workers: usize, log: &Path) -> Result<Server> {

@@ -2,7 +2,8 @@
 //!
 //! `cargo xtask bench` brings the programs that are compared and runs this. In the order data meets them: [`args`] says what is compared;
 //! [`contender`] interleaves the rounds; [`server`] starts one program, [`load`] puts it under load with wrk and [`process`] reads what it
-//! took; [`hello`], [`inference`], [`coldstart`], [`neighbours`] and [`cluster`] are what is measured; [`report`] shows them and puts them into the documentation.
+//! took; [`hello`], [`inference`], [`coldstart`], [`neighbours`], [`languages`] and [`cluster`] are what is measured; [`report`] shows them
+//! and puts them into the documentation.
 
 mod args;
 mod contender;
@@ -17,6 +18,7 @@ mod cluster;
 mod coldstart;
 mod hello;
 mod inference;
+mod languages;
 mod neighbours;
 
 mod report;
@@ -51,6 +53,7 @@ fn run(args: &Args) -> Result<()> {
             Suite::Inference => inference::run(args),
             Suite::Coldstart => coldstart::run(args),
             Suite::Neighbours => neighbours::run(args),
+            Suite::Languages => languages::run(args),
             Suite::Cluster => cluster::run(args),
         }
         .with_context(|| format!("the {suite} benchmark failed"))?;

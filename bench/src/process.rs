@@ -1,8 +1,10 @@
 //! What a program and its children take of the machine, read from `/proc`.
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use procfs::process::Process;
 use procfs::{CurrentSI as _, KernelStats};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// Memory that is mapped in now.
@@ -45,6 +47,12 @@ impl Tree {
         Ok(resident)
     }
 
+    /// The most bytes that one of the programs started by the root has had resident. Those that end meanwhile count no more.
+    fn children_peak(&self) -> u64 {
+        let children = self.processes().unwrap_or_default().into_iter().skip(1);
+        children.filter_map(|child| child.status().ok()?.vmhwm).max().unwrap_or(0) << 10
+    }
+
     /// Wait until it has nothing left to do from before, or `longest` has passed.
     pub(crate) fn settle(&self, longest: Duration) -> Result<()> {
         /// Long enough that a busy process takes several ticks of it.
@@ -52,7 +60,7 @@ impl Tree {
         let started = Instant::now();
         let mut before = self.cpu_time()?;
         while started.elapsed() < longest {
-            std::thread::sleep(WINDOW);
+            thread::sleep(WINDOW);
             let now = self.cpu_time()?;
             if now - before <= WINDOW / 5 {
                 break;
@@ -80,6 +88,38 @@ impl Tree {
     }
 }
 
+/// Looks, on a thread of its own, how much memory the programs that a tree's root starts take at their most.
+#[derive(Debug)]
+pub(crate) struct PeakWatch {
+    stop: Sender<()>,
+    thread: JoinHandle<u64>,
+}
+
+impl PeakWatch {
+    /// How often it looks. What a program takes in the last moments of its life is missed.
+    const EVERY: Duration = Duration::from_millis(2);
+
+    pub(crate) fn start(tree: Tree) -> Result<Self> {
+        let (stop, stopped) = mpsc::channel();
+        let watch = move || {
+            let mut peak = 0;
+            while stopped.recv_timeout(Self::EVERY) == Err(RecvTimeoutError::Timeout) {
+                peak = peak.max(tree.children_peak());
+            }
+            peak
+        };
+        let thread =
+            thread::Builder::new().name("peak".into()).spawn(watch).context("cannot start a thread")?;
+        Ok(Self { stop, thread })
+    }
+
+    /// The most bytes that were seen.
+    pub(crate) fn stop(self) -> Result<u64> {
+        drop(self.stop);
+        self.thread.join().map_err(|_| anyhow!("the watch of memory panicked"))
+    }
+}
+
 /// Processor time of this process's children that have ended.
 pub(crate) fn ended_children_cpu_time() -> Result<Duration> {
     let stat = Process::myself()?.stat()?;
@@ -101,6 +141,26 @@ fn of_ticks(ticks: u64) -> Duration {
 mod tests {
     use super::*;
     use std::process::{Command, Stdio};
+
+    #[test]
+    fn the_peak_is_that_of_what_was_started_and_not_of_what_starts_it() {
+        // Reads until this side closes its input.
+        let mut child = Command::new("sh")
+            .args(["-c", "exec 3<&0; cat <&3 >&2 & echo; wait"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = [0; 1];
+        std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut line).unwrap();
+        let tree = Tree::of(child.id());
+        assert!((10_000..1 << 30).contains(&tree.children_peak()), "{}", tree.children_peak());
+        let watch = PeakWatch::start(tree).unwrap();
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert_eq!(tree.children_peak(), 0);
+        assert!(watch.stop().unwrap() < 1 << 30);
+    }
 
     #[test]
     fn a_tree_counts_its_grandchildren_and_those_that_ended() {

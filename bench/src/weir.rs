@@ -75,10 +75,9 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Deploy or push; `path` says what and with which manifest.
-    pub(crate) fn put(&self, path: &str, bytes: &[u8]) -> Result<()> {
-        let answer = self.agent.put(self.server.url(path)).send(bytes);
-        read(answer, path).map(drop)
+    /// Deploy or push; `path` says what and with which manifest. Gives what the node says about it.
+    pub(crate) fn put(&self, path: &str, bytes: &[u8]) -> Result<Vec<u8>> {
+        read(self.agent.put(self.server.url(path)).send(bytes), path)
     }
 
     /// Call a function without a body.

@@ -1,21 +1,9 @@
-// Package weir is for writing functions for Weir in Go: tensors, models, and functions that map tensors to tensors. Functions that answer
-// HTTP requests also take package weirhttp.
+// Package weir is for writing functions for Weir in Go: tensors, models and errors. Package weirhttp serves HTTP requests, and package
+// weirstage functions that map tensors to tensors.
 //
 // A component has no main loop: the node calls it. What answers is set in an init function, and main stays empty:
 //
-//	func init() {
-//		weir.ServeTensors(func(inputs weir.Tensors) (weir.Tensors, error) {
-//			x, err := inputs.Get("x")
-//			if err != nil {
-//				return nil, err
-//			}
-//			model, err := weir.Open("digits")
-//			if err != nil {
-//				return nil, err
-//			}
-//			return model.Infer(weir.Tensors{"image": x})
-//		})
-//	}
+//	func init() { weirhttp.Serve(handler()) }
 //
 //	func main() {}
 //

@@ -18,6 +18,9 @@ func Open(name string) (*Model, error) {
 	return &Model{on}, nil
 }
 
+// A Stage maps tensors to tensors, as models do, and functions that package weirstage serves.
+type Stage func(inputs Tensors) (Tensors, error)
+
 // A Port is one input or output of a model.
 type Port struct {
 	// Name is what a run refers to it by.

@@ -82,29 +82,6 @@ func TestAnErrorHasACodeAStatusAndACause(t *testing.T) {
 	}
 }
 
-func TestWhatTheCallerOfATensorFunctionSees(t *testing.T) {
-	seen, all := shown(fmt.Errorf("x: %w", Errorf(InvalidArgument, "too long")))
-	if seen.Code != InvalidArgument || seen.Message != "x: too long" || !all {
-		t.Error(seen, all)
-	}
-	seen, all = shown(io.EOF)
-	if seen.Code != Internal || seen.Message == "EOF" || all {
-		t.Error(seen, all)
-	}
-}
-
-func TestATensorHasOneOwner(t *testing.T) {
-	x := must[*Tensor](t)(New([]int32{1}))
-	for _, outputs := range []Tensors{{"a": x, "b": x}, {"a": nil}} {
-		if _, err := runStage(func(Tensors) (Tensors, error) { return outputs, nil }, nil); !errors.Is(err, Internal) {
-			t.Error(err)
-		}
-	}
-	if _, err := runStage(nil, nil); err == nil {
-		t.Error("nothing ran")
-	}
-}
-
 func TestABodyBecomesATensorOfItsLength(t *testing.T) {
 	for _, one := range []struct {
 		shape, made []int

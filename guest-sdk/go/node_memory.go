@@ -81,7 +81,7 @@ func (m *memoryModel) describe() Description { return Description{Name: m.name, 
 func (m *memoryModel) drop()                 {}
 
 func (m *memoryModel) infer(inputs Tensors, chosen options) (Tensors, error) {
-	all, err := runStage(m.run, inputs)
+	all, err := m.run(inputs)
 	if err != nil || chosen.outputs == nil {
 		return all, err
 	}

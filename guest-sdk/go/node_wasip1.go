@@ -12,6 +12,15 @@ import (
 
 type componentTensor struct{ *abitensors.Tensor }
 
+// TensorOfHandle gives the tensor that the node knows by a handle, which is the tensor's from here on. It is for whoever writes an export of
+// his own, and only in components.
+func TensorOfHandle(handle int32) *Tensor {
+	return &Tensor{componentTensor{abitensors.TensorFromOwnHandle(handle)}}
+}
+
+// TakeHandle gives the handle away. The tensor must not be used afterwards. Only in components.
+func (t *Tensor) TakeHandle() int32 { return t.on.(componentTensor).Tensor.TakeHandle() }
+
 func newTensor(elements Type, sizes []uint32, data []byte) (made nodeTensor, err error) {
 	wit.Ask(wit.Text, func() { made, err = lent(abitensors.TensorFromBytes(uint8(elements), sizes, data)) })
 	return made, err

@@ -12,7 +12,18 @@ use std::process::Command;
 /// The release that Weir is compared with: the one that it is built on.
 const WASMTIME_VERSION: &str = "48.0.8";
 /// The functions that are measured.
-const FUNCTIONS: [&str; 4] = ["hello", "infer", "embed-text", "misbehave"];
+const FUNCTIONS: [&str; 10] = [
+    "hello",
+    "infer",
+    "embed-text",
+    "misbehave",
+    "echo-body",
+    "echo-body-c",
+    "echo-body-go",
+    "echo-body-js",
+    "echo-body-py",
+    "echo-body-ts",
+];
 
 /// Measure Weir side by side with axum, `wasmtime serve`, ONNX Runtime and uvicorn, on this machine
 ///
@@ -26,7 +37,7 @@ pub(crate) struct BenchArgs {
     /// How long each measurement lasts
     #[arg(long, default_value_t = 3)]
     seconds: u32,
-    /// What to measure, of hello, inference, coldstart and neighbours [default: all of them]
+    /// What to measure, of hello, inference, coldstart, neighbours, languages and cluster [default: all of them]
     #[arg(long, value_delimiter = ',', value_name = "SUITES")]
     only: Vec<String>,
     /// One round of one second and few restarts: to see that everything runs, not for figures

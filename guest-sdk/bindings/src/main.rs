@@ -84,7 +84,8 @@ fn make_c(check: bool) -> Result<()> {
 /// Where the SDK for Go has what is made, and what that stands on.
 const GO_PACKAGES: &str = "github.com/weir-platform/weir/guest-sdk/go/internal";
 /// What wit-bindgen would have it stand on. The SDK has its own: the garbage collector must not run while the node asks for memory.
-const GO_RUNTIME: [&str; 2] = ["go.bytecodealliance.org/pkg/wit/runtime", "go.bytecodealliance.org/pkg/wit/types"];
+const GO_RUNTIME: [&str; 2] =
+    ["go.bytecodealliance.org/pkg/wit/runtime", "go.bytecodealliance.org/pkg/wit/types"];
 
 fn make_go(check: bool) -> Result<()> {
     let (mut resolve, id) = called()?;

@@ -151,6 +151,7 @@ func (a *answer) begin(more []byte) {
 	for name, values := range a.header {
 		for _, value := range values {
 			if !appended(fields, name, value) {
+				fieldsDrop(fields)
 				a.refuse("the header %s: %s cannot be sent", name, value)
 				return
 			}
@@ -158,6 +159,7 @@ func (a *answer) begin(more []byte) {
 	}
 	response := responseNew(fields)
 	if responseSetStatus(response, int32(a.status)) != 0 {
+		responseDrop(response)
 		a.refuse("the status %d cannot be sent", a.status)
 		return
 	}

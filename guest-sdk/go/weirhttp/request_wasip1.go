@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// More than all headers of a request that the node lets through.
-	headersSize = 1 << 20
+	// More than all headers of a request take that the node lets through.
+	headersSize = 320 << 10
 	// How much of the body is asked for at once.
 	readSizeMax = 1 << 20
 )
@@ -23,8 +23,9 @@ const (
 // In the order of the interface, in which others come last.
 var methods = [...]string{"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"}
 
-// received gives the request that the node knows by handle.
-func received(handle int32) (*http.Request, error) {
+// received gives the request that a body is of.
+func received(from *body) (*http.Request, error) {
+	handle := from.request
 	request := &http.Request{Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: http.Header{}, RequestURI: "/", ContentLength: -1}
 	wit.Ask(headersSize, func() {
 		var method, path, authority, entries words
@@ -55,7 +56,7 @@ func received(handle int32) (*http.Request, error) {
 	if size, err := strconv.ParseInt(request.Header.Get("Content-Length"), 10, 64); err == nil && size >= 0 {
 		request.ContentLength = size
 	}
-	request.Body = &body{request: handle}
+	request.Body = from
 	var err error
 	request.URL, err = url.ParseRequestURI(request.RequestURI)
 	return request, err
@@ -67,9 +68,8 @@ func text(at, size uint32) string { return strings.Clone(unsafe.String((*byte)(p
 
 // body reads what the client sends as it arrives.
 type body struct {
-	request int32
-	stream  int32
-	begun   bool
+	request, handle, stream int32
+	begun                   bool
 	// How it ended, once it has.
 	end error
 }
@@ -107,9 +107,22 @@ func (b *body) begin() error {
 	if requestConsume(b.request, &consumed); consumed.tag() != 0 {
 		return weir.Errorf(weir.InvalidArgument, "the body was taken before")
 	}
-	bodyStream(int32(consumed.at[1]), &stream)
+	b.handle = int32(consumed.at[1])
+	bodyStream(b.handle, &stream)
 	b.stream = int32(stream.at[1])
 	return nil
+}
+
+// giveBack ends reading, and gives back to the node what is its own.
+func (b *body) giveBack() {
+	b.Close()
+	if b.stream != 0 {
+		streamDrop(b.stream)
+	}
+	if b.handle != 0 {
+		bodyDrop(b.handle)
+	}
+	requestDrop(b.request)
 }
 
 // Close ends reading. The node does away with what is left.

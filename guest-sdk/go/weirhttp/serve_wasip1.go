@@ -4,8 +4,8 @@ import "net/http"
 
 //go:wasmexport wasi:http/incoming-handler@0.2.12#handle
 func handle(request, out int32) {
-	answer := &answer{out: out, header: http.Header{}}
-	if r, err := received(request); err != nil {
+	body, answer := &body{request: request}, &answer{out: out, header: http.Header{}}
+	if r, err := received(body); err != nil {
 		http.Error(answer, err.Error(), http.StatusBadRequest)
 	} else if served == nil {
 		panic("the function serves nothing: call weirhttp.Serve in an init function")
@@ -13,4 +13,5 @@ func handle(request, out int32) {
 		served.ServeHTTP(answer, r)
 	}
 	answer.finish()
+	body.giveBack()
 }

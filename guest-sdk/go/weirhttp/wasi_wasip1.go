@@ -37,11 +37,20 @@ func requestHeaders(request int32) int32
 //go:wasmimport wasi:http/types@0.2.12 [method]incoming-request.consume
 func requestConsume(request int32, body *words)
 
+//go:wasmimport wasi:http/types@0.2.12 [resource-drop]incoming-request
+func requestDrop(request int32)
+
 //go:wasmimport wasi:http/types@0.2.12 [method]incoming-body.stream
 func bodyStream(body int32, stream *words)
 
+//go:wasmimport wasi:http/types@0.2.12 [resource-drop]incoming-body
+func bodyDrop(body int32)
+
 //go:wasmimport wasi:io/streams@0.2.12 [method]input-stream.blocking-read
 func streamRead(stream int32, size uint64, read *words)
+
+//go:wasmimport wasi:io/streams@0.2.12 [resource-drop]input-stream
+func streamDrop(stream int32)
 
 //go:wasmimport wasi:http/types@0.2.12 [constructor]fields
 func fieldsNew() int32
@@ -60,6 +69,9 @@ func responseNew(fields int32) int32
 
 //go:wasmimport wasi:http/types@0.2.12 [method]outgoing-response.set-status-code
 func responseSetStatus(response, status int32) int32
+
+//go:wasmimport wasi:http/types@0.2.12 [resource-drop]outgoing-response
+func responseDrop(response int32)
 
 //go:wasmimport wasi:http/types@0.2.12 [method]outgoing-response.body
 func responseBody(response int32, body *words)

@@ -7,10 +7,11 @@ import (
 	"slices"
 
 	weir "github.com/weir-platform/weir/guest-sdk/go"
+	"github.com/weir-platform/weir/guest-sdk/go/weirstage"
 )
 
 // The node calls what is served. There is nothing for main to do.
-func init() { weir.ServeTensors(run) }
+func init() { weirstage.Serve(run) }
 
 func main() {}
 

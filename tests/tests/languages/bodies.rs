@@ -22,7 +22,7 @@ async fn a_body_comes_back_whole_in_every_language() {
 
 /// A function with less memory than the body has bytes.
 #[tokio::test]
-async fn bodies_stream_through_go() {
+async fn large_bodies_pass_through_go() {
     let name = "echo-body-go";
     if !has_function(name) {
         return eprintln!("skipped: {name} was not built");
@@ -33,6 +33,13 @@ async fn bodies_stream_through_go() {
     let body = bytes(24 << 20);
     let answer = node.post(&format!("/fn/{name}/"), body.clone()).await.ok();
     assert!(answer.body == body, "{} bytes came back", answer.body.len());
+    // As a tensor they pass it by.
+    let answer = node.post(&format!("/fn/{name}/tensor"), body.clone()).await;
+    let elements = (body.len() / 4).to_string();
+    assert_eq!((answer.status, &answer.headers["echo-elements"]), (201, &elements.parse().unwrap()));
+    assert!(answer.body == body, "{} bytes came back", answer.body.len());
+    let refusal = node.post(&format!("/fn/{name}/tensor"), "five!").await;
+    assert_eq!(refusal.status, 400, "{}", refusal.text());
 }
 
 /// So many bytes that do not repeat soon.

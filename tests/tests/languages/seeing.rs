@@ -45,3 +45,8 @@ async fn a_picture_is_normalised_and_seen_in_python() {
 async fn a_picture_is_normalised_and_seen_in_typescript() {
     a_picture_is_normalised_and_seen("see-image-ts").await;
 }
+
+#[tokio::test]
+async fn a_picture_is_normalised_and_seen_in_go() {
+    a_picture_is_normalised_and_seen("see-image-go").await;
+}

@@ -1,12 +1,14 @@
-package weir
+package weirstage
 
 import (
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"unsafe"
 
-	abitensors "github.com/weir-platform/weir/guest-sdk/go/internal/abi/weir_inference_tensors"
+	weir "github.com/weir-platform/weir/guest-sdk/go"
 )
 
 // A word of the canonical ABI is a pointer, a length, a handle or the tag of a variant.
@@ -22,12 +24,12 @@ var (
 
 //go:wasmexport weir:inference/stage@0.1.0#run
 func stageRun(given unsafe.Pointer, count uint32) unsafe.Pointer {
-	inputs := make(Tensors, count)
+	inputs := make(weir.Tensors, count)
 	for _, input := range unsafe.Slice((*[3]word)(given), count) {
 		name := unsafe.String((*byte)(unsafe.Add(unsafe.Pointer(nil), input[0])), input[1])
-		inputs[strings.Clone(name)] = &Tensor{componentTensor{abitensors.TensorFromOwnHandle(int32(input[2]))}}
+		inputs[strings.Clone(name)] = weir.TensorOfHandle(int32(input[2]))
 	}
-	outputs, err := runStage(stage, inputs)
+	outputs, err := run(served, inputs)
 	if err != nil {
 		refuse(err)
 	} else {
@@ -36,23 +38,23 @@ func stageRun(given unsafe.Pointer, count uint32) unsafe.Pointer {
 	return unsafe.Pointer(&answer)
 }
 
-func give(outputs Tensors) {
-	names = outputs.names()
+func give(outputs weir.Tensors) {
+	names = slices.Sorted(maps.Keys(outputs))
 	items = make([][3]word, 0, len(names))
 	for _, name := range names {
-		handle := word(outputs[name].on.(componentTensor).TakeHandle())
+		handle := word(outputs[name].TakeHandle())
 		items = append(items, [3]word{address(unsafe.StringData(name)), word(len(name)), handle})
 	}
 	answer = [4]word{0, address(unsafe.SliceData(items)), word(len(items)), 0}
 }
 
 func refuse(err error) {
-	seen, all := shown(err)
+	code, message, all := shown(err)
 	if !all {
 		fmt.Fprintln(os.Stderr, err)
 	}
-	text = seen.Message
-	answer = [4]word{1, word(seen.Code), address(unsafe.StringData(text)), word(len(text))}
+	text = message
+	answer = [4]word{1, word(code), address(unsafe.StringData(text)), word(len(text))}
 }
 
 func address[T any](at *T) word { return word(uintptr(unsafe.Pointer(at))) }

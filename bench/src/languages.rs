@@ -1,0 +1,209 @@
+//! What a function costs in each language: to deploy, to instantiate and to call.
+//!
+//! All of them do the same, `functions/echo-body`: they read the request's body into their memory and answer with it. In every round each is
+//! deployed to a node of its own without any artefacts, so that it is compiled anew.
+
+use crate::args::Args;
+use crate::process::PeakWatch;
+use crate::report::{Section, Table};
+use crate::stats::Spread;
+use crate::weir::{Node, Spans, Weir};
+use anyhow::{Context as _, Result, ensure};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+use std::time::Instant;
+
+/// Each language and its function.
+const LANGUAGES: [(&str, &str); 6] = [
+    ("Rust", "echo-body"),
+    ("C", "echo-body-c"),
+    ("Go, experimental", "echo-body-go"),
+    ("JavaScript", "echo-body-js"),
+    ("TypeScript", "echo-body-ts"),
+    ("Python", "echo-body-py"),
+];
+/// A small body, and one of 150,528 numbers in fp32: a picture as image models take it.
+const SMALL_BYTES: usize = 16;
+const LARGE_BYTES: usize = 602_112;
+/// Calls with each body in a round, after some that are not counted.
+const CALLS: usize = 50;
+const CALLS_QUICK: usize = 3;
+const WARM_UP_CALLS: usize = 5;
+
+/// What was measured of one language, over all rounds.
+#[derive(Debug, Serialize)]
+struct Measured {
+    language: &'static str,
+    function: &'static str,
+    component_bytes: usize,
+    compile_ms: Vec<f64>,
+    compile_peak_bytes: Vec<f64>,
+    instantiate_us: Vec<f64>,
+    small_us: Vec<f64>,
+    large_us: Vec<f64>,
+}
+
+/// What a node says about a deploy.
+#[derive(Deserialize)]
+struct Deployed {
+    compile_time_ms: u64,
+}
+
+pub(crate) fn run(args: &Args) -> Result<Section> {
+    let scratch = tempfile::tempdir()?;
+    let (mut all, mut left_out) = (Vec::new(), Vec::new());
+    for (language, function) in LANGUAGES {
+        match std::fs::read(args.functions.join(function).with_extension("wasm")) {
+            Ok(component) => all.push((component, Measured::new(language, function))),
+            Err(error) => {
+                left_out.push(format!("{language} is left out: {function} was not built ({error})."));
+            }
+        }
+    }
+    for round in 1..=args.rounds() {
+        // Whatever changes on the machine during a round favours none of them twice.
+        all.reverse();
+        for (component, measured) in &mut all {
+            let folder = scratch.path().join(format!("{round}-{}", measured.function));
+            measured.round(args, &folder, component)?;
+            std::fs::remove_dir_all(&folder)
+                .with_context(|| format!("cannot remove {}", folder.display()))?;
+            eprintln!("round {round}/{}  {}", args.rounds(), measured.language);
+        }
+    }
+    all.sort_by_key(|(_, measured)| {
+        LANGUAGES.iter().position(|(language, _)| *language == measured.language)
+    });
+    let all: Vec<_> = all.into_iter().map(|(_, measured)| measured).collect();
+    let calls = calls(args);
+    let mut notes = vec![format!(
+        "Rounds: {}, each with one deploy and {calls} calls with either body for every language, one at a time.",
+        args.rounds()
+    )];
+    notes.extend(left_out);
+    Ok(Section {
+        key: "languages",
+        notes,
+        tables: vec![deploy_table(&all), call_table(&all)],
+        samples: serde_json::to_value(&all)?,
+    })
+}
+
+impl Measured {
+    fn new(language: &'static str, function: &'static str) -> Self {
+        Self {
+            language,
+            function,
+            component_bytes: 0,
+            compile_ms: Vec::new(),
+            compile_peak_bytes: Vec::new(),
+            instantiate_us: Vec::new(),
+            small_us: Vec::new(),
+            large_us: Vec::new(),
+        }
+    }
+
+    /// Deploy it to a new node in `folder`, and call it.
+    fn round(&mut self, args: &Args, folder: &Path, component: &[u8]) -> Result<()> {
+        let node = Weir::new(args, folder)?.start(Spans::Off)?;
+        let watch = PeakWatch::start(node.server.tree())?;
+        let answer = node.put("/v1/functions/echo", component)?;
+        self.compile_peak_bytes.push(watch.stop()? as f64);
+        let deployed: Deployed =
+            serde_json::from_slice(&answer).context("the answer to a deploy is not what it was")?;
+        self.compile_ms.push(deployed.compile_time_ms as f64);
+        self.component_bytes = component.len();
+        let mut calls_so_far = 0.0;
+        self.small_us.extend(call(&node, SMALL_BYTES, calls(args), &mut calls_so_far)?);
+        let before = node.metrics_after(calls_so_far)?.get(INSTANTIATE_SUM)?;
+        self.large_us.extend(call(&node, LARGE_BYTES, calls(args), &mut calls_so_far)?);
+        let after = node.metrics_after(calls_so_far)?.get(INSTANTIATE_SUM)?;
+        self.instantiate_us.push((after - before) * 1e6 / (calls(args) + WARM_UP_CALLS) as f64);
+        Ok(())
+    }
+}
+
+const INSTANTIATE_SUM: &str = "weir_phase_instantiate_seconds_sum";
+
+fn calls(args: &Args) -> usize {
+    if args.quick { CALLS_QUICK } else { CALLS }
+}
+
+/// Microseconds of calls with a body of `length`, as the client sees them.
+fn call(node: &Node, length: usize, calls: usize, calls_so_far: &mut f64) -> Result<Vec<f64>> {
+    let body: Vec<u8> = (0..length).map(|at| (at % 251) as u8).collect();
+    let mut times = Vec::new();
+    for call in 0..WARM_UP_CALLS + calls {
+        let started = Instant::now();
+        let answer = node.post("/fn/echo/", &body)?;
+        let took = started.elapsed();
+        ensure!(answer == body, "{} bytes came back of {length}", answer.len());
+        *calls_so_far += 1.0;
+        if call >= WARM_UP_CALLS {
+            times.push(took.as_secs_f64() * 1e6);
+        }
+    }
+    Ok(times)
+}
+
+fn deploy_table(all: &[Measured]) -> Table {
+    let columns =
+        ["", "component KB", "compile ms", "[least .. most]", "memory to compile MiB", "[least .. most]"];
+    let mut table = Table::new("Deploying `echo-body`, medians", &columns);
+    for measured in all {
+        let (compile, compile_range) = cells(&measured.compile_ms, 1.0, 0);
+        let (peak, peak_range) = cells(&measured.compile_peak_bytes, f64::from(1 << 20), 0);
+        table.row([
+            measured.language.to_owned(),
+            (measured.component_bytes / 1_000).to_string(),
+            compile,
+            compile_range,
+            peak,
+            peak_range,
+        ]);
+    }
+    table
+}
+
+fn call_table(all: &[Measured]) -> Table {
+    let columns = [
+        "",
+        "instantiate µs",
+        "[least .. most]",
+        "16 B ms",
+        "[least .. most]",
+        "600 KB ms",
+        "[least .. most]",
+    ];
+    let mut table = Table::new("Calling `echo-body`, a fresh instance each, medians", &columns);
+    for measured in all {
+        let row =
+            [(&measured.instantiate_us, 1.0, 0), (&measured.small_us, 1e3, 2), (&measured.large_us, 1e3, 2)];
+        let mut cells_of_row = vec![measured.language.to_owned()];
+        for (samples, unit, decimals) in row {
+            let (median, range) = cells(samples, unit, decimals);
+            cells_of_row.extend([median, range]);
+        }
+        table.row(cells_of_row);
+    }
+    table
+}
+
+/// The median of samples in a unit, and how far they spread.
+fn cells(samples: &[f64], unit: f64, decimals: usize) -> (String, String) {
+    Spread::of(samples.iter().map(|sample| sample / unit)).map_or_else(Default::default, |spread| {
+        let shown = |value: f64| format!("{value:.decimals$}");
+        (shown(spread.median), format!("[{} .. {}]", shown(spread.min), shown(spread.max)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_show_the_middle_and_the_ends() {
+        assert_eq!(cells(&[3e3, 1e3, 2e3], 1e3, 1), ("2.0".into(), "[1.0 .. 3.0]".into()));
+        assert_eq!(cells(&[], 1.0, 0), (String::new(), String::new()));
+    }
+}
