@@ -14,7 +14,9 @@ pub(super) fn run(path: &Path, context: &Context) -> Result<()> {
     let replayed = replay(BufReader::new(file)).map_err(|error| {
         let problem = Problem::new(format!("{} does not play again", path.display()));
         let hint = match &error {
-            ReplayError::Differs { .. } => "this is another version of the scheduler, or it is not repeatable",
+            ReplayError::Differs { .. } => {
+                "this is another version of the scheduler, or it is not repeatable"
+            }
             _ => "a record is what the scheduler's `Recorder` wrote, from its first line on",
         };
         problem.because(error).hint(hint)
