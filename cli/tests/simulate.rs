@@ -59,6 +59,17 @@ fn without_a_policy_the_default_runs_and_a_seed_says_it_all() {
     assert_eq!(all.as_array().unwrap().len(), 9);
 }
 
+/// Nodes go and come back, and what they ran is lost: the same again from the same arguments.
+#[test]
+fn nodes_that_go_lose_what_they_ran_and_no_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let arguments = ["--minutes", "1", "--nodes", "4", "--mixed", "--lose-every-s", "20", "--json"];
+    let rows = ok(folder.path(), &arguments);
+    let lost = rows[0]["rejected"].as_f64().unwrap();
+    assert!(lost > 0.0 && lost < 0.1, "{lost}");
+    assert_eq!(rows, ok(folder.path(), &arguments));
+}
+
 #[test]
 fn what_cannot_be_simulated_is_an_error() {
     let folder = tempfile::tempdir().unwrap();

@@ -2,11 +2,13 @@
 //!
 //! A cluster under load: devices of the size of seed 000's, all busy, a long queue over many models. Each step ends one run and lets one
 //! invocation arrive, so that the queue stays as long as it is. What is timed is one call with its actions, the carrying out of which is
-//! not. Times are of this machine; how they grow with devices and queue is the same on others.
+//! not. Times are of this machine, and of how busy it is. Instructions are not: `cargo bench -p weir-scheduler -- instructions` lets valgrind
+//! count those of each call, and shows how they grow with devices and queue.
 
-#![allow(clippy::unwrap_used, reason = "a benchmark fails by panicking")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a benchmark fails by panicking")]
 
 use std::collections::VecDeque;
+use std::process::Command;
 use std::time::Instant;
 use weir_scheduler::sim::TABLE_I;
 use weir_scheduler::{
@@ -28,6 +30,8 @@ struct World {
     lots: u64,
     /// What single calls took.
     samples: Vec<u64>,
+    /// Whether valgrind is to count.
+    counts: bool,
 }
 
 impl World {
@@ -41,7 +45,8 @@ impl World {
         let names = (0..models).map(names).collect();
         let (running, samples) = Default::default();
         let step_ns = RUN_NS / u64::from(devices);
-        let mut world = Self { scheduler, names, running, now_ns: 0, step_ns, next: 0, lots: 1, samples };
+        let mut world =
+            Self { scheduler, names, running, now_ns: 0, step_ns, next: 0, lots: 1, samples, counts: false };
         (0..queue + u64::from(devices)).for_each(|_| world.arrive());
         // Until memories are full and rates are known.
         (0..2 * devices).for_each(|_| world.step());
@@ -78,7 +83,11 @@ impl World {
     fn tell(&mut self, event: Event) {
         let mut actions = Vec::with_capacity(4);
         let begun = Instant::now();
-        self.scheduler.handle(self.now_ns, event, &mut actions);
+        if self.counts {
+            counted_handle(&mut self.scheduler, self.now_ns, event, &mut actions);
+        } else {
+            self.scheduler.handle(self.now_ns, event, &mut actions);
+        }
         self.samples.push(u64::try_from(begun.elapsed().as_nanos()).unwrap());
         for action in actions {
             let Action::Start { invocation, device: Some(device), evict, why, .. } = action else { continue };
@@ -101,6 +110,12 @@ impl World {
     }
 }
 
+/// What valgrind looks for by its name.
+#[inline(never)]
+fn counted_handle(scheduler: &mut Scheduler, now_ns: u64, event: Event, actions: &mut Vec<Action>) {
+    scheduler.handle(now_ns, event, actions);
+}
+
 fn names(index: u32) -> (FunctionId, ModelDemand) {
     let (mb, load_ms, _) = TABLE_I[index as usize % TABLE_I.len()];
     let tenant = TenantId::new(&format!("tenant-{}", index % 8)).unwrap();
@@ -110,22 +125,75 @@ fn names(index: u32) -> (FunctionId, ModelDemand) {
     (function, ModelDemand { model, bytes: mb * 1_000_000, load_time_ns: Some(load_ms * 1_000_000) })
 }
 
+/// Devices and waiting requests; the first is what all policies are measured with.
+const SIZES: [(u32, u64); 7] = [
+    (1_000, 10_000),
+    (10, 10_000),
+    (100, 10_000),
+    (10_000, 10_000),
+    (1_000, 100),
+    (1_000, 1_000),
+    (1_000, 100_000),
+];
+
+/// The same for instructions, of all policies.
+const COUNTED: [(u32, u64); 4] = [(100, 1_000), (100, 10_000), (1_000, 1_000), (1_000, 10_000)];
+
+const MODELS: u32 = 2_000;
+
 fn main() {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let has = |name: &str| words.iter().any(|word| word == name);
+    let only: Option<PolicyKind> = words.iter().find_map(|name| name.parse().ok());
+    let policies = || PolicyKind::ALL.into_iter().filter(|policy| only.is_none_or(|only| only == *policy));
+    if let [count, policy, devices, waiting] = &words[..]
+        && count == "count"
+    {
+        return count_calls(policy.parse().unwrap(), devices.parse().unwrap(), waiting.parse().unwrap());
+    }
+    if has("instructions") {
+        println!("| policy | devices | waiting | models | instructions |\n|---|---|---|---|---|");
+        for policy in policies() {
+            for (devices, waiting) in COUNTED {
+                let each = instructions(policy, devices, waiting);
+                println!("| {policy} | {devices} | {waiting} | {MODELS} | {each} |");
+            }
+        }
+        return;
+    }
     println!(
         "| policy | devices | waiting | models | p50 µs | p99 µs | mean µs |\n|---|---|---|---|---|---|---|"
     );
-    let only: Option<PolicyKind> = std::env::args().skip(1).find_map(|name| name.parse().ok());
-    for policy in PolicyKind::ALL.into_iter().filter(|policy| only.is_none_or(|only| only == *policy)) {
-        row(policy, 1_000, 10_000, 2_000);
+    policies().for_each(|policy| row(policy, SIZES[0].0, SIZES[0].1, MODELS));
+    for (devices, waiting) in SIZES.into_iter().skip(1).filter(|_| !has("one")) {
+        row(only.unwrap_or_default(), devices, waiting, MODELS);
     }
-    if std::env::args().any(|name| name == "one") {
-        return;
-    }
-    for (devices, waiting) in
-        [(10, 10_000), (100, 10_000), (10_000, 10_000), (1_000, 100), (1_000, 1_000), (1_000, 100_000)]
-    {
-        row(only.unwrap_or_default(), devices, waiting, 2_000);
-    }
+}
+
+/// The mean of one call, as valgrind counts.
+fn instructions(policy: PolicyKind, devices: u32, waiting: u64) -> u64 {
+    let mut valgrind = Command::new("valgrind");
+    valgrind.args([
+        "--tool=callgrind",
+        "--callgrind-out-file=/dev/null",
+        "--toggle-collect=*counted_handle*",
+    ]);
+    valgrind.arg(std::env::current_exe().unwrap()).arg("count");
+    valgrind.args([policy.to_string(), devices.to_string(), waiting.to_string()]);
+    let output = valgrind.output().unwrap_or_else(|error| panic!("valgrind is needed to count: {error}"));
+    let (calls, told) =
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    let collected = told.lines().find_map(|line| line.split("Collected :").nth(1));
+    let collected: u64 = collected.unwrap_or_else(|| panic!("{told}")).trim().parse().unwrap();
+    collected / calls.trim().parse::<u64>().unwrap()
+}
+
+/// What valgrind runs: some steps are counted, and how many calls they were is printed.
+fn count_calls(policy: PolicyKind, devices: u32, waiting: u64) {
+    let mut world = World::new(policy, devices, waiting, MODELS);
+    world.counts = true;
+    (0..STEPS / 20).for_each(|_| world.step());
+    println!("{}", world.samples.len());
 }
 
 fn row(policy: PolicyKind, devices: u32, waiting: u64, models: u32) {

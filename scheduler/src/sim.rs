@@ -21,6 +21,10 @@ pub use kaas::{
 };
 
 mod device;
+
+mod layout;
+pub use layout::{Kind, Losses};
+
 mod world;
 pub use world::{Batching, Cluster, Ends, Placed, Schedule, run};
 

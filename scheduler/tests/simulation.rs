@@ -4,13 +4,18 @@
 
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
-use weir_scheduler::sim::{Arrivals, Batching, Cluster, Metrics, Popularity, Recipe, Workload, run};
+use weir_scheduler::sim::{
+    Arrivals, Batching, Cluster, Kind, Losses, Metrics, Popularity, Preset, Recipe, Workload, run,
+};
 use weir_scheduler::{
     BusyChoice, ExclusiveOptions, PolicyKind, PolicyOptions, Settings, TenantLimits, VictimKind,
 };
 
 /// Worlds that are played by each policy.
 const SEEDS: u64 = 400;
+
+/// Set to play one of them, or another one.
+const SEED: &str = "WEIR_SIM_SEED";
 
 fn recipe(rng: &mut Pcg64) -> Recipe {
     let arrivals = [
@@ -33,6 +38,15 @@ fn recipe(rng: &mut Pcg64) -> Recipe {
     }
 }
 
+fn losses(rng: &mut Pcg64) -> Losses {
+    let second_ns = 1_000_000_000;
+    Losses {
+        every_ns: rng.random_range(2..30) * second_ns,
+        away_ns: rng.random_range(1..10) * second_ns,
+        seed: rng.random(),
+    }
+}
+
 fn cluster(rng: &mut Pcg64) -> Cluster {
     let limits = TenantLimits {
         weight: rng.random_range(1..4),
@@ -42,6 +56,9 @@ fn cluster(rng: &mut Pcg64) -> Cluster {
     };
     let queue_len_max = [usize::MAX, 5][rng.random_range(0..2)];
     Cluster {
+        nodes: rng.random_range(1..4),
+        kinds: if rng.random() { Kind::MIXED.to_vec() } else { Vec::new() },
+        losses: if rng.random() { Some(losses(rng)) } else { None },
         slots: rng.random_range(1..4),
         batching: Batching { batch_max: rng.random_range(1..4), marginal: 0.5 },
         tells_costs: rng.random(),
@@ -63,14 +80,15 @@ fn options(rng: &mut Pcg64, seed: u64) -> PolicyOptions {
 }
 
 fn explore(policy: PolicyKind) {
-    for seed in 0..SEEDS {
+    let only = std::env::var(SEED).ok().map(|seed| seed.parse().unwrap());
+    for seed in only.map_or(0..SEEDS, |seed: u64| seed..seed + 1) {
         let mut rng = Pcg64::seed_from_u64(seed);
         let (recipe, cluster) = (recipe(&mut rng), cluster(&mut rng));
         let workload = recipe.make(seed).unwrap();
         let options = options(&mut rng, seed);
         let schedule = run(&workload, &cluster, policy.build(&options)).unwrap_or_else(|violation| {
             panic!(
-                "{violation}\n{recipe:?}\n{cluster:?}\n{options:?}\nseed {seed}; replay: cargo test -p weir-scheduler --test simulation {}",
+                "{violation}\n{recipe:?}\n{cluster:?}\n{options:?}\nreplay it with: {SEED}={seed} cargo test -p weir-scheduler --test simulation {}",
                 policy.as_str().replace('-', "_")
             )
         });
@@ -103,6 +121,26 @@ explore! {
     promises_hold_srtf: Srtf;
     promises_hold_mlfqs: Mlfqs;
     promises_hold_exclusive: Exclusive;
+}
+
+/// Nodes go and come while it runs: what ran there is lost and answered, the rest is served.
+#[test]
+fn what_a_lost_node_ran_is_answered_and_nothing_else() {
+    let recipe = Recipe { minutes: 2, ..Preset::Trace.recipe(20) };
+    let losses = Losses { every_ns: 20_000_000_000, away_ns: 5_000_000_000, seed: 3 };
+    for policy in PolicyKind::ALL {
+        let options = PolicyOptions::default();
+        let workload = recipe.make(5).unwrap();
+        let whole = Cluster { nodes: 4, ..Cluster::default() };
+        let played = |cluster: &Cluster| {
+            Metrics::of(&workload, &run(&workload, cluster, policy.build(&options)).unwrap())
+        };
+        assert_eq!(played(&whole).rejected, 0.0);
+        let faulty = played(&Cluster { losses: Some(losses), ..whole.clone() });
+        // Some five losses of three devices that run one each.
+        let lost = (faulty.rejected * workload.requests().len() as f64).round();
+        assert!((1.0..=18.0).contains(&lost), "{policy} lost {lost}");
+    }
 }
 
 /// A workload goes to JSON with its schedule and comes back as it was.

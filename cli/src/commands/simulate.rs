@@ -14,10 +14,12 @@ use serde::Serialize;
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
-use weir_scheduler::sim::{Batching, Chart, ChartKind, Cluster, Metrics, Schedule, Workload, run as play};
+use std::time::{Duration, Instant};
+use weir_scheduler::sim::{
+    Batching, Chart, ChartKind, Cluster, Kind, Losses, Metrics, Schedule, Workload, run as play,
+};
 use weir_scheduler::{BusyChoice, ExclusiveOptions, PolicyKind, PolicyOptions, VictimKind};
-use workload::WorkloadArgs;
+use workload::{WorkloadArgs, seconds};
 
 /// Play a workload against scheduling policies, in virtual time
 ///
@@ -102,6 +104,18 @@ struct DeviceArgs {
     /// Requests at once on a device
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_024))]
     slots: u32,
+    /// Nodes that the devices are shared out to
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    nodes: u32,
+    /// One device in three is small and quick, one large and slow
+    #[arg(long)]
+    mixed: bool,
+    /// A node goes about this often, with everything that runs on it
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    lose_every_s: Option<f64>,
+    /// And comes back, empty, after about this long
+    #[arg(long, value_name = "SECONDS", default_value_t = 5.0, value_parser = seconds, requires = "lose_every_s")]
+    away_s: f64,
     /// Runs of one model that go together when they are ready together
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_024))]
     batch_max: u32,
@@ -140,13 +154,12 @@ pub(crate) fn run(args: &SimulateArgs, context: &Context) -> Result<()> {
     }
     let policies = args.policy.kinds()?;
     let workloads = args.workload.read()?;
-    let cluster = args.devices.cluster();
     let mut rows = Vec::with_capacity(policies.len());
     let (begun, mut decisions) = (Instant::now(), 0);
     for policy in policies {
         let mut all = Vec::with_capacity(workloads.len());
         for (seed, workload) in &workloads {
-            let schedule = play_one(args, workload, &cluster, policy, *seed)?;
+            let schedule = play_one(args, workload, policy, *seed)?;
             decisions += schedule.decisions;
             let metrics = Metrics::of(workload, &schedule);
             if let Some(path) = args.dump.as_deref().filter(|_| rows.is_empty() && all.is_empty()) {
@@ -167,15 +180,9 @@ pub(crate) fn run(args: &SimulateArgs, context: &Context) -> Result<()> {
     context.output.result(&rows, |rows| text(rows))
 }
 
-fn play_one(
-    args: &SimulateArgs,
-    workload: &Workload,
-    cluster: &Cluster,
-    policy: PolicyKind,
-    seed: u64,
-) -> Result<Schedule> {
+fn play_one(args: &SimulateArgs, workload: &Workload, policy: PolicyKind, seed: u64) -> Result<Schedule> {
     let options = PolicyOptions { seed, ..args.policy.options() };
-    play(workload, cluster, policy.build(&options)).map_err(|violation| {
+    play(workload, &args.devices.cluster(seed), policy.build(&options)).map_err(|violation| {
         Problem::new(format!("{policy} broke a promise with seed {seed}"))
             .because(violation)
             .hint(format!("replay it with `{}`", replay(policy, seed)))
@@ -230,6 +237,7 @@ fn text(rows: &[Row]) -> String {
         "COPIES",
         "WAIT MAX S",
         "FAIRNESS",
+        "LOST",
     ];
     let cells = rows.iter().map(|Row { policy, metrics: m }| {
         [
@@ -244,6 +252,7 @@ fn text(rows: &[Row]) -> String {
             format!("{:.2}", m.dup_top),
             format!("{:.2}", m.wait_max),
             format!("{:.3}", m.fairness),
+            format!("{:.2} %", 100.0 * m.rejected),
         ]
     });
     table(header, cells)
@@ -303,9 +312,17 @@ impl PolicyArgs {
 }
 
 impl DeviceArgs {
-    fn cluster(&self) -> Cluster {
+    fn cluster(&self, seed: u64) -> Cluster {
+        let ns = |seconds: f64| Duration::from_secs_f64(seconds).as_nanos().try_into().unwrap_or(u64::MAX);
         Cluster {
             slots: self.slots,
+            nodes: self.nodes,
+            kinds: if self.mixed { Kind::MIXED.to_vec() } else { Vec::new() },
+            losses: self.lose_every_s.map(|every_s| Losses {
+                every_ns: ns(every_s),
+                away_ns: ns(self.away_s),
+                seed,
+            }),
             batching: Batching { batch_max: self.batch_max, marginal: self.batch_marginal },
             tells_costs: !self.unknown_costs,
             ..Cluster::default()

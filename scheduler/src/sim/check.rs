@@ -1,6 +1,7 @@
 //! What is checked on every step.
 
 use super::device::Device;
+use super::layout::Layout;
 use super::{Cluster, Workload};
 use crate::{Action, Rejection, Scheduler, Why};
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,9 +20,13 @@ pub struct Violation {
 /// The promises, and what it takes to check them.
 pub(super) struct Checks {
     fates: Vec<Fate>,
-    running: Vec<u32>,
+    /// By device: what runs on it.
+    running: Vec<BTreeSet<u32>>,
+    /// What ran on nodes that went, until it is answered.
+    lost: BTreeSet<u32>,
     slots: u32,
-    capacity_bytes: u64,
+    /// By device.
+    capacity_bytes: Vec<u64>,
     /// By tenant: what waits, for policies that start in order.
     waiting: Option<BTreeMap<u32, BTreeSet<u32>>>,
 }
@@ -36,12 +41,13 @@ enum Fate {
 }
 
 impl Checks {
-    pub(super) fn new(workload: &Workload, cluster: &Cluster, keeps_order: bool) -> Self {
+    pub(super) fn new(workload: &Workload, cluster: &Cluster, layout: &Layout, keeps_order: bool) -> Self {
         Self {
             fates: vec![Fate::NotYet; workload.requests().len()],
-            running: vec![0; workload.devices() as usize],
+            running: vec![BTreeSet::new(); workload.devices() as usize],
+            lost: BTreeSet::new(),
             slots: cluster.slots,
-            capacity_bytes: workload.capacity_bytes(),
+            capacity_bytes: (0..workload.devices()).map(|device| layout.capacity_bytes(device)).collect(),
             waiting: keeps_order.then(BTreeMap::new),
         }
     }
@@ -58,7 +64,7 @@ impl Checks {
         &mut self,
         invocation: InvocationId,
         tenant_of: impl Fn(u32) -> u32,
-        device: Option<DeviceId>,
+        (id, device): (Option<DeviceId>, Option<u32>),
         why: &Why,
         now_ns: u64,
     ) -> Result<(u32, u32), Violation> {
@@ -69,17 +75,17 @@ impl Checks {
         })?;
         *fate = Fate::Runs;
         self.leaves(number, tenant_of(number), true)?;
-        let device = device.map_or(u32::MAX, |device| device.ordinal);
+        let device = device.unwrap_or(u32::MAX);
         let known = self.running.get_mut(device as usize);
         let Some(running) = known else {
             return violated("a start names a device", format!("{number} on {device}"));
         };
-        *running += 1;
-        let (running, slots) = (*running, self.slots);
-        ensure(running <= slots, "a device runs as many as it has slots", || {
+        running.insert(number);
+        let (running, slots) = (running.len(), self.slots);
+        ensure(running <= slots as usize, "a device runs as many as it has slots", || {
             format!("{running} on {device}")
         })?;
-        let beaten = why.alternatives.iter().all(|other| other.device.ordinal != device);
+        let beaten = why.alternatives.iter().all(|other| Some(other.device) != id);
         ensure(beaten, "a placement is compared with other devices", || {
             format!("{number} at {now_ns}: {why:?}")
         })?;
@@ -90,7 +96,7 @@ impl Checks {
         let fate = &mut self.fates[request as usize];
         ensure(*fate == Fate::Runs, "what runs ends once", || format!("{request} ends while {fate:?}"))?;
         *fate = Fate::Ended;
-        self.running[device as usize] -= 1;
+        self.running[device as usize].remove(&request);
         Ok(())
     }
 
@@ -102,11 +108,28 @@ impl Checks {
     ) -> Result<(), Violation> {
         let number = self.number(invocation)?;
         let fate = &mut self.fates[number as usize];
+        if why == Rejection::NodeLost {
+            let was_lost = self.lost.remove(&number);
+            *fate = Fate::Rejected;
+            return ensure(was_lost, "only what ran there is lost with a node", || format!("{number}"));
+        }
         ensure(*fate == Fate::Waits, "only what waits is rejected", || {
             format!("{number} is rejected as {why:?} while {fate:?}")
         })?;
         *fate = Fate::Rejected;
         self.leaves(number, tenant_of(number), false)
+    }
+
+    /// A device is gone: what ran there is to be answered.
+    pub(super) fn lose(&mut self, device: u32) -> Vec<u32> {
+        let gone = std::mem::take(&mut self.running[device as usize]);
+        self.lost.extend(&gone);
+        gone.into_iter().collect()
+    }
+
+    /// After a node has gone.
+    pub(super) fn lost(&self) -> Result<(), Violation> {
+        ensure(self.lost.is_empty(), "what was lost with a node is answered", || format!("{:?}", self.lost))
     }
 
     /// The order of arrival is kept among those of one tenant.
@@ -126,7 +149,7 @@ impl Checks {
     }
 
     pub(super) fn fits(&self, on: u32, device: &Device) -> Result<(), Violation> {
-        let (used, capacity) = (device.used_bytes(), self.capacity_bytes);
+        let (used, capacity) = (device.used_bytes(), self.capacity_bytes[on as usize]);
         ensure(used <= capacity, "memory is never over", || format!("{used} of {capacity} bytes on {on}"))
     }
 

@@ -50,6 +50,11 @@ impl Device {
         self.used_bytes
     }
 
+    /// The models in memory.
+    pub(super) fn models(&self) -> impl Iterator<Item = u32> {
+        self.residents.keys().copied()
+    }
+
     pub(super) fn holds(&self, model: u32) -> bool {
         self.residents.contains_key(&model)
     }

@@ -2,17 +2,24 @@
 
 use super::check::{Checks, Violation};
 use super::device::{Device, Job};
+use super::layout::{Kind, Layout, Losses};
 use super::workload::{Costs, Workload};
-use crate::{Action, Arrival, DeviceSpec, Event, ModelDemand, Policy, Scheduler, Settings};
+use crate::{Action, Arrival, Event, ModelDemand, Policy, Scheduler, Settings};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
-use weir_types::{DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, TenantId, Version};
+use weir_types::{FunctionId, InvocationId, ModelId, Name, NodeId, TenantId, Version};
 
 /// How devices work, and what the scheduler is told.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Cluster {
     /// Invocations at once on a device. 1 is seed 000's rule.
     pub slots: u32,
+    /// Nodes that the devices are shared out to.
+    pub nodes: u32,
+    /// What the devices are, in turn. None: all are alike, as the workload says.
+    pub kinds: Vec<Kind>,
+    /// Nodes that go away and come back.
+    pub losses: Option<Losses>,
     /// Runs of one model that are ready at the same time.
     pub batching: Batching,
     /// Whether the scheduler is told what models cost, as a profile would. If not, it has to learn.
@@ -49,6 +56,9 @@ impl Default for Cluster {
     fn default() -> Self {
         Self {
             slots: 1,
+            nodes: 1,
+            kinds: Vec::new(),
+            losses: None,
             batching: Batching { batch_max: 1, marginal: 1.0 },
             tells_costs: true,
             ends: Ends::InOrder,
@@ -74,7 +84,7 @@ pub struct Placed {
 /// What became of a workload.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Schedule {
-    /// By request; none for those that were rejected.
+    /// By request; none for those that were rejected, or lost with their node.
     pub placed: Vec<Option<Placed>>,
     /// Misses of a model that another device held.
     pub false_misses: u32,
@@ -94,21 +104,27 @@ pub fn run(workload: &Workload, cluster: &Cluster, policy: Box<dyn Policy>) -> R
     World::new(workload, cluster, policy).run()
 }
 
-/// At one instant, loads end first, then runs, then requests arrive.
+/// At one instant, loads end first, then runs, then nodes go and come, then requests arrive. A device that went takes what it was doing with
+/// it: its next life is another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Happening {
-    Ready { device: u32, request: u32, missed: bool },
-    Computed { device: u32 },
+    Ready { device: u32, life: u32, request: u32, missed: bool },
+    Computed { device: u32, life: u32 },
     Woken,
+    Down { node: u32 },
+    Up { node: u32 },
 }
 
 struct World<'a> {
     workload: &'a Workload,
     cluster: &'a Cluster,
+    layout: Layout,
     scheduler: Scheduler,
     names: Vec<(FunctionId, ModelId)>,
     numbers: BTreeMap<ModelId, u32>,
     devices: Vec<Device>,
+    /// By device: how often it went away.
+    lives: Vec<u32>,
     happenings: BinaryHeap<Reverse<(u64, Happening)>>,
     checks: Checks,
     schedule: Schedule,
@@ -122,19 +138,19 @@ struct World<'a> {
     started_last: u32,
 }
 
-const NODE: NodeId = NodeId(0);
-
 impl<'a> World<'a> {
     fn new(workload: &'a Workload, cluster: &'a Cluster, policy: Box<dyn Policy>) -> Self {
-        let spec = DeviceSpec {
-            kind: "simulated".into(),
-            capacity_bytes: workload.capacity_bytes(),
-            slots: cluster.slots,
-            invocations_max: cluster.slots,
-        };
+        let layout = Layout::new(workload, cluster.nodes, &cluster.kinds, cluster.slots);
         let mut scheduler = Scheduler::with_policy(&cluster.settings, policy);
-        let devices = vec![spec; workload.devices() as usize];
-        scheduler.handle(0, Event::NodeUp { node: NODE, devices }, &mut Vec::new());
+        layout.nodes().for_each(|node| scheduler.handle(0, layout.up(node), &mut Vec::new()));
+        let mut happenings = BinaryHeap::new();
+        let end_ns = workload.requests().last().map_or(0, |request| request.arrived_at_ns);
+        for (node, at_ns, up_at_ns) in
+            cluster.losses.map_or(Vec::new(), |losses| layout.losses(losses, end_ns))
+        {
+            happenings.push(Reverse((at_ns, Happening::Down { node })));
+            happenings.push(Reverse((up_at_ns, Happening::Up { node })));
+        }
         let mut counts = vec![0_u32; workload.models().len()];
         let mut tenants = vec![0; workload.models().len()];
         for request in workload.requests() {
@@ -148,12 +164,14 @@ impl<'a> World<'a> {
         Self {
             workload,
             cluster,
-            checks: Checks::new(workload, cluster, scheduler.policy().keeps_order()),
+            checks: Checks::new(workload, cluster, &layout, scheduler.policy().keeps_order()),
+            layout,
             scheduler,
             names,
             numbers,
             devices: (0..workload.devices()).map(|_| Device::new()).collect(),
-            happenings: BinaryHeap::new(),
+            lives: vec![0; workload.devices() as usize],
+            happenings,
             schedule,
             now_ns: 0,
             top: (top.map_or(0, |(model, _)| model), 0, 0),
@@ -200,7 +218,7 @@ impl<'a> World<'a> {
             ends.extend(self.happenings.pop().map(|Reverse((_, next))| next));
         }
         let turn = |happening: &Happening| match happening {
-            Happening::Computed { device } => (*device <= self.started_last, *device),
+            Happening::Computed { device, .. } => (*device <= self.started_last, *device),
             _ => (false, 0),
         };
         ends.sort_by_key(turn);
@@ -234,22 +252,29 @@ impl<'a> World<'a> {
     fn happen(&mut self, happening: Happening) -> Result<(), Violation> {
         match happening {
             Happening::Woken => self.tell(Event::Woken),
-            Happening::Ready { device, request, missed } => {
+            Happening::Ready { device, life, .. } | Happening::Computed { device, life }
+                if life != self.lives[device as usize] =>
+            {
+                Ok(())
+            }
+            Happening::Down { node } => self.lose(node),
+            Happening::Up { node } => self.tell(self.layout.up(node)),
+            Happening::Ready { device, request, missed, .. } => {
                 let model = self.workload.requests()[request as usize].model;
                 self.devices[device as usize].ready(Job { request, model });
                 self.compute(device);
                 if !missed {
                     return Ok(());
                 }
-                let costs = self.costs(model);
+                let costs = self.layout.costs(device, self.costs(model));
                 self.tell(Event::Loaded {
-                    device: id(device),
+                    device: self.layout.id(device),
                     model: self.names[model as usize].1.clone(),
                     bytes: costs.bytes,
                     load_time_ns: Some(costs.load_time_ns),
                 })
             }
-            Happening::Computed { device } => {
+            Happening::Computed { device, .. } => {
                 let done = self.devices[device as usize].computed();
                 self.compute(device);
                 for job in done {
@@ -262,6 +287,20 @@ impl<'a> World<'a> {
                 Ok(())
             }
         }
+    }
+
+    /// A node is gone, with what was in its memory and what it was doing.
+    fn lose(&mut self, node: u32) -> Result<(), Violation> {
+        for device in self.layout.of(node) {
+            self.lives[device as usize] += 1;
+            let gone = std::mem::replace(&mut self.devices[device as usize], Device::new());
+            gone.models().for_each(|model| self.copy(model, -1));
+            for request in self.checks.lose(device) {
+                self.schedule.placed[request as usize] = None;
+            }
+        }
+        self.tell(Event::NodeDown { node: NodeId(node) })?;
+        self.checks.lost()
     }
 
     fn tell(&mut self, event: Event) -> Result<(), Violation> {
@@ -289,7 +328,8 @@ impl<'a> World<'a> {
             Action::Start { invocation, device, evict, why, .. } => {
                 let (request, device) = {
                     let tenant_of = tenant_of(self.workload);
-                    self.checks.started(invocation, tenant_of, device, &why, self.now_ns)?
+                    let number = device.and_then(|device| self.layout.number(device));
+                    self.checks.started(invocation, tenant_of, (device, number), &why, self.now_ns)?
                 };
                 let model = self.workload.requests()[request as usize].model;
                 for victim in evict {
@@ -303,7 +343,7 @@ impl<'a> World<'a> {
     }
 
     fn start(&mut self, request: u32, device: u32, model: u32) -> Result<(), Violation> {
-        let costs = self.costs(model);
+        let costs = self.layout.costs(device, self.costs(model));
         let now_ns = self.now_ns;
         self.started_last = device;
         let started = self.devices[device as usize].start(now_ns, Job { request, model }, &costs);
@@ -314,7 +354,8 @@ impl<'a> World<'a> {
         }
         let placed = Placed { device, started_at_ns: now_ns, ended_at_ns: now_ns, hit: started.hit };
         self.schedule.placed[request as usize] = Some(placed);
-        let ready = Happening::Ready { device, request, missed: !started.hit };
+        let life = self.lives[device as usize];
+        let ready = Happening::Ready { device, life, request, missed: !started.hit };
         self.happenings.push(Reverse((started.ready_at_ns, ready)));
         Ok(())
     }
@@ -331,7 +372,8 @@ impl<'a> World<'a> {
     /// The scheduler hears of it between two decisions, never in the middle of one.
     fn evicted_later(&mut self, device: u32, model: u32) -> Result<(), Violation> {
         let mut actions = Vec::new();
-        let event = Event::Evicted { device: id(device), model: self.names[model as usize].1.clone() };
+        let event =
+            Event::Evicted { device: self.layout.id(device), model: self.names[model as usize].1.clone() };
         self.scheduler.handle(self.now_ns, event, &mut actions);
         self.checks.silent(&actions)
     }
@@ -339,10 +381,13 @@ impl<'a> World<'a> {
     fn compute(&mut self, device: u32) {
         let Batching { batch_max, marginal } = self.cluster.batching;
         if let Some((count, model)) = self.devices[device as usize].compute(batch_max.max(1) as usize) {
-            let run_ns = self.costs(model).run_time_ns as f64;
+            let run_ns = self.layout.costs(device, self.costs(model)).run_time_ns as f64;
             let length_ns = crate::estimate::round_ns(run_ns * (1.0 + marginal * (count - 1) as f64)).max(1);
             self.schedule.computed_ns += length_ns;
-            self.happenings.push(Reverse((self.now_ns + length_ns, Happening::Computed { device })));
+            self.happenings.push(Reverse((
+                self.now_ns + length_ns,
+                Happening::Computed { device, life: self.lives[device as usize] },
+            )));
         }
     }
 
@@ -364,10 +409,6 @@ impl<'a> World<'a> {
 
 fn tenant_of(workload: &Workload) -> impl Fn(u32) -> u32 {
     |request| workload.requests()[request as usize].tenant
-}
-
-fn id(ordinal: u32) -> DeviceId {
-    DeviceId { node: NODE, ordinal }
 }
 
 fn names(model: u32, tenant: u32) -> (FunctionId, ModelId) {

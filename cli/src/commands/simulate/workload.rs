@@ -128,7 +128,7 @@ fn unreadable(path: &Path, error: anyhow::Error) -> Problem {
     Problem::new(format!("cannot use {}", path.display())).because(error)
 }
 
-fn seconds(text: &str) -> Result<f64, String> {
+pub(super) fn seconds(text: &str) -> Result<f64, String> {
     let seconds: f64 = text.parse().map_err(|error| format!("{error}"))?;
     if (0.001..=1e6).contains(&seconds) {
         Ok(seconds)

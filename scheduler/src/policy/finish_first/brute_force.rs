@@ -250,7 +250,7 @@ fn arrival(id: u64, models: &[usize], tenant: u8, priority: u32, deadline_at_ns:
 
 fn up(node: u32, capacities: &[u64], slots: u32) -> Event {
     let device = |capacity_bytes: &u64| DeviceSpec {
-        kind: if capacity_bytes % 2 == 0 { "even".into() } else { "odd".into() },
+        kind: if capacity_bytes.is_multiple_of(2) { "even".into() } else { "odd".into() },
         capacity_bytes: *capacity_bytes,
         slots,
         invocations_max: slots,
@@ -258,12 +258,15 @@ fn up(node: u32, capacities: &[u64], slots: u32) -> Event {
     Event::NodeUp { node: NodeId(node), devices: capacities.iter().map(device).collect() }
 }
 
+/// A model that one that runs has loaded: where, its bytes, and how long it took.
+type Load = (DeviceId, ModelId, u64, u64);
+
 /// Both schedulers, and the cluster that does what they say.
 struct Pair {
     fast: Scheduler,
     slow: Scheduler,
     now_ns: u64,
-    running: Vec<(InvocationId, NodeId, Vec<(DeviceId, ModelId, u64, u64)>)>,
+    running: Vec<(InvocationId, NodeId, Vec<Load>)>,
     arrivals: std::collections::BTreeMap<InvocationId, Arrival>,
     starts: usize,
 }

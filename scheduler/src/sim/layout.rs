@@ -1,0 +1,127 @@
+//! Where simulated devices are, what they are, and when their nodes are away.
+
+use super::Workload;
+use super::workload::Costs;
+use crate::estimate::round_ns;
+use crate::{DeviceSpec, Event};
+use rand::{Rng, SeedableRng};
+use rand_pcg::Pcg64;
+use weir_types::{DeviceId, NodeId};
+
+/// A kind of device.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Kind {
+    /// What it is called.
+    pub name: &'static str,
+    /// Its memory, as a part of what the workload says.
+    pub capacity: f64,
+    /// What loads and runs take on it, as a part of what the workload says.
+    pub time: f64,
+}
+
+impl Kind {
+    /// Devices that differ: one in three is small and quick, one large and slow.
+    pub const MIXED: [Self; 3] = [
+        Self { name: "plain", capacity: 1.0, time: 1.0 },
+        Self { name: "small", capacity: 0.5, time: 0.7 },
+        Self { name: "large", capacity: 2.0, time: 2.5 },
+    ];
+}
+
+/// Nodes that go away, with everything that runs on them, and come back empty.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Losses {
+    /// A node goes about this often.
+    pub every_ns: u64,
+    /// And is away for about this long.
+    pub away_ns: u64,
+    /// What chance follows from.
+    pub seed: u64,
+}
+
+/// Devices by number: node after node, each with as many as the others, or one less.
+#[derive(Debug)]
+pub(super) struct Layout {
+    nodes: u32,
+    devices: u32,
+    kinds: Vec<Kind>,
+    capacity_bytes: u64,
+    slots: u32,
+}
+
+impl Layout {
+    pub(super) fn new(workload: &Workload, nodes: u32, kinds: &[Kind], slots: u32) -> Self {
+        let devices = workload.devices();
+        let nodes = nodes.clamp(1, devices);
+        Self { nodes, devices, kinds: kinds.to_vec(), capacity_bytes: workload.capacity_bytes(), slots }
+    }
+
+    pub(super) fn nodes(&self) -> impl Iterator<Item = u32> {
+        0..self.nodes
+    }
+
+    /// The devices of a node.
+    pub(super) fn of(&self, node: u32) -> std::ops::Range<u32> {
+        let first = |node: u32| {
+            let first = u64::from(node) * u64::from(self.devices) / u64::from(self.nodes);
+            u32::try_from(first).unwrap_or(self.devices)
+        };
+        first(node)..first(node + 1)
+    }
+
+    pub(super) fn id(&self, device: u32) -> DeviceId {
+        let node = self.nodes().find(|node| self.of(*node).contains(&device)).unwrap_or(0);
+        DeviceId { node: NodeId(node), ordinal: device - self.of(node).start }
+    }
+
+    /// The number of a device, if there is such a one.
+    pub(super) fn number(&self, id: DeviceId) -> Option<u32> {
+        (id.node.0 < self.nodes).then(|| self.of(id.node.0).nth(id.ordinal as usize)).flatten()
+    }
+
+    pub(super) fn capacity_bytes(&self, device: u32) -> u64 {
+        self.kind(device)
+            .map_or(self.capacity_bytes, |kind| round_ns(self.capacity_bytes as f64 * kind.capacity))
+    }
+
+    /// What a model costs on a device.
+    pub(super) fn costs(&self, device: u32, costs: Costs) -> Costs {
+        let Some(kind) = self.kind(device) else { return costs };
+        let time_ns = |ns: u64| round_ns(ns as f64 * kind.time);
+        let (load_time_ns, run_time_ns) = (time_ns(costs.load_time_ns), time_ns(costs.run_time_ns).max(1));
+        Costs { load_time_ns, run_time_ns, ..costs }
+    }
+
+    pub(super) fn up(&self, node: u32) -> Event {
+        let spec = |device: u32| DeviceSpec {
+            kind: self.kind(device).map_or("simulated", |kind| kind.name).into(),
+            capacity_bytes: self.capacity_bytes(device),
+            slots: self.slots,
+            invocations_max: self.slots,
+        };
+        Event::NodeUp { node: NodeId(node), devices: self.of(node).map(spec).collect() }
+    }
+
+    /// When which node goes and comes back, until `end_ns`.
+    pub(super) fn losses(&self, losses: Losses, end_ns: u64) -> Vec<(u32, u64, u64)> {
+        let mut rng = Pcg64::seed_from_u64(losses.seed);
+        let about = |rng: &mut Pcg64, ns: u64| round_ns(ns as f64 * (0.5 + rng.random::<f64>())).max(1);
+        let mut back_at_ns = vec![0_u64; self.nodes as usize];
+        let (mut all, mut at_ns) = (Vec::new(), about(&mut rng, losses.every_ns));
+        while at_ns < end_ns {
+            let node = rng.random_range(0..self.nodes);
+            let up_at_ns = at_ns + about(&mut rng, losses.away_ns);
+            if back_at_ns[node as usize] < at_ns {
+                back_at_ns[node as usize] = up_at_ns;
+                all.push((node, at_ns, up_at_ns));
+            }
+            at_ns += about(&mut rng, losses.every_ns);
+        }
+        all
+    }
+
+    /// Kinds go round the devices.
+    fn kind(&self, device: u32) -> Option<&Kind> {
+        self.kinds.get(device as usize % self.kinds.len().max(1))
+    }
+}
