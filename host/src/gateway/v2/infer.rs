@@ -2,26 +2,21 @@
 
 use super::super::Caller;
 use super::super::error::ApiError;
-use super::super::invoke::{self, received};
 use super::super::request_id::RequestId;
 use super::answer::Written;
+use super::call::{Answered, Call};
 use super::encoding::Encoding;
-use super::read::{Asked, read};
-use super::target::{At, Target, served};
-use crate::dispatch::{Account, Inference, Invocation};
-use crate::models::ModelEntry;
+use super::read::read;
+use super::target::At;
+use crate::dispatch::{Account, Invocation};
 use crate::node::NodeState;
-use crate::telemetry::Times;
-use crate::until::until;
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
 use http::HeaderMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-use weir_inference::{Completion, RunRequest, Tensor};
-use weir_types::ErrorCode;
+use std::time::Instant;
 
 pub(super) async fn infer(
     State(node): State<Arc<NodeState>>,
@@ -32,165 +27,42 @@ pub(super) async fn infer(
 ) -> Result<Response, ApiError> {
     let arrived = Instant::now();
     let target = at.find(&node, &caller.tenant)?;
-    if !node.is_ready() {
-        return Err(ApiError::new(ErrorCode::Unavailable, "the node is shutting down; try another"));
-    }
     let (head, body) = request.into_parts();
-    match target {
-        Target::Function(deployment) => {
-            let invocation = invoke::invocation(&node, deployment, &head.headers, &id, arrived)?;
-            let account = node.dispatch.account(&invocation);
-            let answered = function(&node, invocation, &account, &head.headers, body).await;
-            answered.inspect_err(|error| account.close(error.code))
-        }
-        Target::Model(entry) => {
-            let inference = inference(&node, entry, &head.headers, &id, arrived)?;
-            let serving = inference.entry.served.begin(arrived);
-            match model(&node, inference, arrived, &head.headers, body).await {
-                Ok((response, times)) => {
-                    serving.done(times);
-                    Ok(response)
-                }
-                Err(error) => {
-                    serving.failed(error.code);
-                    Err(error)
-                }
-            }
-        }
-    }
+    let call = Call::of(&node, target, &head.headers, &id, arrived)?;
+    answer(&node, call, &head.headers, body).await
 }
 
-/// Call a tensor function. Whoever sees it fail closes the account.
+/// Call a tensor function by its own path. Whoever sees it fail closes the account.
 pub(in super::super) async fn function(
     node: &NodeState,
-    mut invocation: Invocation,
+    invocation: Invocation,
     account: &Arc<Account>,
     headers: &HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let serving = served(node, &invocation.deployment).begin(invocation.arrived);
-    let bytes_max = invoke::request_bytes_max(&invocation);
-    let answering = async {
-        let mut asked = received(&invocation, read(node, headers, body, bytes_max, None)).await?;
-        invocation.deadline = asked.deadline(invocation.arrived, invocation.deadline);
-        invocation.priority = asked.priority(invocation.priority);
-        let tensors = std::mem::take(&mut asked.inputs);
-        let batch = batch(&tensors);
-        let mut completion = node.dispatch.tensor(&invocation, account, tensors).await?;
-        if let Some(wanted) = asked.wanted() {
-            completion.outputs = pick(completion.outputs, &wanted)?;
-        }
-        let id = &invocation.deployment.id;
-        let limits = &invocation.deployment.manifest.limits;
-        let limit = (limits.response_body_bytes, "limits.response_body_bytes");
-        let name = (id.name.to_string(), id.version.to_string());
-        respond(node, name, asked, completion, limit, batch, headers).await
-    };
-    match answering.await {
-        Ok((response, times)) => {
-            serving.done(times);
-            Ok(response)
-        }
-        Err(error) => {
-            serving.failed(error.code);
-            Err(error)
-        }
-    }
+    answer(node, Call::function(invocation, account.clone()), headers, body).await
 }
 
-/// An inference of a model that arrived with these headers.
-pub(super) fn inference(
-    node: &NodeState,
-    entry: Arc<ModelEntry>,
-    headers: &HeaderMap,
-    id: &RequestId,
-    arrived: Instant,
-) -> Result<Inference, ApiError> {
-    let model = entry.source.id();
-    Ok(Inference {
-        id: id.invocation,
-        trace: invoke::trace(node, &model.tenant, model.name.as_str(), headers, id),
-        deadline: arrived + Duration::from_millis(node.config.infer_time_ms_max),
-        priority: invoke::priority(headers)?,
-        entry,
-    })
-}
-
-async fn model(
-    node: &NodeState,
-    mut inference: Inference,
-    arrived: Instant,
-    headers: &HeaderMap,
-    body: Body,
-) -> Result<(Response, Times), ApiError> {
-    let bytes_max = node.config.infer_body_bytes_max;
-    let ports = inference.entry.source.prepared.signature.inputs.clone();
-    let reading = read(node, headers, body, bytes_max, Some(ports));
-    let mut asked = until(inference.deadline, reading).await.unwrap_or_else(|| {
-        let time_ms_max = node.config.infer_time_ms_max;
-        let text = format!("the request body did not arrive within {time_ms_max} ms (infer_time_ms_max)");
-        Err(ApiError::new(ErrorCode::DeadlineExceeded, text))
-    })?;
-    inference.deadline = asked.deadline(arrived, inference.deadline);
-    inference.priority = asked.priority(inference.priority);
-    let request = RunRequest {
-        inputs: std::mem::take(&mut asked.inputs),
-        outputs: asked.wanted(),
-        deadline: Some(inference.deadline),
-        priority: inference.priority,
+async fn answer(node: &NodeState, call: Call, headers: &HeaderMap, body: Body) -> Result<Response, ApiError> {
+    let limits = call.limits(node);
+    let asked = async |call: &Call| {
+        let reading = read(node, headers, body, limits.request_bytes_max, call.ports());
+        call.in_time(node, reading).await
     };
-    let batch = request.batch();
-    let completion = node.dispatch.infer(&inference, request).await?;
-    let id = inference.entry.source.id();
-    let name = (id.name.to_string(), id.version.to_string());
-    respond(node, name, asked, completion, (bytes_max, "infer_body_bytes_max"), batch, headers).await
-}
-
-/// Write the answer, and say where the time went.
-async fn respond(
-    node: &NodeState,
-    (model_name, model_version): (String, String),
-    asked: Asked,
-    completion: Completion,
-    (bytes_max, limit): (u64, &'static str),
-    batch: u32,
-    headers: &HeaderMap,
-) -> Result<(Response, Times), ApiError> {
-    let started = Instant::now();
-    let written = Written {
-        model_name,
-        model_version,
-        is_binary: asked.parameters.binary_data_output,
-        id: asked.id,
-        outputs: completion.outputs,
-        wanted: asked.outputs,
-        encoding: Encoding::wanted(headers),
-        bytes_max,
-        limit,
+    let written = async |answered: Answered| {
+        let Answered { model_name, model_version, asked, completion } = answered;
+        let written = Written {
+            model_name,
+            model_version,
+            is_binary: asked.parameters.binary_data_output,
+            id: asked.id,
+            outputs: completion.outputs,
+            wanted: asked.outputs,
+            encoding: Encoding::wanted(headers),
+            bytes_max: limits.answer_bytes_max,
+            limit: limits.answer_limit,
+        };
+        written.respond(node).await
     };
-    let response = written.respond(node).await?;
-    let times = Times {
-        batch,
-        queue: completion.queue_time,
-        input: asked.time,
-        infer: completion.run_time,
-        output: started.elapsed(),
-    };
-    Ok((response, times))
-}
-
-/// Of the outputs of a function, which gives all it has, those that are wanted.
-fn pick(mut outputs: Vec<(String, Tensor)>, wanted: &[String]) -> Result<Vec<(String, Tensor)>, ApiError> {
-    let take = |name: &String| {
-        let place = outputs.iter().position(|(given, _)| given == name);
-        place.map(|place| outputs.swap_remove(place)).ok_or_else(|| {
-            let text = format!("the function gave no output {name:?}");
-            ApiError::new(ErrorCode::InvalidRequest, text)
-        })
-    };
-    wanted.iter().map(take).collect()
-}
-
-fn batch(tensors: &[(String, Tensor)]) -> u32 {
-    tensors.iter().find_map(|(_, tensor)| tensor.shape().dimensions().first().copied()).unwrap_or(1)
+    call.answer(node, asked, written).await
 }

@@ -21,14 +21,14 @@ const ALIGNMENT_BYTES: usize = 64;
 const BINARY_WEIGHT: usize = 16;
 
 /// What a request asks, as models and functions take it.
-pub(super) struct Asked {
-    pub(super) id: Option<String>,
-    pub(super) parameters: Parameters,
-    pub(super) inputs: Vec<(String, Tensor)>,
+pub(in super::super) struct Asked {
+    pub(in super::super) id: Option<String>,
+    pub(in super::super) parameters: Parameters,
+    pub(in super::super) inputs: Vec<(String, Tensor)>,
     /// None for all.
-    pub(super) outputs: Option<Vec<Output>>,
+    pub(in super::super) outputs: Option<Vec<Output>>,
     /// What it took to read.
-    pub(super) time: Duration,
+    pub(in super::super) time: Duration,
 }
 
 impl Asked {
