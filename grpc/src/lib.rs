@@ -5,7 +5,14 @@ mod codec;
 pub use codec::{BoundedCodec, DESCRIPTION_BYTES_MAX, ITEMS_MAX};
 
 mod generated {
-    #![allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all, reason = "generated code")]
+    #![allow(
+        missing_docs,
+        unreachable_pub,
+        unused_qualifications,
+        clippy::all,
+        clippy::allow_attributes_without_reason,
+        reason = "generated code"
+    )]
     tonic::include_proto!("inference");
 }
 pub use generated::*;
