@@ -374,6 +374,14 @@ async fn tenants_ask_only_their_own_models() {
     assert_eq!(other.post("/v2/repository/index", "").await.ok().json::<Value>(), json!([]));
     assert_eq!(other.get("/v2/models/stats").await.ok().json::<Value>(), json!({"model_stats": []}));
     assert!(!other.get("/metrics").await.ok().text().contains("matmul"));
+    // gRPC says so in its own way.
+    let grpc = reqwest::Client::builder().http2_prior_knowledge().no_proxy().build().unwrap();
+    let live = grpc.post(node.url("/inference.GRPCInferenceService/ServerLive"));
+    let live = live.header("content-type", "application/grpc").header("te", "trailers").body(vec![0; 5]);
+    let refused = live.try_clone().unwrap().send().await.unwrap();
+    assert_eq!((refused.status().as_u16(), refused.headers()["grpc-status"].to_str().unwrap()), (200, "16"));
+    let answered = live.bearer_auth("token-of-acme-0123").send().await.unwrap();
+    assert_eq!(answered.bytes().await.unwrap()[..], [0, 0, 0, 0, 2, 8, 1]);
     // Probes have no tokens.
     node.get("/v2/health/ready").await.ok();
 }

@@ -175,3 +175,47 @@ impl From<RequestError> for ApiError {
         Self::new(code, error.to_string())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[tokio::test]
+    async fn binary_inputs_are_parts_of_the_body_and_the_first_is_aligned() {
+        let arena = Arena::new(1 << 20);
+        for pad in 0..70 {
+            let described = |name: &str| {
+                let size = json!({"binary_data_size": 128});
+                json!({"name": name, "datatype": "FP64", "shape": [16], "parameters": size})
+            };
+            let json = json!({"id": "x".repeat(pad), "inputs": [described("a"), described("b")]}).to_string();
+            let wire = Wire { encoding: None, json_bytes: Some(json.len()), length: None };
+            let whole = [json.as_bytes(), &[7; 256]].concat();
+            let body = receive_behind(wire.lead(), Body::from(whole), None, &arena, 1 << 20).await.unwrap();
+            let used_bytes = arena.used_bytes();
+            let asked = parse(&body, wire.json_bytes, &arena).unwrap();
+            let starts = asked.inputs.iter().map(|(_, tensor)| tensor.data().as_ptr());
+            let expected = [body[json.len()..].as_ptr(), body[json.len() + 128..].as_ptr()];
+            assert_eq!(starts.collect::<Vec<_>>(), expected, "they were copied");
+            assert_eq!((expected[0] as usize % ALIGNMENT_BYTES, arena.used_bytes()), (0, used_bytes));
+        }
+    }
+
+    #[test]
+    fn what_the_request_says_of_time_and_urgency_goes_before() {
+        let asked = |timeout, priority| Asked {
+            id: None,
+            parameters: Parameters { binary_data_output: false, priority, timeout },
+            inputs: Vec::new(),
+            outputs: None,
+            time: Duration::ZERO,
+        };
+        let arrived = Instant::now();
+        let latest = arrived + Duration::from_secs(1);
+        assert_eq!(asked(0, 0).deadline(arrived, latest), latest);
+        assert_eq!(asked(500, 0).deadline(arrived, latest), arrived + Duration::from_micros(500));
+        assert_eq!(asked(u64::MAX, 0).deadline(arrived, latest), latest);
+        assert_eq!((asked(0, 0).priority(7), asked(0, 3).priority(7)), (7, 3));
+    }
+}
