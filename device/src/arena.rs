@@ -117,6 +117,21 @@ impl Arena {
         }
     }
 
+    /// Count `bytes` that somebody else holds as in use, until they are [released](Self::release).
+    pub fn reserve(&self, bytes: u64) -> Result<(), OutOfMemory> {
+        if self.try_reserve(bytes) {
+            return Ok(());
+        }
+        self.trim();
+        let asked = usize::try_from(bytes).unwrap_or(usize::MAX);
+        if self.try_reserve(bytes) { Ok(()) } else { Err(self.out_of_memory(asked)) }
+    }
+
+    /// As many reserved bytes are not in use any more.
+    pub fn release(&self, bytes: u64) {
+        self.0.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
     /// A block for `len` bytes: an idle one, or else a new one.
     pub(crate) fn take(&self, len: usize) -> Result<Block, OutOfMemory> {
         let class = class_of(len).ok_or_else(|| self.out_of_memory(len))?;
@@ -124,9 +139,9 @@ impl Arena {
             return Ok(block);
         }
         let bytes = class.block_bytes as u64;
-        if !self.reserve(bytes) {
+        if !self.try_reserve(bytes) {
             self.trim();
-            if !self.reserve(bytes) {
+            if !self.try_reserve(bytes) {
                 return Err(self.out_of_memory(len));
             }
         }
@@ -154,7 +169,7 @@ impl Arena {
         Some(block)
     }
 
-    fn reserve(&self, bytes: u64) -> bool {
+    fn try_reserve(&self, bytes: u64) -> bool {
         let fits = |held: u64| held.checked_add(bytes).filter(|held| *held <= self.0.bytes_max);
         self.0.held_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
     }
@@ -287,6 +302,17 @@ mod tests {
             drop(arena.buffer(1 << 20).unwrap());
         }
         assert_eq!(arena.pooled_bytes(), 1 << 20);
+    }
+
+    #[test]
+    fn what_others_hold_counts_until_it_is_released() {
+        let arena = Arena::new(1 << 20);
+        drop(arena.buffer(600 << 10).unwrap());
+        arena.reserve(1 << 20).unwrap();
+        assert_eq!((arena.used_bytes(), arena.pooled_bytes()), (1 << 20, 0));
+        assert!(arena.reserve(1).is_err() && arena.buffer(1).is_err());
+        arena.release(1 << 20);
+        arena.buffer(1).unwrap();
     }
 
     proptest! {

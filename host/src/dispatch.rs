@@ -11,7 +11,7 @@ mod placement;
 mod slice;
 
 pub(crate) use account::Account;
-pub(crate) use inference::{Inference, InferenceTurn, Ready};
+pub(crate) use inference::{Inference, InferenceTurn};
 pub(crate) use placement::{Away, LinkId, PlacementConfig, Placements};
 
 use crate::cluster::wire::Grant;

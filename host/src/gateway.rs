@@ -2,8 +2,10 @@
 
 mod auth;
 mod body;
+mod embeddings;
 mod error;
 mod functions;
+mod grpc;
 mod headers;
 mod health;
 mod invoke;
@@ -30,7 +32,7 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
-use error::ApiError;
+use error::{ApiError, Dialect};
 use http::HeaderValue;
 use http::header::CONNECTION;
 use request_id::RequestId;
@@ -72,6 +74,7 @@ impl Gateway {
                 "/v1/models/{name}/versions/{version}",
                 put(models::push).get(models::show_version).delete(models::remove_version),
             )
+            .route(embeddings::PATH, post(embeddings::embed))
             .merge(v2::routes())
             .method_not_allowed_fallback(async || {
                 ApiError::new(ErrorCode::MethodNotAllowed, "this route does not take that method; see GET /")
@@ -87,10 +90,11 @@ impl Gateway {
     /// Answer one request. Dropping the future, as the server does when the client goes away, cancels what it started.
     pub(crate) async fn serve(&self, request: Request) -> Response {
         let id = RequestId::of(request.headers());
+        let dialect = Dialect::of(request.uri().path());
         let (request, unread) = Unread::watch(request);
         let mut response = self.route(request, &id).await;
         if let Some(error) = response.extensions_mut().remove::<ApiError>() {
-            response = error.respond(id.as_str());
+            response = error.respond(dialect, id.as_str());
             if !unread.drain().await {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
@@ -131,6 +135,9 @@ impl Gateway {
         }
         request.extensions_mut().insert(Caller { tenant });
         request.extensions_mut().insert(id.clone());
+        if grpc::is_call(request.uri().path()) {
+            return grpc::serve(&self.node, request).await;
+        }
         // Infallible: every error is an answer already.
         let response = self.router.clone().oneshot(request.map(Body::new)).await.into_response();
         if response.status().is_client_error() && response.extensions().get::<ApiError>().is_none() {

@@ -103,7 +103,7 @@ fn rows<T: PartialOrd + Copy>(
 fn largest<T: PartialOrd + Copy>(row: impl Iterator<Item = (usize, T)>, count: usize) -> Vec<(usize, T)> {
     let mut kept: Vec<(usize, T)> = Vec::new();
     let cut = |kept: &mut Vec<(usize, T)>| {
-        kept.sort_by(|(_, a), (_, b)| larger_first(*a, *b));
+        kept.sort_by(|(_, a), (_, b)| larger_first(a, b));
         kept.truncate(count);
     };
     for item in row {
@@ -117,9 +117,9 @@ fn largest<T: PartialOrd + Copy>(row: impl Iterator<Item = (usize, T)>, count: u
 }
 
 /// What is no number goes last.
-fn larger_first<T: PartialOrd + Copy>(a: T, b: T) -> Ordering {
+fn larger_first<T: PartialOrd>(a: &T, b: &T) -> Ordering {
     let is_nan = |value: &T| value.partial_cmp(value).is_none();
-    b.partial_cmp(&a).unwrap_or_else(|| is_nan(&a).cmp(&is_nan(&b)))
+    b.partial_cmp(a).unwrap_or_else(|| is_nan(a).cmp(&is_nan(b)))
 }
 
 #[cfg(test)]

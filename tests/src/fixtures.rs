@@ -33,6 +33,15 @@ pub fn model(path: &str) -> Bytes {
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())).into()
 }
 
+/// A model that is too large for the repository, as `cargo xtask models` makes it.
+#[must_use]
+pub fn large_model(name: &str) -> Bytes {
+    let path = repository().join(".weir/models").join(name);
+    let read = std::fs::read(&path);
+    read.unwrap_or_else(|error| panic!("{}: {error}; make it with `cargo xtask models`", path.display()))
+        .into()
+}
+
 /// Where a model of `tests/fixtures/models` is.
 #[must_use]
 pub fn model_path(path: &str) -> PathBuf {

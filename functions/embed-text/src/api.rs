@@ -19,6 +19,7 @@ embed-text turns sentences into 384 numbers each, close to one another for close
   curl -d 'A sentence.' URL
   curl -d '{\"sentences\": [\"One.\", \"Another.\"]}' URL
   curl -d '{\"sentences\": [\"One.\", \"Another.\"]}' URL/similarity
+  curl -d '{\"input\": [\"One.\", \"Another.\"]}' URL/v1/embeddings        in OpenAI's shape
 
 The answer is JSON: {\"model\": ..., \"embeddings\": [[...], ...], \"tokens\": [...]}, or {\"model\": ..., \"cosine\": 0.71, \"tokens\": [...]} from /similarity.
 Embeddings have length one. At most 64 sentences of 16 KiB; what is past 256 tokens of one is cut off, and `truncated` says where.
@@ -51,6 +52,12 @@ pub enum ApiError {
     /// Too many sentences.
     #[error("{0} sentences; at most {SENTENCES_MAX} are taken at once")]
     TooMany(usize),
+    /// Too many texts, in OpenAI's shape.
+    #[error("{0} texts; at most {max} are taken at once", max = crate::openai::TEXTS_MAX)]
+    TooManyTexts(usize),
+    /// Embeddings of another width.
+    #[error("embeddings have {WIDTH} dimensions here, not {0}")]
+    Dimensions(usize),
     /// A sentence is too long.
     #[error("sentence {0} has {1} bytes; at most {SENTENCE_BYTES_MAX} are taken (the first is 0)")]
     TooLong(usize, usize),
@@ -75,7 +82,7 @@ impl ApiError {
         match self {
             Self::NotFound => 404,
             Self::Method => 405,
-            Self::TooMany(_) | Self::TooLong(..) => 413,
+            Self::TooMany(_) | Self::TooManyTexts(_) | Self::TooLong(..) => 413,
             Self::Token(_) => 500,
             Self::Body(error) => error.status(),
             // What the model takes is for this function to know, not for whoever sent the text.

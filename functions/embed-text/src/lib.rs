@@ -4,6 +4,7 @@
 //! (`weir build --snapshot`): its export `wizer-initialize` builds it once, and every instance starts with it in memory.
 
 mod api;
+mod openai;
 mod tokens;
 
 mod snapshot;
@@ -13,6 +14,9 @@ use tokens::Batch;
 use weir::{Model, Request, Response, Result, Tensor};
 
 fn handle(request: Request) -> Result<Response> {
+    if request.path() == openai::PATH {
+        return openai_handle(&request);
+    }
     let content_type = request.header("content-type");
     let answer = request.body().map_err(ApiError::from).and_then(|body| {
         api::answer(request.method(), request.path(), content_type.as_deref(), &body, embeddings)
@@ -24,6 +28,15 @@ fn handle(request: Request) -> Result<Response> {
             let body = serde_json::json!({"error": error.to_string()});
             Ok(Response::json(&body)?.with_status(error.status()))
         }
+    }
+}
+
+fn openai_handle(request: &Request) -> Result<Response> {
+    let answer = request.body().map_err(ApiError::from);
+    let answer = answer.and_then(|body| openai::answer(request.method(), &body, embeddings));
+    match answer {
+        Ok(answer) => Response::json(&answer),
+        Err(error) => Ok(Response::json(&openai::error(&error))?.with_status(error.status())),
     }
 }
 

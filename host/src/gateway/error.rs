@@ -1,6 +1,6 @@
 //! The one place that decides HTTP statuses of errors, and what their bodies look like.
 
-use super::headers;
+use super::{embeddings, grpc, headers};
 use crate::blobs::BlobError;
 use crate::component::compile::CompileError;
 use crate::instance::Fault;
@@ -8,6 +8,28 @@ use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode};
 use weir_types::ErrorCode;
 use weir_types::api::ErrorBody;
+
+/// Whose errors a client can read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    /// `error` is a text, as the Open Inference Protocol has it, too.
+    Weir,
+    /// `error` has a `message`.
+    OpenAi,
+    /// A status in the trailers.
+    Grpc,
+}
+
+impl Dialect {
+    /// That of whoever asks for `path`.
+    pub(crate) fn of(path: &str) -> Self {
+        match path {
+            embeddings::PATH => Self::OpenAi,
+            path if grpc::is_call(path) => Self::Grpc,
+            _ => Self::Weir,
+        }
+    }
+}
 
 /// An error on its way to the client. The request id is filled in by `gateway/request_id.rs`.
 #[derive(Debug, Clone)]
@@ -27,15 +49,22 @@ impl ApiError {
     }
 
     /// The answer for the request called `request_id`. Of the node's own faults the log has the details, and the client a pointer to it.
-    pub(crate) fn respond(&self, request_id: &str) -> Response {
+    pub(crate) fn respond(&self, dialect: Dialect, request_id: &str) -> Response {
+        if dialect == Dialect::Grpc {
+            return grpc::refuse(self);
+        }
         let text = if self.code == ErrorCode::Internal {
             tracing::error!(request_id, error = self.text, "request failed inside the node");
             format!("the node has a fault; its log tells more about request {request_id}")
         } else {
             self.text.clone()
         };
-        let body = ErrorBody { error: text, code: self.code, request_id: request_id.to_owned() };
-        let mut response = (status(self.code), axum::Json(body)).into_response();
+        let mut response = if dialect == Dialect::OpenAi {
+            (status(self.code), axum::Json(embeddings::error(self.code, &text))).into_response()
+        } else {
+            let body = ErrorBody { error: text, code: self.code, request_id: request_id.to_owned() };
+            (status(self.code), axum::Json(body)).into_response()
+        };
         response.headers_mut().insert(headers::ERROR_CODE, HeaderValue::from_static(self.code.as_str()));
         if matches!(self.code, ErrorCode::QueueFull | ErrorCode::Unavailable) {
             response.headers_mut().insert(http::header::RETRY_AFTER, HeaderValue::from_static("1"));

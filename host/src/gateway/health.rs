@@ -27,6 +27,7 @@ Weir runs WebAssembly functions with shared models.
   GET    /v1/models/NAME                      show one (also /versions/N)
   DELETE /v1/models/NAME                      remove it (also /versions/N)
   POST   /v2/models/NAME/infer                run a model or tensor function by the Open Inference Protocol (see docs/protocols.md)
+  POST   /v1/embeddings                       call the function that the body's `model` names, in OpenAI's shape
   GET    /v1/status, /healthz, /readyz, /metrics
 ";
 

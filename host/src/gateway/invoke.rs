@@ -72,7 +72,7 @@ async fn run(
     let account = node.dispatch.account(&invocation);
     let answered = match invocation.deployment.record.kind {
         FunctionKind::Tensor => match check_method(&head.method) {
-            Ok(()) => v2::function(node, invocation, &account, &head.uri, &head.headers, body).await,
+            Ok(()) => v2::function(node, invocation, &account, &head.headers, body).await,
             Err(error) => Err(error),
         },
         FunctionKind::Http02 | FunctionKind::Http03 => {
@@ -239,7 +239,7 @@ fn prepare(headers: &mut HeaderMap, id: &RequestId) {
     headers.entry(HOST).or_insert(HeaderValue::from_static("localhost"));
 }
 
-fn content_length(headers: &HeaderMap) -> Result<Option<u64>, ApiError> {
+pub(super) fn content_length(headers: &HeaderMap) -> Result<Option<u64>, ApiError> {
     let Some(value) = headers.get(CONTENT_LENGTH) else { return Ok(None) };
     let length = value.to_str().ok().and_then(|text| text.parse().ok());
     length.map(Some).ok_or_else(|| ApiError::new(ErrorCode::InvalidRequest, "content-length is not a number"))

@@ -4,15 +4,23 @@
 //! it may run. Models and functions of other tenants are not found. `docs/protocols.md` says what clients may rely on.
 
 mod answer;
+mod call;
 mod encoding;
 mod infer;
 mod metadata;
 mod read;
+mod remote;
 mod repository;
 mod stats;
 mod target;
 
+pub(super) use answer::classify;
+pub(super) use call::{Answered, Call, CallLimits};
 pub(super) use infer::function;
+pub(super) use metadata::{instances, platform};
+pub(super) use read::Asked;
+pub(super) use repository::{IndexEntry, bring_in as load, entries as index, give_back as unload};
+pub(super) use target::{At, Target};
 
 use super::error::ApiError;
 use crate::node::NodeState;
@@ -25,9 +33,9 @@ use std::sync::Arc;
 use weir_types::ErrorCode;
 
 /// What answers, in metadata.
-const SERVER: &str = "weir";
+pub(super) const SERVER: &str = "weir";
 /// The protocol's extensions that are here.
-const EXTENSIONS: [&str; 7] = [
+pub(super) const EXTENSIONS: [&str; 7] = [
     "binary_tensor_data",
     "classification",
     "model_configuration",

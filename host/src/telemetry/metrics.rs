@@ -7,7 +7,7 @@ mod served;
 mod triton;
 
 pub(crate) use functions::FunctionMetrics;
-pub(crate) use served::{Served, Serving, Tally, Times};
+pub(crate) use served::{Served, Tally, Times};
 
 use super::trace::Phase;
 use functions::Functions;

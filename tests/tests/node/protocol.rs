@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::io::Write;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
-use weir_tests::{Answer, Client, Node, eventually, function, model, python_client, raw};
+use weir_tests::{Answer, Client, Node, eventually, function, large_model, model, python_client, raw};
 use weir_types::ErrorCode;
 
 const HEADER: &str = "inference-header-content-length";
@@ -58,9 +58,34 @@ async fn nvidias_client_works_unmodified() {
     let node = node().await;
     node.push_model("identity", 1, model("good/identity.onnx")).await;
     node.push_model("identity_bf16", 1, model("good/identity_bf16.onnx")).await;
-    let client =
-        python_client("triton_http.py").env("WEIR_URL", node.url("").as_str().trim_end_matches('/')).output();
-    let output = client.await.unwrap();
+    run(&node, "triton_http.py").await;
+    run(&node, "triton_grpc.py").await;
+}
+
+#[tokio::test]
+async fn openais_client_works_unmodified() {
+    let node = Node::start().await;
+    node.push_model("minilm", 1, large_model("minilm.onnx")).await;
+    node.deploy_with("embed-text", "models=minilm", function("embed-text")).await;
+    run(&node, "openai_embeddings.py").await;
+    node.deploy("echo", function("echo-tensor")).await;
+    for (body, code) in [
+        ("", ErrorCode::InvalidRequest),
+        ("{}", ErrorCode::InvalidRequest),
+        (r#"{"model": "../x"}"#, ErrorCode::InvalidName),
+        (r#"{"model": "nobody"}"#, ErrorCode::FunctionNotFound),
+        (r#"{"model": "echo"}"#, ErrorCode::InvalidRequest),
+    ] {
+        let answer = node.post("/v1/embeddings", body).await;
+        assert_eq!(answer.json::<Value>()["error"]["code"], code.as_str(), "{body}");
+        assert_eq!(answer.header("weir-error"), Some(code.as_str()), "{body}");
+    }
+}
+
+/// Run a program of `tests/clients`, whose tests must all pass.
+async fn run(node: &Node, program: &str) {
+    let url = node.url("").to_string();
+    let output = python_client(program).env("WEIR_URL", url.trim_end_matches('/')).output().await.unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
     assert!(said.contains("\nRan ") && !said.contains("Ran 0 tests"), "{said}");
@@ -349,6 +374,14 @@ async fn tenants_ask_only_their_own_models() {
     assert_eq!(other.post("/v2/repository/index", "").await.ok().json::<Value>(), json!([]));
     assert_eq!(other.get("/v2/models/stats").await.ok().json::<Value>(), json!({"model_stats": []}));
     assert!(!other.get("/metrics").await.ok().text().contains("matmul"));
+    // gRPC says so in its own way.
+    let grpc = reqwest::Client::builder().http2_prior_knowledge().no_proxy().build().unwrap();
+    let live = grpc.post(node.url("/inference.GRPCInferenceService/ServerLive"));
+    let live = live.header("content-type", "application/grpc").header("te", "trailers").body(vec![0; 5]);
+    let refused = live.try_clone().unwrap().send().await.unwrap();
+    assert_eq!((refused.status().as_u16(), refused.headers()["grpc-status"].to_str().unwrap()), (200, "16"));
+    let answered = live.bearer_auth("token-of-acme-0123").send().await.unwrap();
+    assert_eq!(answered.bytes().await.unwrap()[..], [0, 0, 0, 0, 2, 8, 1]);
     // Probes have no tokens.
     node.get("/v2/health/ready").await.ok();
 }

@@ -15,7 +15,6 @@ use std::convert::Infallible;
 use std::io::Write;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use weir_device::Arena;
 use weir_inference::Tensor;
 use weir_protocol::{Answer, ClassError, Classes, Form, Given, Output};
 use weir_types::{ElementType, ErrorCode};
@@ -46,8 +45,7 @@ impl Written {
             .filter(|(_, (form, classes))| *form == Form::Json || *classes > 0 || self.encoding.is_some())
             .map(|((_, tensor), _)| tensor.data().len())
             .sum();
-        let arena = node.arena.clone();
-        node.json(work_bytes, move || self.write(&arena)).await
+        node.json(work_bytes, move || self.write()).await
     }
 
     /// The form of each output, and how many of its classes are wanted instead of it.
@@ -60,11 +58,15 @@ impl Written {
         })
     }
 
-    fn write(mut self, arena: &Arena) -> Result<Response, ApiError> {
+    fn write(mut self) -> Result<Response, ApiError> {
+        let bytes_max = usize::try_from(self.bytes_max).unwrap_or(usize::MAX);
         let forms: Vec<_> = self.forms().collect();
         let outputs = std::mem::take(&mut self.outputs).into_iter().zip(forms);
         let shown = outputs.map(|((name, tensor), (form, classes))| {
-            let tensor = if classes > 0 { self.classify(&name, &tensor, classes, arena)? } else { tensor };
+            let tensor = match classes {
+                0 => tensor,
+                count => classify(&name, &tensor, count, bytes_max)?.ok_or_else(|| self.too_large())?,
+            };
             Ok(Shown { name, tensor, form })
         });
         let outputs = shown.collect::<Result<Vec<_>, ApiError>>()?;
@@ -75,23 +77,6 @@ impl Written {
         let json_bytes = json.len();
         pieces.push_front(json.into());
         self.response(pieces, has_binary.then_some(json_bytes))
-    }
-
-    /// The largest elements of an output, in its place.
-    fn classify(&self, name: &str, tensor: &Tensor, count: u32, arena: &Arena) -> Result<Tensor, ApiError> {
-        let bytes_max = usize::try_from(self.bytes_max).unwrap_or(usize::MAX);
-        let (datatype, shape) = (tensor.element_type(), tensor.shape());
-        let classes = match Classes::of(datatype, shape, tensor.data(), count, bytes_max) {
-            Ok(classes) => classes,
-            Err(ClassError::TooLarge(_)) => return Err(self.too_large()),
-            Err(error) => {
-                return Err(ApiError::new(ErrorCode::InvalidRequest, format!("output {name:?}: {error}")));
-            }
-        };
-        let data = arena
-            .copy_of(&classes.data)
-            .map_err(|error| ApiError::new(ErrorCode::Unavailable, error.to_string()))?;
-        Tensor::new(ElementType::Bytes, classes.shape, data).map_err(|error| ApiError::internal(&error))
     }
 
     fn json(&self, outputs: &[Shown], binary_bytes: u64) -> Result<Vec<u8>, ApiError> {
@@ -151,6 +136,25 @@ impl Shown {
         let Self { name, tensor, form } = self;
         Given::new(name, tensor.element_type(), tensor.shape().dimensions(), tensor.data(), *form)
     }
+}
+
+/// The largest elements of an output, in its place; none where they take more than `bytes_max`.
+pub(in super::super) fn classify(
+    name: &str,
+    tensor: &Tensor,
+    count: u32,
+    bytes_max: usize,
+) -> Result<Option<Tensor>, ApiError> {
+    let (datatype, shape) = (tensor.element_type(), tensor.shape());
+    let Classes { shape, data } = match Classes::of(datatype, shape, tensor.data(), count, bytes_max) {
+        Ok(classes) => classes,
+        Err(ClassError::TooLarge(_)) => return Ok(None),
+        Err(error) => {
+            return Err(ApiError::new(ErrorCode::InvalidRequest, format!("output {name:?}: {error}")));
+        }
+    };
+    let tensor = Tensor::new(ElementType::Bytes, shape, Bytes::from(data).into());
+    tensor.map(Some).map_err(|error| ApiError::internal(&error))
 }
 
 fn bytes(pieces: &VecDeque<Bytes>) -> usize {

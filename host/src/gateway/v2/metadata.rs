@@ -25,13 +25,8 @@ pub(super) async fn model(
     Path(at): Path<At>,
 ) -> Result<Json<Value>, ApiError> {
     let target = at.find(&node, &caller.tenant)?;
-    let versions: Vec<String> = match &target {
-        _ if at.has_version() => vec![target.version().to_string()],
-        Target::Function(_) => vec![target.version().to_string()],
-        Target::Model(_) => {
-            node.models.versions(&caller.tenant, target.name()).iter().map(ToString::to_string).collect()
-        }
-    };
+    let versions = if at.has_version() { vec![target.version()] } else { target.versions(&node) };
+    let versions: Vec<_> = versions.iter().map(ToString::to_string).collect();
     let (inputs, outputs) = target.ports();
     Ok(Json(json!({
         "name": target.name(),
@@ -63,17 +58,7 @@ pub(super) async fn config(
 ) -> Result<Json<Value>, ApiError> {
     let target = at.find(&node, &caller.tenant)?;
     let (inputs, outputs) = target.ports();
-    let backend = match &target {
-        Target::Function(_) => "weir",
-        Target::Model(_) => node.models.backend_name(),
-    };
-    let count = match &target {
-        Target::Function(deployment) => deployment.manifest.limits.concurrency_max,
-        Target::Model(entry) => {
-            let (_, slots) = node.models.device_capacity();
-            entry.record.manifest.slots.map_or(slots, |own| own.min(slots))
-        }
-    };
+    let (backend, count) = instances(&node, &target);
     Ok(Json(json!({
         "name": target.name(),
         "platform": platform(&node, &target),
@@ -87,8 +72,19 @@ pub(super) async fn config(
     })))
 }
 
+/// What runs it, and how many inferences at once.
+pub(in super::super) fn instances(node: &NodeState, target: &Target) -> (&'static str, u32) {
+    match target {
+        Target::Function(deployment) => ("weir", deployment.manifest.limits.concurrency_max),
+        Target::Model(entry) => {
+            let (_, slots) = node.models.device_capacity();
+            (node.models.backend_name(), entry.record.manifest.slots.map_or(slots, |own| own.min(slots)))
+        }
+    }
+}
+
 /// What runs it, by the names that clients know.
-fn platform(node: &NodeState, target: &Target) -> &'static str {
+pub(in super::super) fn platform(node: &NodeState, target: &Target) -> &'static str {
     match (target, node.models.backend_name()) {
         (Target::Function(_), _) => "weir_function",
         (Target::Model(_), "onnxruntime") => "onnxruntime_onnx",

@@ -21,16 +21,14 @@ const ALIGNMENT_BYTES: usize = 64;
 const BINARY_WEIGHT: usize = 16;
 
 /// What a request asks, as models and functions take it.
-pub(super) struct Asked {
-    pub(super) id: Option<String>,
-    pub(super) parameters: Parameters,
-    pub(super) inputs: Vec<(String, Tensor)>,
+pub(in super::super) struct Asked {
+    pub(in super::super) id: Option<String>,
+    pub(in super::super) parameters: Parameters,
+    pub(in super::super) inputs: Vec<(String, Tensor)>,
     /// None for all.
-    pub(super) outputs: Option<Vec<Output>>,
-    /// The body as it came.
-    pub(super) body: Buffer,
+    pub(in super::super) outputs: Option<Vec<Output>>,
     /// What it took to read.
-    pub(super) time: Duration,
+    pub(in super::super) time: Duration,
 }
 
 impl Asked {
@@ -94,7 +92,7 @@ pub(super) async fn read(
     };
     let arena = node.arena.clone();
     let work = move || {
-        let (started, came) = (Instant::now(), body.clone());
+        let started = Instant::now();
         let body = match wire.encoding {
             Some(encoding) => encoding.decode(&body, wire.lead(), &arena, bytes_max)?,
             None => body,
@@ -103,7 +101,7 @@ pub(super) async fn read(
             Some(0) => raw(&body, ports.as_deref(), &arena)?,
             json_bytes => parse(&body, json_bytes, &arena)?,
         };
-        Ok(Asked { body: came, time: started.elapsed(), ..asked })
+        Ok(Asked { time: started.elapsed(), ..asked })
     };
     node.json(work_bytes, work).await
 }
@@ -117,7 +115,7 @@ fn parse(body: &Buffer, json_bytes: Option<usize>, arena: &Arena) -> Result<Aske
     let inputs = inputs.into_iter().map(tensor).collect::<Result<_, _>>()?;
     // An empty list asks for nothing in particular.
     let outputs = outputs.filter(|outputs| !outputs.is_empty());
-    Ok(Asked { id, parameters, inputs, outputs, body: body.clone(), time: Duration::ZERO })
+    Ok(Asked { id, parameters, inputs, outputs, time: Duration::ZERO })
 }
 
 fn tensor(input: &Input<'_>, body: &Buffer, arena: &Arena) -> Result<Tensor, String> {
@@ -155,8 +153,7 @@ fn raw(body: &Buffer, ports: Option<&[Port]>, arena: &Arena) -> Result<Asked, Ap
     let tensor = Tensor::new(datatype, shape, data).map_err(|error| invalid(error.to_string()))?;
     // Whoever sends nothing but data gets it back the same way.
     let parameters = Parameters { binary_data_output: true, ..Parameters::default() };
-    let (inputs, body) = (vec![(name, tensor)], body.clone());
-    Ok(Asked { id: None, parameters, inputs, outputs: None, body, time: Duration::ZERO })
+    Ok(Asked { id: None, parameters, inputs: vec![(name, tensor)], outputs: None, time: Duration::ZERO })
 }
 
 fn invalid(text: String) -> ApiError {
@@ -176,5 +173,49 @@ impl From<RequestError> for ApiError {
             _ => ErrorCode::InvalidRequest,
         };
         Self::new(code, error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[tokio::test]
+    async fn binary_inputs_are_parts_of_the_body_and_the_first_is_aligned() {
+        let arena = Arena::new(1 << 20);
+        for pad in 0..70 {
+            let described = |name: &str| {
+                let size = json!({"binary_data_size": 128});
+                json!({"name": name, "datatype": "FP64", "shape": [16], "parameters": size})
+            };
+            let json = json!({"id": "x".repeat(pad), "inputs": [described("a"), described("b")]}).to_string();
+            let wire = Wire { encoding: None, json_bytes: Some(json.len()), length: None };
+            let whole = [json.as_bytes(), &[7; 256]].concat();
+            let body = receive_behind(wire.lead(), Body::from(whole), None, &arena, 1 << 20).await.unwrap();
+            let used_bytes = arena.used_bytes();
+            let asked = parse(&body, wire.json_bytes, &arena).unwrap();
+            let starts = asked.inputs.iter().map(|(_, tensor)| tensor.data().as_ptr());
+            let expected = [body[json.len()..].as_ptr(), body[json.len() + 128..].as_ptr()];
+            assert_eq!(starts.collect::<Vec<_>>(), expected, "they were copied");
+            assert_eq!((expected[0] as usize % ALIGNMENT_BYTES, arena.used_bytes()), (0, used_bytes));
+        }
+    }
+
+    #[test]
+    fn what_the_request_says_of_time_and_urgency_goes_before() {
+        let asked = |timeout, priority| Asked {
+            id: None,
+            parameters: Parameters { binary_data_output: false, priority, timeout },
+            inputs: Vec::new(),
+            outputs: None,
+            time: Duration::ZERO,
+        };
+        let arrived = Instant::now();
+        let latest = arrived + Duration::from_secs(1);
+        assert_eq!(asked(0, 0).deadline(arrived, latest), latest);
+        assert_eq!(asked(500, 0).deadline(arrived, latest), arrived + Duration::from_micros(500));
+        assert_eq!(asked(u64::MAX, 0).deadline(arrived, latest), latest);
+        assert_eq!((asked(0, 0).priority(7), asked(0, 3).priority(7)), (7, 3));
     }
 }

@@ -4,25 +4,19 @@ use super::super::Caller;
 use super::super::body::small;
 use super::super::error::ApiError;
 use super::super::request_id::RequestId;
-use super::infer::{inference, ready};
+use super::call::inference;
 use super::target::{At, Target};
-use crate::cluster::Call;
-use crate::cluster::wire::Grant;
-use crate::instance::RequestBody;
 use crate::node::NodeState;
 use axum::Extension;
 use axum::Json;
 use axum::extract::{Path, Request, State};
-use axum::response::{IntoResponse, Response};
-use http::Method;
-use http::header::CONTENT_LENGTH;
-use serde::Deserialize;
+use http::HeaderMap;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use std::time::Instant;
-use weir_device::Buffer;
-use weir_types::ErrorCode;
+use weir_types::{ErrorCode, TenantId};
 
 /// The largest body of these requests.
 const BODY_BYTES_MAX: usize = 64 << 10;
@@ -41,64 +35,41 @@ struct Change {
     parameters: Map<String, Value>,
 }
 
-/// `POST /v2/repository/index`. Everything can be asked for inferences, whether or not it is in device memory; what is damaged cannot.
+/// One version of what can be asked, or could be if it were not damaged.
+#[derive(Debug, Serialize)]
+pub(in super::super) struct IndexEntry {
+    pub(in super::super) name: String,
+    pub(in super::super) version: String,
+    pub(in super::super) state: &'static str,
+    pub(in super::super) reason: String,
+}
+
+/// `POST /v2/repository/index`.
 pub(super) async fn index(
     State(node): Node,
     Extension(caller): Extension<Caller>,
     request: Request,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<Vec<IndexEntry>>, ApiError> {
     let Index { ready } = body(request).await?;
-    let there = Target::list(&node, &caller.tenant).into_iter().flat_map(|target| {
-        let versions = match &target {
-            Target::Function(deployment) => vec![deployment.id.version],
-            Target::Model(_) => node.models.versions(&caller.tenant, target.name()),
-        };
-        versions.into_iter().map(move |version| {
-            json!({"name": target.name(), "version": version.to_string(), "state": "READY", "reason": ""})
-        })
-    });
-    let mut all: Vec<_> = there.collect();
-    if !ready {
-        all.extend(node.models.damaged_versions(&caller.tenant).into_iter().map(|(id, why)| {
-            json!({"name": id.name, "version": id.version.to_string(), "state": "UNAVAILABLE", "reason": why})
-        }));
-    }
-    Ok(Json(all.into()))
+    Ok(Json(entries(&node, &caller.tenant, ready)))
 }
 
-/// `POST /v2/repository/models/{name}/load`: have the newest version in device memory before it is asked for. A function is loaded by its
-/// first call.
+/// `POST /v2/repository/models/{name}/load`.
 pub(super) async fn load(
     State(node): Node,
     Extension(caller): Extension<Caller>,
     Extension(id): Extension<RequestId>,
-    grant: Option<Extension<Grant>>,
     Path(at): Path<At>,
     request: Request,
-) -> Result<Response, ApiError> {
-    let (headers, uri) = (request.headers().clone(), request.uri().clone());
+) -> Result<Json<Value>, ApiError> {
+    let headers = request.headers().clone();
     let Change { parameters } = body(request).await?;
-    if let Some(name) = parameters.keys().find(|name| *name == "config" || name.starts_with("file:")) {
-        let text = format!("{name:?} is not supported here: push models with PUT /v1/models/NAME/versions/N");
-        return Err(ApiError::new(ErrorCode::NotSupported, text));
-    }
-    if let Target::Model(entry) = at.find(&node, &caller.tenant)? {
-        let grant = grant.map(|Extension(grant)| grant);
-        let inference = inference(&node, entry, grant, &headers, &id, Instant::now())?;
-        // What the body says is of no account from here on.
-        let mut headers = headers;
-        headers.remove(CONTENT_LENGTH);
-        let call = Call { method: &Method::POST, uri: &uri, headers: &headers };
-        let mut nothing = Some(RequestBody::Whole(Buffer::default()));
-        if let Err(response) = ready(&node, &inference, 1, call, &mut nothing).await? {
-            return Ok(response);
-        }
-    }
-    Ok(Json(json!({})).into_response())
+    let names: Vec<_> = parameters.into_iter().map(|(name, _)| name).collect();
+    bring_in(&node, &caller, &id, &headers, &at, &names).await?;
+    Ok(Json(json!({})))
 }
 
-/// `POST /v2/repository/models/{name}/unload`: give the device memory of all versions back, each once nobody uses it. It can still be asked
-/// for inferences, the first of which loads it anew.
+/// `POST /v2/repository/models/{name}/unload`.
 pub(super) async fn unload(
     State(node): Node,
     Extension(caller): Extension<Caller>,
@@ -106,16 +77,66 @@ pub(super) async fn unload(
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
     let Change { .. } = body(request).await?;
-    if let Target::Model(newest) = at.find(&node, &caller.tenant)? {
-        let name = &newest.source.id().name;
-        for version in node.models.versions(&caller.tenant, name) {
+    give_back(&node, &caller, &at)?;
+    Ok(Json(json!({})))
+}
+
+/// Everything of `tenant`. What is there can be asked, whether or not it is in device memory; what is damaged cannot.
+pub(in super::super) fn entries(node: &NodeState, tenant: &TenantId, only_ready: bool) -> Vec<IndexEntry> {
+    let there = Target::list(node, tenant).into_iter().flat_map(|target| {
+        let name = target.name().clone();
+        target.versions(node).into_iter().map(move |version| IndexEntry {
+            name: name.to_string(),
+            version: version.to_string(),
+            state: "READY",
+            reason: String::new(),
+        })
+    });
+    let mut all: Vec<_> = there.collect();
+    if !only_ready {
+        all.extend(node.models.damaged_versions(tenant).into_iter().map(|(id, why)| IndexEntry {
+            name: id.name.to_string(),
+            version: id.version.to_string(),
+            state: "UNAVAILABLE",
+            reason: why,
+        }));
+    }
+    all
+}
+
+/// Have a model in device memory before it is asked for. A function is loaded by its first call.
+pub(in super::super) async fn bring_in(
+    node: &NodeState,
+    caller: &Caller,
+    id: &RequestId,
+    headers: &HeaderMap,
+    at: &At,
+    parameters: &[String],
+) -> Result<(), ApiError> {
+    if let Some(name) = parameters.iter().find(|name| *name == "config" || name.starts_with("file:")) {
+        let text = format!("{name:?} is not supported here: push models with PUT /v1/models/NAME/versions/N");
+        return Err(ApiError::new(ErrorCode::NotSupported, text));
+    }
+    if let Target::Model(entry) = at.find(node, &caller.tenant)? {
+        let inference = inference(node, entry, None, headers, id, Instant::now())?;
+        // In a cluster it may be on another node, where its first inference is run then.
+        node.dispatch.ready(&inference, 1).await?;
+    }
+    Ok(())
+}
+
+/// Give the device memory of all versions back, each once nobody uses it. It can still be asked, and the first who does has it loaded anew.
+pub(in super::super) fn give_back(node: &NodeState, caller: &Caller, at: &At) -> Result<(), ApiError> {
+    let target = at.find(node, &caller.tenant)?;
+    if let Target::Model(_) = target {
+        for version in target.versions(node) {
             // One that is deleted meanwhile leaves by itself.
-            if let Ok(entry) = node.models.get(&caller.tenant, name, Some(version)) {
+            if let Ok(entry) = node.models.get(&caller.tenant, target.name(), Some(version)) {
                 node.models.unload(&entry, &node.dispatch.placements);
             }
         }
     }
-    Ok(Json(json!({})))
+    Ok(())
 }
 
 /// A small JSON body, which may be left out.

@@ -12,26 +12,31 @@ use weir_types::{ErrorCode, FunctionKind, Name, Port, Signature, TenantId, Versi
 
 /// The name, and the version if there is one, of a path.
 #[derive(Debug, Deserialize)]
-pub(super) struct At {
+pub(in super::super) struct At {
     name: String,
     #[serde(default)]
     version: Option<String>,
 }
 
 /// What answers inferences.
-pub(super) enum Target {
+pub(in super::super) enum Target {
     Function(Arc<Deployment>),
     Model(Arc<ModelEntry>),
 }
 
 impl At {
+    /// A name, and a version that may be empty for none.
+    pub(in super::super) fn new(name: String, version: String) -> Self {
+        Self { name, version: Some(version).filter(|version| !version.is_empty()) }
+    }
+
     /// Whether the path names a version.
-    pub(super) fn has_version(&self) -> bool {
+    pub(in super::super) fn has_version(&self) -> bool {
         self.version.is_some()
     }
 
     /// What of `tenant` is there: the active version of a function or the newest of a model, unless the path names another.
-    pub(super) fn find(&self, node: &NodeState, tenant: &TenantId) -> Result<Target, ApiError> {
+    pub(in super::super) fn find(&self, node: &NodeState, tenant: &TenantId) -> Result<Target, ApiError> {
         let name = parse_name(&self.name)?;
         let version = self.version.as_deref().map(parse_version).transpose()?;
         let function = node.registry.get(tenant, name.as_str());
@@ -70,7 +75,7 @@ fn is_http(name: &Name) -> ApiError {
 
 impl Target {
     /// Everything of `tenant` that can be asked, by name: of a model its newest version.
-    pub(super) fn list(node: &NodeState, tenant: &TenantId) -> Vec<Self> {
+    pub(in super::super) fn list(node: &NodeState, tenant: &TenantId) -> Vec<Self> {
         let functions =
             node.registry.list(tenant).into_iter().filter_map(|function| function.active().cloned());
         let tensor = functions.filter(|deployment| deployment.record.kind == FunctionKind::Tensor);
@@ -83,22 +88,30 @@ impl Target {
         all
     }
 
-    pub(super) fn name(&self) -> &Name {
+    pub(in super::super) fn name(&self) -> &Name {
         match self {
             Self::Function(deployment) => &deployment.id.name,
             Self::Model(entry) => &entry.source.id().name,
         }
     }
 
-    pub(super) fn version(&self) -> Version {
+    pub(in super::super) fn version(&self) -> Version {
         match self {
             Self::Function(deployment) => deployment.id.version,
             Self::Model(entry) => entry.source.id().version,
         }
     }
 
+    /// Every version that can be asked: of a function, the active one.
+    pub(in super::super) fn versions(&self, node: &NodeState) -> Vec<Version> {
+        match self {
+            Self::Function(deployment) => vec![deployment.id.version],
+            Self::Model(entry) => node.models.versions(&entry.source.id().tenant, self.name()),
+        }
+    }
+
     /// Its inputs and outputs. A function takes and gives what it likes: it has none that are known.
-    pub(super) fn ports(&self) -> (&[Port], &[Port]) {
+    pub(in super::super) fn ports(&self) -> (&[Port], &[Port]) {
         match self {
             Self::Function(_) => (&[], &[]),
             Self::Model(entry) => {
@@ -109,7 +122,7 @@ impl Target {
     }
 
     /// Its numbers.
-    pub(super) fn served(&self, node: &NodeState) -> Served {
+    pub(in super::super) fn served(&self, node: &NodeState) -> Served {
         match self {
             Self::Function(deployment) => served(node, deployment),
             Self::Model(entry) => entry.served.clone(),

@@ -1,0 +1,147 @@
+//! Messages in and out, with limits on what a message can make of itself.
+//!
+//! An entry of a list takes two bytes in a message and some hundred in memory: a message that is as long as tensors may be could fill the
+//! memory of the machine. So what is not tensors has bounds of its own, which are looked at before anything is made of it.
+
+use bytes::{Buf, Bytes};
+use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
+use std::marker::PhantomData;
+use tonic::Status;
+use tonic::codec::{Codec, DecodeBuf, Decoder};
+use tonic_prost::ProstEncoder;
+
+/// The most that a message says beside the tensors' raw data.
+pub const DESCRIPTION_BYTES_MAX: usize = 4 << 20;
+/// The most inputs, outputs or raw tensors of a message.
+pub const ITEMS_MAX: usize = 1_024;
+/// The field of raw data in an inference request, which only that message has.
+const RAW_FIELD: u32 = 7;
+
+/// Prost's codec, but for messages that go past the bounds.
+#[derive(Debug)]
+pub struct BoundedCodec<T, U>(PhantomData<(T, U)>);
+
+/// Reads the messages.
+#[derive(Debug)]
+pub struct BoundedDecoder<U>(PhantomData<U>);
+
+impl<T, U> Default for BoundedCodec<T, U> {
+    fn default() -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<T, U> Codec for BoundedCodec<T, U>
+where
+    T: prost::Message + Send + 'static,
+    U: prost::Message + Default + Send + 'static,
+{
+    type Encode = T;
+    type Decode = U;
+    type Encoder = ProstEncoder<T>;
+    type Decoder = BoundedDecoder<U>;
+
+    fn encoder(&mut self) -> Self::Encoder {
+        ProstEncoder::default()
+    }
+
+    fn decoder(&mut self) -> Self::Decoder {
+        BoundedDecoder(PhantomData)
+    }
+}
+
+impl<U: prost::Message + Default> Decoder for BoundedDecoder<U> {
+    type Item = U;
+    type Error = Status;
+
+    fn decode(&mut self, source: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
+        // Not a copy: the message's own memory.
+        let message = source.copy_to_bytes(source.remaining());
+        check(message.clone())?;
+        let decoded = U::decode(message);
+        decoded
+            .map(Some)
+            .map_err(|error| Status::invalid_argument(format!("the message cannot be read: {error}")))
+    }
+}
+
+/// Look at the outermost fields of a message.
+fn check(mut message: Bytes) -> Result<(), Status> {
+    let broken =
+        |error: prost::DecodeError| Status::invalid_argument(format!("the message cannot be read: {error}"));
+    let (mut described_bytes, mut items) = (0, [0_usize; RAW_FIELD as usize + 1]);
+    while message.has_remaining() {
+        let before = message.remaining();
+        let (field, wire_type) = decode_key(&mut message).map_err(broken)?;
+        if let Some(items) = items.get_mut(field as usize) {
+            *items += 1;
+            if *items > ITEMS_MAX {
+                return Err(Status::invalid_argument(format!(
+                    "the message lists more than {ITEMS_MAX} items"
+                )));
+            }
+        }
+        if field == RAW_FIELD && wire_type == WireType::LengthDelimited {
+            let length = decode_varint(&mut message).map_err(broken)?;
+            let length = usize::try_from(length).ok().filter(|length| *length <= message.remaining());
+            message.advance(length.ok_or_else(|| Status::invalid_argument("the message ends early"))?);
+            continue;
+        }
+        skip_field(wire_type, field, &mut message, DecodeContext::default()).map_err(broken)?;
+        described_bytes += before - message.remaining();
+        if described_bytes > DESCRIPTION_BYTES_MAX {
+            let text = format!(
+                "the message has more than {DESCRIPTION_BYTES_MAX} bytes beside raw_input_contents, which is where large tensors go"
+            );
+            return Err(Status::resource_exhausted(text));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ModelInferRequest;
+    use crate::model_infer_request::InferInputTensor;
+    use prost::Message;
+    use tonic::Code;
+
+    fn refusal(request: &ModelInferRequest) -> Option<Code> {
+        check(request.encode_to_vec().into()).err().map(|status| status.code())
+    }
+
+    #[test]
+    fn raw_tensors_may_be_large_and_the_rest_may_not() {
+        let raw = vec![vec![0; 8 << 20].into(); 2];
+        assert_eq!(refusal(&ModelInferRequest { raw_input_contents: raw, ..Default::default() }), None);
+        let id = "x".repeat(DESCRIPTION_BYTES_MAX + 1);
+        let request = ModelInferRequest { id, ..Default::default() };
+        assert_eq!(refusal(&request), Some(Code::ResourceExhausted));
+    }
+
+    #[test]
+    fn lists_have_an_end() {
+        let many = |count| ModelInferRequest {
+            inputs: vec![InferInputTensor::default(); count],
+            ..Default::default()
+        };
+        assert_eq!(
+            (refusal(&many(ITEMS_MAX)), refusal(&many(ITEMS_MAX + 1))),
+            (None, Some(Code::InvalidArgument))
+        );
+    }
+
+    #[test]
+    fn broken_messages_are_refused() {
+        for bytes in [
+            &[0xff; 20][..],
+            &[0x3a, 0x05, 1],
+            &[0x3a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f],
+            &[0x0b],
+        ] {
+            let error = check(Bytes::copy_from_slice(bytes)).unwrap_err();
+            assert_eq!(error.code(), Code::InvalidArgument, "{bytes:?}");
+        }
+    }
+}

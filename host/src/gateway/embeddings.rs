@@ -1,0 +1,72 @@
+//! `POST /v1/embeddings`, where programs that speak OpenAI's API look for it.
+//!
+//! What the request calls its model is the name of an HTTP function, which is called with the request as it is and answers in that API's
+//! shape; `functions/embed-text` does. Only the name is read here.
+
+use super::Caller;
+use super::body::receive_whole;
+use super::error::{ApiError, status};
+use super::functions::parse_name;
+use super::invoke;
+use super::request_id::RequestId;
+use crate::node::NodeState;
+use crate::until::until;
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::response::Response;
+use bytes::Bytes;
+use http::Uri;
+use http::header::{CONTENT_LENGTH, HeaderValue};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use weir_types::ErrorCode;
+
+/// The largest request: some thousand texts.
+const BODY_BYTES_MAX: u64 = 16 << 20;
+/// Where embeddings are served, by the node and by a function.
+pub(super) const PATH: &str = "/v1/embeddings";
+
+#[derive(Deserialize)]
+struct Asked {
+    model: String,
+}
+
+pub(super) async fn embed(
+    State(node): State<Arc<NodeState>>,
+    Extension(caller): Extension<Caller>,
+    Extension(id): Extension<RequestId>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let (mut head, body) = request.into_parts();
+    let latest = Instant::now() + Duration::from_millis(node.config.infer_time_ms_max);
+    let length = invoke::content_length(&head.headers)?;
+    let receiving = receive_whole(body, length, &node.arena, BODY_BYTES_MAX);
+    let body = until(latest, receiving).await.unwrap_or_else(|| {
+        let text = "the request body did not arrive in time (infer_time_ms_max)";
+        Err(ApiError::new(ErrorCode::DeadlineExceeded, text))
+    })?;
+    let text = body.clone();
+    let Asked { model } = node.json(body.len(), move || read(&text)).await?;
+    let name = parse_name(&model)?;
+    let target = format!("/fn/{name}{PATH}");
+    head.uri = Uri::try_from(target).map_err(|error| ApiError::internal(&error))?;
+    head.headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
+    let request = Request::from_parts(head, Body::from(Bytes::from(body)));
+    invoke::invoke(&node, caller.tenant, name.as_str().len(), request, &id).await
+}
+
+/// An error as clients of that API read it.
+pub(super) fn error(code: ErrorCode, text: &str) -> Value {
+    let kind = if status(code).is_client_error() { "invalid_request_error" } else { "server_error" };
+    json!({"error": {"message": text, "type": kind, "param": null, "code": code}})
+}
+
+fn read(body: &[u8]) -> Result<Asked, ApiError> {
+    serde_json::from_slice(body).map_err(|error| {
+        let text = format!("the body is no request for embeddings by a `model`, a function's name: {error}");
+        ApiError::new(ErrorCode::InvalidRequest, text)
+    })
+}

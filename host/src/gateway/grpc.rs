@@ -1,0 +1,308 @@
+//! The Open Inference Protocol over gRPC, on the same port as everything else: HTTP/2 without TLS.
+//!
+//! Messages are read by tonic into memory of its own; what has arrived of them counts against the arena's bound for as long as their calls
+//! last. Compressed messages are not taken: unpacking one would hold up a gateway thread.
+
+mod counted;
+mod describe;
+mod message;
+
+use super::Caller;
+use super::error::{ApiError, status};
+use super::request_id::RequestId;
+use super::v2::{self, At, Call, EXTENSIONS, SERVER};
+use crate::node::NodeState;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::response::Response;
+use counted::{Counted, Reserved};
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use http::{HeaderMap, StatusCode};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tonic::{Code, Status, Streaming};
+use tower::ServiceExt;
+use weir_grpc::grpc_inference_service_server::{GrpcInferenceService, GrpcInferenceServiceServer};
+use weir_grpc::{
+    DESCRIPTION_BYTES_MAX, ModelConfigRequest, ModelConfigResponse, ModelInferRequest, ModelInferResponse,
+    ModelMetadataRequest, ModelMetadataResponse, ModelReadyRequest, ModelReadyResponse,
+    ModelStatisticsRequest, ModelStatisticsResponse, ModelStreamInferResponse, RepositoryIndexRequest,
+    RepositoryIndexResponse, RepositoryModelLoadRequest, RepositoryModelLoadResponse,
+    RepositoryModelUnloadRequest, RepositoryModelUnloadResponse, ServerLiveRequest, ServerLiveResponse,
+    ServerMetadataRequest, ServerMetadataResponse, ServerReadyRequest, ServerReadyResponse,
+};
+use weir_types::ErrorCode;
+
+/// What the paths of its methods begin with.
+const PATH: &str = "/inference.GRPCInferenceService/";
+
+/// Whether a path is that of a method.
+pub(super) fn is_call(path: &str) -> bool {
+    path.starts_with(PATH)
+}
+
+/// Answer a call, which carries who makes it.
+pub(super) async fn serve(node: &Arc<NodeState>, mut request: Request) -> Response {
+    let reserved = Arc::new(Reserved::new(&node.arena));
+    request.extensions_mut().insert(reserved.clone());
+    let request = request.map(|body| Counted::new(body, reserved));
+    let caps = &node.config.limit_caps;
+    let message_bytes = node.config.infer_body_bytes_max.max(caps.request_body_bytes);
+    let message_bytes = usize::try_from(message_bytes).unwrap_or(usize::MAX);
+    let service = GrpcInferenceServiceServer::new(Service { node: node.clone() })
+        .max_decoding_message_size(message_bytes.saturating_add(DESCRIPTION_BYTES_MAX));
+    match service.oneshot(request).await {
+        Ok(response) => response.map(Body::new),
+        Err(never) => match never {},
+    }
+}
+
+/// A refusal from before the call.
+pub(super) fn refuse(error: &ApiError) -> Response {
+    status_of(error).into_http()
+}
+
+struct Service {
+    node: Arc<NodeState>,
+}
+
+type Answer<T> = Result<tonic::Response<T>, Status>;
+
+/// Who calls, as the gateway found out.
+struct Asker {
+    caller: Caller,
+    id: RequestId,
+    headers: HeaderMap,
+    reserved: Arc<Reserved>,
+    arrived: Instant,
+}
+
+impl Asker {
+    fn of<T>(request: &tonic::Request<T>) -> Result<Self, Status> {
+        let extensions = request.extensions();
+        let found = extensions.get::<Caller>().zip(extensions.get::<RequestId>());
+        let (caller, id) = found.ok_or_else(|| Status::internal("the call has no caller"))?;
+        let reserved = extensions.get::<Arc<Reserved>>().cloned();
+        Ok(Self {
+            caller: caller.clone(),
+            id: id.clone(),
+            headers: request.metadata().clone().into_headers(),
+            reserved: reserved.ok_or_else(|| Status::internal("the call's memory is not counted"))?,
+            arrived: Instant::now(),
+        })
+    }
+}
+
+#[tonic::async_trait]
+impl GrpcInferenceService for Service {
+    async fn server_live(&self, _: tonic::Request<ServerLiveRequest>) -> Answer<ServerLiveResponse> {
+        Ok(ServerLiveResponse { live: true }.into())
+    }
+
+    async fn server_ready(&self, _: tonic::Request<ServerReadyRequest>) -> Answer<ServerReadyResponse> {
+        Ok(ServerReadyResponse { ready: self.node.is_ready() }.into())
+    }
+
+    async fn server_metadata(
+        &self,
+        _: tonic::Request<ServerMetadataRequest>,
+    ) -> Answer<ServerMetadataResponse> {
+        let (name, version) = (SERVER.to_owned(), env!("CARGO_PKG_VERSION").to_owned());
+        let extensions = EXTENSIONS.iter().map(|&name| name.to_owned()).collect();
+        Ok(ServerMetadataResponse { name, version, extensions }.into())
+    }
+
+    async fn model_ready(&self, request: tonic::Request<ModelReadyRequest>) -> Answer<ModelReadyResponse> {
+        let Asker { caller, .. } = Asker::of(&request)?;
+        let ModelReadyRequest { name, version } = request.into_inner();
+        let found = At::new(name, version).find(&self.node, &caller.tenant);
+        match found {
+            Ok(_) => Ok(ModelReadyResponse { ready: self.node.is_ready() }.into()),
+            Err(error) if status(error.code) == StatusCode::NOT_FOUND => {
+                Ok(ModelReadyResponse { ready: false }.into())
+            }
+            Err(error) => Err(status_of(&error)),
+        }
+    }
+
+    async fn model_metadata(
+        &self,
+        request: tonic::Request<ModelMetadataRequest>,
+    ) -> Answer<ModelMetadataResponse> {
+        let Asker { caller, .. } = Asker::of(&request)?;
+        let ModelMetadataRequest { name, version } = request.into_inner();
+        let described = describe::metadata(&self.node, &caller.tenant, &At::new(name, version));
+        described.map(Into::into).map_err(|error| status_of(&error))
+    }
+
+    async fn model_config(&self, request: tonic::Request<ModelConfigRequest>) -> Answer<ModelConfigResponse> {
+        let Asker { caller, .. } = Asker::of(&request)?;
+        let ModelConfigRequest { name, version } = request.into_inner();
+        let described = describe::config(&self.node, &caller.tenant, &At::new(name, version));
+        let config = Some(described.map_err(|error| status_of(&error))?);
+        Ok(ModelConfigResponse { config }.into())
+    }
+
+    async fn model_statistics(
+        &self,
+        request: tonic::Request<ModelStatisticsRequest>,
+    ) -> Answer<ModelStatisticsResponse> {
+        let Asker { caller, .. } = Asker::of(&request)?;
+        let ModelStatisticsRequest { name, version } = request.into_inner();
+        let model_stats = describe::statistics(&self.node, &caller.tenant, name, version);
+        let model_stats = model_stats.map_err(|error| status_of(&error))?;
+        Ok(ModelStatisticsResponse { model_stats }.into())
+    }
+
+    async fn repository_index(
+        &self,
+        request: tonic::Request<RepositoryIndexRequest>,
+    ) -> Answer<RepositoryIndexResponse> {
+        let Asker { caller, .. } = Asker::of(&request)?;
+        let ready = request.into_inner().ready;
+        Ok(RepositoryIndexResponse { models: describe::index(&self.node, &caller.tenant, ready) }.into())
+    }
+
+    async fn repository_model_load(
+        &self,
+        request: tonic::Request<RepositoryModelLoadRequest>,
+    ) -> Answer<RepositoryModelLoadResponse> {
+        let Asker { caller, id, headers, .. } = Asker::of(&request)?;
+        let RepositoryModelLoadRequest { model_name, parameters, .. } = request.into_inner();
+        let at = At::new(model_name, String::new());
+        let names: Vec<_> = parameters.into_keys().collect();
+        let loaded = v2::load(&self.node, &caller, &id, &headers, &at, &names).await;
+        loaded.map(|()| RepositoryModelLoadResponse {}.into()).map_err(|error| status_of(&error))
+    }
+
+    async fn repository_model_unload(
+        &self,
+        request: tonic::Request<RepositoryModelUnloadRequest>,
+    ) -> Answer<RepositoryModelUnloadResponse> {
+        let Asker { caller, .. } = Asker::of(&request)?;
+        let at = At::new(request.into_inner().model_name, String::new());
+        let unloaded = v2::unload(&self.node, &caller, &at);
+        unloaded.map(|()| RepositoryModelUnloadResponse {}.into()).map_err(|error| status_of(&error))
+    }
+
+    async fn model_infer(&self, request: tonic::Request<ModelInferRequest>) -> Answer<ModelInferResponse> {
+        let asker = Asker::of(&request)?;
+        infer(&self.node, &asker, asker.arrived, request.into_inner()).await.map(Into::into)
+    }
+
+    type ModelStreamInferStream = BoxStream<'static, Result<ModelStreamInferResponse, Status>>;
+
+    /// Each message is an inference of its own; answers come in the order of the messages, one at a time.
+    async fn model_stream_infer(
+        &self,
+        request: tonic::Request<Streaming<ModelInferRequest>>,
+    ) -> Answer<Self::ModelStreamInferStream> {
+        let asker = Asker::of(&request)?;
+        let node = self.node.clone();
+        let state = (node, asker, request.into_inner());
+        let answers = futures::stream::unfold(state, async |(node, asker, mut messages)| {
+            let message = match messages.next().await? {
+                Ok(message) => message,
+                Err(status) => return Some((Err(status), (node, asker, messages))),
+            };
+            let answer = match infer(&node, &asker, Instant::now(), message).await {
+                Ok(answer) => {
+                    ModelStreamInferResponse { infer_response: Some(answer), error_message: String::new() }
+                }
+                Err(status) => ModelStreamInferResponse {
+                    infer_response: None,
+                    error_message: status.message().to_owned(),
+                },
+            };
+            // What has arrived of the next message meanwhile is small: the stream is read no further than that.
+            asker.reserved.clear();
+            Some((Ok(answer), (node, asker, messages)))
+        });
+        Ok(tonic::Response::new(answers.boxed()))
+    }
+}
+
+async fn infer(
+    node: &NodeState,
+    asker: &Asker,
+    arrived: Instant,
+    message: ModelInferRequest,
+) -> Result<ModelInferResponse, Status> {
+    let at = At::new(message.model_name.clone(), message.model_version.clone());
+    let answered = async {
+        let target = at.find(node, &asker.caller.tenant)?;
+        let mut call = Call::of(node, target, None, &asker.headers, &asker.id, arrived)?;
+        if let Some(timeout) = timeout(&asker.headers) {
+            call.end_by(arrived + timeout);
+        }
+        let limits = call.limits(node);
+        let read = async |_: &Call| message::read(node, message, limits.request_bytes_max).await;
+        call.answer(node, read, async |answered| message::write(answered, &limits)).await
+    };
+    answered.await.map_err(|error: ApiError| status_of(&error))
+}
+
+/// The client's deadline, as gRPC writes it: up to eight digits and a unit.
+fn timeout(headers: &HeaderMap) -> Option<Duration> {
+    let text = headers.get("grpc-timeout")?.to_str().ok()?;
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let number: u64 = digits.parse().ok().filter(|_| digits.len() <= 8)?;
+    Some(match unit {
+        "H" => Duration::from_secs(number * 3_600),
+        "M" => Duration::from_secs(number * 60),
+        "S" => Duration::from_secs(number),
+        "m" => Duration::from_millis(number),
+        "u" => Duration::from_micros(number),
+        "n" => Duration::from_nanos(number),
+        _ => return None,
+    })
+}
+
+/// An error as gRPC says it. What goes with which follows from the HTTP status.
+fn status_of(error: &ApiError) -> Status {
+    let code = match status(error.code).as_u16() {
+        _ if error.code == ErrorCode::Cancelled => Code::Cancelled,
+        401 => Code::Unauthenticated,
+        403 => Code::PermissionDenied,
+        404 => Code::NotFound,
+        409 => Code::Aborted,
+        413 | 429 | 507 => Code::ResourceExhausted,
+        400..=499 => Code::InvalidArgument,
+        501 => Code::Unimplemented,
+        503 => Code::Unavailable,
+        504 => Code::DeadlineExceeded,
+        _ => Code::Internal,
+    };
+    if error.code == ErrorCode::Internal {
+        tracing::error!(error = error.text, "call failed inside the node");
+        return Status::new(code, "the node has a fault; its log tells more");
+    }
+    Status::new(code, &error.text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+
+    #[test]
+    fn timeouts_are_numbers_with_a_unit() {
+        let of = |text: &'static str| {
+            timeout(&HeaderMap::from_iter([(
+                "grpc-timeout".parse().unwrap(),
+                HeaderValue::from_static(text),
+            )]))
+        };
+        assert_eq!(of("20S"), Some(Duration::from_secs(20)));
+        assert_eq!(of("99999999m"), Some(Duration::from_millis(99_999_999)));
+        assert_eq!((of("1000000000n"), of("S"), of(""), of("5x"), of("-1S")), (None, None, None, None, None));
+    }
+
+    #[test]
+    fn every_code_is_an_error() {
+        for &code in ErrorCode::ALL {
+            assert_ne!(status_of(&ApiError::new(code, "x")).code(), Code::Ok, "{code}");
+        }
+    }
+}

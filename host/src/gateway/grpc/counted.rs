@@ -1,0 +1,97 @@
+//! Bodies whose memory is somebody else's, and counts here.
+
+use axum::body::Body;
+use bytes::Bytes;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+use tonic::Status;
+use weir_device::Arena;
+
+/// What one call has received, taken off the arena's room until the call is over.
+pub(super) struct Reserved {
+    arena: Arena,
+    bytes: AtomicU64,
+}
+
+impl Reserved {
+    pub(super) fn new(arena: &Arena) -> Self {
+        Self { arena: arena.clone(), bytes: AtomicU64::new(0) }
+    }
+
+    fn grow(&self, bytes: u64) -> Result<(), Status> {
+        self.arena.reserve(bytes).map_err(|error| Status::unavailable(error.to_string()))?;
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// What was received is not used any more.
+    pub(super) fn clear(&self) {
+        self.arena.release(self.bytes.swap(0, Ordering::Relaxed));
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// A request body that counts what it hands out.
+pub(super) struct Counted {
+    body: Body,
+    reserved: Arc<Reserved>,
+}
+
+impl Counted {
+    pub(super) fn new(body: Body, reserved: Arc<Reserved>) -> Self {
+        Self { body, reserved }
+    }
+}
+
+impl HttpBody for Counted {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        let frame = frame.map(|frame| {
+            let frame = frame.map_err(|error| Status::cancelled(error.to_string()))?;
+            self.reserved.grow(frame.data_ref().map_or(0, Bytes::len) as u64)?;
+            Ok(frame)
+        });
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http_body_util::BodyExt;
+
+    #[tokio::test]
+    async fn what_arrives_counts_until_the_call_is_over() {
+        let arena = Arena::new(1_000);
+        let reserved = Arc::new(Reserved::new(&arena));
+        let body = Counted::new(Body::from(vec![0; 600]), reserved.clone());
+        assert_eq!(body.collect().await.unwrap().to_bytes().len(), 600);
+        assert_eq!(arena.used_bytes(), 600);
+        let more = Counted::new(Body::from(vec![0; 600]), reserved.clone());
+        assert_eq!(more.collect().await.unwrap_err().code(), tonic::Code::Unavailable);
+        drop(reserved);
+        assert_eq!(arena.used_bytes(), 0);
+    }
+}

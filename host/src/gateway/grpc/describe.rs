@@ -1,0 +1,148 @@
+//! What models are and have done, as messages.
+
+use super::super::error::ApiError;
+use super::super::v2::{self, At, IndexEntry, Target, instances, platform};
+use crate::node::NodeState;
+use crate::telemetry::Tally;
+use weir_grpc::model_instance_group::Kind;
+use weir_grpc::model_metadata_response::TensorMetadata;
+use weir_grpc::repository_index_response::ModelIndex;
+use weir_grpc::{
+    DataType, InferBatchStatistics, InferStatistics, ModelConfig, ModelInput, ModelInstanceGroup,
+    ModelMetadataResponse, ModelOutput, ModelStatistics, StatisticDuration,
+};
+use weir_types::{ElementType, Port, TenantId};
+
+pub(super) fn metadata(
+    node: &NodeState,
+    tenant: &TenantId,
+    at: &At,
+) -> Result<ModelMetadataResponse, ApiError> {
+    let target = at.find(node, tenant)?;
+    let (inputs, outputs) = target.ports();
+    let tensor = |port: &Port| TensorMetadata {
+        name: port.name.clone(),
+        datatype: port.datatype.to_string(),
+        shape: dimensions(port),
+    };
+    let versions = if at.has_version() { vec![target.version()] } else { target.versions(node) };
+    Ok(ModelMetadataResponse {
+        name: target.name().to_string(),
+        versions: versions.iter().map(ToString::to_string).collect(),
+        platform: platform(node, &target).to_owned(),
+        inputs: inputs.iter().map(tensor).collect(),
+        outputs: outputs.iter().map(tensor).collect(),
+    })
+}
+
+pub(super) fn config(node: &NodeState, tenant: &TenantId, at: &At) -> Result<ModelConfig, ApiError> {
+    let target = at.find(node, tenant)?;
+    let (inputs, outputs) = target.ports();
+    let input = |port: &Port| ModelInput {
+        name: port.name.clone(),
+        data_type: data_type(port.datatype).into(),
+        dims: dimensions(port),
+    };
+    let output = |port: &Port| ModelOutput {
+        name: port.name.clone(),
+        data_type: data_type(port.datatype).into(),
+        dims: dimensions(port),
+    };
+    let (backend, count) = instances(node, &target);
+    let instances = ModelInstanceGroup {
+        name: target.name().to_string(),
+        count: i32::try_from(count).unwrap_or(i32::MAX),
+        kind: Kind::Cpu.into(),
+    };
+    Ok(ModelConfig {
+        name: target.name().to_string(),
+        platform: platform(node, &target).to_owned(),
+        max_batch_size: 0,
+        input: inputs.iter().map(input).collect(),
+        output: outputs.iter().map(output).collect(),
+        instance_group: vec![instances],
+        backend: backend.to_owned(),
+    })
+}
+
+/// Of one model, or of all where the name is empty.
+pub(super) fn statistics(
+    node: &NodeState,
+    tenant: &TenantId,
+    name: String,
+    version: String,
+) -> Result<Vec<ModelStatistics>, ApiError> {
+    let targets = match name.is_empty() {
+        true => Target::list(node, tenant),
+        false => vec![At::new(name, version).find(node, tenant)?],
+    };
+    Ok(targets.iter().map(|target| statistics_of(node, target)).collect())
+}
+
+pub(super) fn index(node: &NodeState, tenant: &TenantId, only_ready: bool) -> Vec<ModelIndex> {
+    let entries = v2::index(node, tenant, only_ready).into_iter();
+    let model = |entry: IndexEntry| ModelIndex {
+        name: entry.name,
+        version: entry.version,
+        state: entry.state.to_owned(),
+        reason: entry.reason,
+    };
+    entries.map(model).collect()
+}
+
+fn statistics_of(node: &NodeState, target: &Target) -> ModelStatistics {
+    let served = target.served(node);
+    let [success, fail, queue, input, infer, output] = served.tallies();
+    let batches = served.batches().into_iter().map(|(size, batch)| InferBatchStatistics {
+        batch_size: size.into(),
+        compute_input: Some(duration(batch.input)),
+        compute_infer: Some(duration(batch.infer)),
+        compute_output: Some(duration(batch.output)),
+    });
+    ModelStatistics {
+        name: target.name().to_string(),
+        version: target.version().to_string(),
+        last_inference: served.last_ms(),
+        inference_count: served.items(),
+        execution_count: infer.count,
+        inference_stats: Some(InferStatistics {
+            success: Some(duration(success)),
+            fail: Some(duration(fail)),
+            queue: Some(duration(queue)),
+            compute_input: Some(duration(input)),
+            compute_infer: Some(duration(infer)),
+            compute_output: Some(duration(output)),
+            cache_hit: Some(StatisticDuration::default()),
+            cache_miss: Some(StatisticDuration::default()),
+        }),
+        batch_stats: batches.collect(),
+    }
+}
+
+fn duration(Tally { count, time_ns }: Tally) -> StatisticDuration {
+    StatisticDuration { count, ns: time_ns }
+}
+
+fn data_type(datatype: ElementType) -> DataType {
+    match datatype {
+        ElementType::Bool => DataType::TypeBool,
+        ElementType::Uint8 => DataType::TypeUint8,
+        ElementType::Uint16 => DataType::TypeUint16,
+        ElementType::Uint32 => DataType::TypeUint32,
+        ElementType::Uint64 => DataType::TypeUint64,
+        ElementType::Int8 => DataType::TypeInt8,
+        ElementType::Int16 => DataType::TypeInt16,
+        ElementType::Int32 => DataType::TypeInt32,
+        ElementType::Int64 => DataType::TypeInt64,
+        ElementType::Fp16 => DataType::TypeFp16,
+        ElementType::Bf16 => DataType::TypeBf16,
+        ElementType::Fp32 => DataType::TypeFp32,
+        ElementType::Fp64 => DataType::TypeFp64,
+        ElementType::Bytes => DataType::TypeString,
+    }
+}
+
+/// -1 stands for what may vary.
+fn dimensions(port: &Port) -> Vec<i64> {
+    port.shape.iter().map(|size| size.map_or(-1, i64::from)).collect()
+}

@@ -1,0 +1,182 @@
+//! Inference messages in and out.
+
+use super::super::error::ApiError;
+use super::super::v2::{Answered, Asked, CallLimits, classify};
+use crate::node::NodeState;
+use bytes::Bytes;
+use std::collections::HashMap;
+use std::time::Instant;
+use weir_grpc::infer_parameter::ParameterChoice;
+use weir_grpc::model_infer_request::{InferInputTensor, InferRequestedOutputTensor};
+use weir_grpc::model_infer_response::InferOutputTensor;
+use weir_grpc::{InferParameter, InferTensorContents, ModelInferRequest, ModelInferResponse};
+use weir_inference::Tensor;
+use weir_protocol::{Output, Parameters};
+use weir_types::{ElementType, ErrorCode, Shape};
+
+/// Raw data counts as this much less work than elements: most of it is not looked at.
+const RAW_WEIGHT: usize = 16;
+
+/// What a message asks, on a thread that may block where it is long.
+pub(super) async fn read(
+    node: &NodeState,
+    message: ModelInferRequest,
+    bytes_max: u64,
+) -> Result<Asked, ApiError> {
+    let raw_bytes: usize = message.raw_input_contents.iter().map(Bytes::len).sum();
+    if raw_bytes as u64 > bytes_max {
+        let text = format!("the inputs have more than {bytes_max} bytes");
+        return Err(ApiError::new(ErrorCode::BodyTooLarge, text));
+    }
+    node.json(raw_bytes / RAW_WEIGHT, move || asked(message)).await
+}
+
+fn asked(message: ModelInferRequest) -> Result<Asked, ApiError> {
+    let started = Instant::now();
+    let ModelInferRequest { id, parameters, inputs, outputs, raw_input_contents, .. } = message;
+    let parameters = Parameters {
+        binary_data_output: true,
+        priority: number(&parameters, "priority")?,
+        timeout: number(&parameters, "timeout")?,
+    };
+    let mut raw = raw_input_contents.into_iter();
+    let mut tensors: Vec<(String, Tensor)> = Vec::with_capacity(inputs.len());
+    for input in inputs {
+        let name = input.name.clone();
+        let wrong = |why: String| invalid(format!("input {name:?}: {why}"));
+        if tensors.iter().any(|(given, _)| *given == name) {
+            return Err(wrong("it is given twice".to_owned()));
+        }
+        let tensor = tensor(input, &mut raw).map_err(wrong)?;
+        tensors.push((name, tensor));
+    }
+    if raw.next().is_some() {
+        return Err(invalid("there are more raw_input_contents than inputs without contents".to_owned()));
+    }
+    let outputs = outputs.into_iter().map(output).collect::<Result<Vec<_>, _>>()?;
+    Ok(Asked {
+        id: Some(id).filter(|id| !id.is_empty()),
+        parameters,
+        inputs: tensors,
+        outputs: Some(outputs).filter(|outputs| !outputs.is_empty()),
+        time: started.elapsed(),
+    })
+}
+
+fn tensor(input: InferInputTensor, raw: &mut impl Iterator<Item = Bytes>) -> Result<Tensor, String> {
+    if input.parameters.contains_key("shared_memory_region") {
+        return Err("shared memory is not supported here; send the data in the request".to_owned());
+    }
+    let known = ElementType::ALL.iter().find(|known| known.as_str() == input.datatype);
+    let datatype = *known.ok_or_else(|| format!("there is no datatype {:?}", input.datatype))?;
+    let dimension =
+        |size: &i64| u32::try_from(*size).map_err(|_| format!("{size} is no size of a dimension"));
+    let shape = input.shape.iter().map(dimension).collect::<Result<Vec<_>, _>>()?;
+    let shape = Shape::new(&shape).map_err(|error| error.to_string())?;
+    let data = match input.contents {
+        Some(contents) => elements(datatype, contents)?.into(),
+        None => raw.next().ok_or("it has neither contents nor raw_input_contents")?,
+    };
+    Tensor::new(datatype, shape, data.into()).map_err(|error| error.to_string())
+}
+
+/// The elements of a tensor, from the list that its type takes.
+fn elements(datatype: ElementType, contents: InferTensorContents) -> Result<Vec<u8>, String> {
+    macro_rules! narrow {
+        ($list:expr, $type:ty) => {{
+            let narrow =
+                |number| <$type>::try_from(number).map_err(|_| format!("{number} is not {datatype}"));
+            let bytes = $list.into_iter().map(|number| Ok(narrow(number)?.to_le_bytes()));
+            bytes.collect::<Result<Vec<_>, String>>()?.concat()
+        }};
+    }
+    Ok(match datatype {
+        ElementType::Bool => contents.bool_contents.into_iter().map(u8::from).collect(),
+        ElementType::Uint8 => narrow!(contents.uint_contents, u8),
+        ElementType::Uint16 => narrow!(contents.uint_contents, u16),
+        ElementType::Uint32 => narrow!(contents.uint_contents, u32),
+        ElementType::Uint64 => narrow!(contents.uint64_contents, u64),
+        ElementType::Int8 => narrow!(contents.int_contents, i8),
+        ElementType::Int16 => narrow!(contents.int_contents, i16),
+        ElementType::Int32 => narrow!(contents.int_contents, i32),
+        ElementType::Int64 => narrow!(contents.int64_contents, i64),
+        ElementType::Fp32 => contents.fp32_contents.into_iter().flat_map(f32::to_le_bytes).collect(),
+        ElementType::Fp64 => contents.fp64_contents.into_iter().flat_map(f64::to_le_bytes).collect(),
+        ElementType::Bytes => {
+            let mut bytes = Vec::new();
+            for text in contents.bytes_contents {
+                let length = u32::try_from(text.len()).map_err(|error| error.to_string())?;
+                bytes.extend_from_slice(&length.to_le_bytes());
+                bytes.extend_from_slice(&text);
+            }
+            bytes
+        }
+        ElementType::Fp16 | ElementType::Bf16 => {
+            return Err(format!("{datatype} has no contents: send it as raw_input_contents"));
+        }
+    })
+}
+
+fn output(wanted: InferRequestedOutputTensor) -> Result<Output, ApiError> {
+    let InferRequestedOutputTensor { name, parameters } = wanted;
+    if parameters.contains_key("shared_memory_region") {
+        return Err(invalid(format!("output {name:?}: shared memory is not supported here")));
+    }
+    Ok(Output { classes: number(&parameters, "classification")?, name, binary: Some(true) })
+}
+
+/// A parameter that is a number from 0 up; 0 where it is not given.
+fn number<T: TryFrom<i64> + TryFrom<u64> + Default>(
+    parameters: &HashMap<String, InferParameter>,
+    name: &str,
+) -> Result<T, ApiError> {
+    let given = parameters.get(name).and_then(|parameter| parameter.parameter_choice.as_ref());
+    let number = match given {
+        None => return Ok(T::default()),
+        Some(ParameterChoice::Int64Param(number)) => T::try_from(*number).ok(),
+        Some(ParameterChoice::Uint64Param(number)) => T::try_from(*number).ok(),
+        Some(_) => None,
+    };
+    number.ok_or_else(|| invalid(format!("the parameter {name} is not a number from 0 up")))
+}
+
+/// The message that answers. Outputs are raw, as clients expect.
+pub(super) fn write(answered: Answered, limits: &CallLimits) -> Result<ModelInferResponse, ApiError> {
+    let Answered { model_name, model_version, asked, completion } = answered;
+    let (mut outputs, mut raw_output_contents) = (Vec::new(), Vec::new());
+    let mut bytes_left = usize::try_from(limits.answer_bytes_max).unwrap_or(usize::MAX);
+    let too_large = || {
+        let CallLimits { answer_bytes_max, answer_limit, .. } = limits;
+        let text = format!("the answer has more than {answer_bytes_max} bytes ({answer_limit})");
+        ApiError::new(ErrorCode::ResponseTooLarge, text)
+    };
+    for (name, tensor) in completion.outputs {
+        let wanted = asked.outputs.iter().flatten().find(|output| output.name == name);
+        let classes = wanted.map_or(0, |output| output.classes);
+        let tensor = match classes {
+            0 => tensor,
+            count => classify(&name, &tensor, count, bytes_left)?.ok_or_else(too_large)?,
+        };
+        bytes_left = bytes_left.checked_sub(tensor.data().len()).ok_or_else(too_large)?;
+        outputs.push(InferOutputTensor {
+            name,
+            datatype: tensor.element_type().to_string(),
+            shape: tensor.shape().dimensions().iter().map(|size| i64::from(*size)).collect(),
+            ..InferOutputTensor::default()
+        });
+        raw_output_contents.push(tensor.into_data().into());
+    }
+    let id = asked.id.unwrap_or_default();
+    Ok(ModelInferResponse {
+        model_name,
+        model_version,
+        id,
+        outputs,
+        raw_output_contents,
+        ..Default::default()
+    })
+}
+
+fn invalid(text: String) -> ApiError {
+    ApiError::new(ErrorCode::InvalidRequest, text)
+}

@@ -1,0 +1,200 @@
+"""NVIDIA's own client over gRPC, unmodified, against the node at WEIR_URL.
+
+The node has what triton_http.py says.
+"""
+
+import asyncio
+import os
+import queue
+import unittest
+
+import ml_dtypes
+import numpy as np
+import tritonclient.grpc as sync
+import tritonclient.grpc.aio as aio
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.utils import InferenceServerException
+
+import grpc
+
+URL = os.environ["WEIR_URL"].removeprefix("http://")
+
+ELEMENTS = {
+    "BOOL": np.array([True, False, True]),
+    "UINT8": np.array([0, 1, 255], np.uint8),
+    "UINT16": np.array([0, 1, 65535], np.uint16),
+    "UINT32": np.array([0, 1, 2**32 - 1], np.uint32),
+    "UINT64": np.array([0, 1, 2**64 - 1], np.uint64),
+    "INT8": np.array([-128, 0, 127], np.int8),
+    "INT16": np.array([-32768, 0, 32767], np.int16),
+    "INT32": np.array([-(2**31), 0, 2**31 - 1], np.int32),
+    "INT64": np.array([-(2**63), 0, 2**63 - 1], np.int64),
+    "FP16": np.array([0.5, -2.0, 65504.0], np.float16),
+    "FP32": np.array([0.1, -2.5, 3e38], np.float32),
+    "FP64": np.array([0.1, -2.5, 1e300], np.float64),
+    "BF16": np.array([0.5, -2.0, 3.0], ml_dtypes.bfloat16),
+    "BYTES": np.array(["", "ü", "text"], np.object_),
+}
+# The lists that elements are sent in where they are not raw.
+CONTENTS = {
+    "BOOL": "bool_contents", "UINT8": "uint_contents", "UINT16": "uint_contents", "UINT32": "uint_contents",
+    "UINT64": "uint64_contents", "INT8": "int_contents", "INT16": "int_contents", "INT32": "int_contents",
+    "INT64": "int64_contents", "FP32": "fp32_contents", "FP64": "fp64_contents", "BYTES": "bytes_contents",
+}
+
+
+def tensor(name, datatype, array):
+    given = sync.InferInput(name, list(array.shape), datatype)
+    given.set_data_from_numpy(array)
+    return given
+
+
+def values(array):
+    """The elements, whichever way strings come back."""
+    return [v.decode() if isinstance(v, bytes) else v for v in array.flatten().tolist()]
+
+
+class Sync(unittest.TestCase):
+    def setUp(self):
+        self.client = sync.InferenceServerClient(URL)
+
+    def tearDown(self):
+        self.client.close()
+
+    def test_every_type_comes_back(self):
+        for datatype, array in ELEMENTS.items():
+            for shaped in [array, array.reshape(1, 3), array[:0]]:
+                with self.subTest(datatype=datatype, shape=shaped.shape):
+                    result = self.client.infer("echo", [tensor("x", datatype, shaped)])
+                    self.assertEqual(values(result.as_numpy("x")), values(shaped))
+
+    def test_elements_can_be_listed_one_by_one(self):
+        with grpc.insecure_channel(URL) as channel:
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            for datatype, field in CONTENTS.items():
+                request = service_pb2.ModelInferRequest(model_name="echo", id="7")
+                given = request.inputs.add(name="x", datatype=datatype, shape=[3])
+                elements = ELEMENTS[datatype].tolist()
+                getattr(given.contents, field).extend(e.encode() if isinstance(e, str) else e for e in elements)
+                response = stub.ModelInfer(request)
+                self.assertEqual((response.id, response.outputs[0].datatype), ("7", datatype))
+                result = sync.InferResult(response)
+                self.assertEqual(values(result.as_numpy("x")), elements, datatype)
+
+    def test_a_model_runs_on_every_type(self):
+        inputs = [tensor(f"x_{n.lower()}", n, a) for n, a in ELEMENTS.items() if n != "BF16"]
+        result = self.client.infer("identity", inputs)
+        for name, array in ELEMENTS.items():
+            if name != "BF16":
+                self.assertEqual(values(result.as_numpy(f"y_{name.lower()}")), values(array), name)
+
+    def test_outputs_versions_and_classes_are_chosen(self):
+        x = np.array([[1, 0, 0, 0]], np.float32)
+        wanted = [sync.InferRequestedOutput("y")]
+        one = self.client.infer("matmul", [tensor("x", "FP32", x)], "1", outputs=wanted, request_id="r", priority=1)
+        np.testing.assert_array_equal(one.as_numpy("y"), [[0, 1, 2]])
+        self.assertEqual((one.get_response().model_version, one.get_response().id), ("1", "r"))
+        classes = [sync.InferRequestedOutput("y", class_count=2)]
+        result = self.client.infer("matmul", [tensor("x", "FP32", x)], "1", outputs=classes)
+        self.assertEqual(values(result.as_numpy("y")), ["2.000000:2", "1.000000:1"])
+
+    def test_a_tensor_larger_than_the_usual_message(self):
+        x = np.arange(4 * 500_000, dtype=np.float32).reshape(-1, 4)
+        y = self.client.infer("matmul", [tensor("x", "FP32", x)], "1").as_numpy("y")
+        self.assertEqual(y.shape, (500_000, 3))
+
+    def test_streams_answer_in_order_and_go_on_after_an_error(self):
+        answers = queue.Queue()
+        self.client.start_stream(callback=lambda result, error: answers.put((result, error)))
+        for row in range(5):
+            x = np.full((1, 4), row, np.float32)
+            self.client.async_stream_infer("matmul", [tensor("x", "FP32", x)], model_version="1", request_id=str(row))
+        self.client.async_stream_infer("nobody", [tensor("x", "FP32", x)])
+        self.client.async_stream_infer("echo", [tensor("x", "FP32", x)])
+        for row in range(5):
+            result, error = answers.get(timeout=30)
+            self.assertIsNone(error)
+            self.assertEqual(result.get_response().id, str(row))
+            np.testing.assert_array_equal(result.as_numpy("y")[0], np.array([18, 22, 26]) * row)
+        result, error = answers.get(timeout=30)
+        self.assertIn("no model", str(error))
+        result, error = answers.get(timeout=30)
+        np.testing.assert_array_equal(result.as_numpy("x"), x)
+        self.client.stop_stream()
+
+    def test_the_server_and_its_models_describe_themselves(self):
+        self.assertTrue(self.client.is_server_live() and self.client.is_server_ready())
+        self.assertEqual(self.client.get_server_metadata().name, "weir")
+        model = self.client.get_model_metadata("matmul")
+        self.assertEqual((list(model.versions), model.platform), (["1", "2"], "onnxruntime_onnx"))
+        self.assertEqual((model.inputs[0].name, list(model.inputs[0].shape)), ("x", [-1, 4]))
+        config = self.client.get_model_config("matmul").config
+        self.assertEqual((config.max_batch_size, config.output[0].data_type), (0, 11))
+        for name, version, ready in [("matmul", "1", True), ("matmul", "9", False), ("echo", "", True), ("nobody", "", False)]:
+            self.assertEqual(self.client.is_model_ready(name, version), ready, name)
+        index = {(model.name, model.version): model.state for model in self.client.get_model_repository_index().models}
+        self.assertEqual(index[("matmul", "2")], "READY")
+        self.client.load_model("identity")
+        self.client.unload_model("identity")
+        self.client.infer("matmul", [tensor("x", "FP32", np.ones((2, 4), np.float32))])
+        stats = self.client.get_inference_statistics("matmul").model_stats[0]
+        self.assertGreaterEqual(stats.inference_count, 2)
+        self.assertGreater(stats.inference_stats.success.ns, 0)
+
+    def test_errors_have_their_codes(self):
+        x = np.ones((1, 4), np.float32)
+        for call, code in [
+            (lambda: self.client.infer("nobody", [tensor("x", "FP32", x)]), "NOT_FOUND"),
+            (lambda: self.client.infer("matmul", [tensor("z", "FP32", x)]), "INVALID_ARGUMENT"),
+            (lambda: self.client.infer("matmul", [tensor("x", "FP32", x)], timeout=1), "DEADLINE_EXCEEDED"),
+            (lambda: self.client.load_model("matmul", config="{}"), "UNIMPLEMENTED"),
+            (lambda: self.client.get_log_settings(), "UNIMPLEMENTED"),
+            (lambda: self.client.get_system_shared_memory_status(), "UNIMPLEMENTED"),
+            (lambda: self.client.get_model_metadata("nobody"), "NOT_FOUND"),
+            (lambda: self.client.infer("echo", [tensor("x", "FP32", x)], compression_algorithm="gzip"), "UNIMPLEMENTED"),
+        ]:
+            with self.subTest(code=code), self.assertRaises(InferenceServerException) as refused:
+                call()
+            self.assertEqual(refused.exception.status(), f"StatusCode.{code}")
+
+    def test_bad_messages_are_refused(self):
+        with grpc.insecure_channel(URL) as channel:
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            def refused(code, **fields):
+                request = service_pb2.ModelInferRequest(model_name="echo", **fields)
+                with self.assertRaises(grpc.RpcError) as error:
+                    stub.ModelInfer(request)
+                self.assertEqual(error.exception.code(), code, error.exception.details())
+            given = service_pb2.ModelInferRequest.InferInputTensor
+            bad = grpc.StatusCode.INVALID_ARGUMENT
+            refused(bad, inputs=[given(name="x", datatype="FP32", shape=[1])])
+            refused(bad, inputs=[given(name="x", datatype="FP32", shape=[2])], raw_input_contents=[b"1234"])
+            refused(bad, inputs=[given(name="x", datatype="FP32", shape=[-1])], raw_input_contents=[b"1234"])
+            refused(bad, inputs=[given(name="x", datatype="FP31", shape=[1])], raw_input_contents=[b"1234"])
+            refused(bad, inputs=[given(name="x", datatype="FP32", shape=[2**32 - 1] * 3)], raw_input_contents=[b""])
+            refused(bad, raw_input_contents=[b"1234"])
+            refused(bad, inputs=[given(name="x", datatype="FP32", shape=[0])] * 2, raw_input_contents=[b"", b""])
+            refused(bad, inputs=[given(name=str(n)) for n in range(1025)])
+            refused(grpc.StatusCode.RESOURCE_EXHAUSTED, id="x" * (5 << 20))
+            narrow = service_pb2.InferTensorContents(uint_contents=[256])
+            refused(bad, inputs=[given(name="x", datatype="UINT8", shape=[1], contents=narrow)])
+
+
+class Aio(unittest.IsolatedAsyncioTestCase):
+    async def test_calls_go_on_side_by_side(self):
+        async with aio.InferenceServerClient(URL) as client:
+            self.assertTrue(await client.is_server_ready())
+            calls = [client.infer("echo", [tensor("x", datatype, array)]) for datatype, array in ELEMENTS.items()]
+            for result, array in zip(await asyncio.gather(*calls), ELEMENTS.values()):
+                self.assertEqual(values(result.as_numpy("x")), values(array))
+
+            async def requests():
+                for row in range(3):
+                    yield {"model_name": "echo", "inputs": [tensor("x", "INT64", np.array([row]))]}
+
+            seen = [result.as_numpy("x")[0] async for result, error in client.stream_infer(requests())]
+            self.assertEqual(seen, [0, 1, 2])
+
+
+if __name__ == "__main__":
+    unittest.main()
