@@ -13,7 +13,7 @@ mod secret;
 pub(crate) mod wire;
 
 pub(crate) use desk::{LINK_PATH, answer_link};
-pub(crate) use forward::{Call, GRANT, NotForwarded, refused, restore_host};
+pub(crate) use forward::{Call, GRANT, NotForwarded, REFUSED, refused, restore_host};
 pub(crate) use members::{DeviceReport, Membership, Report};
 pub(crate) use secret::Secret;
 
@@ -61,7 +61,7 @@ impl Cluster {
         stop: &CancellationToken,
     ) -> (Arc<Self>, Participation) {
         let (node, address) = (membership.node, membership.address.clone());
-        let reports = Reports::default();
+        let reports = membership.reports.clone();
         let (following, view) = members::follow(datastore, membership.seen.clone(), reports.clone());
         let heartbeat_timeout = Duration::from_millis(config.heartbeat_timeout_ms.max(1));
         let cluster = Arc::new(Self {

@@ -12,7 +12,7 @@ mod slice;
 
 pub(crate) use account::Account;
 pub(crate) use inference::{Inference, InferenceTurn};
-pub(crate) use placement::{Away, LinkId, PlacementConfig, Placements};
+pub(crate) use placement::{Away, Link, LinkId, PlacementConfig, Placements};
 
 use crate::cluster::wire::Grant;
 use crate::component::{Components, Entry, LoadError, Recompiler};
@@ -96,7 +96,8 @@ enum Turn {
 
 /// What it holds here while it runs on another node.
 pub(crate) struct HeldAway {
-    _turn: OwnedSemaphorePermit,
+    /// At the function's gate; none where it had one on the node that it came in at.
+    _turn: Option<OwnedSemaphorePermit>,
     _placement: placement::Placed,
 }
 
@@ -185,7 +186,11 @@ impl Dispatch {
 
     async fn queue(&self, invocation: &Invocation) -> Result<Turn, Fault> {
         let _waiting = account::Counted::new(&self.metrics.queued);
-        let turn = invocation.deployment.gate.enter().await?;
+        // One turn for each call, on one node: two nodes that pass calls on to each other would wait for each other otherwise.
+        let turn = match &invocation.grant {
+            None => Some(invocation.deployment.gate.enter().await?),
+            Some(_) => None,
+        };
         let (place, placement) = self.placements.place(invocation, &self.models).await?;
         let held = HeldAway { _turn: turn, _placement: placement };
         if let Place::There(away) = place {

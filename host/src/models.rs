@@ -16,11 +16,12 @@ pub(crate) use access::{ModelAccess, OpenError, Opened};
 pub(crate) use profiles::keep_profiles;
 pub(crate) use store::PushError;
 
-use crate::blobs::Blobs;
+use crate::blobs::{BlobError, Blobs};
 use crate::changes::{Changes, CutOff};
 use crate::cluster::DeviceReport;
 use crate::registry::Deployment;
 use crate::telemetry::{Metrics, Served};
+use futures::StreamExt;
 use record::{ModelRecord, id_of};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -79,6 +80,17 @@ struct Known {
 struct Damaged {
     revision: Revision,
     why: String,
+    /// Whether it is worth trying again: the store of blobs was out of reach.
+    may_heal: bool,
+}
+
+/// Models that are read at once when the node starts.
+const READ_AT_ONCE: usize = 16;
+
+/// Why a model could not be read.
+struct Unreadable {
+    why: String,
+    may_heal: bool,
 }
 
 /// The models of all tenants.
@@ -120,13 +132,11 @@ impl Models {
     /// Make memory what the datastore is now, and tell as of which revision that is.
     async fn read_all(&self) -> Result<Revision, ModelsError> {
         let (entries, revision) = self.datastore.read_all(&record::models()?).await?;
-        let mut there = HashSet::new();
-        for entry in entries {
-            // Only a model's key comes to lie there.
-            let Some(id) = id_of(&entry.key) else { continue };
-            self.take_in(&id, &entry).await;
-            there.insert(id);
-        }
+        // Only a model's key comes to lie there.
+        let models: Vec<_> = entries.iter().filter_map(|entry| Some((id_of(&entry.key)?, entry))).collect();
+        let reading = futures::stream::iter(&models);
+        reading.for_each_concurrent(READ_AT_ONCE, async |(id, entry)| self.take_in(id, entry).await).await;
+        let there: HashSet<_> = models.into_iter().map(|(id, _)| id).collect();
         for id in self.ids_known().into_iter().filter(|id| !there.contains(id)) {
             self.deleted(&id, revision);
         }
@@ -146,9 +156,10 @@ impl Models {
                     self.let_go(&before);
                 }
             }
-            Err(why) => {
-                tracing::error!(model = %id, why, "a model cannot be read: push it again, or delete it");
-                self.write().damaged.insert(id.clone(), Damaged { revision: entry.modified_at, why });
+            Err(Unreadable { why, may_heal }) => {
+                tracing::error!(model = %id, why, may_heal, "a model cannot be read: push it again, or delete it");
+                let damaged = Damaged { revision: entry.modified_at, why, may_heal };
+                self.write().damaged.insert(id.clone(), damaged);
             }
         }
     }
@@ -296,10 +307,13 @@ impl Models {
     }
 
     /// What `entry` holds, and what it refers to; or why that cannot be told.
-    async fn read(&self, entry: &Entry) -> Result<(ModelRecord, Prepared), String> {
-        let record: ModelRecord =
-            serde_json::from_slice(&entry.value).map_err(|error| format!("its record: {error}"))?;
-        let prepared = self.store.read_prepared(record.prepared).await.map_err(|error| error.to_string())?;
+    async fn read(&self, entry: &Entry) -> Result<(ModelRecord, Prepared), Unreadable> {
+        let record: ModelRecord = serde_json::from_slice(&entry.value)
+            .map_err(|error| Unreadable { why: format!("its record: {error}"), may_heal: false })?;
+        let prepared = self.store.read_prepared(record.prepared).await.map_err(|error| Unreadable {
+            why: error.to_string(),
+            may_heal: matches!(error, PushError::Blob(BlobError::OutOfReach(_))),
+        })?;
         Ok((record, prepared))
     }
 

@@ -280,7 +280,9 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
     })?;
     let membership = match &config.cluster {
         None => None,
-        Some(cluster) => Some(join(cluster, &listener, datastore.clone()).await?),
+        Some(cluster) => {
+            Some(join(cluster, config.token_file.is_some(), &listener, datastore.clone()).await?)
+        }
     };
     let placements = Placements::start(
         &models,
@@ -366,10 +368,16 @@ const ALONE: NodeId = NodeId(0);
 /// Become one of the cluster's nodes, under an address that the others can reach.
 async fn join(
     config: &ClusterConfig,
+    has_tokens: bool,
     listener: &TcpListener,
     datastore: Arc<dyn Datastore>,
 ) -> anyhow::Result<(Membership, Secret)> {
     let listens = listener.local_addr()?;
+    if config.secret_file.is_none() && has_tokens {
+        bail!(
+            "whoever passes for a node of the cluster needs no token; give --secret-file FILE, the same on all nodes"
+        );
+    }
     if config.secret_file.is_none() && !listens.ip().is_loopback() {
         bail!(
             "whoever reaches {listens} could pass for a node of the cluster; give --secret-file FILE, the same on all nodes"

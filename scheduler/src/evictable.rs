@@ -25,13 +25,28 @@ impl Evictable {
     /// An invocation starts: `models` are granted to it, and `evict` may go.
     pub fn start(&mut self, invocation: InvocationId, models: Vec<ModelId>, evict: Vec<ModelId>) {
         self.allowed.retain(|model| !models.contains(model));
-        self.allowed.extend(evict);
+        self.allow(evict);
         for model in &models {
             *self.granted.entry(model.clone()).or_default() += 1;
         }
         if let Some(before) = self.grants.insert(invocation, models) {
             self.release(before);
         }
+    }
+
+    /// These may go too, whoever runs.
+    pub fn allow(&mut self, evict: Vec<ModelId>) {
+        for model in evict {
+            if !self.allowed.contains(&model) {
+                self.allowed.push(model);
+            }
+        }
+    }
+
+    /// Whether something may go as soon as those who hold it are done.
+    #[must_use]
+    pub fn is_held_up(&self) -> bool {
+        self.allowed.iter().any(|model| self.granted.contains_key(model))
     }
 
     /// An invocation is over.

@@ -86,9 +86,9 @@ fn kubernetes(repo: &Repo) -> Result<()> {
     let program = setup::environment(repo, "kubernetes", &folder.join("requirements.txt"))?;
     for version in ["1.34", "1.37"] {
         let mut validate = Command::new(program.join("kubernetes-validate"));
-        validate.args(["--strict", "--kubernetes-version", version]);
+        validate.args(["--strict", "--quiet", "--kubernetes-version", version]);
         validate.args(["etcd", "nodes", "settings"].map(|name| folder.join(format!("base/{name}.yaml"))));
-        process::run(validate.arg(folder.join("gpu/gpu.yaml")).arg("--quiet"))?;
+        process::run(validate.arg(folder.join("gpu/gpu.yaml")))?;
     }
     Ok(())
 }

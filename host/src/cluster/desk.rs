@@ -31,7 +31,7 @@ pub(crate) fn answer_link(
         return (StatusCode::CONFLICT, "this node is not the dispatcher\n").into_response();
     }
     let (sender, orders) = mpsc::channel(MESSAGES_MAX);
-    let hearing = hear(placements.clone(), news, sender, cluster.heartbeat_timeout);
+    let hearing = hear(placements.clone(), news, sender, cluster.heartbeat_timeout, stop.clone());
     // Ends with the link, as whoever asks for it does.
     let hearing = AbortOnDropHandle::new(tokio::spawn(hearing));
     Body::from_stream(tell(orders, hearing, cluster.heartbeat, stop.clone())).into_response()
@@ -57,12 +57,26 @@ fn tell(
 }
 
 /// Hear what a node has to tell, until it is silent.
-async fn hear(placements: Arc<Placements>, news: Body, orders: mpsc::Sender<Order>, silence_max: Duration) {
+async fn hear(
+    placements: Arc<Placements>,
+    news: Body,
+    orders: mpsc::Sender<Order>,
+    silence_max: Duration,
+    stop: CancellationToken,
+) {
     let mut news = std::pin::pin!(lines::<News>(news));
     let Ok(Some(Ok(News::Hello(hello)))) = timeout(silence_max, news.next()).await else { return };
-    let Some(mut linked) = Linked::join(placements, hello, orders) else { return };
+    let broken = CancellationToken::new();
+    let Some(mut linked) = Linked::join(placements, hello, orders, broken.clone(), stop) else { return };
     loop {
-        match timeout(silence_max, news.next()).await {
+        let heard = tokio::select! {
+            heard = timeout(silence_max, news.next()) => heard,
+            () = broken.cancelled() => {
+                tracing::warn!(node = linked.node.0, "a node does not keep up with its orders: its link is given up");
+                return;
+            }
+        };
+        match heard {
             Ok(Some(Ok(News::Leaving))) => {
                 linked.is_orderly = true;
                 return;
@@ -90,19 +104,28 @@ struct Linked {
     node: NodeId,
     link: LinkId,
     is_orderly: bool,
+    /// What ends this node: the others go on with what they run.
+    stop: CancellationToken,
 }
 
 impl Linked {
-    fn join(placements: Arc<Placements>, hello: Hello, orders: mpsc::Sender<Order>) -> Option<Self> {
+    fn join(
+        placements: Arc<Placements>,
+        hello: Hello,
+        orders: mpsc::Sender<Order>,
+        broken: CancellationToken,
+        stop: CancellationToken,
+    ) -> Option<Self> {
         let node = hello.node;
         tracing::info!(node = node.0, address = hello.address, "a node asks this one where to run calls");
-        let link = placements.join(hello, orders)?;
-        Some(Self { placements, node, link, is_orderly: false })
+        let link = placements.join(hello, orders, broken)?;
+        Some(Self { placements, node, link, is_orderly: false, stop })
     }
 }
 
 impl Drop for Linked {
     fn drop(&mut self) {
-        self.placements.leave(self.node, self.link, self.is_orderly);
+        let is_orderly = self.is_orderly || self.stop.is_cancelled();
+        self.placements.leave(self.node, self.link, is_orderly);
     }
 }

@@ -14,17 +14,23 @@ use http_body::{Frame, SizeHint};
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
 
 /// What a node may do for a call that was passed on to it, as JSON.
 pub(crate) const GRANT: HeaderName = HeaderName::from_static("weir-grant");
 /// In the answer of a node that has not begun with a call: it can be placed again.
-const REFUSED: HeaderName = HeaderName::from_static("weir-refused");
+pub(crate) const REFUSED: HeaderName = HeaderName::from_static("weir-refused");
 
 /// The host that the client has named, where the connection names another.
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("weir-forwarded-host");
+
+/// What may be under way unread of one answer, and of all answers of one node: some that nobody reads do not hold up the others.
+const ANSWER_WINDOW_BYTES: u32 = 256 << 10;
+const NODE_WINDOW_BYTES: u32 = 64 << 20;
 
 /// How long a connection to a node may take.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(1);
@@ -55,6 +61,7 @@ pub(crate) enum NotForwarded {
 }
 
 impl Client {
+    /// A client with connections of its own.
     pub(super) fn new(secret: &Secret, silence_max: Duration) -> Self {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
@@ -62,6 +69,8 @@ impl Client {
         let http = legacy::Client::builder(TokioExecutor::new())
             .timer(TokioTimer::new())
             .http2_only(true)
+            .http2_initial_stream_window_size(ANSWER_WINDOW_BYTES)
+            .http2_initial_connection_window_size(NODE_WINDOW_BYTES)
             // The dispatcher is to notice first, and to tell: what is placed again then goes elsewhere.
             .http2_keep_alive_interval(silence_max)
             .http2_keep_alive_timeout(silence_max)
@@ -89,14 +98,16 @@ impl Client {
 }
 
 impl Cluster {
-    /// Have the node at the other end of `away` answer the call. `held` is let go of when the answer has been sent, or dropped.
-    pub(crate) async fn forward<Held: Send + Unpin + 'static>(
+    /// Have the node at the other end of `away` answer the call. `held` is let go of when the answer has been sent or dropped, and at
+    /// `latest` in any case: by then the node has ended the call, and a client that reads slowly holds up nobody.
+    pub(crate) async fn forward<Held: Send + 'static>(
         &self,
         away: &Away,
         grant: &Grant,
         call: &Call<'_>,
         body: Body,
         held: Held,
+        latest: Instant,
     ) -> Result<Response, NotForwarded> {
         let mut request = Request::new(body);
         *request.method_mut() = call.method.clone();
@@ -107,6 +118,8 @@ impl Cluster {
         }
         let authority = || HeaderValue::from_str(call.uri.authority()?.as_str()).ok();
         let host = call.headers.get(HOST).cloned().or_else(authority);
+        // Whatever the client says of it.
+        headers.remove(FORWARDED_HOST);
         headers.extend(host.map(|host| (FORWARDED_HOST, host)));
         let json = serde_json::to_string(grant).unwrap_or_default();
         let json = HeaderValue::from_str(&json).map_err(|error| NotForwarded::Refused(error.to_string()))?;
@@ -125,7 +138,13 @@ impl Cluster {
         }
         let (mut head, body) = answer.into_parts();
         head.version = http::Version::HTTP_11;
-        Ok(Response::from_parts(head, Body::new(Holding { body, _held: held })))
+        let (ended, end) = oneshot::channel::<Infallible>();
+        // Ends with the body, and at the latest soon after the deadline.
+        tokio::spawn(async move {
+            let _held = held;
+            let _ = tokio::time::timeout_at(latest.into(), end).await;
+        });
+        Ok(Response::from_parts(head, Body::new(Holding { body, _ended: ended })))
     }
 }
 
@@ -144,13 +163,14 @@ pub(crate) fn restore_host<B>(request: &mut Request<B>) {
     }
 }
 
-/// A body that holds something until it is gone.
-struct Holding<B, Held> {
+/// A body whose end is heard of.
+struct Holding<B> {
     body: B,
-    _held: Held,
+    /// Whoever waits for this hears of the end.
+    _ended: oneshot::Sender<Infallible>,
 }
 
-impl<B: HttpBody<Data = Bytes> + Unpin, Held: Unpin> HttpBody for Holding<B, Held> {
+impl<B: HttpBody<Data = Bytes> + Unpin> HttpBody for Holding<B> {
     type Data = Bytes;
     type Error = B::Error;
 

@@ -1,9 +1,11 @@
 //! A node's side of its link to the dispatcher.
 
+use super::Cluster;
 use super::desk::LINK_PATH;
+use super::forward::Client;
+use super::members::View;
 use super::wire::{News, Order};
-use super::{Cluster, members::Dispatcher};
-use crate::dispatch::Placements;
+use crate::dispatch::{Link, Placements};
 use axum::body::Body;
 use bytes::Bytes;
 use futures::{Stream, StreamExt, TryStreamExt};
@@ -45,65 +47,62 @@ enum LinkEnd {
 /// Ask whoever is the dispatcher, and place alone while there is none, until `stop`.
 pub(super) async fn run(cluster: Arc<Cluster>, placements: Arc<Placements>, stop: CancellationToken) {
     let mut view = cluster.view.clone();
-    loop {
+    while !stop.is_cancelled() {
         let dispatcher = view.borrow_and_update().dispatcher();
-        match dispatcher {
-            Some((dispatcher, address)) if dispatcher.node != cluster.node => {
-                let is_another = |view: &super::View| view.dispatcher.is_some_and(|now| now != dispatcher);
-                tokio::select! {
-                    end = hold(&cluster, &placements, &address, &stop) => {
-                        placements.place_alone();
-                        tell(dispatcher, &end);
-                        if end.is_none() {
-                            return;
-                        }
-                        tokio::select! {
-                            () = sleep(RETRY) => {}
-                            () = stop.cancelled() => return,
-                        }
-                    }
-                    // The same dispatcher stays while none is known: the link says whether it is there.
-                    changed = async { view.wait_for(is_another).await.map(drop) } => {
-                        let is_over = changed.is_err();
-                        placements.place_alone();
-                        if is_over {
-                            return;
-                        }
-                    }
-                }
+        let Some((dispatcher, address)) =
+            dispatcher.filter(|(dispatcher, _)| dispatcher.node != cluster.node)
+        else {
+            placements.place_alone();
+            tokio::select! {
+                changed = view.changed() => if changed.is_err() { return },
+                () = stop.cancelled() => {}
             }
-            _ => {
-                placements.place_alone();
-                tokio::select! {
-                    changed = view.changed() => if changed.is_err() { return },
-                    () = stop.cancelled() => return,
-                }
+            continue;
+        };
+        let mut changes = cluster.view.clone();
+        let over = async {
+            // The same dispatcher stays while none is known: the link says whether it is there.
+            let is_another = |view: &View| view.dispatcher.is_some_and(|now| now != dispatcher);
+            tokio::select! {
+                _ = changes.wait_for(is_another) => {}
+                () = stop.cancelled() => {}
+            }
+        };
+        let end = hold(&cluster, &placements, &address, over).await;
+        placements.place_alone();
+        if let Some(end) = end {
+            tracing::warn!(dispatcher = dispatcher.node.0, why = %end, "no link to the dispatcher: placing calls here");
+            tokio::select! {
+                () = sleep(RETRY) => {}
+                () = stop.cancelled() => {}
             }
         }
     }
 }
 
-fn tell(dispatcher: Dispatcher, end: &Option<LinkEnd>) {
-    if let Some(end) = end {
-        tracing::warn!(dispatcher = dispatcher.node.0, why = %end, "no link to the dispatcher: placing calls here");
-    }
-}
-
-/// Have a link for as long as it lasts. None if it was ended from here.
+/// Have a link for as long as it lasts, or until it is `over`; then none has to be told why.
 async fn hold(
     cluster: &Cluster,
     placements: &Placements,
     address: &str,
-    stop: &CancellationToken,
+    over: impl Future<Output = ()>,
 ) -> Option<LinkEnd> {
     let (news, outbox) = mpsc::channel(MESSAGES_MAX);
-    let orders = match timeout(cluster.heartbeat_timeout, open(cluster, address, outbox)).await {
+    let mut over = std::pin::pin!(over);
+    // A connection of its own: what calls send, or do not read, cannot hold up what nodes have to tell.
+    let client = Client::new(&cluster.secret, cluster.heartbeat_timeout);
+    let opened = tokio::select! {
+        opened = timeout(cluster.heartbeat_timeout, open(&client, address, outbox)) => opened,
+        () = &mut over => return None,
+    };
+    let orders = match opened {
         Ok(Ok(orders)) => orders,
         Ok(Err(end)) => return Some(end),
         Err(_) => return Some(LinkEnd::Silent),
     };
     let mut orders = std::pin::pin!(orders);
-    placements.ask(news.clone());
+    let broken = CancellationToken::new();
+    placements.ask(Link { news: news.clone(), broken: broken.clone() });
     tracing::info!(address, "asking the dispatcher");
     let mut heard = Instant::now();
     let mut beats = interval(cluster.heartbeat);
@@ -126,20 +125,20 @@ async fn hold(
                     return Some(LinkEnd::Full);
                 }
             }
-            () = stop.cancelled() => {
-                placements.place_alone();
-                let _ = news.try_send(News::Leaving);
-                drop(news);
-                // The dispatcher ends the link once it has heard that.
-                let _ = timeout(cluster.heartbeat_timeout, async { while orders.next().await.is_some() {} }).await;
-                return None;
-            }
+            () = broken.cancelled() => return Some(LinkEnd::Full),
+            () = &mut over => break,
         }
     }
+    // What runs here goes on; the dispatcher ends the link once it has heard that.
+    placements.place_alone();
+    let _ = news.try_send(News::Leaving);
+    drop(news);
+    let _ = timeout(cluster.heartbeat, async { while orders.next().await.is_some() {} }).await;
+    None
 }
 
 async fn open(
-    cluster: &Cluster,
+    client: &Client,
     address: &str,
     outbox: mpsc::Receiver<News>,
 ) -> Result<impl Stream<Item = Result<Order, std::io::Error>>, LinkEnd> {
@@ -149,7 +148,7 @@ async fn open(
     });
     let mut request = Request::new(Body::from_stream(outbox.map(Ok::<_, std::convert::Infallible>)));
     *request.method_mut() = Method::POST;
-    let response = cluster.client.send(address, LINK_PATH, request).await.map_err(LinkEnd::Connect)?;
+    let response = client.send(address, LINK_PATH, request).await.map_err(LinkEnd::Connect)?;
     if response.status() != StatusCode::OK {
         return Err(LinkEnd::Refused(response.status()));
     }

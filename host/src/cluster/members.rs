@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use weir_datastore::{
     Change, Commit, Compare, Datastore, Entry, Error, Event, Key, KeyError, Lease, Prefix, Revision,
@@ -85,10 +86,13 @@ pub(crate) struct Membership {
     pub(crate) address: String,
     /// The cluster as it was found.
     pub(crate) seen: (View, Revision),
+    pub(crate) reports: Reports,
     datastore: Arc<dyn Datastore>,
     keys: Keys,
     lease: Lease,
     lease_time: Duration,
+    /// What was reported last, and when.
+    reported: Option<(Instant, Report)>,
 }
 
 impl Keys {
@@ -121,10 +125,19 @@ impl Membership {
         let keys = Keys::new()?;
         let node = number(&*datastore, &keys).await?;
         let lease = datastore.grant_lease(lease_time).await?;
-        let mut membership =
-            Self { node, address, seen: Default::default(), datastore, keys, lease, lease_time };
-        membership.enter().await?;
-        membership.seen = read(&*membership.datastore, &membership.keys).await?;
+        let mut membership = Self {
+            node,
+            address,
+            seen: Default::default(),
+            reports: Reports::default(),
+            datastore,
+            keys,
+            lease,
+            lease_time,
+            reported: None,
+        };
+        membership.enter(lease).await?;
+        membership.seen = read(&*membership.datastore, &membership.keys, &membership.reports).await?;
         tracing::info!(node = node.0, address = membership.address, "joined the cluster");
         Ok(membership)
     }
@@ -137,7 +150,6 @@ impl Membership {
         report: impl Fn() -> Report + Send + 'static,
         stop: CancellationToken,
     ) {
-        let mut reported = None;
         let mut ticks = tokio::time::interval(self.lease_time / KEPT_PER_LEASE);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut is_reached = true;
@@ -149,13 +161,9 @@ impl Membership {
             }
             let has_dispatcher = view.borrow_and_update().dispatcher.is_some();
             let mut kept = self.keep_once(has_dispatcher).await;
-            let is_due = reported.as_ref().is_none_or(|(at, _): &(Instant, _)| at.elapsed() >= REPORT_EVERY);
+            let is_due = self.reported.as_ref().is_none_or(|(at, _)| at.elapsed() >= REPORT_EVERY);
             if kept.is_ok() && is_due {
-                let report = report();
-                if reported.as_ref().is_none_or(|(_, before)| *before != report) {
-                    kept = self.report(&report).await;
-                }
-                reported = Some((Instant::now(), report));
+                kept = self.report(report()).await;
             }
             if let Err(error) = &kept
                 && is_reached
@@ -174,12 +182,16 @@ impl Membership {
     }
 
     async fn keep_once(&mut self, has_dispatcher: bool) -> Result<(), Error> {
-        match self.datastore.keep_alive(self.lease.id).await {
+        // Not longer than there is time to try again.
+        let kept = timeout(self.lease_time / KEPT_PER_LEASE, self.datastore.keep_alive(self.lease.id));
+        match kept.await.map_err(|late| Error::Unavailable { source: Arc::new(late) })? {
             Ok(_) => {}
             Err(Error::LeaseNotFound(_)) => {
                 tracing::warn!(node = self.node.0, "the cluster has missed this node: joining again");
-                self.lease = self.datastore.grant_lease(self.lease_time).await?;
-                self.enter().await?;
+                let lease = self.datastore.grant_lease(self.lease_time).await?;
+                self.enter(lease).await?;
+                self.lease = lease;
+                self.reported = None;
             }
             Err(error) => return Err(error),
         }
@@ -189,17 +201,22 @@ impl Membership {
         Ok(())
     }
 
-    async fn enter(&self) -> Result<(), Error> {
+    async fn enter(&self, lease: Lease) -> Result<(), Error> {
         let member = Member { address: self.address.clone() };
         let key = self.keys.node(self.node).map_err(impossible)?;
-        let writes = Transaction::new().put_leased(key, encode(&member), self.lease.id);
+        let writes = Transaction::new().put_leased(key, encode(&member), lease.id);
         self.datastore.commit(writes).await.map(|_| ())
     }
 
-    async fn report(&self, report: &Report) -> Result<(), Error> {
-        let key = self.keys.report(self.node).map_err(impossible)?;
-        let writes = Transaction::new().put_leased(key, encode(report), self.lease.id);
-        self.datastore.commit(writes).await.map(|_| ())
+    /// Tell the others, if there is news.
+    async fn report(&mut self, report: Report) -> Result<(), Error> {
+        if self.reported.as_ref().is_none_or(|(_, before)| *before != report) {
+            let key = self.keys.report(self.node).map_err(impossible)?;
+            let writes = Transaction::new().put_leased(key, encode(&report), self.lease.id);
+            self.datastore.commit(writes).await?;
+        }
+        self.reported = Some((Instant::now(), report));
+        Ok(())
     }
 
     /// Become the dispatcher unless there is one.
@@ -271,13 +288,13 @@ impl Follow for Follower {
 
     async fn apply(&self, change: Change) {
         for event in &change.events {
-            let Some(node) = node_of(&self.keys.reports, event.key()) else { continue };
-            let mut reports = self.reports.write().unwrap_or_else(PoisonError::into_inner);
             match event {
-                Event::Put(entry) => {
-                    reports.extend(serde_json::from_slice(&entry.value).ok().map(|report| (node, report)));
+                Event::Put(entry) => note_report(&self.reports, &self.keys, entry),
+                Event::Delete(key) => {
+                    if let Some(node) = node_of(&self.keys.reports, key) {
+                        self.reports.write().unwrap_or_else(PoisonError::into_inner).remove(&node);
+                    }
                 }
-                Event::Delete(_) => _ = reports.remove(&node),
             }
         }
         self.view.send_if_modified(|view| {
@@ -293,7 +310,7 @@ impl Follow for Follower {
     }
 
     async fn load(&self) -> Result<Revision, Error> {
-        let (view, revision) = read(&*self.datastore, &self.keys).await?;
+        let (view, revision) = read(&*self.datastore, &self.keys, &self.reports).await?;
         self.view.send_replace(view);
         Ok(revision)
     }
@@ -326,11 +343,20 @@ impl View {
     }
 }
 
-async fn read(datastore: &dyn Datastore, keys: &Keys) -> Result<(View, Revision), Error> {
+fn note_report(reports: &Reports, keys: &Keys, entry: &Entry) {
+    if let (Some(node), Ok(report)) =
+        (node_of(&keys.reports, &entry.key), serde_json::from_slice(&entry.value))
+    {
+        reports.write().unwrap_or_else(PoisonError::into_inner).insert(node, report);
+    }
+}
+
+async fn read(datastore: &dyn Datastore, keys: &Keys, reports: &Reports) -> Result<(View, Revision), Error> {
     let (entries, revision) = datastore.read_all(&keys.all).await?;
     let mut view = View::default();
     for entry in &entries {
         view.put(keys, entry);
+        note_report(reports, keys, entry);
     }
     Ok((view, revision))
 }

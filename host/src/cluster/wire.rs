@@ -60,6 +60,10 @@ pub(crate) enum Order {
         invocation: InvocationId,
         why: Rejection,
     },
+    /// Models that the node's device may give up, whatever becomes of the invocation that they are to make room for.
+    MayEvict {
+        evict: Vec<ModelId>,
+    },
     /// The dispatcher is still there.
     Beat,
 }

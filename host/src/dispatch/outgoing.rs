@@ -1,6 +1,7 @@
 //! A guest's response on its way to the client: limited, and accounted for.
 
 use super::Account;
+use crate::cluster::REFUSED;
 use crate::gateway::{ERROR_CODE, Guarded};
 use crate::instance::{Fault, Report};
 use axum::body::Body;
@@ -30,8 +31,9 @@ impl Outgoing<'_> {
         rest: Option<AbortOnDropHandle<Report>>,
     ) -> Result<Response, Fault> {
         let (mut head, body) = response.into_parts();
-        // The node's own word, which clients rely on.
+        // The node's own words, which clients and other nodes rely on.
         head.headers.remove(ERROR_CODE);
+        head.headers.remove(REFUSED);
         if self.is_bodiless || matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
             if let Some(rest) = rest {
                 self.discard(body, rest);

@@ -21,7 +21,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::futures::Notified;
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use weir_inference::ResidentModel;
@@ -40,6 +41,8 @@ pub(crate) struct Placements {
     /// Calls without models under way that were placed here without asking, and how many there may be.
     unasked: AtomicUsize,
     unasked_max: usize,
+    /// Told whenever a grant on this node's device is over, or more may be evicted.
+    freed: Notify,
     /// The scheduler's time counts from here.
     epoch: Instant,
     /// When the scheduler wants to be woken, in its time.
@@ -76,8 +79,23 @@ struct State {
 /// Who decides.
 enum Placer {
     Own(Box<Driver>),
-    /// The dispatcher, which is told news over a link.
-    Dispatcher(mpsc::Sender<News>),
+    Dispatcher(Link),
+}
+
+/// The way to the dispatcher.
+pub(crate) struct Link {
+    pub(crate) news: mpsc::Sender<News>,
+    /// Cancelled when the link cannot be kept up with.
+    pub(crate) broken: CancellationToken,
+}
+
+impl Link {
+    fn send(&self, news: News) {
+        // What one link has missed is told over the next.
+        if self.news.try_send(news).is_err() {
+            self.broken.cancel();
+        }
+    }
 }
 
 /// Where an invocation is to run.
@@ -138,6 +156,7 @@ impl Placements {
             record: record.map(Record::new),
             unasked: AtomicUsize::new(0),
             unasked_max,
+            freed: Notify::new(),
             epoch: Instant::now(),
             wake_at_ns: watch::Sender::new(None),
             waker: Mutex::default(),
@@ -254,6 +273,16 @@ impl Placements {
         Placing::Waits(started)
     }
 
+    /// Comes to its end when a load that found no room may find some, from when this was asked.
+    pub(crate) fn freed(&self) -> Notified<'_> {
+        self.freed.notified()
+    }
+
+    /// Whether something may be evicted as soon as those who use it are done.
+    pub(crate) fn is_held_up(&self) -> bool {
+        self.lock().evictable.is_held_up()
+    }
+
     /// What a load may evict now.
     pub(crate) fn victims(&self) -> Vec<ModelId> {
         self.lock().evictable.victims()
@@ -294,8 +323,7 @@ impl Placements {
                     self.decide(state, event, |state, action| self.carry_out(state, action));
                 }
             }
-            // A link that is full or gone is about to be given up, and everything to be told anew.
-            Placer::Dispatcher(link) => _ = link.try_send(news),
+            Placer::Dispatcher(link) => link.send(news),
         }
     }
 
@@ -315,7 +343,9 @@ impl Placements {
             carry_out(state, action);
         }
         if let Placer::Own(driver) = &mut state.placer {
+            let evict = driver.take_own_evict();
             driver.recycle(actions);
+            self.may_evict(state, evict);
         }
     }
 
@@ -332,6 +362,13 @@ impl Placements {
             Action::WakeAt(at_ns) => {
                 self.wake_at_ns.send_replace(Some(at_ns));
             }
+        }
+    }
+
+    fn may_evict(&self, state: &mut State, evict: Vec<ModelId>) {
+        if !evict.is_empty() {
+            state.evictable.allow(evict);
+            self.freed.notify_waiters();
         }
     }
 
@@ -377,11 +414,10 @@ impl Placements {
 /// As a node that asks the cluster's dispatcher.
 impl Placements {
     /// Ask the dispatcher at the other end of `link` from now on, which is told of this node and of everything that waits.
-    pub(crate) fn ask(&self, link: mpsc::Sender<News>) {
+    pub(crate) fn ask(&self, link: Link) {
         let mut state = self.lock();
         let hello = own_hello(self.node, &self.address, &self.devices, &state.resident);
-        // The link is new: it has room.
-        let _ = link.try_send(News::Hello(hello));
+        link.send(News::Hello(hello));
         self.replace(&mut state, Placer::Dispatcher(link));
         self.wake_at_ns.send_replace(None);
         self.announce_waiting(&mut state);
@@ -408,6 +444,7 @@ impl Placements {
                 state.started(invocation, (node != self.node).then_some(Elsewhere(address)), evict);
             }
             Order::Reject { invocation, why } => state.rejected(invocation, why),
+            Order::MayEvict { evict } => self.may_evict(&mut state, evict),
             Order::Beat => {}
         }
     }
@@ -431,10 +468,15 @@ impl Placements {
 /// As the cluster's dispatcher.
 impl Placements {
     /// Another node asks from now on. None if this one does not decide itself.
-    pub(crate) fn join(&self, hello: Hello, orders: mpsc::Sender<Order>) -> Option<LinkId> {
+    pub(crate) fn join(
+        &self,
+        hello: Hello,
+        orders: mpsc::Sender<Order>,
+        broken: CancellationToken,
+    ) -> Option<LinkId> {
         let mut state = self.lock();
         let Placer::Own(driver) = &mut state.placer else { return None };
-        let (link, events) = driver.join(hello, orders);
+        let (link, events) = driver.join(hello, orders, broken);
         self.decide_all(&mut state, events);
         Some(link)
     }
@@ -513,7 +555,13 @@ fn own_hello(
 impl State {
     /// Tell an invocation that waits where it is to run.
     fn started(&mut self, invocation: InvocationId, elsewhere: Option<Elsewhere>, evict: Vec<ModelId>) {
-        let Some(waiting) = self.waiting.remove(&invocation) else { return };
+        let Some(waiting) = self.waiting.remove(&invocation) else {
+            // What it was to make room for may still come.
+            if elsewhere.is_none() {
+                self.evictable.allow(evict);
+            }
+            return;
+        };
         let place = self.start(invocation, elsewhere, waiting.models, evict);
         // One that went away meanwhile has told so by dropping its placement.
         let _ = waiting.start.send(place);
@@ -621,5 +669,6 @@ impl Drop for Placed {
             By::Grant => self.placements.lock().evictable.finish(self.invocation),
             By::Nobody => _ = self.placements.unasked.fetch_sub(1, Ordering::Relaxed),
         }
+        self.placements.freed.notify_waiters();
     }
 }

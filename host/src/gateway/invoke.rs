@@ -3,7 +3,7 @@
 use super::body::receive;
 use super::error::ApiError;
 use super::headers;
-use super::passing::{Passing, Tries};
+use super::passing::{Passed, Passing};
 use super::request_id::RequestId;
 use super::v2;
 use crate::cluster::wire::Grant;
@@ -106,7 +106,7 @@ pub(super) fn invocation(
 }
 
 /// What has become of a call that was to be placed.
-pub(super) enum Turn {
+enum Turn {
     /// It is to run on this node.
     Here(Admission),
     /// Another node has run it.
@@ -114,33 +114,36 @@ pub(super) enum Turn {
 }
 
 /// Have a call admitted, and run by another node if it was placed there.
-pub(super) async fn admit(
+async fn admit(
     node: &NodeState,
-    invocation: &Invocation,
+    invocation: &mut Invocation,
     account: &Account,
     call: Call<'_>,
     body: &mut Option<RequestBody>,
 ) -> Result<Turn, ApiError> {
-    let FunctionId { tenant, version, .. } = &invocation.deployment.id;
+    let deployment = invocation.deployment.clone();
+    let FunctionId { tenant, version, .. } = &deployment.id;
     let mut passing = Passing {
         node,
         id: invocation.id,
         tenant,
         version: *version,
         deadline: invocation.deadline,
-        may_run_twice: call.method.is_safe() || invocation.deployment.manifest.idempotent,
+        may_run_twice: call.method.is_safe() || deployment.manifest.idempotent,
         call,
-        tries: Tries::default(),
+        was_lost: false,
     };
     loop {
         match node.dispatch.admit(invocation).await? {
             Admitted::Here(admission) => return Ok(Turn::Here(admission)),
-            Admitted::There(away, held) => {
-                if let Some(response) = passing.on(&away, held, body).await? {
+            Admitted::There(away, held) => match passing.on(&away, held, body).await? {
+                Passed::Answered(response) => {
                     account.pass_on();
                     return Ok(Turn::Answered(response));
                 }
-            }
+                Passed::Here(grant) => invocation.grant = Some(grant),
+                Passed::Again => {}
+            },
         }
     }
 }
@@ -159,7 +162,7 @@ pub(super) fn trace(
 
 async fn http(
     node: &NodeState,
-    invocation: Invocation,
+    mut invocation: Invocation,
     account: &Arc<Account>,
     mut head: http::request::Parts,
     name_len: usize,
@@ -170,7 +173,7 @@ async fn http(
     let mut body = Some(received(&invocation, receive(body, length, &node.arena, bytes_max)).await?);
     prepare(&mut head.headers, id);
     let call = Call { method: &head.method, uri: &head.uri, headers: &head.headers };
-    let admission = match admit(node, &invocation, account, call, &mut body).await? {
+    let admission = match admit(node, &mut invocation, account, call, &mut body).await? {
         Turn::Here(admission) => admission,
         Turn::Answered(response) => return Ok(response),
     };

@@ -1,4 +1,4 @@
-//! Passing a call on to the node that is to run it, and to another where that one does not take it or is lost with it.
+//! Passing a call on to the node that is to run it. Where that one does not take it, it runs here; where it is lost, once more elsewhere.
 
 use super::error::ApiError;
 use crate::cluster::wire::Grant;
@@ -13,9 +13,7 @@ use bytes::Bytes;
 use std::time::{Duration, Instant};
 use weir_types::{ErrorCode, InvocationId, TenantId, Version};
 
-/// Nodes that a call is placed on, one after the other.
-const PLACES_MAX: usize = 4;
-/// The pause before a call is placed once more: the dispatcher is about to hear what was found out here.
+/// The pause before a call whose node was lost is placed once more: the dispatcher is about to hear of that too.
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
 /// How much longer than the deadline another node may take to say that it has passed.
 const GRACE: Duration = Duration::from_secs(1);
@@ -31,25 +29,27 @@ pub(super) struct Passing<'a> {
     pub(super) deadline: Instant,
     /// Whether running it a second time does no harm.
     pub(super) may_run_twice: bool,
-    pub(super) tries: Tries,
+    /// Whether it was lost with a node before.
+    pub(super) was_lost: bool,
 }
 
-/// What was tried already.
-#[derive(Default)]
-pub(super) struct Tries {
-    places: usize,
-    was_lost: bool,
+/// What has become of a call that was passed on.
+pub(super) enum Passed<T> {
+    Answered(T),
+    /// It is to run on this node, which may use what the other was granted.
+    Here(Grant),
+    /// It is to be placed once more.
+    Again,
 }
 
 impl Passing<'_> {
-    /// Pass the call on with `body`, which is left where it can be sent again. None if it is to be placed once more. `held` is let go of
-    /// when the answer has gone out.
-    pub(super) async fn on<Held: Send + Unpin + 'static>(
+    /// Pass the call on with `body`, which is left where it can be sent again. `held` is let go of when the answer has gone out.
+    pub(super) async fn on<Held: Send + 'static>(
         &mut self,
         away: &Away,
         held: Held,
         body: &mut Option<RequestBody>,
-    ) -> Result<Option<Response>, ApiError> {
+    ) -> Result<Passed<Response>, ApiError> {
         let Some(cluster) = &self.node.cluster else {
             return Err(ApiError::new(ErrorCode::Unavailable, "the node has left its cluster; try again"));
         };
@@ -58,31 +58,38 @@ impl Passing<'_> {
             Some(RequestBody::Whole(whole)) => Body::from(Bytes::from(whole.clone())),
             _ => body.take().map_or_else(Body::empty, RequestBody::into_body),
         };
-        let forwarded = cluster.forward(away, &grant, &self.call, sent, held);
-        let Some(forwarded) = until(self.deadline + GRACE, forwarded).await else {
+        let latest = self.deadline + GRACE;
+        let forwarded = cluster.forward(away, &grant, &self.call, sent, held, latest);
+        let Some(forwarded) = until(latest, forwarded).await else {
             let text = format!("the node at {} did not answer in time", away.address);
             return Err(ApiError::new(ErrorCode::DeadlineExceeded, text));
         };
         let error = match forwarded {
             Ok(response) => {
                 self.node.metrics.passed_on.inc();
-                return Ok(Some(response));
+                return Ok(Passed::Answered(response));
             }
             Err(error) => error,
         };
-        self.tries.places += 1;
-        let may_go_on = match &error {
-            NotForwarded::Refused(_) => true,
-            NotForwarded::Lost(_) => !std::mem::replace(&mut self.tries.was_lost, true) && self.may_run_twice,
-        };
-        if !may_go_on || self.tries.places == PLACES_MAX || body.is_none() {
-            let text = format!("{error}; the node was {}", away.address);
-            return Err(ApiError::new(ErrorCode::NodeLost, text));
+        let is_first = !std::mem::replace(&mut self.was_lost, true);
+        let text = format!("{error}; the node was {}", away.address);
+        match error {
+            // It streams: part of it has gone.
+            NotForwarded::Refused(_) if body.is_none() => {
+                return Err(ApiError::new(ErrorCode::Unavailable, format!("{text}; try again")));
+            }
+            NotForwarded::Lost(_) if body.is_none() || !is_first || !self.may_run_twice => {
+                return Err(ApiError::new(ErrorCode::NodeLost, text));
+            }
+            _ => {}
         }
-        tracing::warn!(address = away.address, %error, "a call is placed once more");
+        tracing::warn!(why = text, "a call is placed once more");
         self.node.metrics.placed_again.inc();
+        if matches!(error, NotForwarded::Refused(_)) {
+            return Ok(Passed::Here(grant));
+        }
         tokio::time::sleep(AGAIN_AFTER).await;
-        Ok(None)
+        Ok(Passed::Again)
     }
 
     /// What the node at the other end of `away` may do for the call.

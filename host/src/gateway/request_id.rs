@@ -3,9 +3,9 @@
 use super::headers::REQUEST_ID;
 use axum::response::Response;
 use http::{HeaderMap, HeaderValue};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
 use weir_types::InvocationId;
 
 /// The longest id taken from a client.
@@ -53,13 +53,12 @@ impl RequestId {
     }
 }
 
-/// Unique on this node: the start time and a counter, mixed so that ids of neighbours look different.
+/// A counter that begins anywhere, mixed so that ids of neighbours look different: nodes of a cluster count apart.
 fn next_id() -> InvocationId {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
-    static START: std::sync::LazyLock<u64> = std::sync::LazyLock::new(|| {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
-    });
+    // Seeded by the operating system.
+    static START: std::sync::LazyLock<u64> =
+        std::sync::LazyLock::new(|| RandomState::new().build_hasher().finish());
     let count = START.wrapping_add(COUNTER.fetch_add(1, Ordering::Relaxed));
     // An odd factor is a bijection on 64 bits: no two counts share an id.
     InvocationId(count.wrapping_mul(0x9e37_79b9_7f4a_7c15))

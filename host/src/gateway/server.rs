@@ -22,6 +22,10 @@ use tokio_util::sync::CancellationToken;
 
 /// Requests that one HTTP/2 connection may have under way.
 const H2_STREAMS_MAX: u32 = 1_000;
+/// What may be under way unread of one HTTP/2 request, and of all requests of a connection: some bodies that no function reads do not hold up
+/// the others.
+const H2_STREAM_WINDOW_BYTES: u32 = 256 << 10;
+const H2_CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
 /// What is read from an HTTP/1 connection at a time, and so the longest head. Grows up to this where a large body comes: every piece of one
 /// costs a turn of the connection's task.
 const READ_BYTES_MAX: usize = 256 << 10;
@@ -49,6 +53,8 @@ impl Server {
             .http2()
             .timer(TokioTimer::new())
             .max_concurrent_streams(H2_STREAMS_MAX)
+            .initial_stream_window_size(H2_STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(H2_CONNECTION_WINDOW_BYTES)
             .keep_alive_interval(Duration::from_secs(30));
         Self {
             gateway,

@@ -105,9 +105,18 @@ impl Models {
         {
             return Err(InferenceError::Unavailable(error.to_string().into()));
         }
-        let victims = placements.victims();
-        let acquiring = self.cache.acquire(&entry.source, &victims);
-        let acquired = acquiring.instrument(trace.phase(Phase::ModelLoad)).await;
+        let acquired = loop {
+            let mut freed = std::pin::pin!(placements.freed());
+            freed.as_mut().enable();
+            let victims = placements.victims();
+            let acquiring = self.cache.acquire(&entry.source, &victims);
+            let acquired = acquiring.instrument(trace.phase(Phase::ModelLoad)).await;
+            // A scheduler that has taken over from another does not know what runs already. The caller's deadline bounds the wait.
+            match &acquired {
+                Err(InferenceError::NoRoom { .. }) if placements.is_held_up() => freed.await,
+                _ => break acquired,
+            }
+        };
         let load_time = acquired.as_ref().ok().and_then(Pin::load_time);
         placements.residents(&self.cache.resident(), load_time.map(|time| (entry.source.id(), time)));
         if let Some(load_time) = load_time {

@@ -1,7 +1,7 @@
 //! Pushing and deleting models: one transaction each, carried through once it has begun.
 
 use super::record::{ModelRecord, model_key, profile_key};
-use super::store::{Fresh, Kept};
+use super::store::Kept;
 use super::{ModelEntry, Models, ModelsError, VERSIONS_MAX};
 use crate::blobs::Staged;
 use crate::telemetry::logs::now_ms;
@@ -39,10 +39,12 @@ impl Models {
             manifest,
         };
         let fresh = self.store.prepare(upload, &**self.cache.backend()).await?;
-        let (turn, models) = (self.turn(name).await?, self.clone());
+        let models = self.clone();
         let change = async move {
-            let _turn = turn;
-            models.add(push, fresh).await
+            // Before the turn: where other nodes are to have the files too, they are sent far, and nobody else has to wait for that.
+            let kept = models.store.keep(fresh).await?;
+            let _turn = models.turn(&push.name).await?;
+            models.add(push, kept).await
         };
         self.changes.carry_through(change).await?
     }
@@ -67,7 +69,7 @@ impl Models {
         self.turn.clone().acquire_owned().await.map_err(|_| ModelsError::Conflict(name.clone()))
     }
 
-    async fn add(&self, push: Push, fresh: Fresh) -> Result<(Arc<ModelEntry>, bool), ModelsError> {
+    async fn add(&self, push: Push, kept: Kept) -> Result<(Arc<ModelEntry>, bool), ModelsError> {
         let Push { tenant, name, version, digest, model_bytes, manifest } = push;
         let have = self.all_versions(&tenant, &name);
         let version = version.unwrap_or_else(|| Version(have.last().map_or(0, |newest| newest.0) + 1));
@@ -76,7 +78,6 @@ impl Models {
             return Err(ModelsError::TooManyVersions(name));
         }
         let id = ModelId { tenant, name, version };
-        let kept = self.store.keep(fresh).await?;
         // As it was, its files repaired.
         if let Some(same) = same.as_ref().filter(|same| same.record.prepared == kept.hash) {
             return Ok((same.clone(), false));

@@ -1,15 +1,46 @@
 //! Following what is pushed and deleted on other nodes.
 
-use super::record::{self, id_of};
+use super::record::{self, id_of, model_key};
 use super::{Models, ModelsError};
 use crate::follow::{Follow, follow};
 use std::sync::Arc;
+use std::time::Duration;
 use weir_datastore::{Change, Event, Prefix, Revision};
+use weir_types::ModelId;
+
+/// How often files that could not be fetched are asked for again.
+const HEAL_EVERY: Duration = Duration::from_secs(5);
 
 impl Models {
     /// Follow what is changed after `revision`, for as long as the future lives.
     pub(crate) fn follow(self: &Arc<Self>, revision: Revision) -> impl Future<Output = ()> + Send + 'static {
-        follow(self.datastore.clone(), Follower(self.clone()), revision)
+        let (following, healing) =
+            (follow(self.datastore.clone(), Follower(self.clone()), revision), heal(self.clone()));
+        async move {
+            tokio::select! {
+                () = following => {}
+                () = healing => {}
+            }
+        }
+    }
+
+    /// Models whose files could not be fetched.
+    fn unfetched(&self) -> Vec<ModelId> {
+        let known = self.read_known();
+        known.damaged.iter().filter(|(_, damaged)| damaged.may_heal).map(|(id, _)| id.clone()).collect()
+    }
+}
+
+/// Try again what could not be fetched, every now and then.
+async fn heal(models: Arc<Models>) {
+    loop {
+        tokio::time::sleep(HEAL_EVERY).await;
+        for id in models.unfetched() {
+            let Ok(key) = model_key(&id) else { continue };
+            if let Ok(Some(entry)) = models.datastore.get(&key).await {
+                models.take_in(&id, &entry).await;
+            }
+        }
     }
 }
 

@@ -184,3 +184,29 @@ async fn nodes_are_replaced_one_by_one_without_a_failed_call() {
     let answers = calls.end().await;
     assert!(failed(&answers).is_empty(), "of {} calls, {:?} failed", answers.len(), failed(&answers));
 }
+
+/// Its calls on other nodes are not lost with it: it waits for them.
+#[tokio::test]
+async fn a_dispatcher_that_is_stopped_ends_what_it_has_begun_elsewhere() {
+    let mut cluster = one_model(2, "", 2_000).await;
+    let dispatcher = cluster.settle().await;
+    // Through the other node, both are busy in the end; then the next to be free has the model.
+    let other = cluster.nodes[1 - dispatcher].client().clone();
+    let client = cluster.nodes[dispatcher].client().clone();
+    let calls: Vec<_> = (0..4)
+        .map(|_| {
+            let client = client.clone();
+            tokio::spawn(async move { client.post(INFER, &INPUT[..]).await })
+        })
+        .collect();
+    eventually("a call on the other node", async || {
+        (other.metric("weir_invocations_running", "").await >= 1.0).then_some(())
+    })
+    .await;
+    let stopped = cluster.nodes.remove(dispatcher).stop();
+    let (_, answers) = tokio::join!(stopped, futures::future::join_all(calls));
+    for answer in answers {
+        let answer = answer.unwrap();
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
+}

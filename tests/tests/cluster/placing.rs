@@ -149,3 +149,17 @@ async fn what_the_schedulers_did_can_be_played_again() {
     }
     assert!(records >= 3, "each node has had a scheduler");
 }
+
+/// A node that has not heard of a model yet does not run it; whoever asked does.
+#[tokio::test]
+async fn a_model_is_asked_for_as_soon_as_it_is_pushed() {
+    let cluster = Cluster::builder().set("backend", "fake").start(3).await;
+    let input = serde_json::json!({ "name": "x", "datatype": "FP32", "shape": [1, 1], "data": [0.5] });
+    let request = serde_json::json!({ "inputs": [input] }).to_string();
+    for version in 1..=20 {
+        let node = &cluster.nodes[version as usize % 3];
+        node.push_model("m", version, fake(1, 1, 1_000)).await;
+        let answer = node.post(&format!("/v2/models/m/versions/{version}/infer"), request.clone()).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
+}

@@ -31,3 +31,13 @@ async fn only_nodes_with_the_clusters_secret_are_listened_to() {
     .await;
     assert!(!stranger.status().await.cluster.unwrap().asks_dispatcher);
 }
+
+/// Without a secret whoever reaches a node passes for another, whom no token is asked of.
+#[tokio::test]
+async fn nodes_with_tokens_do_not_start_without_a_secret() {
+    let cluster = Cluster::builder().start(1).await;
+    let Err(log) = cluster.node().tokens(&["0123456789abcdef"]).try_start().await else {
+        panic!("it started")
+    };
+    assert!(log.contains("--secret-file"), "{log}");
+}

@@ -3,6 +3,7 @@
 use crate::cluster::wire::{Hello, Order};
 use std::collections::HashMap;
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 use weir_scheduler::{Action, DeviceSpec, Event, Recorder, Rejection, Scheduler, Setup};
 use weir_types::{DeviceId, InvocationId, ModelId, NodeId};
 
@@ -20,6 +21,8 @@ pub(super) struct Driver {
     origins: HashMap<InvocationId, NodeId>,
     /// Kept from call to call, for its memory.
     actions: Vec<Action>,
+    /// What this node's device may give up for invocations of other nodes.
+    own_evict: Vec<ModelId>,
     links: u64,
 }
 
@@ -28,6 +31,17 @@ struct Linked {
     link: LinkId,
     address: String,
     orders: mpsc::Sender<Order>,
+    /// Cancelled when the link cannot be kept up with.
+    broken: CancellationToken,
+}
+
+impl Linked {
+    fn send(&self, order: Order) {
+        // One that misses an order asks anew, over another link.
+        if self.orders.try_send(order).is_err() {
+            self.broken.cancel();
+        }
+    }
 }
 
 /// Tells the links of one node, one after the other, apart.
@@ -46,6 +60,7 @@ impl Driver {
             nodes,
             origins,
             actions,
+            own_evict: Vec::new(),
             links: 0,
         };
         for event in up(own.node, own.devices, own.resident) {
@@ -59,15 +74,22 @@ impl Driver {
     /// back.
     pub(super) fn handle(&mut self, now_ns: u64, event: Event) -> Vec<Action> {
         let mut actions = self.ask(now_ns, event);
+        self.tell_evictable(&actions);
         if !self.origins.is_empty() {
             actions.retain(|action| !self.is_passed_on(action));
         }
         actions
     }
 
+    /// What this node's device may give up for invocations of other nodes, since this was asked last.
+    pub(super) fn take_own_evict(&mut self) -> Vec<ModelId> {
+        std::mem::take(&mut self.own_evict)
+    }
+
     /// The same for a node that has left in good order: what runs there is not lost.
     pub(super) fn dismiss(&mut self, now_ns: u64, node: NodeId) -> Vec<Action> {
         let mut actions = self.ask(now_ns, Event::NodeDown { node });
+        self.tell_evictable(&actions);
         actions.retain(|action| {
             !matches!(action, Action::Reject { why: Rejection::NodeLost, .. }) && !self.is_passed_on(action)
         });
@@ -108,13 +130,18 @@ impl Driver {
     }
 
     /// A node asks from now on. The events tell the scheduler.
-    pub(super) fn join(&mut self, hello: Hello, orders: mpsc::Sender<Order>) -> (LinkId, Vec<Event>) {
+    pub(super) fn join(
+        &mut self,
+        hello: Hello,
+        orders: mpsc::Sender<Order>,
+        broken: CancellationToken,
+    ) -> (LinkId, Vec<Event>) {
         let Hello { node, address, devices, resident } = hello;
         self.links += 1;
         let link = LinkId(self.links);
         // The one before, if there is one, is over: what it asked for is asked again.
         let mut events = self.forget(node);
-        self.nodes.insert(node, Linked { link, address, orders });
+        self.nodes.insert(node, Linked { link, address, orders, broken });
         events.extend(up(node, devices, resident));
         (link, events)
     }
@@ -145,6 +172,24 @@ impl Driver {
         self.origins.remove(&invocation);
     }
 
+    /// Tell the nodes of devices what those may give up: later placements count on it, also where the invocation never comes.
+    fn tell_evictable(&mut self, actions: &[Action]) {
+        if self.nodes.is_empty() {
+            return;
+        }
+        for action in actions {
+            let Action::Start { invocation, node, evict, .. } = action else { continue };
+            if evict.is_empty() {
+                continue;
+            }
+            if let Some(linked) = self.nodes.get(node) {
+                linked.send(Order::MayEvict { evict: evict.clone() });
+            } else if *node == self.own.0 && self.origins.contains_key(invocation) {
+                self.own_evict.extend_from_slice(evict);
+            }
+        }
+    }
+
     /// Tell the node whose invocation it is about. False if that is this one.
     fn is_passed_on(&self, action: &Action) -> bool {
         let (Action::Start { invocation, .. } | Action::Reject { invocation, .. }) = action else {
@@ -163,8 +208,7 @@ impl Driver {
             Action::Reject { invocation, why, .. } => Order::Reject { invocation: *invocation, why: *why },
             Action::WakeAt(_) => return false,
         };
-        // A node whose link is full or gone is about to leave, and to ask again.
-        let _ = origin.orders.try_send(order);
+        origin.send(order);
         true
     }
 }

@@ -2,6 +2,7 @@
 
 use super::super::error::ApiError;
 use super::super::invoke::{self, received};
+use super::super::passing::Passed;
 use super::super::request_id::RequestId;
 use super::read::Asked;
 use super::remote::Remote;
@@ -233,12 +234,13 @@ impl Ran {
 
 async fn function(
     node: &NodeState,
-    invocation: &Invocation,
+    invocation: &mut Invocation,
     account: &Arc<Account>,
     inputs: Vec<(String, Tensor)>,
 ) -> Result<Ran, ApiError> {
-    let FunctionId { tenant, name, version } = &invocation.deployment.id;
-    let limits = &invocation.deployment.manifest.limits;
+    let deployment = invocation.deployment.clone();
+    let FunctionId { tenant, name, version } = &deployment.id;
+    let limits = &deployment.manifest.limits;
     let mut remote = None;
     loop {
         match node.dispatch.admit(invocation).await? {
@@ -253,19 +255,22 @@ async fn function(
                         (tenant, name, *version),
                         (invocation.id, invocation.deadline, invocation.priority),
                         (&inputs, None),
-                        (invocation.deployment.manifest.idempotent, limits.response_body_bytes),
+                        (deployment.manifest.idempotent, limits.response_body_bytes),
                     )?),
                 };
-                if let Some(completion) = remote.run(&away, held).await? {
-                    return Ok(Ran::elsewhere(completion));
+                match remote.run(&away, held).await? {
+                    Passed::Answered(completion) => return Ok(Ran::elsewhere(completion)),
+                    Passed::Here(grant) => invocation.grant = Some(grant),
+                    Passed::Again => {}
                 }
             }
         }
     }
 }
 
-async fn model(node: &NodeState, inference: &Inference, request: RunRequest) -> Result<Ran, ApiError> {
-    let ModelId { tenant, name, version } = inference.entry.source.id();
+async fn model(node: &NodeState, inference: &mut Inference, request: RunRequest) -> Result<Ran, ApiError> {
+    let entry = inference.entry.clone();
+    let ModelId { tenant, name, version } = entry.source.id();
     let mut remote = None;
     loop {
         match node.dispatch.ready(inference, request.batch()).await? {
@@ -284,8 +289,10 @@ async fn model(node: &NodeState, inference: &Inference, request: RunRequest) -> 
                         (true, node.config.infer_body_bytes_max),
                     )?),
                 };
-                if let Some(completion) = remote.run(&away, placed).await? {
-                    return Ok(Ran::elsewhere(completion));
+                match remote.run(&away, placed).await? {
+                    Passed::Answered(completion) => return Ok(Ran::elsewhere(completion)),
+                    Passed::Here(grant) => inference.grant = Some(grant),
+                    Passed::Again => {}
                 }
             }
         }

@@ -3,7 +3,7 @@
 use super::super::body::receive_whole;
 use super::super::error::ApiError;
 use super::super::headers::{ERROR_CODE, INFERENCE_HEADER_LENGTH, PRIORITY};
-use super::super::passing::{Passing, Tries};
+use super::super::passing::{Passed, Passing};
 use crate::cluster::Call;
 use crate::dispatch::Away;
 use crate::instance::RequestBody;
@@ -33,7 +33,7 @@ pub(super) struct Remote<'a> {
     uri: Uri,
     headers: HeaderMap,
     body: Buffer,
-    tries: Tries,
+    was_lost: bool,
 }
 
 impl<'a> Remote<'a> {
@@ -63,7 +63,7 @@ impl<'a> Remote<'a> {
         headers.insert(PRIORITY, HeaderValue::from(priority));
         let uri = format!("/v2/models/{name}/versions/{version}/infer");
         let uri = uri.parse().map_err(|error| ApiError::internal(&error))?;
-        let (body, tries) = (body.freeze(), Tries::default());
+        let body = body.freeze();
         Ok(Self {
             node,
             tenant,
@@ -75,16 +75,16 @@ impl<'a> Remote<'a> {
             uri,
             headers,
             body,
-            tries,
+            was_lost: false,
         })
     }
 
-    /// Have the node at the other end of `away` run it. None if it is to be placed once more.
-    pub(super) async fn run<Held: Send + Unpin + 'static>(
+    /// Have the node at the other end of `away` run it.
+    pub(super) async fn run<Held: Send + 'static>(
         &mut self,
         away: &Away,
         held: Held,
-    ) -> Result<Option<Completion>, ApiError> {
+    ) -> Result<Passed<Completion>, ApiError> {
         let mut passing = Passing {
             node: self.node,
             call: Call { method: &Method::POST, uri: &self.uri, headers: &self.headers },
@@ -93,15 +93,16 @@ impl<'a> Remote<'a> {
             version: self.version,
             deadline: self.deadline,
             may_run_twice: self.may_run_twice,
-            tries: std::mem::take(&mut self.tries),
+            was_lost: self.was_lost,
         };
         let mut body = Some(RequestBody::Whole(self.body.clone()));
         let answered = passing.on(away, held, &mut body).await;
-        self.tries = passing.tries;
-        match answered? {
-            None => Ok(None),
-            Some(response) => self.read(response).await.map(Some),
-        }
+        self.was_lost = passing.was_lost;
+        Ok(match answered? {
+            Passed::Answered(response) => Passed::Answered(self.read(response).await?),
+            Passed::Here(grant) => Passed::Here(grant),
+            Passed::Again => Passed::Again,
+        })
     }
 
     async fn read(&self, response: Response) -> Result<Completion, ApiError> {
