@@ -105,28 +105,30 @@ impl SharedBlobs {
 #[cfg(feature = "cluster")]
 mod s3 {
     use super::SharedBlobsError;
-    use object_store::aws::AmazonS3Builder;
-    use object_store::{ClientOptions, ObjectStore, RetryConfig};
+    use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+    use object_store::{ClientConfigKey, ObjectStore, RetryConfig};
     use std::sync::Arc;
     use std::time::Duration;
 
     /// How long a request is tried again that the store could not answer; whoever waits is told after that.
     const RETRY_TIME_MAX: Duration = Duration::from_secs(10);
     const RETRIES_MAX: usize = 4;
-    /// How long the store may send nothing.
-    const SILENCE_MAX: Duration = Duration::from_secs(30);
+    /// How long a blob may take, and how long the store may send nothing of it.
+    const TRANSFER_TIME_MAX: &str = "1day";
+    const SILENCE_MAX: &str = "30s";
 
     pub(super) fn open(bucket: &str) -> Result<Arc<dyn ObjectStore>, SharedBlobsError> {
         // TLS by ring, as elsewhere in this program. Fails where that is settled already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let retry =
             RetryConfig { max_retries: RETRIES_MAX, retry_timeout: RETRY_TIME_MAX, ..RetryConfig::default() };
-        // A blob takes as long as it takes, if only something comes.
-        let options = ClientOptions::new().with_timeout_disabled().with_read_timeout(SILENCE_MAX);
+        let client = AmazonS3ConfigKey::Client;
         let store = AmazonS3Builder::from_env()
             .with_bucket_name(bucket)
             .with_retry(retry)
-            .with_client_options(options)
+            // A blob takes as long as it takes, if only something comes.
+            .with_config(client(ClientConfigKey::Timeout), TRANSFER_TIME_MAX)
+            .with_config(client(ClientConfigKey::ReadTimeout), SILENCE_MAX)
             .build()?;
         Ok(Arc::new(store))
     }
