@@ -15,6 +15,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
 use tempfile::NamedTempFile;
 use weir_types::{ContentHash, Hasher};
 
@@ -160,7 +161,8 @@ impl Blobs {
     /// Make sure that a blob is here, fetching it if need be: once, however many ask for it.
     pub(crate) async fn fetch(&self, digest: ContentHash) -> Result<PathBuf, BlobError> {
         let path = self.path(digest);
-        if tokio::fs::try_exists(&path).await? {
+        let found = path.clone();
+        if blocking(move || is_there(&found)).await? {
             return Ok(path);
         }
         let Some(shared) = &self.shared else { return Err(BlobError::Missing(digest)) };
@@ -199,9 +201,41 @@ impl Blobs {
         if staged.digest != digest {
             return Err(BlobError::Damaged(digest));
         }
-        drop(self.keep_here(staged).await?);
+        let hold = self.keep_here(staged).await?;
+        self.trim(shared.cache_bytes_max()).await?;
+        drop(hold);
         tracing::debug!(%digest, bytes, "fetched a blob");
         Ok(())
+    }
+
+    /// Remove those that nobody has asked for longest until the rest take `bytes_max` or less: they can be fetched again.
+    async fn trim(&self, bytes_max: u64) -> std::io::Result<()> {
+        let (folder, sweep) = (self.folder.clone(), self.in_use.sweep(HashSet::new));
+        blocking(move || {
+            let mut blobs = Vec::new();
+            for entry in std::fs::read_dir(&folder)? {
+                let entry = entry?;
+                let digest: Option<ContentHash> =
+                    entry.file_name().to_str().and_then(|name| name.parse().ok());
+                // One that has gone meanwhile takes no room.
+                let (Some(digest), Ok(about)) = (digest, entry.metadata()) else { continue };
+                blobs.push((about.modified()?, about.len(), digest, entry.path()));
+            }
+            blobs.sort_unstable();
+            let mut bytes: u64 = blobs.iter().map(|(_, bytes, ..)| bytes).sum();
+            for (_, blob_bytes, digest, path) in blobs {
+                if bytes <= bytes_max {
+                    break;
+                }
+                // What is mapped stays readable for those who have it.
+                sweep.remove(digest, || {
+                    bytes -= blob_bytes;
+                    std::fs::remove_file(path)
+                })?;
+            }
+            Ok(())
+        })
+        .await
     }
 
     /// Whether other nodes have a part in them.
@@ -243,6 +277,8 @@ impl Blobs {
 /// What the names of unfinished files start with.
 pub(crate) const STAGED_PREFIX: &str = ".staged-";
 const GATHER_BYTES: u64 = 1 << 20;
+/// How exactly it is known when a blob was asked for last.
+const ASKED_EVERY: Duration = Duration::from_secs(60);
 
 struct Staging {
     file: NamedTempFile,
@@ -273,6 +309,20 @@ pub(crate) fn remove_staged(folder: &Path) -> std::io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether a blob is at `path`. It counts as asked for now. Blocks.
+fn is_there(path: &Path) -> std::io::Result<bool> {
+    let about = match std::fs::metadata(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+        about => about?,
+    };
+    let now = SystemTime::now();
+    if now.duration_since(about.modified()?).is_ok_and(|age| age > ASKED_EVERY) {
+        // Only the order suffers where that cannot be written down.
+        let _ = File::options().append(true).open(path).and_then(|file| file.set_modified(now));
+    }
+    Ok(true)
 }
 
 /// Make `folder`, and those above it that are missing, so that a crash does not lose them. Blocks.
@@ -358,6 +408,44 @@ mod tests {
             let _hold = blobs.keep(blobs.stage(body(&["hello"]), 5).await.unwrap()).await.unwrap();
             assert_eq!(std::fs::read(&path).unwrap(), b"hello", "after {damaged:?}");
         }
+    }
+
+    /// As other nodes would have it: a store that has everything.
+    fn shared(folder: &Path, cache_bytes_max: u64) -> SharedBlobs {
+        SharedBlobs::open(&format!("file://{}", folder.display()), cache_bytes_max).unwrap().folder("blobs")
+    }
+
+    #[tokio::test]
+    async fn a_blob_is_fetched_once_checked_and_given_up_for_newer_ones() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = folder.path().join("store");
+        let blobs = |name: &str, cache_bytes_max| {
+            Blobs::open(folder.path().join(name), Some(shared(&store, cache_bytes_max))).unwrap()
+        };
+        let (ours, theirs) = (blobs("ours", 100), blobs("theirs", 10));
+        let mut digests = Vec::new();
+        for text in ["first", "other", "third"] {
+            digests.push(ContentHash::of(text.as_bytes()));
+            drop(ours.keep(ours.stage(body(&[text]), 5).await.unwrap()).await.unwrap());
+        }
+        let [first, other, third] = digests[..] else { unreachable!("there are three") };
+        let (one, same) = tokio::join!(theirs.fetch(first), theirs.fetch(first));
+        assert_eq!(std::fs::read(one.unwrap()).unwrap(), b"first");
+        assert_eq!(same.unwrap(), theirs.path(first));
+        // Room for two: the one that was asked for longest ago goes.
+        let long_ago = SystemTime::now() - Duration::from_secs(3_600);
+        File::options().append(true).open(theirs.path(first)).unwrap().set_modified(long_ago).unwrap();
+        theirs.fetch(other).await.unwrap();
+        theirs.fetch(first).await.unwrap();
+        let before = SystemTime::now() - Duration::from_secs(60);
+        File::options().append(true).open(theirs.path(other)).unwrap().set_modified(before).unwrap();
+        theirs.fetch(third).await.unwrap();
+        assert_eq!([first, other, third].map(|digest| theirs.path(digest).exists()), [true, false, true]);
+        // What comes back is what was kept, or nothing.
+        std::fs::write(store.join("blobs").join(other.to_string()), "order").unwrap();
+        assert!(matches!(theirs.fetch(other).await, Err(BlobError::Damaged(_))));
+        let missing = ContentHash::of(b"missing");
+        assert!(matches!(theirs.fetch(missing).await, Err(BlobError::Missing(_))));
     }
 
     #[tokio::test]

@@ -107,6 +107,8 @@ pub struct ClusterConfig {
     /// Where they keep components and models: `s3://BUCKET[/PREFIX]`, with endpoint and credentials from the `AWS_*` variables of the
     /// environment, or `file:///FOLDER` for a folder that all of them see.
     pub blobs: String,
+    /// What a node keeps of each, components and models, so that it need not fetch them again. At least as much as the largest model takes.
+    pub cache_bytes_max: u64,
     /// What the nodes show each other, in a file: at least 16 characters, the same on all of them. None only on loopback.
     pub secret_file: Option<PathBuf>,
     /// Where other nodes reach this one, as `HOST:PORT`. None: where it listens.
@@ -124,6 +126,7 @@ impl Default for ClusterConfig {
         Self {
             datastore: String::new(),
             blobs: String::new(),
+            cache_bytes_max: 64 << 30,
             secret_file: None,
             advertise: None,
             lease_ms: 3_000,

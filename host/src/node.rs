@@ -454,8 +454,8 @@ async fn etcd(_address: &str) -> anyhow::Result<Arc<dyn Datastore>> {
 }
 
 async fn shared_blobs(cluster: &ClusterConfig) -> anyhow::Result<SharedBlobs> {
-    let address = cluster.blobs.clone();
-    let opened = tokio::task::spawn_blocking(move || SharedBlobs::open(&address)).await?;
+    let (address, cache_bytes_max) = (cluster.blobs.clone(), cluster.cache_bytes_max);
+    let opened = tokio::task::spawn_blocking(move || SharedBlobs::open(&address, cache_bytes_max)).await?;
     opened.with_context(|| format!("cannot use the cluster's blobs {:?}", cluster.blobs))
 }
 

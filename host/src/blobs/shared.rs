@@ -14,6 +14,7 @@ use weir_types::ContentHash;
 pub(crate) struct SharedBlobs {
     store: Arc<dyn ObjectStore>,
     folder: ObjectPath,
+    cache_bytes_max: u64,
 }
 
 /// Why an address is not one of a store.
@@ -33,13 +34,14 @@ pub(crate) enum SharedBlobsError {
 impl SharedBlobs {
     /// The store at `address`: `s3://BUCKET[/PREFIX]`, whose endpoint and credentials come from the `AWS_*` variables of the environment,
     /// or `file:///FOLDER`. Nothing is asked of the store yet. Blocks on the disk where it is a folder.
-    pub(crate) fn open(address: &str) -> Result<Self, SharedBlobsError> {
+    /// What a node keeps of each of its folders is bounded by `cache_bytes_max`.
+    pub(crate) fn open(address: &str, cache_bytes_max: u64) -> Result<Self, SharedBlobsError> {
         let wrong = || SharedBlobsError::Address(address.to_owned());
         match address.split_once("://").ok_or_else(wrong)? {
             ("file", folder) if folder.starts_with('/') => {
                 super::create_folder(Path::new(folder))?;
                 let store = LocalFileSystem::new_with_prefix(folder)?.with_fsync(true);
-                Ok(Self { store: Arc::new(store), folder: ObjectPath::default() })
+                Ok(Self { store: Arc::new(store), folder: ObjectPath::default(), cache_bytes_max })
             }
             ("s3", rest) => {
                 let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
@@ -47,7 +49,7 @@ impl SharedBlobs {
                     return Err(wrong());
                 }
                 let folder = ObjectPath::parse(prefix).map_err(|_| wrong())?;
-                Ok(Self { store: s3::open(bucket)?, folder })
+                Ok(Self { store: s3::open(bucket)?, folder, cache_bytes_max })
             }
             _ => Err(wrong()),
         }
@@ -55,7 +57,12 @@ impl SharedBlobs {
 
     /// One of its folders.
     pub(crate) fn folder(&self, name: &str) -> Self {
-        Self { store: self.store.clone(), folder: self.folder.clone().join(name) }
+        Self { folder: self.folder.clone().join(name), ..self.clone() }
+    }
+
+    /// How many bytes of a folder a node may keep.
+    pub(super) fn cache_bytes_max(&self) -> u64 {
+        self.cache_bytes_max
     }
 
     /// Have the store keep the blob in `file`. One that it has already is not sent again.

@@ -7,7 +7,7 @@ use crate::dispatch::Away;
 use axum::body::{Body, HttpBody};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use http::header::{CONNECTION, HOST, TRANSFER_ENCODING};
+use http::header::{CONNECTION, HOST, TE, TRANSFER_ENCODING, UPGRADE};
 use http::uri::{Authority, Scheme};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri};
 use http_body::{Frame, SizeHint};
@@ -31,6 +31,16 @@ const FORWARDED_HOST: HeaderName = HeaderName::from_static("weir-forwarded-host"
 /// What may be under way unread of one answer, and of all answers of one node: some that nobody reads do not hold up the others.
 const ANSWER_WINDOW_BYTES: u32 = 256 << 10;
 const NODE_WINDOW_BYTES: u32 = 64 << 20;
+
+/// What is about the client's connection, and has no place on another, of HTTP/2.
+const OF_CONNECTIONS: [HeaderName; 6] = [
+    CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    TE,
+    TRANSFER_ENCODING,
+    UPGRADE,
+];
 
 /// How long a connection to a node may take.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(1);
@@ -113,7 +123,7 @@ impl Cluster {
         *request.method_mut() = call.method.clone();
         let headers = request.headers_mut();
         headers.clone_from(call.headers);
-        for hop in [CONNECTION, TRANSFER_ENCODING, HOST] {
+        for hop in OF_CONNECTIONS.iter().chain([&HOST]) {
             headers.remove(hop);
         }
         let authority = || HeaderValue::from_str(call.uri.authority()?.as_str()).ok();
