@@ -4,7 +4,7 @@ use crate::demo::build_function;
 use crate::functions::{self, FunctionsArgs};
 use crate::repo::Repo;
 use crate::setup::{self, report, step};
-use crate::{models, process};
+use crate::{models, process, weir};
 use anyhow::{Context as _, Result};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -53,6 +53,7 @@ pub(crate) struct BenchArgs {
 
 pub(crate) fn run(repo: &Repo, args: &BenchArgs) -> Result<()> {
     wrk()?;
+    setup::etcd();
     let wasmtime = wasmtime(repo)?;
     let sources = repo.root().join("bench/python");
     let python = setup::environment(repo, "bench/python", &sources.join("requirements.txt"))?.join("python");
@@ -131,7 +132,7 @@ fn wasmtime(repo: &Repo) -> Result<PathBuf> {
 fn programs(repo: &Repo) -> Result<PathBuf> {
     step("cargo build --profile dist -p weir-cli -p weir-bench (some minutes)");
     let build = ["build", "--profile", "dist", "--quiet", "-p", "weir-cli", "-p", "weir-bench"];
-    process::run(repo.cargo(".").args(build))?;
+    process::run(repo.cargo(".").args(build).args(weir::features()))?;
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
     Ok(repo.root().join(target).join("dist"))
 }

@@ -27,7 +27,7 @@ pub(crate) fn build_with(repo: &Repo, profile: &str) -> Result<PathBuf> {
 }
 
 /// What of `weir` is optional, and can be built here.
-fn features() -> &'static [&'static str] {
+pub(crate) fn features() -> &'static [&'static str] {
     if setup::has_etcd() { &["--features", "weir-cli/cluster"] } else { &[] }
 }
 
