@@ -16,7 +16,7 @@ pub(crate) use access::{ModelAccess, OpenError, Opened};
 pub(crate) use profiles::keep_profiles;
 pub(crate) use store::PushError;
 
-use crate::blobs::{BlobError, Blobs};
+use crate::blobs::Blobs;
 use crate::changes::{Changes, CutOff};
 use crate::cluster::DeviceReport;
 use crate::registry::Deployment;
@@ -80,7 +80,7 @@ struct Known {
 struct Damaged {
     revision: Revision,
     why: String,
-    /// Whether it is worth trying again: the store of blobs was out of reach.
+    /// Whether it is worth trying again: its files may be had from the store of blobs later.
     may_heal: bool,
 }
 
@@ -310,10 +310,11 @@ impl Models {
     async fn read(&self, entry: &Entry) -> Result<(ModelRecord, Prepared), Unreadable> {
         let record: ModelRecord = serde_json::from_slice(&entry.value)
             .map_err(|error| Unreadable { why: format!("its record: {error}"), may_heal: false })?;
-        let prepared = self.store.read_prepared(record.prepared).await.map_err(|error| Unreadable {
-            why: error.to_string(),
-            may_heal: matches!(error, PushError::Blob(BlobError::OutOfReach(_))),
-        })?;
+        let prepared = self
+            .store
+            .read_prepared(record.prepared)
+            .await
+            .map_err(|error| Unreadable { why: error.to_string(), may_heal: self.blobs().is_shared() })?;
         Ok((record, prepared))
     }
 
