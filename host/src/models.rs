@@ -145,10 +145,13 @@ impl Models {
 
     /// Make a version known as the datastore has it, unless a newer push of it is.
     async fn take_in(&self, id: &ModelId, entry: &Entry) {
-        if self.revision_of(id).is_some_and(|known| known >= entry.modified_at) {
+        let is_known = || self.revision_of(id).is_some_and(|known| known >= entry.modified_at);
+        if is_known() {
             return;
         }
         match self.read(entry).await {
+            // This node's own push is told twice: by itself, and by the datastore.
+            _ if is_known() => {}
             Ok((record, prepared)) => {
                 let before = self.key_of(id);
                 self.insert(id, entry.modified_at, record, prepared);
