@@ -14,7 +14,7 @@ pub(crate) use account::Account;
 pub(crate) use inference::{Inference, InferenceTurn};
 pub(crate) use placement::{Away, Link, LinkId, PlacementConfig, Placements};
 
-use crate::cluster::wire::Grant;
+use crate::cluster::wire::Granted;
 use crate::component::{Components, Entry, LoadError, Recompiler};
 use crate::hostcalls::InferenceCtx;
 use crate::instance::{
@@ -64,8 +64,8 @@ pub(crate) struct Invocation {
     pub(crate) arrived: Instant,
     pub(crate) deadline: Instant,
     pub(crate) priority: u32,
-    /// What the node that has passed it on here grants it; none if it came from a client.
-    pub(crate) grant: Option<Grant>,
+    /// What it was granted here, without asking the scheduler; none if that is to be asked.
+    pub(crate) granted: Option<Granted>,
 }
 
 /// An invocation that may run.
@@ -187,7 +187,7 @@ impl Dispatch {
     async fn queue(&self, invocation: &Invocation) -> Result<Turn, Fault> {
         let _waiting = account::Counted::new(&self.metrics.queued);
         // One turn for each call, on one node: two nodes that pass calls on to each other would wait for each other otherwise.
-        let turn = match &invocation.grant {
+        let turn = match &invocation.granted {
             None => Some(invocation.deployment.gate.enter().await?),
             Some(_) => None,
         };

@@ -77,7 +77,14 @@ pub(crate) struct Grant {
     pub(crate) version: Version,
     /// How long it may still take.
     pub(crate) deadline_in_ms: u64,
+    pub(crate) granted: Granted,
+}
+
+/// What a call may have of a device.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Granted {
     pub(crate) models: Vec<ModelId>,
+    /// What may make room for them.
     pub(crate) evict: Vec<ModelId>,
 }
 

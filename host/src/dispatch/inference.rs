@@ -3,7 +3,7 @@
 use super::Dispatch;
 use super::account::Counted;
 use super::placement::{self, Away, Place};
-use crate::cluster::wire::Grant;
+use crate::cluster::wire::Granted;
 use crate::instance::Fault;
 use crate::models::{ModelEntry, OpenError};
 use crate::telemetry::{Phase, Trace};
@@ -21,8 +21,8 @@ pub(crate) struct Inference {
     pub(crate) trace: Trace,
     pub(crate) deadline: Instant,
     pub(crate) priority: u32,
-    /// What the node that has passed it on here grants it; none if it came from a client.
-    pub(crate) grant: Option<Grant>,
+    /// What it was granted here, without asking the scheduler; none if that is to be asked.
+    pub(crate) granted: Option<Granted>,
 }
 
 /// Where an inference is to run.

@@ -11,7 +11,7 @@ mod record;
 pub(crate) use driver::LinkId;
 
 use super::{Inference, Invocation};
-use crate::cluster::wire::{Grant, Hello, News, Order};
+use crate::cluster::wire::{Granted, Hello, News, Order};
 use crate::instance::Fault;
 use crate::models::Models;
 use driver::Driver;
@@ -47,7 +47,7 @@ pub(crate) struct Placements {
     epoch: Instant,
     /// When the scheduler wants to be woken, in its time.
     wake_at_ns: watch::Sender<Option<u64>>,
-    waker: Mutex<Option<AbortOnDropHandle<()>>>,
+    tasks: Mutex<Vec<AbortOnDropHandle<()>>>,
 }
 
 /// What a node needs to be placed on.
@@ -108,10 +108,7 @@ pub(crate) enum Place {
 pub(crate) struct Away {
     /// Where that node is reached.
     pub(crate) address: String,
-    /// The models that are granted there.
-    pub(crate) models: Vec<ModelId>,
-    /// What may make room for them.
-    pub(crate) evict: Vec<ModelId>,
+    pub(crate) granted: Granted,
     /// Cancelled when that node is lost.
     pub(crate) lost: CancellationToken,
 }
@@ -159,16 +156,15 @@ impl Placements {
             freed: Notify::new(),
             epoch: Instant::now(),
             wake_at_ns: watch::Sender::new(None),
-            waker: Mutex::default(),
+            tasks: Mutex::default(),
         });
         let weak = Arc::downgrade(&placements);
-        let waker = tokio::spawn(wake(weak.clone(), placements.wake_at_ns.subscribe()));
+        let mut tasks = vec![tokio::spawn(wake(weak.clone(), placements.wake_at_ns.subscribe()))];
         if placements.record.is_some() {
-            // Ends with the placements.
-            tokio::spawn(record::keep(weak));
+            tasks.push(tokio::spawn(record::keep(weak)));
         }
-        *placements.waker.lock().unwrap_or_else(PoisonError::into_inner) =
-            Some(AbortOnDropHandle::new(waker));
+        *placements.tasks.lock().unwrap_or_else(PoisonError::into_inner) =
+            tasks.into_iter().map(AbortOnDropHandle::new).collect();
         placements
     }
 
@@ -178,11 +174,11 @@ impl Placements {
         invocation: &Invocation,
         models: &Models,
     ) -> Result<(Place, Placed), Fault> {
-        if let Some(grant) = &invocation.grant {
-            return Ok(self.granted(invocation.id, grant));
+        if let Some(granted) = &invocation.granted {
+            return Ok(self.granted(invocation.id, granted));
         }
         let demands = models.demands(&invocation.deployment);
-        if demands.is_empty() && self.is_unasked() {
+        if demands.is_empty() && self.take_unasked() {
             return Ok((Place::Here, self.placed(invocation.id, By::Nobody)));
         }
         self.settle(Arrival {
@@ -203,8 +199,8 @@ impl Placements {
         inference: &Inference,
         batch: u32,
     ) -> Result<(Place, Placed), Fault> {
-        if let Some(grant) = &inference.grant {
-            return Ok(self.granted(inference.id, grant));
+        if let Some(granted) = &inference.granted {
+            return Ok(self.granted(inference.id, granted));
         }
         let source = &inference.entry.source;
         let ModelId { tenant, name, .. } = source.id().clone();
@@ -222,9 +218,15 @@ impl Placements {
         .await
     }
 
-    /// A call that another node has had placed here.
-    fn granted(self: &Arc<Self>, id: InvocationId, grant: &Grant) -> (Place, Placed) {
-        self.lock().begin(id, grant.models.clone(), grant.evict.clone());
+    /// What a call may have here that was placed where it could not run: the scheduler is not asked again, and what it uses may make room.
+    pub(crate) fn grant_here(&self, models: impl IntoIterator<Item = ModelId>) -> Granted {
+        let evict = self.lock().resident.keys().cloned().collect();
+        Granted { models: models.into_iter().collect(), evict }
+    }
+
+    /// A call that has its place here.
+    fn granted(self: &Arc<Self>, id: InvocationId, granted: &Granted) -> (Place, Placed) {
+        self.lock().begin(id, granted.models.clone(), granted.evict.clone());
         (Place::Here, self.placed(id, By::Grant))
     }
 
@@ -245,7 +247,7 @@ impl Placements {
     }
 
     /// Take one of the places for calls that gain nothing by going elsewhere.
-    fn is_unasked(&self) -> bool {
+    fn take_unasked(&self) -> bool {
         let free = |taken| (taken < self.unasked_max).then_some(taken + 1);
         self.unasked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, free).is_ok()
     }
@@ -584,7 +586,7 @@ impl State {
         };
         let lost = CancellationToken::new();
         self.away.insert(invocation, lost.clone());
-        Ok(Place::There(Away { address, models, evict, lost }))
+        Ok(Place::There(Away { address, granted: Granted { models, evict }, lost }))
     }
 
     /// An invocation begins on this node's device.
@@ -656,7 +658,7 @@ pub(crate) struct Placed {
 enum By {
     /// The scheduler that this node asks.
     Scheduler,
-    /// Whoever sent it here, and tells the scheduler itself.
+    /// Whoever sent it here, and tells the scheduler itself; or nobody, where it could not run where it was to.
     Grant,
     /// It was not asked for.
     Nobody,

@@ -101,7 +101,7 @@ pub(super) fn invocation(
         deadline: deadline(arrived, limit_ms),
         priority: priority(headers)?,
         deployment,
-        grant,
+        granted: grant.map(|grant| grant.granted),
     })
 }
 
@@ -141,7 +141,7 @@ async fn admit(
                     account.pass_on();
                     return Ok(Turn::Answered(response));
                 }
-                Passed::Here(grant) => invocation.grant = Some(grant),
+                Passed::Here(granted) => invocation.granted = Some(granted),
                 Passed::Again => {}
             },
         }

@@ -1,7 +1,7 @@
 //! Passing a call on to the node that is to run it. Where that one does not take it, it runs here; where it is lost, once more elsewhere.
 
 use super::error::ApiError;
-use crate::cluster::wire::Grant;
+use crate::cluster::wire::{Grant, Granted};
 use crate::cluster::{Call, NotForwarded};
 use crate::dispatch::Away;
 use crate::instance::RequestBody;
@@ -36,8 +36,8 @@ pub(super) struct Passing<'a> {
 /// What has become of a call that was passed on.
 pub(super) enum Passed<T> {
     Answered(T),
-    /// It is to run on this node, which may use what the other was granted.
-    Here(Grant),
+    /// It is to run on this node, with this.
+    Here(Granted),
     /// It is to be placed once more.
     Again,
 }
@@ -86,7 +86,7 @@ impl Passing<'_> {
         tracing::warn!(why = text, "a call is placed once more");
         self.node.metrics.placed_again.inc();
         if matches!(error, NotForwarded::Refused(_)) {
-            return Ok(Passed::Here(grant));
+            return Ok(Passed::Here(self.node.dispatch.placements.grant_here(grant.granted.models)));
         }
         tokio::time::sleep(AGAIN_AFTER).await;
         Ok(Passed::Again)
@@ -100,8 +100,7 @@ impl Passing<'_> {
             tenant: self.tenant.clone(),
             version: self.version,
             deadline_in_ms: u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
-            models: away.models.clone(),
-            evict: away.evict.clone(),
+            granted: away.granted.clone(),
         }
     }
 }

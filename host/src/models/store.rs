@@ -84,14 +84,15 @@ impl Store {
 
     /// Read what preparing found. Where there are no other nodes to have them, the files it names have to be here.
     pub(super) async fn read_prepared(&self, hash: ContentHash) -> Result<Prepared, PushError> {
-        let path = self.blobs.fetch(hash).await?;
-        let read = tokio::task::spawn_blocking(move || Ok(serde_json::from_slice(&std::fs::read(path)?)?));
-        let prepared: std::io::Result<Prepared> = read.await.map_err(std::io::Error::other)?;
-        let prepared = prepared?;
-        if !self.blobs.is_shared() {
-            self.fetch(&prepared).await?;
-        }
-        Ok(prepared)
+        let (path, blobs) = (self.blobs.fetch(hash).await?, self.blobs.clone());
+        let read = tokio::task::spawn_blocking(move || {
+            let prepared: Prepared =
+                serde_json::from_slice(&std::fs::read(path)?).map_err(std::io::Error::other)?;
+            let is_missing = |hash: &ContentHash| !blobs.is_shared() && !blobs.path(*hash).is_file();
+            let missing = prepared.blobs().find(is_missing);
+            missing.map_or(Ok(prepared), |hash| Err(BlobError::Missing(hash)))
+        });
+        Ok(read.await.map_err(std::io::Error::other)??)
     }
 
     /// Make sure that everything a load of the model reads is here.

@@ -81,11 +81,6 @@ impl Driver {
         actions
     }
 
-    /// What this node's device may give up for invocations of other nodes, since this was asked last.
-    pub(super) fn take_own_evict(&mut self) -> Vec<ModelId> {
-        std::mem::take(&mut self.own_evict)
-    }
-
     /// The same for a node that has left in good order: what runs there is not lost.
     pub(super) fn dismiss(&mut self, now_ns: u64, node: NodeId) -> Vec<Action> {
         let mut actions = self.ask(now_ns, Event::NodeDown { node });
@@ -94,6 +89,11 @@ impl Driver {
             !matches!(action, Action::Reject { why: Rejection::NodeLost, .. }) && !self.is_passed_on(action)
         });
         actions
+    }
+
+    /// What this node's device may give up for invocations of other nodes, since this was asked last.
+    pub(super) fn take_own_evict(&mut self) -> Vec<ModelId> {
+        std::mem::take(&mut self.own_evict)
     }
 
     fn ask(&mut self, now_ns: u64, event: Event) -> Vec<Action> {

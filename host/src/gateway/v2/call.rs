@@ -260,7 +260,7 @@ async fn function(
                 };
                 match remote.run(&away, held).await? {
                     Passed::Answered(completion) => return Ok(Ran::elsewhere(completion)),
-                    Passed::Here(grant) => invocation.grant = Some(grant),
+                    Passed::Here(granted) => invocation.granted = Some(granted),
                     Passed::Again => {}
                 }
             }
@@ -291,7 +291,7 @@ async fn model(node: &NodeState, inference: &mut Inference, request: RunRequest)
                 };
                 match remote.run(&away, placed).await? {
                     Passed::Answered(completion) => return Ok(Ran::elsewhere(completion)),
-                    Passed::Here(grant) => inference.grant = Some(grant),
+                    Passed::Here(granted) => inference.granted = Some(granted),
                     Passed::Again => {}
                 }
             }
@@ -317,7 +317,7 @@ pub(in super::super) fn inference(
         deadline: arrived + Duration::from_millis(time_ms_max),
         priority: invoke::priority(headers)?,
         entry,
-        grant,
+        granted: grant.map(|grant| grant.granted),
     })
 }
 

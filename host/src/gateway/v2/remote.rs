@@ -100,7 +100,7 @@ impl<'a> Remote<'a> {
         self.was_lost = passing.was_lost;
         Ok(match answered? {
             Passed::Answered(response) => Passed::Answered(self.read(response).await?),
-            Passed::Here(grant) => Passed::Here(grant),
+            Passed::Here(granted) => Passed::Here(granted),
             Passed::Again => Passed::Again,
         })
     }

@@ -6,6 +6,7 @@ use super::super::error::ApiError;
 use super::super::request_id::RequestId;
 use super::call::inference;
 use super::target::{At, Target};
+use crate::dispatch::InferenceTurn;
 use crate::node::NodeState;
 use axum::Extension;
 use axum::Json;
@@ -118,9 +119,13 @@ pub(in super::super) async fn bring_in(
         return Err(ApiError::new(ErrorCode::NotSupported, text));
     }
     if let Target::Model(entry) = at.find(node, &caller.tenant)? {
-        let inference = inference(node, entry, None, headers, id, Instant::now())?;
-        // In a cluster it may be on another node, where its first inference is run then.
-        node.dispatch.ready(&inference, 1).await?;
+        let mut inference = inference(node, entry, None, headers, id, Instant::now())?;
+        if let InferenceTurn::There(..) = node.dispatch.ready(&inference, 1).await? {
+            // Wherever in the cluster it is, its inferences go there: as well to this node, which was asked.
+            inference.granted =
+                Some(node.dispatch.placements.grant_here([inference.entry.source.id().clone()]));
+            node.dispatch.ready(&inference, 1).await?;
+        }
     }
     Ok(())
 }
