@@ -15,6 +15,7 @@ use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use std::convert::Infallible;
+use std::error::Error as _;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -139,7 +140,7 @@ impl Cluster {
             answered = self.client.send(&away.address, target, request) => answered,
             () = away.lost.cancelled() => return Err(NotForwarded::Lost("it has been silent".to_owned())),
         };
-        let answer = answered.map_err(|error| match error.is_connect() {
+        let answer = answered.map_err(|error| match error.is_connect() || is_turned_away(&error) {
             true => NotForwarded::Refused(error.to_string()),
             false => NotForwarded::Lost(error.to_string()),
         })?;
@@ -161,6 +162,20 @@ impl Cluster {
 /// The answer to a call that has not begun here, and is to be placed again.
 pub(crate) fn refused(why: &'static str) -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, [(REFUSED, "true")], why).into_response()
+}
+
+/// Whether a node that shuts down has said that it does not begin with the call (RFC 9113, sections 6.8 and 8.7).
+fn is_turned_away(error: &legacy::Error) -> bool {
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref::<h2::Error>() {
+            let is_farewell =
+                error.is_go_away() && error.is_remote() && error.reason() == Some(h2::Reason::NO_ERROR);
+            return is_farewell || error.reason() == Some(h2::Reason::REFUSED_STREAM);
+        }
+        cause = error.source();
+    }
+    false
 }
 
 /// Make a call that was passed on look as it did where it came in.
