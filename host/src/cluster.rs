@@ -7,6 +7,7 @@
 
 mod desk;
 mod forward;
+mod joining;
 mod link;
 mod members;
 mod secret;
@@ -14,13 +15,17 @@ pub(crate) mod wire;
 
 pub(crate) use desk::{LINK_PATH, answer_link};
 pub(crate) use forward::{Call, GRANT, NotForwarded, REFUSED, refused, restore_host};
-pub(crate) use members::{DeviceReport, Membership, Report};
-pub(crate) use secret::Secret;
+pub(crate) use joining::join;
+pub(crate) use members::{DeviceReport, Report};
 
 use crate::config::ClusterConfig;
 use crate::dispatch::Placements;
+use crate::models::Models;
+use crate::telemetry::Metrics;
 use forward::Client;
-use members::{Reports, View};
+use members::{Membership, Reports, View};
+use prometheus_client::metrics::gauge::Gauge;
+use secret::Secret;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -112,6 +117,18 @@ impl Cluster {
             asks_dispatcher: placements.asks(),
             linked: placements.nodes(),
             nodes: view.nodes.iter().map(member).collect(),
+        }
+    }
+}
+
+impl Report {
+    /// What a node with these models and metrics does now.
+    pub(crate) fn of(models: &Models, metrics: &Metrics) -> Self {
+        let count = |gauge: &Gauge| u64::try_from(gauge.get()).unwrap_or(0);
+        Self {
+            running: count(&metrics.running),
+            queued: count(&metrics.queued),
+            devices: vec![models.device_report()],
         }
     }
 }

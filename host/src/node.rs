@@ -1,37 +1,36 @@
 //! A node's life: everything is wired up here, in one place, started, and taken down again.
 
-use crate::blobs::{Blobs, SharedBlobs, create_folder};
+mod devices;
+mod runtimes;
+mod storage;
+
+use crate::blobs::{Blobs, create_folder};
 use crate::changes::Changes;
-use crate::cluster::{Cluster, Membership, Participation, Report, Secret};
+use crate::cluster::{self, Cluster, Participation, Report};
 use crate::component::{Components, Engines, Recompiler};
-use crate::config::{BackendKind, ClusterConfig, NodeConfig};
+use crate::config::NodeConfig;
 use crate::dispatch::{Dispatch, PlacementConfig, Placements};
 use crate::gateway::{Gateway, Server, Tokens};
 use crate::models::{Models, keep_profiles};
 use crate::registry::{Prepare, Registry};
 use crate::telemetry::logs::{LogLimits, Logs};
 use crate::telemetry::{Metrics, Sampler};
-use anyhow::{Context, bail};
-use prometheus_client::metrics::gauge::Gauge;
-use std::fs::{File, TryLockError};
+use anyhow::Context;
+use runtimes::Runtimes;
+use std::fs::File;
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
-use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use weir_datastore::{Datastore, RedbStore};
+use weir_datastore::Datastore;
 use weir_device::Arena;
-use weir_inference::{Backend, CacheConfig, FakeBackend, ModelCache, OnnxRuntime, OnnxRuntimeConfig};
 use weir_scheduler::Setup;
 use weir_types::NodeId;
 
-/// How long guests may take to unwind once their requests are gone.
-const GUEST_SHUTDOWN: Duration = Duration::from_secs(1);
 /// How long memory for bodies and tensors may lie idle, twice over, before it goes back to the system.
 const ARENA_SWEEP: Duration = Duration::from_secs(5);
 
@@ -96,12 +95,6 @@ pub struct Node {
     runtimes: Option<Runtimes>,
     /// Keeps other nodes off the data folder.
     _lock: File,
-}
-
-/// Gateway I/O has threads of its own, so that health answers while every guest thread is busy.
-struct Runtimes {
-    gateway: Runtime,
-    guests: Runtime,
 }
 
 impl Node {
@@ -178,39 +171,6 @@ impl Drop for Node {
     }
 }
 
-impl Runtimes {
-    fn start(config: &NodeConfig) -> anyhow::Result<Self> {
-        let runtime = |name: &str, threads: usize| {
-            let runtime = Builder::new_multi_thread()
-                .thread_name(name)
-                .worker_threads(threads.max(1))
-                .enable_all()
-                .build();
-            runtime.with_context(|| format!("cannot start the {name} threads"))
-        };
-        Ok(Self {
-            gateway: runtime("weir-gateway", config.gateway_threads)?,
-            guests: runtime("weir-guest", config.guest_threads)?,
-        })
-    }
-
-    /// From a thread of its own, since a runtime must not wait for its tasks on another runtime's worker.
-    fn stop(self) {
-        let stop = move || {
-            self.guests.shutdown_timeout(GUEST_SHUTDOWN);
-            self.gateway.shutdown_timeout(GUEST_SHUTDOWN);
-        };
-        match std::thread::Builder::new().name("weir-stop".to_owned()).spawn(stop) {
-            Ok(thread) => {
-                if thread.join().is_err() {
-                    tracing::error!("stopping the node's threads failed");
-                }
-            }
-            Err(error) => tracing::error!(%error, "cannot stop the node's threads"),
-        }
-    }
-}
-
 /// A node that does not serve yet.
 struct Started {
     state: Arc<NodeState>,
@@ -223,17 +183,17 @@ struct Started {
 }
 
 async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Result<Started> {
-    let tokens = tokens(&config)?;
+    let tokens = Tokens::of(&config)?;
     // Children work in a folder of their own.
     let data = std::path::absolute(&config.data)
         .with_context(|| format!("cannot use the data folder {}", config.data.display()))?;
     create_folder(&data).with_context(|| format!("cannot make the data folder {}", data.display()))?;
     // The lock comes first: it tells of another node on the same folder before anything is touched.
-    let lock = lock(&data)?;
-    let datastore = datastore(&config, &data).await?;
+    let lock = storage::lock(&data)?;
+    let datastore = storage::datastore(&config, &data).await?;
     let shared = match &config.cluster {
         None => None,
-        Some(cluster) => Some(shared_blobs(cluster).await?),
+        Some(cluster) => Some(storage::shared_blobs(cluster).await?),
     };
     let metrics = Metrics::new();
     let arena = Arena::new(config.arena_bytes_max);
@@ -264,7 +224,7 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
             .await
             .context("cannot read the registry")?;
 
-    let cache = model_cache(&config, &arena)?;
+    let cache = devices::model_cache(&config, &arena)?;
     let model_blobs = Blobs::open(data.join("models"), shared.map(|shared| shared.folder("models")))
         .context("cannot open the models")?;
     let (models, models_as_of) =
@@ -281,7 +241,7 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
     let membership = match &config.cluster {
         None => None,
         Some(cluster) => {
-            Some(join(cluster, config.token_file.is_some(), &listener, datastore.clone()).await?)
+            Some(cluster::join(cluster, config.token_file.is_some(), &listener, datastore.clone()).await?)
         }
     };
     let placements = Placements::start(
@@ -298,7 +258,8 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
     let stopping = CancellationToken::new();
     let (cluster, participation) = match (&config.cluster, membership) {
         (Some(config), Some((membership, secret))) => {
-            let report = reporting(models.clone(), metrics.clone());
+            let (reported, metrics) = (models.clone(), metrics.clone());
+            let report = move || Report::of(&reported, &metrics);
             let store = datastore.clone();
             let begun = Cluster::start(config, secret, membership, store, &placements, report, &stopping);
             (Some(begun.0), Some(begun.1))
@@ -352,55 +313,8 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
     Ok(Started { state, datastore, listener, following, participation, lock })
 }
 
-/// What tells the others how the node does.
-fn reporting(models: Arc<Models>, metrics: Arc<Metrics>) -> impl Fn() -> Report + Send + 'static {
-    let count = |gauge: &Gauge| u64::try_from(gauge.get()).unwrap_or(0);
-    move || Report {
-        running: count(&metrics.running),
-        queued: count(&metrics.queued),
-        devices: vec![models.device_report()],
-    }
-}
-
 /// What a node by itself is called.
 const ALONE: NodeId = NodeId(0);
-
-/// Become one of the cluster's nodes, under an address that the others can reach.
-async fn join(
-    config: &ClusterConfig,
-    has_tokens: bool,
-    listener: &TcpListener,
-    datastore: Arc<dyn Datastore>,
-) -> anyhow::Result<(Membership, Secret)> {
-    let listens = listener.local_addr()?;
-    if config.secret_file.is_none() && has_tokens {
-        bail!(
-            "whoever passes for a node of the cluster needs no token; give --secret-file FILE, the same on all nodes"
-        );
-    }
-    if config.secret_file.is_none() && !listens.ip().is_loopback() {
-        bail!(
-            "whoever reaches {listens} could pass for a node of the cluster; give --secret-file FILE, the same on all nodes"
-        );
-    }
-    let secret = Secret::read(config.secret_file.as_deref())?;
-    let address = match &config.advertise {
-        Some(address) => address.clone(),
-        None if listens.ip().is_unspecified() => {
-            bail!(
-                "other nodes cannot reach this one at {listens}; say where they do with --advertise HOST:PORT"
-            )
-        }
-        None => listens.to_string(),
-    };
-    if let Err(error) = address.parse::<http::uri::Authority>() {
-        bail!("{address:?} is not HOST:PORT: {error}");
-    }
-    let lease_time = Duration::from_millis(config.lease_ms.max(1));
-    let membership =
-        Membership::join(datastore, address, lease_time).await.context("cannot join the cluster")?;
-    Ok((membership, secret))
-}
 
 /// Compile what others have deployed before the first call of it comes. Where that fails, the call tries again and tells why.
 async fn prepare_components(state: Weak<NodeState>, mut prepare: mpsc::Receiver<Prepare>) {
@@ -410,55 +324,6 @@ async fn prepare_components(state: Weak<NodeState>, mut prepare: mpsc::Receiver<
     }
 }
 
-/// Keep other nodes off the data folder for as long as the file is open.
-fn lock(data: &Path) -> anyhow::Result<File> {
-    let path = data.join("lock");
-    let file = File::create(&path).with_context(|| format!("cannot open {}", path.display()))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => {
-            bail!(
-                "{} is in use: another node runs on this data folder; --data picks another one",
-                data.display()
-            )
-        }
-        Err(TryLockError::Error(error)) => {
-            Err(error).with_context(|| format!("cannot lock the data folder {}", data.display()))
-        }
-    }
-}
-
-/// Where what is deployed is kept: with the cluster, or in a file of this node's.
-async fn datastore(config: &NodeConfig, data: &Path) -> anyhow::Result<Arc<dyn Datastore>> {
-    match &config.cluster {
-        None => {
-            let store =
-                RedbStore::open(data.join("registry.redb")).await.context("cannot open the registry")?;
-            Ok(Arc::new(store))
-        }
-        Some(cluster) => etcd(&cluster.datastore)
-            .await
-            .with_context(|| format!("cannot use the cluster's datastore {:?}", cluster.datastore)),
-    }
-}
-
-#[cfg(feature = "cluster")]
-async fn etcd(address: &str) -> anyhow::Result<Arc<dyn Datastore>> {
-    let address: weir_datastore::EtcdAddress = address.parse()?;
-    Ok(Arc::new(weir_datastore::EtcdStore::connect(&address).await?))
-}
-
-#[cfg(not(feature = "cluster"))]
-async fn etcd(_address: &str) -> anyhow::Result<Arc<dyn Datastore>> {
-    bail!("this weir was built without etcd; build it with `--features cluster`, or use a release")
-}
-
-async fn shared_blobs(cluster: &ClusterConfig) -> anyhow::Result<SharedBlobs> {
-    let (address, cache_bytes_max) = (cluster.blobs.clone(), cluster.cache_bytes_max);
-    let opened = tokio::task::spawn_blocking(move || SharedBlobs::open(&address, cache_bytes_max)).await?;
-    opened.with_context(|| format!("cannot use the cluster's blobs {:?}", cluster.blobs))
-}
-
 /// Give memory that nobody uses any more back to the system, again and again. Sweeping unmaps at most what one burst of traffic left idle.
 async fn sweep(arena: Arena) {
     let mut tick = tokio::time::interval(ARENA_SWEEP);
@@ -466,45 +331,4 @@ async fn sweep(arena: Arena) {
         tick.tick().await;
         arena.sweep();
     }
-}
-
-fn tokens(config: &NodeConfig) -> anyhow::Result<Tokens> {
-    if let Some(path) = &config.token_file {
-        return Tokens::read(path).with_context(|| format!("cannot use the token file {}", path.display()));
-    }
-    if !config.listen.ip().is_loopback() && !config.insecure {
-        bail!(
-            "listening on {} would let everyone who can reach it deploy code; give --token-file FILE, or --insecure if that is what you want",
-            config.listen
-        );
-    }
-    Ok(Tokens::default())
-}
-
-fn model_cache(config: &NodeConfig, arena: &Arena) -> anyhow::Result<ModelCache> {
-    let backend: Arc<dyn Backend> = match config.backend {
-        BackendKind::Onnxruntime => {
-            let config = OnnxRuntimeConfig {
-                library: config.onnxruntime.clone(),
-                run_memory_bytes_max: config.run_memory_bytes_max,
-                prepare_command: None,
-                prepare_memory_bytes_max: config.validate_memory_bytes_max,
-                prepare_time_ms_max: config.validate_time_ms_max,
-            };
-            let backend = OnnxRuntime::new(config, arena.clone());
-            if let Err(error) = backend.library() {
-                // Functions without models work; pushing or opening a model says the same again.
-                tracing::warn!(%error, "models cannot run yet");
-            }
-            Arc::new(backend)
-        }
-        BackendKind::Fake => Arc::new(FakeBackend::new(arena.clone())),
-    };
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let cache = CacheConfig {
-        capacity_bytes: config.model_memory_bytes_max,
-        slots: config.model_slots.map_or(cores, |slots| slots as usize).max(1),
-        run_queue_len_max: config.run_queue_len_max,
-    };
-    ModelCache::start(cache, backend, arena.clone()).context("cannot start the device threads")
 }

@@ -5,28 +5,37 @@
 //! later event to start them. A node that loses its dispatcher places what it has by itself, on its own device, until there is another:
 //! what waits is announced again, and nothing is lost.
 
+mod asking;
+mod dispatching;
 mod driver;
+mod placed;
 mod record;
+mod state;
+mod wake;
 
+pub(crate) use asking::Link;
 pub(crate) use driver::LinkId;
+pub(crate) use placed::Placed;
+pub(crate) use state::{Away, Place};
 
 use super::{Inference, Invocation};
-use crate::cluster::wire::{Granted, Hello, News, Order};
+use crate::cluster::wire::{Granted, Hello, News};
 use crate::instance::Fault;
 use crate::models::Models;
 use driver::Driver;
+use placed::By;
 use record::Record;
+use state::{Elsewhere, Placer, State, Waiting, fault_of};
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::futures::Notified;
-use tokio::sync::{Notify, mpsc, oneshot, watch};
-use tokio_util::sync::CancellationToken;
+use tokio::sync::{Notify, oneshot, watch};
 use tokio_util::task::AbortOnDropHandle;
 use weir_inference::ResidentModel;
-use weir_scheduler::{Action, Arrival, DeviceSpec, Event, Evictable, ModelDemand, Rejection, Setup};
+use weir_scheduler::{Action, Arrival, DeviceSpec, Event, Evictable, ModelDemand, Setup};
 use weir_types::{ErrorCode, FunctionId, InvocationId, ModelId, NodeId, Version};
 
 /// Asks for placements.
@@ -66,64 +75,10 @@ pub(crate) struct PlacementConfig {
     pub(crate) record: Option<PathBuf>,
 }
 
-struct State {
-    placer: Placer,
-    waiting: HashMap<InvocationId, Waiting>,
-    /// Invocations of this node that run on others. Cancelled when those are lost.
-    away: HashMap<InvocationId, CancellationToken>,
-    evictable: Evictable,
-    /// What the placer has been told is in memory.
-    resident: BTreeMap<ModelId, u64>,
-}
-
-/// Who decides.
-enum Placer {
-    Own(Box<Driver>),
-    Dispatcher(Link),
-}
-
-/// The way to the dispatcher.
-pub(crate) struct Link {
-    pub(crate) news: mpsc::Sender<News>,
-    /// Cancelled when the link cannot be kept up with.
-    pub(crate) broken: CancellationToken,
-}
-
-impl Link {
-    fn send(&self, news: News) {
-        // What one link has missed is told over the next.
-        if self.news.try_send(news).is_err() {
-            self.broken.cancel();
-        }
-    }
-}
-
-/// Where an invocation is to run.
-pub(crate) enum Place {
-    Here,
-    There(Away),
-}
-
-/// A place on another node.
-pub(crate) struct Away {
-    /// Where that node is reached.
-    pub(crate) address: String,
-    pub(crate) granted: Granted,
-    /// Cancelled when that node is lost.
-    pub(crate) lost: CancellationToken,
-}
-
 /// What came of telling the scheduler of an invocation.
 enum Placing {
     Done(Result<Place, Fault>),
     Waits(oneshot::Receiver<Result<Place, Fault>>),
-}
-
-struct Waiting {
-    models: Vec<ModelId>,
-    /// To be announced again to another placer, where there can be one.
-    arrival: Option<Arrival>,
-    start: oneshot::Sender<Result<Place, Fault>>,
 }
 
 impl Placements {
@@ -159,7 +114,7 @@ impl Placements {
             tasks: Mutex::default(),
         });
         let weak = Arc::downgrade(&placements);
-        let mut tasks = vec![tokio::spawn(wake(weak.clone(), placements.wake_at_ns.subscribe()))];
+        let mut tasks = vec![tokio::spawn(wake::wake(weak.clone(), placements.wake_at_ns.subscribe()))];
         if placements.record.is_some() {
             tasks.push(tokio::spawn(record::keep(weak)));
         }
@@ -413,135 +368,6 @@ impl Placements {
     }
 }
 
-/// As a node that asks the cluster's dispatcher.
-impl Placements {
-    /// Ask the dispatcher at the other end of `link` from now on, which is told of this node and of everything that waits.
-    pub(crate) fn ask(&self, link: Link) {
-        let mut state = self.lock();
-        let hello = own_hello(self.node, &self.address, &self.devices, &state.resident);
-        link.send(News::Hello(hello));
-        self.replace(&mut state, Placer::Dispatcher(link));
-        self.wake_at_ns.send_replace(None);
-        self.announce_waiting(&mut state);
-    }
-
-    /// Place by itself from now on, if it did not do so before: the dispatcher is lost, or it is to be this node.
-    pub(crate) fn place_alone(&self) {
-        let mut state = self.lock();
-        if matches!(state.placer, Placer::Own(_)) {
-            return;
-        }
-        let hello = own_hello(self.node, &self.address, &self.devices, &state.resident);
-        let now_ns = self.time_ns(Instant::now());
-        let driver = Driver::new(now_ns, hello, &self.scheduler, self.record.is_some());
-        self.replace(&mut state, Placer::Own(Box::new(driver)));
-        self.announce_waiting(&mut state);
-    }
-
-    /// The dispatcher has decided.
-    pub(crate) fn order(&self, order: Order) {
-        let mut state = self.lock();
-        match order {
-            Order::Start { invocation, node, address, evict } => {
-                state.started(invocation, (node != self.node).then_some(Elsewhere(address)), evict);
-            }
-            Order::Reject { invocation, why } => state.rejected(invocation, why),
-            Order::MayEvict { evict } => self.may_evict(&mut state, evict),
-            Order::Beat => {}
-        }
-    }
-
-    fn replace(&self, state: &mut State, placer: Placer) {
-        if let (Placer::Own(driver), Some(record)) =
-            (&mut std::mem::replace(&mut state.placer, placer), &self.record)
-        {
-            record.end(driver.take_lines());
-        }
-    }
-
-    fn announce_waiting(&self, state: &mut State) {
-        let arrivals: Vec<_> = state.waiting.values().filter_map(|waiting| waiting.arrival.clone()).collect();
-        for arrival in arrivals {
-            self.announce(state, arrival, |state, action| self.carry_out(state, action));
-        }
-    }
-}
-
-/// As the cluster's dispatcher.
-impl Placements {
-    /// Another node asks from now on. None if this one does not decide itself.
-    pub(crate) fn join(
-        &self,
-        hello: Hello,
-        orders: mpsc::Sender<Order>,
-        broken: CancellationToken,
-    ) -> Option<LinkId> {
-        let mut state = self.lock();
-        let Placer::Own(driver) = &mut state.placer else { return None };
-        let (link, events) = driver.join(hello, orders, broken);
-        self.decide_all(&mut state, events);
-        Some(link)
-    }
-
-    /// Another node has news.
-    pub(crate) fn hear(&self, node: NodeId, link: LinkId, news: News) {
-        let mut state = self.lock();
-        let Placer::Own(driver) = &mut state.placer else { return };
-        if !driver.is_current(node, link) {
-            return;
-        }
-        match &news {
-            News::Arrived { arrival, .. } => driver.note_origin(arrival.invocation, node),
-            News::Finished { invocation } | News::Cancelled { invocation } => {
-                driver.forget_origin(*invocation);
-            }
-            _ => {}
-        }
-        if let Some(event) = news.event(node, self.time_ns(Instant::now())) {
-            self.decide_all(&mut state, vec![event]);
-        }
-    }
-
-    /// Another node's link is over. One that leaves in good order finishes what it runs; what runs on one that is lost is lost.
-    pub(crate) fn leave(&self, node: NodeId, link: LinkId, is_orderly: bool) {
-        let mut state = self.lock();
-        let Placer::Own(driver) = &mut state.placer else { return };
-        if !driver.is_current(node, link) {
-            return;
-        }
-        let mut events = driver.forget(node);
-        if is_orderly {
-            let actions = driver.dismiss(self.time_ns(Instant::now()), node);
-            self.carry_out_all(&mut state, actions, |state, action| self.carry_out(state, action));
-        } else {
-            events.push(Event::NodeDown { node });
-        }
-        self.decide_all(&mut state, events);
-    }
-
-    /// The nodes that ask this one.
-    pub(crate) fn nodes(&self) -> Vec<NodeId> {
-        match &self.lock().placer {
-            Placer::Own(driver) => driver.nodes(),
-            Placer::Dispatcher(_) => Vec::new(),
-        }
-    }
-
-    /// Whether another node decides.
-    pub(crate) fn asks(&self) -> bool {
-        matches!(self.lock().placer, Placer::Dispatcher(_))
-    }
-
-    fn decide_all(&self, state: &mut State, events: Vec<Event>) {
-        for event in events {
-            self.decide(state, event, |state, action| self.carry_out(state, action));
-        }
-    }
-}
-
-/// Where another node is reached; none if that has left.
-struct Elsewhere(Option<String>);
-
 /// What a node says of itself.
 fn own_hello(
     node: NodeId,
@@ -552,125 +378,4 @@ fn own_hello(
     let address = address.clone().unwrap_or_default();
     let resident = resident.iter().map(|(model, bytes)| (model.clone(), *bytes)).collect();
     Hello { node, address, devices: devices.to_vec(), resident }
-}
-
-impl State {
-    /// Tell an invocation that waits where it is to run.
-    fn started(&mut self, invocation: InvocationId, elsewhere: Option<Elsewhere>, evict: Vec<ModelId>) {
-        let Some(waiting) = self.waiting.remove(&invocation) else {
-            // What it was to make room for may still come.
-            if elsewhere.is_none() {
-                self.evictable.allow(evict);
-            }
-            return;
-        };
-        let place = self.start(invocation, elsewhere, waiting.models, evict);
-        // One that went away meanwhile has told so by dropping its placement.
-        let _ = waiting.start.send(place);
-    }
-
-    /// An invocation of this node's has its placement.
-    fn start(
-        &mut self,
-        invocation: InvocationId,
-        elsewhere: Option<Elsewhere>,
-        models: Vec<ModelId>,
-        evict: Vec<ModelId>,
-    ) -> Result<Place, Fault> {
-        let Some(Elsewhere(address)) = elsewhere else {
-            self.begin(invocation, models, evict);
-            return Ok(Place::Here);
-        };
-        let Some(address) = address else {
-            return Err(Fault::new(ErrorCode::Unavailable, "the node that was chosen has left; try again"));
-        };
-        let lost = CancellationToken::new();
-        self.away.insert(invocation, lost.clone());
-        Ok(Place::There(Away { address, granted: Granted { models, evict }, lost }))
-    }
-
-    /// An invocation begins on this node's device.
-    fn begin(&mut self, invocation: InvocationId, models: Vec<ModelId>, evict: Vec<ModelId>) {
-        if !models.is_empty() || !evict.is_empty() {
-            self.evictable.start(invocation, models, evict);
-        }
-    }
-
-    fn rejected(&mut self, invocation: InvocationId, why: Rejection) {
-        if let Some(waiting) = self.waiting.remove(&invocation) {
-            let _ = waiting.start.send(Err(fault_of(why)));
-        } else if let Some(lost) = self.away.get(&invocation) {
-            lost.cancel();
-        }
-    }
-}
-
-/// Wake the scheduler when it asked for it, for as long as there is one.
-async fn wake(placements: std::sync::Weak<Placements>, mut wake_at_ns: watch::Receiver<Option<u64>>) {
-    loop {
-        let at_ns = *wake_at_ns.borrow_and_update();
-        let Some(epoch) = placements.upgrade().map(|placements| placements.epoch) else { return };
-        let due = async {
-            match at_ns {
-                Some(at_ns) => tokio::time::sleep_until((epoch + Duration::from_nanos(at_ns)).into()).await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            () = due => {
-                let Some(placements) = placements.upgrade() else { return };
-                placements.wake_at_ns.send_if_modified(|wanted| {
-                    if *wanted == at_ns {
-                        *wanted = None;
-                    }
-                    false
-                });
-                let mut state = placements.lock();
-                placements.decide_all(&mut state, vec![Event::Woken]);
-            }
-            changed = wake_at_ns.changed() => if changed.is_err() { return },
-        }
-    }
-}
-
-fn fault_of(why: Rejection) -> Fault {
-    match why {
-        Rejection::QueueFull => Fault::new(ErrorCode::QueueFull, "too many invocations wait for a device"),
-        Rejection::NoCapacity => Fault::new(
-            ErrorCode::NoCapacity,
-            "the function's models together are larger than the memory for models (model_memory_bytes_max)",
-        ),
-        Rejection::Deadline => {
-            Fault::new(ErrorCode::DeadlineExceeded, "the deadline passed before a device had room")
-        }
-        Rejection::NodeLost => Fault::new(ErrorCode::Unavailable, "the node went away; try again"),
-    }
-}
-
-/// A placement. Dropping it ends the invocation as far as the scheduler is concerned.
-pub(crate) struct Placed {
-    placements: Arc<Placements>,
-    invocation: InvocationId,
-    by: By,
-}
-
-/// Who placed an invocation, and is told of its end.
-enum By {
-    /// The scheduler that this node asks.
-    Scheduler,
-    /// Whoever sent it here, and tells the scheduler itself; or nobody, where it could not run where it was to.
-    Grant,
-    /// It was not asked for.
-    Nobody,
-}
-
-impl Drop for Placed {
-    fn drop(&mut self) {
-        match self.by {
-            By::Scheduler => self.placements.over(self.invocation),
-            By::Grant => self.placements.lock().evictable.finish(self.invocation),
-            By::Nobody => _ = self.placements.unasked.fetch_sub(1, Ordering::Relaxed),
-        }
-        self.placements.freed.notify_waiters();
-    }
 }

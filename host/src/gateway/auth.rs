@@ -2,6 +2,8 @@
 
 use super::error::ApiError;
 use super::headers;
+use crate::config::NodeConfig;
+use anyhow::{Context, bail};
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use std::collections::HashMap;
@@ -64,8 +66,22 @@ pub(crate) enum TokenFileError {
 }
 
 impl Tokens {
+    /// The tokens that `config` asks for; none only where nobody else reaches the node, or that is what was asked for.
+    pub(crate) fn of(config: &NodeConfig) -> anyhow::Result<Self> {
+        if let Some(path) = &config.token_file {
+            return Self::read(path).with_context(|| format!("cannot use the token file {}", path.display()));
+        }
+        if !config.listen.ip().is_loopback() && !config.insecure {
+            bail!(
+                "listening on {} would let everyone who can reach it deploy code; give --token-file FILE, or --insecure if that is what you want",
+                config.listen
+            );
+        }
+        Ok(Self::default())
+    }
+
     /// Read a token file: one `TOKEN [TENANT]` a line, where the tenant `*` is the operator.
-    pub(crate) fn read(path: &Path) -> Result<Self, TokenFileError> {
+    fn read(path: &Path) -> Result<Self, TokenFileError> {
         Self::parse(&std::fs::read_to_string(path)?)
     }
 

@@ -1,0 +1,82 @@
+//! The cluster's dispatcher: what other nodes ask for, and what they tell.
+
+use super::Placements;
+use super::driver::LinkId;
+use super::state::{Placer, State};
+use crate::cluster::wire::{Hello, News, Order};
+use std::time::Instant;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use weir_scheduler::Event;
+use weir_types::NodeId;
+
+impl Placements {
+    /// Another node asks from now on. None if this one does not decide itself.
+    pub(crate) fn join(
+        &self,
+        hello: Hello,
+        orders: mpsc::Sender<Order>,
+        broken: CancellationToken,
+    ) -> Option<LinkId> {
+        let mut state = self.lock();
+        let Placer::Own(driver) = &mut state.placer else { return None };
+        let (link, events) = driver.join(hello, orders, broken);
+        self.decide_all(&mut state, events);
+        Some(link)
+    }
+
+    /// Another node has news.
+    pub(crate) fn hear(&self, node: NodeId, link: LinkId, news: News) {
+        let mut state = self.lock();
+        let Placer::Own(driver) = &mut state.placer else { return };
+        if !driver.is_current(node, link) {
+            return;
+        }
+        match &news {
+            News::Arrived { arrival, .. } => driver.note_origin(arrival.invocation, node),
+            News::Finished { invocation } | News::Cancelled { invocation } => {
+                driver.forget_origin(*invocation);
+            }
+            _ => {}
+        }
+        if let Some(event) = news.event(node, self.time_ns(Instant::now())) {
+            self.decide_all(&mut state, vec![event]);
+        }
+    }
+
+    /// Another node's link is over. One that leaves in good order finishes what it runs; what runs on one that is lost is lost.
+    pub(crate) fn leave(&self, node: NodeId, link: LinkId, is_orderly: bool) {
+        let mut state = self.lock();
+        let Placer::Own(driver) = &mut state.placer else { return };
+        if !driver.is_current(node, link) {
+            return;
+        }
+        let mut events = driver.forget(node);
+        if is_orderly {
+            let actions = driver.dismiss(self.time_ns(Instant::now()), node);
+            self.carry_out_all(&mut state, actions, |state, action| self.carry_out(state, action));
+        } else {
+            events.push(Event::NodeDown { node });
+        }
+        self.decide_all(&mut state, events);
+    }
+
+    /// The nodes that ask this one.
+    pub(crate) fn nodes(&self) -> Vec<NodeId> {
+        match &self.lock().placer {
+            Placer::Own(driver) => driver.nodes(),
+            Placer::Dispatcher(_) => Vec::new(),
+        }
+    }
+
+    /// Whether another node decides.
+    pub(crate) fn asks(&self) -> bool {
+        matches!(self.lock().placer, Placer::Dispatcher(_))
+    }
+
+    pub(super) fn decide_all(&self, state: &mut State, events: Vec<Event>) {
+        for event in events {
+            self.decide(state, event, |state, action| self.carry_out(state, action));
+        }
+    }
+}

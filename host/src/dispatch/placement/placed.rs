@@ -1,0 +1,34 @@
+//! A placement that is held.
+
+use super::Placements;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use weir_types::InvocationId;
+
+/// A placement. Dropping it ends the invocation as far as the scheduler is concerned.
+pub(crate) struct Placed {
+    pub(super) placements: Arc<Placements>,
+    pub(super) invocation: InvocationId,
+    pub(super) by: By,
+}
+
+/// Who placed an invocation, and is told of its end.
+pub(super) enum By {
+    /// The scheduler that this node asks.
+    Scheduler,
+    /// Whoever sent it here, and tells the scheduler itself; or nobody, where it could not run where it was to.
+    Grant,
+    /// It was not asked for.
+    Nobody,
+}
+
+impl Drop for Placed {
+    fn drop(&mut self) {
+        match self.by {
+            By::Scheduler => self.placements.over(self.invocation),
+            By::Grant => self.placements.lock().evictable.finish(self.invocation),
+            By::Nobody => _ = self.placements.unasked.fetch_sub(1, Ordering::Relaxed),
+        }
+        self.placements.freed.notify_waiters();
+    }
+}

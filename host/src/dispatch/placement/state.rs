@@ -1,0 +1,124 @@
+//! What the node knows of placements: who decides, what waits, what runs elsewhere, and what may be evicted here.
+
+use super::asking::Link;
+use super::driver::Driver;
+use crate::cluster::wire::Granted;
+use crate::instance::Fault;
+use std::collections::{BTreeMap, HashMap};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+use weir_scheduler::{Arrival, Evictable, Rejection};
+use weir_types::{ErrorCode, InvocationId, ModelId};
+
+/// What the lock is held for.
+pub(super) struct State {
+    pub(super) placer: Placer,
+    pub(super) waiting: HashMap<InvocationId, Waiting>,
+    /// Invocations of this node that run on others. Cancelled when those are lost.
+    pub(super) away: HashMap<InvocationId, CancellationToken>,
+    pub(super) evictable: Evictable,
+    /// What the placer has been told is in memory.
+    pub(super) resident: BTreeMap<ModelId, u64>,
+}
+
+/// Who decides.
+pub(super) enum Placer {
+    Own(Box<Driver>),
+    Dispatcher(Link),
+}
+
+/// An invocation that has no placement yet.
+pub(super) struct Waiting {
+    pub(super) models: Vec<ModelId>,
+    /// To be announced again to another placer, where there can be one.
+    pub(super) arrival: Option<Arrival>,
+    pub(super) start: oneshot::Sender<Result<Place, Fault>>,
+}
+
+/// Where an invocation is to run.
+pub(crate) enum Place {
+    Here,
+    There(Away),
+}
+
+/// A place on another node.
+pub(crate) struct Away {
+    /// Where that node is reached.
+    pub(crate) address: String,
+    pub(crate) granted: Granted,
+    /// Cancelled when that node is lost.
+    pub(crate) lost: CancellationToken,
+}
+
+/// Where another node is reached; none if that has left.
+pub(super) struct Elsewhere(pub(super) Option<String>);
+
+impl State {
+    /// Tell an invocation that waits where it is to run.
+    pub(super) fn started(
+        &mut self,
+        invocation: InvocationId,
+        elsewhere: Option<Elsewhere>,
+        evict: Vec<ModelId>,
+    ) {
+        let Some(waiting) = self.waiting.remove(&invocation) else {
+            // What it was to make room for may still come.
+            if elsewhere.is_none() {
+                self.evictable.allow(evict);
+            }
+            return;
+        };
+        let place = self.start(invocation, elsewhere, waiting.models, evict);
+        // One that went away meanwhile has told so by dropping its placement.
+        let _ = waiting.start.send(place);
+    }
+
+    /// An invocation of this node's has its placement.
+    pub(super) fn start(
+        &mut self,
+        invocation: InvocationId,
+        elsewhere: Option<Elsewhere>,
+        models: Vec<ModelId>,
+        evict: Vec<ModelId>,
+    ) -> Result<Place, Fault> {
+        let Some(Elsewhere(address)) = elsewhere else {
+            self.begin(invocation, models, evict);
+            return Ok(Place::Here);
+        };
+        let Some(address) = address else {
+            return Err(Fault::new(ErrorCode::Unavailable, "the node that was chosen has left; try again"));
+        };
+        let lost = CancellationToken::new();
+        self.away.insert(invocation, lost.clone());
+        Ok(Place::There(Away { address, granted: Granted { models, evict }, lost }))
+    }
+
+    /// An invocation begins on this node's device.
+    pub(super) fn begin(&mut self, invocation: InvocationId, models: Vec<ModelId>, evict: Vec<ModelId>) {
+        if !models.is_empty() || !evict.is_empty() {
+            self.evictable.start(invocation, models, evict);
+        }
+    }
+
+    pub(super) fn rejected(&mut self, invocation: InvocationId, why: Rejection) {
+        if let Some(waiting) = self.waiting.remove(&invocation) {
+            let _ = waiting.start.send(Err(fault_of(why)));
+        } else if let Some(lost) = self.away.get(&invocation) {
+            lost.cancel();
+        }
+    }
+}
+
+pub(super) fn fault_of(why: Rejection) -> Fault {
+    match why {
+        Rejection::QueueFull => Fault::new(ErrorCode::QueueFull, "too many invocations wait for a device"),
+        Rejection::NoCapacity => Fault::new(
+            ErrorCode::NoCapacity,
+            "the function's models together are larger than the memory for models (model_memory_bytes_max)",
+        ),
+        Rejection::Deadline => {
+            Fault::new(ErrorCode::DeadlineExceeded, "the deadline passed before a device had room")
+        }
+        Rejection::NodeLost => Fault::new(ErrorCode::Unavailable, "the node went away; try again"),
+    }
+}

@@ -1,0 +1,35 @@
+//! Time, as far as the scheduler asks for it.
+
+use super::Placements;
+use std::sync::Weak;
+use std::time::Duration;
+use tokio::sync::watch;
+use weir_scheduler::Event;
+
+/// Wake the scheduler when it asked for it, for as long as there is one.
+pub(super) async fn wake(placements: Weak<Placements>, mut wake_at_ns: watch::Receiver<Option<u64>>) {
+    loop {
+        let at_ns = *wake_at_ns.borrow_and_update();
+        let Some(epoch) = placements.upgrade().map(|placements| placements.epoch) else { return };
+        let due = async {
+            match at_ns {
+                Some(at_ns) => tokio::time::sleep_until((epoch + Duration::from_nanos(at_ns)).into()).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = due => {
+                let Some(placements) = placements.upgrade() else { return };
+                placements.wake_at_ns.send_if_modified(|wanted| {
+                    if *wanted == at_ns {
+                        *wanted = None;
+                    }
+                    false
+                });
+                let mut state = placements.lock();
+                placements.decide_all(&mut state, vec![Event::Woken]);
+            }
+            changed = wake_at_ns.changed() => if changed.is_err() { return },
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Where a node keeps what survives a restart: in its data folder, or with the cluster.
+
+use crate::blobs::SharedBlobs;
+use crate::config::{ClusterConfig, NodeConfig};
+use anyhow::{Context, bail};
+use std::fs::{File, TryLockError};
+use std::path::Path;
+use std::sync::Arc;
+use weir_datastore::{Datastore, RedbStore};
+
+/// Keep other nodes off the data folder for as long as the file is open.
+pub(super) fn lock(data: &Path) -> anyhow::Result<File> {
+    let path = data.join("lock");
+    let file = File::create(&path).with_context(|| format!("cannot open {}", path.display()))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            bail!(
+                "{} is in use: another node runs on this data folder; --data picks another one",
+                data.display()
+            )
+        }
+        Err(TryLockError::Error(error)) => {
+            Err(error).with_context(|| format!("cannot lock the data folder {}", data.display()))
+        }
+    }
+}
+
+/// Where what is deployed is kept: with the cluster, or in a file of this node's.
+pub(super) async fn datastore(config: &NodeConfig, data: &Path) -> anyhow::Result<Arc<dyn Datastore>> {
+    match &config.cluster {
+        None => {
+            let store =
+                RedbStore::open(data.join("registry.redb")).await.context("cannot open the registry")?;
+            Ok(Arc::new(store))
+        }
+        Some(cluster) => etcd(&cluster.datastore)
+            .await
+            .with_context(|| format!("cannot use the cluster's datastore {:?}", cluster.datastore)),
+    }
+}
+
+#[cfg(feature = "cluster")]
+async fn etcd(address: &str) -> anyhow::Result<Arc<dyn Datastore>> {
+    let address: weir_datastore::EtcdAddress = address.parse()?;
+    Ok(Arc::new(weir_datastore::EtcdStore::connect(&address).await?))
+}
+
+#[cfg(not(feature = "cluster"))]
+async fn etcd(_address: &str) -> anyhow::Result<Arc<dyn Datastore>> {
+    bail!("this weir was built without etcd; build it with `--features cluster`, or use a release")
+}
+
+pub(super) async fn shared_blobs(cluster: &ClusterConfig) -> anyhow::Result<SharedBlobs> {
+    let (address, cache_bytes_max) = (cluster.blobs.clone(), cluster.cache_bytes_max);
+    let opened = tokio::task::spawn_blocking(move || SharedBlobs::open(&address, cache_bytes_max)).await?;
+    opened.with_context(|| format!("cannot use the cluster's blobs {:?}", cluster.blobs))
+}

@@ -1,0 +1,44 @@
+//! Clients of other makers, unmodified.
+
+use super::node;
+use serde_json::Value;
+use weir_tests::{Node, function, large_model, model, python_client};
+use weir_types::ErrorCode;
+
+#[tokio::test]
+async fn nvidias_client_works_unmodified() {
+    let node = node().await;
+    node.push_model("identity", 1, model("good/identity.onnx")).await;
+    node.push_model("identity_bf16", 1, model("good/identity_bf16.onnx")).await;
+    run(&node, "triton_http.py").await;
+    run(&node, "triton_grpc.py").await;
+}
+
+#[tokio::test]
+async fn openais_client_works_unmodified() {
+    let node = Node::start().await;
+    node.push_model("minilm", 1, large_model("minilm.onnx")).await;
+    node.deploy_with("embed-text", "models=minilm", function("embed-text")).await;
+    run(&node, "openai_embeddings.py").await;
+    node.deploy("echo", function("echo-tensor")).await;
+    for (body, code) in [
+        ("", ErrorCode::InvalidRequest),
+        ("{}", ErrorCode::InvalidRequest),
+        (r#"{"model": "../x"}"#, ErrorCode::InvalidName),
+        (r#"{"model": "nobody"}"#, ErrorCode::FunctionNotFound),
+        (r#"{"model": "echo"}"#, ErrorCode::InvalidRequest),
+    ] {
+        let answer = node.post("/v1/embeddings", body).await;
+        assert_eq!(answer.json::<Value>()["error"]["code"], code.as_str(), "{body}");
+        assert_eq!(answer.header("weir-error"), Some(code.as_str()), "{body}");
+    }
+}
+
+/// Run a program of `tests/clients`, whose tests must all pass.
+async fn run(node: &Node, program: &str) {
+    let url = node.url("").to_string();
+    let output = python_client(program).env("WEIR_URL", url.trim_end_matches('/')).output().await.unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("\nRan ") && !said.contains("Ran 0 tests"), "{said}");
+}
