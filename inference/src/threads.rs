@@ -276,12 +276,11 @@ fn guard_against_panic(what: &str, body: impl FnOnce()) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::mpsc;
     use std::thread::ThreadId;
     use std::time::Duration;
 
     /// Says which thread ran it.
-    struct WhoAmI(mpsc::Sender<ThreadId>);
+    struct WhoAmI(Sender<ThreadId>);
 
     impl Work for WhoAmI {
         fn run(&mut self, _: &Interrupt) {
@@ -300,7 +299,7 @@ mod tests {
         const SLOTS: usize = 4;
         let threads = DeviceThreads::start("test", SLOTS, 10).unwrap();
         let runs = threads.runs();
-        let (ran, who) = mpsc::channel();
+        let (ran, who) = channel();
         let all_are_idle = || {
             let began = Instant::now();
             while runs.shared.lock().idle.len() < SLOTS {

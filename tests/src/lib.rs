@@ -22,11 +22,12 @@ pub use node::{Node, NodeBuilder};
 #[cfg(feature = "cluster")]
 mod cluster;
 #[cfg(feature = "cluster")]
-mod etcd;
-#[cfg(feature = "cluster")]
 mod s3;
 #[cfg(feature = "cluster")]
-pub use {cluster::Cluster, cluster::ClusterBuilder, etcd::Etcd, s3::S3};
+pub use {cluster::Cluster, cluster::ClusterBuilder, s3::S3};
+
+mod etcd;
+pub use etcd::Etcd;
 
 mod client;
 pub use client::Client;

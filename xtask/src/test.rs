@@ -6,6 +6,7 @@ use crate::models;
 use crate::process;
 use crate::repo::Repo;
 use crate::setup::{self, SetupArgs};
+use crate::weir;
 use anyhow::Result;
 use std::process::Command;
 
@@ -29,8 +30,8 @@ pub(crate) fn run(repo: &Repo, args: &TestArgs) -> Result<()> {
     functions::run(repo, &FunctionsArgs::default())?;
     eprintln!("building weir");
     // The end-to-end suites run the program itself. Built together with them, so that both share their dependencies.
-    let features = features();
-    process::run(repo.cargo(".").args(["build", "--workspace", "--bins", "--tests"]).args(features))?;
+    let features = weir::features(&["weir-cli", "weir-tests"]);
+    process::run(repo.cargo(".").args(["build", "--workspace", "--bins", "--tests"]).args(&features))?;
     eprintln!("testing the functions' own parts");
     let packages = FUNCTIONS_TESTED.iter().flat_map(|name| ["--package", name]);
     process::run(repo.cargo("functions").env_remove("CARGO_TARGET_DIR").arg("test").args(packages))?;
@@ -40,12 +41,7 @@ pub(crate) fn run(repo: &Repo, args: &TestArgs) -> Result<()> {
     kubernetes(repo)?;
     eprintln!("testing Weir");
     let tests = ["test", "--workspace", "--no-fail-fast"];
-    process::run(repo.cargo(".").args(tests).args(features).args(&args.rest))
-}
-
-/// What of Weir is optional, and can be built here.
-fn features() -> &'static [&'static str] {
-    if setup::has_etcd() { &["--features", "weir-cli/cluster,weir-tests/cluster"] } else { &[] }
+    process::run(repo.cargo(".").args(tests).args(&features).args(&args.rest))
 }
 
 /// The tests of what is written in Python, which need no node.
@@ -100,9 +96,9 @@ pub(crate) struct CheckArgs {}
 pub(crate) fn check(repo: &Repo, _args: &CheckArgs) -> Result<()> {
     process::run(repo.cargo(".").args(["fmt", "--all", "--check"]))?;
     process::run(repo.cargo("functions").args(["fmt", "--all", "--check"]))?;
-    let features = features();
+    let features = weir::features(&["weir-cli", "weir-tests"]);
     let clippy = ["clippy", "--workspace", "--all-targets"];
-    process::run(repo.cargo(".").args(clippy).args(features).args(["--", "-D", "warnings"]))?;
+    process::run(repo.cargo(".").args(clippy).args(&features).args(["--", "-D", "warnings"]))?;
     // On the host, which has clippy for certain; guests' code is the same there.
     let mut functions = repo.cargo("functions");
     functions.env_remove("CARGO_TARGET_DIR").args([
