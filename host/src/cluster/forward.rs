@@ -11,6 +11,7 @@ use http::header::{CONNECTION, HOST, TE, TRANSFER_ENCODING, UPGRADE};
 use http::uri::{Authority, Scheme};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri};
 use http_body::{Frame, SizeHint};
+use http_body_util::BodyExt as _;
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
@@ -32,6 +33,9 @@ const FORWARDED_HOST: HeaderName = HeaderName::from_static("weir-forwarded-host"
 /// What may be under way unread of one answer, and of all answers of one node: some that nobody reads do not hold up the others.
 const ANSWER_WINDOW_BYTES: u32 = 256 << 10;
 const NODE_WINDOW_BYTES: u32 = 64 << 20;
+
+/// An answer of at most this length goes out once all of it is here: until then, the call can still be placed again.
+const WHOLE_BYTES_MAX: u64 = 64 << 10;
 
 /// What is about the client's connection, and has no place on another, of HTTP/2.
 const OF_CONNECTIONS: [HeaderName; 6] = [
@@ -136,11 +140,8 @@ impl Cluster {
         let json = HeaderValue::from_str(&json).map_err(|error| NotForwarded::Refused(error.to_string()))?;
         headers.insert(GRANT, json);
         let target = call.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
-        let answered = tokio::select! {
-            answered = self.client.send(&away.address, target, request) => answered,
-            () = away.lost.cancelled() => return Err(NotForwarded::Lost("it has been silent".to_owned())),
-        };
-        let answer = answered.map_err(|error| match error.is_connect() || is_turned_away(&error) {
+        let answer = unless_lost(away, self.client.send(&away.address, target, request)).await?;
+        let answer = answer.map_err(|error| match error.is_connect() || is_turned_away(&error) {
             true => NotForwarded::Refused(error.to_string()),
             false => NotForwarded::Lost(error.to_string()),
         })?;
@@ -149,6 +150,11 @@ impl Cluster {
         }
         let (mut head, body) = answer.into_parts();
         head.version = http::Version::HTTP_11;
+        if body.size_hint().exact().is_some_and(|bytes| bytes <= WHOLE_BYTES_MAX) {
+            let whole = unless_lost(away, body.collect()).await?;
+            let whole = whole.map_err(|error| NotForwarded::Lost(error.to_string()))?;
+            return Ok(Response::from_parts(head, Body::new(whole)));
+        }
         let (ended, end) = oneshot::channel::<Infallible>();
         // Ends with the body, and at the latest soon after the deadline.
         tokio::spawn(async move {
@@ -156,6 +162,14 @@ impl Cluster {
             let _ = tokio::time::timeout_at(latest.into(), end).await;
         });
         Ok(Response::from_parts(head, Body::new(Holding { body, _ended: ended })))
+    }
+}
+
+/// What comes of `doing`, unless the node at the other end of `away` is lost meanwhile.
+async fn unless_lost<T>(away: &Away, doing: impl Future<Output = T>) -> Result<T, NotForwarded> {
+    tokio::select! {
+        done = doing => Ok(done),
+        () = away.lost.cancelled() => Err(NotForwarded::Lost("it has been silent".to_owned())),
     }
 }
 
