@@ -37,7 +37,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 use weir_device::Arena;
-use weir_inference::{Completion, Tensor};
+use weir_inference::{Completion, Execution, Tensor};
 use weir_types::{ErrorCode, FunctionKind, InvocationId};
 
 /// Runs invocations.
@@ -145,13 +145,16 @@ impl Dispatch {
     ) -> Result<Completion, Fault> {
         let sandbox = self.sandbox(invocation, account, entry, RequestCell::default());
         let (answer, receiver) = oneshot::channel();
+        let execution = Some(Execution::alone(&inputs));
         let run = finish(sandbox, Call::Tensor { inputs, answer }, held, account.clone());
         // Tensor functions compute: they begin on a guest thread.
         let started = Instant::now();
         let report = AbortOnDropHandle::new(self.guests.spawn(run)).await.map_err(|panic| panicked(&panic));
         let fault = report.map_or_else(Some, |report| report.fault);
         match (fault, receiver.await) {
-            (None, Ok(outputs)) => Ok(Completion { outputs, queue_time, run_time: started.elapsed() }),
+            (None, Ok(outputs)) => {
+                Ok(Completion { outputs, queue_time, run_time: started.elapsed(), execution })
+            }
             (fault, _) => Err(fault
                 .unwrap_or_else(|| Fault::new(ErrorCode::NoResponse, "the function returned no outputs"))),
         }

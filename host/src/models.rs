@@ -54,6 +54,8 @@ pub(crate) enum ModelsError {
     #[error(transparent)]
     Push(#[from] PushError),
     #[error(transparent)]
+    Batching(#[from] weir_types::BatchingError),
+    #[error(transparent)]
     Datastore(#[from] weir_datastore::Error),
     #[error(transparent)]
     CutOff(#[from] CutOff),
@@ -335,6 +337,7 @@ impl Models {
             prepared: Arc::new(prepared),
             blobs: self.store.blobs().folder().to_owned(),
             slots: record.manifest.slots,
+            batching: record.manifest.batching.clone(),
         };
         let served = self.metrics.served(&tenant, &name, version);
         let entry = Arc::new(ModelEntry { record, source: Arc::new(source), served });

@@ -23,7 +23,7 @@ use weir_device::Arena;
 use weir_inference::{
     Backend, CacheConfig, FakeBackend, ModelCache, ModelKey, ModelSource, RunRequest, find_onnxruntime,
 };
-use weir_types::ElementType;
+use weir_types::{Batching, ElementType};
 
 const ROUNDS: usize = 5;
 const MEASURED: Duration = Duration::from_secs(2);
@@ -128,6 +128,7 @@ fn idle_device() {
         prepared,
         blobs: folder.path().to_owned(),
         slots: None,
+        batching: Batching::default(),
     });
     let pin = runtime.block_on(cache.acquire(&source, &[])).unwrap();
 

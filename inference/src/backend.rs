@@ -11,7 +11,7 @@ use crate::tensor::Tensor;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use weir_device::Device;
-use weir_types::ModelId;
+use weir_types::{Batching, ModelId};
 
 /// Runs models on one kind of device.
 #[async_trait::async_trait]
@@ -69,6 +69,8 @@ pub struct ModelSource {
     pub blobs: PathBuf,
     /// Runs at once, at most; none for as many as the device has slots.
     pub slots: Option<u32>,
+    /// How requests that wait for it are run together.
+    pub batching: Batching,
 }
 
 impl ModelSource {

@@ -24,6 +24,7 @@ use crate::error::InferenceError;
 use crate::profiles::Profiles;
 use crate::threads::{DeviceThreads, Runs};
 use resident::Resident;
+use run::ModelRun;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use tokio::sync::oneshot;
@@ -44,7 +45,7 @@ pub struct CacheConfig {
 /// The models of one device. Ends its threads, and with them every run, when it drops.
 pub struct ModelCache {
     shared: Arc<Shared>,
-    threads: DeviceThreads,
+    threads: DeviceThreads<ModelRun>,
 }
 
 /// One model in the device's memory, as the scheduler and the status see it.
@@ -62,7 +63,7 @@ struct Shared {
     config: CacheConfig,
     backend: Arc<dyn Backend>,
     arena: Arena,
-    runs: Runs,
+    runs: Runs<ModelRun>,
     profiles: Profiles,
     state: Mutex<State>,
 }

@@ -38,7 +38,7 @@ pub struct FakeModel {
     /// How long loading takes.
     #[serde(default)]
     pub load_time_ms: f64,
-    /// How long a run takes, by batch size; a batch between two sizes takes as long as the larger one.
+    /// How long a run takes, by batch size; a batch between two sizes takes as long as the larger one, and one beyond them as long as several.
     #[serde(default)]
     pub run_time_ms: BTreeMap<u32, f64>,
     /// The device memory that it counts as.
@@ -151,10 +151,11 @@ impl Loaded {
 
 impl FakeModel {
     fn run_time(&self, batch: u32) -> Duration {
-        let larger = self.run_time_ms.range(batch..).next();
-        milliseconds(
-            larger.or_else(|| self.run_time_ms.last_key_value()).map_or(0.0, |(_, time_ms)| *time_ms),
-        )
+        let Some((largest, longest_ms)) = self.run_time_ms.last_key_value() else { return Duration::ZERO };
+        let (whole, rest) = (batch / (*largest).max(1), batch % (*largest).max(1));
+        let is_part = rest > 0 || batch == 0;
+        let part = self.run_time_ms.range(rest..).next().filter(|_| is_part);
+        milliseconds(longest_ms * f64::from(whole) + part.map_or(0.0, |(_, time_ms)| *time_ms))
     }
 }
 
@@ -192,9 +193,9 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_takes_as_long_as_the_next_larger_one() {
-        let times = [0, 1, 2, 8, 9].map(|batch| model().run_time(batch).as_micros());
-        assert_eq!(times, [2_000, 2_000, 9_500, 9_500, 9_500]);
+    fn a_batch_takes_as_long_as_the_next_larger_one_or_as_several() {
+        let times = [0, 1, 2, 8, 9, 17].map(|batch| model().run_time(batch).as_micros());
+        assert_eq!(times, [2_000, 2_000, 9_500, 9_500, 11_500, 21_000]);
     }
 
     #[test]

@@ -2,15 +2,15 @@
 //!
 //! In the order a model meets them: [`Backend::prepare`] checks and optimises an upload in a limited child and says what it is
 //! ([`Prepared`]), or why it is refused ([`Refusal`]). [`ModelCache::acquire`] brings it into the device's memory and gives a [`Pin`].
-//! [`Pin::run`] checks a [`RunRequest`] against the model's signature, puts it in line for the device, and is a future of its
-//! [`Completion`]; dropping the future stops the run. [`Tensor`]s go in and out, in memory of a [`weir_device::Arena`]. Everything that
+//! [`Pin::run`] checks a [`RunRequest`] against the model's signature, puts it in line for the device, where it may be run together with others ([`BatchRules`]), and is a future
+//! of its [`Completion`]; dropping the future stops the run. [`Tensor`]s go in and out, in memory of a [`weir_device::Arena`]. Everything that
 //! fails after upload is an [`InferenceError`].
 //!
 //! ```
 //! # async fn example(file: &std::path::Path, blobs: &std::path::Path, image: weir_inference::Tensor) -> Result<(), Box<dyn std::error::Error>> {
 //! use std::sync::Arc;
 //! use weir_inference::{Backend, CacheConfig, FakeBackend, ModelCache, ModelKey, ModelSource, RunRequest};
-//! use weir_types::{ModelId, Name, TenantId, Version};
+//! use weir_types::{Batching, ModelId, Name, TenantId, Version};
 //!
 //! let arena = weir_device::Arena::new(64 << 20);
 //! let backend = Arc::new(FakeBackend::new(arena.clone()));
@@ -20,7 +20,7 @@
 //! let cache = ModelCache::start(config, backend, arena)?;
 //! let id = ModelId { tenant: TenantId::default(), name: Name::new("digits")?, version: Version(1) };
 //! let key = ModelKey { id, generation: 1 };
-//! let source = Arc::new(ModelSource { key, prepared, blobs: blobs.to_owned(), slots: None });
+//! let source = Arc::new(ModelSource { key, prepared, blobs: blobs.to_owned(), slots: None, batching: Batching::default() });
 //!
 //! let pin = cache.acquire(&source, &[]).await?;
 //! let request = RunRequest { inputs: vec![("image".to_owned(), image)], ..RunRequest::default() };
@@ -47,7 +47,10 @@ mod cache;
 pub use cache::{CacheConfig, ModelCache, Pin, ResidentModel, Run};
 
 mod request;
-pub use request::{Completion, Job, PRIORITY_DEFAULT, RunRequest};
+pub use request::{Completion, Execution, Job, PRIORITY_DEFAULT, RunRequest};
+
+mod batching;
+pub use batching::BatchRules;
 
 mod threads;
 

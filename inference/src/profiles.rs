@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use weir_types::Profile;
 
-/// Batch sizes up to here are told apart; larger ones count as the next power of two, so that a profile stays small.
+/// Batch sizes up to here are told apart; of larger ones, four between a power of two and the next, so that a profile stays small.
 const BATCH_EXACT_MAX: u32 = 8;
 
 /// The profiles of all models that the device has seen.
@@ -71,8 +71,13 @@ impl Profiles {
     }
 }
 
-fn bucket(batch: u32) -> u32 {
-    if batch <= BATCH_EXACT_MAX { batch } else { batch.checked_next_power_of_two().unwrap_or(u32::MAX) }
+/// The size that a batch counts as: its own, or one up to a quarter larger.
+pub(crate) fn bucket(batch: u32) -> u32 {
+    if batch <= BATCH_EXACT_MAX {
+        return batch;
+    }
+    let step = 1 << ((batch - 1).ilog2() - 2);
+    batch.checked_next_multiple_of(step).unwrap_or(u32::MAX)
 }
 
 fn nanoseconds(time: Duration) -> u64 {
@@ -104,7 +109,7 @@ mod tests {
         assert_eq!(profiles.take_changed(), [(key, profile.clone())]);
         assert_eq!(profiles.take_changed(), [], "nothing has changed since");
         assert_eq!((profile.resident_bytes, profile.load_time_ns["disk"].count), (5, 1));
-        assert_eq!((profile.run_time_ns[&3].count, profile.run_time_ns[&16].count), (1, 8));
-        assert!(profile.run_time_ns.len() < 25);
+        assert_eq!((profile.run_time_ns[&3].count, profile.run_time_ns[&20].count), (1, 4));
+        assert!(profile.run_time_ns.len() < 60);
     }
 }

@@ -30,6 +30,21 @@ pub struct Completion {
     pub queue_time: Duration,
     /// How long the device ran.
     pub run_time: Duration,
+    /// The run, for whoever counts runs: of those that it answered together, it is told to one.
+    pub execution: Option<Execution>,
+}
+
+/// One run of a model, and what it was for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Execution {
+    /// The requests that it answered.
+    pub requests: u32,
+    /// Their items together.
+    pub items: u32,
+    /// The bytes of its inputs.
+    pub input_bytes: u64,
+    /// Those of them that only filled up shorter requests.
+    pub padding_bytes: u64,
 }
 
 /// One call of a model, checked: what a backend is sent. Positions refer to the model's [`Signature`].
@@ -39,6 +54,16 @@ pub struct Job {
     pub inputs: Vec<Tensor>,
     /// Positions of the outputs wanted, in the order wanted, each at most once.
     pub outputs: Vec<usize>,
+}
+
+impl Execution {
+    /// One request by itself.
+    #[must_use]
+    pub fn alone(inputs: &[(String, Tensor)]) -> Self {
+        let tensors = || inputs.iter().map(|(_, tensor)| tensor);
+        let input_bytes = tensors().map(|tensor| tensor.data().len() as u64).sum();
+        Self { requests: 1, items: batch(tensors()), input_bytes, padding_bytes: 0 }
+    }
 }
 
 impl RunRequest {

@@ -4,11 +4,12 @@
 //! deadlines. They end when [`DeviceThreads`] drops: what waits is answered, what runs is told to stop, and the drop waits for it.
 
 mod queue;
-pub(crate) use queue::Lane;
+pub(crate) use queue::{Entry, Lane, Taken};
 
+use crate::batching::Fit;
 use crate::error::InferenceError;
 use crate::interrupt::{Interrupt, Reason};
-use queue::{Entry, Key, PushError, Queue};
+use queue::{Key, Next, PushError, Queue};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -17,43 +18,48 @@ use std::time::Instant;
 use tracing::error;
 
 /// Something to run on a device thread, and the one who waits for it.
-pub(crate) trait Work: Send + 'static {
-    /// Run, and keep what comes of it. Called on a device thread, at most once.
-    fn run(&mut self, interrupt: &Interrupt);
+pub(crate) trait Work: Sized + Send + 'static {
+    /// What it brings to a batch; none if it runs alone.
+    fn fit(&self, lane: &Lane) -> Option<Fit>;
+
+    /// Run all that was taken, as one run, and keep what comes of it. Called on a device thread.
+    fn run(taken: &mut Taken<Self>);
+
+    /// Whether something has come of it, or somebody has told it to stop. One of several that is not is put back in line, to run alone.
+    fn has_ended(&self) -> bool;
 
     /// Answer with what came of it. Called after `run`, when the thread and the model's slot are free again.
-    fn answer(self: Box<Self>);
+    fn answer(self);
 
     /// Answer that it will not run. Called from anywhere.
-    fn refuse(self: Box<Self>, why: InferenceError);
+    fn refuse(self, why: InferenceError);
 }
 
 /// Something for the loader thread. Their number needs no bound of its own: a model has at most one load or unload under way.
 pub(crate) type Load = Box<dyn FnOnce() + Send>;
 
 /// Owns the threads of one device.
-pub(crate) struct DeviceThreads {
-    runs: Runs,
+pub(crate) struct DeviceThreads<W: Work> {
+    runs: Runs<W>,
     threads: Vec<JoinHandle<()>>,
 }
 
 /// Takes in jobs for the device's threads. Cheap to clone.
-#[derive(Clone)]
-pub(crate) struct Runs {
-    shared: Arc<Shared>,
+pub(crate) struct Runs<W: Work> {
+    shared: Arc<Shared<W>>,
     loads: Sender<Option<Load>>,
 }
 
 /// A job that was taken in. Dropping it withdraws the job: it does not start any more, or is told to stop.
-pub(crate) struct Ticket {
-    shared: Arc<Shared>,
+pub(crate) struct Ticket<W: Work> {
+    shared: Arc<Shared<W>>,
     key: Key,
     lane: u64,
     interrupt: Arc<Interrupt>,
 }
 
-struct Shared {
-    queue: Mutex<State>,
+struct Shared<W: Work> {
+    queue: Mutex<State<W>>,
     /// Each device thread waits at its own for a job.
     job_ready: Box<[Condvar]>,
     /// The watcher waits here for the next deadline.
@@ -61,8 +67,8 @@ struct Shared {
     len_max: usize,
 }
 
-struct State {
-    jobs: Queue<Box<dyn Work>>,
+struct State<W: Work> {
+    jobs: Queue<W>,
     /// Device threads that wait, the last to begin at the end. That one is woken first: what a run touches (its thread's heap, the processor's
     /// caches) is still warm there.
     idle: Vec<usize>,
@@ -70,7 +76,7 @@ struct State {
     watcher_wakes_at: Option<Instant>,
 }
 
-impl DeviceThreads {
+impl<W: Work> DeviceThreads<W> {
     /// Start `slots` threads, whose names begin with `name`, behind a queue of at most `queue_len_max` jobs.
     pub(crate) fn start(name: &str, slots: usize, queue_len_max: usize) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
@@ -97,7 +103,7 @@ impl DeviceThreads {
     }
 
     /// Where to send jobs.
-    pub(crate) fn runs(&self) -> &Runs {
+    pub(crate) fn runs(&self) -> &Runs<W> {
         &self.runs
     }
 
@@ -107,7 +113,7 @@ impl DeviceThreads {
     }
 }
 
-impl Drop for DeviceThreads {
+impl<W: Work> Drop for DeviceThreads<W> {
     fn drop(&mut self) {
         self.runs.shared.close();
         // Loads that wait still come first; whoever sends one after this is told that the loader is gone.
@@ -119,20 +125,27 @@ impl Drop for DeviceThreads {
     }
 }
 
-impl Runs {
+impl<W: Work> Clone for Runs<W> {
+    fn clone(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared), loads: self.loads.clone() }
+    }
+}
+
+impl<W: Work> Runs<W> {
     /// Put a job in line. The ticket withdraws it on drop.
     pub(crate) fn submit(
         &self,
         lane: Lane,
         priority: u32,
         deadline: Option<Instant>,
-        work: Box<dyn Work>,
-    ) -> Result<Ticket, InferenceError> {
-        if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+        work: W,
+    ) -> Result<Ticket<W>, InferenceError> {
+        let arrived = Instant::now();
+        if deadline.is_some_and(|deadline| deadline <= arrived) {
             return Err(InferenceError::DeadlineExceeded);
         }
-        let interrupt = Arc::<Interrupt>::default();
-        let entry = Entry { lane, deadline, interrupt: Arc::clone(&interrupt), job: work };
+        let (interrupt, fit, number) = (Arc::<Interrupt>::default(), work.fit(&lane), lane.number);
+        let entry = Entry { lane, arrived, deadline, interrupt: Arc::clone(&interrupt), fit, job: work };
         let mut state = self.shared.lock();
         let key = state.jobs.push(priority, entry).map_err(|error| match error {
             PushError::Full => InferenceError::QueueFull { len_max: self.shared.len_max },
@@ -149,7 +162,7 @@ impl Runs {
         if wake_watcher {
             self.shared.deadline_near.notify_one();
         }
-        Ok(Ticket { shared: Arc::clone(&self.shared), key, lane: lane.number, interrupt })
+        Ok(Ticket { shared: Arc::clone(&self.shared), key, lane: number, interrupt })
     }
 
     /// Have `load` called on the loader thread, after those that wait already.
@@ -163,7 +176,7 @@ impl Runs {
     }
 }
 
-impl Ticket {
+impl<W: Work> Ticket<W> {
     /// Withdraw the job: it does not start any more, or is told to stop.
     pub(crate) fn cancel(&self) {
         let waiting = self.shared.lock().jobs.remove(self.key, self.lane);
@@ -174,7 +187,7 @@ impl Ticket {
     }
 }
 
-impl Drop for Ticket {
+impl<W: Work> Drop for Ticket<W> {
     fn drop(&mut self) {
         self.cancel();
     }
@@ -194,32 +207,65 @@ pub(crate) fn shutting_down() -> InferenceError {
     InferenceError::Unavailable("the device is shutting down".into())
 }
 
-impl Shared {
+impl<W: Work> Shared<W> {
     fn run_in_turn(&self, thread: usize) {
-        while let Some(entry) = self.next_job(thread) {
-            let Entry { lane, interrupt, mut job, .. } = entry;
-            guard_against_panic("run", || job.run(&interrupt));
-            self.lock().jobs.finish(thread, lane);
-            guard_against_panic("answer", || job.answer());
+        while let Some(mut taken) = self.next_run(thread) {
+            guard_against_panic("run", || W::run(&mut taken));
+            let Taken { lane, jobs, .. } = taken;
+            let runs_again = jobs.len() > 1;
+            let (again, ended): (Vec<_>, Vec<_>) =
+                jobs.into_iter().partition(|(_, entry)| runs_again && !entry.job.has_ended());
+            let refused = self.finish(thread, &lane, again);
+            for (_, entry) in ended {
+                guard_against_panic("answer", || entry.job.answer());
+            }
+            refused.into_iter().for_each(|entry| entry.job.refuse(shutting_down()));
         }
     }
 
-    fn next_job(&self, thread: usize) -> Option<Entry<Box<dyn Work>>> {
+    /// The run of a thread has ended. Hands out the jobs of `again` if it is too late for them.
+    fn finish(&self, thread: usize, lane: &Lane, again: Vec<(Key, Entry<W>)>) -> Vec<Entry<W>> {
+        let mut state = self.lock();
+        if state.jobs.is_closed() {
+            state.jobs.finish(thread, lane, Vec::new());
+            return again.into_iter().map(|(_, entry)| entry).collect();
+        }
+        let count = again.len();
+        state.jobs.finish(thread, lane, again);
+        // This thread takes one of them.
+        for _ in 1..count {
+            let Some(woken) = state.idle.pop().and_then(|thread| self.job_ready.get(thread)) else { break };
+            woken.notify_one();
+        }
+        if count > 0 {
+            self.deadline_near.notify_one();
+        }
+        Vec::new()
+    }
+
+    fn next_run(&self, thread: usize) -> Option<Taken<W>> {
         let mut state = self.lock();
         loop {
             if state.jobs.is_closed() {
                 return None;
             }
-            if let Some(entry) = state.jobs.take(thread) {
-                return Some(entry);
-            }
+            let now = Instant::now();
+            let wakes_at = match state.jobs.take(thread, now) {
+                Next::Run(taken) => return Some(taken),
+                Next::Wait(wakes_at) => wakes_at,
+            };
             state.idle.push(thread);
-            let is_idle = |state: &mut State| state.idle.contains(&thread) && !state.jobs.is_closed();
-            state = self
-                .job_ready
-                .get(thread)?
-                .wait_while(state, is_idle)
-                .unwrap_or_else(PoisonError::into_inner);
+            let job_ready = self.job_ready.get(thread)?;
+            let is_idle = |state: &mut State<W>| state.idle.contains(&thread) && !state.jobs.is_closed();
+            state = match wakes_at {
+                None => job_ready.wait_while(state, is_idle).unwrap_or_else(PoisonError::into_inner),
+                Some(at) => {
+                    let timeout = at.saturating_duration_since(now);
+                    let waited = job_ready.wait_timeout_while(state, timeout, is_idle);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+            state.idle.retain(|other| *other != thread);
         }
     }
 
@@ -254,7 +300,7 @@ impl Shared {
         self.deadline_near.notify_all();
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, State<W>> {
         // The queue is whole whenever the lock is free: nothing under it can panic half-way.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -283,13 +329,21 @@ mod tests {
     struct WhoAmI(Sender<ThreadId>);
 
     impl Work for WhoAmI {
-        fn run(&mut self, _: &Interrupt) {
-            self.0.send(std::thread::current().id()).unwrap();
+        fn fit(&self, _: &Lane) -> Option<Fit> {
+            None
         }
 
-        fn answer(self: Box<Self>) {}
+        fn run(taken: &mut Taken<Self>) {
+            taken.jobs.iter().for_each(|(_, entry)| entry.job.0.send(std::thread::current().id()).unwrap());
+        }
 
-        fn refuse(self: Box<Self>, why: InferenceError) {
+        fn has_ended(&self) -> bool {
+            true
+        }
+
+        fn answer(self) {}
+
+        fn refuse(self, why: InferenceError) {
             panic!("{why}");
         }
     }
@@ -310,8 +364,8 @@ mod tests {
         let ran_by: Vec<ThreadId> = (0..20)
             .map(|number| {
                 all_are_idle();
-                let lane = Lane { number, slots: 1 };
-                let _ticket = runs.submit(lane, 0, None, Box::new(WhoAmI(ran.clone()))).unwrap();
+                let lane = Lane { number, slots: 1, batcher: None };
+                let _ticket = runs.submit(lane, 0, None, WhoAmI(ran.clone())).unwrap();
                 who.recv().unwrap()
             })
             .collect();

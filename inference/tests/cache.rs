@@ -20,7 +20,7 @@ use weir_inference::{
     Backend, CacheConfig, InferenceError, Interrupt, Job, Model, ModelCache, ModelKey, ModelSource, Pin,
     PrepareError, Prepared, RunRequest, Session, Tensor,
 };
-use weir_types::{ElementType, ModelId, Name, Port, Shape, Signature, TenantId, Version};
+use weir_types::{Batching, ElementType, ModelId, Name, Port, Shape, Signature, TenantId, Version};
 
 /// Far longer than any machine takes, so that only a hang fails.
 const LONG: Duration = Duration::from_secs(60);
@@ -176,7 +176,13 @@ fn source(name: &str, resident_bytes: u64) -> Arc<ModelSource> {
     let signature = Signature { inputs: Vec::new(), outputs: vec![output("first"), output("second")] };
     let prepared = Prepared { signature, weight_bytes: 0, resident_bytes, variants: Vec::new() };
     let key = ModelKey { id, generation: 1 };
-    Arc::new(ModelSource { key, prepared: Arc::new(prepared), blobs: PathBuf::new(), slots: None })
+    Arc::new(ModelSource {
+        key,
+        prepared: Arc::new(prepared),
+        blobs: PathBuf::new(),
+        slots: None,
+        batching: Batching::default(),
+    })
 }
 
 /// The same model after it was deleted and pushed again.

@@ -11,7 +11,7 @@ use weir_inference::{
     Backend, ErrorKind, InferenceError, LibraryError, ModelKey, ModelSource, OnnxRuntime, OnnxRuntimeConfig,
     PrepareError, Prepared, find_onnxruntime,
 };
-use weir_types::{ErrorCode, Signature};
+use weir_types::{Batching, ErrorCode, Signature};
 
 fn backend(library: &Path) -> OnnxRuntime {
     OnnxRuntime::new(OnnxRuntimeConfig { library: Some(library.to_owned()), ..config() }, Arena::new(MIB))
@@ -29,6 +29,7 @@ fn source(folder: &Path) -> ModelSource {
         prepared: prepared.into(),
         blobs: folder.to_owned(),
         slots: None,
+        batching: Batching::default(),
     }
 }
 

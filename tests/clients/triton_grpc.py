@@ -108,7 +108,8 @@ class Sync(unittest.TestCase):
         self.assertEqual((list(model.versions), model.platform), (["1", "2"], "onnxruntime_onnx"))
         self.assertEqual((model.inputs[0].name, list(model.inputs[0].shape)), ("x", [-1, 4]))
         config = self.client.get_model_config("matmul").config
-        self.assertEqual((config.max_batch_size, config.output[0].data_type), (0, 11))
+        self.assertEqual((config.max_batch_size, config.output[0].data_type), (32, 11))
+        self.assertEqual((list(config.output[0].dims), config.HasField("dynamic_batching")), ([3], True))
         for name, version, ready in [("matmul", "1", True), ("matmul", "9", False), ("echo", "", True), ("nobody", "", False)]:
             self.assertEqual(self.client.is_model_ready(name, version), ready, name)
         index = {(model.name, model.version): model.state for model in self.client.get_model_repository_index().models}

@@ -124,8 +124,9 @@ class Sync(unittest.TestCase):
         self.assertEqual(model["inputs"], [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}])
         self.assertEqual(self.client.get_model_metadata("matmul", "1")["versions"], ["1"])
         config = self.client.get_model_config("matmul")
-        self.assertEqual(config["max_batch_size"], 0)
-        self.assertEqual(config["output"], [{"name": "y", "data_type": "TYPE_FP32", "dims": [-1, 3]}])
+        self.assertEqual(config["max_batch_size"], 32)
+        self.assertEqual(config["output"], [{"name": "y", "data_type": "TYPE_FP32", "dims": [3]}])
+        self.assertEqual(config["dynamic_batching"], {"preferred_batch_size": [], "max_queue_delay_microseconds": 0})
         self.assertEqual(self.client.get_model_metadata("echo")["platform"], "weir_function")
         for name, version, ready in [("matmul", "1", True), ("matmul", "9", False), ("echo", "", True), ("nobody", "", False)]:
             self.assertEqual(self.client.is_model_ready(name, version), ready, name)

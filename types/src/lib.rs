@@ -1,7 +1,7 @@
 //! The nouns that every Weir crate shares. Values only: nothing here does I/O, reads a clock or spawns.
 //!
 //! In the order data meets them: who asks ([`TenantId`], [`Name`]), for what ([`FunctionId`], [`ModelId`]), stored as which bytes
-//! ([`ContentHash`]), allowed to do what ([`FunctionManifest`], [`Limits`]), on which data ([`ElementType`], [`Shape`]), how fast
+//! ([`ContentHash`]), allowed to do what ([`FunctionManifest`], [`Limits`]), together with what ([`Batching`]), on which data ([`ElementType`], [`Shape`]), how fast
 //! ([`Profile`]), answered how ([`api`], [`ErrorCode`]).
 
 mod ids;
@@ -12,6 +12,9 @@ pub use hash::{ContentHash, HashError, Hasher};
 
 mod manifest;
 pub use manifest::{FunctionKind, FunctionManifest, ManifestError, ModelManifest, ModelRef};
+
+mod batching;
+pub use batching::{Batching, BatchingError, BatchingMode};
 
 mod limits;
 pub use limits::Limits;

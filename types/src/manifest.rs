@@ -1,6 +1,6 @@
 //! What the owner of a function or model says about it. Read from TOML in a project and from JSON over HTTP; unknown keys are refused.
 
-use crate::{Limits, Name, Version};
+use crate::{Batching, Limits, Name, Version};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -102,6 +102,8 @@ pub struct ManifestError {
 pub struct ModelManifest {
     /// Sessions that run at once on a device; none lets the node choose.
     pub slots: Option<u32>,
+    /// How requests that wait for it are run together.
+    pub batching: Batching,
 }
 
 #[cfg(test)]

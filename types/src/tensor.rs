@@ -237,6 +237,16 @@ pub struct Signature {
     pub outputs: Vec<Port>,
 }
 
+impl Signature {
+    /// Whether the first dimension of everything that goes in and out may vary, so that it can be the number of items.
+    #[must_use]
+    pub fn has_batch_dimension(&self) -> bool {
+        let varies =
+            |ports: &[Port]| !ports.is_empty() && ports.iter().all(|port| port.shape.first() == Some(&None));
+        varies(&self.inputs) && varies(&self.outputs)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

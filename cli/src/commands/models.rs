@@ -44,6 +44,21 @@ enum Action {
         /// Runs that may go on at once [default: the node chooses]
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
         slots: Option<u32>,
+        /// Run requests that wait for it together: auto, where that changes no answers and pays; on, where it pays; off
+        #[arg(long, value_name = "MODE", value_parser = ["auto", "on", "off"])]
+        batching: Option<String>,
+        /// Items in one run, at most [default: 32]
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+        batch_size_max: Option<u32>,
+        /// Sizes to bring runs to, where enough requests wait
+        #[arg(long, value_name = "N,...", value_delimiter = ',')]
+        preferred_batch_sizes: Vec<u32>,
+        /// How long a request may be held back for others while the device is busy, in microseconds [default: 0]
+        #[arg(long, value_name = "US")]
+        queue_delay_us_max: Option<u64>,
+        /// The input that tells what is there from padding [default: attention_mask, if it has that]
+        #[arg(long, value_name = "INPUT")]
+        mask: Option<String>,
     },
     /// Show one model: its inputs and outputs, and what it has been measured to cost
     Show {
@@ -72,12 +87,31 @@ pub(crate) fn run(args: ModelsArgs, context: &Context) -> Result<()> {
             let models: Vec<Model> = client.get("/v1/models", "list the models")?;
             output.result(&models, |models| list(models))
         }
-        Action::Push { name, file, version, slots } => {
+        Action::Push {
+            name,
+            file,
+            version,
+            slots,
+            batching,
+            batch_size_max,
+            preferred_batch_sizes,
+            queue_delay_us_max,
+            mask,
+        } => {
             let version = version.map_or_else(String::new, |version| format!("/versions/{version}"));
-            let slots = slots.map_or_else(String::new, |slots| format!("?slots={slots}"));
+            let sizes: Vec<String> = preferred_batch_sizes.iter().map(ToString::to_string).collect();
+            let query = query(&[
+                ("slots", slots.map(|slots| slots.to_string())),
+                ("batching.mode", batching),
+                ("batching.size_max", batch_size_max.map(|size| size.to_string())),
+                ("batching.preferred_sizes", (!sizes.is_empty()).then(|| sizes.join(","))),
+                ("batching.queue_delay_us_max", queue_delay_us_max.map(|delay| delay.to_string())),
+                // As JSON, so that it is text even where it looks like a number.
+                ("batching.mask", mask.map(|mask| serde_json::Value::from(mask).to_string())),
+            ]);
             let mut upload =
                 Upload::open(&file, output, &format!("sending {name}"), "checking and optimising it")?;
-            let path = format!("/v1/models/{name}{version}{slots}");
+            let path = format!("/v1/models/{name}{version}{query}");
             let pushed: ModelVersion = client.put(&path, &format!("push {name}"), &[], &mut upload)?;
             drop(upload);
             output.result(&pushed, |pushed| {
@@ -110,6 +144,18 @@ pub(crate) fn run(args: ModelsArgs, context: &Context) -> Result<()> {
     }
 }
 
+/// What is given, as a query; empty if nothing is.
+fn query(given: &[(&str, Option<String>)]) -> String {
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    for (name, value) in given {
+        if let Some(value) = value {
+            query.append_pair(name, value);
+        }
+    }
+    let query = query.finish();
+    if query.is_empty() { query } else { format!("?{query}") }
+}
+
 fn list(models: &[Model]) -> String {
     if models.is_empty() {
         return "no models are there; `weir models push NAME FILE.onnx` adds one".into();
@@ -121,10 +167,11 @@ fn list(models: &[Model]) -> String {
             versions.len().to_string(),
             size(newest.model_bytes),
             if newest.resident { "yes" } else { "no" }.to_owned(),
+            batching(newest, newest.manifest.batching.mode),
             age(newest.pushed_at_ms),
         ]
     });
-    table(["NAME", "NEWEST", "VERSIONS", "SIZE", "RESIDENT", "PUSHED"], rows)
+    table(["NAME", "NEWEST", "VERSIONS", "SIZE", "RESIDENT", "BATCHING", "PUSHED"], rows)
 }
 
 fn signature(model: &ModelVersion) -> String {
@@ -138,6 +185,11 @@ fn signature(model: &ModelVersion) -> String {
     ports("inputs", &model.signature.inputs) + &ports("outputs", &model.signature.outputs)
 }
 
+/// What is set, unless it is of no use.
+fn batching(model: &ModelVersion, set: impl std::fmt::Display) -> String {
+    if model.signature.has_batch_dimension() { set.to_string() } else { "no batch dimension".to_owned() }
+}
+
 fn details(model: &ModelVersion) -> String {
     let slots = model.manifest.slots.map_or_else(|| "the node chooses".into(), |slots| slots.to_string());
     let mut facts = vec![
@@ -148,6 +200,7 @@ fn details(model: &ModelVersion) -> String {
         ("sha-256", model.digest.to_string()),
         ("pushed", format!("{} ({})", time(model.pushed_at_ms), age(model.pushed_at_ms))),
         ("slots", slots),
+        ("batching", batching(model, &model.manifest.batching)),
         ("resident", if model.resident { "yes" } else { "no" }.to_owned()),
     ];
     if model.profile.resident_bytes > 0 {

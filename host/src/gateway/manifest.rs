@@ -77,6 +77,13 @@ fn from_query(uri: &Uri) -> Result<(Map<String, Value>, Options), ApiError> {
                 let items = value.split(',').filter(|item| !item.is_empty()).map(Value::from).collect();
                 manifest.insert(key.into_owned(), Value::Array(items));
             }
+            "batching.preferred_sizes" => {
+                let sizes = value.split(',').filter(|size| !size.is_empty());
+                let sizes =
+                    sizes.map(|size| serde_json::from_str(size).unwrap_or_else(|_| Value::from(size)));
+                let inner = Map::from_iter([("preferred_sizes".to_owned(), Value::Array(sizes.collect()))]);
+                merge(&mut manifest, Map::from_iter([("batching".to_owned(), Value::Object(inner))]));
+            }
             path => {
                 let value = serde_json::from_str(&value).unwrap_or_else(|_| Value::from(&*value));
                 match path.split_once('.') {
@@ -185,7 +192,7 @@ fn merge(base: &mut Map<String, Value>, over: Map<String, Value>) {
 mod tests {
     use super::*;
     use axum::body::Body;
-    use weir_types::FunctionManifest;
+    use weir_types::{FunctionManifest, ModelManifest};
 
     async fn read_all(request: Request) -> Result<(FunctionManifest, Options, Vec<u8>), ApiError> {
         let (manifest, options, mut upload) = read(request, u64::MAX).await?;
@@ -225,6 +232,20 @@ mod tests {
         let headers = [("content-type", "multipart/form-data; boundary=x")];
         let (manifest, _, bytes) = read_all(put("/v1/functions/f", &headers, form)).await.unwrap();
         assert_eq!((manifest.models.len(), bytes), (1, b"wasm".to_vec()));
+    }
+
+    #[tokio::test]
+    async fn a_models_query_says_how_it_is_served() {
+        let uri = "/v1/models/m?slots=2&batching.mode=on&batching.size_max=16&batching.preferred_sizes=4,8";
+        let (manifest, ..) =
+            read::<ModelManifest>(put(uri, &[], ""), u64::MAX).await.map_err(|error| error.text).unwrap();
+        assert_eq!((manifest.slots, manifest.batching.preferred_sizes.clone()), (Some(2), vec![4, 8]));
+        assert_eq!(manifest.batching.to_string(), "on, up to 16, preferably 4 or 8");
+        for uri in ["/m?batching.preferred_sizes=4,x", "/m?batching.mode=maybe", "/m?batching=off"] {
+            let code =
+                read::<ModelManifest>(put(uri, &[], ""), u64::MAX).await.map_err(|error| error.code).err();
+            assert_eq!(code, Some(ErrorCode::InvalidManifest), "{uri}");
+        }
     }
 
     #[tokio::test]

@@ -53,6 +53,8 @@ async fn keep(
             format!("slots = {slots} is not within 1 to {SLOTS_MAX}"),
         ));
     }
+    // Before the model is checked, which takes longer.
+    manifest.batching.check().map_err(ModelsError::from)?;
     let (entry, created) = node.models.push(&caller.tenant, name, version, staged, manifest).await?;
     if created {
         tracing::info!(tenant = %caller.tenant, model = %name, version = %entry.record.version, "pushed");
@@ -128,6 +130,7 @@ impl From<ModelsError> for ApiError {
             ModelsError::NoModel(_) => ErrorCode::ModelNotFound,
             ModelsError::NoVersion { .. } => ErrorCode::VersionNotFound,
             ModelsError::Exists { .. } => ErrorCode::VersionConflict,
+            ModelsError::Batching(_) => ErrorCode::InvalidManifest,
             ModelsError::TooManyVersions(_) | ModelsError::Conflict(_) => ErrorCode::Conflict,
             ModelsError::Push(PushError::Prepare(error)) if error.code() != ErrorCode::Internal => {
                 error.code()

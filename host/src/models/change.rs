@@ -8,6 +8,7 @@ use crate::telemetry::logs::now_ms;
 use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
 use weir_datastore::{Commit, Compare, Revision, Transaction};
+use weir_inference::BatchRules;
 use weir_types::{ContentHash, ModelId, ModelManifest, Name, TenantId, Version};
 
 /// Versions removed in one transaction, which takes 128 writes.
@@ -39,6 +40,7 @@ impl Models {
             manifest,
         };
         let fresh = self.store.prepare(upload, &**self.cache.backend()).await?;
+        BatchRules::of(&fresh.prepared.signature, &push.manifest.batching)?;
         let models = self.clone();
         let change = async move {
             // Before the turn: where other nodes are to have the files too, they are sent far, and nobody else has to wait for that.

@@ -82,6 +82,11 @@ fn time_buckets() -> Histogram {
     Histogram::new(exponential_buckets(10e-6, 2.0, 23))
 }
 
+/// Powers of two up to the largest batch that may be asked for.
+fn size_buckets() -> Histogram {
+    Histogram::new(exponential_buckets(1.0, 2.0, 11))
+}
+
 impl Metrics {
     pub(crate) fn new() -> Arc<Self> {
         let mut all = Registry::default();

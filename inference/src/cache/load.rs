@@ -3,6 +3,7 @@
 use super::resident::Resident;
 use super::{Entry, Pin, Shared, State};
 use crate::backend::{ModelKey, ModelSource};
+use crate::batching::{BatchRules, Batcher};
 use crate::error::InferenceError;
 use crate::threads::Lane;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -33,7 +34,7 @@ pub(super) fn begin(
     }
 
     state.lanes += 1;
-    let lane = Lane { number: state.lanes, slots: slots(shared, source) };
+    let lane = Lane { number: state.lanes, slots: slots(shared, source), batcher: batcher(shared, source) };
     let (job, victims) = ((Arc::clone(shared), Arc::clone(source)), evicted.clone());
     // It cannot get ahead of what follows: it needs the lock that the caller holds.
     shared.runs.load(Box::new(move || load(job.0, job.1, lane, &victims)))?;
@@ -236,6 +237,14 @@ fn estimate(shared: &Shared, source: &ModelSource) -> u64 {
 fn slots(shared: &Shared, source: &ModelSource) -> usize {
     let asked = source.slots.and_then(|slots| usize::try_from(slots).ok());
     asked.unwrap_or(shared.config.slots).clamp(1, shared.config.slots)
+}
+
+/// Says which requests run together. Rules that do not fit the model were refused when it was pushed, or are those of an older version.
+fn batcher(shared: &Shared, source: &ModelSource) -> Option<Arc<Batcher>> {
+    let rules = BatchRules::of(&source.prepared.signature, &source.batching);
+    let rules =
+        rules.inspect_err(|error| warn!(model = %source.id(), %error, "requests are run alone")).ok()??;
+    Some(Arc::new(Batcher::new(rules, shared.profiles.get(&source.key))))
 }
 
 fn no_room(shared: &Shared, model: &ModelId, needed_bytes: u64, free_bytes: u64) -> InferenceError {

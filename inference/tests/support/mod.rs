@@ -10,7 +10,7 @@ use weir_inference::{
     Backend, CacheConfig, ModelCache, ModelKey, ModelSource, OnnxRuntime, OnnxRuntimeConfig, PrepareError,
     Prepared, Tensor,
 };
-use weir_types::{ElementType, ModelId, Name, Shape, TenantId, Version};
+use weir_types::{Batching, ElementType, ModelId, Name, Shape, TenantId, Version};
 
 pub const MIB: u64 = 1 << 20;
 
@@ -65,6 +65,7 @@ impl Cpu {
             prepared: Arc::new(prepared),
             blobs: self.blobs().to_owned(),
             slots: None,
+            batching: Batching::default(),
         })
     }
 

@@ -8,8 +8,8 @@ use weir_grpc::model_instance_group::Kind;
 use weir_grpc::model_metadata_response::TensorMetadata;
 use weir_grpc::repository_index_response::ModelIndex;
 use weir_grpc::{
-    DataType, InferBatchStatistics, InferStatistics, ModelConfig, ModelInput, ModelInstanceGroup,
-    ModelMetadataResponse, ModelOutput, ModelStatistics, StatisticDuration,
+    DataType, InferBatchStatistics, InferStatistics, ModelConfig, ModelDynamicBatching, ModelInput,
+    ModelInstanceGroup, ModelMetadataResponse, ModelOutput, ModelStatistics, StatisticDuration,
 };
 use weir_types::{ElementType, Port, TenantId};
 
@@ -38,16 +38,26 @@ pub(super) fn metadata(
 pub(super) fn config(node: &NodeState, tenant: &TenantId, at: &At) -> Result<ModelConfig, ApiError> {
     let target = at.find(node, tenant)?;
     let (inputs, outputs) = target.ports();
+    let batching = target.batching();
+    // Where there is a largest batch, shapes are those of one item.
+    let of_item =
+        |port: &Port| dimensions(port).split_off(usize::from(batching.is_some() && !port.shape.is_empty()));
     let input = |port: &Port| ModelInput {
         name: port.name.clone(),
         data_type: data_type(port.datatype).into(),
-        dims: dimensions(port),
+        dims: of_item(port),
     };
     let output = |port: &Port| ModelOutput {
         name: port.name.clone(),
         data_type: data_type(port.datatype).into(),
-        dims: dimensions(port),
+        dims: of_item(port),
     };
+    let number = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
+    let dynamic_batching = batching.as_ref().map(|batching| ModelDynamicBatching {
+        preferred_batch_size: batching.preferred_sizes().iter().copied().map(number).collect(),
+        max_queue_delay_microseconds: u64::try_from(batching.queue_delay_max().as_micros())
+            .unwrap_or(u64::MAX),
+    });
     let (backend, count) = instances(node, &target);
     let instances = ModelInstanceGroup {
         name: target.name().to_string(),
@@ -57,10 +67,11 @@ pub(super) fn config(node: &NodeState, tenant: &TenantId, at: &At) -> Result<Mod
     Ok(ModelConfig {
         name: target.name().to_string(),
         platform: platform(node, &target).to_owned(),
-        max_batch_size: 0,
+        max_batch_size: batching.as_ref().map_or(0, |batching| number(batching.size_max())),
         input: inputs.iter().map(input).collect(),
         output: outputs.iter().map(output).collect(),
         instance_group: vec![instances],
+        dynamic_batching,
         backend: backend.to_owned(),
     })
 }
@@ -104,7 +115,7 @@ fn statistics_of(node: &NodeState, target: &Target) -> ModelStatistics {
         version: target.version().to_string(),
         last_inference: served.last_ms(),
         inference_count: served.items(),
-        execution_count: infer.count,
+        execution_count: served.executions(),
         inference_stats: Some(InferStatistics {
             success: Some(duration(success)),
             fail: Some(duration(fail)),

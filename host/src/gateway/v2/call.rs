@@ -137,10 +137,10 @@ impl Call {
             let mut asked = read(&self).await?;
             let (batch, input) = (batch(&asked.inputs), asked.time);
             let Ran { completion, is_elsewhere } = self.run(node, &mut asked).await?;
-            let (queue, infer, started) = (completion.queue_time, completion.run_time, Instant::now());
+            let (times, started) = (Times::of(batch, &completion), Instant::now());
             let (model_name, model_version) = self.name();
             let answer = write(Answered { model_name, model_version, asked, completion }).await?;
-            let times = Times { batch, queue, input, infer, output: started.elapsed() };
+            let times = Times { input, output: started.elapsed(), ..times };
             Ok((answer, (!is_elsewhere).then_some(times)))
         };
         match answering.await {

@@ -9,6 +9,7 @@ use axum::extract::{Path, State};
 use axum::{Extension, Json};
 use serde_json::{Value, json};
 use std::sync::Arc;
+use weir_inference::BatchRules;
 use weir_types::{ElementType, ErrorCode, Port};
 
 type Node = State<Arc<NodeState>>;
@@ -59,17 +60,28 @@ pub(super) async fn config(
     let target = at.find(&node, &caller.tenant)?;
     let (inputs, outputs) = target.ports();
     let (backend, count) = instances(&node, &target);
-    Ok(Json(json!({
+    let batching = target.batching();
+    // Where there is a largest batch, shapes are those of one item.
+    let is_batched = batching.is_some();
+    let mut config = json!({
         "name": target.name(),
         "platform": platform(&node, &target),
         "backend": backend,
         "version_policy": {"specific": {"versions": [target.version()]}},
-        // Shapes are whole: the dimension of a batch, if there is one, is one of them.
-        "max_batch_size": 0,
-        "input": inputs.iter().map(config_port).collect::<Vec<_>>(),
-        "output": outputs.iter().map(config_port).collect::<Vec<_>>(),
+        "max_batch_size": batching.as_ref().map_or(0, BatchRules::size_max),
+        "input": inputs.iter().map(|port| config_port(port, is_batched)).collect::<Vec<_>>(),
+        "output": outputs.iter().map(|port| config_port(port, is_batched)).collect::<Vec<_>>(),
         "instance_group": [{"name": target.name(), "kind": "KIND_CPU", "count": count, "gpus": []}],
-    })))
+    });
+    if let (Some(batching), Some(config)) = (batching, config.as_object_mut()) {
+        let delay_us = u64::try_from(batching.queue_delay_max().as_micros()).unwrap_or(u64::MAX);
+        let dynamic = json!({
+            "preferred_batch_size": batching.preferred_sizes(),
+            "max_queue_delay_microseconds": delay_us,
+        });
+        config.insert("dynamic_batching".to_owned(), dynamic);
+    }
+    Ok(Json(config))
 }
 
 /// What runs it, and how many inferences at once.
@@ -96,12 +108,13 @@ fn port(port: &Port) -> Value {
     json!({"name": port.name, "datatype": port.datatype, "shape": dimensions(port)})
 }
 
-fn config_port(port: &Port) -> Value {
+fn config_port(port: &Port, is_batched: bool) -> Value {
     let data_type = match port.datatype {
         ElementType::Bytes => "TYPE_STRING".to_owned(),
         other => format!("TYPE_{other}"),
     };
-    json!({"name": port.name, "data_type": data_type, "dims": dimensions(port)})
+    let dimensions = dimensions(port).split_off(usize::from(is_batched && !port.shape.is_empty()));
+    json!({"name": port.name, "data_type": data_type, "dims": dimensions})
 }
 
 /// -1 stands for what may vary.

@@ -121,7 +121,8 @@ impl<'a> Remote<'a> {
             head.headers.get(INFERENCE_HEADER_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
         let outputs = outputs(&body, json_bytes.unwrap_or(body.len()))
             .ok_or_else(|| ApiError::internal(&"the answer of another node cannot be read"))?;
-        Ok(Completion { outputs, queue_time: Duration::ZERO, run_time: Duration::ZERO })
+        // The other node counts the run.
+        Ok(Completion { outputs, queue_time: Duration::ZERO, run_time: Duration::ZERO, execution: None })
     }
 }
 

@@ -45,7 +45,7 @@ fn statistics(node: &NodeState, target: &Target) -> Value {
         "version": target.version().to_string(),
         "last_inference": served.last_ms(),
         "inference_count": served.items(),
-        "execution_count": infer.count,
+        "execution_count": served.executions(),
         "inference_stats": {
             "success": tally(success),
             "fail": tally(fail),

@@ -8,6 +8,7 @@ use crate::registry::Deployment;
 use crate::telemetry::Served;
 use serde::Deserialize;
 use std::sync::Arc;
+use weir_inference::BatchRules;
 use weir_types::{ErrorCode, FunctionKind, Name, Port, Signature, TenantId, Version};
 
 /// The name, and the version if there is one, of a path.
@@ -22,6 +23,14 @@ pub(in super::super) struct At {
 pub(in super::super) enum Target {
     Function(Arc<Deployment>),
     Model(Arc<ModelEntry>),
+}
+
+impl Target {
+    /// How requests for it are run together; none if they are not.
+    pub(in super::super) fn batching(&self) -> Option<BatchRules> {
+        let Self::Model(entry) = self else { return None };
+        BatchRules::of(&entry.source.prepared.signature, &entry.source.batching).ok().flatten()
+    }
 }
 
 impl At {

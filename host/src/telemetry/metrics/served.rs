@@ -3,7 +3,7 @@
 //! A version's numbers are there from its push until the last who counts for it lets go, as a function's are. They are plain atomics, read by
 //! `/metrics` ([`super::triton`]) and by the protocol's statistics.
 
-use super::time_buckets;
+use super::{size_buckets, time_buckets};
 use crate::telemetry::logs::now_ms;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
-use weir_inference::Completion;
+use weir_inference::{Completion, Execution};
 use weir_types::{ErrorCode, Name, TenantId, Version};
 
 /// Batch sizes told apart for one version; others count only among all.
@@ -80,6 +80,14 @@ pub(super) struct Series {
     pub(super) input: Counter,
     pub(super) infer: Counter,
     pub(super) output: Counter,
+    /// Runs, of which each may have answered several inferences.
+    pub(super) executions: AtomicU64,
+    /// The items of each run.
+    pub(super) run_items: Histogram,
+    /// The inferences that each run answered.
+    pub(super) run_requests: Histogram,
+    pub(super) input_bytes: AtomicU64,
+    pub(super) padding_bytes: AtomicU64,
     batches: Mutex<BTreeMap<u32, Batch>>,
     all: AllServed,
 }
@@ -98,7 +106,7 @@ pub(crate) struct Tally {
     pub(crate) time_ns: u64,
 }
 
-/// What inferences of one size took.
+/// What runs of one size took.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Batch {
     pub(crate) input: Tally,
@@ -119,12 +127,15 @@ pub(crate) struct Times {
     pub(crate) infer: Duration,
     /// Writing its outputs.
     pub(crate) output: Duration,
+    /// The run, if this is the inference to count it with.
+    pub(crate) execution: Option<Execution>,
 }
 
 impl Times {
     /// Those of a run whose tensors were there and stay there.
     pub(crate) fn of(batch: u32, run: &Completion) -> Self {
-        Self { batch, queue: run.queue_time, infer: run.run_time, ..Self::default() }
+        let Completion { queue_time: queue, run_time: infer, execution, .. } = *run;
+        Self { batch, queue, infer, execution, ..Self::default() }
     }
 }
 
@@ -144,6 +155,11 @@ impl Series {
             input: Counter::default(),
             infer: Counter::default(),
             output: Counter::default(),
+            executions: AtomicU64::default(),
+            run_items: size_buckets(),
+            run_requests: size_buckets(),
+            input_bytes: AtomicU64::default(),
+            padding_bytes: AtomicU64::default(),
             batches: Mutex::default(),
             all,
         }
@@ -168,9 +184,21 @@ impl Series {
         self.input.add(times.input);
         self.infer.add(times.infer);
         self.output.add(times.output);
+        if let Some(execution) = &times.execution {
+            self.ran(execution, times);
+        }
+    }
+
+    fn ran(&self, execution: &Execution, times: &Times) {
+        let Execution { requests, items, input_bytes, padding_bytes } = *execution;
+        self.executions.fetch_add(1, Ordering::Relaxed);
+        self.run_items.observe(f64::from(items));
+        self.run_requests.observe(f64::from(requests));
+        self.input_bytes.fetch_add(input_bytes, Ordering::Relaxed);
+        self.padding_bytes.fetch_add(padding_bytes, Ordering::Relaxed);
         let mut batches = self.batches.lock().unwrap_or_else(PoisonError::into_inner);
-        if batches.len() < BATCH_SIZES_MAX || batches.contains_key(&times.batch) {
-            let Batch { input, infer, output } = batches.entry(times.batch).or_default();
+        if batches.len() < BATCH_SIZES_MAX || batches.contains_key(&items) {
+            let Batch { input, infer, output } = batches.entry(items).or_default();
             input.add(times.input);
             infer.add(times.infer);
             output.add(times.output);
@@ -231,13 +259,18 @@ impl Served {
         self.0.items.load(Ordering::Relaxed)
     }
 
+    /// Runs; one may have answered several inferences.
+    pub(crate) fn executions(&self) -> u64 {
+        self.0.executions.load(Ordering::Relaxed)
+    }
+
     /// Inferences that ended well and those that failed, and where the time of the former went: queue, inputs, runs and outputs.
     pub(crate) fn tallies(&self) -> [Tally; 6] {
         let Series { success, fail, queue, input, infer, output, .. } = &*self.0;
         [success, fail, queue, input, infer, output].map(Counter::read)
     }
 
-    /// The same by the size of the batch.
+    /// Where the time of runs went, by their items.
     pub(crate) fn batches(&self) -> Vec<(u32, Batch)> {
         let batches = self.0.batches.lock().unwrap_or_else(PoisonError::into_inner);
         batches.iter().map(|(size, batch)| (*size, *batch)).collect()
@@ -293,8 +326,9 @@ mod tests {
     fn each_inference_ends_once_and_one_that_is_dropped_was_cancelled() {
         let served = served(&AllServed::default());
         let began = Instant::now();
+        let execution = Execution { requests: 2, items: 5, input_bytes: 20, padding_bytes: 4 };
         let times = Times { batch: 3, infer: Duration::from_nanos(5), ..Times::default() };
-        served.begin(began).done(times);
+        served.begin(began).done(Times { execution: Some(execution), ..times });
         served.begin(began).failed(ErrorCode::QueueFull);
         let pending = served.begin(began);
         assert_eq!(served.series().pending.load(Ordering::Relaxed), 1);
@@ -302,7 +336,9 @@ mod tests {
         let [success, fail, _, _, infer, _] = served.tallies();
         assert_eq!((success.count, fail.count, infer), (1, 2, Tally { count: 1, time_ns: 5 }));
         assert_eq!((served.items(), served.series().pending.load(Ordering::Relaxed)), (3, 0));
-        assert_eq!(served.batches()[0].0, 3);
+        served.begin(began).done(Times { batch: 2, ..times });
+        assert_eq!((served.items(), served.executions()), (5, 1), "it was counted with the other");
+        assert_eq!(served.batches().iter().map(|(size, _)| *size).collect::<Vec<_>>(), [5]);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use super::served::{AllServed, Counter, Series, Served};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::histogram::Histogram;
 use std::sync::atomic::{AtomicU64, Ordering};
 use weir_types::ErrorCode;
 
@@ -80,6 +81,36 @@ fn outcomes(encoder: &mut DescriptorEncoder<'_>, all: &[Served]) -> Encoded {
     for served in all {
         served.series().seconds.encode(metric.encode_family(&model(served))?)?;
     }
+    batches(encoder, all)
+}
+
+/// What was run together.
+fn batches(encoder: &mut DescriptorEncoder<'_>, all: &[Served]) -> Encoded {
+    type Of = fn(&Series) -> &Histogram;
+    let histograms: [(&str, &str, Of); 2] = [
+        ("weir_run_items", "Items in a run of a model", |series| &series.run_items),
+        ("weir_run_requests", "Inferences that a run of a model answered", |series| &series.run_requests),
+    ];
+    for (name, help, histogram) in histograms {
+        let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        for served in all {
+            histogram(served.series()).encode(metric.encode_family(&model(served))?)?;
+        }
+    }
+    let counters: [(&str, &str, fn(&Series) -> &AtomicU64); 2] = [
+        ("weir_run_input_bytes", "Bytes that went into runs, padding included", |series| &series.input_bytes),
+        ("weir_run_padding_bytes", "Bytes that only filled up shorter inputs", |series| {
+            &series.padding_bytes
+        }),
+    ];
+    for (name, help, counter) in counters {
+        let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for served in all {
+            let count = load(counter(served.series()));
+            let family = &model(served);
+            metric.encode_family(family)?.encode_counter::<[(&str, &str); 0], _, u64>(&count, None)?;
+        }
+    }
     Ok(())
 }
 
@@ -90,7 +121,9 @@ const NUMBERS: [Number; 8] = [
     ("nv_inference_count", "Items inferred: an inference counts as many as its batch has", |series| {
         load(&series.items)
     }),
-    ("nv_inference_exec_count", "Runs of the model", |series| series.infer.read().count),
+    ("nv_inference_exec_count", "Runs of the model; one may answer several inferences", |series| {
+        load(&series.executions)
+    }),
     ("nv_inference_request_duration_us", "Time of inferences from arrival to answer", |series| {
         microseconds(&series.success)
     }),
@@ -161,6 +194,7 @@ fn i64_of(number: u64) -> i64 {
 mod tests {
     use crate::telemetry::{Metrics, Times};
     use std::time::{Duration, Instant};
+    use weir_inference::Execution;
     use weir_types::{ErrorCode, Name, TenantId, Version};
 
     #[test]
@@ -168,22 +202,28 @@ mod tests {
         let metrics = Metrics::new();
         let tenant = TenantId::new("acme").unwrap();
         let served = metrics.served(&tenant, &Name::new("m").unwrap(), Version(2));
-        let times = Times { batch: 4, infer: Duration::from_micros(70), ..Times::default() };
-        served.begin(Instant::now()).done(times);
+        let execution = Execution { requests: 2, items: 5, input_bytes: 64, padding_bytes: 16 };
+        let times = Times { batch: 4, infer: Duration::from_micros(40), ..Times::default() };
+        served.begin(Instant::now()).done(Times { execution: Some(execution), ..times });
+        served.begin(Instant::now()).done(Times { batch: 1, infer: Duration::from_micros(30), ..times });
         served.begin(Instant::now()).failed(ErrorCode::QueueFull);
         let text = metrics.encode(Some(&tenant)).unwrap();
         let labels = r#"tenant="acme",model="m",version="2""#;
         for line in [
-            format!("nv_inference_request_success{{{labels}}} 1"),
+            format!("nv_inference_request_success{{{labels}}} 2"),
             format!("nv_inference_request_failure{{{labels},reason=\"REJECTED\"}} 1"),
             format!("nv_inference_request_failure{{{labels},reason=\"CANCELED\"}} 0"),
-            format!("nv_inference_count{{{labels}}} 4"),
+            format!("nv_inference_count{{{labels}}} 5"),
             format!("nv_inference_exec_count{{{labels}}} 1"),
             format!("nv_inference_compute_infer_duration_us{{{labels}}} 70"),
             format!("nv_inference_pending_request_count{{{labels}}} 0"),
-            format!("weir_inferences_total{{{labels},code=\"ok\"}} 1"),
+            format!("weir_inferences_total{{{labels},code=\"ok\"}} 2"),
             format!("weir_inferences_total{{{labels},code=\"queue-full\"}} 1"),
-            format!("weir_inference_seconds_count{{{labels}}} 2"),
+            format!("weir_inference_seconds_count{{{labels}}} 3"),
+            format!("weir_run_items_sum{{{labels}}} 5.0"),
+            format!("weir_run_requests_count{{{labels}}} 1"),
+            format!("weir_run_input_bytes_total{{{labels}}} 64"),
+            format!("weir_run_padding_bytes_total{{{labels}}} 16"),
         ] {
             assert!(text.lines().any(|shown| shown == line), "{line} is not in\n{text}");
         }

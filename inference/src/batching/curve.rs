@@ -1,0 +1,91 @@
+//! How long runs take, by the number of their items.
+
+use crate::profiles::bucket;
+use std::collections::BTreeMap;
+use weir_types::{Profile, RunningMean};
+
+/// Runs of a size before what they took is believed.
+const SAMPLES_MIN: u64 = 2;
+
+/// The measured time of a run, by its items.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Curve(BTreeMap<u32, RunningMean>);
+
+impl Curve {
+    /// Start from what was measured before.
+    pub(crate) fn of(profile: &Profile) -> Self {
+        Self(profile.run_time_ns.clone())
+    }
+
+    /// Take in one run.
+    pub(crate) fn add(&mut self, items: u32, time_ns: u64) {
+        let time = self.0.entry(bucket(items)).or_default();
+        // The first run of a size may have had to ask for memory that later ones find.
+        if time.count == 1 && (time_ns as f64) < time.mean {
+            *time = RunningMean::default();
+            time.add(time_ns);
+        }
+        time.add(time_ns);
+    }
+
+    /// What a run is expected to take, in nanoseconds. On the line between the sizes around it; beyond the largest, as long in proportion,
+    /// so that nothing is hoped for that was never seen. None if nothing was.
+    pub(crate) fn estimate_ns(&self, items: u32) -> Option<f64> {
+        let size = bucket(items);
+        let above = self.0.range(size..).next();
+        let below = self.0.range(..size).next_back();
+        match (below, above) {
+            (_, Some((known, time))) if *known == size => Some(time.mean),
+            (Some((low, at_low)), Some((high, at_high))) => {
+                let part = f64::from(items.max(*low) - low) / f64::from(high - low);
+                Some(at_low.mean + (at_high.mean - at_low.mean) * part)
+            }
+            (None, Some((_, time))) => Some(time.mean),
+            (Some((known, time)), None) => Some(time.mean * f64::from(items) / f64::from((*known).max(1))),
+            (None, None) => None,
+        }
+    }
+
+    /// What a run takes at most, in nanoseconds, if more items never take less: as long as the next larger size that was measured. Beyond
+    /// those, as long in proportion.
+    pub(crate) fn bound_ns(&self, items: u32) -> Option<f64> {
+        let above = self.0.range(bucket(items)..).next();
+        above.map_or_else(|| self.estimate_ns(items), |(_, time)| Some(time.mean))
+    }
+
+    /// Whether runs of about `items` have been measured: of more than half as many, and not of more.
+    pub(crate) fn knows(&self, items: u32) -> bool {
+        let sizes = self.0.range(items / 2 + 1..=bucket(items));
+        sizes.map(|(_, time)| time.count).sum::<u64>() >= SAMPLES_MIN
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn curve(points: &[(u32, u64)]) -> Curve {
+        let mut curve = Curve::default();
+        for (items, time_ns) in points {
+            (0..2).for_each(|_| curve.add(*items, *time_ns));
+        }
+        curve
+    }
+
+    #[test]
+    fn between_sizes_it_is_a_line_and_beyond_them_in_proportion() {
+        let curve = curve(&[(2, 100), (6, 200), (8, 210)]);
+        let estimates = [1, 2, 3, 4, 6, 7, 8, 32].map(|items| curve.estimate_ns(items).unwrap());
+        assert_eq!(estimates, [100.0, 100.0, 125.0, 150.0, 200.0, 205.0, 210.0, 840.0]);
+        assert_eq!([3, 6, 7].map(|items| curve.bound_ns(items).unwrap()), [200.0, 200.0, 210.0]);
+        assert_eq!((Curve::default().estimate_ns(1), Curve::default().bound_ns(1)), (None, None));
+    }
+
+    #[test]
+    fn a_slow_first_run_is_not_held_against_a_size() {
+        let mut curve = Curve::default();
+        [900, 100].into_iter().for_each(|time_ns| curve.add(4, time_ns));
+        assert_eq!(curve.estimate_ns(4), Some(100.0));
+        assert!(curve.knows(4) && curve.knows(7) && !curve.knows(3) && !curve.knows(8));
+    }
+}

@@ -1,0 +1,377 @@
+//! Making one job of several, and parting its outputs.
+
+use super::BatchRules;
+use crate::error::InferenceError;
+use crate::request::Job;
+use crate::tensor::{Tensor, TensorError};
+use weir_device::{Arena, Buffer, OutOfMemory};
+use weir_types::{Port, Shape, Signature};
+
+/// Several jobs as one.
+pub(crate) struct Joined {
+    pub(crate) job: Job,
+    /// The bytes of its inputs.
+    pub(crate) input_bytes: u64,
+    /// Those of them that nobody asked for.
+    pub(crate) padding_bytes: u64,
+    parts: Vec<Part>,
+    items: u32,
+    /// What the second dimension was padded to.
+    length: Option<u32>,
+}
+
+/// One job's share.
+struct Part {
+    items: u32,
+    /// Its own second dimension.
+    length: Option<u32>,
+    /// The outputs that it wants, as positions in the model's signature.
+    outputs: Vec<usize>,
+}
+
+/// Put the inputs of `jobs`, which are of one class, behind each other. With a mask, rows are filled up with zeroes to the longest, and to
+/// `length_min` at least.
+pub(crate) fn join(
+    rules: &BatchRules,
+    jobs: &[&Job],
+    length_min: u32,
+    arena: &Arena,
+) -> Result<Joined, InferenceError> {
+    let parts: Vec<Part> = jobs.iter().map(|job| part(rules, job)).collect();
+    let length = parts.iter().filter_map(|part| part.length).max().map(|length| length.max(length_min));
+    let items = parts.iter().map(|part| part.items).sum();
+    let mut outputs: Vec<usize> = jobs.iter().flat_map(|job| job.outputs.iter().copied()).collect();
+    outputs.sort_unstable();
+    outputs.dedup();
+    let ports = jobs.first().map_or(0, |job| job.inputs.len());
+    let inputs = (0..ports).map(|position| {
+        let own: Vec<&Tensor> = jobs.iter().filter_map(|job| job.inputs.get(position)).collect();
+        let is_padded = rules.padded.get(position).copied().unwrap_or_default();
+        concatenate(&own, items, length.filter(|_| is_padded), arena)
+    });
+    let inputs: Vec<Tensor> = inputs.collect::<Result<_, _>>()?;
+    let bytes = |inputs: &[Tensor]| inputs.iter().map(|input| input.data().len() as u64).sum::<u64>();
+    let input_bytes = bytes(&inputs);
+    let own_bytes: u64 = jobs.iter().map(|job| bytes(&job.inputs)).sum();
+    let padding_bytes = input_bytes.saturating_sub(own_bytes);
+    Ok(Joined { job: Job { inputs, outputs }, input_bytes, padding_bytes, parts, items, length })
+}
+
+fn part(rules: &BatchRules, job: &Job) -> Part {
+    let mask = rules.mask.and_then(|mask| job.inputs.get(mask));
+    let length = mask.and_then(|mask| mask.shape().dimensions().get(1).copied());
+    Part { items: job.batch(), length, outputs: job.outputs.clone() }
+}
+
+fn concatenate(
+    tensors: &[&Tensor],
+    items: u32,
+    length: Option<u32>,
+    arena: &Arena,
+) -> Result<Tensor, InferenceError> {
+    let Some(first) = tensors.first() else { return Err(InferenceError::Run("a batch of nothing".into())) };
+    let mut dimensions = first.shape().dimensions().to_vec();
+    if let Some(size) = dimensions.first_mut() {
+        *size = items;
+    }
+    if let (Some(length), Some(size)) = (length, dimensions.get_mut(1)) {
+        *size = length;
+    }
+    let shape = Shape::new(&dimensions).map_err(TensorError::from)?;
+    let own_bytes = tensors.iter().map(|tensor| tensor.data().len()).sum::<usize>();
+    let element_bytes = first.element_type().size_bytes();
+    let all_bytes = element_bytes.map_or(own_bytes, |bytes| {
+        usize::try_from(shape.element_count()).unwrap_or(usize::MAX).saturating_mul(bytes)
+    });
+    let mut data = arena.with_capacity(all_bytes)?;
+    for tensor in tensors {
+        let rows = rows(tensor)
+            .filter(|_| length.is_some_and(|length| Some(&length) != tensor.shape().dimensions().get(1)));
+        let (Some((count, row_bytes)), Some(padded_bytes)) = (rows, all_bytes.checked_div(items as usize))
+        else {
+            data.extend_from_slice(tensor.data())?;
+            continue;
+        };
+        for row in 0..count {
+            let row = tensor.data().get(row * row_bytes..(row + 1) * row_bytes).unwrap_or_default();
+            let end = data.len() + padded_bytes;
+            data.extend_from_slice(row)?;
+            data.resize_with_zeroes(end)?;
+        }
+    }
+    Ok(Tensor::new(first.element_type(), shape, data.freeze())?)
+}
+
+/// How many items a tensor has, and the bytes of each.
+fn rows(tensor: &Tensor) -> Option<(usize, usize)> {
+    let count = usize::try_from(*tensor.shape().dimensions().first()?).ok()?;
+    Some((count, tensor.data().len().checked_div(count)?))
+}
+
+impl Joined {
+    /// How many jobs it is.
+    pub(crate) fn len(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// How many items they have together.
+    pub(crate) fn items(&self) -> u32 {
+        self.items
+    }
+
+    /// Each job's own outputs, in the order it wants them: views into `outputs`, but where padding has to be cut out of the middle. None if
+    /// the outputs do not have the items that went in.
+    pub(crate) fn part(
+        &self,
+        outputs: &[Tensor],
+        signature: &Signature,
+        arena: &Arena,
+    ) -> Result<Option<Vec<Vec<Tensor>>>, InferenceError> {
+        let mut own = Vec::with_capacity(self.parts.len());
+        let mut from = 0_u32;
+        let split: Option<Vec<Split<'_>>> =
+            outputs.iter().map(|tensor| Split::of(tensor, self.items)).collect();
+        let Some(split) = split else { return Ok(None) };
+        for part in &self.parts {
+            let mut tensors = Vec::with_capacity(part.outputs.len());
+            for position in &part.outputs {
+                let found = self.job.outputs.iter().position(|output| output == position);
+                let (Some(split), Some(port)) =
+                    (found.and_then(|found| split.get(found)), signature.outputs.get(*position))
+                else {
+                    return Ok(None);
+                };
+                let Some(tensor) = split.items(from, part.items)? else { return Ok(None) };
+                let Some(tensor) = self.cut(tensor, port, part, arena)? else { return Ok(None) };
+                tensors.push(tensor);
+            }
+            own.push(tensors);
+            from += part.items;
+        }
+        Ok(Some(own))
+    }
+
+    /// Take the padding out: dimensions that may vary, and are as long as what was padded.
+    fn cut(
+        &self,
+        mut tensor: Tensor,
+        port: &Port,
+        part: &Part,
+        arena: &Arena,
+    ) -> Result<Option<Tensor>, InferenceError> {
+        let (Some(length), Some(own)) = (self.length, part.length) else { return Ok(Some(tensor)) };
+        if length == own {
+            return Ok(Some(tensor));
+        }
+        for axis in 1..port.shape.len() {
+            let is_padded =
+                port.shape.get(axis) == Some(&None) && tensor.shape().dimensions().get(axis) == Some(&length);
+            if is_padded {
+                let Some(shorter) = shorten(&tensor, axis, own, arena)? else { return Ok(None) };
+                tensor = shorter;
+            }
+        }
+        Ok(Some(tensor))
+    }
+}
+
+/// An output whose items can be told apart.
+struct Split<'a> {
+    tensor: &'a Tensor,
+    /// Where each item begins, and the last one ends; for numbers, all are of one length.
+    offsets: Offsets,
+}
+
+enum Offsets {
+    Every(usize),
+    At(Vec<usize>),
+}
+
+impl<'a> Split<'a> {
+    fn of(tensor: &'a Tensor, items: u32) -> Option<Self> {
+        if *tensor.shape().dimensions().first()? != items {
+            return None;
+        }
+        let offsets = match tensor.element_type().size_bytes() {
+            Some(_) => Offsets::Every(rows(tensor)?.1),
+            None => Offsets::At(string_offsets(tensor, items)?),
+        };
+        Some(Self { tensor, offsets })
+    }
+
+    /// So many of its items, sharing its memory.
+    fn items(&self, from: u32, count: u32) -> Result<Option<Tensor>, InferenceError> {
+        let mut dimensions = self.tensor.shape().dimensions().to_vec();
+        if let Some(size) = dimensions.first_mut() {
+            *size = count;
+        }
+        let at = |item: u32| {
+            let item = usize::try_from(item).ok()?;
+            match &self.offsets {
+                Offsets::Every(bytes) => item.checked_mul(*bytes),
+                Offsets::At(offsets) => offsets.get(item).copied(),
+            }
+        };
+        let (Some(start), Some(end)) = (at(from), at(from + count)) else { return Ok(None) };
+        let data = self.tensor.data();
+        if start > end || end > data.len() {
+            return Ok(None);
+        }
+        let shape = Shape::new(&dimensions).map_err(TensorError::from)?;
+        Ok(Some(Tensor::new(self.tensor.element_type(), shape, data.slice(start..end))?))
+    }
+}
+
+/// Where the strings of each item begin.
+fn string_offsets(tensor: &Tensor, items: u32) -> Option<Vec<usize>> {
+    let per_item = tensor.shape().element_count().checked_div(u64::from(items))?;
+    let (mut offsets, mut at) = (vec![0], 0_usize);
+    for _ in 0..items {
+        for _ in 0..per_item {
+            let length = tensor.data().get(at..)?.first_chunk::<4>()?;
+            at += size_of::<u32>() + u32::from_le_bytes(*length) as usize;
+        }
+        offsets.push(at);
+    }
+    Some(offsets)
+}
+
+/// The first `own` elements along `axis`; a view where they lie together. None for strings.
+fn shorten(tensor: &Tensor, axis: usize, own: u32, arena: &Arena) -> Result<Option<Tensor>, InferenceError> {
+    let Some(element_bytes) = tensor.element_type().size_bytes() else { return Ok(None) };
+    let mut dimensions = tensor.shape().dimensions().to_vec();
+    let Some(size) = dimensions.get_mut(axis) else { return Ok(None) };
+    let before = std::mem::replace(size, own) as usize;
+    let shape = Shape::new(&dimensions).map_err(TensorError::from)?;
+    let product = |sizes: &[u32]| sizes.iter().map(|size| *size as usize).product::<usize>();
+    let outer = product(dimensions.get(..axis).unwrap_or_default());
+    let inner = product(dimensions.get(axis + 1..).unwrap_or_default()) * element_bytes;
+    let (kept, whole) = (own as usize * inner, before * inner);
+    if kept > whole || outer.checked_mul(whole) != Some(tensor.data().len()) {
+        return Ok(None);
+    }
+    let data =
+        if outer == 1 { tensor.data().slice(..kept) } else { strided(tensor, (outer, whole, kept), arena)? };
+    Ok(Some(Tensor::new(tensor.element_type(), shape, data)?))
+}
+
+fn strided(
+    tensor: &Tensor,
+    (outer, whole, kept): (usize, usize, usize),
+    arena: &Arena,
+) -> Result<Buffer, OutOfMemory> {
+    let mut data = arena.with_capacity(outer * kept)?;
+    for row in 0..outer {
+        data.extend_from_slice(tensor.data().get(row * whole..row * whole + kept).unwrap_or_default())?;
+    }
+    Ok(data.freeze())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use weir_types::{Batching, ElementType};
+
+    fn arena() -> Arena {
+        Arena::new(64 << 20)
+    }
+
+    fn tensor(element_type: ElementType, dimensions: &[u32], data: &[u8]) -> Tensor {
+        Tensor::new(element_type, Shape::new(dimensions).unwrap(), arena().copy_of(data).unwrap()).unwrap()
+    }
+
+    fn longs(dimensions: &[u32], from: u64) -> Tensor {
+        let count: u32 = dimensions.iter().product();
+        let data: Vec<u8> = (0..u64::from(count)).flat_map(|n| (from + n).to_le_bytes()).collect();
+        tensor(ElementType::Int64, dimensions, &data)
+    }
+
+    fn port(name: &str, datatype: ElementType, shape: &[Option<u32>]) -> Port {
+        Port { name: name.into(), datatype, shape: shape.to_vec() }
+    }
+
+    fn text() -> (BatchRules, Signature) {
+        let free = [None, None];
+        let signature = Signature {
+            inputs: vec![
+                port("ids", ElementType::Int64, &free),
+                port("attention_mask", ElementType::Int64, &free),
+            ],
+            outputs: vec![
+                port("each", ElementType::Int64, &[None, None, Some(2)]),
+                port("all", ElementType::Int64, &[None, Some(2)]),
+                port("pairs", ElementType::Int64, &[None, Some(3), None, None]),
+            ],
+        };
+        (BatchRules::of(&signature, &Batching::default()).unwrap().unwrap(), signature)
+    }
+
+    #[test]
+    fn outputs_are_views_and_in_the_order_wanted() {
+        let free = [None, Some(2)];
+        let signature = Signature {
+            inputs: vec![port("x", ElementType::Int64, &free)],
+            outputs: vec![port("y", ElementType::Int64, &free), port("s", ElementType::Bytes, &[None])],
+        };
+        let rules = BatchRules::of(&signature, &Batching::default()).unwrap().unwrap();
+        let first = Job { inputs: vec![longs(&[1, 2], 10)], outputs: vec![1, 0] };
+        let second = Job { inputs: vec![longs(&[2, 2], 20)], outputs: vec![0] };
+        let joined = join(&rules, &[&first, &second], 0, &arena()).unwrap();
+        assert_eq!((joined.items(), joined.padding_bytes, joined.input_bytes), (3, 0, 48));
+        assert_eq!(joined.job.outputs, [0, 1]);
+        let strings = tensor(ElementType::Bytes, &[3], b"\x01\0\0\0a\0\0\0\0\x02\0\0\0bc");
+        let outputs = [joined.job.inputs[0].clone(), strings.clone()];
+        let own = joined.part(&outputs, &signature, &arena()).unwrap().unwrap();
+        assert_eq!(own[0], [tensor(ElementType::Bytes, &[1], b"\x01\0\0\0a"), longs(&[1, 2], 10)]);
+        assert_eq!(own[1], [longs(&[2, 2], 20)]);
+        assert_eq!(own[1][0].data().as_ptr(), outputs[0].data()[16..].as_ptr(), "it was copied");
+        // An output of another number of items cannot be parted.
+        let short = [longs(&[2, 2], 0), strings];
+        assert!(joined.part(&short, &signature, &arena()).unwrap().is_none());
+    }
+
+    #[test]
+    fn padding_goes_in_as_zeroes_and_does_not_come_out() {
+        let (rules, signature) = text();
+        let job = |items: u32, length: u32, from: u64| Job {
+            inputs: vec![longs(&[items, length], from), longs(&[items, length], 1)],
+            outputs: vec![0, 1, 2],
+        };
+        let (short, long) = (job(2, 2, 100), job(1, 3, 200));
+        let joined = join(&rules, &[&short, &long], 0, &arena()).unwrap();
+        assert_eq!((joined.items(), joined.padding_bytes), (3, 2 * 2 * 8));
+        let padded: Vec<u8> =
+            [100_u64, 101, 0, 102, 103, 0, 200, 201, 202].iter().flat_map(|n| n.to_le_bytes()).collect();
+        assert_eq!(joined.job.inputs[0], tensor(ElementType::Int64, &[3, 3], &padded));
+
+        let outputs = [longs(&[3, 3, 2], 0), longs(&[3, 2], 0), longs(&[3, 3, 3, 3], 0)];
+        let own = joined.part(&outputs, &signature, &arena()).unwrap().unwrap();
+        let kept: Vec<u8> = [0_u64, 1, 2, 3, 6, 7, 8, 9].iter().flat_map(|n| n.to_le_bytes()).collect();
+        assert_eq!(own[0][0], tensor(ElementType::Int64, &[2, 2, 2], &kept));
+        assert_eq!(own[0][1], longs(&[2, 2], 0));
+        assert_eq!(own[0][2].shape().dimensions(), [2, 3, 2, 2]);
+        assert_eq!(own[0][2].data()[..16], longs(&[2], 0).data()[..], "the first row of the first pair");
+        assert_eq!(own[1][0], longs(&[1, 3, 2], 12), "the longest is as it was");
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_joined_comes_apart_again(sizes in prop::collection::vec((1_u32..4, 1_u32..20), 1..6)) {
+            let (rules, mut signature) = text();
+            signature.outputs = vec![port("echo", ElementType::Int64, &[None, None])];
+            let jobs: Vec<Job> = sizes.iter().zip(0..).map(|((items, length), n)| {
+                let input = longs(&[*items, *length], n * 1_000 + 1);
+                Job { inputs: vec![input.clone(), input], outputs: vec![0] }
+            }).collect();
+            let joined = join(&rules, &jobs.iter().collect::<Vec<_>>(), 0, &arena()).unwrap();
+            let own = joined.part(&[joined.job.inputs[0].clone()], &signature, &arena()).unwrap().unwrap();
+            for (job, own) in jobs.iter().zip(own) {
+                prop_assert_eq!(&job.inputs[..1], &own[..]);
+            }
+            let longest = sizes.iter().map(|(_, length)| length).max().unwrap();
+            let wasted: u32 = sizes.iter().map(|(items, length)| items * (longest - length)).sum();
+            prop_assert_eq!(joined.padding_bytes, u64::from(wasted) * 16);
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Finding out whether the items of a run change each other's answers.
+//!
+//! That every input and output begins with a dimension that may vary does not tell: it may be the length of one sequence, or the model may
+//! subtract the mean of all rows. So a request is run by itself, and then beside another one, before it and behind it, and padded where
+//! requests could be. Its answers have to be the same, up to rounding.
+
+use super::{BatchRules, Joined, join};
+use crate::backend::Session;
+use crate::error::InferenceError;
+use crate::interrupt::Interrupt;
+use crate::request::Job;
+use crate::tensor::Tensor;
+use weir_device::Arena;
+use weir_types::{ElementType, Signature};
+
+/// How far answers may be from each other: in proportion to the element itself, and to the largest one.
+const RELATIVE: (f64, f64) = (1e-3, 1e-4);
+/// The same for the types of two bytes.
+const RELATIVE_HALF: (f64, f64) = (2e-2, 1e-2);
+/// What a request is padded by.
+const PADDING: u32 = 7;
+
+/// What a trial showed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Its answers stay the same.
+    Same,
+    /// They do not.
+    Differs,
+    /// The request has no other like it, or was stopped, or failed.
+    Unclear,
+}
+
+/// Try `job` out.
+pub(crate) fn try_out(
+    rules: &BatchRules,
+    signature: &Signature,
+    job: &Job,
+    session: &mut dyn Session,
+    (arena, interrupt): (&Arena, &Interrupt),
+) -> Verdict {
+    let Some(other) = another(job, arena) else { return Verdict::Unclear };
+    let all = (0..signature.outputs.len()).collect();
+    let job = Job { outputs: all, ..job.clone() };
+    let mut trial = || -> Result<Verdict, InferenceError> {
+        let alone = session.run(&job, interrupt)?;
+        let length = rules.mask.and_then(|mask| job.inputs.get(mask)?.shape().dimensions().get(1).copied());
+        let length_min = length.map_or(0, |length| length.saturating_add(PADDING));
+        for (jobs, place) in [([&job, &other], 0), ([&other, &job], 1)] {
+            let joined: Joined = join(rules, &jobs, length_min, arena)?;
+            let together = session.run(&joined.job, interrupt)?;
+            let parted = joined.part(&together, signature, arena)?;
+            let own = parted.as_ref().and_then(|parted| parted.get(place));
+            if own.is_none_or(|own| !are_same(&alone, own)) {
+                return Ok(Verdict::Differs);
+            }
+        }
+        Ok(Verdict::Same)
+    };
+    trial().unwrap_or(Verdict::Unclear)
+}
+
+/// A request unlike `job`, of values as good as its own: the same elements from the last to the first, and numbers with a point moved.
+/// None where that makes no difference.
+fn another(job: &Job, arena: &Arena) -> Option<Job> {
+    let inputs: Vec<Tensor> =
+        job.inputs.iter().map(|tensor| reversed(tensor, arena)).collect::<Option<_>>()?;
+    let differs = inputs != job.inputs;
+    differs.then(|| Job { inputs, outputs: job.outputs.clone() })
+}
+
+fn reversed(tensor: &Tensor, arena: &Arena) -> Option<Tensor> {
+    let Some(element_bytes) = tensor.element_type().size_bytes() else { return Some(tensor.clone()) };
+    let mut data = arena.with_capacity(tensor.data().len()).ok()?;
+    for (index, element) in tensor.data().rchunks_exact(element_bytes).enumerate() {
+        // From 0.25 up, so that zeroes become others.
+        let moved = |value: f64| value * 0.5 + 0.25 + (index % 5) as f64 / 16.0;
+        let written = match tensor.element_type() {
+            ElementType::Fp32 => {
+                let value = moved(f64::from(f32::from_le_bytes(element.try_into().ok()?)));
+                #[expect(clippy::cast_possible_truncation, reason = "rounding does no harm here")]
+                data.extend_from_slice(&(value as f32).to_le_bytes())
+            }
+            ElementType::Fp64 => {
+                data.extend_from_slice(&moved(f64::from_le_bytes(element.try_into().ok()?)).to_le_bytes())
+            }
+            _ => data.extend_from_slice(element),
+        };
+        written.ok()?;
+    }
+    Tensor::new(tensor.element_type(), tensor.shape().clone(), data.freeze()).ok()
+}
+
+fn are_same(some: &[Tensor], others: &[Tensor]) -> bool {
+    some.len() == others.len() && some.iter().zip(others).all(|(one, other)| is_same(one, other))
+}
+
+/// Whether two tensors are the same, up to rounding.
+fn is_same(one: &Tensor, other: &Tensor) -> bool {
+    if one.element_type() != other.element_type() || one.shape() != other.shape() {
+        return false;
+    }
+    let (relative, whole) = match one.element_type() {
+        ElementType::Fp16 | ElementType::Bf16 => RELATIVE_HALF,
+        _ => RELATIVE,
+    };
+    let (Some(values), Some(other_values)) = (numbers(one), numbers(other)) else {
+        return one.data() == other.data();
+    };
+    let largest =
+        values.iter().filter(|value| value.is_finite()).fold(0.0_f64, |most, value| most.max(value.abs()));
+    values.iter().zip(&other_values).all(|(value, other)| {
+        let is_near = (value - other).abs() <= relative * value.abs() + whole * largest;
+        is_near || value == other || value.is_nan() && other.is_nan()
+    })
+}
+
+/// The elements of a tensor of numbers with a point; none for others, which must not differ at all.
+fn numbers(tensor: &Tensor) -> Option<Vec<f64>> {
+    let element_type = tensor.element_type();
+    let data = tensor.data();
+    let of = |value: f32| f64::from(value);
+    match element_type {
+        ElementType::Fp32 => {
+            Some(data.as_chunks::<4>().0.iter().map(|bytes| of(f32::from_le_bytes(*bytes))).collect())
+        }
+        ElementType::Fp64 => {
+            Some(data.as_chunks::<8>().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect())
+        }
+        ElementType::Bf16 => {
+            let value = |bytes: &[u8; 2]| f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16);
+            Some(data.as_chunks::<2>().0.iter().map(|bytes| of(value(bytes))).collect())
+        }
+        ElementType::Fp16 => {
+            Some(data.as_chunks::<2>().0.iter().map(|bytes| half(u16::from_le_bytes(*bytes))).collect())
+        }
+        _ => None,
+    }
+}
+
+/// IEEE 754 binary16.
+fn half(bits: u16) -> f64 {
+    let sign = if bits >> 15 == 1 { -1.0 } else { 1.0 };
+    let (exponent, fraction) = (i32::from(bits >> 10 & 0x1f), f64::from(bits & 0x3ff));
+    sign * match exponent {
+        0 => fraction * 2_f64.powi(-24),
+        31 if fraction == 0.0 => f64::INFINITY,
+        31 => f64::NAN,
+        _ => (1.0 + fraction / 1_024.0) * 2_f64.powi(exponent - 15),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_types::{Batching, Port, Shape};
+
+    /// A model of one input and one output of floats, as a function of all rows.
+    struct Model(fn(&[Vec<f32>]) -> Vec<Vec<f32>>);
+
+    impl Session for Model {
+        fn run(&mut self, job: &Job, _: &Interrupt) -> Result<Vec<Tensor>, InferenceError> {
+            let input = &job.inputs[0];
+            let width = input.shape().dimensions()[1] as usize;
+            let values: Vec<f32> =
+                input.data().as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+            let rows: Vec<Vec<f32>> = values.chunks(width).map(<[f32]>::to_vec).collect();
+            Ok(vec![floats(&self.0(&rows))])
+        }
+    }
+
+    fn floats(rows: &[Vec<f32>]) -> Tensor {
+        let shape = Shape::new(&[rows.len() as u32, rows[0].len() as u32]).unwrap();
+        let data: Vec<u8> = rows.iter().flatten().flat_map(|value| value.to_le_bytes()).collect();
+        Tensor::new(ElementType::Fp32, shape, Arena::new(1 << 20).copy_of(&data).unwrap()).unwrap()
+    }
+
+    fn verdict(model: fn(&[Vec<f32>]) -> Vec<Vec<f32>>, rows: &[Vec<f32>]) -> Verdict {
+        let port = Port { name: "x".into(), datatype: ElementType::Fp32, shape: vec![None, None] };
+        let signature = Signature { inputs: vec![port.clone()], outputs: vec![port] };
+        let rules = BatchRules::of(&signature, &Batching::default()).unwrap().unwrap();
+        let job = Job { inputs: vec![floats(rows)], outputs: vec![0] };
+        let arena = Arena::new(1 << 20);
+        try_out(&rules, &signature, &job, &mut Model(model), (&arena, &Interrupt::default()))
+    }
+
+    #[test]
+    fn rows_that_change_each_other_are_found_out() {
+        let each = |rows: &[Vec<f32>]| {
+            rows.iter().map(|row| row.iter().map(|value| value * 1.000_01 + 1.0).collect()).collect()
+        };
+        let less_mean = |rows: &[Vec<f32>]| {
+            let mean = rows.iter().flatten().sum::<f32>() / (rows.len() * rows[0].len()) as f32;
+            rows.iter().map(|row| row.iter().map(|value| value - mean).collect()).collect()
+        };
+        // What an LSTM over the first dimension does: a row depends on those before it.
+        let running = |rows: &[Vec<f32>]| {
+            let mut state = vec![0.0; rows[0].len()];
+            let mut next = |row: &Vec<f32>| {
+                state.iter_mut().zip(row).for_each(|(state, value)| *state += value);
+                state.clone()
+            };
+            rows.iter().map(&mut next).collect()
+        };
+        let reversed = |rows: &[Vec<f32>]| rows.iter().rev().cloned().collect();
+        let all_in_one = |rows: &[Vec<f32>]| vec![vec![rows.iter().flatten().sum::<f32>()]];
+        for row in [vec![1.0, -2.0, 3.0], vec![0.0, 0.0], vec![5.0]] {
+            let rows = [row];
+            assert_eq!(verdict(each, &rows), Verdict::Same, "{rows:?}");
+            for model in [less_mean, running, reversed, all_in_one] {
+                assert_eq!(verdict(model, &rows), Verdict::Differs, "{rows:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn halves_are_read_as_numbers() {
+        let bits = [0x3c00, 0xc000, 0x3555, 0x0001, 0x7c00, 0x0000];
+        let values = bits.map(half);
+        assert_eq!((values[0], values[1], values[4], values[5]), (1.0, -2.0, f64::INFINITY, 0.0));
+        assert!((values[2] - 1.0 / 3.0).abs() < 1e-4 && (values[3] - 5.96e-8).abs() < 1e-10);
+        assert!(half(0x7e00).is_nan());
+    }
+}

@@ -1,0 +1,343 @@
+//! Requests that wait for one model are run together: through the cache, the device threads, the fake backend and ONNX Runtime.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot be set up has failed"
+)]
+
+mod support;
+
+use futures::future::join_all;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use support::{Cpu, MIB, floats, id, own_model, shared_model};
+use tempfile::TempDir;
+use weir_device::Arena;
+use weir_inference::{
+    Backend, CacheConfig, Completion, Execution, FakeBackend, InferenceError, ModelCache, ModelKey,
+    ModelSource, Pin, Run, RunRequest, Tensor,
+};
+use weir_types::{Batching, BatchingMode, ElementType, Profile, Shape};
+
+/// Far longer than any machine takes, so that only a hang fails.
+const LONG: Duration = Duration::from_secs(60);
+
+type Outcome = Result<Completion, InferenceError>;
+
+/// Fake models on a device of one slot, and one that keeps it busy.
+struct Stage {
+    arena: Arena,
+    backend: Arc<dyn Backend>,
+    cache: ModelCache,
+    folder: TempDir,
+    cpu: Option<Cpu>,
+}
+
+impl Stage {
+    fn fake(slots: usize) -> Self {
+        let arena = Arena::new(64 * MIB);
+        let backend: Arc<dyn Backend> = Arc::new(FakeBackend::new(arena.clone()));
+        let config = CacheConfig { capacity_bytes: MIB, slots, run_queue_len_max: 1_000 };
+        let cache = ModelCache::start(config, backend.clone(), arena.clone()).unwrap();
+        Self { arena, backend, cache, folder: tempfile::tempdir().unwrap(), cpu: None }
+    }
+
+    fn real() -> Self {
+        let cpu = Cpu::new();
+        let (arena, backend, cache) = (cpu.arena.clone(), cpu.backend.clone(), cpu.cache(1));
+        Self { arena, backend, cache, folder: tempfile::tempdir().unwrap(), cpu: Some(cpu) }
+    }
+
+    /// A fake model of `x` FP32[?, 2] to `y` of the same, that takes so many milliseconds for so many items.
+    async fn curve(&self, name: &str, times_ms: &[(u32, f64)], batching: Batching) -> Pin {
+        let times: Vec<String> =
+            times_ms.iter().map(|(items, time)| format!("\"{items}\": {time}")).collect();
+        let ports =
+            |name: &str| format!(r#"[{{ "name": "{name}", "datatype": "FP32", "shape": [null, 2] }}]"#);
+        let json = format!(
+            r#"{{ "run_time_ms": {{ {} }}, "resident_bytes": 1, "signature": {{ "inputs": {}, "outputs": {} }} }}"#,
+            times.join(", "),
+            ports("x"),
+            ports("y")
+        );
+        let file = self.folder.path().join(format!("{name}.json"));
+        std::fs::write(&file, json).unwrap();
+        self.pin(name, &file, batching, times_ms).await
+    }
+
+    async fn pin(&self, name: &str, file: &Path, batching: Batching, times_ms: &[(u32, f64)]) -> Pin {
+        let blobs = self.cpu.as_ref().map_or(self.folder.path(), Cpu::blobs);
+        let prepared = Arc::new(self.backend.prepare(file, blobs).await.unwrap());
+        let key = ModelKey { id: id(name), generation: 1 };
+        let source =
+            ModelSource { key: key.clone(), prepared, blobs: blobs.to_owned(), slots: None, batching };
+        let mut profile = Profile::default();
+        for (items, time_ms) in times_ms {
+            let time = profile.run_time_ns.entry(*items).or_default();
+            (0..2).for_each(|_| time.add((time_ms * 1e6) as u64));
+        }
+        self.cache.set_profile(key, profile);
+        self.cache.acquire(&Arc::new(source), &[]).await.unwrap()
+    }
+
+    /// Keeps the slot taken until it is dropped.
+    async fn blocker(&self) -> Run {
+        let endless = [(1, 3_600_000.0)];
+        let pin = match &self.cpu {
+            None => self.curve("blocker", &endless, off()).await,
+            Some(_) => self.pin("blocker", &shared_model("good/slow.onnx"), off(), &[]).await,
+        };
+        let input = match &self.cpu {
+            None => ("x", self.row(0.0)),
+            Some(cpu) => ("steps", cpu.tensor(&[], &[i64::MAX])),
+        };
+        pin.run(request(&[input]))
+    }
+
+    fn row(&self, value: f32) -> Tensor {
+        self.floats(&[1, 2], &[value, -value])
+    }
+
+    fn floats(&self, dimensions: &[u32], values: &[f32]) -> Tensor {
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        self.raw(ElementType::Fp32, dimensions, &bytes)
+    }
+
+    fn longs(&self, dimensions: &[u32], values: &[i64]) -> Tensor {
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        self.raw(ElementType::Int64, dimensions, &bytes)
+    }
+
+    fn raw(&self, element_type: ElementType, dimensions: &[u32], bytes: &[u8]) -> Tensor {
+        Tensor::new(element_type, Shape::new(dimensions).unwrap(), self.arena.copy_of(bytes).unwrap())
+            .unwrap()
+    }
+
+    /// Have all of `requests` in line before the first of them can run, and wait for them.
+    async fn run_all(&self, pin: &Pin, requests: Vec<RunRequest>) -> Vec<Outcome> {
+        let blocker = self.blocker().await;
+        let runs: Vec<Run> = requests.into_iter().map(|request| pin.run(request)).collect();
+        drop(blocker);
+        within(join_all(runs)).await
+    }
+}
+
+fn request(inputs: &[(&str, Tensor)]) -> RunRequest {
+    let inputs = inputs.iter().map(|(name, tensor)| ((*name).to_owned(), tensor.clone())).collect();
+    RunRequest { inputs, ..RunRequest::default() }
+}
+
+fn on() -> Batching {
+    Batching { mode: BatchingMode::On, ..Batching::default() }
+}
+
+fn off() -> Batching {
+    Batching { mode: BatchingMode::Off, ..Batching::default() }
+}
+
+async fn within<F: Future>(future: F) -> F::Output {
+    tokio::time::timeout(LONG, future).await.expect("it hangs")
+}
+
+/// The items of each run, in the order of the requests that count them.
+fn executions(outcomes: &[Outcome]) -> Vec<u32> {
+    let completions = outcomes.iter().filter_map(|outcome| outcome.as_ref().ok());
+    completions.filter_map(|completion| completion.execution).map(|Execution { items, .. }| items).collect()
+}
+
+fn output<'a>(outcome: &'a Outcome, name: &str) -> &'a Tensor {
+    let outputs = &outcome.as_ref().unwrap().outputs;
+    &outputs.iter().find(|(other, _)| other == name).unwrap_or_else(|| panic!("no output {name}")).1
+}
+
+/// A run of eight takes about as long as one.
+const FLAT: &[(u32, f64)] = &[(1, 2.0), (2, 2.1), (4, 2.2), (8, 2.4), (32, 4.0)];
+
+#[tokio::test]
+async fn what_waits_is_run_together_and_everyone_gets_their_own() {
+    let stage = Stage::fake(1);
+    let pin = stage.curve("flat", FLAT, on()).await;
+    let sizes = [1_u32, 3, 1, 2, 1];
+    let inputs: Vec<Tensor> = sizes
+        .iter()
+        .zip(1_u8..)
+        .map(|(items, n)| stage.floats(&[*items, 2], &vec![f32::from(n); *items as usize * 2]))
+        .collect();
+    let requests = inputs.iter().map(|input| request(&[("x", input.clone())])).collect();
+    let outcomes = stage.run_all(&pin, requests).await;
+    assert_eq!(executions(&outcomes), [8]);
+    for (input, outcome) in inputs.iter().zip(&outcomes) {
+        assert_eq!(output(outcome, "y"), input);
+    }
+    let address = |outcome: &Outcome| output(outcome, "y").data().as_ptr() as usize;
+    assert_eq!(address(&outcomes[1]) - address(&outcomes[0]), 8, "outputs are not parts of one");
+    assert_eq!(stage.cache.profile(pin.key()).run_time_ns[&8].count, 3);
+}
+
+#[tokio::test]
+async fn nothing_is_run_together_where_it_saves_nothing_or_is_switched_off() {
+    let stage = Stage::fake(1);
+    // A fifth more for each in a batch than alone.
+    let dear: Vec<(u32, f64)> = [(1, 5.0), (2, 12.0), (4, 24.0), (8, 48.0), (16, 96.0), (32, 192.0)].to_vec();
+    let requests = || (0..8).map(|n| request(&[("x", stage.row(n as f32))])).collect();
+    let pin = stage.curve("dear", &dear, on()).await;
+    assert_eq!(executions(&stage.run_all(&pin, requests()).await), [1; 8]);
+    let pin = stage.curve("off", FLAT, off()).await;
+    assert_eq!(executions(&stage.run_all(&pin, requests()).await), [1; 8]);
+    let pin = stage.curve("small", FLAT, Batching { size_max: Some(3), ..on() }).await;
+    assert_eq!(executions(&stage.run_all(&pin, requests()).await), [3, 3, 2]);
+    let pin = stage.curve("preferred", FLAT, Batching { preferred_sizes: vec![4, 6], ..on() }).await;
+    assert_eq!(executions(&stage.run_all(&pin, requests()).await), [6, 2]);
+}
+
+#[tokio::test]
+async fn requests_of_other_shapes_and_more_urgent_ones_do_not_wait_for_a_batch() {
+    let stage = Stage::fake(1);
+    let pin = stage.curve("flat", FLAT, on()).await;
+    let other = stage.curve("other", FLAT, off()).await;
+    let blocker = stage.blocker().await;
+    let with_priority = |priority, value| RunRequest { priority, ..request(&[("x", stage.row(value))]) };
+    let (leader, patient) = (pin.run(with_priority(1, 1.0)), pin.run(with_priority(100, 2.0)));
+    let between = other.run(with_priority(50, 3.0));
+    drop(blocker);
+    let outcomes = within(join_all([leader, patient, between])).await;
+    assert_eq!(
+        executions(&outcomes),
+        [1, 1, 1],
+        "one joined who is less urgent than what another model is to run"
+    );
+    let waited = |outcome: &Outcome| outcome.as_ref().unwrap().queue_time;
+    assert!(waited(&outcomes[2]) < waited(&outcomes[1]));
+}
+
+#[tokio::test]
+async fn a_batch_is_no_larger_than_the_tightest_deadline_in_it_allows() {
+    let stage = Stage::fake(1);
+    let steep = [(1, 20.0), (2, 22.0), (8, 1_500.0), (32, 3_000.0)];
+    let pin = stage.curve("steep", &steep, on()).await;
+    let deadline = Some(Instant::now() + Duration::from_millis(700));
+    let mut requests: Vec<RunRequest> = (0..2).map(|n| request(&[("x", stage.row(n as f32))])).collect();
+    requests.iter_mut().for_each(|request| request.deadline = deadline);
+    requests.extend((0..6).map(|n| request(&[("x", stage.row(n as f32))])));
+    let outcomes = stage.run_all(&pin, requests).await;
+    assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
+}
+
+#[tokio::test]
+async fn one_that_is_cancelled_or_late_is_told_at_once_and_the_others_do_not_notice() {
+    let stage = Stage::fake(1);
+    let pin = stage.curve("slow", &[(1, 3_000.0), (2, 3_000.0), (4, 3_000.0), (32, 3_000.0)], on()).await;
+    let blocker = stage.blocker().await;
+    let runs: Vec<Run> = (0..4).map(|n| pin.run(request(&[("x", stage.row(n as f32))]))).collect();
+    drop(blocker);
+    let mut runs = runs.into_iter();
+    let (first, cancelled, dropped, last) =
+        (runs.next().unwrap(), runs.next().unwrap(), runs.next().unwrap(), runs.next().unwrap());
+    within(async {
+        while stage.cache.queue_len() > 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let began = Instant::now();
+    cancelled.cancel();
+    drop(dropped);
+    let outcome = within(cancelled).await;
+    assert!(matches!(outcome, Err(InferenceError::Cancelled)), "{outcome:?}");
+    assert!(began.elapsed() < Duration::from_secs(2), "it waited for the others");
+    let outcomes = [within(first).await, within(last).await];
+    assert_eq!(floats(output(&outcomes[1], "y")), [3.0, -3.0]);
+    assert_eq!(executions(&outcomes), [4]);
+}
+
+#[tokio::test]
+async fn a_run_that_nobody_waits_for_any_more_is_stopped() {
+    let stage = Stage::fake(1);
+    let endless = 3_600_000.0;
+    let pin = stage.curve("endless", &[(1, endless), (2, endless), (32, endless)], on()).await;
+    let blocker = stage.blocker().await;
+    let runs: Vec<Run> = (0..2).map(|n| pin.run(request(&[("x", stage.row(n as f32))]))).collect();
+    drop(blocker);
+    within(async {
+        while stage.cache.queue_len() > 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    drop(runs);
+    // The slot is free again.
+    let brief = stage.curve("brief", &[(1, 0.0)], on()).await;
+    assert!(within(brief.run(request(&[("x", stage.row(1.0))]))).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_request_that_fails_fails_by_itself() {
+    let stage = Stage::real();
+    let curve = [(1, 1.0), (2, 1.0), (4, 1.0), (32, 1.0)];
+    let pin = stage.pin("gather", &own_model("gather.onnx"), on(), &curve).await;
+    let indices = [0_i64, 2, 7, 1];
+    let requests = indices.iter().map(|index| request(&[("index", stage.longs(&[1], &[*index]))])).collect();
+    let outcomes = stage.run_all(&pin, requests).await;
+    assert!(matches!(outcomes[2], Err(InferenceError::Refused(_))), "{:?}", outcomes[2]);
+    for (index, row) in [(0, 10.0), (1, 30.0), (3, 20.0)] {
+        assert_eq!(floats(output(&outcomes[index], "row")), [row]);
+    }
+    assert_eq!(executions(&outcomes), [1, 1, 1]);
+}
+
+#[tokio::test]
+async fn a_model_whose_rows_change_each_other_is_left_alone() {
+    let stage = Stage::real();
+    let curve = [(1, 1.0), (2, 1.0), (4, 1.0), (32, 1.0)];
+    let rows: Vec<Vec<f32>> = (0..12).map(|n| (0..4).map(|k| (n * 4 + k) as f32).collect()).collect();
+    for (model, is_independent) in [("centred", false), ("matmul", true)] {
+        let file = if is_independent { shared_model("good/matmul.onnx") } else { own_model("centred.onnx") };
+        let alone = stage.pin(&format!("{model}-alone"), &file, off(), &[]).await;
+        let pin = stage.pin(model, &file, Batching::default(), &curve).await;
+        let requests =
+            || rows.iter().map(|row| request(&[("x", stage.floats(&[1, 4], row))])).collect::<Vec<_>>();
+        let outcomes = stage.run_all(&pin, requests()).await;
+        let runs = executions(&outcomes).len();
+        assert_eq!(runs < rows.len(), is_independent, "{model}: {runs} runs");
+        for (outcome, request) in outcomes.iter().zip(requests()) {
+            let expected = within(alone.run(request)).await;
+            assert_eq!(floats(output(outcome, "y")), floats(output(&expected, "y")), "{model}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn texts_of_different_lengths_are_padded_behind_their_mask() {
+    let stage = Stage::real();
+    let curve = [(1, 1.0), (2, 1.0), (4, 1.0), (32, 1.0)];
+    let lengths = [3_u32, 5, 1, 4];
+    let text = |length: u32| {
+        let ids: Vec<i64> = (1..=i64::from(length)).collect();
+        let mask = vec![1; length as usize];
+        request(&[
+            ("ids", stage.longs(&[1, length], &ids)),
+            ("attention_mask", stage.longs(&[1, length], &mask)),
+        ])
+    };
+    for mode in [BatchingMode::On, BatchingMode::Auto] {
+        let batching = Batching { mode, ..Batching::default() };
+        let pin =
+            stage.pin(&format!("masked-{mode}"), &own_model("masked_mean.onnx"), batching, &curve).await;
+        // The first of them is tried out, where the owner does not vouch for them.
+        let first = stage.run_all(&pin, lengths.map(text).to_vec()).await;
+        let outcomes = stage.run_all(&pin, lengths.map(text).to_vec()).await;
+        assert!(executions(&outcomes).len() < lengths.len(), "{:?}", executions(&outcomes));
+        let padding = outcomes.iter().filter_map(|outcome| outcome.as_ref().unwrap().execution);
+        assert!(padding.map(|execution| execution.padding_bytes).sum::<u64>() > 0);
+        for (outcomes, length) in
+            [&first, &outcomes].into_iter().flat_map(|outcomes| outcomes.iter().zip(lengths))
+        {
+            let each: Vec<f32> = (1..=length).map(|n| n as f32).collect();
+            assert_eq!(output(outcomes, "each").shape().dimensions(), [1, length]);
+            assert_eq!(floats(output(outcomes, "each")), each);
+            assert_eq!(floats(output(outcomes, "mean")), [(length + 1) as f32 / 2.0]);
+        }
+    }
+}
