@@ -6,8 +6,8 @@
 //! - nobody in it is late for it who would be in time alone: deadlines are held against the expected time of the whole run;
 //! - nobody of another model has to wait for one who is less urgent.
 //!
-//! Of the sizes that are left, the smallest is taken that does about as much in a second as the best of them; it is one request if more
-//! together save next to nothing. Where many are about to be late, the first in line may be one that only a small run could save: it is
+//! Of the sizes that are left, the one is taken after which all that waits is soonest done, if the rest is run at the best size there is; it
+//! is one request if more together save next to nothing. Where many are about to be late, the first in line may be one that only a small run could save: it is
 //! passed by if that run would make more of the others late than it saves.
 
 use super::BatchRules;
@@ -17,8 +17,8 @@ use super::curve::Curve;
 const MARGIN: f64 = 1.1;
 /// The share of the time of runs one by one that a batch has to save.
 const SAVING_MIN: f64 = 0.05;
-/// How far from the best a size may be for being smaller.
-const TOLERANCE: f64 = 1.02;
+/// How far from the best a run may be for being smaller.
+const TOLERANCE: f64 = 1.01;
 /// The bytes of inputs in a batch, at most.
 const BATCH_BYTES_MAX: u64 = 64 << 20;
 
@@ -40,6 +40,8 @@ pub(crate) struct Candidate {
 pub(crate) struct Situation<'a> {
     /// Requests of one class, the first in line first, then in the order of their arrival.
     pub(crate) candidates: &'a [Candidate],
+    /// How many wait for the model, those that are not looked at included.
+    pub(crate) waiting: usize,
     /// Other slots that could run some of them now.
     pub(crate) free_slots: usize,
     /// Whether the device is running something.
@@ -61,31 +63,35 @@ pub(crate) enum Choice {
 
 /// Requests that can run together, in the order in which they join; the first so many of them can, too.
 #[derive(Debug, Default)]
-pub(super) struct Batch {
-    pub(super) members: Vec<usize>,
+struct Batch {
+    members: Vec<usize>,
+    /// Whether somebody was left out so that nobody is late.
+    is_hurried: bool,
     /// As many as members: what the first so many are together.
-    pub(super) steps: Vec<Step>,
+    steps: Vec<Step>,
 }
 
 /// A possible run.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Step {
-    pub(super) items: u32,
+struct Step {
+    items: u32,
     /// What it is expected to take.
-    pub(super) time_ns: f64,
+    time_ns: f64,
     /// What its members would take one after another.
-    pub(super) alone_ns: f64,
-    /// How much longer than it can take it might go on without making anybody late: 1 for just long enough.
-    pub(super) room: f64,
+    alone_ns: f64,
+    /// How long it may take so that nobody is late.
+    slack_ns: f64,
+}
+
+impl Batch {
+    /// Run its members up to the one at `last`.
+    fn run(&self, last: usize) -> Choice {
+        Choice::Run(self.members.iter().take(last.saturating_add(1)).copied().collect())
+    }
 }
 
 impl Step {
-    /// What the run costs more than its members one by one; negative if it saves.
-    pub(super) fn loss_ns(&self) -> f64 {
-        self.time_ns - self.alone_ns
-    }
-
-    pub(super) fn pays(&self) -> bool {
+    fn pays(&self) -> bool {
         self.time_ns <= (1.0 - SAVING_MIN) * self.alone_ns
     }
 
@@ -94,36 +100,37 @@ impl Step {
     }
 }
 
-/// Choose, where the time of a run of one is known. `probe` may ask for one of the steps so as to measure it.
+/// Choose, where the time of a run of one is known. `probe` is told how many items there are, and may ask for a run of a size so as to
+/// measure it.
 pub(super) fn choose(
     situation: &Situation<'_>,
     curve: &Curve,
     rules: &BatchRules,
-    mut probe: impl FnMut(&[Step]) -> Option<usize>,
+    probe: impl FnOnce(u32) -> Option<u32>,
 ) -> Choice {
+    let candidates = situation.candidates;
     let order = order(situation, curve);
-    let members_max = situation.candidates.len().div_ceil(situation.free_slots + 1);
-    let all = gather(situation.candidates, &order, members_max, curve, rules);
-    let (chosen, is_probe) = match probe(&all.steps) {
-        Some(step) => (step, true),
-        None => (best(&all.steps, rules), false),
-    };
-    let run =
-        |batch: &Batch, last: usize| Choice::Run(batch.members.iter().take(last + 1).copied().collect());
-    let Some(step) = all.steps.get(chosen).copied() else { return Choice::Run(vec![0]) };
-    if is_probe {
-        return run(&all, chosen);
-    }
-    if let Some((others, last)) =
-        passing_by(situation.candidates, &order, (&all, chosen), members_max, curve, rules)
+    let members_max = candidates.len().div_ceil(situation.free_slots + 1);
+    let places = Places { candidates, members_max, items_max: rules.size_max, curve };
+    let first_items = order.iter().take(members_max).filter_map(|position| candidates.get(*position));
+    let available = first_items.fold(0_u32, |items, one| items.saturating_add(one.items)).min(rules.size_max);
+    if let Some(batch) =
+        probe(available).and_then(|size| measuring(&places, &order, size, is_overloaded(situation, curve)))
     {
-        return run(&others, last);
+        return batch.run(usize::MAX);
     }
-    let slack_ns = all.members.iter().take(chosen + 1).filter_map(|member| situation.candidates.get(*member));
-    let slack_ns = slack_ns.map(|member| member.slack_ns).fold(f64::INFINITY, f64::min);
-    match waits(situation, step, slack_ns, curve, rules) {
+    let all = places.gather(&order);
+    let chosen = best(&all.steps, curve, rules);
+    if all.is_hurried
+        && let Some((others, last)) =
+            passing_by(&places, &order, (&all, chosen), is_overloaded(situation, curve), rules)
+    {
+        return others.run(last);
+    }
+    let Some(step) = all.steps.get(chosen) else { return Choice::Run(vec![0]) };
+    match waits(situation, step, curve, rules) {
         Some(for_ns) => Choice::Wait(for_ns),
-        None => run(&all, chosen),
+        None => all.run(chosen),
     }
 }
 
@@ -156,53 +163,99 @@ fn can_be_in_time(one: &Candidate, curve: &Curve) -> bool {
     curve.estimate_ns(one.items).is_none_or(|time_ns| one.slack_ns >= time_ns)
 }
 
-/// Join those in `order`, each unless it would be too much, or somebody too late.
-fn gather(
-    candidates: &[Candidate],
-    order: &[usize],
+/// What a batch is made of, and how large it may get.
+struct Places<'a> {
+    candidates: &'a [Candidate],
     members_max: usize,
-    curve: &Curve,
-    rules: &BatchRules,
-) -> Batch {
-    let mut batch = Batch::default();
-    let (mut items, mut bytes, mut alone_ns, mut slack_ns) = (0_u32, 0_u64, 0.0, f64::INFINITY);
-    for (position, one) in order.iter().filter_map(|position| Some((*position, candidates.get(*position)?))) {
-        let is_first = batch.members.is_empty();
-        if batch.members.len() >= members_max.max(1) {
-            break;
-        }
-        let together = items.saturating_add(one.items);
-        let Some(own_ns) = curve.estimate_ns(one.items) else { continue };
-        let (Some(time_ns), Some(bound_ns)) = (curve.estimate_ns(together), curve.bound_ns(together)) else {
-            continue;
-        };
-        let is_late = bound_ns * MARGIN > slack_ns.min(one.slack_ns);
-        let is_too_much = together > rules.size_max || bytes.saturating_add(one.bytes) > BATCH_BYTES_MAX;
-        if !is_first && (is_late || is_too_much) {
-            continue;
-        }
-        items = together;
-        bytes = bytes.saturating_add(one.bytes);
-        alone_ns += own_ns;
-        // One who is too late already cannot be made late by anybody.
-        if one.slack_ns >= own_ns {
-            slack_ns = slack_ns.min(one.slack_ns);
-        }
-        batch.members.push(position);
-        batch.steps.push(Step { items, time_ns, alone_ns, room: slack_ns / bound_ns });
-    }
-    batch
+    items_max: u32,
+    curve: &'a Curve,
 }
 
-/// The smallest of the steps that do about as much as the best of them.
-fn best(steps: &[Step], rules: &BatchRules) -> usize {
-    let available = steps.last().map_or(0, |step| step.items);
+impl Places<'_> {
+    /// Join those in `order`, each unless it would be too much, or somebody too late.
+    fn gather(&self, order: &[usize]) -> Batch {
+        let mut batch = Batch::default();
+        let (mut items, mut bytes, mut alone_ns, mut slack_ns) = (0_u32, 0_u64, 0.0, f64::INFINITY);
+        for (position, one) in order.iter().filter_map(|at| Some((*at, self.candidates.get(*at)?))) {
+            if batch.members.len() >= self.members_max.max(1) || items >= self.items_max {
+                break;
+            }
+            let together = items.saturating_add(one.items);
+            let times = (self.curve.estimate_ns(one.items), self.curve.estimate_ns(together));
+            let ((Some(own_ns), Some(time_ns)), Some(bound_ns)) = (times, self.curve.bound_ns(together))
+            else {
+                continue;
+            };
+            let is_late = bound_ns * MARGIN > slack_ns.min(one.slack_ns);
+            let is_too_much = together > self.items_max || bytes.saturating_add(one.bytes) > BATCH_BYTES_MAX;
+            if !batch.members.is_empty() && (is_late || is_too_much) {
+                batch.is_hurried |= is_late;
+                continue;
+            }
+            items = together;
+            bytes = bytes.saturating_add(one.bytes);
+            alone_ns += own_ns;
+            // One who is too late already cannot be made late by anybody.
+            if one.slack_ns >= own_ns {
+                slack_ns = slack_ns.min(one.slack_ns);
+            }
+            batch.members.push(position);
+            batch.steps.push(Step { items, time_ns, alone_ns, slack_ns });
+        }
+        batch
+    }
+
+    /// Those in `order` who would be in time for a run that takes so long.
+    fn patient(&self, order: &[usize], time_ns: f64) -> Vec<usize> {
+        let is_patient = |at: &&usize| self.candidates.get(**at).is_some_and(|one| one.slack_ns >= time_ns);
+        order.iter().filter(is_patient).copied().collect()
+    }
+
+    /// Leave out those for whom the first in line must not be passed by.
+    fn keep_as_urgent(&self, order: &mut Vec<usize>) {
+        let most = self.candidates.first().map_or(0, |leader| leader.priority);
+        order.retain(|at| self.candidates.get(*at).is_some_and(|one| one.priority <= most));
+    }
+}
+
+/// A run of about `size`, if it makes nobody late who would be in time.
+fn measuring(places: &Places<'_>, order: &[usize], size: u32, is_overloaded: bool) -> Option<Batch> {
+    let time_ns = places.curve.bound_ns(size)? * MARGIN;
+    let mut patient = places.patient(order, time_ns);
+    let is_made_late = |one: &Candidate| {
+        let own_ns = places.curve.estimate_ns(one.items).unwrap_or_default();
+        (own_ns..time_ns + own_ns).contains(&one.slack_ns)
+    };
+    let mut others =
+        order.iter().filter(|at| !patient.contains(at)).filter_map(|at| places.candidates.get(*at));
+    if !is_overloaded && others.any(is_made_late) {
+        return None;
+    }
+    if patient.first() != order.first() {
+        places.keep_as_urgent(&mut patient);
+    }
+    let batch = Places { items_max: size, ..*places }.gather(&patient);
+    let items = batch.steps.last()?.items;
+    (items > Curve::near(size) && items <= size).then_some(batch)
+}
+
+/// The step after which what waits is soonest done, if what it leaves is done at the least cost there is; the smallest of those that are
+/// about as good.
+fn best(steps: &[Step], curve: &Curve, rules: &BatchRules) -> usize {
+    let (Some(first), Some(last)) = (steps.first(), steps.last()) else { return 0 };
+    let sizes = |size: u32| match &rules.preferred_sizes[..] {
+        [] => size <= rules.size_max,
+        preferred => size == 1 || preferred.contains(&size),
+    };
+    let least_ns = curve.least_cost_ns(sizes).unwrap_or(f64::INFINITY).min(first.cost_ns());
+    let done_ns = |step: &Step| step.time_ns + f64::from(last.items - step.items) * least_ns;
     let paying = steps.iter().enumerate().skip(1).filter(|(position, step)| {
         let next = steps.get(position + 1).map_or(u32::MAX, |next| next.items);
-        step.pays() && is_preferred(step.items, next, available, rules)
+        step.pays() && is_preferred(step.items, next, last.items, rules)
     });
-    let least_ns = paying.clone().map(|(_, step)| step.cost_ns()).fold(f64::INFINITY, f64::min);
-    let mut good = paying.filter(|(_, step)| step.cost_ns() <= least_ns * TOLERANCE);
+    let soonest_ns = paying.clone().map(|(_, step)| done_ns(step)).fold(done_ns(first), f64::min);
+    let mut good =
+        std::iter::once((0, first)).chain(paying).filter(|(_, step)| done_ns(step) <= soonest_ns * TOLERANCE);
     good.next().map_or(0, |(position, _)| position)
 }
 
@@ -211,52 +264,51 @@ fn best(steps: &[Step], rules: &BatchRules) -> usize {
 fn is_preferred(items: u32, next: u32, available: u32, rules: &BatchRules) -> bool {
     let smallest = rules.preferred_sizes.first();
     smallest.is_none_or(|smallest| available < *smallest)
-        || rules.preferred_sizes.iter().any(|size| items <= *size && next > *size)
+        || rules.preferred_sizes.iter().any(|size| *size <= available && items <= *size && next > *size)
 }
 
 /// The run that leaves out those who would keep it small, if that leaves more in time.
 fn passing_by(
-    candidates: &[Candidate],
+    places: &Places<'_>,
     order: &[usize],
     (kept, chosen): (&Batch, usize),
-    members_max: usize,
-    curve: &Curve,
+    is_overloaded: bool,
     rules: &BatchRules,
 ) -> Option<(Batch, usize)> {
     let first = kept.steps.get(chosen)?;
-    let leader = candidates.first()?;
-    let of = |position: &usize| candidates.get(*position);
     // What would be run if there were no deadlines.
-    let unhurried: Vec<Candidate> =
-        candidates.iter().map(|one| Candidate { slack_ns: f64::INFINITY, ..*one }).collect();
-    let wanted = gather(&unhurried, order, members_max, curve, rules);
-    let wanted = wanted.steps.get(best(&wanted.steps, rules))?;
+    let unhurried = |one: &Candidate| Candidate { slack_ns: f64::INFINITY, ..*one };
+    let unhurried: Vec<Candidate> = places.candidates.iter().map(unhurried).collect();
+    let wanted = Places { candidates: &unhurried, ..*places }.gather(order);
+    let wanted = wanted.steps.get(best(&wanted.steps, places.curve, rules))?;
     if wanted.items <= first.items {
         return None;
     }
-    let in_time = |position: &&usize| {
-        of(position)
-            .is_some_and(|one| one.slack_ns >= wanted.time_ns * MARGIN && one.priority <= leader.priority)
-    };
-    let others: Vec<usize> = order.iter().filter(in_time).copied().collect();
-    let others = gather(candidates, &others, members_max, curve, rules);
-    let last = best(&others.steps, rules);
-    let second = others.steps.get(last)?;
+    let mut patient = places.patient(order, wanted.time_ns * MARGIN);
+    places.keep_as_urgent(&mut patient);
+    let others = places.gather(&patient);
+    let last = best(&others.steps, places.curve, rules);
     let run = others.members.get(..=last)?;
+    let second = others.steps.get(last)?;
+    // Where not all can be in time anyway, a run that does less for its time makes others late who are not looked at.
+    if is_overloaded && second.cost_ns() < first.cost_ns() {
+        return Some((others, last));
+    }
     let both_ns = (first.time_ns + second.time_ns) * MARGIN;
-    let late = run.iter().filter(|position| of(position).is_some_and(|one| one.slack_ns < both_ns)).count();
+    let late = run.len() - places.patient(run, both_ns).len();
     let saved = kept.members.iter().take(chosen + 1).filter(|position| !run.contains(position)).count();
     (late > saved).then_some((others, last))
 }
 
+/// Whether more wait than can be in time, at the best size there is.
+fn is_overloaded(situation: &Situation<'_>, curve: &Curve) -> bool {
+    let longest_ns = situation.candidates.iter().map(|one| one.slack_ns).fold(0.0, f64::max);
+    let least_ns = curve.least_cost_ns(|_| true).unwrap_or_default();
+    situation.waiting as f64 * least_ns > longest_ns
+}
+
 /// How long to wait for more; none to run `step` now. Only where the owner allows it, and never while nothing runs.
-fn waits(
-    situation: &Situation<'_>,
-    step: Step,
-    slack_ns: f64,
-    curve: &Curve,
-    rules: &BatchRules,
-) -> Option<f64> {
+fn waits(situation: &Situation<'_>, step: &Step, curve: &Curve, rules: &BatchRules) -> Option<f64> {
     let delay_max_ns = rules.queue_delay_max.as_nanos() as f64;
     if !situation.is_busy || delay_max_ns == 0.0 {
         return None;
@@ -265,6 +317,139 @@ fn waits(
     let goal_ns = curve.estimate_ns(goal)?;
     let grows = step.items < goal && goal_ns < (1.0 - SAVING_MIN) * step.cost_ns() * f64::from(goal);
     let waited_ns = situation.candidates.iter().map(|one| one.waited_ns).fold(0.0, f64::max);
-    let for_ns = (delay_max_ns - waited_ns).min(slack_ns - goal_ns * MARGIN);
+    let for_ns = (delay_max_ns - waited_ns).min(step.slack_ns - goal_ns * MARGIN);
     (grows && for_ns > 0.0).then_some(for_ns)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::time::Duration;
+
+    fn rules(size_max: u32, preferred_sizes: &[u32], delay_us: u64) -> BatchRules {
+        BatchRules {
+            is_vouched: true,
+            size_max,
+            preferred_sizes: preferred_sizes.to_vec(),
+            queue_delay_max: Duration::from_micros(delay_us),
+            mask: None,
+            padded: vec![false],
+        }
+    }
+
+    /// Runs of which each item takes `each` beside what the run takes by itself.
+    fn curve(fixed: u64, each: u64, size_max: u32) -> Curve {
+        let mut curve = Curve::default();
+        for items in (0..11).map(|power| 1 << power).filter(|items| *items <= size_max) {
+            (0..2).for_each(|_| curve.add(items, fixed + each * u64::from(items)));
+        }
+        curve
+    }
+
+    fn one(slack_ns: f64) -> Candidate {
+        Candidate { items: 1, bytes: 4, priority: 100, slack_ns, waited_ns: 0.0 }
+    }
+
+    fn situation(candidates: &[Candidate]) -> Situation<'_> {
+        let waiting = candidates.len();
+        Situation { candidates, waiting, free_slots: 0, is_busy: false, others_priority: None }
+    }
+
+    fn chosen(candidates: &[Candidate], curve: &Curve, rules: &BatchRules) -> Vec<usize> {
+        match choose(&situation(candidates), curve, rules, |_| None) {
+            Choice::Run(members) => members,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn those_with_the_nearest_deadlines_join_first() {
+        let slacks = [f64::INFINITY, 9e6, f64::INFINITY, 5e6, 7e6];
+        assert_eq!(chosen(&slacks.map(one), &curve(1_000, 1, 32), &rules(3, &[], 0)), [0, 3, 4]);
+    }
+
+    #[test]
+    fn runs_are_brought_to_preferred_sizes() {
+        let (flat, preferred) = (curve(1_000, 1, 32), rules(32, &[4, 8], 0));
+        for (waiting, runs) in [(1, 1), (3, 3), (5, 4), (7, 4), (8, 8), (20, 8)] {
+            let candidates = vec![one(f64::INFINITY); waiting];
+            assert_eq!(chosen(&candidates, &flat, &preferred).len(), runs, "{waiting} wait");
+        }
+    }
+
+    #[test]
+    fn one_who_would_keep_many_small_is_passed_by_only_if_that_saves_more() {
+        // Alone 1100, all sixteen 2600.
+        let curve = curve(1_000, 100, 32);
+        let many = |slack_ns| {
+            let mut candidates = vec![one(slack_ns); 16];
+            candidates.insert(0, one(1_300.0));
+            candidates
+        };
+        assert_eq!(
+            chosen(&many(3_500.0), &curve, &rules(32, &[], 0)).len(),
+            16,
+            "sixteen would be late for one"
+        );
+        assert_eq!(chosen(&many(9_000.0), &curve, &rules(32, &[], 0)), [0], "nobody would be");
+        // One of greater urgency is not passed by for others.
+        let mut urgent = many(3_500.0);
+        urgent[0].priority = 1;
+        assert_eq!(chosen(&urgent, &curve, &rules(32, &[], 0)), [0]);
+    }
+
+    prop_compose! {
+        fn any_candidate()(items in 1_u32..9, priority in 1_u32..4, slack_ns in prop_oneof![0.0..20_000.0, Just(f64::INFINITY)], waited_ns in 0.0..2e6) -> Candidate {
+            Candidate { items, bytes: u64::from(items) * 4, priority, slack_ns, waited_ns }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_chosen_keeps_its_promises(
+            mut candidates in prop::collection::vec(any_candidate(), 1..40),
+            (fixed, each) in (1_u64..5_000, 0_u64..500),
+            (size_max, free_slots) in (2_u32..40, 0_usize..4),
+            preferred in prop::collection::btree_set(1_u32..40, 0..3),
+            delay_us in prop_oneof![Just(0), 1_u64..2_000],
+            (is_busy, others_priority, measured) in (any::<bool>(), prop::option::of(1_u32..4), prop::option::of(2_u32..40)),
+        ) {
+            // In line by priority.
+            candidates.sort_by_key(|candidate| candidate.priority);
+            let preferred: Vec<u32> = preferred.into_iter().filter(|size| *size <= size_max).collect();
+            let (rules, curve) = (rules(size_max, &preferred, delay_us), curve(fixed, each, size_max));
+            let situation = Situation { free_slots, is_busy, others_priority, ..situation(&candidates) };
+            let probe = |available: u32| measured.filter(|size| *size <= available);
+            match choose(&situation, &curve, &rules, probe) {
+                Choice::TryOut => prop_assert!(false, "that is not decided here"),
+                Choice::Wait(for_ns) => {
+                    prop_assert!(is_busy && delay_us > 0, "it waits while nothing runs, or unasked");
+                    let waited_ns = candidates.iter().map(|one| one.waited_ns).fold(0.0, f64::max);
+                    prop_assert!(for_ns > 0.0 && waited_ns + for_ns <= delay_us as f64 * 1e3 + 1e-3);
+                }
+                Choice::Run(run) => {
+                    let members: Vec<Candidate> = run.iter().map(|at| candidates[*at]).collect();
+                    let mut unique = run.clone();
+                    unique.sort_unstable();
+                    unique.dedup();
+                    prop_assert!(!run.is_empty() && unique.len() == run.len());
+                    prop_assert!(run.len() <= candidates.len().div_ceil(free_slots + 1), "others have nothing left");
+                    let items: u32 = members.iter().map(|one| one.items).sum();
+                    prop_assert!(run.len() == 1 || items <= size_max);
+                    for one in &members {
+                        let alone_ns = curve.estimate_ns(one.items).unwrap();
+                        let together_ns = curve.bound_ns(items).unwrap();
+                        let in_time = one.slack_ns < alone_ns || one.slack_ns >= together_ns * MARGIN;
+                        prop_assert!(run.len() == 1 || in_time, "{one:?} is late for the others");
+                        let most = others_priority.unwrap_or(u32::MAX).max(candidates[0].priority);
+                        prop_assert!(one.priority <= most, "another model waits for one less urgent");
+                    }
+                    // The first in line is passed by for no one less urgent.
+                    let first = candidates[0].priority;
+                    prop_assert!(run.contains(&0) || members[0].priority == first, "it is passed by");
+                }
+            }
+        }
+    }
 }

@@ -53,9 +53,21 @@ impl Curve {
         above.map_or_else(|| self.estimate_ns(items), |(_, time)| Some(time.mean))
     }
 
-    /// Whether runs of about `items` have been measured: of more than half as many, and not of more.
+    /// The least that one item has been seen to take, in nanoseconds, in runs of the `sizes` that count.
+    pub(crate) fn least_cost_ns(&self, sizes: impl Fn(u32) -> bool) -> Option<f64> {
+        let believed =
+            self.0.iter().filter(|(size, time)| **size > 0 && time.count >= SAMPLES_MIN && sizes(**size));
+        believed.map(|(size, time)| time.mean / f64::from(*size)).min_by(f64::total_cmp)
+    }
+
+    /// What is above this, and not above `items`, is near it.
+    pub(crate) fn near(items: u32) -> u32 {
+        items - items.div_ceil(4)
+    }
+
+    /// Whether runs of near `items` have been measured.
     pub(crate) fn knows(&self, items: u32) -> bool {
-        let sizes = self.0.range(items / 2 + 1..=bucket(items));
+        let sizes = self.0.range(Self::near(items) + 1..=bucket(items));
         sizes.map(|(_, time)| time.count).sum::<u64>() >= SAMPLES_MIN
     }
 }
@@ -86,6 +98,6 @@ mod tests {
         let mut curve = Curve::default();
         [900, 100].into_iter().for_each(|time_ns| curve.add(4, time_ns));
         assert_eq!(curve.estimate_ns(4), Some(100.0));
-        assert!(curve.knows(4) && curve.knows(7) && !curve.knows(3) && !curve.knows(8));
+        assert!(curve.knows(4) && curve.knows(5) && !curve.knows(3) && !curve.knows(8));
     }
 }

@@ -1,10 +1,11 @@
 //! What a model in memory has learned about running its requests together.
 
-use super::choose::{self, Choice, Situation, Step};
+use super::choose::{self, Choice, Situation};
 use super::curve::Curve;
 use super::{BatchRules, Fit};
 use crate::request::Job;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use weir_types::Profile;
@@ -15,10 +16,9 @@ const CLASSES_MAX: usize = 32;
 const PROBING_SHARE: f64 = 0.01;
 /// What measuring may cost at first, in runs of one.
 const PROBING_AHEAD: f64 = 32.0;
-/// Choices between two measurements of sizes that have been measured before.
-const CHOICES_PER_PROBE: u32 = 64;
-/// How many times longer than it can take, as far as is known, a run that is measured may take without making anybody late.
-const PROBING_ROOM: f64 = 2.0;
+/// A size that has been measured before is measured again after so many choices for each of its items: large ones, which hold up those that
+/// are run to measure them, less often.
+const CHOICES_PER_ITEM: u32 = 64;
 /// Requests tried out in vain before a model's requests are left alone.
 const TRIALS_MAX: u32 = 8;
 /// What trying a request out takes, in runs of one.
@@ -31,6 +31,8 @@ pub(crate) struct Batcher {
     rules: BatchRules,
     profile: Profile,
     learned: Mutex<Learned>,
+    /// Whether trying requests out has failed.
+    has_failed: AtomicBool,
 }
 
 #[derive(Default)]
@@ -83,11 +85,17 @@ impl Batcher {
     /// For a model of these rules, starting from what it cost before.
     pub(crate) fn new(rules: BatchRules, profile: Profile) -> Self {
         let trial = if rules.is_vouched { Trial::Passed } else { Trial::default() };
-        Self { rules, profile, learned: Mutex::new(Learned { trial, ..Learned::default() }) }
+        let learned = Mutex::new(Learned { trial, ..Learned::default() });
+        Self { rules, profile, learned, has_failed: AtomicBool::new(false) }
     }
 
     pub(crate) fn rules(&self) -> &BatchRules {
         &self.rules
+    }
+
+    /// Whether requests are known to change each other's answers, so that there is nothing to choose.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.has_failed.load(Ordering::Relaxed)
     }
 
     /// What a request brings to a batch; none if it runs alone.
@@ -122,8 +130,8 @@ impl Batcher {
         let Class { curve, credit_ns, choices, next_probe, .. } = known;
         let credit_ns = *credit_ns.get_or_insert(PROBING_AHEAD * own_ns);
         let curve = &*curve;
-        choose::choose(situation, curve, &self.rules, |steps| {
-            probe(steps, curve, &self.rules, credit_ns, (choices, next_probe))
+        choose::choose(situation, curve, &self.rules, |available| {
+            probe(available, curve, &self.rules, credit_ns, (choices, next_probe))
         })
     }
 
@@ -161,12 +169,14 @@ impl Batcher {
             None if trials + 1 >= TRIALS_MAX => Trial::Failed,
             None => Trial::Open(trials + 1),
         };
+        self.has_failed.store(learned.trial == Trial::Failed, Ordering::Relaxed);
         !matches!(learned.trial, Trial::Open(_))
     }
 
     /// The outputs of a batch could not be told apart: no requests are run together any more.
     pub(crate) fn give_up(&self) {
         self.lock().trial = Trial::Failed;
+        self.has_failed.store(true, Ordering::Relaxed);
     }
 
     fn lock(&self) -> MutexGuard<'_, Learned> {
@@ -204,40 +214,29 @@ fn sizes(rules: &BatchRules) -> Vec<u32> {
     sizes
 }
 
-/// The step to take so as to measure what it takes, if one is to be measured now.
+/// The size to measure now, if any; with so many items at hand.
 fn probe(
-    steps: &[Step],
+    available: u32,
     curve: &Curve,
     rules: &BatchRules,
     credit_ns: f64,
-    (choices, next_probe): (&mut u32, &mut usize),
-) -> Option<usize> {
-    let available = steps.last().filter(|_| steps.len() > 1)?.items;
-    if credit_ns < 0.0 {
+    (choices, next): (&mut u32, &mut usize),
+) -> Option<u32> {
+    if available < 2 || credit_ns < 0.0 {
         return None;
     }
     let sizes = sizes(rules);
-    let step_of = |size: u32| {
-        let step = steps.iter().rposition(|step| step.items <= size && step.room >= PROBING_ROOM)?;
-        steps.get(step).filter(|step| step.items > size / 2).map(|_| step)
-    };
     // A size that was never measured might pay.
-    let unknown = sizes.iter().filter(|size| **size <= available && !curve.knows(**size)).copied();
-    if let Some(step) = unknown.filter_map(step_of).next() {
-        return Some(step);
-    }
-    *choices += 1;
-    if *choices < CHOICES_PER_PROBE {
-        return None;
+    if let Some(unknown) = sizes.iter().find(|size| **size <= available && !curve.knows(**size)) {
+        return Some(*unknown);
     }
     // What was measured long ago may have changed.
-    let size = *sizes.get(*next_probe % sizes.len())?;
-    *next_probe = (*next_probe + 1) % sizes.len();
-    let step = step_of(size)?;
-    let loss_ns = steps.get(step)?.loss_ns();
-    if loss_ns > credit_ns {
+    *choices = choices.saturating_add(1);
+    let size = *sizes.get(*next % sizes.len())?;
+    if *choices < CHOICES_PER_ITEM.saturating_mul(size) {
         return None;
     }
-    *choices = 0;
-    Some(step)
+    (*choices, *next) = (0, (*next + 1) % sizes.len());
+    let loss_ns = curve.estimate_ns(size)? - curve.estimate_ns(1)? * f64::from(size);
+    (size <= available && loss_ns <= credit_ns).then_some(size)
 }

@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 /// A job's place in line: its priority, then its arrival.
 pub(crate) type Key = (u32, u64);
 
-/// Jobs of a lane that are looked at for one run.
-const CANDIDATES_MAX: usize = 512;
+/// Jobs of a lane that are looked at for one run, for each that the run could have.
+const CANDIDATES_PER_PLACE: usize = 8;
 
 /// What may run at once of one model, told apart by a number.
 #[derive(Clone)]
@@ -215,8 +215,18 @@ impl<T> Queue<T> {
         let (first, leader) = lane.waiting.first_key_value()?;
         let alone = || Turn::Run { keys: vec![*first], is_trial: false };
         let (Some(fit), Some(batcher)) = (&leader.fit, &leader.lane.batcher) else { return Some(alone()) };
+        // Where it is known that each is to run alone, nobody else has to be looked at.
+        if batcher.is_idle() {
+            return Some(alone());
+        }
+        let candidates_max = CANDIDATES_PER_PLACE * batcher.rules().size_max as usize;
         let alike = |entry: &&Entry<T>| entry.fit.as_ref().is_some_and(|other| other.class == fit.class);
-        let looked_at = lane.waiting.iter().take(CANDIDATES_MAX).filter(|(_, entry)| alike(entry));
+        // The first in line and the last: under overload, those between them are the ones that will be late anyway.
+        let half = candidates_max / 2;
+        let last = lane.waiting.len().saturating_sub(half).min(half);
+        let newest: Vec<_> = lane.waiting.iter().rev().take(last).collect();
+        let looked_at = lane.waiting.iter().take(half).chain(newest.into_iter().rev());
+        let looked_at = looked_at.filter(|(_, entry)| alike(entry));
         let (keys, candidates): (Vec<Key>, Vec<Candidate>) =
             looked_at.map(|(key, entry)| (*key, candidate(*key, entry, now))).unzip();
         let free = |(other, running): (usize, &Vec<Running>)| other != thread && running.is_empty();
@@ -225,6 +235,7 @@ impl<T> Queue<T> {
         let others_free = others_free.saturating_sub(self.heads.len() - 1);
         let situation = Situation {
             candidates: &candidates,
+            waiting: lane.waiting.len(),
             free_slots: others_free.min(lane.slots.saturating_sub(lane.running + 1)),
             is_busy: self.running.iter().any(|running| !running.is_empty()),
             others_priority: self.others_priority(place),
@@ -318,6 +329,9 @@ fn candidate<T>((priority, _): Key, entry: &Entry<T>, now: Instant) -> Candidate
         waited_ns: ns(now.saturating_duration_since(entry.arrived)),
     }
 }
+
+#[cfg(test)]
+mod simulated;
 
 #[cfg(test)]
 mod tests {

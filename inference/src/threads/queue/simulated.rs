@@ -1,0 +1,250 @@
+//! The queue and its batches under virtual time, beside batches of fixed sizes: arrivals by chance, runs that take what a curve says.
+
+use super::{Entry, Lane, Next, Queue};
+use crate::batching::{BatchRules, Batcher, Fit, Ran};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use weir_types::{Batching, BatchingMode, ElementType, Port, Profile, Signature};
+
+/// Requests of one simulation, and those at its beginning that only warm it up.
+const REQUESTS: usize = 3_000;
+const WARM_UP: usize = 800;
+
+/// What a run of so many takes, in milliseconds.
+type Curve = fn(u32) -> f64;
+
+/// A fixed part and a small one for each, as on a GPU.
+const SHARED: Curve = |items| 2.0 + 0.25 * f64::from(items);
+/// Declared for powers of two, as a fake model is.
+const STEPS: Curve = |items| 2.0 + 0.25 * f64::from(items.next_power_of_two());
+/// Only whole eights are worth it.
+const EIGHTS: Curve = |items| if items == 1 { 2.0 } else { 9.5 * f64::from(items.div_ceil(8)) };
+/// Nothing is shared, as on many a processor.
+const EACH: Curve = |items| 5.0 * f64::from(items);
+/// Each costs more beside others.
+const DEARER: Curve = |items| 5.0 * f64::from(items).powf(1.1);
+
+/// How it went.
+#[derive(Debug, Clone, Copy)]
+struct Report {
+    /// Of those that were in time, per second.
+    per_second: f64,
+    /// Of all; those that were not in time count as never answered.
+    p99_ms: f64,
+    mean_ms: f64,
+}
+
+/// When requests arrive, in milliseconds.
+fn arrivals(per_second: f64, seed: u64) -> Vec<f64> {
+    // SplitMix64.
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
+    };
+    let mut at = 0.0;
+    let mut arrival = || {
+        at += -(1.0 - next()).ln() * 1e3 / per_second;
+        at
+    };
+    (0..REQUESTS).map(|_| arrival()).collect()
+}
+
+fn report(arrivals: &[f64], ended: &[Option<f64>], deadline_ms: f64) -> Report {
+    let mut latencies: Vec<f64> = arrivals
+        .iter()
+        .zip(ended)
+        .skip(WARM_UP)
+        .map(|(arrived, ended)| ended.map_or(f64::INFINITY, |at| at - arrived))
+        .map(|latency| if latency <= deadline_ms { latency } else { f64::INFINITY })
+        .collect();
+    latencies.sort_by(f64::total_cmp);
+    let in_time = latencies.iter().filter(|latency| latency.is_finite()).count();
+    let spent_ms = arrivals[arrivals.len() - 1] - arrivals[WARM_UP];
+    Report {
+        per_second: in_time as f64 * 1e3 / spent_ms,
+        p99_ms: latencies[latencies.len() * 99 / 100],
+        mean_ms: latencies.iter().filter(|latency| latency.is_finite()).sum::<f64>() / in_time.max(1) as f64,
+    }
+}
+
+fn lane(slots: usize, mode: BatchingMode) -> Lane {
+    let port = |name: &str| Port { name: name.into(), datatype: ElementType::Fp32, shape: vec![None] };
+    let signature = Signature { inputs: vec![port("x")], outputs: vec![port("y")] };
+    let rules = BatchRules::of(&signature, &Batching { mode, ..Batching::default() }).unwrap();
+    let batcher = rules.map(|rules| Arc::new(Batcher::new(rules, Profile::default())));
+    Lane { number: 0, slots, batcher }
+}
+
+/// Weir's queue, which knows nothing of the curve at first.
+fn adaptive(curve: Curve, per_second: f64, deadline_ms: f64, slots: usize, mode: BatchingMode) -> Report {
+    let (arrivals, start) = (arrivals(per_second, 7), Instant::now());
+    let instant = |at_ms: f64| start + Duration::from_secs_f64(at_ms / 1e3);
+    let lane = lane(slots, mode);
+    let mut queue = Queue::new(1 << 20, slots);
+    let mut running: Vec<Option<(f64, f64, Vec<usize>)>> = vec![None; slots];
+    let (mut ended, mut next) = (vec![None; arrivals.len()], 0);
+    loop {
+        let first_end = running.iter().flatten().map(|(_, end, _)| *end).fold(f64::INFINITY, f64::min);
+        let arrival = arrivals.get(next).copied().unwrap_or(f64::INFINITY);
+        let now = first_end.min(arrival);
+        if now.is_infinite() {
+            break;
+        }
+        drop(queue.expire(instant(now)));
+        if arrival <= first_end {
+            let fit = lane.batcher.as_ref().map(|_| Fit { class: [].into(), items: 1, bytes: 4 });
+            let (arrived, deadline) = (instant(now), Some(instant(now + deadline_ms)));
+            let entry =
+                Entry { lane: lane.clone(), arrived, deadline, interrupt: Arc::default(), fit, job: next };
+            assert!(queue.push(100, entry).is_ok());
+            next += 1;
+        }
+        for (thread, slot) in running.iter_mut().enumerate() {
+            if let Some((began, _, members)) = slot.take_if(|(_, end, _)| *end <= now) {
+                queue.finish(thread, &lane, Vec::new());
+                for member in &members {
+                    ended[*member] = Some(now);
+                }
+                if let Some(batcher) = &lane.batcher {
+                    let time = Duration::from_secs_f64((now - began) / 1e3);
+                    batcher.ran(&Ran { class: &[], items: vec![1; members.len()], time });
+                }
+            }
+        }
+        for (thread, slot) in running.iter_mut().enumerate().filter(|(_, slot)| slot.is_none()) {
+            let Next::Run(taken) = queue.take(thread, instant(now)) else { continue };
+            let members: Vec<usize> = taken.jobs.iter().map(|(_, entry)| entry.job).collect();
+            *slot = Some((now, now + curve(members.len() as u32), members));
+        }
+    }
+    report(&arrivals, &ended, deadline_ms)
+}
+
+/// Batches of `size`: whole ones only, or as many as wait and no more than that. A batch that is not whole begins when it has to.
+fn fixed(curve: Curve, per_second: f64, deadline_ms: f64, size: u32, is_whole: bool) -> Report {
+    let arrivals = arrivals(per_second, 7);
+    let (mut ended, mut next, mut free_at) = (vec![None; arrivals.len()], 0, 0.0_f64);
+    let mut waiting: VecDeque<usize> = VecDeque::new();
+    while next < arrivals.len() || !waiting.is_empty() {
+        let mut now = free_at.max(waiting.front().map_or_else(|| arrivals[next], |first| arrivals[*first]));
+        let mut take = |until: f64, waiting: &mut VecDeque<usize>| {
+            while next < arrivals.len() && arrivals[next] <= until {
+                waiting.push_back(next);
+                next += 1;
+            }
+            arrivals.get(next).copied()
+        };
+        let mut coming = take(now, &mut waiting);
+        while is_whole && waiting.len() < size as usize {
+            let Some(first) = waiting.front() else { break };
+            let must_begin = arrivals[*first] + deadline_ms - curve(size);
+            match coming.filter(|at| *at <= must_begin) {
+                Some(at) => {
+                    now = now.max(at);
+                    coming = take(now, &mut waiting);
+                }
+                None => {
+                    now = now.max(must_begin);
+                    break;
+                }
+            }
+        }
+        waiting.retain(|one| arrivals[*one] + deadline_ms > now);
+        let members: Vec<usize> = waiting.drain(..waiting.len().min(size as usize)).collect();
+        if members.is_empty() {
+            free_at = now;
+            continue;
+        }
+        free_at = now + curve(members.len() as u32);
+        members.into_iter().for_each(|member| ended[member] = Some(free_at));
+    }
+    report(&arrivals, &ended, deadline_ms)
+}
+
+/// The highest rate at which 99 of 100 are in time.
+fn sustained(deadline_ms: f64, run: impl Fn(f64) -> Report) -> f64 {
+    let rate = |step: i32| 20.0 * 1.01_f64.powi(step);
+    // What is sustained at one rate is sustained at lower ones.
+    let (mut sustained, mut failing) = (0, 700);
+    while failing - sustained > 1 {
+        let middle = (sustained + failing) / 2;
+        if run(rate(middle)).p99_ms <= deadline_ms { sustained = middle } else { failing = middle }
+    }
+    rate(sustained)
+}
+
+fn best_fixed(curve: Curve, deadline_ms: f64) -> f64 {
+    let ways = [1, 2, 4, 8, 16, 32].into_iter().flat_map(|size| [(size, true), (size, false)]);
+    let sustained = ways.map(|(size, is_whole)| {
+        sustained(deadline_ms, |rate| fixed(curve, rate, deadline_ms, size, is_whole))
+    });
+    sustained.fold(0.0, f64::max)
+}
+
+#[test]
+fn as_much_is_done_in_time_as_by_the_best_fixed_batch() {
+    for (name, curve, deadline_ms) in [
+        ("shared", SHARED, 25.0),
+        ("shared", SHARED, 250.0),
+        ("steps", STEPS, 25.0),
+        ("eights", EIGHTS, 60.0),
+        ("each", EACH, 60.0),
+        ("dearer", DEARER, 60.0),
+    ] as [(&str, Curve, f64); 6]
+    {
+        let best = best_fixed(curve, deadline_ms);
+        let own = sustained(deadline_ms, |rate| adaptive(curve, rate, deadline_ms, 1, BatchingMode::On));
+        println!("{name}, {deadline_ms} ms: best fixed {best:.0}/s, adaptive {own:.0}/s, {:.3}", own / best);
+        assert!(
+            own >= 0.95 * best,
+            "{name}, {deadline_ms} ms: {own:.0}/s, and {best:.0}/s with a fixed batch"
+        );
+    }
+}
+
+#[test]
+fn too_many_requests_do_not_make_batches_smaller() {
+    for (name, curve) in [("shared", SHARED), ("steps", STEPS)] {
+        for deadline_ms in [25.0, 60.0] {
+            let best = best_fixed(curve, deadline_ms);
+            for overload in [1.2, 2.0, 10.0] {
+                let own = adaptive(curve, best * overload, deadline_ms, 1, BatchingMode::On);
+                println!("{name}, {deadline_ms} ms, {overload} times: {own:?} of {best:.0}/s");
+                assert!(
+                    own.per_second >= 0.9 * best,
+                    "{name}, {deadline_ms} ms, {overload} times: {own:?} of {best:.0}/s"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn where_batches_save_nothing_little_is_lost_by_finding_that_out() {
+    for (name, curve) in [("each", EACH), ("dearer", DEARER)] {
+        for slots in [1, 2] {
+            for load in [0.5, 0.9, 1.5] {
+                let rate = load * slots as f64 * 1e3 / curve(1);
+                let own = adaptive(curve, rate, 10_000.0, slots, BatchingMode::On);
+                let without = adaptive(curve, rate, 10_000.0, slots, BatchingMode::Off);
+                println!("{name}, {slots} slots, {load}: {own:?}, without {without:?}");
+                assert!(own.per_second >= 0.97 * without.per_second, "{name}, {load}: {own:?}, {without:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn at_low_load_nothing_waits_for_anything() {
+    for slots in [1, 2] {
+        let rate = 0.02 * 1e3 / SHARED(1);
+        let own = adaptive(SHARED, rate, 60.0, slots, BatchingMode::On);
+        let without = adaptive(SHARED, rate, 60.0, slots, BatchingMode::Off);
+        assert!(own.mean_ms <= without.mean_ms * 1.01, "{own:?}, {without:?}");
+    }
+}
