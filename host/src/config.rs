@@ -86,6 +86,9 @@ pub struct NodeConfig {
     pub infer_time_ms_max: u64,
     /// Memory for bodies and tensors of requests under way.
     pub arena_bytes_max: u64,
+    /// Memory for answers that are kept for equal calls, of functions and models that have a `cache_ttl_ms`; one answer may take a sixteenth
+    /// of it. 0: none are kept.
+    pub response_cache_bytes_max: u64,
 
     /// Log lines kept per function.
     pub log_lines_max: usize,
@@ -184,6 +187,7 @@ impl Default for NodeConfig {
             infer_body_bytes_max: 64 * MIB,
             infer_time_ms_max: 60_000,
             arena_bytes_max: 1024 * MIB,
+            response_cache_bytes_max: 64 * MIB,
             log_lines_max: 1_000,
             log_bytes_max: MIB,
             all_logs_bytes_max: 64 * MIB,

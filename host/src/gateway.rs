@@ -2,6 +2,7 @@
 
 mod auth;
 mod body;
+mod cached;
 mod embeddings;
 mod error;
 mod functions;

@@ -16,6 +16,8 @@ mod gateway;
 
 mod dispatch;
 
+mod response_cache;
+
 mod cluster;
 
 mod component;

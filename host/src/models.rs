@@ -20,11 +20,12 @@ use crate::blobs::Blobs;
 use crate::changes::{Changes, CutOff};
 use crate::cluster::DeviceReport;
 use crate::registry::Deployment;
+use crate::response_cache::Scope;
 use crate::telemetry::{Metrics, Served};
 use futures::StreamExt;
 use record::{ModelRecord, id_of};
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use store::Store;
 use tokio::sync::Semaphore;
 use weir_datastore::{Datastore, Entry, Revision};
@@ -66,6 +67,8 @@ pub(crate) struct ModelEntry {
     pub(crate) record: ModelRecord,
     pub(crate) source: Arc<ModelSource>,
     pub(crate) served: Served,
+    /// Its answers that are kept for equal inferences, from the first on.
+    pub(crate) answers: OnceLock<Arc<Scope>>,
 }
 
 type Versions = BTreeMap<Version, Arc<ModelEntry>>;
@@ -340,7 +343,8 @@ impl Models {
             batching: record.manifest.batching.clone(),
         };
         let served = self.metrics.served(&tenant, &name, version);
-        let entry = Arc::new(ModelEntry { record, source: Arc::new(source), served });
+        let entry =
+            Arc::new(ModelEntry { record, source: Arc::new(source), served, answers: OnceLock::new() });
         let mut known = self.write();
         known.damaged.remove(id);
         known.tenants.entry(tenant).or_default().entry(name).or_default().insert(version, entry.clone());

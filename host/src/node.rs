@@ -13,6 +13,7 @@ use crate::dispatch::{Dispatch, PlacementConfig, Placements};
 use crate::gateway::{Gateway, Server, Tokens};
 use crate::models::{Models, keep_profiles};
 use crate::registry::{Prepare, Registry};
+use crate::response_cache::ResponseCache;
 use crate::telemetry::logs::{LogLimits, Logs};
 use crate::telemetry::{Metrics, Sampler};
 use anyhow::Context;
@@ -43,6 +44,8 @@ pub(crate) struct NodeState {
     pub(crate) registry: Arc<Registry>,
     pub(crate) models: Arc<Models>,
     pub(crate) dispatch: Dispatch,
+    /// Answers kept for equal calls.
+    pub(crate) response_cache: Arc<ResponseCache>,
     /// The cluster that the node is one of.
     pub(crate) cluster: Option<Arc<Cluster>>,
     pub(crate) arena: Arena,
@@ -286,6 +289,7 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
     let state = NodeState {
         uploads: Arc::new(Semaphore::new(config.uploads_max.max(1) as usize)),
         compiles: Semaphore::new(config.compiles_max.max(1) as usize),
+        response_cache: ResponseCache::new(config.response_cache_bytes_max, &metrics),
         config,
         tokens,
         blobs,

@@ -11,7 +11,9 @@ mod hash;
 pub use hash::{ContentHash, HashError, Hasher};
 
 mod manifest;
-pub use manifest::{FunctionKind, FunctionManifest, ManifestError, ModelManifest, ModelRef};
+pub use manifest::{
+    CACHE_TTL_MS_MAX, FunctionKind, FunctionManifest, ManifestError, ModelManifest, ModelRef,
+};
 
 mod batching;
 pub use batching::{Batching, BatchingError, BatchingMode};

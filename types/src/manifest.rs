@@ -17,6 +17,9 @@ pub struct FunctionManifest {
     pub outbound_hosts: Vec<String>,
     /// Whether a call whose node was lost may be made again, on another. A GET always may. A node by itself makes no call twice.
     pub idempotent: bool,
+    /// How long an answer may be given to calls that are equal, in milliseconds, up to [`CACHE_TTL_MS_MAX`]; none runs every call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache_ttl_ms: Option<u64>,
     /// What the function may use.
     pub limits: Limits,
 }
@@ -104,7 +107,13 @@ pub struct ModelManifest {
     pub slots: Option<u32>,
     /// How requests that wait for it are run together.
     pub batching: Batching,
+    /// How long an answer may be given to inferences that are equal, in milliseconds, up to [`CACHE_TTL_MS_MAX`]; none runs every inference.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache_ttl_ms: Option<u64>,
 }
+
+/// The longest that an answer may be kept for other calls: 30 days.
+pub const CACHE_TTL_MS_MAX: u64 = 30 * 24 * 3_600 * 1_000;
 
 #[cfg(test)]
 mod tests {

@@ -98,6 +98,14 @@ pub(crate) fn kind(kind: FunctionKind) -> &'static str {
     }
 }
 
+/// How long answers are kept for equal calls.
+pub(crate) fn cache(ttl_ms: Option<u64>) -> String {
+    ttl_ms.map_or_else(
+        || "no answers are kept".to_owned(),
+        |ttl_ms| format!("answers are kept for {ttl_ms} ms"),
+    )
+}
+
 fn list(functions: &[Function]) -> String {
     if functions.is_empty() {
         return "no functions are deployed; `weir deploy NAME FILE.wasm` deploys one".into();
@@ -145,6 +153,7 @@ fn details(function: &FunctionVersion, versions: Option<&[Version]>) -> String {
         ("env", list(manifest.env.iter().map(|(key, value)| format!("{key}={value}")).collect())),
         ("outbound", list(manifest.outbound_hosts.clone())),
         ("idempotent", manifest.idempotent.to_string()),
+        ("cache", cache(manifest.cache_ttl_ms)),
     ];
     if let Some(versions) = versions {
         facts.push(("versions", list(versions.iter().map(ToString::to_string).collect())));

@@ -2,6 +2,7 @@
 
 use crate::client::Upload;
 use crate::commands::Context;
+use crate::commands::functions::cache;
 use crate::output::{age, duration, size, table, time};
 use crate::settings::ClientArgs;
 use anyhow::Result;
@@ -9,7 +10,7 @@ use clap::Subcommand;
 use std::path::PathBuf;
 use std::time::Duration;
 use weir_types::api::{Model, ModelVersion};
-use weir_types::{Name, Port, RunningMean};
+use weir_types::{CACHE_TTL_MS_MAX, Name, Port, RunningMean};
 
 /// Push, list, show and remove models
 ///
@@ -59,6 +60,9 @@ enum Action {
         /// The input that tells what is there from padding [default: attention_mask, if it has that]
         #[arg(long, value_name = "INPUT")]
         mask: Option<String>,
+        /// Keep answers for so many milliseconds, and give them to inferences that are equal instead of running those
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=CACHE_TTL_MS_MAX))]
+        cache_ttl_ms: Option<u64>,
     },
     /// Show one model: its inputs and outputs, and what it has been measured to cost
     Show {
@@ -97,11 +101,13 @@ pub(crate) fn run(args: ModelsArgs, context: &Context) -> Result<()> {
             preferred_batch_sizes,
             queue_delay_us_max,
             mask,
+            cache_ttl_ms,
         } => {
             let version = version.map_or_else(String::new, |version| format!("/versions/{version}"));
             let sizes: Vec<String> = preferred_batch_sizes.iter().map(ToString::to_string).collect();
             let query = query(&[
                 ("slots", slots.map(|slots| slots.to_string())),
+                ("cache_ttl_ms", cache_ttl_ms.map(|ttl_ms| ttl_ms.to_string())),
                 ("batching.mode", batching),
                 ("batching.size_max", batch_size_max.map(|size| size.to_string())),
                 ("batching.preferred_sizes", (!sizes.is_empty()).then(|| sizes.join(","))),
@@ -201,6 +207,7 @@ fn details(model: &ModelVersion) -> String {
         ("pushed", format!("{} ({})", time(model.pushed_at_ms), age(model.pushed_at_ms))),
         ("slots", slots),
         ("batching", batching(model, &model.manifest.batching)),
+        ("cache", cache(model.manifest.cache_ttl_ms)),
         ("resident", if model.resident { "yes" } else { "no" }.to_owned()),
     ];
     if model.profile.resident_bytes > 0 {

@@ -60,6 +60,7 @@ pub(crate) struct FunctionProject {
     outbound_hosts: Vec<String>,
     #[serde(default)]
     idempotent: bool,
+    cache_ttl_ms: Option<u64>,
     #[serde(default)]
     limits: Limits,
 }
@@ -73,6 +74,7 @@ impl FunctionProject {
             env: self.env.clone(),
             outbound_hosts: self.outbound_hosts.clone(),
             idempotent: self.idempotent,
+            cache_ttl_ms: self.cache_ttl_ms,
             limits: self.limits.clone(),
         }
     }

@@ -27,6 +27,8 @@ struct State {
     ended: Option<Ended>,
     /// Another node keeps the books.
     is_passed_on: bool,
+    /// Nothing ran.
+    is_hit: bool,
 }
 
 struct Ended {
@@ -72,6 +74,12 @@ impl Account {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).is_passed_on = true;
     }
 
+    /// The invocation was given an answer made for another: it has ended well, and cost nothing.
+    pub(crate) fn hit(&self) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).is_hit = true;
+        self.deployment.metrics.hit();
+    }
+
     /// Counts the invocation as running until dropped.
     pub(crate) fn running(&self) -> Counted {
         Counted::new(&self.metrics.running)
@@ -86,7 +94,7 @@ impl Witness for Arc<Account> {
 
 impl Drop for Account {
     fn drop(&mut self) {
-        let State { failed, ended, is_passed_on } =
+        let State { failed, ended, is_passed_on, is_hit } =
             std::mem::take(self.state.get_mut().unwrap_or_else(PoisonError::into_inner));
         if is_passed_on {
             return;
@@ -100,7 +108,7 @@ impl Drop for Account {
             self.metrics.phase(Phase::Reply, ended.at.elapsed());
         }
         // A guest that neither ended nor failed was dropped half-way: its client went away.
-        let failed = failed.or_else(|| ended.is_none().then_some(ErrorCode::Cancelled));
+        let failed = failed.or_else(|| (ended.is_none() && !is_hit).then_some(ErrorCode::Cancelled));
         self.deployment.metrics.ended(failed, self.arrived.elapsed(), self.usage.cpu_time());
     }
 }

@@ -14,5 +14,7 @@ pub(crate) const TOKEN: HeaderName = HeaderName::from_static("weir-token");
 /// How many bytes of an inference's body are JSON; the rest are tensors.
 pub(crate) const INFERENCE_HEADER_LENGTH: HeaderName =
     HeaderName::from_static("inference-header-content-length");
+/// What the response cache had to do with an answer: `hit`, `miss` or `bypass`.
+pub(crate) const CACHE: HeaderName = HeaderName::from_static("weir-cache");
 /// The caller's span (W3C Trace Context).
 pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");

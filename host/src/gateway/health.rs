@@ -73,6 +73,9 @@ pub(super) fn metrics(node: &NodeState, of: Option<&TenantId>) -> Result<Respons
     node.metrics.arena_used_bytes.set(gauge(node.arena.used_bytes()));
     node.metrics.arena_pooled_bytes.set(gauge(node.arena.pooled_bytes()));
     node.metrics.model_resident_bytes.set(gauge(node.models.resident_bytes()));
+    let (answers, bytes) = node.response_cache.size();
+    node.metrics.response_cache.answers.set(gauge(answers));
+    node.metrics.response_cache.bytes.set(gauge(bytes));
     let text = node.metrics.encode(of).map_err(|error| ApiError::internal(&error))?;
     Ok(([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text).into_response())
 }

@@ -1,6 +1,7 @@
 //! `/fn/{name}/{path}`: calling a function.
 
 use super::body::receive;
+use super::cached;
 use super::error::ApiError;
 use super::headers;
 use super::passing::{Passed, Passing};
@@ -162,7 +163,7 @@ pub(super) fn trace(
 
 async fn http(
     node: &NodeState,
-    mut invocation: Invocation,
+    invocation: Invocation,
     account: &Arc<Account>,
     mut head: http::request::Parts,
     name_len: usize,
@@ -170,16 +171,41 @@ async fn http(
     id: &RequestId,
 ) -> Result<Response, ApiError> {
     let (length, bytes_max) = (content_length(&head.headers)?, request_bytes_max(&invocation));
-    let mut body = Some(received(&invocation, receive(body, length, &node.arena, bytes_max)).await?);
+    let body = Some(received(&invocation, receive(body, length, &node.arena, bytes_max)).await?);
     prepare(&mut head.headers, id);
-    let call = Call { method: &head.method, uri: &head.uri, headers: &head.headers };
-    let admission = match admit(node, &mut invocation, account, call, &mut body).await? {
-        Turn::Here(admission) => admission,
-        Turn::Answered(response) => return Ok(response),
-    };
-    head.uri = guest_uri(&head.uri, name_len);
-    let (head, body) = (http::Request::from_parts(head, ()), body.unwrap_or_else(RequestBody::none));
-    Ok(node.dispatch.http(invocation, admission, account, head, body).await?)
+    let call = HttpCall { invocation, account, head, name_len, body };
+    let Deployment { manifest, answers, .. } = &*call.invocation.deployment;
+    // Where a call comes from another node, that one keeps its answer.
+    if manifest.cache_ttl_ms.is_some()
+        && call.invocation.granted.is_none()
+        && let Some(scope) = node.response_cache.scope(answers, manifest.cache_ttl_ms)
+    {
+        return Box::pin(cached::http(node, &scope, call)).await;
+    }
+    call.run(node).await
+}
+/// A call of an HTTP function that has arrived, with its body as far as that is received first.
+pub(super) struct HttpCall<'a> {
+    pub(super) invocation: Invocation,
+    pub(super) account: &'a Arc<Account>,
+    pub(super) head: http::request::Parts,
+    pub(super) name_len: usize,
+    pub(super) body: Option<RequestBody>,
+}
+
+impl HttpCall<'_> {
+    /// Have it run, on this node or another.
+    pub(super) async fn run(self, node: &NodeState) -> Result<Response, ApiError> {
+        let Self { mut invocation, account, mut head, name_len, mut body } = self;
+        let call = Call { method: &head.method, uri: &head.uri, headers: &head.headers };
+        let admission = match admit(node, &mut invocation, account, call, &mut body).await? {
+            Turn::Here(admission) => admission,
+            Turn::Answered(response) => return Ok(response),
+        };
+        head.uri = guest_uri(&head.uri, name_len);
+        let (head, body) = (http::Request::from_parts(head, ()), body.unwrap_or_else(RequestBody::none));
+        Ok(node.dispatch.http(invocation, admission, account, head, body).await?)
+    }
 }
 
 /// Refuse what is no inference at all.

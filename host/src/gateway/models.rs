@@ -1,6 +1,7 @@
 //! `/v1/models`: pushing models and looking after them.
 
 use super::Caller;
+use super::cached;
 use super::error::ApiError;
 use super::functions::{parse_name, parse_version};
 use super::uploads::{self, Received};
@@ -55,6 +56,7 @@ async fn keep(
     }
     // Before the model is checked, which takes longer.
     manifest.batching.check().map_err(ModelsError::from)?;
+    cached::check_ttl(manifest.cache_ttl_ms)?;
     let (entry, created) = node.models.push(&caller.tenant, name, version, staged, manifest).await?;
     if created {
         tracing::info!(tenant = %caller.tenant, model = %name, version = %entry.record.version, "pushed");

@@ -4,6 +4,7 @@
 //! it may run. Models and functions of other tenants are not found. `docs/protocols.md` says what clients may rely on.
 
 mod answer;
+mod cached;
 mod call;
 mod encoding;
 mod infer;

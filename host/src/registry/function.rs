@@ -3,6 +3,7 @@
 use super::RegistryError;
 use super::record::{FunctionRecord, Head};
 use crate::instance::Fault;
+use crate::response_cache::Scope;
 use crate::telemetry::logs::FunctionLog;
 use crate::telemetry::{FunctionMetrics, Served};
 use std::collections::BTreeMap;
@@ -31,6 +32,8 @@ pub(crate) struct Deployment {
     pub(crate) metrics: FunctionMetrics,
     /// Its inferences, from the first on.
     pub(crate) served: OnceLock<Served>,
+    /// Its answers that are kept for equal calls, from the first on.
+    pub(crate) answers: OnceLock<Arc<Scope>>,
     pub(crate) log: Arc<FunctionLog>,
     /// Whether its last call ended within its first time slice, so that the next may begin on the thread that received it.
     pub(crate) is_brief: AtomicBool,
@@ -61,6 +64,7 @@ impl FunctionEntry {
                 gate: Gate::new(record.manifest.limits.concurrency_max, record.manifest.limits.queue_len_max),
                 metrics: metrics.clone(),
                 served: OnceLock::new(),
+                answers: OnceLock::new(),
                 log: log.clone(),
                 is_brief: AtomicBool::new(false),
                 record,

@@ -3,6 +3,7 @@
 //! What is counted per function carries its tenant, and is shown to that tenant and the operator; the rest is the node's, and everyone's.
 
 mod functions;
+mod response_cache;
 mod served;
 mod triton;
 
@@ -17,6 +18,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
+use response_cache::ResponseCacheMetrics;
 use served::AllServed;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,6 +32,7 @@ pub(crate) struct Metrics {
     phase_seconds: [Histogram; Phase::ALL.len()],
     cold_starts: Family<Cause, Counter>,
     guest_memory_bytes: Histogram,
+    pub(crate) response_cache: ResponseCacheMetrics,
     /// Invocations running now.
     pub(crate) passed_on: Counter,
     pub(crate) placed_again: Counter,
@@ -93,6 +96,7 @@ impl Metrics {
         let served = AllServed::register(&mut all);
         let registry = all.sub_registry_with_prefix("weir");
         let functions_counted = Functions::register(registry);
+        let response_cache = ResponseCacheMetrics::register(registry);
         let cold_starts = Family::<Cause, Counter>::default();
         let phase_seconds: [Histogram; Phase::ALL.len()] = std::array::from_fn(|_| time_buckets());
         registry.register(
@@ -141,6 +145,7 @@ impl Metrics {
             phase_seconds,
             cold_starts,
             guest_memory_bytes,
+            response_cache,
             passed_on,
             placed_again,
             running,

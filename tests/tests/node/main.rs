@@ -4,6 +4,7 @@
 
 mod bad_components;
 mod bad_requests;
+mod caching;
 mod calling;
 mod cancelling;
 mod churn;

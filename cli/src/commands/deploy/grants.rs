@@ -3,7 +3,7 @@
 use crate::error::Problem;
 use anyhow::Result;
 use serde_json::Value;
-use weir_types::{FunctionManifest, Limits, ModelRef};
+use weir_types::{CACHE_TTL_MS_MAX, FunctionManifest, Limits, ModelRef};
 
 /// What the function is granted beside what weir.toml says.
 #[derive(Debug, Default, clap::Args)]
@@ -21,6 +21,9 @@ pub(crate) struct GrantArgs {
     /// Calls that failed half-way may be made again
     #[arg(long)]
     idempotent: bool,
+    /// Keep answers for so many milliseconds, and give them to calls that are equal instead of running those
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=CACHE_TTL_MS_MAX))]
+    cache_ttl_ms: Option<u64>,
     /// A limit, such as memory_bytes=67108864 or deadline_ms=5000; `weir functions show NAME` lists them
     #[arg(long = "limit", short, value_name = "KEY=NUMBER", value_parser = pair)]
     limits: Vec<(String, String)>,
@@ -37,6 +40,7 @@ impl GrantArgs {
         manifest.env.extend(self.env.iter().cloned());
         manifest.outbound_hosts.extend(self.outbound_hosts.iter().cloned());
         manifest.idempotent |= self.idempotent;
+        manifest.cache_ttl_ms = self.cache_ttl_ms.or(manifest.cache_ttl_ms);
         manifest.limits = with_limits(&manifest.limits, &self.limits)?;
         Ok(manifest)
     }
@@ -83,12 +87,15 @@ mod tests {
         let flags = GrantArgs {
             models: vec!["a".parse().unwrap(), "b:2".parse().unwrap()],
             env: pairs(&[("MODE", "fast=1")]),
+            cache_ttl_ms: Some(7),
             limits: pairs(&[("deadline_ms", "5_000")]),
             ..GrantArgs::default()
         };
         let manifest = flags.add_to(manifest).unwrap();
         assert_eq!(manifest.models, ["a".parse().unwrap(), "b:2".parse().unwrap()]);
         assert_eq!(manifest.env["MODE"], "fast=1");
+        assert_eq!(manifest.cache_ttl_ms, Some(7));
+        assert_eq!(GrantArgs::default().add_to(manifest.clone()).unwrap(), manifest);
         assert_eq!(manifest.limits, Limits { deadline_ms: 5_000, ..Limits::default() });
     }
 

@@ -5,6 +5,7 @@ use super::{Node, find, parse_name};
 use crate::component::compile::CompileError;
 use crate::component::{LoadError, Needs};
 use crate::gateway::Caller;
+use crate::gateway::cached;
 use crate::gateway::error::ApiError;
 use crate::gateway::uploads::{self, Received};
 use crate::node::NodeState;
@@ -114,6 +115,7 @@ async fn make_ready(node: &NodeState, staged: &Staged) -> Result<Ready, ApiError
 
 /// The manifest must not ask for more than the node allows.
 fn check_caps(manifest: &FunctionManifest, node: &NodeState) -> Result<(), ApiError> {
+    cached::check_ttl(manifest.cache_ttl_ms)?;
     let Some((name, asked, cap)) = manifest.limits.first_over(&node.config.limit_caps) else { return Ok(()) };
     let text = if asked == 0 {
         format!("limits.{name} must be at least 1")

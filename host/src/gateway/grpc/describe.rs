@@ -104,6 +104,7 @@ pub(super) fn index(node: &NodeState, tenant: &TenantId, only_ready: bool) -> Ve
 fn statistics_of(node: &NodeState, target: &Target) -> ModelStatistics {
     let served = target.served(node);
     let [success, fail, queue, input, infer, output] = served.tallies();
+    let [cache_hit, cache_miss] = served.cached();
     let batches = served.batches().into_iter().map(|(size, batch)| InferBatchStatistics {
         batch_size: size.into(),
         compute_input: Some(duration(batch.input)),
@@ -123,8 +124,8 @@ fn statistics_of(node: &NodeState, target: &Target) -> ModelStatistics {
             compute_input: Some(duration(input)),
             compute_infer: Some(duration(infer)),
             compute_output: Some(duration(output)),
-            cache_hit: Some(StatisticDuration::default()),
-            cache_miss: Some(StatisticDuration::default()),
+            cache_hit: Some(duration(cache_hit)),
+            cache_miss: Some(duration(cache_miss)),
         }),
         batch_stats: batches.collect(),
     }

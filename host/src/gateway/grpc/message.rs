@@ -142,7 +142,7 @@ fn number<T: TryFrom<i64> + TryFrom<u64> + Default>(
 
 /// The message that answers. Outputs are raw, as clients expect.
 pub(super) fn write(answered: Answered, limits: &CallLimits) -> Result<ModelInferResponse, ApiError> {
-    let Answered { model_name, model_version, asked, completion } = answered;
+    let Answered { model_name, model_version, asked, completion, .. } = answered;
     let (mut outputs, mut raw_output_contents) = (Vec::new(), Vec::new());
     let mut bytes_left = usize::try_from(limits.answer_bytes_max).unwrap_or(usize::MAX);
     let too_large = || {

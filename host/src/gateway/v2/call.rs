@@ -1,9 +1,11 @@
 //! One inference from its request to its answer, of whichever kind it is and in whatever form it came.
 
+use super::super::cached::{Verdict, waited_too_long};
 use super::super::error::ApiError;
 use super::super::invoke::{self, received};
 use super::super::passing::Passed;
 use super::super::request_id::RequestId;
+use super::cached::{self, Cached};
 use super::read::Asked;
 use super::remote::Remote;
 use super::target::{Target, served};
@@ -11,6 +13,7 @@ use crate::cluster::wire::Grant;
 use crate::dispatch::{Account, Admitted, Inference, InferenceTurn, Invocation};
 use crate::models::ModelEntry;
 use crate::node::NodeState;
+use crate::response_cache::{Answer, Given};
 use crate::telemetry::{Served, Times};
 use crate::until::until;
 use http::HeaderMap;
@@ -23,6 +26,8 @@ use weir_types::{ErrorCode, FunctionId, ModelId, Port};
 pub(in super::super) struct Call {
     arrived: Instant,
     kind: Kind,
+    /// Answers made for equal ones, where there can be any.
+    cached: Option<Cached>,
 }
 
 enum Kind {
@@ -45,6 +50,8 @@ pub(in super::super) struct Answered {
     pub(in super::super) model_version: String,
     pub(in super::super) asked: Asked,
     pub(in super::super) completion: Completion,
+    /// What the response cache had to do with that; none where it was not asked.
+    pub(in super::super) verdict: Option<Verdict>,
 }
 
 impl Call {
@@ -60,6 +67,8 @@ impl Call {
         if !node.is_ready() {
             return Err(ApiError::new(ErrorCode::Unavailable, "the node is shutting down; try another"));
         }
+        // Where a call comes from another node, that one keeps its answer.
+        let cached = if grant.is_none() { target.cached(node, headers) } else { None };
         let kind = match target {
             Target::Function(deployment) => {
                 let invocation = invoke::invocation(node, deployment, grant, headers, id, arrived)?;
@@ -68,12 +77,21 @@ impl Call {
             }
             Target::Model(entry) => Kind::Model(inference(node, entry, grant, headers, id, arrived)?),
         };
-        Ok(Self { arrived, kind })
+        Ok(Self { arrived, kind, cached })
     }
 
     /// A call of a tensor function.
-    pub(super) fn function(invocation: Invocation, account: Arc<Account>) -> Self {
-        Self { arrived: invocation.arrived, kind: Kind::Function(Box::new(invocation), account) }
+    pub(super) fn function(
+        node: &NodeState,
+        invocation: Invocation,
+        account: Arc<Account>,
+        headers: &HeaderMap,
+    ) -> Self {
+        let cached = match invocation.granted {
+            None => Target::Function(invocation.deployment.clone()).cached(node, headers),
+            Some(_) => None,
+        };
+        Self { arrived: invocation.arrived, kind: Kind::Function(Box::new(invocation), account), cached }
     }
 
     /// The inputs, where it is known what they are.
@@ -136,20 +154,31 @@ impl Call {
         let answering = async {
             let mut asked = read(&self).await?;
             let (batch, input) = (batch(&asked.inputs), asked.time);
-            let Ran { completion, is_elsewhere } = self.run(node, &mut asked).await?;
+            let Ran { completion, is_elsewhere, cached } = self.run(node, &mut asked).await?;
+            if let Some((Verdict::Miss, look)) = cached {
+                serving.missed(look);
+            }
             let (times, started) = (Times::of(batch, &completion), Instant::now());
             let (model_name, model_version) = self.name();
-            let answer = write(Answered { model_name, model_version, asked, completion }).await?;
+            let verdict = cached.map(|(verdict, _)| verdict);
+            let answer = write(Answered { model_name, model_version, asked, completion, verdict }).await?;
             let times = Times { input, output: started.elapsed(), ..times };
-            Ok((answer, (!is_elsewhere).then_some(times)))
+            Ok((answer, cached, (!is_elsewhere).then_some(times)))
         };
         match answering.await {
-            Ok((answer, Some(times))) => {
+            Ok((answer, Some((Verdict::Hit(_), look)), _)) => {
+                serving.hit(look);
+                if let Kind::Function(_, account) = &self.kind {
+                    account.hit();
+                }
+                Ok(answer)
+            }
+            Ok((answer, _, Some(times))) => {
                 serving.done(times);
                 Ok(answer)
             }
             // The other node counts it.
-            Ok((answer, None)) => {
+            Ok((answer, _, None)) => {
                 serving.passed_on();
                 if let Kind::Function(_, account) = &self.kind {
                     account.pass_on();
@@ -167,25 +196,76 @@ impl Call {
         }
     }
 
-    /// Have it run on the node that it is placed on.
+    /// Have it answered with what is kept for it, or run.
     async fn run(&mut self, node: &NodeState, asked: &mut Asked) -> Result<Ran, ApiError> {
         let inputs = std::mem::take(&mut asked.inputs);
+        let (deadline, priority) = match &mut self.kind {
+            Kind::Function(invocation, _) => (&mut invocation.deadline, &mut invocation.priority),
+            Kind::Model(inference) => (&mut inference.deadline, &mut inference.priority),
+        };
+        *deadline = asked.deadline(self.arrived, *deadline);
+        *priority = asked.priority(*priority);
+        let deadline = *deadline;
+        // A function gives all it has, whatever is wanted.
+        let (of_model, of_function) = match self.kind {
+            Kind::Function(..) => (None, asked.wanted()),
+            Kind::Model(_) => (asked.wanted(), None),
+        };
+        let ran = match self.cached.take() {
+            None => self.run_now(node, inputs, of_model).await?,
+            Some(cached) => Box::pin(self.run_once(node, cached, deadline, inputs, of_model)).await?,
+        };
+        match of_function {
+            None => Ok(ran),
+            Some(wanted) => ran.pick(&wanted),
+        }
+    }
+
+    /// Have it run on the node that it is placed on.
+    async fn run_now(
+        &mut self,
+        node: &NodeState,
+        inputs: Vec<(String, Tensor)>,
+        outputs: Option<Vec<String>>,
+    ) -> Result<Ran, ApiError> {
         match &mut self.kind {
-            Kind::Function(invocation, account) => {
-                invocation.deadline = asked.deadline(self.arrived, invocation.deadline);
-                invocation.priority = asked.priority(invocation.priority);
-                let ran = function(node, invocation, account, inputs).await?;
-                match asked.wanted() {
-                    None => Ok(ran),
-                    Some(wanted) => ran.pick(&wanted),
-                }
-            }
+            Kind::Function(invocation, account) => function(node, invocation, account, inputs).await,
             Kind::Model(inference) => {
-                inference.deadline = asked.deadline(self.arrived, inference.deadline);
-                inference.priority = asked.priority(inference.priority);
                 let (deadline, priority) = (Some(inference.deadline), inference.priority);
-                let request = RunRequest { inputs, outputs: asked.wanted(), deadline, priority };
-                model(node, inference, request).await
+                model(node, inference, RunRequest { inputs, outputs, deadline, priority }).await
+            }
+        }
+    }
+
+    /// Have it run unless there is an answer to an equal one, or is about to be.
+    async fn run_once(
+        &mut self,
+        node: &NodeState,
+        Cached { scope, wish }: Cached,
+        deadline: Instant,
+        inputs: Vec<(String, Tensor)>,
+        outputs: Option<Vec<String>>,
+    ) -> Result<Ran, ApiError> {
+        let began = Instant::now();
+        let input = cached::input(node, &inputs, outputs.as_deref()).await?;
+        let run = async || {
+            let look = began.elapsed();
+            let ran = self.run_now(node, inputs, outputs).await?;
+            let keep = cached::keep(&ran.completion.outputs, scope.answer_bytes_max());
+            Ok::<_, ApiError>((Ran { cached: Some((Verdict::Miss, look)), ..ran }, keep))
+        };
+        match scope.answer(input, wish, deadline, run).await? {
+            Some(Given::Ran(ran)) => Ok(ran),
+            Some(Given::Hit(Answer::Tensors(outputs), age)) => {
+                let (outputs, none) = (outputs.to_vec(), Duration::ZERO);
+                let completion = Completion { outputs, queue_time: none, run_time: none };
+                Ok(Ran { cached: Some((Verdict::Hit(age), began.elapsed())), ..Ran::here(completion) })
+            }
+            Some(Given::Hit(Answer::Http(_), _)) => {
+                Err(ApiError::internal(&"a response was kept for an inference"))
+            }
+            None => {
+                Err(waited_too_long("its time (limits.deadline_ms, infer_time_ms_max or its own timeout)"))
             }
         }
     }
@@ -215,15 +295,17 @@ impl Call {
 struct Ran {
     completion: Completion,
     is_elsewhere: bool,
+    /// What the response cache had to do with it, and how long looking there took; none where it was not asked.
+    cached: Option<(Verdict, Duration)>,
 }
 
 impl Ran {
     fn here(completion: Completion) -> Self {
-        Self { completion, is_elsewhere: false }
+        Self { completion, is_elsewhere: false, cached: None }
     }
 
     fn elsewhere(completion: Completion) -> Self {
-        Self { completion, is_elsewhere: true }
+        Self { completion, is_elsewhere: true, cached: None }
     }
 
     fn pick(mut self, wanted: &[String]) -> Result<Self, ApiError> {

@@ -48,7 +48,7 @@ pub(in super::super) async fn function(
     headers: &HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
-    answer(node, Call::function(invocation, account.clone()), headers, body).await
+    answer(node, Call::function(node, invocation, account.clone(), headers), headers, body).await
 }
 
 async fn answer(node: &NodeState, call: Call, headers: &HeaderMap, body: Body) -> Result<Response, ApiError> {
@@ -58,7 +58,7 @@ async fn answer(node: &NodeState, call: Call, headers: &HeaderMap, body: Body) -
         call.in_time(node, reading).await
     };
     let written = async |answered: Answered| {
-        let Answered { model_name, model_version, asked, completion } = answered;
+        let Answered { model_name, model_version, asked, completion, verdict } = answered;
         let written = Written {
             model_name,
             model_version,
@@ -70,7 +70,11 @@ async fn answer(node: &NodeState, call: Call, headers: &HeaderMap, body: Body) -
             bytes_max: limits.answer_bytes_max,
             limit: limits.answer_limit,
         };
-        written.respond(node).await
+        let mut response = written.respond(node).await?;
+        if let Some(verdict) = verdict {
+            verdict.tell(response.headers_mut());
+        }
+        Ok(response)
     };
     call.answer(node, asked, written).await
 }

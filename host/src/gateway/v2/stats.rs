@@ -32,6 +32,7 @@ pub(super) async fn one(
 fn statistics(node: &NodeState, target: &Target) -> Value {
     let served = target.served(node);
     let [success, fail, queue, input, infer, output] = served.tallies();
+    let [cache_hit, cache_miss] = served.cached();
     let batches = served.batches().into_iter().map(|(size, batch)| {
         json!({
             "batch_size": size,
@@ -53,8 +54,8 @@ fn statistics(node: &NodeState, target: &Target) -> Value {
             "compute_input": tally(input),
             "compute_infer": tally(infer),
             "compute_output": tally(output),
-            "cache_hit": tally(Tally::default()),
-            "cache_miss": tally(Tally::default()),
+            "cache_hit": tally(cache_hit),
+            "cache_miss": tally(cache_miss),
         },
         "batch_stats": batches.collect::<Vec<_>>(),
         "memory_usage": [],

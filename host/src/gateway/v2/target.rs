@@ -2,10 +2,12 @@
 
 use super::super::error::ApiError;
 use super::super::functions::{parse_name, parse_version};
+use super::cached::Cached;
 use crate::models::{ModelEntry, ModelsError};
 use crate::node::NodeState;
 use crate::registry::Deployment;
 use crate::telemetry::Served;
+use http::HeaderMap;
 use serde::Deserialize;
 use std::sync::Arc;
 use weir_inference::BatchRules;
@@ -128,6 +130,15 @@ impl Target {
                 (inputs, outputs)
             }
         }
+    }
+
+    /// Its answers that are kept for equal inferences, if it has any kept and whoever sends these headers wants one.
+    pub(super) fn cached(&self, node: &NodeState, headers: &HeaderMap) -> Option<Cached> {
+        let (answers, ttl_ms) = match self {
+            Self::Function(deployment) => (&deployment.answers, deployment.manifest.cache_ttl_ms),
+            Self::Model(entry) => (&entry.answers, entry.record.manifest.cache_ttl_ms),
+        };
+        Cached::of(node, answers, ttl_ms, headers)
     }
 
     /// Its numbers.

@@ -47,6 +47,7 @@ pub(super) struct Functions {
     seconds: Family<Owner, Histogram>,
     cpu_seconds: Family<Owner, Seconds>,
     log_dropped_bytes: Family<Owner, Counter>,
+    hits: Family<Owner, Counter>,
     live: Arc<Mutex<HashMap<Owner, Weak<Series>>>>,
 }
 
@@ -57,15 +58,19 @@ impl Functions {
             seconds: Family::new_with_constructor(time_buckets),
             cpu_seconds: Family::default(),
             log_dropped_bytes: Family::default(),
+            hits: Family::default(),
             live: Arc::default(),
         };
-        let Self { invocations, seconds, cpu_seconds, log_dropped_bytes, .. } = functions.clone();
+        let Self { invocations, seconds, cpu_seconds, log_dropped_bytes, hits, .. } = functions.clone();
         registry.register("invocations", "Invocations that ended, by outcome", invocations);
         let help = "From an invocation's arrival to the end of its answer";
         registry.register_with_unit("invocation", help, Unit::Seconds, seconds);
         registry.register_with_unit("guest_cpu", "Processor time of guests", Unit::Seconds, cpu_seconds);
         let help = "What functions wrote beyond limits.log_bytes, which is not in their logs";
         registry.register_with_unit("function_log_dropped", help, Unit::Bytes, log_dropped_bytes);
+        let help =
+            "Invocations that were given an answer made for an equal one; of functions with a cache_ttl_ms";
+        registry.register("function_cache_hits", help, hits);
         functions
     }
 
@@ -120,9 +125,17 @@ impl FunctionMetrics {
     }
 }
 
+impl FunctionMetrics {
+    /// An invocation was given an answer made for another.
+    pub(crate) fn hit(&self) {
+        let Series { owner, functions, .. } = &*self.0;
+        functions.hits.get_or_create(owner).inc();
+    }
+}
+
 impl Drop for Series {
     fn drop(&mut self) {
-        let Functions { invocations, seconds, cpu_seconds, log_dropped_bytes, live } = &self.functions;
+        let Functions { invocations, seconds, cpu_seconds, log_dropped_bytes, hits, live } = &self.functions;
         let owner = &self.owner;
         let mut live = live.lock().unwrap_or_else(PoisonError::into_inner);
         if live.get(owner).is_none_or(|series| series.strong_count() > 0) {
@@ -136,5 +149,6 @@ impl Drop for Series {
         seconds.remove(owner);
         cpu_seconds.remove(owner);
         log_dropped_bytes.remove(owner);
+        hits.remove(owner);
     }
 }

@@ -88,6 +88,8 @@ pub(super) struct Series {
     pub(super) run_requests: Histogram,
     pub(super) input_bytes: AtomicU64,
     pub(super) padding_bytes: AtomicU64,
+    pub(super) cache_hit: Counter,
+    pub(super) cache_miss: Counter,
     batches: Mutex<BTreeMap<u32, Batch>>,
     all: AllServed,
 }
@@ -160,6 +162,8 @@ impl Series {
             run_requests: size_buckets(),
             input_bytes: AtomicU64::default(),
             padding_bytes: AtomicU64::default(),
+            cache_hit: Counter::default(),
+            cache_miss: Counter::default(),
             batches: Mutex::default(),
             all,
         }
@@ -270,6 +274,11 @@ impl Served {
         [success, fail, queue, input, infer, output].map(Counter::read)
     }
 
+    /// Inferences that were given an answer made for an equal one, and those that looked for one and ran; with the time that looking took.
+    pub(crate) fn cached(&self) -> [Tally; 2] {
+        [self.0.cache_hit.read(), self.0.cache_miss.read()]
+    }
+
     /// Where the time of runs went, by their items.
     pub(crate) fn batches(&self) -> Vec<(u32, Batch)> {
         let batches = self.0.batches.lock().unwrap_or_else(PoisonError::into_inner);
@@ -291,6 +300,18 @@ impl Serving {
         self.has_ended = true;
         self.series.spent(&times);
         self.series.ended(None, self.began);
+    }
+
+    /// It was given an answer made for an equal one, found within `look`.
+    pub(crate) fn hit(mut self, look: Duration) {
+        self.has_ended = true;
+        self.series.cache_hit.add(look);
+        self.series.ended(None, self.began);
+    }
+
+    /// It looked for an answer made for an equal one for as long as `look`, and runs.
+    pub(crate) fn missed(&self, look: Duration) {
+        self.series.cache_miss.add(look);
     }
 
     /// Another node has run it, and counts it.

@@ -116,7 +116,7 @@ fn batches(encoder: &mut DescriptorEncoder<'_>, all: &[Served]) -> Encoded {
 
 type Number = (&'static str, &'static str, fn(&Series) -> u64);
 
-const NUMBERS: [Number; 8] = [
+const NUMBERS: [Number; 12] = [
     ("nv_inference_request_success", "Inferences that ended well", |series| series.success.read().count),
     ("nv_inference_count", "Items inferred: an inference counts as many as its batch has", |series| {
         load(&series.items)
@@ -134,6 +134,18 @@ const NUMBERS: [Number; 8] = [
     ("nv_inference_compute_infer_duration_us", "Time that runs took", |series| microseconds(&series.infer)),
     ("nv_inference_compute_output_duration_us", "Time that writing outputs took", |series| {
         microseconds(&series.output)
+    }),
+    ("nv_cache_num_hits_per_model", "Inferences that were given an answer made for an equal one", |series| {
+        series.cache_hit.read().count
+    }),
+    ("nv_cache_num_misses_per_model", "Inferences that looked for such an answer and ran", |series| {
+        series.cache_miss.read().count
+    }),
+    ("nv_cache_hit_duration_per_model", "Time that finding answers took, in microseconds", |series| {
+        microseconds(&series.cache_hit)
+    }),
+    ("nv_cache_miss_duration_per_model", "Time that looking in vain took, in microseconds", |series| {
+        microseconds(&series.cache_miss)
     }),
 ];
 

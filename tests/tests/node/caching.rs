@@ -1,0 +1,242 @@
+//! Answers that are kept for equal calls, of functions and models that have a `cache_ttl_ms`. `dice` answers anew on every run.
+
+mod inferences;
+
+use reqwest::Method;
+use reqwest::header::HeaderMap;
+use std::collections::HashSet;
+use weir_tests::{Answer, Client, Node, eventually, function};
+use weir_types::ErrorCode;
+
+const KEPT: &str = "cache_ttl_ms=600000";
+
+/// A node with `dice`, whose answers are kept.
+async fn node() -> Node {
+    let node = Node::start().await;
+    node.deploy_with("dice", KEPT, function("dice")).await;
+    node
+}
+
+async fn ask(
+    client: &Client,
+    method: Method,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &'static str,
+) -> Answer {
+    let request = client.request(method, path).body(body);
+    let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+    let response = request.send().await.unwrap();
+    let (status, headers): (u16, HeaderMap) = (response.status().as_u16(), response.headers().clone());
+    Answer { status, headers, body: response.bytes().await.unwrap() }
+}
+
+/// What the cache had to do with it, and what was rolled.
+async fn roll(client: &Client, path: &str, headers: &[(&str, &str)]) -> (String, String) {
+    let answer = ask(client, Method::GET, path, headers, "").await;
+    (answer.header("weir-cache").unwrap_or("none").to_owned(), answer.text().to_owned())
+}
+
+#[tokio::test]
+async fn the_second_of_two_equal_calls_does_not_run() {
+    let node = node().await;
+    let (first, rolled) = roll(&node, "/fn/dice/a?b=c", &[]).await;
+    assert_eq!(first, "miss");
+    let again = ask(&node, Method::GET, "/fn/dice/a?b=c", &[("user-agent", "another")], "").await.ok();
+    assert_eq!((again.text(), again.header("weir-cache")), (rolled.as_str(), Some("hit")));
+    assert!(again.header("age").is_some() && again.header("weir-request-id").is_some());
+    // It is a call like any other in the books, but for what it cost.
+    let count = async |name: &str, label: &str| node.metric(name, label).await;
+    let counted = async || (count("weir_invocations_total", "code=\"ok\"").await == 2.0).then_some(());
+    eventually("the count", counted).await;
+    assert_eq!(count("weir_phase_guest_seconds_count", "").await, 1.0);
+    assert_eq!(count("weir_function_cache_hits_total", "function=\"dice\"").await, 1.0);
+    assert_eq!(count("weir_response_cache_hits_total", "").await, 1.0);
+    assert_eq!(count("weir_response_cache_misses_total", "").await, 1.0);
+    assert_eq!(count("weir_response_cache_answers", "").await, 1.0);
+    assert!(count("weir_response_cache_bytes", "").await > 0.0);
+
+    // Whatever tells calls apart makes another call of it.
+    let mut all = HashSet::from([rolled]);
+    let get = [
+        ("/fn/dice/a?b=d", ("accept", "*/*")),
+        ("/fn/dice/b?b=c", ("accept", "*/*")),
+        ("/fn/dice/a?b=c", ("accept", "text/plain")),
+        ("/fn/dice/a?b=c", ("accept-encoding", "br")),
+        ("/fn/dice/a?b=c", ("authorization", "Basic eDp5")),
+        ("/fn/dice/a?b=c", ("cookie", "user=1")),
+        ("/fn/dice/a?b=c", ("cookie", "user=2")),
+    ];
+    for (path, header) in get {
+        let (verdict, rolled) = roll(&node, path, &[header]).await;
+        assert!(verdict == "miss" && all.insert(rolled), "{path} {header:?}: {verdict}");
+    }
+    for (method, body) in [(Method::POST, "x"), (Method::POST, "y"), (Method::POST, "")] {
+        let answer = ask(&node, method.clone(), "/fn/dice/a?b=c", &[], body).await;
+        assert!(all.insert(answer.text().to_owned()), "{method} {body}");
+        let again = ask(&node, method, "/fn/dice/a?b=c", &[], body).await;
+        assert_eq!((again.text(), again.header("weir-cache")), (answer.text(), Some("hit")));
+    }
+    // A function that does not ask for it is not kept, whatever its manifest was before.
+    node.deploy("dice", function("dice")).await;
+    let (verdict, rolled) = roll(&node, "/fn/dice/a?b=c", &[]).await;
+    assert!(verdict == "none" && all.insert(rolled));
+}
+
+#[tokio::test]
+async fn what_must_not_be_kept_is_not() {
+    let node = node().await;
+    for (path, verdict, headers) in [
+        ("?status=404", "miss", &[][..]),
+        ("?status=302", "miss", &[]),
+        ("?cache-control=no-store", "miss", &[]),
+        ("?cache-control=private", "miss", &[]),
+        ("?set-cookie=a", "miss", &[]),
+        ("?vary=user-agent", "miss", &[]),
+        ("?content-type=text/event-stream", "miss", &[]),
+        ("", "bypass", &[("cache-control", "no-store")]),
+        ("", "bypass", &[("range", "bytes=0-3")]),
+        ("", "bypass", &[("if-none-match", "\"x\"")]),
+    ] {
+        let path = format!("/fn/dice/{path}");
+        let rolls = [roll(&node, &path, headers).await, roll(&node, &path, headers).await];
+        assert_eq!([&rolls[0].0, &rolls[1].0], [verdict, verdict], "{path} {headers:?}");
+        assert_ne!(rolls[0].1, rolls[1].1, "{path} {headers:?}");
+    }
+    for method in [Method::PUT, Method::DELETE, Method::PATCH] {
+        let answer = ask(&node, method.clone(), "/fn/dice/", &[], "x").await;
+        assert_eq!(answer.header("weir-cache"), Some("bypass"), "{method}");
+    }
+    // A body whose end is not known yet goes to the function as it comes.
+    assert_eq!(node.hold("/fn/dice/").let_go().await.ok().header("weir-cache"), Some("bypass"));
+    // Nor is what failed.
+    node.deploy_with("bad", KEPT, function("misbehave")).await;
+    for _ in 0..2 {
+        let answer = node.get("/fn/bad/trap").await;
+        assert_eq!((answer.status, answer.code()), (500, ErrorCode::GuestTrap));
+    }
+    assert_eq!(node.metric("weir_response_cache_hits_total", "").await, 0.0);
+    assert_eq!(node.metric("weir_response_cache_answers", "").await, 0.0);
+
+    // What nobody wanted to be asked for is asked for anew, and kept for those who do not mind.
+    let (_, old) = roll(&node, "/fn/dice/", &[]).await;
+    let (verdict, new) = roll(&node, "/fn/dice/", &[("cache-control", "no-cache")]).await;
+    assert!(verdict == "miss" && new != old);
+    assert_eq!(roll(&node, "/fn/dice/", &[("cache-control", "max-age=3600")]).await, ("hit".to_owned(), new));
+}
+
+#[tokio::test]
+async fn answers_belong_to_a_tenant_and_a_version_and_live_no_longer_than_they_may() {
+    let (acme, other) = ("token-of-acme-0123", "token-of-other-0123");
+    let node =
+        Node::builder().tokens(&["token-of-acme-0123 acme", "token-of-other-0123 other"]).start().await;
+    let (acme, other) = (node.with_token(acme), node.with_token(other));
+    for client in [&acme, &other] {
+        client.deploy_with("dice", KEPT, function("dice")).await;
+    }
+    let (_, one) = roll(&acme, "/fn/dice/", &[]).await;
+    let (verdict, two) = roll(&other, "/fn/dice/", &[]).await;
+    assert!(verdict == "miss" && one != two, "a tenant was given another's answer");
+    // A new version has answers of its own, and going back to the old one finds its own again.
+    acme.deploy_with("dice", &format!("{KEPT}&env.A=b"), function("dice")).await;
+    let (verdict, three) = roll(&acme, "/fn/dice/", &[]).await;
+    assert!(verdict == "miss" && three != one);
+    acme.roll_back("dice", None).await.ok();
+    assert_eq!(roll(&acme, "/fn/dice/", &[]).await, ("hit".to_owned(), one.clone()));
+    // Deleted and deployed again it has the same number, and is not the same.
+    acme.delete("/v1/functions/dice").await.ok();
+    acme.deploy_with("dice", KEPT, function("dice")).await;
+    let (verdict, four) = roll(&acme, "/fn/dice/", &[]).await;
+    assert!(verdict == "miss" && four != one);
+    let kept = async || (acme.metric("weir_response_cache_answers", "").await == 2.0).then_some(());
+    eventually("the end of the deleted versions' answers", kept).await;
+
+    acme.deploy_with("brief", "cache_ttl_ms=50", function("dice")).await;
+    let (_, first) = roll(&acme, "/fn/brief/", &[]).await;
+    eventually("the end of its time", async || {
+        let (_, rolled) = roll(&acme, "/fn/brief/", &[]).await;
+        (rolled != first).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn equal_calls_at_once_run_once_and_a_caller_that_leaves_does_not_fail_the_others() {
+    let node = Node::start().await;
+    let limits = "limits.concurrency_max=1&limits.queue_len_max=1";
+    node.deploy_with("f", &format!("{KEPT}&{limits}"), function("misbehave")).await;
+    // Its body has no end yet, so that the cache is not asked; it has the only turn.
+    let held = node.hold("/fn/f/wait");
+    let status = async |running: u64, queued: u64| {
+        eventually("the queue", async || {
+            let status = node.status().await;
+            ((status.running, status.queued) == (running, queued)).then_some(())
+        })
+        .await;
+    };
+    status(1, 0).await;
+    let call = || {
+        let client = node.client().clone();
+        tokio::spawn(async move { client.get("/fn/f/behave").await })
+    };
+    let first = call();
+    status(1, 1).await;
+    // There is room for one in the queue: these wait for the first.
+    let others: Vec<_> = (0..8).map(|_| call()).collect();
+    let connected = async || (node.metric("weir_connections", "").await >= 10.0).then_some(());
+    eventually("the calls", connected).await;
+    first.abort();
+    held.let_go().await.ok();
+    let mut verdicts = Vec::new();
+    for other in others {
+        let answer = other.await.unwrap().ok();
+        assert_eq!(answer.text(), "ok\n");
+        verdicts.push(answer.header("weir-cache").unwrap().to_owned());
+    }
+    verdicts.sort();
+    assert_eq!(verdicts, [vec!["hit"; 7], vec!["miss"]].concat());
+    // The held one, and one of the others.
+    assert_eq!(node.metric("weir_phase_guest_seconds_count", "").await, 2.0);
+}
+
+#[tokio::test]
+async fn what_is_kept_stays_within_its_room() {
+    let node = Node::builder().set("response_cache_bytes_max", 256 << 10).start().await;
+    node.deploy_with("dice", KEPT, function("dice")).await;
+    // A sixteenth of the room is the most that one answer takes; a longer one goes through.
+    let large = ask(&node, Method::GET, "/fn/dice/?bytes=17000", &[], "").await.ok();
+    assert_eq!((large.body.len(), large.header("weir-cache")), (17_016, Some("miss")));
+    assert_eq!(roll(&node, "/fn/dice/?bytes=17000", &[]).await.0, "miss");
+    for i in 0..60 {
+        let path = format!("/fn/dice/{i}?bytes=12000");
+        roll(&node, &path, &[]).await;
+        assert!(node.metric("weir_response_cache_bytes", "").await <= f64::from(256 << 10));
+    }
+    assert!(node.metric("weir_response_cache_answers", "").await >= 10.0);
+    assert!(node.metric("weir_response_cache_evictions_total", "").await >= 20.0);
+    // No room at all: nothing is kept, and nothing is wrong.
+    let without = Node::builder().set("response_cache_bytes_max", 0).start().await;
+    without.deploy_with("dice", KEPT, function("dice")).await;
+    let rolls = [roll(&without, "/fn/dice/", &[]).await, roll(&without, "/fn/dice/", &[]).await];
+    assert!(rolls[0].0 == "none" && rolls[0].1 != rolls[1].1);
+}
+
+#[tokio::test]
+async fn a_time_to_live_that_makes_no_sense_is_refused() {
+    let node = Node::start().await;
+    for (query, code) in [
+        ("cache_ttl_ms=0", ErrorCode::LimitOverCap),
+        ("cache_ttl_ms=2592000001", ErrorCode::LimitOverCap),
+        ("cache_ttl_ms=-1", ErrorCode::InvalidManifest),
+        ("cache_ttl_ms=soon", ErrorCode::InvalidManifest),
+        ("cache_ttl=1", ErrorCode::InvalidManifest),
+    ] {
+        let refusal = node.try_deploy("f", query, function("hello")).await.unwrap_err();
+        assert_eq!(refusal.code, code, "{query}: {refusal:?}");
+        let refusal =
+            node.put(&format!("/v1/models/m?{query}"), weir_tests::model("good/matmul.onnx")).await.refusal();
+        assert_eq!(refusal.code, code, "{query}: {refusal:?}");
+    }
+    let deployed = node.deploy_with("f", "cache_ttl_ms=7", function("hello")).await;
+    assert_eq!(deployed.function.manifest.cache_ttl_ms, Some(7));
+}
