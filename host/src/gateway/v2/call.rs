@@ -258,7 +258,7 @@ impl Call {
             Some(Given::Ran(ran)) => Ok(ran),
             Some(Given::Hit(Answer::Tensors(outputs), age)) => {
                 let (outputs, none) = (outputs.to_vec(), Duration::ZERO);
-                let completion = Completion { outputs, queue_time: none, run_time: none };
+                let completion = Completion { outputs, queue_time: none, run_time: none, execution: None };
                 Ok(Ran { cached: Some((Verdict::Hit(age), began.elapsed())), ..Ran::here(completion) })
             }
             Some(Given::Hit(Answer::Http(_), _)) => {
