@@ -71,6 +71,8 @@ pub(crate) enum Suite {
     Languages,
     /// Three nodes beside what the simulator predicts.
     Cluster,
+    /// Requests for one model, together or one by one.
+    Batching,
 }
 
 impl fmt::Display for Suite {
@@ -82,6 +84,7 @@ impl fmt::Display for Suite {
             Self::Neighbours => "neighbours",
             Self::Languages => "languages",
             Self::Cluster => "cluster",
+            Self::Batching => "batching",
         })
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! `cargo xtask bench` brings the programs that are compared and runs this. In the order data meets them: [`args`] says what is compared;
 //! [`contender`] interleaves the rounds; [`server`] starts one program, [`load`] puts it under load with wrk and [`process`] reads what it
-//! took; [`hello`], [`inference`], [`coldstart`], [`neighbours`], [`languages`] and [`cluster`] are what is measured; [`report`] shows them
+//! took; [`hello`], [`inference`], [`coldstart`], [`neighbours`], [`languages`], [`cluster`] and [`batching`] are what is measured; [`report`] shows them
 //! and puts them into the documentation.
 
 mod args;
@@ -14,6 +14,7 @@ mod server;
 mod stats;
 mod weir;
 
+mod batching;
 mod cluster;
 mod coldstart;
 mod hello;
@@ -55,6 +56,7 @@ fn run(args: &Args) -> Result<()> {
             Suite::Neighbours => neighbours::run(args),
             Suite::Languages => languages::run(args),
             Suite::Cluster => cluster::run(args),
+            Suite::Batching => batching::run(args),
         }
         .with_context(|| format!("the {suite} benchmark failed"))?;
         section.print();

