@@ -4,7 +4,7 @@
 //! their arrival, as long as
 //! - the batch keeps within its bounds, and leaves one request for every other slot that is free;
 //! - nobody in it is late for it who would be in time alone: deadlines are held against the expected time of the whole run;
-//! - nobody of another model has to wait for one who is less urgent.
+//! - nobody of another model has to wait for one who is less urgent, or is late because others joined.
 //!
 //! Of the sizes that are left, the one is taken after which all that waits is soonest done, if the rest is run at the best size there is; it
 //! is one request if more together save next to nothing. Where many are about to be late, the first in line may be one that only a small run could save: it is
@@ -48,6 +48,8 @@ pub(crate) struct Situation<'a> {
     pub(crate) is_busy: bool,
     /// The most urgent of what waits for other models.
     pub(crate) others_priority: Option<u32>,
+    /// How long those may wait that are next in line for other models, in nanoseconds; infinite if nobody waits for this slot.
+    pub(crate) others_slack_ns: f64,
 }
 
 /// What to do now.
@@ -100,20 +102,22 @@ impl Step {
     }
 }
 
-/// Choose, where the time of a run of one is known. `probe` is told how many items there are, and may ask for a run of a size so as to
+/// Choose, where the time of a run of one is known; of `items_max` items at most. `probe` is told how many items there are, and may ask for a run of a size so as to
 /// measure it.
 pub(super) fn choose(
     situation: &Situation<'_>,
     curve: &Curve,
     rules: &BatchRules,
+    items_max: u32,
     probe: impl FnOnce(u32) -> Option<u32>,
 ) -> Choice {
     let candidates = situation.candidates;
     let order = order(situation, curve);
     let members_max = candidates.len().div_ceil(situation.free_slots + 1);
-    let places = Places { candidates, members_max, items_max: rules.size_max, curve };
+    let others_slack_ns = situation.others_slack_ns;
+    let places = Places { candidates, members_max, items_max, others_slack_ns, curve };
     let first_items = order.iter().take(members_max).filter_map(|position| candidates.get(*position));
-    let available = first_items.fold(0_u32, |items, one| items.saturating_add(one.items)).min(rules.size_max);
+    let available = first_items.fold(0_u32, |items, one| items.saturating_add(one.items)).min(items_max);
     if let Some(batch) =
         probe(available).and_then(|size| measuring(&places, &order, size, is_overloaded(situation, curve)))
     {
@@ -168,6 +172,7 @@ struct Places<'a> {
     candidates: &'a [Candidate],
     members_max: usize,
     items_max: u32,
+    others_slack_ns: f64,
     curve: &'a Curve,
 }
 
@@ -186,7 +191,10 @@ impl Places<'_> {
             else {
                 continue;
             };
-            let is_late = bound_ns * MARGIN > slack_ns.min(one.slack_ns);
+            // Those of other models who are late for a run of one are late anyway.
+            let others_wait = batch.steps.first().is_some_and(|first| self.others_slack_ns >= first.time_ns);
+            let others_slack_ns = if others_wait { self.others_slack_ns } else { f64::INFINITY };
+            let is_late = bound_ns * MARGIN > slack_ns.min(one.slack_ns).min(others_slack_ns);
             let is_too_much = together > self.items_max || bytes.saturating_add(one.bytes) > BATCH_BYTES_MAX;
             if !batch.members.is_empty() && (is_late || is_too_much) {
                 batch.is_hurried |= is_late;
@@ -353,11 +361,12 @@ mod tests {
 
     fn situation(candidates: &[Candidate]) -> Situation<'_> {
         let waiting = candidates.len();
-        Situation { candidates, waiting, free_slots: 0, is_busy: false, others_priority: None }
+        let (others_priority, others_slack_ns) = (None, f64::INFINITY);
+        Situation { candidates, waiting, free_slots: 0, is_busy: false, others_priority, others_slack_ns }
     }
 
     fn chosen(candidates: &[Candidate], curve: &Curve, rules: &BatchRules) -> Vec<usize> {
-        match choose(&situation(candidates), curve, rules, |_| None) {
+        match choose(&situation(candidates), curve, rules, rules.size_max, |_| None) {
             Choice::Run(members) => members,
             other => panic!("{other:?}"),
         }
@@ -375,6 +384,18 @@ mod tests {
         for (waiting, runs) in [(1, 1), (3, 3), (5, 4), (7, 4), (8, 8), (20, 8)] {
             let candidates = vec![one(f64::INFINITY); waiting];
             assert_eq!(chosen(&candidates, &flat, &preferred).len(), runs, "{waiting} wait");
+        }
+    }
+
+    #[test]
+    fn nobody_of_another_model_is_late_because_others_joined() {
+        let (curve, candidates) = (curve(1_000, 100, 32), vec![one(f64::INFINITY); 16]);
+        for (others_slack_ns, runs) in [(f64::INFINITY, 16), (2_000.0, 8), (1_150.0, 1), (900.0, 16)] {
+            let situation = Situation { others_slack_ns, ..situation(&candidates) };
+            let Choice::Run(run) = choose(&situation, &curve, &rules(32, &[], 0), 32, |_| None) else {
+                panic!()
+            };
+            assert_eq!(run.len(), runs, "{others_slack_ns}");
         }
     }
 
@@ -413,15 +434,16 @@ mod tests {
             (size_max, free_slots) in (2_u32..40, 0_usize..4),
             preferred in prop::collection::btree_set(1_u32..40, 0..3),
             delay_us in prop_oneof![Just(0), 1_u64..2_000],
+            others_slack_ns in prop_oneof![0.0..20_000.0, Just(f64::INFINITY)],
             (is_busy, others_priority, measured) in (any::<bool>(), prop::option::of(1_u32..4), prop::option::of(2_u32..40)),
         ) {
             // In line by priority.
             candidates.sort_by_key(|candidate| candidate.priority);
             let preferred: Vec<u32> = preferred.into_iter().filter(|size| *size <= size_max).collect();
             let (rules, curve) = (rules(size_max, &preferred, delay_us), curve(fixed, each, size_max));
-            let situation = Situation { free_slots, is_busy, others_priority, ..situation(&candidates) };
+            let situation = Situation { free_slots, is_busy, others_priority, others_slack_ns, ..situation(&candidates) };
             let probe = |available: u32| measured.filter(|size| *size <= available);
-            match choose(&situation, &curve, &rules, probe) {
+            match choose(&situation, &curve, &rules, size_max, probe) {
                 Choice::TryOut => prop_assert!(false, "that is not decided here"),
                 Choice::Wait(for_ns) => {
                     prop_assert!(is_busy && delay_us > 0, "it waits while nothing runs, or unasked");
@@ -445,6 +467,9 @@ mod tests {
                         let most = others_priority.unwrap_or(u32::MAX).max(candidates[0].priority);
                         prop_assert!(one.priority <= most, "another model waits for one less urgent");
                     }
+                    let first_ns = curve.estimate_ns(members[0].items).unwrap();
+                    let in_time = others_slack_ns < first_ns || curve.bound_ns(items).unwrap() * MARGIN <= others_slack_ns;
+                    prop_assert!(run.len() == 1 || in_time, "another model is late for a batch");
                     // The first in line is passed by for no one less urgent.
                     let first = candidates[0].priority;
                     prop_assert!(run.contains(&0) || members[0].priority == first, "it is passed by");

@@ -23,7 +23,8 @@ const CHOICES_PER_ITEM: u32 = 64;
 const TRIALS_MAX: u32 = 8;
 /// What trying a request out takes, in runs of one.
 const TRIAL_RUNS: f64 = 8.0;
-/// A batch that failed leaves the next requests alone: as many as it had, twice as many with every failure in a row, so many times.
+/// After a batch that failed, batches have half its items, for so many choices; twice as many with every failure, so many times.
+const CHOICES_AFTER_FAILURE: u32 = 256;
 const FAILURES_MAX: u32 = 10;
 
 /// Whether, and how, requests for one model are run together.
@@ -40,9 +41,6 @@ struct Learned {
     classes: HashMap<Box<[u32]>, Class>,
     clock: u64,
     trial: Trial,
-    /// Requests that are to run alone, after a batch that failed.
-    alone: u64,
-    failures: u32,
 }
 
 /// Whether the items of a batch may change each other's answers.
@@ -69,6 +67,10 @@ struct Class {
     choices: u32,
     /// Which size to measure again next.
     next_probe: usize,
+    /// Items in one run, at most, since a larger one failed; and how many choices until twice as many are tried.
+    items_max: u32,
+    careful: u32,
+    failures: u32,
     used: u64,
 }
 
@@ -108,10 +110,6 @@ impl Batcher {
         let mut learned = self.lock();
         let learned = &mut *learned;
         let Some(leader) = situation.candidates.first() else { return Choice::Run(vec![0]) };
-        if learned.alone > 0 {
-            learned.alone -= 1;
-            return Choice::Run(vec![0]);
-        }
         let known = learned.class(class, self);
         let Some(own_ns) = known.curve.estimate_ns(leader.items) else { return Choice::Run(vec![0]) };
         match learned.trial {
@@ -127,10 +125,15 @@ impl Batcher {
             Trial::Passed => {}
         }
         let known = learned.class(class, self);
-        let Class { curve, credit_ns, choices, next_probe, .. } = known;
+        known.recover();
+        let Class { curve, credit_ns, choices, next_probe, items_max, .. } = known;
+        let items_max = (*items_max).min(self.rules.size_max);
+        if items_max < 2 {
+            return Choice::Run(vec![0]);
+        }
         let credit_ns = *credit_ns.get_or_insert(PROBING_AHEAD * own_ns);
         let curve = &*curve;
-        choose::choose(situation, curve, &self.rules, |available| {
+        choose::choose(situation, curve, &self.rules, items_max, |available| {
             probe(available, curve, &self.rules, credit_ns, (choices, next_probe))
         })
     }
@@ -139,9 +142,6 @@ impl Batcher {
     pub(crate) fn ran(&self, ran: &Ran<'_>) {
         let mut learned = self.lock();
         let time_ns = u64::try_from(ran.time.as_nanos()).unwrap_or(u64::MAX);
-        if ran.items.len() > 1 {
-            learned.failures = 0;
-        }
         let class = learned.class(ran.class, self);
         let alone_ns: Option<f64> = ran.items.iter().map(|items| class.curve.estimate_ns(*items)).sum();
         if let (Some(credit_ns), Some(alone_ns)) = (&mut class.credit_ns, alone_ns) {
@@ -152,11 +152,14 @@ impl Batcher {
         class.curve.add(ran.items.iter().sum(), time_ns);
     }
 
-    /// A batch of so many requests has failed. They, and some of those after them, are run alone.
-    pub(crate) fn failed(&self, members: usize) {
-        let mut learned = self.lock();
-        learned.alone = (members as u64) << learned.failures;
-        learned.failures = (learned.failures + 1).min(FAILURES_MAX);
+    /// A batch of so many items has failed.
+    pub(crate) fn failed(&self, class: &[u32], items: u32) {
+        self.lock().class(class, self).fail(items);
+    }
+
+    /// What a request is expected to take by itself, in nanoseconds, as far as is known.
+    pub(crate) fn alone_ns(&self, fit: &Fit) -> Option<f64> {
+        self.lock().classes.get(&fit.class)?.curve.estimate_ns(fit.items)
     }
 
     /// How a trial has ended: whether requests may be run together, if that could be told. Says whether this settles it.
@@ -197,10 +200,36 @@ impl Learned {
         // A profile does not tell classes apart.
         let is_first = self.classes.is_empty();
         let curve = || if is_first { Curve::of(&batcher.profile) } else { Curve::default() };
-        let fresh = || Class { curve: curve(), credit_ns: None, choices: 0, next_probe: 0, used: 0 };
+        let fresh = || Class::new(curve());
         let class = self.classes.entry(key.into()).or_insert_with(fresh);
         class.used = self.clock;
         class
+    }
+}
+
+impl Class {
+    fn new(curve: Curve) -> Self {
+        let (credit_ns, choices, next_probe, careful, failures, used) = Default::default();
+        Self { curve, credit_ns, choices, next_probe, items_max: u32::MAX, careful, failures, used }
+    }
+
+    /// A batch of so many items has failed, for want of memory or for one of them.
+    fn fail(&mut self, items: u32) {
+        self.items_max = self.items_max.min(items / 2);
+        self.careful = CHOICES_AFTER_FAILURE << self.failures;
+        self.failures = (self.failures + 1).min(FAILURES_MAX);
+    }
+
+    /// Try larger batches again, some time after one has failed.
+    fn recover(&mut self) {
+        if self.items_max == u32::MAX {
+            return;
+        }
+        self.careful = self.careful.saturating_sub(1);
+        if self.careful == 0 {
+            self.items_max = self.items_max.max(1).saturating_mul(2);
+            self.careful = CHOICES_AFTER_FAILURE;
+        }
     }
 }
 
@@ -239,4 +268,80 @@ fn probe(
     (*choices, *next) = (0, (*next + 1) % sizes.len());
     let loss_ns = curve.estimate_ns(size)? - curve.estimate_ns(1)? * f64::from(size);
     (size <= available && loss_ns <= credit_ns).then_some(size)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Candidate;
+    use super::*;
+    use weir_types::{Batching, BatchingMode, ElementType, Port, Signature};
+
+    fn batcher(mode: BatchingMode) -> Batcher {
+        let port = |name: &str| Port { name: name.into(), datatype: ElementType::Fp32, shape: vec![None] };
+        let signature = Signature { inputs: vec![port("x")], outputs: vec![port("y")] };
+        let rules = BatchRules::of(&signature, &Batching { mode, ..Batching::default() }).unwrap().unwrap();
+        let mut profile = Profile::default();
+        for items in [1, 2, 4, 8, 16, 32] {
+            let time = profile.run_time_ns.entry(items).or_default();
+            (0..2).for_each(|_| time.add(1_000_000));
+        }
+        Batcher::new(rules, profile)
+    }
+
+    fn choose(batcher: &Batcher, waiting: usize) -> Choice {
+        let slack_ns = f64::INFINITY;
+        let candidates =
+            vec![Candidate { items: 1, bytes: 4, priority: 100, slack_ns, waited_ns: 0.0 }; waiting];
+        let (free_slots, is_busy, others_priority, others_slack_ns) = (0, false, None, f64::INFINITY);
+        let candidates = &candidates[..];
+        let situation =
+            Situation { candidates, waiting, free_slots, is_busy, others_priority, others_slack_ns };
+        batcher.choose(&[], &situation)
+    }
+
+    fn size(choice: &Choice) -> usize {
+        match choice {
+            Choice::Run(members) => members.len(),
+            Choice::TryOut | Choice::Wait(_) => 0,
+        }
+    }
+
+    #[test]
+    fn requests_are_tried_out_once_before_any_run_together() {
+        for (verdict, then) in [(Some(true), 8), (Some(false), 1)] {
+            let batcher = batcher(BatchingMode::Auto);
+            assert_eq!(size(&choose(&batcher, 1)), 1, "one by itself is no occasion");
+            assert_eq!(choose(&batcher, 8), Choice::TryOut);
+            assert_eq!(size(&choose(&batcher, 8)), 1, "that is under way");
+            assert!(!batcher.tried(None), "nothing was shown");
+            assert_eq!(choose(&batcher, 8), Choice::TryOut);
+            assert!(batcher.tried(verdict));
+            assert_eq!((size(&choose(&batcher, 8)), batcher.is_idle()), (then, then == 1));
+        }
+        let unclear = batcher(BatchingMode::Auto);
+        for _ in 0..TRIALS_MAX {
+            assert_eq!(choose(&unclear, 8), Choice::TryOut);
+            unclear.tried(None);
+        }
+        assert!(unclear.is_idle());
+        assert_eq!(size(&choose(&batcher(BatchingMode::On), 8)), 8);
+    }
+
+    #[test]
+    fn batches_that_fail_get_smaller_and_are_tried_again_ever_less_often() {
+        let batcher = batcher(BatchingMode::On);
+        // Whatever has more than eight items finds no memory.
+        let mut failures = Vec::new();
+        for choice in 0..20_000 {
+            let items = size(&choose(&batcher, 32));
+            if items > 8 {
+                failures.push(choice);
+                batcher.failed(&[], items as u32);
+            }
+        }
+        assert!(size(&choose(&batcher, 32)) >= 4, "smaller ones do not fail");
+        assert!((3..12).contains(&failures.len()), "{failures:?}");
+        let pauses: Vec<u32> = failures.windows(2).map(|pair| pair[1] - pair[0]).skip(1).collect();
+        assert!(pauses.is_sorted(), "{failures:?}");
+    }
 }

@@ -153,6 +153,7 @@ fn run_alone(entry: &mut Entry<ModelRun>, is_trial: bool) {
         }
     });
     if let Some(mut trial) = trial {
+        // Before the answer: whoever has that lets go of the run, which stops it.
         trial.verdict = run.try_out(interrupt).unwrap_or(Verdict::Unclear);
     }
 }
@@ -199,7 +200,8 @@ fn run_together(lane: &Lane, members: &mut [&mut Entry<ModelRun>]) {
         Err(_) if together.reason().is_some() => None,
         Err(error) => {
             debug!(model = %pin.id(), requests = members.len(), %error, "a batch failed; its requests are run alone");
-            batcher.failed(members.len());
+            let items = members.iter().map(|member| member.job.job.batch()).sum();
+            batcher.failed(class.as_deref().unwrap_or_default(), items);
             None
         }
     };

@@ -21,6 +21,9 @@ pub(crate) type Key = (u32, u64);
 /// Jobs of a lane that are looked at for one run, for each that the run could have.
 const CANDIDATES_PER_PLACE: usize = 8;
 
+/// Other lanes whose first job is looked at, so that none is late for a batch.
+const OTHERS_MAX: usize = 8;
+
 /// What may run at once of one model, told apart by a number.
 #[derive(Clone)]
 pub(crate) struct Lane {
@@ -239,6 +242,7 @@ impl<T> Queue<T> {
             free_slots: others_free.min(lane.slots.saturating_sub(lane.running + 1)),
             is_busy: self.running.iter().any(|running| !running.is_empty()),
             others_priority: self.others_priority(place),
+            others_slack_ns: if others_free > 0 { f64::INFINITY } else { self.others_slack_ns(place, now) },
         };
         let positions = match batcher.choose(&fit.class, &situation) {
             Choice::Run(positions) => positions,
@@ -256,6 +260,18 @@ impl<T> Queue<T> {
         let first = self.heads.iter().nth(usize::from(place == 0))?;
         let ((priority, _), _) = first;
         Some(*priority)
+    }
+
+    /// How long those that are first in line for other lanes may wait without being late, if each is then run alone.
+    fn others_slack_ns(&self, place: usize, now: Instant) -> f64 {
+        let others = self.heads.iter().enumerate().filter(|(other, _)| *other != place).take(OTHERS_MAX);
+        let slack_ns = others.filter_map(|(_, (key, number))| {
+            let entry = self.lanes.get(number)?.waiting.get(key)?;
+            let own_ns = entry.fit.as_ref().zip(entry.lane.batcher.as_ref());
+            let own_ns = own_ns.and_then(|(fit, batcher)| batcher.alone_ns(fit)).unwrap_or_default();
+            Some(candidate(*key, entry, now).slack_ns - own_ns)
+        });
+        slack_ns.fold(f64::INFINITY, f64::min)
     }
 
     fn start(&mut self, thread: usize, number: u64, keys: Vec<Key>, is_trial: bool) -> Next<T> {

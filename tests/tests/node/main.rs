@@ -4,6 +4,7 @@
 
 mod bad_components;
 mod bad_requests;
+mod batching;
 mod caching;
 mod calling;
 mod cancelling;
