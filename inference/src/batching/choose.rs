@@ -138,6 +138,14 @@ pub(super) fn choose(
     }
 }
 
+/// Whether a run of any measured size up to `items_max` costs less for each item than a run of one, by enough to be worth it.
+pub(super) fn pays(curve: &Curve, items_max: u32) -> bool {
+    let least_ns = curve.least_cost_ns(|size| size > 1 && size <= items_max);
+    least_ns
+        .zip(curve.estimate_ns(1))
+        .is_some_and(|(least_ns, one_ns)| least_ns <= (1.0 - SAVING_MIN) * one_ns)
+}
+
 /// Who may run now, in the order in which they join: the first in line, and behind it those who can still be in time. One in line who
 /// cannot be gives way to those of the same urgency who can.
 fn order(situation: &Situation<'_>, curve: &Curve) -> Vec<usize> {

@@ -19,6 +19,10 @@ const PROBING_AHEAD: f64 = 32.0;
 /// A size that has been measured before is measured again after so many choices for each of its items: large ones, which hold up those that
 /// are run to measure them, less often.
 const CHOICES_PER_ITEM: u32 = 64;
+/// Sizes up to here are measured whatever came of smaller ones; larger ones, which take more memory, only where something saves time.
+const MEASURED_ALWAYS: u32 = 8;
+/// Where nothing saves time, so many requests are run alone for each choice that is thought over.
+const CHOICES_SKIPPED: u32 = 64;
 /// Requests tried out in vain before a model's requests are left alone.
 const TRIALS_MAX: u32 = 8;
 /// What trying a request out takes, in runs of one.
@@ -71,6 +75,9 @@ struct Class {
     items_max: u32,
     careful: u32,
     failures: u32,
+    /// Whether nothing saves time, as far as is known, and how often that was taken as it is since it was last looked into.
+    is_settled: bool,
+    skipped: u32,
     used: u64,
 }
 
@@ -100,6 +107,19 @@ impl Batcher {
         self.has_failed.load(Ordering::Relaxed)
     }
 
+    /// Whether requests of a class are to run alone for now, without looking at what else waits.
+    pub(crate) fn runs_alone(&self, class: &[u32]) -> bool {
+        if self.is_idle() {
+            return true;
+        }
+        let mut learned = self.lock();
+        let Some(class) = learned.classes.get_mut(class).filter(|class| class.is_settled) else {
+            return false;
+        };
+        class.skipped = (class.skipped + 1) % CHOICES_SKIPPED;
+        class.skipped != 0
+    }
+
     /// What a request brings to a batch; none if it runs alone.
     pub(crate) fn fit(&self, job: &Job) -> Option<Fit> {
         Fit::of(&self.rules, job)
@@ -126,6 +146,7 @@ impl Batcher {
         }
         let known = learned.class(class, self);
         known.recover();
+        known.settle(&self.rules);
         let Class { curve, credit_ns, choices, next_probe, items_max, .. } = known;
         let items_max = (*items_max).min(self.rules.size_max);
         if items_max < 2 {
@@ -209,8 +230,28 @@ impl Learned {
 
 impl Class {
     fn new(curve: Curve) -> Self {
-        let (credit_ns, choices, next_probe, careful, failures, used) = Default::default();
-        Self { curve, credit_ns, choices, next_probe, items_max: u32::MAX, careful, failures, used }
+        Self {
+            curve,
+            credit_ns: None,
+            choices: 0,
+            next_probe: 0,
+            items_max: u32::MAX,
+            careful: 0,
+            failures: 0,
+            is_settled: false,
+            skipped: 0,
+            used: 0,
+        }
+    }
+
+    /// Take note of whether nothing saves time.
+    fn settle(&mut self, rules: &BatchRules) {
+        let mut first = sizes(rules).into_iter().filter(|size| *size <= MEASURED_ALWAYS);
+        self.is_settled =
+            first.all(|size| self.curve.knows(size)) && !choose::pays(&self.curve, rules.size_max);
+        if self.is_settled {
+            self.choices = self.choices.saturating_add(CHOICES_SKIPPED - 1);
+        }
     }
 
     /// A batch of so many items has failed, for want of memory or for one of them.
@@ -256,8 +297,9 @@ fn probe(
     }
     let sizes = sizes(rules);
     // A size that was never measured might pay.
+    let is_worth_it = |size: u32| size <= MEASURED_ALWAYS || choose::pays(curve, size);
     if let Some(unknown) = sizes.iter().find(|size| **size <= available && !curve.knows(**size)) {
-        return Some(*unknown);
+        return is_worth_it(*unknown).then_some(*unknown);
     }
     // What was measured long ago may have changed.
     *choices = choices.saturating_add(1);
@@ -267,7 +309,7 @@ fn probe(
     }
     (*choices, *next) = (0, (*next + 1) % sizes.len());
     let loss_ns = curve.estimate_ns(size)? - curve.estimate_ns(1)? * f64::from(size);
-    (size <= available && loss_ns <= credit_ns).then_some(size)
+    (size <= available && loss_ns <= credit_ns && is_worth_it(size)).then_some(size)
 }
 
 #[cfg(test)]

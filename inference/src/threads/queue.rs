@@ -219,7 +219,7 @@ impl<T> Queue<T> {
         let alone = || Turn::Run { keys: vec![*first], is_trial: false };
         let (Some(fit), Some(batcher)) = (&leader.fit, &leader.lane.batcher) else { return Some(alone()) };
         // Where it is known that each is to run alone, nobody else has to be looked at.
-        if batcher.is_idle() {
+        if batcher.runs_alone(&fit.class) {
             return Some(alone());
         }
         let candidates_max = CANDIDATES_PER_PLACE * batcher.rules().size_max as usize;
