@@ -57,6 +57,7 @@ pub(crate) enum Command {
     Cluster(commands::cluster::ClusterArgs),
     Deploy(commands::deploy::DeployArgs),
     Invoke(commands::invoke::InvokeArgs),
+    Invocations(commands::invocations::InvocationsArgs),
     #[command(visible_alias = "fn")]
     Functions(commands::functions::FunctionsArgs),
     Rollback(commands::rollback::RollbackArgs),

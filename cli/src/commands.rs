@@ -8,6 +8,7 @@ pub(crate) mod config;
 pub(crate) mod deploy;
 pub(crate) mod doctor;
 pub(crate) mod functions;
+pub(crate) mod invocations;
 pub(crate) mod invoke;
 pub(crate) mod logs;
 pub(crate) mod models;
@@ -72,6 +73,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         Command::Cluster(args) => cluster::run(&args, &context),
         Command::Deploy(args) => deploy::run(&args, &context),
         Command::Invoke(args) => invoke::run(&args, &context),
+        Command::Invocations(args) => invocations::run(args, &context),
         Command::Functions(args) => functions::run(args, &context),
         Command::Rollback(args) => rollback::run(&args, &context),
         Command::Models(args) => models::run(args, &context),

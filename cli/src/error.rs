@@ -197,7 +197,10 @@ fn hint_for(code: ErrorCode) -> Option<&'static str> {
         E::VersionConflict => "versions never change: leave --version out to get the next free one",
         E::Conflict => "see what else uses or changes it, then try again",
         E::ExternalData => "save the model as one file with its weights inside",
-        E::QueueFull | E::Unavailable | E::NoCapacity => {
+        E::InvocationNotFound | E::InvocationExpired => "`weir invocations` lists those that are kept",
+        E::NotEnded => "`weir invocations show ID --wait` waits for its end",
+        E::IdempotencyMismatch => "give every call an --idempotency-key of its own",
+        E::QueueFull | E::AsyncQueueFull | E::Unavailable | E::NoCapacity => {
             "try again in a moment; `weir status` shows what the node is doing"
         }
         E::BodyTooLarge => "send less, or raise the limit in the manifest or the node's configuration",

@@ -238,6 +238,26 @@ impl Blobs {
         .await
     }
 
+    /// Have no node find these any more. What nodes keep of them is theirs to sweep.
+    pub(crate) async fn remove_shared(
+        &self,
+        digests: impl IntoIterator<Item = ContentHash>,
+    ) -> Result<(), BlobError> {
+        let Some(shared) = &self.shared else { return Ok(()) };
+        for digest in digests {
+            shared.delete(digest).await?;
+        }
+        Ok(())
+    }
+
+    /// Those that other nodes could find already before a time, up to a number.
+    pub(crate) async fn shared_before(&self, time: SystemTime) -> Result<Vec<ContentHash>, BlobError> {
+        match &self.shared {
+            Some(shared) => Ok(shared.kept_before(time).await?),
+            None => Ok(Vec::new()),
+        }
+    }
+
     /// Whether other nodes have a part in them.
     pub(crate) fn is_shared(&self) -> bool {
         self.shared.is_some()
@@ -446,6 +466,27 @@ mod tests {
         assert!(matches!(theirs.fetch(other).await, Err(BlobError::Damaged(_))));
         let missing = ContentHash::of(b"missing");
         assert!(matches!(theirs.fetch(missing).await, Err(BlobError::Missing(_))));
+    }
+
+    #[tokio::test]
+    async fn what_is_removed_from_the_shared_store_is_found_by_nobody_and_orphans_are_told_by_their_age() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = folder.path().join("store");
+        let blobs = Blobs::open(folder.path().join("ours"), Some(shared(&store, 100))).unwrap();
+        let [old, new] = ["old", "new"].map(|text| ContentHash::of(text.as_bytes()));
+        for text in ["old", "new"] {
+            drop(blobs.keep(blobs.stage(body(&[text]), 5).await.unwrap()).await.unwrap());
+        }
+        let hours = |hours: u64| SystemTime::now() - Duration::from_secs(hours * 3_600);
+        let file = File::options().append(true).open(store.join("blobs").join(old.to_string())).unwrap();
+        file.set_modified(hours(3)).unwrap();
+        assert_eq!(blobs.shared_before(hours(2)).await.unwrap(), [old]);
+        assert_eq!(blobs.shared_before(hours(4)).await.unwrap(), []);
+        let missing = ContentHash::of(b"missing");
+        blobs.remove_shared([old, missing]).await.unwrap();
+        let theirs = Blobs::open(folder.path().join("theirs"), Some(shared(&store, 100))).unwrap();
+        assert!(matches!(theirs.fetch(old).await, Err(BlobError::Missing(_))));
+        theirs.fetch(new).await.unwrap();
     }
 
     #[tokio::test]

@@ -97,7 +97,7 @@ impl Cluster {
     }
 
     /// Whether this node is the one that decides.
-    fn is_dispatcher(&self) -> bool {
+    pub(crate) fn is_dispatcher(&self) -> bool {
         self.view.borrow().dispatcher.is_some_and(|dispatcher| dispatcher.node == self.node)
     }
 

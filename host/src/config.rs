@@ -90,6 +90,10 @@ pub struct NodeConfig {
     /// of it. 0: none are kept.
     pub response_cache_bytes_max: u64,
 
+    /// Invocations whose answer nobody waits for.
+    #[serde(rename = "async")]
+    pub asynchronous: AsyncConfig,
+
     /// Log lines kept per function.
     pub log_lines_max: usize,
     /// Memory for the log lines kept per function.
@@ -135,6 +139,70 @@ impl Default for ClusterConfig {
             lease_ms: 3_000,
             heartbeat_ms: 500,
             heartbeat_timeout_ms: 2_000,
+        }
+    }
+}
+
+/// How asynchronous invocations are kept and run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AsyncConfig {
+    /// Invocations and callbacks that this node works on at once; 0 accepts them and works on none.
+    pub running_max: u32,
+    /// Those of one tenant among them, so that there is room for others' at any time.
+    pub tenant_running_max: u32,
+    /// Invocations accepted by this node that have not ended; one more is answered 429.
+    pub queue_len_max: u32,
+    /// The same of one tenant, over all nodes.
+    pub tenant_queue_len_max: u32,
+    /// What the requests and results of one tenant may take on disk: with more, results are forgotten before their time, the oldest first.
+    pub tenant_bytes_max: u64,
+    /// Ended invocations of one tenant that are kept; with more, the oldest are forgotten before their time.
+    pub tenant_kept_max: u32,
+    /// How long an invocation and its result are kept after its end.
+    pub retention_ms: u64,
+    /// How often an invocation is begun until it is given up as dead; once at least.
+    pub attempts_max: u32,
+    /// For how long an invocation is tried that could not begin, because of full queues or a node that shuts down.
+    pub age_ms_max: u64,
+    /// The pause before the second attempt, of an invocation or a callback; it doubles with each.
+    pub backoff_ms: u64,
+    /// The longest such pause.
+    pub backoff_ms_max: u64,
+    /// How long a node may be silent before others take over what it had accepted.
+    pub lease_ms: u64,
+    /// Clients that wait for the end of invocations at once.
+    pub waiters_max: u32,
+    /// How long one of them may wait, with `wait_ms` or `Prefer: wait=`.
+    pub wait_ms_max: u64,
+    /// Hosts that may be called back with the results of models by themselves, as in `outbound_hosts` of a function's manifest.
+    pub callback_hosts: Vec<String>,
+    /// How often a callback is tried.
+    pub callback_attempts_max: u32,
+    /// How long one callback may take.
+    pub callback_timeout_ms: u64,
+}
+
+impl Default for AsyncConfig {
+    fn default() -> Self {
+        Self {
+            running_max: 32,
+            tenant_running_max: 24,
+            queue_len_max: 10_000,
+            tenant_queue_len_max: 2_000,
+            tenant_bytes_max: 4096 * MIB,
+            tenant_kept_max: 10_000,
+            retention_ms: 24 * 3_600_000,
+            attempts_max: 3,
+            age_ms_max: 6 * 3_600_000,
+            backoff_ms: 1_000,
+            backoff_ms_max: 60_000,
+            lease_ms: 5_000,
+            waiters_max: 1_000,
+            wait_ms_max: 60_000,
+            callback_hosts: Vec::new(),
+            callback_attempts_max: 5,
+            callback_timeout_ms: 10_000,
         }
     }
 }
@@ -188,6 +256,7 @@ impl Default for NodeConfig {
             infer_time_ms_max: 60_000,
             arena_bytes_max: 1024 * MIB,
             response_cache_bytes_max: 64 * MIB,
+            asynchronous: AsyncConfig::default(),
             log_lines_max: 1_000,
             log_bytes_max: MIB,
             all_logs_bytes_max: 64 * MIB,

@@ -9,11 +9,13 @@ mod functions;
 mod grpc;
 mod headers;
 mod health;
+mod invocations;
 mod invoke;
 mod json;
 mod manifest;
 mod models;
 mod passing;
+mod prefer;
 mod request_id;
 mod server;
 mod unread;
@@ -22,11 +24,13 @@ mod v2;
 
 pub(crate) use auth::Tokens;
 pub(crate) use body::{Guarded, Witness};
+pub(crate) use error::status;
 pub(crate) use headers::ERROR_CODE;
 pub(crate) use server::Server;
 
 use crate::cluster::wire::Grant;
 use crate::cluster::{GRANT, LINK_PATH, answer_link, refused, restore_host};
+use crate::instance::Fault;
 use crate::node::NodeState;
 use axum::Router;
 use axum::body::Body;
@@ -40,7 +44,8 @@ use request_id::RequestId;
 use std::sync::Arc;
 use tower::ServiceExt;
 use unread::Unread;
-use weir_types::{ErrorCode, TenantId};
+use weir_types::api::InvocationKind;
+use weir_types::{ErrorCode, Name, TenantId};
 
 /// The longest text of a request that axum itself refused.
 const REJECTION_BYTES_MAX: usize = 4 << 10;
@@ -75,6 +80,12 @@ impl Gateway {
                 "/v1/models/{name}/versions/{version}",
                 put(models::push).get(models::show_version).delete(models::remove_version),
             )
+            .route("/v1/invocations", get(invocations::list))
+            .route("/v1/invocations/{id}", get(invocations::show).delete(invocations::remove))
+            .route("/v1/invocations/{id}/result", get(invocations::result))
+            .route("/v1/invocations/{id}/events", get(invocations::events))
+            .route("/v1/invocations/{id}/cancel", post(invocations::cancel))
+            .route("/v1/invocations/{id}/retry", post(invocations::retry))
             .route(embeddings::PATH, post(embeddings::embed))
             .merge(v2::routes())
             .method_not_allowed_fallback(async || {
@@ -127,6 +138,11 @@ impl Gateway {
             Ok(tenant) => tenant,
             Err(error) => return error.into_response(),
         };
+        self.call(tenant, request, id).await
+    }
+
+    /// Answer a request in the name of `tenant`.
+    async fn call(&self, tenant: TenantId, mut request: Request, id: &RequestId) -> Response {
         if let Some(call) = request.uri().path().strip_prefix("/fn/") {
             // Where the name ends, as an offset: the request itself goes on to the function.
             let name_len = name_len(call);
@@ -141,10 +157,39 @@ impl Gateway {
         }
         // Infallible: every error is an answer already.
         let response = self.router.clone().oneshot(request.map(Body::new)).await.into_response();
-        if response.status().is_client_error() && response.extensions().get::<ApiError>().is_none() {
+        let is_told = |extensions: &http::Extensions| {
+            extensions.get::<ApiError>().is_some() || extensions.get::<AsItWas>().is_some()
+        };
+        if response.status().is_client_error() && !is_told(response.extensions()) {
             return rejected(response).await.into_response();
         }
         response
+    }
+}
+
+/// What asynchronous invocations ask of it.
+impl Gateway {
+    /// Answer a request that was accepted before, as it would have been answered then; or say which error of the node's that would be.
+    pub(crate) async fn run(&self, tenant: TenantId, request: Request) -> Result<Response, Fault> {
+        let id = RequestId::of(request.headers());
+        // On the heap: a future of this size is otherwise part of every one around it.
+        let mut response = Box::pin(self.call(tenant, request, &id)).await;
+        if let Some(error) = response.extensions_mut().remove::<ApiError>() {
+            return Err(Fault::new(error.code, error.text));
+        }
+        if !response.headers().contains_key(ERROR_CODE) {
+            return Ok(response);
+        }
+        // Of another node, that it was passed on to.
+        let (head, body) = response.into_parts();
+        let text = axum::body::to_bytes(body, REJECTION_BYTES_MAX).await.unwrap_or_default();
+        let error = v2::refusal(&head.headers, &text);
+        Err(Fault::new(error.code, error.text))
+    }
+
+    /// Where the results of calls of `name` may be sent.
+    pub(crate) fn callback_hosts(&self, tenant: &TenantId, kind: InvocationKind, name: &Name) -> Vec<String> {
+        self.node.callback_hosts(tenant, kind, name)
     }
 }
 
@@ -187,6 +232,10 @@ async fn rejected(response: Response) -> ApiError {
     let text = axum::body::to_bytes(response.into_body(), REJECTION_BYTES_MAX).await.unwrap_or_default();
     ApiError::new(ErrorCode::InvalidRequest, String::from_utf8_lossy(&text))
 }
+
+/// In the extensions of an answer that a function has given before, whatever its status.
+#[derive(Debug, Clone)]
+struct AsItWas;
 
 /// On whose behalf a management request is made.
 #[derive(Debug, Clone)]

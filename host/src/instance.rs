@@ -15,6 +15,7 @@ mod usage;
 
 pub(crate) use answer::{Answer, AnswerReceiver};
 pub(crate) use fault::Fault;
+pub(crate) use outbound::is_granted;
 pub(crate) use output::OutputSink;
 pub(crate) use request::{RequestBody, RequestCell, SharedBody};
 pub(crate) use state::State;

@@ -4,7 +4,7 @@
 //! made and run, and the host calls it makes reach the models. Around them: the registry and blobs that survive a restart, and telemetry.
 
 mod config;
-pub use config::{BackendKind, ClusterConfig, NodeConfig};
+pub use config::{AsyncConfig, BackendKind, ClusterConfig, NodeConfig};
 
 mod node;
 pub use node::Node;
@@ -17,6 +17,8 @@ mod gateway;
 mod dispatch;
 
 mod response_cache;
+
+mod asynchronous;
 
 mod cluster;
 

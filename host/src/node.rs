@@ -4,6 +4,7 @@ mod devices;
 mod runtimes;
 mod storage;
 
+use crate::asynchronous::{self, Invocations};
 use crate::blobs::{Blobs, create_folder};
 use crate::changes::Changes;
 use crate::cluster::{self, Cluster, Participation, Report};
@@ -16,6 +17,7 @@ use crate::registry::{Prepare, Registry};
 use crate::response_cache::ResponseCache;
 use crate::telemetry::logs::{LogLimits, Logs};
 use crate::telemetry::{Metrics, Sampler};
+use crate::until::until;
 use anyhow::Context;
 use runtimes::Runtimes;
 use std::fs::File;
@@ -46,6 +48,8 @@ pub(crate) struct NodeState {
     pub(crate) dispatch: Dispatch,
     /// Answers kept for equal calls.
     pub(crate) response_cache: Arc<ResponseCache>,
+    /// Those whose answer nobody waits for.
+    pub(crate) invocations: Arc<Invocations>,
     /// The cluster that the node is one of.
     pub(crate) cluster: Option<Arc<Cluster>>,
     pub(crate) arena: Arena,
@@ -92,6 +96,9 @@ pub struct Node {
     /// Writes what models are measured to cost.
     profiles: AbortOnDropHandle<()>,
     sweeping: AbortOnDropHandle<()>,
+    /// Works on asynchronous invocations, until it is told to give up.
+    working: AbortOnDropHandle<()>,
+    give_up: CancellationToken,
     /// Keep memory in step with what other nodes change.
     following: Vec<AbortOnDropHandle<()>>,
     participation: Option<Participation>,
@@ -114,6 +121,13 @@ impl Node {
                 let sweeping = AbortOnDropHandle::new(gateway.spawn(sweep(state.arena.clone())));
                 let profiles = gateway.spawn(keep_profiles(Arc::downgrade(&state.models)));
                 let profiles = AbortOnDropHandle::new(profiles);
+                let stop = asynchronous::Stop {
+                    begin_nothing: state.stopping.clone(),
+                    give_up: CancellationToken::new(),
+                };
+                let give_up = stop.give_up.clone();
+                let working = state.invocations.clone().work(Gateway::new(state.clone()), stop);
+                let working = AbortOnDropHandle::new(gateway.spawn(working));
                 let runtimes = Some(runtimes);
                 Ok(Self {
                     state,
@@ -122,6 +136,8 @@ impl Node {
                     serving,
                     profiles,
                     sweeping,
+                    working,
+                    give_up,
                     following,
                     participation,
                     runtimes,
@@ -144,12 +160,20 @@ impl Node {
     /// Stop taking requests, let those under way finish (up to `drain_timeout_ms`), and let go of everything.
     pub async fn shutdown(mut self) {
         self.state.stopping.cancel();
+        let drained = Instant::now() + Duration::from_millis(self.state.config.drain_timeout_ms);
         // First, so that nothing more is sent here.
         if let Some(participation) = self.participation.take() {
             participation.end().await;
         }
         if let Err(error) = (&mut self.serving).await {
             tracing::error!(%error, "the server failed");
+        }
+        // As long as clients are waited for; what has not ended then is left for the next start, or for other nodes.
+        if until(drained, &mut self.working).await.is_none() {
+            self.give_up.cancel();
+            if let Err(error) = (&mut self.working).await {
+                tracing::error!(%error, "the work on asynchronous invocations failed");
+            }
         }
         self.sweeping.abort();
         self.profiles.abort();
@@ -228,12 +252,26 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
             .context("cannot read the registry")?;
 
     let cache = devices::model_cache(&config, &arena)?;
-    let model_blobs = Blobs::open(data.join("models"), shared.map(|shared| shared.folder("models")))
+    let model_blobs = Blobs::open(data.join("models"), shared.as_ref().map(|shared| shared.folder("models")))
         .context("cannot open the models")?;
     let (models, models_as_of) =
         Models::open(datastore.clone(), model_blobs, cache, metrics.clone(), changes.clone())
             .await
             .context("cannot read the models")?;
+
+    let invocation_blobs =
+        Blobs::open(data.join("invocations"), shared.map(|shared| shared.folder("invocations")))
+            .context("cannot open the asynchronous invocations")?;
+    let (invocations, invocations_as_of) = Invocations::open(asynchronous::Parts {
+        config: config.asynchronous.clone(),
+        datastore: datastore.clone(),
+        blobs: invocation_blobs,
+        metrics: metrics.clone(),
+        changes: changes.clone(),
+        is_alone: config.cluster.is_none(),
+    })
+    .await
+    .context("cannot read the asynchronous invocations")?;
 
     let listener = TcpListener::bind(config.listen).await.with_context(|| {
         format!(
@@ -297,6 +335,7 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
         registry,
         models,
         dispatch,
+        invocations,
         cluster,
         arena,
         metrics,
@@ -312,9 +351,17 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
     let following = vec![
         AbortOnDropHandle::new(tokio::spawn(functions)),
         AbortOnDropHandle::new(tokio::spawn(state.models.follow(models_as_of))),
+        AbortOnDropHandle::new(tokio::spawn(state.invocations.follow(invocations_as_of))),
+        AbortOnDropHandle::new(tokio::spawn(state.invocations.clone().sweep(leads(&state)))),
         AbortOnDropHandle::new(tokio::spawn(prepare_components(Arc::downgrade(&state), prepare))),
     ];
     Ok(Started { state, datastore, listener, following, participation, lock })
+}
+
+/// Whether the node does what one node does for all.
+fn leads(state: &NodeState) -> impl Fn() -> bool + Send + 'static {
+    let cluster = state.cluster.clone();
+    move || cluster.as_ref().is_none_or(|cluster| cluster.is_dispatcher())
 }
 
 /// What a node by itself is called.

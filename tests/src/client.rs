@@ -1,5 +1,7 @@
 //! A client of one node, for one tenant.
 
+mod later;
+
 use crate::{Answer, Held, Refusal};
 use bytes::Bytes;
 use reqwest::{Body, Method, RequestBuilder, Url};

@@ -50,6 +50,9 @@ pub use patience::eventually;
 mod project;
 pub use project::{Language, Project};
 
+mod receiver;
+pub use receiver::{Received, Receiver};
+
 mod raw;
 pub use raw::{raw, raw_cut_off};
 

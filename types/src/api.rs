@@ -6,6 +6,12 @@ use crate::{
 };
 use serde::{Deserialize, Serialize};
 
+mod invocations;
+pub use invocations::{
+    CallbackState, CallbackStatus, Invocation, InvocationError, InvocationKind, InvocationPage,
+    InvocationResponse, InvocationStatus,
+};
+
 /// The port Weir listens on unless told otherwise: W-E-I-R on a telephone.
 pub const DEFAULT_PORT: u16 = 9347;
 
@@ -17,6 +23,18 @@ pub const ERROR_CODE_HEADER: &str = "weir-error";
 
 /// The header that may carry a manifest as JSON on `PUT /v1/functions/{name}`, beside the query and a multipart field.
 pub const MANIFEST_HEADER: &str = "weir-manifest";
+
+/// The header with which a request asks for its result to be posted to an address, beside `prefer: respond-async`.
+pub const CALLBACK_HEADER: &str = "weir-callback";
+
+/// In a callback: which asynchronous invocation has ended.
+pub const CALLBACK_ID_HEADER: &str = "weir-invocation";
+
+/// In a callback: how it has ended, `done` or `dead`.
+pub const CALLBACK_STATUS_HEADER: &str = "weir-invocation-status";
+
+/// In a callback of one that is done: the status of the answer, whose body is the callback's own.
+pub const CALLBACK_RESPONSE_HEADER: &str = "weir-response-status";
 
 /// Every error answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -159,6 +177,9 @@ pub struct Status {
     pub running: u64,
     /// Invocations waiting now.
     pub queued: u64,
+    /// Asynchronous invocations that have not ended, on all nodes of the cluster.
+    #[serde(default)]
+    pub async_queued: u64,
     /// The tenant's functions and models that cannot be read, and why. Deployed or pushed again, they are repaired.
     #[serde(default)]
     pub damaged: Vec<String>,

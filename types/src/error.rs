@@ -69,6 +69,14 @@ codes! {
     ModelNotFound = "model-not-found";
     /// The function or model has no such version.
     VersionNotFound = "version-not-found";
+    /// No such asynchronous invocation.
+    InvocationNotFound = "invocation-not-found";
+    /// The asynchronous invocation ended so long ago that it is not kept any more.
+    InvocationExpired = "invocation-expired";
+    /// The asynchronous invocation has no result yet.
+    NotEnded = "not-ended";
+    /// Another request was sent with the same idempotency key.
+    IdempotencyMismatch = "idempotency-mismatch";
     /// The function's manifest does not grant what it tried to use.
     NotGranted = "not-granted";
 
@@ -79,6 +87,8 @@ codes! {
     BodyMismatch = "body-mismatch";
     /// Too many invocations wait for this function, or on this node.
     QueueFull = "queue-full";
+    /// Too many asynchronous invocations wait to be run, or take too much room.
+    AsyncQueueFull = "async-queue-full";
     /// No device can hold the models that the function needs.
     NoCapacity = "no-capacity";
     /// The guest asked for more linear memory than its limit.

@@ -191,6 +191,67 @@ impl fmt::Display for InvocationId {
     }
 }
 
+/// One asynchronous invocation, in the whole cluster and for good; printed as 32 hexadecimal digits. Those that were accepted later come first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct AsyncId(u128);
+
+/// A string that is not an [`AsyncId`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("an asynchronous invocation is called by 32 hexadecimal digits, not {0:?}")]
+pub struct AsyncIdError(String);
+
+/// Bits of an [`AsyncId`] that are chance. The rest are when it was accepted, in Unix milliseconds, counted backwards.
+const CHANCE_BITS: u32 = 80;
+
+impl AsyncId {
+    /// One that was accepted at `at_ms`, told from others of that time by `chance`.
+    #[must_use]
+    pub fn new(at_ms: u64, chance: u128) -> Self {
+        Self((!u128::from(at_ms)) << CHANCE_BITS | chance & ((1 << CHANCE_BITS) - 1))
+    }
+
+    /// When it was accepted, in Unix milliseconds.
+    #[must_use]
+    pub fn accepted_at_ms(self) -> u64 {
+        (!self.0 >> CHANCE_BITS) as u64
+    }
+}
+
+impl std::str::FromStr for AsyncId {
+    type Err = AsyncIdError;
+    fn from_str(text: &str) -> Result<Self, AsyncIdError> {
+        let is_one = text.len() == 32 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        let number = is_one.then(|| u128::from_str_radix(text, 16).ok()).flatten();
+        number.map(Self).ok_or_else(|| AsyncIdError(text.chars().take(80).collect()))
+    }
+}
+
+impl TryFrom<String> for AsyncId {
+    type Error = AsyncIdError;
+    fn try_from(text: String) -> Result<Self, AsyncIdError> {
+        text.parse()
+    }
+}
+
+impl From<AsyncId> for String {
+    fn from(id: AsyncId) -> Self {
+        id.to_string()
+    }
+}
+
+impl fmt::Display for AsyncId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl fmt::Debug for AsyncId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 /// One Weir process that can run functions, by its place in the scheduler's view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -237,6 +298,22 @@ mod tests {
         fn an_invocations_digits_are_what_is_printed(id: u64) {
             let (id, printed) = (InvocationId(id), InvocationId(id).to_string());
             prop_assert_eq!(printed.as_bytes(), id.digits());
+        }
+
+        #[test]
+        fn the_ids_of_later_invocations_come_first(at_ms in 0_u64..1 << 48, later in 1_u64..1 << 40, chance: [u128; 2]) {
+            let (first, second) = (AsyncId::new(at_ms, chance[0]), AsyncId::new((at_ms + later) & ((1 << 48) - 1), chance[1]));
+            prop_assert_eq!(first.accepted_at_ms(), at_ms);
+            prop_assert_eq!(first.to_string().parse(), Ok(first));
+            prop_assert_eq!(first.to_string() > second.to_string(), first > second);
+            if at_ms + later < 1 << 48 {
+                prop_assert!(second < first);
+            }
+        }
+
+        #[test]
+        fn what_is_not_32_digits_is_no_id(text in ".*|[0-9a-fA-F+]{32}") {
+            prop_assert_eq!(text.parse::<AsyncId>().map(|id| id.to_string()).unwrap_or(text.clone()), text);
         }
 
         #[test]

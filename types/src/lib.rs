@@ -5,7 +5,10 @@
 //! ([`Profile`]), answered how ([`api`], [`ErrorCode`]).
 
 mod ids;
-pub use ids::{DeviceId, FunctionId, InvocationId, ModelId, Name, NameError, NodeId, TenantId, Version};
+pub use ids::{
+    AsyncId, AsyncIdError, DeviceId, FunctionId, InvocationId, ModelId, Name, NameError, NodeId, TenantId,
+    Version,
+};
 
 mod hash;
 pub use hash::{ContentHash, HashError, Hasher};

@@ -1,6 +1,7 @@
 //! `weir invoke`.
 
 mod body;
+mod later;
 
 use crate::client::{Client, refusal};
 use crate::commands::Context;
@@ -10,6 +11,7 @@ use crate::settings::ClientArgs;
 use anyhow::Result;
 use base64::Engine as _;
 use body::RequestBody;
+use later::LaterArgs;
 use std::io::{IsTerminal as _, Read as _};
 use ureq::http::{HeaderName, HeaderValue, Method, Response};
 use ureq::{Body, SendBody};
@@ -30,6 +32,7 @@ const CHUNK_BYTES: usize = 64 << 10;
 ///   weir invoke classify-digits /classify -d @seven.png -H 'content-type: image/png'
 ///   weir invoke embed-text /embed -d '{"text": "a sentence"}'
 ///   generate | weir invoke sink -d @-
+///   weir invoke report -d @data.csv --async      # run later; see `weir invocations`
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct InvokeArgs {
@@ -51,26 +54,41 @@ pub(crate) struct InvokeArgs {
     #[arg(long, short)]
     include: bool,
     #[command(flatten)]
+    later: LaterArgs,
+    #[command(flatten)]
     client: ClientArgs,
 }
 
 pub(crate) fn run(args: &InvokeArgs, context: &Context) -> Result<()> {
     let client = context.client(&args.client)?;
     let answer = call(args, &client)?;
-    let status = answer.status();
-    let what = format!("invoke {}", args.name);
     if answer.headers().contains_key(ERROR_CODE_HEADER) {
         // Weir's own word, not the function's.
-        return Err(refusal(answer, &what).about(&args.name).into());
+        return Err(refusal(answer, &format!("invoke {}", args.name)).about(&args.name).into());
     }
-    if context.output.json {
-        as_json(answer, context.output)?;
+    if args.later.is_async {
+        return later::run(args, answer, &client, context);
+    }
+    let hint = format!("`weir logs {}` shows what it wrote", args.name);
+    show(answer, args.include, args.name.as_str(), &hint, context.output)
+}
+
+/// Print what `who` has answered. A bad status is a failure; `hint` says what helps where the function had a fault.
+pub(crate) fn show(
+    answer: Response<Body>,
+    include: bool,
+    who: &str,
+    hint: &str,
+    output: Output,
+) -> Result<()> {
+    let status = answer.status();
+    if output.json {
+        as_json(answer, output)?;
     } else {
-        pass_on(answer, args.include, context.output)?;
+        pass_on(answer, include, output)?;
     }
     if status.as_u16() >= 400 {
-        let problem = Problem::new(format!("{} answered {status}", args.name)).exit(Exit::FunctionFailed);
-        let hint = format!("`weir logs {}` shows what it wrote", args.name);
+        let problem = Problem::new(format!("{who} answered {status}")).exit(Exit::FunctionFailed);
         return Err(if status.is_server_error() { problem.hint(hint) } else { problem }.into());
     }
     Ok(())
@@ -98,6 +116,7 @@ fn call(args: &InvokeArgs, client: &Client) -> Result<Response<Body>> {
     for (name, value) in &args.headers {
         headers.append(name, value.clone());
     }
+    args.later.tell(headers)?;
     client.send(request)
 }
 

@@ -34,8 +34,9 @@ fn text(status: &Status, url: &str) -> String {
         ("functions", status.functions.to_string()),
         ("models", status.models.to_string()),
         ("invocations", format!("{} running, {} waiting", status.running, status.queued)),
+        ("asynchronous", format!("{} not ended", status.async_queued)),
     ];
-    let facts: String = facts.iter().map(|(name, value)| format!("{name:<13}{value}\n")).collect();
+    let facts: String = facts.iter().map(|(name, value)| format!("{name:<14}{value}\n")).collect();
     let rows = status.devices.iter().map(|device| {
         let resident = if device.resident.is_empty() { "-".into() } else { device.resident.join(", ") };
         let memory = format!("{} of {}", size(device.used_bytes), size(device.capacity_bytes));

@@ -1,13 +1,18 @@
 //! The store that all nodes of a cluster keep their blobs in: an S3-compatible one, or a folder that all of them see.
 
+use futures::{StreamExt, TryStreamExt};
 use object_store::buffered::BufWriter;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as ObjectPath;
 use object_store::{ObjectStore, ObjectStoreExt};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::SystemTime;
 use tokio::io::AsyncWriteExt;
 use weir_types::ContentHash;
+
+/// The most blobs that are looked at in one go.
+const LISTED_MAX: usize = 10_000;
 
 /// Where blobs are that every node can fetch. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -102,6 +107,32 @@ impl SharedBlobs {
         digest: ContentHash,
     ) -> Result<object_store::GetResult, object_store::Error> {
         self.store.get(&self.path(digest)).await
+    }
+
+    /// Take a blob away. One that is not there is not an error.
+    pub(super) async fn delete(&self, digest: ContentHash) -> Result<(), object_store::Error> {
+        match self.store.delete(&self.path(digest)).await {
+            Err(object_store::Error::NotFound { .. }) => Ok(()),
+            deleted => deleted,
+        }
+    }
+
+    /// Blobs that were kept before a time, up to [`LISTED_MAX`].
+    pub(super) async fn kept_before(
+        &self,
+        time: SystemTime,
+    ) -> Result<Vec<ContentHash>, object_store::Error> {
+        let age = SystemTime::now().duration_since(time).unwrap_or_default();
+        let before = |object: &object_store::ObjectMeta| {
+            SystemTime::from(object.last_modified).elapsed().is_ok_and(|old| old >= age)
+        };
+        let digest = |object: object_store::ObjectMeta| -> Option<ContentHash> {
+            object.location.filename()?.parse().ok()
+        };
+        let objects = self.store.list(Some(&self.folder));
+        let old =
+            objects.try_filter_map(async |object| Ok(if before(&object) { digest(object) } else { None }));
+        old.take(LISTED_MAX).try_collect().await
     }
 
     fn path(&self, digest: ContentHash) -> ObjectPath {

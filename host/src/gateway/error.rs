@@ -66,7 +66,7 @@ impl ApiError {
             (status(self.code), axum::Json(body)).into_response()
         };
         response.headers_mut().insert(headers::ERROR_CODE, HeaderValue::from_static(self.code.as_str()));
-        if matches!(self.code, ErrorCode::QueueFull | ErrorCode::Unavailable) {
+        if matches!(self.code, ErrorCode::QueueFull | ErrorCode::AsyncQueueFull | ErrorCode::Unavailable) {
             response.headers_mut().insert(http::header::RETRY_AFTER, HeaderValue::from_static("1"));
         }
         if self.code == ErrorCode::Unauthorized {
@@ -121,16 +121,20 @@ pub(crate) fn status(code: ErrorCode) -> StatusCode {
         | Code::CompileLimit
         | Code::InvalidModel
         | Code::ExternalData
-        | Code::ModelLimit => StatusCode::UNPROCESSABLE_ENTITY,
-        Code::VersionConflict | Code::Conflict => StatusCode::CONFLICT,
+        | Code::ModelLimit
+        | Code::IdempotencyMismatch => StatusCode::UNPROCESSABLE_ENTITY,
+        Code::VersionConflict | Code::Conflict | Code::NotEnded => StatusCode::CONFLICT,
         Code::Unauthorized => StatusCode::UNAUTHORIZED,
         Code::NotGranted => StatusCode::FORBIDDEN,
-        Code::RouteNotFound | Code::FunctionNotFound | Code::ModelNotFound | Code::VersionNotFound => {
-            StatusCode::NOT_FOUND
-        }
+        Code::RouteNotFound
+        | Code::FunctionNotFound
+        | Code::ModelNotFound
+        | Code::VersionNotFound
+        | Code::InvocationNotFound => StatusCode::NOT_FOUND,
+        Code::InvocationExpired => StatusCode::GONE,
         Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
         Code::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-        Code::QueueFull => StatusCode::TOO_MANY_REQUESTS,
+        Code::QueueFull | Code::AsyncQueueFull => StatusCode::TOO_MANY_REQUESTS,
         // The function asked for more than it may have: its owner's to mend, not the caller's.
         Code::MemoryLimit | Code::TableLimit | Code::HandleLimit | Code::HostCallLimit | Code::NoCapacity => {
             StatusCode::INSUFFICIENT_STORAGE

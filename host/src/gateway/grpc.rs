@@ -265,7 +265,7 @@ fn status_of(error: &ApiError) -> Status {
         _ if error.code == ErrorCode::Cancelled => Code::Cancelled,
         401 => Code::Unauthenticated,
         403 => Code::PermissionDenied,
-        404 => Code::NotFound,
+        404 | 410 => Code::NotFound,
         409 => Code::Aborted,
         413 | 429 | 507 => Code::ResourceExhausted,
         400..=499 => Code::InvalidArgument,

@@ -1,7 +1,7 @@
 //! The headers that have a meaning to Weir itself.
 
 use http::HeaderName;
-use weir_types::api::{ERROR_CODE_HEADER, REQUEST_ID_HEADER};
+use weir_types::api::{CALLBACK_HEADER, ERROR_CODE_HEADER, REQUEST_ID_HEADER};
 
 /// What a request is called, in both directions.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static(REQUEST_ID_HEADER);
@@ -18,3 +18,9 @@ pub(crate) const INFERENCE_HEADER_LENGTH: HeaderName =
 pub(crate) const CACHE: HeaderName = HeaderName::from_static("weir-cache");
 /// The caller's span (W3C Trace Context).
 pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+/// How a request is to be answered (RFC 7240).
+pub(crate) const PREFER: HeaderName = HeaderName::from_static("prefer");
+/// The client's own name for a request that is to be run later.
+pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+/// Where the answer of such a request is to be sent.
+pub(crate) const CALLBACK: HeaderName = HeaderName::from_static(CALLBACK_HEADER);

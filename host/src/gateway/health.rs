@@ -28,6 +28,10 @@ Weir runs WebAssembly functions with shared models.
   DELETE /v1/models/NAME                      remove it (also /versions/N)
   POST   /v2/models/NAME/infer                run a model or tensor function by the Open Inference Protocol (see docs/protocols.md)
   POST   /v1/embeddings                       call the function that the body's `model` names, in OpenAI's shape
+  GET    /v1/invocations                      calls sent with `prefer: respond-async`: ?status=dead&limit=N
+  GET    /v1/invocations/ID                   one of them: ?wait_ms=N waits for its end (also /events; DELETE cancels or forgets it)
+  GET    /v1/invocations/ID/result            its answer
+  POST   /v1/invocations/ID/retry             begin a dead one anew (also /cancel)
   GET    /v1/status, /healthz, /readyz, /metrics
 ";
 
@@ -58,6 +62,7 @@ pub(super) async fn status(
         models: node.models.list(&caller.tenant).len() as u64,
         running: gauge(&node.metrics.running),
         queued: gauge(&node.metrics.queued),
+        async_queued: gauge(&node.metrics.asynchronous.queued),
         damaged: [node.registry.damaged(&caller.tenant), node.models.damaged(&caller.tenant)].concat(),
         devices: vec![node.models.device_report().status(&caller.tenant)],
         cluster: node

@@ -4,7 +4,9 @@ use super::body::receive;
 use super::cached;
 use super::error::ApiError;
 use super::headers;
+use super::invocations::{self, Later};
 use super::passing::{Passed, Passing};
+use super::prefer::Wishes;
 use super::request_id::RequestId;
 use super::v2;
 use crate::cluster::wire::Grant;
@@ -24,6 +26,7 @@ use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, Uri};
 use std::sync::Arc;
 use std::time::Instant;
+use weir_types::api::InvocationKind;
 use weir_types::{ErrorCode, FunctionId, FunctionKind, Name, TenantId};
 
 /// Call the function whose name is the first `name_len` bytes behind `/fn/`.
@@ -31,12 +34,24 @@ pub(super) async fn invoke(
     node: &NodeState,
     tenant: TenantId,
     name_len: usize,
-    request: Request,
+    mut request: Request,
     id: &RequestId,
 ) -> Result<Response, ApiError> {
     let name = &request.uri().path()["/fn/".len()..][..name_len];
     let entry = node.registry.get(&tenant, name).ok_or_else(|| unknown(name))?;
     let deployment = entry.active().ok_or_else(|| unknown(name))?.clone();
+    if let Some(wishes) = Wishes::take(request.headers_mut())? {
+        let limits = &deployment.manifest.limits;
+        let later = Later {
+            tenant,
+            kind: InvocationKind::Function,
+            name: deployment.id.name.clone(),
+            version: None,
+            body_bytes_max: limits.request_body_bytes,
+            deadline: deadline(Instant::now(), limits.deadline_ms),
+        };
+        return invocations::accept(node, later, wishes, request, id).await;
+    }
     if !node.is_ready() {
         return Err(ApiError::new(ErrorCode::Unavailable, "the node is shutting down; try another"));
     }

@@ -20,6 +20,7 @@ pub(super) use call::{Answered, Call, CallLimits};
 pub(super) use infer::function;
 pub(super) use metadata::{instances, platform};
 pub(super) use read::Asked;
+pub(super) use remote::refusal;
 pub(super) use repository::{IndexEntry, bring_in as load, entries as index, give_back as unload};
 pub(super) use target::{At, Target};
 

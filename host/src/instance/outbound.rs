@@ -50,7 +50,7 @@ impl WasiHttpHooks for Outbound {
 }
 
 /// Whether `hosts` names `to`: as `host` (any port), as `host:port`, or by `*`.
-fn is_granted(hosts: &[String], to: &http::uri::Authority) -> bool {
+pub(crate) fn is_granted(hosts: &[String], to: &http::uri::Authority) -> bool {
     hosts.iter().any(|host| {
         host == "*" || host.eq_ignore_ascii_case(to.host()) || host.eq_ignore_ascii_case(to.as_str())
     })

@@ -2,11 +2,13 @@
 //!
 //! What is counted per function carries its tenant, and is shown to that tenant and the operator; the rest is the node's, and everyone's.
 
+mod asynchronous;
 mod functions;
 mod response_cache;
 mod served;
 mod triton;
 
+pub(crate) use asynchronous::AsyncMetrics;
 pub(crate) use functions::FunctionMetrics;
 pub(crate) use served::{Served, Tally, Times};
 
@@ -33,6 +35,8 @@ pub(crate) struct Metrics {
     cold_starts: Family<Cause, Counter>,
     guest_memory_bytes: Histogram,
     pub(crate) response_cache: ResponseCacheMetrics,
+    /// Asynchronous invocations.
+    pub(crate) asynchronous: AsyncMetrics,
     /// Invocations running now.
     pub(crate) passed_on: Counter,
     pub(crate) placed_again: Counter,
@@ -97,6 +101,7 @@ impl Metrics {
         let registry = all.sub_registry_with_prefix("weir");
         let functions_counted = Functions::register(registry);
         let response_cache = ResponseCacheMetrics::register(registry);
+        let asynchronous = AsyncMetrics::register(registry);
         let cold_starts = Family::<Cause, Counter>::default();
         let phase_seconds: [Histogram; Phase::ALL.len()] = std::array::from_fn(|_| time_buckets());
         registry.register(
@@ -146,6 +151,7 @@ impl Metrics {
             cold_starts,
             guest_memory_bytes,
             response_cache,
+            asynchronous,
             passed_on,
             placed_again,
             running,

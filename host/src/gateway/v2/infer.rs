@@ -2,12 +2,14 @@
 
 use super::super::Caller;
 use super::super::error::ApiError;
+use super::super::invocations::{self, Later};
+use super::super::prefer::Wishes;
 use super::super::request_id::RequestId;
 use super::answer::Written;
 use super::call::{Answered, Call};
 use super::encoding::Encoding;
 use super::read::read;
-use super::target::At;
+use super::target::{At, Target};
 use crate::cluster::refused;
 use crate::cluster::wire::Grant;
 use crate::dispatch::{Account, Invocation};
@@ -18,7 +20,8 @@ use axum::extract::{Path, Request, State};
 use axum::response::Response;
 use http::HeaderMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+use weir_types::api::InvocationKind;
 
 pub(super) async fn infer(
     State(node): State<Arc<NodeState>>,
@@ -26,7 +29,7 @@ pub(super) async fn infer(
     Extension(id): Extension<RequestId>,
     grant: Option<Extension<Grant>>,
     Path(at): Path<At>,
-    request: Request,
+    mut request: Request,
 ) -> Result<Response, ApiError> {
     let arrived = Instant::now();
     let grant = grant.map(|Extension(grant)| grant);
@@ -35,9 +38,38 @@ pub(super) async fn infer(
         Err(_) if grant.is_some() => return Ok(refused("the node does not know what is asked for\n")),
         target => target?,
     };
+    if let Some(wishes) = Wishes::take(request.headers_mut())? {
+        let later = later(&node, &caller, &at, &target, arrived)?;
+        return invocations::accept(&node, later, wishes, request, &id).await;
+    }
     let (head, body) = request.into_parts();
     let call = Call::of(&node, target, grant, &head.headers, &id, arrived)?;
     answer(&node, call, &head.headers, body).await
+}
+
+/// The same, to be run later.
+fn later(
+    node: &NodeState,
+    caller: &Caller,
+    at: &At,
+    target: &Target,
+    arrived: Instant,
+) -> Result<Later, ApiError> {
+    let (body_bytes_max, time_ms_max) = match target {
+        Target::Function(deployment) => {
+            let limits = &deployment.manifest.limits;
+            (limits.request_body_bytes, limits.deadline_ms)
+        }
+        Target::Model(_) => (node.config.infer_body_bytes_max, node.config.infer_time_ms_max),
+    };
+    Ok(Later {
+        tenant: caller.tenant.clone(),
+        kind: InvocationKind::Inference,
+        name: target.name().clone(),
+        version: at.version()?,
+        body_bytes_max,
+        deadline: arrived + Duration::from_millis(time_ms_max),
+    })
 }
 
 /// Call a tensor function by its own path. Whoever sees it fail closes the account.

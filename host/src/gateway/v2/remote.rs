@@ -168,7 +168,7 @@ fn outputs(body: &Buffer, json_bytes: usize) -> Option<Vec<(String, Tensor)>> {
 }
 
 /// The error that another node has answered, as if it were this one's.
-fn refusal(headers: &HeaderMap, body: &[u8]) -> ApiError {
+pub(in super::super) fn refusal(headers: &HeaderMap, body: &[u8]) -> ApiError {
     let told = headers.get(ERROR_CODE).and_then(|code| code.to_str().ok());
     let code = ErrorCode::ALL.iter().copied().find(|code| Some(code.as_str()) == told);
     let text = serde_json::from_slice::<ErrorBody>(body)

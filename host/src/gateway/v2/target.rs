@@ -46,10 +46,15 @@ impl At {
         self.version.is_some()
     }
 
+    /// The version that the path names, if it does.
+    pub(super) fn version(&self) -> Result<Option<Version>, ApiError> {
+        self.version.as_deref().map(parse_version).transpose()
+    }
+
     /// What of `tenant` is there: the active version of a function or the newest of a model, unless the path names another.
     pub(in super::super) fn find(&self, node: &NodeState, tenant: &TenantId) -> Result<Target, ApiError> {
         let name = parse_name(&self.name)?;
-        let version = self.version.as_deref().map(parse_version).transpose()?;
+        let version = self.version()?;
         let function = node.registry.get(tenant, name.as_str());
         let deployment = function.as_ref().and_then(|function| function.active());
         if let (Some(function), Some(active)) = (&function, deployment)

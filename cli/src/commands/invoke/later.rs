@@ -1,0 +1,77 @@
+//! `weir invoke --async`.
+
+use super::InvokeArgs;
+use crate::client::Client;
+use crate::commands::{Context, invocations};
+use crate::error::{Exit, Problem};
+use anyhow::Result;
+use ureq::Body;
+use ureq::http::{HeaderMap, HeaderValue, Response};
+use weir_types::api::{CALLBACK_HEADER, Invocation};
+
+/// What an answer to such a call takes at most.
+const ANSWER_BYTES_MAX: u64 = 1 << 20;
+
+/// How a call is made that nobody waits for.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Asynchronous")]
+pub(super) struct LaterArgs {
+    /// Have the call run later and its answer kept; prints what the invocation is called
+    #[arg(long = "async")]
+    pub(super) is_async: bool,
+    /// The same call with the same key is accepted once
+    #[arg(long, value_name = "KEY", requires = "is_async")]
+    idempotency_key: Option<String>,
+    /// Post the result there; the function's outbound_hosts must name the host
+    #[arg(long, value_name = "URL", requires = "is_async")]
+    callback: Option<String>,
+    /// Wait for the end after all, and print the answer
+    #[arg(long, requires = "is_async")]
+    wait: bool,
+}
+
+impl LaterArgs {
+    /// Say in the request's headers what is wanted.
+    pub(super) fn tell(&self, headers: &mut HeaderMap) -> Result<()> {
+        if !self.is_async {
+            return Ok(());
+        }
+        headers.append("prefer", HeaderValue::from_static("respond-async"));
+        for (name, value) in [("idempotency-key", &self.idempotency_key), (CALLBACK_HEADER, &self.callback)] {
+            if let Some(value) = value {
+                let value = HeaderValue::from_str(value).map_err(|error| {
+                    Problem::usage(format!("{value:?} cannot be sent as {name}")).because(error)
+                })?;
+                headers.insert(name, value);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Tell what a call that was accepted is called, and wait for it if that is wanted.
+pub(super) fn run(
+    args: &InvokeArgs,
+    mut answer: Response<Body>,
+    client: &Client,
+    context: &Context,
+) -> Result<()> {
+    let read = answer.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_json();
+    let accepted: Invocation = read.map_err(|error| {
+        Problem::new(format!("{} was not accepted: the answer is {}", args.name, answer.status()))
+            .because(error)
+            .exit(Exit::Refused)
+            .hint("the node may be older than this program; `weir status` shows its version")
+    })?;
+    let id = accepted.id;
+    if !args.later.wait {
+        context.output.result(&accepted, |accepted| accepted.id.to_string())?;
+        context
+            .output
+            .note(format_args!("`weir invocations result {id}` gives the answer once it has ended"));
+        return Ok(());
+    }
+    context.output.note(format_args!("accepted as {id}; it goes on without this command, too"));
+    invocations::ended(client, id)?;
+    invocations::result(client, id, args.include, context)
+}

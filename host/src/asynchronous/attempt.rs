@@ -1,0 +1,205 @@
+//! One attempt: counted, run like any call, and its answer kept.
+
+use super::index::Work;
+use super::message::{HEAD_BYTES_MAX, Headers, Message, RequestHead, ResponseHead, line};
+use super::record::{Part, Response, Step};
+use super::retry::{Failure, Verdict, judge};
+use super::store::{Claim, Seen};
+use super::work::{Stop, Worked};
+use super::{AsyncError, Invocations, now_ms};
+use crate::blobs::{BlobError, Hold, PutError};
+use crate::gateway::{Gateway, status};
+use crate::instance::Fault;
+use futures::{StreamExt, stream};
+use std::pin::pin;
+use std::time::Duration;
+use weir_types::ErrorCode;
+use weir_types::api::InvocationStatus;
+
+/// The pause before what has come of an attempt is written once more, to a datastore that was out of reach.
+const WRITE_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// What has come of an attempt.
+enum Outcome {
+    /// It was answered, and the answer is kept while this lives.
+    Answered {
+        response: Response,
+        _kept: Hold,
+    },
+    Failed(Fault),
+    /// The node stops: it was no attempt.
+    GivenUp,
+}
+
+impl Invocations {
+    pub(super) async fn attempt(
+        &self,
+        gateway: &Gateway,
+        work: &Work,
+        stop: &Stop,
+    ) -> Result<Worked, AsyncError> {
+        let Some(seen) = self.read(&work.tenant, work.id).await? else { return Ok(Worked::Stale) };
+        let claim = if work.is_claimed { Claim::Keep } else { Claim::Take };
+        let mut record = seen.record.clone();
+        if record.step() != Step::Run {
+            return Ok(Worked::Stale);
+        }
+        if record.attempts >= self.config.attempts_max.max(1) {
+            // Only a node that was lost leaves it so.
+            let text = format!("the node was lost in each of {} attempts", record.attempts);
+            record.fail(ErrorCode::NodeLost, &text);
+            return self.end(&seen, record, InvocationStatus::Dead).await;
+        }
+        record.attempts += 1;
+        record.status = InvocationStatus::Running;
+        record.started_at_ms = Some(now_ms());
+        record.due_at_ms = now_ms();
+        let Some(revision) = self.write(&seen, &record, claim).await? else { return Ok(Worked::Stale) };
+        self.metrics.asynchronous.attempt(&work.tenant);
+        let begun = Seen { record, revision, ..seen };
+        let outcome = tokio::select! {
+            biased;
+            () = work.cancelled.cancelled() => return Ok(Worked::Stale),
+            outcome = self.run(gateway, &begun) => outcome,
+            () = stop.give_up.cancelled() => Outcome::GivenUp,
+        };
+        self.settle(&begun, outcome, stop).await
+    }
+
+    /// Run the request, and keep the answer.
+    async fn run(&self, gateway: &Gateway, begun: &Seen) -> Outcome {
+        let response = async {
+            let path = self.blobs.fetch(begun.record.request.digest).await?;
+            let request = Message::<RequestHead>::open(&path).await?.request()?;
+            Ok::<_, AsyncError>(gateway.run(begun.tenant.clone(), request).await)
+        };
+        let answered = match response.await {
+            Ok(Ok(response)) => self.keep_answer(begun, response).await,
+            Ok(Err(fault)) => Err(fault),
+            Err(AsyncError::Blob(BlobError::OutOfReach(error))) => {
+                Err(Fault::new(ErrorCode::Unavailable, format!("the request cannot be fetched: {error}")))
+            }
+            Err(error) => {
+                Err(Fault::new(ErrorCode::Internal, format!("the request cannot be read: {error}")))
+            }
+        };
+        answered.map_or_else(Outcome::Failed, |(response, _kept)| Outcome::Answered { response, _kept })
+    }
+
+    async fn keep_answer(
+        &self,
+        begun: &Seen,
+        response: axum::response::Response,
+    ) -> Result<(Response, Hold), Fault> {
+        let (head, body) = response.into_parts();
+        let status = head.status.as_u16();
+        let line = line(&ResponseHead {
+            id: begun.id,
+            attempt: begun.record.attempts,
+            status,
+            headers: Headers::of(&head.headers),
+        });
+        let head_bytes = line.len() as u64;
+        if head_bytes > HEAD_BYTES_MAX {
+            let text = format!("the answer's headers take more than {HEAD_BYTES_MAX} bytes");
+            return Err(Fault::new(ErrorCode::ResponseTooLarge, text));
+        }
+        let source = pin!(stream::iter([Ok(line)]).chain(body.into_data_stream()));
+        // How large it may be is looked after where it comes from.
+        let staged = self.blobs.stage(source, u64::MAX).await.map_err(|error| match error {
+            PutError::Source(why) => {
+                Fault::new(ErrorCode::GuestError, format!("the answer broke off: {why}"))
+            }
+            other => Fault::new(ErrorCode::Internal, format!("the answer cannot be kept: {other}")),
+        })?;
+        let part = Part { digest: staged.digest, bytes: staged.bytes - head_bytes };
+        let kept = self.blobs.keep(staged).await;
+        let hold = kept.map_err(|error| {
+            Fault::new(ErrorCode::Internal, format!("the answer cannot be kept: {error}"))
+        })?;
+        Ok((Response { status, part }, hold))
+    }
+
+    /// Write down what has come of an attempt, however long the datastore is out of reach.
+    async fn settle(&self, begun: &Seen, outcome: Outcome, stop: &Stop) -> Result<Worked, AsyncError> {
+        loop {
+            let settled = match &outcome {
+                Outcome::Answered { response, .. } => {
+                    let mut record = begun.record.clone();
+                    (record.response, record.error) = (Some(*response), None);
+                    self.end(begun, record, InvocationStatus::Done).await
+                }
+                Outcome::Failed(fault) => self.fail(begun, fault).await,
+                Outcome::GivenUp => {
+                    let mut record = begun.record.clone();
+                    record.attempts -= 1;
+                    record.status = InvocationStatus::Queued;
+                    self.write(begun, &record, Claim::Drop).await.map(Worked::from)
+                }
+            };
+            match &settled {
+                Ok(Worked::Written(revision)) => self.hear_of(*revision).await,
+                // The former try may have been written although nobody said so.
+                Ok(Worked::Stale) => {
+                    if let Some(now) = self.read(&begun.tenant, begun.id).await? {
+                        self.hear_of(now.revision).await;
+                    }
+                }
+                Err(AsyncError::Datastore(weir_datastore::Error::Unavailable { .. })) => {
+                    tokio::select! {
+                        () = tokio::time::sleep(WRITE_AGAIN_AFTER) => continue,
+                        () = stop.give_up.cancelled() => {}
+                    }
+                }
+                Err(_) => {}
+            }
+            return settled;
+        }
+    }
+
+    async fn fail(&self, begun: &Seen, fault: &Fault) -> Result<Worked, AsyncError> {
+        let Seen { id, record, .. } = begun;
+        let mut record = record.clone();
+        if fault.code == ErrorCode::Internal {
+            // For the node's owner alone, as in any answer.
+            tracing::error!(%id, error = fault.text, "an asynchronous invocation failed inside the node");
+            record
+                .fail(fault.code, &format!("the node has a fault; its log tells more about invocation {id}"));
+        } else {
+            record.fail(fault.code, &fault.text);
+        }
+        let failure = Failure {
+            code: fault.code,
+            status: status(fault.code),
+            attempts: record.attempts,
+            age_ms: now_ms().saturating_sub(id.accepted_at_ms()),
+        };
+        match judge(failure, &self.config, rand::random()) {
+            Verdict::Dead => self.end(begun, record, InvocationStatus::Dead).await,
+            Verdict::Again { after_ms, is_counted } => {
+                record.status = InvocationStatus::Queued;
+                record.attempts -= u32::from(!is_counted);
+                record.due_at_ms = now_ms().saturating_add(after_ms);
+                self.write(begun, &record, Claim::Leave).await.map(Worked::from)
+            }
+        }
+    }
+
+    async fn end(
+        &self,
+        seen: &Seen,
+        mut record: super::record::Record,
+        status: InvocationStatus,
+    ) -> Result<Worked, AsyncError> {
+        record.end(status, now_ms());
+        let written = self.write(seen, &record, record.step().claim_after()).await?;
+        if written.is_some() {
+            self.metrics.asynchronous.ended(&seen.tenant, status);
+            if status == InvocationStatus::Dead {
+                let why = record.error.as_ref().map(|error| error.code.as_str());
+                tracing::warn!(id = %seen.id, tenant = %seen.tenant, name = %record.name, why, "an asynchronous invocation is dead");
+            }
+        }
+        Ok(written.into())
+    }
+}

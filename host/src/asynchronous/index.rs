@@ -1,0 +1,233 @@
+//! What a node knows of all asynchronous invocations, and what it does next: plain data, without clock, chance or I/O.
+//!
+//! Tenants take turns: of those who have something due, the one with the least being worked on comes first, and of those the one whose has
+//! been due longest.
+
+mod limits;
+pub(super) use limits::{FORGOTTEN_AT_ONCE, Full, Kept};
+
+use super::record::{Entry, Owner, Step};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use tokio_util::sync::CancellationToken;
+use weir_types::{AsyncId, ContentHash, TenantId};
+
+/// Every invocation that is kept.
+#[derive(Debug)]
+pub(super) struct Index {
+    owner: Owner,
+    items: HashMap<AsyncId, Item>,
+    tenants: BTreeMap<TenantId, Tenant>,
+    /// Those that have not ended and are claimed by this node.
+    own: usize,
+    /// Those that are being accepted here.
+    accepting: usize,
+    /// Those that are worked on here.
+    working: usize,
+}
+
+#[derive(Debug, Default)]
+struct Item {
+    entry: Option<Entry>,
+    claim: Option<Owner>,
+    /// Cancelled when there is nothing to work on any more.
+    working: Option<(Step, CancellationToken)>,
+    /// This node does not begin before that.
+    not_before_ms: u64,
+}
+
+#[derive(Debug, Default)]
+struct Tenant {
+    live: usize,
+    live_bytes: u64,
+    ended_bytes: u64,
+    accepting: usize,
+    working: usize,
+    /// What this node may work on, by when it is due.
+    ready: BTreeSet<(u64, AsyncId)>,
+    /// What has ended, by when.
+    ended: BTreeSet<(u64, AsyncId)>,
+}
+
+/// What is to be worked on.
+#[derive(Debug)]
+pub(super) struct Work {
+    pub(super) id: AsyncId,
+    pub(super) tenant: TenantId,
+    pub(super) step: Step,
+    pub(super) is_claimed: bool,
+    pub(super) cancelled: CancellationToken,
+}
+
+/// What to do now.
+#[derive(Debug)]
+pub(super) enum Next {
+    Work(Work),
+    /// Ask again at this time, in Unix milliseconds.
+    WaitUntil(u64),
+    /// Ask again when something has changed.
+    Wait,
+}
+
+impl Index {
+    pub(super) fn new(owner: Owner) -> Self {
+        Self { owner, items: HashMap::new(), tenants: BTreeMap::new(), own: 0, accepting: 0, working: 0 }
+    }
+
+    /// An invocation is there, or has changed.
+    pub(super) fn put(&mut self, id: AsyncId, entry: Entry) {
+        self.update(id, |item| item.entry = Some(entry));
+    }
+
+    /// An invocation is forgotten.
+    pub(super) fn remove(&mut self, id: AsyncId) {
+        self.update(id, |item| item.entry = None);
+    }
+
+    /// A node has claimed an invocation.
+    pub(super) fn claim(&mut self, id: AsyncId, owner: Owner) {
+        self.update(id, |item| item.claim = Some(owner));
+    }
+
+    /// Nobody claims an invocation any more. This node waits until `not_before_ms`, so that not all claim it at once.
+    pub(super) fn unclaim(&mut self, id: AsyncId, not_before_ms: u64) {
+        let owner = self.owner;
+        self.update(id, |item| {
+            let was = item.claim.take();
+            if was.is_some_and(|was| was != owner) {
+                item.not_before_ms = not_before_ms;
+            }
+        });
+    }
+
+    /// What there is, in the place of all that was known. What is worked on here stays so.
+    pub(super) fn load(
+        &mut self,
+        entries: impl IntoIterator<Item = (AsyncId, Entry)>,
+        claims: impl IntoIterator<Item = (AsyncId, Owner)>,
+    ) {
+        let mut known: HashMap<AsyncId, (Option<Entry>, Option<Owner>)> = HashMap::new();
+        for (id, entry) in entries {
+            known.entry(id).or_default().0 = Some(entry);
+        }
+        for (id, owner) in claims {
+            known.entry(id).or_default().1 = Some(owner);
+        }
+        let gone: Vec<_> = self.items.keys().filter(|id| !known.contains_key(id)).copied().collect();
+        for id in gone {
+            self.update(id, |item| (item.entry, item.claim) = (None, None));
+        }
+        for (id, (entry, claim)) in known {
+            self.update(id, |item| (item.entry, item.claim) = (entry, claim));
+        }
+    }
+
+    /// What to work on at `now_ms`, which then counts as worked on; nothing where that would be more than `working_max`, or of one tenant
+    /// more than `tenant_working_max`.
+    pub(super) fn next(&mut self, now_ms: u64, working_max: usize, tenant_working_max: usize) -> Next {
+        if self.working >= working_max {
+            return Next::Wait;
+        }
+        let first = |tenant: &Tenant| tenant.ready.first().copied();
+        let tenants = self.tenants.values().filter(|tenant| tenant.working < tenant_working_max);
+        let due = tenants.filter_map(|tenant| Some((tenant.working, first(tenant)?)));
+        let turn = due.clone().filter(|(_, (at_ms, _))| *at_ms <= now_ms).min();
+        let Some((_, (_, id))) = turn else {
+            return due.map(|(_, (at_ms, _))| at_ms).min().map_or(Next::Wait, Next::WaitUntil);
+        };
+        let cancelled = CancellationToken::new();
+        let mut work = None;
+        let token = cancelled.clone();
+        self.update(id, |item| {
+            let Some(Entry { tenant, step, .. }) = &item.entry else { return };
+            work = Some((tenant.clone(), *step, item.claim.is_some()));
+            item.working = Some((*step, token));
+        });
+        match work {
+            Some((tenant, step, is_claimed)) => Next::Work(Work { id, tenant, step, is_claimed, cancelled }),
+            None => Next::Wait,
+        }
+    }
+
+    /// Work on an invocation has ended. It is not begun again here before `not_before_ms`.
+    pub(super) fn done(&mut self, id: AsyncId, not_before_ms: u64) {
+        self.update(id, |item| (item.working, item.not_before_ms) = (None, not_before_ms));
+    }
+
+    /// How many have not ended, and how many of them this node works on.
+    pub(super) fn len(&self) -> (usize, usize) {
+        (self.tenants.values().map(|tenant| tenant.live).sum(), self.working)
+    }
+
+    /// Every blob that belongs to an invocation.
+    pub(super) fn blobs(&self) -> HashSet<ContentHash> {
+        self.items
+            .values()
+            .filter_map(|item| item.entry.as_ref())
+            .flat_map(|entry| entry.blobs.clone())
+            .collect()
+    }
+
+    /// Change what is known of an invocation, with everything that is counted and sorted by that.
+    fn update(&mut self, id: AsyncId, change: impl FnOnce(&mut Item)) {
+        let mut item = self.items.remove(&id).unwrap_or_default();
+        self.count(id, &item, false);
+        let before = item.entry.as_ref().map(|entry| entry.tenant.clone());
+        change(&mut item);
+        if let Some((step, cancelled)) = &item.working {
+            let is_ours = item.claim.is_none_or(|claim| claim == self.owner);
+            if !is_ours || item.entry.as_ref().is_none_or(|entry| entry.step != *step) {
+                cancelled.cancel();
+            }
+        }
+        self.count(id, &item, true);
+        let after = item.entry.as_ref().map(|entry| entry.tenant.clone());
+        if item.entry.is_some() || item.claim.is_some() || item.working.is_some() {
+            self.items.insert(id, item);
+        }
+        for tenant in [before, after].into_iter().flatten() {
+            self.tidy(&tenant);
+        }
+    }
+
+    /// Take `item` into the books, or out of them.
+    fn count(&mut self, id: AsyncId, item: &Item, is_in: bool) {
+        let one = |count: &mut usize| if is_in { *count += 1 } else { *count -= 1 };
+        if item.working.is_some() {
+            one(&mut self.working);
+        }
+        let Some(entry) = &item.entry else { return };
+        let tenant = self.tenants.entry(entry.tenant.clone()).or_default();
+        let list = |set: &mut BTreeSet<_>, at_ms| {
+            _ = if is_in { set.insert((at_ms, id)) } else { set.remove(&(at_ms, id)) }
+        };
+        let weigh = |bytes: &mut u64| if is_in { *bytes += entry.bytes } else { *bytes -= entry.bytes };
+        if item.working.is_some() {
+            one(&mut tenant.working);
+        }
+        if entry.step == Step::Forget {
+            weigh(&mut tenant.ended_bytes);
+            list(&mut tenant.ended, entry.at_ms);
+            return;
+        }
+        one(&mut tenant.live);
+        weigh(&mut tenant.live_bytes);
+        let is_own = item.claim == Some(self.owner);
+        if is_own {
+            one(&mut self.own);
+        }
+        if item.working.is_none() && (is_own || item.claim.is_none()) {
+            list(&mut tenant.ready, entry.at_ms.max(item.not_before_ms));
+        }
+    }
+
+    /// Nothing is kept about tenants who have nothing here.
+    fn tidy(&mut self, tenant: &TenantId) {
+        let is_empty = |tenant: &Tenant| tenant.live == 0 && tenant.accepting == 0 && tenant.ended.is_empty();
+        if self.tenants.get(tenant).is_some_and(is_empty) {
+            self.tenants.remove(tenant);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,65 @@
+//! The lease that this node's claims live by. It ends with the process, or when the datastore has not heard of it for too long; what it
+//! claimed can then be taken over.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio_util::task::AbortOnDropHandle;
+use weir_datastore::{Datastore, Error, Lease, LeaseId};
+
+/// Times that a lease is kept alive before it would run out.
+const KEPT_PER_LEASE: u32 = 3;
+
+/// Keeps a lease alive for as long as it lives.
+pub(super) struct Keeper {
+    datastore: Arc<dyn Datastore>,
+    lease: Arc<Mutex<LeaseId>>,
+    keeping: AbortOnDropHandle<()>,
+}
+
+impl Keeper {
+    pub(super) async fn start(datastore: Arc<dyn Datastore>, lease_ms: u64) -> Result<Self, Error> {
+        let time = Duration::from_millis(lease_ms.max(1));
+        let Lease { id, time_to_live } = datastore.grant_lease(time).await?;
+        let lease = Arc::new(Mutex::new(id));
+        let keeping = keep(datastore.clone(), lease.clone(), time, time_to_live / KEPT_PER_LEASE);
+        Ok(Self { datastore, lease, keeping: AbortOnDropHandle::new(tokio::spawn(keeping)) })
+    }
+
+    /// What to claim under.
+    pub(super) fn lease(&self) -> LeaseId {
+        *self.lease.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Give up all claims.
+    pub(super) async fn end(&self) {
+        self.keeping.abort();
+        if let Err(error) = self.datastore.revoke_lease(self.lease()).await {
+            tracing::debug!(%error, "the lease of asynchronous invocations could not be given back");
+        }
+    }
+}
+
+async fn keep(datastore: Arc<dyn Datastore>, lease: Arc<Mutex<LeaseId>>, time: Duration, every: Duration) {
+    let mut ticks = tokio::time::interval(every.max(Duration::from_millis(1)));
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let id = *lease.lock().unwrap_or_else(PoisonError::into_inner);
+        // Not longer than there is time to try again.
+        let Ok(kept) = tokio::time::timeout(every, datastore.keep_alive(id)).await else { continue };
+        let kept = match kept {
+            Err(Error::LeaseNotFound(_)) => datastore.grant_lease(time).await.map(|new| {
+                tracing::warn!(
+                    "the datastore has missed this node: others may take over its asynchronous invocations"
+                );
+                *lease.lock().unwrap_or_else(PoisonError::into_inner) = new.id;
+            }),
+            kept => kept.map(drop),
+        };
+        match kept {
+            Ok(()) => {}
+            Err(Error::Closed) => return,
+            Err(error) => tracing::debug!(%error, "the lease of asynchronous invocations was not kept alive"),
+        }
+    }
+}

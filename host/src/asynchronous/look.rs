@@ -1,0 +1,247 @@
+//! What clients are told about invocations, what they wait for, and what they may do to them.
+
+use super::message::{Message, ResponseHead};
+use super::record::Record;
+use super::store::{Claim, Seen};
+use super::{AsyncError, Invocations, now_ms};
+use axum::response::Response;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, watch};
+use weir_types::api::{CallbackStatus, Invocation, InvocationPage, InvocationStatus};
+use weir_types::{AsyncId, ErrorCode, Name, TenantId};
+
+/// Pages of records that are looked through for one answer.
+const PAGES_MAX: usize = 10;
+
+/// Which invocations are listed.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Filter {
+    pub(crate) status: Option<InvocationStatus>,
+    pub(crate) name: Option<Name>,
+}
+
+/// An invocation that somebody watches.
+pub(crate) struct Watched {
+    invocations: Arc<Invocations>,
+    tenant: TenantId,
+    id: AsyncId,
+    news: watch::Receiver<()>,
+    _waiter: OwnedSemaphorePermit,
+}
+
+impl Invocations {
+    /// One invocation of `tenant`.
+    pub(crate) async fn show(&self, tenant: &TenantId, id: AsyncId) -> Result<Invocation, AsyncError> {
+        Ok(self.describe(&self.find(tenant, id).await?))
+    }
+
+    /// Some invocations of `tenant`, newest first, from the one after `after` on. There can be fewer than `limit` and still more to come.
+    pub(crate) async fn list(
+        &self,
+        tenant: &TenantId,
+        filter: &Filter,
+        mut after: Option<AsyncId>,
+        limit: usize,
+    ) -> Result<InvocationPage, AsyncError> {
+        let mut invocations = Vec::new();
+        for _ in 0..PAGES_MAX {
+            let (records, more_after) = self.page(tenant, after).await?;
+            for (id, record) in records {
+                if invocations.len() == limit {
+                    let next = invocations.last().map(|last: &Invocation| last.id);
+                    return Ok(InvocationPage { invocations, next });
+                }
+                if filter.takes(&record) {
+                    invocations.push(record.describe(tenant, id, self.config.retention_ms));
+                }
+            }
+            after = more_after;
+            if after.is_none() {
+                break;
+            }
+        }
+        Ok(InvocationPage { invocations, next: after })
+    }
+
+    /// The answer as it was, or the error that its caller would have been told.
+    pub(crate) async fn result(&self, tenant: &TenantId, id: AsyncId) -> Result<Response, AsyncError> {
+        let Seen { record, .. } = self.find(tenant, id).await?;
+        if let Some(response) = record.response {
+            let path = self.blobs.fetch(response.part.digest).await?;
+            return Ok(Message::<ResponseHead>::open(&path).await?.response());
+        }
+        Err(match (record.status, record.error) {
+            (InvocationStatus::Cancelled, _) => {
+                AsyncError::refused(ErrorCode::Cancelled, format!("invocation {id} was cancelled"))
+            }
+            (InvocationStatus::Dead, Some(error)) => AsyncError::refused(error.code, error.text),
+            (status, _) => AsyncError::refused(
+                ErrorCode::NotEnded,
+                format!(
+                    "invocation {id} is {status}: wait for it with GET /v1/invocations/{id}?wait_ms=10000"
+                ),
+            ),
+        })
+    }
+
+    /// Cancel an invocation that has not ended. None if it has.
+    pub(crate) async fn cancel(
+        &self,
+        tenant: &TenantId,
+        id: AsyncId,
+    ) -> Result<Option<Invocation>, AsyncError> {
+        let cancelled = self.change(tenant, id, Claim::Drop, |record| {
+            if record.status.is_end() {
+                return false;
+            }
+            record.end(InvocationStatus::Cancelled, now_ms());
+            // Whoever cancels it knows.
+            if let Some(callback) = &mut record.callback {
+                callback.status = CallbackStatus::Failed;
+            }
+            record.fail_callback("the invocation was cancelled");
+            true
+        });
+        let cancelled = cancelled.await?;
+        if cancelled.is_some() {
+            self.metrics.asynchronous.ended(tenant, InvocationStatus::Cancelled);
+        }
+        Ok(cancelled)
+    }
+
+    /// Forget an invocation that has ended, with its result.
+    pub(crate) async fn remove(&self, tenant: &TenantId, id: AsyncId) -> Result<(), AsyncError> {
+        loop {
+            let seen = self.find(tenant, id).await?;
+            if !seen.record.status.is_end() {
+                return Err(not_ended(id, seen.record.status));
+            }
+            if self.forget(&seen).await?.is_some() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Begin a dead invocation anew.
+    pub(crate) async fn retry(&self, tenant: &TenantId, id: AsyncId) -> Result<Invocation, AsyncError> {
+        let retried = self.change(tenant, id, Claim::Leave, |record| {
+            if record.status != InvocationStatus::Dead {
+                return false;
+            }
+            record.status = InvocationStatus::Queued;
+            record.attempts = 0;
+            record.due_at_ms = now_ms();
+            record.ended_at_ms = None;
+            if let Some(callback) = &mut record.callback {
+                (callback.status, callback.attempts, callback.error) = (CallbackStatus::Pending, 0, None);
+            }
+            true
+        });
+        if let Some(retried) = retried.await? {
+            return Ok(retried);
+        }
+        let status = self.find(tenant, id).await?.record.status;
+        let text = format!("invocation {id} is {status}: only dead ones are begun anew");
+        Err(AsyncError::refused(ErrorCode::Conflict, text))
+    }
+
+    /// Watch an invocation.
+    pub(crate) fn watch(self: &Arc<Self>, tenant: &TenantId, id: AsyncId) -> Result<Watched, AsyncError> {
+        let waiter = self.waiters.clone().try_acquire_owned().map_err(|_| {
+            let text = format!(
+                "{} clients wait for asynchronous invocations already (async.waiters_max); ask without waiting, or try again",
+                self.config.waiters_max
+            );
+            AsyncError::refused(ErrorCode::Unavailable, text)
+        })?;
+        let news = self.news_of(id);
+        Ok(Watched { invocations: self.clone(), tenant: tenant.clone(), id, news, _waiter: waiter })
+    }
+
+    /// The longest that a client may wait.
+    pub(crate) fn wait_max(&self) -> Duration {
+        Duration::from_millis(self.config.wait_ms_max)
+    }
+
+    /// Change a record until nobody else does so at the same time. None where `change` finds nothing to change.
+    async fn change(
+        &self,
+        tenant: &TenantId,
+        id: AsyncId,
+        claim: Claim,
+        change: impl Fn(&mut Record) -> bool,
+    ) -> Result<Option<Invocation>, AsyncError> {
+        loop {
+            let seen = self.find(tenant, id).await?;
+            let mut record = seen.record.clone();
+            if !change(&mut record) {
+                return Ok(None);
+            }
+            if let Some(revision) = self.write(&seen, &record, claim).await? {
+                return Ok(Some(self.describe(&Seen { record, revision, ..seen })));
+            }
+        }
+    }
+
+    async fn find(&self, tenant: &TenantId, id: AsyncId) -> Result<Seen, AsyncError> {
+        if let Some(seen) = self.read(tenant, id).await? {
+            return Ok(seen);
+        }
+        let retention_ms = self.config.retention_ms;
+        let expired_at_ms = id.accepted_at_ms().saturating_add(retention_ms);
+        Err(if (1..now_ms()).contains(&expired_at_ms) && id.accepted_at_ms() > 0 {
+            let text = format!(
+                "invocation {id} is not kept any more: results are for {retention_ms} ms (async.retention_ms)"
+            );
+            AsyncError::refused(ErrorCode::InvocationExpired, text)
+        } else {
+            let text = format!("there is no invocation {id}; GET /v1/invocations lists them");
+            AsyncError::refused(ErrorCode::InvocationNotFound, text)
+        })
+    }
+
+    fn describe(&self, seen: &Seen) -> Invocation {
+        seen.record.describe(&seen.tenant, seen.id, self.config.retention_ms)
+    }
+}
+
+impl Filter {
+    fn takes(&self, record: &Record) -> bool {
+        self.status.is_none_or(|status| record.status == status)
+            && self.name.as_ref().is_none_or(|name| record.name == *name)
+    }
+}
+
+impl Watched {
+    /// How it is now.
+    pub(crate) async fn now(&mut self) -> Result<Invocation, AsyncError> {
+        // What happens from here on is news.
+        self.news.mark_unchanged();
+        self.invocations.show(&self.tenant, self.id).await
+    }
+
+    /// Wait until something has happened since [`now`](Self::now) was asked. Cancel-safe.
+    pub(crate) async fn changed(&mut self) {
+        if self.news.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// How it is once it has ended, or else after `wait`.
+    pub(crate) async fn ended(&mut self, wait: Duration) -> Result<Invocation, AsyncError> {
+        let deadline = tokio::time::Instant::now() + wait.min(self.invocations.wait_max());
+        loop {
+            let invocation = self.now().await?;
+            if invocation.status.is_end() || tokio::time::timeout_at(deadline, self.changed()).await.is_err()
+            {
+                return Ok(invocation);
+            }
+        }
+    }
+}
+
+fn not_ended(id: AsyncId, status: InvocationStatus) -> AsyncError {
+    let text = format!("invocation {id} is {status}; cancel it first");
+    AsyncError::refused(ErrorCode::NotEnded, text)
+}

@@ -1,0 +1,114 @@
+//! A server on the loopback interface that is called by nodes, and answers as a test wants.
+
+use bytes::Bytes;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+
+/// Takes requests, one on each connection, and remembers them. Ends when dropped.
+pub struct Receiver {
+    address: SocketAddr,
+    received: Arc<Mutex<Vec<Received>>>,
+    serving: JoinHandle<()>,
+}
+
+/// A request that was received.
+#[derive(Debug, Clone)]
+pub struct Received {
+    /// The first line, as `POST /path HTTP/1.1`.
+    pub line: String,
+    /// The headers; their names are in lower case.
+    pub headers: Vec<(String, String)>,
+    /// The body.
+    pub body: Bytes,
+}
+
+impl Receiver {
+    /// A server that answers with these statuses, one after the other, and with 200 after the last. 0 answers nothing and hangs.
+    pub async fn start(statuses: &[u16]) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("the loopback interface has free ports");
+        let address = listener.local_addr().expect("it listens");
+        let (received, mut statuses) =
+            (Arc::<Mutex<Vec<Received>>>::default(), VecDeque::from(statuses.to_vec()));
+        let into = received.clone();
+        let serving = tokio::spawn(async move {
+            let mut hung = Vec::new();
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let Some(request) = read(&mut stream).await else { continue };
+                into.lock().unwrap_or_else(PoisonError::into_inner).push(request);
+                match statuses.pop_front().unwrap_or(200) {
+                    0 => hung.push(stream),
+                    status => {
+                        let answer = format!(
+                            "HTTP/1.1 {status} X\r\nlocation: http://{address}/redirected\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+                        );
+                        let _ = stream.write_all(answer.as_bytes()).await;
+                    }
+                }
+            }
+        });
+        Self { address, received, serving }
+    }
+
+    /// `127.0.0.1:PORT`.
+    #[must_use]
+    pub fn host(&self) -> String {
+        self.address.to_string()
+    }
+
+    /// Where `path` is.
+    #[must_use]
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    /// What has come until now.
+    #[must_use]
+    pub fn received(&self) -> Vec<Received> {
+        self.received.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+impl Received {
+    /// A header, by its name in lower case.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(given, _)| given == name).map(|(_, value)| &**value)
+    }
+}
+
+/// A request with a body of declared length.
+async fn read(stream: &mut TcpStream) -> Option<Received> {
+    let mut bytes = Vec::new();
+    let head_end = loop {
+        if let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
+            break end;
+        }
+        if stream.read_buf(&mut bytes).await.ok()? == 0 {
+            return None;
+        }
+    };
+    let head = String::from_utf8_lossy(&bytes[..head_end]).into_owned();
+    let mut lines = head.split("\r\n");
+    let line = lines.next()?.to_owned();
+    let headers: Vec<_> = lines
+        .filter_map(|line| line.split_once(':'))
+        .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
+        .collect();
+    let length = headers.iter().find(|(name, _)| name == "content-length")?.1.parse::<usize>().ok()?;
+    while bytes.len() < head_end + 4 + length {
+        if stream.read_buf(&mut bytes).await.ok()? == 0 {
+            return None;
+        }
+    }
+    Some(Received { line, headers, body: Bytes::from(bytes).slice(head_end + 4..) })
+}

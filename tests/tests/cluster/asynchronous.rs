@@ -1,0 +1,98 @@
+//! What one node has accepted is everyone's to look at, and anyone's to finish.
+
+use weir_tests::{Client, Cluster, eventually, function};
+use weir_types::Version;
+use weir_types::api::{Invocation, InvocationStatus};
+
+async fn knows(client: &Client, name: &str, version: u32) {
+    eventually("the news of a deploy", async || {
+        let function = client.function(name).await.ok()?;
+        (function.active.version == Version(version)).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_node_that_is_killed_leaves_what_it_has_accepted_to_another() {
+    let mut cluster = Cluster::builder().set("async.lease_ms", 1_000).start(2).await;
+    cluster.nodes[0].deploy_with("f", "limits.deadline_ms=60000", function("misbehave")).await;
+    cluster.all_know("f").await;
+    let later = cluster.nodes[1].post_later("/fn/f/sleep", "the body").await;
+    let running = cluster.nodes[0].until(later.id, InvocationStatus::Running).await;
+    assert_eq!(running.attempts, 1);
+    // Whoever runs it next has a version that ends.
+    cluster.nodes[0].deploy("f", function("echo-http")).await;
+    knows(&cluster.nodes[0], "f", 2).await;
+    cluster.nodes.remove(1).kill().await;
+    let ended = cluster.nodes[0].ended(later.id).await;
+    assert_eq!((ended.status, ended.attempts), (InvocationStatus::Done, 2), "{ended:?}");
+    assert_eq!(cluster.nodes[0].result(later.id).await.text(), "the body");
+}
+
+#[tokio::test]
+async fn a_node_that_is_stopped_gives_away_what_it_has_not_begun() {
+    let mut cluster = Cluster::builder().set("async.lease_ms", 60_000).start(1).await;
+    cluster.nodes[0].deploy("echo", function("echo-http")).await;
+    let idle = cluster.node().set("async.running_max", 0).start().await;
+    knows(&idle, "echo", 1).await;
+    let mut accepted = Vec::new();
+    for number in 0..5 {
+        accepted.push(idle.post_later("/fn/echo", format!("body {number}")).await);
+    }
+    for invocation in &accepted {
+        let seen = cluster.nodes[0].invocation(invocation.id).await;
+        assert_eq!(seen.status, InvocationStatus::Queued, "it is claimed by a node that lives");
+    }
+    let stopped = idle.stop().await;
+    for (number, invocation) in accepted.iter().enumerate() {
+        let ended = cluster.nodes[0].ended(invocation.id).await;
+        assert_eq!((ended.status, ended.attempts), (InvocationStatus::Done, 1));
+        assert_eq!(cluster.nodes[0].result(invocation.id).await.text(), format!("body {number}"));
+    }
+    cluster.nodes.push(stopped.start().await);
+}
+
+#[tokio::test]
+async fn any_node_answers_waits_and_cancels() {
+    let cluster = Cluster::builder().start(2).await;
+    let [one, other] = &cluster.nodes[..] else { panic!("there are two") };
+    one.deploy("echo", function("echo-http")).await;
+    one.deploy_with("f", "limits.deadline_ms=60000", function("misbehave")).await;
+    cluster.all_know("echo").await;
+    cluster.all_know("f").await;
+    let keyed = |client: &Client| {
+        client.later(reqwest::Method::POST, "/fn/echo").header("idempotency-key", "k").body("body")
+    };
+    let later = one.accepted(keyed(one)).await;
+    assert_eq!(other.ended(later.id).await.status, InvocationStatus::Done);
+    assert_eq!(other.result(later.id).await.text(), "body");
+    assert_eq!(other.accepted(keyed(other)).await.id, later.id, "a key counts on all nodes");
+
+    let endless = one.post_later("/fn/f/sleep", "").await;
+    other.until(endless.id, InvocationStatus::Running).await;
+    let cancelled: Invocation = other.delete(&format!("/v1/invocations/{}", endless.id)).await.ok().json();
+    assert_eq!(cancelled.status, InvocationStatus::Cancelled);
+    eventually("the guest is gone", async || {
+        (cluster.metric("weir_invocations_running", "").await == 0.0).then_some(())
+    })
+    .await;
+    assert_eq!(one.invocation(endless.id).await.status, InvocationStatus::Cancelled);
+}
+
+#[tokio::test]
+async fn what_is_forgotten_is_gone_from_the_store_of_blobs_too() {
+    let cluster = Cluster::builder().set("async.retention_ms", 300).start(2).await;
+    cluster.nodes[0].deploy("echo", function("echo-http")).await;
+    cluster.all_know("echo").await;
+    let kept = || std::fs::read_dir(cluster.s3.folder().join("invocations")).map_or(0, Iterator::count);
+    let later = cluster.nodes[1].post_later("/fn/echo", "body").await;
+    cluster.nodes[0].ended(later.id).await;
+    eventually("an empty store", async || (kept() == 0).then_some(())).await;
+    for node in &cluster.nodes {
+        eventually("empty folders", async || {
+            let folder = node.data().join("invocations");
+            (std::fs::read_dir(folder).unwrap().count() == 0).then_some(())
+        })
+        .await;
+    }
+}

@@ -1,0 +1,10 @@
+//! Invocations whose answer nobody waits for.
+
+mod callbacks;
+mod commands;
+mod durability;
+mod failing;
+mod idempotency;
+mod limits;
+mod looking;
+mod running;

@@ -1,0 +1,149 @@
+//! Results that are sent to who wants them.
+
+use reqwest::Method;
+use weir_tests::{Client, Node, NodeBuilder, Receiver, eventually, function, model};
+use weir_types::api::{CallbackState, CallbackStatus, Invocation, InvocationStatus};
+use weir_types::{AsyncId, ErrorCode};
+
+async fn called_back(client: &Client, path: &str, body: &str, url: &str) -> Invocation {
+    client.accepted(client.later(Method::POST, path).header("weir-callback", url).body(body.to_owned())).await
+}
+
+/// What has become of a callback that is over.
+async fn callback(client: &Client, id: AsyncId) -> CallbackState {
+    eventually("the end of a callback", async || {
+        client.invocation(id).await.callback.filter(|callback| callback.status != CallbackStatus::Pending)
+    })
+    .await
+}
+
+fn quick() -> NodeBuilder {
+    Node::builder().set("async.backoff_ms", 1)
+}
+
+#[tokio::test]
+async fn a_result_is_posted_to_a_host_that_the_function_may_reach() {
+    let (node, receiver) = (quick().start().await, Receiver::start(&[]).await);
+    node.deploy_with("echo", &format!("outbound_hosts={}", receiver.host()), function("echo-http")).await;
+    let invocation = called_back(&node, "/fn/echo", "the body", &receiver.url("/hook?a=b")).await;
+    assert_eq!(invocation.callback.unwrap().status, CallbackStatus::Pending);
+    let state = callback(&node, invocation.id).await;
+    assert_eq!((state.status, state.attempts, state.error), (CallbackStatus::Delivered, 1, None));
+    let [received] = &receiver.received()[..] else { panic!("{:?}", receiver.received()) };
+    assert_eq!((received.line.as_str(), &received.body[..]), ("POST /hook?a=b HTTP/1.1", &b"the body"[..]));
+    assert_eq!(received.header("weir-invocation"), Some(&*invocation.id.to_string()));
+    assert_eq!(received.header("weir-invocation-status"), Some("done"));
+    assert_eq!(received.header("weir-response-status"), Some("200"));
+    assert_eq!(received.header("host"), Some(&*receiver.host()));
+    assert_eq!(node.result(invocation.id).await.text(), "the body");
+    eventually("the count", async || {
+        (node.metric("weir_async_callbacks_total", "outcome=\"delivered\"").await == 1.0).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_callback_is_tried_again_until_it_is_taken_or_given_up() {
+    let node =
+        quick().set("async.callback_attempts_max", 3).set("async.callback_timeout_ms", 500).start().await;
+    // A redirection is not followed, and one who does not answer is not waited for.
+    let receivers = [Receiver::start(&[503, 0]).await, Receiver::start(&[500, 307, 404]).await];
+    let hosts = receivers.each_ref().map(Receiver::host).join(",");
+    node.deploy_with("echo", &format!("outbound_hosts={hosts}"), function("echo-http")).await;
+    let [late, never] = &receivers;
+    let invocation = called_back(&node, "/fn/echo", "x", &late.url("/")).await;
+    let state = callback(&node, invocation.id).await;
+    assert_eq!((state.status, state.attempts, state.error), (CallbackStatus::Delivered, 3, None));
+    assert_eq!(late.received().len(), 3);
+
+    let invocation = called_back(&node, "/fn/echo", "x", &never.url("/")).await;
+    let state = callback(&node, invocation.id).await;
+    assert_eq!((state.status, state.attempts), (CallbackStatus::Failed, 3));
+    assert!(state.error.unwrap().contains("404"));
+    let lines: Vec<_> = never.received().into_iter().map(|received| received.line).collect();
+    assert_eq!(lines, ["POST / HTTP/1.1"; 3]);
+    assert_eq!(
+        node.ended(invocation.id).await.status,
+        InvocationStatus::Done,
+        "the result is there all the same"
+    );
+}
+
+#[tokio::test]
+async fn the_end_of_a_dead_invocation_is_told_of_too() {
+    let (node, receiver) = (quick().set("async.attempts_max", 1).start().await, Receiver::start(&[]).await);
+    node.deploy_with("f", &format!("outbound_hosts={}", receiver.host()), function("misbehave")).await;
+    let invocation = called_back(&node, "/fn/f/trap", "", &receiver.url("/")).await;
+    callback(&node, invocation.id).await;
+    let [received] = &receiver.received()[..] else { panic!("{:?}", receiver.received()) };
+    assert_eq!(received.header("weir-invocation-status"), Some("dead"));
+    assert_eq!(received.header("weir-response-status"), None);
+    let told: Invocation = serde_json::from_slice(&received.body).unwrap();
+    assert_eq!((told.id, told.error.unwrap().code), (invocation.id, ErrorCode::GuestTrap));
+}
+
+#[tokio::test]
+async fn a_callback_survives_a_crash() {
+    let receiver = Receiver::start(&[500]).await;
+    let node = Node::builder()
+        .set("async.backoff_ms", 3_600_000)
+        .set("async.backoff_ms_max", 3_600_000)
+        .start()
+        .await;
+    node.deploy_with("echo", &format!("outbound_hosts={}", receiver.host()), function("echo-http")).await;
+    let invocation = called_back(&node, "/fn/echo", "x", &receiver.url("/")).await;
+    eventually("the first try", async || {
+        node.invocation(invocation.id).await.callback.filter(|callback| callback.attempts == 1)
+    })
+    .await;
+    let refused = called_back(&node, "/fn/echo", "y", &receiver.url("/")).await;
+    callback(&node, refused.id).await;
+    let before = receiver.received().len();
+    let node = node.kill().await.start().await;
+    let state = node.invocation(invocation.id).await.callback.unwrap();
+    assert_eq!((state.status, state.attempts), (CallbackStatus::Pending, 1), "it is not due yet");
+    assert_eq!(receiver.received().len(), before);
+}
+
+#[tokio::test]
+async fn a_caller_cannot_have_the_node_talk_to_whom_it_likes() {
+    let receiver = Receiver::start(&[]).await;
+    let node = Node::builder().set("async.callback_hosts", "[\"localhost:1\"]").start().await;
+    node.deploy("echo", function("echo-http")).await;
+    node.deploy_with("open", "outbound_hosts=*", function("echo-http")).await;
+    node.push_model("add", 1, model("good/add.onnx")).await;
+    let refuse = async |path: &str, url: &str| {
+        let request = node.later(Method::POST, path).header("weir-callback", url).body("{}");
+        let refusal = node.send(request).await.refusal();
+        (refusal.status, refusal.code)
+    };
+    for path in ["/fn/echo", "/v2/models/add/infer"] {
+        assert_eq!(refuse(path, &receiver.url("/")).await, (403, ErrorCode::NotGranted), "{path}");
+    }
+    for url in ["file:///etc/passwd", "nonsense", "http://user@localhost/", ""] {
+        assert_eq!(refuse("/fn/open", url).await, (400, ErrorCode::InvalidRequest), "{url}");
+    }
+    let without = node.request(Method::POST, "/fn/open").header("weir-callback", receiver.url("/"));
+    assert_eq!(node.send(without).await.code(), ErrorCode::InvalidRequest, "nobody would call back");
+    assert_eq!(node.invocations("").await, []);
+    let request = node
+        .later(Method::POST, "/v2/models/add/infer")
+        .header("weir-callback", "http://localhost:1/")
+        .body("{}");
+    node.accepted(request).await;
+    assert_eq!(receiver.received().len(), 0);
+}
+
+/// A grant that is taken back holds for callbacks that have not gone out.
+#[tokio::test]
+async fn a_grant_is_asked_for_again_when_the_callback_goes_out() {
+    let receiver = Receiver::start(&[]).await;
+    let node = quick().set("async.running_max", 0).set("async.callback_attempts_max", 1).start().await;
+    node.deploy_with("echo", &format!("outbound_hosts={}", receiver.host()), function("echo-http")).await;
+    let invocation = called_back(&node, "/fn/echo", "x", &receiver.url("/")).await;
+    node.deploy("echo", function("echo-http")).await;
+    let node = node.stop().await.set("async.running_max", 1).start().await;
+    let state = callback(&node, invocation.id).await;
+    assert_eq!((state.status, receiver.received().len()), (CallbackStatus::Failed, 0));
+    assert!(state.error.unwrap().contains("may not be sent"));
+}

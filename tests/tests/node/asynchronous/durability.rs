@@ -1,0 +1,83 @@
+//! What was accepted is run, whatever happens to the node.
+
+use weir_tests::{Node, function};
+use weir_types::ErrorCode;
+use weir_types::api::InvocationStatus;
+
+#[tokio::test]
+async fn a_crash_between_the_answer_and_the_run_loses_nothing() {
+    let node = Node::builder().set("async.running_max", 0).start().await;
+    node.deploy("echo", function("echo-http")).await;
+    let mut accepted = Vec::new();
+    for number in 0..5 {
+        accepted.push(node.post_later("/fn/echo", format!("body {number}")).await);
+    }
+    let node = node.kill().await.set("async.running_max", 4).start().await;
+    for (number, invocation) in accepted.iter().enumerate() {
+        let ended = node.ended(invocation.id).await;
+        assert_eq!((ended.status, ended.attempts), (InvocationStatus::Done, 1), "{ended:?}");
+        assert_eq!(node.result(invocation.id).await.text(), format!("body {number}"));
+    }
+    // And what has ended stays.
+    let node = node.kill().await.start().await;
+    assert_eq!(node.result(accepted[0].id).await.text(), "body 0");
+}
+
+#[tokio::test]
+async fn a_crash_during_the_run_costs_an_attempt() {
+    let node = Node::start().await;
+    node.deploy_with("f", "limits.deadline_ms=60000", function("misbehave")).await;
+    let later = node.post_later("/fn/f/sleep", "body").await;
+    node.until(later.id, InvocationStatus::Running).await;
+    let node = node.kill().await.set("async.running_max", 0).start().await;
+    assert_eq!(node.invocation(later.id).await.attempts, 1);
+    node.deploy("f", function("echo-http")).await;
+    let node = node.kill().await.set("async.running_max", 1).start().await;
+    let ended = node.ended(later.id).await;
+    assert_eq!((ended.status, ended.attempts), (InvocationStatus::Done, 2));
+    assert_eq!(node.result(later.id).await.text(), "body");
+}
+
+#[tokio::test]
+async fn a_call_that_takes_the_node_down_each_time_is_given_up() {
+    let mut node = Node::builder().set("async.attempts_max", 2).start().await;
+    node.deploy_with("f", "limits.deadline_ms=60000", function("misbehave")).await;
+    let later = node.post_later("/fn/f/sleep", "").await;
+    for attempt in 1..=2 {
+        let running = node.until(later.id, InvocationStatus::Running).await;
+        assert_eq!(running.attempts, attempt);
+        node = node.kill().await.start().await;
+    }
+    let ended = node.ended(later.id).await;
+    assert_eq!((ended.status, ended.attempts), (InvocationStatus::Dead, 2));
+    let refusal = node.result(later.id).await.refusal();
+    assert_eq!((refusal.status, refusal.code), (502, ErrorCode::NodeLost), "{refusal:?}");
+}
+
+/// What runs when the node is told to end is no failed attempt: the next start has it.
+#[tokio::test]
+async fn a_node_that_is_stopped_leaves_what_it_runs_to_the_next_start() {
+    let node = Node::builder().set("drain_timeout_ms", 200).start().await;
+    node.deploy_with("f", "limits.deadline_ms=60000", function("misbehave")).await;
+    let later = node.post_later("/fn/f/sleep", "body").await;
+    node.until(later.id, InvocationStatus::Running).await;
+    let node = node.stop().await.set("async.running_max", 0).start().await;
+    let left = node.invocation(later.id).await;
+    assert_eq!((left.status, left.attempts, left.error), (InvocationStatus::Queued, 0, None));
+    node.deploy("f", function("echo-http")).await;
+    let node = node.stop().await.set("async.running_max", 1).start().await;
+    assert_eq!(node.ended(later.id).await.attempts, 1);
+    assert_eq!(node.result(later.id).await.text(), "body");
+}
+
+#[tokio::test]
+async fn what_is_about_to_end_is_waited_for() {
+    let node = Node::start().await;
+    node.deploy("f", function("misbehave")).await;
+    let later = node.post_later("/fn/f/nap?300", "").await;
+    node.until(later.id, InvocationStatus::Running).await;
+    let node = node.stop().await.set("async.running_max", 0).start().await;
+    let ended = node.invocation(later.id).await;
+    assert_eq!((ended.status, ended.attempts), (InvocationStatus::Done, 1));
+    assert_eq!(node.result(later.id).await.text(), "napped\n");
+}

@@ -1,0 +1,81 @@
+//! The same request under the same key is accepted once.
+
+use futures::future::join_all;
+use reqwest::{Method, RequestBuilder};
+use std::collections::BTreeSet;
+use weir_tests::{Client, Node, eventually, function};
+use weir_types::ErrorCode;
+
+const ACME: &str = "acme-token-0123456789";
+const OTHER: &str = "other-token-0123456789";
+
+fn keyed(client: &Client, path: &str, key: &str, body: &str) -> RequestBuilder {
+    client.later(Method::POST, path).header("idempotency-key", key).body(body.to_owned())
+}
+
+#[tokio::test]
+async fn the_same_request_with_the_same_key_is_the_same_invocation() {
+    let node = Node::start().await;
+    node.deploy("echo", function("echo-http")).await;
+    node.deploy("other", function("echo-http")).await;
+    let first = node.accepted(keyed(&node, "/fn/echo/x", "k", "body")).await;
+    let again = node.accepted(keyed(&node, "/fn/echo/x", "k", "body")).await;
+    assert_eq!(again.id, first.id);
+    node.ended(first.id).await;
+    let after_the_end = node.accepted(keyed(&node, "/fn/echo/x", "k", "body")).await;
+    assert_eq!((after_the_end.id, after_the_end.status.is_end()), (first.id, true));
+    for (path, body) in [("/fn/echo/y", "body"), ("/fn/echo/x", "another"), ("/fn/echo/x?q", "body")] {
+        let refusal = node.send(keyed(&node, path, "k", body)).await.refusal();
+        assert_eq!((refusal.status, refusal.code), (422, ErrorCode::IdempotencyMismatch), "{path} {body}");
+        assert!(refusal.text.contains(&first.id.to_string()), "{refusal:?}");
+    }
+    // Keys are each function's own, and so are requests without one.
+    assert_ne!(node.accepted(keyed(&node, "/fn/other/x", "k", "body")).await.id, first.id);
+    assert_ne!(node.accepted(keyed(&node, "/fn/echo/x", "k2", "body")).await.id, first.id);
+    assert_ne!(node.post_later("/fn/echo/x", "body").await.id, first.id);
+    assert_eq!(node.metric("weir_async_accepted_total", "").await, 4.0);
+    // A restart forgets no key, and forgetting the invocation does.
+    let node = node.kill().await.start().await;
+    assert_eq!(node.accepted(keyed(&node, "/fn/echo/x", "k", "body")).await.id, first.id);
+    assert_eq!(node.delete(&format!("/v1/invocations/{}", first.id)).await.status, 204);
+    assert_ne!(node.accepted(keyed(&node, "/fn/echo/x", "k", "another")).await.id, first.id);
+}
+
+#[tokio::test]
+async fn of_many_at_once_one_is_accepted() {
+    let node = Node::start().await;
+    node.deploy("echo", function("echo-http")).await;
+    for round in 0..5 {
+        let key = format!("round {round}");
+        let same = (0..8).map(|_| node.accepted(keyed(&node, "/fn/echo", &key, "body")));
+        let ids: BTreeSet<_> = join_all(same).await.into_iter().map(|invocation| invocation.id).collect();
+        assert_eq!(ids.len(), 1, "{ids:?}");
+    }
+    eventually("five runs", async || (node.metric("weir_async_ended_total", "").await == 5.0).then_some(()))
+        .await;
+    assert_eq!(node.invocations("").await.len(), 5);
+}
+
+#[tokio::test]
+async fn keys_are_each_tenants_own() {
+    let lines = ["acme-token-0123456789 acme", "other-token-0123456789 other"];
+    let node = Node::builder().tokens(&lines).start().await;
+    let (acme, other) = (node.with_token(ACME), node.with_token(OTHER));
+    for tenant in [&acme, &other] {
+        tenant.deploy("echo", function("echo-http")).await;
+    }
+    let theirs = acme.accepted(keyed(&acme, "/fn/echo", "k", "one")).await;
+    let ours = other.accepted(keyed(&other, "/fn/echo", "k", "two")).await;
+    assert_ne!(theirs.id, ours.id);
+}
+
+#[tokio::test]
+async fn keys_that_are_none_are_refused() {
+    let node = Node::start().await;
+    node.deploy("echo", function("echo-http")).await;
+    for bad in ["", &"k".repeat(256)] {
+        let refusal = node.send(keyed(&node, "/fn/echo", bad, "")).await;
+        assert_eq!(refusal.code(), ErrorCode::InvalidRequest, "{bad:?}");
+    }
+    assert_eq!(node.invocations("").await, []);
+}

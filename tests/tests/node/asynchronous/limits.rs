@@ -1,0 +1,116 @@
+//! Nothing grows without end, and nothing stays for ever.
+
+use reqwest::Method;
+use std::path::Path;
+use weir_tests::{Node, eventually, function};
+use weir_types::ErrorCode;
+use weir_types::api::InvocationStatus;
+
+const ACME: &str = "acme-token-0123456789";
+const OTHER: &str = "other-token-0123456789";
+
+/// How many requests and answers a node keeps.
+fn kept(node: &Node) -> usize {
+    std::fs::read_dir(Path::new(node.data()).join("invocations")).map_or(0, Iterator::count)
+}
+
+#[tokio::test]
+async fn queues_have_limits_for_the_node_and_for_each_tenant() {
+    let lines = ["acme-token-0123456789 acme", "other-token-0123456789 other"];
+    let node = Node::builder()
+        .tokens(&lines)
+        .set("async.running_max", 0)
+        .set("async.queue_len_max", 3)
+        .set("async.tenant_queue_len_max", 2)
+        .start()
+        .await;
+    let (acme, other) = (node.with_token(ACME), node.with_token(OTHER));
+    for tenant in [&acme, &other] {
+        tenant.deploy("echo", function("echo-http")).await;
+    }
+    acme.post_later("/fn/echo", "").await;
+    let second = acme.post_later("/fn/echo", "").await;
+    for (tenant, setting) in [(&acme, "tenant_queue_len_max"), (&other, "queue_len_max")] {
+        if setting == "queue_len_max" {
+            tenant.post_later("/fn/echo", "").await;
+        }
+        let answer = tenant.send(tenant.later(Method::POST, "/fn/echo")).await;
+        let refusal = answer.refusal();
+        assert_eq!((refusal.status, refusal.code), (429, ErrorCode::AsyncQueueFull));
+        assert!(refusal.text.contains(setting), "{refusal:?}");
+        assert_eq!(answer.header("retry-after"), Some("1"));
+    }
+    acme.delete(&format!("/v1/invocations/{}", second.id)).await.ok();
+    eventually("room again", async || {
+        (other.send(other.later(Method::POST, "/fn/echo")).await.status == 202).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_has_ended_is_forgotten_after_a_time() {
+    let node = Node::builder().set("async.retention_ms", 400).start().await;
+    node.deploy("echo", function("echo-http")).await;
+    let keyed = || node.later(Method::POST, "/fn/echo").header("idempotency-key", "k").body("body");
+    let first = node.accepted(keyed()).await;
+    node.ended(first.id).await;
+    eventually("the end of the retention", async || {
+        let answer = node.get(&format!("/v1/invocations/{}", first.id)).await;
+        (!answer.is_ok())
+            .then(|| assert_eq!((answer.status, answer.code()), (410, ErrorCode::InvocationExpired)))
+    })
+    .await;
+    assert_eq!(node.result(first.id).await.code(), ErrorCode::InvocationExpired);
+    eventually("no blobs", async || (kept(&node) == 0).then_some(())).await;
+    assert_ne!(node.accepted(keyed()).await.id, first.id, "the key has gone with it");
+}
+
+#[tokio::test]
+async fn of_too_many_results_the_oldest_are_forgotten_first() {
+    let node =
+        Node::builder().set("async.tenant_kept_max", 3).set("async.retention_ms", 60_000).start().await;
+    node.deploy("echo", function("echo-http")).await;
+    let mut all = Vec::new();
+    for _ in 0..6 {
+        let later = node.post_later("/fn/echo", "body").await;
+        node.ended(later.id).await;
+        all.push(later.id);
+    }
+    eventually("three are left", async || (node.invocations("").await.len() == 3).then_some(())).await;
+    all.reverse();
+    let left: Vec<_> = node.invocations("").await.into_iter().map(|invocation| invocation.id).collect();
+    assert_eq!(left, all[..3]);
+}
+
+#[tokio::test]
+async fn what_waits_may_take_so_much_room_and_bodies_have_their_limits() {
+    let node = Node::builder().set("async.running_max", 0).set("async.tenant_bytes_max", 1_000).start().await;
+    node.deploy_with("echo", "limits.request_body_bytes=800", function("echo-http")).await;
+    let too_large = node.send(node.later(Method::POST, "/fn/echo").body("x".repeat(801))).await;
+    assert_eq!((too_large.status, too_large.code()), (413, ErrorCode::BodyTooLarge));
+    node.post_later("/fn/echo", "x".repeat(800)).await;
+    let refusal = node.send(node.later(Method::POST, "/fn/echo").body("x".repeat(800))).await;
+    assert_eq!((refusal.status, refusal.code()), (429, ErrorCode::AsyncQueueFull));
+    assert_eq!(node.invocations("").await.len(), 1);
+    // What was refused, or cut off, leaves nothing behind.
+    let node = node.kill().await.start().await;
+    eventually("one request", async || (kept(&node) == 1).then_some(())).await;
+}
+
+#[tokio::test]
+async fn so_many_clients_may_wait() {
+    let node = Node::builder().set("async.running_max", 0).set("async.waiters_max", 1).start().await;
+    node.deploy("echo", function("echo-http")).await;
+    let later = node.post_later("/fn/echo", "").await;
+    let events =
+        node.request(Method::GET, &format!("/v1/invocations/{}/events", later.id)).send().await.unwrap();
+    assert_eq!(events.status().as_u16(), 200);
+    let refused = node.get(&format!("/v1/invocations/{}?wait_ms=10000", later.id)).await;
+    assert_eq!((refused.status, refused.code()), (503, ErrorCode::Unavailable));
+    assert_eq!(node.invocation(later.id).await.status, InvocationStatus::Queued, "who does not wait is told");
+    drop(events);
+    eventually("a place", async || {
+        node.get(&format!("/v1/invocations/{}?wait_ms=1", later.id)).await.is_ok().then_some(())
+    })
+    .await;
+}

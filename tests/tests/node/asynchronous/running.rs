@@ -1,0 +1,140 @@
+//! What is run later is run like any call.
+
+use reqwest::Method;
+use weir_tests::{Answer, Node, eventually, function, model};
+use weir_types::ErrorCode;
+use weir_types::api::{InvocationKind, InvocationStatus};
+
+/// What is not the function's own: the request's id, and how the body was sent.
+const OF_REQUESTS: [&str; 4] = ["weir-request-id", "date", "content-length", "transfer-encoding"];
+
+/// An answer without what is the request's own.
+fn essence(answer: &Answer) -> (u16, Vec<(String, String)>, Vec<u8>) {
+    let headers = answer.headers.iter().filter(|(name, _)| !OF_REQUESTS.contains(&name.as_str()));
+    let mut headers: Vec<_> = headers
+        .map(|(name, value)| {
+            (name.as_str().to_owned(), String::from_utf8_lossy(value.as_bytes()).into_owned())
+        })
+        .collect();
+    headers.sort();
+    (answer.status, headers, answer.body.to_vec())
+}
+
+#[tokio::test]
+async fn the_result_is_what_a_client_would_have_been_answered() {
+    let node = Node::start().await;
+    node.deploy("echo", function("echo-http")).await;
+    node.deploy("misbehave", function("misbehave")).await;
+    let large = "x".repeat(3 << 20);
+    for (path, body) in [
+        ("/fn/echo/a%20b?c=d", "hello"),
+        ("/fn/echo", ""),
+        ("/fn/echo/large", &*large),
+        ("/fn/misbehave/unheard-of", "answered with 404 by the function itself"),
+    ] {
+        let at_once = node.post(path, body.to_owned()).await;
+        let later = node.post_later(path, body.to_owned()).await;
+        assert_eq!((later.kind, later.request_bytes), (InvocationKind::Function, body.len() as u64));
+        let ended = node.ended(later.id).await;
+        assert_eq!(
+            (ended.status, ended.attempts, &ended.error),
+            (InvocationStatus::Done, 1, &None),
+            "{path}"
+        );
+        let response = ended.response.unwrap();
+        assert_eq!((response.status, response.bytes), (at_once.status, at_once.body.len() as u64));
+        let kept = node.result(later.id).await;
+        assert_eq!(essence(&kept), essence(&at_once), "{path}");
+        assert!(
+            ended.accepted_at_ms <= ended.started_at_ms.unwrap() && ended.started_at_ms <= ended.ended_at_ms
+        );
+        assert!(ended.expires_at_ms > ended.ended_at_ms);
+    }
+}
+
+#[tokio::test]
+async fn inferences_can_be_asked_for_later_too() {
+    let node = Node::start().await;
+    node.push_model("add", 1, model("good/add.onnx")).await;
+    node.deploy("echo", function("echo-tensor")).await;
+    let input = |name: &str| serde_json::json!({"name": name, "datatype": "FP32", "shape": [2, 3], "data": [1, 2, 3, 4, 5, 6.5]});
+    let body = serde_json::json!({ "inputs": [input("a"), input("b")] }).to_string();
+    for (path, body, version) in [
+        ("/v2/models/add/infer", body.clone(), None),
+        ("/v2/models/add/versions/1/infer", body.clone(), Some(1)),
+        ("/v2/models/echo/infer", body, None),
+    ] {
+        let at_once = node.post(path, body.clone()).await.ok();
+        let later = node.post_later(path, body).await;
+        assert_eq!(
+            (later.kind, later.version.map(|version| version.0)),
+            (InvocationKind::Inference, version)
+        );
+        assert_eq!(node.ended(later.id).await.status, InvocationStatus::Done);
+        assert_eq!(essence(&node.result(later.id).await), essence(&at_once), "{path}");
+    }
+    // What makes no sense to the model is the caller's mistake, which is not tried again.
+    let later = node.post_later("/v2/models/add/infer", "{}").await;
+    let ended = node.ended(later.id).await;
+    assert_eq!((ended.status, ended.attempts), (InvocationStatus::Dead, 1));
+    let refusal = node.result(later.id).await;
+    assert_eq!((refusal.status, refusal.code()), (400, ErrorCode::InvalidRequest));
+}
+
+#[tokio::test]
+async fn a_name_stands_for_its_version_when_it_runs() {
+    let node = Node::builder().set("async.running_max", 0).start().await;
+    node.deploy("f", function("hello")).await;
+    let later = node.post_later("/fn/f/x", "body").await;
+    node.deploy("f", function("echo-http")).await;
+    assert_eq!(node.invocation(later.id).await.status, InvocationStatus::Queued);
+    let node = node.stop().await.set("async.running_max", 1).start().await;
+    node.ended(later.id).await;
+    assert_eq!(node.result(later.id).await.text(), "body");
+}
+
+#[tokio::test]
+async fn a_client_may_wait_a_little_first() {
+    let node = Node::start().await;
+    node.deploy("echo", function("echo-http")).await;
+    let request =
+        node.request(Method::POST, "/fn/echo").header("prefer", "respond-async, wait=30").body("hello");
+    let invocation = node.accepted(request).await;
+    assert_eq!(invocation.status, InvocationStatus::Done);
+    assert_eq!(node.result(invocation.id).await.text(), "hello");
+}
+
+/// What a function is sent has nothing of what was for the node alone, and all that was not.
+#[tokio::test]
+async fn other_preferences_are_the_functions_own() {
+    let node = Node::start().await;
+    node.deploy("echo", function("echo-http")).await;
+    let request = node.request(Method::POST, "/fn/echo").header("prefer", "return=minimal").body("now");
+    let answer = node.send(request).await;
+    assert_eq!((answer.status, answer.text()), (200, "now"));
+}
+
+#[tokio::test]
+async fn how_many_were_run_how_is_counted() {
+    let node = Node::start().await;
+    node.deploy("echo", function("echo-http")).await;
+    node.deploy("misbehave", function("misbehave")).await;
+    for _ in 0..3 {
+        let later = node.post_later("/fn/echo", "x").await;
+        node.ended(later.id).await;
+    }
+    assert_eq!(node.metric("weir_async_accepted_total", "tenant=\"default\"").await, 3.0);
+    assert_eq!(node.metric("weir_async_attempts_total", "").await, 3.0);
+    eventually("the count", async || {
+        (node.metric("weir_async_ended_total", "outcome=\"done\"").await == 3.0).then_some(())
+    })
+    .await;
+    for gauge in ["weir_async_queued", "weir_async_running"] {
+        eventually(gauge, async || (node.metric(gauge, "").await == 0.0).then_some(())).await;
+    }
+    assert_eq!(
+        node.metric("weir_invocations_total", "function=\"echo\"").await,
+        3.0,
+        "they count like any call"
+    );
+}
