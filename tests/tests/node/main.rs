@@ -26,6 +26,7 @@ mod projects;
 mod protocol;
 mod repairing;
 mod shutdown;
+mod streaming;
 mod telemetry;
 mod tenants;
 mod tensors;

@@ -1,0 +1,45 @@
+//! Answers that come piece by piece.
+
+use futures::{StreamExt, stream};
+use reqwest::{Body, Method};
+use weir_tests::{Node, function};
+
+/// The second piece of the request is only sent once the first event is here: whoever held anything back would wait for ever.
+#[tokio::test]
+async fn server_sent_events_come_as_they_are_sent() {
+    let node = Node::start().await;
+    node.deploy("events", function("echo-events")).await;
+    let (sender, pieces) = futures::channel::mpsc::unbounded::<Result<&'static str, std::io::Error>>();
+    sender.unbounded_send(Ok("first")).unwrap();
+    let request = node.request(Method::POST, "/fn/events").body(Body::wrap_stream(pieces));
+    let answer = request.send().await.unwrap();
+    assert_eq!(answer.headers()["content-type"], "text/event-stream");
+    assert_eq!(answer.headers().get("content-length"), None, "nobody knows how much is to come");
+    let mut events = answer.bytes_stream();
+    let mut read = async |until: &str| {
+        let mut text = String::new();
+        while !text.ends_with(until) {
+            let piece = events.next().await.unwrap_or_else(|| panic!("it ended with {text:?}")).unwrap();
+            text.push_str(std::str::from_utf8(&piece).unwrap());
+        }
+        text
+    };
+    assert_eq!(read("\n\n").await, "data: first\n\n");
+    sender.unbounded_send(Ok("second\nand more")).unwrap();
+    assert_eq!(read("\n\n").await, "data: second\ndata: and more\n\n");
+    drop(sender);
+    assert!(events.next().await.is_none());
+}
+
+/// What nobody waits for is kept whole.
+#[tokio::test]
+async fn server_sent_events_of_a_call_that_runs_later_are_its_result() {
+    let node = Node::start().await;
+    node.deploy("events", function("echo-events")).await;
+    let pieces = stream::iter(["one", "two"].map(Ok::<_, std::io::Error>));
+    let later = node.post_later("/fn/events", Body::wrap_stream(pieces)).await;
+    node.ended(later.id).await;
+    let result = node.result(later.id).await;
+    assert_eq!(result.header("content-type"), Some("text/event-stream"));
+    assert!(result.text().starts_with("data: one"), "{}", result.text());
+}
