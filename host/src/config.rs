@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use weir_scheduler::PolicyKind;
-use weir_types::Limits;
 use weir_types::api::DEFAULT_PORT;
+use weir_types::{Limits, Reuse};
 
 const MIB: u64 = 1 << 20;
 
@@ -45,6 +45,8 @@ pub struct NodeConfig {
 
     /// Instances alive at once, over all functions.
     pub instances_max: u32,
+    /// How many of them may wait for another call, of functions whose manifests say `reuse`. 0: every call has an instance of its own.
+    pub instances_idle_max: u32,
     /// The largest component that can be deployed.
     pub component_bytes_max: u64,
     /// Components compiled at once for deploys, and as many again for calls that need one compiled anew.
@@ -55,6 +57,8 @@ pub struct NodeConfig {
     pub compile_time_ms_max: u64,
     /// The most that a manifest may ask for.
     pub limit_caps: Limits,
+    /// The most that a manifest may ask for as to how far an instance is used again.
+    pub reuse_caps: Reuse,
 
     /// How the scheduler decides where calls run: `finish-first`, or one of the others that `weir simulate --help` lists.
     pub policy: PolicyKind,
@@ -236,11 +240,13 @@ impl Default for NodeConfig {
             uploads_max: 64,
             upload_timeout_ms: 600_000,
             instances_max: 1_000,
+            instances_idle_max: 100,
             component_bytes_max: 128 * MIB,
             compiles_max: 2,
             compile_memory_bytes_max: 2048 * MIB,
             compile_time_ms_max: 120_000,
             limit_caps: Limits::default_caps(),
+            reuse_caps: Reuse::default_caps(),
             policy: PolicyKind::default(),
             scheduler_record: None,
             backend: BackendKind::default(),

@@ -9,10 +9,12 @@ mod inference;
 mod outgoing;
 mod placement;
 mod slice;
+mod slots;
 
 pub(crate) use account::Account;
 pub(crate) use inference::{Inference, InferenceTurn};
 pub(crate) use placement::{Away, Link, LinkId, PlacementConfig, Placements};
+pub(crate) use slots::Slots;
 
 use crate::cluster::wire::Granted;
 use crate::component::{Components, Entry, LoadError, Recompiler};
@@ -28,12 +30,13 @@ use axum::response::Response;
 use outgoing::Outgoing;
 use placement::Place;
 use slice::{First, Slice};
+use slots::Slot;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 use weir_device::Arena;
@@ -47,8 +50,8 @@ pub(crate) struct Dispatch {
     pub(crate) placements: Arc<Placements>,
     pub(crate) arena: Arena,
     pub(crate) metrics: Arc<Metrics>,
-    /// Instance slots, shared by all functions.
-    pub(crate) instances: Arc<Semaphore>,
+    /// Places for instances, shared by all functions.
+    pub(crate) slots: Arc<Slots>,
     /// The guest threads.
     pub(crate) guests: Handle,
     /// Makes artefacts anew.
@@ -82,10 +85,10 @@ pub(crate) struct Admission {
     queue_time: Duration,
 }
 
-/// Everything an invocation holds while it runs; given back together.
+/// Everything an invocation holds while it runs.
 struct Held {
     _held: HeldAway,
-    _slot: OwnedSemaphorePermit,
+    slot: Slot,
 }
 
 /// Whose turn it is, and where.
@@ -123,7 +126,7 @@ impl Dispatch {
         let sandbox = self.sandbox(&invocation, account, entry, cell.clone());
         let call = Call::Http { request, cell: cell.clone(), answer };
         // On the heap before it is handed on: the futures around it stay small enough to be cheap to move and to cache.
-        let run = Box::pin(finish(sandbox, call, held, account.clone()));
+        let run = Box::pin(finish(sandbox, call, held, self.slots.clone(), account.clone()));
         let outgoing = Outgoing {
             guests: &self.guests,
             account,
@@ -146,7 +149,8 @@ impl Dispatch {
         let sandbox = self.sandbox(invocation, account, entry, RequestCell::default());
         let (answer, receiver) = oneshot::channel();
         let execution = Some(Execution::alone(&inputs));
-        let run = finish(sandbox, Call::Tensor { inputs, answer }, held, account.clone());
+        let call = Call::Tensor { inputs, answer };
+        let run = finish(sandbox, call, held, self.slots.clone(), account.clone());
         // Tensor functions compute: they begin on a guest thread.
         let started = Instant::now();
         let report = AbortOnDropHandle::new(self.guests.spawn(run)).await.map_err(|panic| panicked(&panic));
@@ -199,9 +203,8 @@ impl Dispatch {
         if let Place::There(away) = place {
             return Ok(Turn::There(away, held));
         }
-        let closed = |_| Fault::new(ErrorCode::Unavailable, "the node is shutting down");
-        let slot = self.instances.clone().acquire_owned().await.map_err(closed)?;
-        Ok(Turn::Here(Held { _held: held, _slot: slot }))
+        let slot = self.slots.take(&invocation.deployment).await?;
+        Ok(Turn::Here(Held { _held: held, slot }))
     }
 
     /// Bring the component in from its artefact, having it compiled anew if this node cannot use the one there is.
@@ -268,6 +271,7 @@ impl Dispatch {
             trace: invocation.trace.clone(),
             deadline: invocation.deadline.into(),
             usage: account.usage(),
+            counted: invocation.deployment.metrics.clone(),
         }
     }
 
@@ -309,12 +313,20 @@ impl Dispatch {
     }
 }
 
-/// Run the guest, then account for it and give back what it held.
-async fn finish(sandbox: Sandbox, call: Call, held: Held, account: Arc<Account>) -> Report {
+/// Run the guest, then account for it and give back what it held, or leave its instance for the next invocation.
+async fn finish(
+    sandbox: Sandbox,
+    call: Call,
+    Held { _held, slot: Slot { idle, permit } }: Held,
+    slots: Arc<Slots>,
+    account: Arc<Account>,
+) -> Report {
     let _running = account.running();
-    let report = sandbox.run(call).await;
+    let mut report = sandbox.run(idle, call).await;
     account.report(&report);
-    drop(held);
+    if let Some(instance) = report.left.take() {
+        slots.keep(account.deployment(), instance, permit);
+    }
     report
 }
 

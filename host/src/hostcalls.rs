@@ -7,6 +7,7 @@ mod request;
 mod tensors;
 
 pub(crate) use error::CallError;
+pub(crate) use models::OpenModel;
 
 use crate::instance::{RequestCell, State};
 use crate::models::ModelAccess;
@@ -24,6 +25,7 @@ pub mod bindings {
         imports: {
             "weir:inference/models.[static]model.open": async | trappable,
             "weir:inference/models.[method]model.infer": async | trappable,
+            "weir:inference/models.[method]model.submit": async | trappable,
             "weir:inference/models.[method]pending.wait": async | trappable,
             "weir:inference/request.take-body-as-tensor": async | trappable,
             default: trappable,
@@ -70,6 +72,19 @@ pub(crate) struct InferenceCtx {
     pub(crate) tensor_bytes_left: u64,
     pub(crate) tensor_bytes_max: u64,
     pub(crate) request_body_bytes_max: u64,
+}
+
+impl InferenceCtx {
+    /// Bytes of tensors that the guest holds.
+    pub(crate) fn tensor_bytes_held(&self) -> u64 {
+        self.tensor_bytes_max.saturating_sub(self.tensor_bytes_left)
+    }
+
+    /// The invocation is over: let go of what it was given.
+    pub(crate) fn rest(&mut self) {
+        self.request = RequestCell::default();
+        self.trace = Trace::none();
+    }
 }
 
 /// One host call's view of the store.

@@ -1,9 +1,11 @@
-//! One fresh sandbox per invocation: made, called, measured and dropped here.
+//! The sandbox of an invocation: made, called and measured here. It is a fresh one, dropped with the invocation, unless the function's
+//! manifest asks for reuse; then it may be one that has run others of the same version of the function, each to a good end.
 
 mod answer;
 mod fault;
 mod http02;
 mod http03;
+mod live;
 mod memory;
 mod meter;
 mod outbound;
@@ -15,6 +17,7 @@ mod usage;
 
 pub(crate) use answer::{Answer, AnswerReceiver};
 pub(crate) use fault::Fault;
+pub(crate) use live::Instance;
 pub(crate) use outbound::is_granted;
 pub(crate) use output::OutputSink;
 pub(crate) use request::{RequestBody, RequestCell, SharedBody};
@@ -24,12 +27,11 @@ pub(crate) use usage::Usage;
 
 use crate::component::{Engines, Entry};
 use crate::hostcalls::InferenceCtx;
-use crate::telemetry::{Phase, Trace};
+use crate::telemetry::{FunctionMetrics, Phase, Trace};
 use meter::Metered;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::Instrument;
-use wasmtime::Store;
 use weir_inference::Tensor;
 use weir_types::FunctionManifest;
 
@@ -43,6 +45,8 @@ pub(crate) struct Sandbox {
     pub(crate) trace: Trace,
     pub(crate) deadline: tokio::time::Instant,
     pub(crate) usage: Arc<Usage>,
+    /// Where instances are counted that may be used again and are not.
+    pub(crate) counted: FunctionMetrics,
 }
 
 /// What the guest is called with, and where its answer goes.
@@ -60,83 +64,56 @@ pub(crate) struct Report {
     pub(crate) fault: Option<Fault>,
     /// From the sandbox being made to the guest's end.
     pub(crate) guest_time: Duration,
+    /// The instance, if it may run another invocation of the same version.
+    pub(crate) left: Option<Box<Instance>>,
 }
 
 impl Sandbox {
-    /// Run the guest to its end, within its limits. Dropping the future stops the guest at once.
-    pub(crate) async fn run(self, call: Call) -> Report {
+    /// Run the guest to its end, within its limits, in `idle` if there is one, which has run others of the same version. Dropping the future
+    /// stops the guest at once.
+    pub(crate) async fn run(self, idle: Option<Box<Instance>>, call: Call) -> Report {
         let limits = self.manifest.limits.clone();
         let (engines, deadline, sink) = (self.engines.clone(), self.deadline, self.sink.clone());
         let (usage, started) = (self.usage.clone(), Instant::now());
         let cpu_time_max = Duration::from_millis(limits.cpu_time_ms);
-        let guest = Box::pin(self.guest(call, started));
+        let guest = Box::pin(self.guest(idle, call, started));
         let ended = Metered::new(guest, engines, usage.clone(), cpu_time_max, deadline).await;
         sink.finish();
-        let fault = ended.unwrap_or_else(|overrun| Some(Fault::from_overrun(overrun, &limits)));
-        if let Some(fault) = &fault {
+        let ended = ended.unwrap_or_else(|overrun| Err(Fault::from_overrun(overrun, &limits)));
+        if let Err(fault) = &ended {
             let detail = fault.detail.as_deref().unwrap_or(&fault.text);
             sink.note(format!("{}: {detail}", fault.code));
         }
         let guest_time = started.elapsed().saturating_sub(usage.instantiate_time().unwrap_or_default());
-        Report { fault, guest_time }
-    }
-
-    async fn guest(self, call: Call, started: Instant) -> Option<Fault> {
-        let mut store = self.store();
-        let ended = self.call(&mut store, call, started).await;
-        match ended {
-            Ok(Ok(())) => None,
-            Ok(Err(fault)) => Some(fault),
-            Err(error) => Some(Fault::from_guest(&error, &store.data().memory, &self.manifest.limits)),
-        }
-    }
-
-    fn store(&self) -> Store<State> {
-        let limits = &self.manifest.limits;
-        let engine = match &*self.entry {
-            Entry::Http02(pre) => pre.engine(),
-            Entry::Http03(pre) => pre.engine(),
-            Entry::Tensor(pre) => pre.engine(),
+        let (fault, left) = match ended {
+            Ok(left) => (None, left),
+            Err(fault) => (Some(fault), None),
         };
-        let mut store = Store::new(
-            engine,
-            State::new(&self.manifest, &self.sink, self.inference.clone(), self.usage.clone()),
-        );
-        store.limiter(|state| &mut state.memory);
-        store.set_epoch_deadline(1);
-        store.epoch_deadline_async_yield_and_update(1);
-        store.set_hostcall_fuel(usize::try_from(limits.host_call_bytes).unwrap_or(usize::MAX));
-        store.set_max_component_handles(limits.handles as usize);
-        store
+        Report { fault, guest_time, left }
     }
 
-    async fn call(
-        &self,
-        store: &mut Store<State>,
+    /// The guest's run, and what it leaves of its instance for the next.
+    async fn guest(
+        self,
+        idle: Option<Box<Instance>>,
         call: Call,
         started: Instant,
-    ) -> wasmtime::Result<Result<(), Fault>> {
-        let (making, calling) = (self.trace.phase(Phase::Instantiate), self.trace.phase(Phase::Guest));
-        match (&*self.entry, call) {
-            (Entry::Http02(pre), Call::Http { request, cell, answer }) => {
-                let proxy = pre.instantiate_async(&mut *store).instrument(making).await?;
-                self.usage.set_instantiate_time(started.elapsed());
-                http02::handle(&proxy, store, *request, &cell, answer).instrument(calling).await
+    ) -> Result<Option<Box<Instance>>, Fault> {
+        let mut instance = match idle {
+            Some(mut idle) => {
+                idle.begin(&self);
+                idle
             }
-            (Entry::Http03(pre), Call::Http { request, cell, answer }) => {
-                let service = pre.instantiate_async(&mut *store).instrument(making).await?;
-                self.usage.set_instantiate_time(started.elapsed());
-                http03::handle(&service, store, *request, &cell, answer).instrument(calling).await
-            }
-            (Entry::Tensor(pre), Call::Tensor { inputs, answer }) => {
-                let function = pre.instantiate_async(&mut *store).instrument(making).await?;
-                self.usage.set_instantiate_time(started.elapsed());
-                tensor::run(&function, store, inputs, answer).instrument(calling).await
-            }
-            (Entry::Http02(_) | Entry::Http03(_), Call::Tensor { .. })
-            | (Entry::Tensor(_), Call::Http { .. }) => {
-                wasmtime::bail!("the invocation does not fit the kind of function")
-            }
+            None => Box::new(Instance::new(&self)),
+        };
+        let ended = match instance.start(&self, started).await {
+            Ok(()) => instance.call(call).instrument(self.trace.phase(Phase::Guest)).await,
+            Err(error) => Err(error),
+        };
+        match ended {
+            Ok(Ok(())) => Ok(self.manifest.reuse.as_ref().and_then(|reuse| instance.rest(reuse))),
+            Ok(Err(fault)) => Err(fault),
+            Err(error) => Err(Fault::from_guest(&error, instance.memory(), &self.manifest.limits)),
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::changes::Changes;
 use crate::cluster::{self, Cluster, Participation, Report};
 use crate::component::{Components, Engines, Recompiler};
 use crate::config::NodeConfig;
-use crate::dispatch::{Dispatch, PlacementConfig, Placements};
+use crate::dispatch::{Dispatch, PlacementConfig, Placements, Slots};
 use crate::gateway::{Gateway, Server, Tokens};
 use crate::models::{Models, keep_profiles};
 use crate::registry::{Prepare, Registry};
@@ -34,6 +34,8 @@ use weir_device::Arena;
 use weir_scheduler::Setup;
 use weir_types::NodeId;
 
+/// How much longer than its manifest says an idle instance may wait.
+const INSTANCE_SWEEP: Duration = Duration::from_secs(1);
 /// How long memory for bodies and tensors may lie idle, twice over, before it goes back to the system.
 const ARENA_SWEEP: Duration = Duration::from_secs(5);
 
@@ -84,6 +86,11 @@ impl NodeState {
             tracing::warn!(%error, "cannot remove unused components");
         }
         self.components.sweep(|| self.registry.digests()).await;
+    }
+
+    /// Give up idle instances that have waited too long, or whose version is not the active one any more.
+    pub(crate) fn sweep_instances(&self) {
+        self.dispatch.slots.sweep(|deployment| self.registry.is_active(deployment));
     }
 }
 
@@ -176,6 +183,7 @@ impl Node {
             }
         }
         self.sweeping.abort();
+        self.state.dispatch.slots.close();
         self.profiles.abort();
         self.following.clear();
         self.state.models.save_profiles().await;
@@ -307,13 +315,15 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
         }
         _ => (None, None),
     };
+    let slots =
+        Slots::new(config.instances_max as usize, config.instances_idle_max as usize, metrics.clone());
     let dispatch = Dispatch {
         components: components.clone(),
         models: models.clone(),
         placements: placements.clone(),
         arena: arena.clone(),
         metrics: metrics.clone(),
-        instances: Arc::new(Semaphore::new(config.instances_max as usize)),
+        slots: Arc::new(slots),
         guests,
         recompiler: Recompiler::new(
             components.clone(),
@@ -354,6 +364,7 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
         AbortOnDropHandle::new(tokio::spawn(state.invocations.follow(invocations_as_of))),
         AbortOnDropHandle::new(tokio::spawn(state.invocations.clone().sweep(leads(&state)))),
         AbortOnDropHandle::new(tokio::spawn(prepare_components(Arc::downgrade(&state), prepare))),
+        AbortOnDropHandle::new(tokio::spawn(sweep_instances(Arc::downgrade(&state)))),
     ];
     Ok(Started { state, datastore, listener, following, participation, lock })
 }
@@ -372,6 +383,16 @@ async fn prepare_components(state: Weak<NodeState>, mut prepare: mpsc::Receiver<
     while let Some((digest, kind)) = prepare.recv().await {
         let Some(state) = state.upgrade() else { return };
         let _ = state.dispatch.recompiler.compile(digest, kind).await;
+    }
+}
+
+/// Give up idle instances in time, also those of functions that another node has changed.
+async fn sweep_instances(state: Weak<NodeState>) {
+    let mut tick = tokio::time::interval(INSTANCE_SWEEP);
+    loop {
+        tick.tick().await;
+        let Some(state) = state.upgrade() else { return };
+        state.sweep_instances();
     }
 }
 

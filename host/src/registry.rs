@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use tokio::sync::Semaphore;
 use weir_datastore::{Datastore, Entry, Key, Revision};
-use weir_types::{ContentHash, Name, TenantId, Version};
+use weir_types::{ContentHash, FunctionId, Name, TenantId, Version};
 
 /// Versions that one name may have.
 const VERSIONS_MAX: usize = 1_000;
@@ -172,6 +172,13 @@ impl Registry {
         tenants.get(tenant)?.get(name).cloned()
     }
 
+    /// Whether `deployment` is the version that its function's name points at.
+    pub(crate) fn is_active(&self, deployment: &Arc<Deployment>) -> bool {
+        let FunctionId { tenant, name, .. } = &deployment.id;
+        let entry = self.get(tenant, name.as_str());
+        entry.is_some_and(|entry| entry.active().is_some_and(|active| Arc::ptr_eq(active, deployment)))
+    }
+
     /// One version of a function that another node knows, which may be news to this one.
     pub(crate) async fn find_version(
         &self,
@@ -273,7 +280,7 @@ fn take_in(functions: &mut BTreeMap<(TenantId, Name), Stored>, entry: &Entry) ->
         }
         Value::Version(record) => {
             let record = record?;
-            stored.records.insert(record.version, record);
+            stored.records.insert(record.version, *record);
         }
     }
     Ok(())

@@ -5,6 +5,6 @@ mod metrics;
 mod spans;
 mod trace;
 
-pub(crate) use metrics::{ColdStart, FunctionMetrics, Metrics, Served, Tally, Times};
+pub(crate) use metrics::{ColdStart, FunctionMetrics, Metrics, Retired, Served, Tally, Times};
 pub use spans::SpanLog;
 pub(crate) use trace::{Phase, Sampler, Trace, TraceParent};

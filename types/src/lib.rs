@@ -1,7 +1,7 @@
 //! The nouns that every Weir crate shares. Values only: nothing here does I/O, reads a clock or spawns.
 //!
 //! In the order data meets them: who asks ([`TenantId`], [`Name`]), for what ([`FunctionId`], [`ModelId`]), stored as which bytes
-//! ([`ContentHash`]), allowed to do what ([`FunctionManifest`], [`Limits`]), together with what ([`Batching`]), on which data ([`ElementType`], [`Shape`]), how fast
+//! ([`ContentHash`]), allowed to do what ([`FunctionManifest`], [`Limits`], [`Reuse`]), together with what ([`Batching`]), on which data ([`ElementType`], [`Shape`]), how fast
 //! ([`Profile`]), answered how ([`api`], [`ErrorCode`]).
 
 mod ids;
@@ -15,14 +15,14 @@ pub use hash::{ContentHash, HashError, Hasher};
 
 mod manifest;
 pub use manifest::{
-    CACHE_TTL_MS_MAX, FunctionKind, FunctionManifest, ManifestError, ModelManifest, ModelRef,
+    CACHE_TTL_MS_MAX, FunctionKind, FunctionManifest, ManifestError, ModelManifest, ModelRef, reuse,
 };
 
 mod batching;
 pub use batching::{Batching, BatchingError, BatchingMode};
 
 mod limits;
-pub use limits::Limits;
+pub use limits::{Limits, Reuse};
 
 mod tensor;
 pub use tensor::{ElementType, Port, Shape, ShapeError, Signature};

@@ -3,21 +3,24 @@
 use serde::{Deserialize, Serialize};
 
 macro_rules! limits {
-    ($($(#[$doc:meta])* $field:ident: $type:ty = $default:expr, cap $cap:expr;)*) => {
-        /// Limits of one function; sizes in bytes and times in milliseconds, as the names say.
+    (
+        $(#[$of:meta])* $name:ident, zero for $zero:expr;
+        $($(#[$doc:meta])* $field:ident: $type:ty = $default:expr, cap $cap:expr;)*
+    ) => {
+        $(#[$of])*
         #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(default, deny_unknown_fields)]
-        pub struct Limits {
+        pub struct $name {
             $($(#[$doc])* pub $field: $type,)*
         }
 
-        impl Default for Limits {
+        impl Default for $name {
             fn default() -> Self {
                 Self { $($field: $default,)* }
             }
         }
 
-        impl Limits {
+        impl $name {
             /// The most a node allows unless its configuration says otherwise.
             #[must_use]
             pub fn default_caps() -> Self {
@@ -27,7 +30,7 @@ macro_rules! limits {
             /// The first limit that is over its cap or zero, as `(name, asked, cap)`.
             #[must_use]
             pub fn first_over(&self, caps: &Self) -> Option<(&'static str, u64, u64)> {
-                $(if self.$field > caps.$field || (self.$field == 0 && stringify!($field) != "queue_len_max" && stringify!($field) != "log_bytes") {
+                $(if self.$field > caps.$field || (self.$field == 0 && !$zero.contains(&stringify!($field))) {
                     return Some((stringify!($field), self.$field.into(), caps.$field.into()));
                 })*
                 None
@@ -40,6 +43,8 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
 limits! {
+    /// Limits of one function; sizes in bytes and times in milliseconds, as the names say.
+    Limits, zero for ["queue_len_max", "log_bytes"];
     /// All linear memories of an instance together.
     memory_bytes: u64 = 256 * MIB, cap 1024 * MIB;
     /// All tables of an instance together, in elements.
@@ -64,6 +69,25 @@ limits! {
     queue_len_max: u32 = 1_024, cap 100_000;
     /// Bytes an invocation may write to its log; the rest is dropped and counted.
     log_bytes: u64 = 64 * KIB, cap 16 * MIB;
+}
+
+limits! {
+    /// How far an instance of one function may be used again, where its manifest asks for that; without, each call has an instance of its
+    /// own. Whichever bound is met first ends the instance.
+    Reuse, zero for ["memory_growth_bytes", "handles_max"];
+    /// Calls that one instance answers.
+    calls_max: u32 = 1_000, cap 1_000_000;
+    /// From the instance being made to the last call that it is given.
+    age_ms: u64 = 600_000, cap 86_400_000;
+    /// How long an instance waits for its next call.
+    idle_ms: u64 = 60_000, cap 3_600_000;
+    /// Instances of the function that wait at once on a node.
+    idle_max: u32 = 8, cap 1_000;
+    /// Linear memory that an instance may have gained over its calls; more, and the call that took it is the last.
+    memory_growth_bytes: u64 = 64 * MIB, cap 1024 * MIB;
+    /// Handles that an instance may hold between two calls: tensors, models, requests without their bodies, headers and standard streams.
+    /// One that holds anything else, such as a body, is not used again.
+    handles_max: u32 = 64, cap 10_000;
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! What the owner of a function or model says about it. Read from TOML in a project and from JSON over HTTP; unknown keys are refused.
 
-use crate::{Batching, Limits, Name, Version};
-use serde::{Deserialize, Serialize};
+use crate::{Batching, Limits, Name, Reuse, Version};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -20,8 +22,33 @@ pub struct FunctionManifest {
     /// How long an answer may be given to calls that are equal, in milliseconds, up to [`CACHE_TTL_MS_MAX`]; none runs every call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache_ttl_ms: Option<u64>,
+    /// Whether an instance may answer more calls than one, and how far; none makes a fresh one for every call. Written as `true`, or as a
+    /// table with some of its bounds.
+    #[serde(deserialize_with = "reuse", skip_serializing_if = "Option::is_none")]
+    pub reuse: Option<Reuse>,
     /// What the function may use.
     pub limits: Limits,
+}
+
+/// Read the key `reuse` of a manifest: `true`, `false` or a table. For serde's `deserialize_with`.
+pub fn reuse<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Reuse>, D::Error> {
+    struct BoolOrTable;
+    impl<'de> Visitor<'de> for BoolOrTable {
+        type Value = Option<Reuse>;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("true, false or a table with the bounds of reuse")
+        }
+        fn visit_bool<E>(self, is_wanted: bool) -> Result<Option<Reuse>, E> {
+            Ok(is_wanted.then(Reuse::default))
+        }
+        fn visit_unit<E>(self) -> Result<Option<Reuse>, E> {
+            Ok(None)
+        }
+        fn visit_map<A: MapAccess<'de>>(self, table: A) -> Result<Option<Reuse>, A::Error> {
+            Reuse::deserialize(MapAccessDeserializer::new(table)).map(Some)
+        }
+    }
+    from.deserialize_any(BoolOrTable)
 }
 
 /// What a component is, told by its exports.
@@ -130,6 +157,25 @@ mod tests {
         for bad in ["", ":1", "a:", "a:0", "a:-1", "a:b", "../x"] {
             assert!(bad.parse::<ModelRef>().is_err(), "{bad:?} was accepted");
         }
+    }
+
+    #[test]
+    fn reuse_is_a_word_or_a_table() {
+        let read = |json: &str| serde_json::from_str::<FunctionManifest>(json).map(|manifest| manifest.reuse);
+        assert_eq!(read("{}").unwrap(), None);
+        assert_eq!(read(r#"{"reuse":false}"#).unwrap(), None);
+        assert_eq!(read(r#"{"reuse":null}"#).unwrap(), None);
+        assert_eq!(read(r#"{"reuse":true}"#).unwrap(), Some(Reuse::default()));
+        let some = Some(Reuse { calls_max: 7, ..Reuse::default() });
+        assert_eq!(read(r#"{"reuse":{"calls_max":7}}"#).unwrap(), some);
+        for wrong in [r#"{"reuse":7}"#, r#"{"reuse":{"calls":7}}"#, r#"{"reuse":"yes"}"#] {
+            assert!(read(wrong).is_err(), "{wrong} was read");
+        }
+        let manifest = FunctionManifest { reuse: some, ..FunctionManifest::default() };
+        let again = serde_json::to_string(&manifest).unwrap();
+        assert_eq!(serde_json::from_str::<FunctionManifest>(&again).unwrap(), manifest);
+        // What an older node, which does not know the key, has to read.
+        assert!(!serde_json::to_string(&FunctionManifest::default()).unwrap().contains("reuse"));
     }
 
     #[test]

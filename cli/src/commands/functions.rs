@@ -154,19 +154,23 @@ fn details(function: &FunctionVersion, versions: Option<&[Version]>) -> String {
         ("outbound", list(manifest.outbound_hosts.clone())),
         ("idempotent", manifest.idempotent.to_string()),
         ("cache", cache(manifest.cache_ttl_ms)),
+        ("instances", if manifest.reuse.is_some() { "reused" } else { "fresh for each call" }.to_owned()),
     ];
     if let Some(versions) = versions {
         facts.push(("versions", list(versions.iter().map(ToString::to_string).collect())));
     }
     let facts: String = facts.iter().map(|(name, value)| format!("{name:<13}{value}\n")).collect();
-    format!("{facts}\nlimits\n{}", limits(manifest))
+    let reuse = manifest.reuse.as_ref();
+    let reuse = reuse.map_or_else(String::new, |reuse| format!("\nreuse\n{}", numbers(reuse)));
+    format!("{facts}{reuse}\nlimits\n{}", numbers(&manifest.limits))
 }
 
-fn limits(manifest: &weir_types::FunctionManifest) -> String {
-    let Ok(serde_json::Value::Object(limits)) = serde_json::to_value(&manifest.limits) else {
+/// A struct of numbers, one a line.
+fn numbers(of: &impl serde::Serialize) -> String {
+    let Ok(serde_json::Value::Object(numbers)) = serde_json::to_value(of) else {
         return String::new();
     };
-    limits
+    numbers
         .iter()
         .map(|(name, value)| format!("  {name:<22}{}\n", limit(name, value.as_u64().unwrap_or(0))))
         .collect()

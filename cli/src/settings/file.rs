@@ -6,7 +6,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use weir_host::NodeConfig;
-use weir_types::{FunctionManifest, Limits, ModelRef, Name};
+use weir_types::{FunctionManifest, Limits, ModelRef, Name, Reuse};
 
 const FILE_NAME: &str = "weir.toml";
 
@@ -61,6 +61,8 @@ pub(crate) struct FunctionProject {
     #[serde(default)]
     idempotent: bool,
     cache_ttl_ms: Option<u64>,
+    #[serde(default, deserialize_with = "weir_types::reuse")]
+    reuse: Option<Reuse>,
     #[serde(default)]
     limits: Limits,
 }
@@ -75,6 +77,7 @@ impl FunctionProject {
             outbound_hosts: self.outbound_hosts.clone(),
             idempotent: self.idempotent,
             cache_ttl_ms: self.cache_ttl_ms,
+            reuse: self.reuse.clone(),
             limits: self.limits.clone(),
         }
     }
@@ -142,13 +145,15 @@ mod tests {
     fn a_project_gives_its_manifest() {
         let file = read(
             "[function]\nname = \"digits\"\nbuild = \"make\"\ncomponent = \"out.wasm\"\nmodels = [\"digits:2\"]\n\
-             idempotent = true\n[function.limits]\ndeadline_ms = 5\n[function.env]\nMODE = \"fast\"\n",
+             idempotent = true\n[function.limits]\ndeadline_ms = 5\n[function.env]\nMODE = \"fast\"\n\
+             [function.reuse]\ncalls_max = 9\n",
         );
         let manifest = file.unwrap().function.unwrap().manifest();
         assert_eq!(manifest.models, ["digits:2".parse().unwrap()]);
         assert_eq!(manifest.limits, Limits { deadline_ms: 5, ..Limits::default() });
         assert_eq!(manifest.env["MODE"], "fast");
         assert!(manifest.idempotent);
+        assert_eq!(manifest.reuse, Some(Reuse { calls_max: 9, ..Reuse::default() }));
     }
 
     #[test]

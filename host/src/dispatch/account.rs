@@ -50,6 +50,11 @@ impl Account {
         })
     }
 
+    /// What was called.
+    pub(super) fn deployment(&self) -> &Arc<Deployment> {
+        &self.deployment
+    }
+
     /// Where the sandbox writes down what it uses.
     pub(super) fn usage(&self) -> Arc<Usage> {
         self.usage.clone()
@@ -101,9 +106,9 @@ impl Drop for Account {
         }
         if let Some(instantiate_time) = self.usage.instantiate_time() {
             self.metrics.phase(Phase::Instantiate, instantiate_time);
-            self.metrics.guest_memory(usize::try_from(self.usage.memory_bytes()).unwrap_or(usize::MAX));
         }
         if let Some(ended) = &ended {
+            self.metrics.guest_memory(usize::try_from(self.usage.memory_bytes()).unwrap_or(usize::MAX));
             self.metrics.phase(Phase::Guest, ended.guest_time);
             self.metrics.phase(Phase::Reply, ended.at.elapsed());
         }

@@ -130,7 +130,7 @@ impl<Report: Send + 'static, Guard: Witness + Send + Unpin + 'static> Guarded<Re
             bytes_left: bytes_max,
             bytes_max,
             declared_left: declared,
-            has_ended: false,
+            has_ended: declared == Some(0),
             is_read: false,
             rest,
             guard,

@@ -78,6 +78,7 @@ pub(super) async fn roll_back(
     })?;
     let entry = node.registry.roll_back(&caller.tenant, &name, version).await?;
     tracing::info!(tenant = %caller.tenant, function = %name, version = %entry.head.active, "rolled back");
+    node.sweep_instances();
     summary(&entry).map(Json).ok_or_else(|| RegistryError::NoFunction(name).into())
 }
 
@@ -90,6 +91,7 @@ pub(super) async fn remove(
     let name = parse_name(&name)?;
     node.registry.delete(&caller.tenant, &name).await?;
     tracing::info!(tenant = %caller.tenant, function = %name, "deleted");
+    node.sweep_instances();
     node.sweep_components().await;
     Ok(http::StatusCode::NO_CONTENT.into_response())
 }

@@ -5,17 +5,35 @@ use super::bindings::weir::inference::tensors::Error as GuestError;
 use super::tensors::push;
 use super::{CallError, InferenceCtx, InferenceView};
 use crate::models::Opened;
-use crate::telemetry::{Phase, Times};
+use crate::telemetry::{Phase, Served, Times};
 use futures::future::{BoxFuture, FutureExt, Shared, ready};
 use std::time::{Duration, Instant};
 use tracing::Instrument;
 use wasmtime::component::Resource;
-use weir_inference::{InferenceError, RunRequest, Tensor};
-use weir_types::Name;
+use weir_inference::{InferenceError, Pin, RunRequest, Tensor};
+use weir_types::{ModelId, ModelRef, Name, Signature};
 
-/// A model that a guest holds: resident for as long as it does.
+/// A model that a guest holds: resident for as long as it does, but for the time between two invocations.
 #[expect(unreachable_pub, reason = "the generated bindings re-export it")]
-pub struct OpenModel(Opened);
+pub struct OpenModel {
+    id: ModelId,
+    signature: Signature,
+    /// What keeps it resident, and counts its runs; none since an invocation ended, until the next runs it.
+    in_use: Option<(Pin, Served)>,
+}
+
+impl OpenModel {
+    /// The invocation is over: the model may be evicted, whoever holds handles to it.
+    pub(crate) fn park(&mut self) {
+        self.in_use = None;
+    }
+}
+
+impl From<Opened> for OpenModel {
+    fn from(Opened { id, signature, pin, served }: Opened) -> Self {
+        Self { id, signature, in_use: Some((pin, served)) }
+    }
+}
 
 /// A run that a guest has started.
 #[expect(unreachable_pub, reason = "the generated bindings re-export it")]
@@ -33,7 +51,7 @@ type Outputs = Vec<(String, Resource<Tensor>)>;
 
 impl InferenceView<'_> {
     /// Start the run on its device thread and hand back its end.
-    fn start(
+    async fn start(
         &mut self,
         model: &Resource<OpenModel>,
         inputs: Inputs,
@@ -51,11 +69,12 @@ impl InferenceView<'_> {
             deadline: Some(asked.map_or(self.ctx.deadline, |asked| asked.min(self.ctx.deadline))),
             priority: options.priority.filter(|given| *given > 0).unwrap_or(self.ctx.priority),
         };
-        let Opened { pin, served, .. } = &self.table.get(model)?.0;
-        let (metrics, started, batch) = (self.ctx.metrics.clone(), Instant::now(), request.batch());
+        let (metrics, trace) = (self.ctx.metrics.clone(), self.ctx.trace.clone());
+        let (pin, served) = self.in_use(model).await?;
+        let (started, batch) = (Instant::now(), request.batch());
         let serving = served.begin(started);
         let run = pin.run(request);
-        let span = self.ctx.trace.phase(Phase::ModelRun);
+        let span = trace.phase(Phase::ModelRun);
         let timed = async move {
             let completion = run.await;
             metrics.phase(Phase::ModelRun, started.elapsed());
@@ -66,6 +85,18 @@ impl InferenceView<'_> {
             completion.map(|completion| completion.outputs)
         };
         Ok(timed.instrument(span).boxed())
+    }
+
+    /// The model in device memory, where an earlier invocation may have left it to be evicted.
+    async fn in_use(&mut self, model: &Resource<OpenModel>) -> Result<&(Pin, Served), CallError> {
+        let InferenceCtx { models, trace, .. } = &*self.ctx;
+        let open = self.table.get_mut(model)?;
+        if open.in_use.is_none() {
+            let wanted = ModelRef { name: open.id.name.clone(), version: Some(open.id.version) };
+            *open = models.open(&wanted, trace).await?.into();
+        }
+        // It was opened just now, if it was not before.
+        open.in_use.as_ref().ok_or_else(|| CallError::Trap(wasmtime::format_err!("a model was not opened")))
     }
 
     fn hand_over(&mut self, outputs: Vec<(String, Tensor)>) -> Result<Outputs, CallError> {
@@ -80,11 +111,11 @@ impl HostModel for InferenceView<'_> {
         let wanted = name.parse().map_err(CallError::invalid)?;
         let InferenceCtx { models, trace, .. } = &*self.ctx;
         let opened = models.open(&wanted, trace).await?;
-        Ok(self.table.push(OpenModel(opened))?)
+        Ok(self.table.push(OpenModel::from(opened))?)
     }
 
     fn describe(&mut self, model: Resource<OpenModel>) -> wasmtime::Result<Description> {
-        let Opened { id, signature, .. } = &self.table.get(&model)?.0;
+        let OpenModel { id, signature, .. } = self.table.get(&model)?;
         let ports = |ports: &[weir_types::Port]| ports.iter().map(port).collect();
         Ok(Description {
             name: Name::as_str(&id.name).to_owned(),
@@ -100,17 +131,17 @@ impl HostModel for InferenceView<'_> {
         inputs: Inputs,
         options: Option<Options>,
     ) -> Result<Outputs, CallError> {
-        let outputs = self.start(&model, inputs, options)?.await?;
+        let outputs = self.start(&model, inputs, options).await?.await?;
         self.hand_over(outputs)
     }
 
-    fn submit(
+    async fn submit(
         &mut self,
         model: Resource<OpenModel>,
         inputs: Inputs,
         options: Option<Options>,
     ) -> Result<Resource<PendingRun>, CallError> {
-        let run = self.start(&model, inputs, options)?;
+        let run = self.start(&model, inputs, options).await?;
         Ok(self.table.push(PendingRun { run: run.shared(), taken: false })?)
     }
 

@@ -33,6 +33,18 @@ impl MemoryMeter {
         }
     }
 
+    /// The next invocation begins, with what the one before it left, and writes down its own use.
+    pub(crate) fn begin(&mut self, usage: Arc<Usage>) {
+        self.refused = None;
+        self.usage = usage;
+        self.usage.set_memory_bytes(self.memory_bytes);
+    }
+
+    /// All linear memories together.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.memory_bytes
+    }
+
     /// The limit that a growth ran into, if any did. A guest that traps after that most likely did so because of it.
     pub(crate) fn refused(&self) -> Option<ErrorCode> {
         self.refused

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use wasmtime_wasi_http::{Error, RequestOptions, WasiBody, WasiHttpHooks};
 use weir_types::FunctionManifest;
 
-use super::output::OutputSink;
+use super::output::CurrentSink;
 
 type Sent = wasmtime_wasi_http::Result<(http::Response<WasiBody>, Io)>;
 type Io = Box<dyn Future<Output = Result<(), Error>> + Send>;
@@ -12,11 +12,11 @@ type Io = Box<dyn Future<Output = Result<(), Error>> + Send>;
 /// Lets requests to granted hosts through and denies all others.
 pub(crate) struct Outbound {
     manifest: Arc<FunctionManifest>,
-    sink: Arc<OutputSink>,
+    sink: CurrentSink,
 }
 
 impl Outbound {
-    pub(crate) fn new(manifest: Arc<FunctionManifest>, sink: Arc<OutputSink>) -> Self {
+    pub(crate) fn new(manifest: Arc<FunctionManifest>, sink: CurrentSink) -> Self {
         Self { manifest, sink }
     }
 }

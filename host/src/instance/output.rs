@@ -117,9 +117,38 @@ impl Drop for OutputSink {
     }
 }
 
+/// Where what an instance writes goes: to the invocation that it runs now, or nowhere between two. A guest may keep its streams from one
+/// invocation to the next.
+#[derive(Clone, Default)]
+pub(crate) struct CurrentSink(Arc<Mutex<Option<Arc<OutputSink>>>>);
+
+impl CurrentSink {
+    /// From now on, to `sink`.
+    pub(crate) fn set(&self, sink: Option<Arc<OutputSink>>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = sink;
+    }
+
+    /// The node's own word on the invocation.
+    pub(crate) fn note(&self, text: String) {
+        if let Some(sink) = self.get() {
+            sink.note(text);
+        }
+    }
+
+    fn write(&self, channel: Channel, bytes: &[u8]) {
+        if let Some(sink) = self.get() {
+            sink.write(channel, bytes);
+        }
+    }
+
+    fn get(&self) -> Option<Arc<OutputSink>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
 /// One of the guest's streams, as wasmtime wants it.
 pub(crate) struct Output {
-    pub(crate) sink: Arc<OutputSink>,
+    pub(crate) sink: CurrentSink,
     pub(crate) channel: Channel,
 }
 
@@ -205,6 +234,21 @@ mod tests {
             ("weir", "log limit reached: 7 bytes dropped (limits.log_bytes)"),
         ];
         assert_eq!(lines_of(&log), expected.map(|(s, t)| (s.to_owned(), t.to_owned())));
+    }
+
+    #[test]
+    fn a_stream_writes_for_the_invocation_that_runs() {
+        let log = crate::telemetry::logs::tests::log();
+        let (current, channel) = (CurrentSink::default(), Channel::Stdout);
+        let mut kept = Output { sink: current.clone(), channel };
+        for request_id in ["one", "two"] {
+            current.set(Some(OutputSink::new(log.clone(), Version(1), request_id.into(), 100)));
+            OutputStream::write(&mut kept, Bytes::from_static(b"words")).unwrap();
+            current.set(None);
+            OutputStream::write(&mut kept, Bytes::from_static(b"lost")).unwrap();
+        }
+        let lines: Vec<_> = log.tail(10).into_iter().map(|line| (line.request_id, line.text)).collect();
+        assert_eq!(lines, ["one", "two"].map(|id| (id.to_owned(), "words".to_owned())));
     }
 
     #[test]

@@ -1,14 +1,18 @@
-//! What an instance's store holds: one per invocation, gone with it.
+//! What an instance's store holds: what is the instance's own, and what is the invocation's that it runs now.
 
 use super::memory::MemoryMeter;
 use super::outbound::Outbound;
-use super::output::{Channel, Output, OutputSink};
+use super::output::{Channel, CurrentSink, Output, OutputSink};
 use super::usage::Usage;
-use crate::hostcalls::InferenceCtx;
+use crate::hostcalls::{InferenceCtx, OpenModel};
+use std::any::Any;
 use std::sync::Arc;
 use wasmtime::component::ResourceTable;
+use wasmtime_wasi::p2::{DynInputStream, DynOutputStream, DynPollable};
 use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
-use wasmtime_wasi_http::{WasiHttpCtx, WasiHttpCtxView, WasiHttpView};
+use wasmtime_wasi_http::p2::types::HostIncomingRequest;
+use wasmtime_wasi_http::{FieldMap, WasiHttpCtx, WasiHttpCtxView, WasiHttpView};
+use weir_inference::Tensor;
 use weir_types::FunctionManifest;
 
 /// The state that host calls work on.
@@ -17,6 +21,7 @@ pub(crate) struct State {
     http: WasiHttpCtx,
     table: ResourceTable,
     outbound: Outbound,
+    sink: CurrentSink,
     pub(crate) memory: MemoryMeter,
     pub(crate) inference: InferenceCtx,
 }
@@ -24,10 +29,12 @@ pub(crate) struct State {
 impl State {
     pub(crate) fn new(
         manifest: &Arc<FunctionManifest>,
-        sink: &Arc<OutputSink>,
+        output: Arc<OutputSink>,
         inference: InferenceCtx,
         usage: Arc<Usage>,
     ) -> Self {
+        let sink = CurrentSink::default();
+        sink.set(Some(output));
         let mut wasi = WasiCtx::builder();
         wasi.stdout(Output { sink: sink.clone(), channel: Channel::Stdout })
             .stderr(Output { sink: sink.clone(), channel: Channel::Stderr })
@@ -43,15 +50,56 @@ impl State {
             http: WasiHttpCtx::new(),
             table,
             outbound: Outbound::new(manifest.clone(), sink.clone()),
+            sink,
             memory: MemoryMeter::new(&manifest.limits, usage),
             inference,
         }
+    }
+
+    /// The next invocation begins. It counts the tensors that the guest still holds as its own.
+    pub(super) fn begin(&mut self, output: Arc<OutputSink>, inference: InferenceCtx, usage: Arc<Usage>) {
+        self.sink.set(Some(output));
+        self.memory.begin(usage);
+        let held = self.inference.tensor_bytes_held();
+        self.inference = inference;
+        self.inference.tensor_bytes_left = self.inference.tensor_bytes_left.saturating_sub(held);
+    }
+
+    /// The invocation is over: nothing of it is left to the next, nor kept from being given back, but what the guest itself holds. Whether
+    /// that may lie idle: at most `handles_max` tensors, models, requests without their bodies, headers and standard streams do.
+    pub(super) fn rest(&mut self, handles_max: u32) -> bool {
+        self.sink.set(None);
+        self.inference.rest();
+        let mut held = 0;
+        self.table.iter_mut().all(|entry| {
+            held += 1;
+            held <= handles_max && may_lie_idle(entry)
+        })
     }
 
     /// The inference calls' own state and the table that holds their handles.
     pub(crate) fn inference(&mut self) -> (&mut InferenceCtx, &mut ResourceTable) {
         (&mut self.inference, &mut self.table)
     }
+}
+
+/// Whether an instance may keep `entry` of its table between two invocations, made ready for that. A stream of a body is not told from one of
+/// standard output here, but is not alone either: the body that it belongs to is in the table as well, and may not stay.
+fn may_lie_idle(entry: &mut (dyn Any + Send)) -> bool {
+    if let Some(model) = entry.downcast_mut::<OpenModel>() {
+        model.park();
+        return true;
+    }
+    if let Some(request) = entry.downcast_mut::<HostIncomingRequest>() {
+        // Python's collector may come to it later. Its body is no more.
+        request.body = None;
+        return true;
+    }
+    entry.is::<Tensor>()
+        || entry.is::<FieldMap>()
+        || entry.is::<DynOutputStream>()
+        || entry.is::<DynInputStream>()
+        || entry.is::<DynPollable>()
 }
 
 impl WasiView for State {

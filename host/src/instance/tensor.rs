@@ -37,10 +37,12 @@ pub(crate) async fn run(
             Ok(outputs) => outputs,
             Err(error) => return Ok(Err(fault_of(&error))),
         };
-    let (_, table) = store.data_mut().inference();
+    let (ctx, table) = store.data_mut().inference();
     let mut tensors = Vec::with_capacity(outputs.len());
     for (name, handle) in outputs {
-        tensors.push((name, table.delete(handle)?));
+        let tensor = table.delete(handle)?;
+        ctx.tensor_bytes_left += tensor.data().len() as u64;
+        tensors.push((name, tensor));
     }
     // A client that went away has dropped the receiver; the invocation is being cancelled.
     let _ = answer.send(tensors);

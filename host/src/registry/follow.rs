@@ -63,7 +63,7 @@ impl Registry {
                         Ok(Value::Version(Ok(record))) => {
                             // Full or gone: it is prepared when it is called.
                             let _ = deployed.try_send((record.digest, record.kind));
-                            records.insert(record.version, record);
+                            records.insert(record.version, *record);
                         }
                         Ok(Value::Head(Err(error)) | Value::Version(Err(error))) | Err(error) => {
                             self.note_damaged(event, &error);

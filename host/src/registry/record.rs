@@ -36,7 +36,7 @@ pub(super) struct Parsed {
 /// What an entry holds, if it can be read.
 pub(super) enum Value {
     Head(Result<Head, RegistryError>),
-    Version(Result<FunctionRecord, RegistryError>),
+    Version(Result<Box<FunctionRecord>, RegistryError>),
 }
 
 impl Head {

@@ -9,7 +9,7 @@ mod served;
 mod triton;
 
 pub(crate) use asynchronous::AsyncMetrics;
-pub(crate) use functions::FunctionMetrics;
+pub(crate) use functions::{FunctionMetrics, Retired};
 pub(crate) use served::{Served, Tally, Times};
 
 use super::trace::Phase;
@@ -43,6 +43,8 @@ pub(crate) struct Metrics {
     pub(crate) running: Gauge,
     /// Invocations waiting now.
     pub(crate) queued: Gauge,
+    /// Instances that wait for another call.
+    pub(crate) instances_idle: Gauge,
     /// Open connections.
     pub(crate) connections: Gauge,
     /// Functions deployed.
@@ -136,6 +138,8 @@ impl Metrics {
         };
         let running = gauge("invocations_running", "Invocations running now");
         let queued = gauge("invocations_queued", "Invocations waiting now");
+        let instances_idle =
+            gauge("instances_idle", "Instances that wait for another call of their function");
         let connections = gauge("connections", "Open connections");
         let functions = gauge("functions", "Functions deployed");
         let models = gauge("models", "Models pushed");
@@ -156,6 +160,7 @@ impl Metrics {
             placed_again,
             running,
             queued,
+            instances_idle,
             connections,
             functions,
             models,

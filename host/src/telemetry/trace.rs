@@ -79,6 +79,11 @@ impl Trace {
         )
     }
 
+    /// The span of nothing.
+    pub(crate) fn none() -> Self {
+        Self(Span::none())
+    }
+
     /// The span of one phase, which lasts for as long as what is given back.
     pub(crate) fn phase(&self, phase: Phase) -> Span {
         if self.0.is_disabled() {

@@ -25,6 +25,7 @@ mod overlapping;
 mod projects;
 mod protocol;
 mod repairing;
+mod reusing;
 mod shutdown;
 mod streaming;
 mod telemetry;

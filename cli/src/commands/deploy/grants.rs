@@ -2,8 +2,10 @@
 
 use crate::error::Problem;
 use anyhow::Result;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
-use weir_types::{CACHE_TTL_MS_MAX, FunctionManifest, Limits, ModelRef};
+use weir_types::{CACHE_TTL_MS_MAX, FunctionManifest, ModelRef};
 
 /// What the function is granted beside what weir.toml says.
 #[derive(Debug, Default, clap::Args)]
@@ -24,6 +26,12 @@ pub(crate) struct GrantArgs {
     /// Keep answers for so many milliseconds, and give them to calls that are equal instead of running those
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=CACHE_TTL_MS_MAX))]
     cache_ttl_ms: Option<u64>,
+    /// Let an instance answer more than one call
+    #[arg(long)]
+    reuse: bool,
+    /// The same within a bound, such as calls_max=100 or idle_ms=5000; `weir functions show NAME` lists them
+    #[arg(long = "reuse-bound", value_name = "KEY=NUMBER", value_parser = pair)]
+    reuse_bounds: Vec<(String, String)>,
     /// A limit, such as memory_bytes=67108864 or deadline_ms=5000; `weir functions show NAME` lists them
     #[arg(long = "limit", short, value_name = "KEY=NUMBER", value_parser = pair)]
     limits: Vec<(String, String)>,
@@ -41,27 +49,32 @@ impl GrantArgs {
         manifest.outbound_hosts.extend(self.outbound_hosts.iter().cloned());
         manifest.idempotent |= self.idempotent;
         manifest.cache_ttl_ms = self.cache_ttl_ms.or(manifest.cache_ttl_ms);
-        manifest.limits = with_limits(&manifest.limits, &self.limits)?;
+        manifest.limits = with("--limit", &manifest.limits, &self.limits)?;
+        if self.reuse || !self.reuse_bounds.is_empty() {
+            let reuse = manifest.reuse.unwrap_or_default();
+            manifest.reuse = Some(with("--reuse-bound", &reuse, &self.reuse_bounds)?);
+        }
         Ok(manifest)
     }
 }
 
-fn with_limits(limits: &Limits, changes: &[(String, String)]) -> Result<Limits> {
-    let mut all = serde_json::to_value(limits)?;
+/// `bounds`, a struct of numbers, with `changes` that `flag` gave.
+fn with<T: Serialize + DeserializeOwned>(flag: &str, bounds: &T, changes: &[(String, String)]) -> Result<T> {
+    let mut all = serde_json::to_value(bounds)?;
     for (key, text) in changes {
-        let wrong = |why: String| Problem::usage(format!("--limit {key}={text}: {why}"));
+        let wrong = |why: String| Problem::usage(format!("{flag} {key}={text}: {why}"));
         let number: u64 =
             text.replace('_', "").parse().map_err(|_| wrong(format!("{text:?} is not a whole number")))?;
-        let Some(limit) = all.get_mut(key) else {
+        let Some(bound) = all.get_mut(key) else {
             let known: Vec<&str> =
                 all.as_object().map(|all| all.keys().map(String::as_str).collect()).unwrap_or_default();
-            return Err(wrong("there is no such limit".into())
-                .hint(format!("limits are {}", known.join(", ")))
+            return Err(wrong("there is no such key".into())
+                .hint(format!("{flag} takes {}", known.join(", ")))
                 .into());
         };
-        *limit = Value::from(number);
-        // Limits are numbers of several widths.
-        serde_json::from_value::<Limits>(all.clone()).map_err(|error| wrong(error.to_string()))?;
+        *bound = Value::from(number);
+        // They are numbers of several widths.
+        serde_json::from_value::<T>(all.clone()).map_err(|error| wrong(error.to_string()))?;
     }
     Ok(serde_json::from_value(all)?)
 }
@@ -74,6 +87,7 @@ fn pair(text: &str) -> Result<(String, String), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weir_types::{Limits, Reuse};
 
     fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
         pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
@@ -100,13 +114,29 @@ mod tests {
     }
 
     #[test]
+    fn reuse_is_asked_for_by_flag_or_bound() {
+        let add = |flags: GrantArgs, manifest: FunctionManifest| flags.add_to(manifest).unwrap().reuse;
+        let fresh = FunctionManifest::default();
+        assert_eq!(add(GrantArgs::default(), fresh.clone()), None);
+        let plain = GrantArgs { reuse: true, ..GrantArgs::default() };
+        assert_eq!(add(plain, fresh), Some(Reuse::default()));
+        let kept = FunctionManifest {
+            reuse: Some(Reuse { idle_ms: 5, ..Reuse::default() }),
+            ..FunctionManifest::default()
+        };
+        let bound = GrantArgs { reuse_bounds: pairs(&[("calls_max", "7")]), ..GrantArgs::default() };
+        assert_eq!(add(bound, kept), Some(Reuse { calls_max: 7, idle_ms: 5, ..Reuse::default() }));
+    }
+
+    #[test]
     fn a_wrong_limit_is_named() {
         for (key, value, what) in [
-            ("memory", "1", "no such limit"),
+            ("memory", "1", "no such key"),
             ("memory_bytes", "64MB", "not a whole number"),
             ("handles", "5000000000", "handles=5000000000"),
         ] {
-            let error = with_limits(&Limits::default(), &pairs(&[(key, value)])).unwrap_err().to_string();
+            let changes = pairs(&[(key, value)]);
+            let error = with("--limit", &Limits::default(), &changes).unwrap_err().to_string();
             assert!(error.contains(what), "{error}");
         }
     }

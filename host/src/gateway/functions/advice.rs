@@ -44,6 +44,10 @@ pub(super) fn advice(node: &NodeState, function: &FunctionVersion, imports: &[St
     if !calls_out && !manifest.outbound_hosts.is_empty() {
         advice.push("the manifest grants outbound hosts, but the component does not call any".to_owned());
     }
+    if manifest.reuse.is_some() && node.config.instances_idle_max == 0 {
+        let text = "the manifest asks for reuse, and this node gives every call an instance of its own (instances_idle_max = 0)";
+        advice.push(text.to_owned());
+    }
     if function.component_bytes > LARGE_COMPONENT_BYTES {
         let mib = function.component_bytes >> 20;
         advice.push(format!("the component has {mib} MiB, which takes long to compile and to load: in Rust, strip it and build it with opt-level = \"s\" and lto = true; with an interpreter in it, as Python has, it is no smaller"));

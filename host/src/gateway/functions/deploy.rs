@@ -4,6 +4,7 @@ use super::advice::{advice, denied_imports};
 use super::{Node, find, parse_name};
 use crate::component::compile::CompileError;
 use crate::component::{LoadError, Needs};
+use crate::config::NodeConfig;
 use crate::gateway::Caller;
 use crate::gateway::cached;
 use crate::gateway::error::ApiError;
@@ -84,6 +85,7 @@ pub(in crate::gateway) async fn deploy(
     };
     let deployment = node.registry.deploy(&caller.tenant, &name, kept, record).await?;
     tracing::info!(tenant = %caller.tenant, function = %name, version = %deployment.id.version, "deployed");
+    node.sweep_instances();
     let entry = find(&node, &caller, &name)?;
     Ok(Json(answer(entry.describe(&deployment), true)))
 }
@@ -116,11 +118,14 @@ async fn make_ready(node: &NodeState, staged: &Staged) -> Result<Ready, ApiError
 /// The manifest must not ask for more than the node allows.
 fn check_caps(manifest: &FunctionManifest, node: &NodeState) -> Result<(), ApiError> {
     cached::check_ttl(manifest.cache_ttl_ms)?;
-    let Some((name, asked, cap)) = manifest.limits.first_over(&node.config.limit_caps) else { return Ok(()) };
+    let NodeConfig { limit_caps, reuse_caps, .. } = &node.config;
+    let over_limit = manifest.limits.first_over(limit_caps).map(|over| ("limits", over));
+    let over_reuse = || Some(("reuse", manifest.reuse.as_ref()?.first_over(reuse_caps)?));
+    let Some((table, (name, asked, cap))) = over_limit.or_else(over_reuse) else { return Ok(()) };
     let text = if asked == 0 {
-        format!("limits.{name} must be at least 1")
+        format!("{table}.{name} must be at least 1")
     } else {
-        format!("limits.{name} = {asked} is over this node's cap of {cap}")
+        format!("{table}.{name} = {asked} is over this node's cap of {cap}")
     };
     Err(ApiError::new(ErrorCode::LimitOverCap, text))
 }

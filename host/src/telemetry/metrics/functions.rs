@@ -11,7 +11,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 use weir_types::{ErrorCode, Name, TenantId};
 
@@ -19,6 +19,10 @@ type Seconds = Counter<f64, AtomicU64>;
 
 /// What stands for no error among the outcomes.
 const OK: &str = "ok";
+
+/// The two kinds of instances that an invocation is given.
+const FRESH: &str = "fresh";
+const REUSED: &str = "reused";
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Owner {
@@ -33,10 +37,85 @@ struct Outcome {
     code: &'static str,
 }
 
+/// Why an instance that might have been used again was given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Retired {
+    /// It had its `reuse.calls_max`.
+    Calls,
+    /// It had gained more than its `reuse.memory_growth_bytes`.
+    Memory,
+    /// It held more handles than its `reuse.handles_max`, or one that may not outlive a call.
+    Handles,
+    /// It was as old as its `reuse.age_ms`.
+    Age,
+    /// No call came within its `reuse.idle_ms`.
+    Idle,
+    /// Its last call failed, or was cut off.
+    Failed,
+    /// Its place was wanted: by another function, or as `reuse.idle_max` waited already.
+    Room,
+    /// Another version of the function is the active one, or the function is gone.
+    Replaced,
+    /// The node shuts down.
+    Stopping,
+}
+
+impl Retired {
+    const ALL: [Self; 9] = [
+        Self::Calls,
+        Self::Memory,
+        Self::Handles,
+        Self::Age,
+        Self::Idle,
+        Self::Failed,
+        Self::Room,
+        Self::Replaced,
+        Self::Stopping,
+    ];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Calls => "calls",
+            Self::Memory => "memory",
+            Self::Handles => "handles",
+            Self::Age => "age",
+            Self::Idle => "idle",
+            Self::Failed => "failed",
+            Self::Room => "room",
+            Self::Replaced => "replaced",
+            Self::Stopping => "stopping",
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Use {
+    tenant: String,
+    function: String,
+    instance: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct End {
+    tenant: String,
+    function: String,
+    cause: &'static str,
+}
+
 impl Owner {
     fn outcome(&self, code: &'static str) -> Outcome {
         let Self { tenant, function } = self.clone();
         Outcome { tenant, function, code }
+    }
+
+    fn use_of(&self, instance: &'static str) -> Use {
+        let Self { tenant, function } = self.clone();
+        Use { tenant, function, instance }
+    }
+
+    fn end(&self, cause: Retired) -> End {
+        let Self { tenant, function } = self.clone();
+        End { tenant, function, cause: cause.as_str() }
     }
 }
 
@@ -48,6 +127,8 @@ pub(super) struct Functions {
     cpu_seconds: Family<Owner, Seconds>,
     log_dropped_bytes: Family<Owner, Counter>,
     hits: Family<Owner, Counter>,
+    instances: Family<Use, Counter>,
+    retired: Family<End, Counter>,
     live: Arc<Mutex<HashMap<Owner, Weak<Series>>>>,
 }
 
@@ -59,9 +140,12 @@ impl Functions {
             cpu_seconds: Family::default(),
             log_dropped_bytes: Family::default(),
             hits: Family::default(),
+            instances: Family::default(),
+            retired: Family::default(),
             live: Arc::default(),
         };
-        let Self { invocations, seconds, cpu_seconds, log_dropped_bytes, hits, .. } = functions.clone();
+        let Self { invocations, seconds, cpu_seconds, log_dropped_bytes, hits, instances, retired, .. } =
+            functions.clone();
         registry.register("invocations", "Invocations that ended, by outcome", invocations);
         let help = "From an invocation's arrival to the end of its answer";
         registry.register_with_unit("invocation", help, Unit::Seconds, seconds);
@@ -71,6 +155,10 @@ impl Functions {
         let help =
             "Invocations that were given an answer made for an equal one; of functions with a cache_ttl_ms";
         registry.register("function_cache_hits", help, hits);
+        let help = "Invocations that were given an instance, a fresh one or one that was reused";
+        registry.register("function_instances", help, instances);
+        let help = "Instances that might have been reused and were given up, by cause";
+        registry.register("function_instances_retired", help, retired);
         functions
     }
 
@@ -86,6 +174,8 @@ impl Functions {
             seconds: self.seconds.get_or_create_owned(&owner),
             cpu_seconds: self.cpu_seconds.get_or_create_owned(&owner),
             log_dropped_bytes: self.log_dropped_bytes.get_or_create_owned(&owner),
+            fresh: self.instances.get_or_create_owned(&owner.use_of(FRESH)),
+            reused: OnceLock::new(),
             functions: self.clone(),
             owner: owner.clone(),
         });
@@ -104,6 +194,8 @@ struct Series {
     seconds: Histogram,
     cpu_seconds: Seconds,
     log_dropped_bytes: Counter,
+    fresh: Counter,
+    reused: OnceLock<Counter>,
     functions: Functions,
 }
 
@@ -117,6 +209,24 @@ impl FunctionMetrics {
             None => ok.inc(),
             Some(code) => functions.invocations.get_or_create(&owner.outcome(code.as_str())).inc(),
         };
+    }
+
+    /// An invocation was given an instance.
+    pub(crate) fn instance(&self, is_fresh: bool) {
+        let Series { owner, fresh, reused, functions, .. } = &*self.0;
+        match is_fresh {
+            true => fresh.inc(),
+            // Not there until an instance is reused, which those of most functions never are.
+            false => {
+                reused.get_or_init(|| functions.instances.get_or_create_owned(&owner.use_of(REUSED))).inc()
+            }
+        };
+    }
+
+    /// An instance that might have been used again was given up.
+    pub(crate) fn retired(&self, cause: Retired) {
+        let Series { owner, functions, .. } = &*self.0;
+        functions.retired.get_or_create(&owner.end(cause)).inc();
     }
 
     /// An invocation wrote more than its log limit lets through.
@@ -135,7 +245,16 @@ impl FunctionMetrics {
 
 impl Drop for Series {
     fn drop(&mut self) {
-        let Functions { invocations, seconds, cpu_seconds, log_dropped_bytes, hits, live } = &self.functions;
+        let Functions {
+            invocations,
+            seconds,
+            cpu_seconds,
+            log_dropped_bytes,
+            hits,
+            instances,
+            retired,
+            live,
+        } = &self.functions;
         let owner = &self.owner;
         let mut live = live.lock().unwrap_or_else(PoisonError::into_inner);
         if live.get(owner).is_none_or(|series| series.strong_count() > 0) {
@@ -150,5 +269,11 @@ impl Drop for Series {
         cpu_seconds.remove(owner);
         log_dropped_bytes.remove(owner);
         hits.remove(owner);
+        for instance in [FRESH, REUSED] {
+            instances.remove(&owner.use_of(instance));
+        }
+        for cause in Retired::ALL {
+            retired.remove(&owner.end(cause));
+        }
     }
 }
