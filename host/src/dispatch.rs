@@ -266,6 +266,7 @@ impl Dispatch {
                 priority: invocation.priority,
                 tensor_bytes_left: limits.tensor_bytes,
                 tensor_bytes_max: limits.tensor_bytes,
+                loaded_model_bytes_left: limits.loaded_model_bytes,
                 request_body_bytes_max: limits.request_body_bytes,
             },
             trace: invocation.trace.clone(),

@@ -1,13 +1,15 @@
-//! `weir:inference` as guests call it. One file per interface; the contract itself is in `wit/`.
+//! `weir:inference` as guests call it, and `wasi:nn` on the same models. One file per interface; the contract itself is in `wit/`.
 
 mod error;
 mod models;
+mod nn;
 mod readiness;
 mod request;
 mod tensors;
 
 pub(crate) use error::CallError;
 pub(crate) use models::OpenModel;
+pub(crate) use nn::{ExecutionContext, NnError, NnTensor, VERSION as NN_VERSION};
 
 use crate::instance::{RequestCell, State};
 use crate::models::ModelAccess;
@@ -71,6 +73,8 @@ pub(crate) struct InferenceCtx {
     /// Bytes of tensors that the guest may hold still.
     pub(crate) tensor_bytes_left: u64,
     pub(crate) tensor_bytes_max: u64,
+    /// Bytes of models that the guest may load from its own memory still.
+    pub(crate) loaded_model_bytes_left: u64,
     pub(crate) request_body_bytes_max: u64,
 }
 
@@ -78,6 +82,22 @@ impl InferenceCtx {
     /// Bytes of tensors that the guest holds.
     pub(crate) fn tensor_bytes_held(&self) -> u64 {
         self.tensor_bytes_max.saturating_sub(self.tensor_bytes_left)
+    }
+
+    /// Take `bytes` from what the guest may load as models.
+    fn charge_load(&mut self, bytes: u64) -> Result<(), CallError> {
+        let max = self.models.loaded_model_bytes_max();
+        if max == 0 {
+            let text = "loading models from bytes is not granted to this function; set limits.loaded_model_bytes in the manifest, or push the model and grant it";
+            return Err(bindings::weir::inference::tensors::Error::NotGranted(text.to_owned()).into());
+        }
+        let left = self.loaded_model_bytes_left.checked_sub(bytes);
+        self.loaded_model_bytes_left = left.ok_or_else(|| {
+            CallError::exhausted(format!(
+                "the models would have more than {max} bytes together (limits.loaded_model_bytes)"
+            ))
+        })?;
+        Ok(())
     }
 
     /// The invocation is over: let go of what it was given.
@@ -105,12 +125,13 @@ fn view(state: &mut State) -> InferenceView<'_> {
     InferenceView { ctx, table }
 }
 
-/// Link all of `weir:inference`.
+/// Link all of `weir:inference` and `wasi:nn`.
 pub(crate) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     use bindings::weir::inference;
     inference::tensors::add_to_linker::<_, Inference>(linker, view)?;
     inference::models::add_to_linker::<_, Inference>(linker, view)?;
     inference::readiness::add_to_linker::<_, Inference>(linker, view)?;
     inference::request::add_to_linker::<_, Inference>(linker, view)?;
+    nn::add_to_linker(linker)?;
     Ok(())
 }

@@ -8,11 +8,13 @@
 mod access;
 mod change;
 mod follow;
+mod loaded;
 mod profiles;
 mod record;
 mod store;
 
 pub(crate) use access::{ModelAccess, OpenError, Opened};
+pub(crate) use loaded::LoadError;
 pub(crate) use profiles::keep_profiles;
 pub(crate) use store::PushError;
 
@@ -25,6 +27,7 @@ use crate::telemetry::{Metrics, Served};
 use futures::StreamExt;
 use record::{ModelRecord, id_of};
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use store::Store;
 use tokio::sync::Semaphore;
@@ -105,6 +108,8 @@ pub(crate) struct Models {
     cache: ModelCache,
     metrics: Arc<Metrics>,
     known: RwLock<Known>,
+    /// Counts the models that guests have loaded, to tell them from each other.
+    loads: AtomicU64,
     changes: Changes,
     /// One change at a time.
     turn: Arc<Semaphore>,
@@ -125,6 +130,7 @@ impl Models {
             cache,
             metrics,
             known: RwLock::default(),
+            loads: AtomicU64::new(0),
             changes,
             turn: Arc::new(Semaphore::new(1)),
         };

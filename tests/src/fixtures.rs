@@ -33,6 +33,29 @@ pub fn model(path: &str) -> Bytes {
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())).into()
 }
 
+/// What ONNX Runtime in Python makes of a model and the input that [`made_up`] gives: the values of its only output.
+#[must_use]
+pub fn output_in_python(name: &str) -> Vec<f32> {
+    let path = format!("outputs/{name}.fp32");
+    model(&path)
+        .chunks_exact(4)
+        .map(|bytes| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+        .collect()
+}
+
+/// The bytes of an fp32 tensor of `count` elements, made up as `outputs.py` does.
+#[must_use]
+pub fn made_up(count: u32) -> Vec<u8> {
+    let value = |i: u32| (u64::from(i) * 7919 % 1000) as f32 / 1000.0;
+    (0..count).flat_map(|i| value(i).to_le_bytes()).collect()
+}
+
+/// The model that `classify-digits` runs.
+#[must_use]
+pub fn digits() -> Bytes {
+    model("../../../functions/classify-digits/model/digits.onnx")
+}
+
 /// A model that is too large for the repository, as `cargo xtask models` makes it.
 #[must_use]
 pub fn large_model(name: &str) -> Bytes {

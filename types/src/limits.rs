@@ -44,7 +44,7 @@ const MIB: u64 = 1 << 20;
 
 limits! {
     /// Limits of one function; sizes in bytes and times in milliseconds, as the names say.
-    Limits, zero for ["queue_len_max", "log_bytes"];
+    Limits, zero for ["queue_len_max", "log_bytes", "loaded_model_bytes"];
     /// All linear memories of an instance together.
     memory_bytes: u64 = 256 * MIB, cap 1024 * MIB;
     /// All tables of an instance together, in elements.
@@ -55,6 +55,8 @@ limits! {
     host_call_bytes: u64 = 128 * MIB, cap 512 * MIB;
     /// Bytes of tensors that an invocation may hold on the node at once.
     tensor_bytes: u64 = 256 * MIB, cap 2048 * MIB;
+    /// Bytes of models that an invocation may load from the guest's own memory, with `load` of `wasi:nn`. The default grants none.
+    loaded_model_bytes: u64 = 0, cap 512 * MIB;
     /// The request body.
     request_body_bytes: u64 = 64 * MIB, cap 1024 * MIB;
     /// The response body.

@@ -5,33 +5,73 @@ use super::bindings::weir::inference::tensors::Error as GuestError;
 use super::tensors::push;
 use super::{CallError, InferenceCtx, InferenceView};
 use crate::models::Opened;
-use crate::telemetry::{Phase, Served, Times};
+use crate::telemetry::{Phase, Times};
 use futures::future::{BoxFuture, FutureExt, Shared, ready};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::Instrument;
 use wasmtime::component::Resource;
-use weir_inference::{InferenceError, Pin, RunRequest, Tensor};
+use weir_inference::{InferenceError, RunRequest, Tensor};
 use weir_types::{ModelId, ModelRef, Name, Signature};
 
 /// A model that a guest holds: resident for as long as it does, but for the time between two invocations.
+#[derive(Clone)]
 #[expect(unreachable_pub, reason = "the generated bindings re-export it")]
 pub struct OpenModel {
     id: ModelId,
     signature: Signature,
-    /// What keeps it resident, and counts its runs; none since an invocation ended, until the next runs it.
-    in_use: Option<(Pin, Served)>,
+    /// What keeps it resident; none since an invocation ended, until the next runs it.
+    in_use: Option<Arc<Opened>>,
 }
 
 impl OpenModel {
+    pub(super) fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
     /// The invocation is over: the model may be evicted, whoever holds handles to it.
     pub(crate) fn park(&mut self) {
         self.in_use = None;
     }
+
+    /// Start a run on its device thread and hand back its end.
+    pub(super) async fn run(
+        &mut self,
+        request: RunRequest,
+        ctx: &InferenceCtx,
+    ) -> Result<BoxFuture<'static, RunResult>, CallError> {
+        let Opened { pin, served, .. } = &**self.in_use(ctx).await?;
+        let (metrics, started, batch) = (ctx.metrics.clone(), Instant::now(), request.batch());
+        let serving = served.as_ref().map(|served| served.begin(started));
+        let run = pin.run(request);
+        let timed = async move {
+            let completion = run.await;
+            metrics.phase(Phase::ModelRun, started.elapsed());
+            if let Some(serving) = serving {
+                match &completion {
+                    Ok(completion) => serving.done(Times::of(batch, completion)),
+                    Err(error) => serving.failed(error.code()),
+                }
+            }
+            completion.map(|completion| completion.outputs)
+        };
+        Ok(timed.instrument(ctx.trace.phase(Phase::ModelRun)).boxed())
+    }
+
+    /// The model in device memory, where an earlier invocation may have left it to be evicted.
+    async fn in_use(&mut self, ctx: &InferenceCtx) -> Result<&Arc<Opened>, CallError> {
+        if self.in_use.is_none() {
+            let wanted = ModelRef { name: self.id.name.clone(), version: Some(self.id.version) };
+            *self = ctx.models.open(&wanted, &ctx.trace).await?.into();
+        }
+        // It was opened just now, if it was not before.
+        self.in_use.as_ref().ok_or_else(|| CallError::Trap(wasmtime::format_err!("a model was not opened")))
+    }
 }
 
 impl From<Opened> for OpenModel {
-    fn from(Opened { id, signature, pin, served }: Opened) -> Self {
-        Self { id, signature, in_use: Some((pin, served)) }
+    fn from(opened: Opened) -> Self {
+        Self { id: opened.id.clone(), signature: opened.signature.clone(), in_use: Some(Arc::new(opened)) }
     }
 }
 
@@ -44,7 +84,7 @@ pub struct PendingRun {
 }
 
 /// Cloned to every waiter, hence without the error's source.
-type RunResult = Result<Vec<(String, Tensor)>, InferenceError>;
+pub(super) type RunResult = Result<Vec<(String, Tensor)>, InferenceError>;
 
 type Inputs = Vec<(String, Resource<Tensor>)>;
 type Outputs = Vec<(String, Resource<Tensor>)>;
@@ -69,34 +109,14 @@ impl InferenceView<'_> {
             deadline: Some(asked.map_or(self.ctx.deadline, |asked| asked.min(self.ctx.deadline))),
             priority: options.priority.filter(|given| *given > 0).unwrap_or(self.ctx.priority),
         };
-        let (metrics, trace) = (self.ctx.metrics.clone(), self.ctx.trace.clone());
-        let (pin, served) = self.in_use(model).await?;
-        let (started, batch) = (Instant::now(), request.batch());
-        let serving = served.begin(started);
-        let run = pin.run(request);
-        let span = trace.phase(Phase::ModelRun);
-        let timed = async move {
-            let completion = run.await;
-            metrics.phase(Phase::ModelRun, started.elapsed());
-            match &completion {
-                Ok(completion) => serving.done(Times::of(batch, completion)),
-                Err(error) => serving.failed(error.code()),
-            }
-            completion.map(|completion| completion.outputs)
-        };
-        Ok(timed.instrument(span).boxed())
+        self.table.get_mut(model)?.run(request, self.ctx).await
     }
 
-    /// The model in device memory, where an earlier invocation may have left it to be evicted.
-    async fn in_use(&mut self, model: &Resource<OpenModel>) -> Result<&(Pin, Served), CallError> {
-        let InferenceCtx { models, trace, .. } = &*self.ctx;
-        let open = self.table.get_mut(model)?;
-        if open.in_use.is_none() {
-            let wanted = ModelRef { name: open.id.name.clone(), version: Some(open.id.version) };
-            *open = models.open(&wanted, trace).await?.into();
-        }
-        // It was opened just now, if it was not before.
-        open.in_use.as_ref().ok_or_else(|| CallError::Trap(wasmtime::format_err!("a model was not opened")))
+    /// A handle to a model that the function is granted.
+    pub(super) async fn open_model(&mut self, name: &str) -> Result<Resource<OpenModel>, CallError> {
+        let wanted = name.parse().map_err(CallError::invalid)?;
+        let opened = self.ctx.models.open(&wanted, &self.ctx.trace).await?;
+        Ok(self.table.push(OpenModel::from(opened))?)
     }
 
     fn hand_over(&mut self, outputs: Vec<(String, Tensor)>) -> Result<Outputs, CallError> {
@@ -108,10 +128,7 @@ impl Host for InferenceView<'_> {}
 
 impl HostModel for InferenceView<'_> {
     async fn open(&mut self, name: String) -> Result<Resource<OpenModel>, CallError> {
-        let wanted = name.parse().map_err(CallError::invalid)?;
-        let InferenceCtx { models, trace, .. } = &*self.ctx;
-        let opened = models.open(&wanted, trace).await?;
-        Ok(self.table.push(OpenModel::from(opened))?)
+        self.open_model(&name).await
     }
 
     fn describe(&mut self, model: Resource<OpenModel>) -> wasmtime::Result<Description> {

@@ -4,7 +4,7 @@ use super::memory::MemoryMeter;
 use super::outbound::Outbound;
 use super::output::{Channel, CurrentSink, Output, OutputSink};
 use super::usage::Usage;
-use crate::hostcalls::{InferenceCtx, OpenModel};
+use crate::hostcalls::{ExecutionContext, InferenceCtx, NnError, NnTensor, OpenModel};
 use std::any::Any;
 use std::sync::Arc;
 use wasmtime::component::ResourceTable;
@@ -90,12 +90,18 @@ fn may_lie_idle(entry: &mut (dyn Any + Send)) -> bool {
         model.park();
         return true;
     }
+    if let Some(ExecutionContext(model)) = entry.downcast_mut() {
+        model.park();
+        return true;
+    }
     if let Some(request) = entry.downcast_mut::<HostIncomingRequest>() {
         // Python's collector may come to it later. Its body is no more.
         request.body = None;
         return true;
     }
     entry.is::<Tensor>()
+        || entry.is::<NnTensor>()
+        || entry.is::<NnError>()
         || entry.is::<FieldMap>()
         || entry.is::<DynOutputStream>()
         || entry.is::<DynInputStream>()

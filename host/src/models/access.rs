@@ -1,12 +1,13 @@
 //! Bringing models into device memory: those that an invocation's function is granted, and those that are asked for by themselves.
 
+use super::loaded::{LoadError, Loaded};
 use super::{ModelEntry, Models, ModelsError};
 use crate::dispatch::Placements;
 use crate::registry::Deployment;
 use crate::telemetry::{ColdStart, Phase, Served, Trace};
 use std::sync::Arc;
 use tracing::Instrument;
-use weir_inference::{InferenceError, Pin};
+use weir_inference::{InferenceError, ModelSource, Pin};
 use weir_types::{ModelId, ModelRef, Signature};
 
 /// The models of one invocation. Cheap to clone.
@@ -22,7 +23,10 @@ pub(crate) struct Opened {
     pub(crate) id: ModelId,
     pub(crate) signature: Signature,
     pub(crate) pin: Pin,
-    pub(crate) served: Served,
+    /// Where its runs are counted; none where it is no model of the node's.
+    pub(crate) served: Option<Served>,
+    /// The files of a model that a guest has loaded.
+    pub(super) _loaded: Option<Loaded>,
 }
 
 /// Why a model was not opened.
@@ -39,6 +43,11 @@ pub(crate) enum OpenError {
 impl ModelAccess {
     pub(crate) fn new(models: Arc<Models>, deployment: Arc<Deployment>, placements: Arc<Placements>) -> Self {
         Self { models, deployment, placements }
+    }
+
+    /// Bytes of models that the function may load from its own memory; 0: it may not.
+    pub(crate) fn loaded_model_bytes_max(&self) -> u64 {
+        self.deployment.manifest.limits.loaded_model_bytes
     }
 
     /// Bring the model into device memory if it is not there yet.
@@ -59,8 +68,23 @@ impl ModelAccess {
                 }
             })?;
         let pin = self.models.pin(&entry, &self.placements, trace).await?;
-        let (id, served) = (entry.source.id().clone(), entry.served.clone());
-        Ok(Opened { id, signature: pin.signature().clone(), pin, served })
+        let (id, served) = (entry.source.id().clone(), Some(entry.served.clone()));
+        Ok(Opened { id, signature: pin.signature().clone(), pin, served, _loaded: None })
+    }
+
+    /// Bring a model that the guest has the bytes of into device memory, until it is dropped. The caller has checked that the guest may, and
+    /// bounds the time that it takes.
+    pub(crate) async fn load(&self, onnx: Vec<u8>, trace: &Trace) -> Result<Opened, LoadError> {
+        let tenant = &self.deployment.id.tenant;
+        let (source, loaded) = Loaded::prepare(&self.models, tenant, onnx).await?;
+        let pin = self.models.load(&source, &self.placements, trace).await?;
+        Ok(Opened {
+            id: source.id().clone(),
+            signature: pin.signature().clone(),
+            pin,
+            served: None,
+            _loaded: Some(loaded),
+        })
     }
 }
 
@@ -76,7 +100,12 @@ impl Models {
         if let Some(pin) = self.cache.pin(key) {
             return Ok(pin);
         }
-        let pin = self.load(entry, placements, trace).await?;
+        if self.blobs().is_shared()
+            && let Err(error) = self.store.fetch(&entry.source.prepared).await
+        {
+            return Err(InferenceError::Unavailable(error.to_string().into()).into());
+        }
+        let pin = self.load(&entry.source, placements, trace).await?;
         // Deleted while it was loaded: whoever deleted it may have found nothing to unload yet.
         if !self.is_current(key) {
             self.let_go(key);
@@ -96,20 +125,15 @@ impl Models {
     /// Load the model, evicting what the scheduler allows, and tell it what came of that.
     async fn load(
         &self,
-        entry: &ModelEntry,
+        source: &Arc<ModelSource>,
         placements: &Placements,
         trace: &Trace,
     ) -> Result<Pin, InferenceError> {
-        if self.blobs().is_shared()
-            && let Err(error) = self.store.fetch(&entry.source.prepared).await
-        {
-            return Err(InferenceError::Unavailable(error.to_string().into()));
-        }
         let acquired = loop {
             let mut freed = std::pin::pin!(placements.freed());
             freed.as_mut().enable();
             let victims = placements.victims();
-            let acquiring = self.cache.acquire(&entry.source, &victims);
+            let acquiring = self.cache.acquire(source, &victims);
             let acquired = acquiring.instrument(trace.phase(Phase::ModelLoad)).await;
             // A scheduler that has taken over from another does not know what runs already. The caller's deadline bounds the wait.
             match &acquired {
@@ -118,7 +142,7 @@ impl Models {
             }
         };
         let load_time = acquired.as_ref().ok().and_then(Pin::load_time);
-        placements.residents(&self.cache.resident(), load_time.map(|time| (entry.source.id(), time)));
+        placements.residents(&self.cache.resident(), load_time.map(|time| (source.id(), time)));
         if let Some(load_time) = load_time {
             self.metrics.phase(Phase::ModelLoad, load_time);
             self.metrics.cold_start(ColdStart::Model);

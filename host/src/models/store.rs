@@ -62,6 +62,16 @@ impl Store {
         Ok(Fresh { upload, out, prepared })
     }
 
+    /// Check and optimise `upload` in `files`, and leave there what comes of it. Dropping the future ends that.
+    pub(super) async fn prepare_in(
+        &self,
+        files: &TempDir,
+        backend: &dyn Backend,
+    ) -> Result<Prepared, PushError> {
+        let _turn = self.preparing.acquire().await;
+        Ok(backend.prepare(&files.path().join("upload"), files.path()).await?)
+    }
+
     /// Make the upload, and all that came of it, durable.
     pub(super) async fn keep(&self, fresh: Fresh) -> Result<Kept, PushError> {
         let Fresh { upload, out, prepared } = fresh;

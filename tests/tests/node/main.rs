@@ -20,6 +20,7 @@ mod logs;
 mod misanswering;
 mod misbehaving;
 mod models;
+mod nn;
 mod other_sdks;
 mod overlapping;
 mod projects;

@@ -1,7 +1,7 @@
 //! Instances that answer more than one call, where the function's manifest says so: how far, and what a call finds of those before it.
 
 use serde_json::{Value, json};
-use weir_tests::{Client, Node, eventually, function, has_function, model};
+use weir_tests::{Client, Node, digits, eventually, function, has_function};
 use weir_types::{ErrorCode, Reuse};
 
 /// What a call of `remember` says, once it has ended.
@@ -275,7 +275,7 @@ async fn an_instance_waits_and_lives_as_long_as_the_manifest_says() {
 #[tokio::test]
 async fn an_idle_instance_keeps_no_model_from_being_evicted() {
     let node = Node::start().await;
-    node.push_model("digits", 1, model("../../../functions/classify-digits/model/digits.onnx")).await;
+    node.push_model("digits", 1, digits()).await;
     node.deploy_with("f", "reuse=true&models=digits", function("remember")).await;
     for call in 1..=3 {
         assert_eq!(say(&node, "/fn/f/model").await, format!("{call} 1 outputs of version 1"));

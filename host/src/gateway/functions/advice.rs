@@ -27,13 +27,14 @@ pub(super) fn advice(node: &NodeState, function: &FunctionVersion, imports: &[St
     let uses = |interface: &str| imports.iter().any(|name| name.split('@').next() == Some(interface));
     let manifest = &function.manifest;
     // Compilers for scripting languages import all that the script could call, so this need not be a mistake.
-    if uses("weir:inference/models") && manifest.models.is_empty() {
+    let uses_models = uses("weir:inference/models") || uses("wasi:nn/graph");
+    if uses_models && manifest.limits.loaded_model_bytes == 0 && manifest.models.is_empty() {
         advice.push(
             "the component can use models, and the manifest grants none: if it does, add models = [\"NAME\"]"
                 .to_owned(),
         );
     }
-    if !uses("weir:inference/models") && !manifest.models.is_empty() {
+    if !uses_models && !manifest.models.is_empty() {
         advice.push("the manifest grants models, but the component does not use any".to_owned());
     }
     if !uses("wasi:cli/environment") && !manifest.env.is_empty() {

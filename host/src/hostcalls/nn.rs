@@ -1,0 +1,48 @@
+//! `wasi:nn` as of 2024-10-28, for components that were built for it: the same models, tensors and runs as `weir:inference` has. One file per
+//! interface; the contract itself is in `wit/deps/nn.wit`.
+
+mod errors;
+mod graph;
+mod inference;
+mod tensor;
+
+pub(crate) use errors::NnError;
+pub(crate) use inference::ExecutionContext;
+pub(crate) use tensor::NnTensor;
+
+use super::{Inference, view};
+use crate::instance::State;
+use wasmtime::component::Linker;
+
+/// The imports, generated from `wit/deps/nn.wit`.
+mod bindings {
+    wasmtime::component::bindgen!({
+        path: "../wit",
+        world: "wasi:nn/ml",
+        imports: {
+            "wasi:nn/graph.load": async | trappable,
+            "wasi:nn/graph.load-by-name": async | trappable,
+            "wasi:nn/inference.[method]graph-execution-context.compute": async | trappable,
+            default: trappable,
+        },
+        with: {
+            "wasi:nn/errors.error": super::errors::NnError,
+            "wasi:nn/graph.graph": super::super::models::OpenModel,
+            "wasi:nn/inference.graph-execution-context": super::inference::ExecutionContext,
+            "wasi:nn/tensor.tensor": super::tensor::NnTensor,
+        },
+    });
+}
+
+/// The version that there is. It never became a stable one.
+pub(crate) const VERSION: &str = "0.2.0-rc-2024-10-28";
+
+/// Link all of it.
+pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> {
+    use bindings::wasi::nn;
+    nn::errors::add_to_linker::<_, Inference>(linker, view)?;
+    nn::tensor::add_to_linker::<_, Inference>(linker, view)?;
+    nn::inference::add_to_linker::<_, Inference>(linker, view)?;
+    nn::graph::add_to_linker::<_, Inference>(linker, view)?;
+    Ok(())
+}

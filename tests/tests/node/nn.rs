@@ -1,0 +1,165 @@
+//! Components that were built for `wasi:nn`: on the models that `weir:inference` has, and those that they bring.
+
+use bytes::Bytes;
+use weir_tests::{Client, Node, digits, function, large_model, made_up, model, output_in_python};
+use weir_types::ErrorCode;
+
+fn values(bytes: &Bytes) -> Vec<f32> {
+    bytes.chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap())).collect()
+}
+
+/// What `classify-nn` says instead of an answer: the error's code and its text.
+async fn error(client: &Client, path: &str, body: impl Into<reqwest::Body>) -> String {
+    let answer = client.post(path, body).await;
+    assert_eq!(answer.status, 418, "{path}: {}", answer.text());
+    answer.text().to_owned()
+}
+
+#[tokio::test]
+async fn the_numbers_are_those_of_weir_inference_and_of_onnx_runtime_in_python() {
+    let node = Node::start().await;
+    let models = "models=digits,light_squeezenet";
+    let deployed = node.deploy_with("nn", &format!("{models}&strict=true"), function("classify-nn")).await;
+    assert!(deployed.warnings.iter().all(|warning| !warning.contains("use any")), "{deployed:?}");
+    node.deploy_with("infer", models, function("infer")).await;
+    node.push_model("digits", 1, digits()).await;
+    node.push_model("light_squeezenet", 1, large_model("light_squeezenet.onnx")).await;
+    for (name, shape, input) in
+        [("digits", "1,1,8,8", "image"), ("light_squeezenet", "1,3,224,224", "data_0")]
+    {
+        let count = shape.split(',').map(|size| size.parse::<u32>().unwrap()).product();
+        let body = made_up(count);
+        let path = format!("/fn/nn/classify?model={name}&shape={shape}&input");
+        let by_nn = node.post(&format!("{path}={input}"), body.clone()).await.ok();
+        let by_weir = node.post(&format!("/fn/infer/{name}?shape={shape}"), body.clone()).await.ok();
+        assert_eq!(by_nn.body, by_weir.body, "{name}");
+        // By position, as callers of earlier versions have it.
+        assert_eq!(node.post(&format!("{path}=0"), body).await.ok().body, by_nn.body);
+        let (here, in_python) = (values(&by_nn.body), output_in_python(name));
+        assert_eq!(here.len(), in_python.len());
+        let largest = here.iter().zip(&in_python).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(largest <= 1e-5, "{name}: {largest} apart");
+    }
+    assert!(node.metric("weir_cold_starts_total", "cause=\"model\"").await == 2.0);
+}
+
+#[tokio::test]
+async fn every_type_of_wasi_nn_goes_in_and_comes_out() {
+    let node = Node::start().await;
+    node.deploy_with("nn", "models=identity,all:1", function("classify-nn")).await;
+    node.push_model("identity", 1, model("good/identity_nn.onnx")).await;
+    let said = node.get("/fn/nn/types?model=identity").await.ok();
+    let mut lines: Vec<_> = said.text().lines().collect();
+    lines.sort_unstable();
+    let expected = ["bf16 TensorType::Bf16", "fp16 TensorType::Fp16", "fp32 TensorType::Fp32"]
+        .into_iter()
+        .chain(["fp64 TensorType::Fp64", "int32 TensorType::I32", "int64 TensorType::I64"])
+        .chain(["uint8 TensorType::U8"])
+        .map(|name| format!("y_{name} [2] true"));
+    assert_eq!(lines, expected.collect::<Vec<_>>());
+    // A version of the name, and a model that gives what wasi:nn has no type for.
+    node.push_model("all", 1, model("good/identity.onnx")).await;
+    let refused = error(&node, "/fn/nn/classify?model=all:1&shape=2&input=x_fp32", vec![0; 8]).await;
+    assert!(refused.starts_with("ErrorCode::UnsupportedOperation") && refused.contains("y_"), "{refused}");
+}
+
+#[tokio::test]
+async fn runs_of_many_go_on_at_once() {
+    let node = Node::start().await;
+    node.deploy_with("nn", "models=digits", function("classify-nn")).await;
+    node.push_model("digits", 1, digits()).await;
+    let path = "/fn/nn/classify?model=digits&shape=1,1,8,8&input=image";
+    let calls = (0..24).map(|_| node.post(path, made_up(64)));
+    let expected = output_in_python("digits");
+    for answer in futures::future::join_all(calls).await {
+        let here = values(&answer.ok().body);
+        assert!(here.iter().zip(&expected).all(|(a, b)| (a - b).abs() <= 1e-5), "{here:?}");
+    }
+}
+
+#[tokio::test]
+async fn mistakes_are_errors_with_a_code() {
+    let node = Node::start().await;
+    node.deploy_with("nn", "models=m,gone", function("classify-nn")).await;
+    node.push_model("m", 1, model("good/matmul.onnx")).await;
+    for (what, query, bytes, code, text) in [
+        ("another's model", "model=other", 16, "Security", "not granted"),
+        ("a model that is not there", "model=gone", 16, "NotFound", "no model gone"),
+        ("no name at all", "model=../x", 16, "InvalidArgument", "not a model reference"),
+        ("an unknown input", "model=m&shape=1,4&input=z", 16, "InvalidArgument", "no input"),
+        ("a position past the last", "model=m&shape=1,4&input=1", 16, "InvalidArgument", "no input"),
+        ("a wrong shape", "model=m&shape=1,5&input=x", 20, "InvalidArgument", "shape"),
+        ("a wrong type", "model=m&shape=1,4&input=x&type=int32", 16, "InvalidArgument", "INT32"),
+        ("too few bytes", "model=m&shape=1,4&input=x", 15, "InvalidArgument", "15"),
+        (
+            "a shape that is too large",
+            "model=m&shape=4294967295,4294967295,9&input=x",
+            16,
+            "InvalidArgument",
+            "",
+        ),
+    ] {
+        let said = error(&node, &format!("/fn/nn/classify?{query}"), vec![0; bytes]).await;
+        let is_it = said.starts_with(&format!("ErrorCode::{code}: ")) && said.contains(text);
+        assert!(is_it, "{what}: {said}");
+    }
+    // Nothing of that is left with the node, and what fits still runs.
+    let sum = node.post("/fn/nn/classify?model=m&shape=1,4&input=x", vec![0; 16]).await.ok();
+    assert_eq!(values(&sum.body), [0.0; 3]);
+}
+
+#[tokio::test]
+async fn a_component_that_is_granted_nothing_is_told_at_deploy_and_at_its_calls() {
+    let node = Node::start().await;
+    let strict = node.try_deploy("nn", "strict=true", function("classify-nn")).await.unwrap_err();
+    assert_eq!(strict.code, ErrorCode::NotGranted);
+    let deployed = node.deploy("nn", function("classify-nn")).await;
+    assert!(deployed.denied_imports.iter().any(|name| name.starts_with("wasi:nn/graph@")), "{deployed:?}");
+    assert!(deployed.warnings.iter().any(|warning| warning.contains("can use models")), "{deployed:?}");
+    let by_name = error(&node, "/fn/nn/classify?model=digits", "").await;
+    assert!(by_name.starts_with("ErrorCode::Security"), "{by_name}");
+    let by_bytes = error(&node, &format!("/fn/nn/load?bytes={}", digits().len()), digits()).await;
+    assert!(by_bytes.starts_with("ErrorCode::Security"), "{by_bytes}");
+    assert!(by_bytes.contains("limits.loaded_model_bytes"), "{by_bytes}");
+}
+
+#[tokio::test]
+async fn a_guest_may_bring_a_model_where_that_is_granted() {
+    let node = Node::start().await;
+    let onnx = digits();
+    let bytes = onnx.len();
+    node.deploy_with("nn", &format!("limits.loaded_model_bytes={bytes}"), function("classify-nn")).await;
+    let body = |onnx: &[u8]| [onnx, &made_up(64)].concat();
+    let path = format!("/fn/nn/load?bytes={bytes}&shape=1,1,8,8&input=image");
+    for encoding in ["onnx", "autodetect"] {
+        let answer = node.post(&format!("{path}&encoding={encoding}"), body(&onnx)).await.ok();
+        let (here, in_python) = (values(&answer.body), output_in_python("digits"));
+        assert!(here.iter().zip(&in_python).all(|(a, b)| (a - b).abs() <= 1e-5), "{here:?}");
+    }
+    for (what, query, onnx, code) in [
+        ("another encoding", "&encoding=openvino", &onnx[..], "InvalidEncoding"),
+        ("another device", "&target=gpu", &onnx[..], "UnsupportedOperation"),
+        ("no builder", "&times=0", &onnx[..], "InvalidArgument"),
+        ("two builders", "&times=2", &onnx[..], "InvalidArgument"),
+        ("bytes that are no model", "", &vec![b'x'; bytes][..], "InvalidEncoding"),
+        ("half a model", "", &[&onnx[..bytes / 2], &vec![0xff; bytes - bytes / 2][..]].concat(), "Invalid"),
+    ] {
+        let said = error(&node, &format!("{path}{query}"), body(onnx)).await;
+        assert!(said.starts_with(&format!("ErrorCode::{code}")), "{what}: {said}");
+    }
+    node.deploy_with("small", &format!("limits.loaded_model_bytes={}", bytes - 1), function("classify-nn"))
+        .await;
+    let over = error(&node, &path.replace("/fn/nn/", "/fn/small/"), body(&onnx)).await;
+    assert!(over.starts_with("ErrorCode::TooLarge"), "{over}");
+    // Nothing of them outlives its invocation: not in the device's memory, and not on disk.
+    weir_tests::eventually("the models that guests brought to be gone", async || {
+        let device = &node.status().await.devices[0];
+        let left = std::fs::read_dir(node.data().join("models")).unwrap().count();
+        (device.used_bytes == 0 && left == 0).then_some(())
+    })
+    .await;
+    assert!(node.models().await.is_empty());
+    // An instance that is used again does not keep one either.
+    let many = node.try_deploy("nn", "limits.loaded_model_bytes=999999999999", function("classify-nn")).await;
+    assert_eq!(many.unwrap_err().code, ErrorCode::LimitOverCap);
+}
