@@ -4,17 +4,17 @@
 //! together; [`choose`] picks those that run now, from what waits and the measured [`Curve`]; [`join`] makes one job of them and parts its
 //! outputs again; [`trial`] finds out beforehand whether that changes the answers; [`Batcher`] is what a model in memory keeps of all this.
 
+mod batcher;
 mod choose;
 mod curve;
 mod fit;
 mod join;
-mod learned;
 mod trial;
 
+pub(crate) use batcher::{Batcher, Ran};
 pub(crate) use choose::{Candidate, Choice, Situation};
 pub(crate) use fit::Fit;
 pub(crate) use join::{Joined, join};
-pub(crate) use learned::{Batcher, Ran};
 pub(crate) use trial::{Verdict, try_out};
 
 use std::time::Duration;

@@ -18,6 +18,8 @@ type Curve = fn(u32) -> f64;
 const SHARED: Curve = |items| 2.0 + 0.25 * f64::from(items);
 /// Declared for powers of two, as a fake model is.
 const STEPS: Curve = |items| 2.0 + 0.25 * f64::from(items.next_power_of_two());
+/// A little is shared.
+const LITTLE: Curve = |items| 1.0 + 5.0 * f64::from(items);
 /// Only whole eights are worth it.
 const EIGHTS: Curve = |items| if items == 1 { 2.0 } else { 9.5 * f64::from(items.div_ceil(8)) };
 /// Nothing is shared, as on many a processor.
@@ -192,10 +194,11 @@ fn as_much_is_done_in_time_as_by_the_best_fixed_batch() {
         ("shared", SHARED, 25.0),
         ("shared", SHARED, 250.0),
         ("steps", STEPS, 25.0),
+        ("little", LITTLE, 250.0),
         ("eights", EIGHTS, 60.0),
         ("each", EACH, 60.0),
         ("dearer", DEARER, 60.0),
-    ] as [(&str, Curve, f64); 6]
+    ] as [(&str, Curve, f64); 7]
     {
         let best = best_fixed(curve, deadline_ms);
         let own = sustained(deadline_ms, |rate| adaptive(curve, rate, deadline_ms, 1, BatchingMode::On));

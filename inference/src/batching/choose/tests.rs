@@ -1,0 +1,148 @@
+use super::*;
+use proptest::prelude::*;
+use std::time::Duration;
+
+fn rules(size_max: u32, preferred_sizes: &[u32], delay_us: u64) -> BatchRules {
+    BatchRules {
+        is_vouched: true,
+        size_max,
+        preferred_sizes: preferred_sizes.to_vec(),
+        queue_delay_max: Duration::from_micros(delay_us),
+        mask: None,
+        padded: vec![false],
+    }
+}
+
+/// Runs of which each item takes `each` beside what the run takes by itself.
+fn curve(fixed: u64, each: u64, size_max: u32) -> Curve {
+    let mut curve = Curve::default();
+    for items in (0..11).map(|power| 1 << power).filter(|items| *items <= size_max) {
+        (0..2).for_each(|_| curve.add(items, fixed + each * u64::from(items)));
+    }
+    curve
+}
+
+fn one(slack_ns: f64) -> Candidate {
+    Candidate { items: 1, bytes: 4, priority: 100, slack_ns, waited_ns: 0.0 }
+}
+
+fn situation(candidates: &[Candidate]) -> Situation<'_> {
+    let waiting = candidates.len();
+    let (others_priority, others_slack_ns) = (None, f64::INFINITY);
+    Situation { candidates, waiting, free_slots: 0, is_busy: false, others_priority, others_slack_ns }
+}
+
+fn chosen(candidates: &[Candidate], curve: &Curve, rules: &BatchRules) -> Vec<usize> {
+    match choose(&situation(candidates), curve, rules, rules.size_max, |_| None) {
+        Choice::Run(members) => members,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn those_with_the_nearest_deadlines_join_first() {
+    let slacks = [f64::INFINITY, 9e6, f64::INFINITY, 5e6, 7e6];
+    assert_eq!(chosen(&slacks.map(one), &curve(1_000, 1, 32), &rules(3, &[], 0)), [0, 3, 4]);
+}
+
+#[test]
+fn next_to_nothing_is_not_worth_a_batch() {
+    for (fixed, runs) in [(30, 1), (200, 4)] {
+        let candidates = vec![one(f64::INFINITY); 16];
+        assert_eq!(chosen(&candidates, &curve(fixed, 1_000, 32), &rules(32, &[], 0)).len(), runs, "{fixed}");
+    }
+}
+
+#[test]
+fn runs_are_brought_to_preferred_sizes() {
+    let (flat, preferred) = (curve(1_000, 1, 32), rules(32, &[4, 8], 0));
+    for (waiting, runs) in [(1, 1), (3, 3), (5, 4), (7, 4), (8, 8), (20, 8)] {
+        let candidates = vec![one(f64::INFINITY); waiting];
+        assert_eq!(chosen(&candidates, &flat, &preferred).len(), runs, "{waiting} wait");
+    }
+}
+
+#[test]
+fn nobody_of_another_model_is_late_because_others_joined() {
+    let (curve, candidates) = (curve(1_000, 100, 32), vec![one(f64::INFINITY); 16]);
+    for (others_slack_ns, runs) in [(f64::INFINITY, 16), (2_000.0, 7), (1_150.0, 1), (900.0, 16)] {
+        let situation = Situation { others_slack_ns, ..situation(&candidates) };
+        let Choice::Run(run) = choose(&situation, &curve, &rules(32, &[], 0), 32, |_| None) else { panic!() };
+        assert_eq!(run.len(), runs, "{others_slack_ns}");
+    }
+}
+
+#[test]
+fn one_who_would_keep_many_small_is_passed_by_only_if_that_saves_more() {
+    // Alone 1100, all sixteen 2600.
+    let curve = curve(1_000, 100, 32);
+    let many = |slack_ns| {
+        let mut candidates = vec![one(slack_ns); 16];
+        candidates.insert(0, one(1_300.0));
+        candidates
+    };
+    assert_eq!(chosen(&many(3_500.0), &curve, &rules(32, &[], 0)).len(), 16, "sixteen would be late for one");
+    assert_eq!(chosen(&many(9_000.0), &curve, &rules(32, &[], 0)), [0], "nobody would be");
+    // One of greater urgency is not passed by for others.
+    let mut urgent = many(3_500.0);
+    urgent[0].priority = 1;
+    assert_eq!(chosen(&urgent, &curve, &rules(32, &[], 0)), [0]);
+}
+
+prop_compose! {
+    fn any_candidate()(items in 1_u32..9, priority in 1_u32..4, slack_ns in prop_oneof![0.0..20_000.0, Just(f64::INFINITY)], waited_ns in 0.0..2e6) -> Candidate {
+        Candidate { items, bytes: u64::from(items) * 4, priority, slack_ns, waited_ns }
+    }
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_chosen_keeps_its_promises(
+        mut candidates in prop::collection::vec(any_candidate(), 1..40),
+        (fixed, each) in (1_u64..5_000, 0_u64..500),
+        (size_max, free_slots) in (2_u32..40, 0_usize..4),
+        preferred in prop::collection::btree_set(1_u32..40, 0..3),
+        delay_us in prop_oneof![Just(0), 1_u64..2_000],
+        others_slack_ns in prop_oneof![0.0..20_000.0, Just(f64::INFINITY)],
+        (is_busy, others_priority, measured) in (any::<bool>(), prop::option::of(1_u32..4), prop::option::of(2_u32..40)),
+    ) {
+        // In line by priority.
+        candidates.sort_by_key(|candidate| candidate.priority);
+        let preferred: Vec<u32> = preferred.into_iter().filter(|size| *size <= size_max).collect();
+        let (rules, curve) = (rules(size_max, &preferred, delay_us), curve(fixed, each, size_max));
+        let situation = Situation { free_slots, is_busy, others_priority, others_slack_ns, ..situation(&candidates) };
+        let probe = |available: u32| measured.filter(|size| *size <= available);
+        match choose(&situation, &curve, &rules, size_max, probe) {
+            Choice::TryOut => prop_assert!(false, "that is not decided here"),
+            Choice::Wait(for_ns) => {
+                prop_assert!(is_busy && delay_us > 0, "it waits while nothing runs, or unasked");
+                let waited_ns = candidates.iter().map(|one| one.waited_ns).fold(0.0, f64::max);
+                prop_assert!(for_ns > 0.0 && waited_ns + for_ns <= delay_us as f64 * 1e3 + 1e-3);
+            }
+            Choice::Run(run) => {
+                let members: Vec<Candidate> = run.iter().map(|at| candidates[*at]).collect();
+                let mut unique = run.clone();
+                unique.sort_unstable();
+                unique.dedup();
+                prop_assert!(!run.is_empty() && unique.len() == run.len());
+                prop_assert!(run.len() <= candidates.len().div_ceil(free_slots + 1), "others have nothing left");
+                let items: u32 = members.iter().map(|one| one.items).sum();
+                prop_assert!(run.len() == 1 || items <= size_max);
+                for one in &members {
+                    let alone_ns = curve.estimate_ns(one.items).unwrap();
+                    let together_ns = curve.bound_ns(items).unwrap();
+                    let in_time = one.slack_ns < alone_ns || one.slack_ns >= together_ns * MARGIN;
+                    prop_assert!(run.len() == 1 || in_time, "{one:?} is late for the others");
+                    let most = others_priority.unwrap_or(u32::MAX).max(candidates[0].priority);
+                    prop_assert!(one.priority <= most, "another model waits for one less urgent");
+                }
+                let first_ns = curve.estimate_ns(members[0].items).unwrap();
+                let in_time = others_slack_ns < first_ns || curve.bound_ns(items).unwrap() * MARGIN <= others_slack_ns;
+                prop_assert!(run.len() == 1 || in_time, "another model is late for a batch");
+                // The first in line is passed by for no one less urgent.
+                let first = candidates[0].priority;
+                prop_assert!(run.contains(&0) || members[0].priority == first, "it is passed by");
+            }
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Several runs of a model as one.
+
+use super::super::resident::Pin;
+use super::{ModelRun, with_session};
+use crate::batching::{Joined, Ran, join};
+use crate::error::InferenceError;
+use crate::interrupt::{HookGuard, Interrupt, Reason};
+use crate::request::{Execution, Job};
+use crate::tensor::Tensor;
+use crate::threads::{Entry, Lane, error_of};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+use tracing::{debug, warn};
+
+/// Run several as one. Those that have no outcome after it are to be run alone.
+pub(super) fn run_together(lane: &Lane, members: &mut [&mut Entry<ModelRun>]) {
+    let (Some(batcher), Some(first)) = (&lane.batcher, members.first()) else { return };
+    let (pin, class) = (first.job.pin.clone(), first.fit.as_ref().map(|fit| fit.class.clone()));
+    let started = Instant::now();
+    let together = Arc::new(Interrupt::default());
+    let outcome = {
+        let guards = watch(members, &together);
+        let outcome = run_joined(&pin, members, &together);
+        drop(guards);
+        outcome
+    };
+    let run_time = started.elapsed();
+    let own = match outcome {
+        Ok(Some((joined, own))) => Some((joined, own)),
+        Ok(None) => {
+            warn!(model = %pin.id(), "the outputs of a batch do not have its items: requests are run alone from now on");
+            batcher.give_up();
+            None
+        }
+        // Not the batch's fault.
+        Err(_) if together.reason().is_some() => None,
+        Err(error) => {
+            debug!(model = %pin.id(), requests = members.len(), %error, "a batch failed; its requests are run alone");
+            let items = members.iter().map(|member| member.job.job.batch()).sum();
+            batcher.failed(class.as_deref().unwrap_or_default(), items);
+            None
+        }
+    };
+    for member in members.iter_mut() {
+        member.job.outcome = member.interrupt.reason().map(|reason| Err(error_of(reason)));
+    }
+    let Some((joined, own)) = own else { return };
+    pin.shared().profiles.ran(pin.key(), joined.items(), run_time);
+    let items = members.iter().map(|member| member.job.job.batch()).collect();
+    batcher.ran(&Ran { class: &class.unwrap_or_default(), items, time: run_time });
+    let mut execution = Some(Execution {
+        requests: u32::try_from(joined.len()).unwrap_or(u32::MAX),
+        items: joined.items(),
+        input_bytes: joined.input_bytes,
+        padding_bytes: joined.padding_bytes,
+    });
+    for (member, outputs) in members.iter_mut().zip(own) {
+        if member.job.outcome.is_none() {
+            let completion = member.job.complete(outputs, started, run_time, execution.take());
+            member.job.outcome = Some(Ok(completion));
+        }
+    }
+}
+
+/// Answer each member as soon as it is told to stop, and stop the run when all are.
+fn watch<'a>(members: &'a [&mut Entry<ModelRun>], together: &Arc<Interrupt>) -> Vec<HookGuard<'a>> {
+    let left = Arc::new(AtomicUsize::new(members.len()));
+    let hook = |member: &'a &mut Entry<ModelRun>| {
+        let (left, together) = (Arc::clone(&left), Arc::clone(together));
+        let (reply, interrupt) = (member.job.reply.clone(), Arc::downgrade(&member.interrupt));
+        member.interrupt.hook(move || {
+            let reason =
+                interrupt.upgrade().and_then(|interrupt| interrupt.reason()).unwrap_or(Reason::Cancelled);
+            reply.send(Err(error_of(reason)));
+            if left.fetch_sub(1, Ordering::AcqRel) == 1 {
+                together.fire(reason);
+            }
+        })
+    };
+    members.iter().map(hook).collect()
+}
+
+type Parted = Option<(Joined, Vec<Vec<Tensor>>)>;
+
+fn run_joined(
+    pin: &Pin,
+    members: &[&mut Entry<ModelRun>],
+    interrupt: &Interrupt,
+) -> Result<Parted, InferenceError> {
+    let (resident, arena) = (pin.resident(), &pin.shared().arena);
+    let Some(batcher) = &resident.lane.batcher else { return Ok(None) };
+    let jobs: Vec<&Job> = members.iter().map(|member| &member.job.job).collect();
+    let joined = join(batcher.rules(), &jobs, 0, arena)?;
+    let outputs = with_session(resident, interrupt, |session| session.run(&joined.job, interrupt))?;
+    let own = joined.part(&outputs, pin.signature(), arena)?;
+    Ok(own.map(|own| (joined, own)))
+}

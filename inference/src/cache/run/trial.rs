@@ -1,0 +1,58 @@
+//! Trying a request out: whether its like may be run together.
+
+use super::ModelRun;
+use crate::batching::{self, Verdict};
+use crate::interrupt::Interrupt;
+use crate::threads::Lane;
+use tracing::info;
+
+/// A trial that is under way. Says on drop how it ended.
+pub(super) struct OpenTrial {
+    lane: Lane,
+    verdict: Verdict,
+}
+
+impl OpenTrial {
+    pub(super) fn new(lane: Lane) -> Self {
+        Self { lane, verdict: Verdict::Unclear }
+    }
+
+    /// Find out with `run`, which has worked, whether its like may be run together.
+    pub(super) fn run(mut self, run: &ModelRun, interrupt: &Interrupt) {
+        self.verdict = try_out(run, interrupt).unwrap_or(Verdict::Unclear);
+    }
+}
+
+impl Drop for OpenTrial {
+    fn drop(&mut self) {
+        let Some(batcher) = &self.lane.batcher else { return };
+        let verdict = match self.verdict {
+            Verdict::Same => Some(true),
+            Verdict::Differs => Some(false),
+            Verdict::Unclear => None,
+        };
+        batcher.tried(verdict);
+    }
+}
+
+fn try_out(run: &ModelRun, interrupt: &Interrupt) -> Option<Verdict> {
+    if !matches!(run.outcome, Some(Ok(_))) {
+        return None;
+    }
+    let batcher = run.pin.resident().lane.batcher.as_ref()?;
+    let (signature, arena) = (run.pin.signature(), &run.pin.shared().arena);
+    let trial = run.with_session(interrupt, |session| {
+        Ok(batching::try_out(batcher.rules(), signature, &run.job, session, (arena, interrupt)))
+    });
+    let verdict = trial.ok()?;
+    match verdict {
+        Verdict::Same => {
+            info!(model = %run.pin.id(), "requests may be run together: their answers stay the same");
+        }
+        Verdict::Differs => {
+            info!(model = %run.pin.id(), "requests are run alone: together their answers change (batching.mode = on insists)");
+        }
+        Verdict::Unclear => {}
+    }
+    Some(verdict)
+}

@@ -1,0 +1,51 @@
+//! What stands in line.
+
+use super::Key;
+use crate::batching::{Batcher, Candidate, Fit};
+use crate::interrupt::Interrupt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What may run at once of one model, told apart by a number.
+#[derive(Clone)]
+pub(crate) struct Lane {
+    /// Unique among the models that have been in the device's memory.
+    pub(crate) number: u64,
+    /// How many of its runs may go on at once; at least one.
+    pub(crate) slots: usize,
+    /// Says which of its jobs run together; none where each runs alone.
+    pub(crate) batcher: Option<Arc<Batcher>>,
+}
+
+/// A job as the queue sees it.
+pub(crate) struct Entry<T> {
+    pub(crate) lane: Lane,
+    pub(crate) arrived: Instant,
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) interrupt: Arc<Interrupt>,
+    /// What it brings to a batch; none for a job that runs alone.
+    pub(crate) fit: Option<Fit>,
+    pub(crate) job: T,
+}
+
+/// Jobs that run together, each with its place in line.
+pub(crate) struct Taken<T> {
+    pub(crate) lane: Lane,
+    pub(crate) jobs: Vec<(Key, Entry<T>)>,
+    /// Whether the one job is to be used to find out if its like may run together.
+    pub(crate) is_trial: bool,
+}
+
+impl<T> Entry<T> {
+    /// The job as one that may join a batch. `priority` is that of its place in line.
+    pub(super) fn candidate(&self, (priority, _): Key, now: Instant) -> Candidate {
+        let ns = |time: Duration| time.as_nanos() as f64;
+        Candidate {
+            items: self.fit.as_ref().map_or(1, |fit| fit.items),
+            bytes: self.fit.as_ref().map_or(0, |fit| fit.bytes),
+            priority,
+            slack_ns: self.deadline.map_or(f64::INFINITY, |at| ns(at.saturating_duration_since(now))),
+            waited_ns: ns(now.saturating_duration_since(self.arrived)),
+        }
+    }
+}

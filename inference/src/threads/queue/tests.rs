@@ -1,0 +1,190 @@
+use super::*;
+use crate::batching::{BatchRules, Batcher, Fit};
+use weir_types::{Batching, BatchingMode, ElementType, Port, Profile, Signature};
+
+fn entry(job: u32, lane: &Lane, deadline: Option<Instant>) -> Entry<u32> {
+    let (lane, arrived) = (lane.clone(), Instant::now());
+    Entry { lane, arrived, deadline, interrupt: Arc::default(), fit: None, job }
+}
+
+const WIDE: &Lane = &Lane { number: 0, slots: 64, batcher: None };
+const NARROW: &Lane = &Lane { number: 1, slots: 1, batcher: None };
+
+fn take(queue: &mut Queue<u32>, thread: usize) -> Option<Entry<u32>> {
+    match queue.take(thread, Instant::now()) {
+        Next::Run(taken) => taken.jobs.into_iter().next().map(|(_, entry)| entry),
+        Next::Wait(_) => None,
+    }
+}
+
+fn drain(queue: &mut Queue<u32>) -> Vec<u32> {
+    std::iter::from_fn(|| {
+        let entry = take(queue, 0)?;
+        queue.finish(0, &entry.lane, Vec::new());
+        Some(entry.job)
+    })
+    .collect()
+}
+
+#[test]
+fn urgent_jobs_go_first_and_equals_in_order_of_arrival() {
+    let mut queue = Queue::new(100, 1);
+    for (job, priority) in [(1, 100), (2, 1), (3, 100), (4, 7), (5, 1)] {
+        assert!(queue.push(priority, entry(job, WIDE, None)).is_ok());
+    }
+    assert_eq!(drain(&mut queue), [2, 5, 4, 1, 3]);
+}
+
+#[test]
+fn a_full_model_does_not_hold_up_the_others_and_keeps_its_order() {
+    let mut queue = Queue::new(100, 3);
+    for (job, lane) in [(1, NARROW), (2, NARROW), (3, NARROW), (4, WIDE)] {
+        assert!(queue.push(100, entry(job, lane, None)).is_ok());
+    }
+    assert_eq!(take(&mut queue, 0).map(|e| e.job), Some(1));
+    assert_eq!(take(&mut queue, 1).map(|e| e.job), Some(4));
+    assert_eq!(take(&mut queue, 2).map(|e| e.job), None);
+    queue.finish(0, NARROW, Vec::new());
+    assert_eq!(take(&mut queue, 0).map(|e| e.job), Some(2));
+    queue.finish(0, NARROW, Vec::new());
+    assert_eq!(take(&mut queue, 0).map(|e| e.job), Some(3));
+    queue.finish(0, NARROW, Vec::new());
+    queue.finish(1, WIDE, Vec::new());
+    assert!(queue.lanes.is_empty(), "lanes without jobs are forgotten");
+}
+
+#[test]
+fn the_bound_counts_what_waits_and_leaving_makes_room() {
+    let mut queue = Queue::new(2, 1);
+    assert!(queue.push(1, entry(0, NARROW, None)).is_ok());
+    assert!(take(&mut queue, 0).is_some());
+    let ready = queue.push(1, entry(1, NARROW, None)).ok().unwrap();
+    assert!(queue.push(1, entry(2, NARROW, None)).is_ok());
+    assert!(matches!(queue.push(1, entry(3, NARROW, None)), Err(PushError::Full)));
+    // Parked jobs count and can leave too.
+    assert!(take(&mut queue, 0).is_none());
+    assert_eq!(queue.remove(ready, 1).map(|e| e.job), Some(1));
+    assert!(queue.remove(ready, 1).is_none());
+    assert_eq!(queue.len(), 1);
+    assert!(queue.push(1, entry(4, NARROW, None)).is_ok());
+}
+
+#[test]
+fn deadlines_end_what_waits_and_name_what_runs() {
+    let start = Instant::now();
+    let after = |ms| Some(start + Duration::from_millis(ms));
+    let mut queue = Queue::new(100, 1);
+    assert!(queue.push(1, entry(1, WIDE, after(10))).is_ok());
+    let running = take(&mut queue, 0).unwrap();
+    for (job, deadline) in [(2, after(20)), (3, after(5)), (4, None)] {
+        assert!(queue.push(1, entry(job, WIDE, deadline)).is_ok());
+    }
+    assert_eq!(queue.next_deadline(), after(5));
+    let (expired, overdue) = queue.expire(start + Duration::from_millis(12));
+    assert_eq!(expired.iter().map(|e| e.job).collect::<Vec<_>>(), [3]);
+    assert!(overdue.len() == 1 && Arc::ptr_eq(&overdue[0], &running.interrupt));
+    // It is named once, and the next look is due for the next deadline.
+    assert_eq!(queue.next_deadline(), after(20));
+    assert_eq!(queue.len(), 2);
+}
+
+/// A lane of a model of which many items take no longer than one.
+fn flat(number: u64, slots: usize, batching: &Batching) -> Lane {
+    let port = |name: &str| Port { name: name.into(), datatype: ElementType::Fp32, shape: vec![None] };
+    let signature = Signature { inputs: vec![port("x")], outputs: vec![port("y")] };
+    let batching = Batching { mode: BatchingMode::On, ..batching.clone() };
+    let rules = BatchRules::of(&signature, &batching).unwrap().unwrap();
+    let mut profile = Profile::default();
+    for items in [1, 2, 4, 8, 16, 32] {
+        let time = profile.run_time_ns.entry(items).or_default();
+        (0..2).for_each(|_| time.add(1_000_000));
+    }
+    Lane { number, slots, batcher: Some(Arc::new(Batcher::new(rules, profile))) }
+}
+
+fn fitting(job: u32, lane: &Lane, class: u32) -> Entry<u32> {
+    let fit = Some(Fit { class: [class].into(), items: 1, bytes: 4 });
+    Entry { fit, ..entry(job, lane, None) }
+}
+
+fn jobs(next: Next<u32>) -> Vec<u32> {
+    match next {
+        Next::Run(taken) => taken.jobs.into_iter().map(|(_, entry)| entry.job).collect(),
+        Next::Wait(_) => Vec::new(),
+    }
+}
+
+#[test]
+fn those_of_a_class_run_together_and_free_slots_share_them() {
+    let lane = flat(7, 2, &Batching::default());
+    let mut queue = Queue::new(100, 2);
+    for job in 0..9 {
+        assert!(queue.push(100, fitting(job, &lane, u32::from(job == 4))).is_ok());
+    }
+    let now = Instant::now();
+    assert_eq!(jobs(queue.take(0, now)), [0, 1, 2, 3]);
+    assert_eq!(jobs(queue.take(1, now)), [4], "of another class, and next in line");
+    assert_eq!(queue.len(), 4);
+    queue.finish(0, &lane, Vec::new());
+    assert_eq!(jobs(queue.take(0, now)), [5, 6, 7, 8]);
+}
+
+#[test]
+fn models_take_turns_by_who_came_first_however_many_one_of_them_has_in_line() {
+    let (flooded, other) = (flat(7, 1, &Batching::default()), flat(8, 1, &Batching::default()));
+    let mut queue = Queue::new(1_000, 1);
+    for job in 0..64 {
+        assert!(queue.push(100, fitting(job, &flooded, 0)).is_ok());
+    }
+    assert!(queue.push(100, fitting(1_000, &other, 0)).is_ok());
+    for job in 64..500 {
+        assert!(queue.push(100, fitting(job, &flooded, 0)).is_ok());
+    }
+    let now = Instant::now();
+    let mut runs = Vec::new();
+    while let Next::Run(taken) = queue.take(0, now) {
+        queue.finish(0, &taken.lane, Vec::new());
+        runs.push(taken.jobs.iter().map(|(_, entry)| entry.job).collect::<Vec<_>>());
+    }
+    let place = runs.iter().position(|run| run == &[1_000]).unwrap();
+    assert_eq!(place, 2, "those that came before it are two batches, and no other goes first");
+    assert!(runs.iter().all(|run| run.iter().all(|job| *job < 1_000) || run.len() == 1));
+    assert_eq!(runs.iter().flatten().count(), 501);
+}
+
+#[test]
+fn the_jobs_of_a_batch_that_failed_are_in_line_again_each_alone() {
+    let lane = flat(7, 1, &Batching::default());
+    let mut queue = Queue::new(3, 1);
+    for job in 0..3 {
+        assert!(queue.push(100, fitting(job, &lane, 0)).is_ok());
+    }
+    let now = Instant::now();
+    let Next::Run(taken) = queue.take(0, now) else { panic!("nothing was taken") };
+    assert_eq!(taken.jobs.len(), 3);
+    let keys: Vec<Key> = taken.jobs.iter().map(|(key, _)| *key).collect();
+    queue.finish(0, &lane, taken.jobs);
+    assert_eq!(queue.remove(keys[1], 7).map(|entry| entry.job), Some(1), "it cannot be withdrawn");
+    assert_eq!(drain(&mut queue), [0, 2]);
+    assert!(queue.lanes.is_empty() && queue.heads.is_empty());
+}
+
+#[test]
+fn a_delay_holds_back_only_while_the_device_is_busy_and_only_that_model() {
+    let lane = flat(7, 2, &Batching { queue_delay_us_max: 500, ..Batching::default() });
+    let mut queue = Queue::new(100, 2);
+    assert!(queue.push(100, fitting(0, &lane, 0)).is_ok());
+    let now = Instant::now();
+    assert_eq!(jobs(queue.take(0, now)), [0], "nothing runs");
+    assert!(queue.push(100, Entry { arrived: now, ..fitting(1, &lane, 0) }).is_ok());
+    let Next::Wait(Some(until)) = queue.take(1, now) else { panic!("it was not held back") };
+    assert!(until > now && until <= now + Duration::from_micros(500), "{:?}", until - now);
+    assert!(queue.push(100, entry(2, NARROW, None)).is_ok());
+    assert_eq!(jobs(queue.take(1, now)), [2], "another model was held back with it");
+    queue.finish(1, NARROW, Vec::new());
+    assert_eq!(jobs(queue.take(1, until)), [1], "its time was up");
+    assert!(queue.push(100, Entry { arrived: now, ..fitting(3, &lane, 0) }).is_ok());
+    queue.finish(0, &lane, Vec::new());
+    queue.finish(1, &lane, Vec::new());
+    assert_eq!(jobs(queue.take(0, now)), [3], "the device is idle");
+}
