@@ -1,0 +1,89 @@
+//! Workflows: graphs of models and tensor functions, called like one model.
+//!
+//! Plain functions of plain data: nothing here knows a device, a clock or another thread. In the order a workflow meets them:
+//! [`Document::parse`] reads what an author has written, in TOML or JSON. [`Plan::new`] looks up what its steps run, checks that every
+//! tensor fits where it is read and that every output will be there, and fixes the versions. A [`Run`] of the plan says which steps to
+//! begin, is told what they gave, takes the switches on the way, and lets go of each tensor once its last reader has it. [`Combination`]
+//! and [`split`] are the steps that need no model.
+//!
+//! ```
+//! use weir_types::{ContentHash, ElementType, Name, Port, Shape, Signature, Version};
+//! use weir_workflow::{Document, Pinned, Plan, Run, TargetKind, Value, View};
+//!
+//! let document = Document::parse(br#"
+//!     [inputs]
+//!     image = "FP32[n, 2]"
+//!     [steps.small]
+//!     run = "digits-small"
+//!     inputs = { x = "image" }
+//!     [steps.large]
+//!     run = "digits-large"
+//!     inputs = { x = "image" }
+//!     when = "confidence(small) < 0.8"
+//!     [steps.surer]
+//!     combine = "best"
+//!     of = ["small", "large"]
+//!     [outputs]
+//!     probabilities = "surer"
+//! "#)?;
+//! let port = |name: &str| Port { name: name.into(), datatype: ElementType::Fp32, shape: vec![None, Some(2)] };
+//! let plan = Plan::new(&document, &|_step, reference| {
+//!     Ok(Some(Pinned {
+//!         kind: TargetKind::Model,
+//!         name: reference.name.clone(),
+//!         version: Version(1),
+//!         digest: ContentHash::of(b"a model"),
+//!         signature: Some(Signature { inputs: vec![port("x")], outputs: vec![port("y")] }),
+//!         depth: 0,
+//!         runs: 0,
+//!     }))
+//! })?;
+//!
+//! #[derive(Clone)]
+//! struct Row(Vec<u8>, Shape);
+//! impl Value for Row {
+//!     fn view(&self) -> View<'_> {
+//!         View { datatype: ElementType::Fp32, shape: &self.1, data: &self.0 }
+//!     }
+//! }
+//! let row = |values: [f32; 2]| {
+//!     Row(values.into_iter().flat_map(f32::to_le_bytes).collect(), Shape::new(&[1, 2]).unwrap())
+//! };
+//!
+//! let mut run = Run::new(plan.into(), vec![("image".to_owned(), row([0.0, 1.0]))], None, || 0.0)?;
+//! let small = run.next_step().expect("it depends on the input alone");
+//! // Sure enough: the large model is not asked.
+//! run.finished(small.step, vec![("y".to_owned(), row([0.1, 0.9]))])?;
+//! let surer = run.next_step().expect("the condition is told");
+//! assert_eq!((run.plan().steps()[surer.step].name.as_str(), surer.inputs.len()), ("surer", 1));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod document;
+pub use document::{
+    DOCUMENT_BYTES_MAX, Document, DocumentError, NAME_LEN_MAX, PORTS_MAX, STEPS_MAX, Source, Step, Table,
+};
+
+mod tensor_type;
+pub use tensor_type::{Dimension, TensorType};
+
+mod condition;
+pub use condition::{CONDITION_ELEMENTS_MAX, Comparison, Condition, Measure};
+
+mod error;
+pub use error::{Place, PlanError, RunError};
+
+mod plan;
+pub use plan::{Action, CASES_MAX, Catalog, DEPTH_MAX, Pinned, Plan, PlannedStep, RUNS_MAX, TargetKind};
+
+mod value;
+pub use value::{Value, View};
+
+mod run;
+pub use run::{Begin, Run};
+
+mod combine;
+pub use combine::{Combination, Combiner};
+
+mod split;
+pub use split::{PARTS_MAX, Part, split};

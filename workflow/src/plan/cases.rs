@@ -1,0 +1,107 @@
+//! Every way that a run may go: each condition holds or does not, and each split gives some number of parts. In all of them every output
+//! has to be there, and in some of them every step.
+
+use super::{Action, CASES_MAX, Plan, PlannedStep};
+use crate::document::Source;
+use crate::error::PlanError;
+
+/// Look at every case.
+pub(super) fn check(plan: &Plan) -> Result<(), PlanError> {
+    let splits = plan.steps.iter().map(|step| match step.action {
+        Action::Split { parts } => u64::from(parts),
+        _ => 1,
+    });
+    let radices: Vec<u64> = plan.conditions.iter().map(|_| 2).chain(splits).collect();
+    let cases = radices.iter().try_fold(1_u64, |cases, radix| cases.checked_mul(*radix));
+    let cases = cases.filter(|cases| *cases <= CASES_MAX).ok_or(PlanError::TooManyCases)?;
+    let mut has_run = vec![false; plan.steps.len()];
+    for case in 0..cases {
+        let case = Case::new(plan, case, &radices);
+        for (has_run, runs) in has_run.iter_mut().zip(&case.runs) {
+            *has_run |= runs;
+        }
+        let missing = plan.outputs.iter().find(|(_, value)| !case.is_there[*value]);
+        if let Some((output, value)) = missing {
+            return Err(PlanError::MayBeMissing {
+                output: output.clone(),
+                source_text: source(plan, *value),
+                case: case.show(plan),
+            });
+        }
+    }
+    match has_run.iter().position(|has_run| !has_run) {
+        Some(step) => Err(PlanError::NeverRuns(plan.steps[step].name.clone())),
+        None => Ok(()),
+    }
+}
+
+/// What is there, and what runs, in one case.
+struct Case {
+    holds: Vec<bool>,
+    is_there: Vec<bool>,
+    runs: Vec<bool>,
+    /// Of each step, how many parts it gives.
+    parts: Vec<usize>,
+}
+
+impl Case {
+    fn new(plan: &Plan, mut number: u64, radices: &[u64]) -> Self {
+        let mut digits = radices.iter().map(|radix| {
+            let digit = number % radix;
+            number /= radix;
+            digit
+        });
+        let holds = digits.by_ref().take(plan.conditions.len()).map(|digit| digit == 1).collect();
+        let parts = digits.map(|digit| usize::try_from(digit).unwrap_or(usize::MAX - 1) + 1).collect();
+        let is_there = (0..plan.values.len()).map(|value| value < plan.inputs).collect();
+        let mut case = Self { holds, is_there, runs: Vec::new(), parts };
+        for (place, step) in plan.steps.iter().enumerate() {
+            let runs = case.lets_run(plan, step);
+            case.runs.push(runs);
+            let given =
+                if matches!(step.action, Action::Split { .. }) { case.parts[place] } else { usize::MAX };
+            for value in step.outputs.iter().take(given) {
+                case.is_there[*value] = runs;
+            }
+        }
+        case
+    }
+
+    fn lets_run(&self, plan: &Plan, step: &PlannedStep) -> bool {
+        let is_let = step.guard.is_none_or(|guard| {
+            let condition = &plan.conditions[guard.condition];
+            let can_be_told = condition.test.value().is_none_or(|value| self.is_there[value]);
+            can_be_told && self.holds[guard.condition] == guard.holds
+        });
+        let mut inputs = step.inputs.iter().map(|(_, value)| self.is_there[*value]);
+        is_let
+            && match step.action {
+                Action::Combine(_) => inputs.any(|is_there| is_there),
+                Action::Run(_) | Action::Split { .. } => inputs.all(|is_there| is_there),
+            }
+    }
+
+    /// The case for people.
+    fn show(&self, plan: &Plan) -> String {
+        let mut says: Vec<_> = (plan.conditions.iter().zip(&self.holds))
+            .map(|(condition, holds)| {
+                let holds = if *holds { "holds" } else { "does not hold" };
+                format!("{} {holds}", condition.text)
+            })
+            .collect();
+        for (step, parts) in plan.steps.iter().zip(&self.parts) {
+            if matches!(step.action, Action::Split { .. }) {
+                says.push(format!("{} has {parts} part{}", step.name, if *parts == 1 { "" } else { "s" }));
+            }
+        }
+        format!("when {}", says.join(" and "))
+    }
+}
+
+fn source(plan: &Plan, value: usize) -> Source {
+    let name = plan.values.get(value).map_or("", |value| &value.name);
+    match plan.giver(value).and_then(|step| plan.steps.get(step)) {
+        Some(step) => Source::of(&step.name, name),
+        None => Source { of: name.to_owned(), output: None },
+    }
+}

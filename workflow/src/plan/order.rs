@@ -1,0 +1,65 @@
+//! An order of the steps in which each comes after those it reads from.
+
+use super::ValueId;
+use super::read::Drawn;
+use crate::error::PlanError;
+
+/// The places of the steps in that order; equals stay in the order of their names.
+pub(super) fn order(drawn: &Drawn) -> Result<Vec<usize>, PlanError> {
+    let reads: Vec<Vec<usize>> = (0..drawn.steps.len()).map(|step| reads_from(drawn, step)).collect();
+    let mut states = vec![State::New; drawn.steps.len()];
+    let mut order = Vec::with_capacity(drawn.steps.len());
+    for step in 0..drawn.steps.len() {
+        visit(step, &reads, &mut states, &mut order, &mut Vec::new()).map_err(|cycle| {
+            let names = cycle.iter().filter_map(|step| drawn.steps.get(*step));
+            PlanError::Cycle(names.map(|step| step.name.clone()).collect())
+        })?;
+    }
+    Ok(order)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    New,
+    Begun,
+    Done,
+}
+
+/// Add what `step` reads from, and then the step. No deeper than there are steps, which are few. An error is a cycle.
+fn visit(
+    step: usize,
+    reads: &[Vec<usize>],
+    states: &mut [State],
+    order: &mut Vec<usize>,
+    path: &mut Vec<usize>,
+) -> Result<(), Vec<usize>> {
+    match states[step] {
+        State::Done => return Ok(()),
+        State::Begun => {
+            let begins = path.iter().position(|before| *before == step).unwrap_or(0);
+            return Err(path[begins..].iter().copied().chain([step]).collect());
+        }
+        State::New => {}
+    }
+    states[step] = State::Begun;
+    path.push(step);
+    for before in &reads[step] {
+        visit(*before, reads, states, order, path)?;
+    }
+    path.pop();
+    states[step] = State::Done;
+    order.push(step);
+    Ok(())
+}
+
+/// The steps that a step reads from.
+fn reads_from(drawn: &Drawn, step: usize) -> Vec<usize> {
+    let step = &drawn.steps[step];
+    let of_guard = step.guard.and_then(|guard| drawn.conditions.get(guard.condition)?.test.value());
+    let values = step.inputs.iter().map(|(_, value)| *value).chain(of_guard);
+    values.filter_map(|value| giver(drawn, value)).collect()
+}
+
+fn giver(drawn: &Drawn, value: ValueId) -> Option<usize> {
+    drawn.steps.iter().position(|step| step.outputs.contains(&value))
+}

@@ -1,0 +1,253 @@
+//! From names to places: every source that a document writes is looked up.
+
+use super::{
+    Action, Catalog, DEPTH_MAX, Guard, Pinned, PlannedCondition, PlannedStep, PlannedValue, RUNS_MAX,
+    TargetKind, Test, ValueId,
+};
+use crate::condition::Condition;
+use crate::document::{Document, Source, Step};
+use crate::error::{Place, PlanError};
+use crate::split::PARTS_MAX;
+use std::collections::HashMap;
+use weir_types::{ModelRef, Port};
+
+/// What a combiner gives.
+const COMBINED: &str = "output";
+
+/// A workflow whose steps know what they read, in the order of their names.
+pub(super) struct Drawn {
+    pub(super) values: Vec<PlannedValue>,
+    pub(super) inputs: usize,
+    pub(super) steps: Vec<PlannedStep>,
+    pub(super) conditions: Vec<PlannedCondition>,
+    pub(super) outputs: Vec<(String, ValueId)>,
+    pub(super) depth: u32,
+    pub(super) runs: u64,
+}
+
+pub(super) fn read(document: &Document, catalog: &Catalog<'_>) -> Result<Drawn, PlanError> {
+    let mut drawing =
+        Drawing { document, values: Vec::new(), places: HashMap::new(), givers: HashMap::new() };
+    for (name, _) in document.inputs.iter() {
+        drawing.add(name, None, name);
+    }
+    let inputs = drawing.values.len();
+    let mut steps = Vec::with_capacity(document.steps.len());
+    for (name, step) in document.steps.iter() {
+        let action = action(name, step, catalog)?;
+        let outputs = given(name, step, &action)?;
+        let outputs = outputs.iter().map(|output| drawing.add(name, Some(output), output)).collect();
+        steps.push(PlannedStep { name: name.to_owned(), action, inputs: Vec::new(), guard: None, outputs });
+    }
+    for step in &steps {
+        if matches!(step.action, Action::Run(None)) {
+            drawing.givers.insert(step.name.clone(), None);
+        } else {
+            drawing.givers.insert(step.name.clone(), Some(step.outputs.clone()));
+        }
+    }
+    let mut conditions = Vec::new();
+    for (planned, (name, step)) in steps.iter_mut().zip(document.steps.iter()) {
+        planned.inputs = drawing.inputs(name, step)?;
+        check_ports(name, step, &planned.action)?;
+        planned.guard = drawing.guard(name, step, &mut conditions)?;
+    }
+    let mut outputs = Vec::with_capacity(document.outputs.len());
+    for (name, source) in document.outputs.iter() {
+        outputs.push((name.to_owned(), drawing.find(source, || Place::Output(name.to_owned()))?));
+    }
+    // What nobody knows in advance gives whatever is read of it.
+    for step in steps.iter_mut().filter(|step| matches!(step.action, Action::Run(None))) {
+        let own = drawing.places.iter().filter(|((of, output), _)| *of == step.name && output.is_some());
+        let own = own.map(|(_, value)| *value).chain(drawing.places.get(&(step.name.clone(), None)).copied());
+        step.outputs = own.collect();
+        step.outputs.sort_unstable();
+        step.outputs.dedup();
+    }
+    let (depth, runs) = size(&steps)?;
+    Ok(Drawn { values: drawing.values, inputs, steps, conditions, outputs, depth, runs })
+}
+
+/// What a step does.
+fn action(name: &str, step: &Step, catalog: &Catalog<'_>) -> Result<Action, PlanError> {
+    if let Some(reference) = &step.run {
+        let pinned = catalog(name, reference);
+        let not_found = |why| PlanError::NotFound { step: name.to_owned(), why };
+        return Ok(Action::Run(pinned.map_err(not_found)?));
+    }
+    if let Some(combiner) = step.combine {
+        return Ok(Action::Combine(combiner));
+    }
+    let parts = step.parts.filter(|parts| (2..=PARTS_MAX).contains(parts));
+    Ok(Action::Split { parts: parts.ok_or_else(|| PlanError::BadParts(name.to_owned()))? })
+}
+
+/// The names of what a step gives.
+fn given(name: &str, step: &Step, action: &Action) -> Result<Vec<String>, PlanError> {
+    let declared = || step.outputs.iter().map(|(output, _)| output.to_owned()).collect::<Vec<_>>();
+    match action {
+        Action::Combine(_) => Ok(vec![COMBINED.to_owned()]),
+        Action::Split { parts } => Ok((0..*parts).map(|part| part.to_string()).collect()),
+        Action::Run(None) => Ok(declared()),
+        Action::Run(Some(pinned)) => match &pinned.signature {
+            None if step.outputs.is_empty() => Err(PlanError::UndeclaredOutputs(name.to_owned())),
+            None => Ok(declared()),
+            Some(signature) => {
+                let ports = &signature.outputs;
+                let is_unknown = |output: &String| !ports.iter().any(|port| port.name == *output);
+                if let Some(output) = declared().into_iter().find(is_unknown) {
+                    let (step, what, have) = (name.to_owned(), what(&step.run), list(ports));
+                    return Err(PlanError::NoOutput { step, what, output, have });
+                }
+                Ok(ports.iter().map(|port| port.name.clone()).collect())
+            }
+        },
+    }
+}
+
+/// Every input of what is run is fed, and no other.
+fn check_ports(name: &str, step: &Step, action: &Action) -> Result<(), PlanError> {
+    let Action::Run(Some(Pinned { signature: Some(signature), .. })) = action else { return Ok(()) };
+    let ports = &signature.inputs;
+    let (step_name, what) = (name.to_owned(), what(&step.run));
+    let is_unknown = |input: &str| !ports.iter().any(|port| port.name == input);
+    if let Some((input, _)) = step.inputs.iter().find(|(input, _)| is_unknown(input)) {
+        let (input, have) = (input.to_owned(), list(ports));
+        return Err(PlanError::NoInput { step: step_name, what, input, have });
+    }
+    match ports.iter().find(|port| step.inputs.get(&port.name).is_none()) {
+        Some(port) => Err(PlanError::UnfedInput { step: step_name, input: port.to_string(), what }),
+        None => Ok(()),
+    }
+}
+
+/// How deep workflows go into each other, and how many steps there are.
+fn size(steps: &[PlannedStep]) -> Result<(u32, u64), PlanError> {
+    let (mut depth, mut runs) = (1, steps.len() as u64);
+    for step in steps {
+        if let Action::Run(Some(pinned)) = &step.action
+            && pinned.kind == TargetKind::Workflow
+        {
+            if pinned.depth >= DEPTH_MAX {
+                return Err(PlanError::TooDeep(step.name.clone()));
+            }
+            depth = depth.max(pinned.depth + 1);
+            runs = runs.saturating_add(pinned.runs);
+        }
+    }
+    if runs > RUNS_MAX { Err(PlanError::TooManyRuns(runs)) } else { Ok((depth, runs)) }
+}
+
+struct Drawing<'a> {
+    document: &'a Document,
+    values: Vec<PlannedValue>,
+    /// By input, or by step and output. A step that nobody knows the outputs of has one without a name, too.
+    places: HashMap<(String, Option<String>), ValueId>,
+    /// What each step gives; none where nobody knows.
+    givers: HashMap<String, Option<Vec<ValueId>>>,
+}
+
+impl Drawing<'_> {
+    fn add(&mut self, of: &str, output: Option<&str>, name: &str) -> ValueId {
+        let value = self.values.len();
+        self.values.push(PlannedValue { name: name.to_owned(), is: None, readers: 0 });
+        self.places.insert((of.to_owned(), output.map(str::to_owned)), value);
+        value
+    }
+
+    fn find(&mut self, source: &Source, place: impl Fn() -> Place) -> Result<ValueId, PlanError> {
+        if let Some(value) = self.places.get(&(source.of.clone(), source.output.clone())) {
+            return Ok(*value);
+        }
+        match (self.givers.get(&source.of), &source.output) {
+            (Some(None), output) => {
+                let name = output.clone().unwrap_or_default();
+                Ok(self.add(&source.of, source.output.as_deref(), &name))
+            }
+            (Some(Some(outputs)), None) => match outputs[..] {
+                [only] => Ok(only),
+                _ => {
+                    let (step, have) = (source.of.clone(), self.outputs_of(&source.of));
+                    Err(PlanError::SeveralOutputs { place: Box::new(place()), step, have })
+                }
+            },
+            (known, _) => {
+                let have = if known.is_some() { self.outputs_of(&source.of) } else { self.sources() };
+                Err(PlanError::NoSource { place: Box::new(place()), source_text: source.clone(), have })
+            }
+        }
+    }
+
+    fn inputs(&mut self, name: &str, step: &Step) -> Result<Vec<(String, ValueId)>, PlanError> {
+        let named = || name.to_owned();
+        if let Some(source) = &step.split {
+            return Ok(vec![(String::new(), self.find(source, || Place::Split { step: named() })?)]);
+        }
+        let mut inputs: Vec<(String, ValueId)> = Vec::new();
+        for (input, source) in step.inputs.iter() {
+            let place = || Place::Input { step: named(), input: input.to_owned() };
+            inputs.push((input.to_owned(), self.find(source, place)?));
+        }
+        for (position, source) in step.of.iter().enumerate() {
+            let place = || Place::Of { step: named(), position };
+            let value = self.find(source, place)?;
+            if inputs.iter().any(|(_, before)| *before == value) {
+                return Err(PlanError::ListedTwice { place: Box::new(place()), source_text: source.clone() });
+            }
+            inputs.push((position.to_string(), value));
+        }
+        Ok(inputs)
+    }
+
+    /// What lets the step run. Conditions that are the same are one.
+    fn guard(
+        &mut self,
+        name: &str,
+        step: &Step,
+        conditions: &mut Vec<PlannedCondition>,
+    ) -> Result<Option<Guard>, PlanError> {
+        let (condition, holds) = match (&step.when, &step.unless) {
+            (Some(condition), _) => (condition, true),
+            (None, Some(condition)) => (condition, false),
+            (None, None) => return Ok(None),
+        };
+        let test = match condition {
+            Condition::Chance(share) => Test::Chance(*share),
+            Condition::Compare { measure, source, comparison, number } => {
+                let value = self.find(source, || Place::Condition { step: name.to_owned() })?;
+                Test::Compare { measure: *measure, value, comparison: *comparison, number: *number }
+            }
+        };
+        let known = conditions.iter().position(|known| known.test == test);
+        let place = known.unwrap_or_else(|| {
+            conditions.push(PlannedCondition { text: condition.to_string(), step: name.to_owned(), test });
+            conditions.len() - 1
+        });
+        Ok(Some(Guard { condition: place, holds }))
+    }
+
+    fn outputs_of(&self, step: &str) -> String {
+        let outputs = self.givers.get(step).and_then(Option::as_ref).into_iter().flatten();
+        let names =
+            outputs.filter_map(|value| Some(Source::of(step, &self.values.get(*value)?.name).to_string()));
+        names.collect::<Vec<_>>().join(", ")
+    }
+
+    fn sources(&self) -> String {
+        let names = self
+            .document
+            .inputs
+            .iter()
+            .map(|(name, _)| name)
+            .chain(self.document.steps.iter().map(|(name, _)| name));
+        names.collect::<Vec<_>>().join(", ")
+    }
+}
+
+fn what(run: &Option<ModelRef>) -> String {
+    run.as_ref().map(ToString::to_string).unwrap_or_default()
+}
+
+fn list(ports: &[Port]) -> String {
+    ports.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,361 @@
+//! One run of a plan: which steps to begin, what becomes of what they give.
+//!
+//! A value is held from when it is given until the last who reads it has it. It is absent if the step that would give it is not taken;
+//! then so are the steps that need it, and what they would give.
+
+use crate::error::RunError;
+use crate::plan::{Action, Guard, Plan, PlannedStep, Sizes, Test};
+use crate::tensor_type::TensorType;
+use crate::value::{Value, View};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use weir_types::Port;
+
+/// A run under way.
+#[derive(Debug)]
+pub struct Run<V> {
+    plan: Arc<Plan>,
+    values: Vec<Held<V>>,
+    /// How many will still read each value.
+    readers: Vec<usize>,
+    steps: Vec<State>,
+    /// What is known of the conditions.
+    told: Vec<Option<bool>>,
+    sizes: Sizes,
+    ready: VecDeque<usize>,
+    /// The workflow's outputs that are wanted, by their places in the plan.
+    wanted: Vec<usize>,
+}
+
+/// A step to begin.
+#[derive(Debug, Clone)]
+pub struct Begin<V> {
+    /// Its place in [`Plan::steps`].
+    pub step: usize,
+    /// What it works on. Of a combiner's tensors, those that are there.
+    pub inputs: Vec<(String, V)>,
+    /// The outputs that are read, and so have to be given.
+    pub outputs: Vec<String>,
+}
+
+#[derive(Debug)]
+enum Held<V> {
+    /// It may come.
+    Awaited,
+    There(V),
+    /// It will not come.
+    Absent,
+    /// It was there.
+    Gone,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Nothing that is wanted depends on it.
+    NotNeeded,
+    Waiting {
+        /// Whether its condition is known to let it run.
+        is_let: bool,
+    },
+    Ready,
+    Begun,
+    Done,
+    Skipped,
+}
+
+enum Decision {
+    Wait,
+    Skip,
+    Begin,
+}
+
+impl<V: Value> Run<V> {
+    /// Begin with `inputs`, for the outputs `wanted`, or all of them. `draw` gives numbers from 0 to 1 for what is left to chance.
+    pub fn new(
+        plan: Arc<Plan>,
+        inputs: Vec<(String, V)>,
+        wanted: Option<&[String]>,
+        mut draw: impl FnMut() -> f64,
+    ) -> Result<Self, RunError> {
+        let wanted = wanted_outputs(&plan, wanted)?;
+        let (needed, readers) = needs(&plan, &wanted);
+        let told = plan.conditions.iter().map(|condition| match condition.test {
+            Test::Chance(share) => Some(draw() < share),
+            Test::Compare { .. } => None,
+        });
+        let steps = needed.iter().zip(&plan.steps).map(|(is_needed, step)| match is_needed {
+            true => State::Waiting { is_let: step.guard.is_none() },
+            false => State::NotNeeded,
+        });
+        let mut run = Self {
+            values: plan.values.iter().map(|_| Held::Awaited).collect(),
+            readers,
+            steps: steps.collect(),
+            told: told.collect(),
+            sizes: Sizes::new(plan.sizes),
+            ready: VecDeque::new(),
+            wanted,
+            plan,
+        };
+        run.take_inputs(inputs)?;
+        run.decide_all()?;
+        Ok(run)
+    }
+
+    /// What is run.
+    #[must_use]
+    pub fn plan(&self) -> &Arc<Plan> {
+        &self.plan
+    }
+
+    /// A step that can begin now, with handles to what it reads; none until another has finished. What nobody else reads is let go of here.
+    pub fn next_step(&mut self) -> Option<Begin<V>> {
+        let step = self.ready.pop_front()?;
+        let plan = self.plan.clone();
+        let planned = plan.steps.get(step)?;
+        self.steps[step] = State::Begun;
+        let mut inputs = Vec::with_capacity(planned.inputs.len());
+        for (name, value) in &planned.inputs {
+            if let Held::There(there) = &self.values[*value] {
+                inputs.push((name.clone(), there.clone()));
+            }
+        }
+        planned.inputs.iter().for_each(|(_, value)| self.release(*value));
+        let needed = planned.outputs.iter().filter(|value| self.readers[**value] > 0);
+        let outputs = needed.map(|value| plan.values[*value].name.clone()).collect();
+        Some(Begin { step, inputs, outputs })
+    }
+
+    /// A step has given its outputs. What is not read is let go of.
+    pub fn finished(&mut self, step: usize, outputs: Vec<(String, V)>) -> Result<(), RunError> {
+        let plan = self.plan.clone();
+        let Some(planned) = plan.steps.get(step) else { return Ok(()) };
+        self.steps[step] = State::Done;
+        let mut outputs: Vec<_> = outputs.into_iter().map(Some).collect();
+        for value in &planned.outputs {
+            let is_it = |given: &Option<(String, V)>| {
+                given.as_ref().is_some_and(|(name, _)| *name == plan.values[*value].name)
+            };
+            let given = outputs.iter_mut().find(|given| is_it(given)).and_then(Option::take);
+            let given = given.map(|(_, given)| given);
+            self.values[*value] = self.hold(planned, *value, given)?;
+        }
+        self.decide_all()
+    }
+
+    /// Whether every step has run that is going to.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.steps.iter().all(|state| matches!(state, State::NotNeeded | State::Done | State::Skipped))
+    }
+
+    /// The outputs that are wanted, in the order wanted. All of them are there once the run is over.
+    #[must_use]
+    pub fn into_outputs(self) -> Vec<(String, V)> {
+        let Self { plan, values, wanted, .. } = self;
+        let outputs = wanted.into_iter().filter_map(|output| plan.outputs.get(output));
+        outputs
+            .filter_map(|(name, value)| match values.get(*value) {
+                Some(Held::There(there)) => Some((name.clone(), there.clone())),
+                _ => None,
+            })
+            .collect()
+    }
+
+    fn take_inputs(&mut self, inputs: Vec<(String, V)>) -> Result<(), RunError> {
+        let plan = self.plan.clone();
+        let names = &plan.values[..plan.inputs];
+        for (name, given) in inputs {
+            let Some(value) = names.iter().position(|known| known.name == name) else {
+                return Err(RunError::UnknownInput { name, have: list(&plan.signature().inputs) });
+            };
+            if !matches!(self.values[value], Held::Awaited) {
+                return Err(RunError::DuplicateInput(name));
+            }
+            if let Some(is) = &names[value].is
+                && !self.sizes.admit(is, given.view())
+            {
+                let (takes, given) = (self.sizes.show(is), show(given.view()));
+                return Err(RunError::WrongInput { name, takes, given });
+            }
+            self.values[value] = if self.readers[value] > 0 { Held::There(given) } else { Held::Gone };
+        }
+        match (0..plan.inputs).find(|value| matches!(self.values[*value], Held::Awaited)) {
+            Some(value) => {
+                let missing = &names[value];
+                let is = missing.is.as_ref().map(|is| format!(": {}", self.sizes.show(is)));
+                Err(RunError::MissingInput(format!("{}{}", missing.name, is.unwrap_or_default())))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// What becomes of an output of `step`.
+    fn hold(&mut self, step: &PlannedStep, value: usize, given: Option<V>) -> Result<Held<V>, RunError> {
+        let planned = &self.plan.values[value];
+        let Some(given) = given else {
+            // A tensor of few rows has few parts.
+            if self.readers[value] == 0 || matches!(step.action, Action::Split { .. }) {
+                return Ok(Held::Absent);
+            }
+            return Err(RunError::NotGiven { step: step.name.clone(), output: planned.name.clone() });
+        };
+        if self.readers[value] == 0 {
+            return Ok(Held::Gone);
+        }
+        if let Some(is) = &planned.is
+            && !self.sizes.admit(is, given.view())
+        {
+            return Err(RunError::WrongOutput {
+                step: step.name.clone(),
+                output: planned.name.clone(),
+                takes: self.sizes.show(is),
+                given: show(given.view()),
+            });
+        }
+        Ok(Held::There(given))
+    }
+
+    /// Decide about every step that waits. Each comes after those it reads from, so that once is enough.
+    fn decide_all(&mut self) -> Result<(), RunError> {
+        let plan = self.plan.clone();
+        for (place, step) in plan.steps.iter().enumerate() {
+            if !matches!(self.steps[place], State::Waiting { .. }) {
+                continue;
+            }
+            match self.decide(place, step)? {
+                Decision::Wait => {}
+                Decision::Begin => {
+                    self.steps[place] = State::Ready;
+                    self.ready.push_back(place);
+                }
+                Decision::Skip => self.skip(place, step),
+            }
+        }
+        Ok(())
+    }
+
+    fn decide(&mut self, place: usize, step: &PlannedStep) -> Result<Decision, RunError> {
+        let is_let = match (self.steps[place], step.guard) {
+            (State::Waiting { is_let: true }, _) | (_, None) => true,
+            (_, Some(guard)) => match self.tell(guard)? {
+                Some(true) => {
+                    self.steps[place] = State::Waiting { is_let: true };
+                    self.release_guard(step);
+                    true
+                }
+                Some(false) => return Ok(Decision::Skip),
+                None => false,
+            },
+        };
+        let is_absent = |(_, value): &(String, usize)| matches!(self.values[*value], Held::Absent);
+        let is_lost = match step.action {
+            Action::Combine(_) => step.inputs.iter().all(is_absent),
+            Action::Run(_) | Action::Split { .. } => step.inputs.iter().any(is_absent),
+        };
+        if is_lost {
+            return Ok(Decision::Skip);
+        }
+        let is_awaited = step.inputs.iter().any(|(_, value)| matches!(self.values[*value], Held::Awaited));
+        Ok(if is_let && !is_awaited { Decision::Begin } else { Decision::Wait })
+    }
+
+    /// Whether a guard lets its step run; none while that cannot be told.
+    fn tell(&mut self, guard: Guard) -> Result<Option<bool>, RunError> {
+        if let Some(holds) = self.told[guard.condition] {
+            return Ok(Some(holds == guard.holds));
+        }
+        let condition = &self.plan.conditions[guard.condition];
+        let Test::Compare { measure, value, comparison, number } = condition.test else { return Ok(None) };
+        let there = match &self.values[value] {
+            Held::There(there) => there,
+            // Neither it nor its opposite: what it would look at is not there.
+            Held::Absent | Held::Gone => return Ok(Some(false)),
+            Held::Awaited => return Ok(None),
+        };
+        let measured = measure.of(there.view()).map_err(|why| RunError::BadCondition {
+            step: condition.step.clone(),
+            condition: condition.text.clone(),
+            why,
+        })?;
+        let holds = comparison.holds(measured, number);
+        self.told[guard.condition] = Some(holds);
+        Ok(Some(holds == guard.holds))
+    }
+
+    fn skip(&mut self, place: usize, step: &PlannedStep) {
+        if self.steps[place] == (State::Waiting { is_let: false }) {
+            self.release_guard(step);
+        }
+        self.steps[place] = State::Skipped;
+        step.inputs.iter().for_each(|(_, value)| self.release(*value));
+        step.outputs.iter().for_each(|value| self.values[*value] = Held::Absent);
+    }
+
+    fn release_guard(&mut self, step: &PlannedStep) {
+        if let Some(value) = guard_value(&self.plan.clone(), step) {
+            self.release(value);
+        }
+    }
+
+    /// One reader less; with the last, the value goes.
+    fn release(&mut self, value: usize) {
+        self.readers[value] = self.readers[value].saturating_sub(1);
+        if self.readers[value] == 0 && matches!(self.values[value], Held::There(_)) {
+            self.values[value] = Held::Gone;
+        }
+    }
+}
+
+/// Which steps something wanted depends on, and how many readers that gives each value.
+fn needs(plan: &Plan, wanted: &[usize]) -> (Vec<bool>, Vec<usize>) {
+    let mut readers = vec![0; plan.values.len()];
+    for (_, value) in wanted.iter().filter_map(|output| plan.outputs.get(*output)) {
+        readers[*value] += 1;
+    }
+    let mut needed = vec![false; plan.steps.len()];
+    for (place, step) in plan.steps.iter().enumerate().rev() {
+        needed[place] = step.outputs.iter().any(|value| readers[*value] > 0);
+        if needed[place] {
+            let values = step.inputs.iter().map(|(_, value)| *value).chain(guard_value(plan, step));
+            values.for_each(|value| readers[value] += 1);
+        }
+    }
+    (needed, readers)
+}
+
+/// What the guard of a step looks at.
+fn guard_value(plan: &Plan, step: &PlannedStep) -> Option<usize> {
+    step.guard.and_then(|guard| plan.conditions.get(guard.condition)?.test.value())
+}
+
+fn wanted_outputs(plan: &Plan, wanted: Option<&[String]>) -> Result<Vec<usize>, RunError> {
+    let Some(wanted) = wanted else { return Ok((0..plan.outputs.len()).collect()) };
+    if wanted.is_empty() {
+        return Err(RunError::NoOutputs);
+    }
+    let mut places = Vec::with_capacity(wanted.len().min(plan.outputs.len()));
+    for name in wanted {
+        let Some(place) = plan.outputs.iter().position(|(known, _)| known == name) else {
+            return Err(RunError::UnknownOutput {
+                name: name.clone(),
+                have: list(&plan.signature().outputs),
+            });
+        };
+        if places.contains(&place) {
+            return Err(RunError::DuplicateOutput(name.clone()));
+        }
+        places.push(place);
+    }
+    Ok(places)
+}
+
+fn show(tensor: View<'_>) -> String {
+    let shape = tensor.shape.dimensions().iter().map(|size| Some(*size)).collect();
+    let port = Port { name: String::new(), datatype: tensor.datatype, shape };
+    TensorType::of(&port).to_string()
+}
+
+fn list(ports: &[Port]) -> String {
+    ports.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}

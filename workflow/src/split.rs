@@ -1,0 +1,102 @@
+//! Taking a tensor apart along its first dimension. Parts are ranges of its data: nothing is copied.
+
+use crate::value::View;
+use std::ops::Range;
+use weir_types::Shape;
+
+/// The most parts of one split.
+pub const PARTS_MAX: u32 = 16;
+
+/// One part of a tensor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// Its shape.
+    pub shape: Shape,
+    /// Where its data is in that of the whole.
+    pub range: Range<usize>,
+}
+
+/// The tensor in `parts` parts whose rows differ by one at most, the larger ones first. A tensor with fewer rows has fewer parts, none of
+/// them empty; one without rows is one part.
+pub fn split(tensor: View<'_>, parts: u32) -> Result<Vec<Part>, String> {
+    let [rows, rest @ ..] = tensor.shape.dimensions() else {
+        return Err("a scalar cannot be split".to_owned());
+    };
+    let parts = parts.min(*rows).max(1);
+    let mut data = Rows::of(tensor, *rows)?;
+    let part = |number: u32| {
+        let own = rows / parts + u32::from(number < rows % parts);
+        let shape = Shape::new(&[&[own], rest].concat()).map_err(|error| error.to_string())?;
+        Ok(Part { shape, range: data.take(own) })
+    };
+    (0..parts).map(part).collect()
+}
+
+/// How far rows reach in the data.
+struct Rows<'a> {
+    tensor: View<'a>,
+    /// Elements of a row.
+    row_len: u64,
+    at: usize,
+}
+
+impl<'a> Rows<'a> {
+    fn of(tensor: View<'a>, rows: u32) -> Result<Self, String> {
+        tensor.shape.check(tensor.datatype, tensor.data).map_err(|error| error.to_string())?;
+        Ok(Self { tensor, row_len: tensor.len() / u64::from(rows.max(1)), at: 0 })
+    }
+
+    fn take(&mut self, rows: u32) -> Range<usize> {
+        let elements = usize::try_from(u64::from(rows) * self.row_len).unwrap_or(usize::MAX);
+        let from = self.at;
+        match self.tensor.datatype.size_bytes() {
+            Some(size_bytes) => self.at += elements * size_bytes,
+            None => (0..elements).for_each(|_| self.at += string_bytes(&self.tensor.data[self.at..])),
+        }
+        from..self.at
+    }
+}
+
+/// What the first string of `data`, which was checked to have one, takes.
+fn string_bytes(data: &[u8]) -> usize {
+    data.first_chunk().map_or(0, |length| 4 + u32::from_le_bytes(*length) as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use weir_types::ElementType;
+
+    #[test]
+    fn strings_are_split_where_rows_end() {
+        let data = b"\x01\0\0\0a\x00\0\0\0\x02\0\0\0bc\x01\0\0\0d";
+        let shape = Shape::new(&[2, 2]).unwrap();
+        let parts = split(View { datatype: ElementType::Bytes, shape: &shape, data }, 2).unwrap();
+        assert_eq!(parts.iter().map(|part| part.range.clone()).collect::<Vec<_>>(), [0..9, 9..20]);
+        assert!(
+            split(View { datatype: ElementType::Fp32, shape: &Shape::default(), data: &[0; 4] }, 2).is_err()
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn parts_are_even_and_make_up_the_whole(rows in 0_u32..40, columns in 0_u32..4, parts in 1..=PARTS_MAX) {
+            let shape = Shape::new(&[rows, columns]).unwrap();
+            let data = vec![0; (rows * columns * 2) as usize];
+            let split = split(View { datatype: ElementType::Int16, shape: &shape, data: &data }, parts).unwrap();
+            let sizes: Vec<_> = split.iter().map(|part| part.shape.dimensions()[0]).collect();
+            prop_assert_eq!(sizes.iter().sum::<u32>(), rows);
+            prop_assert_eq!(sizes.len() as u32, parts.min(rows).max(1));
+            prop_assert!(sizes.iter().max().unwrap() - sizes.iter().min().unwrap() <= 1);
+            prop_assert!(sizes.is_sorted_by(|a, b| a >= b));
+            let mut at = 0;
+            for part in split {
+                prop_assert_eq!(part.range.start, at);
+                prop_assert_eq!(part.range.len() as u64, part.shape.element_count() * 2);
+                at = part.range.end;
+            }
+            prop_assert_eq!(at, data.len());
+        }
+    }
+}
