@@ -13,7 +13,7 @@ use crate::config::NodeConfig;
 use crate::dispatch::{Dispatch, PlacementConfig, Placements, Slots};
 use crate::gateway::{Gateway, Server, Tokens};
 use crate::models::{Models, keep_profiles};
-use crate::registry::{Prepare, Registry};
+use crate::registry::{Functions, Prepare, Registry};
 use crate::response_cache::ResponseCache;
 use crate::telemetry::logs::{LogLimits, Logs};
 use crate::telemetry::{Metrics, Sampler};
@@ -254,10 +254,10 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
         bytes_max: config.log_bytes_max,
         all_bytes_max: config.all_logs_bytes_max,
     });
-    let (registry, functions_as_of) =
-        Registry::open(datastore.clone(), metrics.clone(), changes.clone(), logs)
-            .await
-            .context("cannot read the registry")?;
+    let (functions, prepare) = Functions::new(metrics.clone(), logs);
+    let (registry, functions_as_of) = Registry::open(datastore.clone(), functions, changes.clone())
+        .await
+        .context("cannot read the registry")?;
 
     let cache = devices::model_cache(&config, &arena)?;
     let model_blobs = Blobs::open(data.join("models"), shared.as_ref().map(|shared| shared.folder("models")))
@@ -357,9 +357,8 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
     };
     state.sweep_components().await;
     let state = Arc::new(state);
-    let (functions, prepare) = state.registry.follow(functions_as_of);
     let following = vec![
-        AbortOnDropHandle::new(tokio::spawn(functions)),
+        AbortOnDropHandle::new(tokio::spawn(state.registry.follow(functions_as_of))),
         AbortOnDropHandle::new(tokio::spawn(state.models.follow(models_as_of))),
         AbortOnDropHandle::new(tokio::spawn(state.invocations.follow(invocations_as_of))),
         AbortOnDropHandle::new(tokio::spawn(state.invocations.clone().sweep(leads(&state)))),

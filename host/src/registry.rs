@@ -1,30 +1,29 @@
-//! The functions that are deployed: durable in the datastore, served from memory.
+//! What is deployed in versions under a name, functions and workflows: durable in the datastore, served from memory.
 //!
 //! Keys are `functions/{tenant}/{name}/head` (which version the name points at, and which number comes next) and
-//! `functions/{tenant}/{name}/versions/{version}` (one immutable version). A change is one transaction on both, fenced by the head's
-//! revision, and is seen in memory only once it is durable. Calls never touch the datastore. A record that cannot be read is left alone
-//! and reported; the node serves the others. In a cluster, every node follows what the others change.
+//! `functions/{tenant}/{name}/versions/{version}` (one immutable version); those of workflows are below `workflows/`. A change is one
+//! transaction on both, fenced by the head's revision, and is seen in memory only once it is durable. Calls never touch the datastore. A
+//! record that cannot be read is left alone and reported; the node serves the others. In a cluster, every node follows what the others
+//! change. What functions and workflows differ in is their [`Kind`].
 
 mod change;
+mod entry;
 mod follow;
 mod function;
 mod record;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use follow::Prepare;
-pub(crate) use function::{Deployment, FunctionEntry};
-pub(crate) use record::{FunctionRecord, Head};
+pub(crate) use entry::{Entry as RegistryEntry, Kind, Noun};
+pub(crate) use function::{Deployment, FunctionEntry, FunctionRecord, Functions, Prepare};
 
 use crate::changes::{Changes, CutOff};
-use crate::telemetry::Metrics;
-use crate::telemetry::logs::Logs;
-use record::{Parsed, Value, parse};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use record::{Head, Parsed, Value, parse};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use tokio::sync::Semaphore;
 use weir_datastore::{Datastore, Entry, Key, Revision};
-use weir_types::{ContentHash, FunctionId, Name, TenantId, Version};
+use weir_types::{Name, TenantId, Version};
 
 /// Versions that one name may have.
 const VERSIONS_MAX: usize = 1_000;
@@ -32,20 +31,20 @@ const VERSIONS_MAX: usize = 1_000;
 /// Why the registry could not be read or changed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RegistryError {
-    #[error("there is no function {0}")]
-    NoFunction(Name),
-    #[error("function {name} has no version {version}; it has {have}")]
-    NoVersion { name: Name, version: Version, have: String },
+    #[error("there is no {0} {1}")]
+    NotThere(Noun, Name),
+    #[error("{noun} {name} has no version {version}; it has {have}")]
+    NoVersion { noun: Noun, name: Name, version: Version, have: String },
     #[error(
-        "version {version} of {name} is the active one; roll back to another first, or delete the function"
+        "version {version} of {name} is the active one; roll back to another first, or delete the {noun}"
     )]
-    IsActive { name: Name, version: Version },
-    #[error("function {0} has no earlier version to go back to")]
-    NothingEarlier(Name),
-    #[error("function {0} has {VERSIONS_MAX} versions; delete old ones first")]
-    TooManyVersions(Name),
-    #[error("function {0} was changed by somebody else at the same time; try again")]
-    Conflict(Name),
+    IsActive { noun: Noun, name: Name, version: Version },
+    #[error("{0} {1} has no earlier version to go back to")]
+    NothingEarlier(Noun, Name),
+    #[error("{0} {1} has {VERSIONS_MAX} versions; delete old ones first")]
+    TooManyVersions(Noun, Name),
+    #[error("{0} {1} was changed by somebody else at the same time; try again")]
+    Conflict(Noun, Name),
     #[error("the registry entry {key} cannot be read: {why}")]
     Damaged { key: Key, why: String },
     #[error(transparent)]
@@ -54,17 +53,16 @@ pub(crate) enum RegistryError {
     CutOff(#[from] CutOff),
 }
 
-type Tenants = HashMap<TenantId, BTreeMap<Name, Arc<FunctionEntry>>>;
+type Tenants<K> = HashMap<TenantId, BTreeMap<Name, Arc<RegistryEntry<K>>>>;
 
-/// The deployed functions of all tenants.
-pub(crate) struct Registry {
+/// What of one kind all tenants have deployed.
+pub(crate) struct Registry<K: Kind = Functions> {
     datastore: Arc<dyn Datastore>,
-    metrics: Arc<Metrics>,
-    logs: Arc<Logs>,
-    tenants: RwLock<Tenants>,
+    kind: K,
+    tenants: RwLock<Tenants<K>>,
     /// Records that could not be read.
     damaged: Mutex<Vec<Damaged>>,
-    /// Functions that were deleted, and as of when, until no older news of them can come.
+    /// Names that were deleted, and as of when, until no older news of them can come.
     deleted: Mutex<HashMap<(TenantId, Name), Revision>>,
     changes: Changes,
     /// One change at a time on this node; the head's revision fences those of other nodes.
@@ -78,30 +76,36 @@ struct Damaged {
     why: String,
 }
 
-/// What the datastore holds about one function.
-#[derive(Default)]
-struct Stored {
+/// What the datastore holds about one name.
+struct Stored<R> {
     /// The head, if it can be read.
     head: Option<Head>,
     head_revision: Option<Revision>,
-    records: BTreeMap<Version, FunctionRecord>,
+    records: BTreeMap<Version, R>,
 }
 
-/// A function as a change leaves it; none where the change removes it.
-type After = Option<(Head, BTreeMap<Version, FunctionRecord>)>;
+impl<R> Default for Stored<R> {
+    fn default() -> Self {
+        Self { head: None, head_revision: None, records: BTreeMap::new() }
+    }
+}
 
-impl Registry {
+/// What the datastore holds, by name.
+type AllStored<R> = BTreeMap<(TenantId, Name), Stored<R>>;
+
+/// A name as a change leaves it; none where the change removes it.
+type After<R> = Option<(Head, BTreeMap<Version, R>)>;
+
+impl<K: Kind> Registry<K> {
     /// Read everything that is deployed.
     pub(crate) async fn open(
         datastore: Arc<dyn Datastore>,
-        metrics: Arc<Metrics>,
+        kind: K,
         changes: Changes,
-        logs: Arc<Logs>,
     ) -> Result<(Arc<Self>, Revision), RegistryError> {
         let registry = Self {
             datastore,
-            metrics,
-            logs,
+            kind,
             tenants: RwLock::default(),
             damaged: Mutex::default(),
             deleted: Mutex::default(),
@@ -114,42 +118,42 @@ impl Registry {
 
     /// Make memory what the datastore is now, and tell as of which revision that is.
     async fn read_all(&self) -> Result<Revision, RegistryError> {
-        let (entries, revision) = self.datastore.read_all(&record::prefix()?).await?;
-        let (mut functions, mut damaged) = (BTreeMap::new(), Vec::new());
+        let (entries, revision) = self.datastore.read_all(&record::prefix::<K>()?).await?;
+        let (mut all, mut damaged) = (AllStored::new(), Vec::new());
         for entry in entries {
-            if let Err(RegistryError::Damaged { key, why }) = take_in(&mut functions, &entry) {
-                tracing::error!(%key, why, "a function's record cannot be read: it is left alone");
+            if let Err(RegistryError::Damaged { key, why }) = take_in(&mut all, &entry) {
+                tracing::error!(%key, why, "a record cannot be read: it is left alone");
                 damaged.push(Damaged { key, why });
             }
         }
         *self.lock_damaged() = damaged;
         for (tenant, name) in self.names() {
-            if !functions.contains_key(&(tenant.clone(), name.clone())) {
+            if !all.contains_key(&(tenant.clone(), name.clone())) {
                 self.publish(&tenant, &name, revision, None);
             }
         }
-        for ((tenant, name), stored) in functions {
+        for ((tenant, name), stored) in all {
             self.publish_stored(&tenant, &name, stored);
         }
         Ok(revision)
     }
 
-    /// Make memory what the datastore is now for one function.
+    /// Make memory what the datastore is now for one name.
     async fn refresh(&self, tenant: &TenantId, name: &Name) -> Result<(), RegistryError> {
-        let (entries, revision) = self.datastore.read_all(&record::function(tenant, name)?).await?;
-        let mut functions = BTreeMap::new();
+        let (entries, revision) = self.datastore.read_all(&record::named::<K>(tenant, name)?).await?;
+        let mut all = AllStored::new();
         for entry in entries {
             // What is damaged was reported by whoever read it first.
-            let _ = take_in(&mut functions, &entry);
+            let _ = take_in(&mut all, &entry);
         }
-        match functions.remove(&(tenant.clone(), name.clone())) {
+        match all.remove(&(tenant.clone(), name.clone())) {
             Some(stored) => self.publish_stored(tenant, name, stored),
             None => _ = self.publish(tenant, name, revision, None),
         }
         Ok(())
     }
 
-    fn publish_stored(&self, tenant: &TenantId, name: &Name, stored: Stored) {
+    fn publish_stored(&self, tenant: &TenantId, name: &Name, stored: Stored<K::Record>) {
         let Stored { head, head_revision, records } = stored;
         // Head and versions change in one transaction: one without the other cannot be.
         let Some(revision) = head_revision else { return };
@@ -161,31 +165,23 @@ impl Registry {
 
     fn names(&self) -> Vec<(TenantId, Name)> {
         let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
-        let names =
-            tenants.iter().flat_map(|(tenant, functions)| functions.keys().map(move |name| (tenant, name)));
+        let names = tenants.iter().flat_map(|(tenant, names)| names.keys().map(move |name| (tenant, name)));
         names.map(|(tenant, name)| (tenant.clone(), name.clone())).collect()
     }
 
-    /// The function, if it is deployed. The way of every call.
-    pub(crate) fn get(&self, tenant: &TenantId, name: &str) -> Option<Arc<FunctionEntry>> {
+    /// What goes by that name, if anything is deployed. The way of every call.
+    pub(crate) fn get(&self, tenant: &TenantId, name: &str) -> Option<Arc<RegistryEntry<K>>> {
         let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
         tenants.get(tenant)?.get(name).cloned()
     }
 
-    /// Whether `deployment` is the version that its function's name points at.
-    pub(crate) fn is_active(&self, deployment: &Arc<Deployment>) -> bool {
-        let FunctionId { tenant, name, .. } = &deployment.id;
-        let entry = self.get(tenant, name.as_str());
-        entry.is_some_and(|entry| entry.active().is_some_and(|active| Arc::ptr_eq(active, deployment)))
-    }
-
-    /// One version of a function that another node knows, which may be news to this one.
+    /// One version that another node knows, which may be news to this one.
     pub(crate) async fn find_version(
         &self,
         tenant: &TenantId,
         name: &str,
         version: Version,
-    ) -> Option<Arc<Deployment>> {
+    ) -> Option<Arc<K::Deployment>> {
         let known = || self.get(tenant, name)?.versions.get(&version).cloned();
         if let Some(known) = known() {
             return Some(known);
@@ -194,52 +190,32 @@ impl Registry {
         known()
     }
 
-    /// All functions of `tenant`, by name.
-    pub(crate) fn list(&self, tenant: &TenantId) -> Vec<Arc<FunctionEntry>> {
+    /// Everything of `tenant`, by name.
+    pub(crate) fn list(&self, tenant: &TenantId) -> Vec<Arc<RegistryEntry<K>>> {
         let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
-        tenants.get(tenant).map(|functions| functions.values().cloned().collect()).unwrap_or_default()
-    }
-
-    /// A version with this component, of any function of any tenant.
-    pub(crate) fn find(&self, digest: ContentHash) -> Option<FunctionRecord> {
-        let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
-        let mut versions =
-            tenants.values().flat_map(BTreeMap::values).flat_map(|entry| entry.versions.values());
-        versions.find(|version| version.record.digest == digest).map(|version| version.record.clone())
+        tenants.get(tenant).map(|names| names.values().cloned().collect()).unwrap_or_default()
     }
 
     /// What of `tenant` could not be read, and why.
     pub(crate) fn damaged(&self, tenant: &TenantId) -> Vec<String> {
-        let own = format!("functions/{tenant}/");
+        let own = format!("{}/{tenant}/", K::ROOT);
         let damaged = self.lock_damaged();
         let own = damaged.iter().filter(|damaged| damaged.key.as_str().starts_with(&own));
         own.map(|Damaged { key, why }| format!("{key}: {why}")).collect()
     }
 
-    /// Whether [`digests`](Self::digests) is complete: a record that cannot be read refers to a component that nobody knows.
-    pub(crate) fn is_whole(&self) -> bool {
-        self.lock_damaged().is_empty()
-    }
-
-    /// The components that some version of some function refers to.
-    pub(crate) fn digests(&self) -> HashSet<ContentHash> {
-        let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
-        let entries = tenants.values().flat_map(BTreeMap::values);
-        entries.flat_map(|entry| entry.versions.values().map(|version| version.record.digest)).collect()
-    }
-
-    /// Show callers what a function has been since `revision`, unless they see something newer already: changes may commit in one order
+    /// Show callers what a name has been since `revision`, unless they see something newer already: changes may commit in one order
     /// and arrive here in another.
     fn publish(
         &self,
         tenant: &TenantId,
         name: &Name,
         revision: Revision,
-        after: After,
-    ) -> Option<Arc<FunctionEntry>> {
+        after: After<K::Record>,
+    ) -> Option<Arc<RegistryEntry<K>>> {
         let mut tenants = self.tenants.write().unwrap_or_else(PoisonError::into_inner);
-        let functions = tenants.entry(tenant.clone()).or_default();
-        let before = functions.get(name).cloned();
+        let names = tenants.entry(tenant.clone()).or_default();
+        let before = names.get(name).cloned();
         if let Some(before) = &before
             && before.revision > revision
         {
@@ -249,19 +225,22 @@ impl Registry {
             return None;
         }
         let after = after.map(|(head, records)| {
-            Arc::new(FunctionEntry::new(tenant, name, head, revision, records, before.as_deref(), || {
-                let metrics = self.metrics.function(tenant, name);
-                (metrics.clone(), self.logs.open(metrics))
-            }))
+            Arc::new(RegistryEntry::new(
+                &self.kind,
+                (tenant, name),
+                (head, revision),
+                records,
+                before.as_deref(),
+            ))
         });
         match &after {
-            Some(entry) => _ = functions.insert(name.clone(), entry.clone()),
+            Some(entry) => _ = names.insert(name.clone(), entry.clone()),
             None => {
-                functions.remove(name);
+                names.remove(name);
                 self.lock_deleted().insert((tenant.clone(), name.clone()), revision);
             }
         }
-        self.metrics.functions.set(tenants.values().map(|functions| functions.len() as i64).sum());
+        self.kind.count(tenants.values().map(BTreeMap::len).sum());
         after
     }
 
@@ -270,17 +249,17 @@ impl Registry {
     }
 }
 
-fn take_in(functions: &mut BTreeMap<(TenantId, Name), Stored>, entry: &Entry) -> Result<(), RegistryError> {
+fn take_in<R: record::Record>(all: &mut AllStored<R>, entry: &Entry) -> Result<(), RegistryError> {
     let Parsed { tenant, name, value } = parse(entry)?;
-    let stored = functions.entry((tenant, name)).or_default();
+    let stored = all.entry((tenant, name)).or_default();
     match value {
         Value::Head(head) => {
             stored.head_revision = Some(entry.modified_at);
             stored.head = Some(head?);
         }
         Value::Version(record) => {
-            let record = record?;
-            stored.records.insert(record.version, *record);
+            let record: Box<R> = record?;
+            stored.records.insert(record.version(), *record);
         }
     }
     Ok(())

@@ -49,6 +49,8 @@ codes! {
     ExternalData = "external-data";
     /// Checking the model took too much memory or time.
     ModelLimit = "model-limit";
+    /// The workflow cannot be read, names what is not there, or does not fit together.
+    InvalidWorkflow = "invalid-workflow";
     /// That version exists already with other contents.
     VersionConflict = "version-conflict";
     /// What is asked for cannot be done to what is there now, or another change got in between.
@@ -67,7 +69,9 @@ codes! {
     FunctionNotFound = "function-not-found";
     /// No such model.
     ModelNotFound = "model-not-found";
-    /// The function or model has no such version.
+    /// No such workflow.
+    WorkflowNotFound = "workflow-not-found";
+    /// The function, model or workflow has no such version.
     VersionNotFound = "version-not-found";
     /// No such asynchronous invocation.
     InvocationNotFound = "invocation-not-found";

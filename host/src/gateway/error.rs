@@ -122,6 +122,7 @@ pub(crate) fn status(code: ErrorCode) -> StatusCode {
         | Code::InvalidModel
         | Code::ExternalData
         | Code::ModelLimit
+        | Code::InvalidWorkflow
         | Code::IdempotencyMismatch => StatusCode::UNPROCESSABLE_ENTITY,
         Code::VersionConflict | Code::Conflict | Code::NotEnded => StatusCode::CONFLICT,
         Code::Unauthorized => StatusCode::UNAUTHORIZED,
@@ -129,6 +130,7 @@ pub(crate) fn status(code: ErrorCode) -> StatusCode {
         Code::RouteNotFound
         | Code::FunctionNotFound
         | Code::ModelNotFound
+        | Code::WorkflowNotFound
         | Code::VersionNotFound
         | Code::InvocationNotFound => StatusCode::NOT_FOUND,
         Code::InvocationExpired => StatusCode::GONE,

@@ -11,7 +11,7 @@ use super::Caller;
 use super::body::small;
 use super::error::ApiError;
 use crate::node::NodeState;
-use crate::registry::{FunctionEntry, RegistryError};
+use crate::registry::{FunctionEntry, Noun, RegistryError};
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
@@ -37,7 +37,9 @@ pub(super) async fn show(
     Path(name): Path<String>,
 ) -> Result<Json<Function>, ApiError> {
     let name = parse_name(&name)?;
-    summary(&*find(&node, &caller, &name)?).map(Json).ok_or_else(|| RegistryError::NoFunction(name).into())
+    summary(&*find(&node, &caller, &name)?)
+        .map(Json)
+        .ok_or_else(|| RegistryError::NotThere(Noun::Function, name).into())
 }
 
 /// `GET /v1/functions/{name}/versions`, oldest first.
@@ -79,7 +81,7 @@ pub(super) async fn roll_back(
     let entry = node.registry.roll_back(&caller.tenant, &name, version).await?;
     tracing::info!(tenant = %caller.tenant, function = %name, version = %entry.head.active, "rolled back");
     node.sweep_instances();
-    summary(&entry).map(Json).ok_or_else(|| RegistryError::NoFunction(name).into())
+    summary(&entry).map(Json).ok_or_else(|| RegistryError::NotThere(Noun::Function, name).into())
 }
 
 /// `DELETE /v1/functions/{name}`.
@@ -115,7 +117,7 @@ fn summary(entry: &FunctionEntry) -> Option<Function> {
 fn find(node: &NodeState, caller: &Caller, name: &Name) -> Result<Arc<FunctionEntry>, ApiError> {
     node.registry
         .get(&caller.tenant, name.as_str())
-        .ok_or_else(|| RegistryError::NoFunction(name.clone()).into())
+        .ok_or_else(|| RegistryError::NotThere(Noun::Function, name.clone()).into())
 }
 
 pub(super) fn parse_name(text: &str) -> Result<Name, ApiError> {
@@ -131,11 +133,12 @@ pub(super) fn parse_version(text: &str) -> Result<Version, ApiError> {
 impl From<RegistryError> for ApiError {
     fn from(error: RegistryError) -> Self {
         let code = match &error {
-            RegistryError::NoFunction(_) => ErrorCode::FunctionNotFound,
-            RegistryError::NoVersion { .. } | RegistryError::NothingEarlier(_) => ErrorCode::VersionNotFound,
+            RegistryError::NotThere(Noun::Function, _) => ErrorCode::FunctionNotFound,
+            RegistryError::NotThere(Noun::Workflow, _) => ErrorCode::WorkflowNotFound,
+            RegistryError::NoVersion { .. } | RegistryError::NothingEarlier(..) => ErrorCode::VersionNotFound,
             RegistryError::IsActive { .. }
-            | RegistryError::TooManyVersions(_)
-            | RegistryError::Conflict(_) => ErrorCode::Conflict,
+            | RegistryError::TooManyVersions(..)
+            | RegistryError::Conflict(..) => ErrorCode::Conflict,
             RegistryError::Datastore(
                 weir_datastore::Error::Unavailable { .. } | weir_datastore::Error::Closed,
             ) => ErrorCode::Unavailable,

@@ -1,8 +1,7 @@
 //! Changing what is deployed: one transaction each, carried through once it has begun.
 
-use super::record::{head_key, version_key};
-use super::{After, Deployment, FunctionEntry, FunctionRecord, Head, Registry, RegistryError, VERSIONS_MAX};
-use crate::blobs::Hold;
+use super::record::{Head, encode, head_key, version_key};
+use super::{After, Kind, Registry, RegistryEntry, RegistryError, VERSIONS_MAX};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use weir_datastore::{Commit, Compare, Key, Transaction};
@@ -14,18 +13,18 @@ const REMOVED_AT_ONCE: usize = 100;
 /// How often a change is tried again that another node came before.
 const CONFLICTS_MAX: usize = 5;
 
-impl Registry {
-    /// Add a version and make the name point at it. Durable when it returns. `make` is told the number; `kept` is the component, which is
-    /// held until the version is there.
+impl<K: Kind> Registry<K> {
+    /// Add a version and make the name point at it. Durable when it returns. `make` is told the number; `held` is what the
+    /// version refers to, which is held until it is there.
     pub(crate) async fn deploy(
         self: &Arc<Self>,
         tenant: &TenantId,
         name: &Name,
-        kept: Hold,
-        make: impl Fn(Version) -> FunctionRecord + Send + Sync + 'static,
-    ) -> Result<Arc<Deployment>, RegistryError> {
+        held: impl Send + 'static,
+        make: impl Fn(Version) -> K::Record + Send + Sync + 'static,
+    ) -> Result<Arc<K::Deployment>, RegistryError> {
         let make = Arc::new(make);
-        self.carry_through(tenant, name, kept, move |change| {
+        self.carry_through(tenant, name, held, move |change| {
             let make = make.clone();
             async move { change.deploy(&*make).await }
         })
@@ -38,7 +37,7 @@ impl Registry {
         tenant: &TenantId,
         name: &Name,
         version: Option<Version>,
-    ) -> Result<Arc<FunctionEntry>, RegistryError> {
+    ) -> Result<Arc<RegistryEntry<K>>, RegistryError> {
         self.carry_through(tenant, name, (), move |change| change.roll_back(version)).await
     }
 
@@ -52,7 +51,7 @@ impl Registry {
         self.carry_through(tenant, name, (), move |change| change.delete_version(version)).await
     }
 
-    /// Remove the function and all its versions. Invocations in flight finish.
+    /// Remove the name and all its versions. Invocations in flight finish.
     pub(crate) async fn delete(
         self: &Arc<Self>,
         tenant: &TenantId,
@@ -62,20 +61,20 @@ impl Registry {
     }
 
     /// Wait for the turn, which the client may give up on, and then make a change, which it may not. A change that another node came
-    /// before is made again, on what that node made of the function. `held` is let go of at the end.
+    /// before is made again, on what that node made of it. `held` is let go of at the end.
     async fn carry_through<T, Made>(
         self: &Arc<Self>,
         tenant: &TenantId,
         name: &Name,
         held: impl Send + 'static,
-        make: impl Fn(Change) -> Made + Send + 'static,
+        make: impl Fn(Change<K>) -> Made + Send + 'static,
     ) -> Result<T, RegistryError>
     where
         T: Send + 'static,
         Made: Future<Output = Result<T, RegistryError>> + Send + 'static,
     {
         let Ok(turn) = self.turn.clone().acquire_owned().await else {
-            return Err(RegistryError::Conflict(name.clone()));
+            return Err(RegistryError::Conflict(K::NOUN, name.clone()));
         };
         let (registry, tenant, name) = (self.clone(), tenant.clone(), name.clone());
         let change = async move {
@@ -85,7 +84,7 @@ impl Registry {
                 let change =
                     Change { registry: registry.clone(), tenant: tenant.clone(), name: name.clone() };
                 match make(change).await {
-                    Err(RegistryError::Conflict(_)) if conflicts < CONFLICTS_MAX => conflicts += 1,
+                    Err(RegistryError::Conflict(..)) if conflicts < CONFLICTS_MAX => conflicts += 1,
                     made => return made,
                 }
                 registry.refresh(&tenant, &name).await?;
@@ -95,47 +94,52 @@ impl Registry {
     }
 }
 
-/// One change of one function, while it is its turn.
-struct Change {
-    registry: Arc<Registry>,
+/// One change of one name, while it is its turn.
+struct Change<K: Kind> {
+    registry: Arc<Registry<K>>,
     tenant: TenantId,
     name: Name,
 }
 
-impl Change {
+impl<K: Kind> Change<K> {
     async fn deploy(
         self,
-        make: &(impl Fn(Version) -> FunctionRecord + ?Sized),
-    ) -> Result<Arc<Deployment>, RegistryError> {
+        make: &(impl Fn(Version) -> K::Record + ?Sized),
+    ) -> Result<Arc<K::Deployment>, RegistryError> {
         let current = self.current();
         let next = current.as_ref().map_or(Version(1), |entry| entry.head.next);
         if current.as_ref().is_some_and(|entry| entry.versions.len() >= VERSIONS_MAX) {
-            return Err(RegistryError::TooManyVersions(self.name));
+            return Err(RegistryError::TooManyVersions(K::NOUN, self.name));
         }
         let record = make(next);
         let head = Head { active: next, next: Version(next.0 + 1) };
         let mut records = records_of(current.as_deref());
         let writes = Transaction::new()
             .put(self.head_key()?, head.encode())
-            .put(self.version_key(next)?, record.encode());
+            .put(self.version_key(next)?, encode(&record));
         records.insert(next, record);
         let entry = self.commit(current.as_deref(), writes, Some((head, records))).await?;
-        entry.and_then(|entry| entry.versions.get(&next).cloned()).ok_or(RegistryError::Conflict(self.name))
+        entry
+            .and_then(|entry| entry.versions.get(&next).cloned())
+            .ok_or(RegistryError::Conflict(K::NOUN, self.name))
     }
 
-    async fn roll_back(self, version: Option<Version>) -> Result<Arc<FunctionEntry>, RegistryError> {
+    async fn roll_back(self, version: Option<Version>) -> Result<Arc<RegistryEntry<K>>, RegistryError> {
         let entry = self.require()?;
         let target = match version {
-            Some(version) => entry.require(version)?.record.version,
+            Some(version) => {
+                entry.require(version)?;
+                version
+            }
             None => {
                 let earlier = entry.versions.range(..entry.head.active).next_back();
-                *earlier.ok_or_else(|| RegistryError::NothingEarlier(self.name.clone()))?.0
+                *earlier.ok_or_else(|| RegistryError::NothingEarlier(K::NOUN, self.name.clone()))?.0
             }
         };
         let head = Head { active: target, next: entry.head.next };
         let writes = Transaction::new().put(self.head_key()?, head.encode());
         let changed = self.commit(Some(&entry), writes, Some((head, records_of(Some(&entry))))).await?;
-        changed.ok_or(RegistryError::NoFunction(self.name))
+        changed.ok_or(RegistryError::NotThere(K::NOUN, self.name))
     }
 
     async fn delete_version(self, version: Version) -> Result<(), RegistryError> {
@@ -145,7 +149,7 @@ impl Change {
             entry.require(version)?;
         }
         if entry.head.active == version {
-            return Err(RegistryError::IsActive { name: self.name, version });
+            return Err(RegistryError::IsActive { noun: K::NOUN, name: self.name, version });
         }
         let mut records = records_of(Some(&entry));
         records.remove(&version);
@@ -181,13 +185,13 @@ impl Change {
         }
     }
 
-    /// Commit `writes` unless the function has changed since `current`, then show the new state to callers.
+    /// Commit `writes` unless the name has changed since `current`, then show the new state to callers.
     async fn commit(
         &self,
-        current: Option<&FunctionEntry>,
+        current: Option<&RegistryEntry<K>>,
         writes: Transaction,
-        after: After,
-    ) -> Result<Option<Arc<FunctionEntry>>, RegistryError> {
+        after: After<K::Record>,
+    ) -> Result<Option<Arc<RegistryEntry<K>>>, RegistryError> {
         let fence = match current {
             Some(entry) => Compare::ModifiedAt(self.head_key()?, entry.revision),
             None => Compare::Absent(self.head_key()?),
@@ -198,39 +202,36 @@ impl Change {
                 self.registry.lock_damaged().retain(|damaged| !written.contains(&damaged.key));
                 Ok(self.registry.publish(&self.tenant, &self.name, revision, after))
             }
-            Commit::Conflict => Err(RegistryError::Conflict(self.name.clone())),
+            Commit::Conflict => Err(RegistryError::Conflict(K::NOUN, self.name.clone())),
         }
     }
 
-    fn current(&self) -> Option<Arc<FunctionEntry>> {
+    fn current(&self) -> Option<Arc<RegistryEntry<K>>> {
         self.registry.get(&self.tenant, self.name.as_str())
     }
 
-    fn require(&self) -> Result<Arc<FunctionEntry>, RegistryError> {
-        self.current().ok_or_else(|| RegistryError::NoFunction(self.name.clone()))
+    fn require(&self) -> Result<Arc<RegistryEntry<K>>, RegistryError> {
+        self.current().ok_or_else(|| RegistryError::NotThere(K::NOUN, self.name.clone()))
     }
 
-    /// The versions of the function that cannot be read: as many as go into the last transaction.
+    /// The versions that cannot be read: as many as go into the last transaction.
     fn damaged(&self) -> Vec<Key> {
-        let own = format!("functions/{}/{}/versions/", self.tenant, self.name);
+        let own = format!("{}/{}/{}/versions/", K::ROOT, self.tenant, self.name);
         let damaged = self.registry.lock_damaged();
         let keys = damaged.iter().map(|damaged| &damaged.key).filter(|key| key.as_str().starts_with(&own));
         keys.take(REMOVED_AT_ONCE).cloned().collect()
     }
 
     fn head_key(&self) -> Result<Key, RegistryError> {
-        head_key(&self.tenant, &self.name)
+        head_key::<K>(&self.tenant, &self.name)
     }
 
     fn version_key(&self, version: Version) -> Result<Key, RegistryError> {
-        version_key(&self.tenant, &self.name, version)
+        version_key::<K>(&self.tenant, &self.name, version)
     }
 }
 
-pub(super) fn records_of(entry: Option<&FunctionEntry>) -> BTreeMap<Version, FunctionRecord> {
-    entry
-        .map(|entry| {
-            entry.versions.iter().map(|(version, deployment)| (*version, deployment.record.clone())).collect()
-        })
-        .unwrap_or_default()
+pub(super) fn records_of<K: Kind>(entry: Option<&RegistryEntry<K>>) -> BTreeMap<Version, K::Record> {
+    let versions = entry.into_iter().flat_map(|entry| &entry.versions);
+    versions.map(|(version, deployment)| (*version, K::record(deployment).clone())).collect()
 }

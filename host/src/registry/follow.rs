@@ -1,34 +1,21 @@
 //! Following what other nodes change.
 
 use super::change::records_of;
-use super::record::{self, Of, Place, Value, parse, place};
-use super::{Damaged, Registry, RegistryError};
+use super::record::{self, Of, Place, Record, Value, parse, place};
+use super::{Damaged, Kind, Registry, RegistryError};
 use crate::follow::{Follow, follow};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, MutexGuard, PoisonError};
-use tokio::sync::mpsc;
 use weir_datastore::{Change, Event, Revision};
-use weir_types::{ContentHash, FunctionKind, Name, TenantId};
+use weir_types::{Name, TenantId};
 
-/// Components that wait to be prepared at most; the others are when they are first called.
-const PREPARED_MAX: usize = 64;
-
-/// A component that a call may soon want.
-pub(crate) type Prepare = (ContentHash, FunctionKind);
-
-impl Registry {
-    /// Follow what is changed after `revision`, for as long as the future lives. Components that others have deployed come out of the
-    /// channel.
-    pub(crate) fn follow(
-        self: &Arc<Self>,
-        revision: Revision,
-    ) -> (impl Future<Output = ()> + Send + 'static, mpsc::Receiver<Prepare>) {
-        let (deployed, prepare) = mpsc::channel(PREPARED_MAX);
-        let follower = Follower { registry: self.clone(), deployed };
-        (follow(self.datastore.clone(), follower, revision), prepare)
+impl<K: Kind> Registry<K> {
+    /// Follow what is changed after `revision`, for as long as the future lives.
+    pub(crate) fn follow(self: &Arc<Self>, revision: Revision) -> impl Future<Output = ()> + Send + use<K> {
+        follow(self.datastore.clone(), Follower(self.clone()), revision)
     }
 
-    /// Whether news of `revision` are about a function that came after its deletion.
+    /// Whether news of `revision` are about something that came after its deletion.
     pub(super) fn outlives_deletion(&self, tenant: &TenantId, name: &Name, revision: Revision) -> bool {
         let deleted = self.lock_deleted();
         deleted.get(&(tenant.clone(), name.clone())).is_none_or(|deleted_at| *deleted_at < revision)
@@ -39,17 +26,17 @@ impl Registry {
     }
 
     /// Take in one commit. Commits arrive in order, but this node's own are known already.
-    fn apply(&self, change: &Change, deployed: &mpsc::Sender<Prepare>) {
-        let mut functions: BTreeMap<(TenantId, Name), Vec<(Of, &Event)>> = BTreeMap::new();
+    fn apply(&self, change: &Change) {
+        let mut names: BTreeMap<(TenantId, Name), Vec<(Of, &Event)>> = BTreeMap::new();
         for event in &change.events {
             match place(event.key()) {
                 Ok(Place { tenant, name, of }) => {
-                    functions.entry((tenant, name)).or_default().push((of, event));
+                    names.entry((tenant, name)).or_default().push((of, event));
                 }
                 Err(error) => self.note_damaged(event, &error),
             }
         }
-        for ((tenant, name), events) in functions {
+        for ((tenant, name), events) in names {
             let before = self.get(&tenant, name.as_str());
             if before.as_ref().is_some_and(|before| before.revision >= change.revision) {
                 continue;
@@ -58,12 +45,11 @@ impl Registry {
             let mut head = before.as_ref().map(|before| before.head);
             for (of, event) in events {
                 match (of, event) {
-                    (_, Event::Put(entry)) => match parse(entry).map(|parsed| parsed.value) {
+                    (_, Event::Put(entry)) => match parse::<K::Record>(entry).map(|parsed| parsed.value) {
                         Ok(Value::Head(Ok(new))) => head = Some(new),
                         Ok(Value::Version(Ok(record))) => {
-                            // Full or gone: it is prepared when it is called.
-                            let _ = deployed.try_send((record.digest, record.kind));
-                            records.insert(record.version, *record);
+                            self.kind.heard_of(&record);
+                            records.insert(record.version(), *record);
                         }
                         Ok(Value::Head(Err(error)) | Value::Version(Err(error))) | Err(error) => {
                             self.note_damaged(event, &error);
@@ -82,31 +68,28 @@ impl Registry {
 
     fn note_damaged(&self, event: &Event, error: &RegistryError) {
         let key = event.key().clone();
-        tracing::error!(%key, %error, "a function's record cannot be read: it is left alone");
+        tracing::error!(%key, %error, "a record cannot be read: it is left alone");
         let mut damaged = self.lock_damaged();
         damaged.retain(|damaged| damaged.key != key);
         damaged.push(Damaged { key, why: error.to_string() });
     }
 }
 
-struct Follower {
-    registry: Arc<Registry>,
-    deployed: mpsc::Sender<Prepare>,
-}
+struct Follower<K: Kind>(Arc<Registry<K>>);
 
-impl Follow for Follower {
-    const WHAT: &'static str = "functions";
+impl<K: Kind> Follow for Follower<K> {
+    const WHAT: &'static str = K::ROOT;
 
     fn prefix(&self) -> Option<weir_datastore::Prefix> {
-        record::prefix().ok()
+        record::prefix::<K>().ok()
     }
 
     async fn apply(&self, change: Change) {
-        self.registry.apply(&change, &self.deployed);
+        self.0.apply(&change);
     }
 
     async fn load(&self) -> Result<Revision, weir_datastore::Error> {
-        match self.registry.read_all().await {
+        match self.0.read_all().await {
             Ok(revision) => Ok(revision),
             Err(RegistryError::Datastore(error)) => Err(error),
             Err(other) => Err(weir_datastore::Error::Unavailable { source: Arc::new(other) }),

@@ -1,26 +1,69 @@
-//! A deployed function in memory.
+//! Functions: their records, and a deployed version in memory.
 
-use super::RegistryError;
-use super::record::{FunctionRecord, Head};
+use super::Registry;
+use super::entry::{Entry, Kind, Noun};
+use super::record::Record;
 use crate::instance::Fault;
 use crate::response_cache::Scope;
-use crate::telemetry::logs::FunctionLog;
-use crate::telemetry::{FunctionMetrics, Served};
-use std::collections::BTreeMap;
+use crate::telemetry::logs::{FunctionLog, Logs};
+use crate::telemetry::{FunctionMetrics, Metrics, Served};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use weir_datastore::Revision;
+use std::sync::{Arc, OnceLock, PoisonError};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use weir_types::api::FunctionVersion;
-use weir_types::{ErrorCode, FunctionId, FunctionManifest, Name, TenantId, Version};
+use weir_types::{
+    ContentHash, ErrorCode, FunctionId, FunctionKind, FunctionManifest, Name, TenantId, Version,
+};
 
-/// One function as of one revision of the registry. Changes make a new entry; calls under way keep theirs.
-pub(crate) struct FunctionEntry {
-    pub(crate) name: Name,
-    pub(crate) head: Head,
-    pub(crate) revision: Revision,
-    pub(crate) versions: BTreeMap<Version, Arc<Deployment>>,
+/// Components that wait to be prepared at most; the others are when they are first called.
+const PREPARED_MAX: usize = 64;
+
+/// A component that a call may soon want.
+pub(crate) type Prepare = (ContentHash, FunctionKind);
+
+/// All versions of a function.
+pub(crate) type FunctionEntry = Entry<Functions>;
+
+/// What functions have that workflows have not: logs, and components to prepare.
+pub(crate) struct Functions {
+    metrics: Arc<Metrics>,
+    logs: Arc<Logs>,
+    deployed: mpsc::Sender<Prepare>,
+}
+
+impl Functions {
+    /// Components that other nodes have deployed come out of the channel.
+    pub(crate) fn new(metrics: Arc<Metrics>, logs: Arc<Logs>) -> (Self, mpsc::Receiver<Prepare>) {
+        let (deployed, prepare) = mpsc::channel(PREPARED_MAX);
+        (Self { metrics, logs, deployed }, prepare)
+    }
+}
+
+/// What all versions of a function have in common.
+#[derive(Clone)]
+pub(crate) struct FunctionShared {
+    pub(crate) metrics: FunctionMetrics,
     pub(crate) log: Arc<FunctionLog>,
+}
+
+/// One version of a function.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FunctionRecord {
+    pub(crate) version: Version,
+    pub(crate) kind: FunctionKind,
+    pub(crate) digest: ContentHash,
+    pub(crate) component_bytes: u64,
+    pub(crate) deployed_at_ms: u64,
+    pub(crate) imports: Vec<String>,
+    pub(crate) manifest: FunctionManifest,
+}
+
+impl Record for FunctionRecord {
+    fn version(&self) -> Version {
+        self.version
+    }
 }
 
 /// One version of a function, ready to be called.
@@ -39,55 +82,84 @@ pub(crate) struct Deployment {
     pub(crate) is_brief: AtomicBool,
 }
 
-impl FunctionEntry {
-    pub(super) fn new(
+impl Kind for Functions {
+    const NOUN: Noun = Noun::Function;
+    const ROOT: &'static str = "functions";
+
+    type Record = FunctionRecord;
+    type Deployment = Deployment;
+    type Shared = FunctionShared;
+
+    fn share(&self, tenant: &TenantId, name: &Name) -> FunctionShared {
+        let metrics = self.metrics.function(tenant, name);
+        FunctionShared { metrics: metrics.clone(), log: self.logs.open(metrics) }
+    }
+
+    fn deployment(
+        &self,
         tenant: &TenantId,
         name: &Name,
-        head: Head,
-        revision: Revision,
-        records: BTreeMap<Version, FunctionRecord>,
-        before: Option<&Self>,
-        first: impl FnOnce() -> (FunctionMetrics, Arc<FunctionLog>),
-    ) -> Self {
-        let known = before.and_then(|before| before.versions.values().next());
-        let (metrics, log) = match known {
-            Some(known) => (known.metrics.clone(), known.log.clone()),
-            None => first(),
-        };
-        let deployment = |version: Version, record: FunctionRecord| {
-            if let Some(same) = before.and_then(|before| before.versions.get(&version)) {
-                return same.clone();
-            }
-            Arc::new(Deployment {
-                id: FunctionId { tenant: tenant.clone(), name: name.clone(), version },
-                manifest: Arc::new(record.manifest.clone()),
-                gate: Gate::new(record.manifest.limits.concurrency_max, record.manifest.limits.queue_len_max),
-                metrics: metrics.clone(),
-                served: OnceLock::new(),
-                answers: OnceLock::new(),
-                log: log.clone(),
-                is_brief: AtomicBool::new(false),
-                record,
-            })
-        };
-        let versions =
-            records.into_iter().map(|(version, record)| (version, deployment(version, record))).collect();
-        Self { name: name.clone(), head, revision, versions, log }
+        record: FunctionRecord,
+        shared: &FunctionShared,
+    ) -> Deployment {
+        let limits = &record.manifest.limits;
+        Deployment {
+            id: FunctionId { tenant: tenant.clone(), name: name.clone(), version: record.version },
+            manifest: Arc::new(record.manifest.clone()),
+            gate: Gate::new(limits.concurrency_max, limits.queue_len_max),
+            metrics: shared.metrics.clone(),
+            served: OnceLock::new(),
+            answers: OnceLock::new(),
+            log: shared.log.clone(),
+            is_brief: AtomicBool::new(false),
+            record,
+        }
     }
 
-    /// The version that the name points at.
-    pub(crate) fn active(&self) -> Option<&Arc<Deployment>> {
-        self.versions.get(&self.head.active)
+    fn record(deployment: &Deployment) -> &FunctionRecord {
+        &deployment.record
     }
 
-    /// `version`, or an error that lists those there are.
-    pub(crate) fn require(&self, version: Version) -> Result<&Arc<Deployment>, RegistryError> {
-        self.versions.get(&version).ok_or_else(|| {
-            let have: Vec<_> = self.versions.keys().map(ToString::to_string).collect();
-            RegistryError::NoVersion { name: self.name.clone(), version, have: have.join(", ") }
-        })
+    fn count(&self, names: usize) {
+        self.metrics.functions.set(i64::try_from(names).unwrap_or(i64::MAX));
     }
 
+    fn heard_of(&self, record: &FunctionRecord) {
+        // Full or gone: it is prepared when it is called.
+        let _ = self.deployed.try_send((record.digest, record.kind));
+    }
+}
+
+impl Registry {
+    /// Whether `deployment` is the version that its function's name points at.
+    pub(crate) fn is_active(&self, deployment: &Arc<Deployment>) -> bool {
+        let FunctionId { tenant, name, .. } = &deployment.id;
+        let entry = self.get(tenant, name.as_str());
+        entry.is_some_and(|entry| entry.active().is_some_and(|active| Arc::ptr_eq(active, deployment)))
+    }
+
+    /// A version with this component, of any function of any tenant.
+    pub(crate) fn find(&self, digest: ContentHash) -> Option<FunctionRecord> {
+        let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
+        let mut versions =
+            tenants.values().flat_map(BTreeMap::values).flat_map(|entry| entry.versions.values());
+        versions.find(|version| version.record.digest == digest).map(|version| version.record.clone())
+    }
+
+    /// Whether [`digests`](Self::digests) is complete: a record that cannot be read refers to a component that nobody knows.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.lock_damaged().is_empty()
+    }
+
+    /// The components that some version of some function refers to.
+    pub(crate) fn digests(&self) -> HashSet<ContentHash> {
+        let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
+        let entries = tenants.values().flat_map(BTreeMap::values);
+        entries.flat_map(|entry| entry.versions.values().map(|version| version.record.digest)).collect()
+    }
+}
+
+impl FunctionEntry {
     /// `deployment` as the API shows it.
     pub(crate) fn describe(&self, deployment: &Deployment) -> FunctionVersion {
         let record = &deployment.record;

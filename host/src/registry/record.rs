@@ -1,10 +1,10 @@
-//! What the datastore holds about functions.
+//! What the datastore holds about what is deployed.
 
-use super::RegistryError;
+use super::{Kind, RegistryError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use weir_datastore::{Entry, Key, KeyError, Prefix};
-use weir_types::{ContentHash, FunctionKind, FunctionManifest, Name, TenantId, Version};
+use weir_types::{Name, TenantId, Version};
 
 /// Which version a name points at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -14,29 +14,23 @@ pub(crate) struct Head {
     pub(crate) next: Version,
 }
 
-/// One version of a function.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct FunctionRecord {
-    pub(crate) version: Version,
-    pub(crate) kind: FunctionKind,
-    pub(crate) digest: ContentHash,
-    pub(crate) component_bytes: u64,
-    pub(crate) deployed_at_ms: u64,
-    pub(crate) imports: Vec<String>,
-    pub(crate) manifest: FunctionManifest,
+/// One version.
+pub(crate) trait Record: Serialize + DeserializeOwned + Clone + Send + Sync + 'static {
+    /// Which.
+    fn version(&self) -> Version;
 }
 
 /// An entry below [`prefix`].
-pub(super) struct Parsed {
+pub(super) struct Parsed<R> {
     pub(super) tenant: TenantId,
     pub(super) name: Name,
-    pub(super) value: Value,
+    pub(super) value: Value<R>,
 }
 
 /// What an entry holds, if it can be read.
-pub(super) enum Value {
+pub(super) enum Value<R> {
     Head(Result<Head, RegistryError>),
-    Version(Result<Box<FunctionRecord>, RegistryError>),
+    Version(Result<Box<R>, RegistryError>),
 }
 
 impl Head {
@@ -45,32 +39,30 @@ impl Head {
     }
 }
 
-impl FunctionRecord {
-    pub(super) fn encode(&self) -> Vec<u8> {
-        encode(self)
-    }
-}
-
-fn encode(value: &impl Serialize) -> Vec<u8> {
+pub(super) fn encode(value: &impl Serialize) -> Vec<u8> {
     // Plain structs of strings and numbers: writing them cannot fail.
     serde_json::to_vec(value).unwrap_or_default()
 }
 
-pub(super) fn prefix() -> Result<Prefix, RegistryError> {
-    Prefix::new("functions/").map_err(impossible)
+pub(super) fn prefix<K: Kind>() -> Result<Prefix, RegistryError> {
+    Prefix::new(&format!("{}/", K::ROOT)).map_err(impossible)
 }
 
-/// Everything about one function.
-pub(super) fn function(tenant: &TenantId, name: &Name) -> Result<Prefix, RegistryError> {
-    Prefix::new(&format!("functions/{tenant}/{name}/")).map_err(impossible)
+/// Everything about one name.
+pub(super) fn named<K: Kind>(tenant: &TenantId, name: &Name) -> Result<Prefix, RegistryError> {
+    Prefix::new(&format!("{}/{tenant}/{name}/", K::ROOT)).map_err(impossible)
 }
 
-pub(super) fn head_key(tenant: &TenantId, name: &Name) -> Result<Key, RegistryError> {
-    Key::new(&format!("functions/{tenant}/{name}/head")).map_err(impossible)
+pub(super) fn head_key<K: Kind>(tenant: &TenantId, name: &Name) -> Result<Key, RegistryError> {
+    Key::new(&format!("{}/{tenant}/{name}/head", K::ROOT)).map_err(impossible)
 }
 
-pub(super) fn version_key(tenant: &TenantId, name: &Name, version: Version) -> Result<Key, RegistryError> {
-    Key::new(&format!("functions/{tenant}/{name}/versions/{version}")).map_err(impossible)
+pub(super) fn version_key<K: Kind>(
+    tenant: &TenantId,
+    name: &Name,
+    version: Version,
+) -> Result<Key, RegistryError> {
+    Key::new(&format!("{}/{tenant}/{name}/versions/{version}", K::ROOT)).map_err(impossible)
 }
 
 /// Names are valid key segments.
@@ -78,7 +70,7 @@ fn impossible(error: KeyError) -> RegistryError {
     RegistryError::Datastore(weir_datastore::Error::Unavailable { source: std::sync::Arc::new(error) })
 }
 
-pub(super) fn parse(entry: &Entry) -> Result<Parsed, RegistryError> {
+pub(super) fn parse<R: Record>(entry: &Entry) -> Result<Parsed<R>, RegistryError> {
     let Place { tenant, name, of } = place(&entry.key)?;
     let value = match of {
         Of::Head => Value::Head(decode(entry)),

@@ -2,12 +2,14 @@
 
 use super::*;
 use crate::blobs::InUse;
+use crate::telemetry::Metrics;
 use crate::telemetry::logs::LogLimits;
+use crate::telemetry::logs::Logs;
 use async_trait::async_trait;
 use std::time::Duration;
 use tokio::sync::Notify;
 use weir_datastore::{Commit, Error, Lease, LeaseId, Listing, MemoryStore, Prefix, Transaction, Watch};
-use weir_types::{FunctionKind, FunctionManifest};
+use weir_types::{ContentHash, FunctionKind, FunctionManifest};
 
 type Stored<T> = Result<T, Error>;
 
@@ -52,7 +54,8 @@ impl Datastore for SlowToTell {
 
 async fn open(datastore: Arc<dyn Datastore>, changes: &Changes) -> Arc<Registry> {
     let logs = Logs::new(LogLimits { lines_max: 10, bytes_max: 1 << 20, all_bytes_max: 1 << 20 });
-    Registry::open(datastore, Metrics::new(), changes.clone(), logs).await.unwrap().0
+    let (functions, _prepare) = Functions::new(Metrics::new(), logs);
+    Registry::open(datastore, functions, changes.clone()).await.unwrap().0
 }
 
 fn record(version: Version) -> FunctionRecord {

@@ -49,10 +49,10 @@ pub(in crate::gateway) async fn logs(
     })?;
     let entry = find(&node, &caller, &parse_name(&name)?)?;
     let (tail, news) = if query.follow {
-        let (tail, news) = entry.log.tail_and_follow(query.lines);
+        let (tail, news) = entry.shared.log.tail_and_follow(query.lines);
         (tail, Some(follow(news, node.stopping.clone())))
     } else {
-        (entry.log.tail(query.lines), None)
+        (entry.shared.log.tail(query.lines), None)
     };
     // Deleting the function ends its log, and with it this answer.
     drop(entry);

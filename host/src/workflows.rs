@@ -1,0 +1,114 @@
+//! The workflows that are deployed, and what stands between them and what they run.
+//!
+//! A version is a document and what its steps ran when it was deployed, each by its version: it goes on running those. What they were is
+//! in its record, so that a node can read it whatever it has heard of models and functions by then. Models and functions that some version
+//! of a workflow runs are not deleted ([`Catalog::user_of`]); where one is missing nonetheless, as after a race between two nodes, the
+//! workflow is not ready, and says why.
+
+mod catalog;
+mod record;
+
+pub(crate) use catalog::Catalog;
+pub(crate) use record::WorkflowRecord;
+
+use crate::registry::{Kind, Noun, Registry, RegistryEntry};
+use crate::telemetry::{Metrics, Served};
+use std::sync::Arc;
+use weir_types::api::{WorkflowStep, WorkflowVersion};
+use weir_types::{Name, TenantId, WorkflowId};
+use weir_workflow::{Action, Plan, PlannedStep};
+
+/// The workflows of all tenants.
+pub(crate) type WorkflowRegistry = Registry<Workflows>;
+
+/// All versions of a workflow.
+pub(crate) type WorkflowEntry = RegistryEntry<Workflows>;
+
+/// What workflows are kept as.
+pub(crate) struct Workflows {
+    metrics: Arc<Metrics>,
+}
+
+/// One version of a workflow, ready to be run if everything it needs is there.
+pub(crate) struct Workflow {
+    pub(crate) id: WorkflowId,
+    pub(crate) record: WorkflowRecord,
+    /// What to run; or why that cannot be told, as where a later Weir has deployed it.
+    pub(crate) plan: Result<Arc<Plan>, String>,
+    pub(crate) served: Served,
+}
+
+impl Workflows {
+    pub(crate) fn new(metrics: Arc<Metrics>) -> Self {
+        Self { metrics }
+    }
+}
+
+impl Kind for Workflows {
+    const NOUN: Noun = Noun::Workflow;
+    const ROOT: &'static str = "workflows";
+
+    type Record = WorkflowRecord;
+    type Deployment = Workflow;
+    type Shared = ();
+
+    fn share(&self, _: &TenantId, _: &Name) {}
+
+    fn deployment(&self, tenant: &TenantId, name: &Name, record: WorkflowRecord, (): &()) -> Workflow {
+        let plan = record.plan().map(Arc::new);
+        if let Err(why) = &plan {
+            tracing::error!(%tenant, workflow = %name, version = %record.version, why, "a workflow cannot be run");
+        }
+        Workflow {
+            id: WorkflowId { tenant: tenant.clone(), name: name.clone(), version: record.version },
+            served: self.metrics.served(tenant, name, record.version),
+            plan,
+            record,
+        }
+    }
+
+    fn record(deployment: &Workflow) -> &WorkflowRecord {
+        &deployment.record
+    }
+
+    fn count(&self, names: usize) {
+        self.metrics.workflows.set(i64::try_from(names).unwrap_or(i64::MAX));
+    }
+}
+
+impl WorkflowEntry {
+    /// `workflow` as the API shows it. `unready` is why it cannot be run now, if it cannot.
+    pub(crate) fn describe(&self, workflow: &Workflow, unready: Option<String>) -> WorkflowVersion {
+        let Workflow { id, record, plan, .. } = workflow;
+        let plan = plan.as_ref().ok();
+        let steps = plan.into_iter().flat_map(|plan| plan.steps().iter().map(|step| describe(plan, step)));
+        WorkflowVersion {
+            tenant: id.tenant.clone(),
+            name: id.name.clone(),
+            version: id.version,
+            active: self.head.active == id.version,
+            deployed_at_ms: record.deployed_at_ms,
+            description: record.description(),
+            signature: plan.map(|plan| plan.signature().clone()).unwrap_or_default(),
+            steps: steps.collect(),
+            ready: unready.is_none(),
+            reason: unready,
+            document: record.document.clone(),
+        }
+    }
+}
+
+fn describe(plan: &Plan, step: &PlannedStep) -> WorkflowStep {
+    let action = match &step.action {
+        Action::Run(Some(pinned)) => format!("run {}:{}", pinned.name, pinned.version),
+        Action::Run(None) => "run".to_owned(),
+        Action::Combine(combiner) => format!("combine {combiner}"),
+        Action::Split { parts } => format!("split {parts}"),
+    };
+    WorkflowStep {
+        name: step.name.clone(),
+        action,
+        reads: plan.reads(step).into_iter().map(str::to_owned).collect(),
+        when: plan.condition_of(step),
+    }
+}

@@ -1,0 +1,200 @@
+//! What the steps of one tenant's workflows can run, and which workflows run what.
+
+use super::{Workflow, WorkflowRegistry};
+use crate::models::{ModelEntry, Models};
+use crate::registry::{Deployment, Registry};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use weir_scheduler::ModelDemand;
+use weir_types::{FunctionKind, ModelId, ModelRef, Name, TenantId, Version};
+use weir_workflow::{Pinned, TargetKind};
+
+/// Everything that can be run by name. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Catalog {
+    pub(crate) functions: Arc<Registry>,
+    pub(crate) models: Arc<Models>,
+    pub(crate) workflows: Arc<WorkflowRegistry>,
+}
+
+/// What a step runs, as it is there.
+pub(crate) enum Found {
+    Model(Arc<ModelEntry>),
+    Function(Arc<Deployment>),
+    Workflow(Arc<Workflow>),
+}
+
+impl Catalog {
+    /// What `wanted` names now: the active version of a tensor function or workflow, or the newest of a model, unless it says which. The
+    /// function goes before a model of its name, as everywhere.
+    pub(crate) fn pin(&self, tenant: &TenantId, wanted: &ModelRef) -> Result<Pinned, String> {
+        let ModelRef { name, version } = wanted;
+        if let Some(entry) = self.functions.get(tenant, name.as_str())
+            && let Some(active) = entry.active()
+            && active.record.kind == FunctionKind::Tensor
+        {
+            let deployment = match version {
+                None => active,
+                Some(version) => entry.require(*version).map_err(|error| error.to_string())?,
+            };
+            if deployment.record.kind != FunctionKind::Tensor {
+                return Err(format!("{wanted} is an HTTP function, which takes no tensors"));
+            }
+            return Ok(pinned(TargetKind::Function, &Found::Function(deployment.clone())));
+        }
+        if let Some(entry) = self.workflows.get(tenant, name.as_str()) {
+            let workflow = match version {
+                None => entry.active().ok_or_else(|| format!("workflow {name} has no active version"))?,
+                Some(version) => entry.require(*version).map_err(|error| error.to_string())?,
+            };
+            if let Some(why) = self.unready(workflow) {
+                return Err(format!("workflow {wanted} cannot be run: {why}"));
+            }
+            return Ok(pinned(TargetKind::Workflow, &Found::Workflow(workflow.clone())));
+        }
+        match self.models.get(tenant, name, *version) {
+            Ok(entry) => Ok(pinned(TargetKind::Model, &Found::Model(entry))),
+            Err(_) if self.models.versions(tenant, name).is_empty() => {
+                Err(format!("there is no model, tensor function or workflow {name}"))
+            }
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// What was pinned, as it was; or why it cannot be had.
+    pub(crate) fn find(&self, tenant: &TenantId, wanted: &Pinned) -> Result<Found, String> {
+        let Pinned { kind, name, version, .. } = wanted;
+        let found = match kind {
+            TargetKind::Model => self.models.get(tenant, name, Some(*version)).ok().map(Found::Model),
+            TargetKind::Function => {
+                let entry = self.functions.get(tenant, name.as_str());
+                entry.and_then(|entry| entry.versions.get(version).cloned()).map(Found::Function)
+            }
+            TargetKind::Workflow => {
+                let entry = self.workflows.get(tenant, name.as_str());
+                entry.and_then(|entry| entry.versions.get(version).cloned()).map(Found::Workflow)
+            }
+        };
+        let noun = noun(*kind);
+        let found = found.ok_or_else(|| format!("{noun} {name}:{version} is not there any more"))?;
+        if found.digest() != wanted.digest {
+            return Err(format!("{noun} {name}:{version} is not what it was when the workflow was deployed"));
+        }
+        Ok(found)
+    }
+
+    /// Why a workflow cannot be run now, if it cannot.
+    pub(crate) fn unready(&self, workflow: &Workflow) -> Option<String> {
+        let plan = match &workflow.plan {
+            Ok(plan) => plan,
+            Err(why) => return Some(why.clone()),
+        };
+        plan.pinned().find_map(|(step, pinned)| {
+            let why = match self.find(&workflow.id.tenant, pinned) {
+                Ok(Found::Workflow(inner)) => self.unready(&inner)?,
+                Ok(_) => return None,
+                Err(why) => why,
+            };
+            Some(format!("step {step}: {why}"))
+        })
+    }
+
+    /// The models that a run of the workflow may need, those of its functions and inner workflows included, each once.
+    pub(crate) fn demands(&self, workflow: &Workflow) -> Vec<ModelDemand> {
+        let mut demands = BTreeMap::new();
+        self.collect(workflow, &mut demands);
+        demands.into_values().collect()
+    }
+
+    fn collect(&self, workflow: &Workflow, demands: &mut BTreeMap<ModelId, ModelDemand>) {
+        let pinned = workflow.plan.iter().flat_map(|plan| plan.pinned());
+        for found in pinned.filter_map(|(_, pinned)| self.find(&workflow.id.tenant, pinned).ok()) {
+            let own = match found {
+                Found::Model(entry) => vec![entry.demand()],
+                Found::Function(deployment) => self.granted(&deployment),
+                Found::Workflow(inner) => {
+                    self.collect(&inner, demands);
+                    continue;
+                }
+            };
+            demands.extend(own.into_iter().map(|demand| (demand.model.clone(), demand)));
+        }
+    }
+
+    /// The models that a call of `deployment` may open, as the scheduler sees them, those of workflows included. One that is not there
+    /// demands nothing: opening it fails.
+    pub(crate) fn granted(&self, deployment: &Deployment) -> Vec<ModelDemand> {
+        let tenant = &deployment.id.tenant;
+        let mut demands = BTreeMap::new();
+        for grant in &deployment.manifest.models {
+            if let Some(workflow) = self.workflow(tenant, grant) {
+                self.collect(&workflow, &mut demands);
+            } else if let Ok(entry) = self.models.get(tenant, &grant.name, grant.version) {
+                let demand = entry.demand();
+                demands.insert(demand.model.clone(), demand);
+            }
+        }
+        demands.into_values().collect()
+    }
+
+    /// The workflow that `wanted` names, if it is one.
+    pub(crate) fn workflow(&self, tenant: &TenantId, wanted: &ModelRef) -> Option<Arc<Workflow>> {
+        let entry = self.workflows.get(tenant, wanted.name.as_str())?;
+        match wanted.version {
+            None => entry.active().cloned(),
+            Some(version) => entry.versions.get(&version).cloned(),
+        }
+    }
+
+    /// A version of a workflow that runs what is called `name`, in any version or this one.
+    pub(crate) fn user_of(
+        &self,
+        kind: TargetKind,
+        tenant: &TenantId,
+        name: &Name,
+        version: Option<Version>,
+    ) -> Option<String> {
+        let runs_it = |pinned: &Pinned| {
+            pinned.kind == kind && pinned.name == *name && version.is_none_or(|version| pinned.version == version)
+        };
+        let entries = self.workflows.list(tenant);
+        let mut versions = entries.iter().flat_map(|entry| entry.versions.values());
+        let user = versions.find(|workflow| workflow.record.pinned.values().any(runs_it))?;
+        Some(format!("{}:{}", user.id.name, user.id.version))
+    }
+}
+
+impl Found {
+    fn digest(&self) -> weir_types::ContentHash {
+        match self {
+            Self::Model(entry) => entry.record.digest,
+            Self::Function(deployment) => deployment.record.digest,
+            Self::Workflow(workflow) => workflow.record.digest(),
+        }
+    }
+}
+
+fn pinned(kind: TargetKind, found: &Found) -> Pinned {
+    let (name, version, signature, depth, runs) = match found {
+        Found::Model(entry) => {
+            let id = entry.source.id();
+            (id.name.clone(), id.version, Some(entry.source.prepared.signature.clone()), 0, 0)
+        }
+        Found::Function(deployment) => (deployment.id.name.clone(), deployment.id.version, None, 0, 0),
+        Found::Workflow(workflow) => {
+            let plan = workflow.plan.as_ref().ok();
+            let signature = plan.map(|plan| plan.signature().clone());
+            let (depth, runs) = plan.map_or((0, 0), |plan| (plan.depth(), plan.runs()));
+            (workflow.id.name.clone(), workflow.id.version, signature, depth, runs)
+        }
+    };
+    Pinned { kind, name, version, digest: found.digest(), signature, depth, runs }
+}
+
+fn noun(kind: TargetKind) -> &'static str {
+    match kind {
+        TargetKind::Model => "model",
+        TargetKind::Function => "function",
+        TargetKind::Workflow => "workflow",
+    }
+}
