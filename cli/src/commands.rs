@@ -18,6 +18,7 @@ pub(crate) mod rollback;
 pub(crate) mod simulate;
 pub(crate) mod status;
 pub(crate) mod up;
+pub(crate) mod workflows;
 
 use crate::args::{Args, Command};
 use crate::client::Client;
@@ -77,6 +78,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         Command::Functions(args) => functions::run(args, &context),
         Command::Rollback(args) => rollback::run(&args, &context),
         Command::Models(args) => models::run(args, &context),
+        Command::Workflows(args) => workflows::run(args, &context),
         Command::Logs(args) => logs::run(&args, &context),
         Command::Status(args) => status::run(&args, &context),
         Command::Simulate(args) => simulate::run(&args, &context),

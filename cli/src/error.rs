@@ -180,6 +180,10 @@ fn hint_for(code: ErrorCode) -> Option<&'static str> {
     Some(match code {
         E::FunctionNotFound => "`weir functions` lists what is deployed",
         E::ModelNotFound => "`weir models` lists what is there; `weir models push NAME FILE` adds one",
+        E::WorkflowNotFound => "`weir workflows` lists what is deployed",
+        E::InvalidWorkflow => {
+            "docs/workflows.md has the format; `weir workflows check FILE` tells what it can without a node"
+        }
         E::VersionNotFound => "`weir functions versions NAME` and `weir models show NAME` list versions",
         E::Unauthorized => "give a token with --token-from FILE or in WEIR_TOKEN",
         E::NotGranted => {

@@ -10,11 +10,13 @@ mod outgoing;
 mod placement;
 mod slice;
 mod slots;
+mod workflow;
 
 pub(crate) use account::Account;
 pub(crate) use inference::{Inference, InferenceTurn};
 pub(crate) use placement::{Away, Link, LinkId, PlacementConfig, Placements};
 pub(crate) use slots::Slots;
+pub(crate) use workflow::{Steps, WorkflowCall, WorkflowTurn};
 
 use crate::cluster::wire::Granted;
 use crate::component::{Components, Entry, LoadError, Recompiler};
@@ -24,8 +26,9 @@ use crate::instance::{
 };
 use crate::models::{ModelAccess, Models};
 use crate::registry::{Deployment, FunctionRecord};
-use crate::telemetry::{ColdStart, Metrics, Phase, Trace};
+use crate::telemetry::{ColdStart, Metrics, Phase, Served, Trace};
 use crate::until::until;
+use crate::workflows::Catalog;
 use axum::response::Response;
 use outgoing::Outgoing;
 use placement::Place;
@@ -36,7 +39,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 use weir_device::Arena;
@@ -47,6 +50,8 @@ use weir_types::{ErrorCode, FunctionKind, InvocationId};
 pub(crate) struct Dispatch {
     pub(crate) components: Arc<Components>,
     pub(crate) models: Arc<Models>,
+    /// What workflows run, and functions may open.
+    pub(crate) catalog: Catalog,
     pub(crate) placements: Arc<Placements>,
     pub(crate) arena: Arena,
     pub(crate) metrics: Arc<Metrics>,
@@ -56,6 +61,8 @@ pub(crate) struct Dispatch {
     pub(crate) guests: Handle,
     /// Makes artefacts anew.
     pub(crate) recompiler: Recompiler,
+    /// Turns at work that would hold up other requests.
+    pub(crate) turns: Arc<Semaphore>,
 }
 
 /// What the gateway knows about an invocation.
@@ -67,6 +74,8 @@ pub(crate) struct Invocation {
     pub(crate) arrived: Instant,
     pub(crate) deadline: Instant,
     pub(crate) priority: u32,
+    /// How many calls of functions and workflows it is within: 0 for one that a client has asked for.
+    pub(crate) depth: u32,
     /// What it was granted here, without asking the scheduler; none if that is to be asked.
     pub(crate) granted: Option<Granted>,
 }
@@ -101,7 +110,8 @@ enum Turn {
 pub(crate) struct HeldAway {
     /// At the function's gate; none where it had one on the node that it came in at.
     _turn: Option<OwnedSemaphorePermit>,
-    _placement: placement::Placed,
+    /// None where it is part of what has one.
+    _placement: Option<placement::Placed>,
 }
 
 impl Dispatch {
@@ -112,7 +122,7 @@ impl Dispatch {
 
     /// Call an HTTP function.
     pub(crate) async fn http(
-        &self,
+        self: &Arc<Self>,
         invocation: Invocation,
         Admission { entry, held, .. }: Admission,
         account: &Arc<Account>,
@@ -140,7 +150,7 @@ impl Dispatch {
 
     /// Call a tensor function.
     pub(crate) async fn tensor(
-        &self,
+        self: &Arc<Self>,
         invocation: &Invocation,
         Admission { entry, held, queue_time }: Admission,
         account: &Arc<Account>,
@@ -181,14 +191,32 @@ impl Dispatch {
             };
             Ok(Admitted::Here(Admission { entry, held, queue_time: queued.elapsed() }))
         });
-        admitted.await.unwrap_or_else(|| {
-            let limits = &invocation.deployment.manifest.limits;
-            let text = format!(
-                "the function did not get its turn within {} ms (limits.deadline_ms)",
-                limits.deadline_ms
-            );
-            Err(Fault::new(ErrorCode::DeadlineExceeded, text))
-        })
+        admitted.await.unwrap_or_else(|| Err(no_turn(invocation)))
+    }
+
+    /// The same for an invocation that is part of what has been placed here. One within another function waits for no instance slot: those
+    /// that are taken might all be waiting like it.
+    pub(crate) async fn admit_within(&self, invocation: &Invocation) -> Result<Admission, Fault> {
+        let admitted = until(invocation.deadline, async {
+            let queued = Instant::now();
+            let _waiting = account::Counted::new(&self.metrics.queued);
+            let turn = invocation.deployment.gate.enter().await?;
+            let may_wait = invocation.depth <= 1;
+            let slot = self.slots.take(&invocation.deployment, may_wait).await?;
+            let held = Held { _held: HeldAway { _turn: Some(turn), _placement: None }, slot };
+            let entry = match self.components.loaded(invocation.deployment.record.digest) {
+                Some(entry) => entry,
+                None => self.load(invocation).await?,
+            };
+            Ok(Admission { entry, held, queue_time: queued.elapsed() })
+        });
+        admitted.await.unwrap_or_else(|| Err(no_turn(invocation)))
+    }
+
+    /// The numbers of a tensor function's inferences.
+    pub(crate) fn served(&self, deployment: &Deployment) -> Served {
+        let id = &deployment.id;
+        deployment.served.get_or_init(|| self.metrics.served(&id.tenant, &id.name, id.version)).clone()
     }
 
     async fn queue(&self, invocation: &Invocation) -> Result<Turn, Fault> {
@@ -198,12 +226,12 @@ impl Dispatch {
             None => Some(invocation.deployment.gate.enter().await?),
             Some(_) => None,
         };
-        let (place, placement) = self.placements.place(invocation, &self.models).await?;
-        let held = HeldAway { _turn: turn, _placement: placement };
+        let (place, placement) = self.placements.place(invocation, &self.catalog).await?;
+        let held = HeldAway { _turn: turn, _placement: Some(placement) };
         if let Place::There(away) = place {
             return Ok(Turn::There(away, held));
         }
-        let slot = self.slots.take(&invocation.deployment).await?;
+        let slot = self.slots.take(&invocation.deployment, true).await?;
         Ok(Turn::Here(Held { _held: held, slot }))
     }
 
@@ -239,7 +267,7 @@ impl Dispatch {
     }
 
     fn sandbox(
-        &self,
+        self: &Arc<Self>,
         invocation: &Invocation,
         account: &Account,
         entry: Arc<Entry>,
@@ -253,11 +281,7 @@ impl Dispatch {
             manifest: manifest.clone(),
             sink: OutputSink::new(log.clone(), id.version, invocation.request_id.clone(), limits.log_bytes),
             inference: InferenceCtx {
-                models: ModelAccess::new(
-                    self.models.clone(),
-                    invocation.deployment.clone(),
-                    self.placements.clone(),
-                ),
+                models: ModelAccess::new(self.clone(), invocation),
                 arena: self.arena.clone(),
                 request,
                 metrics: self.metrics.clone(),
@@ -329,6 +353,13 @@ async fn finish(
         slots.keep(account.deployment(), instance, permit);
     }
     report
+}
+
+fn no_turn(invocation: &Invocation) -> Fault {
+    let limits = &invocation.deployment.manifest.limits;
+    let text =
+        format!("the function did not get its turn within {} ms (limits.deadline_ms)", limits.deadline_ms);
+    Fault::new(ErrorCode::DeadlineExceeded, text)
 }
 
 fn panicked(panic: &tokio::task::JoinError) -> Fault {

@@ -21,6 +21,7 @@ mod server;
 mod unread;
 mod uploads;
 mod v2;
+mod workflows;
 
 pub(crate) use auth::Tokens;
 pub(crate) use body::{Guarded, Witness};
@@ -80,6 +81,17 @@ impl Gateway {
                 "/v1/models/{name}/versions/{version}",
                 put(models::push).get(models::show_version).delete(models::remove_version),
             )
+            .route("/v1/workflows", get(workflows::list))
+            .route(
+                "/v1/workflows/{name}",
+                put(workflows::deploy).get(workflows::show).delete(workflows::remove),
+            )
+            .route("/v1/workflows/{name}/versions", get(workflows::versions))
+            .route(
+                "/v1/workflows/{name}/versions/{version}",
+                get(workflows::show_version).delete(workflows::remove_version),
+            )
+            .route("/v1/workflows/{name}/rollback", post(workflows::roll_back))
             .route("/v1/invocations", get(invocations::list))
             .route("/v1/invocations/{id}", get(invocations::show).delete(invocations::remove))
             .route("/v1/invocations/{id}/result", get(invocations::result))

@@ -42,3 +42,4 @@ mod telemetry;
 pub use telemetry::SpanLog;
 
 mod until;
+mod workflows;

@@ -21,7 +21,6 @@ pub(crate) use store::PushError;
 use crate::blobs::Blobs;
 use crate::changes::{Changes, CutOff};
 use crate::cluster::DeviceReport;
-use crate::registry::Deployment;
 use crate::response_cache::Scope;
 use crate::telemetry::{Metrics, Served};
 use futures::StreamExt;
@@ -276,20 +275,6 @@ impl Models {
         (self.cache.capacity_bytes(), u32::try_from(self.cache.slots()).unwrap_or(u32::MAX))
     }
 
-    /// The models that a call of `deployment` may open, as the scheduler sees them. One that is not pushed demands nothing: opening it
-    /// fails.
-    pub(crate) fn demands(&self, deployment: &Deployment) -> Vec<ModelDemand> {
-        let granted = deployment.manifest.models.iter();
-        let entries =
-            granted.filter_map(|model| self.get(&deployment.id.tenant, &model.name, model.version).ok());
-        entries
-            .map(|entry| {
-                let (model, bytes) = (entry.source.id().clone(), entry.source.prepared.resident_bytes);
-                ModelDemand { model, bytes, load_time_ns: None }
-            })
-            .collect()
-    }
-
     pub(crate) fn resident_bytes(&self) -> u64 {
         self.cache.used_bytes()
     }
@@ -402,6 +387,12 @@ impl Models {
 }
 
 impl ModelEntry {
+    /// What it asks of a device, as the scheduler sees it.
+    pub(crate) fn demand(&self) -> ModelDemand {
+        let (model, bytes) = (self.source.id().clone(), self.source.prepared.resident_bytes);
+        ModelDemand { model, bytes, load_time_ns: None }
+    }
+
     /// Every file that it refers to.
     fn files(&self) -> Vec<ContentHash> {
         self.source.prepared.blobs().chain([self.record.digest, self.record.prepared]).collect()

@@ -18,6 +18,7 @@ use crate::response_cache::ResponseCache;
 use crate::telemetry::logs::{LogLimits, Logs};
 use crate::telemetry::{Metrics, Sampler};
 use crate::until::until;
+use crate::workflows::{Catalog, WorkflowRegistry, Workflows};
 use anyhow::Context;
 use runtimes::Runtimes;
 use std::fs::File;
@@ -47,7 +48,8 @@ pub(crate) struct NodeState {
     pub(crate) components: Arc<Components>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) models: Arc<Models>,
-    pub(crate) dispatch: Dispatch,
+    pub(crate) workflows: Arc<WorkflowRegistry>,
+    pub(crate) dispatch: Arc<Dispatch>,
     /// Answers kept for equal calls.
     pub(crate) response_cache: Arc<ResponseCache>,
     /// Those whose answer nobody waits for.
@@ -267,6 +269,11 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
             .await
             .context("cannot read the models")?;
 
+    let (workflows, workflows_as_of) =
+        Registry::open(datastore.clone(), Workflows::new(metrics.clone()), changes.clone())
+            .await
+            .context("cannot read the workflows")?;
+
     let invocation_blobs =
         Blobs::open(data.join("invocations"), shared.map(|shared| shared.folder("invocations")))
             .context("cannot open the asynchronous invocations")?;
@@ -317,9 +324,16 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
     };
     let slots =
         Slots::new(config.instances_max as usize, config.instances_idle_max as usize, metrics.clone());
+    let json_turns = Arc::new(Semaphore::new(config.gateway_threads.max(1)));
     let dispatch = Dispatch {
         components: components.clone(),
         models: models.clone(),
+        catalog: Catalog {
+            functions: registry.clone(),
+            models: models.clone(),
+            workflows: workflows.clone(),
+        },
+        turns: json_turns.clone(),
         placements: placements.clone(),
         arena: arena.clone(),
         metrics: metrics.clone(),
@@ -333,7 +347,6 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
         ),
     };
     let sampler = Sampler::new(config.trace_sample_ratio);
-    let json_turns = Arc::new(Semaphore::new(config.gateway_threads.max(1)));
     let state = NodeState {
         uploads: Arc::new(Semaphore::new(config.uploads_max.max(1) as usize)),
         compiles: Semaphore::new(config.compiles_max.max(1) as usize),
@@ -344,7 +357,8 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
         components,
         registry,
         models,
-        dispatch,
+        dispatch: Arc::new(dispatch),
+        workflows,
         invocations,
         cluster,
         arena,
@@ -362,6 +376,7 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
         AbortOnDropHandle::new(tokio::spawn(state.models.follow(models_as_of))),
         AbortOnDropHandle::new(tokio::spawn(state.invocations.follow(invocations_as_of))),
         AbortOnDropHandle::new(tokio::spawn(state.invocations.clone().sweep(leads(&state)))),
+        AbortOnDropHandle::new(tokio::spawn(state.workflows.follow(workflows_as_of))),
         AbortOnDropHandle::new(tokio::spawn(prepare_components(Arc::downgrade(&state), prepare))),
         AbortOnDropHandle::new(tokio::spawn(sweep_instances(Arc::downgrade(&state)))),
     ];

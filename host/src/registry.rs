@@ -18,6 +18,7 @@ pub(crate) use entry::{Entry as RegistryEntry, Kind, Noun};
 pub(crate) use function::{Deployment, FunctionEntry, FunctionRecord, Functions, Prepare};
 
 use crate::changes::{Changes, CutOff};
+pub(crate) use record::Record;
 use record::{Head, Parsed, Value, parse};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -196,6 +197,19 @@ impl<K: Kind> Registry<K> {
         tenants.get(tenant).map(|names| names.values().cloned().collect()).unwrap_or_default()
     }
 
+    /// What a deploy of `record` under a name would make, by itself and seen by nobody else.
+    pub(crate) fn try_out(&self, tenant: &TenantId, name: &Name, record: K::Record) -> RegistryEntry<K> {
+        let version = record.version();
+        let head = Head { active: version, next: version };
+        RegistryEntry::new(
+            &self.kind,
+            (tenant, name),
+            (head, Revision(0)),
+            BTreeMap::from([(version, record)]),
+            None,
+        )
+    }
+
     /// What of `tenant` could not be read, and why.
     pub(crate) fn damaged(&self, tenant: &TenantId) -> Vec<String> {
         let own = format!("{}/{tenant}/", K::ROOT);
@@ -249,7 +263,7 @@ impl<K: Kind> Registry<K> {
     }
 }
 
-fn take_in<R: record::Record>(all: &mut AllStored<R>, entry: &Entry) -> Result<(), RegistryError> {
+fn take_in<R: Record>(all: &mut AllStored<R>, entry: &Entry) -> Result<(), RegistryError> {
     let Parsed { tenant, name, value } = parse(entry)?;
     let stored = all.entry((tenant, name)).or_default();
     match value {

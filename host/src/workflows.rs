@@ -8,14 +8,14 @@
 mod catalog;
 mod record;
 
-pub(crate) use catalog::Catalog;
+pub(crate) use catalog::{Catalog, Found};
 pub(crate) use record::WorkflowRecord;
 
 use crate::registry::{Kind, Noun, Registry, RegistryEntry};
 use crate::telemetry::{Metrics, Served};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use weir_types::api::{WorkflowStep, WorkflowVersion};
-use weir_types::{Name, TenantId, WorkflowId};
+use weir_types::{ContentHash, Name, TenantId, WorkflowId};
 use weir_workflow::{Action, Plan, PlannedStep};
 
 /// The workflows of all tenants.
@@ -33,9 +33,24 @@ pub(crate) struct Workflows {
 pub(crate) struct Workflow {
     pub(crate) id: WorkflowId,
     pub(crate) record: WorkflowRecord,
-    /// What to run; or why that cannot be told, as where a later Weir has deployed it.
-    pub(crate) plan: Result<Arc<Plan>, String>,
+    /// Of its record.
+    pub(crate) digest: ContentHash,
+    plan: OnceLock<Result<Arc<Plan>, String>>,
     pub(crate) served: Served,
+}
+
+impl Workflow {
+    /// What to run, made when it is first asked for; or why that cannot be told, as where a later Weir has deployed it.
+    pub(crate) fn plan(&self) -> Result<&Arc<Plan>, &str> {
+        let planned = self.plan.get_or_init(|| {
+            let plan = self.record.plan();
+            if let Err(why) = &plan {
+                tracing::error!(workflow = %self.id, why, "a workflow cannot be run");
+            }
+            plan.map(Arc::new)
+        });
+        planned.as_ref().map_err(String::as_str)
+    }
 }
 
 impl Workflows {
@@ -55,14 +70,11 @@ impl Kind for Workflows {
     fn share(&self, _: &TenantId, _: &Name) {}
 
     fn deployment(&self, tenant: &TenantId, name: &Name, record: WorkflowRecord, (): &()) -> Workflow {
-        let plan = record.plan().map(Arc::new);
-        if let Err(why) = &plan {
-            tracing::error!(%tenant, workflow = %name, version = %record.version, why, "a workflow cannot be run");
-        }
         Workflow {
             id: WorkflowId { tenant: tenant.clone(), name: name.clone(), version: record.version },
             served: self.metrics.served(tenant, name, record.version),
-            plan,
+            plan: OnceLock::new(),
+            digest: record.digest(),
             record,
         }
     }
@@ -79,8 +91,8 @@ impl Kind for Workflows {
 impl WorkflowEntry {
     /// `workflow` as the API shows it. `unready` is why it cannot be run now, if it cannot.
     pub(crate) fn describe(&self, workflow: &Workflow, unready: Option<String>) -> WorkflowVersion {
-        let Workflow { id, record, plan, .. } = workflow;
-        let plan = plan.as_ref().ok();
+        let Workflow { id, record, .. } = workflow;
+        let plan = workflow.plan().ok();
         let steps = plan.into_iter().flat_map(|plan| plan.steps().iter().map(|step| describe(plan, step)));
         WorkflowVersion {
             tenant: id.tenant.clone(),

@@ -115,6 +115,15 @@ pub enum InferenceError {
     /// The backend failed in the run.
     #[error("the run failed: {0}")]
     Run(Arc<str>),
+
+    /// What was run is a workflow, and one of its steps failed.
+    #[error("{text}")]
+    Step {
+        /// How.
+        kind: ErrorKind,
+        /// Which step, and why.
+        text: Arc<str>,
+    },
 }
 
 /// The cases of the `error` variant in `wit/tensors.wit` that inference can end in.
@@ -156,6 +165,7 @@ impl InferenceError {
             Self::Cancelled => ErrorKind::Cancelled,
             Self::Unavailable(_) | Self::Library(_) => ErrorKind::Unavailable,
             Self::Load { .. } | Self::Run(_) => ErrorKind::Internal,
+            Self::Step { kind, .. } => *kind,
         }
     }
 

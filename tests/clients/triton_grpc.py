@@ -121,6 +121,16 @@ class Sync(unittest.TestCase):
         self.assertGreaterEqual(stats.inference_count, 2)
         self.assertGreater(stats.inference_stats.success.ns, 0)
 
+    def test_a_workflow_is_a_model(self):
+        x = np.array([[0, 0, 0, 1]], np.float32)
+        result = self.client.infer("mean", [tensor("x", "FP32", x)])
+        self.assertEqual(values(result.as_numpy("y")), [[14.0, 15.0, 16.0]])
+        self.assertTrue(self.client.is_model_ready("mean"))
+        metadata = self.client.get_model_metadata("mean")
+        self.assertEqual((metadata.platform, list(metadata.inputs[0].shape)), ("weir_workflow", [-1, 4]))
+        self.assertEqual(list(self.client.get_model_config("mean").config.output[0].dims), [-1, 3])
+        self.assertGreater(self.client.get_inference_statistics("mean").model_stats[0].inference_count, 0)
+
     def test_errors_have_their_codes(self):
         x = np.ones((1, 4), np.float32)
         for call, code in [

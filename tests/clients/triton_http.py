@@ -1,6 +1,7 @@
 """NVIDIA's own client over HTTP, unmodified, against the node at WEIR_URL.
 
-The node has the tensor function `echo`, and the models `identity`, `identity_bf16` and `matmul` (versions 1 and 2) of tests/fixtures/models.
+The node has the tensor function `echo`, the models `identity`, `identity_bf16` and `matmul` (versions 1 and 2) of tests/fixtures/models, and the
+workflow `mean` of both versions of `matmul`.
 """
 
 import asyncio
@@ -143,6 +144,18 @@ class Sync(unittest.TestCase):
             self.client.load_model("matmul", config="{}")
         with self.assertRaisesRegex(InferenceServerException, "no model"):
             self.client.load_model("nobody")
+
+    def test_a_workflow_is_a_model(self):
+        x = np.array([[0, 0, 0, 1]], np.float32)
+        result = self.client.infer("mean", [tensor("x", "FP32", x)])
+        self.assertEqual(values(result.as_numpy("y")), [[14.0, 15.0, 16.0]])
+        self.assertTrue(self.client.is_model_ready("mean"))
+        metadata = self.client.get_model_metadata("mean")
+        self.assertEqual((metadata["platform"], metadata["inputs"][0]["shape"]), ("weir_workflow", [-1, 4]))
+        self.assertEqual(self.client.get_model_config("mean")["output"][0]["dims"], [-1, 3])
+        self.assertGreater(self.client.get_inference_statistics("mean")["model_stats"][0]["inference_count"], 0)
+        with self.assertRaisesRegex(InferenceServerException, "no input"):
+            self.client.infer("mean", [tensor("z", "FP32", x)])
 
     def test_statistics_count(self):
         x = np.ones((3, 4), np.float32)

@@ -144,6 +144,71 @@ pub struct Model {
     pub versions: Vec<Version>,
 }
 
+/// One version of a workflow: the answer of `GET /v1/workflows/{name}/versions/{version}`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct WorkflowVersion {
+    /// Who owns it.
+    pub tenant: TenantId,
+    /// What it is called.
+    pub name: Name,
+    /// Which version this is.
+    pub version: Version,
+    /// Whether the name points at it.
+    pub active: bool,
+    /// When it was deployed.
+    pub deployed_at_ms: u64,
+    /// Its author's words.
+    pub description: String,
+    /// What it takes and gives.
+    #[serde(flatten)]
+    pub signature: Signature,
+    /// Its steps, each after those it reads from.
+    pub steps: Vec<WorkflowStep>,
+    /// Whether everything that it runs is there.
+    pub ready: bool,
+    /// Why it is not ready.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The document as it was deployed.
+    pub document: String,
+}
+
+/// One step in [`WorkflowVersion`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkflowStep {
+    /// What it is called.
+    pub name: String,
+    /// What it does: `run NAME:VERSION`, `combine HOW` or `split PARTS`.
+    pub action: String,
+    /// The steps and inputs that it reads from.
+    pub reads: Vec<String>,
+    /// When it is taken; none for always.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub when: Option<String>,
+}
+
+/// A workflow: the answer of `GET /v1/workflows/{name}`; the list of them is that of `GET /v1/workflows`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Workflow {
+    /// The version that the name points at.
+    #[serde(flatten)]
+    pub active: WorkflowVersion,
+    /// Every version there is, oldest first.
+    pub versions: Vec<Version>,
+}
+
+/// The answer of `PUT /v1/workflows/{name}`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct WorkflowDeployed {
+    /// What was deployed; or would be, for a dry run. A document equal to the active version's, whose steps run the same, makes no new version.
+    #[serde(flatten)]
+    pub workflow: WorkflowVersion,
+    /// Whether a version was made.
+    pub created: bool,
+    /// Where to ask for an inference, relative to the node.
+    pub path: String,
+}
+
 /// One line that a function, or the node about a function, wrote: a line of the answer of `GET /v1/functions/{name}/logs`, which is
 /// newline-delimited JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

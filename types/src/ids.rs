@@ -172,6 +172,11 @@ versioned_id!(
     ModelId
 );
 
+versioned_id!(
+    /// One version of one tenant's workflow.
+    WorkflowId
+);
+
 /// One call. Unique on the node that accepted it; printed as 16 hexadecimal digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]

@@ -7,7 +7,7 @@
 mod ids;
 pub use ids::{
     AsyncId, AsyncIdError, DeviceId, FunctionId, InvocationId, ModelId, Name, NameError, NodeId, TenantId,
-    Version,
+    Version, WorkflowId,
 };
 
 mod hash;

@@ -340,20 +340,3 @@ pub enum RunError {
         why: String,
     },
 }
-
-impl RunError {
-    /// Whether it is about the request, and not about what a step made of it.
-    #[must_use]
-    pub fn is_of_request(&self) -> bool {
-        matches!(
-            self,
-            Self::UnknownInput { .. }
-                | Self::DuplicateInput(_)
-                | Self::MissingInput(_)
-                | Self::WrongInput { .. }
-                | Self::UnknownOutput { .. }
-                | Self::DuplicateOutput(_)
-                | Self::NoOutputs
-        )
-    }
-}

@@ -21,7 +21,7 @@ pub const DEPTH_MAX: u32 = 4;
 /// The most steps of a workflow and of those within it, all together.
 pub const RUNS_MAX: u64 = 256;
 /// The most combinations of conditions, and of how many parts a split gives, that are looked at.
-pub const CASES_MAX: u64 = 4_096;
+pub const CASES_MAX: u64 = 1_024;
 
 /// What a step runs, as it was found: one version, which never changes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -71,6 +71,8 @@ pub struct Plan {
     pub(crate) conditions: Vec<PlannedCondition>,
     pub(crate) outputs: Vec<(String, ValueId)>,
     pub(crate) sizes: usize,
+    /// Which steps run in every case.
+    pub(crate) sure: Vec<bool>,
     signature: Signature,
     depth: u32,
     runs: u64,
@@ -146,9 +148,9 @@ impl Plan {
         let drawn = read::read(document, catalog)?;
         let order = order::order(&drawn)?;
         let typed = types::check(document, &drawn, &order)?;
-        let plan = Self::assemble(drawn, &order, typed);
+        let mut plan = Self::assemble(drawn, &order, typed);
         names::check_use(&plan)?;
-        cases::check(&plan)?;
+        plan.sure = cases::check(&plan)?;
         Ok(plan)
     }
 
@@ -168,7 +170,18 @@ impl Plan {
             inputs: (0..inputs).filter_map(|value| port(&values.get(value)?.name, value)).collect(),
             outputs: outputs.iter().filter_map(|(name, value)| port(name, *value)).collect(),
         };
-        let mut plan = Self { values, inputs, steps, conditions, outputs, sizes, signature, depth, runs };
+        let mut plan = Self {
+            values,
+            inputs,
+            steps,
+            conditions,
+            outputs,
+            sizes,
+            sure: Vec::new(),
+            signature,
+            depth,
+            runs,
+        };
         plan.count_readers();
         plan
     }
@@ -216,16 +229,6 @@ impl Plan {
         })
     }
 
-    /// Whether a step always runs: it has no condition, and reads nothing of a step that has.
-    #[must_use]
-    pub fn always_runs(&self, step: usize) -> bool {
-        let Some(own) = self.steps.get(step) else { return false };
-        own.guard.is_none()
-            && own.inputs.iter().all(|(_, value)| {
-                self.giver(*value).is_none_or(|giver| !self.gives_parts(giver) && self.always_runs(giver))
-            })
-    }
-
     /// The condition of a step, as it is written.
     #[must_use]
     pub fn condition_of(&self, step: &PlannedStep) -> Option<String> {
@@ -248,10 +251,6 @@ impl Plan {
             names.extend(name.filter(|name| !names.contains(name)));
         }
         names
-    }
-
-    fn gives_parts(&self, step: usize) -> bool {
-        matches!(self.steps.get(step).map(|step| &step.action), Some(Action::Split { .. }))
     }
 
     /// The step that gives a value; none for inputs of the workflow.

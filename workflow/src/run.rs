@@ -1,7 +1,7 @@
 //! One run of a plan: which steps to begin, what becomes of what they give.
 //!
 //! A value is held from when it is given until the last who reads it has it. It is absent if the step that would give it is not taken;
-//! then so are the steps that need it, and what they would give.
+//! then so are the steps that need it, and what they would give. A step whose outputs nobody will read any more is not begun.
 
 use crate::error::RunError;
 use crate::plan::{Action, Guard, Plan, PlannedStep, Sizes, Test};
@@ -110,7 +110,12 @@ impl<V: Value> Run<V> {
 
     /// A step that can begin now, with handles to what it reads; none until another has finished. What nobody else reads is let go of here.
     pub fn next_step(&mut self) -> Option<Begin<V>> {
-        let step = self.ready.pop_front()?;
+        let step = loop {
+            let step = self.ready.pop_front()?;
+            if self.steps[step] == State::Ready {
+                break step;
+            }
+        };
         let plan = self.plan.clone();
         let planned = plan.steps.get(step)?;
         self.steps[step] = State::Begun;
@@ -141,6 +146,12 @@ impl<V: Value> Run<V> {
             self.values[*value] = self.hold(planned, *value, given)?;
         }
         self.decide_all()
+    }
+
+    /// Whether a step is sure to run: what is wanted needs it, and neither a condition nor few rows can keep it from running.
+    #[must_use]
+    pub fn is_sure(&self, step: usize) -> bool {
+        self.plan.sure.get(step) == Some(&true) && self.steps.get(step) != Some(&State::NotNeeded)
     }
 
     /// Whether every step has run that is going to.
@@ -230,6 +241,13 @@ impl<V: Value> Run<V> {
                     self.ready.push_back(place);
                 }
                 Decision::Skip => self.skip(place, step),
+            }
+        }
+        // Those who read come after those who give: from the last on, once is enough again.
+        for (place, step) in plan.steps.iter().enumerate().rev() {
+            let is_read = step.outputs.iter().any(|value| self.readers[*value] > 0);
+            if !is_read && matches!(self.steps[place], State::Waiting { .. } | State::Ready) {
+                self.skip(place, step);
             }
         }
         Ok(())

@@ -170,11 +170,11 @@ fn everything_is_bounded() {
     let inputs: String = (0..65).map(|i| format!("i{i} = \"FP32[1]\"\n")).collect();
     let text = format!("[inputs]\n{inputs}{A}[outputs]\no = \"a\"");
     assert!(matches!(plan(&text), Err(PlanError::TooManyPorts { len: 65, .. })));
-    // Thirteen conditions make too many cases, however they go on.
-    let guarded: String = (0..13)
+    // Eleven conditions make too many cases, however they go on.
+    let guarded: String = (0..11)
         .map(|i| format!("[steps.s{i}]\nrun = \"digits\"\ninputs = {{ image = \"image\" }}\nwhen = \"max(image) < {i}\"\n"))
         .collect();
-    let all: Vec<_> = (0..13).map(|i| format!("\"s{i}\"")).collect();
+    let all: Vec<_> = (0..11).map(|i| format!("\"s{i}\"")).collect();
     let text =
         digits(&format!("{guarded}{A}[steps.b]\ncombine = \"first\"\nof = [{}, \"a\"]", all.join(", ")), "b");
     assert_eq!(plan(&text).unwrap_err(), PlanError::TooManyCases);

@@ -10,7 +10,7 @@ use clap::Subcommand;
 use std::path::PathBuf;
 use std::time::Duration;
 use weir_types::api::{Model, ModelVersion};
-use weir_types::{CACHE_TTL_MS_MAX, Name, Port, RunningMean};
+use weir_types::{CACHE_TTL_MS_MAX, Name, Port, RunningMean, Signature};
 
 /// Push, list, show and remove models
 ///
@@ -121,7 +121,7 @@ pub(crate) fn run(args: ModelsArgs, context: &Context) -> Result<()> {
             let pushed: ModelVersion = client.put(&path, &format!("push {name}"), &[], &mut upload)?;
             drop(upload);
             output.result(&pushed, |pushed| {
-                format!("pushed {}:{}\n{}", pushed.name, pushed.version, signature(pushed))
+                format!("pushed {}:{}\n{}", pushed.name, pushed.version, signature(&pushed.signature))
             })
         }
         Action::Show { name, version } => {
@@ -180,7 +180,8 @@ fn list(models: &[Model]) -> String {
     table(["NAME", "NEWEST", "VERSIONS", "SIZE", "RESIDENT", "BATCHING", "PUSHED"], rows)
 }
 
-fn signature(model: &ModelVersion) -> String {
+/// Inputs and outputs, one a line.
+pub(crate) fn signature(signature: &Signature) -> String {
     let ports = |title: &'static str, ports: &[Port]| -> String {
         ports
             .iter()
@@ -188,7 +189,7 @@ fn signature(model: &ModelVersion) -> String {
             .map(|(i, port)| format!("{:<13}{port}\n", if i == 0 { title } else { "" }))
             .collect()
     };
-    ports("inputs", &model.signature.inputs) + &ports("outputs", &model.signature.outputs)
+    ports("inputs", &signature.inputs) + &ports("outputs", &signature.outputs)
 }
 
 /// What is set, unless it is of no use.
@@ -225,7 +226,7 @@ fn details(model: &ModelVersion) -> String {
         .map(|(batch, mean)| ("run", format!("{} at batch {batch}", time_of(mean))));
     facts.extend(loads.chain(runs));
     let facts: String = facts.iter().map(|(name, value)| format!("{name:<13}{value}\n")).collect();
-    facts + &signature(model)
+    facts + &signature(&model.signature)
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a mean of measured nanoseconds")]

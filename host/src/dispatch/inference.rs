@@ -81,7 +81,7 @@ impl Dispatch {
     }
 }
 
-fn not_opened(error: OpenError) -> Fault {
+pub(super) fn not_opened(error: OpenError) -> Fault {
     match error {
         OpenError::NotGranted(text) => Fault::new(ErrorCode::NotGranted, text),
         OpenError::NotFound(text) => Fault::new(ErrorCode::ModelNotFound, text),
@@ -89,7 +89,7 @@ fn not_opened(error: OpenError) -> Fault {
     }
 }
 
-fn fault_of(error: &InferenceError) -> Fault {
+pub(super) fn fault_of(error: &InferenceError) -> Fault {
     let code = match error {
         // Its owner's to mend, and not the node's fault.
         InferenceError::Run(_) => ErrorCode::ModelError,

@@ -18,10 +18,11 @@ pub(crate) use driver::LinkId;
 pub(crate) use placed::Placed;
 pub(crate) use state::{Away, Place};
 
-use super::{Inference, Invocation};
+use super::{Inference, Invocation, WorkflowCall};
 use crate::cluster::wire::{Granted, Hello, News};
 use crate::instance::Fault;
 use crate::models::Models;
+use crate::workflows::Catalog;
 use driver::Driver;
 use placed::By;
 use record::Record;
@@ -36,7 +37,7 @@ use tokio::sync::{Notify, oneshot, watch};
 use tokio_util::task::AbortOnDropHandle;
 use weir_inference::ResidentModel;
 use weir_scheduler::{Action, Arrival, DeviceSpec, Event, Evictable, ModelDemand, Setup};
-use weir_types::{ErrorCode, FunctionId, InvocationId, ModelId, NodeId, Version};
+use weir_types::{ErrorCode, FunctionId, InvocationId, ModelId, NodeId, Version, WorkflowId};
 
 /// Asks for placements.
 pub(crate) struct Placements {
@@ -127,12 +128,12 @@ impl Placements {
     pub(crate) async fn place(
         self: &Arc<Self>,
         invocation: &Invocation,
-        models: &Models,
+        catalog: &Catalog,
     ) -> Result<(Place, Placed), Fault> {
         if let Some(granted) = &invocation.granted {
             return Ok(self.granted(invocation.id, granted));
         }
-        let demands = models.demands(&invocation.deployment);
+        let demands = catalog.granted(&invocation.deployment);
         if demands.is_empty() && self.take_unasked() {
             return Ok((Place::Here, self.placed(invocation.id, By::Nobody)));
         }
@@ -157,16 +158,38 @@ impl Placements {
         if let Some(granted) = &inference.granted {
             return Ok(self.granted(inference.id, granted));
         }
-        let source = &inference.entry.source;
-        let ModelId { tenant, name, .. } = source.id().clone();
-        let bytes = source.prepared.resident_bytes;
+        let ModelId { tenant, name, .. } = inference.entry.source.id().clone();
         self.settle(Arrival {
             invocation: inference.id,
             // The scheduler learns run times by function: a model by itself is one of version 0, which no function has.
             function: FunctionId { tenant, name, version: Version(0) },
-            models: vec![ModelDemand { model: source.id().clone(), bytes, load_time_ns: None }],
+            models: vec![inference.entry.demand()],
             deadline_at_ns: self.time_ns(inference.deadline),
             priority: inference.priority,
+            batch,
+            run_time_ns: None,
+        })
+        .await
+    }
+
+    /// The same for a workflow, which needs all of `models`.
+    pub(crate) async fn place_workflow(
+        self: &Arc<Self>,
+        call: &WorkflowCall,
+        models: Vec<ModelDemand>,
+        batch: u32,
+    ) -> Result<(Place, Placed), Fault> {
+        if let Some(granted) = &call.granted {
+            return Ok(self.granted(call.id, granted));
+        }
+        let WorkflowId { tenant, name, version } = call.workflow.id.clone();
+        self.settle(Arrival {
+            invocation: call.id,
+            // No function has the name of a workflow.
+            function: FunctionId { tenant, name, version },
+            models,
+            deadline_at_ns: self.time_ns(call.deadline),
+            priority: call.priority,
             batch,
             run_time_ns: None,
         })

@@ -52,8 +52,8 @@ impl Slots {
         Self { free: Arc::new(Semaphore::new(slots)), idle: Mutex::default(), idle_max, metrics }
     }
 
-    /// A place for an invocation. The caller bounds the wait by its deadline.
-    pub(crate) async fn take(&self, deployment: &Arc<Deployment>) -> Result<Slot, Fault> {
+    /// A place for an invocation. The caller bounds the wait by its deadline; one that must not wait is refused where no place is free.
+    pub(crate) async fn take(&self, deployment: &Arc<Deployment>, may_wait: bool) -> Result<Slot, Fault> {
         if deployment.manifest.reuse.is_some()
             && let Some(Waiting { instance, permit, .. }) = self.take_idle(deployment)
         {
@@ -62,6 +62,10 @@ impl Slots {
         }
         let permit = match self.free.clone().try_acquire_owned() {
             Ok(permit) => permit,
+            Err(_) if !may_wait => {
+                let text = "all instance slots are taken (instances_max), and a function that a function calls waits for none";
+                return Err(Fault::new(ErrorCode::QueueFull, text));
+            }
             Err(_) => self.wait().await?,
         };
         deployment.metrics.instance(true);

@@ -10,6 +10,7 @@ pub(super) use logs::logs;
 use super::Caller;
 use super::body::small;
 use super::error::ApiError;
+use super::workflows::refuse_if_used;
 use crate::node::NodeState;
 use crate::registry::{FunctionEntry, Noun, RegistryError};
 use axum::body::Body;
@@ -19,6 +20,7 @@ use axum::{Extension, Json};
 use std::sync::Arc;
 use weir_types::api::{Function, FunctionVersion, Rollback};
 use weir_types::{ErrorCode, Name, Version};
+use weir_workflow::TargetKind;
 
 /// The largest JSON body of a management call.
 const JSON_BYTES_MAX: usize = 64 << 10;
@@ -70,14 +72,7 @@ pub(super) async fn roll_back(
     body: Body,
 ) -> Result<Json<Function>, ApiError> {
     let name = parse_name(&name)?;
-    let body = small(body, JSON_BYTES_MAX).await?;
-    let rollback = if body.is_empty() { Ok(Rollback::default()) } else { serde_json::from_slice(&body) };
-    let Rollback { version } = rollback.map_err(|error| {
-        ApiError::new(
-            ErrorCode::InvalidRequest,
-            format!("the body must be {{}} or {{\"version\": N}}: {error}"),
-        )
-    })?;
+    let version = read_rollback(body).await?;
     let entry = node.registry.roll_back(&caller.tenant, &name, version).await?;
     tracing::info!(tenant = %caller.tenant, function = %name, version = %entry.head.active, "rolled back");
     node.sweep_instances();
@@ -91,6 +86,7 @@ pub(super) async fn remove(
     Path(name): Path<String>,
 ) -> Result<Response, ApiError> {
     let name = parse_name(&name)?;
+    refuse_if_used(&node, TargetKind::Function, &caller.tenant, &name, None)?;
     node.registry.delete(&caller.tenant, &name).await?;
     tracing::info!(tenant = %caller.tenant, function = %name, "deleted");
     node.sweep_instances();
@@ -104,7 +100,9 @@ pub(super) async fn remove_version(
     Extension(caller): Extension<Caller>,
     Path((name, version)): Path<(String, String)>,
 ) -> Result<Response, ApiError> {
-    node.registry.delete_version(&caller.tenant, &parse_name(&name)?, parse_version(&version)?).await?;
+    let (name, version) = (parse_name(&name)?, parse_version(&version)?);
+    refuse_if_used(&node, TargetKind::Function, &caller.tenant, &name, Some(version))?;
+    node.registry.delete_version(&caller.tenant, &name, version).await?;
     node.sweep_components().await;
     Ok(http::StatusCode::NO_CONTENT.into_response())
 }
@@ -118,6 +116,19 @@ fn find(node: &NodeState, caller: &Caller, name: &Name) -> Result<Arc<FunctionEn
     node.registry
         .get(&caller.tenant, name.as_str())
         .ok_or_else(|| RegistryError::NotThere(Noun::Function, name.clone()).into())
+}
+
+/// The version to roll back to, if the body names one.
+pub(super) async fn read_rollback(body: Body) -> Result<Option<Version>, ApiError> {
+    let body = small(body, JSON_BYTES_MAX).await?;
+    let rollback = if body.is_empty() { Ok(Rollback::default()) } else { serde_json::from_slice(&body) };
+    let Rollback { version } = rollback.map_err(|error| {
+        ApiError::new(
+            ErrorCode::InvalidRequest,
+            format!("the body must be {{}} or {{\"version\": N}}: {error}"),
+        )
+    })?;
+    Ok(version)
 }
 
 pub(super) fn parse_name(text: &str) -> Result<Name, ApiError> {

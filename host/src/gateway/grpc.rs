@@ -118,7 +118,10 @@ impl GrpcInferenceService for Service {
         let ModelReadyRequest { name, version } = request.into_inner();
         let found = At::new(name, version).find(&self.node, &caller.tenant);
         match found {
-            Ok(_) => Ok(ModelReadyResponse { ready: self.node.is_ready() }.into()),
+            Ok(target) => {
+                let ready = self.node.is_ready() && target.unready(&self.node).is_none();
+                Ok(ModelReadyResponse { ready }.into())
+            }
             Err(error) if status(error.code) == StatusCode::NOT_FOUND => {
                 Ok(ModelReadyResponse { ready: false }.into())
             }

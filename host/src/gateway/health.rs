@@ -26,7 +26,11 @@ Weir runs WebAssembly functions with shared models.
   GET    /v1/models                           list models
   GET    /v1/models/NAME                      show one (also /versions/N)
   DELETE /v1/models/NAME                      remove it (also /versions/N)
-  POST   /v2/models/NAME/infer                run a model or tensor function by the Open Inference Protocol (see docs/protocols.md)
+  PUT    /v1/workflows/NAME                   deploy a workflow, in TOML or JSON (see docs/workflows.md)
+  GET    /v1/workflows                        list workflows
+  GET    /v1/workflows/NAME                   show one (also /versions, /versions/N; POST /rollback as for functions)
+  DELETE /v1/workflows/NAME                   remove it (also /versions/N)
+  POST   /v2/models/NAME/infer                run a model, tensor function or workflow by the Open Inference Protocol (see docs/protocols.md)
   POST   /v1/embeddings                       call the function that the body's `model` names, in OpenAI's shape
   GET    /v1/invocations                      calls sent with `prefer: respond-async`: ?status=dead&limit=N
   GET    /v1/invocations/ID                   one of them: ?wait_ms=N waits for its end (also /events; DELETE cancels or forgets it)
@@ -63,7 +67,12 @@ pub(super) async fn status(
         running: gauge(&node.metrics.running),
         queued: gauge(&node.metrics.queued),
         async_queued: gauge(&node.metrics.asynchronous.queued),
-        damaged: [node.registry.damaged(&caller.tenant), node.models.damaged(&caller.tenant)].concat(),
+        damaged: [
+            node.registry.damaged(&caller.tenant),
+            node.models.damaged(&caller.tenant),
+            node.workflows.damaged(&caller.tenant),
+        ]
+        .concat(),
         devices: vec![node.models.device_report().status(&caller.tenant)],
         cluster: node
             .cluster

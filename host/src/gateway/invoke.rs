@@ -116,6 +116,7 @@ pub(super) fn invocation(
         arrived,
         deadline: deadline(arrived, limit_ms),
         priority: priority(headers)?,
+        depth: 0,
         deployment,
         granted: grant.map(|grant| grant.granted),
     })

@@ -5,6 +5,7 @@ use super::cached;
 use super::error::ApiError;
 use super::functions::{parse_name, parse_version};
 use super::uploads::{self, Received};
+use super::workflows::{refuse_if_used, refuse_name_of_workflow};
 use crate::models::{ModelsError, PushError};
 use crate::node::NodeState;
 use axum::extract::{Path, Request, State};
@@ -13,6 +14,7 @@ use axum::{Extension, Json};
 use std::sync::Arc;
 use weir_types::api::{Model, ModelVersion};
 use weir_types::{ErrorCode, ModelManifest, Name, Version};
+use weir_workflow::TargetKind;
 
 type Node = State<Arc<NodeState>>;
 
@@ -46,6 +48,7 @@ async fn keep(
     version: Option<Version>,
     request: Request,
 ) -> Result<Json<ModelVersion>, ApiError> {
+    refuse_name_of_workflow(node, &caller.tenant, name)?;
     let received = uploads::receive(node, request, node.models.blobs(), node.config.model_bytes_max).await?;
     let Received { manifest, staged, place: _place, .. }: Received<ModelManifest> = received;
     if let Some(slots) = manifest.slots.filter(|slots| !(1..=SLOTS_MAX).contains(slots)) {
@@ -121,6 +124,7 @@ async fn delete(
     name: &Name,
     version: Option<Version>,
 ) -> Result<Response, ApiError> {
+    refuse_if_used(node, TargetKind::Model, &caller.tenant, name, version)?;
     node.models.delete(&caller.tenant, name, version).await?;
     tracing::info!(tenant = %caller.tenant, model = %name, "deleted");
     Ok(http::StatusCode::NO_CONTENT.into_response())

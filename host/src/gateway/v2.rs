@@ -1,4 +1,4 @@
-//! `/v2`: the Open Inference Protocol, version 2, for models and tensor functions alike.
+//! `/v2`: the Open Inference Protocol, version 2, for models, tensor functions and workflows alike.
 //!
 //! A tensor function is asked like a model of its name. Where both have a name, the function answers: it stands in front of the model, which
 //! it may run. Models and functions of other tenants are not found. `docs/protocols.md` says what clients may rely on.

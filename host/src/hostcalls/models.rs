@@ -40,10 +40,10 @@ impl OpenModel {
         request: RunRequest,
         ctx: &InferenceCtx,
     ) -> Result<BoxFuture<'static, RunResult>, CallError> {
-        let Opened { pin, served, .. } = &**self.in_use(ctx).await?;
+        let Opened { runner, served, .. } = &**self.in_use(ctx).await?;
         let (metrics, started, batch) = (ctx.metrics.clone(), Instant::now(), request.batch());
         let serving = served.as_ref().map(|served| served.begin(started));
-        let run = pin.run(request);
+        let run = runner.run(request);
         let timed = async move {
             let completion = run.await;
             metrics.phase(Phase::ModelRun, started.elapsed());

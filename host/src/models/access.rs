@@ -2,31 +2,44 @@
 
 use super::loaded::{LoadError, Loaded};
 use super::{ModelEntry, Models, ModelsError};
-use crate::dispatch::Placements;
+use crate::dispatch::{Dispatch, Invocation, Placements, Steps};
+use crate::instance::Fault;
 use crate::registry::Deployment;
 use crate::telemetry::{ColdStart, Phase, Served, Trace};
+use crate::workflows::Workflow;
+use futures::future::{BoxFuture, FutureExt};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
-use weir_inference::{InferenceError, ModelSource, Pin};
-use weir_types::{ModelId, ModelRef, Signature};
+use weir_inference::{Completion, ErrorKind, Execution, InferenceError, ModelSource, Pin, RunRequest};
+use weir_types::{ErrorCode, InvocationId, ModelId, ModelRef, Signature, WorkflowId};
 
-/// The models of one invocation. Cheap to clone.
+/// The models and workflows of one invocation. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct ModelAccess {
-    models: Arc<Models>,
+    dispatch: Arc<Dispatch>,
     deployment: Arc<Deployment>,
-    placements: Arc<Placements>,
+    id: InvocationId,
+    request_id: Arc<str>,
+    depth: u32,
 }
 
-/// A model in device memory, kept there until this is dropped.
+/// A model in device memory, kept there until this is dropped; or a workflow, whose models are while it runs.
 pub(crate) struct Opened {
     pub(crate) id: ModelId,
     pub(crate) signature: Signature,
-    pub(crate) pin: Pin,
+    pub(crate) runner: Runner,
     /// Where its runs are counted; none where it is no model of the node's.
     pub(crate) served: Option<Served>,
     /// The files of a model that a guest has loaded.
     pub(super) _loaded: Option<Loaded>,
+}
+
+/// What runs what was opened.
+pub(crate) enum Runner {
+    Model(Pin),
+    Workflow(Box<(Steps, Arc<Workflow>)>),
 }
 
 /// Why a model was not opened.
@@ -41,8 +54,14 @@ pub(crate) enum OpenError {
 }
 
 impl ModelAccess {
-    pub(crate) fn new(models: Arc<Models>, deployment: Arc<Deployment>, placements: Arc<Placements>) -> Self {
-        Self { models, deployment, placements }
+    pub(crate) fn new(dispatch: Arc<Dispatch>, invocation: &Invocation) -> Self {
+        Self {
+            dispatch,
+            deployment: invocation.deployment.clone(),
+            id: invocation.id,
+            request_id: invocation.request_id.clone(),
+            depth: invocation.depth,
+        }
     }
 
     /// Bytes of models that the function may load from its own memory; 0: it may not.
@@ -50,7 +69,7 @@ impl ModelAccess {
         self.deployment.manifest.limits.loaded_model_bytes
     }
 
-    /// Bring the model into device memory if it is not there yet.
+    /// Bring the model into device memory if it is not there yet; or have a workflow at hand.
     pub(crate) async fn open(&self, wanted: &ModelRef, trace: &Trace) -> Result<Opened, OpenError> {
         if !self.deployment.manifest.models.iter().any(|grant| grant.covers(wanted)) {
             // The same whether or not it exists: what is not granted is not told about.
@@ -58,33 +77,106 @@ impl ModelAccess {
                 format!("model {wanted} is not granted to this function; add it to models in the manifest");
             return Err(OpenError::NotGranted(text));
         }
-        let entry =
-            self.models.get(&self.deployment.id.tenant, &wanted.name, wanted.version).map_err(|error| {
-                match error {
-                    ModelsError::NoModel(_) | ModelsError::NoVersion { .. } => {
-                        OpenError::NotFound(error.to_string())
-                    }
-                    other => OpenError::Inference(InferenceError::Unavailable(other.to_string().into())),
+        if let Some(workflow) = self.dispatch.catalog.workflow(&self.deployment.id.tenant, wanted) {
+            return self.open_workflow(workflow, trace);
+        }
+        let Dispatch { models, placements, .. } = &*self.dispatch;
+        let entry = models.get(&self.deployment.id.tenant, &wanted.name, wanted.version).map_err(
+            |error| match error {
+                ModelsError::NoModel(_) | ModelsError::NoVersion { .. } => {
+                    OpenError::NotFound(error.to_string())
                 }
-            })?;
-        let pin = self.models.pin(&entry, &self.placements, trace).await?;
+                other => OpenError::Inference(InferenceError::Unavailable(other.to_string().into())),
+            },
+        )?;
+        let pin = models.pin(&entry, placements, trace).await?;
         let (id, served) = (entry.source.id().clone(), Some(entry.served.clone()));
-        Ok(Opened { id, signature: pin.signature().clone(), pin, served, _loaded: None })
+        Ok(Opened {
+            id,
+            signature: pin.signature().clone(),
+            runner: Runner::Model(pin),
+            served,
+            _loaded: None,
+        })
     }
 
     /// Bring a model that the guest has the bytes of into device memory, until it is dropped. The caller has checked that the guest may, and
     /// bounds the time that it takes.
     pub(crate) async fn load(&self, onnx: Vec<u8>, trace: &Trace) -> Result<Opened, LoadError> {
+        let Dispatch { models, placements, .. } = &*self.dispatch;
         let tenant = &self.deployment.id.tenant;
-        let (source, loaded) = Loaded::prepare(&self.models, tenant, onnx).await?;
-        let pin = self.models.load(&source, &self.placements, trace).await?;
+        let (source, loaded) = Loaded::prepare(models, tenant, onnx).await?;
+        let pin = models.load(&source, placements, trace).await?;
         Ok(Opened {
             id: source.id().clone(),
             signature: pin.signature().clone(),
-            pin,
+            runner: Runner::Model(pin),
             served: None,
             _loaded: Some(loaded),
         })
+    }
+
+    fn open_workflow(&self, workflow: Arc<Workflow>, trace: &Trace) -> Result<Opened, OpenError> {
+        let WorkflowId { tenant, name, version } = workflow.id.clone();
+        if let Some(why) = self.dispatch.catalog.unready(&workflow) {
+            let text = format!("workflow {name}:{version} cannot be run: {why}");
+            return Err(OpenError::Inference(InferenceError::Unavailable(text.into())));
+        }
+        let signature = workflow.plan().map(|plan| plan.signature().clone()).unwrap_or_default();
+        let steps = Steps {
+            dispatch: self.dispatch.clone(),
+            tenant: tenant.clone(),
+            id: self.id,
+            request_id: self.request_id.clone(),
+            trace: trace.clone(),
+            // Those of each run are its own.
+            deadline: Instant::now(),
+            priority: 0,
+            depth: self.depth + 1,
+        };
+        let (id, served) = (ModelId { tenant, name, version }, Some(workflow.served.clone()));
+        let runner = Runner::Workflow(Box::new((steps, workflow)));
+        Ok(Opened { id, signature, runner, served, _loaded: None })
+    }
+}
+
+impl Runner {
+    /// Begin a run. Dropping the future stops it.
+    pub(crate) fn run(&self, request: RunRequest) -> BoxFuture<'static, Result<Completion, InferenceError>> {
+        let (steps, workflow) = match self {
+            Self::Model(pin) => return pin.run(request).boxed(),
+            Self::Workflow(workflow) => (**workflow).clone(),
+        };
+        let RunRequest { inputs, outputs, deadline, priority } = request;
+        let guests = steps.dispatch.guests.clone();
+        let steps = Steps { deadline: deadline.unwrap_or(steps.deadline), priority, ..steps };
+        // On its own, so that it goes on while the guest does something else.
+        let run = AbortOnDropHandle::new(guests.spawn(async move {
+            let started = Instant::now();
+            let execution = Some(Execution::alone(&inputs));
+            let outputs = steps.run(&workflow, inputs, outputs.as_deref()).await?;
+            Ok(Completion { outputs, queue_time: Duration::ZERO, run_time: started.elapsed(), execution })
+        }));
+        let ended = async move {
+            let gone = |_| InferenceError::Unavailable("the node is shutting down".into());
+            run.await.map_err(gone)?.map_err(|fault: Fault| InferenceError::Step {
+                kind: kind_of(fault.code),
+                text: fault.text.into(),
+            })
+        };
+        ended.boxed()
+    }
+}
+
+/// What a guest is told of a step that failed.
+fn kind_of(code: ErrorCode) -> ErrorKind {
+    match code {
+        ErrorCode::InvalidRequest => ErrorKind::InvalidArgument,
+        ErrorCode::QueueFull | ErrorCode::NoCapacity => ErrorKind::ResourceExhausted,
+        ErrorCode::DeadlineExceeded => ErrorKind::DeadlineExceeded,
+        ErrorCode::Cancelled => ErrorKind::Cancelled,
+        ErrorCode::Unavailable => ErrorKind::Unavailable,
+        _ => ErrorKind::Internal,
     }
 }
 

@@ -74,7 +74,7 @@ pub(super) fn parse<R: Record>(entry: &Entry) -> Result<Parsed<R>, RegistryError
     let Place { tenant, name, of } = place(&entry.key)?;
     let value = match of {
         Of::Head => Value::Head(decode(entry)),
-        Of::Version(_) => Value::Version(decode(entry)),
+        Of::Version(_) => Value::Version(decode(entry).map(Box::new)),
     };
     Ok(Parsed { tenant, name, value })
 }

@@ -51,6 +51,7 @@ pub(crate) struct Metrics {
     pub(crate) functions: Gauge,
     /// Models pushed.
     pub(crate) models: Gauge,
+    pub(crate) workflows: Gauge,
     /// Device memory that models take.
     pub(crate) model_resident_bytes: Gauge,
     /// Memory that bodies and tensors take.
@@ -143,6 +144,7 @@ impl Metrics {
         let connections = gauge("connections", "Open connections");
         let functions = gauge("functions", "Functions deployed");
         let models = gauge("models", "Models pushed");
+        let workflows = gauge("workflows", "Workflows deployed");
         let model_resident_bytes = gauge("model_resident_bytes", "Device memory that models take");
         let arena_used_bytes =
             gauge("arena_used_bytes", "Memory that bodies and tensors of requests under way take");
@@ -164,6 +166,7 @@ impl Metrics {
             connections,
             functions,
             models,
+            workflows,
             model_resident_bytes,
             arena_used_bytes,
             arena_pooled_bytes,

@@ -85,9 +85,9 @@ impl Catalog {
 
     /// Why a workflow cannot be run now, if it cannot.
     pub(crate) fn unready(&self, workflow: &Workflow) -> Option<String> {
-        let plan = match &workflow.plan {
+        let plan = match workflow.plan() {
             Ok(plan) => plan,
-            Err(why) => return Some(why.clone()),
+            Err(why) => return Some(why.to_owned()),
         };
         plan.pinned().find_map(|(step, pinned)| {
             let why = match self.find(&workflow.id.tenant, pinned) {
@@ -99,6 +99,16 @@ impl Catalog {
         })
     }
 
+    /// Whether running it a second time does no harm: its functions say that of themselves.
+    pub(crate) fn may_run_twice(&self, workflow: &Workflow) -> bool {
+        let mut pinned = workflow.plan().into_iter().flat_map(|plan| plan.pinned());
+        pinned.all(|(_, pinned)| match self.find(&workflow.id.tenant, pinned) {
+            Ok(Found::Function(deployment)) => deployment.manifest.idempotent,
+            Ok(Found::Workflow(inner)) => self.may_run_twice(&inner),
+            Ok(Found::Model(_)) | Err(_) => true,
+        })
+    }
+
     /// The models that a run of the workflow may need, those of its functions and inner workflows included, each once.
     pub(crate) fn demands(&self, workflow: &Workflow) -> Vec<ModelDemand> {
         let mut demands = BTreeMap::new();
@@ -107,7 +117,7 @@ impl Catalog {
     }
 
     fn collect(&self, workflow: &Workflow, demands: &mut BTreeMap<ModelId, ModelDemand>) {
-        let pinned = workflow.plan.iter().flat_map(|plan| plan.pinned());
+        let pinned = workflow.plan().into_iter().flat_map(|plan| plan.pinned());
         for found in pinned.filter_map(|(_, pinned)| self.find(&workflow.id.tenant, pinned).ok()) {
             let own = match found {
                 Found::Model(entry) => vec![entry.demand()],
@@ -155,7 +165,9 @@ impl Catalog {
         version: Option<Version>,
     ) -> Option<String> {
         let runs_it = |pinned: &Pinned| {
-            pinned.kind == kind && pinned.name == *name && version.is_none_or(|version| pinned.version == version)
+            pinned.kind == kind
+                && pinned.name == *name
+                && version.is_none_or(|version| pinned.version == version)
         };
         let entries = self.workflows.list(tenant);
         let mut versions = entries.iter().flat_map(|entry| entry.versions.values());
@@ -169,7 +181,7 @@ impl Found {
         match self {
             Self::Model(entry) => entry.record.digest,
             Self::Function(deployment) => deployment.record.digest,
-            Self::Workflow(workflow) => workflow.record.digest(),
+            Self::Workflow(workflow) => workflow.digest,
         }
     }
 }
@@ -182,7 +194,7 @@ fn pinned(kind: TargetKind, found: &Found) -> Pinned {
         }
         Found::Function(deployment) => (deployment.id.name.clone(), deployment.id.version, None, 0, 0),
         Found::Workflow(workflow) => {
-            let plan = workflow.plan.as_ref().ok();
+            let plan = workflow.plan().ok();
             let signature = plan.map(|plan| plan.signature().clone());
             let (depth, runs) = plan.map_or((0, 0), |plan| (plan.depth(), plan.runs()));
             (workflow.id.name.clone(), workflow.id.version, signature, depth, runs)

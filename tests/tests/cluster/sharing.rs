@@ -68,6 +68,54 @@ async fn a_node_that_joins_later_serves_everything_and_one_that_starts_again_fet
     assert_eq!(same.body, answer.body);
 }
 
+#[tokio::test]
+async fn a_workflow_of_one_node_is_asked_on_all() {
+    const ROW: &str =
+        r#"{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [0, 0, 0, 1]}]}"#;
+    let cluster = Cluster::builder().start(3).await;
+    let [a, b, c] = &cluster.nodes[..] else { unreachable!("there are three") };
+    a.push_model("low", 1, model("good/matmul.onnx")).await;
+    a.push_model("high", 1, model("good/matmul_v2.onnx")).await;
+    for name in ["low", "high"] {
+        cluster.all_have_heard_of(name).await;
+    }
+    let document = r#"
+        inputs = { x = "FP32[n, 4]" }
+        [steps.low]
+        run = "low"
+        inputs = { x = "x" }
+        [steps.high]
+        run = "high"
+        inputs = { x = "x" }
+        [steps.mean]
+        combine = "mean"
+        of = ["low", "high"]
+        [outputs]
+        y = "mean"
+    "#;
+    b.put("/v1/workflows/mean", document).await.ok();
+    for node in &cluster.nodes {
+        eventually("the news of the workflow", async || {
+            node.get("/v2/models/mean/ready").await.is_ok().then_some(())
+        })
+        .await;
+        let answer: serde_json::Value = node.post("/v2/models/mean/infer", ROW).await.ok().json();
+        assert_eq!(answer["outputs"][0]["data"], serde_json::json!([14.0, 15.0, 16.0]));
+    }
+    // All of it runs on the node that has the models, as a unit.
+    let (low, high) = (cluster.holder("low:1").await, cluster.holder("high:1").await);
+    assert!(low.is_some() && low == high, "{low:?} {high:?}");
+    assert_eq!(cluster.metric("weir_invocations_passed_on_total", "").await, 2.0);
+    assert_eq!(c.delete("/v1/models/low").await.code(), ErrorCode::Conflict);
+    assert!(c.delete("/v1/workflows/mean").await.is_ok());
+    for node in &cluster.nodes {
+        eventually("the deletion", async || {
+            (node.post("/v2/models/mean/infer", ROW).await.status == 404).then_some(())
+        })
+        .await;
+    }
+}
+
 /// A store that gives back something else than what was kept: nothing of it is run, and the nodes that have the right thing go on.
 #[tokio::test]
 async fn blobs_that_were_tampered_with_are_not_run() {

@@ -34,3 +34,4 @@ mod tenants;
 mod tensors;
 mod uploads;
 mod versions;
+mod workflows;

@@ -5,8 +5,8 @@ use super::{Action, CASES_MAX, Plan, PlannedStep};
 use crate::document::Source;
 use crate::error::PlanError;
 
-/// Look at every case.
-pub(super) fn check(plan: &Plan) -> Result<(), PlanError> {
+/// Look at every case. Tells which steps run in all of them, and are of use in all of them.
+pub(super) fn check(plan: &Plan) -> Result<Vec<bool>, PlanError> {
     let splits = plan.steps.iter().map(|step| match step.action {
         Action::Split { parts } => u64::from(parts),
         _ => 1,
@@ -15,10 +15,13 @@ pub(super) fn check(plan: &Plan) -> Result<(), PlanError> {
     let cases = radices.iter().try_fold(1_u64, |cases, radix| cases.checked_mul(*radix));
     let cases = cases.filter(|cases| *cases <= CASES_MAX).ok_or(PlanError::TooManyCases)?;
     let mut has_run = vec![false; plan.steps.len()];
+    let mut is_sure = vec![true; plan.steps.len()];
     for case in 0..cases {
         let case = Case::new(plan, case, &radices);
-        for (has_run, runs) in has_run.iter_mut().zip(&case.runs) {
-            *has_run |= runs;
+        let of_use = case.of_use(plan);
+        for (step, runs) in case.runs.iter().enumerate() {
+            has_run[step] |= runs;
+            is_sure[step] &= runs & of_use[step];
         }
         let missing = plan.outputs.iter().find(|(_, value)| !case.is_there[*value]);
         if let Some((output, value)) = missing {
@@ -31,7 +34,7 @@ pub(super) fn check(plan: &Plan) -> Result<(), PlanError> {
     }
     match has_run.iter().position(|has_run| !has_run) {
         Some(step) => Err(PlanError::NeverRuns(plan.steps[step].name.clone())),
-        None => Ok(()),
+        None => Ok(is_sure),
     }
 }
 
@@ -65,6 +68,22 @@ impl Case {
             }
         }
         case
+    }
+
+    /// Which steps something that runs, or the caller, has use for.
+    fn of_use(&self, plan: &Plan) -> Vec<bool> {
+        let mut is_read = vec![false; plan.values.len()];
+        plan.outputs.iter().for_each(|(_, value)| is_read[*value] = true);
+        let mut of_use = vec![false; plan.steps.len()];
+        for (place, step) in plan.steps.iter().enumerate().rev() {
+            of_use[place] = self.runs[place] && step.outputs.iter().any(|value| is_read[*value]);
+            if of_use[place] {
+                let of_guard = step.guard.and_then(|guard| plan.conditions[guard.condition].test.value());
+                let values = step.inputs.iter().map(|(_, value)| *value).chain(of_guard);
+                values.for_each(|value| is_read[value] = true);
+            }
+        }
+        of_use
     }
 
     fn lets_run(&self, plan: &Plan, step: &PlannedStep) -> bool {

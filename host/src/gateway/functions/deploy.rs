@@ -9,6 +9,7 @@ use crate::gateway::Caller;
 use crate::gateway::cached;
 use crate::gateway::error::ApiError;
 use crate::gateway::uploads::{self, Received};
+use crate::gateway::workflows::refuse_name_of_workflow;
 use crate::node::NodeState;
 use crate::registry::FunctionRecord;
 use crate::telemetry::Phase;
@@ -37,6 +38,7 @@ pub(in crate::gateway) async fn deploy(
     request: Request,
 ) -> Result<Json<Deployed>, ApiError> {
     let name = parse_name(&name)?;
+    refuse_name_of_workflow(&node, &caller.tenant, &name)?;
     let Received { manifest, options, staged, place: _place } =
         uploads::receive(&node, request, &node.blobs, node.config.component_bytes_max).await?;
     check_caps(&manifest, &node)?;

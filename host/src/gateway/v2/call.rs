@@ -1,26 +1,28 @@
 //! One inference from its request to its answer, of whichever kind it is and in whatever form it came.
 
+mod run;
+
 use super::super::cached::{Verdict, waited_too_long};
 use super::super::error::ApiError;
 use super::super::invoke::{self, received};
-use super::super::passing::Passed;
 use super::super::request_id::RequestId;
 use super::cached::{self, Cached};
 use super::read::Asked;
-use super::remote::Remote;
-use super::target::{Target, served};
+use super::target::Target;
 use crate::cluster::wire::Grant;
-use crate::dispatch::{Account, Admitted, Inference, InferenceTurn, Invocation};
+use crate::dispatch::{Account, Inference, Invocation, WorkflowCall};
 use crate::models::ModelEntry;
 use crate::node::NodeState;
 use crate::response_cache::{Answer, Given};
 use crate::telemetry::{Served, Times};
 use crate::until::until;
+use crate::workflows::Workflow;
 use http::HeaderMap;
+use run::{Ran, function, model, workflow};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_inference::{Completion, RunRequest, Tensor};
-use weir_types::{ErrorCode, FunctionId, ModelId, Port};
+use weir_types::{ErrorCode, Port};
 
 /// What is asked, before it has been read.
 pub(in super::super) struct Call {
@@ -34,6 +36,7 @@ enum Kind {
     /// With its account, which is closed where the call fails here.
     Function(Box<Invocation>, Arc<Account>),
     Model(Inference),
+    Workflow(WorkflowCall),
 }
 
 /// How much may come and go.
@@ -76,6 +79,9 @@ impl Call {
                 Kind::Function(Box::new(invocation), account)
             }
             Target::Model(entry) => Kind::Model(inference(node, entry, grant, headers, id, arrived)?),
+            Target::Workflow(workflow) => {
+                Kind::Workflow(workflow_call(node, workflow, grant, headers, id, arrived)?)
+            }
         };
         Ok(Self { arrived, kind, cached })
     }
@@ -99,6 +105,7 @@ impl Call {
         match &self.kind {
             Kind::Function(..) => None,
             Kind::Model(inference) => Some(inference.entry.source.prepared.signature.inputs.clone()),
+            Kind::Workflow(call) => call.workflow.plan().ok().map(|plan| plan.signature().inputs.clone()),
         }
     }
 
@@ -109,7 +116,7 @@ impl Call {
                 answer_bytes_max: invocation.deployment.manifest.limits.response_body_bytes,
                 answer_limit: "limits.response_body_bytes",
             },
-            Kind::Model(_) => CallLimits {
+            Kind::Model(_) | Kind::Workflow(_) => CallLimits {
                 request_bytes_max: node.config.infer_body_bytes_max,
                 answer_bytes_max: node.config.infer_body_bytes_max,
                 answer_limit: "infer_body_bytes_max",
@@ -122,6 +129,7 @@ impl Call {
         let deadline = match &mut self.kind {
             Kind::Function(invocation, _) => &mut invocation.deadline,
             Kind::Model(inference) => &mut inference.deadline,
+            Kind::Workflow(call) => &mut call.deadline,
         };
         *deadline = at.min(*deadline);
     }
@@ -132,11 +140,12 @@ impl Call {
         node: &NodeState,
         receiving: impl Future<Output = Result<T, ApiError>>,
     ) -> Result<T, ApiError> {
-        let inference = match &self.kind {
+        let deadline = match &self.kind {
             Kind::Function(invocation, _) => return received(invocation, receiving).await,
-            Kind::Model(inference) => inference,
+            Kind::Model(inference) => inference.deadline,
+            Kind::Workflow(call) => call.deadline,
         };
-        until(inference.deadline, receiving).await.unwrap_or_else(|| {
+        until(deadline, receiving).await.unwrap_or_else(|| {
             let time_ms_max = node.config.infer_time_ms_max;
             let text = format!("the request body did not arrive within {time_ms_max} ms (infer_time_ms_max)");
             Err(ApiError::new(ErrorCode::DeadlineExceeded, text))
@@ -202,6 +211,7 @@ impl Call {
         let (deadline, priority) = match &mut self.kind {
             Kind::Function(invocation, _) => (&mut invocation.deadline, &mut invocation.priority),
             Kind::Model(inference) => (&mut inference.deadline, &mut inference.priority),
+            Kind::Workflow(call) => (&mut call.deadline, &mut call.priority),
         };
         *deadline = asked.deadline(self.arrived, *deadline);
         *priority = asked.priority(*priority);
@@ -209,7 +219,7 @@ impl Call {
         // A function gives all it has, whatever is wanted.
         let (of_model, of_function) = match self.kind {
             Kind::Function(..) => (None, asked.wanted()),
-            Kind::Model(_) => (asked.wanted(), None),
+            Kind::Model(_) | Kind::Workflow(_) => (asked.wanted(), None),
         };
         let ran = match self.cached.take() {
             None => self.run_now(node, inputs, of_model).await?,
@@ -234,6 +244,7 @@ impl Call {
                 let (deadline, priority) = (Some(inference.deadline), inference.priority);
                 model(node, inference, RunRequest { inputs, outputs, deadline, priority }).await
             }
+            Kind::Workflow(call) => workflow(node, call, inputs, outputs.as_deref()).await,
         }
     }
 
@@ -272,8 +283,9 @@ impl Call {
 
     fn served(&self, node: &NodeState) -> Served {
         match &self.kind {
-            Kind::Function(invocation, _) => served(node, &invocation.deployment),
+            Kind::Function(invocation, _) => node.dispatch.served(&invocation.deployment),
             Kind::Model(inference) => inference.entry.served.clone(),
+            Kind::Workflow(call) => call.workflow.served.clone(),
         }
     }
 
@@ -287,95 +299,9 @@ impl Call {
                 let id = inference.entry.source.id();
                 (id.name.to_string(), id.version.to_string())
             }
-        }
-    }
-}
-
-/// What has become of an inference.
-struct Ran {
-    completion: Completion,
-    is_elsewhere: bool,
-    /// What the response cache had to do with it, and how long looking there took; none where it was not asked.
-    cached: Option<(Verdict, Duration)>,
-}
-
-impl Ran {
-    fn here(completion: Completion) -> Self {
-        Self { completion, is_elsewhere: false, cached: None }
-    }
-
-    fn elsewhere(completion: Completion) -> Self {
-        Self { completion, is_elsewhere: true, cached: None }
-    }
-
-    fn pick(mut self, wanted: &[String]) -> Result<Self, ApiError> {
-        self.completion.outputs = pick(self.completion.outputs, wanted)?;
-        Ok(self)
-    }
-}
-
-async fn function(
-    node: &NodeState,
-    invocation: &mut Invocation,
-    account: &Arc<Account>,
-    inputs: Vec<(String, Tensor)>,
-) -> Result<Ran, ApiError> {
-    let deployment = invocation.deployment.clone();
-    let FunctionId { tenant, name, version } = &deployment.id;
-    let limits = &deployment.manifest.limits;
-    let mut remote = None;
-    loop {
-        match node.dispatch.admit(invocation).await? {
-            Admitted::Here(admission) => {
-                return Ok(Ran::here(node.dispatch.tensor(invocation, admission, account, inputs).await?));
-            }
-            Admitted::There(away, held) => {
-                let remote = match &mut remote {
-                    Some(remote) => remote,
-                    none => none.insert(Remote::new(
-                        node,
-                        (tenant, name, *version),
-                        (invocation.id, invocation.deadline, invocation.priority),
-                        (&inputs, None),
-                        (deployment.manifest.idempotent, limits.response_body_bytes),
-                    )?),
-                };
-                match remote.run(&away, held).await? {
-                    Passed::Answered(completion) => return Ok(Ran::elsewhere(completion)),
-                    Passed::Here(granted) => invocation.granted = Some(granted),
-                    Passed::Again => {}
-                }
-            }
-        }
-    }
-}
-
-async fn model(node: &NodeState, inference: &mut Inference, request: RunRequest) -> Result<Ran, ApiError> {
-    let entry = inference.entry.clone();
-    let ModelId { tenant, name, version } = entry.source.id();
-    let mut remote = None;
-    loop {
-        match node.dispatch.ready(inference, request.batch()).await? {
-            InferenceTurn::Here(ready) => {
-                return Ok(Ran::here(node.dispatch.infer(inference, ready, request).await?));
-            }
-            InferenceTurn::There(away, placed) => {
-                let remote = match &mut remote {
-                    Some(remote) => remote,
-                    none => none.insert(Remote::new(
-                        node,
-                        (tenant, name, *version),
-                        (inference.id, inference.deadline, inference.priority),
-                        (&request.inputs, request.outputs.as_deref()),
-                        // A model keeps nothing from one run to the next.
-                        (true, node.config.infer_body_bytes_max),
-                    )?),
-                };
-                match remote.run(&away, placed).await? {
-                    Passed::Answered(completion) => return Ok(Ran::elsewhere(completion)),
-                    Passed::Here(granted) => inference.granted = Some(granted),
-                    Passed::Again => {}
-                }
+            Kind::Workflow(call) => {
+                let id = &call.workflow.id;
+                (id.name.to_string(), id.version.to_string())
             }
         }
     }
@@ -403,18 +329,29 @@ pub(in super::super) fn inference(
     })
 }
 
-/// Of the outputs of a function, which gives all it has, those that are wanted.
-fn pick(mut outputs: Vec<(String, Tensor)>, wanted: &[String]) -> Result<Vec<(String, Tensor)>, ApiError> {
-    let take = |name: &String| {
-        let place = outputs.iter().position(|(given, _)| given == name);
-        place.map(|place| outputs.swap_remove(place)).ok_or_else(|| {
-            let text = format!("the function gave no output {name:?}");
-            ApiError::new(ErrorCode::InvalidRequest, text)
-        })
-    };
-    wanted.iter().map(take).collect()
+/// A call of a workflow that arrived with these headers, from a client or by another node's `grant`.
+fn workflow_call(
+    node: &NodeState,
+    workflow: Arc<Workflow>,
+    grant: Option<Grant>,
+    headers: &HeaderMap,
+    id: &RequestId,
+    arrived: Instant,
+) -> Result<WorkflowCall, ApiError> {
+    let time_ms_max = node.config.infer_time_ms_max;
+    let time_ms_max = grant.as_ref().map_or(time_ms_max, |grant| grant.deadline_in_ms.min(time_ms_max));
+    Ok(WorkflowCall {
+        id: grant.as_ref().map_or(id.invocation, |grant| grant.invocation),
+        request_id: id.shared(),
+        trace: invoke::trace(node, &workflow.id.tenant, workflow.id.name.as_str(), headers, id),
+        deadline: arrived + Duration::from_millis(time_ms_max),
+        priority: invoke::priority(headers)?,
+        workflow,
+        granted: grant.map(|grant| grant.granted),
+    })
 }
 
+/// Items that an inference works on: the first dimension of the first input.
 fn batch(tensors: &[(String, Tensor)]) -> u32 {
     tensors.iter().find_map(|(_, tensor)| tensor.shape().dimensions().first().copied()).unwrap_or(1)
 }

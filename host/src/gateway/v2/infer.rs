@@ -36,6 +36,9 @@ pub(super) async fn infer(
     let target = match at.find(&node, &caller.tenant) {
         // Its news may come after the first call.
         Err(_) if grant.is_some() => return Ok(refused("the node does not know what is asked for\n")),
+        Ok(target) if grant.is_some() && target.unready(&node).is_some() => {
+            return Ok(refused("the node does not know what that runs\n"));
+        }
         target => target?,
     };
     if let Some(wishes) = Wishes::take(request.headers_mut())? {
@@ -60,7 +63,9 @@ fn later(
             let limits = &deployment.manifest.limits;
             (limits.request_body_bytes, limits.deadline_ms)
         }
-        Target::Model(_) => (node.config.infer_body_bytes_max, node.config.infer_time_ms_max),
+        Target::Model(_) | Target::Workflow(_) => {
+            (node.config.infer_body_bytes_max, node.config.infer_time_ms_max)
+        }
     };
     Ok(Later {
         tenant: caller.tenant.clone(),

@@ -48,6 +48,9 @@ pub(super) async fn ready(
     if !node.is_ready() {
         return Err(ApiError::new(ErrorCode::Unavailable, "the node is shutting down"));
     }
+    if let Some(why) = target.unready(&node) {
+        return Err(ApiError::new(ErrorCode::Unavailable, format!("{} is not ready: {why}", target.name())));
+    }
     Ok(Json(json!({"name": target.name(), "ready": true})))
 }
 
@@ -92,6 +95,7 @@ pub(in super::super) fn instances(node: &NodeState, target: &Target) -> (&'stati
             let (_, slots) = node.models.device_capacity();
             (node.models.backend_name(), entry.record.manifest.slots.map_or(slots, |own| own.min(slots)))
         }
+        Target::Workflow(_) => ("weir", node.models.device_capacity().1),
     }
 }
 
@@ -99,6 +103,7 @@ pub(in super::super) fn instances(node: &NodeState, target: &Target) -> (&'stati
 pub(in super::super) fn platform(node: &NodeState, target: &Target) -> &'static str {
     match (target, node.models.backend_name()) {
         (Target::Function(_), _) => "weir_function",
+        (Target::Workflow(_), _) => "weir_workflow",
         (Target::Model(_), "onnxruntime") => "onnxruntime_onnx",
         (Target::Model(_), other) => other,
     }

@@ -82,18 +82,18 @@ pub(super) async fn unload(
     Ok(Json(json!({})))
 }
 
-/// Everything of `tenant`. What is there can be asked, whether or not it is in device memory; what is damaged cannot.
+/// Everything of `tenant`. What is there can be asked, whether or not it is in device memory; what is damaged, or lacks what it runs, cannot.
 pub(in super::super) fn entries(node: &NodeState, tenant: &TenantId, only_ready: bool) -> Vec<IndexEntry> {
     let there = Target::list(node, tenant).into_iter().flat_map(|target| {
-        let name = target.name().clone();
+        let (name, unready) = (target.name().clone(), target.unready(node));
         target.versions(node).into_iter().map(move |version| IndexEntry {
             name: name.to_string(),
             version: version.to_string(),
-            state: "READY",
-            reason: String::new(),
+            state: if unready.is_none() { "READY" } else { "UNAVAILABLE" },
+            reason: unready.clone().unwrap_or_default(),
         })
     });
-    let mut all: Vec<_> = there.collect();
+    let mut all: Vec<_> = there.filter(|entry| !only_ready || entry.state == "READY").collect();
     if !only_ready {
         all.extend(node.models.damaged_versions(tenant).into_iter().map(|(id, why)| IndexEntry {
             name: id.name.to_string(),
@@ -105,7 +105,7 @@ pub(in super::super) fn entries(node: &NodeState, tenant: &TenantId, only_ready:
     all
 }
 
-/// Have a model in device memory before it is asked for. A function is loaded by its first call.
+/// Have a model in device memory before it is asked for. Functions are loaded by their first calls, and so is what workflows run.
 pub(in super::super) async fn bring_in(
     node: &NodeState,
     caller: &Caller,

@@ -7,6 +7,7 @@ use crate::models::{ModelEntry, ModelsError};
 use crate::node::NodeState;
 use crate::registry::Deployment;
 use crate::telemetry::Served;
+use crate::workflows::Workflow;
 use http::HeaderMap;
 use serde::Deserialize;
 use std::sync::Arc;
@@ -25,6 +26,7 @@ pub(in super::super) struct At {
 pub(in super::super) enum Target {
     Function(Arc<Deployment>),
     Model(Arc<ModelEntry>),
+    Workflow(Arc<Workflow>),
 }
 
 impl Target {
@@ -51,7 +53,8 @@ impl At {
         self.version.as_deref().map(parse_version).transpose()
     }
 
-    /// What of `tenant` is there: the active version of a function or the newest of a model, unless the path names another.
+    /// What of `tenant` is there: the active version of a function or workflow, or the newest of a model, unless the path
+    /// names another.
     pub(in super::super) fn find(&self, node: &NodeState, tenant: &TenantId) -> Result<Target, ApiError> {
         let name = parse_name(&self.name)?;
         let version = self.version()?;
@@ -69,12 +72,21 @@ impl At {
             }
             return Ok(Target::Function(deployment.clone()));
         }
+        if let Some(entry) = node.workflows.get(tenant, name.as_str())
+            && let Some(active) = entry.active()
+        {
+            let workflow = match version {
+                Some(version) => entry.require(version)?,
+                None => active,
+            };
+            return Ok(Target::Workflow(workflow.clone()));
+        }
         match node.models.get(tenant, &name, version) {
             Ok(entry) => Ok(Target::Model(entry)),
             Err(ModelsError::NoModel(_)) if function.is_some() => Err(is_http(&name)),
             Err(ModelsError::NoModel(_)) => {
                 let text = format!(
-                    "there is no model or tensor function {name}; POST /v2/repository/index lists them"
+                    "there is no model, tensor function or workflow {name}; POST /v2/repository/index lists them"
                 );
                 Err(ApiError::new(ErrorCode::ModelNotFound, text))
             }
@@ -96,8 +108,10 @@ impl Target {
             node.registry.list(tenant).into_iter().filter_map(|function| function.active().cloned());
         let tensor = functions.filter(|deployment| deployment.record.kind == FunctionKind::Tensor);
         let mut all: Vec<_> = tensor.map(Self::Function).collect();
+        let workflows = node.workflows.list(tenant);
+        all.extend(workflows.iter().filter_map(|entry| Some(Self::Workflow(entry.active()?.clone()))));
         let is_hidden =
-            |entry: &Arc<ModelEntry>| all.iter().any(|function| function.name() == &entry.source.id().name);
+            |entry: &Arc<ModelEntry>| all.iter().any(|other| other.name() == &entry.source.id().name);
         let models: Vec<_> = node.models.list(tenant).into_iter().filter(|entry| !is_hidden(entry)).collect();
         all.extend(models.into_iter().map(Self::Model));
         all.sort_by(|a, b| a.name().cmp(b.name()));
@@ -108,6 +122,7 @@ impl Target {
         match self {
             Self::Function(deployment) => &deployment.id.name,
             Self::Model(entry) => &entry.source.id().name,
+            Self::Workflow(workflow) => &workflow.id.name,
         }
     }
 
@@ -115,14 +130,16 @@ impl Target {
         match self {
             Self::Function(deployment) => deployment.id.version,
             Self::Model(entry) => entry.source.id().version,
+            Self::Workflow(workflow) => workflow.id.version,
         }
     }
 
-    /// Every version that can be asked: of a function, the active one.
+    /// Every version that can be asked: of a function or workflow, the active one.
     pub(in super::super) fn versions(&self, node: &NodeState) -> Vec<Version> {
         match self {
             Self::Function(deployment) => vec![deployment.id.version],
             Self::Model(entry) => node.models.versions(&entry.source.id().tenant, self.name()),
+            Self::Workflow(workflow) => vec![workflow.id.version],
         }
     }
 
@@ -134,6 +151,18 @@ impl Target {
                 let Signature { inputs, outputs } = &entry.source.prepared.signature;
                 (inputs, outputs)
             }
+            Self::Workflow(workflow) => match workflow.plan() {
+                Ok(plan) => (&plan.signature().inputs, &plan.signature().outputs),
+                Err(_) => (&[], &[]),
+            },
+        }
+    }
+
+    /// Why it cannot be asked now, if it cannot: a workflow needs what it runs.
+    pub(in super::super) fn unready(&self, node: &NodeState) -> Option<String> {
+        match self {
+            Self::Function(_) | Self::Model(_) => None,
+            Self::Workflow(workflow) => node.dispatch.catalog.unready(workflow),
         }
     }
 
@@ -142,6 +171,7 @@ impl Target {
         let (answers, ttl_ms) = match self {
             Self::Function(deployment) => (&deployment.answers, deployment.manifest.cache_ttl_ms),
             Self::Model(entry) => (&entry.answers, entry.record.manifest.cache_ttl_ms),
+            Self::Workflow(_) => return None,
         };
         Cached::of(node, answers, ttl_ms, headers)
     }
@@ -149,14 +179,9 @@ impl Target {
     /// Its numbers.
     pub(in super::super) fn served(&self, node: &NodeState) -> Served {
         match self {
-            Self::Function(deployment) => served(node, deployment),
+            Self::Function(deployment) => node.dispatch.served(deployment),
             Self::Model(entry) => entry.served.clone(),
+            Self::Workflow(workflow) => workflow.served.clone(),
         }
     }
-}
-
-/// The numbers of a tensor function.
-pub(super) fn served(node: &NodeState, deployment: &Deployment) -> Served {
-    let id = &deployment.id;
-    deployment.served.get_or_init(|| node.metrics.served(&id.tenant, &id.name, id.version)).clone()
 }

@@ -10,6 +10,21 @@ async fn nvidias_client_works_unmodified() {
     let node = node().await;
     node.push_model("identity", 1, model("good/identity.onnx")).await;
     node.push_model("identity_bf16", 1, model("good/identity_bf16.onnx")).await;
+    let mean = r#"
+        inputs = { x = "FP32[n, 4]" }
+        [steps.low]
+        run = "matmul:1"
+        inputs = { x = "x" }
+        [steps.high]
+        run = "matmul:2"
+        inputs = { x = "x" }
+        [steps.mean]
+        combine = "mean"
+        of = ["low", "high"]
+        [outputs]
+        y = "mean"
+    "#;
+    node.put("/v1/workflows/mean", mean).await.ok();
     run(&node, "triton_http.py").await;
     run(&node, "triton_grpc.py").await;
 }

@@ -1,0 +1,237 @@
+//! `weir workflows`.
+
+use crate::client::Upload;
+use crate::commands::Context;
+use crate::commands::models::signature;
+use crate::error::Problem;
+use crate::output::{age, table, time};
+use crate::settings::ClientArgs;
+use anyhow::Result;
+use clap::Subcommand;
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use weir_types::api::{Rollback, Workflow, WorkflowDeployed, WorkflowStep, WorkflowVersion};
+use weir_types::{Name, Version};
+use weir_workflow::{Document, Plan};
+
+/// Deploy, list, show and remove workflows: graphs of models and tensor functions
+///
+/// Examples:
+///   weir workflows check cascade.toml            # what can be told without a node
+///   weir workflows deploy cascade cascade.toml   # the next version
+///   weir workflows                               # what is deployed
+///   weir workflows show cascade                  # its inputs, outputs and steps
+///   weir workflows rollback cascade
+///   weir workflows rm cascade
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct WorkflowsArgs {
+    #[command(subcommand)]
+    action: Option<Action>,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// List all workflows (also without any action)
+    #[command(visible_alias = "ls")]
+    List,
+    /// Check a workflow without a node: its form, its edges, and the types that it declares
+    Check {
+        /// The workflow, in TOML or JSON
+        file: PathBuf,
+    },
+    /// Deploy a workflow: its steps go on running the versions that are there now
+    Deploy {
+        /// What it will be asked as, and functions will open it as
+        name: Name,
+        /// The workflow, in TOML or JSON
+        file: PathBuf,
+        /// Have the node check everything, and deploy nothing
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Show one workflow: its inputs and outputs, and what its steps run
+    Show {
+        /// The workflow
+        name: Name,
+        /// One version of it [default: the active one]
+        #[arg(long, value_name = "N")]
+        version: Option<u32>,
+        /// Print the document as it was deployed, and nothing else
+        #[arg(long)]
+        document: bool,
+    },
+    /// List a workflow's versions
+    Versions {
+        /// The workflow
+        name: Name,
+    },
+    /// Go back to an earlier version of a workflow, or on to any other
+    Rollback {
+        /// The workflow
+        name: Name,
+        /// The version [default: the one before the active one]
+        version: Option<u32>,
+    },
+    /// Remove a workflow with all its versions, or one version that is not the active one
+    #[command(visible_alias = "delete")]
+    Rm {
+        /// The workflow
+        name: Name,
+        /// One version of it [default: all]
+        #[arg(long, value_name = "N")]
+        version: Option<u32>,
+    },
+}
+
+pub(crate) fn run(args: WorkflowsArgs, context: &Context) -> Result<()> {
+    let output = context.output;
+    let action = args.action.unwrap_or(Action::List);
+    if let Action::Check { file } = &action {
+        let steps = check(file)?;
+        let checked = json!({ "file": file, "steps": steps });
+        return output.result(&checked, |_| {
+            let steps = if steps == 1 { "1 step".to_owned() } else { format!("{steps} steps") };
+            format!(
+                "{} is sound: {steps}; `weir workflows deploy --dry-run` checks what they run, too",
+                file.display()
+            )
+        });
+    }
+    let client = context.client(&args.client)?;
+    match action {
+        Action::List | Action::Check { .. } => {
+            let workflows: Vec<Workflow> = client.get("/v1/workflows", "list the workflows")?;
+            output.result(&workflows, |workflows| list(workflows))
+        }
+        Action::Deploy { name, file, dry_run } => {
+            // What is wrong by itself is told without the node, with the name of the file.
+            check(&file)?;
+            let mut upload = Upload::open(&file, output, &format!("sending {name}"), "checking it")?;
+            let query = if dry_run { "?dry_run=true" } else { "" };
+            let path = format!("/v1/workflows/{name}{query}");
+            let deployed: WorkflowDeployed =
+                client.put(&path, &format!("deploy {name}"), &[], &mut upload)?;
+            drop(upload);
+            output.result(&deployed, |deployed| {
+                let workflow = &deployed.workflow;
+                let what = match (dry_run, deployed.created) {
+                    (true, _) => "would deploy",
+                    (false, true) => "deployed",
+                    (false, false) => "unchanged:",
+                };
+                format!("{what} {}:{}\n{}", workflow.name, workflow.version, signature(&workflow.signature))
+            })
+        }
+        Action::Show { name, version, document } => {
+            let what = format!("show {name}");
+            let (shown, versions) = match version {
+                Some(version) => {
+                    let path = format!("/v1/workflows/{name}/versions/{version}");
+                    (client.get::<WorkflowVersion>(&path, &what)?, None)
+                }
+                None => {
+                    let workflow: Workflow = client.get(&format!("/v1/workflows/{name}"), &what)?;
+                    (workflow.active, Some(workflow.versions))
+                }
+            };
+            if document {
+                return output.bytes(shown.document.as_bytes());
+            }
+            match versions {
+                None => output.result(&shown, |shown| details(shown, None)),
+                Some(versions) => {
+                    let workflow = Workflow { active: shown, versions };
+                    output.result(&workflow, |workflow| details(&workflow.active, Some(&workflow.versions)))
+                }
+            }
+        }
+        Action::Versions { name } => {
+            let path = format!("/v1/workflows/{name}/versions");
+            let versions: Vec<WorkflowVersion> =
+                client.get(&path, &format!("list the versions of {name}"))?;
+            output.result(&versions, |versions| version_list(versions))
+        }
+        Action::Rollback { name, version } => {
+            let body = Rollback { version: version.map(Version) };
+            let path = format!("/v1/workflows/{name}/rollback");
+            let now: Workflow = client.post(&path, &format!("roll back {name}"), &body)?;
+            output.result(&now, |now| format!("{} is at version {} now", now.active.name, now.active.version))
+        }
+        Action::Rm { name, version } => {
+            let (path, what) = match version {
+                None => (format!("/v1/workflows/{name}"), name.to_string()),
+                Some(version) => {
+                    (format!("/v1/workflows/{name}/versions/{version}"), format!("{name}:{version}"))
+                }
+            };
+            client.delete(&path, &format!("remove {what}"))?;
+            output.result(&json!({ "removed": what }), |_| format!("removed {what}"))
+        }
+    }
+}
+
+/// What can be told of a workflow by itself; how many steps it has.
+fn check(file: &Path) -> Result<usize> {
+    let bytes = std::fs::read(file)
+        .map_err(|error| Problem::new(format!("cannot read {}", file.display())).because(error))?;
+    let unsound = |error: &dyn std::fmt::Display| {
+        Problem::new(format!("{} is no workflow: {error}", file.display()))
+            .hint("docs/workflows.md has the format")
+    };
+    let document = Document::parse(&bytes).map_err(|error| unsound(&error))?;
+    let plan = Plan::new(&document, &|_, _| Ok(None)).map_err(|error| unsound(&error))?;
+    Ok(plan.steps().len())
+}
+
+fn list(workflows: &[Workflow]) -> String {
+    if workflows.is_empty() {
+        return "no workflows are deployed; `weir workflows deploy NAME FILE` deploys one".into();
+    }
+    let rows = workflows.iter().map(|Workflow { active, .. }| {
+        [
+            active.name.to_string(),
+            active.version.to_string(),
+            active.steps.len().to_string(),
+            if active.ready { "yes" } else { "no" }.to_owned(),
+            age(active.deployed_at_ms),
+        ]
+    });
+    table(["NAME", "VERSION", "STEPS", "READY", "DEPLOYED"], rows)
+}
+
+fn version_list(versions: &[WorkflowVersion]) -> String {
+    let rows = versions.iter().map(|version| {
+        [
+            format!("{}{}", version.version, if version.active { " (active)" } else { "" }),
+            version.steps.len().to_string(),
+            if version.ready { "yes" } else { "no" }.to_owned(),
+            age(version.deployed_at_ms),
+        ]
+    });
+    table(["VERSION", "STEPS", "READY", "DEPLOYED"], rows)
+}
+
+fn details(workflow: &WorkflowVersion, versions: Option<&[Version]>) -> String {
+    let mut facts = vec![
+        ("name", workflow.name.to_string()),
+        ("tenant", workflow.tenant.to_string()),
+        ("version", format!("{}{}", workflow.version, if workflow.active { " (active)" } else { "" })),
+        ("deployed", format!("{} ({})", time(workflow.deployed_at_ms), age(workflow.deployed_at_ms))),
+        ("ready", workflow.reason.as_ref().map_or("yes".to_owned(), |reason| format!("no: {reason}"))),
+    ];
+    if !workflow.description.is_empty() {
+        facts.insert(1, ("description", workflow.description.clone()));
+    }
+    if let Some(versions) = versions {
+        let versions: Vec<_> = versions.iter().map(ToString::to_string).collect();
+        facts.push(("versions", versions.join(", ")));
+    }
+    let facts: String = facts.iter().map(|(name, value)| format!("{name:<13}{value}\n")).collect();
+    let rows = workflow.steps.iter().map(|WorkflowStep { name, action, reads, when }| {
+        [name.clone(), action.clone(), reads.join(", "), when.clone().unwrap_or_else(|| "-".into())]
+    });
+    format!("{facts}{}\n{}", signature(&workflow.signature), table(["STEP", "DOES", "READS", "WHEN"], rows))
+}

@@ -1,0 +1,114 @@
+//! One run of a workflow, from admission to its outputs.
+//!
+//! It is placed as a unit, with all the models that its steps may need, as a function is with those it is granted. On its node, what one
+//! step gives goes to the next as a handle: nothing is copied or written down between them. Steps that do not wait for each other run at
+//! the same time. Dropping the run drops its steps, and with them their model runs and sandboxes; the first step that fails ends the run.
+
+mod builtin;
+mod steps;
+
+pub(crate) use steps::Steps;
+
+use super::Dispatch;
+use super::account::Counted;
+use super::placement::{Away, Place, Placed};
+use crate::cluster::wire::Granted;
+use crate::instance::Fault;
+use crate::telemetry::{Phase, Trace};
+use crate::until::until;
+use crate::workflows::Workflow;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tracing::Instrument;
+use weir_inference::{Completion, Execution, Tensor};
+use weir_types::{ErrorCode, InvocationId};
+use weir_workflow::Plan;
+
+/// What the gateway knows about a call of a workflow.
+pub(crate) struct WorkflowCall {
+    pub(crate) id: InvocationId,
+    pub(crate) request_id: Arc<str>,
+    pub(crate) workflow: Arc<Workflow>,
+    pub(crate) trace: Trace,
+    pub(crate) deadline: Instant,
+    pub(crate) priority: u32,
+    /// What it was granted here, without asking the scheduler; none if that is to be asked.
+    pub(crate) granted: Option<Granted>,
+}
+
+/// Where a workflow is to run.
+pub(crate) enum WorkflowTurn {
+    Here(WorkflowPlace),
+    There(Away, Placed),
+}
+
+/// The place of a workflow on this node.
+pub(crate) struct WorkflowPlace {
+    _placed: Placed,
+    /// How long it has waited for it.
+    queue_time: Duration,
+}
+
+impl Dispatch {
+    /// Have a workflow placed with everything that it may need. Waits until the deadline.
+    pub(crate) async fn place_workflow(
+        &self,
+        call: &WorkflowCall,
+        batch: u32,
+    ) -> Result<WorkflowTurn, Fault> {
+        if let Some(why) = self.catalog.unready(&call.workflow) {
+            return Err(unready(&call.workflow, &why));
+        }
+        let queued = Instant::now();
+        let _waiting = Counted::new(&self.metrics.queued);
+        let demands = self.catalog.demands(&call.workflow);
+        let placing = self.placements.place_workflow(call, demands, batch);
+        let placed = until(call.deadline, placing.instrument(call.trace.phase(Phase::Queue))).await;
+        self.metrics.phase(Phase::Queue, queued.elapsed());
+        let (place, placed) = placed.unwrap_or_else(|| {
+            let text = "the deadline passed before the workflow was placed (timeout, infer_time_ms_max)";
+            Err(Fault::new(ErrorCode::DeadlineExceeded, text))
+        })?;
+        Ok(match place {
+            Place::Here => {
+                WorkflowTurn::Here(WorkflowPlace { _placed: placed, queue_time: queued.elapsed() })
+            }
+            Place::There(away) => WorkflowTurn::There(away, placed),
+        })
+    }
+
+    /// Run a workflow that has its place. `wanted` are its outputs; none for all.
+    pub(crate) async fn run_workflow(
+        self: &Arc<Self>,
+        call: &WorkflowCall,
+        place: WorkflowPlace,
+        inputs: Vec<(String, Tensor)>,
+        wanted: Option<&[String]>,
+    ) -> Result<Completion, Fault> {
+        let _running = Counted::new(&self.metrics.running);
+        let started = Instant::now();
+        let steps = Steps {
+            dispatch: self.clone(),
+            tenant: call.workflow.id.tenant.clone(),
+            id: call.id,
+            request_id: call.request_id.clone(),
+            trace: call.trace.clone(),
+            deadline: call.deadline,
+            priority: call.priority,
+            depth: 0,
+        };
+        let execution = Some(Execution::alone(&inputs));
+        let outputs = steps.run(&call.workflow, inputs, wanted).await?;
+        Ok(Completion { outputs, queue_time: place.queue_time, run_time: started.elapsed(), execution })
+    }
+}
+
+/// The plan of a workflow that can be run.
+fn plan(workflow: &Workflow) -> Result<&Arc<Plan>, Fault> {
+    workflow.plan().map_err(|why| unready(workflow, why))
+}
+
+fn unready(workflow: &Workflow, why: &str) -> Fault {
+    let text = format!("workflow {}:{} cannot be run: {why}", workflow.id.name, workflow.id.version);
+    Fault::new(ErrorCode::Unavailable, text)
+}

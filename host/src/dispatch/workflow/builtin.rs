@@ -1,0 +1,82 @@
+//! The steps that need neither model nor function: making one tensor of several, and several of one.
+
+use crate::instance::Fault;
+use std::sync::Arc;
+use tokio::sync::Semaphore;
+use weir_device::Arena;
+use weir_inference::Tensor;
+use weir_types::ErrorCode;
+use weir_workflow::{Combination, Combiner, Value, View, split};
+
+/// What is combined of less than this is where the run is; more goes to a thread that may block.
+const BRIEF_BYTES: usize = 64 << 10;
+
+type Tensors = Vec<(String, Tensor)>;
+
+/// A tensor, as steps hand it on.
+#[derive(Debug, Clone)]
+pub(super) struct Handle(pub(super) Tensor);
+
+impl Value for Handle {
+    fn view(&self) -> View<'_> {
+        view(&self.0)
+    }
+}
+
+fn view(tensor: &Tensor) -> View<'_> {
+    View { datatype: tensor.element_type(), shape: tensor.shape(), data: tensor.data() }
+}
+
+/// Make one tensor of several: as many at once as there are `turns`, where it takes long.
+pub(super) async fn combine(
+    arena: &Arena,
+    turns: &Arc<Semaphore>,
+    combiner: Combiner,
+    mut tensors: Tensors,
+) -> Result<Tensor, Fault> {
+    if combiner.passes_on(tensors.len()) {
+        let first = tensors.drain(..).next();
+        return first.map(|(_, tensor)| tensor).ok_or_else(|| refused("there is nothing to combine"));
+    }
+    let bytes: usize = tensors.iter().map(|(_, tensor)| tensor.data().len()).sum();
+    if bytes < BRIEF_BYTES {
+        return combined(arena, combiner, &tensors);
+    }
+    let stopping = || Fault::new(ErrorCode::Unavailable, "the node is shutting down; try another");
+    let turn = turns.clone().acquire_owned().await.map_err(|_| stopping())?;
+    let arena = arena.clone();
+    // The turn goes along: a caller that gives up does not stop the work.
+    let work = tokio::task::spawn_blocking(move || {
+        let _turn = turn;
+        combined(&arena, combiner, &tensors)
+    });
+    work.await.map_err(|_| stopping())?
+}
+
+fn combined(arena: &Arena, combiner: Combiner, tensors: &Tensors) -> Result<Tensor, Fault> {
+    let views = tensors.iter().map(|(_, tensor)| view(tensor)).collect();
+    let combination = Combination::of(combiner, views).map_err(refused)?;
+    let mut buffer = arena
+        .buffer(combination.bytes)
+        .map_err(|error| Fault::new(ErrorCode::NoCapacity, error.to_string()))?;
+    combination.write(&mut buffer);
+    Tensor::new(combination.datatype, combination.shape.clone(), buffer.freeze())
+        .map_err(|error| Fault::new(ErrorCode::Internal, error.to_string()))
+}
+
+/// Take a tensor apart. The parts share its memory.
+pub(super) fn take_apart(tensors: &Tensors, parts: u32) -> Result<Tensors, Fault> {
+    let (_, whole) = tensors.first().ok_or_else(|| refused("there is nothing to split"))?;
+    let parts = split(view(whole), parts).map_err(refused)?.into_iter().enumerate();
+    let part = |(number, part): (usize, weir_workflow::Part)| {
+        let tensor = Tensor::new(whole.element_type(), part.shape, whole.data().slice(part.range));
+        let tensor = tensor.map_err(|error| Fault::new(ErrorCode::Internal, error.to_string()))?;
+        Ok((number.to_string(), tensor))
+    };
+    parts.map(part).collect()
+}
+
+/// Tensors that do not fit, which models and functions gave or the caller did.
+fn refused(why: impl Into<String>) -> Fault {
+    Fault::new(ErrorCode::InvalidRequest, why)
+}

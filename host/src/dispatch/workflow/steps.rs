@@ -1,0 +1,266 @@
+//! The steps of a run: begun as soon as what they read is there, each where it belongs.
+
+use super::super::inference::{fault_of, not_opened};
+use super::super::{Dispatch, Invocation};
+use super::builtin::{self, Handle};
+use super::plan;
+use crate::instance::Fault;
+use crate::models::ModelEntry;
+use crate::registry::Deployment;
+use crate::telemetry::{Phase, Times, Trace};
+use crate::until::until;
+use crate::workflows::{Found, Workflow};
+use futures::StreamExt;
+use futures::future::{BoxFuture, FutureExt};
+use futures::stream::FuturesUnordered;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tracing::Instrument;
+use weir_inference::{Execution, Pin, RunRequest, Tensor};
+use weir_types::{ErrorCode, InvocationId, TenantId};
+use weir_workflow::{Action, Begin, Pinned, Plan, Run, RunError, TargetKind};
+
+/// How many calls of functions and workflows may be within each other.
+const CALLS_DEPTH_MAX: u32 = 8;
+
+type Tensors = Vec<(String, Tensor)>;
+
+/// What all steps of a run have in common. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Steps {
+    pub(crate) dispatch: Arc<Dispatch>,
+    pub(crate) tenant: TenantId,
+    pub(crate) id: InvocationId,
+    pub(crate) request_id: Arc<str>,
+    pub(crate) trace: Trace,
+    pub(crate) deadline: Instant,
+    pub(crate) priority: u32,
+    /// How many calls of functions and workflows it is within: 0 for one that a client has asked for.
+    pub(crate) depth: u32,
+}
+
+impl Steps {
+    /// Run `workflow` to its end. `wanted` are its outputs; none for all.
+    pub(crate) async fn run(
+        &self,
+        workflow: &Workflow,
+        inputs: Tensors,
+        wanted: Option<&[String]>,
+    ) -> Result<Tensors, Fault> {
+        if self.depth > CALLS_DEPTH_MAX {
+            let text = format!("functions and workflows call each other more than {CALLS_DEPTH_MAX} deep");
+            return Err(Fault::new(ErrorCode::InvalidRequest, text));
+        }
+        let plan = plan(workflow)?;
+        let inputs = inputs.into_iter().map(|(name, tensor)| (name, Handle(tensor))).collect();
+        let begun = Run::new(plan.clone(), inputs, wanted, draw);
+        let mut run = begun.map_err(|error| Fault::new(ErrorCode::InvalidRequest, error.to_string()))?;
+        // The models that will run for sure are brought in while the first steps run. Dropped with the run.
+        let sure: Vec<_> = (0..plan.steps().len()).filter(|step| run.is_sure(*step)).collect();
+        let mut loading = std::pin::pin!(self.load_ahead(plan, &sure));
+        let mut under_way = FuturesUnordered::new();
+        let mut names: Vec<usize> = Vec::new();
+        loop {
+            while let Some(begin) = run.next_step() {
+                names.push(begin.step);
+                under_way.push(self.step(plan, begin));
+            }
+            if under_way.is_empty() {
+                return Ok(run
+                    .into_outputs()
+                    .into_iter()
+                    .map(|(name, Handle(tensor))| (name, tensor))
+                    .collect());
+            }
+            let ended = async {
+                tokio::select! {
+                    biased;
+                    ended = under_way.next() => ended,
+                    () = &mut loading => None,
+                }
+            };
+            let Some(ended) = until(self.deadline, ended).await else {
+                return Err(late(plan, &names));
+            };
+            let Some((step, outputs)) = ended else { continue };
+            names.retain(|begun| *begun != step);
+            let outputs = outputs.map_err(|fault| named(plan, step, fault))?;
+            let outputs = outputs.into_iter().map(|(name, tensor)| (name, Handle(tensor))).collect();
+            run.finished(step, outputs).map_err(|error| not_gone_on(plan, step, &error))?;
+        }
+    }
+
+    /// Take one step. The future owns what it works on, and lets go of it when it ends.
+    fn step(
+        &self,
+        plan: &Arc<Plan>,
+        begin: Begin<Handle>,
+    ) -> BoxFuture<'static, (usize, Result<Tensors, Fault>)> {
+        let (steps, plan) = (self.clone(), plan.clone());
+        async move {
+            let Begin { step, inputs, outputs } = begin;
+            let inputs: Tensors = inputs.into_iter().map(|(name, Handle(tensor))| (name, tensor)).collect();
+            let given = match plan.steps().get(step).map(|step| &step.action) {
+                Some(Action::Run(Some(pinned))) => steps.run_pinned(pinned, inputs, outputs).await,
+                Some(Action::Combine(combiner)) => {
+                    let Dispatch { arena, turns, .. } = &*steps.dispatch;
+                    let combined = builtin::combine(arena, turns, *combiner, inputs).await;
+                    combined.map(|tensor| outputs.into_iter().map(|name| (name, tensor.clone())).collect())
+                }
+                Some(Action::Split { parts }) => builtin::take_apart(&inputs, *parts),
+                Some(Action::Run(None)) | None => {
+                    Err(Fault::new(ErrorCode::Internal, "it is not known what the step runs"))
+                }
+            };
+            (step, given)
+        }
+        .boxed()
+    }
+
+    async fn run_pinned(
+        &self,
+        pinned: &Pinned,
+        inputs: Tensors,
+        outputs: Vec<String>,
+    ) -> Result<Tensors, Fault> {
+        let found = self.dispatch.catalog.find(&self.tenant, pinned);
+        match found.map_err(|why| Fault::new(ErrorCode::Unavailable, why))? {
+            Found::Model(entry) => self.model(&entry, inputs, outputs).await,
+            Found::Function(deployment) => self.function(deployment, inputs).await,
+            Found::Workflow(workflow) => {
+                let serving = workflow.served.begin(Instant::now());
+                let (started, batch) = (Instant::now(), batch(&inputs));
+                let execution = Some(Execution::alone(&inputs));
+                let given = Box::pin(self.run(&workflow, inputs, Some(&outputs))).await;
+                match &given {
+                    Ok(_) => {
+                        let infer = started.elapsed();
+                        serving.done(Times { batch, infer, execution, ..Times::default() });
+                    }
+                    Err(fault) => serving.failed(fault.code),
+                }
+                given
+            }
+        }
+    }
+
+    async fn model(
+        &self,
+        entry: &ModelEntry,
+        inputs: Tensors,
+        outputs: Vec<String>,
+    ) -> Result<Tensors, Fault> {
+        let (deadline, priority) = (Some(self.deadline), self.priority);
+        let request = RunRequest { inputs, outputs: Some(outputs), deadline, priority };
+        let (started, batch) = (Instant::now(), request.batch());
+        let serving = entry.served.begin(started);
+        let pinned = self.dispatch.models.pin(entry, &self.dispatch.placements, &self.trace).await;
+        let ran = match pinned {
+            Ok(pin) => {
+                let running = Instant::now();
+                let run = pin.run(request).instrument(self.trace.phase(Phase::ModelRun));
+                let completion = run.await.map_err(|error| fault_of(&error));
+                self.dispatch.metrics.phase(Phase::ModelRun, running.elapsed());
+                completion
+            }
+            Err(error) => Err(not_opened(error)),
+        };
+        match ran {
+            Ok(completion) => {
+                serving.done(Times::of(batch, &completion));
+                Ok(completion.outputs)
+            }
+            Err(fault) => {
+                serving.failed(fault.code);
+                Err(fault)
+            }
+        }
+    }
+
+    async fn function(&self, deployment: Arc<Deployment>, inputs: Tensors) -> Result<Tensors, Fault> {
+        let arrived = Instant::now();
+        let own = arrived + Duration::from_millis(deployment.manifest.limits.deadline_ms);
+        let invocation = Invocation {
+            id: self.id,
+            request_id: self.request_id.clone(),
+            trace: self.trace.clone(),
+            arrived,
+            deadline: self.deadline.min(own),
+            priority: self.priority,
+            depth: self.depth + 1,
+            deployment,
+            granted: None,
+        };
+        let account = self.dispatch.account(&invocation);
+        let serving = self.dispatch.served(&invocation.deployment).begin(arrived);
+        let batch = batch(&inputs);
+        let ran = async {
+            let admission = self.dispatch.admit_within(&invocation).await?;
+            self.dispatch.tensor(&invocation, admission, &account, inputs).await
+        };
+        match ran.await {
+            Ok(completion) => {
+                serving.done(Times::of(batch, &completion));
+                Ok(completion.outputs)
+            }
+            Err(fault) => {
+                account.close(fault.code);
+                serving.failed(fault.code);
+                Err(fault)
+            }
+        }
+    }
+
+    /// Bring the models of steps that are sure to run into device memory, and keep them there for as long as this lives. A step whose model
+    /// cannot be had tells so when it is its turn. Never ends.
+    async fn load_ahead(&self, plan: &Plan, sure: &[usize]) {
+        let steps = sure.iter().filter_map(|step| plan.steps().get(*step));
+        let models = steps.filter_map(|step| match &step.action {
+            Action::Run(Some(pinned)) => match self.dispatch.catalog.find(&self.tenant, pinned) {
+                Ok(Found::Model(entry)) => Some(entry),
+                _ => None,
+            },
+            _ => None,
+        });
+        let loading = models.map(|entry| async move {
+            self.dispatch.models.pin(&entry, &self.dispatch.placements, &self.trace).await.ok()
+        });
+        let _pins: Vec<Option<Pin>> = futures::future::join_all(loading).await;
+        std::future::pending::<()>().await;
+    }
+}
+
+fn batch(tensors: &Tensors) -> u32 {
+    tensors.iter().find_map(|(_, tensor)| tensor.shape().dimensions().first().copied()).unwrap_or(1)
+}
+
+/// A number from 0 to 1, as random as the keys of the standard library's hash tables.
+fn draw() -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "it stands for a share")]
+    let draw = (RandomState::new().build_hasher().finish() >> 11) as f64 / (1_u64 << 53) as f64;
+    draw
+}
+
+/// The fault of a step, which says whose it is.
+fn named(plan: &Plan, step: usize, fault: Fault) -> Fault {
+    let name = plan.steps().get(step).map_or("", |step| &step.name);
+    Fault { text: format!("step {name}: {}", fault.text), ..fault }
+}
+
+fn late(plan: &Plan, under_way: &[usize]) -> Fault {
+    let names = under_way.iter().filter_map(|step| Some(plan.steps().get(*step)?.name.as_str()));
+    let names = names.collect::<Vec<_>>().join(", ");
+    let text = format!("step {names}: the deadline passed before it was done (timeout, infer_time_ms_max)");
+    Fault::new(ErrorCode::DeadlineExceeded, text)
+}
+
+/// What a step gave does not fit. A function has not kept to what is declared of it; the shapes of what models give follow from what the
+/// workflow was given.
+fn not_gone_on(plan: &Plan, step: usize, error: &RunError) -> Fault {
+    let code = match plan.steps().get(step).map(|step| &step.action) {
+        Some(Action::Run(Some(pinned))) if pinned.kind == TargetKind::Function => ErrorCode::GuestError,
+        _ => ErrorCode::InvalidRequest,
+    };
+    Fault::new(code, error.to_string())
+}

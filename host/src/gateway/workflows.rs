@@ -1,0 +1,227 @@
+//! `/v1/workflows`: deploying workflows and looking after them.
+
+use super::Caller;
+use super::body::small;
+use super::error::ApiError;
+use super::functions::{parse_name, parse_version, read_rollback};
+use crate::node::NodeState;
+use crate::registry::{Noun, RegistryError};
+use crate::telemetry::logs::now_ms;
+use crate::workflows::{Catalog, Workflow, WorkflowEntry, WorkflowRecord};
+use axum::body::Body;
+use axum::extract::{Path, Query, Request, State};
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use serde::Deserialize;
+use std::sync::Arc;
+use weir_types::api::{self, WorkflowDeployed, WorkflowVersion};
+use weir_types::{ErrorCode, Name, TenantId, Version};
+use weir_workflow::{DOCUMENT_BYTES_MAX, Document, Plan, TargetKind};
+
+type Node = State<Arc<NodeState>>;
+
+/// What of a record the datastore is asked to keep, at most.
+const RECORD_BYTES_MAX: usize = 512 << 10;
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Options {
+    /// Check it, and deploy nothing.
+    dry_run: bool,
+}
+
+/// `PUT /v1/workflows/{name}`: a document in TOML or JSON.
+pub(super) async fn deploy(
+    State(node): Node,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+    Query(options): Query<Options>,
+    request: Request,
+) -> Result<Json<WorkflowDeployed>, ApiError> {
+    let name = parse_name(&name)?;
+    let document = small(request.into_body(), DOCUMENT_BYTES_MAX).await?;
+    check_name(&node, &caller.tenant, &name)?;
+    let (catalog, tenant) = (node.dispatch.catalog.clone(), caller.tenant.clone());
+    // Looking at every case of a large one takes milliseconds.
+    let record = node.json(DOCUMENT_BYTES_MAX, move || record(&catalog, &tenant, &document)).await?;
+    let entry = node.workflows.get(&caller.tenant, name.as_str());
+    let (active, head) = match &entry {
+        Some(entry) => (entry.active(), entry.head.next),
+        None => (None, Version(1)),
+    };
+    let path = format!("/v2/models/{name}/infer");
+    if let (Some(entry), Some(active)) = (&entry, active)
+        && active.record.document == record.document
+        && active.record.pinned == record.pinned
+    {
+        let workflow = describe(&node, entry, active);
+        return Ok(Json(WorkflowDeployed { workflow, created: false, path }));
+    }
+    if options.dry_run {
+        let tried = node.workflows.try_out(&caller.tenant, &name, WorkflowRecord { version: head, ..record });
+        let mut workflow = describe(&node, &tried, tried.active().ok_or_else(|| gone(&name))?);
+        workflow.active = false;
+        return Ok(Json(WorkflowDeployed { workflow, created: false, path }));
+    }
+    let made = move |version| WorkflowRecord { version, ..record.clone() };
+    let workflow = node.workflows.deploy(&caller.tenant, &name, (), made).await?;
+    tracing::info!(tenant = %caller.tenant, workflow = %name, version = %workflow.id.version, "deployed");
+    let entry = find(&node, &caller, &name)?;
+    Ok(Json(WorkflowDeployed { workflow: describe(&node, &entry, &workflow), created: true, path }))
+}
+
+/// What is to be kept of a document, if it is a workflow.
+fn record(catalog: &Catalog, tenant: &TenantId, bytes: &[u8]) -> Result<WorkflowRecord, ApiError> {
+    let invalid =
+        |error: &dyn std::fmt::Display| ApiError::new(ErrorCode::InvalidWorkflow, error.to_string());
+    let document = Document::parse(bytes).map_err(|error| invalid(&error))?;
+    let pin = |_: &str, wanted: &_| catalog.pin(tenant, wanted).map(Some);
+    let plan = Plan::new(&document, &pin).map_err(|error| invalid(&error))?;
+    let pinned = plan.pinned().map(|(step, pinned)| (step.to_owned(), pinned.clone())).collect();
+    let document = String::from_utf8_lossy(bytes).into_owned();
+    let record = WorkflowRecord { version: Version(1), deployed_at_ms: now_ms(), document, pinned };
+    let bytes = serde_json::to_vec(&record).map_or(usize::MAX, |record| record.len());
+    if bytes > RECORD_BYTES_MAX {
+        let text = format!(
+            "the workflow and the inputs and outputs of what it runs take {bytes} bytes, and {RECORD_BYTES_MAX} are the most; use other workflows as steps"
+        );
+        return Err(ApiError::new(ErrorCode::InvalidWorkflow, text));
+    }
+    Ok(record)
+}
+
+/// A workflow shares its name with nothing else: `/v2/models/NAME` and `models.open(NAME)` must mean one thing.
+fn check_name(node: &NodeState, tenant: &TenantId, name: &Name) -> Result<(), ApiError> {
+    let taken = |what: &str| {
+        let text = format!("there is a {what} {name} already; a workflow has a name of its own");
+        Err(ApiError::new(ErrorCode::Conflict, text))
+    };
+    if node.registry.get(tenant, name.as_str()).is_some() {
+        return taken("function");
+    }
+    if !node.models.versions(tenant, name).is_empty() {
+        return taken("model");
+    }
+    Ok(())
+}
+
+/// The other way round: what is deployed or pushed must not take a workflow's name.
+pub(super) fn refuse_name_of_workflow(
+    node: &NodeState,
+    tenant: &TenantId,
+    name: &Name,
+) -> Result<(), ApiError> {
+    if node.workflows.get(tenant, name.as_str()).is_none() {
+        return Ok(());
+    }
+    let text = format!("there is a workflow {name} already, and a workflow has a name of its own");
+    Err(ApiError::new(ErrorCode::Conflict, text))
+}
+
+/// What a workflow runs is not deleted.
+pub(super) fn refuse_if_used(
+    node: &NodeState,
+    kind: TargetKind,
+    tenant: &TenantId,
+    name: &Name,
+    version: Option<Version>,
+) -> Result<(), ApiError> {
+    let Some(user) = node.dispatch.catalog.user_of(kind, tenant, name, version) else { return Ok(()) };
+    let text = format!("workflow {user} runs it; delete that version of the workflow first");
+    Err(ApiError::new(ErrorCode::Conflict, text))
+}
+
+/// `GET /v1/workflows`.
+pub(super) async fn list(
+    State(node): Node,
+    Extension(caller): Extension<Caller>,
+) -> Json<Vec<api::Workflow>> {
+    let entries = node.workflows.list(&caller.tenant);
+    Json(entries.iter().filter_map(|entry| summary(&node, entry)).collect())
+}
+
+/// `GET /v1/workflows/{name}`.
+pub(super) async fn show(
+    State(node): Node,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+) -> Result<Json<api::Workflow>, ApiError> {
+    let name = parse_name(&name)?;
+    summary(&node, &*find(&node, &caller, &name)?).map(Json).ok_or_else(|| gone(&name))
+}
+
+/// `GET /v1/workflows/{name}/versions`, oldest first.
+pub(super) async fn versions(
+    State(node): Node,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+) -> Result<Json<Vec<WorkflowVersion>>, ApiError> {
+    let entry = find(&node, &caller, &parse_name(&name)?)?;
+    Ok(Json(entry.versions.values().map(|workflow| describe(&node, &entry, workflow)).collect()))
+}
+
+/// `GET /v1/workflows/{name}/versions/{version}`.
+pub(super) async fn show_version(
+    State(node): Node,
+    Extension(caller): Extension<Caller>,
+    Path((name, version)): Path<(String, String)>,
+) -> Result<Json<WorkflowVersion>, ApiError> {
+    let entry = find(&node, &caller, &parse_name(&name)?)?;
+    Ok(Json(describe(&node, &entry, entry.require(parse_version(&version)?)?)))
+}
+
+/// `POST /v1/workflows/{name}/rollback`.
+pub(super) async fn roll_back(
+    State(node): Node,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+    body: Body,
+) -> Result<Json<api::Workflow>, ApiError> {
+    let name = parse_name(&name)?;
+    let version = read_rollback(body).await?;
+    let entry = node.workflows.roll_back(&caller.tenant, &name, version).await?;
+    tracing::info!(tenant = %caller.tenant, workflow = %name, version = %entry.head.active, "rolled back");
+    summary(&node, &entry).map(Json).ok_or_else(|| gone(&name))
+}
+
+/// `DELETE /v1/workflows/{name}`.
+pub(super) async fn remove(
+    State(node): Node,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+) -> Result<Response, ApiError> {
+    let name = parse_name(&name)?;
+    refuse_if_used(&node, TargetKind::Workflow, &caller.tenant, &name, None)?;
+    node.workflows.delete(&caller.tenant, &name).await?;
+    tracing::info!(tenant = %caller.tenant, workflow = %name, "deleted");
+    Ok(http::StatusCode::NO_CONTENT.into_response())
+}
+
+/// `DELETE /v1/workflows/{name}/versions/{version}`.
+pub(super) async fn remove_version(
+    State(node): Node,
+    Extension(caller): Extension<Caller>,
+    Path((name, version)): Path<(String, String)>,
+) -> Result<Response, ApiError> {
+    let (name, version) = (parse_name(&name)?, parse_version(&version)?);
+    refuse_if_used(&node, TargetKind::Workflow, &caller.tenant, &name, Some(version))?;
+    node.workflows.delete_version(&caller.tenant, &name, version).await?;
+    Ok(http::StatusCode::NO_CONTENT.into_response())
+}
+
+fn summary(node: &NodeState, entry: &WorkflowEntry) -> Option<api::Workflow> {
+    let active = describe(node, entry, entry.active()?);
+    Some(api::Workflow { active, versions: entry.versions.keys().copied().collect() })
+}
+
+fn describe(node: &NodeState, entry: &WorkflowEntry, workflow: &Workflow) -> WorkflowVersion {
+    entry.describe(workflow, node.dispatch.catalog.unready(workflow))
+}
+
+fn find(node: &NodeState, caller: &Caller, name: &Name) -> Result<Arc<WorkflowEntry>, ApiError> {
+    node.workflows.get(&caller.tenant, name.as_str()).ok_or_else(|| gone(name))
+}
+
+fn gone(name: &Name) -> ApiError {
+    RegistryError::NotThere(Noun::Workflow, name.clone()).into()
+}

@@ -1,0 +1,71 @@
+//! Workflows: deployed like functions, asked like models.
+
+mod deploying;
+mod examples;
+mod refusing;
+mod running;
+
+use serde_json::{Value, json};
+use weir_tests::{Answer, Client, Node};
+
+/// A model that takes and gives FP32[?, 4], so long: the fake backend's give back what they are given.
+fn fake(run_time_ms: f64) -> Vec<u8> {
+    let port = |name: &str| json!({"name": name, "datatype": "FP32", "shape": [null, 4]});
+    let model = json!({
+        "run_time_ms": {"1": run_time_ms},
+        "resident_bytes": 1_000,
+        "signature": {"inputs": [port("x")], "outputs": [port("y")]},
+    });
+    model.to_string().into_bytes()
+}
+
+/// A node whose models are fake: those of `quick` run at once, those of `held` for an hour.
+async fn fake_node(quick: &[&str], held: &[&str]) -> Node {
+    let node = Node::builder()
+        .set("backend", "fake")
+        .set("model_slots", 8)
+        .set("infer_time_ms_max", 3_600_000)
+        .start()
+        .await;
+    for (names, run_time_ms) in [(quick, 0.0), (held, 3_600_000.0)] {
+        for name in names {
+            node.push_model(name, 1, fake(run_time_ms)).await;
+        }
+    }
+    node
+}
+
+async fn deploy(node: &Client, name: &str, document: &str) -> Answer {
+    node.put(&format!("/v1/workflows/{name}"), document.to_owned()).await
+}
+
+/// Rows of four numbers as the request of a workflow whose input is `x`.
+fn rows(values: &[f32]) -> Value {
+    json!({"inputs": [{"name": "x", "datatype": "FP32", "shape": [values.len() / 4, 4], "data": values}]})
+}
+
+async fn infer(node: &Client, name: &str, request: &Value) -> Answer {
+    node.post(&format!("/v2/models/{name}/infer"), request.to_string()).await
+}
+
+/// How often a model or workflow has been asked, with or without success.
+async fn asked(node: &Client, name: &str) -> f64 {
+    let model = format!("model=\"{name}\"");
+    node.metric("nv_inference_request_success", &model).await
+        + node.metric("nv_inference_request_failure", &model).await
+}
+
+/// How many inferences of a model are under way.
+async fn pending(node: &Client, name: &str) -> f64 {
+    node.metric("nv_inference_pending_request_count", &format!("model=\"{name}\"")).await
+}
+
+/// A step that runs `model` on `source`.
+fn step(name: &str, model: &str, source: &str) -> String {
+    format!("[steps.{name}]\nrun = \"{model}\"\ninputs = {{ x = \"{source}\" }}\n")
+}
+
+/// A workflow of `x` whose one output is `source`.
+fn workflow(steps: &str, source: &str) -> String {
+    format!("inputs = {{ x = \"FP32[n, 4]\" }}\n{steps}\n[outputs]\ny = \"{source}\"\n")
+}
