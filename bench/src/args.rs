@@ -73,6 +73,8 @@ pub(crate) enum Suite {
     Cluster,
     /// Requests for one model, together or one by one.
     Batching,
+    /// Several models put together.
+    Workflows,
 }
 
 impl fmt::Display for Suite {
@@ -85,6 +87,7 @@ impl fmt::Display for Suite {
             Self::Languages => "languages",
             Self::Cluster => "cluster",
             Self::Batching => "batching",
+            Self::Workflows => "workflows",
         })
     }
 }

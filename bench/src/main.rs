@@ -2,7 +2,8 @@
 //!
 //! `cargo xtask bench` brings the programs that are compared and runs this. In the order data meets them: [`args`] says what is compared;
 //! [`contender`] interleaves the rounds; [`server`] starts one program, [`load`] puts it under load with wrk and [`process`] reads what it
-//! took; [`hello`], [`inference`], [`coldstart`], [`neighbours`], [`languages`], [`cluster`] and [`batching`] are what is measured; [`report`] shows them
+//! took; [`hello`], [`inference`], [`coldstart`], [`neighbours`], [`languages`], [`cluster`], [`batching`] and [`workflows`] are what is
+//! measured; [`report`] shows them
 //! and puts them into the documentation.
 
 mod args;
@@ -21,6 +22,7 @@ mod hello;
 mod inference;
 mod languages;
 mod neighbours;
+mod workflows;
 
 mod report;
 
@@ -57,6 +59,7 @@ fn run(args: &Args) -> Result<()> {
             Suite::Languages => languages::run(args),
             Suite::Cluster => cluster::run(args),
             Suite::Batching => batching::run(args),
+            Suite::Workflows => workflows::run(args),
         }
         .with_context(|| format!("the {suite} benchmark failed"))?;
         section.print();

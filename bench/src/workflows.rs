@@ -1,0 +1,267 @@
+//! Workflows: what it costs to put steps together, beside the steps by themselves and the same pipeline as HTTP calls.
+
+use crate::args::Args;
+use crate::report::{Section, Table};
+use crate::stats::Spread;
+use crate::weir::{Node, Spans, Weir};
+use anyhow::{Context as _, Result, ensure};
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+/// How long each branch of the ensemble on the fake backend takes.
+const BRANCH_MS: f64 = 50.0;
+/// The most that the ensemble may take over its slowest branch.
+const OVERHEAD_MAX: f64 = 1.05;
+/// Steps of the long chain; the short one has one.
+const CHAIN: usize = 9;
+/// Sizes of what is handed over, in numbers of four bytes.
+const SIZES: [(usize, &str); 3] = [(1 << 8, "1 KiB"), (1 << 18, "1 MiB"), (1 << 22, "16 MiB")];
+/// Digits of one request.
+const BATCHES: [usize; 2] = [1, 32];
+
+/// Median times of one round's calls.
+#[derive(Debug, Default, Serialize)]
+struct Samples {
+    what: String,
+    medians_us: Vec<f64>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<Section> {
+    let scratch = tempfile::tempdir()?;
+    let fake =
+        Weir::new(args, &scratch.path().join("fake"))?.with_settings(&["backend=fake", "model_slots=4"]);
+    let fake = fake.start(Spans::Off)?;
+    let real = Weir::new(args, &scratch.path().join("real"))?.start(Spans::Off)?;
+    let mut samples = Vec::new();
+    let tables = vec![
+        ensemble(args, &fake, &mut samples)?,
+        hand_over(args, &fake, &mut samples)?,
+        pipeline(args, &real, &mut samples)?,
+    ];
+    let note = "One client, one call at a time. Ratios are of the medians of each round's calls, in interleaved rounds.";
+    Ok(Section {
+        key: "workflows",
+        notes: vec![note.to_owned()],
+        tables,
+        samples: serde_json::to_value(samples)?,
+    })
+}
+
+/// Three branches at once, beside one of them by itself.
+fn ensemble(args: &Args, node: &Node, samples: &mut Vec<Samples>) -> Result<Table> {
+    for branch in ["a", "b", "c"] {
+        push_fake(node, branch, BRANCH_MS)?;
+    }
+    let steps: Vec<_> = ["a", "b", "c"].iter().map(|name| (*name, step(name, "x"))).collect();
+    let mut steps = serde_json::Map::from_iter(steps.into_iter().map(|(name, step)| (name.to_owned(), step)));
+    steps.insert("mean".into(), json!({"combine": "mean", "of": ["a", "b", "c"]}));
+    deploy(node, "ensemble", &json!({"inputs": {"x": "FP32[n]"}, "steps": steps, "outputs": {"y": "mean"}}))?;
+    let body = request(&[0.5; 256]);
+    let mut measured = compare(
+        args,
+        samples,
+        &mut [
+            ("a branch by itself", &mut || infer(node, "a", &body)),
+            ("the ensemble", &mut || infer(node, "ensemble", &body)),
+        ],
+    )?;
+    let (ensemble, branch) = (measured.pop().unwrap_or_default(), measured.pop().unwrap_or_default());
+    let mut table = Table::new(
+        format!("Three branches of {BRANCH_MS} ms on the fake backend, and their mean"),
+        &["", "p50", "over a branch by itself", "bound"],
+    );
+    table.row(["a branch by itself".into(), milliseconds(&branch), String::new(), String::new()]);
+    table.row([
+        "the ensemble".into(),
+        milliseconds(&ensemble),
+        times(ratio(&ensemble, &branch)),
+        format!("{OVERHEAD_MAX}x"),
+    ]);
+    Ok(table)
+}
+
+/// What one more step costs: a handle within a workflow, a request and an answer between calls.
+fn hand_over(args: &Args, node: &Node, samples: &mut Vec<Samples>) -> Result<Table> {
+    push_fake(node, "pass", 0.0)?;
+    for length in [1, CHAIN] {
+        let name = |place: usize| format!("s{place}");
+        let source = |place: usize| place.checked_sub(1).map_or_else(|| "x".to_owned(), name);
+        let steps = (0..length).map(|place| (name(place), step("pass", &source(place))));
+        let steps: serde_json::Map<_, _> = steps.collect();
+        let outputs = json!({"y": name(length - 1)});
+        deploy(
+            node,
+            &format!("chain-{length}"),
+            &json!({"inputs": {"x": "FP32[n]"}, "steps": steps, "outputs": outputs}),
+        )?;
+    }
+    let title = "One more step, by what is handed over: a handle within a workflow, or a call of its own with binary tensors";
+    let mut table = Table::new(title, &["", "by handle", "by call", "ratio"]);
+    for (len, size) in SIZES {
+        let body = request(&vec![0.5; len]);
+        let long = format!("chain-{CHAIN}");
+        let measured = compare(
+            args,
+            samples,
+            &mut [
+                (&*format!("a chain of one, {size}"), &mut || infer(node, "chain-1", &body)),
+                (&*format!("a chain of {CHAIN}, {size}"), &mut || infer(node, &long, &body)),
+                (&*format!("a call, {size}"), &mut || infer(node, "pass", &body)),
+            ],
+        )?;
+        let per_step = |(long, short): (&f64, &f64)| (long - short) / (CHAIN - 1) as f64;
+        let handles: Vec<f64> = measured[1].iter().zip(&measured[0]).map(per_step).collect();
+        let ratio = ratio(&measured[2], &handles);
+        table.row([size.to_owned(), microseconds(&handles), microseconds(&measured[2]), times(ratio)]);
+    }
+    Ok(table)
+}
+
+/// The ensemble of `examples/workflows`, beside a client that calls its models itself: one, then three at once, then the mean.
+fn pipeline(args: &Args, node: &Node, samples: &mut Vec<Samples>) -> Result<Table> {
+    let examples = args.scripts.join("../../examples/workflows");
+    let read = |path: &str| std::fs::read(examples.join(path)).with_context(|| format!("cannot read {path}"));
+    for (name, file) in [
+        ("digits-prepare", "prepare.onnx"),
+        ("digits-linear", "linear.onnx"),
+        ("digits-hidden", "hidden.onnx"),
+        ("digits", "../../functions/classify-digits/model/digits.onnx"),
+    ] {
+        node.put(&format!("/v1/models/{name}/versions/1"), &read(file)?)?;
+    }
+    node.put("/v1/workflows/digits-ensemble", &read("ensemble.toml")?)?;
+    let title = "The ensemble of digits (`examples/workflows`), beside a client that makes the same four HTTP calls, three of them at once";
+    let mut table = Table::new(title, &["digits", "workflow, p50", "four calls, p50", "calls over workflow"]);
+    for batch in BATCHES {
+        let pixels: Vec<u8> = (0..batch * 64).map(|i| (i * 7 % 17) as u8).collect();
+        let body = binary("pixels", "UINT8", &json!([batch, 8, 8]), &pixels);
+        let by_hand = by_hand(node, batch, &body)?;
+        let answered = tensor(&infer(node, "digits-ensemble", &body)?)?;
+        ensure!(is_close(&answered, &by_hand), "the workflow answers otherwise than its models");
+        let measured = compare(
+            args,
+            samples,
+            &mut [
+                (&*format!("workflow, {batch}"), &mut || infer(node, "digits-ensemble", &body)),
+                (&*format!("four calls, {batch}"), &mut || {
+                    self::by_hand(node, batch, &body).map(|_| Vec::new())
+                }),
+            ],
+        )?;
+        let ratio = ratio(&measured[1], &measured[0]);
+        table.row([batch.to_string(), microseconds(&measured[0]), microseconds(&measured[1]), times(ratio)]);
+    }
+    Ok(table)
+}
+
+/// The pipeline as a client makes it.
+fn by_hand(node: &Node, batch: usize, body: &(usize, Vec<u8>)) -> Result<Vec<f32>> {
+    let image = tensor(&infer(node, "digits-prepare", body)?)?;
+    let bytes: Vec<u8> = image.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let body = binary("image", "FP32", &json!([batch, 1, 8, 8]), &bytes);
+    let answers = std::thread::scope(|scope| {
+        let calls = ["digits-linear", "digits-hidden", "digits"].map(|name| {
+            let body = &body;
+            scope.spawn(move || tensor(&infer(node, name, body)?))
+        });
+        calls.map(|call| call.join().unwrap_or_else(|_| anyhow::bail!("a call panicked")))
+    });
+    let [linear, hidden, large] = answers;
+    let sums = linear?.into_iter().zip(hidden?).zip(large?);
+    Ok(sums.map(|((a, b), c)| (a + b + c) / 3.0).collect())
+}
+
+/// Time the calls in interleaved rounds. Gives each one's medians in microseconds, round by round.
+fn compare(
+    args: &Args,
+    samples: &mut Vec<Samples>,
+    calls: &mut [(&str, &mut dyn FnMut() -> Result<Vec<u8>>)],
+) -> Result<Vec<Vec<f64>>> {
+    let mut medians = vec![Vec::new(); calls.len()];
+    for _ in 0..args.rounds() {
+        for ((_, call), medians) in calls.iter_mut().zip(&mut medians) {
+            // What is loaded or connected for the first call is not what is measured.
+            call()?;
+            let (began, mut times) = (Instant::now(), Vec::new());
+            while began.elapsed() < Duration::from_secs(args.seconds().into()) || times.is_empty() {
+                let started = Instant::now();
+                call()?;
+                times.push(started.elapsed().as_secs_f64() * 1e6);
+            }
+            medians.extend(Spread::of(times).map(|spread| spread.median));
+        }
+    }
+    for ((what, _), medians) in calls.iter().zip(&medians) {
+        samples.push(Samples { what: (*what).to_owned(), medians_us: medians.clone() });
+    }
+    Ok(medians)
+}
+
+fn push_fake(node: &Node, name: &str, run_time_ms: f64) -> Result<()> {
+    let port = |name: &str| json!({"name": name, "datatype": "FP32", "shape": [null]});
+    let model = json!({
+        "run_time_ms": {"1": run_time_ms},
+        "resident_bytes": 1_000,
+        "signature": {"inputs": [port("x")], "outputs": [port("y")]},
+    });
+    node.put(&format!("/v1/models/{name}/versions/1"), model.to_string().as_bytes()).map(drop)
+}
+
+fn step(model: &str, source: &str) -> Value {
+    json!({"run": model, "inputs": {"x": source}})
+}
+
+fn deploy(node: &Node, name: &str, document: &Value) -> Result<()> {
+    node.put(&format!("/v1/workflows/{name}"), document.to_string().as_bytes()).map(drop)
+}
+
+fn request(values: &[f32]) -> (usize, Vec<u8>) {
+    let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    binary("x", "FP32", &json!([values.len()]), &bytes)
+}
+
+/// A request with one binary tensor that wants binary tensors: how much of it is JSON, and all of it.
+fn binary(name: &str, datatype: &str, shape: &Value, bytes: &[u8]) -> (usize, Vec<u8>) {
+    let json = json!({
+        "inputs": [{
+            "name": name, "datatype": datatype, "shape": shape, "parameters": {"binary_data_size": bytes.len()},
+        }],
+        "parameters": {"binary_data_output": true},
+    });
+    let json = json.to_string();
+    (json.len(), [json.as_bytes(), bytes].concat())
+}
+
+/// The tensors behind the JSON of an answer.
+fn infer(node: &Node, name: &str, (json_bytes, body): &(usize, Vec<u8>)) -> Result<Vec<u8>> {
+    node.infer(&format!("/v2/models/{name}/infer"), *json_bytes, body)
+}
+
+fn tensor(bytes: &[u8]) -> Result<Vec<f32>> {
+    let (values, rest) = bytes.as_chunks();
+    ensure!(rest.is_empty() && !values.is_empty(), "{} bytes are no FP32", bytes.len());
+    Ok(values.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
+}
+
+fn is_close(a: &[f32], b: &[f32]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-5)
+}
+
+fn ratio(a: &[f64], b: &[f64]) -> Option<Spread> {
+    Spread::of(a.iter().zip(b).map(|(a, b)| a / b))
+}
+
+fn times(spread: Option<Spread>) -> String {
+    spread.map_or_else(String::new, |s| format!("{:.3}x [{:.3} .. {:.3}]", s.median, s.min, s.max))
+}
+
+fn milliseconds(medians_us: &[f64]) -> String {
+    let spread = Spread::of(medians_us.iter().map(|us| us / 1e3));
+    spread.map_or_else(String::new, |s| format!("{:.2} ms [{:.2} .. {:.2}]", s.median, s.min, s.max))
+}
+
+fn microseconds(medians_us: &[f64]) -> String {
+    let spread = Spread::of(medians_us.iter().copied());
+    spread.map_or_else(String::new, |s| format!("{:.0} us [{:.0} .. {:.0}]", s.median, s.min, s.max))
+}
