@@ -4,6 +4,7 @@
 //! its own.
 
 use crate::error::InferenceError;
+use crate::footprint::Footprint;
 use crate::interrupt::Interrupt;
 use crate::prepare::{PrepareError, Prepared};
 use crate::request::Job;
@@ -29,14 +30,19 @@ pub trait Backend: Send + Sync + 'static {
     /// Bring a prepared model into the device's memory. Blocks; called on the device's loader thread, one at a time.
     fn load(&self, source: &ModelSource) -> Result<Box<dyn Model>, InferenceError>;
 
+    /// What a prepared model would take of the device's memory now.
+    fn footprint(&self, source: &ModelSource) -> Footprint {
+        Footprint::own(source.prepared.resident_bytes.max(source.prepared.weight_bytes))
+    }
+
     /// Give memory that models have left behind back to the system. Blocks; called on the loader thread after an unload.
     fn trim(&self) {}
 }
 
 /// A model in a device's memory; dropping it frees that memory. Dropped only after its sessions.
 pub trait Model: Send + Sync {
-    /// Bytes of device memory that it takes.
-    fn resident_bytes(&self) -> u64;
+    /// What it takes of the device's memory.
+    fn footprint(&self) -> Footprint;
 
     /// Make one more session over the same weights. Blocks; called on a device thread, at most once per slot.
     fn session(&self) -> Result<Box<dyn Session>, InferenceError>;

@@ -21,6 +21,7 @@ pub use run::Run;
 
 use crate::backend::{Backend, ModelKey, ModelSource};
 use crate::error::InferenceError;
+use crate::footprint::{Footprint, Together};
 use crate::profiles::Profiles;
 use crate::threads::{DeviceThreads, Runs};
 use resident::Resident;
@@ -53,7 +54,7 @@ pub struct ModelCache {
 pub struct ResidentModel {
     /// Which model.
     pub id: ModelId,
-    /// The memory it takes.
+    /// The memory it would take by itself; what it has in common with others that are there is counted for each of them.
     pub bytes: u64,
     /// How many pins keep it there.
     pub pins: usize,
@@ -71,8 +72,6 @@ struct Shared {
 #[derive(Default)]
 struct State {
     entries: HashMap<ModelKey, Entry>,
-    /// The bytes of all entries together.
-    used_bytes: u64,
     /// Counts acquisitions, to tell which model was used last.
     clock: u64,
     lanes: u64,
@@ -81,7 +80,7 @@ struct State {
 enum Entry {
     /// Once there, it goes at once if `unloading` is not empty.
     Loading {
-        bytes: u64,
+        footprint: Footprint,
         waiting: Vec<oneshot::Sender<Result<Pin, InferenceError>>>,
         unloading: Vec<oneshot::Sender<()>>,
     },
@@ -116,8 +115,8 @@ impl ModelCache {
 
     /// Pin a model, loading it first if it is not there.
     ///
-    /// To make room, those of `victims` that nobody pins are unloaded, all of them, if the model then fits; none of them if it does not,
-    /// which is [`InferenceError::NoRoom`]. Where the model is there, or being loaded already, no victim is touched. A load goes on when
+    /// To make room, those of `victims` that nobody pins are unloaded, the first first and no more than it takes, if the model then fits; none
+    /// of them if it does not, which is [`InferenceError::NoRoom`]. Where the model is there, or being loaded already, no victim is touched. A load goes on when
     /// those who wait for it give up; one that fails is told to all who wait, and tried anew by the next acquire.
     pub async fn acquire(
         &self,
@@ -164,8 +163,11 @@ impl ModelCache {
         let state = self.shared.lock();
         let resident = state.entries.iter().filter_map(|(key, entry)| match entry {
             Entry::Resident { resident, last_used } => {
-                let model =
-                    ResidentModel { id: key.id.clone(), bytes: resident.bytes, pins: resident.pins() };
+                let model = ResidentModel {
+                    id: key.id.clone(),
+                    bytes: resident.footprint.total_bytes(),
+                    pins: resident.pins(),
+                };
                 Some((*last_used, model))
             }
             Entry::Loading { .. } | Entry::Unloading { .. } => None,
@@ -182,10 +184,11 @@ impl ModelCache {
         matches!(self.shared.lock().entries.get(key), Some(Entry::Resident { .. }))
     }
 
-    /// Memory that models take, those on their way in and out included.
+    /// Memory that models take, those on their way in and out included. What several have in common counts once.
     #[must_use]
     pub fn used_bytes(&self) -> u64 {
-        self.shared.lock().used_bytes
+        let state = self.shared.lock();
+        state.entries.values().map(Entry::footprint).collect::<Together>().bytes()
     }
 
     /// Memory that models may take.
@@ -283,6 +286,13 @@ impl Shared {
 }
 
 impl Entry {
+    fn footprint(&self) -> &Footprint {
+        match self {
+            Self::Loading { footprint, .. } => footprint,
+            Self::Resident { resident, .. } | Self::Unloading { resident, .. } => &resident.footprint,
+        }
+    }
+
     fn resident(&self) -> Option<&Arc<Resident>> {
         match self {
             Self::Resident { resident, .. } => Some(resident),

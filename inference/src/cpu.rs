@@ -19,6 +19,7 @@ mod processor;
 mod runtime;
 mod session;
 mod signature;
+mod store;
 mod value;
 mod weights;
 
@@ -29,12 +30,15 @@ mod protocol;
 
 use crate::backend::{Backend, Model, ModelSource};
 use crate::error::InferenceError;
+use crate::footprint::Footprint;
 use crate::prepare::{PrepareError, Prepared};
+use processor::processor;
 use runtime::Runtime;
 use session::CpuModel;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use store::TensorStore;
 use weir_device::{Arena, Device};
 
 /// The argument that makes `weir` a child that prepares a model: it then calls [`prepare_main`] and nothing else.
@@ -59,13 +63,14 @@ pub struct OnnxRuntimeConfig {
 pub struct OnnxRuntime {
     config: OnnxRuntimeConfig,
     arena: Arena,
+    store: TensorStore,
 }
 
 impl OnnxRuntime {
     /// A backend whose outputs live in `arena`.
     #[must_use]
     pub fn new(config: OnnxRuntimeConfig, arena: Arena) -> Self {
-        Self { config, arena }
+        Self { config, arena, store: TensorStore::default() }
     }
 
     /// Load the library, if that has not happened yet, and say where it was found. Blocks.
@@ -94,7 +99,16 @@ impl Backend for OnnxRuntime {
     fn load(&self, source: &ModelSource) -> Result<Box<dyn Model>, InferenceError> {
         let path = find_onnxruntime(self.config.library.as_deref()).map_err(Arc::new)?;
         let runtime = Runtime::open(&path, self.config.run_memory_bytes_max).map_err(Arc::new)?;
-        Ok(Box::new(CpuModel::load(runtime, source, &self.arena)?))
+        Ok(Box::new(CpuModel::load(runtime, source, &self.arena, &self.store)?))
+    }
+
+    fn footprint(&self, source: &ModelSource) -> Footprint {
+        let Some(variant) = source.prepared.variant_for(&processor()) else {
+            return Footprint::own(source.prepared.resident_bytes);
+        };
+        // What begins a family is like no other.
+        let family = self.store.family_of(&source.id().tenant, variant).unwrap_or(u64::MAX);
+        variant.footprint(family)
     }
 
     fn trim(&self) {

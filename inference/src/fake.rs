@@ -11,6 +11,7 @@
 
 use crate::backend::{Backend, Model, ModelSource, Session};
 use crate::error::InferenceError;
+use crate::footprint::Footprint;
 use crate::interrupt::Interrupt;
 use crate::prepare::{PrepareError, Prepared, Refusal, Variant};
 use crate::request::Job;
@@ -99,7 +100,9 @@ fn prepare(file: &Path, out: &Path) -> Result<Prepared, PrepareError> {
     std::fs::write(&blob, &bytes).map_err(|error| PrepareError::io("write", &blob, error))?;
     let FakeModel { signature, resident_bytes, .. } = model;
     let (only_on, weights, placeholder, weight_bytes) = (None, Vec::new(), None, 0);
-    let variant = Variant { only_on, skeleton, weights, placeholder, weight_bytes, resident_bytes };
+    let session_bytes = None;
+    let variant =
+        Variant { only_on, skeleton, weights, placeholder, weight_bytes, resident_bytes, session_bytes };
     Ok(Prepared { signature, weight_bytes, resident_bytes, variants: vec![variant] })
 }
 
@@ -109,8 +112,8 @@ struct Loaded {
 }
 
 impl Model for Loaded {
-    fn resident_bytes(&self) -> u64 {
-        self.model.resident_bytes
+    fn footprint(&self) -> Footprint {
+        Footprint::own(self.model.resident_bytes)
     }
 
     fn session(&self) -> Result<Box<dyn Session>, InferenceError> {

@@ -40,6 +40,9 @@ pub use error::{ErrorKind, InferenceError};
 mod prepare;
 pub use prepare::{PrepareError, Prepared, Refusal, Variant, Weight};
 
+mod footprint;
+pub use footprint::{Footprint, Part};
+
 mod backend;
 pub use backend::{Backend, Model, ModelKey, ModelSource, Session};
 

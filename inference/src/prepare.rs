@@ -1,6 +1,8 @@
 //! What comes of checking a model at upload.
 
+use crate::footprint::{Footprint, Part};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use weir_types::{ContentHash, ElementType, ErrorCode, Signature};
@@ -33,6 +35,9 @@ pub struct Variant {
     pub weight_bytes: u64,
     /// The bytes of device memory that it took when it was tried out.
     pub resident_bytes: u64,
+    /// Those of them that one more session over the same weights took; none where that was not measured.
+    #[serde(default)]
+    pub session_bytes: Option<u64>,
 }
 
 /// One weight of a model. Large ones have a file each, so that equal weights of different models are stored once; the small ones of a
@@ -69,6 +74,34 @@ impl Prepared {
 }
 
 impl Variant {
+    /// The files of its weights, and what is read of each.
+    pub(crate) fn weight_files(&self) -> BTreeMap<ContentHash, u64> {
+        let mut files = BTreeMap::new();
+        for weight in &self.weights {
+            let bytes: &mut u64 = files.entry(weight.hash).or_default();
+            *bytes = weight.offset.saturating_add(weight.bytes).max(*bytes);
+        }
+        files
+    }
+
+    /// What it takes of the memory of a device. Weights count once over all models that have them, and once over all of a `family` in the
+    /// form that kernels want; what one more session took is its own.
+    pub(crate) fn footprint(&self, family: u64) -> Footprint {
+        let files = self.weight_files();
+        let file_bytes: u64 = files.values().sum();
+        let beside = self.resident_bytes.saturating_sub(file_bytes);
+        // Where it was not measured, nothing but the files is taken to be shared.
+        let packed_bytes = self.session_bytes.map_or(0, |session_bytes| beside.saturating_sub(session_bytes));
+        let as_they_are = files.iter().map(|(hash, bytes)| (Part { hash: *hash, family: None }, *bytes));
+        let packed = files.iter().map(|(hash, bytes)| {
+            // At most what was packed: a product of two sizes in memory fits.
+            let share = u128::from(packed_bytes) * u128::from(*bytes) / u128::from(file_bytes.max(1));
+            (Part { hash: *hash, family: Some(family) }, u64::try_from(share).unwrap_or(u64::MAX))
+        });
+        let parts: Vec<_> = as_they_are.chain(packed.filter(|(_, bytes)| *bytes > 0)).collect();
+        Footprint::new(0, parts).at_least(self.resident_bytes.max(self.weight_bytes))
+    }
+
     fn blobs(&self) -> impl Iterator<Item = ContentHash> {
         self.weights.iter().map(|weight| weight.hash).chain([self.skeleton]).chain(self.placeholder)
     }

@@ -17,13 +17,18 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 use weir_device::{Arena, Buffer, Device};
 use weir_inference::{
-    Backend, CacheConfig, InferenceError, Interrupt, Job, Model, ModelCache, ModelKey, ModelSource, Pin,
-    PrepareError, Prepared, RunRequest, Session, Tensor,
+    Backend, CacheConfig, Footprint, InferenceError, Interrupt, Job, Model, ModelCache, ModelKey,
+    ModelSource, Part, Pin, PrepareError, Prepared, RunRequest, Session, Tensor,
 };
-use weir_types::{Batching, ElementType, ModelId, Name, Port, Shape, Signature, TenantId, Version};
+use weir_types::{
+    Batching, ContentHash, ElementType, ModelId, Name, Port, Shape, Signature, TenantId, Version,
+};
 
 /// Far longer than any machine takes, so that only a hang fails.
 const LONG: Duration = Duration::from_secs(60);
+
+/// What models share that have a backbone.
+const BACKBONE_BYTES: u64 = 20;
 
 /// How the next load goes.
 enum Load {
@@ -64,6 +69,18 @@ impl Backend for Scripted {
         panic!("nothing is uploaded here")
     }
 
+    /// A model whose name has a dash shares what its name begins with: 20 bytes that are there once.
+    fn footprint(&self, source: &ModelSource) -> Footprint {
+        let bytes = source.prepared.resident_bytes;
+        match source.id().name.as_str().split_once('-') {
+            None => Footprint::own(bytes),
+            Some((backbone, _)) => {
+                let part = Part { hash: ContentHash::of(backbone.as_bytes()), family: None };
+                Footprint::new(bytes - BACKBONE_BYTES, [(part, BACKBONE_BYTES)])
+            }
+        }
+    }
+
     fn load(&self, source: &ModelSource) -> Result<Box<dyn Model>, InferenceError> {
         let load = self.loads.lock().unwrap().recv().unwrap();
         match load {
@@ -72,7 +89,7 @@ impl Backend for Scripted {
             Load::Works => {
                 self.loaded.fetch_add(1, Ordering::SeqCst);
                 Ok(Box::new(ScriptedModel {
-                    bytes: source.prepared.resident_bytes,
+                    footprint: self.footprint(source),
                     run: Arc::clone(&self.run),
                     loaded: Arc::clone(&self.loaded),
                     began: Arc::clone(&self.began),
@@ -83,7 +100,7 @@ impl Backend for Scripted {
 }
 
 struct ScriptedModel {
-    bytes: u64,
+    footprint: Footprint,
     run: Arc<Mutex<Run>>,
     loaded: Arc<AtomicUsize>,
     began: Arc<Mutex<Vec<usize>>>,
@@ -96,8 +113,8 @@ impl Drop for ScriptedModel {
 }
 
 impl Model for ScriptedModel {
-    fn resident_bytes(&self) -> u64 {
-        self.bytes
+    fn footprint(&self) -> Footprint {
+        self.footprint.clone()
     }
 
     fn session(&self) -> Result<Box<dyn Session>, InferenceError> {
@@ -268,6 +285,45 @@ async fn victims_go_if_that_makes_room_and_nobody_pins_them() {
     // Who is there already costs nobody their place.
     drop(stage.acquire(&huge, std::slice::from_ref(huge.id())).await.unwrap());
     assert_eq!(stage.resident(), ["huge"]);
+}
+
+#[tokio::test]
+async fn no_more_go_than_it_takes_and_the_first_go_first() {
+    let stage = Stage::new(1, 10);
+    let [a, b, c] = ["a", "b", "c"].map(|name| source(name, 30));
+    for model in [&a, &b, &c] {
+        drop(stage.load(model, &[]).await);
+    }
+    let may_go = [&b, &c, &a].map(|model| model.id().clone());
+    drop(stage.load(&source("d", 10), &may_go).await);
+    assert_eq!(stage.resident(), ["a", "b", "c", "d"], "there was room");
+    drop(stage.load(&source("e", 20), &may_go).await);
+    assert_eq!(stage.resident(), ["a", "c", "d", "e"]);
+    drop(stage.load(&source("f", 60), &may_go).await);
+    assert_eq!((stage.resident(), stage.loaded()), (["d", "e", "f"].map(str::to_owned).to_vec(), 3));
+}
+
+#[tokio::test]
+async fn what_models_have_in_common_takes_its_room_once() {
+    let stage = Stage::new(1, 10);
+    let variants: Vec<_> = (0..9).map(|i| source(&format!("x-{i}"), BACKBONE_BYTES + 10)).collect();
+    // Room for three of them if each had a backbone of its own.
+    for variant in &variants[..8] {
+        drop(stage.load(variant, &[]).await);
+    }
+    assert_eq!((stage.loaded(), stage.cache.used_bytes()), (8, 100));
+    let full = stage.acquire(&variants[8], &[]).await.unwrap_err();
+    assert!(matches!(full, InferenceError::NoRoom { needed_bytes: 10, free_bytes: 0, .. }), "{full:?}");
+    // One goes, with what is its own; the backbone stays for the others.
+    drop(stage.load(&variants[8], &[variants[0].id().clone(), variants[1].id().clone()]).await);
+    assert_eq!((stage.loaded(), stage.cache.used_bytes()), (8, 100));
+    // Another model needs more than the variants have of their own: the last of them takes the backbone with it.
+    let may_go: Vec<_> = variants.iter().map(|variant| variant.id().clone()).collect();
+    drop(stage.load(&source("other", 75), &may_go).await);
+    assert_eq!((stage.loaded(), stage.cache.used_bytes()), (1, 75));
+    let unload = stage.cache.unload(&source("other", 75).key).unwrap();
+    within(unload).await;
+    assert_eq!(stage.cache.used_bytes(), 0);
 }
 
 #[tokio::test]

@@ -57,7 +57,7 @@ mod raw;
 pub use raw::{raw, raw_cut_off};
 
 mod process;
-pub use process::{children, rss_bytes, signal, threads};
+pub use process::{children, pss_bytes, rss_bytes, signal, threads};
 
 // The example in the repository's README must compile.
 #[cfg(doctest)]

@@ -14,6 +14,15 @@ pub fn rss_bytes(pid: u32) -> u64 {
         * 1024
 }
 
+/// A process's part of the memory that is in RAM, where it shares some with others.
+#[must_use]
+pub fn pss_bytes(pid: u32) -> u64 {
+    let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("the process is gone");
+    let line = rollup.lines().find(|line| line.starts_with("Pss:")).expect("the kernel says so");
+    let kib = line.split_whitespace().nth(1).and_then(|number| number.parse::<u64>().ok());
+    kib.expect("the kernel says how much") * 1024
+}
+
 /// The processes that a process has started and not waited for.
 #[must_use]
 pub fn children(pid: u32) -> Vec<u32> {

@@ -5,6 +5,7 @@ use super::{Entry, Pin, Shared, State};
 use crate::backend::{ModelKey, ModelSource};
 use crate::batching::{BatchRules, Batcher};
 use crate::error::InferenceError;
+use crate::footprint::{Footprint, Together};
 use crate::threads::Lane;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -24,14 +25,10 @@ pub(super) fn begin(
     source: &Arc<ModelSource>,
     victims: &[ModelId],
 ) -> Result<oneshot::Receiver<Result<Pin, InferenceError>>, InferenceError> {
-    let needed_bytes = estimate(shared, source);
-    let evicted = state.evictable(victims);
-    let evicted_bytes: u64 = evicted.iter().map(|resident| resident.bytes).sum();
-    let free_bytes =
-        shared.config.capacity_bytes.saturating_sub(state.lasting_bytes().saturating_sub(evicted_bytes));
-    if needed_bytes > free_bytes {
-        return Err(no_room(shared, source.id(), needed_bytes, free_bytes));
-    }
+    let needed = estimate(shared, source);
+    let evicted = state
+        .make_room(&needed, victims, shared.config.capacity_bytes)
+        .map_err(|lacking| no_room(shared, source.id(), lacking.needed_bytes, lacking.free_bytes))?;
 
     state.lanes += 1;
     let lane = Lane { number: state.lanes, slots: slots(shared, source), batcher: batcher(shared, source) };
@@ -45,9 +42,8 @@ pub(super) fn begin(
         state.entries.insert(key, Entry::Unloading { resident, waiting: Vec::new() });
     }
     let (sender, receiver) = oneshot::channel();
-    let loading = Entry::Loading { bytes: needed_bytes, waiting: vec![sender], unloading: Vec::new() };
+    let loading = Entry::Loading { footprint: needed, waiting: vec![sender], unloading: Vec::new() };
     state.entries.insert(source.key.clone(), loading);
-    state.used_bytes += needed_bytes;
     Ok(receiver)
 }
 
@@ -71,10 +67,10 @@ impl Shared {
     fn free_now(&self, resident: &Resident) {
         resident.unload();
         let mut state = self.lock();
-        state.used_bytes = state.used_bytes.saturating_sub(resident.bytes);
         let entry = state.entries.remove(&resident.source.key);
         drop(state);
-        info!(model = %resident.source.id(), bytes = resident.bytes, "model unloaded");
+        let bytes = resident.footprint.total_bytes();
+        info!(model = %resident.source.id(), bytes, "model unloaded");
         if let Some(Entry::Unloading { waiting, .. }) = entry {
             waiting.into_iter().for_each(|waiting| _ = waiting.send(()));
         }
@@ -111,14 +107,44 @@ impl State {
         evictable
     }
 
-    /// The bytes that are taken once the loader thread has done what it was sent to do before.
-    fn lasting_bytes(&self) -> u64 {
-        let leaving = self.entries.values().filter_map(|entry| match entry {
-            Entry::Unloading { resident, .. } if resident.is_freeing() => Some(resident.bytes),
-            _ => None,
-        });
-        self.used_bytes.saturating_sub(leaving.sum())
+    /// Those of `victims` that have to go for a model to fit, the first first.
+    fn make_room(
+        &self,
+        needed: &Footprint,
+        victims: &[ModelId],
+        capacity_bytes: u64,
+    ) -> Result<Vec<Arc<Resident>>, Lacking> {
+        let mut there = self.lasting();
+        let is_over =
+            |there: &Together| there.bytes().saturating_add(there.missing_bytes(needed)) > capacity_bytes;
+        let mut evicted = Vec::new();
+        for victim in self.evictable(victims) {
+            if !is_over(&there) {
+                break;
+            }
+            there.remove(&victim.footprint);
+            evicted.push(victim);
+        }
+        if is_over(&there) {
+            let (needed_bytes, free_bytes) =
+                (there.missing_bytes(needed), capacity_bytes.saturating_sub(there.bytes()));
+            return Err(Lacking { needed_bytes, free_bytes });
+        }
+        Ok(evicted)
     }
+
+    /// What is taken once the loader thread has done what it was sent to do before.
+    fn lasting(&self) -> Together {
+        let is_leaving =
+            |entry: &&Entry| matches!(entry, Entry::Unloading { resident, .. } if resident.is_freeing());
+        self.entries.values().filter(|entry| !is_leaving(entry)).map(Entry::footprint).collect()
+    }
+}
+
+/// What a model that does not fit would take beside what is there, and what is left for it.
+struct Lacking {
+    needed_bytes: u64,
+    free_bytes: u64,
 }
 
 /// On the loader thread: make room, load, and answer everyone who waits.
@@ -162,19 +188,20 @@ impl Drop for Answer {
 
 impl Answer {
     fn loaded(&self, resident: Resident, time: Duration) {
-        let (key, bytes) = (&self.source.key, resident.bytes);
+        let (key, bytes) = (&self.source.key, resident.footprint.total_bytes());
         let resident = Arc::new(resident);
         let mut state = self.shared.lock();
-        let LoadingEnd { bytes: estimated_bytes, waiting, unloading } = state.end_loading(key);
-        let free_bytes = self.shared.config.capacity_bytes.saturating_sub(state.lasting_bytes());
+        let LoadingEnd { footprint: estimate, waiting, unloading } = state.end_loading(key);
+        let there = state.lasting();
+        let free_bytes = self.shared.config.capacity_bytes.saturating_sub(there.bytes());
+        let estimated_bytes = estimate.map_or(0, |estimate| there.missing_bytes(&estimate));
         // The estimate was let in: only what goes beyond it can be too much.
-        if bytes > free_bytes.max(estimated_bytes) {
+        if there.missing_bytes(&resident.footprint) > free_bytes.max(estimated_bytes) {
             drop(state);
             resident.unload();
             let error = no_room(&self.shared, &key.id, bytes, free_bytes);
             return self.refuse(waiting, &error);
         }
-        state.used_bytes += bytes;
         let last_used = state.tick();
         let answers: Vec<_> = waiting
             .into_iter()
@@ -212,7 +239,7 @@ impl Answer {
 /// Who is to be told of the end of a load.
 #[derive(Default)]
 struct LoadingEnd {
-    bytes: u64,
+    footprint: Option<Footprint>,
     waiting: Vec<Waiting>,
     unloading: Vec<oneshot::Sender<()>>,
 }
@@ -220,18 +247,16 @@ struct LoadingEnd {
 impl State {
     /// Take the entry of a load out again.
     fn end_loading(&mut self, key: &ModelKey) -> LoadingEnd {
-        let Some(Entry::Loading { bytes, waiting, unloading }) = self.entries.remove(key) else {
+        let Some(Entry::Loading { footprint, waiting, unloading }) = self.entries.remove(key) else {
             return LoadingEnd::default();
         };
-        self.used_bytes = self.used_bytes.saturating_sub(bytes);
-        LoadingEnd { bytes, waiting, unloading }
+        LoadingEnd { footprint: Some(footprint), waiting, unloading }
     }
 }
 
 /// What a model will take: what it took before, or else what it took when it was tried out.
-fn estimate(shared: &Shared, source: &ModelSource) -> u64 {
-    let measured = shared.profiles.get(&source.key).resident_bytes;
-    measured.max(source.prepared.resident_bytes).max(source.prepared.weight_bytes)
+fn estimate(shared: &Shared, source: &ModelSource) -> Footprint {
+    shared.backend.footprint(source).at_least(shared.profiles.get(&source.key).resident_bytes)
 }
 
 fn slots(shared: &Shared, source: &ModelSource) -> usize {

@@ -4,6 +4,7 @@ use super::Shared;
 use super::run::Run;
 use crate::backend::{Model, ModelKey, ModelSource, Session};
 use crate::error::InferenceError;
+use crate::footprint::Footprint;
 use crate::request::RunRequest;
 use crate::threads::{Lane, shutting_down};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -22,7 +23,7 @@ pub struct Pin {
 pub(super) struct Resident {
     pub(super) source: Arc<ModelSource>,
     pub(super) lane: Lane,
-    pub(super) bytes: u64,
+    pub(super) footprint: Footprint,
     /// Raised from zero only under the cache's lock, where eviction looks at it.
     pins: AtomicUsize,
     /// Set when the model is to go once nobody pins it.
@@ -117,10 +118,10 @@ impl Resident {
         model: Box<dyn Model>,
         first: Box<dyn Session>,
     ) -> Self {
-        let bytes = model.resident_bytes();
+        let footprint = model.footprint();
         let loaded = Mutex::new(Loaded { idle: vec![first], model: Some(model.into()) });
         let (pins, retiring, freeing) = Default::default();
-        Self { source, lane, bytes, pins, retiring, freeing, loaded }
+        Self { source, lane, footprint, pins, retiring, freeing, loaded }
     }
 
     /// A session that nobody uses, made if there is none. The lane bounds how many there are.

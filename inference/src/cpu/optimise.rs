@@ -14,6 +14,7 @@ use super::runtime::Runtime;
 use super::scan::scan;
 use super::signature::signature;
 use super::split::{Files, distinct_bytes, invalid, placeholder_hash, split, whole};
+use super::store::TensorStore;
 use super::weights::{Mapping, Weights};
 use super::{memory, message, session};
 use crate::prepare::{PrepareError, Prepared, Refusal, Variant};
@@ -76,7 +77,9 @@ fn variant(
         // Its weights cannot be told apart by name: each session gets its own.
         None => whole(files, &optimise(runtime, upload, files, level, false)?)?,
     };
-    variant.resident_bytes = try_out(runtime, &variant, &signature, files)?.max(variant.weight_bytes);
+    let tried = try_out(runtime, &variant, &signature, files)?;
+    variant.resident_bytes = tried.resident_bytes.max(variant.weight_bytes);
+    variant.session_bytes = Some(tried.session_bytes);
     variant.only_on = only_on;
     Ok((signature, variant))
 }
@@ -111,24 +114,40 @@ fn optimise(
     Ok(signature(&session)?)
 }
 
+/// What a model took.
+struct Tried {
+    resident_bytes: u64,
+    /// One more session.
+    session_bytes: u64,
+}
+
 /// Load the prepared model as a node would, and see what it takes.
 fn try_out(
     runtime: &Runtime,
     variant: &Variant,
     signature: &Signature,
     files: &Files<'_>,
-) -> Result<u64, PrepareError> {
+) -> Result<Tried, PrepareError> {
     runtime.trim();
     memory::release_free();
     let before = anonymous_bytes();
-    let weights = Weights::map(variant, files.out).map_err(|error| invalid(&error.to_string()))?;
+    let weights = Weights::map(variant, files.out, &TensorStore::default())
+        .map_err(|error| invalid(&error.to_string()))?;
     let prepacked = PrepackedWeights::new();
     let skeleton = files.blob(variant.skeleton);
-    let session = session::open(runtime, &skeleton, &weights, &prepacked).map_err(|error| refusal(&error))?;
-    check_unchanged(&session, signature)?;
+    let open = || session::open(runtime, &skeleton, &weights, &prepacked).map_err(|error| refusal(&error));
+    let first = open()?;
+    check_unchanged(&first, signature)?;
     // As a node does after making a session.
     memory::release_free();
-    Ok(distinct_bytes(&variant.weights) + anonymous_bytes().saturating_sub(before))
+    let with_one = anonymous_bytes();
+    // The same weights, in every form: what it takes is what another model of the family would.
+    let second = open()?;
+    memory::release_free();
+    let session_bytes = anonymous_bytes().saturating_sub(with_one);
+    drop(second);
+    let resident_bytes = distinct_bytes(&variant.weights) + with_one.saturating_sub(before);
+    Ok(Tried { resident_bytes, session_bytes })
 }
 
 /// The optimised model must take and give what the upload did.

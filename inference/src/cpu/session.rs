@@ -7,11 +7,13 @@
 use super::plan::OutputPlan;
 use super::processor::processor;
 use super::runtime::Runtime;
+use super::store::{Member, TensorStore};
 use super::value::{Value, ValueError};
 use super::weights::Weights;
 use super::{memory, message};
 use crate::backend::{Model, ModelSource, Session};
 use crate::error::InferenceError;
+use crate::footprint::Footprint;
 use crate::interrupt::Interrupt;
 use crate::request::Job;
 use crate::tensor::Tensor;
@@ -36,13 +38,13 @@ struct Shared {
     source: ModelSource,
     arena: Arena,
     skeleton: PathBuf,
-    resident_bytes: u64,
+    footprint: Footprint,
     inputs: Vec<CString>,
     outputs: Vec<CString>,
     /// Cleared when the model turns out to declare the shapes of its outputs wrongly.
     declares_shapes: AtomicBool,
     /// Weights in the form that the kernels want, where that is another.
-    prepacked: PrepackedWeights,
+    member: Member,
     weights: Weights,
 }
 
@@ -92,6 +94,7 @@ impl CpuModel {
         runtime: &'static Runtime,
         source: &ModelSource,
         arena: &Arena,
+        store: &TensorStore,
     ) -> Result<Self, InferenceError> {
         let load_error = |why: String| InferenceError::Load { model: source.id().clone(), why: why.into() };
         let variant = source.prepared.variant_for(&processor());
@@ -105,29 +108,31 @@ impl CpuModel {
             let name = |port: &Port| CString::new(port.name.as_str());
             ports.iter().map(name).collect::<Result<_, _>>().map_err(|error| load_error(error.to_string()))
         };
+        let member = store.join(&source.id().tenant, variant);
         Ok(Self(Arc::new(Shared {
             runtime,
             arena: arena.clone(),
             skeleton: source.blobs.join(variant.skeleton.to_string()),
-            resident_bytes: variant.resident_bytes,
             inputs: names(inputs)?,
             outputs: names(outputs)?,
             declares_shapes: AtomicBool::new(true),
-            prepacked: PrepackedWeights::new(),
-            weights: Weights::map(variant, &source.blobs).map_err(|error| load_error(error.to_string()))?,
+            footprint: variant.footprint(member.family()),
+            member,
+            weights: Weights::map(variant, &source.blobs, store)
+                .map_err(|error| load_error(error.to_string()))?,
             source: source.clone(),
         })))
     }
 }
 
 impl Model for CpuModel {
-    fn resident_bytes(&self) -> u64 {
-        self.0.resident_bytes
+    fn footprint(&self) -> Footprint {
+        self.0.footprint.clone()
     }
 
     fn session(&self) -> Result<Box<dyn Session>, InferenceError> {
         let shared = &self.0;
-        let session = open(shared.runtime, &shared.skeleton, &shared.weights, &shared.prepacked);
+        let session = open(shared.runtime, &shared.skeleton, &shared.weights, shared.member.prepacked());
         let session = session.map_err(|error| InferenceError::Load {
             model: shared.source.id().clone(),
             why: error.message().into(),

@@ -90,7 +90,8 @@ pub(super) fn split(files: &Files<'_>, signature: &Signature) -> Result<Option<V
     }
     let skeleton = write_skeleton(files, draft, signature)?;
     let weight_bytes = distinct_bytes(&weights) + within_bytes(files, skeleton);
-    Ok(Some(Variant { only_on: None, skeleton, weights, placeholder, weight_bytes, resident_bytes: 0 }))
+    let (only_on, resident_bytes, session_bytes) = (None, 0, None);
+    Ok(Some(Variant { only_on, skeleton, weights, placeholder, weight_bytes, resident_bytes, session_bytes }))
 }
 
 /// Write a model whose weights are all within it.
@@ -104,6 +105,7 @@ pub(super) fn whole(files: &Files<'_>, signature: &Signature) -> Result<Variant,
         placeholder: None,
         weight_bytes,
         resident_bytes: 0,
+        session_bytes: None,
     })
 }
 

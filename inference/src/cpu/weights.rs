@@ -1,7 +1,7 @@
-//! The weights of a resident model: files mapped into memory once, whatever the number of sessions. The kernel keeps one copy of a file,
-//! so that equal weights of different models take their memory once.
+//! The weights of a resident model: files mapped into memory once, whatever the number of sessions, and of models that have them.
 #![allow(unsafe_code, reason = "files are mapped, and handed to ONNX Runtime by address")]
 
+use super::store::TensorStore;
 use super::value::{Value, ValueError};
 use crate::prepare::Variant;
 use ort::value::DynValue;
@@ -17,7 +17,7 @@ use weir_types::ContentHash;
 /// The weights of one model, ready for its sessions. Fields drop in order: the values before what they lie in.
 pub(super) struct Weights {
     values: Vec<(String, Arc<DynValue>)>,
-    _files: Vec<Mapping>,
+    _files: Vec<Arc<Mapping>>,
 }
 
 /// Why weights cannot be used.
@@ -32,9 +32,9 @@ pub(super) enum WeightsError {
 }
 
 impl Weights {
-    /// Map every weight of a model, from the files named by hash in `blobs`.
-    pub(super) fn map(variant: &Variant, blobs: &Path) -> Result<Self, WeightsError> {
-        let mut files: Vec<Mapping> = Vec::new();
+    /// Map every weight of a model, from the files named by hash in `blobs`, unless another has them mapped.
+    pub(super) fn map(variant: &Variant, blobs: &Path, store: &TensorStore) -> Result<Self, WeightsError> {
+        let mut files: Vec<Arc<Mapping>> = Vec::new();
         let mut places: HashMap<ContentHash, usize> = HashMap::new();
         let mut values = Vec::with_capacity(variant.weights.len());
         for weight in &variant.weights {
@@ -42,7 +42,8 @@ impl Weights {
             let place = match places.get(&hash) {
                 Some(place) => *place,
                 None => {
-                    let file = Mapping::of(&blobs.join(hash.to_string()))
+                    let file = store
+                        .file(blobs.join(hash.to_string()))
                         .map_err(|source| WeightsError::File { hash, source })?;
                     files.push(file);
                     places.insert(hash, files.len() - 1);
@@ -57,7 +58,7 @@ impl Weights {
                 .ok_or_else(too_short)?;
             let bytes = files[place].bytes().get(start..end).ok_or_else(too_short)?;
             let (address, len) = (bytes.as_ptr().cast_mut(), bytes.len());
-            // SAFETY: the mapping lives as long as the value, in the same struct, and nothing writes to initialisers. Where a weight starts in
+            // SAFETY: the mapping lives as long as the value, kept by the same struct, and nothing writes to initialisers. Where a weight starts in
             // its file is a multiple of 64, as is the mapping.
             let value = unsafe { Value::over(address, len, weight.element_type, &weight.dimensions) };
             let value = value.map_err(|source| WeightsError::Value { name: name.clone(), source })?;

@@ -2,6 +2,8 @@
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part of it")]
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
+pub mod onnx;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;

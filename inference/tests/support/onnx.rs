@@ -1,0 +1,56 @@
+//! ONNX files that would be too large to check in, written field by field.
+
+/// `y = x · w1 · w2 · ...`, each weight a square matrix of `size` that is `factors[i]` times the unit matrix.
+pub fn chain(size: usize, factors: &[f32]) -> Vec<u8> {
+    let weight = |i: usize| format!("w{i}");
+    let value = |i: usize| if i == 0 { "x".to_owned() } else { format!("y{i}") };
+    let mut graph = Vec::new();
+    for (i, factor) in factors.iter().enumerate() {
+        let mut data = vec![0.0_f32; size * size];
+        data.iter_mut().step_by(size + 1).for_each(|element| *element = *factor);
+        let data: Vec<u8> = data.iter().flat_map(|element| element.to_le_bytes()).collect();
+        let mut node = bytes(1, value(i).as_bytes());
+        node.extend(bytes(1, weight(i).as_bytes()));
+        node.extend(bytes(2, value(i + 1).as_bytes()));
+        node.extend(bytes(4, b"MatMul"));
+        graph.extend(bytes(1, &node));
+        let mut tensor = [number(1, size as u64), number(1, size as u64), number(2, FLOAT)].concat();
+        tensor.extend(bytes(8, weight(i).as_bytes()));
+        tensor.extend(bytes(9, &data));
+        graph.extend(bytes(5, &tensor));
+    }
+    graph.extend(bytes(2, b"chain"));
+    graph.extend(bytes(11, &port("x", size)));
+    graph.extend(bytes(12, &port(&value(factors.len()), size)));
+    let opset = number(2, 17);
+    [number(1, 8), bytes(7, &graph), bytes(8, &opset)].concat()
+}
+
+const FLOAT: u64 = 1;
+
+/// A row of `size`.
+fn port(name: &str, size: usize) -> Vec<u8> {
+    let dimensions = [1, size as u64].map(|size| bytes(1, &number(1, size))).concat();
+    let tensor = [number(1, FLOAT), bytes(2, &dimensions)].concat();
+    [bytes(1, name.as_bytes()), bytes(2, &bytes(1, &tensor))].concat()
+}
+
+/// A field of protobuf that is a number.
+fn number(field: u64, value: u64) -> Vec<u8> {
+    [varint(field << 3), varint(value)].concat()
+}
+
+/// A field that is bytes, text or a message.
+fn bytes(field: u64, value: &[u8]) -> Vec<u8> {
+    [varint(field << 3 | 2), varint(value.len() as u64), value.to_vec()].concat()
+}
+
+fn varint(mut value: u64) -> Vec<u8> {
+    let mut all = Vec::new();
+    while value >= 0x80 {
+        all.push((value & 0x7f) as u8 | 0x80);
+        value >>= 7;
+    }
+    all.push(value as u8);
+    all
+}
