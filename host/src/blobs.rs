@@ -1,9 +1,11 @@
 //! Files named by the hash of their contents, whole or not there at all. In a cluster they are what this node has of a store that all
 //! nodes share: a blob is in that store before anything refers to it, and is fetched once by each node that wants it.
 
+mod garbage;
 mod in_use;
 mod shared;
 
+pub(crate) use garbage::Collected;
 pub(crate) use in_use::{Hold, InUse};
 pub(crate) use shared::SharedBlobs;
 

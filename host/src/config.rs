@@ -120,6 +120,9 @@ pub struct ClusterConfig {
     pub blobs: String,
     /// What a node keeps of each, components and models, so that it need not fetch them again. At least as much as the largest model takes.
     pub cache_bytes_max: u64,
+    /// How long blobs stay that nothing refers to any more before they are set aside, and then before they are removed: longer than any deploy
+    /// takes. The dispatcher looks four times in that time, at least hourly.
+    pub blob_grace_ms: u64,
     /// What the nodes show each other, in a file: at least 16 characters, the same on all of them. None only on loopback.
     pub secret_file: Option<PathBuf>,
     /// Where other nodes reach this one, as `HOST:PORT`. None: where it listens.
@@ -138,6 +141,7 @@ impl Default for ClusterConfig {
             datastore: String::new(),
             blobs: String::new(),
             cache_bytes_max: 64 << 30,
+            blob_grace_ms: 24 * 3_600 * 1_000,
             secret_file: None,
             advertise: None,
             lease_ms: 3_000,

@@ -377,6 +377,23 @@ impl Models {
         entries.flat_map(|entry| entry.files()).collect()
     }
 
+    /// The files that the datastore's records refer to, as it is now; none where that of one of them cannot be told.
+    pub(crate) async fn referred(&self) -> Result<Option<HashSet<ContentHash>>, ModelsError> {
+        let (entries, _) = self.datastore.read_all(&record::models()?).await?;
+        let mut files = HashSet::new();
+        for entry in entries {
+            let known =
+                id_of(&entry.key).and_then(|id| self.get(&id.tenant, &id.name, Some(id.version)).ok());
+            if let Some(known) = known.filter(|known| known.source.key.generation == entry.modified_at.0) {
+                files.extend(known.files());
+                continue;
+            }
+            let Ok((record, prepared)) = self.read(&entry).await else { return Ok(None) };
+            files.extend(prepared.blobs().chain([record.digest, record.prepared]));
+        }
+        Ok(Some(files))
+    }
+
     fn read_known(&self) -> RwLockReadGuard<'_, Known> {
         self.known.read().unwrap_or_else(PoisonError::into_inner)
     }

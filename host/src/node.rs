@@ -1,6 +1,7 @@
 //! A node's life: everything is wired up here, in one place, started, and taken down again.
 
 mod devices;
+mod garbage;
 mod runtimes;
 mod storage;
 
@@ -377,6 +378,7 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
         AbortOnDropHandle::new(tokio::spawn(state.invocations.follow(invocations_as_of))),
         AbortOnDropHandle::new(tokio::spawn(state.invocations.clone().sweep(leads(&state)))),
         AbortOnDropHandle::new(tokio::spawn(state.workflows.follow(workflows_as_of))),
+        AbortOnDropHandle::new(tokio::spawn(garbage::collect(Arc::downgrade(&state)))),
         AbortOnDropHandle::new(tokio::spawn(prepare_components(Arc::downgrade(&state), prepare))),
         AbortOnDropHandle::new(tokio::spawn(sweep_instances(Arc::downgrade(&state)))),
     ];

@@ -4,12 +4,13 @@ use futures::{StreamExt, TryStreamExt};
 use object_store::buffered::BufWriter;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as ObjectPath;
-use object_store::{ObjectStore, ObjectStoreExt};
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
+use std::collections::HashMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 use tokio::io::AsyncWriteExt;
-use weir_types::ContentHash;
+use weir_types::{ContentHash, Hasher};
 
 /// The most blobs that are looked at in one go.
 const LISTED_MAX: usize = 10_000;
@@ -17,10 +18,15 @@ const LISTED_MAX: usize = 10_000;
 /// Where blobs are that every node can fetch. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct SharedBlobs {
-    store: Arc<dyn ObjectStore>,
-    folder: ObjectPath,
+    pub(super) store: Arc<dyn ObjectStore>,
+    pub(super) folder: ObjectPath,
     cache_bytes_max: u64,
+    /// What was read and found to be what its name says, as the store tells writes of it apart.
+    intact: Arc<Mutex<HashMap<ObjectPath, String>>>,
 }
+
+/// Blobs that are known to be intact at most; beyond that all are read again.
+const INTACT_MAX: usize = 65_536;
 
 /// Why an address is not one of a store.
 #[derive(Debug, thiserror::Error)]
@@ -46,7 +52,7 @@ impl SharedBlobs {
             ("file", folder) if folder.starts_with('/') => {
                 super::create_folder(Path::new(folder))?;
                 let store = LocalFileSystem::new_with_prefix(folder)?.with_fsync(true);
-                Ok(Self { store: Arc::new(store), folder: ObjectPath::default(), cache_bytes_max })
+                Ok(Self::new(Arc::new(store), ObjectPath::default(), cache_bytes_max))
             }
             ("s3", rest) => {
                 let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
@@ -54,10 +60,14 @@ impl SharedBlobs {
                     return Err(wrong());
                 }
                 let folder = ObjectPath::parse(prefix).map_err(|_| wrong())?;
-                Ok(Self { store: s3::open(bucket)?, folder, cache_bytes_max })
+                Ok(Self::new(s3::open(bucket)?, folder, cache_bytes_max))
             }
             _ => Err(wrong()),
         }
+    }
+
+    fn new(store: Arc<dyn ObjectStore>, folder: ObjectPath, cache_bytes_max: u64) -> Self {
+        Self { store, folder, cache_bytes_max, intact: Arc::default() }
     }
 
     /// One of its folders.
@@ -70,7 +80,7 @@ impl SharedBlobs {
         self.cache_bytes_max
     }
 
-    /// Have the store keep the blob in `file`. One that it has already is not sent again.
+    /// Have the store keep the blob in `file`. One that it has already is not sent again, but in the place of something else under its name.
     pub(super) async fn put(&self, digest: ContentHash, file: &Path) -> Result<(), object_store::Error> {
         let path = self.path(digest);
         let io = |source: std::io::Error| object_store::Error::Generic {
@@ -81,7 +91,7 @@ impl SharedBlobs {
         let bytes = file.metadata().await.map_err(io)?.len();
         match self.store.head(&path).await {
             // A blob appears under its name once it is whole.
-            Ok(there) if there.size == bytes => return Ok(()),
+            Ok(there) if there.size == bytes && self.is_intact(digest, &there).await? => return Ok(()),
             Ok(_) | Err(object_store::Error::NotFound { .. }) => {}
             Err(error) => return Err(error),
         }
@@ -101,12 +111,50 @@ impl SharedBlobs {
         }
     }
 
-    /// The blob as a stream, and its size.
+    /// Whether what is `there` is what its name says. Reads it, unless it was read before and has not been written since.
+    async fn is_intact(&self, digest: ContentHash, there: &ObjectMeta) -> Result<bool, object_store::Error> {
+        let is_known = |intact: &HashMap<_, _>| {
+            there.e_tag.is_some() && intact.get(&there.location) == there.e_tag.as_ref()
+        };
+        if is_known(&self.lock_intact()) {
+            return Ok(true);
+        }
+        let found = match self.store.get(&there.location).await {
+            // Gone meanwhile.
+            Err(object_store::Error::NotFound { .. }) => return Ok(false),
+            found => found?,
+        };
+        let (written, mut hasher) = (found.meta.e_tag.clone(), Hasher::default());
+        let mut pieces = found.into_stream();
+        while let Some(piece) = pieces.try_next().await? {
+            hasher.update(&piece);
+        }
+        let is_intact = hasher.finish() == digest;
+        if let Some(written) = written.filter(|_| is_intact) {
+            let mut intact = self.lock_intact();
+            if intact.len() >= INTACT_MAX {
+                intact.clear();
+            }
+            intact.insert(there.location.clone(), written);
+        }
+        Ok(is_intact)
+    }
+
+    fn lock_intact(&self) -> MutexGuard<'_, HashMap<ObjectPath, String>> {
+        self.intact.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The blob as a stream, and its size. One that was set aside is brought back.
     pub(super) async fn get(
         &self,
         digest: ContentHash,
     ) -> Result<object_store::GetResult, object_store::Error> {
-        self.store.get(&self.path(digest)).await
+        match self.store.get(&self.path(digest)).await {
+            Err(object_store::Error::NotFound { .. }) if self.recover(digest).await? => {
+                self.store.get(&self.path(digest)).await
+            }
+            found => found,
+        }
     }
 
     /// Take a blob away. One that is not there is not an error.
@@ -135,7 +183,7 @@ impl SharedBlobs {
         old.take(LISTED_MAX).try_collect().await
     }
 
-    fn path(&self, digest: ContentHash) -> ObjectPath {
+    pub(super) fn path(&self, digest: ContentHash) -> ObjectPath {
         self.folder.clone().join(digest.to_string())
     }
 }

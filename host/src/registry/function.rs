@@ -1,8 +1,8 @@
 //! Functions: their records, and a deployed version in memory.
 
-use super::Registry;
 use super::entry::{Entry, Kind, Noun};
-use super::record::Record;
+use super::record::{Record, Value, parse, prefix};
+use super::{Registry, RegistryError};
 use crate::instance::Fault;
 use crate::response_cache::Scope;
 use crate::telemetry::logs::{FunctionLog, Logs};
@@ -156,6 +156,20 @@ impl Registry {
         let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
         let entries = tenants.values().flat_map(BTreeMap::values);
         entries.flat_map(|entry| entry.versions.values().map(|version| version.record.digest)).collect()
+    }
+
+    /// The components that the datastore's records refer to, as it is now; none where one of them cannot be read.
+    pub(crate) async fn referred(&self) -> Result<Option<HashSet<ContentHash>>, RegistryError> {
+        let (entries, _) = self.datastore.read_all(&prefix::<Functions>()?).await?;
+        let mut digests = HashSet::new();
+        for entry in entries {
+            match parse::<FunctionRecord>(&entry).map(|parsed| parsed.value) {
+                Ok(Value::Version(Ok(record))) => _ = digests.insert(record.digest),
+                Ok(Value::Head(_)) => {}
+                Ok(Value::Version(Err(_))) | Err(_) => return Ok(None),
+            }
+        }
+        Ok(Some(digests))
     }
 }
 

@@ -132,3 +132,70 @@ async fn blobs_that_were_tampered_with_are_not_run() {
     cluster.nodes.push(joined);
     assert_eq!(cluster.nodes[0].get("/fn/f").await.ok().text(), "hello\n");
 }
+
+/// What is in a folder of the store, by name, and what is set aside there.
+fn stored(cluster: &Cluster, folder: &str) -> (Vec<String>, usize) {
+    let folder = cluster.s3.folder().join(folder);
+    let names = |folder: &std::path::Path| -> Vec<String> {
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+    };
+    let aside = folder.join("aside");
+    let is_blob = |name: &String| name.len() == 64;
+    let aside = names(&aside).iter().map(|digest| names(&aside.join(digest)).len()).sum();
+    (names(&folder).into_iter().filter(is_blob).collect(), aside)
+}
+
+#[tokio::test]
+async fn a_blob_that_was_tampered_with_is_replaced_by_the_next_push() {
+    let mut cluster = Cluster::builder().start(1).await;
+    cluster.nodes[0].deploy("f", function("hello")).await;
+    let folder = cluster.s3.folder().join("components");
+    let blob = folder.join(&stored(&cluster, "components").0[0]);
+    let mut bytes = std::fs::read(&blob).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    // Of the right size, so that only its contents tell.
+    std::fs::write(&blob, bytes).unwrap();
+    let joined = cluster.node().start().await;
+    assert_eq!(joined.get("/fn/f").await.refusal().status, 503);
+    cluster.nodes[0].deploy("f", function("hello")).await;
+    assert_eq!(std::fs::read(&blob).unwrap(), function("hello"));
+    eventually("the right component", async || joined.get("/fn/f").await.is_ok().then_some(())).await;
+    cluster.nodes.push(joined);
+}
+
+/// Blobs go once nothing refers to them, and what is deployed again is there, wherever its blob was at the time.
+#[tokio::test]
+async fn blobs_that_nothing_refers_to_go_and_come_back_with_the_next_deploy() {
+    let cluster = Cluster::builder().set("cluster.blob_grace_ms", 300).start(2).await;
+    let [a, b] = &cluster.nodes[..] else { unreachable!("there are two") };
+    a.deploy("kept", function("hello")).await;
+    b.push_model("kept", 1, model("good/matmul.onnx")).await;
+    cluster.all_have_heard_of("kept").await;
+    let models = stored(&cluster, "models").0.len();
+    for round in 0..3 {
+        b.deploy("f", function("wstd-hello")).await;
+        b.push_model("m", 1, model("good/add.onnx")).await;
+        cluster.all_know("f").await;
+        assert!(a.get("/fn/f").await.is_ok(), "round {round}");
+        b.delete("/v1/functions/f").await.ok();
+        b.delete("/v1/models/m").await.ok();
+        // At another step of the way each time.
+        eventually("the end of the blobs", async || {
+            let (components, aside) = stored(&cluster, "components");
+            let is_far_enough = [components.len() == 1, aside == 1, aside == 0][round];
+            (is_far_enough && components.len() == 1).then_some(())
+        })
+        .await;
+    }
+    eventually("the end of the model's files", async || {
+        let (there, aside) = stored(&cluster, "models");
+        (there.len() == models && aside == 0).then_some(())
+    })
+    .await;
+    // A node with an empty disk finds what it needs.
+    let joined = cluster.node().start().await;
+    assert_eq!(joined.get("/fn/kept").await.ok().text(), "hello\n");
+    assert_eq!(joined.models().await.len(), 1);
+}
