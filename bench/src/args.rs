@@ -75,6 +75,8 @@ pub(crate) enum Suite {
     Batching,
     /// Several models put together.
     Workflows,
+    /// What is lost when parts of a cluster fail.
+    Faults,
 }
 
 impl fmt::Display for Suite {
@@ -88,6 +90,7 @@ impl fmt::Display for Suite {
             Self::Cluster => "cluster",
             Self::Batching => "batching",
             Self::Workflows => "workflows",
+            Self::Faults => "faults",
         })
     }
 }

@@ -2,9 +2,8 @@
 //!
 //! `cargo xtask bench` brings the programs that are compared and runs this. In the order data meets them: [`args`] says what is compared;
 //! [`contender`] interleaves the rounds; [`server`] starts one program, [`load`] puts it under load with wrk and [`process`] reads what it
-//! took; [`hello`], [`inference`], [`coldstart`], [`neighbours`], [`languages`], [`cluster`], [`batching`] and [`workflows`] are what is
-//! measured; [`report`] shows them
-//! and puts them into the documentation.
+//! took; [`hello`], [`inference`], [`coldstart`], [`neighbours`], [`languages`], [`cluster`], [`faults`], [`batching`] and [`workflows`] are what is
+//! measured; [`report`] shows them and puts them into the documentation.
 
 mod args;
 mod contender;
@@ -18,6 +17,7 @@ mod weir;
 mod batching;
 mod cluster;
 mod coldstart;
+mod faults;
 mod hello;
 mod inference;
 mod languages;
@@ -60,6 +60,7 @@ fn run(args: &Args) -> Result<()> {
             Suite::Cluster => cluster::run(args),
             Suite::Batching => batching::run(args),
             Suite::Workflows => workflows::run(args),
+            Suite::Faults => faults::run(args),
         }
         .with_context(|| format!("the {suite} benchmark failed"))?;
         section.print();

@@ -56,6 +56,10 @@ impl Server {
         format!("{}{path}", self.url)
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn tree(&self) -> Tree {
         Tree::of(self.child.id())
     }

@@ -37,7 +37,7 @@ pub(crate) struct BenchArgs {
     /// How long each measurement lasts
     #[arg(long, default_value_t = 3)]
     seconds: u32,
-    /// What to measure, of hello, inference, coldstart, neighbours, languages, cluster, batching and workflows [default: all of them]
+    /// What to measure, of hello, inference, coldstart, neighbours, languages, cluster, faults, batching and workflows [default: all of them]
     #[arg(long, value_delimiter = ',', value_name = "SUITES")]
     only: Vec<String>,
     /// One round of one second and few restarts: to see that everything runs, not for figures

@@ -1,0 +1,200 @@
+//! A cluster of three nodes under load while parts of it fail: what is lost, what runs again, and how long until all is as before.
+//!
+//! Calls come in at nodes that are not themselves what fails, so that it is the cluster that is measured and not the clients' connections; where
+//! all nodes are stopped in turn, clients go on to the next node if one takes nothing any more, as a load balancer would.
+
+mod calls;
+mod nodes;
+
+use crate::args::Args;
+use crate::report::{Section, Table};
+use anyhow::{Context as _, Result};
+use calls::{Call, Callers, Doors};
+use nodes::{Nodes, Part};
+use rustix::process::Signal;
+use serde::Serialize;
+use std::time::Duration;
+
+/// Functions that run a model; which node has it decides where they run.
+pub(crate) const FUNCTIONS: usize = 9;
+/// How long a call of one runs.
+const RUN_TIME_MS: f64 = 30.0;
+/// A call that takes longer was held up.
+const HELD_UP: Duration = Duration::from_secs(1);
+/// How long something hangs, or is away.
+const AWAY: Duration = Duration::from_secs(5);
+/// How long nodes that work together may be silent, and how long one counts without etcd hearing of it: the least that is asked for.
+const LEASE_MS: u64 = 2_000;
+
+/// What fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    KillNode,
+    HangNode,
+    KillDispatcher,
+    EtcdAway,
+    RollingRestart,
+}
+
+impl Fault {
+    const ALL: [Self; 5] =
+        [Self::KillNode, Self::HangNode, Self::KillDispatcher, Self::EtcdAway, Self::RollingRestart];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::KillNode => "a node is killed",
+            Self::HangNode => "a node hangs for 5 s",
+            Self::KillDispatcher => "the dispatcher is killed",
+            Self::EtcdAway => "etcd hangs for 5 s",
+            Self::RollingRestart => "all nodes are restarted in turn",
+        }
+    }
+
+    /// Let it happen. Says which node that was, if it was one.
+    fn happen(self, nodes: &mut Nodes, victim: usize) -> Result<()> {
+        match self {
+            Self::KillNode | Self::KillDispatcher => nodes.signal(Part::Node(victim), Signal::KILL),
+            Self::HangNode => hang(nodes, Part::Node(victim)),
+            Self::EtcdAway => hang(nodes, Part::Etcd),
+            Self::RollingRestart => (0..nodes.count()).try_for_each(|node| nodes.restart(node)),
+        }
+    }
+}
+
+fn hang(nodes: &Nodes, part: Part) -> Result<()> {
+    nodes.signal(part, Signal::STOP)?;
+    std::thread::sleep(AWAY);
+    nodes.signal(part, Signal::CONT)
+}
+
+/// What came of one fault.
+#[derive(Debug, Serialize)]
+struct Outcome {
+    fault: &'static str,
+    calls: usize,
+    lost: usize,
+    /// Of those, calls that the cluster may run a second time.
+    lost_although_idempotent: usize,
+    placed_again: f64,
+    turned_away: u32,
+    slowest_ms: f64,
+    recovered_after_ms: f64,
+    /// What the first of the lost were told.
+    told: Vec<String>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<Section> {
+    let outcomes = Fault::ALL
+        .into_iter()
+        .map(|fault| play(args, fault).with_context(|| format!("the cluster failed while {}", fault.name())));
+    let outcomes = outcomes.collect::<Result<Vec<_>>>()?;
+    let samples = serde_json::to_value(&outcomes)?;
+    Ok(Section {
+        key: "faults",
+        notes: vec![format!(
+            "Three nodes on this machine with an etcd, leases and heartbeat timeout of {LEASE_MS} ms, under calls of {FUNCTIONS} functions that each run a model for {RUN_TIME_MS} ms; every other function is idempotent. \
+             Each fault has a cluster of its own. Lost is what was answered with anything but success; placed again, what ran elsewhere after its node had gone; turned away, what a node that was stopping or stopped did not take and the client brought to the next. \
+             Recovered is when the last call ended that was lost or took more than {} ms, counted from the fault.",
+            HELD_UP.as_millis()
+        )],
+        tables: vec![table(&outcomes)],
+        samples,
+    })
+}
+
+fn play(args: &Args, fault: Fault) -> Result<Outcome> {
+    let (before, after) = if args.quick { (1, 8) } else { (4, 16) };
+    let scratch = tempfile::tempdir()?;
+    let mut nodes = Nodes::start(args, scratch.path(), LEASE_MS)?;
+    nodes.deploy(args, RUN_TIME_MS)?;
+    let dispatcher = nodes.settle()?;
+    let victim = if fault == Fault::KillDispatcher { dispatcher } else { (dispatcher + 1) % nodes.count() };
+    let is_spared = |node: &usize| match fault {
+        Fault::KillNode | Fault::HangNode | Fault::KillDispatcher => *node != victim,
+        Fault::EtcdAway | Fault::RollingRestart => true,
+    };
+    let doors = (0..nodes.count()).filter(is_spared).map(|node| nodes.url(node).to_owned()).collect();
+    let callers = Callers::start(&Doors::new(doors))?;
+    std::thread::sleep(Duration::from_secs(before));
+    let at = callers.now();
+    fault.happen(&mut nodes, victim)?;
+    std::thread::sleep(Duration::from_secs(after));
+    let calls = callers.stop()?;
+    let placed_again = nodes.placed_again();
+    Ok(outcome(fault, &calls, at, placed_again))
+}
+
+/// `at` is when the fault was.
+fn outcome(fault: Fault, calls: &[Call], at: Duration, placed_again: f64) -> Outcome {
+    let lost: Vec<_> = calls.iter().filter(|call| call.lost.is_some()).collect();
+    let disturbed = calls.iter().filter(|call| call.lost.is_some() || call.took > HELD_UP);
+    let recovered = disturbed.map(|call| (call.began + call.took).saturating_sub(at)).max();
+    let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
+    Outcome {
+        fault: fault.name(),
+        calls: calls.len(),
+        lost: lost.len(),
+        lost_although_idempotent: lost.iter().filter(|call| call.is_idempotent).count(),
+        placed_again,
+        turned_away: calls.iter().map(|call| call.turned_away).sum(),
+        slowest_ms: calls.iter().map(|call| milliseconds(call.took)).fold(0.0, f64::max),
+        recovered_after_ms: milliseconds(recovered.unwrap_or_default()),
+        told: lost.iter().filter_map(|call| call.lost.clone()).take(3).collect(),
+    }
+}
+
+fn table(outcomes: &[Outcome]) -> Table {
+    let columns = [
+        "fault",
+        "calls",
+        "lost",
+        "of them idempotent",
+        "placed again",
+        "turned away",
+        "slowest ms",
+        "recovered after ms",
+    ];
+    let mut table = Table::new("Faults under load", &columns);
+    for outcome in outcomes {
+        table.row([
+            outcome.fault.to_owned(),
+            outcome.calls.to_string(),
+            outcome.lost.to_string(),
+            outcome.lost_although_idempotent.to_string(),
+            format!("{:.0}", outcome.placed_again),
+            outcome.turned_away.to_string(),
+            format!("{:.0}", outcome.slowest_ms),
+            format!("{:.0}", outcome.recovered_after_ms),
+        ]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn recovered_is_when_the_last_disturbed_call_ended() {
+        let call = |began_ms, took_ms, lost: Option<&str>, is_idempotent| Call {
+            began: Duration::from_millis(began_ms),
+            took: Duration::from_millis(took_ms),
+            is_idempotent,
+            turned_away: 1,
+            lost: lost.map(str::to_owned),
+        };
+        let calls = [
+            call(0, 30, None, true),
+            call(990, 40, Some("502"), false),
+            call(1_100, 1_500, None, true),
+            call(5_000, 30, None, true),
+        ];
+        let outcome = outcome(Fault::KillNode, &calls, Duration::from_millis(1_000), 1.0);
+        assert_eq!((outcome.calls, outcome.lost, outcome.lost_although_idempotent), (4, 1, 0));
+        assert_eq!(
+            (outcome.slowest_ms, outcome.recovered_after_ms, outcome.turned_away),
+            (1_500.0, 1_600.0, 4)
+        );
+        assert_eq!(super::outcome(Fault::EtcdAway, &calls[..1], Duration::ZERO, 0.0).recovered_after_ms, 0.0);
+    }
+}

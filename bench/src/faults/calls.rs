@@ -1,0 +1,144 @@
+//! Clients that call without a pause, and write down what came of it.
+
+use super::FUNCTIONS;
+use anyhow::{Result, bail};
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use ureq::Agent;
+
+const CALLERS: usize = 12;
+/// Between two calls of one client.
+const PAUSE: Duration = Duration::from_millis(50);
+/// How long a client waits for an answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How often one call is brought to another door.
+const DOORS_MAX: u32 = 10;
+const AGAIN_AFTER: Duration = Duration::from_millis(20);
+
+/// One call, its times counted from the first.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) began: Duration,
+    pub(super) took: Duration,
+    pub(super) is_idempotent: bool,
+    /// How often a node did not take it.
+    pub(super) turned_away: u32,
+    /// What it was told instead of an answer.
+    pub(super) lost: Option<String>,
+}
+
+/// The nodes that calls come in at, in turn.
+pub(super) struct Doors {
+    urls: Vec<String>,
+    next: AtomicUsize,
+}
+
+impl Doors {
+    pub(super) fn new(urls: Vec<String>) -> Arc<Self> {
+        Arc::new(Self { urls, next: AtomicUsize::new(0) })
+    }
+
+    fn next(&self) -> &str {
+        &self.urls[self.next.fetch_add(1, Ordering::Relaxed) % self.urls.len()]
+    }
+}
+
+/// Clients at work.
+pub(super) struct Callers {
+    began: Instant,
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<Vec<Call>>>,
+}
+
+impl Callers {
+    pub(super) fn start(doors: &Arc<Doors>) -> Result<Self> {
+        let (began, stop) = (Instant::now(), Arc::new(AtomicBool::new(false)));
+        let caller = |first: usize| {
+            let (doors, stop) = (doors.clone(), stop.clone());
+            std::thread::Builder::new().spawn(move || {
+                // A connection for each call: one that is kept may be a dead node's.
+                let agent: Agent = Agent::config_builder()
+                    .http_status_as_error(false)
+                    .max_idle_connections(0)
+                    .timeout_global(Some(PATIENCE))
+                    .build()
+                    .into();
+                let mut calls = Vec::new();
+                for number in first.. {
+                    if stop.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    calls.push(call(&agent, &doors, number % FUNCTIONS, began));
+                    std::thread::sleep(PAUSE);
+                }
+                calls
+            })
+        };
+        let threads = (0..CALLERS).map(caller).collect::<std::io::Result<_>>()?;
+        Ok(Self { began, stop, threads })
+    }
+
+    /// How long they have been at work.
+    pub(super) fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// Let the calls under way end. Gives all there were.
+    pub(super) fn stop(self) -> Result<Vec<Call>> {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut calls = Vec::new();
+        for thread in self.threads {
+            match thread.join() {
+                Ok(made) => calls.extend(made),
+                Err(_) => bail!("a client panicked"),
+            }
+        }
+        Ok(calls)
+    }
+}
+
+/// What one door said.
+enum Said {
+    Answered,
+    /// It did not take the call.
+    Away,
+    Lost(String),
+}
+
+fn call(agent: &Agent, doors: &Doors, function: usize, first: Instant) -> Call {
+    let began = first.elapsed();
+    let mut turned_away = 0;
+    let lost = loop {
+        match ask(agent, doors.next(), function) {
+            Said::Answered => break None,
+            Said::Lost(why) => break Some(why),
+            Said::Away if turned_away == DOORS_MAX => break Some("no node takes it".to_owned()),
+            Said::Away => {
+                turned_away += 1;
+                std::thread::sleep(AGAIN_AFTER);
+            }
+        }
+    };
+    let is_idempotent = function.is_multiple_of(2);
+    Call { began, took: first.elapsed().saturating_sub(began), is_idempotent, turned_away, lost }
+}
+
+fn ask(agent: &Agent, door: &str, function: usize) -> Said {
+    let url = format!("{door}/fn/f{function}/m{function}?shape=1,1");
+    let mut answer = match agent.post(&url).send(&1_f32.to_le_bytes()[..]) {
+        Ok(answer) => answer,
+        Err(ureq::Error::Io(error)) if error.kind() == ErrorKind::ConnectionRefused => return Said::Away,
+        Err(ureq::Error::ConnectionFailed) => return Said::Away,
+        Err(error) => return Said::Lost(error.to_string()),
+    };
+    let status = answer.status();
+    match answer.body_mut().read_to_string() {
+        Ok(_) if status.is_success() => Said::Answered,
+        Ok(text) if status == 503 && text.contains("shutting down") => Said::Away,
+        Ok(text) => Said::Lost(format!("{status}: {}", text.trim())),
+        Err(error) => Said::Lost(error.to_string()),
+    }
+}
