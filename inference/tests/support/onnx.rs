@@ -1,7 +1,7 @@
 //! ONNX files that would be too large to check in, written field by field.
 
 /// `y = x · w1 · w2 · ...`, each weight a square matrix of `size` that is `factors[i]` times the unit matrix.
-pub fn chain(size: usize, factors: &[f32]) -> Vec<u8> {
+pub(crate) fn chain(size: usize, factors: &[f32]) -> Vec<u8> {
     let weight = |i: usize| format!("w{i}");
     let value = |i: usize| if i == 0 { "x".to_owned() } else { format!("y{i}") };
     let mut graph = Vec::new();
