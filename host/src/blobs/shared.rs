@@ -171,12 +171,10 @@ impl SharedBlobs {
         time: SystemTime,
     ) -> Result<Vec<ContentHash>, object_store::Error> {
         let age = SystemTime::now().duration_since(time).unwrap_or_default();
-        let before = |object: &object_store::ObjectMeta| {
+        let before = |object: &ObjectMeta| {
             SystemTime::from(object.last_modified).elapsed().is_ok_and(|old| old >= age)
         };
-        let digest = |object: object_store::ObjectMeta| -> Option<ContentHash> {
-            object.location.filename()?.parse().ok()
-        };
+        let digest = |object: ObjectMeta| -> Option<ContentHash> { object.location.filename()?.parse().ok() };
         let objects = self.store.list(Some(&self.folder));
         let old =
             objects.try_filter_map(async |object| Ok(if before(&object) { digest(object) } else { None }));
