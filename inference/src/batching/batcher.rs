@@ -4,7 +4,7 @@ mod class;
 
 use super::choose::{self, Choice, Situation};
 use super::curve::Curve;
-use super::{BatchRules, Fit};
+use super::{BatchRules, Fit, Verdict};
 use crate::request::Job;
 use class::{CHOICES_SKIPPED, Class, PROBING_AHEAD, PROBING_SHARE, probe};
 use std::collections::HashMap;
@@ -15,7 +15,7 @@ use weir_types::Profile;
 
 /// Classes of requests whose times are told apart; the one asked for longest ago is forgotten.
 const CLASSES_MAX: usize = 32;
-/// Requests tried out in vain before a model's requests are left alone.
+/// Trials that fail before a model's requests are left alone.
 const TRIALS_MAX: u32 = 8;
 /// What trying a request out takes, in runs of one.
 const TRIAL_RUNS: f64 = 8.0;
@@ -38,7 +38,7 @@ struct Learned {
 /// Whether the items of a batch may change each other's answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Trial {
-    /// Not known after so many trials.
+    /// Not known, after so many trials that failed.
     Open(u32),
     UnderWay(u32),
     Passed,
@@ -154,14 +154,15 @@ impl Batcher {
     }
 
     /// How a trial has ended: whether requests may be run together, if that could be told. Says whether this settles it.
-    pub(crate) fn tried(&self, verdict: Option<bool>) -> bool {
+    pub(crate) fn tried(&self, verdict: Verdict) -> bool {
         let mut learned = self.lock();
         let Trial::UnderWay(trials) = learned.trial else { return false };
         learned.trial = match verdict {
-            Some(true) => Trial::Passed,
-            Some(false) => Trial::Failed,
-            None if trials + 1 >= TRIALS_MAX => Trial::Failed,
-            None => Trial::Open(trials + 1),
+            Verdict::Same => Trial::Passed,
+            Verdict::Differs => Trial::Failed,
+            Verdict::Failed if trials + 1 >= TRIALS_MAX => Trial::Failed,
+            Verdict::Failed => Trial::Open(trials + 1),
+            Verdict::Unclear => Trial::Open(trials),
         };
         self.has_failed.store(learned.trial == Trial::Failed, Ordering::Relaxed);
         !matches!(learned.trial, Trial::Open(_))
@@ -236,12 +237,12 @@ mod tests {
 
     #[test]
     fn requests_are_tried_out_once_before_any_run_together() {
-        for (verdict, then) in [(Some(true), 8), (Some(false), 1)] {
+        for (verdict, then) in [(Verdict::Same, 8), (Verdict::Differs, 1)] {
             let batcher = batcher(BatchingMode::Auto);
             assert_eq!(size(&choose(&batcher, 1)), 1, "one by itself is no occasion");
             assert_eq!(choose(&batcher, 8), Choice::TryOut);
             assert_eq!(size(&choose(&batcher, 8)), 1, "that is under way");
-            assert!(!batcher.tried(None), "nothing was shown");
+            assert!(!batcher.tried(Verdict::Unclear), "nothing was shown");
             assert_eq!(choose(&batcher, 8), Choice::TryOut);
             assert!(batcher.tried(verdict));
             assert_eq!((size(&choose(&batcher, 8)), batcher.is_idle()), (then, then == 1));
@@ -249,7 +250,8 @@ mod tests {
         let unclear = batcher(BatchingMode::Auto);
         for _ in 0..TRIALS_MAX {
             assert_eq!(choose(&unclear, 8), Choice::TryOut);
-            unclear.tried(None);
+            assert!(!unclear.is_idle());
+            unclear.tried(Verdict::Failed);
         }
         assert!(unclear.is_idle());
         assert_eq!(size(&choose(&batcher(BatchingMode::On), 8)), 8);

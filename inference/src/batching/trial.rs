@@ -27,7 +27,9 @@ pub(crate) enum Verdict {
     Same,
     /// They do not.
     Differs,
-    /// The request has no other like it, or was stopped, or failed.
+    /// The model fails on another request like it.
+    Failed,
+    /// The request has no other like it, or did not work itself, or was stopped.
     Unclear,
 }
 
@@ -57,7 +59,8 @@ pub(crate) fn try_out(
         }
         Ok(Verdict::Same)
     };
-    trial().unwrap_or(Verdict::Unclear)
+    let failed = |_| if interrupt.reason().is_some() { Verdict::Unclear } else { Verdict::Failed };
+    trial().unwrap_or_else(failed)
 }
 
 /// A request unlike `job`, of values as good as its own: the same elements from the last to the first, and numbers with a point moved.

@@ -112,11 +112,13 @@ pub(super) fn probe(
     }
     // What was measured long ago may have changed.
     *choices = choices.saturating_add(1);
-    let size = *sizes.get(*next % sizes.len())?;
+    // Every other time it is one, which all else is compared with.
+    let place = if (*next).is_multiple_of(2) { 0 } else { *next / 2 % sizes.len() };
+    let size = *sizes.get(place)?;
     if *choices < CHOICES_PER_ITEM.saturating_mul(size) {
         return None;
     }
-    (*choices, *next) = (0, (*next + 1) % sizes.len());
+    (*choices, *next) = (0, (*next + 1) % (2 * sizes.len()));
     let loss_ns = curve.estimate_ns(size)? - curve.estimate_ns(1)? * f64::from(size);
     (size <= available && loss_ns <= credit_ns && is_worth_it(size)).then_some(size)
 }

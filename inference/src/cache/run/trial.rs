@@ -13,11 +13,12 @@ pub(super) struct OpenTrial {
 }
 
 impl OpenTrial {
+    /// Should the run panic, the trial has failed.
     pub(super) fn new(lane: Lane) -> Self {
-        Self { lane, verdict: Verdict::Unclear }
+        Self { lane, verdict: Verdict::Failed }
     }
 
-    /// Find out with `run`, which has worked, whether its like may be run together.
+    /// Find out with `run`, if it has worked, whether its like may be run together.
     pub(super) fn run(mut self, run: &ModelRun, interrupt: &Interrupt) {
         self.verdict = try_out(run, interrupt).unwrap_or(Verdict::Unclear);
     }
@@ -26,12 +27,7 @@ impl OpenTrial {
 impl Drop for OpenTrial {
     fn drop(&mut self) {
         let Some(batcher) = &self.lane.batcher else { return };
-        let verdict = match self.verdict {
-            Verdict::Same => Some(true),
-            Verdict::Differs => Some(false),
-            Verdict::Unclear => None,
-        };
-        batcher.tried(verdict);
+        batcher.tried(self.verdict);
     }
 }
 
@@ -52,7 +48,7 @@ fn try_out(run: &ModelRun, interrupt: &Interrupt) -> Option<Verdict> {
         Verdict::Differs => {
             info!(model = %run.pin.id(), "requests are run alone: together their answers change (batching.mode = on insists)");
         }
-        Verdict::Unclear => {}
+        Verdict::Failed | Verdict::Unclear => {}
     }
     Some(verdict)
 }
