@@ -50,10 +50,15 @@ struct Place {
 impl Invocations {
     /// Accept a request, or find the invocation that it was accepted as before. Durable when it returns.
     pub(crate) async fn accept(self: &Arc<Self>, offer: Offer) -> Result<Invocation, AsyncError> {
-        let place = self.place(&offer.tenant)?;
         let Offer { tenant, kind, name, version, request, request_id, key, callback, .. } = offer;
         let id = AsyncId::new(now_ms(), rand::random());
         let key = key.map(|key| key_hash(kind, &name, &key));
+        // What was accepted before needs no place, and is found also where there is none.
+        let is_known = match key {
+            Some(key) => self.key_use(&tenant, key).await?.is_some(),
+            None => false,
+        };
+        let place = if is_known { None } else { Some(self.place(&tenant)?) };
         let has_callback = callback.is_some();
         let receiving = self.receive(id, request, callback, key.is_some(), offer.body_bytes_max);
         let received = until(offer.deadline, receiving).await.unwrap_or_else(|| {
@@ -67,6 +72,10 @@ impl Invocations {
         {
             return Ok(found);
         }
+        let place = match place {
+            Some(place) => place,
+            None => self.place(&tenant)?,
+        };
         self.check_room(&tenant, bytes)?;
         let record = Record::new(kind, name, version, &request_id, Part { digest: staged.digest, bytes });
         let record = Record {

@@ -12,6 +12,8 @@ use weir_types::{AsyncId, TenantId};
 const EVERY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
 /// Those that are forgotten at once: a datastore writes many down as fast as one.
 const AT_ONCE: usize = 16;
+/// How often that is done in a row.
+const ROUNDS_MAX: usize = 100;
 /// How often is looked for blobs in the shared store that nobody refers to.
 const ORPHANS_EVERY: Duration = Duration::from_secs(3_600);
 /// Such blobs stay for at least so long: their invocations may be about to be written.
@@ -50,21 +52,29 @@ impl Invocations {
             tenant_kept_max: self.config.tenant_kept_max as usize,
             tenant_bytes_max: self.config.tenant_bytes_max,
         };
-        loop {
+        // More come while these go; the rest is for the next time.
+        for _ in 0..ROUNDS_MAX {
             let all = self.lock().to_forget(now_ms(), &kept);
             let is_all = all.len() < FORGOTTEN_AT_ONCE;
             let forgetting = stream::iter(all.into_iter().map(Ok));
             forgetting.try_for_each_concurrent(AT_ONCE, |(tenant, id)| self.forget_one(tenant, id)).await?;
             if is_all {
-                return Ok(());
+                break;
             }
         }
+        Ok(())
     }
 
     async fn forget_one(&self, tenant: TenantId, id: AsyncId) -> Result<(), AsyncError> {
         // Begun anew meanwhile, it is kept.
-        let seen = self.read(&tenant, id).await?.filter(|seen| seen.record.status.is_end());
-        if let Some(seen) = seen
+        let read = match self.read(&tenant, id).await {
+            Err(error @ AsyncError::Damaged { .. }) => {
+                tracing::error!(%error, "an asynchronous invocation is left alone");
+                return Ok(());
+            }
+            read => read?,
+        };
+        if let Some(seen) = read.filter(|seen| seen.record.status.is_end())
             && let Some(revision) = self.forget(&seen).await?
         {
             self.hear_of(revision).await;

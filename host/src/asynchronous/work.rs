@@ -15,6 +15,8 @@ use weir_types::AsyncId;
 const STALE_MS: u64 = 100;
 /// The pause after the datastore or the store of blobs could not be reached.
 const OUT_OF_REACH_MS: u64 = 1_000;
+/// The pause after a record that could not be read: somebody may mend it.
+const DAMAGED_MS: u64 = 60_000;
 
 /// When to stop working.
 #[derive(Clone)]
@@ -82,6 +84,10 @@ impl Invocations {
             }
             Ok(Worked::Stale) => {}
             Err(AsyncError::Datastore(weir_datastore::Error::Closed)) => {}
+            Err(error @ AsyncError::Damaged { .. }) => {
+                tracing::error!(%error, "an asynchronous invocation is left alone");
+                working.not_before_ms = now_ms() + DAMAGED_MS;
+            }
             Err(error) => {
                 tracing::warn!(%error, id = %work.id, "cannot work on an asynchronous invocation now");
                 working.not_before_ms = now_ms() + OUT_OF_REACH_MS;

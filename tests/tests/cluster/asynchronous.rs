@@ -1,8 +1,8 @@
 //! What one node has accepted is everyone's to look at, and anyone's to finish.
 
 use weir_tests::{Client, Cluster, eventually, function};
-use weir_types::Version;
 use weir_types::api::{Invocation, InvocationStatus};
+use weir_types::{ErrorCode, Version};
 
 async fn knows(client: &Client, name: &str, version: u32) {
     eventually("the news of a deploy", async || {
@@ -86,7 +86,10 @@ async fn what_is_forgotten_is_gone_from_the_store_of_blobs_too() {
     cluster.all_know("echo").await;
     let kept = || std::fs::read_dir(cluster.s3.folder().join("invocations")).map_or(0, Iterator::count);
     let later = cluster.nodes[1].post_later("/fn/echo", "body").await;
-    cluster.nodes[0].ended(later.id).await;
+    eventually("the end of the retention", async || {
+        (cluster.nodes[0].get(&format!("/v1/invocations/{}", later.id)).await.status == 410).then_some(())
+    })
+    .await;
     eventually("an empty store", async || (kept() == 0).then_some(())).await;
     for node in &cluster.nodes {
         eventually("empty folders", async || {
@@ -95,4 +98,33 @@ async fn what_is_forgotten_is_gone_from_the_store_of_blobs_too() {
         })
         .await;
     }
+}
+
+#[tokio::test]
+async fn without_the_datastore_nothing_is_accepted_and_what_was_goes_on_when_it_is_back() {
+    let mut cluster =
+        Cluster::builder().set("async.lease_ms", 1_000).set("async.backoff_ms", 1).start(1).await;
+    cluster.nodes[0].deploy_with("f", "limits.deadline_ms=60000", function("misbehave")).await;
+    cluster.nodes[0].deploy("echo", function("echo-http")).await;
+    let running = cluster.nodes[0].post_later("/fn/f/nap?2000", "").await;
+    cluster.etcd.kill();
+    let node = &cluster.nodes[0];
+    let refused = node.send(node.later(reqwest::Method::POST, "/fn/echo").body("x")).await;
+    assert_eq!((refused.status, refused.code()), (503, ErrorCode::Unavailable));
+    assert_eq!(node.post("/fn/echo", "at once").await.ok().text(), "at once");
+    cluster.etcd.run();
+    let node = &cluster.nodes[0];
+    eventually("the datastore is there", async || {
+        node.get(&format!("/v1/invocations/{}", running.id)).await.is_ok().then_some(())
+    })
+    .await;
+    assert_eq!(node.ended(running.id).await.status, InvocationStatus::Done);
+    assert_eq!(node.result(running.id).await.text(), "napped\n");
+    let later = eventually("one more is accepted", async || {
+        let answer = node.send(node.later(reqwest::Method::POST, "/fn/echo").body("again")).await;
+        (answer.status == 202).then(|| answer.json::<Invocation>())
+    })
+    .await;
+    node.ended(later.id).await;
+    assert_eq!(node.result(later.id).await.text(), "again");
 }

@@ -1,6 +1,6 @@
 //! What was accepted is run, whatever happens to the node.
 
-use weir_tests::{Node, function};
+use weir_tests::{Node, eventually, function};
 use weir_types::ErrorCode;
 use weir_types::api::InvocationStatus;
 
@@ -74,8 +74,11 @@ async fn a_node_that_is_stopped_leaves_what_it_runs_to_the_next_start() {
 async fn what_is_about_to_end_is_waited_for() {
     let node = Node::start().await;
     node.deploy("f", function("misbehave")).await;
-    let later = node.post_later("/fn/f/nap?300", "").await;
-    node.until(later.id, InvocationStatus::Running).await;
+    let later = node.post_later("/fn/f/nap?500", "").await;
+    eventually("the run", async || {
+        (node.invocation(later.id).await.status != InvocationStatus::Queued).then_some(())
+    })
+    .await;
     let node = node.stop().await.set("async.running_max", 0).start().await;
     let ended = node.invocation(later.id).await;
     assert_eq!((ended.status, ended.attempts), (InvocationStatus::Done, 1));

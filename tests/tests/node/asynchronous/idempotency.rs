@@ -56,6 +56,17 @@ async fn of_many_at_once_one_is_accepted() {
     assert_eq!(node.invocations("").await.len(), 5);
 }
 
+/// A client that has not heard of the first answer sends the request again, and the queue is full by then.
+#[tokio::test]
+async fn what_was_accepted_is_found_also_where_there_is_no_room() {
+    let node = Node::builder().set("async.running_max", 0).set("async.queue_len_max", 1).start().await;
+    node.deploy("echo", function("echo-http")).await;
+    let first = node.accepted(keyed(&node, "/fn/echo", "k", "body")).await;
+    let refusal = node.send(keyed(&node, "/fn/echo", "k2", "body")).await;
+    assert_eq!(refusal.code(), ErrorCode::AsyncQueueFull);
+    assert_eq!(node.accepted(keyed(&node, "/fn/echo", "k", "body")).await.id, first.id);
+}
+
 #[tokio::test]
 async fn keys_are_each_tenants_own() {
     let lines = ["acme-token-0123456789 acme", "other-token-0123456789 other"];

@@ -53,7 +53,6 @@ async fn what_has_ended_is_forgotten_after_a_time() {
     node.deploy("echo", function("echo-http")).await;
     let keyed = || node.later(Method::POST, "/fn/echo").header("idempotency-key", "k").body("body");
     let first = node.accepted(keyed()).await;
-    node.ended(first.id).await;
     eventually("the end of the retention", async || {
         let answer = node.get(&format!("/v1/invocations/{}", first.id)).await;
         (!answer.is_ok())
