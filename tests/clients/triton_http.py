@@ -148,7 +148,7 @@ class Sync(unittest.TestCase):
     def test_a_workflow_is_a_model(self):
         x = np.array([[0, 0, 0, 1]], np.float32)
         result = self.client.infer("mean", [tensor("x", "FP32", x)])
-        self.assertEqual(values(result.as_numpy("y")), [[14.0, 15.0, 16.0]])
+        self.assertEqual(values(result.as_numpy("y")), [14.0, 15.0, 16.0])
         self.assertTrue(self.client.is_model_ready("mean"))
         metadata = self.client.get_model_metadata("mean")
         self.assertEqual((metadata["platform"], metadata["inputs"][0]["shape"]), ("weir_workflow", [-1, 4]))

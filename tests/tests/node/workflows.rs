@@ -1,7 +1,9 @@
 //! Workflows: deployed like functions, asked like models.
 
+mod commands;
 mod deploying;
 mod examples;
+mod lacking;
 mod refusing;
 mod running;
 

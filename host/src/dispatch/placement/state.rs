@@ -114,7 +114,7 @@ pub(super) fn fault_of(why: Rejection) -> Fault {
         Rejection::QueueFull => Fault::new(ErrorCode::QueueFull, "too many invocations wait for a device"),
         Rejection::NoCapacity => Fault::new(
             ErrorCode::NoCapacity,
-            "the function's models together are larger than the memory for models (model_memory_bytes_max)",
+            "the models of the call together are larger than the memory for models (model_memory_bytes_max)",
         ),
         Rejection::Deadline => {
             Fault::new(ErrorCode::DeadlineExceeded, "the deadline passed before a device had room")
