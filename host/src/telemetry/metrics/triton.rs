@@ -86,8 +86,8 @@ fn outcomes(encoder: &mut DescriptorEncoder<'_>, all: &[Served]) -> Encoded {
 
 /// What was run together.
 fn batches(encoder: &mut DescriptorEncoder<'_>, all: &[Served]) -> Encoded {
-    type Of = fn(&Series) -> &Histogram;
-    let histograms: [(&str, &str, Of); 2] = [
+    type Of<T> = fn(&Series) -> &T;
+    let histograms: [(&str, &str, Of<Histogram>); 2] = [
         ("weir_run_items", "Items in a run of a model", |series| &series.run_items),
         ("weir_run_requests", "Inferences that a run of a model answered", |series| &series.run_requests),
     ];
@@ -97,7 +97,7 @@ fn batches(encoder: &mut DescriptorEncoder<'_>, all: &[Served]) -> Encoded {
             histogram(served.series()).encode(metric.encode_family(&model(served))?)?;
         }
     }
-    let counters: [(&str, &str, fn(&Series) -> &AtomicU64); 2] = [
+    let counters: [(&str, &str, Of<AtomicU64>); 2] = [
         ("weir_run_input_bytes", "Bytes that went into runs, padding included", |series| &series.input_bytes),
         ("weir_run_padding_bytes", "Bytes that only filled up shorter inputs", |series| {
             &series.padding_bytes
