@@ -7,8 +7,14 @@ mod bindings {
 
 use bindings::wasi::nn::errors::Error as NnError;
 use bindings::wasi::nn::graph::{ExecutionTarget, Graph, GraphEncoding, load, load_by_name};
+use bindings::wasi::nn::inference::GraphExecutionContext;
 use bindings::wasi::nn::tensor::{Tensor, TensorType};
+use std::cell::Cell;
 use wstd::http::{Body, Error, Request, Response, StatusCode};
+
+thread_local! {
+    static CONTEXT: Cell<Option<GraphExecutionContext>> = const { Cell::new(None) };
+}
 
 /// Where an error of the interface ends up: its code and its text, as the answer.
 struct Failed(NnError);
@@ -47,6 +53,21 @@ async fn main(mut request: Request<Body>) -> Result<Response<Body>, Error> {
                 data: data.to_vec(),
             };
             classify(graph.map_err(Failed), given)
+        }
+        // With what the first call of the instance has loaded.
+        "/again" => {
+            let context = CONTEXT.take().map_or_else(
+                || load_by_name(&parameter("model")).and_then(|graph| graph.init_execution_context()),
+                Ok,
+            );
+            context.map_err(Failed).and_then(|context| {
+                let outputs = context.compute(vec![(
+                    parameter("input"),
+                    Tensor::new(&vec![1, 1, 8, 8], TensorType::Fp32, &body),
+                )]);
+                CONTEXT.set(Some(context));
+                Ok(outputs?.iter().flat_map(|(_, output)| output.data()).collect())
+            })
         }
         "/types" => every_type(&parameter("model")),
         path => {

@@ -163,3 +163,31 @@ async fn a_guest_may_bring_a_model_where_that_is_granted() {
     let many = node.try_deploy("nn", "limits.loaded_model_bytes=999999999999", function("classify-nn")).await;
     assert_eq!(many.unwrap_err().code, ErrorCode::LimitOverCap);
 }
+
+#[tokio::test]
+async fn an_instance_that_is_used_again_keeps_its_graph_and_no_model_from_being_evicted() {
+    let node = Node::start().await;
+    node.deploy_with("nn", "models=digits&reuse=true", function("classify-nn")).await;
+    node.push_model("digits", 1, digits()).await;
+    let again = async || {
+        let answer = node.post("/fn/nn/again?model=digits&input=image", made_up(64)).await.ok();
+        assert_eq!(values(&answer.body).len(), 10);
+        weir_tests::eventually("the end of the call", async || {
+            (node.metric("weir_instances_idle", "").await == 1.0).then_some(())
+        })
+        .await;
+        answer.body
+    };
+    let first = again().await;
+    assert_eq!(again().await, first);
+    assert_eq!(node.metric("weir_function_instances_total", "instance=\"reused\"").await, 1.0);
+    node.post("/v2/repository/models/digits/unload", "").await.ok();
+    weir_tests::eventually("the model to be unloaded", async || {
+        node.status().await.devices[0].resident.is_empty().then_some(())
+    })
+    .await;
+    assert_eq!(again().await, first);
+    node.delete("/v1/models/digits").await.ok();
+    let gone = error(&node, "/fn/nn/again?model=digits&input=image", made_up(64)).await;
+    assert!(gone.starts_with("ErrorCode::NotFound"), "{gone}");
+}
