@@ -135,10 +135,14 @@ fn ask(agent: &Agent, door: &str, function: usize) -> Said {
         Err(error) => return Said::Lost(error.to_string()),
     };
     let status = answer.status();
-    match answer.body_mut().read_to_string() {
-        Ok(_) if status.is_success() => Said::Answered,
-        Ok(text) if status == 503 && text.contains("shutting down") => Said::Away,
-        Ok(text) => Said::Lost(format!("{status}: {}", text.trim())),
-        Err(error) => Said::Lost(error.to_string()),
+    let body = match answer.body_mut().read_to_vec() {
+        Ok(_) if status.is_success() => return Said::Answered,
+        Ok(body) => body,
+        Err(error) => return Said::Lost(error.to_string()),
+    };
+    let text = String::from_utf8_lossy(&body);
+    if status == 503 && text.contains("shutting down") {
+        return Said::Away;
     }
+    Said::Lost(format!("{status}: {}", text.trim()))
 }
