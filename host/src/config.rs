@@ -183,7 +183,7 @@ pub struct AsyncConfig {
     pub waiters_max: u32,
     /// How long one of them may wait, with `wait_ms` or `Prefer: wait=`.
     pub wait_ms_max: u64,
-    /// Hosts that may be called back with the results of models by themselves, as in `outbound_hosts` of a function's manifest.
+    /// Hosts that may be called back with the results of models by themselves and of workflows, as in `outbound_hosts` of a function's manifest.
     pub callback_hosts: Vec<String>,
     /// How often a callback is tried.
     pub callback_attempts_max: u32,
