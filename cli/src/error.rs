@@ -165,6 +165,9 @@ impl<'a> View<'a> {
             json["status"] = (*status).into();
             json["code"] = body.code.as_str().into();
             json["request_id"] = body.request_id.as_str().into();
+            if let Some(slo) = &body.slo {
+                json["slo"] = json!(slo);
+            }
         }
         json
     }
@@ -207,6 +210,9 @@ fn hint_for(code: ErrorCode) -> Option<&'static str> {
         E::QueueFull | E::AsyncQueueFull | E::Unavailable | E::NoCapacity => {
             "try again in a moment; `weir status` shows what the node is doing"
         }
+        E::SloUnattainable => {
+            "try again in a moment, or allow more with --slo-ms and --cost-slo when deploying; `weir status` shows what the node is doing"
+        }
         E::BodyTooLarge => "send less, or raise the limit in the manifest or the node's configuration",
         E::MemoryLimit
         | E::TableLimit
@@ -248,6 +254,7 @@ mod tests {
             error: "no function `x`".into(),
             code: ErrorCode::FunctionNotFound,
             request_id: "r7".into(),
+            slo: None,
         };
         let error =
             anyhow::Error::from(Problem::refused("show `x`", 404, body)).context("while looking around");

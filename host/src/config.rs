@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use weir_scheduler::PolicyKind;
+use weir_scheduler::{PolicyKind, SloSettings};
 use weir_types::api::DEFAULT_PORT;
 use weir_types::{Limits, Reuse};
 
@@ -62,6 +62,10 @@ pub struct NodeConfig {
 
     /// How the scheduler decides where calls run: `finish-first`, or one of the others that `weir simulate --help` lists.
     pub policy: PolicyKind,
+    /// How service level objectives are kept: whether calls are turned away that would miss theirs (`admission`), which of the placements is
+    /// taken that keep to it (`choice`: `cheapest`, `fastest` or `random`), how many are compared (`sample_len`), which part of the time is
+    /// kept back (`margin`), and what a second of each kind of device costs (`prices`). In a cluster, the dispatcher's counts.
+    pub slo: SloSettings,
     /// Write down everything that the scheduler is told and says, in files whose names begin with this, up to 1 GiB each;
     /// `weir simulate --replay FILE` plays one again. None: nothing is written.
     pub scheduler_record: Option<PathBuf>,
@@ -252,6 +256,7 @@ impl Default for NodeConfig {
             limit_caps: Limits::default_caps(),
             reuse_caps: Reuse::default_caps(),
             policy: PolicyKind::default(),
+            slo: SloSettings::default(),
             scheduler_record: None,
             backend: BackendKind::default(),
             onnxruntime: None,

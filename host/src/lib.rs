@@ -20,6 +20,8 @@ mod response_cache;
 
 mod asynchronous;
 
+mod objective;
+
 mod cluster;
 
 mod component;

@@ -34,7 +34,7 @@ use weir_datastore::{Datastore, Entry, Revision};
 use weir_inference::{ModelCache, ModelKey, ModelSource, Prepared};
 use weir_scheduler::ModelDemand;
 use weir_types::api::ModelVersion;
-use weir_types::{ContentHash, ModelId, Name, TenantId, Version};
+use weir_types::{ContentHash, ModelId, Name, RunningMean, TenantId, Version};
 
 /// Versions that one name may have.
 const VERSIONS_MAX: usize = 1_000;
@@ -71,6 +71,13 @@ pub(crate) struct ModelEntry {
     pub(crate) served: Served,
     /// Its answers that are kept for equal inferences, from the first on.
     pub(crate) answers: OnceLock<Arc<Scope>>,
+}
+
+/// What an inference of a model is expected to take, as far as it was measured.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Expected {
+    pub(crate) load_time_ns: Option<u64>,
+    pub(crate) run_time_ns: Option<u64>,
 }
 
 type Versions = BTreeMap<Version, Arc<ModelEntry>>;
@@ -273,6 +280,16 @@ impl Models {
     /// The device's memory for models, in bytes, and its slots.
     pub(crate) fn device_capacity(&self) -> (u64, u32) {
         (self.cache.capacity_bytes(), u32::try_from(self.cache.slots()).unwrap_or(u32::MAX))
+    }
+
+    /// What an inference of a model by itself is expected to take, as it was measured.
+    pub(crate) fn expected(&self, entry: &ModelEntry, batch: u32) -> Expected {
+        let profile = self.cache.profile(&entry.source.key);
+        let larger = profile.run_time_ns.range(batch..).next();
+        let run = larger.or_else(|| profile.run_time_ns.last_key_value()).map(|(_, mean)| *mean);
+        let slowest = |a: &RunningMean, b: &RunningMean| a.mean.total_cmp(&b.mean);
+        let load = profile.load_time_ns.values().copied().max_by(slowest);
+        Expected { load_time_ns: load.map(RunningMean::rounded), run_time_ns: run.map(RunningMean::rounded) }
     }
 
     pub(crate) fn resident_bytes(&self) -> u64 {

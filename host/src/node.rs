@@ -33,7 +33,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use weir_datastore::Datastore;
 use weir_device::Arena;
-use weir_scheduler::Setup;
+use weir_scheduler::{Settings, Setup};
 use weir_types::NodeId;
 
 /// How much longer than its manifest says an idle instance may wait.
@@ -308,7 +308,11 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
             address: membership.as_ref().map(|(membership, _)| membership.address.clone()),
             invocations_max: config.instances_max,
             unasked_max: if membership.is_some() { config.guest_threads } else { 0 },
-            scheduler: Setup { policy: config.policy, ..Setup::default() },
+            scheduler: Setup {
+                policy: config.policy,
+                settings: Settings { slo: config.slo.clone(), ..Settings::default() },
+                ..Setup::default()
+            },
             record: config.scheduler_record.clone(),
         },
     );

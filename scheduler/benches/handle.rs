@@ -3,7 +3,8 @@
 //! A cluster under load: devices of the size of seed 000's, all busy, a long queue over many models. Each step ends one run and lets one
 //! invocation arrive, so that the queue stays as long as it is. What is timed is one call with its actions, the carrying out of which is
 //! not. Times are of this machine, and of how busy it is. Instructions are not: `cargo bench -p weir-scheduler -- instructions` lets valgrind
-//! count those of each call, and shows how they grow with devices and queue.
+//! count those of each call, and shows how they grow with devices and queue. `cargo bench -p weir-scheduler -- slo` does so where all
+//! invocations have an SLO of 20 runs and twice as many arrive as there is time for: what admission costs.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a benchmark fails by panicking")]
 
@@ -12,7 +13,7 @@ use std::process::Command;
 use std::time::Instant;
 use weir_scheduler::sim::TABLE_I;
 use weir_scheduler::{
-    Action, Arrival, DeviceSpec, Event, ModelDemand, PolicyKind, PolicyOptions, Scheduler, Settings,
+    Action, Arrival, DeviceSpec, Event, ModelDemand, PolicyKind, PolicyOptions, Scheduler, Settings, Slo,
 };
 use weir_types::{DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, TenantId, Version};
 
@@ -32,10 +33,12 @@ struct World {
     samples: Vec<u64>,
     /// Whether valgrind is to count.
     counts: bool,
+    /// How long invocations may take, if they have an SLO.
+    slo_ns: Option<u64>,
 }
 
 impl World {
-    fn new(policy: PolicyKind, devices: u32, queue: u64, models: u32) -> Self {
+    fn new(policy: PolicyKind, devices: u32, queue: u64, models: u32, slo_ns: Option<u64>) -> Self {
         let settings = Settings { queue_len_max: usize::MAX, ..Settings::default() };
         let mut scheduler = Scheduler::with_policy(&settings, policy.build(&PolicyOptions::default()));
         let spec =
@@ -45,8 +48,9 @@ impl World {
         let names = (0..models).map(names).collect();
         let (running, samples) = Default::default();
         let step_ns = RUN_NS / u64::from(devices);
+        let (now_ns, next, lots, counts) = (0, 0, 1, false);
         let mut world =
-            Self { scheduler, names, running, now_ns: 0, step_ns, next: 0, lots: 1, samples, counts: false };
+            Self { scheduler, names, running, now_ns, step_ns, next, lots, samples, counts, slo_ns };
         (0..queue + u64::from(devices)).for_each(|_| world.arrive());
         // Until memories are full and rates are known.
         (0..2 * devices).for_each(|_| world.step());
@@ -59,7 +63,8 @@ impl World {
         if let Some((invocation, _)) = self.running.pop_front() {
             self.tell(Event::Finished { invocation });
         }
-        self.arrive();
+        // With an SLO, as many are turned away as are admitted.
+        (0..if self.slo_ns.is_some() { 2 } else { 1 }).for_each(|_| self.arrive());
     }
 
     fn arrive(&mut self) {
@@ -77,6 +82,7 @@ impl World {
             priority: 0,
             batch: 1,
             run_time_ns: Some(RUN_NS),
+            slo: self.slo_ns.map(|slo_ns| Slo { due_at_ns: self.now_ns + slo_ns, ..Slo::default() }),
         }));
     }
 
@@ -141,21 +147,35 @@ const COUNTED: [(u32, u64); 4] = [(100, 1_000), (100, 10_000), (1_000, 1_000), (
 
 const MODELS: u32 = 2_000;
 
+/// Devices and models that admission is counted with.
+const ADMITTED: [(u32, u32); 4] = [(1, 3), (10, 30), (100, 300), (1_000, 2_000)];
+
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let has = |name: &str| words.iter().any(|word| word == name);
     let only: Option<PolicyKind> = words.iter().find_map(|name| name.parse().ok());
     let policies = || PolicyKind::ALL.into_iter().filter(|policy| only.is_none_or(|only| only == *policy));
-    if let [count, policy, devices, waiting] = &words[..]
-        && count == "count"
+    if let [count, policy, devices, waiting, models] = &words[..]
+        && let Some(slo_ns) =
+            [("count", None), ("count-slo", Some(20 * RUN_NS))].iter().find(|(name, _)| name == count)
     {
-        return count_calls(policy.parse().unwrap(), devices.parse().unwrap(), waiting.parse().unwrap());
+        let (devices, waiting) = (devices.parse().unwrap(), waiting.parse().unwrap());
+        return count_calls(policy.parse().unwrap(), (devices, waiting, models.parse().unwrap()), slo_ns.1);
+    }
+    if has("slo") {
+        println!("| devices | models | instructions |\n|---|---|---|");
+        for (devices, models) in ADMITTED {
+            let each =
+                instructions("count-slo", PolicyKind::default(), (devices, 6 * u64::from(devices), models));
+            println!("| {devices} | {models} | {each} |");
+        }
+        return;
     }
     if has("instructions") {
         println!("| policy | devices | waiting | models | instructions |\n|---|---|---|---|---|");
         for policy in policies() {
             for (devices, waiting) in COUNTED {
-                let each = instructions(policy, devices, waiting);
+                let each = instructions("count", policy, (devices, waiting, MODELS));
                 println!("| {policy} | {devices} | {waiting} | {MODELS} | {each} |");
             }
         }
@@ -171,15 +191,15 @@ fn main() {
 }
 
 /// The mean of one call, as valgrind counts.
-fn instructions(policy: PolicyKind, devices: u32, waiting: u64) -> u64 {
+fn instructions(what: &str, policy: PolicyKind, (devices, waiting, models): (u32, u64, u32)) -> u64 {
     let mut valgrind = Command::new("valgrind");
     valgrind.args([
         "--tool=callgrind",
         "--callgrind-out-file=/dev/null",
         "--toggle-collect=*counted_handle*",
     ]);
-    valgrind.arg(std::env::current_exe().unwrap()).arg("count");
-    valgrind.args([policy.to_string(), devices.to_string(), waiting.to_string()]);
+    valgrind.arg(std::env::current_exe().unwrap()).arg(what);
+    valgrind.args([policy.to_string(), devices.to_string(), waiting.to_string(), models.to_string()]);
     let output = valgrind.output().unwrap_or_else(|error| panic!("valgrind is needed to count: {error}"));
     let (calls, told) =
         (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
@@ -189,15 +209,15 @@ fn instructions(policy: PolicyKind, devices: u32, waiting: u64) -> u64 {
 }
 
 /// What valgrind runs: some steps are counted, and how many calls they were is printed.
-fn count_calls(policy: PolicyKind, devices: u32, waiting: u64) {
-    let mut world = World::new(policy, devices, waiting, MODELS);
+fn count_calls(policy: PolicyKind, (devices, waiting, models): (u32, u64, u32), slo_ns: Option<u64>) {
+    let mut world = World::new(policy, devices, waiting, models, slo_ns);
     world.counts = true;
-    (0..STEPS / 20).for_each(|_| world.step());
+    (0..if slo_ns.is_some() { STEPS / 100 } else { STEPS / 20 }).for_each(|_| world.step());
     println!("{}", world.samples.len());
 }
 
 fn row(policy: PolicyKind, devices: u32, waiting: u64, models: u32) {
-    let mut world = World::new(policy, devices, waiting, models);
+    let mut world = World::new(policy, devices, waiting, models, None);
     (0..STEPS).for_each(|_| world.step());
     let samples = &mut world.samples;
     samples.sort_unstable();

@@ -1,7 +1,7 @@
 //! What is to be done, and why.
 
 use serde::{Deserialize, Serialize};
-use weir_types::{DeviceId, InvocationId, ModelId, NodeId};
+use weir_types::{Cost, DeviceId, InvocationId, ModelId, NodeId};
 
 /// Something that the driver carries out, in the order given.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -45,6 +45,8 @@ pub enum Rejection {
     NoCapacity,
     /// Its deadline passed while it waited.
     Deadline,
+    /// It would miss its SLO, or has missed it while it waited.
+    Slo,
     /// Its node went away while it ran.
     NodeLost,
 }
@@ -60,6 +62,13 @@ pub struct Estimate {
     pub run_time_ns: u64,
     /// Bytes of what is missing.
     pub missing_bytes: u64,
+    /// What the device time costs; nothing unless it was asked for by an SLO.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub cost: Cost,
+}
+
+fn is_zero(cost: &Cost) -> bool {
+    *cost == Cost::ZERO
 }
 
 /// Why an invocation was placed where it was.

@@ -1,6 +1,6 @@
 //! What happened, as the nodes tell it. Times are nanoseconds of a clock that the caller chooses; only their differences matter.
 
-use crate::Tier;
+use crate::{Slo, Tier};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use weir_types::{DeviceId, FunctionId, InvocationId, ModelId, NodeId};
@@ -92,6 +92,9 @@ pub struct Arrival {
     pub batch: u32,
     /// How long it runs once its models are in memory, if the caller knows. What was measured goes before it.
     pub run_time_ns: Option<u64>,
+    /// What it is to keep to: it is turned away on arrival if it would not. None: it waits as long as it takes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slo: Option<Slo>,
 }
 
 /// A model that an invocation may open.

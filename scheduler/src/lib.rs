@@ -31,13 +31,19 @@ pub use estimate::{LoadTimes, RunLine, RunTimes, Tier};
 
 mod policy;
 pub use policy::{
-    Balance, BusyChoice, Demand, Exclusive, ExclusiveOptions, FinishFirst, LoadBalancing, Locality, Mlfqs,
-    Placement, Placer, Planned, Policy, PolicyKind, PolicyOptions, Request, RoundRobin, Srtf, UnknownPolicy,
-    VictimKind,
+    Balance, BusyChoice, Clockwork, Demand, Exclusive, ExclusiveOptions, FinishFirst, LoadBalancing,
+    Locality, Mlfqs, Placement, Placer, Planned, Policy, PolicyKind, PolicyOptions, Request, RoundRobin,
+    Srtf, UnknownPolicy, VictimKind,
 };
 
 mod victims;
 pub use victims::{LeastLoss, LeastRecentlyUsed, VictimPolicy, Victims};
+
+mod slo;
+pub use slo::{Choice, Front, FrontError, Offer, Quote, Slo, SloSettings, Step, StepPlacement};
+
+mod sizing;
+pub use sizing::{Configuration, Sizing, SizingError, size};
 
 mod evictable;
 pub use evictable::Evictable;

@@ -25,6 +25,9 @@ pub(crate) use mlfqs::bucket_of;
 mod exclusive;
 pub use exclusive::{Exclusive, ExclusiveOptions};
 
+mod clockwork;
+pub use clockwork::Clockwork;
+
 mod planned;
 pub use planned::Planned;
 
@@ -38,7 +41,7 @@ mod cycle;
 mod line;
 mod plain;
 
-use crate::{DeviceKey, FunctionKey, ModelKey, TenantKey, View, Why};
+use crate::{DeviceKey, FunctionKey, ModelKey, Slo, TenantKey, View, Why};
 use smallvec::SmallVec;
 use weir_types::{InvocationId, NodeId};
 
@@ -61,6 +64,11 @@ pub trait Policy: Send {
 
     /// Give up an invocation that waits; none if it does not.
     fn remove(&mut self, invocation: InvocationId, view: &View) -> Option<Request>;
+
+    /// Give up one that waits and will not keep its SLO any more; none if there is no such, or if that is not this policy's concern.
+    fn late(&mut self, _now_ns: u64, _view: &View) -> Option<Request> {
+        None
+    }
 
     /// Devices have gone, and their numbers may be given to others.
     fn devices_gone(&mut self, _devices: &[DeviceKey], _view: &View) {}
@@ -95,6 +103,8 @@ pub struct Request {
     pub batch: u32,
     /// How long it runs, if its caller knows.
     pub run_time_ns: Option<u64>,
+    /// What it is to keep to. Of those that have anything to keep to, policies see only what is turned away by nobody.
+    pub slo: Slo,
 }
 
 /// A model that an invocation may open.

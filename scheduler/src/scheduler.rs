@@ -1,8 +1,9 @@
 //! The state machine: events in, actions out.
 
+use crate::slo::{Admission, Refused};
 use crate::{
     Action, Arrival, DeviceKey, DeviceView, Estimate, Event, Placement, Policy, PolicyKind, PolicyOptions,
-    Rejection, Request, TenantLimits, View,
+    Rejection, Request, Slo, SloSettings, TenantLimits, View,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -17,11 +18,15 @@ pub struct Settings {
     pub tenants: BTreeMap<TenantId, TenantLimits>,
     /// What tenants may use of whom nothing is said.
     pub tenant_default: TenantLimits,
+    /// How SLOs are kept.
+    #[serde(default)]
+    pub slo: SloSettings,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { queue_len_max: 4_096, tenants: BTreeMap::new(), tenant_default: TenantLimits::default() }
+        let (tenants, tenant_default, slo) = Default::default();
+        Self { queue_len_max: 4_096, tenants, tenant_default, slo }
     }
 }
 
@@ -44,13 +49,24 @@ pub struct Corrections {
     pub clock_went_back: u64,
 }
 
+/// One that waits.
+#[derive(Debug, Clone, Copy)]
+struct Waits {
+    arrived_at_ns: u64,
+    deadline_at_ns: u64,
+}
+
 /// Decides where invocations run. Fed by one driver, which carries out the actions in order.
 pub struct Scheduler {
     queue_len_max: usize,
     policy: Box<dyn Policy>,
+    /// Holds those with an SLO in the policy's stead.
+    admission: Admission,
+    /// Some invocation had an SLO.
+    has_slos: bool,
     view: View,
     now_ns: u64,
-    waiting: HashMap<InvocationId, u64>,
+    waiting: HashMap<InvocationId, Waits>,
     /// When waiting invocations become useless, in order.
     deadlines: BTreeSet<(u64, InvocationId)>,
     /// The latest wake that was asked for and did not come.
@@ -70,7 +86,20 @@ impl Scheduler {
     pub fn with_policy(settings: &Settings, policy: Box<dyn Policy>) -> Self {
         let (waiting, deadlines, corrections) = Default::default();
         let (queue_len_max, view) = (settings.queue_len_max, View::new(settings));
-        Self { queue_len_max, policy, view, now_ns: 0, waiting, deadlines, wake_at_ns: None, corrections }
+        let admission = Admission::new(&settings.slo);
+        let (has_slos, now_ns, wake_at_ns) = (false, 0, None);
+        Self {
+            queue_len_max,
+            policy,
+            admission,
+            has_slos,
+            view,
+            now_ns,
+            waiting,
+            deadlines,
+            wake_at_ns,
+            corrections,
+        }
     }
 
     /// Take in `event`, which happened at `now_ns`, and add what is to be done to `actions`.
@@ -90,6 +119,9 @@ impl Scheduler {
                 None
             }
         };
+        if self.has_slos {
+            self.admission.settle(self.now_ns, &mut self.view);
+        }
         // What was promised before changes nothing when it comes true.
         if newcomer.is_some() || woken || expired || freed != self.view.freed() {
             self.place(actions);
@@ -112,6 +144,12 @@ impl Scheduler {
         &*self.policy
     }
 
+    /// How many invocations wait, with and without SLOs.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
     /// What it had to ignore or correct so far.
     #[must_use]
     pub fn corrections(&self) -> Corrections {
@@ -120,6 +158,9 @@ impl Scheduler {
 
     /// Start what the policy wants started: first keeping to the turns of the tenants, then, if that left anybody out, without.
     fn place(&mut self, actions: &mut Vec<Action>) {
+        if self.has_slos {
+            self.place_admitted(actions);
+        }
         loop {
             self.policy.begin(self.now_ns, &self.view);
             while let Some(placement) = self.policy.next(self.now_ns, &self.view) {
@@ -129,6 +170,25 @@ impl Scheduler {
                 return;
             }
         }
+    }
+
+    /// Start those first that were admitted with an SLO, and take in those without that have waited for too long.
+    fn place_admitted(&mut self, actions: &mut Vec<Action>) {
+        while let Some(request) = self.policy.late(self.now_ns, &self.view) {
+            self.let_go(&request, actions, Rejection::Slo);
+        }
+        while let Some((arrived_at_ns, invocation)) = self.admission.impatient(self.now_ns) {
+            self.admission.unwatch(invocation, arrived_at_ns);
+            let Some(request) = self.policy.remove(invocation, &self.view) else { continue };
+            if let Err(request) = self.admission.take_in(self.now_ns, &self.view, request) {
+                self.policy.arrived(request, &self.view);
+                self.admission.watch(invocation, self.now_ns);
+            }
+        }
+        while let Some(placement) = self.admission.next(self.now_ns, &self.view) {
+            self.start(placement, actions);
+        }
+        self.admission.settle(self.now_ns, &mut self.view);
     }
 
     /// Hand an arrival to the policy, unless it can be told at once that it will not run.
@@ -146,15 +206,56 @@ impl Scheduler {
             Rejection::NoCapacity
         } else if deadline_at_ns <= self.now_ns {
             Rejection::Deadline
+        } else if request.slo != Slo::NONE && self.admission.is_on() && !request.models.is_empty() {
+            return self.admit(request, actions);
         } else {
-            self.waiting.insert(invocation, deadline_at_ns);
-            self.deadlines.insert((deadline_at_ns, invocation));
-            self.view.tenants_mut().begin_waiting(request.tenant);
+            self.has_slos |= request.slo != Slo::NONE;
+            self.waits(&request);
             self.policy.arrived(request, &self.view);
+            if self.admission.is_used() {
+                self.admission.watch(invocation, self.now_ns);
+            }
             return Some(invocation);
         };
         self.reject(&request, rejection, actions);
         None
+    }
+
+    /// Find a place for one with an SLO, or reject it.
+    fn admit(&mut self, request: Request, actions: &mut Vec<Action>) -> Option<InvocationId> {
+        self.has_slos = true;
+        if !self.admission.is_used() {
+            for (invocation, waits) in &self.waiting {
+                self.admission.watch(*invocation, waits.arrived_at_ns);
+            }
+        }
+        let invocation = request.invocation;
+        self.waits(&request);
+        match self.admission.admit(self.now_ns, &self.view, request) {
+            Ok(()) => Some(invocation),
+            Err(refused) => {
+                self.refuse(&refused, actions);
+                None
+            }
+        }
+    }
+
+    fn waits(&mut self, request: &Request) {
+        let Request { invocation, deadline_at_ns, arrived_at_ns, .. } = *request;
+        self.waiting.insert(invocation, Waits { arrived_at_ns, deadline_at_ns });
+        self.deadlines.insert((deadline_at_ns, invocation));
+        self.view.tenants_mut().begin_waiting(request.tenant);
+    }
+
+    fn waits_no_more(&mut self, request: &Request) {
+        self.forget_waiting(request.invocation);
+        self.view.tenants_mut().end_waiting(request.tenant);
+    }
+
+    /// Reject one that nobody holds any more.
+    fn let_go(&mut self, request: &Request, actions: &mut Vec<Action>, why: Rejection) {
+        self.waits_no_more(request);
+        self.reject(request, why, actions);
     }
 
     /// Whether some device is large enough, as far as devices are known, and its tenant may have that much.
@@ -239,6 +340,9 @@ impl Scheduler {
             return;
         };
         self.policy.devices_gone(&devices, &self.view);
+        for request in self.admission.devices_gone(&devices) {
+            self.rehouse(request, actions);
+        }
         actions.extend(lost.into_iter().map(|invocation| Action::Reject {
             invocation,
             why: Rejection::NodeLost,
@@ -246,11 +350,27 @@ impl Scheduler {
         }));
     }
 
+    /// Find another place for one that waited for a device that is gone.
+    fn rehouse(&mut self, request: Request, actions: &mut Vec<Action>) {
+        if request.slo == Slo::NONE {
+            self.admission.watch(request.invocation, request.arrived_at_ns);
+            self.policy.arrived(request, &self.view);
+        } else if let Err(refused) = self.admission.admit(self.now_ns, &self.view, request) {
+            self.refuse(&refused, actions);
+        }
+    }
+
+    fn refuse(&mut self, Refused { request, estimate }: &Refused, actions: &mut Vec<Action>) {
+        self.waits_no_more(request);
+        self.view.forget(request);
+        let (invocation, estimate) = (request.invocation, *estimate);
+        actions.push(Action::Reject { invocation, why: Rejection::Slo, estimate });
+    }
+
     /// Carry out a placement.
     fn start(&mut self, mut placement: Placement, actions: &mut Vec<Action>) {
         let invocation = placement.request.invocation;
-        self.forget_waiting(invocation);
-        self.view.tenants_mut().end_waiting(placement.request.tenant);
+        self.waits_no_more(&placement.request);
         placement.why.queued_ns = self.now_ns.saturating_sub(placement.request.arrived_at_ns);
         self.view.place(&placement, self.now_ns);
         let Placement { node, device, evict, why, .. } = placement;
@@ -288,7 +408,8 @@ impl Scheduler {
     /// Let go of an invocation that waits.
     fn give_up(&mut self, invocation: InvocationId) -> Option<Request> {
         self.forget_waiting(invocation);
-        let request = self.policy.remove(invocation, &self.view)?;
+        let admitted = self.has_slos.then(|| self.admission.remove(invocation, &self.view)).flatten();
+        let request = admitted.or_else(|| self.policy.remove(invocation, &self.view))?;
         self.view.tenants_mut().end_waiting(request.tenant);
         Some(request)
     }
@@ -300,14 +421,19 @@ impl Scheduler {
     }
 
     fn forget_waiting(&mut self, invocation: InvocationId) {
-        if let Some(deadline_at_ns) = self.waiting.remove(&invocation) {
+        if let Some(Waits { arrived_at_ns, deadline_at_ns }) = self.waiting.remove(&invocation) {
             self.deadlines.remove(&(deadline_at_ns, invocation));
+            if self.has_slos {
+                self.admission.unwatch(invocation, arrived_at_ns);
+            }
         }
     }
 
     fn ask_to_be_woken(&mut self, actions: &mut Vec<Action>) {
         let deadline_at_ns = self.deadlines.first().map(|(deadline_at_ns, _)| *deadline_at_ns);
-        let Some(first_ns) = deadline_at_ns.into_iter().chain(self.view.tenants().wake_at_ns()).min() else {
+        let impatient_at_ns = self.admission.impatient_at_ns(self.now_ns).filter(|_| self.has_slos);
+        let others = self.view.tenants().wake_at_ns().into_iter().chain(impatient_at_ns);
+        let Some(first_ns) = deadline_at_ns.into_iter().chain(others).min() else {
             return;
         };
         if self.wake_at_ns.is_none_or(|wake_at_ns| first_ns < wake_at_ns) {

@@ -22,6 +22,9 @@ pub use kaas::{
 
 mod device;
 
+mod slos;
+pub use slos::{SloCounts, SloLatency, SloRule};
+
 mod layout;
 pub use layout::{Kind, Losses};
 

@@ -28,7 +28,7 @@ pub struct TenantLimits {
 }
 
 /// JSON has no infinity: what counts as a whole is written as one.
-fn share<S: Serializer>(share: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn share<S: Serializer>(share: &f64, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_f64(if share.is_nan() { 0.0 } else { share.clamp(0.0, 1.0) })
 }
 
@@ -113,6 +113,18 @@ impl Tenants {
     pub fn may_start(&self, tenant: TenantKey) -> bool {
         let state = self.table.get(tenant.0);
         self.is_within_caps(state) && (self.turns == Turns::Waived || self.is_in_turn(state))
+    }
+
+    /// Whether an invocation of `tenant` may be started now as far as its caps go, whoever's turn it is.
+    pub(crate) fn is_capped(&self, tenant: TenantKey) -> bool {
+        !self.is_within_caps(self.table.get(tenant.0))
+    }
+
+    /// Whether its caps would allow one more if `promised` more ran already that take this much device time together.
+    pub(crate) fn has_room(&self, tenant: TenantKey, promised: u32, promised_ns: u64) -> bool {
+        let state = self.table.get(tenant.0);
+        state.running.saturating_add(promised) < state.limits.running_max
+            && self.tokens_ns(state).is_none_or(|tokens_ns| tokens_ns > promised_ns as f64)
     }
 
     /// Bytes that the tenant's models may still take.

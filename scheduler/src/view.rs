@@ -17,7 +17,9 @@ mod costs;
 use crate::estimate::RunTimes;
 use crate::keys::Table;
 use crate::policy::Demand;
-use crate::{Arrival, DeviceKey, DeviceKind, FunctionKey, LoadTimes, ModelKey, Request, Settings, Tenants};
+use crate::{
+    Arrival, DeviceKey, DeviceKind, FunctionKey, KindKey, LoadTimes, ModelKey, Request, Settings, Tenants,
+};
 use models::Models;
 use running::Running;
 use smallvec::SmallVec;
@@ -125,6 +127,18 @@ impl View {
         &self.eased
     }
 
+    /// The name of a kind of device.
+    #[must_use]
+    pub fn kind_name(&self, kind: KindKey) -> Option<&DeviceKind> {
+        self.kinds.get(kind.index())
+    }
+
+    /// How many kinds of devices there are, or have been.
+    #[must_use]
+    pub fn kinds_len(&self) -> usize {
+        self.kinds.len()
+    }
+
     /// The device that comes after `last`, in the order of their keys and then from the first again.
     #[must_use]
     pub fn device_after(&self, last: Option<DeviceKey>) -> Option<DeviceKey> {
@@ -210,6 +224,7 @@ impl View {
             priority: arrival.priority,
             batch: arrival.batch,
             run_time_ns: arrival.run_time_ns,
+            slo: arrival.slo.unwrap_or_default(),
         }
     }
 

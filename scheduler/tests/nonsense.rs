@@ -4,10 +4,10 @@
 
 use proptest::prelude::*;
 use weir_scheduler::{
-    Arrival, DeviceSpec, Event, ModelDemand, PolicyKind, PolicyOptions, Recorder, Settings, Setup,
-    TenantLimits, Tier, VictimKind, replay,
+    Arrival, Choice, DeviceSpec, Event, ModelDemand, PolicyKind, PolicyOptions, Recorder, Settings, Setup,
+    Slo, SloSettings, TenantLimits, Tier, VictimKind, replay,
 };
-use weir_types::{DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, TenantId, Version};
+use weir_types::{Cost, DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, TenantId, Version};
 
 const QUEUE_LEN_MAX: usize = 3;
 
@@ -51,12 +51,28 @@ fn limits() -> impl Strategy<Value = TenantLimits> {
 fn arrival() -> impl Strategy<Value = Arrival> {
     let demand = (model(), number(), prop::option::of(number()))
         .prop_map(|(model, bytes, load_time_ns)| ModelDemand { model, bytes, load_time_ns });
-    let run = (any::<u32>(), prop::option::of(number()));
+    let slo = (number(), number())
+        .prop_map(|(due_at_ns, cost)| Slo { due_at_ns, cost_max: Cost::from_nanos(cost) });
+    let run = (any::<u32>(), prop::option::of(number()), prop::option::of(slo));
     (invocation(), tenant(), prop::collection::vec(demand, 0..4), number(), any::<u32>(), run).prop_map(
-        |(invocation, tenant, models, deadline_at_ns, priority, (batch, run_time_ns))| {
+        |(invocation, tenant, models, deadline_at_ns, priority, (batch, run_time_ns, slo))| {
             let name = Name::new("f").unwrap();
             let function = FunctionId { tenant, name, version: Version(1) };
-            Arrival { invocation, function, models, deadline_at_ns, priority, batch, run_time_ns }
+            Arrival { invocation, function, models, deadline_at_ns, priority, batch, run_time_ns, slo }
+        },
+    )
+}
+
+fn slo_settings() -> impl Strategy<Value = SloSettings> {
+    let part = || prop_oneof![Just(f64::NAN), Just(-1.0), Just(0.0), Just(0.5), Just(f64::INFINITY)];
+    let choice = prop::sample::select(&[Choice::Cheapest, Choice::Fastest, Choice::Random][..]);
+    (any::<bool>(), choice, 0_usize..3, part(), number().prop_map(Cost::from_nanos)).prop_map(
+        |(admission, choice, sample_len, margin, price)| SloSettings {
+            admission,
+            choice,
+            sample_len,
+            margin,
+            prices: [("cpu".into(), price)].into(),
         },
     )
 }
@@ -102,11 +118,13 @@ proptest! {
         policy in prop::sample::select(&PolicyKind::ALL[..]),
         victims in prop::sample::select(&[VictimKind::LeastRecentlyUsed, VictimKind::LeastLoss][..]),
         limits in prop::option::of(limits()),
+        slo in slo_settings(),
         events in prop::collection::vec((number(), event()), 1..120),
     ) {
         let settings = Settings {
             queue_len_max: QUEUE_LEN_MAX,
             tenant_default: limits.unwrap_or_default(),
+            slo,
             ..Settings::default()
         };
         let options = PolicyOptions { victims: Some(victims), ..PolicyOptions::default() };
@@ -115,7 +133,7 @@ proptest! {
         let (mut actions, calls) = (Vec::new(), events.len() as u64);
         for (now_ns, event) in events {
             recorder.handle(&mut scheduler, now_ns, event, &mut actions);
-            prop_assert!(scheduler.policy().waiting() <= QUEUE_LEN_MAX);
+            prop_assert!(scheduler.waiting() <= QUEUE_LEN_MAX);
             prop_assert!(scheduler.view().devices().all(|(_, device)| device.evictable_bytes() <= device.held_bytes()));
         }
         let replayed = replay(&recorder.take_lines()[..]).unwrap();

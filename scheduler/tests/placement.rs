@@ -74,6 +74,7 @@ fn arrival(id: u64, models: &[(&str, u64)], deadline_at_ns: u64) -> Event {
         priority: 0,
         batch: 1,
         run_time_ns: None,
+        slo: None,
     })
 }
 

@@ -25,6 +25,7 @@ fn arrival(id: u64) -> Event {
         priority: 0,
         batch: 1,
         run_time_ns: None,
+        slo: None,
     })
 }
 

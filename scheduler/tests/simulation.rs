@@ -5,11 +5,14 @@
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
 use weir_scheduler::sim::{
-    Arrivals, Batching, Cluster, Kind, Losses, Metrics, Popularity, Preset, Recipe, Workload, run,
+    Arrivals, Batching, Cluster, Kind, Losses, Metrics, Popularity, Preset, Recipe, SloLatency, SloRule,
+    Workload, run,
 };
 use weir_scheduler::{
-    BusyChoice, ExclusiveOptions, PolicyKind, PolicyOptions, Settings, TenantLimits, VictimKind,
+    BusyChoice, Choice, ExclusiveOptions, PolicyKind, PolicyOptions, Settings, SloSettings, TenantLimits,
+    VictimKind,
 };
+use weir_types::Cost;
 
 /// Worlds that are played by each policy.
 const SEEDS: u64 = 400;
@@ -47,6 +50,30 @@ fn losses(rng: &mut Pcg64) -> Losses {
     }
 }
 
+fn slo(rng: &mut Pcg64) -> SloRule {
+    let latency = match rng.random_range(0..2) {
+        0 => SloLatency::Times(rng.random_range(1..20).into()),
+        _ => SloLatency::Ns(rng.random_range(1_000_000_000..30_000_000_000)),
+    };
+    // Little more than a run, or a load and a run, or whatever it takes.
+    let cost_max = [1_500_000_000, 6_000_000_000, u64::MAX][rng.random_range(0..3)];
+    SloRule { latency, cost_max: Cost::from_nanos(cost_max), part: [1.0, 0.5][rng.random_range(0..2)] }
+}
+
+fn slo_settings(rng: &mut Pcg64) -> SloSettings {
+    SloSettings {
+        admission: rng.random_range(0..4) > 0,
+        choice: [Choice::Cheapest, Choice::Fastest, Choice::Random][rng.random_range(0..3)],
+        sample_len: rng.random_range(1..20),
+        margin: [0.0, 0.1][rng.random_range(0..2)],
+        prices: [
+            ("small".into(), Cost::from_nanos(2_000_000_000)),
+            ("large".into(), Cost::from_nanos(300_000_000)),
+        ]
+        .into(),
+    }
+}
+
 fn cluster(rng: &mut Pcg64) -> Cluster {
     let limits = TenantLimits {
         weight: rng.random_range(1..4),
@@ -63,7 +90,14 @@ fn cluster(rng: &mut Pcg64) -> Cluster {
         batching: Batching { batch_max: rng.random_range(1..4), marginal: 0.5 },
         tells_costs: rng.random(),
         deadline_ns: [None, Some(20_000_000_000)][rng.random_range(0..2)],
-        settings: Settings { queue_len_max, tenant_default: limits, ..Settings::default() },
+        slo: if rng.random() { Some(slo(rng)) } else { None },
+        jitter: [0.0, 0.3][rng.random_range(0..2)],
+        settings: Settings {
+            queue_len_max,
+            tenant_default: limits,
+            slo: slo_settings(rng),
+            ..Settings::default()
+        },
         ..Cluster::default()
     }
 }
@@ -121,6 +155,30 @@ explore! {
     promises_hold_srtf: Srtf;
     promises_hold_mlfqs: Mlfqs;
     promises_hold_exclusive: Exclusive;
+    promises_hold_clockwork: Clockwork;
+}
+
+/// Small exact worlds: everything takes what is expected, and nothing that was admitted is late or too dear, whatever else comes. The check
+/// is in the world; here it is seen that it has something to check.
+#[test]
+fn what_is_admitted_keeps_its_slo() {
+    let only = std::env::var(SEED).ok().map(|seed| seed.parse().unwrap());
+    let (mut met, mut rejected) = (0, 0);
+    for seed in only.map_or(0..4 * SEEDS, |seed: u64| seed..seed + 1) {
+        let mut rng = Pcg64::seed_from_u64(seed);
+        let (recipe, slo) = (recipe(&mut rng), slo(&mut rng));
+        let settings = SloSettings { admission: true, ..slo_settings(&mut rng) };
+        let settings = Settings { slo: settings, ..Settings::default() };
+        let nodes = rng.random_range(1..4);
+        let cluster = Cluster { nodes, slo: Some(slo), settings, ..Cluster::default() };
+        let policy = PolicyKind::ALL[rng.random_range(0..PolicyKind::ALL.len())];
+        let schedule = run(&recipe.make(seed).unwrap(), &cluster, policy.build(&options(&mut rng, seed)));
+        let schedule = schedule.unwrap_or_else(|violation| {
+            panic!("{violation}\n{recipe:?}\n{cluster:?}\n{policy}\nreplay it with: {SEED}={seed} cargo test -p weir-scheduler --test simulation what_is_admitted")
+        });
+        (met, rejected) = (met + schedule.slos.met, rejected + schedule.slos.rejected);
+    }
+    assert!(only.is_some() || met > 10_000 && rejected > 10_000, "{met} met, {rejected} rejected");
 }
 
 /// Nodes go and come while it runs: what ran there is lost and answered, the rest is served.

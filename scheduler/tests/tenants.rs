@@ -53,6 +53,7 @@ impl Cluster {
             priority: 0,
             batch: 1,
             run_time_ns: Some(RUN_NS),
+            slo: None,
         }));
     }
 

@@ -1,8 +1,8 @@
 //! The bodies of the management API, as the gateway writes and the command line reads them. JSON; times are Unix milliseconds.
 
 use crate::{
-    ContentHash, ErrorCode, FunctionKind, FunctionManifest, ModelManifest, Name, NodeId, Profile, Signature,
-    TenantId, Version,
+    ContentHash, Cost, ErrorCode, FunctionKind, FunctionManifest, ModelManifest, Name, NodeId, Profile,
+    Signature, TenantId, Version,
 };
 use serde::{Deserialize, Serialize};
 
@@ -45,6 +45,24 @@ pub struct ErrorBody {
     pub code: ErrorCode,
     /// The request it answers, as in the logs.
     pub request_id: String,
+    /// What it would have taken, where that is why: the code is `slo-unattainable`.
+    #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
+    pub slo: Option<SloRefusal>,
+}
+
+/// Part of an [`ErrorBody`]: what a call that was turned away would have taken, and what it was to keep to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SloRefusal {
+    /// From its arrival to its end, had it been let in.
+    pub estimated_ns: u64,
+    /// What that was to be; none where only the cost was to be kept to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slo_ns: Option<u64>,
+    /// What its device time would have cost, in the unit of the node's prices.
+    pub estimated_cost: Cost,
+    /// What that was to be at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost_slo: Option<Cost>,
 }
 
 /// One version of a function: the answer of `GET /v1/functions/{name}/versions/{version}`.

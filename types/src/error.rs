@@ -93,6 +93,8 @@ codes! {
     QueueFull = "queue-full";
     /// Too many asynchronous invocations wait to be run, or take too much room.
     AsyncQueueFull = "async-queue-full";
+    /// It would miss its service level objective, and was turned away so that those admitted before keep theirs.
+    SloUnattainable = "slo-unattainable";
     /// No device can hold the models that the function needs.
     NoCapacity = "no-capacity";
     /// The guest asked for more linear memory than its limit.

@@ -1,8 +1,8 @@
 //! The nouns that every Weir crate shares. Values only: nothing here does I/O, reads a clock or spawns.
 //!
 //! In the order data meets them: who asks ([`TenantId`], [`Name`]), for what ([`FunctionId`], [`ModelId`]), stored as which bytes
-//! ([`ContentHash`]), allowed to do what ([`FunctionManifest`], [`Limits`], [`Reuse`]), together with what ([`Batching`]), on which data ([`ElementType`], [`Shape`]), how fast
-//! ([`Profile`]), answered how ([`api`], [`ErrorCode`]).
+//! ([`ContentHash`]), allowed to do what ([`FunctionManifest`], [`Limits`], [`Reuse`]), together with what ([`Batching`]), on which data
+//! ([`ElementType`], [`Shape`]), how fast ([`Profile`]), at what price ([`Cost`]), answered how ([`api`], [`ErrorCode`]).
 
 mod ids;
 pub use ids::{
@@ -26,6 +26,9 @@ pub use limits::{Limits, Reuse};
 
 mod tensor;
 pub use tensor::{ElementType, Port, Shape, ShapeError, Signature};
+
+mod cost;
+pub use cost::Cost;
 
 mod profile;
 pub use profile::{Profile, RunningMean};

@@ -1,6 +1,6 @@
 //! What the owner of a function or model says about it. Read from TOML in a project and from JSON over HTTP; unknown keys are refused.
 
-use crate::{Batching, Limits, Name, Reuse, Version};
+use crate::{Batching, Cost, Limits, Name, Reuse, Version};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -26,6 +26,13 @@ pub struct FunctionManifest {
     /// table with some of its bounds.
     #[serde(deserialize_with = "reuse", skip_serializing_if = "Option::is_none")]
     pub reuse: Option<Reuse>,
+    /// How long a call may take, from its arrival to the end of its answer, in milliseconds. One that would take longer is turned away on
+    /// arrival, so that those admitted before keep to it; one that does take longer goes on, and is counted as a miss. None: calls wait.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slo_ms: Option<u64>,
+    /// What the device time of a call may cost, in the unit of the node's prices. One that would cost more is turned away.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost_slo: Option<Cost>,
     /// What the function may use.
     pub limits: Limits,
 }
@@ -132,6 +139,12 @@ pub struct ManifestError {
 pub struct ModelManifest {
     /// Sessions that run at once on a device; none lets the node choose.
     pub slots: Option<u32>,
+    /// How long an inference of the model by itself may take, in milliseconds; see [`FunctionManifest::slo_ms`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slo_ms: Option<u64>,
+    /// What the device time of an inference of the model by itself may cost, in the unit of the node's prices.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost_slo: Option<Cost>,
     /// How requests that wait for it are run together.
     pub batching: Batching,
     /// How long an answer may be given to inferences that are equal, in milliseconds, up to [`CACHE_TTL_MS_MAX`]; none runs every inference.

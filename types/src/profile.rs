@@ -36,6 +36,17 @@ impl RunningMean {
         let weight = 1.0 / self.count.min(32) as f64;
         self.mean += (sample_ns as f64 - self.mean) * weight;
     }
+
+    /// The mean as a whole number.
+    #[must_use]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "saturating is what is wanted"
+    )]
+    pub fn rounded(self) -> u64 {
+        self.mean.round() as u64
+    }
 }
 
 /// JSON's keys are text. Serde turns them into numbers by itself, but not inside a `#[serde(flatten)]`, which is where a profile travels.

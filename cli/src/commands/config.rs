@@ -18,7 +18,7 @@ use weir_types::FunctionManifest;
 ///   [node]      how `weir up` sets up its node: the keys shown here
 ///   [client]    which node the other commands talk to: url, token_from
 ///   [function]  this folder's function: name, build, component, snapshot, snapshot_init,
-///               models, env, outbound_hosts, idempotent, reuse, limits
+///               models, env, outbound_hosts, idempotent, slo_ms, cost_slo, reuse, limits
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct ConfigArgs {

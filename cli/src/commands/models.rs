@@ -10,7 +10,7 @@ use clap::Subcommand;
 use std::path::PathBuf;
 use std::time::Duration;
 use weir_types::api::{Model, ModelVersion};
-use weir_types::{CACHE_TTL_MS_MAX, Name, Port, RunningMean, Signature};
+use weir_types::{CACHE_TTL_MS_MAX, Cost, Name, Port, RunningMean, Signature};
 
 /// Push, list, show and remove models
 ///
@@ -45,6 +45,12 @@ enum Action {
         /// Runs that may go on at once [default: the node chooses]
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
         slots: Option<u32>,
+        /// How long an inference may take, in milliseconds: one that would take longer is turned away at once
+        #[arg(long = "slo-ms", value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
+        slo_ms: Option<u64>,
+        /// What the device time of an inference may cost, in the unit of the node's prices (slo.prices)
+        #[arg(long, value_name = "COST")]
+        cost_slo: Option<Cost>,
         /// Run requests that wait for it together: auto, where that changes no answers and pays; on, where it pays; off
         #[arg(long, value_name = "MODE", value_parser = ["auto", "on", "off"])]
         batching: Option<String>,
@@ -96,6 +102,8 @@ pub(crate) fn run(args: ModelsArgs, context: &Context) -> Result<()> {
             file,
             version,
             slots,
+            slo_ms,
+            cost_slo,
             batching,
             batch_size_max,
             preferred_batch_sizes,
@@ -108,6 +116,8 @@ pub(crate) fn run(args: ModelsArgs, context: &Context) -> Result<()> {
             let query = query(&[
                 ("slots", slots.map(|slots| slots.to_string())),
                 ("cache_ttl_ms", cache_ttl_ms.map(|ttl_ms| ttl_ms.to_string())),
+                ("slo_ms", slo_ms.map(|slo_ms| slo_ms.to_string())),
+                ("cost_slo", cost_slo.map(|cost| cost.to_string())),
                 ("batching.mode", batching),
                 ("batching.size_max", batch_size_max.map(|size| size.to_string())),
                 ("batching.preferred_sizes", (!sizes.is_empty()).then(|| sizes.join(","))),
@@ -211,6 +221,8 @@ fn details(model: &ModelVersion) -> String {
         ("cache", cache(model.manifest.cache_ttl_ms)),
         ("resident", if model.resident { "yes" } else { "no" }.to_owned()),
     ];
+    facts.extend(model.manifest.slo_ms.map(|ms| ("slo", format!("{ms} ms"))));
+    facts.extend(model.manifest.cost_slo.map(|cost| ("cost slo", cost.to_string())));
     if model.profile.resident_bytes > 0 {
         facts.push(("memory", size(model.profile.resident_bytes)));
     }

@@ -3,6 +3,7 @@
 mod plot;
 mod replay;
 mod reproduce;
+mod slo;
 mod workload;
 
 use crate::commands::Context;
@@ -11,6 +12,7 @@ use crate::output::table;
 use anyhow::Result;
 use clap::ValueEnum;
 use serde::Serialize;
+use slo::SloArgs;
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
@@ -18,7 +20,7 @@ use std::time::{Duration, Instant};
 use weir_scheduler::sim::{
     Batching, Chart, ChartKind, Cluster, Kind, Losses, Metrics, Schedule, Workload, run as play,
 };
-use weir_scheduler::{BusyChoice, ExclusiveOptions, PolicyKind, PolicyOptions, VictimKind};
+use weir_scheduler::{BusyChoice, ExclusiveOptions, PolicyKind, PolicyOptions, SloSettings, VictimKind};
 use workload::{WorkloadArgs, seconds};
 
 /// Play a workload against scheduling policies, in virtual time
@@ -32,6 +34,7 @@ use workload::{WorkloadArgs, seconds};
 ///   weir simulate --preset trace --policy finish-first --policy lalb-o3 --seeds 10
 ///   weir simulate --workload day.json --policy lalb --dump schedule.json
 ///   weir simulate --azure invocations_per_function.csv --functions 50 --policy all --plots out
+///   weir simulate --preset overload --per-minute 1100 --slo 20x --policy finish-first --policy clockwork
 ///   weir simulate reproduce --plots out
 ///   weir simulate --replay record.jsonl
 #[derive(Debug, clap::Args)]
@@ -45,6 +48,8 @@ pub(crate) struct SimulateArgs {
     policy: PolicyArgs,
     #[command(flatten)]
     devices: DeviceArgs,
+    #[command(flatten)]
+    slo: SloArgs,
     /// Write the schedule of the first policy and seed as JSON: the workload's format, with where and when
     #[arg(long, value_name = "FILE")]
     dump: Option<PathBuf>,
@@ -131,6 +136,9 @@ struct DeviceArgs {
 #[derive(Debug, Serialize)]
 struct Row {
     policy: PolicyName,
+    /// Whether those were turned away on arrival that would miss their SLO; none where there are no SLOs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    admission: Option<bool>,
     #[serde(flatten)]
     metrics: Metrics,
 }
@@ -156,10 +164,11 @@ pub(crate) fn run(args: &SimulateArgs, context: &Context) -> Result<()> {
     let workloads = args.workload.read()?;
     let mut rows = Vec::with_capacity(policies.len());
     let (begun, mut decisions) = (Instant::now(), 0);
-    for policy in policies {
+    let ways = args.slo.settings();
+    for (policy, way) in policies.into_iter().flat_map(|policy| ways.iter().map(move |way| (policy, way))) {
         let mut all = Vec::with_capacity(workloads.len());
         for (seed, workload) in &workloads {
-            let schedule = play_one(args, workload, policy, *seed)?;
+            let schedule = play_one(args, workload, policy, way, *seed)?;
             decisions += schedule.decisions;
             let metrics = Metrics::of(workload, &schedule);
             if let Some(path) = args.dump.as_deref().filter(|_| rows.is_empty() && all.is_empty()) {
@@ -167,7 +176,8 @@ pub(crate) fn run(args: &SimulateArgs, context: &Context) -> Result<()> {
             }
             all.push(metrics);
         }
-        rows.push(Row { policy: PolicyName(policy), metrics: Metrics::mean(&all) });
+        let admission = args.slo.rule().map(|_| way.admission);
+        rows.push(Row { policy: PolicyName(policy), admission, metrics: Metrics::mean(&all) });
     }
     let taken_s = begun.elapsed().as_secs_f64();
     let each_us = taken_s * 1e6 / decisions.max(1) as f64;
@@ -180,9 +190,17 @@ pub(crate) fn run(args: &SimulateArgs, context: &Context) -> Result<()> {
     context.output.result(&rows, |rows| text(rows))
 }
 
-fn play_one(args: &SimulateArgs, workload: &Workload, policy: PolicyKind, seed: u64) -> Result<Schedule> {
+fn play_one(
+    args: &SimulateArgs,
+    workload: &Workload,
+    policy: PolicyKind,
+    way: &SloSettings,
+    seed: u64,
+) -> Result<Schedule> {
     let options = PolicyOptions { seed, ..args.policy.options() };
-    play(workload, &args.devices.cluster(seed), policy.build(&options)).map_err(|violation| {
+    let mut cluster = Cluster { slo: args.slo.rule(), jitter: args.slo.jitter, ..args.devices.cluster(seed) };
+    cluster.settings.slo = way.clone();
+    play(workload, &cluster, policy.build(&options)).map_err(|violation| {
         Problem::new(format!("{policy} broke a promise with seed {seed}"))
             .because(violation)
             .hint(format!("replay it with `{}`", replay(policy, seed)))
@@ -225,6 +243,11 @@ fn dump(
 }
 
 fn text(rows: &[Row]) -> String {
+    let slos = if rows.iter().any(|row| row.admission.is_some()) {
+        format!("\n{}", slos(rows))
+    } else {
+        String::new()
+    };
     let header = [
         "POLICY",
         "MEAN S",
@@ -239,9 +262,10 @@ fn text(rows: &[Row]) -> String {
         "FAIRNESS",
         "LOST",
     ];
-    let cells = rows.iter().map(|Row { policy, metrics: m }| {
+    let cells = rows.iter().map(|row| {
+        let m = &row.metrics;
         [
-            policy.0.to_string(),
+            row.name(),
             format!("{:.3}", m.avg),
             format!("{:.3}", m.p50),
             format!("{:.3}", m.p99),
@@ -255,7 +279,33 @@ fn text(rows: &[Row]) -> String {
             format!("{:.2} %", 100.0 * m.rejected),
         ]
     });
+    table(header, cells) + &slos
+}
+
+/// What became of the requests with an SLO.
+fn slos(rows: &[Row]) -> String {
+    let header = ["POLICY", "GOODPUT /S", "KEPT", "TURNED AWAY", "MISSED", "ON TRIAL", "COST EACH"];
+    let percent = |part: f64| format!("{:.2} %", 100.0 * part);
+    let cells = rows.iter().map(|row| {
+        let m = &row.metrics;
+        [
+            row.name(),
+            format!("{:.3}", m.goodput),
+            percent(m.slo_met),
+            percent(m.slo_rejected),
+            percent(m.slo_missed),
+            percent(m.slo_on_trial),
+            format!("{:.3}", m.cost),
+        ]
+    });
     table(header, cells)
+}
+
+impl Row {
+    fn name(&self) -> String {
+        let admission = if self.admission == Some(true) { " + admission" } else { "" };
+        format!("{}{admission}", self.policy.0)
+    }
 }
 
 fn charts(rows: &[Row]) -> Vec<Chart> {
@@ -271,11 +321,19 @@ fn charts(rows: &[Row]) -> Vec<Chart> {
         title: title.into(),
         x: "policy".into(),
         y: y.into(),
-        labels: rows.iter().map(|row| row.policy.0.to_string()).collect(),
+        labels: rows.iter().map(Row::name).collect(),
         series: vec![("mean over seeds".into(), rows.iter().map(|row| measure(&row.metrics)).collect())],
         kind: ChartKind::Bars,
     };
-    measures.into_iter().map(chart).collect()
+    let of_slos: [(&str, &str, &str, Measure); 3] = [
+        ("goodput", "Goodput: requests that kept their SLO", "per second", |m| m.goodput),
+        ("slo-rejections", "Requests turned away", "part of those with an SLO", |m| m.slo_rejected),
+        ("slo-misses", "Requests that were served and missed their SLO", "part of those with an SLO", |m| {
+            m.slo_missed
+        }),
+    ];
+    let of_slos = of_slos.into_iter().filter(|_| rows.iter().any(|row| row.admission.is_some()));
+    measures.into_iter().chain(of_slos).map(chart).collect()
 }
 
 impl PolicyArgs {

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use weir_host::NodeConfig;
-use weir_types::{FunctionManifest, Limits, ModelRef, Name, Reuse};
+use weir_types::{Cost, FunctionManifest, Limits, ModelRef, Name, Reuse};
 
 const FILE_NAME: &str = "weir.toml";
 
@@ -63,6 +63,8 @@ pub(crate) struct FunctionProject {
     cache_ttl_ms: Option<u64>,
     #[serde(default, deserialize_with = "weir_types::reuse")]
     reuse: Option<Reuse>,
+    slo_ms: Option<u64>,
+    cost_slo: Option<Cost>,
     #[serde(default)]
     limits: Limits,
 }
@@ -78,6 +80,8 @@ impl FunctionProject {
             idempotent: self.idempotent,
             cache_ttl_ms: self.cache_ttl_ms,
             reuse: self.reuse.clone(),
+            slo_ms: self.slo_ms,
+            cost_slo: self.cost_slo,
             limits: self.limits.clone(),
         }
     }
@@ -145,7 +149,7 @@ mod tests {
     fn a_project_gives_its_manifest() {
         let file = read(
             "[function]\nname = \"digits\"\nbuild = \"make\"\ncomponent = \"out.wasm\"\nmodels = [\"digits:2\"]\n\
-             idempotent = true\n[function.limits]\ndeadline_ms = 5\n[function.env]\nMODE = \"fast\"\n\
+             idempotent = true\nslo_ms = 200\ncost_slo = 2\n[function.limits]\ndeadline_ms = 5\n[function.env]\nMODE = \"fast\"\n\
              [function.reuse]\ncalls_max = 9\n",
         );
         let manifest = file.unwrap().function.unwrap().manifest();
@@ -154,6 +158,7 @@ mod tests {
         assert_eq!(manifest.env["MODE"], "fast");
         assert!(manifest.idempotent);
         assert_eq!(manifest.reuse, Some(Reuse { calls_max: 9, ..Reuse::default() }));
+        assert_eq!((manifest.slo_ms, manifest.cost_slo), (Some(200), Cost::from_units(2.0)));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What nodes tell each other, as lines of JSON over HTTP/2 and as headers of calls that are passed on.
 
 use serde::{Deserialize, Serialize};
-use weir_scheduler::{Arrival, DeviceSpec, Event, Rejection};
+use weir_scheduler::{Arrival, DeviceSpec, Estimate, Event, Rejection};
 use weir_types::{DeviceId, InvocationId, ModelId, NodeId, TenantId, Version};
 
 /// What a node tells the dispatcher. The first is always [`News::Hello`].
@@ -9,10 +9,12 @@ use weir_types::{DeviceId, InvocationId, ModelId, NodeId, TenantId, Version};
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum News {
     Hello(Hello),
-    /// An invocation wants to run. Clocks differ, so that its deadline is told from now on.
+    /// An invocation wants to run. Clocks differ, so that its deadline is told from now on, and when it is due, if ever.
     Arrived {
         arrival: Arrival,
         deadline_in_ns: u64,
+        #[serde(default)]
+        due_in_ns: Option<u64>,
     },
     Finished {
         invocation: InvocationId,
@@ -59,11 +61,11 @@ pub(crate) enum Order {
     Reject {
         invocation: InvocationId,
         why: Rejection,
+        #[serde(default)]
+        estimate: Estimate,
     },
     /// Models that the node's device may give up, whatever becomes of the invocation that they are to make room for.
-    MayEvict {
-        evict: Vec<ModelId>,
-    },
+    MayEvict { evict: Vec<ModelId> },
     /// The dispatcher is still there.
     Beat,
 }
@@ -93,8 +95,11 @@ impl News {
     pub(crate) fn event(self, node: NodeId, now_ns: u64) -> Option<Event> {
         let device = DeviceId { node, ordinal: 0 };
         Some(match self {
-            Self::Arrived { mut arrival, deadline_in_ns } => {
+            Self::Arrived { mut arrival, deadline_in_ns, due_in_ns } => {
                 arrival.deadline_at_ns = now_ns.saturating_add(deadline_in_ns);
+                if let Some(slo) = &mut arrival.slo {
+                    slo.due_at_ns = due_in_ns.map_or(u64::MAX, |due_in_ns| now_ns.saturating_add(due_in_ns));
+                }
                 Event::Arrived(arrival)
             }
             Self::Finished { invocation } => Event::Finished { invocation },

@@ -3,6 +3,7 @@
 use super::Invocation;
 use crate::gateway::Witness;
 use crate::instance::{Report, Usage};
+use crate::objective::Objective;
 use crate::registry::Deployment;
 use crate::telemetry::{Metrics, Phase, Trace};
 use prometheus_client::metrics::gauge::Gauge;
@@ -114,7 +115,11 @@ impl Drop for Account {
         }
         // A guest that neither ended nor failed was dropped half-way: its client went away.
         let failed = failed.or_else(|| (ended.is_none() && !is_hit).then_some(ErrorCode::Cancelled));
-        self.deployment.metrics.ended(failed, self.arrived.elapsed(), self.usage.cpu_time());
+        let (time, objective) = (self.arrived.elapsed(), Objective::from(&*self.deployment.manifest));
+        self.deployment.metrics.ended(failed, time, self.usage.cpu_time());
+        if let Some(outcome) = objective.outcome(failed, time) {
+            self.deployment.metrics.objective(outcome);
+        }
     }
 }
 

@@ -19,6 +19,7 @@ pub(crate) struct Inference {
     pub(crate) id: InvocationId,
     pub(crate) entry: Arc<ModelEntry>,
     pub(crate) trace: Trace,
+    pub(crate) arrived: Instant,
     pub(crate) deadline: Instant,
     pub(crate) priority: u32,
     /// What it was granted here, without asking the scheduler; none if that is to be asked.
@@ -46,7 +47,7 @@ impl Dispatch {
         let waiting = Counted::new(&self.metrics.queued);
         let ready = until(inference.deadline, async {
             let queued = Instant::now();
-            let placing = self.placements.place_inference(inference, batch);
+            let placing = self.placements.place_inference(inference, batch, &self.models);
             let (place, placed) = placing.instrument(trace.phase(Phase::Queue)).await?;
             self.metrics.phase(Phase::Queue, queued.elapsed());
             drop(waiting);

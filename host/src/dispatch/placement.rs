@@ -21,12 +21,13 @@ pub(crate) use state::{Away, Place};
 use super::{Inference, Invocation, WorkflowCall};
 use crate::cluster::wire::{Granted, Hello, News};
 use crate::instance::Fault;
-use crate::models::Models;
+use crate::models::{Expected, Models};
+use crate::objective::Objective;
 use crate::workflows::Catalog;
 use driver::Driver;
 use placed::By;
 use record::Record;
-use state::{Elsewhere, Placer, State, Waiting, fault_of};
+use state::{Elsewhere, Placer, Refusal, State, Waiting};
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -36,8 +37,8 @@ use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio_util::task::AbortOnDropHandle;
 use weir_inference::ResidentModel;
-use weir_scheduler::{Action, Arrival, DeviceSpec, Event, Evictable, ModelDemand, Setup};
-use weir_types::{ErrorCode, FunctionId, InvocationId, ModelId, NodeId, Version, WorkflowId};
+use weir_scheduler::{Action, Arrival, DeviceSpec, Event, Evictable, ModelDemand, Rejection, Setup, Slo};
+use weir_types::{Cost, FunctionId, InvocationId, ModelId, NodeId, Version, WorkflowId};
 
 /// Asks for placements.
 pub(crate) struct Placements {
@@ -78,8 +79,8 @@ pub(crate) struct PlacementConfig {
 
 /// What came of telling the scheduler of an invocation.
 enum Placing {
-    Done(Result<Place, Fault>),
-    Waits(oneshot::Receiver<Result<Place, Fault>>),
+    Done(Result<Place, Refusal>),
+    Waits(oneshot::Receiver<Result<Place, Refusal>>),
 }
 
 impl Placements {
@@ -137,7 +138,8 @@ impl Placements {
         if demands.is_empty() && self.take_unasked() {
             return Ok((Place::Here, self.placed(invocation.id, By::Nobody)));
         }
-        self.settle(Arrival {
+        let objective = Objective::from(&*invocation.deployment.manifest);
+        let arrival = Arrival {
             invocation: invocation.id,
             function: invocation.deployment.id.clone(),
             models: demands,
@@ -145,8 +147,9 @@ impl Placements {
             priority: invocation.priority,
             batch: 1,
             run_time_ns: None,
-        })
-        .await
+            slo: self.slo(&objective, invocation.arrived),
+        };
+        self.settle(arrival, &objective, invocation.arrived).await
     }
 
     /// The same for an inference of a model by itself.
@@ -154,22 +157,28 @@ impl Placements {
         self: &Arc<Self>,
         inference: &Inference,
         batch: u32,
+        models: &Models,
     ) -> Result<(Place, Placed), Fault> {
         if let Some(granted) = &inference.granted {
             return Ok(self.granted(inference.id, granted));
         }
         let ModelId { tenant, name, .. } = inference.entry.source.id().clone();
-        self.settle(Arrival {
+        let objective = Objective::from(&inference.entry.record.manifest);
+        // What was measured before the node was started last: looked up only where somebody is turned away by it.
+        let known =
+            if objective.is_none() { Expected::default() } else { models.expected(&inference.entry, batch) };
+        let arrival = Arrival {
             invocation: inference.id,
             // The scheduler learns run times by function: a model by itself is one of version 0, which no function has.
             function: FunctionId { tenant, name, version: Version(0) },
-            models: vec![inference.entry.demand()],
+            models: vec![ModelDemand { load_time_ns: known.load_time_ns, ..inference.entry.demand() }],
             deadline_at_ns: self.time_ns(inference.deadline),
             priority: inference.priority,
             batch,
-            run_time_ns: None,
-        })
-        .await
+            run_time_ns: known.run_time_ns,
+            slo: self.slo(&objective, inference.arrived),
+        };
+        self.settle(arrival, &objective, inference.arrived).await
     }
 
     /// The same for a workflow, which needs all of `models`.
@@ -183,7 +192,7 @@ impl Placements {
             return Ok(self.granted(call.id, granted));
         }
         let WorkflowId { tenant, name, version } = call.workflow.id.clone();
-        self.settle(Arrival {
+        let arrival = Arrival {
             invocation: call.id,
             // No function has the name of a workflow.
             function: FunctionId { tenant, name, version },
@@ -192,8 +201,16 @@ impl Placements {
             priority: call.priority,
             batch,
             run_time_ns: None,
-        })
-        .await
+            slo: None,
+        };
+        self.settle(arrival, &Objective::default(), Instant::now()).await
+    }
+
+    /// In the scheduler's time.
+    fn slo(&self, objective: &Objective, arrived: Instant) -> Option<Slo> {
+        let due_at_ns = objective.latency.map_or(u64::MAX, |latency| self.time_ns(arrived + latency));
+        let cost_max = objective.cost_max.unwrap_or(Cost::MAX);
+        (!objective.is_none()).then_some(Slo { due_at_ns, cost_max })
     }
 
     /// What a call may have here that was placed where it could not run: the scheduler is not asked again, and what it uses may make room.
@@ -212,15 +229,22 @@ impl Placements {
         Placed { placements: self.clone(), invocation, by }
     }
 
-    async fn settle(self: &Arc<Self>, arrival: Arrival) -> Result<(Place, Placed), Fault> {
+    async fn settle(
+        self: &Arc<Self>,
+        arrival: Arrival,
+        objective: &Objective,
+        arrived: Instant,
+    ) -> Result<(Place, Placed), Fault> {
         let models = arrival.models.iter().map(|demand| demand.model.clone()).collect();
         let placed = self.placed(arrival.invocation, By::Scheduler);
-        let place = match self.arrive(arrival, models) {
-            Placing::Done(answer) => answer?,
-            Placing::Waits(started) => started.await.unwrap_or_else(|_| {
-                Err(Fault::new(ErrorCode::Unavailable, "the scheduler gave no answer"))
-            })?,
+        let answer = match self.arrive(arrival, models) {
+            Placing::Done(answer) => answer,
+            Placing::Waits(started) => started.await.unwrap_or(Err(Refusal::NoAnswer)),
         };
+        let place = answer.map_err(|refusal| match refusal {
+            Refusal::Rejected(Rejection::Slo, estimate) => objective.refuse(&estimate, arrived.elapsed()),
+            refusal => refusal.into(),
+        })?;
         Ok((place, placed))
     }
 
@@ -242,7 +266,9 @@ impl Placements {
                 let elsewhere = self.elsewhere(state, node);
                 answer = Some(state.start(id, elsewhere, own.take().unwrap_or_default(), evict));
             }
-            Action::Reject { invocation, why, .. } if invocation == id => answer = Some(Err(fault_of(why))),
+            Action::Reject { invocation, why, estimate } if invocation == id => {
+                answer = Some(Err(Refusal::Rejected(why, estimate)));
+            }
             other => self.carry_out(state, other),
         });
         if let Some(answer) = answer {
@@ -289,8 +315,12 @@ impl Placements {
         match &mut state.placer {
             Placer::Own(_) => self.decide(state, Event::Arrived(arrival), carry_out),
             Placer::Dispatcher(_) => {
-                let deadline_in_ns = arrival.deadline_at_ns.saturating_sub(self.time_ns(Instant::now()));
-                self.tell(state, News::Arrived { arrival, deadline_in_ns });
+                let now_ns = self.time_ns(Instant::now());
+                let in_ns = |at_ns: u64| at_ns.saturating_sub(now_ns);
+                let deadline_in_ns = in_ns(arrival.deadline_at_ns);
+                let due_in_ns = arrival.slo.map_or(u64::MAX, |slo| slo.due_at_ns);
+                let due_in_ns = (due_in_ns < u64::MAX).then(|| in_ns(due_in_ns));
+                self.tell(state, News::Arrived { arrival, deadline_in_ns, due_in_ns });
             }
         }
     }
@@ -338,7 +368,7 @@ impl Placements {
                 let elsewhere = self.elsewhere(state, node);
                 state.started(invocation, elsewhere, evict);
             }
-            Action::Reject { invocation, why, .. } => state.rejected(invocation, why),
+            Action::Reject { invocation, why, estimate } => state.rejected(invocation, why, estimate),
             Action::WakeAt(at_ns) => {
                 self.wake_at_ns.send_replace(Some(at_ns));
             }

@@ -7,7 +7,7 @@ use crate::instance::Fault;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode};
 use weir_types::ErrorCode;
-use weir_types::api::ErrorBody;
+use weir_types::api::{ErrorBody, SloRefusal};
 
 /// Whose errors a client can read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,11 +36,13 @@ impl Dialect {
 pub(crate) struct ApiError {
     pub(crate) code: ErrorCode,
     pub(crate) text: String,
+    /// What it would have taken, if it was turned away for that.
+    pub(crate) slo: Option<Box<SloRefusal>>,
 }
 
 impl ApiError {
     pub(crate) fn new(code: ErrorCode, text: impl Into<String>) -> Self {
-        Self { code, text: text.into() }
+        Self { code, text: text.into(), slo: None }
     }
 
     /// For what should not happen.
@@ -62,12 +64,18 @@ impl ApiError {
         let mut response = if dialect == Dialect::OpenAi {
             (status(self.code), axum::Json(embeddings::error(self.code, &text))).into_response()
         } else {
-            let body = ErrorBody { error: text, code: self.code, request_id: request_id.to_owned() };
+            let (code, slo) = (self.code, self.slo.as_deref().copied());
+            let body = ErrorBody { error: text, code, request_id: request_id.to_owned(), slo };
             (status(self.code), axum::Json(body)).into_response()
         };
         response.headers_mut().insert(headers::ERROR_CODE, HeaderValue::from_static(self.code.as_str()));
-        if matches!(self.code, ErrorCode::QueueFull | ErrorCode::AsyncQueueFull | ErrorCode::Unavailable) {
-            response.headers_mut().insert(http::header::RETRY_AFTER, HeaderValue::from_static("1"));
+        use ErrorCode as Code;
+        if matches!(
+            self.code,
+            Code::QueueFull | Code::AsyncQueueFull | Code::Unavailable | Code::SloUnattainable
+        ) {
+            let after_s = self.slo.as_ref().map_or(1, |slo| retry_after_s(slo));
+            response.headers_mut().insert(http::header::RETRY_AFTER, after_s.into());
         }
         if self.code == ErrorCode::Unauthorized {
             response.headers_mut().insert(http::header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -87,7 +95,7 @@ impl IntoResponse for ApiError {
 
 impl From<Fault> for ApiError {
     fn from(fault: Fault) -> Self {
-        Self::new(fault.code, fault.text)
+        Self { slo: fault.slo, ..Self::new(fault.code, fault.text) }
     }
 }
 
@@ -104,6 +112,12 @@ impl From<BlobError> for ApiError {
             _ => Self::internal(&error),
         }
     }
+}
+
+/// When what waits now would be over, as far as it was too much; a minute at most, since others come and go meanwhile.
+fn retry_after_s(slo: &SloRefusal) -> u64 {
+    let late_ns = slo.estimated_ns.saturating_sub(slo.slo_ns.unwrap_or(slo.estimated_ns));
+    late_ns.div_ceil(1_000_000_000).clamp(1, 60)
 }
 
 /// The status that goes with a code.
@@ -149,7 +163,7 @@ pub(crate) fn status(code: ErrorCode) -> StatusCode {
         Code::GuestTrap | Code::StackOverflow | Code::ModelError | Code::Internal => {
             StatusCode::INTERNAL_SERVER_ERROR
         }
-        Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        Code::Unavailable | Code::SloUnattainable => StatusCode::SERVICE_UNAVAILABLE,
         // nginx's "client closed request"; nobody is there to read it, but logs and metrics are.
         Code::Cancelled => StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST),
     }

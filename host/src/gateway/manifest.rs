@@ -58,6 +58,14 @@ pub(super) async fn read<M: DeserializeOwned>(
     Ok((manifest, options, upload))
 }
 
+/// Nothing is over in no time.
+pub(super) fn check_slo(slo_ms: Option<u64>) -> Result<(), ApiError> {
+    if slo_ms == Some(0) {
+        return Err(invalid(&"slo_ms must be at least 1; leave it out for no SLO"));
+    }
+    Ok(())
+}
+
 fn whole_body(request: Request) -> Upload {
     request.into_body().into_data_stream().boxed()
 }

@@ -51,6 +51,7 @@ async fn keep(
     refuse_name_of_workflow(node, &caller.tenant, name)?;
     let received = uploads::receive(node, request, node.models.blobs(), node.config.model_bytes_max).await?;
     let Received { manifest, staged, place: _place, .. }: Received<ModelManifest> = received;
+    super::manifest::check_slo(manifest.slo_ms)?;
     if let Some(slots) = manifest.slots.filter(|slots| !(1..=SLOTS_MAX).contains(slots)) {
         return Err(ApiError::new(
             ErrorCode::LimitOverCap,

@@ -6,6 +6,7 @@ use std::fmt;
 use wasmtime::component::ResourceTableError;
 use wasmtime::{PoolConcurrencyLimitError, Trap};
 use wasmtime_wasi::I32Exit;
+use weir_types::api::SloRefusal;
 use weir_types::{ErrorCode, Limits};
 
 /// Why an invocation failed: a code for programs, a text for people, and the guest's call stack for its log.
@@ -16,11 +17,13 @@ pub(crate) struct Fault {
     pub(crate) text: String,
     /// Goes to the function's log, not to the caller.
     pub(crate) detail: Option<String>,
+    /// What it would have taken, if it was turned away for that.
+    pub(crate) slo: Option<Box<SloRefusal>>,
 }
 
 impl Fault {
     pub(crate) fn new(code: ErrorCode, text: impl Into<String>) -> Self {
-        Self { code, text: text.into(), detail: None }
+        Self { code, text: text.into(), detail: None, slo: None }
     }
 
     /// The guest's own word: it answered with an error of `wasi:http`.

@@ -66,6 +66,12 @@ impl RunTimes {
         self.kinds.get(kind)?.estimate_ns(batch)
     }
 
+    /// How many runs were seen there.
+    #[must_use]
+    pub(crate) fn count(&self, kind: usize) -> u64 {
+        self.kinds.get(kind).map_or(0, |line| line.count)
+    }
+
     /// As measured for the function, else as the caller said, else as the others on that kind of device take, else a guess.
     #[must_use]
     pub fn estimate_or_prior_ns(&self, others: &Self, kind: usize, batch: u32, told_ns: Option<u64>) -> u64 {

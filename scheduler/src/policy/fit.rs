@@ -31,6 +31,18 @@ impl Placer {
     /// What has to go for `request` to start on `device`; none if it cannot. Whether the device can take one more is not asked.
     #[must_use]
     pub fn fit(&self, now_ns: u64, view: &View, device: DeviceKey, request: &Request) -> Option<Victims> {
+        self.fit_beside(now_ns, view, device, request, &|_| false)
+    }
+
+    /// The same with other models that must stay.
+    pub(crate) fn fit_beside(
+        &self,
+        now_ns: u64,
+        view: &View,
+        device: DeviceKey,
+        request: &Request,
+        stays: &dyn Fn(ModelKey) -> bool,
+    ) -> Option<Victims> {
         let state = view.device(device)?;
         let need = state.need(&request.models);
         if need.missing_bytes == 0 && need.over_bytes == 0 {
@@ -43,8 +55,9 @@ impl Placer {
         }
         let over_bytes = need.over_bytes.saturating_sub(freed);
         if over_bytes > 0 {
-            let keep =
-                |model: ModelKey| is_demanded(&request.models, model) || victims.models.contains(&model);
+            let keep = |model: ModelKey| {
+                is_demanded(&request.models, model) || victims.models.contains(&model) || stays(model)
+            };
             let more = self.victims.choose(now_ns, view, device, over_bytes, &keep)?;
             victims.models.extend(more.models);
             victims.loss_ns = more.loss_ns;
@@ -65,10 +78,21 @@ impl Placer {
     ) -> Result<Placement, Request> {
         let Some(state) = view.device(device).filter(|state| state.is_open()) else { return Err(request) };
         let Some(victims) = self.fit(now_ns, view, device, &request) else { return Err(request) };
+        Ok(Self::place_for(now_ns, view, (device, state), request, victims))
+    }
+
+    /// Start `request` on `device`, where these models may go for it.
+    pub(crate) fn place_for(
+        now_ns: u64,
+        view: &View,
+        (device, state): (DeviceKey, &DeviceView),
+        request: Request,
+        victims: Victims,
+    ) -> Placement {
         let estimate = view.estimate(now_ns, state, &request);
         let why = Why { estimate, alternatives: alternatives(now_ns, view, device, &request), queued_ns: 0 };
         let (evict, evict_elsewhere) = (victims.models.into_vec(), victims.elsewhere);
-        Ok(Placement { node: state.id().node, device: Some(device), evict, evict_elsewhere, why, request })
+        Placement { node: state.id().node, device: Some(device), evict, evict_elsewhere, why, request }
     }
 
     /// Victims among the tenant's own models, so that those that are missing stay within its cap, and the bytes they free. None if it

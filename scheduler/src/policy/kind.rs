@@ -1,8 +1,8 @@
 //! Policies by name.
 
 use super::{
-    Balance, BusyChoice, Exclusive, ExclusiveOptions, FinishFirst, LoadBalancing, Locality, Mlfqs, Placer,
-    Policy, RoundRobin, Srtf,
+    Balance, BusyChoice, Clockwork, Exclusive, ExclusiveOptions, FinishFirst, LoadBalancing, Locality, Mlfqs,
+    Placer, Policy, RoundRobin, Srtf,
 };
 use crate::{LeastLoss, LeastRecentlyUsed};
 use serde::{Deserialize, Serialize};
@@ -32,6 +32,8 @@ pub enum PolicyKind {
     Mlfqs,
     /// Seed 001: devices for one model each.
     Exclusive,
+    /// What Clockwork does: first whoever is due first, by the models that are there.
+    Clockwork,
 }
 
 /// What policies can be told. Each looks at what concerns it.
@@ -80,7 +82,7 @@ pub struct UnknownPolicy {
 
 impl PolicyKind {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::FinishFirst,
         Self::Lb,
         Self::Lalb,
@@ -90,6 +92,7 @@ impl PolicyKind {
         Self::Srtf,
         Self::Mlfqs,
         Self::Exclusive,
+        Self::Clockwork,
     ];
 
     /// Its name.
@@ -105,6 +108,7 @@ impl PolicyKind {
             Self::Srtf => "srtf",
             Self::Mlfqs => "mlfqs",
             Self::Exclusive => "exclusive",
+            Self::Clockwork => "clockwork",
         }
     }
 
@@ -114,7 +118,7 @@ impl PolicyKind {
         let busy = options.busy_choice;
         let known_for =
             if self == Self::FinishFirst { VictimKind::LeastLoss } else { VictimKind::LeastRecentlyUsed };
-        let placer = placer(options.victims.unwrap_or(known_for));
+        let placer = options.victims.unwrap_or(known_for).placer();
         match self {
             Self::FinishFirst => Box::new(FinishFirst::new(placer)),
             Self::Lb => Box::new(LoadBalancing::new(placer)),
@@ -125,6 +129,7 @@ impl PolicyKind {
             Self::Srtf => Box::new(Srtf::new(placer)),
             Self::Mlfqs => Box::new(Mlfqs::new(placer, options.seed)),
             Self::Exclusive => Box::new(Exclusive::new(placer, options.exclusive)),
+            Self::Clockwork => Box::new(Clockwork::new(placer)),
         }
     }
 
@@ -133,10 +138,13 @@ impl PolicyKind {
     }
 }
 
-fn placer(victims: VictimKind) -> Placer {
-    match victims {
-        VictimKind::LeastRecentlyUsed => Placer::new(Box::new(LeastRecentlyUsed)),
-        VictimKind::LeastLoss => Placer::new(Box::new(LeastLoss)),
+impl VictimKind {
+    /// What finds room by this choice.
+    pub(crate) fn placer(self) -> Placer {
+        match self {
+            Self::LeastRecentlyUsed => Placer::new(Box::new(LeastRecentlyUsed)),
+            Self::LeastLoss => Placer::new(Box::new(LeastLoss)),
+        }
     }
 }
 

@@ -2,10 +2,10 @@
 
 use super::device::Device;
 use super::layout::Layout;
-use super::{Cluster, Workload};
-use crate::{Action, Rejection, Scheduler, Why};
+use super::{Cluster, SloCounts, Workload};
+use crate::{Action, Rejection, Scheduler, Slo, Why};
 use std::collections::{BTreeMap, BTreeSet};
-use weir_types::{DeviceId, InvocationId};
+use weir_types::{Cost, DeviceId, InvocationId};
 
 /// A promise that was broken.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -29,6 +29,10 @@ pub(super) struct Checks {
     capacity_bytes: Vec<u64>,
     /// By tenant: what waits, for policies that start in order.
     waiting: Option<BTreeMap<u32, BTreeSet<u32>>>,
+    /// By request: what it is to keep to, and whether it was clear from the start that it would not.
+    slos: Vec<Option<(Slo, bool)>>,
+    /// Everything takes what it is expected to take.
+    is_exact: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,12 +52,16 @@ impl Checks {
             lost: BTreeSet::new(),
             slots: cluster.slots,
             capacity_bytes: (0..workload.devices()).map(|device| layout.capacity_bytes(device)).collect(),
-            waiting: keeps_order.then(BTreeMap::new),
+            // Those with SLOs go in the order of when they are due.
+            waiting: (keeps_order && cluster.slo.is_none()).then(BTreeMap::new),
+            slos: vec![None; workload.requests().len()],
+            is_exact: cluster.is_exact(),
         }
     }
 
-    pub(super) fn arrived(&mut self, request: u32, tenant: u32) {
+    pub(super) fn arrived(&mut self, request: u32, tenant: u32, slo: Option<Slo>) {
         self.fates[request as usize] = Fate::Waits;
+        self.slos[request as usize] = slo.map(|slo| (slo, false));
         if let Some(waiting) = &mut self.waiting {
             waiting.entry(tenant).or_default().insert(request);
         }
@@ -75,6 +83,11 @@ impl Checks {
         })?;
         *fate = Fate::Runs;
         self.leaves(number, tenant_of(number), true)?;
+        if let Some((slo, is_on_trial)) = &mut self.slos[number as usize] {
+            let after_ns = why.estimate.finish_after_ns();
+            *is_on_trial =
+                why.queued_ns == 0 && (now_ns + after_ns > slo.due_at_ns || why.estimate.cost > slo.cost_max);
+        }
         let device = device.unwrap_or(u32::MAX);
         let known = self.running.get_mut(device as usize);
         let Some(running) = known else {
@@ -100,24 +113,50 @@ impl Checks {
         Ok(())
     }
 
+    /// One is over that has not been lost. Admitted ones are over in time, and at no more than they may cost, where nothing comes as a
+    /// surprise.
+    pub(super) fn kept(
+        &self,
+        request: u32,
+        now_ns: u64,
+        cost: Cost,
+        counts: &mut SloCounts,
+    ) -> Result<(), Violation> {
+        let Some((slo, is_on_trial)) = self.slos[request as usize] else { return Ok(()) };
+        let is_kept = now_ns <= slo.due_at_ns && cost <= slo.cost_max;
+        counts.met += u32::from(is_kept);
+        counts.missed += u32::from(!is_kept);
+        counts.on_trial += u32::from(!is_kept && is_on_trial);
+        ensure(is_kept || is_on_trial || !self.is_exact, "what was admitted keeps its SLO", || {
+            format!("{request} is over at {now_ns} for {cost}, and has {slo:?}")
+        })
+    }
+
+    /// Whether it had an SLO.
     pub(super) fn rejected(
         &mut self,
         invocation: InvocationId,
         tenant_of: impl Fn(u32) -> u32,
         why: Rejection,
-    ) -> Result<(), Violation> {
+    ) -> Result<bool, Violation> {
         let number = self.number(invocation)?;
+        let has_slo = self.slos[number as usize].is_some();
+        ensure(has_slo || why != Rejection::Slo, "only what has an SLO is rejected for it", || {
+            format!("{number}")
+        })?;
         let fate = &mut self.fates[number as usize];
         if why == Rejection::NodeLost {
             let was_lost = self.lost.remove(&number);
             *fate = Fate::Rejected;
-            return ensure(was_lost, "only what ran there is lost with a node", || format!("{number}"));
+            ensure(was_lost, "only what ran there is lost with a node", || format!("{number}"))?;
+            return Ok(has_slo);
         }
         ensure(*fate == Fate::Waits, "only what waits is rejected", || {
             format!("{number} is rejected as {why:?} while {fate:?}")
         })?;
         *fate = Fate::Rejected;
-        self.leaves(number, tenant_of(number), false)
+        self.leaves(number, tenant_of(number), false)?;
+        Ok(has_slo)
     }
 
     /// A device is gone: what ran there is to be answered.
@@ -171,7 +210,7 @@ impl Checks {
     pub(super) fn end(&self, scheduler: &Scheduler) -> Result<(), Violation> {
         let lost = self.fates.iter().position(|fate| !matches!(fate, Fate::Ended | Fate::Rejected));
         ensure(lost.is_none(), "nothing is lost", || format!("request {lost:?}"))?;
-        let (waiting, running) = (scheduler.policy().waiting(), scheduler.view().running());
+        let (waiting, running) = (scheduler.waiting(), scheduler.view().running());
         ensure(waiting + running == 0, "nothing is left", || format!("{waiting} wait and {running} run"))
     }
 

@@ -91,8 +91,8 @@ impl Device {
         self.ready.push_back(job);
     }
 
-    /// Compute what is ready, if nothing is computed: how many run together, and which model.
-    pub(super) fn compute(&mut self, batch_max: usize) -> Option<(usize, u32)> {
+    /// Compute what is ready, if nothing is computed: how many run together, and the first of them.
+    pub(super) fn compute(&mut self, batch_max: usize) -> Option<(usize, Job)> {
         if !self.computing.is_empty() {
             return None;
         }
@@ -106,7 +106,7 @@ impl Device {
                 at += 1;
             }
         }
-        Some((self.computing.len(), first.model))
+        Some((self.computing.len(), first))
     }
 
     /// What was computed is done.

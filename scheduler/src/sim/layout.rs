@@ -3,7 +3,7 @@
 use super::Workload;
 use super::workload::Costs;
 use crate::estimate::round_ns;
-use crate::{DeviceSpec, Event};
+use crate::{DeviceKind, DeviceSpec, Event};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
 use weir_types::{DeviceId, NodeId};
@@ -79,6 +79,10 @@ impl Layout {
         (id.node.0 < self.nodes).then(|| self.of(id.node.0).nth(id.ordinal as usize)).flatten()
     }
 
+    pub(super) fn kind_name(&self, device: u32) -> DeviceKind {
+        self.kind(device).map_or("simulated", |kind| kind.name).into()
+    }
+
     pub(super) fn capacity_bytes(&self, device: u32) -> u64 {
         self.kind(device)
             .map_or(self.capacity_bytes, |kind| round_ns(self.capacity_bytes as f64 * kind.capacity))
@@ -94,7 +98,7 @@ impl Layout {
 
     pub(super) fn up(&self, node: u32) -> Event {
         let spec = |device: u32| DeviceSpec {
-            kind: self.kind(device).map_or("simulated", |kind| kind.name).into(),
+            kind: self.kind_name(device),
             capacity_bytes: self.capacity_bytes(device),
             slots: self.slots,
             invocations_max: self.slots,

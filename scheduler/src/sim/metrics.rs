@@ -35,10 +35,28 @@ pub struct Metrics {
     /// Part of the requests that were rejected.
     #[serde(default)]
     pub rejected: f64,
+    /// Requests that kept their SLO, per second of arrivals.
+    #[serde(default)]
+    pub goodput: f64,
+    /// Part of the requests with an SLO that kept it.
+    #[serde(default)]
+    pub slo_met: f64,
+    /// Part of them that were turned away.
+    #[serde(default)]
+    pub slo_rejected: f64,
+    /// Part of them that were served, and missed it.
+    #[serde(default)]
+    pub slo_missed: f64,
+    /// Part of them that did so because they were let in on trial: an idle cluster would have been too late for them.
+    #[serde(default)]
+    pub slo_on_trial: f64,
+    /// What the device time of a request that was served costs, by the prices given.
+    #[serde(default)]
+    pub cost: f64,
 }
 
 impl Metrics {
-    /// Measure a schedule of a workload. All zero if nothing ran.
+    /// Measure a schedule of a workload. Times are zero if nothing ran.
     #[must_use]
     pub fn of(workload: &Workload, schedule: &Schedule) -> Self {
         let rows = || {
@@ -50,14 +68,18 @@ impl Metrics {
             .map(|(request, placed)| seconds(placed.ended_at_ns.saturating_sub(request.arrived_at_ns)))
             .collect();
         let count = latencies.len() as f64;
+        let slos = &schedule.slos;
+        let of_asked = |count: u32| f64::from(count) / f64::from(slos.asked.max(1));
         if latencies.is_empty() {
-            return Self::default();
+            let rejected = f64::from(u8::from(!workload.requests().is_empty()));
+            return Self { rejected, slo_rejected: of_asked(slos.rejected), ..Self::default() };
         }
         let avg = latencies.iter().sum::<f64>() / count;
         let var = latencies.iter().map(|latency| (latency - avg).powi(2)).sum::<f64>() / count;
         latencies.sort_unstable_by(f64::total_cmp);
         let makespan = rows().map(|(_, placed)| seconds(placed.ended_at_ns)).fold(0.0, f64::max);
         let misses = rows().filter(|(_, placed)| !placed.hit).count() as f64;
+        let arrivals_s = workload.requests().last().map_or(0.0, |last| seconds(last.arrived_at_ns));
         let waits = rows()
             .map(|(request, placed)| seconds(placed.started_at_ns.saturating_sub(request.arrived_at_ns)));
         Self {
@@ -74,6 +96,12 @@ impl Metrics {
             wait_max: waits.fold(0.0, f64::max),
             fairness: fairness(workload, schedule),
             rejected: 1.0 - count / workload.requests().len() as f64,
+            goodput: if arrivals_s > 0.0 { f64::from(slos.met) / arrivals_s } else { 0.0 },
+            slo_met: of_asked(slos.met),
+            slo_rejected: of_asked(slos.rejected),
+            slo_missed: of_asked(slos.missed),
+            slo_on_trial: of_asked(slos.on_trial),
+            cost: schedule.cost.units() / count,
         }
     }
 
@@ -95,6 +123,12 @@ impl Metrics {
             wait_max: mean(|m| m.wait_max),
             fairness: mean(|m| m.fairness),
             rejected: mean(|m| m.rejected),
+            goodput: mean(|m| m.goodput),
+            slo_met: mean(|m| m.slo_met),
+            slo_rejected: mean(|m| m.slo_rejected),
+            slo_missed: mean(|m| m.slo_missed),
+            slo_on_trial: mean(|m| m.slo_on_trial),
+            cost: mean(|m| m.cost),
         }
     }
 }

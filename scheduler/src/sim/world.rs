@@ -3,11 +3,12 @@
 use super::check::{Checks, Violation};
 use super::device::{Device, Job};
 use super::layout::{Kind, Layout, Losses};
+use super::slos::{SloCounts, SloRule};
 use super::workload::{Costs, Workload};
 use crate::{Action, Arrival, Event, ModelDemand, Policy, Scheduler, Settings};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
-use weir_types::{FunctionId, InvocationId, ModelId, Name, NodeId, TenantId, Version};
+use weir_types::{Cost, FunctionId, InvocationId, ModelId, Name, NodeId, TenantId, Version};
 
 /// How devices work, and what the scheduler is told.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,6 +29,10 @@ pub struct Cluster {
     pub ends: Ends,
     /// Time after which a request is of no use.
     pub deadline_ns: Option<u64>,
+    /// What requests are to keep to, if anything.
+    pub slo: Option<SloRule>,
+    /// By how much runs differ from what they are expected to take: by chance up to this part more or less.
+    pub jitter: f64,
     /// The scheduler's limits.
     pub settings: Settings,
 }
@@ -63,6 +68,8 @@ impl Default for Cluster {
             tells_costs: true,
             ends: Ends::InOrder,
             deadline_ns: None,
+            slo: None,
+            jitter: 0.0,
             settings: Settings { queue_len_max: usize::MAX, ..Settings::default() },
         }
     }
@@ -94,6 +101,10 @@ pub struct Schedule {
     pub top_held_ns: u128,
     /// Calls of `handle`.
     pub decisions: u64,
+    /// What became of those that had an SLO.
+    pub slos: SloCounts,
+    /// What the time costs that devices were taken, all together.
+    pub cost: Cost,
 }
 
 /// Play a workload against a policy.
@@ -237,7 +248,9 @@ impl<'a> World<'a> {
             bytes: costs.bytes,
             load_time_ns: told.then_some(costs.load_time_ns),
         };
-        self.checks.arrived(number, request.tenant);
+        let slo = self.cluster.slo.and_then(|rule| rule.of(number, self.now_ns, costs.run_time_ns));
+        self.schedule.slos.asked += u32::from(slo.is_some());
+        self.checks.arrived(number, request.tenant, slo);
         self.tell(Event::Arrived(Arrival {
             invocation: InvocationId(u64::from(number)),
             function: function.clone(),
@@ -246,6 +259,7 @@ impl<'a> World<'a> {
             priority: 0,
             batch: 1,
             run_time_ns: told.then_some(costs.run_time_ns),
+            slo,
         }))
     }
 
@@ -280,6 +294,11 @@ impl<'a> World<'a> {
                 for job in done {
                     if let Some(placed) = &mut self.schedule.placed[job.request as usize] {
                         placed.ended_at_ns = self.now_ns;
+                        let kind = self.layout.kind_name(device);
+                        let taken_ns = self.now_ns - placed.started_at_ns;
+                        let cost = self.cluster.settings.slo.price(&kind).of_time(taken_ns);
+                        self.schedule.cost = self.schedule.cost.saturating_add(cost);
+                        self.checks.kept(job.request, self.now_ns, cost, &mut self.schedule.slos)?;
                     }
                     self.checks.ended(job.request, device)?;
                     self.tell(Event::Finished { invocation: InvocationId(u64::from(job.request)) })?;
@@ -323,7 +342,9 @@ impl<'a> World<'a> {
                 Ok(())
             }
             Action::Reject { invocation, why, .. } => {
-                self.checks.rejected(invocation, tenant_of(self.workload), why)
+                let has_slo = self.checks.rejected(invocation, tenant_of(self.workload), why)?;
+                self.schedule.slos.rejected += u32::from(has_slo);
+                Ok(())
             }
             Action::Start { invocation, device, evict, why, .. } => {
                 let (request, device) = {
@@ -380,8 +401,9 @@ impl<'a> World<'a> {
 
     fn compute(&mut self, device: u32) {
         let Batching { batch_max, marginal } = self.cluster.batching;
-        if let Some((count, model)) = self.devices[device as usize].compute(batch_max.max(1) as usize) {
-            let run_ns = self.layout.costs(device, self.costs(model)).run_time_ns as f64;
+        if let Some((count, first)) = self.devices[device as usize].compute(batch_max.max(1) as usize) {
+            let run_ns = self.layout.costs(device, self.costs(first.model)).run_time_ns as f64;
+            let run_ns = self.cluster.jittered_ns(first.request, run_ns);
             let length_ns = crate::estimate::round_ns(run_ns * (1.0 + marginal * (count - 1) as f64)).max(1);
             self.schedule.computed_ns += length_ns;
             self.happenings.push(Reverse((

@@ -4,6 +4,7 @@ use super::{DeviceView, View};
 use crate::estimate::Tier;
 use crate::policy::Demand;
 use crate::{DeviceKey, Estimate, ModelKey, Request};
+use weir_types::Cost;
 
 impl View {
     /// What granting `request`'s models on a device and running it there is expected to take, if there is room.
@@ -17,6 +18,7 @@ impl View {
                 .fold(0, u64::saturating_add),
             run_time_ns: self.run_time_ns(device, request),
             missing_bytes: missing().map(|demand| demand.bytes).fold(0, u64::saturating_add),
+            cost: Cost::ZERO,
         }
     }
 
@@ -53,6 +55,12 @@ impl View {
     pub fn run_time_ns(&self, device: &DeviceView, request: &Request) -> u64 {
         let own = self.functions.get(request.function.0);
         own.estimate_or_prior_ns(&self.run_times, device.kind().index(), request.batch, request.run_time_ns)
+    }
+
+    /// How many runs the expected time to run there was measured by.
+    #[must_use]
+    pub(crate) fn runs_measured(&self, device: &DeviceView, request: &Request) -> u64 {
+        self.functions.get(request.function.0).count(device.kind().index())
     }
 
     /// The expected time to run on the first of the devices, for those who have to know before they choose one.

@@ -31,7 +31,14 @@ pub struct DeviceView {
     /// Invocations that were ever placed here.
     dispatches: u64,
     run_time_ns: RunningMean,
+    /// One that was admitted with an SLO waits for it: nobody else may start.
+    is_kept: bool,
+    /// It serves such, and takes as many at once as it has slots.
+    serves_slos: bool,
 }
+
+/// More slots than this count as this many where starts are foreseen one by one.
+const SLOTS_FORESEEN_MAX: u32 = 256;
 
 /// No device and no model is larger: 256 TiB, so that sums of them stay far from overflowing.
 const BYTES_MAX: u64 = 1 << 48;
@@ -46,6 +53,8 @@ struct Held {
     /// The node was told that it may go.
     evictable: bool,
     used: u64,
+    /// When it is expected to be there, if it is not resident.
+    there_at_ns: u64,
 }
 
 /// A model that could become a victim.
@@ -83,6 +92,8 @@ impl DeviceView {
             ends,
             dispatches: 0,
             run_time_ns,
+            is_kept: false,
+            serves_slos: false,
         }
     }
 
@@ -136,7 +147,43 @@ impl DeviceView {
     /// Whether one more invocation may be granted models here.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        self.running() < self.spec.invocations_max
+        !self.is_kept && self.running() < self.spec.invocations_max && !(self.serves_slos && self.is_full())
+    }
+
+    /// Whether as many run here as may while it serves invocations with SLOs.
+    #[must_use]
+    pub(crate) fn is_full(&self) -> bool {
+        self.running() >= self.slots_for_slos().min(self.spec.invocations_max)
+    }
+
+    /// How many run here at once while it serves invocations with SLOs.
+    pub(crate) fn slots_for_slos(&self) -> u32 {
+        self.spec.slots.min(self.spec.invocations_max).clamp(1, SLOTS_FORESEEN_MAX)
+    }
+
+    /// When what runs here is expected to end, the last first.
+    pub(crate) fn last_ends_ns(&self) -> impl Iterator<Item = u64> {
+        self.ends.iter().rev().map(|(end_ns, _)| *end_ns)
+    }
+
+    /// The models that are granted to what runs here, and the memory that they take.
+    pub(crate) fn granted(&self) -> impl Iterator<Item = (ModelKey, u64)> {
+        self.models.iter().filter(|(_, held)| held.grants > 0).map(|(model, held)| (*model, held.bytes))
+    }
+
+    /// The memory that a model takes for which [`holds`](Self::holds) is true, and when it is there: 0 if now.
+    pub(crate) fn place_of(&self, model: ModelKey) -> Option<(u64, u64)> {
+        let held = self.models.get(&model).filter(|held| !held.is_evictable_now())?;
+        Some((held.bytes, if held.resident { 0 } else { held.there_at_ns }))
+    }
+
+    /// Keep it for those that were admitted with an SLO and wait for it, or have it serve such beside others, or neither.
+    pub(super) fn reserve(&mut self, is_kept: bool, serves_slos: bool) {
+        (self.is_kept, self.serves_slos) = (is_kept, serves_slos);
+    }
+
+    pub(super) fn is_reserved(&self, is_kept: bool, serves_slos: bool) -> bool {
+        (self.is_kept, self.serves_slos) == (is_kept, serves_slos)
     }
 
     /// When one more invocation may be granted models here: 0 if now.
@@ -227,7 +274,7 @@ impl DeviceView {
     /// Grant `demands` to one more invocation, giving up `victims`.
     pub(super) fn grant(
         &mut self,
-        (invocation, end_ns): (InvocationId, u64),
+        (invocation, end_ns, there_at_ns): (InvocationId, u64, u64),
         demands: &[Demand],
         victims: &[ModelKey],
         clock: u64,
@@ -246,7 +293,8 @@ impl DeviceView {
             } else {
                 let bytes = demand.bytes.min(BYTES_MAX);
                 self.held_bytes = self.held_bytes.saturating_add(bytes);
-                let held = Held { bytes, resident: false, grants: 1, evictable: false, used: clock };
+                let (resident, evictable) = (false, false);
+                let held = Held { bytes, resident, grants: 1, evictable, used: clock, there_at_ns };
                 self.models.insert(demand.model, held);
             }
         }
@@ -314,6 +362,7 @@ impl DeviceView {
             grants: 0,
             evictable: false,
             used: clock,
+            there_at_ns: 0,
         });
         if held.is_evictable_now() {
             self.evictable_bytes = (self.evictable_bytes - held.bytes).saturating_add(bytes);

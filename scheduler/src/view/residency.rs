@@ -60,6 +60,20 @@ impl View {
         view.map(DeviceView::take_given_up).unwrap_or_default()
     }
 
+    /// Keep a device for those with SLOs that wait for it (`is_kept`), or have it take as many at once as it has slots (`serves_slos`). What
+    /// is let go has more to offer than before.
+    pub(crate) fn reserve(&mut self, key: DeviceKey, is_kept: bool, serves_slos: bool) {
+        let Some(device) = self.device(key).filter(|device| !device.is_reserved(is_kept, serves_slos)) else {
+            return;
+        };
+        let was_open = device.is_open();
+        self.change(key, SmallVec::new(), |view| view.reserve(is_kept, serves_slos));
+        if !was_open && self.device(key).is_some_and(DeviceView::is_open) {
+            self.freed += 1;
+            self.eased.push(key);
+        }
+    }
+
     /// Change a device, and keep what is indexed by its models and by whether it is open.
     pub(super) fn change(
         &mut self,

@@ -51,7 +51,8 @@ impl View {
         }
         let Estimate { wait_ns, load_time_ns, run_time_ns, .. } = why.estimate;
         let charged_ns = load_time_ns.saturating_add(run_time_ns);
-        let end_ns = now_ns.saturating_add(wait_ns).saturating_add(charged_ns);
+        let there_at_ns = now_ns.saturating_add(wait_ns).saturating_add(load_time_ns);
+        let end_ns = there_at_ns.saturating_add(run_time_ns);
         let mut missing = SmallVec::new();
         if let Some(device) = *device {
             let view = self.devices.get(device.index()).and_then(Option::as_ref);
@@ -60,7 +61,7 @@ impl View {
             let touched =
                 request.models.iter().map(|demand| demand.model).chain(evict.iter().copied()).collect();
             self.change(device, touched, |view| {
-                view.grant((request.invocation, end_ns), &request.models, evict, clock);
+                view.grant((request.invocation, end_ns, there_at_ns), &request.models, evict, clock);
             });
         }
         let running = Running {

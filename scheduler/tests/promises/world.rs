@@ -4,9 +4,9 @@ use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use weir_scheduler::{
     Action, Arrival, DeviceSpec, Event, Evictable, ModelDemand, PolicyKind, PolicyOptions, Rejection,
-    Scheduler, Settings, Why,
+    Scheduler, Settings, Slo, Why,
 };
-use weir_types::{DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, TenantId, Version};
+use weir_types::{Cost, DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, TenantId, Version};
 
 const QUEUE_LEN_MAX: usize = 4;
 const CAPACITIES: [&[u64]; 2] = [&[10, 7], &[12]];
@@ -160,7 +160,7 @@ impl World {
             assert!(answered, "{id} with {:?} was forgotten", told.models);
         }
         assert_eq!(self.scheduler.view().running(), 0, "an invocation that is over still counts as running");
-        assert_eq!(self.scheduler.policy().waiting(), 0);
+        assert_eq!(self.scheduler.waiting(), 0);
     }
 
     fn arrive(&mut self, models: &[usize], deadline_ns: u64) {
@@ -180,8 +180,13 @@ impl World {
         let function = FunctionId { tenant: TenantId::default(), name: name("f"), version: Version(1) };
         let deadline_at_ns = self.now_ns + deadline_ns;
         let priority = u32::from(invocation.0.is_multiple_of(4));
+        // Some have little time, and some want it cheap.
+        let due_at_ns = self.now_ns + deadline_ns / 2;
+        let cost_max = Cost::from_nanos(if invocation.0.is_multiple_of(6) { 200_000_000 } else { u64::MAX });
+        let slo = invocation.0.is_multiple_of(3).then_some(Slo { due_at_ns, cost_max });
+        let run_time_ns = slo.map(|_| deadline_ns / 8);
         let arrival =
-            Arrival { invocation, function, models, deadline_at_ns, priority, batch: 1, run_time_ns: None };
+            Arrival { invocation, function, models, deadline_at_ns, priority, batch: 1, run_time_ns, slo };
         self.tell(Event::Arrived(arrival.clone()));
         // The same one again must change nothing.
         if self.scheduler.view().running() > 0
@@ -221,7 +226,7 @@ impl World {
             self.check(&action);
             self.to_nodes.push_back(action);
         }
-        assert!(self.scheduler.policy().waiting() <= QUEUE_LEN_MAX, "the queue is not bounded");
+        assert!(self.scheduler.waiting() <= QUEUE_LEN_MAX, "the queue is not bounded");
         for (_, device) in self.scheduler.view().devices() {
             let firm_bytes = device.held_bytes() - device.evictable_bytes();
             assert!(firm_bytes <= device.spec().capacity_bytes, "overcommitted: {device:?}");

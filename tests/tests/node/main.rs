@@ -21,6 +21,7 @@ mod misanswering;
 mod misbehaving;
 mod models;
 mod nn;
+mod objectives;
 mod other_sdks;
 mod overlapping;
 mod projects;

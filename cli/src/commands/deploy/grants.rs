@@ -5,7 +5,7 @@ use anyhow::Result;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use weir_types::{CACHE_TTL_MS_MAX, FunctionManifest, ModelRef};
+use weir_types::{CACHE_TTL_MS_MAX, Cost, FunctionManifest, ModelRef};
 
 /// What the function is granted beside what weir.toml says.
 #[derive(Debug, Default, clap::Args)]
@@ -32,6 +32,12 @@ pub(crate) struct GrantArgs {
     /// The same within a bound, such as calls_max=100 or idle_ms=5000; `weir functions show NAME` lists them
     #[arg(long = "reuse-bound", value_name = "KEY=NUMBER", value_parser = pair)]
     reuse_bounds: Vec<(String, String)>,
+    /// How long a call may take: one that would take longer is turned away at once, so that those admitted keep to it
+    #[arg(long = "slo-ms", value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
+    slo_ms: Option<u64>,
+    /// What the device time of a call may cost, in the unit of the node's prices (slo.prices)
+    #[arg(long, value_name = "COST")]
+    cost_slo: Option<Cost>,
     /// A limit, such as memory_bytes=67108864 or deadline_ms=5000; `weir functions show NAME` lists them
     #[arg(long = "limit", short, value_name = "KEY=NUMBER", value_parser = pair)]
     limits: Vec<(String, String)>,
@@ -49,6 +55,8 @@ impl GrantArgs {
         manifest.outbound_hosts.extend(self.outbound_hosts.iter().cloned());
         manifest.idempotent |= self.idempotent;
         manifest.cache_ttl_ms = self.cache_ttl_ms.or(manifest.cache_ttl_ms);
+        manifest.slo_ms = self.slo_ms.or(manifest.slo_ms);
+        manifest.cost_slo = self.cost_slo.or(manifest.cost_slo);
         manifest.limits = with("--limit", &manifest.limits, &self.limits)?;
         if self.reuse || !self.reuse_bounds.is_empty() {
             let reuse = manifest.reuse.unwrap_or_default();
@@ -102,6 +110,7 @@ mod tests {
             models: vec!["a".parse().unwrap(), "b:2".parse().unwrap()],
             env: pairs(&[("MODE", "fast=1")]),
             cache_ttl_ms: Some(7),
+            slo_ms: Some(250),
             limits: pairs(&[("deadline_ms", "5_000")]),
             ..GrantArgs::default()
         };
@@ -110,6 +119,7 @@ mod tests {
         assert_eq!(manifest.env["MODE"], "fast=1");
         assert_eq!(manifest.cache_ttl_ms, Some(7));
         assert_eq!(GrantArgs::default().add_to(manifest.clone()).unwrap(), manifest);
+        assert_eq!((manifest.slo_ms, manifest.cost_slo), (Some(250), None));
         assert_eq!(manifest.limits, Limits { deadline_ms: 5_000, ..Limits::default() });
     }
 

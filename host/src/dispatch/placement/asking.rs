@@ -55,7 +55,7 @@ impl Placements {
             Order::Start { invocation, node, address, evict } => {
                 state.started(invocation, (node != self.node).then_some(Elsewhere(address)), evict);
             }
-            Order::Reject { invocation, why } => state.rejected(invocation, why),
+            Order::Reject { invocation, why, estimate } => state.rejected(invocation, why, estimate),
             Order::MayEvict { evict } => self.may_evict(&mut state, evict),
             Order::Beat => {}
         }

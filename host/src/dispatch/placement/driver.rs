@@ -205,7 +205,9 @@ impl Driver {
                 address: self.address(*node).map(str::to_owned),
                 evict: evict.clone(),
             },
-            Action::Reject { invocation, why, .. } => Order::Reject { invocation: *invocation, why: *why },
+            Action::Reject { invocation, why, estimate } => {
+                Order::Reject { invocation: *invocation, why: *why, estimate: *estimate }
+            }
             Action::WakeAt(_) => return false,
         };
         origin.send(order);

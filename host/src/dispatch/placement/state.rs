@@ -7,7 +7,7 @@ use crate::instance::Fault;
 use std::collections::{BTreeMap, HashMap};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
-use weir_scheduler::{Arrival, Evictable, Rejection};
+use weir_scheduler::{Arrival, Estimate, Evictable, Rejection};
 use weir_types::{ErrorCode, InvocationId, ModelId};
 
 /// What the lock is held for.
@@ -32,7 +32,7 @@ pub(super) struct Waiting {
     pub(super) models: Vec<ModelId>,
     /// To be announced again to another placer, where there can be one.
     pub(super) arrival: Option<Arrival>,
-    pub(super) start: oneshot::Sender<Result<Place, Fault>>,
+    pub(super) start: oneshot::Sender<Result<Place, Refusal>>,
 }
 
 /// Where an invocation is to run.
@@ -48,6 +48,17 @@ pub(crate) struct Away {
     pub(crate) granted: Granted,
     /// Cancelled when that node is lost.
     pub(crate) lost: CancellationToken,
+}
+
+/// Why an invocation has no place.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Refusal {
+    /// The scheduler's word, and what it would have taken.
+    Rejected(Rejection, Estimate),
+    /// The node that was chosen has left.
+    HasLeft,
+    /// The scheduler is gone.
+    NoAnswer,
 }
 
 /// Where another node is reached; none if that has left.
@@ -80,13 +91,13 @@ impl State {
         elsewhere: Option<Elsewhere>,
         models: Vec<ModelId>,
         evict: Vec<ModelId>,
-    ) -> Result<Place, Fault> {
+    ) -> Result<Place, Refusal> {
         let Some(Elsewhere(address)) = elsewhere else {
             self.begin(invocation, models, evict);
             return Ok(Place::Here);
         };
         let Some(address) = address else {
-            return Err(Fault::new(ErrorCode::Unavailable, "the node that was chosen has left; try again"));
+            return Err(Refusal::HasLeft);
         };
         let lost = CancellationToken::new();
         self.away.insert(invocation, lost.clone());
@@ -100,25 +111,37 @@ impl State {
         }
     }
 
-    pub(super) fn rejected(&mut self, invocation: InvocationId, why: Rejection) {
+    pub(super) fn rejected(&mut self, invocation: InvocationId, why: Rejection, estimate: Estimate) {
         if let Some(waiting) = self.waiting.remove(&invocation) {
-            let _ = waiting.start.send(Err(fault_of(why)));
+            let _ = waiting.start.send(Err(Refusal::Rejected(why, estimate)));
         } else if let Some(lost) = self.away.get(&invocation) {
             lost.cancel();
         }
     }
 }
 
-pub(super) fn fault_of(why: Rejection) -> Fault {
-    match why {
-        Rejection::QueueFull => Fault::new(ErrorCode::QueueFull, "too many invocations wait for a device"),
-        Rejection::NoCapacity => Fault::new(
-            ErrorCode::NoCapacity,
-            "the models of the call together are larger than the memory for models (model_memory_bytes_max)",
-        ),
-        Rejection::Deadline => {
-            Fault::new(ErrorCode::DeadlineExceeded, "the deadline passed before a device had room")
-        }
-        Rejection::NodeLost => Fault::new(ErrorCode::Unavailable, "the node went away; try again"),
+impl From<Refusal> for Fault {
+    fn from(refusal: Refusal) -> Self {
+        use ErrorCode as Code;
+        let (code, text) = match refusal {
+            Refusal::Rejected(Rejection::QueueFull, _) => {
+                (Code::QueueFull, "too many invocations wait for a device")
+            }
+            Refusal::Rejected(Rejection::NoCapacity, _) => (
+                Code::NoCapacity,
+                "the models of the call together are larger than the memory for models (model_memory_bytes_max)",
+            ),
+            Refusal::Rejected(Rejection::Deadline, _) => {
+                (Code::DeadlineExceeded, "the deadline passed before a device had room")
+            }
+            // Whoever asked knows more; see `Objective::refuse`.
+            Refusal::Rejected(Rejection::Slo, _) => {
+                (Code::SloUnattainable, "it would miss its service level objective (slo_ms, cost_slo)")
+            }
+            Refusal::Rejected(Rejection::NodeLost, _) => (Code::Unavailable, "the node went away; try again"),
+            Refusal::HasLeft => (Code::Unavailable, "the node that was chosen has left; try again"),
+            Refusal::NoAnswer => (Code::Unavailable, "the scheduler gave no answer"),
+        };
+        Self::new(code, text)
     }
 }

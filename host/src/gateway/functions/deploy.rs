@@ -120,6 +120,7 @@ async fn make_ready(node: &NodeState, staged: &Staged) -> Result<Ready, ApiError
 /// The manifest must not ask for more than the node allows.
 fn check_caps(manifest: &FunctionManifest, node: &NodeState) -> Result<(), ApiError> {
     cached::check_ttl(manifest.cache_ttl_ms)?;
+    crate::gateway::manifest::check_slo(manifest.slo_ms)?;
     let NodeConfig { limit_caps, reuse_caps, .. } = &node.config;
     let over_limit = manifest.limits.first_over(limit_caps).map(|over| ("limits", over));
     let over_reuse = || Some(("reuse", manifest.reuse.as_ref()?.first_over(reuse_caps)?));

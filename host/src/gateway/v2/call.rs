@@ -13,6 +13,7 @@ use crate::cluster::wire::Grant;
 use crate::dispatch::{Account, Inference, Invocation, WorkflowCall};
 use crate::models::ModelEntry;
 use crate::node::NodeState;
+use crate::objective::Objective;
 use crate::response_cache::{Answer, Given};
 use crate::telemetry::{Served, Times};
 use crate::until::until;
@@ -159,7 +160,7 @@ impl Call {
         read: impl AsyncFnOnce(&Self) -> Result<Asked, ApiError>,
         write: impl AsyncFnOnce(Answered) -> Result<T, ApiError>,
     ) -> Result<T, ApiError> {
-        let serving = self.served(node).begin(self.arrived);
+        let serving = self.served(node).begin_with(self.arrived, self.objective());
         let answering = async {
             let mut asked = read(&self).await?;
             let (batch, input) = (batch(&asked.inputs), asked.time);
@@ -281,6 +282,14 @@ impl Call {
         }
     }
 
+    fn objective(&self) -> Objective {
+        match &self.kind {
+            Kind::Function(invocation, _) => Objective::from(&*invocation.deployment.manifest),
+            Kind::Model(inference) => Objective::from(&inference.entry.record.manifest),
+            Kind::Workflow(_) => Objective::default(),
+        }
+    }
+
     fn served(&self, node: &NodeState) -> Served {
         match &self.kind {
             Kind::Function(invocation, _) => node.dispatch.served(&invocation.deployment),
@@ -322,6 +331,7 @@ pub(in super::super) fn inference(
     Ok(Inference {
         id: grant.as_ref().map_or(id.invocation, |grant| grant.invocation),
         trace: invoke::trace(node, &model.tenant, model.name.as_str(), headers, id),
+        arrived,
         deadline: arrived + Duration::from_millis(time_ms_max),
         priority: invoke::priority(headers)?,
         entry,

@@ -4,6 +4,7 @@
 //! over. Names that come and go leave nothing behind.
 
 use super::time_buckets;
+use crate::objective::Outcome as Kept;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -102,7 +103,19 @@ struct End {
     cause: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct SloLabels {
+    tenant: String,
+    function: String,
+    outcome: &'static str,
+}
+
 impl Owner {
+    fn kept(&self, outcome: Kept) -> SloLabels {
+        let Self { tenant, function } = self.clone();
+        SloLabels { tenant, function, outcome: outcome.as_str() }
+    }
+
     fn outcome(&self, code: &'static str) -> Outcome {
         let Self { tenant, function } = self.clone();
         Outcome { tenant, function, code }
@@ -123,6 +136,7 @@ impl Owner {
 #[derive(Clone)]
 pub(super) struct Functions {
     invocations: Family<Outcome, Counter>,
+    slo_invocations: Family<SloLabels, Counter>,
     seconds: Family<Owner, Histogram>,
     cpu_seconds: Family<Owner, Seconds>,
     log_dropped_bytes: Family<Owner, Counter>,
@@ -136,6 +150,7 @@ impl Functions {
     pub(super) fn register(registry: &mut Registry) -> Self {
         let functions = Self {
             invocations: Family::default(),
+            slo_invocations: Family::default(),
             seconds: Family::new_with_constructor(time_buckets),
             cpu_seconds: Family::default(),
             log_dropped_bytes: Family::default(),
@@ -144,8 +159,19 @@ impl Functions {
             retired: Family::default(),
             live: Arc::default(),
         };
-        let Self { invocations, seconds, cpu_seconds, log_dropped_bytes, hits, instances, retired, .. } =
-            functions.clone();
+        let Self {
+            invocations,
+            slo_invocations,
+            seconds,
+            cpu_seconds,
+            log_dropped_bytes,
+            hits,
+            instances,
+            retired,
+            ..
+        } = functions.clone();
+        let help = "Invocations with a service level objective, by what became of it";
+        registry.register("slo_invocations", help, slo_invocations);
         registry.register("invocations", "Invocations that ended, by outcome", invocations);
         let help = "From an invocation's arrival to the end of its answer";
         registry.register_with_unit("invocation", help, Unit::Seconds, seconds);
@@ -229,6 +255,12 @@ impl FunctionMetrics {
         functions.retired.get_or_create(&owner.end(cause)).inc();
     }
 
+    /// An invocation with an objective has ended.
+    pub(crate) fn objective(&self, outcome: Kept) {
+        let Series { owner, functions, .. } = &*self.0;
+        functions.slo_invocations.get_or_create(&owner.kept(outcome)).inc();
+    }
+
     /// An invocation wrote more than its log limit lets through.
     pub(crate) fn log_dropped(&self, bytes: u64) {
         self.0.log_dropped_bytes.inc_by(bytes);
@@ -247,6 +279,7 @@ impl Drop for Series {
     fn drop(&mut self) {
         let Functions {
             invocations,
+            slo_invocations,
             seconds,
             cpu_seconds,
             log_dropped_bytes,
@@ -264,6 +297,9 @@ impl Drop for Series {
         live.remove(owner);
         for code in ErrorCode::ALL.iter().map(|code| code.as_str()).chain([OK]) {
             invocations.remove(&owner.outcome(code));
+        }
+        for outcome in Kept::ALL {
+            slo_invocations.remove(&owner.kept(outcome));
         }
         seconds.remove(owner);
         cpu_seconds.remove(owner);

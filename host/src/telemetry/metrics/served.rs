@@ -4,6 +4,7 @@
 //! `/metrics` ([`super::triton`]) and by the protocol's statistics.
 
 use super::{size_buckets, time_buckets};
+use crate::objective::{Objective, Outcome};
 use crate::telemetry::logs::now_ms;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
@@ -70,6 +71,8 @@ pub(super) struct Series {
     /// By outcome: those that ended well, then one for each code.
     pub(super) outcomes: Vec<AtomicU64>,
     pub(super) seconds: Histogram,
+    /// What became of objectives, by [`Outcome::ALL`].
+    pub(super) objectives: [AtomicU64; Outcome::ALL.len()],
     pub(super) pending: AtomicU64,
     /// Items, of which an inference may have several.
     pub(super) items: AtomicU64,
@@ -148,6 +151,7 @@ impl Series {
             owner,
             outcomes,
             seconds: time_buckets(),
+            objectives: Default::default(),
             pending: AtomicU64::default(),
             items: AtomicU64::default(),
             last_ms: AtomicU64::default(),
@@ -170,8 +174,11 @@ impl Series {
     }
 
     /// Count the outcome and the time since `began`.
-    fn ended(&self, failed: Option<ErrorCode>, began: Instant) {
+    fn ended(&self, failed: Option<ErrorCode>, began: Instant, objective: &Objective) {
         let time = began.elapsed();
+        if let Some(outcome) = objective.outcome(failed, time) {
+            self.objectives[outcome as usize].fetch_add(1, Ordering::Relaxed);
+        }
         let place = failed.and_then(|code| ErrorCode::ALL.iter().position(|known| *known == code));
         if let Some(outcome) = self.outcomes.get(place.map_or(0, |place| place + 1)) {
             outcome.fetch_add(1, Ordering::Relaxed);
@@ -245,8 +252,13 @@ fn nanoseconds(time: Duration) -> u64 {
 impl Served {
     /// An inference has been asked for at `began`.
     pub(crate) fn begin(&self, began: Instant) -> Serving {
+        self.begin_with(began, Objective::default())
+    }
+
+    /// The same for one that has something to keep to.
+    pub(crate) fn begin_with(&self, began: Instant, objective: Objective) -> Serving {
         self.0.pending.fetch_add(1, Ordering::Relaxed);
-        Serving { series: self.0.clone(), began, has_ended: false }
+        Serving { series: self.0.clone(), began, objective, has_ended: false }
     }
 
     pub(super) fn series(&self) -> &Series {
@@ -291,6 +303,7 @@ impl Served {
 pub(crate) struct Serving {
     series: Arc<Series>,
     began: Instant,
+    objective: Objective,
     has_ended: bool,
 }
 
@@ -299,14 +312,14 @@ impl Serving {
     pub(crate) fn done(mut self, times: Times) {
         self.has_ended = true;
         self.series.spent(&times);
-        self.series.ended(None, self.began);
+        self.series.ended(None, self.began, &self.objective);
     }
 
     /// It was given an answer made for an equal one, found within `look`.
     pub(crate) fn hit(mut self, look: Duration) {
         self.has_ended = true;
         self.series.cache_hit.add(look);
-        self.series.ended(None, self.began);
+        self.series.ended(None, self.began, &self.objective);
     }
 
     /// It looked for an answer made for an equal one for as long as `look`, and runs.
@@ -323,14 +336,14 @@ impl Serving {
     /// It has failed.
     pub(crate) fn failed(mut self, code: ErrorCode) {
         self.has_ended = true;
-        self.series.ended(Some(code), self.began);
+        self.series.ended(Some(code), self.began, &self.objective);
     }
 }
 
 impl Drop for Serving {
     fn drop(&mut self) {
         if !self.has_ended {
-            self.series.ended(Some(ErrorCode::Cancelled), self.began);
+            self.series.ended(Some(ErrorCode::Cancelled), self.began, &self.objective);
         }
     }
 }

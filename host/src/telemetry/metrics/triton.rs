@@ -2,6 +2,7 @@
 //! Triton look for.
 
 use super::served::{AllServed, Counter, Series, Served};
+use crate::objective::Outcome as Kept;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::MetricType;
@@ -24,6 +25,14 @@ struct Outcome {
     model: String,
     version: String,
     code: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct SloLabels {
+    tenant: String,
+    model: String,
+    version: String,
+    outcome: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -81,7 +90,27 @@ fn outcomes(encoder: &mut DescriptorEncoder<'_>, all: &[Served]) -> Encoded {
     for served in all {
         served.series().seconds.encode(metric.encode_family(&model(served))?)?;
     }
+    objectives(encoder, all)?;
     batches(encoder, all)
+}
+
+/// What became of service level objectives: those that are kept are the goodput.
+fn objectives(encoder: &mut DescriptorEncoder<'_>, all: &[Served]) -> Encoded {
+    let help = "Inferences with a service level objective, by what became of it";
+    let mut metric = encoder.encode_descriptor("weir_slo_inferences", help, None, MetricType::Counter)?;
+    for served in all {
+        let counts =
+            Kept::ALL.iter().zip(&served.series().objectives).map(|(outcome, count)| (outcome, load(count)));
+        if served.series().objectives.iter().all(|count| load(count) == 0) {
+            continue;
+        }
+        for (outcome, count) in counts {
+            let Model { tenant, model, version } = model(served);
+            let labels = SloLabels { tenant, model, version, outcome: outcome.as_str() };
+            metric.encode_family(&labels)?.encode_counter::<[(&str, &str); 0], _, u64>(&count, None)?;
+        }
+    }
+    Ok(())
 }
 
 /// What was run together.

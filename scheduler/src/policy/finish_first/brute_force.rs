@@ -245,6 +245,7 @@ fn arrival(id: u64, models: &[usize], tenant: u8, priority: u32, deadline_at_ns:
         priority,
         batch: 1,
         run_time_ns: Some(1_300_000_000),
+        slo: None,
     })
 }
 

@@ -58,11 +58,19 @@ impl Queues {
         self.arrivals += 1;
         let key = self.keys.get(&class).copied().unwrap_or_else(|| self.open(class));
         let queue = &mut self.queues[key.0 as usize];
-        if queue.is_empty() {
+        self.places.insert(request.invocation, (key, order));
+        // One that comes back has the place that it had.
+        let at = match queue.back() {
+            Some((last, _)) if *last > order => queue.partition_point(|(other, _)| *other < order),
+            _ => queue.len(),
+        };
+        if at == 0 {
+            if let Some((before, _)) = queue.front() {
+                self.heads.remove(&(*before, key));
+            }
             self.heads.insert((order, key));
         }
-        self.places.insert(request.invocation, (key, order));
-        queue.push_back((order, request));
+        queue.insert(at, (order, request));
         (order, key)
     }
 
@@ -180,24 +188,28 @@ impl Queues {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Slo;
     use crate::policy::Demand;
     use proptest::prelude::*;
 
     #[derive(Debug, Clone)]
     enum Step {
-        Push { tenant: u32, models: Vec<u32>, priority: u32, after_ns: u64 },
+        Push { tenant: u32, models: Vec<u32>, priority: u32, after_ns: u64, waited_ns: u64 },
         Remove(usize),
         TakeHead(usize),
     }
 
     fn step() -> impl Strategy<Value = Step> {
-        let push = (0_u32..2, prop::collection::btree_set(0_u32..4, 1..3), 0_u32..3, 0_u64..3_000_000_000);
+        let waited_ns = prop_oneof![3 => Just(0), 1 => 0_u64..3_000_000_000];
+        let models = prop::collection::btree_set(0_u32..4, 1..3);
+        let push = (0_u32..2, models, 0_u32..3, 0_u64..3_000_000_000, waited_ns);
         prop_oneof![
-            5 => push.prop_map(|(tenant, models, priority, after_ns)| Step::Push {
+            5 => push.prop_map(|(tenant, models, priority, after_ns, waited_ns)| Step::Push {
                 tenant,
                 models: models.into_iter().collect(),
                 priority,
                 after_ns,
+                waited_ns,
             }),
             1 => any::<usize>().prop_map(Step::Remove),
             3 => any::<usize>().prop_map(Step::TakeHead),
@@ -216,6 +228,7 @@ mod tests {
             priority,
             batch: 1,
             run_time_ns: None,
+            slo: Slo::NONE,
         }
     }
 
@@ -228,9 +241,10 @@ mod tests {
             let mut now_ns = 0;
             for (invocation, step) in (0..).zip(steps) {
                 match step {
-                    Step::Push { tenant, models, priority, after_ns } => {
+                    Step::Push { tenant, models, priority, after_ns, waited_ns } => {
                         now_ns += after_ns;
-                        let request = request(invocation, tenant, &models, priority, now_ns);
+                        let arrived_at_ns = now_ns.saturating_sub(waited_ns);
+                        let request = request(invocation, tenant, &models, priority, arrived_at_ns);
                         let (order, key) = queues.push(request.clone());
                         all.push((order, key, request));
                     }

@@ -1,0 +1,127 @@
+//! What simulated requests are to keep to, and how that is kept.
+
+use anyhow::Result;
+use clap::ValueEnum;
+use weir_scheduler::sim::{SloLatency, SloRule};
+use weir_scheduler::{Choice, DeviceKind, SloSettings};
+use weir_types::Cost;
+
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "SLOs")]
+pub(super) struct SloArgs {
+    /// How long requests may take: so many times their run (20x), or a time (500ms, 30s)
+    #[arg(long, value_name = "TIME", value_parser = latency)]
+    slo: Option<SloLatency>,
+    /// What the device time of a request may cost, loads included
+    #[arg(long, value_name = "COST")]
+    cost_slo: Option<Cost>,
+    /// The part of the requests that have an SLO
+    #[arg(long, value_name = "PART", default_value_t = 1.0, value_parser = super::part)]
+    slo_part: f64,
+    /// Whether those are turned away on arrival that would miss their SLO; `both` plays every policy with and without
+    #[arg(long, value_enum, default_value_t)]
+    admission: Admission,
+    /// Which of the placements that meet an SLO is taken
+    #[arg(long, value_enum, default_value_t)]
+    choice: ChoiceName,
+    /// Placements that are compared with what the cluster is doing
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..))]
+    sample: u16,
+    /// The part of the time until a request is due that is kept back, for runs that take longer than expected
+    #[arg(long, value_name = "PART", default_value_t = 0.0, value_parser = super::part)]
+    margin: f64,
+    /// What a second of a kind of device costs: `simulated`, or plain, small and large with --mixed; may be given several times [default: 1]
+    #[arg(long = "price", value_name = "KIND=COST", value_parser = price)]
+    prices: Vec<(DeviceKind, Cost)>,
+    /// Runs take up to this part more or less than the scheduler expects
+    #[arg(long, value_name = "PART", default_value_t = 0.0, value_parser = super::part)]
+    pub(super) jitter: f64,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+enum Admission {
+    On,
+    Off,
+    #[default]
+    Both,
+}
+
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+enum ChoiceName {
+    /// The one that costs least
+    #[default]
+    Cheapest,
+    /// The one that is over first
+    Fastest,
+    /// By lot
+    Random,
+}
+
+impl SloArgs {
+    /// What each request is to keep to, if anything.
+    pub(super) fn rule(&self) -> Option<SloRule> {
+        let has_any = self.slo.is_some() || self.cost_slo.is_some();
+        has_any.then(|| SloRule {
+            latency: self.slo.unwrap_or(SloLatency::Ns(u64::MAX)),
+            cost_max: self.cost_slo.unwrap_or(Cost::MAX),
+            part: self.slo_part,
+        })
+    }
+
+    /// How SLOs are kept: each way that is to be played.
+    pub(super) fn settings(&self) -> Vec<SloSettings> {
+        let with = |admission| SloSettings {
+            admission,
+            choice: match self.choice {
+                ChoiceName::Cheapest => Choice::Cheapest,
+                ChoiceName::Fastest => Choice::Fastest,
+                ChoiceName::Random => Choice::Random,
+            },
+            sample_len: self.sample.into(),
+            margin: self.margin,
+            prices: self.prices.iter().cloned().collect(),
+        };
+        match self.admission {
+            _ if self.rule().is_none() => vec![with(true)],
+            Admission::On => vec![with(true)],
+            Admission::Off => vec![with(false)],
+            Admission::Both => vec![with(false), with(true)],
+        }
+    }
+}
+
+fn latency(text: &str) -> Result<SloLatency, String> {
+    let number = |digits: &str| {
+        let number: f64 = digits.parse().map_err(|error| format!("{error}; write 20x, 500ms or 30s"))?;
+        if number > 0.0 && number < 1e9 { Ok(number) } else { Err("it is more than nothing".to_owned()) }
+    };
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked just now")]
+    let ns = |number: f64, unit_ns: f64| SloLatency::Ns((number * unit_ns) as u64);
+    if let Some(times) = text.strip_suffix('x') {
+        return number(times).map(SloLatency::Times);
+    }
+    if let Some(ms) = text.strip_suffix("ms") {
+        return number(ms).map(|ms| ns(ms, 1e6));
+    }
+    number(text.strip_suffix('s').unwrap_or(text)).map(|s| ns(s, 1e9))
+}
+
+fn price(text: &str) -> Result<(DeviceKind, Cost), String> {
+    let (kind, cost) = text.split_once('=').ok_or("write KIND=COST")?;
+    Ok((kind.into(), cost.parse()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_in_three_ways() {
+        assert_eq!(latency("20x"), Ok(SloLatency::Times(20.0)));
+        assert_eq!(latency("500ms"), Ok(SloLatency::Ns(500_000_000)));
+        assert_eq!(latency("1.5s"), latency("1500ms"));
+        assert!(["", "x", "-1s", "0ms", "fast", "NaNx"].iter().all(|text| latency(text).is_err()));
+        assert_eq!(price("cpu=0.5"), Ok(("cpu".into(), Cost::from_nanos(500_000_000))));
+        assert!(price("cpu").is_err() && price("cpu=-1").is_err());
+    }
+}

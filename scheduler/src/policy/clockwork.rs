@@ -1,0 +1,164 @@
+//! What Clockwork does, as far as it can be compared: whoever is due first, by the models that are there.
+
+use super::plain::Plain;
+use super::{Demand, Placement, Placer, Policy, Request};
+use crate::{DeviceKey, DeviceView, FunctionKey, ModelKey, View};
+use smallvec::SmallVec;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use weir_types::InvocationId;
+
+/// The baseline of seed 001, chapter 4, after Gujarati et al., *Serving DNNs like Clockwork* (OSDI 2020).
+///
+/// One controller keeps a queue for each function, first whoever is due first. A device that is free runs, of those whose models it holds,
+/// the one that is due first; if there is none, it loads the models that the most work waits for, compared with the devices that hold them
+/// already. Whoever can no longer be over in time, even if it ran at once, is given up: late, when that is certain, where admission would
+/// have told it on arrival.
+///
+/// What the paper has beyond that, batches by deadline and loads ahead of requests, is left out: other policies do not have it here either.
+pub struct Clockwork {
+    placer: Placer,
+    plain: Plain,
+    /// By when they are due, and then as they came.
+    queues: BTreeMap<Class, BTreeMap<Order, Request>>,
+    /// By model: the queues that need it.
+    by_model: HashMap<ModelKey, BTreeSet<Class>>,
+    /// Where each is, and the latest time at which it could start and still be over in time: runs take what they were expected to on
+    /// arrival.
+    places: HashMap<InvocationId, (Class, Order, u64)>,
+    /// Those times, where there are any.
+    last_starts: BTreeSet<(u64, InvocationId)>,
+    arrivals: u64,
+}
+
+type Order = (u64, u64);
+
+/// What those of one queue have in common.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Class(FunctionKey, SmallVec<[ModelKey; 1]>);
+
+impl Class {
+    fn of(request: &Request) -> Self {
+        Self(request.function, request.models.iter().map(|demand| demand.model).collect())
+    }
+}
+
+impl Clockwork {
+    /// With this choice of victims.
+    #[must_use]
+    pub fn new(placer: Placer) -> Self {
+        let (plain, queues, by_model, places, last_starts) = Default::default();
+        Self { placer, plain, queues, by_model, places, last_starts, arrivals: 0 }
+    }
+
+    /// Of those whose models a device holds, the one that is due first.
+    fn hit(&self, now_ns: u64, view: &View, key: DeviceKey, device: &DeviceView) -> Option<InvocationId> {
+        let classes = device.held().filter_map(|model| self.by_model.get(&model)).flatten();
+        let holds_all = |class: &&Class| class.1.iter().all(|model| device.holds(*model));
+        let first = |class: &Class| self.first(view, class);
+        let mut hits: SmallVec<[_; 16]> = classes.filter(holds_all).filter_map(first).collect();
+        hits.sort_unstable_by_key(|(order, _)| *order);
+        let fits = |request: &&Request| self.placer.fit(now_ns, view, key, request).is_some();
+        hits.into_iter().map(|(_, request)| request).find(fits).map(|request| request.invocation)
+    }
+
+    /// The first of the queue for whose models the most work waits.
+    fn miss(&self, now_ns: u64, view: &View, key: DeviceKey, device: &DeviceView) -> Option<InvocationId> {
+        let work = |class: &Class, (_, request): (Order, &Request)| {
+            let waits = self.queues.get(class).map_or(0, BTreeMap::len) as u64;
+            let copies = request.models.iter().map(|demand| view.model(demand.model).holders().len()).min();
+            let run_ns = view.run_time_ns(device, request);
+            run_ns.saturating_mul(waits) / (copies.unwrap_or(0) as u64 + 1)
+        };
+        let is_missing = |demand: &Demand| !device.holds(demand.model);
+        let misses = self.queues.keys().filter_map(|class| {
+            let first =
+                self.first(view, class).filter(|(_, request)| request.models.iter().any(is_missing))?;
+            Some((work(class, first), first))
+        });
+        let mut misses: Vec<_> = misses.collect();
+        misses.sort_unstable_by_key(|(work, (order, _))| (std::cmp::Reverse(*work), *order));
+        let mut requests = misses.into_iter().map(|(_, (_, request))| request);
+        let fits = |request: &&Request| self.placer.fit(now_ns, view, key, request).is_some();
+        requests.find(fits).map(|request| request.invocation)
+    }
+
+    /// The first of a queue whose tenant may start it.
+    fn first(&self, view: &View, class: &Class) -> Option<(Order, &Request)> {
+        let may_start = |(_, request): &(&Order, &Request)| view.tenants().may_start(request.tenant);
+        self.queues.get(class)?.iter().find(may_start).map(|(order, request)| (*order, request))
+    }
+
+    fn take(&mut self, invocation: InvocationId) -> Option<Request> {
+        let (class, order, last_start_ns) = self.places.remove(&invocation)?;
+        self.last_starts.remove(&(last_start_ns, invocation));
+        let queue = self.queues.get_mut(&class)?;
+        let request = queue.remove(&order)?;
+        if queue.is_empty() {
+            self.queues.remove(&class);
+            for model in &class.1 {
+                if let Some(classes) = self.by_model.get_mut(model) {
+                    classes.remove(&class);
+                    if classes.is_empty() {
+                        self.by_model.remove(model);
+                    }
+                }
+            }
+        }
+        Some(request)
+    }
+}
+
+impl Policy for Clockwork {
+    fn name(&self) -> &'static str {
+        "clockwork"
+    }
+
+    fn arrived(&mut self, request: Request, view: &View) {
+        if request.models.is_empty() {
+            return self.plain.push(request);
+        }
+        let (class, due_at_ns) = (Class::of(&request), request.slo.due_at_ns);
+        let last_start_ns = due_at_ns.saturating_sub(view.expected_run_time_ns(&request));
+        if due_at_ns < u64::MAX {
+            self.last_starts.insert((last_start_ns, request.invocation));
+        }
+        let order = (due_at_ns, self.arrivals);
+        self.arrivals += 1;
+        self.places.insert(request.invocation, (class.clone(), order, last_start_ns));
+        for model in &class.1 {
+            self.by_model.entry(*model).or_default().insert(class.clone());
+        }
+        self.queues.entry(class).or_default().insert(order, request);
+    }
+
+    fn next(&mut self, now_ns: u64, view: &View) -> Option<Placement> {
+        if let Some(placement) = self.plain.next(view) {
+            return Some(placement);
+        }
+        if self.queues.is_empty() {
+            return None;
+        }
+        let open = || view.open().filter_map(|key| Some((key, view.device(key)?)));
+        let hit = open().find_map(|(key, device)| Some((key, self.hit(now_ns, view, key, device)?)));
+        let miss = || open().find_map(|(key, device)| Some((key, self.miss(now_ns, view, key, device)?)));
+        let (key, invocation) = hit.or_else(miss)?;
+        let request = self.take(invocation)?;
+        self.placer.place(now_ns, view, key, request).ok()
+    }
+
+    fn remove(&mut self, invocation: InvocationId, _view: &View) -> Option<Request> {
+        self.take(invocation).or_else(|| self.plain.remove(invocation))
+    }
+
+    fn late(&mut self, now_ns: u64, _view: &View) -> Option<Request> {
+        let (last_start_ns, invocation) = *self.last_starts.first()?;
+        if last_start_ns >= now_ns {
+            return None;
+        }
+        self.take(invocation)
+    }
+
+    fn waiting(&self) -> usize {
+        self.plain.len() + self.places.len()
+    }
+}

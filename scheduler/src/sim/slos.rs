@@ -1,0 +1,83 @@
+//! SLOs of simulated requests, and what became of them.
+
+use super::Cluster;
+use crate::{Settings, Slo};
+use serde::{Deserialize, Serialize};
+use weir_types::Cost;
+
+/// What requests are to keep to.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SloRule {
+    /// How long they may take.
+    pub latency: SloLatency,
+    /// What they may cost.
+    pub cost_max: Cost,
+    /// The part of the requests that have an SLO, from 0 to 1.
+    pub part: f64,
+}
+
+/// How long a request may take.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum SloLatency {
+    /// So many times its run, loads not included.
+    Times(f64),
+    /// So long.
+    Ns(u64),
+}
+
+/// What became of the requests that had an SLO.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct SloCounts {
+    /// How many there were.
+    pub asked: u32,
+    /// Over in time, and at no more than they might cost.
+    pub met: u32,
+    /// Turned away: on arrival, or when it was certain that they would be late.
+    pub rejected: u32,
+    /// Over, but late or too dear.
+    pub missed: u32,
+    /// Those of them that were let in on trial: an idle cluster would have been too late for them.
+    pub on_trial: u32,
+}
+
+impl SloRule {
+    /// That of one request, whose run takes this long on a device that is nothing special.
+    pub(super) fn of(&self, request: u32, now_ns: u64, run_time_ns: u64) -> Option<Slo> {
+        let latency_ns = match self.latency {
+            SloLatency::Times(times) => crate::estimate::round_ns(run_time_ns as f64 * times),
+            SloLatency::Ns(latency_ns) => latency_ns,
+        };
+        let slo = Slo { due_at_ns: now_ns.saturating_add(latency_ns), cost_max: self.cost_max };
+        (lot(request, 1) < self.part).then_some(slo)
+    }
+}
+
+impl Cluster {
+    /// Whether everything takes exactly what the scheduler expects, so that no admitted request may miss its SLO.
+    pub(super) fn is_exact(&self) -> bool {
+        let is_alike = self.kinds.is_empty() && self.losses.is_none();
+        let is_alone = self.slots == 1 && self.batching.batch_max == 1;
+        let is_uncapped =
+            Settings { queue_len_max: 0, slo: self.settings.slo.clone(), ..Settings::default() }
+                == Settings { queue_len_max: 0, ..self.settings.clone() };
+        is_alike
+            && is_alone
+            && is_uncapped
+            && self.jitter == 0.0
+            && self.tells_costs
+            && self.settings.slo.admission
+    }
+
+    /// What a run of a request really takes.
+    pub(super) fn jittered_ns(&self, request: u32, run_time_ns: f64) -> f64 {
+        run_time_ns * (1.0 + self.jitter * (2.0 * lot(request, 2) - 1.0))
+    }
+}
+
+/// A number from 0 to 1 that follows from a request.
+fn lot(request: u32, salt: u64) -> f64 {
+    let mut bits = (u64::from(request) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(salt << 32);
+    bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    ((bits ^ bits >> 31) >> 11) as f64 / (1_u64 << 53) as f64
+}

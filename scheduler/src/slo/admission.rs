@@ -1,0 +1,235 @@
+//! Who is admitted, where, and who starts next of those that were. The rule is in [`slo`](super).
+
+mod offers;
+mod others;
+
+use super::SloSettings;
+use super::timetable::{Entry, Timetable};
+use crate::policy::{Placer, VictimKind};
+use crate::{DeviceKey, Estimate, FunctionKey, Placement, Request, TenantKey, View};
+use offers::Seat;
+use others::Others;
+use smallvec::SmallVec;
+use std::collections::{BTreeMap, HashMap};
+use weir_types::InvocationId;
+
+/// The admitted invocations that wait.
+pub(crate) struct Admission {
+    settings: SloSettings,
+    placer: Placer,
+    /// Of the devices that something waits for.
+    tables: BTreeMap<DeviceKey, Timetable>,
+    places: HashMap<InvocationId, DeviceKey>,
+    /// What was promised to each tenant: how many, and how much device time.
+    promised: HashMap<TenantKey, (u32, u64)>,
+    /// Devices that were used by those with SLOs, and when last.
+    served: BTreeMap<DeviceKey, u64>,
+    /// When to look next for those that were not used for long.
+    sweep_at_ns: u64,
+    /// Devices whose table has changed since [`settle`](Self::settle).
+    touched: SmallVec<[DeviceKey; 4]>,
+    /// Devices that have got one more since everything was started that could be.
+    fresh: SmallVec<[DeviceKey; 4]>,
+    /// The next of a table could not start although a slot is free: anything that ends anywhere may change that.
+    is_blocked: bool,
+    others: Others,
+    /// When a function was last let in whose runs are expected to take too long.
+    tried: HashMap<FunctionKey, u64>,
+    /// Some invocation had an SLO.
+    is_used: bool,
+}
+
+/// One that is turned away.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    pub(crate) request: Request,
+    /// The best that it could have.
+    pub(crate) estimate: Estimate,
+}
+
+/// A device takes as many at once as it has slots for this long after it was last used by one with an SLO.
+const SERVED_NS: u64 = 10_000_000_000;
+
+/// How far is looked behind one whose tenant may not run more at the moment.
+const PASSED_MAX: usize = 4;
+
+impl Admission {
+    pub(crate) fn new(settings: &SloSettings) -> Self {
+        let (tables, places, promised, served, others, tried) = Default::default();
+        Self {
+            settings: settings.clone(),
+            placer: VictimKind::LeastLoss.placer(),
+            tables,
+            places,
+            promised,
+            served,
+            sweep_at_ns: 0,
+            touched: SmallVec::new(),
+            fresh: SmallVec::new(),
+            is_blocked: false,
+            others,
+            tried,
+            is_used: false,
+        }
+    }
+
+    /// Whether anybody is ever turned away, or watched.
+    pub(crate) fn is_on(&self) -> bool {
+        self.settings.admission
+    }
+
+    /// Whether any invocation had an SLO so far.
+    pub(crate) fn is_used(&self) -> bool {
+        self.is_used
+    }
+
+    /// Find a place for one that arrives.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub(crate) fn admit(&mut self, now_ns: u64, view: &View, request: Request) -> Result<(), Box<Refused>> {
+        self.is_used = true;
+        let (count, time_ns) = self.promised.get(&request.tenant).copied().unwrap_or_default();
+        let has_room = view.tenants().has_room(request.tenant, count, time_ns);
+        match self.offer(now_ns, view, &request).filter(|_| has_room) {
+            Some(seat) => {
+                self.seat(now_ns, seat);
+                Ok(())
+            }
+            None => {
+                let estimate = self.estimate(now_ns, view, &request);
+                Err(Box::new(Refused { request, estimate }))
+            }
+        }
+    }
+
+    /// The next that was admitted and can start now.
+    pub(crate) fn next(&mut self, now_ns: u64, view: &View) -> Option<Placement> {
+        let devices: SmallVec<[DeviceKey; 16]> = if self.is_blocked {
+            self.tables.keys().copied().collect()
+        } else {
+            self.fresh
+                .iter()
+                .chain(view.eased())
+                .copied()
+                .filter(|key| self.tables.contains_key(key))
+                .collect()
+        };
+        let mut is_blocked = false;
+        let placement = devices.into_iter().find_map(|key| self.start_on(now_ns, view, key, &mut is_blocked));
+        self.is_blocked = is_blocked || self.is_blocked && placement.is_some();
+        if placement.is_none() {
+            self.fresh.clear();
+        }
+        placement
+    }
+
+    fn start_on(
+        &mut self,
+        now_ns: u64,
+        view: &View,
+        key: DeviceKey,
+        is_blocked: &mut bool,
+    ) -> Option<Placement> {
+        let device = view.device(key).filter(|device| !device.is_full())?;
+        let table = self.tables.get(&key)?;
+        let may_start = |(_, entry): &(usize, &Entry)| !view.tenants().is_capped(entry.request.tenant);
+        let first = table.entries().iter().enumerate().take(PASSED_MAX).find(may_start);
+        let victims = first.and_then(|(at, Entry { request, .. })| {
+            let stays = |model| table.counts_on(model, at);
+            let beside = self.placer.fit_beside(now_ns, view, key, request, &stays);
+            // What somebody counts on goes only where models are larger than they were said to be.
+            Some((at, beside.or_else(|| self.placer.fit(now_ns, view, key, request))?))
+        });
+        let Some((at, victims)) = victims else {
+            *is_blocked = true;
+            return None;
+        };
+        // It brings what it needs: nobody inherits its loads.
+        let entry = self.unseat(key, at, |_| true, |_, _| 0)?;
+        self.served.insert(key, now_ns);
+        let mut placement = Placer::place_for(now_ns, view, (key, device), entry.request, victims);
+        let Estimate { load_time_ns, run_time_ns, .. } = placement.why.estimate;
+        placement.why.estimate.cost = self.cost(view, device, load_time_ns.saturating_add(run_time_ns));
+        Some(placement)
+    }
+
+    /// Give up one that waits; none if it does not.
+    pub(crate) fn remove(&mut self, invocation: InvocationId, view: &View) -> Option<Request> {
+        let key = *self.places.get(&invocation)?;
+        let at = self.tables.get(&key)?.position(invocation)?;
+        let device = view.device(key);
+        let holds = |model| device.is_some_and(|device| device.holds(model));
+        let load_ns = |request: &Request, model| {
+            let demand = request.models.iter().find(|demand| demand.model == model);
+            device.zip(demand).map_or(0, |(device, demand)| view.load_time_ns(device, demand))
+        };
+        Some(self.unseat(key, at, holds, load_ns)?.request)
+    }
+
+    /// Devices are gone: those that waited for them.
+    pub(crate) fn devices_gone(&mut self, devices: &[DeviceKey]) -> Vec<Request> {
+        let mut homeless = Vec::new();
+        for key in devices {
+            self.served.remove(key);
+            while self.tables.contains_key(key) {
+                homeless.extend(self.unseat(*key, 0, |_| true, |_, _| 0).map(|entry| entry.request));
+            }
+            self.touched.retain(|touched| touched != key);
+            self.fresh.retain(|fresh| fresh != key);
+        }
+        homeless
+    }
+
+    /// Keep devices for those that wait for them, and let go of those that were not used for long.
+    pub(crate) fn settle(&mut self, now_ns: u64, view: &mut View) {
+        for key in std::mem::take(&mut self.touched) {
+            view.reserve(key, self.tables.contains_key(&key), true);
+        }
+        if now_ns < self.sweep_at_ns {
+            return;
+        }
+        self.sweep_at_ns = now_ns.saturating_add(SERVED_NS / 10);
+        let tables = &self.tables;
+        self.served.retain(|key, at_ns| {
+            let stays = tables.contains_key(key) || at_ns.saturating_add(SERVED_NS) > now_ns;
+            if !stays {
+                view.reserve(*key, false, false);
+            }
+            stays
+        });
+    }
+
+    fn seat(&mut self, now_ns: u64, Seat { device, at, entry }: Seat) {
+        let (count, time_ns) = self.promised.entry(entry.request.tenant).or_default();
+        (*count, *time_ns) = (*count + 1, time_ns.saturating_add(entry.work_ns()));
+        self.places.insert(entry.request.invocation, device);
+        self.tables.entry(device).or_default().insert(at, entry);
+        self.served.insert(device, now_ns);
+        self.touched.push(device);
+        self.fresh.push(device);
+    }
+
+    fn unseat(
+        &mut self,
+        key: DeviceKey,
+        at: usize,
+        holds: impl Fn(crate::ModelKey) -> bool,
+        load_ns: impl Fn(&Request, crate::ModelKey) -> u64,
+    ) -> Option<Entry> {
+        let table = self.tables.get_mut(&key)?;
+        let entry = table.take(at, holds, load_ns);
+        if table.is_empty() {
+            self.tables.remove(&key);
+        }
+        if let Some((count, time_ns)) = self.promised.get_mut(&entry.request.tenant) {
+            (*count, *time_ns) = (count.saturating_sub(1), time_ns.saturating_sub(entry.work_ns()));
+            if *count == 0 {
+                self.promised.remove(&entry.request.tenant);
+            }
+        }
+        self.places.remove(&entry.request.invocation);
+        self.touched.push(key);
+        Some(entry)
+    }
+}

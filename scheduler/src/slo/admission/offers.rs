@@ -1,0 +1,254 @@
+//! The places that an arrival could have, and the choice among them.
+
+use super::Admission;
+use crate::slo::front::{Front, Offer, Quote, Step};
+use crate::slo::timetable::{Entry, Insertion, Now, Timetable};
+use crate::slo::{Choice, Slo};
+use crate::{DeviceKey, DeviceView, Estimate, Request, View};
+use smallvec::SmallVec;
+use weir_types::Cost;
+
+/// A place in the timetable of a device.
+#[derive(Debug)]
+pub(super) struct Seat {
+    pub(super) device: DeviceKey,
+    pub(super) at: usize,
+    pub(super) entry: Entry,
+}
+
+/// What an arrival has to keep to, and what it takes.
+struct Wish<'a> {
+    now_ns: u64,
+    view: &'a View,
+    request: &'a Request,
+    /// When it is due, less the margin.
+    due_at_ns: u64,
+    cost_max: Cost,
+}
+
+/// A device at first sight.
+struct Candidate<'a> {
+    key: DeviceKey,
+    device: &'a DeviceView,
+    run_ns: u64,
+    load_ns: u64,
+    cost: Cost,
+    finish_after_ns: u64,
+}
+
+/// Runs after which what they take is known well enough to turn others away by.
+const RUNS_MIN: u64 = 8;
+
+/// What is not known so well, or was known long ago, is tried again this often.
+const TRIED_NS: u64 = 60_000_000_000;
+
+impl Admission {
+    /// The place that an arrival is given, if there is one.
+    pub(super) fn offer(&mut self, now_ns: u64, view: &View, request: &Request) -> Option<Seat> {
+        let slo = request.slo;
+        let due_at_ns = slo.due_before_ns(request.deadline_at_ns);
+        let budget_ns = match due_at_ns {
+            u64::MAX => u64::MAX - now_ns,
+            due_at_ns => self.settings.without_margin_ns(due_at_ns.saturating_sub(now_ns)),
+        };
+        let Slo { cost_max, .. } = slo;
+        let wish = Wish { now_ns, view, request, due_at_ns: now_ns + budget_ns, cost_max };
+        let quotes = self.quotes(&wish);
+        let front = Front::of(&[Step { after: Vec::new(), quotes: quotes.clone() }]).ok()?;
+        let how = (self.settings.sample_len, self.settings.choice, request.invocation.0);
+        let chosen =
+            front.choose((budget_ns, cost_max), how, |placement| self.on_kind(&wish, placement.kinds[0]));
+        // What is both slower and dearer is taken only where nothing better has room.
+        let beaten = || {
+            let is_beaten =
+                |kind: &usize| !front.placements().iter().any(|placement| placement.kinds[0] == *kind);
+            (0..quotes.len()).filter(|kind| quotes[*kind].is_some()).filter(is_beaten)
+        };
+        let chosen = chosen.or_else(|| beaten().find_map(|kind| self.on_kind(&wish, kind)));
+        chosen.map(|offer| offer.place).or_else(|| self.on_trial(&wish, &front))
+    }
+
+    /// What an arrival is told that has no place: the best it could have behind everything that waits.
+    pub(super) fn estimate(&self, now_ns: u64, view: &View, request: &Request) -> Estimate {
+        let wish = Wish { now_ns, view, request, due_at_ns: u64::MAX, cost_max: Cost::MAX };
+        let mut candidates: Vec<_> = self.candidates(&wish, None).collect();
+        candidates.sort_by_key(|candidate| (candidate.finish_after_ns, candidate.key));
+        let behind_all = candidates.iter().take(self.settings.sample_len.max(1)).map(|candidate| {
+            let Candidate { key, device, run_ns, load_ns, cost, .. } = candidate;
+            let (empty, now) = (Timetable::default(), Now::of(now_ns, device));
+            let mut last = Entry::new(request.clone(), u64::MAX, *run_ns);
+            last.load_ns = *load_ns;
+            let table = self.tables.get(key).unwrap_or(&empty);
+            let end_at_ns = table.end_behind_all_ns(&now, &last, |model| device.place_of(model));
+            let work_ns = last.work_ns();
+            let missing = request.models.iter().filter(|demand| !device.holds(demand.model));
+            Estimate {
+                wait_ns: (end_at_ns - now_ns).saturating_sub(work_ns),
+                load_time_ns: *load_ns,
+                run_time_ns: *run_ns,
+                missing_bytes: missing.map(|demand| demand.bytes).fold(0, u64::saturating_add),
+                cost: *cost,
+            }
+        });
+        // Without a device, there is no telling.
+        let never = Estimate { wait_ns: u64::MAX, ..Estimate::default() };
+        behind_all.min_by_key(Estimate::finish_after_ns).unwrap_or(never)
+    }
+
+    /// What a run takes on each kind of device, and what that costs.
+    fn quotes(&self, wish: &Wish<'_>) -> Vec<Option<Quote>> {
+        let mut quotes = vec![None; wish.view.kinds_len()];
+        for (_, device) in wish.devices() {
+            if let Some(quote @ None) = quotes.get_mut(device.kind().index()) {
+                let time_ns = wish.view.run_time_ns(device, wish.request);
+                *quote = Some(Quote { time_ns, cost: self.cost(wish.view, device, time_ns) });
+            }
+        }
+        quotes
+    }
+
+    /// The best device of a kind that has room before it is due.
+    fn on_kind(&self, wish: &Wish<'_>, kind: usize) -> Option<Offer<Seat>> {
+        let mut candidates: Vec<_> = self.candidates(wish, Some(kind)).collect();
+        candidates.retain(|candidate| candidate.cost <= wish.cost_max);
+        let sample_len = self.settings.sample_len.max(1);
+        // Some by what they cost, and some by when they are free.
+        let by_cost = if self.settings.choice == Choice::Cheapest { sample_len.div_ceil(2) } else { 0 };
+        candidates
+            .sort_unstable_by_key(|candidate| (candidate.cost, candidate.finish_after_ns, candidate.key));
+        let rest = candidates.get_mut(by_cost..).unwrap_or_default();
+        rest.sort_unstable_by_key(|candidate| (candidate.finish_after_ns, candidate.cost, candidate.key));
+        let offers =
+            candidates.iter().take(sample_len).filter_map(|candidate| self.on_device(wish, candidate));
+        match self.settings.choice {
+            Choice::Cheapest => offers.min_by_key(|offer| (offer.cost, offer.finish_after_ns)),
+            Choice::Fastest | Choice::Random => {
+                offers.min_by_key(|offer| (offer.finish_after_ns, offer.cost))
+            }
+        }
+    }
+
+    /// The place on a device: with the models that it will find there, or else as if it had to load them all.
+    fn on_device(&self, wish: &Wish<'_>, candidate: &Candidate<'_>) -> Option<Offer<Seat>> {
+        let Candidate { key, device, run_ns, .. } = *candidate;
+        let (empty, now) = (Timetable::default(), Now::of(wish.now_ns, device));
+        let table = self.tables.get(&key).unwrap_or(&empty);
+        let missing = |model| !device.holds(model) && !table.brings(model, wish.due_at_ns);
+        let bare = Entry::new(wish.request.clone(), wish.due_at_ns, run_ns);
+        let loading = |is_loaded: &dyn Fn(crate::ModelKey) -> bool| {
+            let mut entry = bare.clone();
+            for demand in wish.request.models.iter().filter(|demand| is_loaded(demand.model)) {
+                entry.loads.push(demand.model);
+                entry.load_ns = entry.load_ns.saturating_add(wish.view.load_time_ns(device, demand));
+            }
+            entry
+        };
+        let entries = [loading(&missing), loading(&|_| true)];
+        let all_are_missing = entries[0].loads.len() == wish.request.models.len();
+        let mut entries = entries.into_iter().take(if all_are_missing { 1 } else { 2 });
+        entries.find_map(|entry| {
+            let held = |model| device.place_of(model);
+            let Insertion { at, end_at_ns, is_on_time, fits } = table.try_insert(&now, &entry, held);
+            let cost = self.cost(wish.view, device, entry.work_ns());
+            let finish_after_ns = end_at_ns - wish.now_ns;
+            let place = Seat { device: key, at, entry };
+            (is_on_time && fits && cost <= wish.cost_max).then_some(Offer { finish_after_ns, cost, place })
+        })
+    }
+
+    /// A free device for one that would miss its SLO anywhere, so that its model is loaded, or what its runs take is measured again.
+    fn on_trial(&mut self, wish: &Wish<'_>, front: &Front) -> Option<Seat> {
+        let Wish { now_ns, view, request, .. } = *wish;
+        let budget_ns = wish.due_at_ns - now_ns;
+        let mut free: Vec<_> = self
+            .candidates(wish, None)
+            .filter(|candidate| !candidate.device.is_full() && !self.tables.contains_key(&candidate.key))
+            .filter(|candidate| self.placer.fit(now_ns, view, candidate.key, request).is_some())
+            .collect();
+        free.sort_by_key(|candidate| {
+            (candidate.load_ns.saturating_add(candidate.run_ns), candidate.cost, candidate.key)
+        });
+        let best = free.first()?;
+        let is_nowhere = |model| view.model(model).holders().is_empty();
+        let work_ns = best.load_ns.saturating_add(best.run_ns);
+        if front.within(budget_ns, wish.cost_max).is_empty() {
+            // No run is quick enough, or cheap enough, by what is known of them.
+            let is_due = self
+                .tried
+                .get(&request.function)
+                .is_none_or(|at_ns| at_ns.saturating_add(TRIED_NS) <= now_ns);
+            if !is_due && view.runs_measured(best.device, request) >= RUNS_MIN {
+                return None;
+            }
+        } else if !request.models.iter().any(|demand| is_nowhere(demand.model))
+            || work_ns <= budget_ns && best.cost <= wish.cost_max
+        {
+            return None;
+        }
+        let (device, run_ns, load_ns) = (best.key, best.run_ns, best.load_ns);
+        self.tried.insert(request.function, now_ns);
+        let mut entry = Entry::new(request.clone(), now_ns.saturating_add(work_ns), run_ns);
+        entry.load_ns = load_ns;
+        entry.loads = request.models.iter().map(|demand| demand.model).collect();
+        Some(Seat { device, at: 0, entry })
+    }
+
+    fn candidates<'a>(
+        &'a self,
+        wish: &'a Wish<'a>,
+        kind: Option<usize>,
+    ) -> impl Iterator<Item = Candidate<'a>> + 'a {
+        let is_of_kind = move |device: &DeviceView| kind.is_none_or(|kind| device.kind().index() == kind);
+        wish.devices().filter(move |(_, device)| is_of_kind(device)).map(|(key, device)| {
+            let table = self.tables.get(&key);
+            let missing = wish.request.models.iter().filter(|demand| {
+                !device.holds(demand.model)
+                    && !table.is_some_and(|table| table.brings(demand.model, wish.due_at_ns))
+            });
+            let load_ns =
+                missing.map(|demand| wish.view.load_time_ns(device, demand)).fold(0, u64::saturating_add);
+            let run_ns = wish.view.run_time_ns(device, wish.request);
+            let work_ns = load_ns.saturating_add(run_ns);
+            let ahead_ns = table.map_or(0, Timetable::work_ns) / u64::from(device.slots_for_slos());
+            let wait_ns = device.wait_ns(wish.now_ns).saturating_add(ahead_ns);
+            let cost = self.cost(wish.view, device, work_ns);
+            Candidate { key, device, run_ns, load_ns, cost, finish_after_ns: wait_ns.saturating_add(work_ns) }
+        })
+    }
+
+    pub(super) fn cost(&self, view: &View, device: &DeviceView, time_ns: u64) -> Cost {
+        let price = view.kind_name(device.kind()).map(|kind| self.settings.price(kind));
+        price.unwrap_or_default().of_time(time_ns)
+    }
+}
+
+impl Wish<'_> {
+    /// The devices that are large enough.
+    fn devices(&self) -> impl Iterator<Item = (DeviceKey, &DeviceView)> {
+        let bytes = self.request.models.iter().fold(0_u64, |sum, demand| sum.saturating_add(demand.bytes));
+        self.view.devices().filter(move |(_, device)| {
+            device.spec().invocations_max > 0 && bytes <= device.spec().capacity_bytes
+        })
+    }
+}
+
+impl Admission {
+    /// The end of the shortest line in which nobody without an SLO stands yet.
+    pub(super) fn at_the_end(&self, now_ns: u64, view: &View, request: &Request) -> Option<Seat> {
+        let wish = Wish { now_ns, view, request, due_at_ns: u64::MAX, cost_max: Cost::MAX };
+        let mut lines: SmallVec<[_; 8]> = self
+            .candidates(&wish, None)
+            .filter(|candidate| self.tables.get(&candidate.key).is_some_and(|table| !table.has_other()))
+            .collect();
+        lines.sort_by_key(|candidate| (candidate.finish_after_ns, candidate.key));
+        lines.iter().take(self.settings.sample_len.max(1)).find_map(|line| {
+            let Offer { finish_after_ns, place: Seat { device, at, mut entry }, .. } =
+                self.on_device(&wish, line)?;
+            // Later ones may pass it as far as it is still over by then.
+            let last_due_ns = self.tables.get(&device).and_then(|table| table.entries().last());
+            entry.due_at_ns = last_due_ns.map_or(0, |last| last.due_at_ns).max(now_ns + finish_after_ns);
+            entry.is_other = true;
+            Some(Seat { device, at, entry })
+        })
+    }
+}

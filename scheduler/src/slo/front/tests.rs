@@ -1,0 +1,155 @@
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+use super::*;
+use proptest::prelude::*;
+
+fn step(steps: usize) -> impl Strategy<Value = Step> {
+    let quote =
+        (1_u64..20, 0_u64..20).prop_map(|(time_ns, cost)| Quote { time_ns, cost: Cost::from_nanos(cost) });
+    let after = prop::collection::btree_set(0..steps.max(1), 0..3);
+    (after, prop::collection::vec(prop::option::weighted(0.8, quote), 3)).prop_map(move |(after, quotes)| {
+        Step { after: after.into_iter().filter(|after| *after < steps).collect(), quotes }
+    })
+}
+
+fn workflow() -> impl Strategy<Value = Vec<Step>> {
+    (0_usize..6).prop_flat_map(|len| (0..len).map(step).collect::<Vec<_>>())
+}
+
+/// All there are, by trying them.
+fn all(steps: &[Step]) -> Vec<StepPlacement> {
+    let mut all = vec![(SmallVec::<[usize; 4]>::new(), Vec::<u64>::new(), 0_u64)];
+    for step in steps {
+        all = all
+            .into_iter()
+            .flat_map(|(kinds, ends, cost)| {
+                let begin = step.after.iter().map(|after| ends[*after]).max().unwrap_or(0);
+                let quotes = step.quotes.iter().enumerate();
+                quotes.filter_map(move |(kind, quote)| {
+                    let quote = (*quote)?;
+                    let (mut kinds, mut ends) = (kinds.clone(), ends.clone());
+                    kinds.push(kind);
+                    ends.push(begin + quote.time_ns);
+                    Some((kinds, ends, cost + quote.cost.nanos()))
+                })
+            })
+            .collect();
+    }
+    let placement = |(kinds, ends, cost): (SmallVec<[usize; 4]>, Vec<u64>, u64)| StepPlacement {
+        kinds,
+        time_ns: ends.into_iter().max().unwrap_or(0),
+        cost: Cost::from_nanos(cost),
+    };
+    all.into_iter().map(placement).collect()
+}
+
+proptest! {
+    /// What is kept is what nothing beats, of all placements that there are.
+    #[test]
+    fn the_front_is_what_no_other_placement_beats(steps in workflow()) {
+        let all = all(&steps);
+        let Ok(front) = Front::of(&steps) else {
+            prop_assert!(all.is_empty());
+            return Ok(());
+        };
+        let beats = |a: &StepPlacement, b: &StepPlacement| {
+            a.time_ns <= b.time_ns && a.cost <= b.cost && (a.time_ns, a.cost) != (b.time_ns, b.cost)
+        };
+        let mut best: Vec<_> = all
+            .iter()
+            .filter(|placement| !all.iter().any(|other| beats(other, placement)))
+            .map(|placement| (placement.time_ns, placement.cost))
+            .collect();
+        best.sort_unstable();
+        best.dedup();
+        let found: Vec<_> = front.placements().iter().map(|placement| (placement.time_ns, placement.cost)).collect();
+        prop_assert_eq!(found, best);
+        for placement in front.placements() {
+            prop_assert!(all.contains(placement), "{:?} is none", placement);
+        }
+    }
+
+    /// Two binary searches find what going through all would.
+    #[test]
+    fn what_is_within_keeps_to_both(steps in workflow(), time_ns in 0_u64..80, cost in 0_u64..80) {
+        let Ok(front) = Front::of(&steps) else { return Ok(()) };
+        let cost = Cost::from_nanos(cost);
+        let keeps: Vec<_> = front.placements().iter().filter(|p| p.time_ns <= time_ns && p.cost <= cost).collect();
+        prop_assert_eq!(front.within(time_ns, cost).iter().collect::<Vec<_>>(), keeps);
+    }
+
+    /// What is chosen keeps to the SLO on the cluster, is the best of the sample, and the sample is as long as it may be.
+    #[test]
+    fn the_choice_is_of_what_keeps_on_the_cluster(
+        steps in workflow(),
+        limits in (0_u64..80, 0_u64..80),
+        waits in prop::collection::vec(prop::option::of(0_u64..40), 1..8),
+        sample_len in 1_usize..5,
+        choice in prop::sample::select(&[Choice::Cheapest, Choice::Fastest, Choice::Random][..]),
+        seed in any::<u64>(),
+    ) {
+        let Ok(front) = Front::of(&steps) else { return Ok(()) };
+        let slo = (limits.0, Cost::from_nanos(limits.1));
+        let offer = |placement: &StepPlacement| {
+            let at = front.placements().iter().position(|other| other == placement).unwrap();
+            let wait_ns = waits[at % waits.len()]?;
+            Some(Offer { finish_after_ns: wait_ns + placement.time_ns, cost: placement.cost, place: at })
+        };
+        let mut asked = Vec::new();
+        let chosen = front.choose(slo, (sample_len, choice, seed), |placement| {
+            asked.push(placement.clone());
+            offer(placement)
+        });
+        prop_assert!(asked.len() <= sample_len.max(front.within(slo.0, slo.1).len().min(sample_len)));
+        let good: Vec<_> = asked.iter().filter_map(offer).filter(|o| o.finish_after_ns <= slo.0 && o.cost <= slo.1).collect();
+        let best = match choice {
+            Choice::Cheapest => good.iter().min_by_key(|o| (o.cost, o.finish_after_ns)),
+            Choice::Fastest => good.iter().min_by_key(|o| (o.finish_after_ns, o.cost)),
+            Choice::Random => good.first(),
+        };
+        prop_assert_eq!(chosen.as_ref(), best);
+    }
+}
+
+#[test]
+fn a_chain_over_two_kinds_is_priced() {
+    let quote = |time_ns, cost| Some(Quote { time_ns, cost: Cost::from_nanos(cost) });
+    let on_both = |after: &[usize]| Step { after: after.to_vec(), quotes: vec![quote(10, 1), quote(2, 5)] };
+    let front = Front::of(&[on_both(&[]), on_both(&[0])]).unwrap();
+    let found: Vec<_> = front.placements().iter().map(|p| (p.time_ns, p.cost.nanos())).collect();
+    assert_eq!(found, [(4, 10), (12, 6), (20, 2)]);
+    let of_branches = Front::of(&[on_both(&[]), on_both(&[]), on_both(&[0, 1])]).unwrap();
+    // A quick branch beside a slow one gains nothing: it is not among them.
+    let found: Vec<_> = of_branches.placements().iter().map(|p| (p.time_ns, p.cost.nanos())).collect();
+    assert_eq!(found, [(4, 15), (12, 7), (20, 3)]);
+}
+
+#[test]
+fn what_is_no_workflow_is_refused() {
+    let nowhere = Step { after: vec![], quotes: vec![None, None] };
+    assert_eq!(Front::of(&[nowhere]), Err(FrontError::Nowhere(0)));
+    let itself = Step { after: vec![0], quotes: vec![Some(Quote { time_ns: 1, cost: Cost::ZERO })] };
+    assert_eq!(Front::of(&[itself]), Err(FrontError::Order { step: 0, after: 0 }));
+    assert_eq!(Front::of(&[]).unwrap().placements().len(), 1, "nothing to do takes no time");
+}
+
+/// Long workflows over many kinds: what is found is bounded, and holds the fastest and the cheapest.
+#[test]
+fn long_workflows_are_thinned_out_and_keep_their_ends() {
+    let quote = |kind: u64, step: u64| Quote {
+        time_ns: 1_000 + 977 * (kind * 31 + step * 17) % 1_009,
+        cost: Cost::from_nanos(1_000 + 983 * (kind * 13 + step * 29) % 1_013),
+    };
+    let step = |index: usize| Step {
+        after: index.checked_sub(1).into_iter().collect(),
+        quotes: (0..8).map(|kind| Some(quote(kind, index as u64))).collect(),
+    };
+    let steps: Vec<_> = (0..32).map(step).collect();
+    let front = Front::of(&steps).unwrap();
+    assert!(front.placements().len() <= BEGINNINGS_MAX);
+    let least = |of: fn(&Quote) -> u64| -> u64 {
+        steps.iter().map(|step| step.quotes.iter().flatten().map(of).min().unwrap()).sum()
+    };
+    assert_eq!(front.placements()[0].time_ns, least(|quote| quote.time_ns));
+    assert_eq!(front.placements().last().unwrap().cost.nanos(), least(|quote| quote.cost.nanos()));
+}

@@ -1,0 +1,160 @@
+//! Service level objectives: who would miss theirs is told so at once, and who was let in keeps to it.
+
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+use weir_tests::{Answer, Client, Node, eventually, function};
+use weir_types::api::{ErrorBody, SloRefusal};
+use weir_types::{Cost, ErrorCode};
+
+/// A run, on one of two slots.
+const RUN_MS: u64 = 100;
+const SLOTS: u64 = 2;
+const SLO_MS: u64 = 20 * RUN_MS;
+
+fn fake(run_time_ms: u64) -> Vec<u8> {
+    let port = |name: &str| json!({"name": name, "datatype": "FP32", "shape": [1]});
+    let model = json!({
+        "run_time_ms": {"1": run_time_ms},
+        "resident_bytes": 1_000,
+        "signature": {"inputs": [port("x")], "outputs": [port("y")]},
+    });
+    model.to_string().into_bytes()
+}
+
+fn input() -> String {
+    json!({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [0.5]}]}).to_string()
+}
+
+async fn push(node: &Client, name: &str, query: &str, run_time_ms: u64) {
+    node.put(&format!("/v1/models/{name}/versions/1?batching.mode=off&{query}"), fake(run_time_ms))
+        .await
+        .ok();
+}
+
+async fn infer(node: &Client, model: &str) -> Answer {
+    node.post(&format!("/v2/models/{model}/infer"), input()).await
+}
+
+/// What one was told that was turned away; everything that it must be told is checked.
+fn refused(answer: &Answer) -> SloRefusal {
+    assert_eq!((answer.status, answer.refusal().code), (503, ErrorCode::SloUnattainable));
+    let after_s: u64 = answer.header("retry-after").unwrap().parse().unwrap();
+    assert!((1..=60).contains(&after_s), "{after_s}");
+    answer.json::<ErrorBody>().slo.unwrap()
+}
+
+async fn outcomes(node: &Client, metric: &str, labels: &str) -> [f64; 3] {
+    let mut counts = [0.0; 3];
+    for (count, outcome) in counts.iter_mut().zip(["kept", "missed", "rejected"]) {
+        *count = node.metric(metric, &format!("{labels}outcome=\"{outcome}\"")).await;
+    }
+    counts
+}
+
+/// Twice as much is asked for as there is time for, for a while.
+#[tokio::test]
+async fn at_twice_the_capacity_those_let_in_are_over_in_time_and_the_others_know_at_once() {
+    // Much is kept back, since the machine has other things to do than to wait exactly.
+    let node =
+        Node::builder().set("backend", "fake").set("model_slots", SLOTS).set("slo.margin", 0.4).start().await;
+    push(&node, "m", &format!("slo_ms={SLO_MS}"), RUN_MS).await;
+    infer(&node, "m").await.ok();
+    let count = 40 * SLOTS * 2;
+    let gap = Duration::from_millis(RUN_MS) / u32::try_from(2 * SLOTS).unwrap();
+    let mut ticks = tokio::time::interval(gap);
+    let mut asked = Vec::new();
+    for _ in 0..count {
+        ticks.tick().await;
+        let client = Client::clone(&node);
+        asked.push(tokio::spawn(async move {
+            let begun = Instant::now();
+            (infer(&client, "m").await, begun.elapsed())
+        }));
+    }
+    let (mut kept, mut late, mut turned_away) = (0, 0, 0);
+    for one in asked {
+        let (answer, taken) = one.await.unwrap();
+        if answer.is_ok() {
+            kept += u64::from(taken <= Duration::from_millis(SLO_MS));
+            late += u64::from(taken > Duration::from_millis(SLO_MS));
+            continue;
+        }
+        let SloRefusal { estimated_ns, slo_ns, .. } = refused(&answer);
+        assert_eq!(slo_ns, Some(SLO_MS * 1_000_000));
+        assert!(estimated_ns > SLO_MS * 600_000, "it was let down for no reason: {estimated_ns} ns");
+        turned_away += 1;
+    }
+    assert_eq!(kept + late + turned_away, count);
+    assert!(late * 100 <= kept + late, "{late} of {} that were let in were late", kept + late);
+    // About as many as there is time for, and some more that wait when it is over.
+    assert!(kept >= count / 4 && turned_away >= count / 8, "{kept} kept, {turned_away} turned away");
+    let [kept_counted, missed, rejected] = outcomes(&node, "weir_slo_inferences_total", "").await;
+    assert_eq!(kept_counted + missed, (kept + late + 1) as f64, "the first counts too");
+    assert_eq!(rejected, turned_away as f64);
+}
+
+/// A function is held to its own, by what its calls were measured to take.
+#[tokio::test]
+async fn a_function_has_an_objective_too_and_one_without_waits() {
+    let node = Node::builder().set("backend", "fake").set("model_slots", 1).start().await;
+    push(&node, "m", "", RUN_MS).await;
+    for (name, query) in [("hasty", "slo_ms=300"), ("patient", "limits.deadline_ms=60000")] {
+        node.deploy_with(name, &format!("models=m&{query}"), function("infer")).await;
+    }
+    // Until it is known what a call takes.
+    eventually("a call in time", async || {
+        let answer = node.post("/fn/hasty/m?shape=1", [0; 4].to_vec()).await;
+        answer.is_ok().then_some(())
+    })
+    .await;
+    let all = (0..12).map(|_| async { node.post("/fn/hasty/m?shape=1", [0; 4].to_vec()).await });
+    let answers = futures::future::join_all(all).await;
+    let (served, turned_away): (Vec<_>, Vec<_>) = answers.iter().partition(|answer| answer.is_ok());
+    assert!(!served.is_empty() && turned_away.len() >= 6, "{} served", served.len());
+    for answer in turned_away {
+        assert_eq!(refused(answer).slo_ns, Some(300_000_000));
+    }
+    let all = (0..12).map(|_| async { node.post("/fn/patient/m?shape=1", [0; 4].to_vec()).await });
+    futures::future::join_all(all).await.into_iter().for_each(|answer| drop(answer.ok()));
+    let [kept, missed, rejected] = outcomes(&node, "weir_slo_invocations_total", "").await;
+    assert!(kept + missed >= served.len() as f64 && rejected >= 6.0, "{kept} {missed} {rejected}");
+}
+
+/// What a call costs is its device time at the node's price.
+#[tokio::test]
+async fn what_would_cost_too_much_is_turned_away() {
+    let node = Node::builder().set("backend", "fake").set("slo.prices.cpu", 10).start().await;
+    // A run is a tenth of a second, and so costs 1.
+    push(&node, "dear", "cost_slo=0.5", RUN_MS).await;
+    push(&node, "cheap", "cost_slo=5", RUN_MS).await;
+    infer(&node, "cheap").await.ok();
+    // One whose runs have not been measured often is tried now and then.
+    let answer = eventually("a refusal", async || {
+        let answer = infer(&node, "dear").await;
+        (!answer.is_ok()).then_some(answer)
+    })
+    .await;
+    let SloRefusal { slo_ns, estimated_cost, cost_slo, .. } = refused(&answer);
+    assert_eq!((slo_ns, cost_slo.map(Cost::units)), (None, Some(0.5)));
+    assert!(estimated_cost.units() >= 0.9, "{estimated_cost}");
+    infer(&node, "cheap").await.ok();
+}
+
+#[tokio::test]
+async fn an_objective_that_is_none_is_refused_and_one_that_is_shows() {
+    let node = Node::builder().set("backend", "fake").start().await;
+    let refusal = node.try_deploy("f", "slo_ms=0", function("hello")).await.unwrap_err();
+    assert_eq!(refusal.code, ErrorCode::InvalidManifest);
+    for query in ["cost_slo=-1", "slo_ms=soon", "slo=5"] {
+        let refusal = node.try_deploy("f", query, function("hello")).await.unwrap_err();
+        assert_eq!(refusal.code, ErrorCode::InvalidManifest, "{query}");
+    }
+    let deployed = node.deploy_with("f", "slo_ms=250&cost_slo=0.25", function("hello")).await;
+    let manifest: Value = serde_json::to_value(&deployed.function.manifest).unwrap();
+    assert_eq!((&manifest["slo_ms"], &manifest["cost_slo"]), (&json!(250), &json!(0.25)));
+    // Without models it needs no device, and is never turned away.
+    for _ in 0..20 {
+        node.get("/fn/f/x").await.ok();
+    }
+    assert_eq!(outcomes(&node, "weir_slo_invocations_total", "").await[2], 0.0);
+}
