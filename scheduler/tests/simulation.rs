@@ -164,7 +164,7 @@ explore! {
 fn what_is_admitted_keeps_its_slo() {
     let only = std::env::var(SEED).ok().map(|seed| seed.parse().unwrap());
     let (mut met, mut rejected) = (0, 0);
-    for seed in only.map_or(0..4 * SEEDS, |seed: u64| seed..seed + 1) {
+    for seed in only.map_or(0..SEEDS, |seed: u64| seed..seed + 1) {
         let mut rng = Pcg64::seed_from_u64(seed);
         let (recipe, slo) = (recipe(&mut rng), slo(&mut rng));
         let settings = SloSettings { admission: true, ..slo_settings(&mut rng) };
@@ -178,7 +178,7 @@ fn what_is_admitted_keeps_its_slo() {
         });
         (met, rejected) = (met + schedule.slos.met, rejected + schedule.slos.rejected);
     }
-    assert!(only.is_some() || met > 10_000 && rejected > 10_000, "{met} met, {rejected} rejected");
+    assert!(only.is_some() || met > 2_000 && rejected > 2_000, "{met} met, {rejected} rejected");
 }
 
 /// Nodes go and come while it runs: what ran there is lost and answered, the rest is served.
