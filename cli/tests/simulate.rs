@@ -56,7 +56,7 @@ fn without_a_policy_the_default_runs_and_a_seed_says_it_all() {
     assert_eq!(rows[0]["policy"], "finish-first");
     assert_eq!(rows, ok(folder.path(), &arguments));
     let all = ok(folder.path(), &["--minutes", "1", "--policy", "all", "--seeds", "2", "--json"]);
-    assert_eq!(all.as_array().unwrap().len(), 9);
+    assert_eq!(all.as_array().unwrap().len(), 10);
 }
 
 /// Nodes go and come back, and what they ran is lost: the same again from the same arguments.

@@ -43,6 +43,14 @@ impl Evictable {
         }
     }
 
+    /// Those of `resident` that no invocation here was granted, and that nobody has allowed to go.
+    #[must_use]
+    pub fn unneeded<'a>(&self, resident: impl IntoIterator<Item = &'a ModelId>) -> Vec<ModelId> {
+        let is_unneeded =
+            |model: &&ModelId| !self.granted.contains_key(*model) && !self.allowed.contains(*model);
+        resident.into_iter().filter(is_unneeded).cloned().collect()
+    }
+
     /// Whether something may go as soon as those who hold it are done.
     #[must_use]
     pub fn is_held_up(&self) -> bool {
@@ -76,5 +84,29 @@ impl Evictable {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_types::{Name, TenantId, Version};
+
+    fn model(name: &str) -> ModelId {
+        ModelId { tenant: TenantId::default(), name: Name::new(name).unwrap(), version: Version(1) }
+    }
+
+    #[test]
+    fn what_nobody_was_granted_and_nobody_has_allowed_is_unneeded() {
+        let (used, allowed, idle) = (model("used"), model("allowed"), model("idle"));
+        let resident = [used.clone(), allowed.clone(), idle.clone()];
+        let mut evictable = Evictable::new();
+        evictable.start(InvocationId(1), vec![used.clone()], vec![allowed.clone()]);
+        assert_eq!(evictable.unneeded(&resident), [idle.clone()]);
+        evictable.allow(vec![idle.clone()]);
+        assert_eq!(evictable.unneeded(&resident), []);
+        assert_eq!(evictable.victims(), [allowed, idle]);
+        evictable.finish(InvocationId(1));
+        assert_eq!(evictable.unneeded(&resident), [used]);
     }
 }

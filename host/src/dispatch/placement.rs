@@ -294,6 +294,16 @@ impl Placements {
         self.lock().evictable.victims()
     }
 
+    /// Let go of what nobody here needs, where the scheduler has taken something for free that is not: it may have just taken over, or its
+    /// news be on their way. Whether there is anything of that kind.
+    pub(crate) fn give_up_unneeded(&self) -> bool {
+        let mut state = self.lock();
+        let unneeded = state.evictable.unneeded(state.resident.keys());
+        let is_any = !unneeded.is_empty();
+        self.may_evict(&mut state, unneeded);
+        is_any
+    }
+
     /// A load or an eviction has happened: tell the scheduler what is in memory now.
     pub(crate) fn residents(&self, now: &[ResidentModel], loaded: Option<(&ModelId, Duration)>) {
         let mut state = self.lock();

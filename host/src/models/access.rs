@@ -230,6 +230,7 @@ impl Models {
             // A scheduler that has taken over from another does not know what runs already. The caller's deadline bounds the wait.
             match &acquired {
                 Err(InferenceError::NoRoom { .. }) if placements.is_held_up() => freed.await,
+                Err(InferenceError::NoRoom { .. }) if placements.give_up_unneeded() => {}
                 _ => break acquired,
             }
         };

@@ -111,8 +111,9 @@ async fn a_delete_does_not_wait_for_those_who_use_the_model() {
         let path = "/fn/f/deadline/slow?after_ms=50000";
         client.post(path, i64::MAX.to_le_bytes().to_vec()).await
     });
+    // Counted once the call has its hold of the model.
     eventually("the load of the model", async || {
-        (node.status().await.devices[0].resident == ["slow:1"]).then_some(())
+        (node.metric("weir_phase_model_load_seconds_count", "").await >= 1.0).then_some(())
     })
     .await;
     node.delete("/v1/models/slow").await.ok();
