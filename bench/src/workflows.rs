@@ -176,11 +176,7 @@ fn by_hand(node: &Node, batch: usize, body: &(usize, Vec<u8>)) -> Result<Vec<f32
 type Call<'a> = (&'a str, &'a mut dyn FnMut() -> Result<Vec<u8>>);
 
 /// Time the calls in interleaved rounds. Gives each one's medians in microseconds, round by round.
-fn compare(
-    args: &Args,
-    samples: &mut Vec<Samples>,
-    calls: &mut [Call<'_>],
-) -> Result<Vec<Vec<f64>>> {
+fn compare(args: &Args, samples: &mut Vec<Samples>, calls: &mut [Call<'_>]) -> Result<Vec<Vec<f64>>> {
     let mut medians = vec![Vec::new(); calls.len()];
     for _ in 0..args.rounds() {
         for ((_, call), medians) in calls.iter_mut().zip(&mut medians) {
