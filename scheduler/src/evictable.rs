@@ -102,7 +102,7 @@ mod tests {
         let resident = [used.clone(), allowed.clone(), idle.clone()];
         let mut evictable = Evictable::new();
         evictable.start(InvocationId(1), vec![used.clone()], vec![allowed.clone()]);
-        assert_eq!(evictable.unneeded(&resident), [idle.clone()]);
+        assert_eq!(evictable.unneeded(&resident), std::slice::from_ref(&idle));
         evictable.allow(vec![idle.clone()]);
         assert_eq!(evictable.unneeded(&resident), []);
         assert_eq!(evictable.victims(), [allowed, idle]);
