@@ -25,11 +25,14 @@ impl Models {
         upload: Staged,
         manifest: ModelManifest,
     ) -> Result<(Arc<ModelEntry>, bool), ModelsError> {
-        if let Some(version) = version
-            && let Some(same) = self.same(tenant, name, version, upload.digest, &manifest)?
+        let same = match version {
+            Some(version) => self.same(tenant, name, version, upload.digest, &manifest)?,
+            None => None,
+        };
+        if let Some(same) = &same
             && self.store.is_intact(same.files()).await?
         {
-            return Ok((same, false));
+            return Ok((same.clone(), false));
         }
         let push = Push {
             tenant: tenant.clone(),
@@ -39,7 +42,10 @@ impl Models {
             model_bytes: upload.bytes,
             manifest,
         };
-        let fresh = self.store.prepare(upload, &**self.cache.backend()).await?;
+        let mut fresh = self.store.prepare(upload, &**self.cache.backend()).await?;
+        if let Some(same) = &same {
+            fresh.stay_as(&same.source.prepared);
+        }
         BatchRules::of(&fresh.prepared.signature, &push.manifest.batching)?;
         let models = self.clone();
         let change = async move {

@@ -83,13 +83,14 @@ async fn a_model_that_is_damaged_is_told_of_and_repaired_by_pushing_it_again() {
 
     node.push_model("b", 1, model("good/add.onnx")).await;
     assert_eq!((node.status().await.damaged.len(), node.models().await.len()), (0, 2));
-    // Damage that the start does not see: the same push repairs it, and a load reads everything that it needs.
+    // Damage that the start does not see: the same push repairs it, file by file, and a load reads everything that it needs.
     let kept: Vec<_> = files(&node).difference(&before).cloned().collect();
     assert!(kept.len() >= 2, "{kept:?}");
     for path in &kept {
         truncate_to_nothing(path);
     }
     node.push_model("b", 1, model("good/add.onnx")).await;
+    assert!(kept.iter().all(|path| fs::metadata(path).unwrap().len() > 0));
     node.post("/v2/repository/models/b/load", "").await.ok();
     let node = node.stop().await.start().await;
     assert_eq!((node.status().await.damaged.len(), node.models().await.len()), (0, 2));
