@@ -6,8 +6,8 @@
 //! - nobody in it is late for it who would be in time alone: deadlines are held against the expected time of the whole run;
 //! - nobody of another model has to wait for one who is less urgent, or is late because others joined.
 //!
-//! Of the sizes that are left, the one is taken after which all that waits is soonest done, if the rest is run at the best size there is; it
-//! is one request if more together save next to nothing. Where many are about to be late, the first in line may be one that only a small run could save: it is
+//! Of the sizes that are left, the one is taken after which all that waits is soonest done, if the rest is run at the best size that so many can
+//! have; it is one request if more together save next to nothing. Where many are about to be late, the first in line may be one that only a small run could save: it is
 //! passed by if that run would make more of the others late than it saves.
 
 mod gather;
@@ -81,10 +81,11 @@ pub(super) fn choose(
         return batch.run(usize::MAX);
     }
     let all = places.gather(&order);
-    let chosen = best(&all.steps, curve, rules);
+    let rest_max = rest_max(situation, available, members_max);
+    let chosen = best(&all.steps, rest_max, curve, rules);
     if all.is_hurried
         && let Some((others, last)) =
-            passing_by(&places, &order, (&all, chosen), is_overloaded(situation, curve), rules)
+            passing_by(&places, &order, (&all, chosen, rest_max), is_overloaded(situation, curve), rules)
     {
         return others.run(last);
     }
@@ -153,13 +154,22 @@ fn measuring(places: &Places<'_>, order: &[usize], size: u32, is_overloaded: boo
     (items > Curve::near(size) && items <= size).then_some(batch)
 }
 
-/// The step after which what waits is soonest done, if what it leaves is done at the least cost there is; the smallest of those that are
-/// about as good.
-fn best(steps: &[Step], curve: &Curve, rules: &BatchRules) -> usize {
+/// How many items all that waits may have: no run of what is left can be larger.
+fn rest_max(situation: &Situation<'_>, items: u32, members: usize) -> u32 {
+    let waiting = u64::try_from(situation.waiting).unwrap_or(u64::MAX);
+    let members = u64::try_from(members).unwrap_or(u64::MAX).max(1);
+    let rest_max = waiting.saturating_mul(u64::from(items)).div_ceil(members);
+    u32::try_from(rest_max).unwrap_or(u32::MAX)
+}
+
+/// The step after which what waits is soonest done, if what it leaves is done at the least cost there is for `rest_max` items at most; the
+/// smallest of those that are about as good.
+fn best(steps: &[Step], rest_max: u32, curve: &Curve, rules: &BatchRules) -> usize {
     let (Some(first), Some(last)) = (steps.first(), steps.last()) else { return 0 };
+    // What few requests could save beside many more would have them wait for nothing.
     let sizes = |size: u32| match &rules.preferred_sizes[..] {
-        [] => size <= rules.size_max,
-        preferred => size == 1 || preferred.contains(&size),
+        [] => size <= rules.size_max.min(rest_max),
+        preferred => size == 1 || (preferred.contains(&size) && size <= rest_max),
     };
     let least_ns = curve.least_cost_ns(sizes).unwrap_or(f64::INFINITY).min(first.cost_ns());
     // What a run takes more than its items would at the least cost.
@@ -186,7 +196,7 @@ fn is_preferred(items: u32, next: u32, available: u32, rules: &BatchRules) -> bo
 fn passing_by(
     places: &Places<'_>,
     order: &[usize],
-    (kept, chosen): (&Batch, usize),
+    (kept, chosen, rest_max): (&Batch, usize, u32),
     is_overloaded: bool,
     rules: &BatchRules,
 ) -> Option<(Batch, usize)> {
@@ -195,14 +205,14 @@ fn passing_by(
     let unhurried = |one: &Candidate| Candidate { slack_ns: f64::INFINITY, ..*one };
     let unhurried: Vec<Candidate> = places.candidates.iter().map(unhurried).collect();
     let wanted = Places { candidates: &unhurried, ..*places }.gather(order);
-    let wanted = wanted.steps.get(best(&wanted.steps, places.curve, rules))?;
+    let wanted = wanted.steps.get(best(&wanted.steps, rest_max, places.curve, rules))?;
     if wanted.items <= first.items {
         return None;
     }
     let mut patient = places.patient(order, wanted.time_ns * MARGIN);
     places.keep_as_urgent(&mut patient);
     let others = places.gather(&patient);
-    let last = best(&others.steps, places.curve, rules);
+    let last = best(&others.steps, rest_max, places.curve, rules);
     let run = others.members.get(..=last)?;
     let second = others.steps.get(last)?;
     // Where not all can be in time anyway, a run that does less for its time makes others late who are not looked at.

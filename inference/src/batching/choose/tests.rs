@@ -47,9 +47,19 @@ fn those_with_the_nearest_deadlines_join_first() {
 
 #[test]
 fn next_to_nothing_is_not_worth_a_batch() {
-    for (fixed, runs) in [(30, 1), (200, 4)] {
+    for (fixed, runs) in [(30, 1), (200, 7)] {
         let candidates = vec![one(f64::INFINITY); 16];
         assert_eq!(chosen(&candidates, &curve(fixed, 1_000, 32), &rules(32, &[], 0)).len(), runs, "{fixed}");
+    }
+}
+
+/// Eight clients that each wait for their answer were once run one or two at a time, beside a size of 32 that they could never fill.
+#[test]
+fn the_few_who_wait_are_not_kept_apart_by_what_many_would_cost() {
+    let curve = curve(2_000, 250, 32);
+    for waiting in 1..=8 {
+        let candidates = vec![one(f64::INFINITY); waiting];
+        assert_eq!(chosen(&candidates, &curve, &rules(32, &[], 0)).len(), waiting);
     }
 }
 
@@ -65,7 +75,7 @@ fn runs_are_brought_to_preferred_sizes() {
 #[test]
 fn nobody_of_another_model_is_late_because_others_joined() {
     let (curve, candidates) = (curve(1_000, 100, 32), vec![one(f64::INFINITY); 16]);
-    for (others_slack_ns, runs) in [(f64::INFINITY, 16), (2_000.0, 7), (1_150.0, 1), (900.0, 16)] {
+    for (others_slack_ns, runs) in [(f64::INFINITY, 16), (2_000.0, 8), (1_150.0, 1), (900.0, 16)] {
         let situation = Situation { others_slack_ns, ..situation(&candidates) };
         let Choice::Run(run) = choose(&situation, &curve, &rules(32, &[], 0), 32, |_| None) else { panic!() };
         assert_eq!(run.len(), runs, "{others_slack_ns}");
