@@ -48,6 +48,8 @@ pub(crate) fn run(args: &Args) -> Result<Section> {
             format!(
                 "Calls: {restarts} restarts of the node, one first call and {LATER_CALLS} later ones each, one at a time."
             ),
+            "A node that starts loads the functions that were deployed last by itself: `load` is what is left of that for the call."
+                .to_owned(),
             "Files are in the page cache, as after a restart of the process but not of the machine."
                 .to_owned(),
         ],
@@ -70,7 +72,6 @@ fn calls(args: &Args, scratch: &Path, component: &[u8], restarts: u32) -> Result
         }
         eprintln!("restart {restart}/{restarts}  {:?}", first.last());
     }
-    ensure!(first.iter().all(|call| call.fetch_us > 0.0), "a first call did not load its function");
     ensure!(later.iter().all(|call| call.fetch_us == 0.0), "a later call loaded its function again");
     Ok((first, later))
 }
@@ -114,7 +115,7 @@ fn times(first: &[Call], later: &[Call]) -> Table {
         let values = [spread.median, p90, spread.min, spread.max].map(|value| format!("{value:.1}"));
         table.row([what, bound].map(str::to_owned).into_iter().chain(values));
     };
-    row("first call: load the artefact", "", first, |call| call.fetch_us);
+    row("first call: load the artefact, if the node has not yet", "", first, |call| call.fetch_us);
     row("first call: instantiate", "", first, |call| call.instantiate_us);
     row("first call: both", "600", first, |call| call.fetch_us + call.instantiate_us);
     row("first call, as the client sees it", "", first, |call| call.whole_us);

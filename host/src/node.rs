@@ -40,6 +40,8 @@ use weir_types::NodeId;
 const INSTANCE_SWEEP: Duration = Duration::from_secs(1);
 /// How long memory for bodies and tensors may lie idle, twice over, before it goes back to the system.
 const ARENA_SWEEP: Duration = Duration::from_secs(5);
+/// Components that are loaded before they are called, at most; each takes about a hundred kilobytes of memory that files stand behind.
+const PRELOADED_MAX: usize = 64;
 
 /// What requests are served from.
 pub(crate) struct NodeState {
@@ -384,6 +386,7 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
         AbortOnDropHandle::new(tokio::spawn(state.workflows.follow(workflows_as_of))),
         AbortOnDropHandle::new(tokio::spawn(garbage::collect(Arc::downgrade(&state)))),
         AbortOnDropHandle::new(tokio::spawn(prepare_components(Arc::downgrade(&state), prepare))),
+        AbortOnDropHandle::new(tokio::spawn(preload_components(Arc::downgrade(&state)))),
         AbortOnDropHandle::new(tokio::spawn(sweep_instances(Arc::downgrade(&state)))),
     ];
     Ok(Started { state, datastore, listener, following, participation, lock })
@@ -403,6 +406,22 @@ async fn prepare_components(state: Weak<NodeState>, mut prepare: mpsc::Receiver<
     while let Some((digest, kind)) = prepare.recv().await {
         let Some(state) = state.upgrade() else { return };
         let _ = state.dispatch.recompiler.compile(digest, kind).await;
+    }
+}
+
+/// Load what was deployed last, so that the first call of it after a restart need not wait for that. One at a time: calls come first.
+async fn preload_components(state: Weak<NodeState>) {
+    let Some(newest) = state.upgrade().map(|state| state.registry.newest(PRELOADED_MAX)) else { return };
+    for (digest, kind) in newest {
+        let Some((components, metrics)) =
+            state.upgrade().map(|state| (state.components.clone(), state.metrics.clone()))
+        else {
+            return;
+        };
+        // What cannot be loaded is mended by the first call of it, which tells why.
+        if let Ok(Ok(_)) = tokio::task::spawn_blocking(move || components.load(digest, kind)).await {
+            metrics.preloaded.inc();
+        }
     }
 }
 

@@ -158,6 +158,15 @@ impl Registry {
         entries.flat_map(|entry| entry.versions.values().map(|version| version.record.digest)).collect()
     }
 
+    /// The components that calls are likeliest to need: of the active versions, those that were deployed last, `count` at most.
+    pub(crate) fn newest(&self, count: usize) -> Vec<Prepare> {
+        let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
+        let entries = tenants.values().flat_map(BTreeMap::values);
+        let mut active: Vec<_> = entries.filter_map(|entry| entry.active()).map(|active| &active.record).collect();
+        active.sort_by_key(|record| std::cmp::Reverse(record.deployed_at_ms));
+        active.into_iter().map(|record| (record.digest, record.kind)).take(count).collect()
+    }
+
     /// The components that the datastore's records refer to, as it is now; none where one of them cannot be read.
     pub(crate) async fn referred(&self) -> Result<Option<HashSet<ContentHash>>, RegistryError> {
         let (entries, _) = self.datastore.read_all(&prefix::<Functions>()?).await?;

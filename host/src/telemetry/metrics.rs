@@ -37,6 +37,8 @@ pub(crate) struct Metrics {
     pub(crate) response_cache: ResponseCacheMetrics,
     /// Asynchronous invocations.
     pub(crate) asynchronous: AsyncMetrics,
+    /// Components loaded before anybody called them.
+    pub(crate) preloaded: Counter,
     /// Invocations running now.
     pub(crate) passed_on: Counter,
     pub(crate) placed_again: Counter,
@@ -129,6 +131,7 @@ impl Metrics {
             registry.register(name, help, counter.clone());
             counter
         };
+        let preloaded = counter("components_preloaded", "Components that were loaded before they were called");
         let passed_on = counter("invocations_passed_on", "Invocations that another node of the cluster ran");
         let placed_again =
             counter("invocations_placed_again", "Invocations that a node did not take, or was lost with");
@@ -158,6 +161,7 @@ impl Metrics {
             guest_memory_bytes,
             response_cache,
             asynchronous,
+            preloaded,
             passed_on,
             placed_again,
             running,

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use weir_tests::{Node, function, with_custom_section};
+use weir_tests::{Node, eventually, function, with_custom_section};
 use weir_types::{ErrorCode, Version};
 
 fn files(folder: &Path) -> Vec<PathBuf> {
@@ -39,6 +39,23 @@ async fn a_restart_serves_everything_without_compiling() {
     assert_eq!(node.get("/fn/f/x").await.ok().text(), "hello, x\n");
     assert_eq!(node.function("f").await.unwrap().active.version, Version(3));
     assert_eq!(compiled(&node).await, 0.0);
+}
+
+#[tokio::test]
+async fn what_was_deployed_last_is_loaded_before_it_is_called() {
+    let node = Node::start().await;
+    for name in ["f", "g"] {
+        node.deploy(name, with_custom_section(&function("hello"), name)).await;
+    }
+    let node = node.stop().await.start().await;
+    eventually("both are loaded", async || {
+        (node.metric("weir_components_preloaded_total", "").await == 2.0).then_some(())
+    })
+    .await;
+    for name in ["f", "g"] {
+        assert_eq!(node.get(&format!("/fn/{name}/x")).await.ok().text(), "hello, x\n");
+    }
+    assert_eq!(node.metric("weir_cold_starts_total", "cause=\"component\"").await, 0.0);
 }
 
 #[tokio::test]
