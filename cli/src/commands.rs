@@ -27,6 +27,8 @@ use crate::output::Output;
 use crate::project::Project;
 use crate::settings::{ClientArgs, ConfigFile};
 use anyhow::Result;
+use serde_json::json;
+use weir_types::Name;
 
 /// What every command is given.
 pub(crate) struct Context {
@@ -86,4 +88,20 @@ pub(crate) fn run(args: Args) -> Result<()> {
         Command::Config(args) => config::run(&args, &context),
         Command::Completions(args) => completions::run(&args, output),
     }
+}
+
+/// Remove what is called `name` among `collection`, such as `models`: with all its versions, or one of them.
+fn remove(
+    client: &Client,
+    output: Output,
+    collection: &str,
+    name: &Name,
+    version: Option<u32>,
+) -> Result<()> {
+    let (path, what) = match version {
+        None => (format!("/v1/{collection}/{name}"), name.to_string()),
+        Some(version) => (format!("/v1/{collection}/{name}/versions/{version}"), format!("{name}:{version}")),
+    };
+    client.delete(&path, &format!("remove {what}"))?;
+    output.result(&json!({ "removed": what }), |_| format!("removed {what}"))
 }

@@ -1,6 +1,6 @@
 //! `weir functions`.
 
-use crate::commands::Context;
+use crate::commands::{Context, remove};
 use crate::output::{age, size, table, time};
 use crate::settings::ClientArgs;
 use anyhow::Result;
@@ -76,16 +76,7 @@ pub(crate) fn run(args: FunctionsArgs, context: &Context) -> Result<()> {
                 client.get(&path, &format!("list the versions of {name}"))?;
             context.output.result(&versions, |versions| version_list(versions))
         }
-        Action::Rm { name, version } => {
-            let (path, what) = match version {
-                None => (format!("/v1/functions/{name}"), name.to_string()),
-                Some(version) => {
-                    (format!("/v1/functions/{name}/versions/{version}"), format!("{name}:{version}"))
-                }
-            };
-            client.delete(&path, &format!("remove {what}"))?;
-            context.output.result(&serde_json::json!({ "removed": what }), |_| format!("removed {what}"))
-        }
+        Action::Rm { name, version } => remove(&client, context.output, "functions", &name, version),
     }
 }
 

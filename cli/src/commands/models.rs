@@ -1,7 +1,7 @@
 //! `weir models`.
 
 use crate::client::Upload;
-use crate::commands::Context;
+use crate::commands::{Context, remove};
 use crate::commands::functions::cache;
 use crate::output::{age, duration, size, table, time};
 use crate::settings::ClientArgs;
@@ -147,16 +147,7 @@ pub(crate) fn run(args: ModelsArgs, context: &Context) -> Result<()> {
                 format!("{}versions     {}\n", details(&model.newest), versions.join(", "))
             })
         }
-        Action::Rm { name, version } => {
-            let (path, what) = match version {
-                None => (format!("/v1/models/{name}"), name.to_string()),
-                Some(version) => {
-                    (format!("/v1/models/{name}/versions/{version}"), format!("{name}:{version}"))
-                }
-            };
-            client.delete(&path, &format!("remove {what}"))?;
-            output.result(&serde_json::json!({ "removed": what }), |_| format!("removed {what}"))
-        }
+        Action::Rm { name, version } => remove(&client, output, "models", &name, version),
     }
 }
 

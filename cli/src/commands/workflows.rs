@@ -1,7 +1,7 @@
 //! `weir workflows`.
 
 use crate::client::Upload;
-use crate::commands::Context;
+use crate::commands::{Context, remove};
 use crate::commands::models::signature;
 use crate::error::Problem;
 use crate::output::{age, table, time};
@@ -160,16 +160,7 @@ pub(crate) fn run(args: WorkflowsArgs, context: &Context) -> Result<()> {
             let now: Workflow = client.post(&path, &format!("roll back {name}"), &body)?;
             output.result(&now, |now| format!("{} is at version {} now", now.active.name, now.active.version))
         }
-        Action::Rm { name, version } => {
-            let (path, what) = match version {
-                None => (format!("/v1/workflows/{name}"), name.to_string()),
-                Some(version) => {
-                    (format!("/v1/workflows/{name}/versions/{version}"), format!("{name}:{version}"))
-                }
-            };
-            client.delete(&path, &format!("remove {what}"))?;
-            output.result(&json!({ "removed": what }), |_| format!("removed {what}"))
-        }
+        Action::Rm { name, version } => remove(&client, output, "workflows", &name, version),
     }
 }
 
