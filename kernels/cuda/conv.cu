@@ -1,0 +1,47 @@
+// Convolution in f32 by the units for single numbers, on any device; and few channels to a group, each output by itself.
+#include "conv.cuh"
+
+CONVS(f32, float, Plain)
+CONVS(f16, f16, Plain)
+CONVS(bf16, bf16, Plain)
+
+// A thread for each output pixel, of one channel to a block: depthwise convolution, and groups so small that tiles would be mostly empty.
+// A grid of pixels by channels by images.
+template <class T>
+__device__ __forceinline__ void conv_direct(T* to, const T* x, const T* w, const void* bias, const void* scale, const void* shift,
+                                            const T* residual, const ConvShape& shape) {
+    const u32 pixel = blockIdx.x * blockDim.x + threadIdx.x;
+    if (pixel >= shape.out_pixels) return;
+    const u32 group = blockIdx.y / shape.output.m, m = blockIdx.y - group * shape.output.m;
+    const int y = int(pixel / shape.out_width * shape.stride_h) - shape.pad_h;
+    const int x0 = int(pixel % shape.out_width * shape.stride_w) - shape.pad_w;
+    const u64 area = u64(shape.height) * shape.width;
+    const u32 channels = shape.k / shape.kernel_area, kernel_h = shape.kernel_area / shape.kernel_w;
+    const T* filter = w + u64(blockIdx.y) * shape.k;
+    for (u32 image = blockIdx.z; image < shape.images; image += gridDim.z) {
+        const T* picture = x + image * shape.image_stride + group * shape.group_stride;
+        float sum = 0.0f;
+        for (u32 channel = 0, at = 0; channel < channels; channel++)
+            for (u32 row = 0; row < kernel_h; row++) {
+                const int line = y + int(row * shape.dilation_h);
+                for (u32 column = 0; column < shape.kernel_w; column++, at++) {
+                    const int place = x0 + int(column * shape.dilation_w);
+                    if (u32(line) >= shape.height || u32(place) >= shape.width) continue;
+                    sum += to_f32(filter[at]) * to_f32(picture[channel * area + u64(line) * shape.width + place]);
+                }
+            }
+        const Epilogue<T> epilogue = {to, bias, scale, shift, residual, nullptr, 0};
+        Finish<T> finish(shape.output, epilogue, group, 0, 0);
+        finish.begin(image * shape.out_pixels + pixel);
+        finish(m, sum);
+    }
+}
+
+#define CONV_DIRECT(type, T)                                                                                                  \
+    KERNEL(conv_direct_##type, (128), T* to, const T* x, const T* w, const void* bias, const void* scale, const void* shift, \
+           const T* residual, ConvShape shape) {                                                                             \
+        conv_direct(to, x, w, bias, scale, shift, residual, shape);                                                          \
+    }
+CONV_DIRECT(f32, float)
+CONV_DIRECT(f16, f16)
+CONV_DIRECT(bf16, bf16)

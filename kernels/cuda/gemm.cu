@@ -1,0 +1,80 @@
+// Products of matrices in f32 by the units for single numbers, on any device; and few rows by many columns, where only memory counts.
+#include "gemm.cuh"
+
+GEMMS(f32, float, Plain)
+GEMMS(f16, f16, Plain)
+GEMMS(bf16, bf16, Plain)
+
+// The sums of parts of k, always in the same order, and what is done to them.
+template <class T>
+__device__ __forceinline__ void gemm_finish(T* to, const void* bias, const void* scale, const void* shift, const T* residual,
+                                            const float* parts, u32 parts_count, u32 z_count, const Output& output) {
+    const Epilogue<T> epilogue = {to, bias, scale, shift, residual, nullptr, 0};
+    const u64 matrix = u64(output.m) * output.n, count = matrix * z_count;
+    for (u64 i = first_element(); i < count; i += element_step()) {
+        float sum = 0.0f;
+        for (u32 part = 0; part < parts_count; part++) sum += parts[part * count + i];
+        const u32 z = u32(i / matrix), at = u32(i - z * matrix), m = at / output.n;
+        Finish<T> finish(output, epilogue, z, 0, 0);
+        finish.begin(at - m * output.n);
+        finish(m, sum);
+    }
+}
+
+#define GEMM_FINISH(type, T)                                                                                                      \
+    KERNEL(gemm_finish_##type, (256), T* to, const void* bias, const void* scale, const void* shift, const T* residual,           \
+           const float* parts, u32 parts_count, u32 z_count, Output output) {                                                     \
+        gemm_finish(to, bias, scale, shift, residual, parts, parts_count, z_count, output);                                       \
+    }
+GEMM_FINISH(f32, float)
+GEMM_FINISH(f16, f16)
+GEMM_FINISH(bf16, bf16)
+
+// Up to `rows_max` rows times a matrix whose columns lie in memory as lines: a warp for each column, which is read once.
+constexpr int rows_max = 4;
+
+template <class T, int pack>
+__device__ __forceinline__ void dot(float (&sum)[rows_max], const T* a, const T* b, const GemmShape& shape) {
+    typedef Pack<T, pack> Packed;
+    const u32 steps = shape.k / pack;
+#pragma unroll 4
+    for (u32 i = threadIdx.x % 32; i < steps; i += 32) {
+        const Packed right = reinterpret_cast<const Packed*>(b)[i];
+#pragma unroll
+        for (int m = 0; m < rows_max; m++) {
+            if (m >= int(shape.output.m)) break;
+            const Packed left = reinterpret_cast<const Packed*>(a + m * shape.a_stride)[i];
+#pragma unroll
+            for (int at = 0; at < pack; at++) sum[m] += to_f32(left.of[at]) * to_f32(right.of[at]);
+        }
+    }
+}
+
+template <class T>
+__device__ __forceinline__ void gemv(T* to, const T* a, const T* b, const void* bias, const T* residual, const GemmShape& shape) {
+    const u32 n = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+    if (n >= shape.output.n) return;
+    i64 a_at, b_at;
+    find_matrices(shape, blockIdx.z, a_at, b_at);
+    float sum[rows_max] = {};
+    if (shape.a_packed && shape.b_packed)
+        dot<T, 16 / sizeof(T)>(sum, a + a_at, b + b_at + n * shape.b_stride, shape);
+    else
+        dot<T, 1>(sum, a + a_at, b + b_at + n * shape.b_stride, shape);
+    const Epilogue<T> epilogue = {to, bias, nullptr, nullptr, residual, nullptr, 0};
+    Finish<T> finish(shape.output, epilogue, blockIdx.z, 0, n);
+    finish.begin(0);
+#pragma unroll
+    for (int m = 0; m < rows_max; m++) {
+        const float value = over_warp<Sum>(sum[m]);
+        if (threadIdx.x % 32 == 0) finish(m, value);
+    }
+}
+
+#define GEMV(type, T)                                                                                                   \
+    KERNEL(gemv_##type, (256), T* to, const T* a, const T* b, const void* bias, const T* residual, GemmShape shape) { \
+        gemv(to, a, b, bias, residual, shape);                                                                        \
+    }
+GEMV(f32, float)
+GEMV(f16, f16)
+GEMV(bf16, bf16)
