@@ -1,0 +1,175 @@
+//! From a model and the shapes of its inputs to device operations: [`Model::specialise`].
+//!
+//! Nodes are taken in order. Each operator has a function that turns a call of it into operations, in one of the modules here; what it makes of
+//! operands whose contents are known is worked out at once ([`emit`]), so that nothing is left of the arithmetic on shapes.
+
+mod arithmetic;
+mod attention;
+mod call;
+mod conv;
+mod dims;
+mod emit;
+mod index;
+mod make;
+mod matmul;
+mod moves;
+mod norm;
+mod operators;
+mod pad;
+mod resize;
+mod rows;
+mod slice;
+
+pub(crate) use dims::collapse;
+pub use operators::{Operator, operators};
+
+use crate::ir::{Graph, Port, Source, Value, ValueId};
+use crate::model::{Dim, Input};
+use crate::reference::Tensor;
+use crate::{GraphError, Model, TensorType, onnx};
+use call::Call;
+use std::collections::HashMap;
+use weir_types::Shape;
+
+/// What an operator's function makes: a value for each of the call's outputs, or none for those that are not supported.
+type Made = Result<Vec<Option<ValueId>>, GraphError>;
+
+impl Model {
+    /// The nodes whose operators are not supported at all, whatever the shapes: each as the error that [`Model::specialise`] would give.
+    #[must_use]
+    pub fn unsupported(&self) -> Vec<GraphError> {
+        let nodes = self.graph.nodes.iter();
+        nodes.filter(|node| operators::find(node).is_none()).map(operators::unknown).collect()
+    }
+
+    /// The graph of this model for inputs of these shapes, which are in the order of its signature.
+    ///
+    /// One operation for each node, more or less: [`Graph::fuse`] puts them together.
+    pub fn specialise(&self, shapes: &[Shape]) -> Result<Graph, GraphError> {
+        let inputs = self.bind(shapes)?;
+        let mut lowering = Lowering::new(self);
+        for (input, tensor) in self.inputs.iter().zip(inputs) {
+            lowering.given(&input.name, tensor, Source::Input);
+        }
+        for (index, weight) in (0_u32..).zip(self.weights()) {
+            lowering.given(&weight.name, weight.tensor.clone(), Source::Weight(index));
+        }
+        for node in &self.graph.nodes {
+            lowering.node(node)?;
+        }
+        lowering.finish()
+    }
+
+    /// Check shapes against what the file says of the inputs.
+    fn bind(&self, shapes: &[Shape]) -> Result<Vec<TensorType>, GraphError> {
+        if shapes.len() != self.inputs.len() {
+            let why = format!("the model takes {} inputs, not {}", self.inputs.len(), shapes.len());
+            return Err(GraphError::Inputs(why));
+        }
+        let mut symbols: HashMap<&str, usize> = HashMap::new();
+        let mut bound = Vec::with_capacity(shapes.len());
+        for (input, shape) in self.inputs.iter().zip(shapes) {
+            let dims: Vec<usize> = shape.dimensions().iter().map(|dim| *dim as usize).collect();
+            if !input.takes(&dims, &mut symbols) {
+                let port =
+                    self.signature().inputs.get(bound.len()).map(ToString::to_string).unwrap_or_default();
+                return Err(GraphError::Inputs(format!("input {port} cannot be of shape {shape}")));
+            }
+            let tensor = TensorType::new(input.element_type, dims);
+            bound.push(
+                tensor.map_err(|error| GraphError::Inputs(format!("input {:?} has {error}", input.name)))?,
+            );
+        }
+        Ok(bound)
+    }
+}
+
+impl Input {
+    /// Whether it can have these dimensions, `symbols` being what names have been found to stand for.
+    fn takes<'a>(&'a self, dims: &[usize], symbols: &mut HashMap<&'a str, usize>) -> bool {
+        let takes = |(dim, size): (&'a Dim, &usize)| match dim {
+            Dim::Fixed(fixed) => fixed == size,
+            Dim::Symbol(symbol) => symbols.entry(symbol).or_insert(*size) == size,
+            Dim::Any => true,
+        };
+        self.dims.len() == dims.len() && self.dims.iter().zip(dims).all(takes)
+    }
+}
+
+/// A graph that is being made.
+pub(crate) struct Lowering<'m> {
+    model: &'m Model,
+    graph: Graph,
+    /// Which value the model's names stand for.
+    names: HashMap<String, ValueId>,
+    /// The contents of buffers that are known and have been looked at.
+    known: HashMap<ValueId, Tensor>,
+    /// How many bytes have been folded.
+    folded_bytes: usize,
+    /// What the node in hand is called.
+    title: String,
+}
+
+impl<'m> Lowering<'m> {
+    fn new(model: &'m Model) -> Self {
+        let (graph, names, known, title) = Default::default();
+        Self { model, graph, names, known, folded_bytes: 0, title }
+    }
+
+    fn given(&mut self, name: &str, tensor: TensorType, source: Source) {
+        let is_input = source == Source::Input;
+        let id = self.value(tensor, source);
+        self.graph.values[id.0 as usize].name = name.to_owned();
+        self.names.insert(name.to_owned(), id);
+        if is_input {
+            self.graph.inputs.push(Port { name: name.to_owned(), value: id });
+        }
+    }
+
+    /// Add a value to the graph.
+    fn value(&mut self, tensor: TensorType, source: Source) -> ValueId {
+        let id = ValueId(u32::try_from(self.graph.values.len()).unwrap_or(u32::MAX));
+        self.graph.values.push(Value { name: String::new(), tensor, source });
+        id
+    }
+
+    fn node(&mut self, node: &onnx::Node) -> Result<(), GraphError> {
+        node.title().clone_into(&mut self.title);
+        let operator = operators::find(node).ok_or_else(|| operators::unknown(node))?;
+        let input = |name: &String| self.names.get(name).copied();
+        let call = Call { node, inputs: node.inputs.iter().map(input).collect(), opset: self.model.opset() };
+        call.check_opset(&operator)?;
+        let mut made = (operator.lower)(self, &call)?.into_iter();
+        for name in &node.outputs {
+            let value = made.next().flatten();
+            if name.is_empty() {
+                continue;
+            }
+            let id = value.ok_or_else(|| call.unsupported(format!("its output {name:?} is")))?;
+            let value = &mut self.graph.values[id.0 as usize];
+            if value.name.is_empty() {
+                value.name.clone_from(name);
+            }
+            self.names.insert(name.clone(), id);
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<Graph, GraphError> {
+        for port in &self.model.signature().outputs {
+            let id = *self
+                .names
+                .get(&port.name)
+                .ok_or_else(|| GraphError::malformed(format!("nothing makes its output {:?}", port.name)))?;
+            let made = self.graph.value(id).tensor.element_type();
+            if made != port.datatype {
+                let why = format!("its output {:?} is declared {}, but is {made}", port.name, port.datatype);
+                return Err(GraphError::Malformed(why));
+            }
+            self.graph.outputs.push(Port { name: port.name.clone(), value: id });
+        }
+        self.graph.tidy();
+        self.graph.check()?;
+        Ok(self.graph)
+    }
+}

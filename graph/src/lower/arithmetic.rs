@@ -1,0 +1,308 @@
+//! Operators on elements.
+
+use super::call::Call;
+use super::{Lowering, Made};
+use crate::GraphError;
+use crate::ir::{Activation, Binary, INPUTS_MAX, Instruction, Lane, Scalar, Unary, ValueId};
+use weir_types::ElementType;
+
+const X: Instruction = Instruction::Load(0);
+
+fn number(float: f32) -> Instruction {
+    Instruction::Constant(Scalar::Float(float))
+}
+
+fn apply(unary: Unary) -> Instruction {
+    Instruction::Unary(unary)
+}
+
+fn activate(activation: Activation) -> Instruction {
+    Instruction::Unary(Unary::Activate(activation))
+}
+
+fn with(binary: Binary) -> Instruction {
+    Instruction::Binary(binary)
+}
+
+/// An operator of one input.
+pub(super) fn unary(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+    let x = call.input(0)?;
+    let element_type = lowering.element_type(x);
+    let lane = Lane::of(element_type);
+    let instructions = match (call.node.operator.as_str(), lane) {
+        ("Abs", _) => vec![X, apply(Unary::Abs)],
+        ("Neg", _) => vec![X, apply(Unary::Neg)],
+        ("Sign", _) => vec![X, apply(Unary::Sign)],
+        ("Not", _) => vec![X, apply(Unary::Not)],
+        // Integers are whole already.
+        ("Ceil" | "Floor" | "Round", Lane::Integer) => vec![X],
+        ("Relu", Lane::Integer) => vec![X, Instruction::Constant(Scalar::Integer(0)), with(Binary::Max)],
+        (_, Lane::Float) => of_floats(call)?,
+        (_, Lane::Integer) => return Err(call.unsupported(format!("elements of type {element_type} are"))),
+    };
+    let made = if call.node.operator == "IsNaN" { ElementType::Bool } else { element_type };
+    Ok(vec![Some(lowering.elementwise(call, lane, instructions, &[x], made)?)])
+}
+
+/// The program of an operator that only floats have.
+fn of_floats(call: &Call<'_>) -> Result<Vec<Instruction>, GraphError> {
+    let float = |name, default: f32| call.float(name).unwrap_or(default);
+    let one = |unary| Ok(vec![X, apply(unary)]);
+    let activation = |activation| Ok(vec![X, activate(activation)]);
+    match call.node.operator.as_str() {
+        "Ceil" => one(Unary::Ceil),
+        "Cos" => one(Unary::Cos),
+        "Erf" => one(Unary::Erf),
+        "Exp" => one(Unary::Exp),
+        "Floor" => one(Unary::Floor),
+        "IsNaN" => one(Unary::IsNan),
+        "Log" => one(Unary::Log),
+        "Reciprocal" => one(Unary::Reciprocal),
+        "Round" => one(Unary::Round),
+        "Sin" => one(Unary::Sin),
+        "Sqrt" => one(Unary::Sqrt),
+        "Gelu" => match call.text("approximate", "none")? {
+            "tanh" => activation(Activation::GeluTanh),
+            _ => activation(Activation::Gelu),
+        },
+        "HardSigmoid" => {
+            activation(Activation::HardSigmoid { alpha: float("alpha", 0.2), beta: float("beta", 0.5) })
+        }
+        "HardSwish" => activation(Activation::HardSwish),
+        "LeakyRelu" => activation(Activation::LeakyRelu(float("alpha", 0.01))),
+        "Relu" => activation(Activation::Relu),
+        "Sigmoid" => activation(Activation::Sigmoid),
+        "Softplus" => activation(Activation::Softplus),
+        "Tanh" => activation(Activation::Tanh),
+        // x * tanh(softplus(x))
+        "Mish" => {
+            Ok(vec![X, X, activate(Activation::Softplus), activate(Activation::Tanh), with(Binary::Mul)])
+        }
+        // x * sigmoid(alpha * x)
+        "QuickGelu" => {
+            let alpha = number(float("alpha", 1.702));
+            Ok(vec![X, X, alpha, with(Binary::Mul), activate(Activation::Sigmoid), with(Binary::Mul)])
+        }
+        // x / (1 + |x|)
+        "Softsign" => Ok(vec![X, number(1.0), X, apply(Unary::Abs), with(Binary::Add), with(Binary::Div)]),
+        // x > alpha ? x : 0
+        "ThresholdedRelu" => Ok(vec![
+            X,
+            number(float("alpha", 1.0)),
+            with(Binary::Greater),
+            X,
+            number(0.0),
+            Instruction::Where,
+        ]),
+        "Elu" => Ok(exponential_below(1.0, float("alpha", 1.0), 1.0)),
+        "Selu" => Ok(exponential_below(float("gamma", 1.050_701), float("alpha", 1.673_263_2), 1.0)),
+        "Celu" => {
+            let alpha = float("alpha", 1.0);
+            Ok(exponential_below(1.0, alpha, alpha))
+        }
+        _ => Err(super::operators::unknown(call.node)),
+    }
+}
+
+/// `gamma * (x < 0 ? alpha * (exp(x / by) - 1) : x)`
+fn exponential_below(gamma: f32, alpha: f32, by: f32) -> Vec<Instruction> {
+    let mut code = vec![X, number(0.0), with(Binary::Less), X];
+    if by != 1.0 {
+        code.extend([number(by), with(Binary::Div)]);
+    }
+    code.extend([apply(Unary::Exp), number(1.0), with(Binary::Sub), number(alpha), with(Binary::Mul)]);
+    code.extend([X, Instruction::Where]);
+    if gamma != 1.0 {
+        code.extend([number(gamma), with(Binary::Mul)]);
+    }
+    code
+}
+
+/// An operator of two inputs.
+pub(super) fn binary(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+    let (mut a, mut b) = (call.input(0)?, call.input(1)?);
+    let element_type = lowering.element_type(a);
+    let mut lane = Lane::of(element_type);
+    let (binary, made) = match call.node.operator.as_str() {
+        "Add" => (Binary::Add, element_type),
+        "Sub" => (Binary::Sub, element_type),
+        "Mul" => (Binary::Mul, element_type),
+        "Div" => (Binary::Div, element_type),
+        "Mod" if call.flag("fmod") => (Binary::Fmod, element_type),
+        "Mod" => (Binary::Mod, element_type),
+        "And" => (Binary::And, ElementType::Bool),
+        "Or" => (Binary::Or, ElementType::Bool),
+        "Xor" => (Binary::Xor, ElementType::Bool),
+        "Equal" => (Binary::Equal, ElementType::Bool),
+        "Less" => (Binary::Less, ElementType::Bool),
+        "LessOrEqual" => (Binary::LessEqual, ElementType::Bool),
+        "Greater" => (Binary::Greater, ElementType::Bool),
+        "GreaterOrEqual" => (Binary::GreaterEqual, ElementType::Bool),
+        // Base and exponent may differ in type; the result has that of the base.
+        "Pow" => {
+            if Lane::of(lowering.element_type(b)) == Lane::Float {
+                lane = Lane::Float;
+            }
+            (Binary::Pow, element_type)
+        }
+        _ => return Err(super::operators::unknown(call.node)),
+    };
+    if binary != Binary::Pow && lowering.element_type(b) != element_type {
+        return Err(call.invalid(format!(
+            "{} and {} differ in type",
+            lowering.tensor(a),
+            lowering.tensor(b)
+        )));
+    }
+    if call.opset < 7 || call.int("axis").is_some() {
+        return Err(call.unsupported("broadcasting as before opset 7 is"));
+    }
+    // What the model computes is the same; a constant on the right is what patterns look for.
+    if matches!(binary, Binary::Add | Binary::Mul) && lowering.scalar(a).is_some() {
+        std::mem::swap(&mut a, &mut b);
+    }
+    let code = vec![X, Instruction::Load(1), with(binary)];
+    Ok(vec![Some(lowering.elementwise(call, lane, code, &[a, b], made)?)])
+}
+
+/// An operator of any number of inputs.
+pub(super) fn variadic(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+    let inputs = call.all_inputs()?;
+    let (first, rest) = inputs.split_first().ok_or_else(|| call.invalid("it has no inputs"))?;
+    let element_type = lowering.element_type(*first);
+    let lane = Lane::of(element_type);
+    let binary = match call.node.operator.as_str() {
+        "Max" => Binary::Max,
+        "Min" => Binary::Min,
+        _ => Binary::Add,
+    };
+    let mut made = *first;
+    // As many at a time as an expression can have.
+    for chunk in rest.chunks(INPUTS_MAX - 1) {
+        let mut operands = vec![made];
+        let mut code = vec![X];
+        for (place, id) in (1..).zip(chunk) {
+            operands.push(*id);
+            code.extend([Instruction::Load(place), with(binary)]);
+        }
+        made = lowering.elementwise(call, lane, code, &operands, element_type)?;
+    }
+    if call.node.operator == "Mean" {
+        if lane == Lane::Integer {
+            return Err(call.invalid(format!("elements of type {element_type} have no mean")));
+        }
+        let code = vec![X, number(inputs.len() as f32), with(Binary::Div)];
+        made = lowering.elementwise(call, lane, code, &[made], element_type)?;
+    }
+    Ok(vec![Some(made)])
+}
+
+/// `min(max(x, min), max)`, from attributes or inputs.
+pub(super) fn clip(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+    let x = call.input(0)?;
+    let element_type = lowering.element_type(x);
+    let lane = Lane::of(element_type);
+    let mut bounds = [call.float("min").map(Scalar::Float), call.float("max").map(Scalar::Float)];
+    let mut operands = vec![x];
+    let mut code = vec![X];
+    for (place, binary) in [(0, Binary::Max), (1, Binary::Min)] {
+        let Some(id) = call.optional(place + 1) else { continue };
+        match lowering.scalar(id) {
+            Some(scalar) => bounds[place] = Some(scalar),
+            None => {
+                code.extend([Instruction::Load(operands.len() as u8), with(binary)]);
+                operands.push(id);
+            }
+        }
+    }
+    if operands.len() == 1 && lane == Lane::Float {
+        let bound = |scalar: Option<Scalar>, default| match scalar.map(|scalar| scalar.in_lane(lane)) {
+            Some(Scalar::Float(float)) => float,
+            _ => default,
+        };
+        let (min, max) = (bound(bounds[0], f32::NEG_INFINITY), bound(bounds[1], f32::INFINITY));
+        let activation =
+            if (min, max) == (0.0, f32::INFINITY) { Activation::Relu } else { Activation::Clip { min, max } };
+        code.push(activate(activation));
+    } else {
+        for (bound, binary) in bounds.into_iter().zip([Binary::Max, Binary::Min]) {
+            if let Some(scalar) = bound {
+                code.extend([Instruction::Constant(scalar.in_lane(lane)), with(binary)]);
+            }
+        }
+    }
+    Ok(vec![Some(lowering.elementwise(call, lane, code, &operands, element_type)?)])
+}
+
+/// A slope for what is below 0, from an input that broadcasts.
+pub(super) fn prelu(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+    let (x, slope) = (call.input(0)?, call.input(1)?);
+    let element_type = lowering.element_type(x);
+    let lane = Lane::of(element_type);
+    let zero = Instruction::Constant(Scalar::Integer(0).in_lane(lane));
+    let code =
+        vec![X, zero, with(Binary::Less), X, Instruction::Load(1), with(Binary::Mul), X, Instruction::Where];
+    Ok(vec![Some(lowering.elementwise(call, lane, code, &[x, slope], element_type)?)])
+}
+
+/// Elements of one value or the other.
+pub(super) fn choose(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+    let (condition, a, b) = (call.input(0)?, call.input(1)?, call.input(2)?);
+    let element_type = lowering.element_type(a);
+    if lowering.element_type(b) != element_type {
+        return Err(call.invalid(format!(
+            "{} and {} differ in type",
+            lowering.tensor(a),
+            lowering.tensor(b)
+        )));
+    }
+    let code = vec![X, Instruction::Load(1), Instruction::Load(2), Instruction::Where];
+    let lane = Lane::of(element_type);
+    Ok(vec![Some(lowering.elementwise(call, lane, code, &[condition, a, b], element_type)?)])
+}
+
+/// GELU of a value with an optional bias.
+pub(super) fn biased(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+    let x = call.input(0)?;
+    let gelu = if call.node.operator == "FastGelu" { Activation::GeluTanh } else { Activation::Gelu };
+    let (mut operands, mut code) = (vec![x], vec![X]);
+    if let Some(bias) = call.optional(1) {
+        operands.push(bias);
+        code.extend([Instruction::Load(1), with(Binary::Add)]);
+    }
+    code.push(activate(gelu));
+    let element_type = lowering.element_type(x);
+    Ok(vec![Some(lowering.elementwise(call, Lane::Float, code, &operands, element_type)?)])
+}
+
+pub(super) fn cast(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+    let number = call.int("to").ok_or_else(|| call.invalid("it does not say what to cast to"))?;
+    let to = i32::try_from(number).ok().and_then(crate::model::element_type);
+    let to = to.ok_or_else(|| call.unsupported(format!("elements of type {number} are")))?;
+    let x = call.input(0)?;
+    Ok(vec![Some(lowering.cast(call, x, to)?)])
+}
+
+pub(super) fn cast_like(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+    let (x, like) = (call.input(0)?, call.input(1)?);
+    let to = lowering.element_type(like);
+    Ok(vec![Some(lowering.cast(call, x, to)?)])
+}
+
+impl Lowering<'_> {
+    /// A value with elements of another type.
+    pub(super) fn cast(
+        &mut self,
+        call: &Call<'_>,
+        x: ValueId,
+        to: ElementType,
+    ) -> Result<ValueId, GraphError> {
+        let from = self.element_type(x);
+        if from == to {
+            return Ok(x);
+        }
+        let both = Lane::of(from) == Lane::Integer && Lane::of(to) == Lane::Integer;
+        let lane = if both { Lane::Integer } else { Lane::Float };
+        self.elementwise(call, lane, vec![X], &[x], to)
+    }
+}

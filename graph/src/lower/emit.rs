@@ -1,0 +1,291 @@
+//! Adding operations to the graph, or working them out where everything about them is known.
+
+use super::Lowering;
+use super::call::Call;
+use super::dims::{broadcast, broadcast_strides, collapse, signed, unsigned};
+use crate::ir::{
+    Copy, DIMS_MAX, Elementwise, INPUTS_MAX, Instruction, Lane, Layout, Node, Op, Part, Program, Scalar,
+    Source, ValueId,
+};
+use crate::reference::{self, Data, Tensor};
+use crate::tensor_type::row_major;
+use crate::{GraphError, TensorType};
+use weir_types::ElementType;
+
+/// The largest value that is folded. Larger ones are left to be made before the first run.
+const FOLD_VALUE_BYTES_MAX: usize = 1 << 20;
+/// The most bytes that are folded for one graph.
+const FOLD_BYTES_MAX: usize = 64 << 20;
+
+impl Lowering<'_> {
+    /// What a value is.
+    pub(crate) fn tensor(&self, id: ValueId) -> &TensorType {
+        &self.graph.value(id).tensor
+    }
+
+    /// The dimensions of a value.
+    pub(crate) fn dims(&self, id: ValueId) -> Vec<usize> {
+        self.tensor(id).dims().to_vec()
+    }
+
+    /// The type of a value's elements.
+    pub(crate) fn element_type(&self, id: ValueId) -> ElementType {
+        self.tensor(id).element_type()
+    }
+
+    /// The contents of a value, if they are known and small enough to be looked at.
+    pub(crate) fn known(&mut self, id: ValueId) -> Option<Tensor> {
+        let buffer = self.graph.buffer(id);
+        if !self.known.contains_key(&buffer) {
+            let value = self.graph.value(buffer);
+            let bytes = match &value.source {
+                Source::Constant(bytes) => bytes,
+                Source::Weight(index) => self.model.weights().get(*index as usize)?.inline()?,
+                _ => return None,
+            };
+            let tensor = Tensor::from_bytes(value.tensor.clone(), bytes)?;
+            self.known.insert(buffer, tensor);
+        }
+        self.known.get(&buffer)?.reshaped(self.graph.value(id).tensor.dims())
+    }
+
+    /// The only element of a value, if it is known.
+    pub(crate) fn scalar(&mut self, id: ValueId) -> Option<Scalar> {
+        if self.tensor(id).elements() != 1 {
+            return None;
+        }
+        match self.known(id)?.data() {
+            Data::Floats(floats) => floats.first().copied().map(Scalar::Float),
+            Data::Integers(integers) => integers.first().copied().map(Scalar::Integer),
+        }
+    }
+
+    /// The integers that an input consists of, which must be known.
+    pub(crate) fn integers(&mut self, call: &Call<'_>, place: usize) -> Result<Vec<i64>, GraphError> {
+        let id = call.input(place)?;
+        let known = self.known(id).and_then(|tensor| tensor.as_integers().map(<[i64]>::to_vec));
+        known.ok_or_else(|| {
+            call.unsupported(format!(
+                "an input {place} that depends on the contents of the model's inputs is"
+            ))
+        })
+    }
+
+    /// The numbers that an input consists of, which must be known.
+    pub(crate) fn numbers(&mut self, call: &Call<'_>, place: usize) -> Result<Vec<f32>, GraphError> {
+        let id = call.input(place)?;
+        let known = self.known(id).map(|tensor| tensor.to_floats());
+        known.ok_or_else(|| {
+            call.unsupported(format!(
+                "an input {place} that depends on the contents of the model's inputs is"
+            ))
+        })
+    }
+
+    /// A value of these contents.
+    pub(crate) fn constant(&mut self, tensor: Tensor) -> ValueId {
+        let id = self.value(tensor.tensor().clone(), Source::Constant(tensor.to_bytes().into()));
+        self.known.insert(id, tensor);
+        id
+    }
+
+    /// Add an operation that makes one value.
+    pub(crate) fn emit(&mut self, op: Op, inputs: Vec<Option<ValueId>>, output: TensorType) -> ValueId {
+        self.emit_all(op, inputs, vec![output]).first().copied().unwrap_or(ValueId(0))
+    }
+
+    /// Add an operation.
+    pub(crate) fn emit_all(
+        &mut self,
+        op: Op,
+        inputs: Vec<Option<ValueId>>,
+        outputs: Vec<TensorType>,
+    ) -> Vec<ValueId> {
+        if outputs.iter().all(|tensor| tensor.elements() == 0) {
+            return outputs
+                .into_iter()
+                .map(|tensor| self.constant(Tensor::integers(tensor, vec![])))
+                .collect();
+        }
+        if let Some(made) = self.folded(&op, &inputs, &outputs) {
+            return made;
+        }
+        let node = u32::try_from(self.graph.nodes.len()).unwrap_or(u32::MAX);
+        let of_node = |output| Source::Node { node, output };
+        let ids: Vec<ValueId> =
+            (0..).zip(outputs).map(|(output, tensor)| self.value(tensor, of_node(output))).collect();
+        let outputs = ids.iter().copied().map(Some).collect();
+        self.graph.nodes.push(Node { name: self.title.clone(), op, inputs, outputs });
+        ids
+    }
+
+    fn folded(
+        &mut self,
+        op: &Op,
+        inputs: &[Option<ValueId>],
+        outputs: &[TensorType],
+    ) -> Option<Vec<ValueId>> {
+        // What takes long is not worked out here, whatever it takes.
+        if matches!(
+            op,
+            Op::Conv(_) | Op::MatMul(_) | Op::Attention(_) | Op::Pool(_) | Op::Resize(_) | Op::Lrn(_)
+        ) {
+            return None;
+        }
+        let bytes: usize = outputs.iter().map(TensorType::bytes).sum();
+        if bytes > FOLD_VALUE_BYTES_MAX || self.folded_bytes + bytes > FOLD_BYTES_MAX {
+            return None;
+        }
+        let mut operands = Vec::with_capacity(inputs.len());
+        for id in inputs {
+            operands.push(match id {
+                Some(id) => Some(self.known(*id)?),
+                None => None,
+            });
+        }
+        let types: Vec<Option<&TensorType>> = outputs.iter().map(Some).collect();
+        let made: Vec<Tensor> =
+            reference::run_op(op, &operands, &types)?.into_iter().collect::<Option<_>>()?;
+        self.folded_bytes += bytes;
+        Some(made.into_iter().map(|tensor| self.constant(tensor)).collect())
+    }
+
+    /// The same elements under other dimensions, without moving them.
+    pub(crate) fn view(
+        &mut self,
+        call: &Call<'_>,
+        id: ValueId,
+        dims: impl Into<Vec<usize>>,
+    ) -> Result<ValueId, GraphError> {
+        let dims = dims.into();
+        if dims == self.tensor(id).dims() {
+            return Ok(id);
+        }
+        let tensor = self.tensor(id).reshaped(dims.clone());
+        let tensor =
+            tensor.ok_or_else(|| call.invalid(format!("{} does not fit {dims:?}", self.tensor(id))))?;
+        let of = self.graph.buffer(id);
+        if *self.tensor(of) == tensor {
+            return Ok(of);
+        }
+        Ok(self.value(tensor, Source::View(of)))
+    }
+
+    /// The elements of a value at `offset` and from there on by `strides`, `dims` of them.
+    pub(crate) fn strided(
+        &mut self,
+        call: &Call<'_>,
+        id: ValueId,
+        dims: &[usize],
+        offset: usize,
+        strides: &[isize],
+    ) -> Result<ValueId, GraphError> {
+        let output = call.tensor(self.element_type(id), dims)?;
+        let to = signed(&row_major(dims));
+        let (block, layouts) = collapse(dims, &[strides.to_vec(), to]);
+        if offset == 0 && output.elements() == self.tensor(id).elements() && layouts.first() == layouts.get(1)
+        {
+            return self.view(call, id, dims);
+        }
+        let part = part(call, 0, block, [offset, 0], layouts)?;
+        Ok(self.emit(Op::Copy(Copy { fill: None, parts: vec![part] }), vec![Some(id)], output))
+    }
+
+    /// A value with its dimensions in another order: dimension `i` is what `order[i]` was.
+    pub(crate) fn transposed(
+        &mut self,
+        call: &Call<'_>,
+        id: ValueId,
+        order: &[usize],
+    ) -> Result<ValueId, GraphError> {
+        let dims = self.dims(id);
+        let own = signed(&row_major(&dims));
+        let pick = |axis: &usize| Some((*dims.get(*axis)?, *own.get(*axis)?));
+        let picked: Vec<_> = order
+            .iter()
+            .map(pick)
+            .collect::<Option<_>>()
+            .ok_or_else(|| call.invalid(format!("{order:?} is no order of {} dimensions", dims.len())))?;
+        let (dims, strides): (Vec<_>, Vec<_>) = picked.into_iter().unzip();
+        self.strided(call, id, &dims, 0, &strides)
+    }
+
+    /// One expression over values that broadcast against each other. Known scalars become constants of the program.
+    pub(crate) fn elementwise(
+        &mut self,
+        call: &Call<'_>,
+        lane: Lane,
+        instructions: Vec<Instruction>,
+        inputs: &[ValueId],
+        element_type: ElementType,
+    ) -> Result<ValueId, GraphError> {
+        let all: Vec<&[usize]> = inputs.iter().map(|id| self.tensor(*id).dims()).collect();
+        let dims = broadcast(&all)
+            .ok_or_else(|| call.invalid(format!("{all:?} do not broadcast against each other")))?;
+        let output = call.tensor(element_type, dims)?;
+        let (mut kept, mut places) = (Vec::new(), Vec::new());
+        let mut all_known = true;
+        for id in inputs {
+            all_known &= self.known(*id).is_some();
+        }
+        for id in inputs {
+            places.push(match self.scalar(*id) {
+                Some(scalar) if !all_known => Instruction::Constant(scalar.in_lane(lane)),
+                _ => {
+                    kept.push(*id);
+                    Instruction::Load(u8::try_from(kept.len() - 1).unwrap_or(u8::MAX))
+                }
+            });
+        }
+        GraphError::limit("operands of one expression", kept.len(), INPUTS_MAX)?;
+        let placed = |instruction: Instruction| match instruction {
+            Instruction::Load(place) => places.get(usize::from(place)).copied().unwrap_or(instruction),
+            other => other,
+        };
+        let program = Program { lane, instructions: instructions.into_iter().map(placed).collect() };
+        let strides: Vec<Vec<isize>> = kept
+            .iter()
+            .map(|id| signed(&broadcast_strides(self.tensor(*id).dims(), output.dims())))
+            .collect();
+        let op = elementwise_over(program, output.dims(), &strides).ok_or_else(|| too_many(call))?;
+        Ok(self.emit(Op::Elementwise(op), kept.into_iter().map(Some).collect(), output))
+    }
+}
+
+/// A program over `dims`, in as few dimensions as possible; none if those are too many.
+pub(crate) fn elementwise_over(
+    program: Program,
+    dims: &[usize],
+    strides: &[Vec<isize>],
+) -> Option<Elementwise> {
+    // The output is contiguous, and its neighbours stay neighbours.
+    let mut all = vec![signed(&row_major(dims))];
+    all.extend_from_slice(strides);
+    let (dims, mut strides) = collapse(dims, &all);
+    strides.remove(0);
+    (dims.len() <= DIMS_MAX).then(|| Elementwise {
+        program,
+        dims,
+        strides: strides.iter().map(|s| unsigned(s)).collect(),
+    })
+}
+
+/// A block to copy: `layouts` are where it is read and written.
+pub(crate) fn part(
+    call: &Call<'_>,
+    input: usize,
+    dims: Vec<usize>,
+    [from, to]: [usize; 2],
+    layouts: Vec<Vec<isize>>,
+) -> Result<Part, GraphError> {
+    if dims.len() > DIMS_MAX {
+        return Err(too_many(call));
+    }
+    let mut layouts = layouts.into_iter();
+    let mut layout = |offset| Layout { offset, strides: layouts.next().unwrap_or_default() };
+    Ok(Part { input, dims, from: layout(from), to: layout(to) })
+}
+
+fn too_many(call: &Call<'_>) -> GraphError {
+    call.unsupported(format!("more than {DIMS_MAX} dimensions that do not lie one in the other are"))
+}

@@ -1,0 +1,192 @@
+//! The operators that are supported, by name: `docs/operators.md` is made from this.
+
+use super::call::Call;
+use super::{
+    Lowering, Made, arithmetic, attention, conv, index, make, matmul, moves, norm, pad, resize, rows, slice,
+};
+use crate::{GraphError, onnx};
+
+/// An operator that is supported.
+#[derive(Clone, Copy)]
+pub struct Operator {
+    /// Its name, with its domain in front unless that is ONNX's own.
+    pub name: &'static str,
+    /// The first opset that has it, for ONNX's own.
+    pub since: i64,
+    /// What of it is not supported; empty if all is.
+    pub without: &'static str,
+    /// What makes operations of it.
+    pub(super) lower: fn(&mut Lowering<'_>, &Call<'_>) -> Made,
+}
+
+/// All of them, by name.
+#[must_use]
+pub fn operators() -> &'static [Operator] {
+    OPERATORS
+}
+
+/// The operator that a node calls.
+pub(super) fn find(node: &onnx::Node) -> Option<Operator> {
+    let name = full_name(node);
+    OPERATORS
+        .binary_search_by(|operator| operator.name.cmp(&name))
+        .ok()
+        .and_then(|at| OPERATORS.get(at))
+        .copied()
+}
+
+/// Whether a node calls one of ONNX's own.
+pub(super) fn is_own(node: &onnx::Node) -> bool {
+    crate::model::is_own(&node.domain)
+}
+
+pub(super) fn unknown(node: &onnx::Node) -> GraphError {
+    GraphError::UnknownOperator { node: node.title().to_owned(), operator: full_name(node) }
+}
+
+fn full_name(node: &onnx::Node) -> String {
+    if is_own(node) { node.operator.clone() } else { format!("{}:{}", node.domain, node.operator) }
+}
+
+macro_rules! operators {
+    ($($name:literal $since:literal $lower:path $(, $without:literal)?;)*) => {
+        const OPERATORS: &[Operator] = &[$(
+            Operator { name: $name, since: $since, without: concat!("" $(, $without)?), lower: $lower },
+        )*];
+    };
+}
+
+// In the order of their names, which are searched.
+operators! {
+    "Abs" 1 arithmetic::unary;
+    "Add" 1 arithmetic::binary;
+    "And" 1 arithmetic::binary;
+    "ArgMax" 1 rows::arg_reduce;
+    "ArgMin" 1 rows::arg_reduce;
+    "AveragePool" 1 conv::pool, "3-D";
+    "BatchNormalization" 1 norm::batch, "training";
+    "Cast" 6 arithmetic::cast, "strings and 8-bit floats";
+    "CastLike" 15 arithmetic::cast_like;
+    "Ceil" 1 arithmetic::unary;
+    "Celu" 12 arithmetic::unary;
+    "Clip" 1 arithmetic::clip;
+    "Concat" 1 moves::concat;
+    "ConstantOfShape" 9 make::constant_of_shape;
+    "Conv" 1 conv::conv, "3-D";
+    "Cos" 7 arithmetic::unary;
+    "CumSum" 11 rows::cum_sum;
+    "DepthToSpace" 1 moves::depth_to_space;
+    "Div" 1 arithmetic::binary;
+    "Dropout" 1 moves::identity, "training, and the mask";
+    "Einsum" 12 matmul::einsum, "all but products of two operands without repeated letters or `...`";
+    "Elu" 1 arithmetic::unary;
+    "Equal" 1 arithmetic::binary;
+    "Erf" 9 arithmetic::unary;
+    "Exp" 1 arithmetic::unary;
+    "Expand" 8 moves::expand;
+    "Flatten" 1 moves::flatten;
+    "Floor" 1 arithmetic::unary;
+    "Gather" 1 index::gather;
+    "GatherElements" 11 index::gather_elements;
+    "GatherND" 11 index::gather_nd, "indices of more than one dimension at once, and batches";
+    "Gelu" 20 arithmetic::unary;
+    "Gemm" 1 matmul::gemm, "integers";
+    "GlobalAveragePool" 1 rows::global_pool;
+    "GlobalMaxPool" 1 rows::global_pool;
+    "Greater" 1 arithmetic::binary;
+    "GreaterOrEqual" 12 arithmetic::binary;
+    "GroupNormalization" 18 norm::group;
+    "HardSigmoid" 1 arithmetic::unary;
+    "HardSwish" 14 arithmetic::unary;
+    "Identity" 1 moves::identity, "sequences";
+    "InstanceNormalization" 1 norm::instance;
+    "IsNaN" 9 arithmetic::unary;
+    "LRN" 1 norm::lrn;
+    "LayerNormalization" 17 norm::layer, "the outputs mean and deviation";
+    "LeakyRelu" 1 arithmetic::unary;
+    "Less" 1 arithmetic::binary;
+    "LessOrEqual" 12 arithmetic::binary;
+    "Log" 1 arithmetic::unary;
+    "LogSoftmax" 1 rows::softmax;
+    "LpNormalization" 1 norm::lp;
+    "MatMul" 1 matmul::matmul, "integers";
+    "Max" 1 arithmetic::variadic;
+    "MaxPool" 1 conv::pool, "3-D, and the output of indices";
+    "Mean" 1 arithmetic::variadic;
+    "Min" 1 arithmetic::variadic;
+    "Mish" 18 arithmetic::unary;
+    "Mod" 10 arithmetic::binary;
+    "Mul" 1 arithmetic::binary;
+    "Neg" 1 arithmetic::unary;
+    "NonZero" 9 make::non_zero, "contents that depend on the inputs";
+    "Not" 1 arithmetic::unary;
+    "OneHot" 9 index::one_hot, "a depth or values that depend on the inputs";
+    "Or" 1 arithmetic::binary;
+    "PRelu" 1 arithmetic::prelu;
+    "Pad" 1 pad::pad, "wrapping around";
+    "Pow" 1 arithmetic::binary;
+    "RMSNormalization" 23 norm::rms;
+    "Range" 11 make::range, "ends that depend on the inputs";
+    "Reciprocal" 1 arithmetic::unary;
+    "ReduceL1" 1 rows::reduce;
+    "ReduceL2" 1 rows::reduce;
+    "ReduceLogSum" 1 rows::reduce;
+    "ReduceLogSumExp" 1 rows::reduce;
+    "ReduceMax" 1 rows::reduce;
+    "ReduceMean" 1 rows::reduce;
+    "ReduceMin" 1 rows::reduce;
+    "ReduceProd" 1 rows::reduce;
+    "ReduceSum" 1 rows::reduce;
+    "ReduceSumSquare" 1 rows::reduce;
+    "Relu" 1 arithmetic::unary;
+    "Reshape" 5 moves::reshape;
+    "Resize" 10 resize::resize, "cubic, antialiasing, and cropping; other dimensions than the last two";
+    "Round" 11 arithmetic::unary;
+    "Selu" 1 arithmetic::unary;
+    "Shape" 1 make::shape;
+    "Sigmoid" 1 arithmetic::unary;
+    "Sign" 9 arithmetic::unary;
+    "Sin" 7 arithmetic::unary;
+    "Size" 1 make::size;
+    "Slice" 1 slice::slice, "ends that depend on the inputs";
+    "Softmax" 1 rows::softmax;
+    "Softplus" 1 arithmetic::unary;
+    "Softsign" 1 arithmetic::unary;
+    "SpaceToDepth" 1 moves::space_to_depth;
+    "Split" 2 slice::split;
+    "Sqrt" 1 arithmetic::unary;
+    "Squeeze" 1 moves::squeeze;
+    "Sub" 1 arithmetic::binary;
+    "Sum" 1 arithmetic::variadic;
+    "Tanh" 1 arithmetic::unary;
+    "ThresholdedRelu" 10 arithmetic::unary;
+    "Tile" 6 moves::tile;
+    "TopK" 1 rows::top_k;
+    "Transpose" 1 moves::transpose;
+    "Trilu" 14 index::trilu;
+    "Unsqueeze" 1 moves::unsqueeze;
+    "Upsample" 7 resize::upsample, "other dimensions than the last two";
+    "Where" 9 arithmetic::choose;
+    "Xor" 1 arithmetic::binary;
+    "com.microsoft:Attention" 1 attention::packed, "past states, causal masks, lengths as masks, and heads over 128 elements";
+    "com.microsoft:BiasGelu" 1 arithmetic::biased;
+    "com.microsoft:FastGelu" 1 arithmetic::biased;
+    "com.microsoft:FusedConv" 1 conv::fused, "3-D";
+    "com.microsoft:FusedMatMul" 1 matmul::fused, "transposed batches";
+    "com.microsoft:Gelu" 1 arithmetic::unary;
+    "com.microsoft:MultiHeadAttention" 1 attention::multi_head, "past states, packed inputs, biases, padding masks, and heads over 128 elements";
+    "com.microsoft:QuickGelu" 1 arithmetic::unary;
+    "com.microsoft:SkipLayerNormalization" 1 norm::skip_layer, "the outputs mean and deviation";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_in_order_and_none_is_there_twice() {
+        for pair in OPERATORS.windows(2) {
+            assert!(pair[0].name < pair[1].name, "{} before {}", pair[0].name, pair[1].name);
+        }
+    }
+}

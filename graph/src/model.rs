@@ -1,0 +1,228 @@
+//! A model as its file has it, checked: [`Model`].
+
+mod functions;
+mod order;
+mod skeleton;
+mod weights;
+
+pub(crate) use weights::{attribute_tensor, element_type};
+
+pub use skeleton::{Separated, WeightFile};
+pub use weights::{INLINE_BYTES_MAX, INLINE_INTEGER_BYTES_MAX, Weight, WeightData};
+
+use crate::{GraphError, onnx};
+use bytes::Bytes;
+use prost::Message;
+use std::collections::{HashMap, HashSet};
+use std::ops::RangeInclusive;
+use weir_types::{ElementType, Port, Signature};
+
+/// The versions of ONNX's operators that are known.
+pub const OPSETS: RangeInclusive<i64> = 7..=23;
+
+/// The longest file that protocol buffers can hold.
+pub const FILE_BYTES_MAX: usize = i32::MAX as usize;
+/// The most nodes a model may have, those of its functions included as often as they are called.
+pub const NODES_MAX: usize = 65_536;
+/// The most inputs, outputs and attributes of one node.
+pub const PLACES_MAX: usize = 4_096;
+/// The most weights.
+pub const WEIGHTS_MAX: usize = 65_536;
+/// The most inputs, and the most outputs, of a model.
+pub const PORTS_MAX: usize = 1_024;
+/// The longest name.
+pub const NAME_BYTES_MAX: usize = 4_096;
+
+/// A model, read and checked, for any shapes of its inputs.
+#[derive(Debug, Clone)]
+pub struct Model {
+    /// The nodes are in an order in which they can run. Initialisers and constants are in `weights` instead.
+    pub(crate) graph: onnx::Graph,
+    /// Which version of ONNX's operators it is written for.
+    pub(crate) opset: i64,
+    /// What a run must be given, with as much of its shape as the file says.
+    pub(crate) inputs: Vec<Input>,
+    signature: Signature,
+    weights: Vec<Weight>,
+}
+
+/// One input, by the names that its dimensions have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Input {
+    pub(crate) name: String,
+    pub(crate) element_type: ElementType,
+    pub(crate) dims: Vec<Dim>,
+}
+
+/// What the file says of a dimension.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Dim {
+    Fixed(usize),
+    /// The same for all dimensions of this name.
+    Symbol(String),
+    Any,
+}
+
+impl Model {
+    /// Read an ONNX file. Weights share its memory.
+    ///
+    /// Refuses what cannot be read, what is over a limit, and what no device of this kind will run whatever the operators are: weights in other files,
+    /// sparse weights, and training. Operators that are not supported are for [`Model::unsupported`] to tell.
+    pub fn read(file: Bytes) -> Result<Self, GraphError> {
+        Self::from_file(file, false)
+    }
+
+    /// Read what [`Model::without_weights`] wrote: the model, large weights being known by hash only.
+    pub fn read_skeleton(skeleton: Bytes) -> Result<Self, GraphError> {
+        Self::from_file(skeleton, true)
+    }
+
+    fn from_file(file: Bytes, is_skeleton: bool) -> Result<Self, GraphError> {
+        GraphError::limit("bytes", file.len(), FILE_BYTES_MAX)?;
+        let mut model =
+            onnx::Model::decode(file).map_err(|error| GraphError::malformed(error.to_string()))?;
+        if !model.training.is_empty() {
+            return Err(GraphError::Refused("a part for training".to_owned()));
+        }
+        let opset = opset(&model)?;
+        let mut graph = model.graph.take().ok_or_else(|| GraphError::malformed("it holds no graph"))?;
+        if !graph.sparse_initialisers.is_empty() {
+            return Err(GraphError::Refused("sparse weights".to_owned()));
+        }
+        check_sizes(&graph)?;
+        graph.nodes = functions::inlined(graph.nodes, &model.functions, opset)?;
+        let weights = weights::take(&mut graph, is_skeleton)?;
+        let inputs = inputs(&graph, &weights)?;
+        graph.nodes = order::ordered(graph.nodes, names_given(&inputs, &weights)?)?;
+        let signature =
+            Signature { inputs: inputs.iter().map(Input::port).collect(), outputs: outputs(&graph)? };
+        Ok(Self { graph, opset, inputs, signature, weights })
+    }
+
+    /// What a run takes and gives. Inputs that have a weight as their default are not among them.
+    #[must_use]
+    pub fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    /// The weights: initialisers, and constants among the nodes. [`Source::Weight`](crate::Source::Weight) is an index into them.
+    #[must_use]
+    pub fn weights(&self) -> &[Weight] {
+        &self.weights
+    }
+
+    /// Which version of ONNX's operators it is written for.
+    #[must_use]
+    pub fn opset(&self) -> i64 {
+        self.opset
+    }
+}
+
+impl Input {
+    fn port(&self) -> Port {
+        let size = |dim: &Dim| match dim {
+            Dim::Fixed(size) => u32::try_from(*size).ok(),
+            Dim::Symbol(_) | Dim::Any => None,
+        };
+        Port {
+            name: self.name.clone(),
+            datatype: self.element_type,
+            shape: self.dims.iter().map(size).collect(),
+        }
+    }
+}
+
+/// The version of ONNX's own operators.
+fn opset(model: &onnx::Model) -> Result<i64, GraphError> {
+    let own = |set: &&onnx::OperatorSet| is_own(&set.domain);
+    let version = model.opset_imports.iter().find(own).map_or(1, |set| set.version);
+    if OPSETS.contains(&version) { Ok(version) } else { Err(GraphError::Opset(version)) }
+}
+
+/// Whether this is the domain of ONNX's own operators.
+pub(crate) fn is_own(domain: &str) -> bool {
+    matches!(domain, "" | "ai.onnx")
+}
+
+fn check_sizes(graph: &onnx::Graph) -> Result<(), GraphError> {
+    GraphError::limit("nodes", graph.nodes.len(), NODES_MAX)?;
+    GraphError::limit("weights", graph.initialisers.len(), WEIGHTS_MAX)?;
+    GraphError::limit("inputs", graph.inputs.len(), WEIGHTS_MAX + PORTS_MAX)?;
+    GraphError::limit("outputs", graph.outputs.len(), PORTS_MAX)?;
+    if graph.outputs.is_empty() {
+        return Err(GraphError::malformed("its graph has no outputs"));
+    }
+    let ports = graph.inputs.iter().chain(&graph.outputs).map(|port| &port.name);
+    for name in ports.chain(graph.initialisers.iter().map(|tensor| &tensor.name)) {
+        GraphError::limit("bytes in a name", name.len(), NAME_BYTES_MAX)?;
+    }
+    graph.nodes.iter().try_for_each(check_node)
+}
+
+fn check_node(node: &onnx::Node) -> Result<(), GraphError> {
+    let places = [node.inputs.len(), node.outputs.len(), node.attributes.len()];
+    GraphError::limit("places at one node", places.into_iter().max().unwrap_or(0), PLACES_MAX)?;
+    for name in node.inputs.iter().chain(&node.outputs).chain([&node.name, &node.operator, &node.domain]) {
+        GraphError::limit("bytes in a name", name.len(), NAME_BYTES_MAX)?;
+    }
+    Ok(())
+}
+
+fn inputs(graph: &onnx::Graph, weights: &[Weight]) -> Result<Vec<Input>, GraphError> {
+    // Until version 4 of the format, initialisers were listed as inputs, too.
+    let defaults: HashSet<&str> = weights.iter().map(|weight| weight.name.as_str()).collect();
+    let given: Vec<_> = graph.inputs.iter().filter(|port| !defaults.contains(port.name.as_str())).collect();
+    GraphError::limit("inputs", given.len(), PORTS_MAX)?;
+    given.into_iter().map(input).collect()
+}
+
+fn input(info: &onnx::ValueInfo) -> Result<Input, GraphError> {
+    let (element_type, shape) = dense(info)?;
+    let Some(shape) = shape else {
+        return Err(GraphError::Refused(format!(
+            "an input, {:?}, without a number of dimensions",
+            info.name
+        )));
+    };
+    let dims = shape.dims.iter().map(|dim| match (dim.size, &dim.symbol) {
+        (Some(size), _) if size >= 0 => u32::try_from(size)
+            .map(|size| Dim::Fixed(size as usize))
+            .map_err(|_| GraphError::malformed(format!("input {:?} has a dimension of {size}", info.name))),
+        (None, Some(symbol)) if !symbol.is_empty() => Ok(Dim::Symbol(symbol.clone())),
+        _ => Ok(Dim::Any),
+    });
+    let dims: Vec<Dim> = dims.collect::<Result<_, _>>()?;
+    GraphError::limit("dimensions of an input", dims.len(), crate::tensor_type::RANK_MAX)?;
+    Ok(Input { name: info.name.clone(), element_type, dims })
+}
+
+fn outputs(graph: &onnx::Graph) -> Result<Vec<Port>, GraphError> {
+    let port = |info: &onnx::ValueInfo| {
+        let (datatype, shape) = dense(info)?;
+        let size = |dim: &onnx::Dim| dim.size.and_then(|size| u32::try_from(size).ok());
+        let shape = shape.map(|shape| shape.dims.iter().map(size).collect()).unwrap_or_default();
+        Ok(Port { name: info.name.clone(), datatype, shape })
+    };
+    graph.outputs.iter().map(port).collect()
+}
+
+fn dense(info: &onnx::ValueInfo) -> Result<(ElementType, Option<&onnx::Shape>), GraphError> {
+    let Some(dense) = info.value_type.as_ref().and_then(|value| value.tensor.as_ref()) else {
+        return Err(GraphError::Refused(format!("{:?}, which is not a tensor,", info.name)));
+    };
+    let element_type = element_type(dense.element_type).ok_or_else(|| {
+        GraphError::Refused(format!("{:?} with elements of type {}", info.name, dense.element_type))
+    })?;
+    Ok((element_type, dense.shape.as_ref()))
+}
+
+/// The names that nodes find there: inputs and weights, none of them twice.
+fn names_given(inputs: &[Input], weights: &[Weight]) -> Result<HashMap<String, order::Maker>, GraphError> {
+    let mut given = HashMap::new();
+    for name in inputs.iter().map(|input| &input.name).chain(weights.iter().map(|weight| &weight.name)) {
+        if given.insert(name.clone(), order::Maker::Given).is_some() {
+            return Err(GraphError::malformed(format!("{name:?} is given twice")));
+        }
+    }
+    Ok(given)
+}

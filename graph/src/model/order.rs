@@ -1,0 +1,100 @@
+//! Nodes in an order in which they can run.
+
+use crate::{GraphError, onnx};
+use std::collections::HashMap;
+
+/// Who makes a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Maker {
+    /// It is an input or a weight.
+    Given,
+    /// The node of this index.
+    Node(usize),
+}
+
+/// The nodes, each behind those whose outputs it needs, otherwise as they stood. Files need not have them in such an order, though the standard says so.
+pub(super) fn ordered(
+    nodes: Vec<onnx::Node>,
+    mut makers: HashMap<String, Maker>,
+) -> Result<Vec<onnx::Node>, GraphError> {
+    for (index, node) in nodes.iter().enumerate() {
+        for name in node.outputs.iter().filter(|name| !name.is_empty()) {
+            if makers.insert(name.clone(), Maker::Node(index)).is_some() {
+                return Err(GraphError::malformed(format!("{name:?} is made twice")));
+            }
+        }
+    }
+    let mut missing = vec![0_usize; nodes.len()];
+    let mut needed_by = vec![Vec::new(); nodes.len()];
+    for (index, node) in nodes.iter().enumerate() {
+        for name in node.inputs.iter().filter(|name| !name.is_empty()) {
+            match makers.get(name) {
+                Some(Maker::Given) => {}
+                Some(Maker::Node(maker)) => {
+                    missing[index] += 1;
+                    needed_by[*maker].push(index);
+                }
+                None => {
+                    let why = format!("node {:?} needs {name:?}, which nothing makes", node.title());
+                    return Err(GraphError::Malformed(why));
+                }
+            }
+        }
+    }
+    let order = order(missing, &needed_by);
+    if order.len() < nodes.len() {
+        return Err(GraphError::malformed("its nodes need each other in a circle"));
+    }
+    let mut nodes: Vec<_> = nodes.into_iter().map(Some).collect();
+    Ok(order.into_iter().filter_map(|index| nodes[index].take()).collect())
+}
+
+/// Indices, each behind those it needs, the smallest possible first; those on a circle are left out.
+fn order(mut missing: Vec<usize>, needed_by: &[Vec<usize>]) -> Vec<usize> {
+    use std::cmp::Reverse;
+    let ready = (0..missing.len()).filter(|index| missing[*index] == 0).map(Reverse);
+    let mut ready: std::collections::BinaryHeap<_> = ready.collect();
+    let mut order = Vec::with_capacity(missing.len());
+    while let Some(Reverse(index)) = ready.pop() {
+        order.push(index);
+        for &other in &needed_by[index] {
+            missing[other] -= 1;
+            if missing[other] == 0 {
+                ready.push(Reverse(other));
+            }
+        }
+    }
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(inputs: &[&str], outputs: &[&str]) -> onnx::Node {
+        let names = |names: &[&str]| names.iter().map(ToString::to_string).collect();
+        onnx::Node { inputs: names(inputs), outputs: names(outputs), ..onnx::Node::default() }
+    }
+
+    fn given() -> HashMap<String, Maker> {
+        HashMap::from([("x".to_owned(), Maker::Given)])
+    }
+
+    #[test]
+    fn nodes_come_behind_what_they_need_and_otherwise_stay() {
+        let nodes = vec![node(&["b", ""], &["c"]), node(&["x"], &["a"]), node(&["a", "a"], &["b"])];
+        let ordered = ordered(nodes, given()).unwrap();
+        assert_eq!(ordered.iter().map(|node| node.outputs[0].as_str()).collect::<Vec<_>>(), ["a", "b", "c"]);
+    }
+
+    #[test]
+    fn circles_strangers_and_doubles_are_malformed() {
+        let circle = vec![node(&["b"], &["a"]), node(&["a"], &["b"])];
+        let stranger = vec![node(&["y"], &["a"])];
+        let double = vec![node(&["x"], &["a"]), node(&["x"], &["a"])];
+        let shadow = vec![node(&["x"], &["x"])];
+        for nodes in [circle, stranger, double, shadow] {
+            assert!(matches!(ordered(nodes, given()), Err(GraphError::Malformed(_))));
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Skeletons: models whose large weights are elsewhere, under the hash of their bytes.
+//!
+//! A skeleton is an ONNX file with "external data", ONNX's own way to say that bytes are elsewhere; the location is `sha256:` and a hash.
+
+use super::{Model, Weight, WeightData, weights};
+use crate::onnx;
+use bytes::Bytes;
+use prost::Message;
+use std::collections::HashSet;
+use weir_types::ContentHash;
+
+const LOCATION: &str = "location";
+const SCHEME: &str = "sha256:";
+
+/// A model in two.
+#[derive(Debug, Clone)]
+pub struct Separated {
+    /// All but the large weights, for [`Model::read_skeleton`].
+    pub skeleton: Bytes,
+    /// The large weights, each once, in the order in which the file has them.
+    pub weights: Vec<WeightFile>,
+}
+
+/// The bytes of a weight, or of several that are equal.
+#[derive(Debug, Clone)]
+pub struct WeightFile {
+    /// The name of the first that has them.
+    pub name: String,
+    /// What they hash to.
+    pub hash: ContentHash,
+    /// The bytes.
+    pub bytes: Bytes,
+}
+
+impl Model {
+    /// Take the large weights out, so that the rest can be kept in memory and sent around. Both forms make the same graphs.
+    #[must_use]
+    pub fn without_weights(&self) -> Separated {
+        let mut graph = self.graph.clone();
+        let mut files = Vec::new();
+        let mut seen = HashSet::new();
+        for weight in self.weights() {
+            let mut tensor = described(weight);
+            match &weight.data {
+                WeightData::Bytes(bytes) if weight.is_small() => tensor.raw_data = bytes.clone(),
+                data => {
+                    let hash = weight.hash();
+                    tensor.data_location = onnx::EXTERNAL;
+                    let value = format!("{SCHEME}{hash}");
+                    tensor.external_data = vec![onnx::Pair { key: LOCATION.to_owned(), value }];
+                    if let (WeightData::Bytes(bytes), true) = (data, seen.insert(hash)) {
+                        files.push(WeightFile { name: weight.name.clone(), hash, bytes: bytes.clone() });
+                    }
+                }
+            }
+            graph.initialisers.push(tensor);
+        }
+        let opset = onnx::OperatorSet { domain: String::new(), version: self.opset };
+        let model = onnx::Model {
+            ir_version: Some(8),
+            graph: Some(graph),
+            opset_imports: vec![opset],
+            ..onnx::Model::default()
+        };
+        Separated { skeleton: model.encode_to_vec().into(), weights: files }
+    }
+}
+
+fn described(weight: &Weight) -> onnx::Tensor {
+    let dims = weight.tensor.dims().iter().map(|dim| i64::try_from(*dim).unwrap_or(i64::MAX)).collect();
+    let data_type = weights::number(weight.tensor.element_type());
+    onnx::Tensor { name: weight.name.clone(), dims, data_type, ..onnx::Tensor::default() }
+}
+
+/// The hash that a weight of a skeleton is under.
+pub(super) fn hash(tensor: &onnx::Tensor) -> Option<ContentHash> {
+    tensor.external(LOCATION)?.strip_prefix(SCHEME)?.parse().ok()
+}

@@ -1,0 +1,162 @@
+//! Where the values of a graph lie in memory: [`MemoryPlan`].
+
+mod pack;
+
+pub use pack::ALIGNMENT_BYTES;
+
+use crate::ir::{Elementwise, Graph, Node, Op, Source, ValueId};
+use crate::tensor_type::row_major;
+use pack::{Block, pack};
+
+/// Where each value of a graph lies. The same graph always gets the same plan.
+///
+/// There are two pieces of memory. The *arena* is needed while a run lasts, and runs of other graphs may have it afterwards; inputs are put there before a
+/// run, and outputs are found there after it. What is *resident* is made by the prologue, and stays as long as the graph does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemoryPlan {
+    /// How large the arena must be.
+    pub arena_bytes: usize,
+    /// How much memory stays.
+    pub resident_bytes: usize,
+    places: Vec<Place>,
+}
+
+/// Where a value lies. Offsets are multiples of [`ALIGNMENT_BYTES`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// In the arena.
+    Arena {
+        /// How many bytes from its start.
+        offset: usize,
+    },
+    /// In the memory that stays.
+    Resident {
+        /// How many bytes from its start.
+        offset: usize,
+    },
+    /// Where the model's weight of this index is.
+    Weight(u32),
+    /// Where the constant that is this value is.
+    Constant(ValueId),
+}
+
+/// When a buffer is in use: from the step that writes it to the last one that reads it.
+#[derive(Debug, Clone, Copy)]
+struct Life {
+    first: usize,
+    last: usize,
+    /// It outlives the prologue that made it.
+    stays: bool,
+}
+
+impl MemoryPlan {
+    /// Plan the memory of `graph`, which must be sound.
+    #[must_use]
+    pub fn new(graph: &Graph) -> Self {
+        let lives = lives(graph);
+        let (mut arena, mut resident) = (Vec::new(), Vec::new());
+        // Which block of its piece of memory a buffer has.
+        let mut block_of: Vec<Option<usize>> = vec![None; graph.values.len()];
+        let written = graph
+            .nodes
+            .iter()
+            .flat_map(|node| node.outputs.iter().flatten().map(move |id| (Some(node), *id)));
+        for (node, id) in graph.inputs.iter().map(|port| (None, port.value)).chain(written) {
+            let Some(life) = lives[id.0 as usize] else { continue };
+            let bytes = graph.value(id).tensor.bytes();
+            let block = Block { bytes, first: life.first, last: life.last };
+            let list = if life.stays { &mut resident } else { &mut arena };
+            let taken = node.filter(|_| !life.stays).and_then(|node| giver(graph, node, &lives));
+            let index = match taken.and_then(|giver| block_of[giver.0 as usize]) {
+                Some(index) => {
+                    list[index] = Block { last: life.last, ..list[index] };
+                    index
+                }
+                None => {
+                    list.push(block);
+                    list.len() - 1
+                }
+            };
+            block_of[id.0 as usize] = Some(index);
+        }
+        // Nothing that stays makes room for anything else.
+        resident.iter_mut().for_each(|block: &mut Block| (block.first, block.last) = (0, usize::MAX));
+        let (arena, resident) = (pack(&arena), pack(&resident));
+        let place = |id: ValueId| {
+            let buffer = graph.buffer(id);
+            let stays = lives[buffer.0 as usize].is_some_and(|life| life.stays);
+            let offsets = if stays { &resident.offsets } else { &arena.offsets };
+            let offset =
+                || block_of[buffer.0 as usize].and_then(|index| offsets.get(index)).copied().unwrap_or(0);
+            match graph.value(buffer).source {
+                Source::Weight(index) => Place::Weight(index),
+                Source::Constant(_) => Place::Constant(buffer),
+                _ if stays => Place::Resident { offset: offset() },
+                _ => Place::Arena { offset: offset() },
+            }
+        };
+        let places = graph.ids().map(place).collect();
+        Self { arena_bytes: arena.bytes, resident_bytes: resident.bytes, places }
+    }
+
+    /// Where a value of the graph lies.
+    #[must_use]
+    pub fn place(&self, id: ValueId) -> Place {
+        self.places[id.0 as usize]
+    }
+}
+
+/// The lives of what is given and made, by value; steps are nodes by index. Inputs are there from the start, and outputs until the end.
+fn lives(graph: &Graph) -> Vec<Option<Life>> {
+    let mut lives: Vec<Option<Life>> = vec![None; graph.values.len()];
+    for port in &graph.inputs {
+        lives[port.value.0 as usize] = Some(Life { first: 0, last: 0, stays: false });
+    }
+    let read = |lives: &mut Vec<Option<Life>>, id: ValueId, step: usize| {
+        let buffer = graph.buffer(id);
+        let is_kept =
+            graph.maker(buffer).is_some_and(|maker| maker < graph.prologue_len) && step >= graph.prologue_len;
+        if let Some(life) = &mut lives[buffer.0 as usize] {
+            life.last = step;
+            life.stays |= is_kept;
+        }
+    };
+    for (step, node) in graph.nodes.iter().enumerate() {
+        for id in node.outputs.iter().flatten() {
+            lives[id.0 as usize] = Some(Life { first: step, last: step, stays: false });
+        }
+        node.inputs.iter().flatten().for_each(|id| read(&mut lives, *id, step));
+    }
+    graph.outputs.iter().for_each(|port| read(&mut lives, port.value, graph.nodes.len()));
+    lives
+}
+
+/// The operand whose memory the output of `node` can have: one that nobody needs afterwards, and each element of which is read just where one is written.
+///
+/// Inputs give none, so that what a caller put there can be looked at again.
+fn giver(graph: &Graph, node: &Node, lives: &[Option<Life>]) -> Option<ValueId> {
+    let Op::Elementwise(op) = &node.op else { return None };
+    let output = node.output(0)?;
+    let step = graph.maker(output)?;
+    let is_given = |buffer: ValueId| {
+        let life = lives[buffer.0 as usize];
+        let dies = life.is_some_and(|life| life.last == step && !life.stays);
+        let is_made = matches!(graph.value(buffer).source, Source::Node { .. });
+        let size = |id: ValueId| (graph.value(id).tensor.bytes(), graph.value(id).tensor.elements());
+        dies && is_made && size(buffer) == size(output) && reads_in_step(graph, node, op, buffer)
+    };
+    node.inputs.iter().flatten().map(|id| graph.buffer(*id)).find(|buffer| is_given(*buffer))
+}
+
+/// Whether a node reads a buffer only at the element that it writes.
+fn reads_in_step(graph: &Graph, node: &Node, op: &Elementwise, buffer: ValueId) -> bool {
+    let in_step = row_major(&op.dims);
+    let operands = node.inputs.iter().zip(&op.strides);
+    operands.filter(|(id, _)| id.is_some_and(|id| graph.buffer(id) == buffer)).all(|(_, strides)| {
+        let same = strides.iter().zip(&in_step).zip(&op.dims);
+        same.into_iter().all(|((stride, in_step), dim)| *dim == 1 || stride == in_step)
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,95 @@
+//! Plans of whole graphs.
+
+use super::*;
+use crate::TensorType;
+use crate::ir::{Instruction, Lane, Port, Program, Scalar, Value};
+use proptest::prelude::*;
+use weir_types::ElementType;
+
+/// A chain of sums: each node adds up to two values that are there already.
+fn graph(sizes: &[(u8, u8, bool)]) -> Graph {
+    let mut graph = Graph::default();
+    let value = |graph: &mut Graph, source| {
+        let tensor = TensorType::new(ElementType::Fp32, [100]).unwrap();
+        graph.values.push(Value { name: String::new(), tensor, source });
+        ValueId(graph.values.len() as u32 - 1)
+    };
+    let input = value(&mut graph, Source::Input);
+    graph.inputs.push(Port { name: "x".to_owned(), value: input });
+    for (index, (a, b, constant)) in sizes.iter().enumerate() {
+        let pick = |at: &u8| ValueId(u32::from(*at) % graph.values.len() as u32);
+        let operands = [pick(a), pick(b)];
+        let output = value(&mut graph, Source::Node { node: index as u32, output: 0 });
+        let (op, inputs) = if *constant {
+            (Op::Fill(Scalar::Float(1.0)), vec![])
+        } else {
+            let instructions =
+                vec![Instruction::Load(0), Instruction::Load(1), Instruction::Binary(crate::ir::Binary::Add)];
+            let program = Program { lane: Lane::Float, instructions };
+            let op = Elementwise { program, dims: vec![100], strides: vec![vec![1], vec![1]] };
+            (Op::Elementwise(op), operands.map(Some).to_vec())
+        };
+        graph.nodes.push(Node { name: index.to_string(), op, inputs, outputs: vec![Some(output)] });
+    }
+    let last = ValueId(graph.values.len() as u32 - 1);
+    graph.outputs.push(Port { name: "y".to_owned(), value: last });
+    graph.tidy();
+    graph.check().unwrap();
+    graph
+}
+
+/// Run the graph in the memory that the plan gives it: what is read must be what was written there last.
+fn runs_right(graph: &Graph) {
+    let plan = MemoryPlan::new(graph);
+    let mut owners: Vec<(Place, ValueId)> =
+        graph.inputs.iter().map(|port| (plan.place(port.value), port.value)).collect();
+    let overlap = |a: Place, b: Place| match (a, b) {
+        (Place::Arena { offset: a }, Place::Arena { offset: b })
+        | (Place::Resident { offset: a }, Place::Resident { offset: b }) => a < b + 400 && b < a + 400,
+        _ => false,
+    };
+    for node in &graph.nodes {
+        for id in node.inputs.iter().flatten() {
+            assert!(
+                owners.contains(&(plan.place(*id), *id)),
+                "{id:?} was written over before node {}",
+                node.name
+            );
+        }
+        for id in node.outputs.iter().flatten() {
+            let place = plan.place(*id);
+            owners.retain(|(other, _)| !overlap(*other, place));
+            owners.push((place, *id));
+        }
+    }
+    for port in &graph.outputs {
+        assert!(owners.contains(&(plan.place(port.value), port.value)), "an output was written over");
+    }
+}
+
+proptest! {
+    #[test]
+    fn what_is_read_is_what_was_written(sizes in prop::collection::vec(any::<(u8, u8, bool)>(), 1..40)) {
+        runs_right(&graph(&sizes));
+    }
+}
+
+#[test]
+fn a_chain_needs_one_block_beside_its_input() {
+    // Each adds the one before to itself.
+    let chain: Vec<_> = (0..10).map(|at| (at, at, false)).collect();
+    let plan = MemoryPlan::new(&graph(&chain));
+    assert_eq!(plan.arena_bytes, 2 * 512);
+    assert_eq!(plan.resident_bytes, 0);
+}
+
+#[test]
+fn what_the_prologue_leaves_stays() {
+    // A constant, and the input added to it.
+    let graph = graph(&[(0, 0, true), (0, 1, false)]);
+    assert_eq!(graph.prologue_len, 1);
+    let plan = MemoryPlan::new(&graph);
+    assert_eq!(plan.resident_bytes, 512);
+    let made = graph.nodes[0].output(0).unwrap();
+    assert_eq!(plan.place(made), Place::Resident { offset: 0 });
+}

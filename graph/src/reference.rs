@@ -1,0 +1,179 @@
+//! A plain interpreter of graphs, on the CPU: what every device must agree with, and what folds constants.
+//!
+//! Written to be read, not to be fast. Floats are kept as `f32`, rounded to the type of their value when they are stored; sums are in `f64`; each
+//! instruction of an elementwise program rounds to `f32`. Integers are kept as `i64` and wrap to the type of their value. The `f64` of a model is kept as `f32`, as on a device.
+
+mod attention;
+mod conv;
+mod copy;
+mod elementwise;
+mod matmul;
+mod resize;
+mod rows;
+mod tensor;
+
+pub use tensor::{Data, Tensor};
+
+use crate::TensorType;
+use crate::ir::{Graph, Op, Scalar, Source, ValueId};
+use std::sync::Arc;
+
+/// Why a graph was not run.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReferenceError {
+    /// There are more or fewer inputs than the graph has.
+    #[error("{given} inputs are given; the graph has {wanted}")]
+    Inputs {
+        /// How many are given.
+        given: usize,
+        /// How many there are.
+        wanted: usize,
+    },
+    /// An input is not what the graph was made for.
+    #[error("input {name:?} is {given}, not {wanted}")]
+    Input {
+        /// Which.
+        name: String,
+        /// What is given.
+        given: TensorType,
+        /// What the graph was made for.
+        wanted: TensorType,
+    },
+    /// A weight's bytes are not there, or not as many as there must be.
+    #[error("weight {0} is not there")]
+    Weight(u32),
+    /// The graph contradicts itself: `Graph::check` says how.
+    #[error("node {0:?} cannot be run")]
+    Node(String),
+}
+
+/// Run `graph` on `inputs`, which are in the order of [`Graph::inputs`], and give its outputs in the order of [`Graph::outputs`].
+///
+/// `weight` gives the bytes of the model's weight of an index, as the file has them.
+pub fn run(
+    graph: &Graph,
+    inputs: &[Tensor],
+    weight: &dyn Fn(u32) -> Option<Tensor>,
+) -> Result<Vec<Tensor>, ReferenceError> {
+    if inputs.len() != graph.inputs.len() {
+        return Err(ReferenceError::Inputs { given: inputs.len(), wanted: graph.inputs.len() });
+    }
+    let mut memory =
+        Memory { graph, values: vec![None; graph.values.len()], readers: readers(graph), weight };
+    for (port, input) in graph.inputs.iter().zip(inputs) {
+        let wanted = &graph.value(port.value).tensor;
+        if input.tensor() != wanted {
+            let (name, given, wanted) = (port.name.clone(), input.tensor().clone(), wanted.clone());
+            return Err(ReferenceError::Input { name, given, wanted });
+        }
+        memory.values[port.value.0 as usize] = Some(input.clone());
+    }
+    for node in &graph.nodes {
+        let operands: Vec<Option<Tensor>> =
+            node.inputs.iter().map(|id| id.map(|id| memory.get(id)).transpose()).collect::<Result<_, _>>()?;
+        let types: Vec<Option<&TensorType>> =
+            node.outputs.iter().map(|id| id.map(|id| &graph.value(id).tensor)).collect();
+        let made =
+            run_op(&node.op, &operands, &types).ok_or_else(|| ReferenceError::Node(node.name.clone()))?;
+        for (id, tensor) in node.outputs.iter().zip(made) {
+            if let Some(id) = id {
+                memory.values[id.0 as usize] = tensor;
+            }
+        }
+        node.inputs.iter().flatten().for_each(|id| memory.read(*id));
+    }
+    graph.outputs.iter().map(|port| memory.get(port.value)).collect()
+}
+
+/// What has been computed and is still needed.
+struct Memory<'a> {
+    graph: &'a Graph,
+    values: Vec<Option<Tensor>>,
+    /// How often each buffer is still read.
+    readers: Vec<usize>,
+    weight: &'a dyn Fn(u32) -> Option<Tensor>,
+}
+
+fn readers(graph: &Graph) -> Vec<usize> {
+    let mut readers = vec![0; graph.values.len()];
+    let outputs = graph.outputs.iter().map(|port| port.value);
+    for id in graph.nodes.iter().flat_map(|node| node.inputs.iter().copied().flatten()).chain(outputs) {
+        readers[graph.buffer(id).0 as usize] += 1;
+    }
+    readers
+}
+
+impl Memory<'_> {
+    fn get(&self, id: ValueId) -> Result<Tensor, ReferenceError> {
+        let value = self.graph.value(id);
+        let buffer = self.graph.value(self.graph.buffer(id));
+        let held = self.values[self.graph.buffer(id).0 as usize].clone();
+        let tensor = match (&buffer.source, held) {
+            (_, Some(held)) => Some(held),
+            (Source::Constant(bytes), None) => Tensor::from_bytes(buffer.tensor.clone(), bytes),
+            (Source::Weight(index), None) => {
+                let tensor = (self.weight)(*index).ok_or(ReferenceError::Weight(*index))?;
+                tensor.in_elements(buffer.tensor.element_type())
+            }
+            _ => None,
+        };
+        tensor
+            .and_then(|tensor| tensor.reshaped(value.tensor.dims()))
+            .ok_or_else(|| ReferenceError::Node(value.name.clone()))
+    }
+
+    /// Let go of what nobody reads any more.
+    fn read(&mut self, id: ValueId) {
+        let buffer = self.graph.buffer(id).0 as usize;
+        self.readers[buffer] -= 1;
+        if self.readers[buffer] == 0 {
+            self.values[buffer] = None;
+        }
+    }
+}
+
+/// Run one operation on whole tensors; none if operands are missing or do not fit.
+pub(crate) fn run_op(
+    op: &Op,
+    operands: &[Option<Tensor>],
+    types: &[Option<&TensorType>],
+) -> Option<Vec<Option<Tensor>>> {
+    let operand = |place: usize| operands.get(place).and_then(Option::as_ref);
+    let first = (*types.first()?)?;
+    let one = |tensor: Tensor| Some(vec![Some(tensor)]);
+    match op {
+        Op::Conv(conv) => one(conv::conv(conv, &operand, first)?),
+        Op::Pool(pool) => one(conv::pool(pool, operand(0)?, first)?),
+        Op::Lrn(lrn) => one(conv::lrn(lrn, operand(0)?, first)?),
+        Op::Resize(resize) => one(resize::resize(resize, operand(0)?, first)?),
+        Op::MatMul(matmul) => one(matmul::matmul(matmul, &operand, first)?),
+        Op::Attention(attention) => one(attention::attention(attention, &operand, first)?),
+        Op::Elementwise(elementwise) => one(elementwise::elementwise(elementwise, operands, first)?),
+        Op::Copy(copy) => one(copy::copy(copy, operands, first)?),
+        Op::Fill(scalar) => one(fill(*scalar, first)),
+        Op::Gather(gather) => one(copy::gather(gather, operand(0)?, operand(1)?, first)?),
+        Op::GatherElements(gather) => one(copy::gather_elements(gather, operand(0)?, operand(1)?, first)?),
+        Op::Reduce(reduce) => one(rows::reduce(reduce, operand(0)?, first)?),
+        Op::Softmax(softmax) => one(rows::softmax(softmax, operand(0)?, operand(1), first)?),
+        Op::LayerNorm(norm) => rows::layer_norm(norm, &operand, types),
+        Op::ArgReduce(reduce) => one(rows::arg_reduce(reduce, operand(0)?, first)?),
+        Op::TopK(top) => rows::top_k(top, operand(0)?, types),
+        Op::CumSum(sum) => one(rows::cum_sum(sum, operand(0)?, first)?),
+    }
+}
+
+fn fill(scalar: Scalar, tensor: &TensorType) -> Tensor {
+    let elements = tensor.elements();
+    match scalar {
+        Scalar::Float(number) => Tensor::floats(tensor.clone(), vec![number; elements]),
+        Scalar::Integer(number) => Tensor::integers(tensor.clone(), vec![number; elements]),
+    }
+}
+
+/// The elements of a float tensor that is an optional operand.
+fn floats(tensor: Option<&Tensor>) -> Option<Arc<Vec<f32>>> {
+    match tensor?.data() {
+        Data::Floats(floats) => Some(floats.clone()),
+        Data::Integers(_) => None,
+    }
+}

@@ -1,0 +1,88 @@
+//! Products of matrices.
+
+use super::elementwise::activate;
+use super::{Tensor, floats};
+use crate::TensorType;
+use crate::ir::{BiasAxis, MatMul, Matrix};
+
+pub(super) fn matmul<'a>(
+    op: &MatMul,
+    operand: &dyn Fn(usize) -> Option<&'a Tensor>,
+    out: &TensorType,
+) -> Option<Tensor> {
+    let (a, b) = (floats(operand(MatMul::A))?, floats(operand(MatMul::B))?);
+    let (bias, residual) = (floats(operand(MatMul::BIAS)), floats(operand(MatMul::RESIDUAL)));
+    let count: usize = op.batch.iter().product();
+    if a.len() < op.a.reach(&op.batch, op.m, op.k)? || b.len() < op.b.reach(&op.batch, op.k, op.n)? {
+        return None;
+    }
+    let mut made = Vec::with_capacity(out.elements());
+    let mut sums = vec![0.0_f64; op.n];
+    for matrix in 0..count {
+        let a_at = op.a.at(&op.batch, matrix);
+        let b_at = op.b.at(&op.batch, matrix);
+        for row in 0..op.m {
+            product_row(op, &a[a_at..], &b[b_at..], row, &mut sums);
+            for (column, sum) in sums.iter().enumerate() {
+                let mut y = f64::from(op.alpha) * sum;
+                if let Some(bias) = &bias {
+                    let at = if op.bias_axis == BiasAxis::Columns { column } else { row };
+                    y += f64::from(*bias.get(at)?);
+                }
+                if let Some(residual) = &residual {
+                    y += f64::from(*residual.get(made.len())?);
+                }
+                made.push(op.activation.map_or(y as f32, |activation| activate(activation, y as f32)));
+            }
+        }
+    }
+    Some(Tensor::floats(out.clone(), made))
+}
+
+/// One row of one product; loops run along whichever of `b`'s directions is contiguous.
+fn product_row(op: &MatMul, a: &[f32], b: &[f32], row: usize, sums: &mut [f64]) {
+    sums.fill(0.0);
+    let of_a = |k: usize| f64::from(a[op.a.element(row, k)]);
+    if op.b.transposed {
+        for (column, sum) in sums.iter_mut().enumerate() {
+            let b = &b[column * op.b.row_stride..][..op.k];
+            *sum = b.iter().enumerate().map(|(k, b)| of_a(k) * f64::from(*b)).sum();
+        }
+    } else {
+        for k in 0..op.k {
+            let a = of_a(k);
+            let b = &b[k * op.b.row_stride..][..op.n];
+            sums.iter_mut().zip(b).for_each(|(sum, b)| *sum += a * f64::from(*b));
+        }
+    }
+}
+
+impl Matrix {
+    /// The index of an element within its matrix.
+    fn element(&self, row: usize, column: usize) -> usize {
+        if self.transposed { column * self.row_stride + row } else { row * self.row_stride + column }
+    }
+
+    /// The index of the first element of a matrix of the batch.
+    fn at(&self, batch: &[usize], mut matrix: usize) -> usize {
+        let mut at = self.offset;
+        for (dim, stride) in batch.iter().zip(&self.batch_strides).rev() {
+            at += matrix % dim * stride;
+            matrix /= dim;
+        }
+        at
+    }
+
+    /// How many elements the value must have for every element of every matrix, of `rows` by `columns`, to be in it.
+    pub(crate) fn reach(&self, batch: &[usize], rows: usize, columns: usize) -> Option<usize> {
+        if batch.contains(&0) || rows == 0 || columns == 0 {
+            return Some(0);
+        }
+        let last = batch.iter().zip(&self.batch_strides).map(|(dim, stride)| (*dim - 1).checked_mul(*stride));
+        let last = last.chain([
+            (if self.transposed { columns } else { rows } - 1).checked_mul(self.row_stride),
+            Some(if self.transposed { rows } else { columns } - 1),
+        ]);
+        last.into_iter().try_fold(self.offset.checked_add(1)?, |sum, part| sum.checked_add(part?))
+    }
+}
