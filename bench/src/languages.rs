@@ -39,6 +39,15 @@ struct Measured {
     compile_ms: Vec<f64>,
     compile_peak_bytes: Vec<f64>,
     instantiate_us: Vec<f64>,
+    /// A fresh instance for each call.
+    fresh: Calls,
+    /// Instances that answer one call after the other.
+    reused: Calls,
+}
+
+/// Calls with a small body and with a large one, as the client sees them, in microseconds.
+#[derive(Debug, Default, Serialize)]
+struct Calls {
     small_us: Vec<f64>,
     large_us: Vec<f64>,
 }
@@ -98,8 +107,8 @@ impl Measured {
             compile_ms: Vec::new(),
             compile_peak_bytes: Vec::new(),
             instantiate_us: Vec::new(),
-            small_us: Vec::new(),
-            large_us: Vec::new(),
+            fresh: Calls::default(),
+            reused: Calls::default(),
         }
     }
 
@@ -107,18 +116,23 @@ impl Measured {
     fn round(&mut self, args: &Args, folder: &Path, component: &[u8]) -> Result<()> {
         let node = Weir::new(args, folder)?.start(Spans::Off)?;
         let watch = PeakWatch::start(node.server.tree())?;
-        let answer = node.put("/v1/functions/echo", component)?;
+        let answer = node.put("/v1/functions/fresh", component)?;
         self.compile_peak_bytes.push(watch.stop()? as f64);
         let deployed: Deployed =
             serde_json::from_slice(&answer).context("the answer to a deploy is not what it was")?;
         self.compile_ms.push(deployed.compile_time_ms as f64);
         self.component_bytes = component.len();
         let mut calls_so_far = 0.0;
-        self.small_us.extend(call(&node, SMALL_BYTES, calls(args), &mut calls_so_far)?);
-        let before = node.metrics_after(calls_so_far)?.get(INSTANTIATE_SUM)?;
-        self.large_us.extend(call(&node, LARGE_BYTES, calls(args), &mut calls_so_far)?);
-        let after = node.metrics_after(calls_so_far)?.get(INSTANTIATE_SUM)?;
-        self.instantiate_us.push((after - before) * 1e6 / (calls(args) + WARM_UP_CALLS) as f64);
+        let mut echo = |function, length| call(&node, function, length, calls(args), &mut calls_so_far);
+        self.fresh.small_us.extend(echo("fresh", SMALL_BYTES)?);
+        self.fresh.large_us.extend(echo("fresh", LARGE_BYTES)?);
+        let instantiated = node.metrics_after(calls_so_far)?.get(INSTANTIATE_SUM)?;
+        self.instantiate_us.push(instantiated * 1e6 / calls_so_far);
+
+        node.put("/v1/functions/reused?reuse=true", component)?;
+        let mut echo = |function, length| call(&node, function, length, calls(args), &mut calls_so_far);
+        self.reused.small_us.extend(echo("reused", SMALL_BYTES)?);
+        self.reused.large_us.extend(echo("reused", LARGE_BYTES)?);
         Ok(())
     }
 }
@@ -130,12 +144,19 @@ fn calls(args: &Args) -> usize {
 }
 
 /// Microseconds of calls with a body of `length`, as the client sees them.
-fn call(node: &Node, length: usize, calls: usize, calls_so_far: &mut f64) -> Result<Vec<f64>> {
+fn call(
+    node: &Node,
+    function: &str,
+    length: usize,
+    calls: usize,
+    calls_so_far: &mut f64,
+) -> Result<Vec<f64>> {
+    let path = format!("/fn/{function}/");
     let body: Vec<u8> = (0..length).map(|at| (at % 251) as u8).collect();
     let mut times = Vec::new();
     for call in 0..WARM_UP_CALLS + calls {
         let started = Instant::now();
-        let answer = node.post("/fn/echo/", &body)?;
+        let answer = node.post(&path, &body)?;
         let took = started.elapsed();
         ensure!(answer == body, "{} bytes came back of {length}", answer.len());
         *calls_so_far += 1.0;
@@ -169,22 +190,28 @@ fn call_table(all: &[Measured]) -> Table {
     let columns = [
         "",
         "instantiate µs",
+        "16 B ms, fresh",
         "[least .. most]",
-        "16 B ms",
+        "reused",
         "[least .. most]",
-        "600 KB ms",
+        "600 KB ms, fresh",
+        "[least .. most]",
+        "reused",
         "[least .. most]",
     ];
-    let mut table = Table::new("Calling `echo-body`, a fresh instance each, medians", &columns);
+    let mut table = Table::new(
+        "Calling `echo-body`, a fresh instance each and with `reuse = true`, medians",
+        &columns,
+    );
     for measured in all {
-        let row =
-            [(&measured.instantiate_us, 1.0, 0), (&measured.small_us, 1e3, 2), (&measured.large_us, 1e3, 2)];
-        let mut cells_of_row = vec![measured.language.to_owned()];
-        for (samples, unit, decimals) in row {
-            let (median, range) = cells(samples, unit, decimals);
-            cells_of_row.extend([median, range]);
+        let Measured { fresh, reused, .. } = measured;
+        let (instantiate, _) = cells(&measured.instantiate_us, 1.0, 0);
+        let mut row = vec![measured.language.to_owned(), instantiate];
+        for samples in [&fresh.small_us, &reused.small_us, &fresh.large_us, &reused.large_us] {
+            let (median, range) = cells(samples, 1e3, 2);
+            row.extend([median, range]);
         }
-        table.row(cells_of_row);
+        table.row(row);
     }
     table
 }
