@@ -115,7 +115,8 @@ fn hand_over(args: &Args, node: &Node, samples: &mut Vec<Samples>) -> Result<Tab
         let handles: Vec<f64> = measured[1].iter().zip(&measured[0]).map(per_step).collect();
         // Where both chains take as long, give or take, there is nothing to divide by.
         let can_be_told = handles.iter().all(|us| *us > 0.0);
-        let ratio = if can_be_told { times(ratio(&measured[2], &handles)) } else { "too little to tell".to_owned() };
+        let ratio =
+            if can_be_told { times(ratio(&measured[2], &handles)) } else { "too little to tell".to_owned() };
         table.row([size.to_owned(), microseconds(&handles), microseconds(&measured[2]), ratio]);
     }
     Ok(table)

@@ -136,16 +136,18 @@ impl<'m> Lowering<'m> {
     fn node(&mut self, node: &onnx::Node) -> Result<(), GraphError> {
         node.title().clone_into(&mut self.title);
         let operator = operators::find(node).ok_or_else(|| operators::unknown(node))?;
-        let input = |name: &String| self.names.get(name).copied();
-        let call = Call { node, inputs: node.inputs.iter().map(input).collect(), opset: self.model.opset() };
+        let inputs = node.inputs.iter().map(|name| self.names.get(name).copied()).collect();
+        let call = Call { node, inputs, opset: self.model.opset() };
+        // Everything is made by somebody; what has no value was not supported as an output.
+        let lost = node.inputs.iter().find(|name| !name.is_empty() && !self.names.contains_key(*name));
+        if let Some(name) = lost {
+            return Err(call.unsupported(format!("its input {name:?}, an output that is not made here, is")));
+        }
         call.check_opset(&operator)?;
         let mut made = (operator.lower)(self, &call)?.into_iter();
         for name in &node.outputs {
             let value = made.next().flatten();
-            if name.is_empty() {
-                continue;
-            }
-            let id = value.ok_or_else(|| call.unsupported(format!("its output {name:?} is")))?;
+            let Some(id) = value.filter(|_| !name.is_empty()) else { continue };
             let value = &mut self.graph.values[id.0 as usize];
             if value.name.is_empty() {
                 value.name.clone_from(name);

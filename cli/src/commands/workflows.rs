@@ -1,8 +1,8 @@
 //! `weir workflows`.
 
 use crate::client::Upload;
-use crate::commands::{Context, remove};
 use crate::commands::models::signature;
+use crate::commands::{Context, remove};
 use crate::error::Problem;
 use crate::output::{age, table, time};
 use crate::settings::ClientArgs;

@@ -1,7 +1,7 @@
 //! Nodes in an order in which they can run.
 
 use crate::{GraphError, onnx};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Who makes a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,10 +12,11 @@ pub(super) enum Maker {
     Node(usize),
 }
 
-/// The nodes, each behind those whose outputs it needs, otherwise as they stood. Files need not have them in such an order, though the standard says so.
+/// The nodes that any of `outputs` needs, each behind those whose outputs it needs itself, otherwise as they stood. Files need not have them in such an order, though the standard says so.
 pub(super) fn ordered(
     nodes: Vec<onnx::Node>,
     mut makers: HashMap<String, Maker>,
+    outputs: &[onnx::ValueInfo],
 ) -> Result<Vec<onnx::Node>, GraphError> {
     for (index, node) in nodes.iter().enumerate() {
         for name in node.outputs.iter().filter(|name| !name.is_empty()) {
@@ -45,8 +46,24 @@ pub(super) fn ordered(
     if order.len() < nodes.len() {
         return Err(GraphError::malformed("its nodes need each other in a circle"));
     }
-    let mut nodes: Vec<_> = nodes.into_iter().map(Some).collect();
+    let is_live = live(&nodes, &order, outputs);
+    let mut nodes: Vec<_> =
+        nodes.into_iter().zip(is_live).map(|(node, is_live)| is_live.then_some(node)).collect();
     Ok(order.into_iter().filter_map(|index| nodes[index].take()).collect())
+}
+
+/// For each node, whether an output of the graph needs it.
+fn live(nodes: &[onnx::Node], order: &[usize], outputs: &[onnx::ValueInfo]) -> Vec<bool> {
+    let mut needed: HashSet<&str> = outputs.iter().map(|output| output.name.as_str()).collect();
+    let mut is_live = vec![false; nodes.len()];
+    for index in order.iter().rev() {
+        let node = &nodes[*index];
+        if node.outputs.iter().any(|name| !name.is_empty() && needed.contains(name.as_str())) {
+            is_live[*index] = true;
+            needed.extend(node.inputs.iter().map(String::as_str));
+        }
+    }
+    is_live
 }
 
 /// Indices, each behind those it needs, the smallest possible first; those on a circle are left out.
@@ -76,14 +93,23 @@ mod tests {
         onnx::Node { inputs: names(inputs), outputs: names(outputs), ..onnx::Node::default() }
     }
 
+    fn outputs(names: &[&str]) -> Vec<onnx::ValueInfo> {
+        names.iter().map(|name| onnx::ValueInfo { name: name.to_string(), ..Default::default() }).collect()
+    }
+
     fn given() -> HashMap<String, Maker> {
         HashMap::from([("x".to_owned(), Maker::Given)])
     }
 
     #[test]
     fn nodes_come_behind_what_they_need_and_otherwise_stay() {
-        let nodes = vec![node(&["b", ""], &["c"]), node(&["x"], &["a"]), node(&["a", "a"], &["b"])];
-        let ordered = ordered(nodes, given()).unwrap();
+        let nodes = vec![
+            node(&["b", ""], &["c"]),
+            node(&["x"], &["a"]),
+            node(&["a", "a"], &["b"]),
+            node(&["b"], &["dead"]),
+        ];
+        let ordered = ordered(nodes, given(), &outputs(&["c"])).unwrap();
         assert_eq!(ordered.iter().map(|node| node.outputs[0].as_str()).collect::<Vec<_>>(), ["a", "b", "c"]);
     }
 
@@ -94,7 +120,7 @@ mod tests {
         let double = vec![node(&["x"], &["a"]), node(&["x"], &["a"])];
         let shadow = vec![node(&["x"], &["x"])];
         for nodes in [circle, stranger, double, shadow] {
-            assert!(matches!(ordered(nodes, given()), Err(GraphError::Malformed(_))));
+            assert!(matches!(ordered(nodes, given(), &outputs(&["a"])), Err(GraphError::Malformed(_))));
         }
     }
 }

@@ -162,7 +162,8 @@ impl Registry {
     pub(crate) fn newest(&self, count: usize) -> Vec<Prepare> {
         let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
         let entries = tenants.values().flat_map(BTreeMap::values);
-        let mut active: Vec<_> = entries.filter_map(|entry| entry.active()).map(|active| &active.record).collect();
+        let mut active: Vec<_> =
+            entries.filter_map(|entry| entry.active()).map(|active| &active.record).collect();
         active.sort_by_key(|record| std::cmp::Reverse(record.deployed_at_ms));
         active.into_iter().map(|record| (record.digest, record.kind)).take(count).collect()
     }

@@ -131,7 +131,8 @@ impl Metrics {
             registry.register(name, help, counter.clone());
             counter
         };
-        let preloaded = counter("components_preloaded", "Components that were loaded before they were called");
+        let preloaded =
+            counter("components_preloaded", "Components that were loaded before they were called");
         let passed_on = counter("invocations_passed_on", "Invocations that another node of the cluster ran");
         let placed_again =
             counter("invocations_placed_again", "Invocations that a node did not take, or was lost with");
