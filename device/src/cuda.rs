@@ -1,0 +1,52 @@
+//! NVIDIA's GPUs, through the driver's own interface.
+//!
+//! In the order in which they are met: a [`Search`] says where NVIDIA's libraries may be; [`Devices::discover`] opens the driver and lists the
+//! GPUs, or says why there are none; a [`Context`] is what a process holds of one of them. Work is ordered by [`Stream`]s and [`Event`]s: copies,
+//! [`Function`]s of a [`Module`] launched with [`Parameters`], and whole [`GraphExec`]s of both. Memory comes from one [`BlockPool`] of 2 MiB blocks per
+//! device, mapped into [`AddressRange`]s, of which each slot has one ([`SlotMemory`]).
+//!
+//! Whoever launches kernels works with addresses, which nothing checks. Bytes on a device are not memory in Rust's sense: what is
+//! written to the wrong place there spoils results, or loses the context, but touches nothing that Rust relies on. So only what reads or writes host
+//! memory later than its call returns, or runs a kernel, is `unsafe` here.
+
+mod search;
+pub use search::Search;
+
+mod library;
+pub use library::{Library, Unavailable, find_library};
+
+mod devices;
+mod driver;
+pub use devices::{DeviceInfo, Devices};
+
+mod error;
+pub use error::{CudaError, OutOfMemory};
+
+mod context;
+pub use context::{Context, MemoryInfo};
+
+mod stream;
+pub use stream::{Priority, Stream};
+mod copy;
+mod event;
+pub use event::Event;
+
+mod module;
+pub use module::{Function, FunctionAttributes, Module};
+mod launch;
+pub use launch::{Launch, Parameters};
+mod graph;
+pub use graph::{Graph, GraphExec};
+
+mod memory;
+pub use memory::{
+    AddressRange, Allocation, BLOCK_BYTES, BlockMap, BlockPool, Demand, Owner, Placement, PoolUsage,
+    SlotMemory, Span,
+};
+
+mod pinned;
+pub use pinned::{PinnedBlock, PinnedMemory, PinnedRing};
+mod transfer;
+pub use transfer::{Fetch, Segment, Source, Transfer, TransferEngine, TransferError};
+mod tensors;
+pub use tensors::{StoreUsage, Tensor, TensorKey, TensorStore, Wanted};

@@ -1,0 +1,200 @@
+//! The driver's functions, found by name when its library is opened.
+//!
+//! cudarc declares their types. Its own loading is left aside: it takes the first library of some name that the loader finds, which may be another than
+//! the one chosen here, and panics at the first call of a function that is missing. Results are plain numbers here: drivers newer than any
+//! declaration return numbers that it does not have.
+#![allow(unsafe_code, reason = "functions of the driver are looked up and called here")]
+
+use super::error::CudaError;
+use super::library::Unavailable;
+use cudarc::driver::sys::{
+    CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction, CUfunction_attribute, CUgraph,
+    CUgraphExec, CUgraphNode, CUjit_option, CUmemAccessDesc, CUmemAllocationGranularity_flags,
+    CUmemAllocationProp, CUmemGenericAllocationHandle, CUmodule, CUstream, CUstreamCaptureMode,
+};
+use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
+use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void};
+use std::path::Path;
+use std::ptr;
+
+macro_rules! functions {
+    ($($name:ident($($argument:ident: $type:ty),*);)*) => {
+        #[allow(non_snake_case, reason = "the driver's own names")]
+        struct Functions {
+            $($name: unsafe extern "C" fn($($type),*) -> u32,)*
+        }
+
+        impl Functions {
+            /// Look all of them up; the names of those that are missing otherwise.
+            #[allow(non_snake_case, reason = "the driver's own names")]
+            fn of(library: &Library) -> Result<Self, Vec<&'static str>> {
+                let mut missing = Vec::new();
+                // SAFETY: the driver has these functions with these types under these names.
+                $(let $name = unsafe { symbol(library, stringify!($name), &mut missing) };)*
+                match ($($name,)*) {
+                    ($(Some($name),)*) => Ok(Self { $($name),* }),
+                    _ => Err(missing),
+                }
+            }
+        }
+
+        #[allow(non_snake_case, clippy::too_many_arguments, reason = "the driver's own names and arguments")]
+        #[allow(dead_code, reason = "what the driver calls an error is asked for without these")]
+        impl Driver {
+            $(
+                /// # Safety
+                /// As NVIDIA documents the function of this name.
+                pub(super) unsafe fn $name(&self, $($argument: $type),*) -> Result<(), CudaError> {
+                    // SAFETY: the caller's part.
+                    self.check(stringify!($name), unsafe { (self.functions.$name)($($argument),*) })
+                }
+            )*
+        }
+    };
+}
+
+functions! {
+    cuInit(flags: c_uint);
+    cuDriverGetVersion(version: *mut c_int);
+    cuGetErrorName(code: u32, name: *mut *const c_char);
+    cuGetErrorString(code: u32, text: *mut *const c_char);
+
+    cuDeviceGetCount(count: *mut c_int);
+    cuDeviceGet(device: *mut CUdevice, ordinal: c_int);
+    cuDeviceGetName(name: *mut c_char, len: c_int, device: CUdevice);
+    cuDeviceGetPCIBusId(id: *mut c_char, len: c_int, device: CUdevice);
+    cuDeviceTotalMem_v2(bytes: *mut usize, device: CUdevice);
+    cuDeviceGetAttribute(value: *mut c_int, attribute: CUdevice_attribute, device: CUdevice);
+
+    cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice);
+    cuDevicePrimaryCtxRelease_v2(device: CUdevice);
+    cuCtxSetCurrent(context: CUcontext);
+    cuCtxSynchronize();
+    cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int);
+    cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
+
+    cuStreamCreateWithPriority(stream: *mut CUstream, flags: c_uint, priority: c_int);
+    cuStreamDestroy_v2(stream: CUstream);
+    cuStreamSynchronize(stream: CUstream);
+    cuStreamQuery(stream: CUstream);
+    cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint);
+    cuEventCreate(event: *mut CUevent, flags: c_uint);
+    cuEventDestroy_v2(event: CUevent);
+    cuEventRecord(event: CUevent, stream: CUstream);
+    cuEventQuery(event: CUevent);
+    cuEventSynchronize(event: CUevent);
+    cuEventElapsedTime(milliseconds: *mut f32, start: CUevent, end: CUevent);
+
+    cuModuleLoadDataEx(module: *mut CUmodule, image: *const c_void, count: c_uint, options: *mut CUjit_option, values: *mut *mut c_void);
+    cuModuleUnload(module: CUmodule);
+    cuModuleGetFunction(function: *mut CUfunction, module: CUmodule, name: *const c_char);
+    cuFuncGetAttribute(value: *mut c_int, attribute: CUfunction_attribute, function: CUfunction);
+    cuFuncSetAttribute(function: CUfunction, attribute: CUfunction_attribute, value: c_int);
+    cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks: *mut c_int, function: CUfunction, threads: c_int, shared_bytes: usize);
+    cuLaunchKernel(function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint,
+        shared_bytes: c_uint, stream: CUstream, parameters: *mut *mut c_void, extra: *mut *mut c_void);
+
+    cuStreamBeginCapture_v2(stream: CUstream, mode: CUstreamCaptureMode);
+    cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph);
+    cuGraphGetNodes(graph: CUgraph, nodes: *mut CUgraphNode, count: *mut usize);
+    cuGraphInstantiateWithFlags(executable: *mut CUgraphExec, graph: CUgraph, flags: c_ulonglong);
+    cuGraphUpload(executable: CUgraphExec, stream: CUstream);
+    cuGraphLaunch(executable: CUgraphExec, stream: CUstream);
+    cuGraphExecDestroy(executable: CUgraphExec);
+    cuGraphDestroy(graph: CUgraph);
+
+    cuMemAlloc_v2(address: *mut CUdeviceptr, bytes: usize);
+    cuMemFree_v2(address: CUdeviceptr);
+    cuMemHostAlloc(address: *mut *mut c_void, bytes: usize, flags: c_uint);
+    cuMemFreeHost(address: *mut c_void);
+    cuMemcpyHtoDAsync_v2(to: CUdeviceptr, from: *const c_void, bytes: usize, stream: CUstream);
+    cuMemcpyDtoHAsync_v2(to: *mut c_void, from: CUdeviceptr, bytes: usize, stream: CUstream);
+    cuMemcpyDtoDAsync_v2(to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream);
+    cuMemcpyPeerAsync(to: CUdeviceptr, to_context: CUcontext, from: CUdeviceptr, from_context: CUcontext, bytes: usize, stream: CUstream);
+    cuMemsetD8Async(address: CUdeviceptr, value: c_uchar, bytes: usize, stream: CUstream);
+
+    cuMemGetAllocationGranularity(bytes: *mut usize, properties: *const CUmemAllocationProp, option: CUmemAllocationGranularity_flags);
+    cuMemAddressReserve(address: *mut CUdeviceptr, bytes: usize, alignment: usize, wanted: CUdeviceptr, flags: c_ulonglong);
+    cuMemAddressFree(address: CUdeviceptr, bytes: usize);
+    cuMemCreate(handle: *mut CUmemGenericAllocationHandle, bytes: usize, properties: *const CUmemAllocationProp, flags: c_ulonglong);
+    cuMemRelease(handle: CUmemGenericAllocationHandle);
+    cuMemMap(address: CUdeviceptr, bytes: usize, offset: usize, handle: CUmemGenericAllocationHandle, flags: c_ulonglong);
+    cuMemUnmap(address: CUdeviceptr, bytes: usize);
+    cuMemSetAccess(address: CUdeviceptr, bytes: usize, accesses: *const CUmemAccessDesc, count: usize);
+}
+
+/// The opened driver. It stays open for as long as anything on a device is held.
+pub(super) struct Driver {
+    functions: Functions,
+    /// The version of CUDA that it implements, as `1000 * major + 10 * minor`.
+    version: u32,
+    _library: Library,
+}
+
+impl Driver {
+    /// Open the library at `path` and start the driver.
+    pub(super) fn open(path: &Path) -> Result<Self, Unavailable> {
+        let unusable = |why: String| Unavailable::Unusable { path: path.to_owned(), why };
+        // Global, so that libraries which bring their own calls of the driver, as cuBLASLt, meet the same one.
+        // SAFETY: opening NVIDIA's driver runs its initialisers, which ask nothing of us.
+        let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) };
+        let library = library.map_err(|error| unusable(error.to_string()))?;
+        let functions = Functions::of(&library);
+        let functions = functions.map_err(|missing| Unavailable::MissingFunctions {
+            path: path.to_owned(),
+            functions: missing.join(", "),
+        })?;
+        let mut driver = Self { functions, version: 0, _library: library };
+        // SAFETY: the first call of the driver; it may be repeated.
+        unsafe { driver.cuInit(0) }.map_err(|error| unusable(error.to_string()))?;
+        let mut version = 0;
+        // SAFETY: `version` outlives the call.
+        unsafe { driver.cuDriverGetVersion(&mut version) }.map_err(|error| unusable(error.to_string()))?;
+        driver.version = u32::try_from(version).unwrap_or_default();
+        Ok(driver)
+    }
+
+    /// The version of CUDA that the driver implements, as `1000 * major + 10 * minor`.
+    pub(super) fn version(&self) -> u32 {
+        self.version
+    }
+
+    fn check(&self, call: &'static str, code: u32) -> Result<(), CudaError> {
+        if code == 0 { Ok(()) } else { Err(self.error(call, code)) }
+    }
+
+    #[cold]
+    fn error(&self, call: &'static str, code: u32) -> CudaError {
+        let text = |ask: unsafe extern "C" fn(u32, *mut *const c_char) -> u32| {
+            let mut text = ptr::null();
+            // SAFETY: `text` outlives the call, which stores the address of a constant string there, or null for a code that it does not know.
+            let known = unsafe { ask(code, &mut text) } == 0 && !text.is_null();
+            // SAFETY: as above.
+            known.then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+        };
+        let name = text(self.functions.cuGetErrorName).unwrap_or_else(|| format!("error {code}"));
+        let what =
+            text(self.functions.cuGetErrorString).unwrap_or_else(|| "unknown to this driver".to_owned());
+        CudaError::of(call, code, name, what)
+    }
+}
+
+/// Look up one function, noting its name if it is not there.
+///
+/// # Safety
+/// `F` is the type of the function of that name.
+unsafe fn symbol<F: Copy>(
+    library: &Library,
+    name: &'static str,
+    missing: &mut Vec<&'static str>,
+) -> Option<F> {
+    // SAFETY: the caller's part; the library stays open as long as the functions are kept.
+    let found = unsafe { library.get::<F>(name) };
+    match found {
+        Ok(function) => Some(*function),
+        Err(_) => {
+            missing.push(name);
+            None
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! NVIDIA's libraries, none of which is linked in: a node starts without them, and says what it misses.
+#![allow(
+    unsafe_code,
+    reason = "libraries are opened for good, so that those who ask for them by name later get these"
+)]
+
+use super::search::{DRIVER_VARIABLE, Search};
+use libloading::os::unix::{Library as Opened, RTLD_GLOBAL, RTLD_NOW};
+use std::path::{Path, PathBuf};
+
+/// The driver's file name.
+const DRIVER: &str = "libcuda.so.1";
+
+/// The oldest driver that takes the machine-independent code that Weir brings, by the version of CUDA that it implements.
+pub(super) const DRIVER_VERSION_MIN: u32 = 12_040;
+
+/// A library of NVIDIA's besides the driver. Weir does more, or faster, with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Library {
+    /// The compiler for kernels.
+    Nvrtc,
+    /// Matrix products.
+    CublasLt,
+}
+
+/// Why no GPU, or no library for it, can be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unavailable {
+    /// The environment names a file that is not there.
+    #[error("the NVIDIA driver is not at {path}, where {DRIVER_VARIABLE} says it is")]
+    NotWhereSet {
+        /// Where it should be.
+        path: PathBuf,
+    },
+    /// There is no such file in any of the places.
+    #[error("no {what} was found (looked for {file} in {places}); {advice}")]
+    NotFound {
+        /// What is missing.
+        what: &'static str,
+        /// Its file name.
+        file: String,
+        /// Where it was looked for.
+        places: String,
+        /// What to do about it.
+        advice: &'static str,
+    },
+    /// The file cannot be opened, or does not start.
+    #[error("{path} cannot be used: {why}")]
+    Unusable {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// It lacks functions that Weir calls.
+    #[error(
+        "{path} lacks {functions}; it is too old for Weir, or not the driver: install NVIDIA's driver 550 or newer"
+    )]
+    MissingFunctions {
+        /// The file.
+        path: PathBuf,
+        /// What it lacks.
+        functions: String,
+    },
+    /// The driver is too old.
+    #[error(
+        "the NVIDIA driver at {path} is for CUDA {found}; Weir needs one for CUDA {needed} or newer (driver 550): update it"
+    )]
+    DriverTooOld {
+        /// The file.
+        path: PathBuf,
+        /// What it implements.
+        found: String,
+        /// What is needed.
+        needed: String,
+    },
+    /// A library is there in versions that Weir does not know only.
+    #[error("{path} is of version {found}, Weir knows {known}; {advice}")]
+    WrongVersion {
+        /// The newest file.
+        path: PathBuf,
+        /// Its major version.
+        found: u32,
+        /// The major versions that would do.
+        known: &'static str,
+        /// What to do about it.
+        advice: &'static str,
+    },
+    /// The driver works, and has no device for us.
+    #[error(
+        "the NVIDIA driver at {path} sees no GPU: check `nvidia-smi`, CUDA_VISIBLE_DEVICES, and that a container was given one"
+    )]
+    NoDevice {
+        /// The driver's file.
+        path: PathBuf,
+    },
+}
+
+impl Library {
+    fn stem(self) -> &'static str {
+        match self {
+            Self::Nvrtc => "libnvrtc.so",
+            Self::CublasLt => "libcublasLt.so",
+        }
+    }
+
+    fn what(self) -> &'static str {
+        match self {
+            Self::Nvrtc => "compiler for kernels (NVRTC)",
+            Self::CublasLt => "cuBLASLt",
+        }
+    }
+
+    fn advice(self) -> &'static str {
+        match self {
+            Self::Nvrtc => {
+                "get it with `pip install nvidia-cuda-nvrtc-cu12`, or name its folder in WEIR_CUDA_LIBRARY_PATH"
+            }
+            Self::CublasLt => {
+                "get it with `pip install nvidia-cublas-cu12`, or name its folder in WEIR_CUDA_LIBRARY_PATH"
+            }
+        }
+    }
+}
+
+/// The major versions of the libraries that Weir knows, the better first.
+const MAJORS: [u32; 2] = [13, 12];
+
+/// The driver's file. Nothing is opened.
+pub(super) fn find_driver(search: &Search) -> Result<PathBuf, Unavailable> {
+    if let Some(path) = &search.driver {
+        let there = path.is_file();
+        return if there { Ok(path.clone()) } else { Err(Unavailable::NotWhereSet { path: path.clone() }) };
+    }
+    let found = search.folders.iter().map(|folder| folder.join(DRIVER)).find(|path| path.is_file());
+    found.ok_or_else(|| Unavailable::NotFound {
+        what: "NVIDIA driver",
+        file: DRIVER.to_owned(),
+        places: places(search),
+        advice: "Weir runs models on the CPU without one; if there is a GPU, install its driver, or name the file in WEIR_CUDA_LIBRARY",
+    })
+}
+
+/// Find `library` and open it for good, so that whoever asks the loader for it by name gets this one. Gives its path.
+///
+/// A version that the driver cannot work with is found out when it is used, and not here.
+pub fn find_library(library: Library, search: &Search) -> Result<PathBuf, Unavailable> {
+    let path = newest(library, search)?;
+    if library == Library::Nvrtc {
+        // Its parts are looked for by the loader, which would not find them beside it in every version.
+        if let Some(builtins) = path.parent().and_then(|folder| file_starting(folder, "libnvrtc-builtins.so"))
+        {
+            open(&builtins)?;
+        }
+    }
+    open(&path)?;
+    Ok(path)
+}
+
+/// The file of `library` with the best version, in the first folder that has one.
+fn newest(library: Library, search: &Search) -> Result<PathBuf, Unavailable> {
+    let named = |major: u32| {
+        let name = format!("{}.{major}", library.stem());
+        search.folders.iter().map(|folder| folder.join(&name)).find(|path| path.is_file())
+    };
+    if let Some(path) = MAJORS.into_iter().find_map(named) {
+        return Ok(path);
+    }
+    // Of another version only: that is worth more words than that there is none.
+    let others = (1..100).rev().find_map(|major| Some((named(major)?, major)));
+    Err(match others {
+        Some((path, found)) => {
+            Unavailable::WrongVersion { path, found, known: "12 and 13", advice: library.advice() }
+        }
+        None => Unavailable::NotFound {
+            what: library.what(),
+            file: format!("{}.13 or .12", library.stem()),
+            places: places(search),
+            advice: library.advice(),
+        },
+    })
+}
+
+fn file_starting(folder: &Path, start: &str) -> Option<PathBuf> {
+    let names = folder.read_dir().ok()?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    // Beside it lie variants of other purposes, called `*.alt.so*`, which start otherwise.
+    names.filter(|name| name.starts_with(start)).max().map(|name| folder.join(name))
+}
+
+fn open(path: &Path) -> Result<(), Unavailable> {
+    // SAFETY: opening NVIDIA's libraries runs their initialisers, which ask nothing of us.
+    let opened = unsafe { Opened::open(Some(path), RTLD_NOW | RTLD_GLOBAL) };
+    let opened =
+        opened.map_err(|error| Unavailable::Unusable { path: path.to_owned(), why: error.to_string() })?;
+    // Never closed: others have it by name now.
+    std::mem::forget(opened);
+    Ok(())
+}
+
+fn places(search: &Search) -> String {
+    let places: Vec<_> = search.folders.iter().map(|folder| folder.display().to_string()).collect();
+    if places.is_empty() { "no folder at all".to_owned() } else { places.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn search(folder: &Path) -> Search {
+        Search { driver: None, folders: vec![folder.to_owned()] }
+    }
+
+    #[test]
+    fn without_a_driver_it_says_where_it_looked_and_what_to_do() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = find_driver(&search(folder.path())).unwrap_err().to_string();
+        assert!(text.contains("libcuda.so.1") && text.contains("WEIR_CUDA_LIBRARY"), "{text}");
+        assert!(text.contains(&folder.path().display().to_string()), "{text}");
+    }
+
+    #[test]
+    fn a_driver_that_is_named_is_binding() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join(DRIVER), "").unwrap();
+        let named = Search { driver: Some("/nowhere/libcuda.so.1".into()), ..search(folder.path()) };
+        assert!(matches!(find_driver(&named), Err(Unavailable::NotWhereSet { .. })));
+        assert!(find_driver(&search(folder.path())).is_ok());
+    }
+
+    #[test]
+    fn the_version_that_is_known_is_preferred_and_an_unknown_one_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let add = |name: &str| std::fs::write(folder.path().join(name), "").unwrap();
+        assert!(matches!(newest(Library::Nvrtc, &search(folder.path())), Err(Unavailable::NotFound { .. })));
+        add("libnvrtc.so.11");
+        let error = newest(Library::Nvrtc, &search(folder.path())).unwrap_err();
+        assert!(matches!(error, Unavailable::WrongVersion { found: 11, .. }), "{error}");
+        add("libnvrtc.so.12");
+        let path = newest(Library::Nvrtc, &search(folder.path())).unwrap();
+        assert!(path.ends_with("libnvrtc.so.12"), "{path:?}");
+    }
+
+    #[test]
+    fn a_file_that_is_no_library_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("libcublasLt.so.12"), "not a library").unwrap();
+        let error = find_library(Library::CublasLt, &search(folder.path())).unwrap_err();
+        assert!(matches!(error, Unavailable::Unusable { .. }), "{error}");
+    }
+}

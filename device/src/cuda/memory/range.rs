@@ -1,0 +1,204 @@
+//! Addresses that stay, with memory behind them where it is needed.
+#![allow(unsafe_code, reason = "the driver is called")]
+
+use super::pool::{BLOCK_BYTES, Block, BlockPool, location};
+use super::span::{Owner, Span};
+use crate::cuda::error::CudaError;
+use crate::cuda::stream::Stream;
+use cudarc::driver::sys::{CUmemAccess_flags_enum as Access, CUmemAccessDesc};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A run of reserved addresses, into which blocks of a pool are mapped. Reserving costs no memory.
+///
+/// Whoever takes memory away from under addresses, by [`release`](Self::release) or by dropping the range, sees to it that no work that uses them is left.
+#[derive(Debug)]
+pub struct AddressRange {
+    pool: Arc<BlockPool>,
+    span: Span,
+    /// What is mapped, by place, and whose bytes are in it.
+    mapped: BTreeMap<usize, Mapped>,
+}
+
+#[derive(Debug)]
+struct Mapped {
+    block: Block,
+    owner: Owner,
+}
+
+impl AddressRange {
+    /// Reserve addresses for `bytes` bytes, rounded up to blocks.
+    pub fn reserve(pool: &Arc<BlockPool>, bytes: u64) -> Result<Self, CudaError> {
+        let bytes = bytes.max(1).checked_next_multiple_of(BLOCK_BYTES);
+        let bytes = bytes.ok_or_else(|| CudaError::Invalid("no device has so many addresses".to_owned()))?;
+        let len = usize::try_from(bytes).map_err(|error| CudaError::Invalid(error.to_string()))?;
+        let mut address = 0;
+        // SAFETY: `address` outlives the call; what is reserved is freed on drop.
+        pool.context().call(|driver| unsafe {
+            driver.cuMemAddressReserve(&mut address, len, BLOCK_BYTES as usize, 0, 0)
+        })?;
+        Ok(Self { pool: Arc::clone(pool), span: Span::new(address, bytes), mapped: BTreeMap::new() })
+    }
+
+    /// All of its addresses, with memory behind them or not.
+    #[must_use]
+    pub fn span(&self) -> Span {
+        self.span
+    }
+
+    /// The pool that its memory comes from.
+    #[must_use]
+    pub fn pool(&self) -> &Arc<BlockPool> {
+        &self.pool
+    }
+
+    /// How much memory there is behind its addresses.
+    #[must_use]
+    pub fn mapped_bytes(&self) -> u64 {
+        self.mapped.len() as u64 * BLOCK_BYTES
+    }
+
+    /// Put memory for `owner` behind the blocks at `places`, where there is none yet: all or nothing. What may hold others' bytes is filled with zeroes in
+    /// the order of `scrub`; the owner's own bytes may still be there. Without a stream nothing is filled: the owner writes all that it shows to anybody.
+    pub fn back(
+        &mut self,
+        places: Range<usize>,
+        owner: Owner,
+        scrub: Option<&Stream>,
+    ) -> Result<(), CudaError> {
+        if places.end as u64 > self.span.bytes() / BLOCK_BYTES {
+            return Err(CudaError::Invalid(format!(
+                "block {} of a range of {} bytes",
+                places.end,
+                self.span.bytes()
+            )));
+        }
+        let missing: Vec<usize> = places.filter(|place| !self.mapped.contains_key(place)).collect();
+        let mut blocks = self.pool.take(missing.len(), owner)?.into_iter();
+        let mut done: Vec<(usize, bool)> = Vec::with_capacity(missing.len());
+        let mut result = Ok(());
+        for (place, (block, foreign)) in missing.iter().zip(&mut blocks) {
+            if let Err((error, block)) = self.map(*place, block, owner) {
+                self.pool.put(vec![block], owner);
+                result = Err(error);
+                break;
+            }
+            done.push((*place, foreign));
+        }
+        self.pool.put(blocks.map(|(block, _)| block).collect(), owner);
+        let result = result.and_then(|()| self.open_and_scrub(&done, scrub));
+        if result.is_err() {
+            for (place, _) in done {
+                self.release(place..place + 1);
+            }
+        }
+        result
+    }
+
+    /// Take the memory away from behind the blocks at `places`.
+    pub fn release(&mut self, places: Range<usize>) {
+        let places: Vec<usize> = self.mapped.range(places).map(|(place, _)| *place).collect();
+        for place in places {
+            let Some(Mapped { block, owner }) = self.mapped.remove(&place) else { continue };
+            let (address, bytes) = (self.at(place).address(), BLOCK_BYTES as usize);
+            // SAFETY: mapped by us, whole; nothing uses it any more: the caller's part.
+            self.pool.context().release("mapping", |driver| unsafe { driver.cuMemUnmap(address, bytes) });
+            self.pool.put(vec![block], owner);
+        }
+    }
+
+    /// Make what is mapped `owner`'s: everything of others in the first `bytes` is filled with zeroes, in the order of `stream`.
+    pub fn hand_over(&mut self, bytes: u64, owner: Owner, stream: &Stream) -> Result<(), CudaError> {
+        let places = usize::try_from(bytes.div_ceil(BLOCK_BYTES)).unwrap_or(usize::MAX);
+        let others = |(_, mapped): &(&usize, &Mapped)| mapped.owner != owner;
+        let places: Vec<_> = self.mapped.range(..places).filter(others).map(|(place, _)| *place).collect();
+        for run in runs(&places) {
+            let at = self.at(run.start);
+            stream.fill(Span::new(at.address(), run.len() as u64 * BLOCK_BYTES), 0)?;
+            for place in run {
+                if let Some(mapped) = self.mapped.get_mut(&place) {
+                    mapped.owner = owner;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn map(&mut self, place: usize, block: Block, owner: Owner) -> Result<(), (CudaError, Block)> {
+        let (address, bytes) = (self.at(place).address(), BLOCK_BYTES as usize);
+        // SAFETY: the addresses are reserved by us, and nothing is mapped there.
+        let mapped = self
+            .pool
+            .context()
+            .call(|driver| unsafe { driver.cuMemMap(address, bytes, 0, block.handle(), 0) });
+        match mapped {
+            Ok(()) => {
+                self.mapped.insert(place, Mapped { block, owner });
+                Ok(())
+            }
+            Err(error) => Err((error, block)),
+        }
+    }
+
+    /// Let the device use what has just been mapped at some places, and fill what may hold others' bytes.
+    fn open_and_scrub(&self, done: &[(usize, bool)], scrub: Option<&Stream>) -> Result<(), CudaError> {
+        let context = self.pool.context();
+        let access = CUmemAccessDesc {
+            location: location(context),
+            flags: Access::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+        };
+        let places: Vec<_> = done.iter().map(|(place, _)| *place).collect();
+        for run in runs(&places) {
+            let (address, bytes) = (self.at(run.start).address(), run.len() * BLOCK_BYTES as usize);
+            // SAFETY: all of it is mapped; `access` outlives the call.
+            context.call(|driver| unsafe { driver.cuMemSetAccess(address, bytes, &access, 1) })?;
+        }
+        let Some(stream) = scrub else { return Ok(()) };
+        let foreign: Vec<_> = done.iter().filter(|(_, foreign)| *foreign).map(|(place, _)| *place).collect();
+        for run in runs(&foreign) {
+            let at = self.at(run.start);
+            stream.fill(Span::new(at.address(), run.len() as u64 * BLOCK_BYTES), 0)?;
+        }
+        Ok(())
+    }
+
+    /// The block at `place`, which lies within the range.
+    fn at(&self, place: usize) -> Span {
+        Span::new(self.span.address() + place as u64 * BLOCK_BYTES, BLOCK_BYTES)
+    }
+}
+
+impl Drop for AddressRange {
+    fn drop(&mut self) {
+        self.release(0..usize::MAX);
+        let (address, bytes) = (self.span.address(), self.span.bytes());
+        // SAFETY: reserved in `reserve`; nothing is mapped there any more.
+        self.pool.context().release("addresses", |driver| unsafe {
+            driver.cuMemAddressFree(address, usize::try_from(bytes).unwrap_or(0))
+        });
+    }
+}
+
+/// Ascending places as runs without gaps.
+fn runs(places: &[usize]) -> Vec<Range<usize>> {
+    let mut runs: Vec<Range<usize>> = Vec::new();
+    for place in places {
+        match runs.last_mut() {
+            Some(run) if run.end == *place => run.end += 1,
+            _ => runs.push(*place..*place + 1),
+        }
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_next_to_each_other_are_one_run() {
+        assert_eq!(runs(&[]), []);
+        assert_eq!(runs(&[0, 1, 2, 5, 7, 8]), [0..3, 5..6, 7..9]);
+    }
+}

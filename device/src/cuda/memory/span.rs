@@ -1,0 +1,52 @@
+//! Which bytes of a device.
+
+/// Some bytes of a device, as addresses: a value, which keeps nothing alive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Span {
+    address: u64,
+    bytes: u64,
+}
+
+/// On whose behalf memory is held: what one owner has left in it, no other gets to see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Owner(pub u64);
+
+impl Span {
+    pub(in super::super) fn new(address: u64, bytes: u64) -> Self {
+        Self { address, bytes }
+    }
+
+    /// Where it begins, as kernels take it.
+    #[must_use]
+    pub fn address(self) -> u64 {
+        self.address
+    }
+
+    /// How long it is.
+    #[must_use]
+    pub fn bytes(self) -> u64 {
+        self.bytes
+    }
+
+    /// A part of it; none where it would go past the end.
+    #[must_use]
+    pub fn slice(self, offset: u64, bytes: u64) -> Option<Self> {
+        let end = offset.checked_add(bytes)?;
+        (end <= self.bytes).then(|| Self { address: self.address + offset, bytes })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_lies_within_the_whole() {
+        let whole = Span::new(1000, 100);
+        assert_eq!(whole.slice(0, 100), Some(whole));
+        assert_eq!(whole.slice(60, 40), Some(Span::new(1060, 40)));
+        assert_eq!(whole.slice(100, 0), Some(Span::new(1100, 0)));
+        assert_eq!(whole.slice(61, 40), None);
+        assert_eq!(whole.slice(u64::MAX, 2), None);
+    }
+}

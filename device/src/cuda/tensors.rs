@@ -1,0 +1,297 @@
+//! Weights on a device, each once.
+//!
+//! A tensor is known by what is in it, so models that share weights share the memory. What ends a tensor's stay: nobody has held it for the keep-alive time
+//! ([`TensorStore::sweep`]); others need the room, and of those that nobody holds it is the one left for longest; its load failed, or was cancelled since nobody
+//! waits for it any more.
+//!
+//! Every byte of a tensor's place is written by its load, before anybody is let near it: what others had there is not seen.
+
+mod ledger;
+pub use ledger::{StoreUsage, TensorKey};
+
+mod tensor;
+pub use tensor::Tensor;
+
+use super::error::{CudaError, OutOfMemory};
+use super::memory::{AddressRange, BLOCK_BYTES, BlockMap, BlockPool, Owner, Span};
+use super::transfer::{Segment, Source, Transfer, TransferEngine, TransferError};
+use ledger::{Entry, Ledger};
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// On whose behalf the store holds memory: its own.
+const STORE: Owner = Owner(u64::MAX);
+
+/// How many times as many addresses as memory the store has, so that there is always a place in one piece.
+const REACH: u64 = 8;
+
+/// The tensors on one device. Cheap to clone.
+#[derive(Clone)]
+pub struct TensorStore(Arc<Shared>);
+
+/// A tensor that somebody needs.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    /// What it is known by.
+    pub key: TensorKey,
+    /// Its bytes, for the case that it is not there.
+    pub source: Source,
+}
+
+struct Shared {
+    /// On its own, since loads keep it: they must not keep the engine that runs them.
+    state: Arc<Mutex<State>>,
+    engine: Arc<TransferEngine>,
+}
+
+struct State {
+    range: AddressRange,
+    map: BlockMap,
+    ledger: Ledger<Brought>,
+    now_ns: u64,
+}
+
+/// The part of a load that a tensor came with.
+#[derive(Debug, Clone)]
+struct Brought {
+    load: Arc<Load>,
+    group: usize,
+}
+
+/// What brings tensors that were asked for together.
+#[derive(Debug, Default)]
+struct Load {
+    /// Set before anybody else sees the load.
+    transfer: OnceLock<Arc<Transfer>>,
+    /// How many of its tensors somebody holds.
+    held: AtomicUsize,
+}
+
+impl TensorStore {
+    /// A store in memory of `pool`, loaded by `engine`.
+    pub fn new(pool: &Arc<BlockPool>, engine: &Arc<TransferEngine>) -> Result<Self, CudaError> {
+        let blocks = (pool.usage().capacity_bytes / BLOCK_BYTES).saturating_mul(REACH).max(1);
+        let range = AddressRange::reserve(pool, blocks.saturating_mul(BLOCK_BYTES))?;
+        let map = BlockMap::new(BLOCK_BYTES, blocks);
+        let state = State { range, map, ledger: Ledger::new(), now_ns: 0 };
+        Ok(Self(Arc::new(Shared { state: Arc::new(Mutex::new(state)), engine: Arc::clone(engine) })))
+    }
+
+    /// Hold tensors, in groups that can be waited for one by one, in order. Those that are not there are loaded, by one transfer that is under way when this
+    /// returns; those that others are loading already are waited for like one's own. For want of room, tensors that nobody holds make way.
+    ///
+    /// The result has the tensors in the order of the groups. On error nothing is held.
+    pub fn acquire(&self, groups: Vec<Vec<Wanted>>) -> Result<Vec<Vec<Tensor>>, TransferError> {
+        let mut state = self.0.state();
+        let load = Arc::new(Load::default());
+        let mut segments: Vec<Vec<Segment>> = Vec::with_capacity(groups.len());
+        let mut held: Vec<Vec<Tensor>> = Vec::with_capacity(groups.len());
+        let mut result = Ok(());
+        'groups: for (group, wanted) in groups.into_iter().enumerate() {
+            segments.push(Vec::new());
+            held.push(Vec::new());
+            for Wanted { key, source } in wanted {
+                let tensor = match state.find(&key, &source, &load) {
+                    Some((id, span, brought)) => Tensor::new(&self.0, id, span, brought),
+                    None => match state.place(
+                        key,
+                        source.bytes().len() as u64,
+                        Brought { load: Arc::clone(&load), group },
+                    ) {
+                        Ok((id, whole)) => {
+                            let span = Span::new(whole.address(), source.bytes().len() as u64);
+                            if let Some(segments) = segments.last_mut() {
+                                segments.push(Segment { from: source, to: whole });
+                            }
+                            Tensor::new(&self.0, id, span, Brought { load: Arc::clone(&load), group })
+                        }
+                        Err(error) => {
+                            result = Err(error.into());
+                            break 'groups;
+                        }
+                    },
+                };
+                if let Some(held) = held.last_mut() {
+                    held.push(tensor);
+                }
+            }
+        }
+        let result = result.and_then(|()| {
+            let transfer = self.0.engine.load(segments, Box::new(Arc::clone(&self.0.state)))?;
+            let _ = load.transfer.set(transfer);
+            Ok(())
+        });
+        drop(state);
+        // On error the tensors go here, outside the lock, and those just placed with them: their load has no transfer.
+        result.map(|()| held)
+    }
+
+    /// Let go of tensors that nobody holds, those left for longest first, until `bytes` bytes of them are gone or none is left. Gives how many went.
+    pub fn reclaim(&self, bytes: u64) -> u64 {
+        let mut state = self.0.state();
+        let mut gone = 0;
+        while gone < bytes {
+            let Some(went) = state.drop_oldest(u64::MAX) else { break };
+            gone += went;
+        }
+        gone
+    }
+
+    /// Let go of tensors that nobody has held for `keep_alive_ns`. Call it every few seconds; `now_ns` is the time until the next call.
+    pub fn sweep(&self, now_ns: u64, keep_alive_ns: u64) -> u64 {
+        let mut state = self.0.state();
+        state.now_ns = state.now_ns.max(now_ns);
+        let Some(limit_ns) = state.now_ns.checked_sub(keep_alive_ns) else { return 0 };
+        let mut gone = 0;
+        while let Some(went) = state.drop_oldest(limit_ns) {
+            gone += went;
+        }
+        gone
+    }
+
+    /// What it has now.
+    #[must_use]
+    pub fn usage(&self) -> StoreUsage {
+        let state = self.0.state();
+        let (held_bytes, idle_bytes) = state.ledger.bytes();
+        StoreUsage { held_bytes, idle_bytes, mapped_bytes: state.range.mapped_bytes() }
+    }
+
+    /// Whether a tensor is there, or on its way.
+    #[must_use]
+    pub fn contains(&self, key: &TensorKey) -> bool {
+        self.0.state().ledger.find(key).is_some_and(|(_, entry)| !entry.load.load.failed())
+    }
+}
+
+impl fmt::Debug for TensorStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TensorStore").field("usage", &self.usage()).finish()
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Whole between any two statements that can panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Hold the tensor of that key, if it is there or on its way.
+    fn find(
+        &mut self,
+        key: &TensorKey,
+        source: &Source,
+        current: &Arc<Load>,
+    ) -> Option<(u64, Span, Brought)> {
+        let (id, entry) = self.ledger.find(key)?;
+        // What is asked for twice together comes with a load that is still being put together.
+        if !Arc::ptr_eq(&entry.load.load, current) && entry.load.load.failed() {
+            return None;
+        }
+        // Places are rounded up; a tensor is as long as its source.
+        let span = self.range.span().slice(entry.offset, source.bytes().len() as u64)?;
+        let (entry, was_idle) = self.ledger.hold(id)?;
+        if was_idle {
+            entry.load.load.held.fetch_add(1, Ordering::Relaxed);
+        }
+        Some((id, span, entry.load.clone()))
+    }
+
+    /// Make a place for a new tensor, and hold it. Gives all of the place.
+    fn place(&mut self, key: TensorKey, bytes: u64, brought: Brought) -> Result<(u64, Span), CudaError> {
+        loop {
+            let error = match self.map.place(bytes) {
+                None => CudaError::OutOfMemory(self.out_of_addresses(bytes)),
+                Some(placement) => {
+                    let first = placement.new_blocks.first().copied().unwrap_or(0);
+                    let end = placement.new_blocks.last().map_or(0, |last| last + 1);
+                    let backed = self.range.back(first..end, STORE, None);
+                    let whole = self.range.span().slice(placement.offset, placement.bytes);
+                    match (backed, whole) {
+                        (Ok(()), Some(whole)) => {
+                            brought.load.held.fetch_add(1, Ordering::Relaxed);
+                            let id = self.ledger.add(key, placement.offset, placement.bytes, brought);
+                            return Ok((id, whole));
+                        }
+                        (backed, _) => {
+                            self.map.free(placement.offset);
+                            backed
+                                .err()
+                                .unwrap_or_else(|| CudaError::OutOfMemory(self.out_of_addresses(bytes)))
+                        }
+                    }
+                }
+            };
+            if !matches!(error, CudaError::OutOfMemory(_)) || self.drop_oldest(u64::MAX).is_none() {
+                return Err(error);
+            }
+        }
+    }
+
+    /// Let go of the tensor that nobody has held for longest, if that is since `limit_ns` or before. Gives how many bytes it had.
+    fn drop_oldest(&mut self, limit_ns: u64) -> Option<u64> {
+        let oldest = self.ledger.idle(|brought| brought.load.ended()).next();
+        let (_, id) = oldest.filter(|(since_ns, _)| *since_ns <= limit_ns)?;
+        let entry = self.ledger.remove(id)?;
+        self.free(&entry);
+        Some(entry.bytes)
+    }
+
+    fn free(&mut self, entry: &Entry<Brought>) {
+        for block in self.map.free(entry.offset) {
+            self.range.release(block..block + 1);
+        }
+    }
+
+    fn release(&mut self, id: u64) {
+        let Some((entry, is_idle)) = self.ledger.release(id, self.now_ns) else { return };
+        if !is_idle {
+            return;
+        }
+        let load = Arc::clone(&entry.load.load);
+        if load.held.fetch_sub(1, Ordering::Relaxed) == 1 {
+            load.cancel();
+        }
+        // What is not good for anybody any more goes at once, unless it is still being written to.
+        if load.failed()
+            && load.ended()
+            && let Some(entry) = self.ledger.remove(id)
+        {
+            self.free(&entry);
+        }
+    }
+
+    fn out_of_addresses(&self, bytes: u64) -> OutOfMemory {
+        let usage = self.range.pool().usage();
+        OutOfMemory {
+            asked_bytes: bytes,
+            missing_bytes: bytes,
+            used_bytes: usage.used_bytes,
+            capacity_bytes: usage.capacity_bytes,
+        }
+    }
+}
+
+impl Load {
+    /// Whether its tensors will never be there.
+    fn failed(&self) -> bool {
+        self.transfer
+            .get()
+            .is_none_or(|transfer| transfer.is_cancelled() || matches!(transfer.end(), Some(Err(_))))
+    }
+
+    /// Whether nothing writes to its tensors any more.
+    fn ended(&self) -> bool {
+        self.transfer.get().is_none_or(|transfer| transfer.end().is_some())
+    }
+
+    /// Nobody waits for it any more.
+    fn cancel(&self) {
+        if let Some(transfer) = self.transfer.get().filter(|transfer| transfer.end().is_none()) {
+            transfer.cancel();
+        }
+    }
+}
