@@ -1,0 +1,96 @@
+//! Attention.
+
+use super::limits::{blocks, size, stride};
+use super::{Operands, Plan, float_name, has_elements, same_type};
+use crate::Module;
+use crate::fields::Fields;
+use crate::launch::{Argument, Cost, Kernel, Launch, Slot};
+use weir_graph::{Attention, HEAD_DIM_MAX, Heads, TensorType};
+
+/// Queries and keys of a block, and its threads: `attention.cu`.
+const QUERIES: u32 = 32;
+const KEYS: u32 = 32;
+const THREADS: u32 = 128;
+
+pub(super) fn plan(op: &Attention, operands: Operands<'_>) -> Result<Plan, String> {
+    let output = operands.output()?;
+    let name = float_name(output.element_type())?;
+    has_elements(Some(output), op.batch * op.q_len * op.heads * op.head_dim, "output")?;
+    let mask = operands.input(Attention::MASK);
+    same_type(mask, output.element_type(), "mask")?;
+    if op.head_dim > HEAD_DIM_MAX || op.kv_len == 0 {
+        return Err(format!("with heads of {} elements and {} keys", op.head_dim, op.kv_len));
+    }
+    let mut fields = Fields::default();
+    let sides =
+        [(Attention::Q, &op.q, op.q_len), (Attention::K, &op.k, op.kv_len), (Attention::V, &op.v, op.kv_len)];
+    for (place, heads, rows) in sides {
+        let tensor = operands.needed(place)?;
+        same_type(Some(tensor), output.element_type(), "side")?;
+        check(op, heads, rows, tensor)?;
+        let distances = [heads.offset, heads.batch_stride, heads.head_stride, heads.row_stride];
+        fields = distances.iter().try_fold(fields, |fields, at| Ok::<_, String>(fields.i64(stride(*at)?)))?;
+    }
+    if output.elements() == 0 {
+        return Ok(Plan::default());
+    }
+    for at in mask_strides(op, mask)? {
+        fields = fields.i64(stride(at)?);
+    }
+    let fields = fields
+        .u32(blocks("heads", op.heads)?)
+        .u32(size("query count", op.q_len)?)
+        .u32(size("key count", op.kv_len)?)
+        .u32(size("head", op.head_dim)?)
+        .f32(op.scale);
+    // The head's size rounded up to what there are kernels for.
+    let dim = (op.head_dim as u32).next_power_of_two().max(32);
+    let shared_floats = (QUERIES + 2 * KEYS) * (dim + 4) + QUERIES * (KEYS + 1);
+    let products = op.batch * op.heads * op.q_len * op.kv_len * op.head_dim;
+    let mask_at =
+        if mask.is_some() { Argument::Address(Slot::Input(Attention::MASK)) } else { Argument::Null };
+    let sides = [Attention::Q, Attention::K, Attention::V].map(|place| Argument::Address(Slot::Input(place)));
+    let arguments = [Argument::Address(Slot::Output(0))].into_iter().chain(sides);
+    Ok(Plan::of(Launch {
+        kernel: Kernel { module: Module::Attention, name: format!("attention_{name}_{dim}") },
+        grid: [(op.q_len as u32).div_ceil(QUERIES), op.heads as u32, blocks("sequences", op.batch)?],
+        block: [THREADS, 1, 1],
+        shared_bytes: shared_floats * 4,
+        arguments: arguments.chain([mask_at, Argument::Bytes(fields.bytes())]).collect(),
+        cost: Cost { flops: 4 * products as u64, bytes: operands.bytes() },
+    }))
+}
+
+/// That all heads of a side are inside its buffer.
+fn check(op: &Attention, heads: &Heads, rows: usize, tensor: &TensorType) -> Result<(), String> {
+    let along = [
+        (op.batch, heads.batch_stride),
+        (op.heads, heads.head_stride),
+        (rows, heads.row_stride),
+        (op.head_dim, 1),
+    ];
+    let distances = along.into_iter().map(|(size, stride)| size.checked_sub(1)?.checked_mul(stride));
+    match distances.fold(Some(heads.offset), |sum, distance| sum?.checked_add(distance?)) {
+        Some(last) if last < tensor.elements() => Ok(()),
+        // Nothing is read where one of them is 0.
+        None if op.batch * op.heads * rows * op.head_dim == 0 => Ok(()),
+        _ => Err(format!("of heads that are not all in {tensor}")),
+    }
+}
+
+/// How a mask lies along batch, head, query and key.
+fn mask_strides(op: &Attention, mask: Option<&TensorType>) -> Result<[usize; 4], String> {
+    match (mask, op.mask) {
+        (None, None) => Ok([0; 4]),
+        (Some(mask), Some(strides)) => {
+            let sizes = [op.batch, op.heads, op.q_len, op.kv_len];
+            let along =
+                sizes.into_iter().zip(strides).map(|(size, stride)| size.checked_sub(1)?.checked_mul(stride));
+            match along.fold(Some(0_usize), |sum, distance| sum?.checked_add(distance?)) {
+                Some(last) if last < mask.elements() => Ok(strides),
+                _ => Err(format!("with a mask of {mask} that is too small")),
+            }
+        }
+        _ => Err("with a mask of which either the values or the place is not there".to_owned()),
+    }
+}

@@ -1,0 +1,242 @@
+//! Convolutions in two dimensions.
+
+use super::epilogue::{Output, vector_type};
+use super::limits::{BLOCKS_MAX, blocks, product, size};
+use super::matmul::finish;
+use super::tile::{Choice, LARGE, MEDIUM, Problem, SMALL, Units};
+use super::{Operands, Plan, float_name, has_elements, same_type};
+use crate::fields::Fields;
+use crate::launch::{Argument, Cost, Kernel, Launch, Slot};
+use crate::{Module, Precision, Target};
+use weir_graph::{Conv, TensorType};
+use weir_types::ElementType;
+
+/// Sizes that places in a picture, padding included, are counted in.
+const SIDE_MAX: usize = i16::MAX as usize;
+/// Output channels of a group below which tiles would be mostly empty.
+const GROUP_CHANNELS_MIN: u32 = 8;
+/// Threads of a block that computes each output by itself.
+const DIRECT_THREADS: u32 = 128;
+
+pub(super) fn plan(
+    op: &Conv,
+    operands: Operands<'_>,
+    precision: Precision,
+    target: &Target,
+) -> Result<Plan, String> {
+    let (x, w, output) = (operands.needed(Conv::X)?, operands.needed(Conv::W)?, operands.output()?);
+    let element_type = output.element_type();
+    let name = float_name(element_type)?;
+    let residual = operands.input(Conv::RESIDUAL);
+    for (tensor, what) in [(Some(x), "picture"), (Some(w), "filter"), (residual, "residual")] {
+        same_type(tensor, element_type, what)?;
+    }
+    let vectors = [Conv::BIAS, Conv::SCALE, Conv::SHIFT].map(|place| operands.input(place));
+    let shape = Shape::of(op, x, w, output, vector_type(&vectors)?)?;
+    for vector in vectors {
+        has_elements(vector, shape.groups as usize * shape.m as usize, "vector")?;
+    }
+    has_elements(residual, output.elements(), "residual")?;
+    if output.elements() == 0 {
+        return Ok(Plan::default());
+    }
+
+    let cost = Cost { flops: 2 * output.elements() as u64 * u64::from(shape.k), bytes: operands.bytes() };
+    let address = |place: usize| match operands.input(place) {
+        Some(_) => Argument::Address(Slot::Input(place)),
+        None => Argument::Null,
+    };
+    let to = Argument::Address(Slot::Output(0));
+    let vectors = [Conv::BIAS, Conv::SCALE, Conv::SHIFT, Conv::RESIDUAL].map(address);
+    let buffers: Vec<_> =
+        [to.clone(), address(Conv::X), address(Conv::W)].into_iter().chain(vectors.clone()).collect();
+
+    if shape.groups > 1 && shape.m < GROUP_CHANNELS_MIN {
+        let channels = blocks("output channels", shape.groups as usize * shape.m as usize)?;
+        return Ok(Plan::of(Launch {
+            kernel: Kernel { module: Module::Conv, name: format!("conv_direct_{name}") },
+            grid: [shape.out_pixels.div_ceil(DIRECT_THREADS), channels, shape.images.min(BLOCKS_MAX)],
+            block: [DIRECT_THREADS, 1, 1],
+            shared_bytes: 0,
+            arguments: buffers
+                .into_iter()
+                .chain([Argument::Bytes(shape.fields(shape.k, 1, 4).bytes())])
+                .collect(),
+            cost,
+        }));
+    }
+
+    let element_bytes: u32 = if element_type == ElementType::Fp32 { 4 } else { 2 };
+    let tensor = target.has_tensor_units() && precision != Precision::Fp32;
+    let units = if tensor { Units::Tensor } else { Units::Plain };
+    let problem = Problem { m: shape.m, n: shape.n, k: shape.k, z: shape.groups, element_bytes, units };
+    let choice =
+        problem.choose(&[LARGE, MEDIUM, SMALL], target).ok_or("on a device with too little shared memory")?;
+    let Choice { tile, k_part, parts } = choice;
+    let (module, name_math) = match (units, element_type) {
+        (Units::Plain, _) => (Module::Conv, name),
+        (Units::Tensor, ElementType::Fp32) => (Module::ConvTensor, "tf32_tensor"),
+        (Units::Tensor, ElementType::Fp16) => (Module::ConvTensor, "f16_tensor"),
+        (Units::Tensor, _) => (Module::ConvTensor, "bf16_tensor"),
+    };
+    let tiles_m = shape.m.div_ceil(tile.m);
+    let grid_x = tiles_m.checked_mul(shape.n.div_ceil(tile.n)).ok_or("with too many pixels and channels")?;
+    let way = if shape.is_pointwise() { "pointwise" } else { "gathered" };
+    let parts_at = if parts > 1 { Argument::Address(Slot::Workspace) } else { Argument::Null };
+    let fields = shape.fields(k_part, tiles_m, element_bytes);
+    let mut launches = vec![Launch {
+        kernel: Kernel { module, name: format!("conv_{way}_{name_math}_{}", tile.name) },
+        grid: [grid_x, parts, shape.groups],
+        block: [tile.threads, 1, 1],
+        shared_bytes: tile.shared_bytes(element_bytes, false),
+        arguments: buffers.into_iter().chain([parts_at, Argument::Bytes(fields.bytes())]).collect(),
+        cost,
+    }];
+    if parts > 1 {
+        launches.push(finish(
+            name,
+            [to].into_iter().chain(vectors),
+            &problem,
+            &choice,
+            shape.output(),
+            target,
+        ));
+    }
+    Ok(Plan { launches, workspace_bytes: problem.workspace_bytes(&choice) })
+}
+
+/// `ConvShape` in `conv.cuh`.
+#[derive(Debug)]
+struct Shape<'a> {
+    op: &'a Conv,
+    images: u32,
+    groups: u32,
+    /// Output channels of a group, output pixels of all images, and elements of a filter.
+    m: u32,
+    n: u32,
+    k: u32,
+    height: u32,
+    width: u32,
+    out_width: u32,
+    out_pixels: u32,
+    kernel: [u32; 2],
+    image_stride: u64,
+    group_stride: u64,
+    vector_type: u32,
+}
+
+impl<'a> Shape<'a> {
+    fn of(
+        op: &'a Conv,
+        x: &TensorType,
+        w: &TensorType,
+        output: &TensorType,
+        vector_type: u32,
+    ) -> Result<Self, String> {
+        let (
+            &[images, channels, height, width],
+            &[filters, depth, kernel_h, kernel_w],
+            &[out_images, out_channels, out_height, out_width],
+        ) = (x.dims(), w.dims(), output.dims())
+        else {
+            return Err(format!("of {x} with {w} to {output}, which are not all of four dimensions"));
+        };
+        let fits = op.groups > 0
+            && filters % op.groups == 0
+            && depth.checked_mul(op.groups) == Some(channels)
+            && (out_images, out_channels) == (images, filters)
+            && out_side(op, 0, height, kernel_h) == Some(out_height)
+            && out_side(op, 1, width, kernel_w) == Some(out_width);
+        if !fits {
+            return Err(format!(
+                "of {x} with {w} in {} groups to {output}, which do not fit together",
+                op.groups
+            ));
+        }
+        let pads = op.pads_begin.iter().chain(&op.pads_end).max().copied().unwrap_or(0);
+        if height.max(width).saturating_add(2 * pads.min(SIDE_MAX)) > SIDE_MAX {
+            return Err(format!("of {x} with its padding, a side of which is over {SIDE_MAX}"));
+        }
+        product("elements of a group's picture", &[depth, height, width])?;
+        Ok(Self {
+            op,
+            images: size("batch", images)?,
+            groups: blocks("groups", op.groups)?,
+            m: size("filter count", filters / op.groups)?,
+            n: size("pixel count", product("pixels", &[images, out_height, out_width])?)?,
+            k: size("filter", product("elements of a filter", &[depth, kernel_h, kernel_w])?)?,
+            height: size("height", height)?,
+            width: size("width", width)?,
+            out_width: size("width", out_width)?,
+            out_pixels: size("picture", out_height * out_width)?,
+            kernel: [size("kernel", kernel_h)?, size("kernel", kernel_w)?],
+            image_stride: (channels * height * width) as u64,
+            group_stride: (depth * height * width) as u64,
+            vector_type,
+        })
+    }
+
+    /// Whether the pictures are the matrix, as they lie.
+    fn is_pointwise(&self) -> bool {
+        let one = [1, 1];
+        let none = [0, 0];
+        self.kernel == [1, 1]
+            && self.op.strides == one
+            && self.op.pads_begin == none
+            && self.op.pads_end == none
+    }
+
+    fn fields(&self, k_part: u32, tiles_m: u32, element_bytes: u32) -> Fields {
+        let pack = 16 / element_bytes;
+        let pair = |pair: [usize; 2]| pair.map(|value| value as u32);
+        let ([stride_h, stride_w], [dilation_h, dilation_w]) =
+            (pair(self.op.strides), pair(self.op.dilations));
+        let [pad_h, pad_w] = pair(self.op.pads_begin).map(u32::cast_signed);
+        let [kernel_h, kernel_w] = self.kernel;
+        Fields::default()
+            .u64(self.image_stride)
+            .u64(self.group_stride)
+            .u32(self.height)
+            .u32(self.width)
+            .u32(self.out_width)
+            .u32(self.out_pixels)
+            .u32(stride_h)
+            .u32(stride_w)
+            .i32(pad_h)
+            .i32(pad_w)
+            .u32(dilation_h)
+            .u32(dilation_w)
+            .u32(kernel_w)
+            .u32(kernel_h * kernel_w)
+            .u32(self.k)
+            .u32(k_part)
+            .u32(tiles_m)
+            .u32(u32::from(self.k.is_multiple_of(pack)))
+            .u32(u32::from(self.out_pixels.is_multiple_of(pack)))
+            .u32(self.images)
+            .fields(&self.output().fields())
+    }
+
+    fn output(&self) -> Output {
+        let group_outputs = u64::from(self.m) * u64::from(self.out_pixels);
+        Output {
+            z_stride: group_outputs,
+            image_stride: group_outputs * u64::from(self.groups),
+            m: self.m,
+            n: self.n,
+            image_columns: self.out_pixels,
+            vectors_along_n: false,
+            vector_z_stride: self.m,
+            vector_type: self.vector_type,
+            alpha: 1.0,
+            activation: self.op.activation,
+        }
+    }
+}
+
+/// How many windows there are along a direction.
+fn out_side(op: &Conv, along: usize, side: usize, kernel: usize) -> Option<usize> {
+    let window = kernel.checked_sub(1)?.checked_mul(op.dilations[along])?.checked_add(1)?;
+    let padded = side.checked_add(op.pads_begin[along])?.checked_add(op.pads_end[along])?;
+    padded.checked_sub(window)?.checked_div(op.strides[along]).map(|steps| steps + 1)
+}

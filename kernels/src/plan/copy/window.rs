@@ -1,0 +1,205 @@
+//! A block of elements that moves, in as few and as large pieces as it has.
+
+use super::super::limits::{BLOCKS_MAX, size, stride};
+use crate::fields::Fields;
+use weir_graph::Part;
+
+/// The largest piece that a kernel moves at once.
+const PIECE_BYTES_MAX: u64 = 16;
+/// Below so many rows or columns, tiles of 32 x 32 would be mostly empty.
+const TRANSPOSED_MIN: u32 = 8;
+
+/// Where elements are and where they go. Dimensions are the outermost first; no two neighbours could be one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Window {
+    pub(super) sizes: Vec<u32>,
+    pub(super) from: Vec<i64>,
+    pub(super) to: Vec<i64>,
+    pub(super) from_offset: i64,
+    pub(super) to_offset: i64,
+}
+
+/// A window that is a batch of transposed matrices. Columns are neighbours where it comes from, rows where it goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Transposition {
+    pub(super) rows: u32,
+    pub(super) columns: u32,
+    pub(super) batches: u32,
+    from_row: i64,
+    to_column: i64,
+    from_batch: i64,
+    to_batch: i64,
+}
+
+impl Window {
+    pub(super) fn of(part: &Part) -> Result<Self, String> {
+        let (from, to) = (&part.from.strides, &part.to.strides);
+        if from.len() != part.dims.len() || to.len() != part.dims.len() {
+            return Err("with strides that are not as many as its dimensions".to_owned());
+        }
+        let mut window = Self {
+            sizes: Vec::new(),
+            from: Vec::new(),
+            to: Vec::new(),
+            from_offset: stride(part.from.offset)?,
+            to_offset: stride(part.to.offset)?,
+        };
+        for ((dim, from), to) in part.dims.iter().zip(from).zip(to).filter(|((dim, _), _)| **dim != 1) {
+            window.push(size("dimension", *dim)?, *from as i64, *to as i64);
+        }
+        if window.sizes.is_empty() {
+            window.push(1, 1, 1);
+        }
+        Ok(window)
+    }
+
+    /// A dimension inside of those that are there: as one with the last if it goes on where that ends.
+    fn push(&mut self, size: u32, from: i64, to: i64) {
+        if let (Some(last), Some(last_from), Some(last_to)) =
+            (self.sizes.last_mut(), self.from.last_mut(), self.to.last_mut())
+        {
+            let follows = *last_from == from * i64::from(size) && *last_to == to * i64::from(size);
+            if let Some(merged) = last.checked_mul(size).filter(|_| follows) {
+                (*last, *last_from, *last_to) = (merged, from, to);
+                return;
+            }
+        }
+        self.sizes.push(size);
+        self.from.push(from);
+        self.to.push(to);
+    }
+
+    /// That all of it is inside buffers of so many elements.
+    pub(super) fn check(&self, from_elements: usize, to_elements: usize) -> Result<(), String> {
+        let inside = |offset: i64, strides: &[i64], elements: usize| {
+            let reach = |pick: fn(i64, i64) -> i64| {
+                let along = self
+                    .sizes
+                    .iter()
+                    .zip(strides)
+                    .map(|(size, stride)| pick(0, i64::from(size - 1) * stride));
+                offset + along.sum::<i64>()
+            };
+            reach(i64::min) >= 0 && usize::try_from(reach(i64::max)).is_ok_and(|last| last < elements)
+        };
+        if inside(self.from_offset, &self.from, from_elements)
+            && inside(self.to_offset, &self.to, to_elements)
+        {
+            Ok(())
+        } else {
+            Err("of elements that are not there".to_owned())
+        }
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.sizes.iter().map(|size| u64::from(*size)).product()
+    }
+
+    /// The same in the largest pieces that neighbours make up, and their size in bytes.
+    pub(super) fn widened(mut self, element_bytes: u64) -> (Self, u64) {
+        let outer = self.sizes.len() - 1;
+        if self.from[outer] != 1 || self.to[outer] != 1 {
+            return (self, element_bytes);
+        }
+        let aligned = |pieces: i64| {
+            let distances = self.from[..outer].iter().chain(&self.to[..outer]);
+            let mut all = distances.chain([&self.from_offset, &self.to_offset]);
+            i64::from(self.sizes[outer]) % pieces == 0 && all.all(|distance| distance % pieces == 0)
+        };
+        let mut pieces = (PIECE_BYTES_MAX / element_bytes).cast_signed();
+        while !aligned(pieces) {
+            pieces /= 2;
+        }
+        self.sizes[outer] /= pieces as u32;
+        self.from[..outer].iter_mut().chain(&mut self.to[..outer]).for_each(|distance| *distance /= pieces);
+        self.from_offset /= pieces;
+        self.to_offset /= pieces;
+        (self, element_bytes * pieces.cast_unsigned())
+    }
+
+    /// What it transposes, if it does.
+    pub(super) fn transposition(&self) -> Option<Transposition> {
+        let at = |strides: &[i64]| strides.iter().position(|stride| *stride == 1);
+        let (row, column) = (at(&self.to)?, at(&self.from)?);
+        let mut others = (0..self.sizes.len()).filter(|dim| *dim != row && *dim != column);
+        let batch = others.next();
+        if row == column || others.next().is_some() {
+            return None;
+        }
+        let batches = batch.map_or(1, |batch| self.sizes[batch]);
+        let found = Transposition {
+            rows: self.sizes[row],
+            columns: self.sizes[column],
+            batches,
+            from_row: self.from[row],
+            to_column: self.to[column],
+            from_batch: batch.map_or(0, |batch| self.from[batch]),
+            to_batch: batch.map_or(0, |batch| self.to[batch]),
+        };
+        let worth_it = found.rows.min(found.columns) >= TRANSPOSED_MIN && batches <= BLOCKS_MAX;
+        worth_it.then_some(found)
+    }
+}
+
+impl Transposition {
+    /// `TransposeShape` in `copy.cu`.
+    pub(super) fn fields(&self, window: &Window) -> Fields {
+        Fields::default()
+            .i64(window.from_offset)
+            .i64(window.to_offset)
+            .i64(self.from_batch)
+            .i64(self.to_batch)
+            .i64(self.from_row)
+            .i64(self.to_column)
+            .u32(self.rows)
+            .u32(self.columns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_graph::Layout;
+
+    fn part(dims: &[usize], from: &[isize], to: &[isize]) -> Part {
+        let layout = |strides: &[isize]| Layout { offset: 0, strides: strides.to_vec() };
+        Part { input: 0, dims: dims.to_vec(), from: layout(from), to: layout(to) }
+    }
+
+    #[test]
+    fn a_plain_copy_is_one_dimension_of_large_pieces() {
+        let window = Window::of(&part(&[2, 1, 3, 8], &[24, 24, 8, 1], &[24, 7, 8, 1])).unwrap();
+        assert_eq!((window.sizes.as_slice(), window.count()), (&[48][..], 48));
+        let (wide, bytes) = window.widened(4);
+        assert_eq!((wide.sizes, bytes), (vec![12], 16));
+    }
+
+    #[test]
+    fn heads_that_change_places_with_positions_move_in_pieces() {
+        // [positions 5, heads 3, 64] to [heads, positions, 64].
+        let window = Window::of(&part(&[3, 5, 64], &[64, 192, 1], &[320, 64, 1])).unwrap();
+        let (wide, bytes) = window.widened(2);
+        assert_eq!(
+            (wide.sizes.as_slice(), wide.from.as_slice(), bytes),
+            (&[3, 5, 8][..], &[8, 24, 1][..], 16)
+        );
+    }
+
+    #[test]
+    fn a_transposition_is_found_and_what_is_none_is_not() {
+        let window = Window::of(&part(&[7, 40, 50], &[2000, 1, 40], &[2000, 50, 1])).unwrap();
+        let found = window.transposition().unwrap();
+        assert_eq!((found.rows, found.columns, found.batches), (50, 40, 7));
+        assert_eq!(Window::of(&part(&[40, 50], &[50, 1], &[64, 1])).unwrap().transposition(), None);
+    }
+
+    #[test]
+    fn what_reaches_past_a_buffer_is_refused() {
+        let backwards =
+            Window::of(&Part { from: Layout { offset: 9, strides: vec![-1] }, ..part(&[10], &[1], &[1]) })
+                .unwrap();
+        backwards.check(10, 10).unwrap();
+        backwards.check(9, 10).unwrap_err();
+        backwards.check(10, 9).unwrap_err();
+    }
+}

@@ -1,0 +1,114 @@
+//! Elements picked by index.
+
+use super::copy::element_bytes;
+use super::limits::{product, size, stride, walk};
+use super::{Operands, Plan, has_elements, same_type, type_code};
+use crate::fields::Fields;
+use crate::launch::{Argument, Cost, Kernel, Launch, Slot};
+use crate::{Module, Target};
+use weir_graph::{DIMS_MAX, Gather, GatherElements, TensorType};
+use weir_types::ElementType;
+
+/// Threads of a block.
+const THREADS: u32 = 256;
+
+pub(super) fn gather(op: &Gather, operands: Operands<'_>, target: &Target) -> Result<Plan, String> {
+    let (x, indices, output) = (operands.needed(0)?, operands.needed(1)?, operands.output()?);
+    same_type(Some(x), output.element_type(), "value")?;
+    let count = product("elements", &[op.outer, op.count, op.inner])?;
+    has_elements(Some(output), count, "output")?;
+    has_elements(Some(indices), op.count, "list of indices")?;
+    has_elements(Some(x), product("elements to pick from", &[op.outer, op.axis, op.inner])?, "value")?;
+    if count == 0 {
+        return Ok(Plan::default());
+    }
+    picks(op.axis)?;
+    // Blocks are moved in the largest pieces that they are whole numbers of.
+    let mut bytes = element_bytes(output)?;
+    let block_bytes = op.inner as u64 * bytes;
+    while bytes < 16 && block_bytes % (bytes * 2) == 0 {
+        bytes *= 2;
+    }
+    let inner = block_bytes / bytes;
+    let pieces = op.outer as u64 * op.count as u64 * inner;
+    Ok(Plan::of(Launch {
+        kernel: Kernel { module: Module::Gather, name: format!("gather_{bytes}") },
+        grid: walk(pieces, THREADS, target),
+        block: [THREADS, 1, 1],
+        shared_bytes: 0,
+        arguments: vec![
+            Argument::Address(Slot::Output(0)),
+            Argument::Address(Slot::Input(0)),
+            Argument::Address(Slot::Input(1)),
+            Argument::U32(index_code(indices)?),
+            Argument::U64(pieces),
+            Argument::U32(size("axis", op.axis)?),
+            Argument::U32(size("index count", op.count)?),
+            Argument::U32(inner as u32),
+        ],
+        cost: Cost { flops: 0, bytes: 2 * output.bytes() as u64 + indices.bytes() as u64 },
+    }))
+}
+
+pub(super) fn gather_elements(
+    op: &GatherElements,
+    operands: Operands<'_>,
+    target: &Target,
+) -> Result<Plan, String> {
+    let (x, indices, output) = (operands.needed(0)?, operands.needed(1)?, operands.output()?);
+    same_type(Some(x), output.element_type(), "value")?;
+    let count = product("elements", &op.dims)?;
+    has_elements(Some(output), count, "output")?;
+    has_elements(Some(indices), count, "list of indices")?;
+    if count == 0 {
+        return Ok(Plan::default());
+    }
+    picks(op.axis)?;
+    if op.dims.len() > DIMS_MAX || op.strides.len() != op.dims.len() {
+        return Err(format!("in {} dimensions", op.dims.len()));
+    }
+    let along = op.dims.iter().zip(&op.strides).map(|(dim, stride)| (dim - 1).checked_mul(*stride));
+    let distances = along.chain([(op.axis - 1).checked_mul(op.axis_stride)]);
+    let last = distances.fold(Some(0_usize), |sum, distance| sum?.checked_add(distance?));
+    if last.is_none_or(|last| last >= x.elements()) {
+        return Err("of elements that are not there".to_owned());
+    }
+    let strides = op.strides.iter().map(|at| stride(*at)).collect::<Result<Vec<_>, _>>()?;
+    let sizes = op.dims.iter().map(|dim| size("dimension", *dim)).collect::<Result<Vec<_>, _>>()?;
+    let fields = Fields::default()
+        .u64(count as u64)
+        .i64(stride(op.axis_stride)?)
+        .i64s_reversed::<DIMS_MAX>(&strides, 0)
+        .u32s_reversed::<DIMS_MAX>(&sizes, 1)
+        .u32(sizes.len() as u32)
+        .u32(size("axis", op.axis)?);
+    Ok(Plan::of(Launch {
+        kernel: Kernel {
+            module: Module::Gather,
+            name: format!("gather_elements_{}", element_bytes(output)?),
+        },
+        grid: walk(count as u64, THREADS, target),
+        block: [THREADS, 1, 1],
+        shared_bytes: 0,
+        arguments: vec![
+            Argument::Address(Slot::Output(0)),
+            Argument::Address(Slot::Input(0)),
+            Argument::Address(Slot::Input(1)),
+            Argument::U32(index_code(indices)?),
+            Argument::Bytes(fields.bytes()),
+        ],
+        cost: Cost { flops: 0, bytes: 2 * output.bytes() as u64 + indices.bytes() as u64 },
+    }))
+}
+
+/// That there is something to pick from.
+fn picks(axis: usize) -> Result<(), String> {
+    if axis == 0 { Err("from an axis of no elements".to_owned()) } else { Ok(()) }
+}
+
+fn index_code(indices: &TensorType) -> Result<u32, String> {
+    match indices.element_type() {
+        ElementType::Int64 | ElementType::Int32 => type_code(indices.element_type()),
+        other => Err(format!("with indices of type {other}")),
+    }
+}

@@ -1,0 +1,291 @@
+//! Products of matrices.
+
+use super::epilogue::{Output, vector_type};
+use super::limits::{BLOCKS_MAX, blocks, size, stride, walk};
+use super::tile::{Choice, LARGE, MEDIUM, Problem, SMALL, Units};
+use super::{Operands, Plan, float_name, has_elements, same_type};
+use crate::fields::Fields;
+use crate::launch::{Argument, Cost, Kernel, Launch, Slot};
+use crate::{Module, Precision, Target};
+use weir_graph::{BiasAxis, MatMul, Matrix};
+use weir_types::ElementType;
+
+/// Dimensions that a batch may have: `batch_dimensions_max` in `gemm.cuh`.
+const BATCH_DIMS_MAX: usize = 4;
+/// Rows up to which the kernel for few rows is used: `rows_max` in `gemm.cu`.
+const FEW_ROWS: u32 = 4;
+/// Threads of a block of that kernel, and the columns they make.
+const FEW_ROWS_THREADS: u32 = 256;
+/// Threads of a block that adds up parts.
+pub(super) const FINISH_THREADS: u32 = 256;
+
+pub(super) fn plan(
+    op: &MatMul,
+    operands: Operands<'_>,
+    precision: Precision,
+    target: &Target,
+) -> Result<Plan, String> {
+    let (a, b, output) = (operands.needed(MatMul::A)?, operands.needed(MatMul::B)?, operands.output()?);
+    let (bias, residual) = (operands.input(MatMul::BIAS), operands.input(MatMul::RESIDUAL));
+    let element_type = output.element_type();
+    let name = float_name(element_type)?;
+    for (tensor, what) in [(Some(a), "left side"), (Some(b), "right side"), (residual, "residual")] {
+        same_type(tensor, element_type, what)?;
+    }
+    let op = &rows_of_all(op);
+    let elements = op.batch.iter().product::<usize>() * op.m * op.n;
+    has_elements(Some(output), elements, "output")?;
+    has_elements(residual, elements, "residual")?;
+    has_elements(bias, if op.bias_axis == BiasAxis::Rows { op.m } else { op.n }, "bias")?;
+    if elements == 0 {
+        return Ok(Plan::default());
+    }
+    if op.batch.len() > BATCH_DIMS_MAX {
+        return Err(format!("of a batch of {} dimensions", op.batch.len()));
+    }
+    for (matrix, lines, length, tensor) in
+        [(&op.a, op.m, op.k, a.elements()), (&op.b, op.k, op.n, b.elements())]
+    {
+        check(matrix, &op.batch, lines, length, tensor)?;
+    }
+
+    let (m, n, k) = (size("row count", op.m)?, size("column count", op.n)?, size("depth", op.k)?);
+    let z = blocks("matrices", op.batch.iter().product())?;
+    let element_bytes: u32 = if element_type == ElementType::Fp32 { 4 } else { 2 };
+    let tensor = target.has_tensor_units() && precision != Precision::Fp32;
+    let units = if tensor { Units::Tensor } else { Units::Plain };
+    let shape = Shape { op, m, n, k, element_bytes, vector_type: vector_type(&[bias])? };
+    let cost = Cost { flops: 2 * elements as u64 * op.k as u64, bytes: operands.bytes() };
+    let address = |slot, there: bool| if there { Argument::Address(slot) } else { Argument::Null };
+    let operands = [
+        Argument::Address(Slot::Output(0)),
+        Argument::Address(Slot::Input(MatMul::A)),
+        Argument::Address(Slot::Input(MatMul::B)),
+        address(Slot::Input(MatMul::BIAS), bias.is_some()),
+        address(Slot::Input(MatMul::RESIDUAL), residual.is_some()),
+    ];
+
+    if m <= FEW_ROWS && op.b.transposed && !op.a.transposed {
+        return Ok(Plan::of(Launch {
+            kernel: Kernel { module: Module::Gemm, name: format!("gemv_{name}") },
+            grid: [n.div_ceil(FEW_ROWS_THREADS / 32), 1, z],
+            block: [FEW_ROWS_THREADS, 1, 1],
+            shared_bytes: 0,
+            arguments: operands.into_iter().chain([Argument::Bytes(shape.fields(k, 1).bytes())]).collect(),
+            cost,
+        }));
+    }
+
+    let tiles: &[_] = if op.a.transposed { &[MEDIUM] } else { &[LARGE, MEDIUM, SMALL] };
+    let problem = Problem { m, n, k, z, element_bytes, units };
+    let choice = problem.choose(tiles, target).ok_or("on a device with too little shared memory")?;
+    let Choice { tile, k_part, parts } = choice;
+    let letter = |transposed| if transposed { 't' } else { 'n' };
+    let layout = format!("{}{}", letter(op.a.transposed), letter(op.b.transposed));
+    let (module, name_math) = match (units, element_type) {
+        (Units::Plain, _) => (Module::Gemm, name),
+        (Units::Tensor, ElementType::Fp32) => (Module::GemmTensor, "tf32_tensor"),
+        (Units::Tensor, ElementType::Fp16) => (Module::GemmTensor, "f16_tensor"),
+        (Units::Tensor, _) => (Module::GemmTensor, "bf16_tensor"),
+    };
+    let tiles_m = m.div_ceil(tile.m);
+    let grid_x = tiles_m.checked_mul(n.div_ceil(tile.n)).ok_or("with too many rows and columns")?;
+    let shared_bytes = if op.a.transposed {
+        tile.shared_bytes_transposed(element_bytes, op.b.transposed)
+    } else {
+        tile.shared_bytes(element_bytes, op.b.transposed)
+    };
+    let parts_at = address(Slot::Workspace, parts > 1);
+    let mut launches = vec![Launch {
+        kernel: Kernel { module, name: format!("gemm_{layout}_{name_math}_{}", tile.name) },
+        grid: [grid_x, parts, z],
+        block: [tile.threads, 1, 1],
+        shared_bytes,
+        arguments: operands
+            .iter()
+            .cloned()
+            .chain([parts_at, Argument::Bytes(shape.fields(k_part, tiles_m).bytes())])
+            .collect(),
+        cost,
+    }];
+    if parts > 1 {
+        let [to, _, _, bias, residual] = operands;
+        let vectors = [bias, Argument::Null, Argument::Null];
+        launches.push(finish(
+            name,
+            [to].into_iter().chain(vectors).chain([residual]),
+            &problem,
+            &choice,
+            shape.output(),
+            target,
+        ));
+    }
+    Ok(Plan { launches, workspace_bytes: problem.workspace_bytes(&choice) })
+}
+
+/// The launch that adds up parts. `buffers` are the output, bias, scale, shift and residual.
+pub(super) fn finish(
+    name: &str,
+    buffers: impl Iterator<Item = Argument<Slot>>,
+    problem: &Problem,
+    choice: &Choice,
+    output: Output,
+    target: &Target,
+) -> Launch<Slot> {
+    let rest = [
+        Argument::Address(Slot::Workspace),
+        Argument::U32(choice.parts),
+        Argument::U32(problem.z),
+        Argument::Bytes(output.fields().bytes()),
+    ];
+    Launch {
+        kernel: Kernel { module: Module::Gemm, name: format!("gemm_finish_{name}") },
+        grid: walk(problem.outputs(), FINISH_THREADS, target),
+        block: [FINISH_THREADS, 1, 1],
+        shared_bytes: 0,
+        arguments: buffers.chain(rest).collect(),
+        // What it does is part of the product.
+        cost: Cost::default(),
+    }
+}
+
+/// Matrices of a batch that all meet the same right side, and whose rows lie one behind the other, are one matrix of more rows.
+fn rows_of_all(op: &MatMul) -> MatMul {
+    let mut op = op.clone();
+    while let Some((count, outer)) = op.batch.split_last() {
+        let (count, outer) = (*count, outer.to_vec());
+        let strides = (op.a.batch_strides.last().copied(), op.b.batch_strides.last().copied());
+        let follows = strides == (Some(op.m * op.a.row_stride), Some(0)) || count == 1;
+        if !follows || op.a.transposed || (op.bias_axis == BiasAxis::Rows && count != 1) {
+            break;
+        }
+        op.m *= count;
+        op.batch = outer;
+        op.a.batch_strides.pop();
+        op.b.batch_strides.pop();
+    }
+    op
+}
+
+/// That all matrices of an operand of `rows` x `columns` are inside its buffer.
+fn check(
+    matrix: &Matrix,
+    batch: &[usize],
+    rows: usize,
+    columns: usize,
+    elements: usize,
+) -> Result<(), String> {
+    if matrix.batch_strides.len() != batch.len() {
+        return Err("with strides that are not as many as its batch has dimensions".to_owned());
+    }
+    let (lines, length) = if matrix.transposed { (columns, rows) } else { (rows, columns) };
+    if lines == 0 || length == 0 {
+        return Ok(());
+    }
+    let along = batch.iter().zip(&matrix.batch_strides).map(|(size, stride)| (size - 1).checked_mul(*stride));
+    let distances = along.chain([(lines - 1).checked_mul(matrix.row_stride), Some(length - 1)]);
+    let last = distances.fold(Some(matrix.offset), |sum, distance| sum?.checked_add(distance?));
+    match last {
+        Some(last) if last < elements => Ok(()),
+        _ => Err("of elements that are not there".to_owned()),
+    }
+}
+
+/// `GemmShape` in `gemm.cuh`.
+struct Shape<'a> {
+    op: &'a MatMul,
+    m: u32,
+    n: u32,
+    k: u32,
+    element_bytes: u32,
+    vector_type: u32,
+}
+
+impl Shape<'_> {
+    fn fields(&self, k_part: u32, tiles_m: u32) -> Fields {
+        let Self { op, k, .. } = *self;
+        let strides = |matrix: &Matrix| -> Vec<i64> {
+            matrix.batch_strides.iter().map(|at| stride(*at).unwrap_or(0)).collect()
+        };
+        let sizes: Vec<u32> = op.batch.iter().map(|size| *size as u32).collect();
+        // Lines of A run along its columns, and of B along its rows, unless they are transposed.
+        let a_length = if op.a.transposed { op.m } else { op.k };
+        let b_length = if op.b.transposed { op.k } else { op.n };
+        Fields::default()
+            .i64(op.a.offset as i64)
+            .i64(op.b.offset as i64)
+            .i64(op.a.row_stride as i64)
+            .i64(op.b.row_stride as i64)
+            .i64s_reversed::<BATCH_DIMS_MAX>(&strides(&op.a), 0)
+            .i64s_reversed::<BATCH_DIMS_MAX>(&strides(&op.b), 0)
+            .u32s_reversed::<BATCH_DIMS_MAX>(&sizes, 1)
+            .u32(sizes.len() as u32)
+            .u32(k)
+            .u32(k_part)
+            .u32(tiles_m)
+            .u32(self.is_packed(&op.a, a_length))
+            .u32(self.is_packed(&op.b, b_length))
+            .fields(&self.output().fields())
+    }
+
+    fn output(&self) -> Output {
+        Output {
+            z_stride: u64::from(self.m) * u64::from(self.n),
+            image_stride: 0,
+            m: self.m,
+            n: self.n,
+            image_columns: self.n,
+            vectors_along_n: self.op.bias_axis == BiasAxis::Columns,
+            vector_z_stride: 0,
+            vector_type: self.vector_type,
+            alpha: self.op.alpha,
+            activation: self.op.activation,
+        }
+    }
+
+    /// Whether all lines are whole numbers of 16 bytes, and begin at multiples of them.
+    fn is_packed(&self, matrix: &Matrix, length: usize) -> u32 {
+        let pack = 16 / self.element_bytes as usize;
+        let mut distances = matrix.batch_strides.iter().chain([&matrix.offset, &matrix.row_stride]);
+        u32::from(length.is_multiple_of(pack) && distances.all(|distance| distance.is_multiple_of(pack)))
+    }
+}
+
+const _: () = assert!(BLOCKS_MAX >= 32, "parts are the second direction of a grid");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn matrix(batch_strides: &[usize], row_stride: usize, transposed: bool) -> Matrix {
+        Matrix { offset: 0, batch_strides: batch_strides.to_vec(), row_stride, transposed }
+    }
+
+    #[test]
+    fn a_batch_that_meets_one_right_side_becomes_rows() {
+        let op = MatMul {
+            batch: vec![3, 5],
+            m: 7,
+            n: 4,
+            k: 6,
+            a: matrix(&[210, 42], 6, false),
+            b: matrix(&[0, 0], 4, false),
+            alpha: 1.0,
+            bias_axis: BiasAxis::Columns,
+            activation: None,
+        };
+        let flat = rows_of_all(&op);
+        assert_eq!((flat.m, flat.batch.len()), (105, 0));
+        let own = MatMul { b: matrix(&[0, 24], 4, false), ..op };
+        assert_eq!(rows_of_all(&own), own);
+    }
+
+    #[test]
+    fn the_last_element_of_the_last_matrix_must_be_there() {
+        let right = matrix(&[24], 4, false);
+        check(&right, &[2], 6, 4, 48).unwrap();
+        check(&right, &[2], 6, 4, 47).unwrap_err();
+        check(&matrix(&[24], 6, true), &[2], 6, 4, 48).unwrap();
+        check(&matrix(&[usize::MAX], 6, true), &[3], 6, 4, 48).unwrap_err();
+    }
+}
