@@ -128,7 +128,7 @@ impl Report {
         Self {
             running: count(&metrics.running),
             queued: count(&metrics.queued),
-            devices: vec![models.device_report()],
+            devices: models.devices().reports(),
         }
     }
 }
@@ -138,8 +138,8 @@ impl DeviceReport {
     pub(crate) fn status(self, tenant: &TenantId) -> DeviceStatus {
         let own = self.resident.iter().filter(|model| model.tenant == *tenant);
         let resident = own.map(|model| format!("{}:{}", model.name, model.version)).collect();
-        let Self { name, backend, slots, runs_waiting, capacity_bytes, used_bytes, .. } = self;
-        DeviceStatus { name, backend, slots, runs_waiting, capacity_bytes, used_bytes, resident }
+        let Self { name, kind, backend, slots, runs_waiting, capacity_bytes, used_bytes, lost, .. } = self;
+        DeviceStatus { name, kind, backend, slots, runs_waiting, capacity_bytes, used_bytes, resident, lost }
     }
 }
 

@@ -1,5 +1,8 @@
 //! How a node is set up. Defaults suit a laptop; the command line, the environment and `weir.toml` fill it in.
 
+mod devices;
+pub use devices::{DeviceConfig, DeviceName, DevicesConfig, DevicesError};
+
 use serde::{Deserialize, Serialize};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -70,13 +73,16 @@ pub struct NodeConfig {
     /// `weir simulate --replay FILE` plays one again. None: nothing is written.
     pub scheduler_record: Option<PathBuf>,
 
-    /// What runs models.
+    /// The devices that models run on: `auto` (the processor, and every GPU that is found) or a list such as `["cpu", "cuda:0"]`, whose entries
+    /// may be tables with settings of their own. See docs/devices.md.
+    pub devices: DevicesConfig,
+    /// What runs models on the processor.
     pub backend: BackendKind,
     /// Where `libonnxruntime.so` is, if not beside the binary or in a place the loader looks.
     pub onnxruntime: Option<PathBuf>,
     /// The largest model that can be pushed.
     pub model_bytes_max: u64,
-    /// Memory that resident models may take.
+    /// Memory that resident models may take, on a device that says nothing else.
     pub model_memory_bytes_max: u64,
     /// Memory that model runs may use between their inputs and outputs, all together.
     pub run_memory_bytes_max: u64,
@@ -84,7 +90,7 @@ pub struct NodeConfig {
     pub validate_memory_bytes_max: u64,
     /// Processor time of the process that checks and optimises a model.
     pub validate_time_ms_max: u64,
-    /// Model runs at once. None: one per core.
+    /// Model runs at once, on a device that says nothing else. None: one per core.
     pub model_slots: Option<u32>,
     /// Model runs that may wait for a slot.
     pub run_queue_len_max: usize,
@@ -258,6 +264,7 @@ impl Default for NodeConfig {
             policy: PolicyKind::default(),
             slo: SloSettings::default(),
             scheduler_record: None,
+            devices: DevicesConfig::default(),
             backend: BackendKind::default(),
             onnxruntime: None,
             model_bytes_max: 4096 * MIB,

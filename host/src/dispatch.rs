@@ -14,7 +14,7 @@ mod workflow;
 
 pub(crate) use account::Account;
 pub(crate) use inference::{Inference, InferenceTurn};
-pub(crate) use placement::{Away, Link, LinkId, PlacementConfig, Placements};
+pub(crate) use placement::{Away, Link, LinkId, PlacementConfig, Placements, Spot};
 pub(crate) use slots::Slots;
 pub(crate) use workflow::{Steps, WorkflowCall, WorkflowTurn};
 
@@ -90,6 +90,7 @@ pub(crate) enum Admitted {
 pub(crate) struct Admission {
     entry: Arc<Entry>,
     held: Held,
+    spot: Spot,
     /// How long it has waited for all that.
     queue_time: Duration,
 }
@@ -102,7 +103,7 @@ struct Held {
 
 /// Whose turn it is, and where.
 enum Turn {
-    Here(Held),
+    Here(Held, Spot),
     There(Away, HeldAway),
 }
 
@@ -124,7 +125,7 @@ impl Dispatch {
     pub(crate) async fn http(
         self: &Arc<Self>,
         invocation: Invocation,
-        Admission { entry, held, .. }: Admission,
+        Admission { entry, held, spot, .. }: Admission,
         account: &Arc<Account>,
         head: http::Request<()>,
         body: RequestBody,
@@ -133,7 +134,7 @@ impl Dispatch {
         let cell = RequestCell::new(body);
         let (answer, receiver) = Answer::channel();
         let request = Box::new(head.map(|()| cell.stream()));
-        let sandbox = self.sandbox(&invocation, account, entry, cell.clone());
+        let sandbox = self.sandbox(&invocation, spot, account, entry, cell.clone());
         let call = Call::Http { request, cell: cell.clone(), answer };
         // On the heap before it is handed on: the futures around it stay small enough to be cheap to move and to cache.
         let run = Box::pin(finish(sandbox, call, held, self.slots.clone(), account.clone()));
@@ -152,11 +153,11 @@ impl Dispatch {
     pub(crate) async fn tensor(
         self: &Arc<Self>,
         invocation: &Invocation,
-        Admission { entry, held, queue_time }: Admission,
+        Admission { entry, held, spot, queue_time }: Admission,
         account: &Arc<Account>,
         inputs: Vec<(String, Tensor)>,
     ) -> Result<Completion, Fault> {
-        let sandbox = self.sandbox(invocation, account, entry, RequestCell::default());
+        let sandbox = self.sandbox(invocation, spot, account, entry, RequestCell::default());
         let (answer, receiver) = oneshot::channel();
         let execution = Some(Execution::alone(&inputs));
         let call = Call::Tensor { inputs, answer };
@@ -180,8 +181,8 @@ impl Dispatch {
             let queued = Instant::now();
             let turn = self.queue(invocation).instrument(invocation.trace.phase(Phase::Queue)).await?;
             self.metrics.phase(Phase::Queue, queued.elapsed());
-            let held = match turn {
-                Turn::Here(held) => held,
+            let (held, spot) = match turn {
+                Turn::Here(held, spot) => (held, spot),
                 Turn::There(away, held) => return Ok(Admitted::There(away, held)),
             };
             let record = &invocation.deployment.record;
@@ -189,14 +190,14 @@ impl Dispatch {
                 Some(entry) => entry,
                 None => self.load(invocation).await?,
             };
-            Ok(Admitted::Here(Admission { entry, held, queue_time: queued.elapsed() }))
+            Ok(Admitted::Here(Admission { entry, held, spot, queue_time: queued.elapsed() }))
         });
         admitted.await.unwrap_or_else(|| Err(no_turn(invocation)))
     }
 
     /// The same for an invocation that is part of what has been placed here. One within another function waits for no instance slot: those
     /// that are taken might all be waiting like it.
-    pub(crate) async fn admit_within(&self, invocation: &Invocation) -> Result<Admission, Fault> {
+    pub(crate) async fn admit_within(&self, invocation: &Invocation, spot: Spot) -> Result<Admission, Fault> {
         let admitted = until(invocation.deadline, async {
             let queued = Instant::now();
             let _waiting = account::Counted::new(&self.metrics.queued);
@@ -208,7 +209,7 @@ impl Dispatch {
                 Some(entry) => entry,
                 None => self.load(invocation).await?,
             };
-            Ok(Admission { entry, held, queue_time: queued.elapsed() })
+            Ok(Admission { entry, held, spot, queue_time: queued.elapsed() })
         });
         admitted.await.unwrap_or_else(|| Err(no_turn(invocation)))
     }
@@ -228,11 +229,13 @@ impl Dispatch {
         };
         let (place, placement) = self.placements.place(invocation, &self.catalog).await?;
         let held = HeldAway { _turn: turn, _placement: Some(placement) };
-        if let Place::There(away) = place {
-            return Ok(Turn::There(away, held));
-        }
+        let device = match place {
+            Place::Here(device) => device,
+            Place::There(away) => return Ok(Turn::There(away, held)),
+        };
         let slot = self.slots.take(&invocation.deployment, true).await?;
-        Ok(Turn::Here(Held { _held: held, slot }))
+        let spot = Spot { invocation: invocation.id, device };
+        Ok(Turn::Here(Held { _held: held, slot }, spot))
     }
 
     /// Bring the component in from its artefact, having it compiled anew if this node cannot use the one there is.
@@ -269,6 +272,7 @@ impl Dispatch {
     fn sandbox(
         self: &Arc<Self>,
         invocation: &Invocation,
+        spot: Spot,
         account: &Account,
         entry: Arc<Entry>,
         request: RequestCell,
@@ -281,7 +285,7 @@ impl Dispatch {
             manifest: manifest.clone(),
             sink: OutputSink::new(log.clone(), id.version, invocation.request_id.clone(), limits.log_bytes),
             inference: InferenceCtx {
-                models: ModelAccess::new(self.clone(), invocation),
+                models: ModelAccess::new(self.clone(), invocation, spot),
                 arena: self.arena.clone(),
                 request,
                 metrics: self.metrics.clone(),

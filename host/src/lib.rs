@@ -4,7 +4,10 @@
 //! made and run, and the host calls it makes reach the models. Around them: the registry and blobs that survive a restart, and telemetry.
 
 mod config;
-pub use config::{AsyncConfig, BackendKind, ClusterConfig, NodeConfig};
+pub use config::{
+    AsyncConfig, BackendKind, ClusterConfig, DeviceConfig, DeviceName, DevicesConfig, DevicesError,
+    NodeConfig,
+};
 
 mod node;
 pub use node::Node;
@@ -29,6 +32,8 @@ mod component;
 mod instance;
 
 mod hostcalls;
+
+mod devices;
 
 mod models;
 

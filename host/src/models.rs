@@ -9,21 +9,25 @@ mod access;
 mod change;
 mod follow;
 mod loaded;
+mod pinned;
+mod placing;
 mod profiles;
 mod record;
 mod store;
 
 pub(crate) use access::{ModelAccess, OpenError, Opened};
 pub(crate) use loaded::LoadError;
+pub(crate) use pinned::{ModelPin, RanOn};
 pub(crate) use profiles::keep_profiles;
 pub(crate) use store::PushError;
 
 use crate::blobs::Blobs;
 use crate::changes::{Changes, CutOff};
-use crate::cluster::DeviceReport;
+use crate::devices::{Devices, NodeDevice, Ordinal};
 use crate::response_cache::Scope;
 use crate::telemetry::{Metrics, Served};
 use futures::StreamExt;
+use placing::Refusals;
 use record::{ModelRecord, id_of};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::AtomicU64;
@@ -31,10 +35,10 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWrite
 use store::Store;
 use tokio::sync::Semaphore;
 use weir_datastore::{Datastore, Entry, Revision};
-use weir_inference::{ModelCache, ModelKey, ModelSource, Prepared};
-use weir_scheduler::ModelDemand;
+use weir_inference::{ModelKey, ModelSource, Prepared};
+use weir_scheduler::DeviceKind;
 use weir_types::api::ModelVersion;
-use weir_types::{ContentHash, ModelId, Name, RunningMean, TenantId, Version};
+use weir_types::{ContentHash, DeviceChoice, ModelId, Name, Profile, RunningMean, TenantId, Version};
 
 /// Versions that one name may have.
 const VERSIONS_MAX: usize = 1_000;
@@ -54,6 +58,8 @@ pub(crate) enum ModelsError {
     TooManyVersions(Name),
     #[error("model {0} was changed by somebody else at the same time; try again")]
     Conflict(Name),
+    #[error("device = \"{0}\", and the model cannot run there: {1}")]
+    NotThere(DeviceChoice, String),
     #[error(transparent)]
     Push(#[from] PushError),
     #[error(transparent)]
@@ -69,15 +75,18 @@ pub(crate) struct ModelEntry {
     pub(crate) record: ModelRecord,
     pub(crate) source: Arc<ModelSource>,
     pub(crate) served: Served,
+    /// What turned out not to run it.
+    pub(crate) refusals: Refusals,
     /// Its answers that are kept for equal inferences, from the first on.
     pub(crate) answers: OnceLock<Arc<Scope>>,
 }
 
 /// What an inference of a model is expected to take, as far as it was measured.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Expected {
     pub(crate) load_time_ns: Option<u64>,
-    pub(crate) run_time_ns: Option<u64>,
+    /// By kind of device.
+    pub(crate) run_times_ns: Vec<(DeviceKind, u64)>,
 }
 
 type Versions = BTreeMap<Version, Arc<ModelEntry>>;
@@ -111,7 +120,7 @@ struct Unreadable {
 pub(crate) struct Models {
     datastore: Arc<dyn Datastore>,
     store: Store,
-    cache: ModelCache,
+    devices: Devices,
     metrics: Arc<Metrics>,
     known: RwLock<Known>,
     /// Counts the models that guests have loaded, to tell them from each other.
@@ -126,14 +135,14 @@ impl Models {
     pub(crate) async fn open(
         datastore: Arc<dyn Datastore>,
         blobs: Blobs,
-        cache: ModelCache,
+        devices: Devices,
         metrics: Arc<Metrics>,
         changes: Changes,
     ) -> Result<(Arc<Self>, Revision), ModelsError> {
         let models = Self {
             datastore,
             store: Store::new(blobs),
-            cache,
+            devices,
             metrics,
             known: RwLock::default(),
             loads: AtomicU64::new(0),
@@ -241,22 +250,25 @@ impl Models {
             pushed_at_ms: record.pushed_at_ms,
             signature: source.prepared.signature.clone(),
             manifest: record.manifest.clone(),
-            resident: self.cache.is_resident(&source.key),
-            profile: self.cache.profile(&source.key),
+            resident: self.devices.iter().any(|device| device.cache.is_resident(&source.key)),
+            profile: self.profile(entry),
+            devices: self.on_devices(entry),
         }
     }
 
-    /// The device, and what is in its memory.
-    pub(crate) fn device_report(&self) -> DeviceReport {
-        DeviceReport {
-            name: "cpu".to_owned(),
-            backend: self.cache.backend().name().to_owned(),
-            slots: u32::try_from(self.cache.slots()).unwrap_or(u32::MAX),
-            runs_waiting: self.cache.queue_len() as u64,
-            capacity_bytes: self.cache.capacity_bytes(),
-            used_bytes: self.cache.used_bytes(),
-            resident: self.cache.resident().into_iter().map(|model| model.id).collect(),
-        }
+    /// What it was measured to cost on the first of the node's devices that has run it.
+    fn profile(&self, entry: &ModelEntry) -> Profile {
+        let profiles = self.devices.iter().map(|device| device.cache.profiles().get(&entry.source.key));
+        profiles.into_iter().find(|profile| *profile != Profile::default()).unwrap_or_default()
+    }
+
+    /// The devices that models run on.
+    pub(crate) fn devices(&self) -> &Devices {
+        &self.devices
+    }
+
+    fn device_name(&self, ordinal: Ordinal) -> Arc<str> {
+        self.devices.get(ordinal).unwrap_or(self.devices.first()).name.clone()
     }
 
     /// What of `tenant` could not be read, and why.
@@ -272,28 +284,26 @@ impl Models {
         own.map(|(id, Damaged { why, .. })| (id.clone(), why.clone())).collect()
     }
 
-    /// What runs models, by name.
-    pub(crate) fn backend_name(&self) -> &'static str {
-        self.cache.backend().name()
-    }
-
-    /// The device's memory for models, in bytes, and its slots.
-    pub(crate) fn device_capacity(&self) -> (u64, u32) {
-        (self.cache.capacity_bytes(), u32::try_from(self.cache.slots()).unwrap_or(u32::MAX))
+    /// The devices that can run a model, by ordinal.
+    pub(crate) fn devices_of(&self, entry: &ModelEntry) -> Vec<&NodeDevice> {
+        let runs_on = entry.runs_on();
+        self.devices.iter().filter(|device| runs_on.contains(device.platform)).collect()
     }
 
     /// What an inference of a model by itself is expected to take, as it was measured.
     pub(crate) fn expected(&self, entry: &ModelEntry, batch: u32) -> Expected {
-        let profile = self.cache.profile(&entry.source.key);
-        let larger = profile.run_time_ns.range(batch..).next();
-        let run = larger.or_else(|| profile.run_time_ns.last_key_value()).map(|(_, mean)| *mean);
+        let profiles = self.devices.profiles();
+        let known = profiles.iter().map(|(kind, profiles)| (kind, profiles.get(&entry.source.key)));
+        let known: Vec<_> = known.collect();
+        let run = |profile: &Profile| {
+            let larger = profile.run_time_ns.range(batch..).next();
+            larger.or_else(|| profile.run_time_ns.last_key_value()).map(|(_, mean)| mean.rounded())
+        };
+        let runs = known.iter().filter_map(|(kind, profile)| Some(((&***kind).into(), run(profile)?)));
         let slowest = |a: &RunningMean, b: &RunningMean| a.mean.total_cmp(&b.mean);
-        let load = profile.load_time_ns.values().copied().max_by(slowest);
-        Expected { load_time_ns: load.map(RunningMean::rounded), run_time_ns: run.map(RunningMean::rounded) }
-    }
-
-    pub(crate) fn resident_bytes(&self) -> u64 {
-        self.cache.used_bytes()
+        let loads = known.iter().flat_map(|(_, profile)| profile.load_time_ns.values().copied());
+        let load_time_ns = loads.max_by(slowest).map(RunningMean::rounded);
+        Expected { load_time_ns, run_times_ns: runs.collect() }
     }
 
     pub(crate) fn blobs(&self) -> &Blobs {
@@ -351,8 +361,13 @@ impl Models {
             batching: record.manifest.batching.clone(),
         };
         let served = self.metrics.served(&tenant, &name, version);
-        let entry =
-            Arc::new(ModelEntry { record, source: Arc::new(source), served, answers: OnceLock::new() });
+        let entry = Arc::new(ModelEntry {
+            record,
+            source: Arc::new(source),
+            served,
+            refusals: Refusals::default(),
+            answers: OnceLock::new(),
+        });
         let mut known = self.write();
         known.damaged.remove(id);
         known.tenants.entry(tenant).or_default().entry(name).or_default().insert(version, entry.clone());
@@ -421,12 +436,6 @@ impl Models {
 }
 
 impl ModelEntry {
-    /// What it asks of a device, as the scheduler sees it.
-    pub(crate) fn demand(&self) -> ModelDemand {
-        let (model, bytes) = (self.source.id().clone(), self.source.prepared.resident_bytes);
-        ModelDemand { model, bytes, load_time_ns: None }
-    }
-
     /// Every file that it refers to.
     fn files(&self) -> Vec<ContentHash> {
         self.source.prepared.blobs().chain([self.record.digest, self.record.prepared]).collect()

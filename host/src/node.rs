@@ -1,5 +1,6 @@
 //! A node's life: everything is wired up here, in one place, started, and taken down again.
 
+mod background;
 mod devices;
 mod garbage;
 mod runtimes;
@@ -13,35 +14,27 @@ use crate::component::{Components, Engines, Recompiler};
 use crate::config::NodeConfig;
 use crate::dispatch::{Dispatch, PlacementConfig, Placements, Slots};
 use crate::gateway::{Gateway, Server, Tokens};
-use crate::models::{Models, keep_profiles};
-use crate::registry::{Functions, Prepare, Registry};
+use crate::models::Models;
+use crate::registry::{Functions, Registry};
 use crate::response_cache::ResponseCache;
 use crate::telemetry::logs::{LogLimits, Logs};
 use crate::telemetry::{Metrics, Sampler};
-use crate::until::until;
 use crate::workflows::{Catalog, WorkflowRegistry, Workflows};
 use anyhow::Context;
+use background::{Background, Begin};
 use runtimes::Runtimes;
 use std::fs::File;
 use std::net::SocketAddr;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::AbortOnDropHandle;
 use weir_datastore::Datastore;
 use weir_device::Arena;
 use weir_scheduler::{Settings, Setup};
 use weir_types::NodeId;
-
-/// How much longer than its manifest says an idle instance may wait.
-const INSTANCE_SWEEP: Duration = Duration::from_secs(1);
-/// How long memory for bodies and tensors may lie idle, twice over, before it goes back to the system.
-const ARENA_SWEEP: Duration = Duration::from_secs(5);
-/// Components that are loaded before they are called, at most; each takes about a hundred kilobytes of memory that files stand behind.
-const PRELOADED_MAX: usize = 64;
 
 /// What requests are served from.
 pub(crate) struct NodeState {
@@ -105,14 +98,7 @@ pub struct Node {
     datastore: Arc<dyn Datastore>,
     local_addr: SocketAddr,
     serving: JoinHandle<()>,
-    /// Writes what models are measured to cost.
-    profiles: AbortOnDropHandle<()>,
-    sweeping: AbortOnDropHandle<()>,
-    /// Works on asynchronous invocations, until it is told to give up.
-    working: AbortOnDropHandle<()>,
-    give_up: CancellationToken,
-    /// Keep memory in step with what other nodes change.
-    following: Vec<AbortOnDropHandle<()>>,
+    background: Background,
     participation: Option<Participation>,
     runtimes: Option<Runtimes>,
     /// Keeps other nodes off the data folder.
@@ -126,31 +112,18 @@ impl Node {
         let (gateway, guests) = (runtimes.gateway.handle().clone(), runtimes.guests.handle().clone());
         let started = gateway.spawn(start(config, guests)).await;
         match started.context("the node failed while it started").and_then(|started| started) {
-            Ok(Started { state, datastore, listener, following, participation, lock }) => {
+            Ok(Started { state, datastore, listener, begin, participation, lock }) => {
                 let local_addr = listener.local_addr()?;
                 let server = Server::new(Gateway::new(state.clone()), &state.config);
                 let serving = gateway.spawn(server.run(listener, state.stopping.clone()));
-                let sweeping = AbortOnDropHandle::new(gateway.spawn(sweep(state.arena.clone())));
-                let profiles = gateway.spawn(keep_profiles(Arc::downgrade(&state.models)));
-                let profiles = AbortOnDropHandle::new(profiles);
-                let stop = asynchronous::Stop {
-                    begin_nothing: state.stopping.clone(),
-                    give_up: CancellationToken::new(),
-                };
-                let give_up = stop.give_up.clone();
-                let working = state.invocations.clone().work(Gateway::new(state.clone()), stop);
-                let working = AbortOnDropHandle::new(gateway.spawn(working));
+                let background = Background::start(&gateway, &state, begin);
                 let runtimes = Some(runtimes);
                 Ok(Self {
                     state,
                     datastore,
                     local_addr,
                     serving,
-                    profiles,
-                    sweeping,
-                    working,
-                    give_up,
-                    following,
+                    background,
                     participation,
                     runtimes,
                     _lock: lock,
@@ -180,17 +153,10 @@ impl Node {
         if let Err(error) = (&mut self.serving).await {
             tracing::error!(%error, "the server failed");
         }
-        // As long as clients are waited for; what has not ended then is left for the next start, or for other nodes.
-        if until(drained, &mut self.working).await.is_none() {
-            self.give_up.cancel();
-            if let Err(error) = (&mut self.working).await {
-                tracing::error!(%error, "the work on asynchronous invocations failed");
-            }
-        }
-        self.sweeping.abort();
+        // As long as clients are waited for.
+        self.background.settle(drained).await;
         self.state.dispatch.slots.close();
-        self.profiles.abort();
-        self.following.clear();
+        self.background.stop();
         self.state.models.save_profiles().await;
         self.state.dispatch.placements.write_record().await;
         // A change that has begun is carried through, also for a client that was cut off.
@@ -216,8 +182,7 @@ struct Started {
     state: Arc<NodeState>,
     datastore: Arc<dyn Datastore>,
     listener: TcpListener,
-    /// Keep memory in step with what other nodes change.
-    following: Vec<AbortOnDropHandle<()>>,
+    begin: Begin,
     participation: Option<Participation>,
     lock: File,
 }
@@ -264,11 +229,11 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
         .await
         .context("cannot read the registry")?;
 
-    let cache = devices::model_cache(&config, &arena)?;
+    let devices = devices::start(&config, &arena)?;
     let model_blobs = Blobs::open(data.join("models"), shared.as_ref().map(|shared| shared.folder("models")))
         .context("cannot open the models")?;
     let (models, models_as_of) =
-        Models::open(datastore.clone(), model_blobs, cache, metrics.clone(), changes.clone())
+        Models::open(datastore.clone(), model_blobs, devices, metrics.clone(), changes.clone())
             .await
             .context("cannot read the models")?;
 
@@ -303,21 +268,18 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
             Some(cluster::join(cluster, config.token_file.is_some(), &listener, datastore.clone()).await?)
         }
     };
-    let placements = Placements::start(
-        &models,
-        PlacementConfig {
-            node: membership.as_ref().map_or(ALONE, |(membership, _)| membership.node),
-            address: membership.as_ref().map(|(membership, _)| membership.address.clone()),
-            invocations_max: config.instances_max,
-            unasked_max: if membership.is_some() { config.guest_threads } else { 0 },
-            scheduler: Setup {
-                policy: config.policy,
-                settings: Settings { slo: config.slo.clone(), ..Settings::default() },
-                ..Setup::default()
-            },
-            record: config.scheduler_record.clone(),
+    let placements = Placements::start(PlacementConfig {
+        node: membership.as_ref().map_or(ALONE, |(membership, _)| membership.node),
+        address: membership.as_ref().map(|(membership, _)| membership.address.clone()),
+        devices: models.devices().specs(config.instances_max),
+        unasked_max: if membership.is_some() { config.guest_threads } else { 0 },
+        scheduler: Setup {
+            policy: config.policy,
+            settings: Settings { slo: config.slo.clone(), ..Settings::default() },
+            ..Setup::default()
         },
-    );
+        record: config.scheduler_record.clone(),
+    });
     let stopping = CancellationToken::new();
     let (cluster, participation) = match (&config.cluster, membership) {
         (Some(config), Some((membership, secret))) => {
@@ -378,68 +340,15 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
     };
     state.sweep_components().await;
     let state = Arc::new(state);
-    let following = vec![
-        AbortOnDropHandle::new(tokio::spawn(state.registry.follow(functions_as_of))),
-        AbortOnDropHandle::new(tokio::spawn(state.models.follow(models_as_of))),
-        AbortOnDropHandle::new(tokio::spawn(state.invocations.follow(invocations_as_of))),
-        AbortOnDropHandle::new(tokio::spawn(state.invocations.clone().sweep(leads(&state)))),
-        AbortOnDropHandle::new(tokio::spawn(state.workflows.follow(workflows_as_of))),
-        AbortOnDropHandle::new(tokio::spawn(garbage::collect(Arc::downgrade(&state)))),
-        AbortOnDropHandle::new(tokio::spawn(prepare_components(Arc::downgrade(&state), prepare))),
-        AbortOnDropHandle::new(tokio::spawn(preload_components(Arc::downgrade(&state)))),
-        AbortOnDropHandle::new(tokio::spawn(sweep_instances(Arc::downgrade(&state)))),
-    ];
-    Ok(Started { state, datastore, listener, following, participation, lock })
-}
-
-/// Whether the node does what one node does for all.
-fn leads(state: &NodeState) -> impl Fn() -> bool + Send + 'static {
-    let cluster = state.cluster.clone();
-    move || cluster.as_ref().is_none_or(|cluster| cluster.is_dispatcher())
+    let begin = Begin {
+        functions: functions_as_of,
+        models: models_as_of,
+        workflows: workflows_as_of,
+        invocations: invocations_as_of,
+        prepare,
+    };
+    Ok(Started { state, datastore, listener, begin, participation, lock })
 }
 
 /// What a node by itself is called.
 const ALONE: NodeId = NodeId(0);
-
-/// Compile what others have deployed before the first call of it comes. Where that fails, the call tries again and tells why.
-async fn prepare_components(state: Weak<NodeState>, mut prepare: mpsc::Receiver<Prepare>) {
-    while let Some((digest, kind)) = prepare.recv().await {
-        let Some(state) = state.upgrade() else { return };
-        let _ = state.dispatch.recompiler.compile(digest, kind).await;
-    }
-}
-
-/// Load what was deployed last, so that the first call of it after a restart need not wait for that. One at a time: calls come first.
-async fn preload_components(state: Weak<NodeState>) {
-    let Some(newest) = state.upgrade().map(|state| state.registry.newest(PRELOADED_MAX)) else { return };
-    for (digest, kind) in newest {
-        let Some((components, metrics)) =
-            state.upgrade().map(|state| (state.components.clone(), state.metrics.clone()))
-        else {
-            return;
-        };
-        // What cannot be loaded is mended by the first call of it, which tells why.
-        if let Ok(Ok(_)) = tokio::task::spawn_blocking(move || components.load(digest, kind)).await {
-            metrics.preloaded.inc();
-        }
-    }
-}
-
-/// Give up idle instances in time, also those of functions that another node has changed.
-async fn sweep_instances(state: Weak<NodeState>) {
-    let mut tick = tokio::time::interval(INSTANCE_SWEEP);
-    loop {
-        tick.tick().await;
-        let Some(state) = state.upgrade() else { return };
-        state.sweep_instances();
-    }
-}
-
-/// Give memory that nobody uses any more back to the system, again and again. Sweeping unmaps at most what one burst of traffic left idle.
-async fn sweep(arena: Arena) {
-    let mut tick = tokio::time::interval(ARENA_SWEEP);
-    loop {
-        tick.tick().await;
-        arena.sweep();
-    }
-}

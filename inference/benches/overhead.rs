@@ -21,7 +21,8 @@ use std::time::{Duration, Instant};
 use support::{Cpu, id};
 use weir_device::Arena;
 use weir_inference::{
-    Backend, CacheConfig, FakeBackend, ModelCache, ModelKey, ModelSource, RunRequest, find_onnxruntime,
+    CacheConfig, FakeBackend, ModelCache, ModelKey, ModelSource, Preparer, Profiles, RunRequest,
+    find_onnxruntime,
 };
 use weir_types::{Batching, ElementType};
 
@@ -122,7 +123,7 @@ fn idle_device() {
     let backend = Arc::new(FakeBackend::new(arena.clone()));
     let prepared = Arc::new(runtime.block_on(backend.prepare(&file, folder.path())).unwrap());
     let config = CacheConfig { capacity_bytes: 1 << 20, slots: 1, run_queue_len_max: 10 };
-    let cache = ModelCache::start(config, backend, arena).unwrap();
+    let cache = ModelCache::start(config, backend, arena, Profiles::default()).unwrap();
     let source = Arc::new(ModelSource {
         key: ModelKey { id: id("fake"), generation: 1 },
         prepared,

@@ -6,16 +6,23 @@
 use crate::error::InferenceError;
 use crate::footprint::Footprint;
 use crate::interrupt::Interrupt;
-use crate::prepare::{PrepareError, Prepared};
+use crate::prepare::{PrepareError, Prepared, Variant};
 use crate::request::Job;
 use crate::tensor::Tensor;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use weir_device::Device;
-use weir_types::{Batching, ModelId};
+use weir_types::{Batching, ModelId, Platform};
 
-/// Runs models on one kind of device.
+/// Checks what is pushed, and makes of it the forms that the devices of a node or cluster load.
 #[async_trait::async_trait]
+pub trait Preparer: Send + Sync + 'static {
+    /// Check and optimise the model in `file`, which nobody has vouched for, and write what loading it will need into the existing
+    /// folder `out`: files named by their hash. Called once, at upload. Dropping the future ends the work.
+    async fn prepare(&self, file: &Path, out: &Path) -> Result<Prepared, PrepareError>;
+}
+
+/// Runs models on one device.
 pub trait Backend: Send + Sync + 'static {
     /// What it is called in the status and in metrics, such as `onnxruntime`.
     fn name(&self) -> &'static str;
@@ -23,9 +30,21 @@ pub trait Backend: Send + Sync + 'static {
     /// Where it runs models.
     fn device(&self) -> Device;
 
-    /// Check and optimise the model in `file`, which nobody has vouched for, and write what loading it will need into the existing
-    /// folder `out`: files named by their hash. Called once, at upload. Dropping the future ends the work.
-    async fn prepare(&self, file: &Path, out: &Path) -> Result<Prepared, PrepareError>;
+    /// What kind of device that is, as profiles and prices are kept by: runs of a model take the same on all of a kind. `cpu`, or the name of
+    /// a GPU.
+    fn kind(&self) -> String {
+        self.platform().to_string()
+    }
+
+    /// What runs models there.
+    fn platform(&self) -> Platform {
+        self.device().platform()
+    }
+
+    /// Whether it can load a model in this form.
+    fn runs(&self, form: &Variant) -> bool {
+        form.platform == self.platform()
+    }
 
     /// Bring a prepared model into the device's memory. Blocks; called on the device's loader thread, one at a time.
     fn load(&self, source: &ModelSource) -> Result<Box<dyn Model>, InferenceError>;
@@ -37,6 +56,12 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Give memory that models have left behind back to the system. Blocks; called on the loader thread after an unload.
     fn trim(&self) {}
+
+    /// Have a device again that was lost: see [`InferenceError::DeviceLost`]. Blocks; called on the loader thread, again after a while if it
+    /// fails. Models that were loaded before are dropped sooner or later, and are not run any more.
+    fn recover(&self) -> Result<(), InferenceError> {
+        Ok(())
+    }
 }
 
 /// A model in a device's memory; dropping it frees that memory. Dropped only after its sessions.

@@ -4,6 +4,9 @@
 //! - an acquire of another model names it among its victims: which to name is the scheduler's decision, and what is pinned stays;
 //! - [`ModelCache::unload`] is called: it then goes with its last pin, and who asks for it meanwhile waits and has it loaded anew.
 //!
+//! A device may be lost, with everything in its memory: what runs or waits ends with [`InferenceError::DeviceLost`], and so does whoever asks
+//! for a model until the backend has the device again. What was pinned then stays lost: it is to be acquired anew.
+//!
 //! A model goes by its [`ModelKey`]: what is pushed under the id of a deleted model is another model, whoever still pins the old one.
 //!
 //! ```text
@@ -14,8 +17,10 @@
 //! ```
 
 mod load;
+mod loss;
 mod resident;
 mod run;
+pub use loss::Health;
 pub use resident::Pin;
 pub use run::Run;
 
@@ -28,9 +33,9 @@ use resident::Resident;
 use run::ModelRun;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use weir_device::Arena;
-use weir_types::{ModelId, Profile};
+use weir_types::ModelId;
 
 /// How much a device holds and does at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +71,7 @@ struct Shared {
     arena: Arena,
     runs: Runs<ModelRun>,
     profiles: Profiles,
+    health: watch::Sender<Health>,
     state: Mutex<State>,
 }
 
@@ -75,6 +81,8 @@ struct State {
     /// Counts acquisitions, to tell which model was used last.
     clock: u64,
     lanes: u64,
+    /// Why the device is lost, while it is.
+    lost: Option<Arc<str>>,
 }
 
 enum Entry {
@@ -102,15 +110,22 @@ enum Found {
 }
 
 impl ModelCache {
-    /// Start the device's threads, with no model loaded. The arena is trimmed when models are unloaded.
-    pub fn start(config: CacheConfig, backend: Arc<dyn Backend>, arena: Arena) -> std::io::Result<Self> {
+    /// Start the device's threads, with no model loaded. The arena is trimmed when models are unloaded; `profiles` are those of its kind of
+    /// device.
+    pub fn start(
+        config: CacheConfig,
+        backend: Arc<dyn Backend>,
+        arena: Arena,
+        profiles: Profiles,
+    ) -> std::io::Result<Self> {
         let slots = config.slots.max(1);
         let threads =
             DeviceThreads::start(&format!("weir-{}", backend.device()), slots, config.run_queue_len_max)?;
         let config = CacheConfig { slots, ..config };
-        let (profiles, state) = Default::default();
         let runs = threads.runs().clone();
-        Ok(Self { shared: Arc::new(Shared { config, backend, arena, runs, profiles, state }), threads })
+        let (health, state) = (watch::Sender::new(Health::Up), Mutex::default());
+        let shared = Shared { config, backend, arena, runs, profiles, health, state };
+        Ok(Self { shared: Arc::new(shared), threads })
     }
 
     /// Pin a model, loading it first if it is not there.
@@ -215,26 +230,16 @@ impl ModelCache {
         &self.shared.backend
     }
 
-    /// What a model has been measured to cost here.
+    /// What models have been measured to cost on this kind of device.
     #[must_use]
-    pub fn profile(&self, key: &ModelKey) -> Profile {
-        self.shared.profiles.get(key)
+    pub fn profiles(&self) -> &Profiles {
+        &self.shared.profiles
     }
 
-    /// Start from what was measured before, as after a restart.
-    pub fn set_profile(&self, key: ModelKey, profile: Profile) {
-        self.shared.profiles.set(key, profile);
-    }
-
-    /// The profiles that have changed since this was last called, to be kept for the next start.
+    /// Whether the device is there, now and from now on.
     #[must_use]
-    pub fn take_changed_profiles(&self) -> Vec<(ModelKey, Profile)> {
-        self.shared.profiles.take_changed()
-    }
-
-    /// Forget what a model costs, when it is deleted.
-    pub fn forget_profile(&self, key: &ModelKey) {
-        self.shared.profiles.forget(key);
+    pub fn health(&self) -> watch::Receiver<Health> {
+        self.shared.health.subscribe()
     }
 }
 
@@ -245,6 +250,9 @@ impl Shared {
         victims: &[ModelId],
     ) -> Result<Found, InferenceError> {
         let mut state = shared.lock();
+        if let Some(why) = &state.lost {
+            return Err(InferenceError::DeviceLost(Arc::clone(why)));
+        }
         let now = state.tick();
         match state.entries.get_mut(&source.key) {
             Some(Entry::Resident { resident, last_used }) => {

@@ -28,7 +28,7 @@ mod message;
 mod onnx;
 mod protocol;
 
-use crate::backend::{Backend, Model, ModelSource};
+use crate::backend::{Backend, Model, ModelSource, Preparer};
 use crate::error::InferenceError;
 use crate::footprint::Footprint;
 use crate::prepare::{PrepareError, Prepared};
@@ -82,6 +82,13 @@ impl OnnxRuntime {
 }
 
 #[async_trait::async_trait]
+impl Preparer for OnnxRuntime {
+    async fn prepare(&self, file: &Path, out: &Path) -> Result<Prepared, PrepareError> {
+        let library = find_onnxruntime(self.config.library.as_deref()).map_err(Arc::new)?;
+        preparer::prepare(&self.config, &library, file, out).await
+    }
+}
+
 impl Backend for OnnxRuntime {
     fn name(&self) -> &'static str {
         "onnxruntime"
@@ -89,11 +96,6 @@ impl Backend for OnnxRuntime {
 
     fn device(&self) -> Device {
         Device::Cpu
-    }
-
-    async fn prepare(&self, file: &Path, out: &Path) -> Result<Prepared, PrepareError> {
-        let library = find_onnxruntime(self.config.library.as_deref()).map_err(Arc::new)?;
-        preparer::prepare(&self.config, &library, file, out).await
     }
 
     fn load(&self, source: &ModelSource) -> Result<Box<dyn Model>, InferenceError> {

@@ -112,6 +112,12 @@ pub enum InferenceError {
         /// What the backend said.
         why: Arc<str>,
     },
+    /// The device cannot run the model, or not with inputs of these shapes: another may.
+    #[error("the model cannot run on this device: {0}")]
+    Unsupported(Arc<str>),
+    /// The device was lost, with everything in its memory. It is being had again, and other devices do not notice.
+    #[error("the device was lost: {0}; try again")]
+    DeviceLost(Arc<str>),
     /// The backend failed in the run.
     #[error("the run failed: {0}")]
     Run(Arc<str>),
@@ -163,8 +169,8 @@ impl InferenceError {
             }
             Self::DeadlineExceeded => ErrorKind::DeadlineExceeded,
             Self::Cancelled => ErrorKind::Cancelled,
-            Self::Unavailable(_) | Self::Library(_) => ErrorKind::Unavailable,
-            Self::Load { .. } | Self::Run(_) => ErrorKind::Internal,
+            Self::Unavailable(_) | Self::Library(_) | Self::DeviceLost(_) => ErrorKind::Unavailable,
+            Self::Load { .. } | Self::Run(_) | Self::Unsupported(_) => ErrorKind::Internal,
             Self::Step { kind, .. } => *kind,
         }
     }

@@ -1,36 +1,44 @@
 //! Models that only say what they would cost: for tests, and for trying out the scheduler.
 //!
 //! A fake model is a JSON file. Loading it and running it take the times that it declares; an output echoes the input in the same
-//! position where that fits, and is zeroes otherwise.
+//! position where that fits, and is zeroes otherwise. What is different on a kind of device it says in `on`.
 //!
 //! ```json
 //! { "load_time_ms": 20, "run_time_ms": { "1": 2, "8": 9.5 }, "resident_bytes": 1000000,
+//!   "on": { "fast": { "load_time_ms": 5, "run_time_ms": { "8": 1 } } },
 //!   "signature": { "inputs":  [{ "name": "x", "datatype": "FP32", "shape": [null, 4] }],
 //!                  "outputs": [{ "name": "y", "datatype": "FP32", "shape": [null, 4] }] } }
 //! ```
 
-use crate::backend::{Backend, Model, ModelSource, Session};
+use crate::backend::{Backend, Model, ModelSource, Preparer, Session};
 use crate::error::InferenceError;
 use crate::footprint::Footprint;
 use crate::interrupt::Interrupt;
-use crate::prepare::{PrepareError, Prepared, Refusal, Variant};
+use crate::prepare::{PrepareError, Prepared, Refusal, Unsupported, Variant};
 use crate::request::Job;
 use crate::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 use weir_device::{Arena, Device};
-use weir_types::{ContentHash, ModelId, Port, Shape, Signature};
+use weir_types::{ContentHash, ModelId, Platform, Platforms, Port, Shape, Signature};
 
 /// The largest file that is read as a fake model.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Runs [`FakeModel`]s.
+/// Runs [`FakeModel`]s, as if on one device.
 pub struct FakeBackend {
     arena: Arena,
+    device: Device,
+    kind: String,
+    loss: Arc<Loss>,
 }
+
+/// Until when the device is lost.
+#[derive(Default)]
+struct Loss(Mutex<Option<Instant>>);
 
 /// What a fake model declares.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -44,43 +52,114 @@ pub struct FakeModel {
     pub run_time_ms: BTreeMap<u32, f64>,
     /// The device memory that it counts as.
     pub resident_bytes: u64,
+    /// What it costs on kinds of devices on which that is something else.
+    #[serde(default)]
+    pub on: BTreeMap<String, FakeCosts>,
+    /// What it can run on.
+    #[serde(default = "here")]
+    pub platforms: Platforms,
     /// What it takes and gives.
     pub signature: Signature,
 }
 
+/// What a fake model costs on one kind of device.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FakeCosts {
+    /// How long loading takes.
+    #[serde(default)]
+    pub load_time_ms: f64,
+    /// How long a run takes, as in [`FakeModel::run_time_ms`].
+    #[serde(default)]
+    pub run_time_ms: BTreeMap<u32, f64>,
+    /// The largest batch that can be run there; 0: it cannot even be loaded. None: any.
+    #[serde(default)]
+    pub batch_max: Option<u32>,
+    /// A run loses the device, for so long.
+    #[serde(default)]
+    pub loses_device_ms: Option<u64>,
+}
+
+/// What there is a fake of.
+fn here() -> Platforms {
+    [Platform::Cpu, Platform::Fake].into_iter().collect()
+}
+
 impl FakeBackend {
-    /// A backend whose outputs live in `arena`.
+    /// The node's processor. Outputs live in `arena`.
     #[must_use]
     pub fn new(arena: Arena) -> Self {
-        Self { arena }
+        Self::on(Device::Cpu, Platform::Cpu.as_str(), arena)
+    }
+
+    /// An accelerator of this kind.
+    #[must_use]
+    pub fn accelerator(ordinal: u32, kind: &str, arena: Arena) -> Self {
+        Self::on(Device::Fake { ordinal }, kind, arena)
+    }
+
+    fn on(device: Device, kind: &str, arena: Arena) -> Self {
+        Self { arena, device, kind: kind.to_owned(), loss: Arc::default() }
+    }
+}
+
+impl Loss {
+    fn begin(&self, time: Duration) -> InferenceError {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + time);
+        InferenceError::DeviceLost("a fake model takes it away".into())
+    }
+
+    fn check(&self) -> Result<(), InferenceError> {
+        let mut until = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if until.is_some_and(|until| Instant::now() < until) {
+            return Err(InferenceError::DeviceLost("a fake model has taken it away".into()));
+        }
+        *until = None;
+        Ok(())
     }
 }
 
 #[async_trait::async_trait]
+impl Preparer for FakeBackend {
+    async fn prepare(&self, file: &Path, out: &Path) -> Result<Prepared, PrepareError> {
+        let (file, out) = (file.to_owned(), out.to_owned());
+        let prepared = tokio::task::spawn_blocking(move || prepare(&file, &out)).await;
+        prepared.unwrap_or_else(|error| Err(Refusal::Crashed { how: error.to_string() }.into()))
+    }
+}
+
 impl Backend for FakeBackend {
     fn name(&self) -> &'static str {
         "fake"
     }
 
     fn device(&self) -> Device {
-        Device::Cpu
+        self.device
     }
 
-    async fn prepare(&self, file: &Path, out: &Path) -> Result<Prepared, PrepareError> {
-        let (file, out) = (file.to_owned(), out.to_owned());
-        let prepared = tokio::task::spawn_blocking(move || prepare(&file, &out)).await;
-        prepared.unwrap_or_else(|error| Err(Refusal::Crashed { how: error.to_string() }.into()))
+    fn kind(&self) -> String {
+        self.kind.clone()
     }
 
     fn load(&self, source: &ModelSource) -> Result<Box<dyn Model>, InferenceError> {
-        let variant = source.prepared.variants.first();
+        self.loss.check()?;
+        let variant = source.prepared.variants.iter().find(|variant| self.runs(variant));
         let path = variant.map(|variant| source.blobs.join(variant.skeleton.to_string()));
-        let path = path.ok_or_else(|| load_error(source.id(), &"it has no variant"))?;
+        let path = path.ok_or_else(|| InferenceError::Unsupported("it has no form for it".into()))?;
         let bytes = std::fs::read(&path).map_err(|error| load_error(source.id(), &error))?;
         let model: FakeModel =
             serde_json::from_slice(&bytes).map_err(|error| load_error(source.id(), &error))?;
-        std::thread::sleep(milliseconds(model.load_time_ms));
-        Ok(Box::new(Loaded { model: Arc::new(model), arena: self.arena.clone() }))
+        let costs = model.costs_on(&self.kind);
+        if costs.batch_max == Some(0) {
+            return Err(InferenceError::Unsupported("it says so".into()));
+        }
+        std::thread::sleep(milliseconds(costs.load_time_ms));
+        let (model, costs) = (Arc::new(model), Arc::new(costs));
+        Ok(Box::new(Loaded { model, costs, arena: self.arena.clone(), loss: self.loss.clone() }))
+    }
+
+    fn recover(&self) -> Result<(), InferenceError> {
+        self.loss.check()
     }
 }
 
@@ -98,17 +177,29 @@ fn prepare(file: &Path, out: &Path) -> Result<Prepared, PrepareError> {
     let skeleton = ContentHash::of(&bytes);
     let blob = out.join(skeleton.to_string());
     std::fs::write(&blob, &bytes).map_err(|error| PrepareError::io("write", &blob, error))?;
-    let FakeModel { signature, resident_bytes, .. } = model;
-    let (only_on, weights, placeholder, weight_bytes) = (None, Vec::new(), None, 0);
-    let session_bytes = None;
-    let variant =
-        Variant { only_on, skeleton, weights, placeholder, weight_bytes, resident_bytes, session_bytes };
-    Ok(Prepared { signature, weight_bytes, resident_bytes, variants: vec![variant] })
+    let FakeModel { signature, resident_bytes, platforms, .. } = model;
+    let variant = |platform| Variant {
+        platform,
+        only_on: None,
+        skeleton,
+        weights: Vec::new(),
+        placeholder: None,
+        weight_bytes: 0,
+        resident_bytes,
+        session_bytes: None,
+    };
+    let lacking = here().without(platforms).iter();
+    let unsupported =
+        lacking.map(|platform| Unsupported { platform, why: "it says so".to_owned() }).collect();
+    let variants = platforms.within(here()).iter().map(variant).collect();
+    Ok(Prepared { signature, weight_bytes: 0, resident_bytes, variants, unsupported })
 }
 
 struct Loaded {
     model: Arc<FakeModel>,
+    costs: Arc<FakeCosts>,
     arena: Arena,
+    loss: Arc<Loss>,
 }
 
 impl Model for Loaded {
@@ -117,7 +208,8 @@ impl Model for Loaded {
     }
 
     fn session(&self) -> Result<Box<dyn Session>, InferenceError> {
-        Ok(Box::new(Self { model: Arc::clone(&self.model), arena: self.arena.clone() }))
+        let (model, costs) = (Arc::clone(&self.model), Arc::clone(&self.costs));
+        Ok(Box::new(Self { model, costs, arena: self.arena.clone(), loss: Arc::clone(&self.loss) }))
     }
 }
 
@@ -125,9 +217,16 @@ impl Session for Loaded {
     fn run(&mut self, job: &Job, interrupt: &Interrupt) -> Result<Vec<Tensor>, InferenceError> {
         let batch =
             job.inputs.iter().find_map(|tensor| tensor.shape().dimensions().first()).copied().unwrap_or(1);
-        let stopped = interrupt.wait_timeout(self.model.run_time(batch));
+        if self.costs.batch_max.is_some_and(|batch_max| batch > batch_max) {
+            return Err(InferenceError::Unsupported(format!("a batch of {batch} is too large").into()));
+        }
+        self.loss.check()?;
+        let stopped = interrupt.wait_timeout(self.costs.run_time(batch));
         if stopped {
             return Err(InferenceError::Cancelled);
+        }
+        if let Some(time_ms) = self.costs.loses_device_ms {
+            return Err(self.loss.begin(Duration::from_millis(time_ms)));
         }
         let ports = &self.model.signature.outputs;
         let wanted = job
@@ -153,6 +252,18 @@ impl Loaded {
 }
 
 impl FakeModel {
+    /// What it costs on a kind of device.
+    fn costs_on(&self, kind: &str) -> FakeCosts {
+        let elsewhere = || FakeCosts {
+            load_time_ms: self.load_time_ms,
+            run_time_ms: self.run_time_ms.clone(),
+            ..FakeCosts::default()
+        };
+        self.on.get(kind).cloned().unwrap_or_else(elsewhere)
+    }
+}
+
+impl FakeCosts {
     fn run_time(&self, batch: u32) -> Duration {
         let Some((largest, longest_ms)) = self.run_time_ms.last_key_value() else { return Duration::ZERO };
         let (whole, rest) = (batch / (*largest).max(1), batch % (*largest).max(1));
@@ -185,6 +296,8 @@ mod tests {
             load_time_ms: 0.0,
             run_time_ms: BTreeMap::from([(1, 2.0), (8, 9.5)]),
             resident_bytes: 7,
+            on: BTreeMap::from([("fast".to_owned(), FakeCosts::default())]),
+            platforms: here(),
             signature: Signature {
                 inputs: vec![port("x", ElementType::Fp32, &[None, Some(2)])],
                 outputs: vec![
@@ -197,8 +310,9 @@ mod tests {
 
     #[test]
     fn a_batch_takes_as_long_as_the_next_larger_one_or_as_several() {
-        let times = [0, 1, 2, 8, 9, 17].map(|batch| model().run_time(batch).as_micros());
+        let times = [0, 1, 2, 8, 9, 17].map(|batch| model().costs_on("cpu").run_time(batch).as_micros());
         assert_eq!(times, [2_000, 2_000, 9_500, 9_500, 11_500, 21_000]);
+        assert_eq!(model().costs_on("fast").run_time(8), Duration::ZERO);
     }
 
     #[test]
@@ -209,7 +323,9 @@ mod tests {
             Tensor::new(ElementType::Fp32, Shape::new(&[3, 2]).unwrap(), arena.copy_of(&[5; 24]).unwrap())
                 .unwrap();
         let job = Job { inputs: vec![input.clone()], outputs: vec![1, 0] };
-        let outputs = Loaded { model: Arc::new(quick), arena }.run(&job, &Interrupt::default()).unwrap();
+        let costs = Arc::new(quick.costs_on("cpu"));
+        let mut loaded = Loaded { model: Arc::new(quick), costs, arena, loss: Arc::default() };
+        let outputs = loaded.run(&job, &Interrupt::default()).unwrap();
         assert_eq!((outputs[0].data().as_ref(), outputs[0].shape().dimensions()), (&[0; 12][..], &[3][..]));
         assert_eq!(outputs[1], input);
     }

@@ -19,6 +19,8 @@ pub enum Reason {
     Cancelled,
     /// The device is shutting down.
     ShutDown,
+    /// The device was lost.
+    DeviceLost,
 }
 
 type Hook = Arc<dyn Fn() + Send + Sync>;

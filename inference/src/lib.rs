@@ -1,6 +1,6 @@
 //! Models on a device: checked at upload, loaded when needed, kept while pinned, run off the async runtime.
 //!
-//! In the order a model meets them: [`Backend::prepare`] checks and optimises an upload in a limited child and says what it is
+//! In the order a model meets them: [`Preparer::prepare`] checks and optimises an upload in a limited child and says what it is
 //! ([`Prepared`]), or why it is refused ([`Refusal`]). [`ModelCache::acquire`] brings it into the device's memory and gives a [`Pin`].
 //! [`Pin::run`] checks a [`RunRequest`] against the model's signature, puts it in line for the device, where it may be run together with others ([`BatchRules`]), and is a future
 //! of its [`Completion`]; dropping the future stops the run. [`Tensor`]s go in and out, in memory of a [`weir_device::Arena`]. Everything that
@@ -9,7 +9,9 @@
 //! ```
 //! # async fn example(file: &std::path::Path, blobs: &std::path::Path, image: weir_inference::Tensor) -> Result<(), Box<dyn std::error::Error>> {
 //! use std::sync::Arc;
-//! use weir_inference::{Backend, CacheConfig, FakeBackend, ModelCache, ModelKey, ModelSource, RunRequest};
+//! use weir_inference::{
+//!     CacheConfig, FakeBackend, ModelCache, ModelKey, ModelSource, Preparer, Profiles, RunRequest,
+//! };
 //! use weir_types::{Batching, ModelId, Name, TenantId, Version};
 //!
 //! let arena = weir_device::Arena::new(64 << 20);
@@ -17,7 +19,7 @@
 //! let prepared = Arc::new(backend.prepare(file, blobs).await?);
 //!
 //! let config = CacheConfig { capacity_bytes: 1 << 30, slots: 2, run_queue_len_max: 1_000 };
-//! let cache = ModelCache::start(config, backend, arena)?;
+//! let cache = ModelCache::start(config, backend, arena, Profiles::default())?;
 //! let id = ModelId { tenant: TenantId::default(), name: Name::new("digits")?, version: Version(1) };
 //! let key = ModelKey { id, generation: 1 };
 //! let source = Arc::new(ModelSource { key, prepared, blobs: blobs.to_owned(), slots: None, batching: Batching::default() });
@@ -38,16 +40,16 @@ mod error;
 pub use error::{ErrorKind, InferenceError};
 
 mod prepare;
-pub use prepare::{PrepareError, Prepared, Refusal, Variant, Weight};
+pub use prepare::{PrepareError, Prepared, Refusal, Unsupported, Variant, Weight};
 
 mod footprint;
 pub use footprint::{Footprint, Part};
 
 mod backend;
-pub use backend::{Backend, Model, ModelKey, ModelSource, Session};
+pub use backend::{Backend, Model, ModelKey, ModelSource, Preparer, Session};
 
 mod cache;
-pub use cache::{CacheConfig, ModelCache, Pin, ResidentModel, Run};
+pub use cache::{CacheConfig, Health, ModelCache, Pin, ResidentModel, Run};
 
 mod request;
 pub use request::{Completion, Execution, Job, PRIORITY_DEFAULT, RunRequest};
@@ -61,6 +63,7 @@ mod interrupt;
 pub use interrupt::{HookGuard, Interrupt, Reason};
 
 mod profiles;
+pub use profiles::Profiles;
 
 mod cpu;
 pub use cpu::{
@@ -68,4 +71,4 @@ pub use cpu::{
 };
 
 mod fake;
-pub use fake::{FakeBackend, FakeModel};
+pub use fake::{FakeBackend, FakeCosts, FakeModel};

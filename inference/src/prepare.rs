@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use weir_types::{ContentHash, ElementType, ErrorCode, Signature};
+use weir_types::{ContentHash, ElementType, ErrorCode, Platform, Platforms, Signature};
 
 /// A model that was checked and optimised. Kept beside it in the registry; names every file that loading needs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,13 +16,28 @@ pub struct Prepared {
     pub weight_bytes: u64,
     /// The bytes of device memory that it took when it was tried out.
     pub resident_bytes: u64,
-    /// The model in the forms that it can be loaded in, the best first.
+    /// The model in the forms that it can be loaded in, the best first of each platform.
     pub variants: Vec<Variant>,
+    /// The platforms that it was to run on, and cannot.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unsupported: Vec<Unsupported>,
 }
 
-/// A model optimised for one kind of processor, or for all.
+/// Why a model does not run on the devices of one platform.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unsupported {
+    /// Which.
+    pub platform: Platform,
+    /// What it lacks there.
+    pub why: String,
+}
+
+/// A model in the form that one platform takes, optimised for one kind of processor or for all.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Variant {
+    /// What loads it.
+    #[serde(default)]
+    pub platform: Platform,
     /// The kind of processor, and of runtime, that it can be loaded on; none for all.
     pub only_on: Option<String>,
     /// The file with the optimised graph, without its large weights.
@@ -61,16 +76,44 @@ pub struct Weight {
 impl Prepared {
     /// Every file that loading the model needs, in whichever form, each once.
     pub fn blobs(&self) -> impl Iterator<Item = ContentHash> {
-        let mut hashes: Vec<_> = self.variants.iter().flat_map(Variant::blobs).collect();
-        hashes.sort_unstable();
-        hashes.dedup();
-        hashes.into_iter()
+        each_once(self.variants.iter())
+    }
+
+    /// The same for one platform.
+    pub fn blobs_for(&self, platform: Platform) -> impl Iterator<Item = ContentHash> {
+        each_once(self.variants_for(platform))
+    }
+
+    /// The forms for one platform, the best first.
+    pub fn variants_for(&self, platform: Platform) -> impl Iterator<Item = &Variant> {
+        self.variants.iter().filter(move |variant| variant.platform == platform)
+    }
+
+    /// The platforms that it has a form for.
+    #[must_use]
+    pub fn platforms(&self) -> Platforms {
+        self.variants.iter().map(|variant| variant.platform).collect()
+    }
+
+    /// Why it has no form for a platform, if that is known.
+    #[must_use]
+    pub fn why_not(&self, platform: Platform) -> Option<&str> {
+        let unsupported = self.unsupported.iter().find(|unsupported| unsupported.platform == platform)?;
+        Some(&unsupported.why)
     }
 
     /// The best form for a kind of processor.
     pub(crate) fn variant_for(&self, processor: &str) -> Option<&Variant> {
-        self.variants.iter().find(|variant| variant.only_on.as_deref().is_none_or(|only| only == processor))
+        let fits = |variant: &&Variant| variant.only_on.as_deref().is_none_or(|only| only == processor);
+        self.variants_for(Platform::Cpu).find(fits)
     }
+}
+
+fn each_once<'a>(variants: impl Iterator<Item = &'a Variant>) -> impl Iterator<Item = ContentHash> {
+    let mut hashes: Vec<_> = variants.flat_map(Variant::blobs).collect();
+    hashes.sort_unstable();
+    hashes.dedup();
+    hashes.into_iter()
 }
 
 impl Variant {

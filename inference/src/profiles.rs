@@ -1,17 +1,17 @@
-//! What models cost on this device, as measured by their loads and runs.
+//! What models cost on a kind of device, as measured by their loads and runs.
 
 use crate::backend::ModelKey;
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use weir_types::Profile;
 
 /// Batch sizes up to here are told apart; of larger ones, four between a power of two and the next, so that a profile stays small.
 const BATCH_EXACT_MAX: u32 = 8;
 
-/// The profiles of all models that the device has seen.
-#[derive(Default)]
-pub(crate) struct Profiles(Mutex<State>);
+/// The profiles of all models on one kind of device. Cheap to clone: devices of a kind share one.
+#[derive(Clone, Default)]
+pub struct Profiles(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
@@ -22,24 +22,26 @@ struct State {
 
 impl Profiles {
     /// The profile of a model; empty when nothing is known.
-    pub(crate) fn get(&self, key: &ModelKey) -> Profile {
+    #[must_use]
+    pub fn get(&self, key: &ModelKey) -> Profile {
         self.lock().profiles.get(key).cloned().unwrap_or_default()
     }
 
     /// Start from what was measured before, as after a restart.
-    pub(crate) fn set(&self, key: ModelKey, profile: Profile) {
+    pub fn set(&self, key: ModelKey, profile: Profile) {
         self.lock().profiles.insert(key, profile);
     }
 
     /// Forget a model that is gone for good.
-    pub(crate) fn forget(&self, key: &ModelKey) {
+    pub fn forget(&self, key: &ModelKey) {
         let mut state = self.lock();
         state.profiles.remove(key);
         state.changed.remove(key);
     }
 
-    /// Those that have changed since this was last called.
-    pub(crate) fn take_changed(&self) -> Vec<(ModelKey, Profile)> {
+    /// Those that have changed since this was last called, to be kept for the next start.
+    #[must_use]
+    pub fn take_changed(&self) -> Vec<(ModelKey, Profile)> {
         let mut state = self.lock();
         let changed = std::mem::take(&mut state.changed);
         let profile = |key: ModelKey| state.profiles.get(&key).cloned().map(|profile| (key, profile));

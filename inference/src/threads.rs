@@ -14,7 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tracing::error;
 
 /// Something to run on a device thread, and the one who waits for it.
@@ -64,6 +64,8 @@ struct Shared<W: Work> {
     job_ready: Box<[Condvar]>,
     /// The watcher waits here for the next deadline.
     deadline_near: Condvar,
+    /// Whoever pauses waits here for the end.
+    closing: Condvar,
     len_max: usize,
 }
 
@@ -87,6 +89,7 @@ impl<W: Work> DeviceThreads<W> {
             }),
             job_ready: (0..slots).map(|_| Condvar::new()).collect(),
             deadline_near: Condvar::new(),
+            closing: Condvar::new(),
             len_max: queue_len_max,
         });
         let (loads, waiting_loads) = channel();
@@ -170,6 +173,20 @@ impl<W: Work> Runs<W> {
         self.loads.send(Some(load)).map_err(|_| shutting_down())
     }
 
+    /// The device is lost: have nothing run that waits, and stop what runs. More can be sent at once.
+    pub(crate) fn lose(&self) {
+        let (waiting, running) = self.shared.lock().jobs.drain();
+        waiting.into_iter().for_each(|entry| entry.job.refuse(lost()));
+        running.iter().for_each(|interrupt| interrupt.fire(Reason::DeviceLost));
+    }
+
+    /// Wait for so long, or until the device shuts down; says whether it does.
+    pub(crate) fn pause(&self, time: Duration) -> bool {
+        let goes_on = |state: &mut State<W>| !state.jobs.is_closed();
+        let waited = self.shared.closing.wait_timeout_while(self.shared.lock(), time, goes_on);
+        waited.unwrap_or_else(PoisonError::into_inner).0.jobs.is_closed()
+    }
+
     /// Jobs that wait for a thread.
     pub(crate) fn queue_len(&self) -> usize {
         self.shared.lock().jobs.len()
@@ -199,7 +216,13 @@ pub(crate) fn error_of(reason: Reason) -> InferenceError {
         Reason::Deadline => InferenceError::DeadlineExceeded,
         Reason::Cancelled => InferenceError::Cancelled,
         Reason::ShutDown => shutting_down(),
+        Reason::DeviceLost => lost(),
     }
+}
+
+/// What those are answered whose device was lost by another's fault.
+pub(crate) fn lost() -> InferenceError {
+    InferenceError::DeviceLost("another run on it has failed".into())
 }
 
 /// What is answered when the device is about to go away.
@@ -298,6 +321,7 @@ impl<W: Work> Shared<W> {
         running.iter().for_each(|interrupt| interrupt.fire(Reason::ShutDown));
         self.job_ready.iter().for_each(Condvar::notify_all);
         self.deadline_near.notify_all();
+        self.closing.notify_all();
     }
 
     fn lock(&self) -> MutexGuard<'_, State<W>> {
@@ -323,7 +347,6 @@ fn guard_against_panic(what: &str, body: impl FnOnce()) {
 mod tests {
     use super::*;
     use std::thread::ThreadId;
-    use std::time::Duration;
 
     /// Says which thread ran it.
     struct WhoAmI(Sender<ThreadId>);

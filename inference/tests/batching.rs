@@ -16,8 +16,8 @@ use support::{Cpu, MIB, floats, id, own_model, shared_model};
 use tempfile::TempDir;
 use weir_device::Arena;
 use weir_inference::{
-    Backend, CacheConfig, Completion, Execution, FakeBackend, InferenceError, ModelCache, ModelKey,
-    ModelSource, Pin, Run, RunRequest, Tensor,
+    CacheConfig, Completion, Execution, FakeBackend, InferenceError, ModelCache, ModelKey, ModelSource, Pin,
+    Preparer, Profiles, Run, RunRequest, Tensor,
 };
 use weir_types::{Batching, BatchingMode, ElementType, Profile, Shape};
 
@@ -29,7 +29,7 @@ type Outcome = Result<Completion, InferenceError>;
 /// Fake models on a device of one slot, and one that keeps it busy.
 struct Stage {
     arena: Arena,
-    backend: Arc<dyn Backend>,
+    backend: Arc<dyn Preparer>,
     cache: ModelCache,
     folder: TempDir,
     cpu: Option<Cpu>,
@@ -38,9 +38,9 @@ struct Stage {
 impl Stage {
     fn fake(slots: usize) -> Self {
         let arena = Arena::new(64 * MIB);
-        let backend: Arc<dyn Backend> = Arc::new(FakeBackend::new(arena.clone()));
+        let backend = Arc::new(FakeBackend::new(arena.clone()));
         let config = CacheConfig { capacity_bytes: MIB, slots, run_queue_len_max: 1_000 };
-        let cache = ModelCache::start(config, backend.clone(), arena.clone()).unwrap();
+        let cache = ModelCache::start(config, backend.clone(), arena.clone(), Profiles::default()).unwrap();
         Self { arena, backend, cache, folder: tempfile::tempdir().unwrap(), cpu: None }
     }
 
@@ -79,7 +79,7 @@ impl Stage {
             // So often that what this machine takes changes little.
             (0..100).for_each(|_| time.add((time_ms * 1e6) as u64));
         }
-        self.cache.set_profile(key, profile);
+        self.cache.profiles().set(key, profile);
         self.cache.acquire(&Arc::new(source), &[]).await.unwrap()
     }
 
@@ -174,7 +174,7 @@ async fn what_waits_is_run_together_and_everyone_gets_their_own() {
     }
     let address = |outcome: &Outcome| output(outcome, "y").data().as_ptr() as usize;
     assert_eq!(address(&outcomes[1]) - address(&outcomes[0]), 8, "outputs are not parts of one");
-    assert_eq!(stage.cache.profile(pin.key()).run_time_ns[&8].count, 101);
+    assert_eq!(stage.cache.profiles().get(pin.key()).run_time_ns[&8].count, 101);
 }
 
 #[tokio::test]

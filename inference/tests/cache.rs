@@ -8,7 +8,7 @@
 )]
 
 use std::future::poll_fn;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use weir_device::{Arena, Buffer, Device};
 use weir_inference::{
     Backend, CacheConfig, Footprint, InferenceError, Interrupt, Job, Model, ModelCache, ModelKey,
-    ModelSource, Part, Pin, PrepareError, Prepared, RunRequest, Session, Tensor,
+    ModelSource, Part, Pin, Prepared, Profiles, RunRequest, Session, Tensor,
 };
 use weir_types::{
     Batching, ContentHash, ElementType, ModelId, Name, Port, Shape, Signature, TenantId, Version,
@@ -55,7 +55,6 @@ struct Scripted {
     began: Arc<Mutex<Vec<usize>>>,
 }
 
-#[async_trait::async_trait]
 impl Backend for Scripted {
     fn name(&self) -> &'static str {
         "scripted"
@@ -63,10 +62,6 @@ impl Backend for Scripted {
 
     fn device(&self) -> Device {
         Device::Cpu
-    }
-
-    async fn prepare(&self, _: &Path, _: &Path) -> Result<Prepared, PrepareError> {
-        panic!("nothing is uploaded here")
     }
 
     /// A model whose name has a dash shares what its name begins with: 20 bytes that are there once.
@@ -161,7 +156,8 @@ impl Stage {
             began: Arc::clone(&began),
         };
         let config = CacheConfig { capacity_bytes: 100, slots, run_queue_len_max };
-        let cache = ModelCache::start(config, Arc::new(backend), Arena::new(1 << 20)).unwrap();
+        let cache =
+            ModelCache::start(config, Arc::new(backend), Arena::new(1 << 20), Profiles::default()).unwrap();
         Self { cache, loads, run, loaded, began }
     }
 
@@ -191,7 +187,13 @@ fn source(name: &str, resident_bytes: u64) -> Arc<ModelSource> {
     let id = ModelId { tenant: TenantId::default(), name: Name::new(name).unwrap(), version: Version(1) };
     let output = |name: &str| Port { name: name.to_owned(), datatype: ElementType::Fp32, shape: vec![None] };
     let signature = Signature { inputs: Vec::new(), outputs: vec![output("first"), output("second")] };
-    let prepared = Prepared { signature, weight_bytes: 0, resident_bytes, variants: Vec::new() };
+    let prepared = Prepared {
+        signature,
+        weight_bytes: 0,
+        resident_bytes,
+        variants: Vec::new(),
+        unsupported: Vec::new(),
+    };
     let key = ModelKey { id, generation: 1 };
     Arc::new(ModelSource {
         key,
@@ -402,7 +404,11 @@ async fn what_is_pushed_under_an_old_id_is_another_model() {
     drop(old_pin);
     within(gone).await;
     assert_eq!((stage.resident(), stage.cache.used_bytes()), (vec!["model".to_owned()], 30));
-    assert_eq!(stage.cache.profile(&new.key).load_time_ns["disk"].count, 1, "the old one's cost is its own");
+    assert_eq!(
+        stage.cache.profiles().get(&new.key).load_time_ns["disk"].count,
+        1,
+        "the old one's cost is its own"
+    );
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use support::{MIB, config, id, shared_model};
 use weir_device::Arena;
 use weir_inference::{
     Backend, ErrorKind, InferenceError, LibraryError, ModelKey, ModelSource, OnnxRuntime, OnnxRuntimeConfig,
-    PrepareError, Prepared, find_onnxruntime,
+    PrepareError, Prepared, Preparer, find_onnxruntime,
 };
 use weir_types::{Batching, ErrorCode, Signature};
 
@@ -23,6 +23,7 @@ fn source(folder: &Path) -> ModelSource {
         weight_bytes: 0,
         resident_bytes: 0,
         variants: Vec::new(),
+        unsupported: Vec::new(),
     };
     ModelSource {
         key: ModelKey { id: id("any"), generation: 1 },

@@ -54,7 +54,7 @@ async fn a_product_is_right_whatever_the_batch() {
     // Nothing to multiply is fine too.
     let outputs = run(&pin, &[("x", &cpu.tensor::<f32>(&[0, 4], &[]))]).await.unwrap();
     assert_eq!(output(&outputs, "y").shape().dimensions(), [0, 3]);
-    let profile = cache.profile(pin.key());
+    let profile = cache.profiles().get(pin.key());
     assert_eq!(profile.run_time_ns.keys().copied().collect::<Vec<_>>(), [0, 1, 2, 7]);
     assert_eq!(profile.load_time_ns["disk"].count, 1);
 }

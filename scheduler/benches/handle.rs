@@ -15,7 +15,9 @@ use weir_scheduler::sim::TABLE_I;
 use weir_scheduler::{
     Action, Arrival, DeviceSpec, Event, ModelDemand, PolicyKind, PolicyOptions, Scheduler, Settings, Slo,
 };
-use weir_types::{DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, TenantId, Version};
+use weir_types::{
+    DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, Platform, Platforms, TenantId, Version,
+};
 
 const NODE: NodeId = NodeId(0);
 const STEPS: u32 = 20_000;
@@ -41,8 +43,13 @@ impl World {
     fn new(policy: PolicyKind, devices: u32, queue: u64, models: u32, slo_ns: Option<u64>) -> Self {
         let settings = Settings { queue_len_max: usize::MAX, ..Settings::default() };
         let mut scheduler = Scheduler::with_policy(&settings, policy.build(&PolicyOptions::default()));
-        let spec =
-            DeviceSpec { kind: "gpu".into(), capacity_bytes: 8_192_000_000, slots: 1, invocations_max: 1 };
+        let spec = DeviceSpec {
+            kind: "gpu".into(),
+            platform: Platform::Cpu,
+            capacity_bytes: 8_192_000_000,
+            slots: 1,
+            invocations_max: 1,
+        };
         let up = Event::NodeUp { node: NODE, devices: vec![spec; devices as usize] };
         scheduler.handle(0, up, &mut Vec::new());
         let names = (0..models).map(names).collect();
@@ -82,6 +89,7 @@ impl World {
             priority: 0,
             batch: 1,
             run_time_ns: Some(RUN_NS),
+            run_times_ns: Vec::new(),
             slo: self.slo_ns.map(|slo_ns| Slo { due_at_ns: self.now_ns + slo_ns, ..Slo::default() }),
         }));
     }
@@ -128,7 +136,15 @@ fn names(index: u32) -> (FunctionId, ModelDemand) {
     let name = Name::new(&format!("m{index}")).unwrap();
     let function = FunctionId { tenant: tenant.clone(), name: name.clone(), version: Version(1) };
     let model = ModelId { tenant, name, version: Version(1) };
-    (function, ModelDemand { model, bytes: mb * 1_000_000, load_time_ns: Some(load_ms * 1_000_000) })
+    (
+        function,
+        ModelDemand {
+            model,
+            bytes: mb * 1_000_000,
+            load_time_ns: Some(load_ms * 1_000_000),
+            runs_on: Platforms::ALL,
+        },
+    )
 }
 
 /// Devices and waiting requests; the first is what all policies are measured with.

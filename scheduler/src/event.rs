@@ -3,7 +3,7 @@
 use crate::{Slo, Tier};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-use weir_types::{DeviceId, FunctionId, InvocationId, ModelId, NodeId};
+use weir_types::{DeviceId, FunctionId, InvocationId, ModelId, NodeId, Platform, Platforms};
 
 /// Something the scheduler is told. What it does not know, or cannot be, it ignores and counts; see
 /// [`Corrections`](crate::Corrections).
@@ -71,6 +71,16 @@ pub enum Event {
         /// The node.
         node: NodeId,
     },
+    /// A device takes nothing more for now. What runs there ends by itself, and what is in its memory is told as for any device.
+    DeviceDown {
+        /// The device.
+        device: DeviceId,
+    },
+    /// It does again.
+    DeviceUp {
+        /// The device.
+        device: DeviceId,
+    },
     /// The time that an [`Action::WakeAt`](crate::Action::WakeAt) named has come.
     Woken,
 }
@@ -82,7 +92,7 @@ pub struct Arrival {
     pub invocation: InvocationId,
     /// The function, whose tenant pays.
     pub function: FunctionId,
-    /// The models that it may open. All are granted on one device.
+    /// The models that it may open. All are granted on one device; those that cannot run there run on the processor of its node.
     pub models: Vec<ModelDemand>,
     /// When it is of no use any more.
     pub deadline_at_ns: u64,
@@ -92,6 +102,9 @@ pub struct Arrival {
     pub batch: u32,
     /// How long it runs once its models are in memory, if the caller knows. What was measured goes before it.
     pub run_time_ns: Option<u64>,
+    /// The same by kind of device.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub run_times_ns: Vec<(DeviceKind, u64)>,
     /// What it is to keep to: it is turned away on arrival if it would not. None: it waits as long as it takes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slo: Option<Slo>,
@@ -106,6 +119,9 @@ pub struct ModelDemand {
     pub bytes: u64,
     /// How long a load takes, if the caller knows.
     pub load_time_ns: Option<u64>,
+    /// What it can run on.
+    #[serde(default, skip_serializing_if = "Platforms::is_all")]
+    pub runs_on: Platforms,
 }
 
 /// What a device can do.
@@ -113,6 +129,9 @@ pub struct ModelDemand {
 pub struct DeviceSpec {
     /// What it is, as profiles are kept by: `cpu`, or the name of a GPU.
     pub kind: DeviceKind,
+    /// What runs models there.
+    #[serde(default)]
+    pub platform: Platform,
     /// Memory for models.
     pub capacity_bytes: u64,
     /// Model runs at once; more wait on the device.

@@ -34,6 +34,16 @@ impl Evictable {
         }
     }
 
+    /// An invocation uses one more model than it was granted here, if it was granted any.
+    pub fn add(&mut self, invocation: InvocationId, model: ModelId) {
+        let models = self.grants.entry(invocation).or_default();
+        if !models.contains(&model) {
+            self.allowed.retain(|allowed| *allowed != model);
+            *self.granted.entry(model.clone()).or_default() += 1;
+            models.push(model);
+        }
+    }
+
     /// These may go too, whoever runs.
     pub fn allow(&mut self, evict: Vec<ModelId>) {
         for model in evict {

@@ -41,9 +41,9 @@ mod cycle;
 mod line;
 mod plain;
 
-use crate::{DeviceKey, FunctionKey, ModelKey, Slo, TenantKey, View, Why};
+use crate::{DeviceKey, FunctionKey, KindKey, ModelKey, Slo, TenantKey, View, Why};
 use smallvec::SmallVec;
-use weir_types::{InvocationId, NodeId};
+use weir_types::{InvocationId, NodeId, Platforms};
 
 /// A scheduling policy: it holds what waits, in its own order, and answers one question.
 ///
@@ -103,6 +103,8 @@ pub struct Request {
     pub batch: u32,
     /// How long it runs, if its caller knows.
     pub run_time_ns: Option<u64>,
+    /// The same on some kinds of devices.
+    pub told_ns: SmallVec<[(KindKey, u64); 2]>,
     /// What it is to keep to. Of those that have anything to keep to, policies see only what is turned away by nobody.
     pub slo: Slo,
 }
@@ -116,6 +118,8 @@ pub struct Demand {
     pub bytes: u64,
     /// How long a load takes, if its caller knows.
     pub load_time_ns: Option<u64>,
+    /// What it can run on.
+    pub runs_on: Platforms,
 }
 
 /// An invocation and its place.

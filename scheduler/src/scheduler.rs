@@ -258,11 +258,21 @@ impl Scheduler {
         self.reject(request, why, actions);
     }
 
-    /// Whether some device is large enough, as far as devices are known, and its tenant may have that much.
+    /// Whether some device can run it and is large enough, as far as devices are known, and its tenant may have that much.
     fn could_fit(&self, request: &Request) -> bool {
         let bytes = request.models.iter().fold(0_u64, |sum, demand| sum.saturating_add(demand.bytes));
         let is_within_cap = bytes <= self.view.tenants().bytes_max(request.tenant);
-        bytes == 0 || is_within_cap && self.view.capacity_bytes_max().is_none_or(|largest| bytes <= largest)
+        bytes == 0 && request.models.is_empty() || is_within_cap && self.has_device_for(bytes, request)
+    }
+
+    fn has_device_for(&self, bytes: u64, request: &Request) -> bool {
+        let Some(largest) = self.view.capacity_bytes_max() else { return true };
+        if request.models.iter().all(|demand| demand.runs_on.is_all()) {
+            return bytes <= largest;
+        }
+        let could_hold =
+            |device: &DeviceView| device.suits(&request.models) && device.is_large_enough(&request.models);
+        self.view.devices().any(|(_, device)| could_hold(device))
     }
 
     fn drop_repeated_models(&mut self, arrival: &mut Arrival) {
@@ -320,6 +330,12 @@ impl Scheduler {
                 self.view.node_up(node, devices);
             }
             Event::NodeDown { node } => self.node_down(node, actions),
+            Event::DeviceDown { device } => self.device_down(device, actions),
+            Event::DeviceUp { device } => {
+                if let Some(device) = self.key_of(device) {
+                    self.view.set_down(device, false);
+                }
+            }
         }
     }
 
@@ -348,6 +364,18 @@ impl Scheduler {
             why: Rejection::NodeLost,
             estimate: Estimate::default(),
         }));
+    }
+
+    fn device_down(&mut self, device: DeviceId, actions: &mut Vec<Action>) {
+        let Some(device) = self.key_of(device) else { return };
+        if !self.view.set_down(device, true) {
+            return;
+        }
+        self.policy.devices_gone(&[device], &self.view);
+        for request in self.admission.devices_gone(&[device]) {
+            self.rehouse(request, actions);
+        }
+        self.view.reserve(device, false, false);
     }
 
     /// Find another place for one that waited for a device that is gone.
@@ -444,7 +472,8 @@ impl Scheduler {
 
     /// What an invocation that will not run would have taken: the best device, behind everything that waits.
     fn estimate(&self, request: &Request) -> Estimate {
-        let devices = self.view.devices().map(|(_, device)| {
+        let suits = |device: &&DeviceView| device.suits(&request.models);
+        let devices = self.view.devices().map(|(_, device)| device).filter(suits).map(|device| {
             let mut estimate = self.view.estimate(self.now_ns, device, request);
             let turn_ns = device.run_time_ns().mean / f64::from(device.spec().slots.max(1));
             let queue_ns = turn_ns * self.policy.waiting() as f64;

@@ -18,14 +18,15 @@ use crate::estimate::RunTimes;
 use crate::keys::Table;
 use crate::policy::Demand;
 use crate::{
-    Arrival, DeviceKey, DeviceKind, FunctionKey, KindKey, LoadTimes, ModelKey, Request, Settings, Tenants,
+    Arrival, DeviceKey, DeviceKind, FunctionKey, KindKey, LoadTimes, ModelDemand, ModelKey, Request,
+    Settings, Tenants,
 };
 use models::Models;
 use running::Running;
 use smallvec::SmallVec;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use weir_types::{DeviceId, FunctionId, InvocationId, ModelId, NodeId};
+use weir_types::{DeviceId, FunctionId, InvocationId, ModelId, NodeId, Platform};
 
 /// Functions whose run times are remembered; see [`Table`].
 const FUNCTIONS_MAX: usize = 16_384;
@@ -41,6 +42,8 @@ pub struct View {
     /// The others, by when the first invocation there is expected to end.
     closed: BTreeSet<(u64, DeviceKey)>,
     kinds: Vec<DeviceKind>,
+    /// By their numbers: what runs models there, and how many of them belong to nodes that are up.
+    kinds_up: Vec<(Platform, u32)>,
     models: Models,
     /// Counts events.
     events: u64,
@@ -61,13 +64,14 @@ pub struct View {
 
 impl View {
     pub(crate) fn new(settings: &Settings) -> Self {
-        let (nodes, devices, open, closed, kinds, running) = Default::default();
+        let (nodes, devices, open, closed, kinds, kinds_up, running) = Default::default();
         Self {
             nodes,
             devices,
             open,
             closed,
             kinds,
+            kinds_up,
             models: Models::new(),
             events: 0,
             eased: SmallVec::new(),
@@ -131,6 +135,13 @@ impl View {
     #[must_use]
     pub fn kind_name(&self, kind: KindKey) -> Option<&DeviceKind> {
         self.kinds.get(kind.index())
+    }
+
+    /// The number of a kind of device, if there is or has been one.
+    #[must_use]
+    pub fn kind_key(&self, kind: &DeviceKind) -> Option<KindKey> {
+        let at = self.kinds.iter().position(|known| known == kind)?;
+        u32::try_from(at).ok().map(KindKey)
     }
 
     /// How many kinds of devices there are, or have been.
@@ -211,9 +222,12 @@ impl View {
         let demands = arrival.models.iter().map(|demand| {
             let model = self.models.retain(&demand.model);
             self.models.get_mut(model).demand(now_ns);
-            Demand { model, bytes: demand.bytes, load_time_ns: demand.load_time_ns }
+            let ModelDemand { bytes, load_time_ns, runs_on, .. } = *demand;
+            Demand { model, bytes, load_time_ns, runs_on }
         });
         let models = demands.collect();
+        let told = arrival.run_times_ns.iter();
+        let told_ns = told.filter_map(|(kind, ns)| Some((self.kind_key(kind)?, *ns))).collect();
         Request {
             invocation: arrival.invocation,
             tenant,
@@ -224,6 +238,7 @@ impl View {
             priority: arrival.priority,
             batch: arrival.batch,
             run_time_ns: arrival.run_time_ns,
+            told_ns,
             slo: arrival.slo.unwrap_or_default(),
         }
     }

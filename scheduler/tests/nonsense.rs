@@ -7,7 +7,9 @@ use weir_scheduler::{
     Arrival, Choice, DeviceSpec, Event, ModelDemand, PolicyKind, PolicyOptions, Recorder, Settings, Setup,
     Slo, SloSettings, TenantLimits, Tier, VictimKind, replay,
 };
-use weir_types::{Cost, DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, TenantId, Version};
+use weir_types::{
+    Cost, DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, Platform, Platforms, TenantId, Version,
+};
 
 const QUEUE_LEN_MAX: usize = 3;
 
@@ -49,8 +51,10 @@ fn limits() -> impl Strategy<Value = TenantLimits> {
 }
 
 fn arrival() -> impl Strategy<Value = Arrival> {
-    let demand = (model(), number(), prop::option::of(number()))
-        .prop_map(|(model, bytes, load_time_ns)| ModelDemand { model, bytes, load_time_ns });
+    let runs_on = || prop::sample::subsequence(Platform::ALL.to_vec(), 0..4).prop_map(Platforms::from);
+    let demand = (model(), number(), prop::option::of(number()), runs_on()).prop_map(
+        |(model, bytes, load_time_ns, runs_on)| ModelDemand { model, bytes, load_time_ns, runs_on },
+    );
     let slo = (number(), number())
         .prop_map(|(due_at_ns, cost)| Slo { due_at_ns, cost_max: Cost::from_nanos(cost) });
     let run = (any::<u32>(), prop::option::of(number()), prop::option::of(slo));
@@ -58,7 +62,19 @@ fn arrival() -> impl Strategy<Value = Arrival> {
         |(invocation, tenant, models, deadline_at_ns, priority, (batch, run_time_ns, slo))| {
             let name = Name::new("f").unwrap();
             let function = FunctionId { tenant, name, version: Version(1) };
-            Arrival { invocation, function, models, deadline_at_ns, priority, batch, run_time_ns, slo }
+            let run_times_ns =
+                run_time_ns.map(|run_time_ns| ("fake".into(), run_time_ns)).into_iter().collect();
+            Arrival {
+                invocation,
+                function,
+                models,
+                deadline_at_ns,
+                priority,
+                batch,
+                run_time_ns,
+                run_times_ns,
+                slo,
+            }
         },
     )
 }
@@ -78,11 +94,10 @@ fn slo_settings() -> impl Strategy<Value = SloSettings> {
 }
 
 fn spec() -> impl Strategy<Value = DeviceSpec> {
-    (number(), 0_u32..3, 0_u32..4).prop_map(|(capacity_bytes, slots, invocations_max)| DeviceSpec {
-        kind: "cpu".into(),
-        capacity_bytes,
-        slots,
-        invocations_max,
+    let platform = prop::sample::select(&Platform::ALL[..]);
+    (platform, number(), 0_u32..3, 0_u32..4).prop_map(|(platform, capacity_bytes, slots, invocations_max)| {
+        let kind = platform.as_str().into();
+        DeviceSpec { kind, platform, capacity_bytes, slots, invocations_max }
     })
 }
 
@@ -101,6 +116,8 @@ fn event() -> impl Strategy<Value = Event> {
             .prop_map(|(node, model, bytes)| Event::Staged { node, model, bytes }),
         2 => (node(), prop::collection::vec(spec(), 0..3)).prop_map(|(node, devices)| Event::NodeUp { node, devices }),
         1 => node().prop_map(|node| Event::NodeDown { node }),
+        1 => device().prop_map(|device| Event::DeviceDown { device }),
+        1 => device().prop_map(|device| Event::DeviceUp { device }),
         1 => Just(Event::Woken),
     ]
 }

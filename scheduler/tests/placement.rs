@@ -5,7 +5,9 @@
 use weir_scheduler::{
     Action, Arrival, Corrections, DeviceSpec, Event, ModelDemand, Rejection, Scheduler, Settings,
 };
-use weir_types::{DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, TenantId, Version};
+use weir_types::{
+    DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, Platform, Platforms, TenantId, Version,
+};
 
 const NODE: NodeId = NodeId(0);
 const CPU: DeviceId = DeviceId { node: NODE, ordinal: 0 };
@@ -52,6 +54,7 @@ impl Cluster {
 fn up(capacities: &[u64]) -> Event {
     let device = |capacity_bytes: &u64| DeviceSpec {
         kind: "cpu".into(),
+        platform: Platform::Cpu,
         capacity_bytes: *capacity_bytes,
         slots: 1,
         invocations_max: 100,
@@ -62,8 +65,12 @@ fn up(capacities: &[u64]) -> Event {
 fn arrival(id: u64, models: &[(&str, u64)], deadline_at_ns: u64) -> Event {
     let name = Name::new("f").unwrap();
     let function = FunctionId { tenant: TenantId::default(), name, version: Version(1) };
-    let demand =
-        |(name, bytes): &(&str, u64)| ModelDemand { model: model(name), bytes: *bytes, load_time_ns: None };
+    let demand = |(name, bytes): &(&str, u64)| ModelDemand {
+        model: model(name),
+        bytes: *bytes,
+        load_time_ns: None,
+        runs_on: Platforms::ALL,
+    };
     let models = models.iter().map(demand).collect();
     let invocation = InvocationId(id);
     Event::Arrived(Arrival {
@@ -74,6 +81,7 @@ fn arrival(id: u64, models: &[(&str, u64)], deadline_at_ns: u64) -> Event {
         priority: 0,
         batch: 1,
         run_time_ns: None,
+        run_times_ns: Vec::new(),
         slo: None,
     })
 }
@@ -270,7 +278,13 @@ fn a_node_that_goes_loses_what_ran_there_and_what_waits_gets_the_next() {
 #[test]
 fn one_at_a_time_is_a_setting() {
     let mut cluster = Cluster::of(&[]);
-    let spec = DeviceSpec { kind: "gpu".into(), capacity_bytes: 10, slots: 1, invocations_max: 1 };
+    let spec = DeviceSpec {
+        kind: "gpu".into(),
+        platform: Platform::Cpu,
+        capacity_bytes: 10,
+        slots: 1,
+        invocations_max: 1,
+    };
     cluster.tell(Event::NodeUp { node: NODE, devices: vec![spec] });
     assert_eq!(short(&cluster.arrive(1, &[("a", 1)])), ["1@0"]);
     assert_eq!(short(&cluster.arrive(2, &[("a", 1)])), NOTHING);

@@ -7,10 +7,16 @@ use weir_scheduler::{
     Action, Arrival, DeviceSpec, Event, ModelDemand, PolicyKind, Recorder, ReplayError, Replayed, Setup,
     replay,
 };
-use weir_types::{FunctionId, InvocationId, ModelId, Name, NodeId, TenantId, Version};
+use weir_types::{FunctionId, InvocationId, ModelId, Name, NodeId, Platform, Platforms, TenantId, Version};
 
 fn up() -> Event {
-    let device = DeviceSpec { kind: "cpu".into(), capacity_bytes: 10, slots: 1, invocations_max: 1 };
+    let device = DeviceSpec {
+        kind: "cpu".into(),
+        platform: Platform::Cpu,
+        capacity_bytes: 10,
+        slots: 1,
+        invocations_max: 1,
+    };
     Event::NodeUp { node: NodeId(0), devices: vec![device] }
 }
 
@@ -20,11 +26,12 @@ fn arrival(id: u64) -> Event {
     Event::Arrived(Arrival {
         invocation: InvocationId(id),
         function: FunctionId { tenant, name, version },
-        models: vec![ModelDemand { model, bytes: 4, load_time_ns: Some(7) }],
+        models: vec![ModelDemand { model, bytes: 4, load_time_ns: Some(7), runs_on: Platforms::ALL }],
         deadline_at_ns: u64::MAX,
         priority: 0,
         batch: 1,
         run_time_ns: None,
+        run_times_ns: Vec::new(),
         slo: None,
     })
 }

@@ -7,7 +7,9 @@ use weir_scheduler::{
     Action, Arrival, DeviceSpec, Event, ModelDemand, PolicyKind, PolicyOptions, Scheduler, Settings,
     TenantLimits,
 };
-use weir_types::{DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, TenantId, Version};
+use weir_types::{
+    DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, Platform, Platforms, TenantId, Version,
+};
 
 const NODE: NodeId = NodeId(0);
 const RUN_NS: u64 = 1_000_000_000;
@@ -30,7 +32,13 @@ impl Cluster {
         let tenants = limits.iter().map(|(name, limits)| (tenant(name), limits.clone())).collect();
         let settings = Settings { tenants, queue_len_max: usize::MAX, ..Settings::default() };
         let mut scheduler = Scheduler::with_policy(&settings, policy.build(&PolicyOptions::default()));
-        let spec = DeviceSpec { kind: "gpu".into(), capacity_bytes: 10, slots: 1, invocations_max: 1 };
+        let spec = DeviceSpec {
+            kind: "gpu".into(),
+            platform: Platform::Cpu,
+            capacity_bytes: 10,
+            slots: 1,
+            invocations_max: 1,
+        };
         let devices = vec![spec; devices];
         scheduler.handle(0, Event::NodeUp { node: NODE, devices }, &mut Vec::new());
         let (running, invocations, starts, running_max) = Default::default();
@@ -48,11 +56,17 @@ impl Cluster {
         self.tell(Event::Arrived(Arrival {
             invocation: InvocationId(id),
             function,
-            models: vec![ModelDemand { model, bytes: 5, load_time_ns: Some(LOAD_NS) }],
+            models: vec![ModelDemand {
+                model,
+                bytes: 5,
+                load_time_ns: Some(LOAD_NS),
+                runs_on: Platforms::ALL,
+            }],
             deadline_at_ns: u64::MAX,
             priority: 0,
             batch: 1,
             run_time_ns: Some(RUN_NS),
+            run_times_ns: Vec::new(),
             slo: None,
         }));
     }

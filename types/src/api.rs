@@ -148,7 +148,26 @@ pub struct ModelVersion {
     pub manifest: ModelManifest,
     /// Whether it is in a device's memory now.
     pub resident: bool,
-    /// What it has been measured to cost.
+    /// What it has been measured to cost, on the first of the node's devices that has run it.
+    pub profile: Profile,
+    /// The same on each of the node's devices.
+    #[serde(default)]
+    pub devices: Vec<ModelOnDevice>,
+}
+
+/// What is known of a model on one device, in [`ModelVersion`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ModelOnDevice {
+    /// The device's name.
+    pub device: String,
+    /// What kind it is; profiles are kept by that.
+    pub kind: String,
+    /// Why the model does not run there; none if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why_not: Option<String>,
+    /// Whether it is in the device's memory now.
+    pub resident: bool,
+    /// What it has been measured to cost on devices of the kind.
     pub profile: Profile,
 }
 
@@ -310,6 +329,9 @@ pub struct MemberStatus {
 pub struct DeviceStatus {
     /// `cpu`, `cuda:0`, ...
     pub name: String,
+    /// What profiles and prices are kept by: `cpu`, or the name of a GPU.
+    #[serde(default)]
+    pub kind: String,
     /// The backend that runs models on it.
     pub backend: String,
     /// Runs that may go on at once.
@@ -323,4 +345,7 @@ pub struct DeviceStatus {
     pub used_bytes: u64,
     /// The models in its memory, as `name:version`.
     pub resident: Vec<String>,
+    /// Why it is lost, while it is: nothing is placed there until it is back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost: Option<String>,
 }

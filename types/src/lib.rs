@@ -13,6 +13,9 @@ pub use ids::{
 mod hash;
 pub use hash::{ContentHash, HashError, Hasher};
 
+mod platform;
+pub use platform::{DeviceChoice, Platform, Platforms};
+
 mod manifest;
 pub use manifest::{
     CACHE_TTL_MS_MAX, FunctionKind, FunctionManifest, ManifestError, ModelManifest, ModelRef, reuse,

@@ -1,6 +1,6 @@
 //! What the owner of a function or model says about it. Read from TOML in a project and from JSON over HTTP; unknown keys are refused.
 
-use crate::{Batching, Cost, Limits, Name, Reuse, Version};
+use crate::{Batching, Cost, DeviceChoice, Limits, Name, Reuse, Version};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -139,6 +139,9 @@ pub struct ManifestError {
 pub struct ModelManifest {
     /// Sessions that run at once on a device; none lets the node choose.
     pub slots: Option<u32>,
+    /// Where it may run: `any`, `cpu` or `cuda`.
+    #[serde(skip_serializing_if = "DeviceChoice::is_any")]
+    pub device: DeviceChoice,
     /// How long an inference of the model by itself may take, in milliseconds; see [`FunctionManifest::slo_ms`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slo_ms: Option<u64>,

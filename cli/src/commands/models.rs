@@ -9,7 +9,7 @@ use anyhow::Result;
 use clap::Subcommand;
 use std::path::PathBuf;
 use std::time::Duration;
-use weir_types::api::{Model, ModelVersion};
+use weir_types::api::{Model, ModelOnDevice, ModelVersion};
 use weir_types::{CACHE_TTL_MS_MAX, Cost, Name, Port, RunningMean, Signature};
 
 /// Push, list, show and remove models
@@ -45,6 +45,9 @@ enum Action {
         /// Runs that may go on at once [default: the node chooses]
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
         slots: Option<u32>,
+        /// Where it may run: any, cpu or cuda [default: any]
+        #[arg(long, value_name = "WHERE", value_parser = ["any", "cpu", "cuda", "fake"])]
+        device: Option<String>,
         /// How long an inference may take, in milliseconds: one that would take longer is turned away at once
         #[arg(long = "slo-ms", value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
         slo_ms: Option<u64>,
@@ -102,6 +105,7 @@ pub(crate) fn run(args: ModelsArgs, context: &Context) -> Result<()> {
             file,
             version,
             slots,
+            device,
             slo_ms,
             cost_slo,
             batching,
@@ -115,6 +119,7 @@ pub(crate) fn run(args: ModelsArgs, context: &Context) -> Result<()> {
             let sizes: Vec<String> = preferred_batch_sizes.iter().map(ToString::to_string).collect();
             let query = query(&[
                 ("slots", slots.map(|slots| slots.to_string())),
+                ("device", device),
                 ("cache_ttl_ms", cache_ttl_ms.map(|ttl_ms| ttl_ms.to_string())),
                 ("slo_ms", slo_ms.map(|slo_ms| slo_ms.to_string())),
                 ("cost_slo", cost_slo.map(|cost| cost.to_string())),
@@ -131,7 +136,9 @@ pub(crate) fn run(args: ModelsArgs, context: &Context) -> Result<()> {
             let pushed: ModelVersion = client.put(&path, &format!("push {name}"), &[], &mut upload)?;
             drop(upload);
             output.result(&pushed, |pushed| {
-                format!("pushed {}:{}\n{}", pushed.name, pushed.version, signature(&pushed.signature))
+                let (name, version) = (&pushed.name, pushed.version);
+                let (lacking, signature) = (lacking(pushed), signature(&pushed.signature));
+                format!("pushed {name}:{version}\n{signature}{lacking}")
             })
         }
         Action::Show { name, version } => {
@@ -208,28 +215,37 @@ fn details(model: &ModelVersion) -> String {
         ("sha-256", model.digest.to_string()),
         ("pushed", format!("{} ({})", time(model.pushed_at_ms), age(model.pushed_at_ms))),
         ("slots", slots),
+        ("device", model.manifest.device.to_string()),
         ("batching", batching(model, &model.manifest.batching)),
         ("cache", cache(model.manifest.cache_ttl_ms)),
         ("resident", if model.resident { "yes" } else { "no" }.to_owned()),
     ];
     facts.extend(model.manifest.slo_ms.map(|ms| ("slo", format!("{ms} ms"))));
     facts.extend(model.manifest.cost_slo.map(|cost| ("cost slo", cost.to_string())));
-    if model.profile.resident_bytes > 0 {
-        facts.push(("memory", size(model.profile.resident_bytes)));
-    }
-    let loads = model
-        .profile
-        .load_time_ns
-        .iter()
-        .map(|(tier, mean)| ("load", format!("{} from {tier}", time_of(mean))));
-    let runs = model
-        .profile
-        .run_time_ns
-        .iter()
-        .map(|(batch, mean)| ("run", format!("{} at batch {batch}", time_of(mean))));
-    facts.extend(loads.chain(runs));
     let facts: String = facts.iter().map(|(name, value)| format!("{name:<13}{value}\n")).collect();
-    facts + &signature(&model.signature)
+    let devices: String = model.devices.iter().map(on_device).collect();
+    facts + &devices + &signature(&model.signature)
+}
+
+/// What is known of a model on one device.
+fn on_device(known: &ModelOnDevice) -> String {
+    let ModelOnDevice { device, kind, why_not, resident, profile } = known;
+    let name = if device == kind { device.clone() } else { format!("{device} ({kind})") };
+    if let Some(why) = why_not {
+        return format!("on {name}: does not run there: {why}\n");
+    }
+    let mut facts = vec![if *resident { "resident" } else { "not resident" }.to_owned()];
+    facts.extend((profile.resident_bytes > 0).then(|| format!("takes {}", size(profile.resident_bytes))));
+    let loads = profile.load_time_ns.iter();
+    facts.extend(loads.map(|(tier, mean)| format!("load {} from {tier}", time_of(mean))));
+    let runs = profile.run_time_ns.iter();
+    facts.extend(runs.map(|(batch, mean)| format!("run {} at batch {batch}", time_of(mean))));
+    format!("on {name}: {}\n", facts.join(", "))
+}
+
+/// The devices that do not run a model, one a line.
+fn lacking(model: &ModelVersion) -> String {
+    model.devices.iter().filter(|known| known.why_not.is_some()).map(on_device).collect()
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a mean of measured nanoseconds")]

@@ -40,9 +40,11 @@ fn text(status: &Status, url: &str) -> String {
     let rows = status.devices.iter().map(|device| {
         let resident = if device.resident.is_empty() { "-".into() } else { device.resident.join(", ") };
         let memory = format!("{} of {}", size(device.used_bytes), size(device.capacity_bytes));
-        [device.name.clone(), device.backend.clone(), device.slots.to_string(), memory, resident]
+        let state = device.lost.as_ref().map_or_else(|| "up".to_owned(), |why| format!("lost: {why}"));
+        let slots = device.slots.to_string();
+        [device.name.clone(), device.kind.clone(), device.backend.clone(), state, slots, memory, resident]
     });
-    let devices = table(["DEVICE", "BACKEND", "SLOTS", "MODEL MEMORY", "RESIDENT"], rows);
+    let devices = table(["DEVICE", "KIND", "BACKEND", "STATE", "SLOTS", "MODEL MEMORY", "RESIDENT"], rows);
     let cluster = status.cluster.as_ref().map_or_else(String::new, |cluster| format!("\n{}", nodes(cluster)));
     format!("{facts}\n{devices}{cluster}")
 }

@@ -6,7 +6,7 @@ use anyhow::Result;
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
 use toml::{Table, Value};
-use weir_host::{ClusterConfig, NodeConfig};
+use weir_host::{ClusterConfig, DevicesConfig, NodeConfig};
 
 /// How the node is set up: by those who start one, and by those who look at what starting one would do.
 #[derive(Debug, Default, clap::Args)]
@@ -24,6 +24,9 @@ pub(crate) struct NodeArgs {
     /// Listen beyond loopback without tokens
     #[arg(long, env = "WEIR_INSECURE", value_parser = clap::builder::FalseyValueParser::new())]
     insecure: bool,
+    /// The devices that models run on: auto for the processor and every GPU that is found, or a list such as cpu,cuda:0 [default: auto]
+    #[arg(long, value_name = "LIST", env = "WEIR_DEVICES")]
+    devices: Option<DevicesConfig>,
     /// The libonnxruntime.so to use
     #[arg(long, value_name = "FILE", env = "WEIR_ONNXRUNTIME")]
     onnxruntime: Option<PathBuf>,
@@ -54,6 +57,9 @@ impl NodeArgs {
         }
         if let Some(data) = &self.data {
             config.data.clone_from(data);
+        }
+        if let Some(devices) = &self.devices {
+            config.devices.clone_from(devices);
         }
         config.token_file = self.token_file.clone().or(config.token_file);
         config.onnxruntime = self.onnxruntime.clone().or(config.onnxruntime);
@@ -157,6 +163,26 @@ mod tests {
             NodeArgs { set: vec!["gateway_threads=5".into(), "backend=fake".into()], ..NodeArgs::default() };
         let config = args.config(Some(&file)).unwrap();
         assert_eq!((config.gateway_threads, config.backend), (5, weir_host::BackendKind::Fake));
+    }
+
+    #[test]
+    fn devices_are_a_list_in_the_file_or_on_the_command_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("weir.toml");
+        let text = "[node]\ndevices = [\"cpu\", { device = \"cuda:1\", memory_share = 0.5, slots = 2 }]\n";
+        std::fs::write(&path, text).unwrap();
+        let file = ConfigFile::read(&path).unwrap();
+        let config = NodeArgs::default().config(Some(&file)).unwrap();
+        let DevicesConfig::List(devices) = &config.devices else { panic!("{:?}", config.devices) };
+        assert_eq!((devices[0].slots, devices[1].slots, devices[1].memory_share), (None, Some(2), Some(0.5)));
+        // It is shown as it is written, and can be read again.
+        let set = NodeArgs { set: vec!["gateway_threads=5".into()], ..NodeArgs::default() };
+        assert_eq!(set.config(Some(&file)).unwrap().devices, config.devices);
+        let args = NodeArgs { devices: Some("cpu".parse().unwrap()), ..NodeArgs::default() };
+        assert_eq!(args.config(Some(&file)).unwrap().devices, "cpu".parse().unwrap());
+        std::fs::write(&path, "[node]\ndevices = [\"gpu\"]\n").unwrap();
+        let error = ConfigFile::read(&path).unwrap_err().to_string();
+        assert!(error.contains("\"gpu\" is no device"), "{error}");
     }
 
     #[test]

@@ -44,12 +44,17 @@ pub(crate) struct Report {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DeviceReport {
     pub(crate) name: String,
+    #[serde(default)]
+    pub(crate) kind: String,
     pub(crate) backend: String,
     pub(crate) slots: u32,
     pub(crate) runs_waiting: u64,
     pub(crate) capacity_bytes: u64,
     pub(crate) used_bytes: u64,
     pub(crate) resident: Vec<ModelId>,
+    /// Why it is lost, while it is.
+    #[serde(default)]
+    pub(crate) lost: Option<String>,
 }
 
 /// What all nodes have reported. Cheap to clone.

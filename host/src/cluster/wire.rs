@@ -1,5 +1,6 @@
 //! What nodes tell each other, as lines of JSON over HTTP/2 and as headers of calls that are passed on.
 
+use crate::devices::Ordinal;
 use serde::{Deserialize, Serialize};
 use weir_scheduler::{Arrival, DeviceSpec, Estimate, Event, Rejection};
 use weir_types::{DeviceId, InvocationId, ModelId, NodeId, TenantId, Version};
@@ -23,12 +24,23 @@ pub(crate) enum News {
         invocation: InvocationId,
     },
     Loaded {
+        #[serde(default)]
+        device: Ordinal,
         model: ModelId,
         bytes: u64,
         load_time_ns: Option<u64>,
     },
     Evicted {
+        #[serde(default)]
+        device: Ordinal,
         model: ModelId,
+    },
+    /// A device takes nothing more for now.
+    DeviceDown {
+        device: Ordinal,
+    },
+    DeviceUp {
+        device: Ordinal,
     },
     /// The node is still there.
     Beat,
@@ -43,8 +55,19 @@ pub(crate) struct Hello {
     /// Where other nodes reach it, as `HOST:PORT`.
     pub(crate) address: String,
     pub(crate) devices: Vec<DeviceSpec>,
-    /// What is in its device's memory, with the bytes that takes.
-    pub(crate) resident: Vec<(ModelId, u64)>,
+    /// What is in the memory of its devices, with the bytes that takes.
+    pub(crate) resident: Vec<Resident>,
+    /// The devices that take nothing for now.
+    #[serde(default)]
+    pub(crate) down: Vec<Ordinal>,
+}
+
+/// A model in the memory of one of a node's devices.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Resident {
+    pub(crate) device: Ordinal,
+    pub(crate) model: ModelId,
+    pub(crate) bytes: u64,
 }
 
 /// What the dispatcher tells a node about the invocations that it asked about.
@@ -54,6 +77,9 @@ pub(crate) enum Order {
     Start {
         invocation: InvocationId,
         node: NodeId,
+        /// Which of its devices; none if it may open no models.
+        #[serde(default)]
+        device: Option<Ordinal>,
         /// Where that node is reached; none if it has just left.
         address: Option<String>,
         evict: Vec<ModelId>,
@@ -64,8 +90,12 @@ pub(crate) enum Order {
         #[serde(default)]
         estimate: Estimate,
     },
-    /// Models that the node's device may give up, whatever becomes of the invocation that they are to make room for.
-    MayEvict { evict: Vec<ModelId> },
+    /// Models that one of the node's devices may give up, whatever becomes of the invocation that they are to make room for.
+    MayEvict {
+        #[serde(default)]
+        device: Ordinal,
+        evict: Vec<ModelId>,
+    },
     /// The dispatcher is still there.
     Beat,
 }
@@ -82,9 +112,12 @@ pub(crate) struct Grant {
     pub(crate) granted: Granted,
 }
 
-/// What a call may have of a device.
+/// What a call may have of a node's device.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Granted {
+    /// Which; none if it may open no models.
+    #[serde(default)]
+    pub(crate) device: Option<Ordinal>,
     pub(crate) models: Vec<ModelId>,
     /// What may make room for them.
     pub(crate) evict: Vec<ModelId>,
@@ -93,7 +126,7 @@ pub(crate) struct Granted {
 impl News {
     /// In the words of the scheduler at `now_ns`; none if it has nothing to do with it.
     pub(crate) fn event(self, node: NodeId, now_ns: u64) -> Option<Event> {
-        let device = DeviceId { node, ordinal: 0 };
+        let device = |ordinal| DeviceId { node, ordinal };
         Some(match self {
             Self::Arrived { mut arrival, deadline_in_ns, due_in_ns } => {
                 arrival.deadline_at_ns = now_ns.saturating_add(deadline_in_ns);
@@ -104,10 +137,12 @@ impl News {
             }
             Self::Finished { invocation } => Event::Finished { invocation },
             Self::Cancelled { invocation } => Event::Cancelled { invocation },
-            Self::Loaded { model, bytes, load_time_ns } => {
-                Event::Loaded { device, model, bytes, load_time_ns }
+            Self::Loaded { device: at, model, bytes, load_time_ns } => {
+                Event::Loaded { device: device(at), model, bytes, load_time_ns }
             }
-            Self::Evicted { model } => Event::Evicted { device, model },
+            Self::Evicted { device: at, model } => Event::Evicted { device: device(at), model },
+            Self::DeviceDown { device: at } => Event::DeviceDown { device: device(at) },
+            Self::DeviceUp { device: at } => Event::DeviceUp { device: device(at) },
             Self::Hello(_) | Self::Beat | Self::Leaving => return None,
         })
     }

@@ -2,16 +2,16 @@
 
 use super::Dispatch;
 use super::account::Counted;
-use super::placement::{self, Away, Place};
+use super::placement::{self, Away, Place, Spot};
 use crate::cluster::wire::Granted;
 use crate::instance::Fault;
-use crate::models::{ModelEntry, OpenError};
+use crate::models::{ModelEntry, ModelPin, OpenError, RanOn};
 use crate::telemetry::{Phase, Trace};
 use crate::until::until;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::Instrument;
-use weir_inference::{Completion, InferenceError, Pin, RunRequest};
+use weir_inference::{Completion, InferenceError, RunRequest};
 use weir_types::{ErrorCode, InvocationId};
 
 /// What the gateway knows about an inference.
@@ -34,7 +34,7 @@ pub(crate) enum InferenceTurn {
 
 /// A model in device memory, and the place that an inference has there.
 pub(crate) struct Ready {
-    pin: Pin,
+    pin: ModelPin,
     _placed: placement::Placed,
     /// How long the inference has waited for it.
     queue_time: Duration,
@@ -51,10 +51,12 @@ impl Dispatch {
             let (place, placed) = placing.instrument(trace.phase(Phase::Queue)).await?;
             self.metrics.phase(Phase::Queue, queued.elapsed());
             drop(waiting);
-            if let Place::There(away) = place {
-                return Ok(InferenceTurn::There(away, placed));
-            }
-            let pin = self.models.pin(entry, &self.placements, trace).await.map_err(not_opened)?;
+            let device = match place {
+                Place::Here(device) => device,
+                Place::There(away) => return Ok(InferenceTurn::There(away, placed)),
+            };
+            let spot = Spot { invocation: inference.id, device };
+            let pin = self.models.pin(entry, spot, &self.placements, trace).await.map_err(not_opened)?;
             Ok(InferenceTurn::Here(Ready { pin, _placed: placed, queue_time: queued.elapsed() }))
         });
         ready.await.unwrap_or_else(|| {
@@ -63,22 +65,21 @@ impl Dispatch {
         })
     }
 
-    /// Run the model on `request`. Dropping the future withdraws or stops the run.
+    /// Run the model on `request`, and tell where it ran. Dropping the future withdraws or stops the run.
     pub(crate) async fn infer(
         &self,
         inference: &Inference,
         ready: Ready,
         request: RunRequest,
-    ) -> Result<Completion, Fault> {
+    ) -> Result<(Completion, RanOn), Fault> {
         let _running = Counted::new(&self.metrics.running);
         let started = Instant::now();
         let run = ready.pin.run(request).instrument(inference.trace.phase(Phase::ModelRun));
-        let completion = run.await.map_err(|error| fault_of(&error));
+        let ran = run.await.map_err(|error| fault_of(&error));
         self.metrics.phase(Phase::ModelRun, started.elapsed());
-        completion.map(|completion| Completion {
-            queue_time: ready.queue_time + completion.queue_time,
-            ..completion
-        })
+        let (completion, ran_on) = ran?;
+        let queue_time = ready.queue_time + completion.queue_time;
+        Ok((Completion { queue_time, ..completion }, ran_on))
     }
 }
 
@@ -93,7 +94,7 @@ pub(super) fn not_opened(error: OpenError) -> Fault {
 pub(super) fn fault_of(error: &InferenceError) -> Fault {
     let code = match error {
         // Its owner's to mend, and not the node's fault.
-        InferenceError::Run(_) => ErrorCode::ModelError,
+        InferenceError::Run(_) | InferenceError::Unsupported(_) => ErrorCode::ModelError,
         other => other.code(),
     };
     Fault::new(code, error.to_string())

@@ -2,10 +2,11 @@
 //!
 //! Placements come from a scheduler: this node's own, or that of the cluster's dispatcher. The scheduler is a pure state machine behind one
 //! lock, held for no longer than one `handle`; most invocations are placed by the very call that announces them, the others wait for a
-//! later event to start them. A node that loses its dispatcher places what it has by itself, on its own device, until there is another:
+//! later event to start them. A node that loses its dispatcher places what it has by itself, on its own devices, until there is another:
 //! what waits is announced again, and nothing is lost.
 
 mod asking;
+mod books;
 mod dispatching;
 mod driver;
 mod placed;
@@ -15,20 +16,22 @@ mod wake;
 
 pub(crate) use asking::Link;
 pub(crate) use driver::LinkId;
-pub(crate) use placed::Placed;
+pub(crate) use placed::{Placed, Spot};
 pub(crate) use state::{Away, Place};
 
 use super::{Inference, Invocation, WorkflowCall};
 use crate::cluster::wire::{Granted, Hello, News};
+use crate::devices::Ordinal;
 use crate::instance::Fault;
 use crate::models::{Expected, Models};
 use crate::objective::Objective;
 use crate::workflows::Catalog;
+use books::Books;
 use driver::Driver;
 use placed::By;
 use record::Record;
 use state::{Elsewhere, Placer, Refusal, State, Waiting};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,8 +39,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio_util::task::AbortOnDropHandle;
-use weir_inference::ResidentModel;
-use weir_scheduler::{Action, Arrival, DeviceSpec, Event, Evictable, ModelDemand, Rejection, Setup, Slo};
+use weir_inference::{Health, ResidentModel};
+use weir_scheduler::{Action, Arrival, DeviceSpec, Event, ModelDemand, Rejection, Setup, Slo};
 use weir_types::{Cost, FunctionId, InvocationId, ModelId, NodeId, Version, WorkflowId};
 
 /// Asks for placements.
@@ -52,7 +55,7 @@ pub(crate) struct Placements {
     /// Calls without models under way that were placed here without asking, and how many there may be.
     unasked: AtomicUsize,
     unasked_max: usize,
-    /// Told whenever a grant on this node's device is over, or more may be evicted.
+    /// Told whenever a grant on one of this node's devices is over, or more may be evicted.
     freed: Notify,
     /// The scheduler's time counts from here.
     epoch: Instant,
@@ -67,8 +70,8 @@ pub(crate) struct PlacementConfig {
     pub(crate) node: NodeId,
     /// Where the other nodes of the cluster reach this one; none if it is by itself.
     pub(crate) address: Option<String>,
-    /// Grants that are given at once on its device.
-    pub(crate) invocations_max: u32,
+    /// Its devices, by ordinal.
+    pub(crate) devices: Vec<DeviceSpec>,
     /// Calls without models that run here without asking where they should; 0 for a node by itself, where that is no question.
     pub(crate) unasked_max: usize,
     /// What this node's own scheduler is made of.
@@ -85,21 +88,19 @@ enum Placing {
 
 impl Placements {
     /// Begin with nothing running.
-    pub(crate) fn start(models: &Models, config: PlacementConfig) -> Arc<Self> {
-        let PlacementConfig { node, address, invocations_max, unasked_max, scheduler, record } = config;
-        let (capacity_bytes, slots) = models.device_capacity();
-        let devices = vec![DeviceSpec { kind: "cpu".into(), capacity_bytes, slots, invocations_max }];
+    pub(crate) fn start(config: PlacementConfig) -> Arc<Self> {
+        let PlacementConfig { node, address, devices, unasked_max, scheduler, record } = config;
+        let books = Books::new(devices.len());
         let state = State {
             placer: Placer::Own(Box::new(Driver::new(
                 0,
-                own_hello(node, &address, &devices, &BTreeMap::new()),
+                hello(node, &address, &devices, &books),
                 &scheduler,
                 record.is_some(),
             ))),
             waiting: HashMap::new(),
             away: HashMap::new(),
-            evictable: Evictable::new(),
-            resident: BTreeMap::new(),
+            books,
         };
         let placements = Arc::new(Self {
             node,
@@ -136,7 +137,7 @@ impl Placements {
         }
         let demands = catalog.granted(&invocation.deployment);
         if demands.is_empty() && self.take_unasked() {
-            return Ok((Place::Here, self.placed(invocation.id, By::Nobody)));
+            return Ok((Place::Here(None), self.placed(invocation.id, By::Nobody)));
         }
         let objective = Objective::from(&*invocation.deployment.manifest);
         let arrival = Arrival {
@@ -147,6 +148,7 @@ impl Placements {
             priority: invocation.priority,
             batch: 1,
             run_time_ns: None,
+            run_times_ns: Vec::new(),
             slo: self.slo(&objective, invocation.arrived),
         };
         self.settle(arrival, &objective, invocation.arrived).await
@@ -175,7 +177,8 @@ impl Placements {
             deadline_at_ns: self.time_ns(inference.deadline),
             priority: inference.priority,
             batch,
-            run_time_ns: known.run_time_ns,
+            run_time_ns: None,
+            run_times_ns: known.run_times_ns,
             slo: self.slo(&objective, inference.arrived),
         };
         self.settle(arrival, &objective, inference.arrived).await
@@ -201,6 +204,7 @@ impl Placements {
             priority: call.priority,
             batch,
             run_time_ns: None,
+            run_times_ns: Vec::new(),
             slo: None,
         };
         self.settle(arrival, &Objective::default(), Instant::now()).await
@@ -213,16 +217,22 @@ impl Placements {
         (!objective.is_none()).then_some(Slo { due_at_ns, cost_max })
     }
 
-    /// What a call may have here that was placed where it could not run: the scheduler is not asked again, and what it uses may make room.
-    pub(crate) fn grant_here(&self, models: impl IntoIterator<Item = ModelId>) -> Granted {
-        let evict = self.lock().resident.keys().cloned().collect();
-        Granted { models: models.into_iter().collect(), evict }
+    /// What a call may have here, on this device, that was placed where it could not run: the scheduler is not asked again, and what the device
+    /// uses may make room.
+    pub(crate) fn grant_here(&self, models: Vec<ModelId>, device: Option<Ordinal>) -> Granted {
+        let evict = device.map(|device| self.lock().books.residents(device)).unwrap_or_default();
+        Granted { device, models, evict }
+    }
+
+    /// An invocation that was placed here uses a model on another device than that it was placed on.
+    pub(crate) fn grant_beside(&self, invocation: InvocationId, device: Ordinal, model: ModelId) {
+        self.lock().books.add(invocation, device, model);
     }
 
     /// A call that has its place here.
     fn granted(self: &Arc<Self>, id: InvocationId, granted: &Granted) -> (Place, Placed) {
-        self.lock().begin(id, granted.models.clone(), granted.evict.clone());
-        (Place::Here, self.placed(id, By::Grant))
+        self.lock().books.begin(id, granted.clone());
+        (Place::Here(granted.device), self.placed(id, By::Grant))
     }
 
     fn placed(self: &Arc<Self>, invocation: InvocationId, by: By) -> Placed {
@@ -262,9 +272,11 @@ impl Placements {
         let mut own = Some(models);
         let mut answer = None;
         self.announce(&mut state, arrival, |state, action| match action {
-            Action::Start { invocation, node, evict, .. } if invocation == id => {
+            Action::Start { invocation, node, device, evict, .. } if invocation == id => {
                 let elsewhere = self.elsewhere(state, node);
-                answer = Some(state.start(id, elsewhere, own.take().unwrap_or_default(), evict));
+                let device = device.map(|device| device.ordinal);
+                let granted = Granted { device, models: own.take().unwrap_or_default(), evict };
+                answer = Some(state.start(id, elsewhere, granted));
             }
             Action::Reject { invocation, why, estimate } if invocation == id => {
                 answer = Some(Err(Refusal::Rejected(why, estimate)));
@@ -284,41 +296,64 @@ impl Placements {
         self.freed.notified()
     }
 
-    /// Whether something may be evicted as soon as those who use it are done.
-    pub(crate) fn is_held_up(&self) -> bool {
-        self.lock().evictable.is_held_up()
+    /// Whether something may be evicted from a device as soon as those who use it are done.
+    pub(crate) fn is_held_up(&self, device: Ordinal) -> bool {
+        self.lock().books.is_held_up(device)
     }
 
-    /// What a load may evict now.
-    pub(crate) fn victims(&self) -> Vec<ModelId> {
-        self.lock().evictable.victims()
+    /// What a load on a device may evict now.
+    pub(crate) fn victims(&self, device: Ordinal) -> Vec<ModelId> {
+        self.lock().books.victims(device)
     }
 
-    /// Let go of what nobody here needs, where the scheduler has taken something for free that is not: it may have just taken over, or its
-    /// news be on their way. Whether there is anything of that kind.
-    pub(crate) fn give_up_unneeded(&self) -> bool {
+    /// Let go of what nobody here needs on a device, where the scheduler has taken something for free that is not: it may have just taken over,
+    /// or its news be on their way. Whether there is anything of that kind.
+    pub(crate) fn give_up_unneeded(&self, device: Ordinal) -> bool {
         let mut state = self.lock();
-        let unneeded = state.evictable.unneeded(state.resident.keys());
+        let unneeded = state.books.unneeded(device);
         let is_any = !unneeded.is_empty();
-        self.may_evict(&mut state, unneeded);
+        self.may_evict(&mut state, device, unneeded);
         is_any
     }
 
-    /// A load or an eviction has happened: tell the scheduler what is in memory now.
-    pub(crate) fn residents(&self, now: &[ResidentModel], loaded: Option<(&ModelId, Duration)>) {
+    /// A load or an eviction has happened: tell the scheduler what is in a device's memory now.
+    pub(crate) fn residents(
+        &self,
+        device: Ordinal,
+        now: &[ResidentModel],
+        loaded: Option<(&ModelId, Duration)>,
+    ) {
         let mut state = self.lock();
-        let now: BTreeMap<_, _> = now.iter().map(|model| (model.id.clone(), model.bytes)).collect();
-        let before = std::mem::replace(&mut state.resident, now.clone());
-        for model in before.keys().filter(|model| !now.contains_key(model)) {
-            state.evictable.evicted(model);
-            self.tell(&mut state, News::Evicted { model: model.clone() });
+        let (gone, come) = state.books.settle(device, now);
+        for model in gone {
+            self.tell(&mut state, News::Evicted { device, model });
         }
-        for (model, bytes) in now.into_iter().filter(|(model, _)| !before.contains_key(model)) {
+        for (model, bytes) in come {
             let load_time_ns = loaded
                 .filter(|(loaded, _)| **loaded == model)
                 .map(|(_, load_time)| u64::try_from(load_time.as_nanos()).unwrap_or(u64::MAX));
-            self.tell(&mut state, News::Loaded { model, bytes, load_time_ns });
+            self.tell(&mut state, News::Loaded { device, model, bytes, load_time_ns });
         }
+    }
+
+    /// A device may be lost, with what was in its memory, or there again: tell the scheduler. Whether it is news that it is lost.
+    pub(crate) fn note_health(&self, device: Ordinal, health: &watch::Receiver<Health>) -> bool {
+        let mut state = self.lock();
+        // Looked at under the lock: whoever comes last knows best.
+        let is_up = *health.borrow() == Health::Up;
+        if !state.books.set_up(device, is_up) {
+            return false;
+        }
+        if is_up {
+            self.tell(&mut state, News::DeviceUp { device });
+        } else {
+            self.tell(&mut state, News::DeviceDown { device });
+            let (gone, _) = state.books.settle(device, &[]);
+            for model in gone {
+                self.tell(&mut state, News::Evicted { device, model });
+            }
+        }
+        !is_up
     }
 
     fn announce(&self, state: &mut State, arrival: Arrival, carry_out: impl FnMut(&mut State, Action)) {
@@ -365,18 +400,20 @@ impl Placements {
         if let Placer::Own(driver) = &mut state.placer {
             let evict = driver.take_own_evict();
             driver.recycle(actions);
-            self.may_evict(state, evict);
+            for (device, evict) in evict {
+                self.may_evict(state, device, evict);
+            }
         }
     }
 
     fn carry_out(&self, state: &mut State, action: Action) {
         match action {
-            Action::Start { invocation, node, evict, why, .. } => {
+            Action::Start { invocation, node, device, evict, why } => {
                 if why.queued_ns > 0 {
                     tracing::debug!(%invocation, queued_ns = why.queued_ns, "placed after a wait");
                 }
                 let elsewhere = self.elsewhere(state, node);
-                state.started(invocation, elsewhere, evict);
+                state.started(invocation, elsewhere, device.map(|device| device.ordinal), evict);
             }
             Action::Reject { invocation, why, estimate } => state.rejected(invocation, why, estimate),
             Action::WakeAt(at_ns) => {
@@ -385,9 +422,9 @@ impl Placements {
         }
     }
 
-    fn may_evict(&self, state: &mut State, evict: Vec<ModelId>) {
+    fn may_evict(&self, state: &mut State, device: Ordinal, evict: Vec<ModelId>) {
         if !evict.is_empty() {
-            state.evictable.allow(evict);
+            state.books.allow(device, evict);
             self.freed.notify_waiters();
         }
     }
@@ -405,8 +442,13 @@ impl Placements {
             None => News::Finished { invocation },
         };
         state.away.remove(&invocation);
-        state.evictable.finish(invocation);
+        state.books.finish(invocation);
         self.tell(&mut state, news);
+    }
+
+    /// What the node says of itself.
+    fn hello(&self, books: &Books) -> Hello {
+        hello(self.node, &self.address, &self.devices, books)
     }
 
     fn time_ns(&self, at: Instant) -> u64 {
@@ -431,14 +473,12 @@ impl Placements {
     }
 }
 
-/// What a node says of itself.
-fn own_hello(
-    node: NodeId,
-    address: &Option<String>,
-    devices: &[DeviceSpec],
-    resident: &BTreeMap<ModelId, u64>,
-) -> Hello {
-    let address = address.clone().unwrap_or_default();
-    let resident = resident.iter().map(|(model, bytes)| (model.clone(), *bytes)).collect();
-    Hello { node, address, devices: devices.to_vec(), resident }
+fn hello(node: NodeId, address: &Option<String>, devices: &[DeviceSpec], books: &Books) -> Hello {
+    Hello {
+        node,
+        address: address.clone().unwrap_or_default(),
+        devices: devices.to_vec(),
+        resident: books.all_resident(),
+        down: books.down(),
+    }
 }

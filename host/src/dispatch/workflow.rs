@@ -11,7 +11,7 @@ pub(crate) use steps::Steps;
 
 use super::Dispatch;
 use super::account::Counted;
-use super::placement::{Away, Place, Placed};
+use super::placement::{Away, Place, Placed, Spot};
 use crate::cluster::wire::Granted;
 use crate::instance::Fault;
 use crate::telemetry::{Phase, Trace};
@@ -45,6 +45,7 @@ pub(crate) enum WorkflowTurn {
 /// The place of a workflow on this node.
 pub(crate) struct WorkflowPlace {
     _placed: Placed,
+    spot: Spot,
     /// How long it has waited for it.
     queue_time: Duration,
 }
@@ -70,8 +71,9 @@ impl Dispatch {
             Err(Fault::new(ErrorCode::DeadlineExceeded, text))
         })?;
         Ok(match place {
-            Place::Here => {
-                WorkflowTurn::Here(WorkflowPlace { _placed: placed, queue_time: queued.elapsed() })
+            Place::Here(device) => {
+                let spot = Spot { invocation: call.id, device };
+                WorkflowTurn::Here(WorkflowPlace { _placed: placed, spot, queue_time: queued.elapsed() })
             }
             Place::There(away) => WorkflowTurn::There(away, placed),
         })
@@ -90,7 +92,7 @@ impl Dispatch {
         let steps = Steps {
             dispatch: self.clone(),
             tenant: call.workflow.id.tenant.clone(),
-            id: call.id,
+            spot: place.spot,
             request_id: call.request_id.clone(),
             trace: call.trace.clone(),
             deadline: call.deadline,

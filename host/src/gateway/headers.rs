@@ -16,6 +16,10 @@ pub(crate) const INFERENCE_HEADER_LENGTH: HeaderName =
     HeaderName::from_static("inference-header-content-length");
 /// What the response cache had to do with an answer: `hit`, `miss` or `bypass`.
 pub(crate) const CACHE: HeaderName = HeaderName::from_static("weir-cache");
+/// The device that a model by itself has run on.
+pub(crate) const DEVICE: HeaderName = HeaderName::from_static("weir-device");
+/// Why that is not the device that the scheduler had chosen, where it is not.
+pub(crate) const FALLBACK: HeaderName = HeaderName::from_static("weir-fallback");
 /// The caller's span (W3C Trace Context).
 pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 /// How a request is to be answered (RFC 7240).

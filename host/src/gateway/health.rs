@@ -73,7 +73,9 @@ pub(super) async fn status(
             node.workflows.damaged(&caller.tenant),
         ]
         .concat(),
-        devices: vec![node.models.device_report().status(&caller.tenant)],
+        devices: (node.models.devices().reports().into_iter())
+            .map(|device| device.status(&caller.tenant))
+            .collect(),
         cluster: node
             .cluster
             .as_ref()
@@ -86,7 +88,9 @@ pub(super) fn metrics(node: &NodeState, of: Option<&TenantId>) -> Result<Respons
     let gauge = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
     node.metrics.arena_used_bytes.set(gauge(node.arena.used_bytes()));
     node.metrics.arena_pooled_bytes.set(gauge(node.arena.pooled_bytes()));
-    node.metrics.model_resident_bytes.set(gauge(node.models.resident_bytes()));
+    for device in node.models.devices().reports() {
+        node.metrics.devices.set(&device);
+    }
     let (answers, bytes) = node.response_cache.size();
     node.metrics.response_cache.answers.set(gauge(answers));
     node.metrics.response_cache.bytes.set(gauge(bytes));

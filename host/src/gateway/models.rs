@@ -138,6 +138,7 @@ impl From<ModelsError> for ApiError {
             ModelsError::NoVersion { .. } => ErrorCode::VersionNotFound,
             ModelsError::Exists { .. } => ErrorCode::VersionConflict,
             ModelsError::Batching(_) => ErrorCode::InvalidManifest,
+            ModelsError::NotThere(..) => ErrorCode::InvalidModel,
             ModelsError::TooManyVersions(_) | ModelsError::Conflict(_) => ErrorCode::Conflict,
             ModelsError::Push(PushError::Prepare(error)) if error.code() != ErrorCode::Internal => {
                 error.code()

@@ -86,7 +86,9 @@ impl Passing<'_> {
         tracing::warn!(why = text, "a call is placed once more");
         self.node.metrics.placed_again.inc();
         if matches!(error, NotForwarded::Refused(_)) {
-            return Ok(Passed::Here(self.node.dispatch.placements.grant_here(grant.granted.models)));
+            let models = grant.granted.models;
+            let device = self.node.models.device_for(&models);
+            return Ok(Passed::Here(self.node.dispatch.placements.grant_here(models, device)));
         }
         tokio::time::sleep(AGAIN_AFTER).await;
         Ok(Passed::Again)

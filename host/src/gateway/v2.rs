@@ -6,6 +6,7 @@
 mod answer;
 mod cached;
 mod call;
+mod device;
 mod encoding;
 mod infer;
 mod metadata;
@@ -18,7 +19,7 @@ mod target;
 pub(super) use answer::classify;
 pub(super) use call::{Answered, Call, CallLimits};
 pub(super) use infer::function;
-pub(super) use metadata::{instances, platform};
+pub(super) use metadata::{Group, instances, platform};
 pub(super) use read::Asked;
 pub(super) use remote::refusal;
 pub(super) use repository::{IndexEntry, bring_in as load, entries as index, give_back as unload};

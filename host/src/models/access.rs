@@ -1,8 +1,11 @@
 //! Bringing models into device memory: those that an invocation's function is granted, and those that are asked for by themselves.
 
 use super::loaded::{LoadError, Loaded};
+use super::pinned::{Beside, ModelPin, RanOn};
+use super::placing::Choice;
 use super::{ModelEntry, Models, ModelsError};
-use crate::dispatch::{Dispatch, Invocation, Placements, Steps};
+use crate::devices::{NodeDevice, Ordinal};
+use crate::dispatch::{Dispatch, Invocation, Placements, Spot, Steps};
 use crate::instance::Fault;
 use crate::registry::Deployment;
 use crate::telemetry::{ColdStart, Phase, Served, Trace};
@@ -13,14 +16,14 @@ use std::time::{Duration, Instant};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 use weir_inference::{Completion, ErrorKind, Execution, InferenceError, ModelSource, Pin, RunRequest};
-use weir_types::{ErrorCode, InvocationId, ModelId, ModelRef, Signature, WorkflowId};
+use weir_types::{ErrorCode, ModelId, ModelRef, Platform, Platforms, Signature, WorkflowId};
 
 /// The models and workflows of one invocation. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct ModelAccess {
     dispatch: Arc<Dispatch>,
     deployment: Arc<Deployment>,
-    id: InvocationId,
+    spot: Spot,
     request_id: Arc<str>,
     depth: u32,
 }
@@ -38,7 +41,7 @@ pub(crate) struct Opened {
 
 /// What runs what was opened.
 pub(crate) enum Runner {
-    Model(Pin),
+    Model(ModelPin),
     Workflow(Box<(Steps, Arc<Workflow>)>),
 }
 
@@ -54,11 +57,11 @@ pub(crate) enum OpenError {
 }
 
 impl ModelAccess {
-    pub(crate) fn new(dispatch: Arc<Dispatch>, invocation: &Invocation) -> Self {
+    pub(crate) fn new(dispatch: Arc<Dispatch>, invocation: &Invocation, spot: Spot) -> Self {
         Self {
             dispatch,
             deployment: invocation.deployment.clone(),
-            id: invocation.id,
+            spot,
             request_id: invocation.request_id.clone(),
             depth: invocation.depth,
         }
@@ -89,7 +92,7 @@ impl ModelAccess {
                 other => OpenError::Inference(InferenceError::Unavailable(other.to_string().into())),
             },
         )?;
-        let pin = models.pin(&entry, placements, trace).await?;
+        let pin = models.pin(&entry, self.spot, placements, trace).await?;
         let (id, served) = (entry.source.id().clone(), Some(entry.served.clone()));
         Ok(Opened {
             id,
@@ -101,12 +104,24 @@ impl ModelAccess {
     }
 
     /// Bring a model that the guest has the bytes of into device memory, until it is dropped. The caller has checked that the guest may, and
-    /// bounds the time that it takes.
-    pub(crate) async fn load(&self, onnx: Vec<u8>, trace: &Trace) -> Result<Opened, LoadError> {
+    /// bounds the time that it takes. It runs on the first device of one of these platforms.
+    pub(crate) async fn load(
+        &self,
+        onnx: Vec<u8>,
+        on: Platforms,
+        trace: &Trace,
+    ) -> Result<Opened, LoadError> {
         let Dispatch { models, placements, .. } = &*self.dispatch;
         let tenant = &self.deployment.id.tenant;
         let (source, loaded) = Loaded::prepare(models, tenant, onnx).await?;
-        let pin = models.load(&source, placements, trace).await?;
+        let runs = |device: &&NodeDevice| on.contains(device.platform) && device.runs(&source.prepared);
+        let device = models.devices.iter().find(runs).ok_or_else(|| {
+            let why = on.iter().find_map(|platform| source.prepared.why_not(platform));
+            InferenceError::Unsupported(why.unwrap_or("the node has no such device").into())
+        })?;
+        let pin = models.load(&source, device, placements, trace).await?;
+        let ran_on = RanOn { device: device.name.clone(), instead: None };
+        let pin = ModelPin::new(pin, ran_on, device.ordinal, (models, placements), None);
         Ok(Opened {
             id: source.id().clone(),
             signature: pin.signature().clone(),
@@ -126,7 +141,7 @@ impl ModelAccess {
         let steps = Steps {
             dispatch: self.dispatch.clone(),
             tenant: tenant.clone(),
-            id: self.id,
+            spot: self.spot,
             request_id: self.request_id.clone(),
             trace: trace.clone(),
             // Those of each run are its own.
@@ -144,7 +159,10 @@ impl Runner {
     /// Begin a run. Dropping the future stops it.
     pub(crate) fn run(&self, request: RunRequest) -> BoxFuture<'static, Result<Completion, InferenceError>> {
         let (steps, workflow) = match self {
-            Self::Model(pin) => return pin.run(request).boxed(),
+            Self::Model(pin) => {
+                let run = pin.run(request);
+                return async move { run.await.map(|(completion, _)| completion) }.boxed();
+            }
             Self::Workflow(workflow) => (**workflow).clone(),
         };
         let RunRequest { inputs, outputs, deadline, priority } = request;
@@ -183,21 +201,60 @@ fn kind_of(code: ErrorCode) -> ErrorKind {
 impl Models {
     /// Keep a model in device memory, loading it if it is not there yet. The caller has been placed with it.
     pub(crate) async fn pin(
+        self: &Arc<Self>,
+        entry: &Arc<ModelEntry>,
+        spot: Spot,
+        placements: &Arc<Placements>,
+        trace: &Trace,
+    ) -> Result<ModelPin, OpenError> {
+        let mut refused: Option<Arc<str>> = None;
+        loop {
+            let Some(Choice { device, instead }) = self.choose(entry, spot.device) else {
+                let why = refused.unwrap_or_else(|| "the node has no device for it".into());
+                return Err(InferenceError::Unsupported(why).into());
+            };
+            match self.pin_on(entry, device.ordinal, spot, placements, trace).await {
+                Ok(pin) => {
+                    let ran_on = RanOn { device: device.name.clone(), instead: instead.or(refused) };
+                    let beside = self.beside(entry, device, spot, trace);
+                    return Ok(ModelPin::new(pin, ran_on, device.ordinal, (self, placements), beside));
+                }
+                // A platform is refused once: this ends.
+                Err(OpenError::Inference(InferenceError::Unsupported(why)))
+                    if entry.refusals.note(device.platform, why.clone()) =>
+                {
+                    let model = entry.source.id();
+                    tracing::warn!(%model, device = &*device.name, why = &*why, "a model cannot run on a device that has a form of it");
+                    refused = Some(self.instead(entry, &device.name, &why));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The same on one device.
+    pub(super) async fn pin_on(
         &self,
         entry: &ModelEntry,
+        ordinal: Ordinal,
+        spot: Spot,
         placements: &Placements,
         trace: &Trace,
     ) -> Result<Pin, OpenError> {
         let key = &entry.source.key;
-        if let Some(pin) = self.cache.pin(key) {
+        let device = self.devices.get(ordinal).unwrap_or(self.devices.first());
+        if spot.device.is_some_and(|placed| placed != device.ordinal) {
+            placements.grant_beside(spot.invocation, device.ordinal, key.id.clone());
+        }
+        if let Some(pin) = device.cache.pin(key) {
             return Ok(pin);
         }
         if self.blobs().is_shared()
-            && let Err(error) = self.store.fetch(&entry.source.prepared).await
+            && let Err(error) = self.store.fetch(&entry.source.prepared, device.platform).await
         {
             return Err(InferenceError::Unavailable(error.to_string().into()).into());
         }
-        let pin = self.load(&entry.source, placements, trace).await?;
+        let pin = self.load(&entry.source, device, placements, trace).await?;
         // Deleted while it was loaded: whoever deleted it may have found nothing to unload yet.
         if !self.is_current(key) {
             self.let_go(key);
@@ -207,35 +264,66 @@ impl Models {
         Ok(pin)
     }
 
+    /// The processor beside an accelerator, for what that turns out not to run.
+    fn beside(
+        &self,
+        entry: &Arc<ModelEntry>,
+        device: &NodeDevice,
+        spot: Spot,
+        trace: &Trace,
+    ) -> Option<Beside> {
+        let cpu = self.devices.cpu().filter(|cpu| cpu.ordinal != device.ordinal)?;
+        entry.runs_on().contains(Platform::Cpu).then(|| Beside {
+            entry: entry.clone(),
+            cpu: cpu.ordinal,
+            spot,
+            trace: trace.clone(),
+        })
+    }
+
     /// Have a model leave device memory with its last pin; the next who asks for it has it loaded anew.
     pub(crate) fn unload(&self, entry: &ModelEntry, placements: &Placements) {
-        // Ready once its memory is free, which nobody waits for.
-        drop(self.cache.unload(&entry.source.key));
-        placements.residents(&self.cache.resident(), None);
+        for device in self.devices.iter() {
+            // Ready once its memory is free, which nobody waits for.
+            drop(device.cache.unload(&entry.source.key));
+            placements.residents(device.ordinal, &device.cache.resident(), None);
+        }
+    }
+
+    /// Tell the scheduler whether a device is there.
+    pub(crate) fn note_health(&self, ordinal: Ordinal, placements: &Placements) {
+        let Some(device) = self.devices.get(ordinal) else { return };
+        if placements.note_health(ordinal, &device.cache.health()) {
+            self.metrics.devices.lost(&device.name);
+        }
     }
 
     /// Load the model, evicting what the scheduler allows, and tell it what came of that.
     async fn load(
         &self,
         source: &Arc<ModelSource>,
+        NodeDevice { ordinal, cache, .. }: &NodeDevice,
         placements: &Placements,
         trace: &Trace,
     ) -> Result<Pin, InferenceError> {
         let acquired = loop {
             let mut freed = std::pin::pin!(placements.freed());
             freed.as_mut().enable();
-            let victims = placements.victims();
-            let acquiring = self.cache.acquire(source, &victims);
+            let victims = placements.victims(*ordinal);
+            let acquiring = cache.acquire(source, &victims);
             let acquired = acquiring.instrument(trace.phase(Phase::ModelLoad)).await;
             // A scheduler that has taken over from another does not know what runs already. The caller's deadline bounds the wait.
             match &acquired {
-                Err(InferenceError::NoRoom { .. }) if placements.is_held_up() => freed.await,
-                Err(InferenceError::NoRoom { .. }) if placements.give_up_unneeded() => {}
+                Err(InferenceError::NoRoom { .. }) if placements.is_held_up(*ordinal) => freed.await,
+                Err(InferenceError::NoRoom { .. }) if placements.give_up_unneeded(*ordinal) => {}
                 _ => break acquired,
             }
         };
+        if let Err(InferenceError::DeviceLost(_)) = &acquired {
+            self.note_health(*ordinal, placements);
+        }
         let load_time = acquired.as_ref().ok().and_then(Pin::load_time);
-        placements.residents(&self.cache.resident(), load_time.map(|time| (source.id(), time)));
+        placements.residents(*ordinal, &cache.resident(), load_time.map(|time| (source.id(), time)));
         if let Some(load_time) = load_time {
             self.metrics.phase(Phase::ModelLoad, load_time);
             self.metrics.cold_start(ColdStart::Model);

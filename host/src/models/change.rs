@@ -1,6 +1,6 @@
 //! Pushing and deleting models: one transaction each, carried through once it has begun.
 
-use super::record::{ModelRecord, model_key, profile_key};
+use super::record::{ModelRecord, model_key};
 use super::store::Kept;
 use super::{ModelEntry, Models, ModelsError, VERSIONS_MAX};
 use crate::blobs::Staged;
@@ -8,11 +8,11 @@ use crate::telemetry::logs::now_ms;
 use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
 use weir_datastore::{Commit, Compare, Revision, Transaction};
-use weir_inference::BatchRules;
-use weir_types::{ContentHash, ModelId, ModelManifest, Name, TenantId, Version};
+use weir_inference::{BatchRules, Prepared};
+use weir_types::{ContentHash, DeviceChoice, ModelId, ModelManifest, Name, TenantId, Version};
 
 /// Versions removed in one transaction, which takes 128 writes.
-const REMOVED_AT_ONCE: usize = 50;
+const REMOVED_AT_ONCE: usize = 100;
 
 impl Models {
     /// Check, optimise and keep an uploaded model. Durable when it returns. The flag tells whether a version was made: pushing the same
@@ -42,11 +42,12 @@ impl Models {
             model_bytes: upload.bytes,
             manifest,
         };
-        let mut fresh = self.store.prepare(upload, &**self.cache.backend()).await?;
+        let mut fresh = self.store.prepare(upload, self.devices.preparer()).await?;
         if let Some(same) = &same {
             fresh.stay_as(&same.source.prepared);
         }
         BatchRules::of(&fresh.prepared.signature, &push.manifest.batching)?;
+        may_run_somewhere(&fresh.prepared, push.manifest.device)?;
         let models = self.clone();
         let change = async move {
             // Before the turn: where other nodes are to have the files too, they are sent far, and nobody else has to wait for that.
@@ -116,12 +117,15 @@ impl Models {
         for batch in ids.chunks(REMOVED_AT_ONCE) {
             let mut writes = Transaction::new();
             for id in batch {
-                writes = writes.delete(model_key(id)?).delete(profile_key(id)?);
+                writes = writes.delete(model_key(id)?);
             }
             self.datastore.commit(writes).await?;
             // Nobody can open it any more; then it is let go of, so that no load falls between the two.
             for key in batch.iter().filter_map(|id| self.forget(id)) {
                 self.let_go(&key);
+            }
+            if let Err(error) = self.forget_profiles(batch).await {
+                tracing::debug!(%error, "what deleted models cost is removed with the next start");
             }
         }
         self.sweep().await
@@ -170,6 +174,16 @@ impl Models {
         let id = |version| ModelId { tenant: tenant.clone(), name: name.clone(), version };
         Ok(versions.into_iter().map(id).collect())
     }
+}
+
+/// Whether some device could run the model where its owner wants it to.
+fn may_run_somewhere(prepared: &Prepared, choice: DeviceChoice) -> Result<(), ModelsError> {
+    if !prepared.platforms().within(choice.platforms()).is_empty() {
+        return Ok(());
+    }
+    let why = choice.platforms().iter().filter_map(|platform| prepared.why_not(platform)).collect::<Vec<_>>();
+    let why = if why.is_empty() { "this node has no form of it for that".to_owned() } else { why.join("; ") };
+    Err(ModelsError::NotThere(choice, why))
 }
 
 /// What is pushed.

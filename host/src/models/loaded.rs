@@ -43,7 +43,7 @@ impl Loaded {
         });
         let files: std::io::Result<TempDir> = staged.await.map_err(std::io::Error::other).flatten();
         let files = files.map_err(PushError::Io)?;
-        let prepared = models.store.prepare_in(&files, models.cache.backend().as_ref()).await?;
+        let prepared = models.store.prepare_in(&files, models.devices.preparer()).await?;
         let name = Name::new(NAME).map_err(|error| PushError::Io(std::io::Error::other(error)))?;
         let id = ModelId { tenant: tenant.clone(), name, version: VERSION };
         let key = ModelKey { id, generation: models.loads.fetch_add(1, Ordering::Relaxed) };
@@ -60,9 +60,7 @@ impl Loaded {
 
 impl Drop for Loaded {
     fn drop(&mut self) {
-        // Ready once its memory is free, which nobody waits for.
-        drop(self.models.cache.unload(&self.key));
-        self.models.cache.forget_profile(&self.key);
+        self.models.let_go(&self.key);
         if let (Some(files), Ok(runtime)) = (self.files.take(), tokio::runtime::Handle::try_current()) {
             runtime.spawn_blocking(move || drop(files));
         }

@@ -1,11 +1,12 @@
 //! What models were measured to cost, kept from one start to the next. Written every few seconds and at shutdown, never on the way of a call.
 
-use super::record::{ProfileRecord, id_of, profile_key, profiles};
+use super::record::{ProfileRecord, profile_key, profile_of, profiles, profiles_of};
 use super::{Models, ModelsError};
 use std::sync::Weak;
 use std::time::Duration;
 use weir_datastore::{Key, Transaction};
 use weir_inference::ModelKey;
+use weir_types::{ModelId, Profile};
 
 /// How often profiles that have changed are written.
 const SAVE_EVERY: Duration = Duration::from_secs(10);
@@ -26,21 +27,24 @@ pub(crate) async fn keep_profiles(models: Weak<Models>) {
 impl Models {
     /// Write the profiles that have changed. What cannot be written is measured again.
     pub(crate) async fn save_profiles(&self) {
-        let changed = self.cache.take_changed_profiles();
-        for batch in changed.chunks(SAVED_AT_ONCE) {
-            if let Err(error) = self.save(batch).await {
-                tracing::warn!(%error, "cannot keep what models were measured to cost");
+        for (kind, profiles) in self.devices.profiles() {
+            let changed = profiles.take_changed();
+            for batch in changed.chunks(SAVED_AT_ONCE) {
+                if let Err(error) = self.save(&kind, batch).await {
+                    tracing::warn!(%error, "cannot keep what models were measured to cost");
+                }
             }
         }
     }
 
-    async fn save(&self, batch: &[(ModelKey, weir_types::Profile)]) -> Result<(), ModelsError> {
+    async fn save(&self, kind: &str, batch: &[(ModelKey, Profile)]) -> Result<(), ModelsError> {
         // None of them is deleted between the look and the commit.
         let _turn = self.turn.acquire().await;
         let mut writes = Transaction::new();
         for (key, profile) in batch.iter().filter(|(key, _)| self.is_current(key)) {
-            let record = ProfileRecord { generation: key.generation, profile: profile.clone() };
-            writes = writes.put(profile_key(&key.id)?, record.encode());
+            let (kind_name, profile) = (kind.to_owned(), profile.clone());
+            let record = ProfileRecord { generation: key.generation, kind: kind_name, profile };
+            writes = writes.put(profile_key(&key.id, kind)?, record.encode());
         }
         if !writes.writes.is_empty() {
             self.datastore.commit(writes).await?;
@@ -51,19 +55,37 @@ impl Models {
     /// Start from what was measured before, and remove what was about models that are gone.
     pub(super) async fn restore_profiles(&self) -> Result<(), ModelsError> {
         let (entries, _) = self.datastore.read_all(&profiles()?).await?;
+        let own = self.devices.profiles();
         let mut stale: Vec<Key> = Vec::new();
         for entry in entries {
             let record = serde_json::from_slice::<ProfileRecord>(&entry.value);
-            match (id_of(&entry.key), record) {
-                (Some(id), Ok(ProfileRecord { generation, profile }))
+            match (profile_of(&entry.key), record) {
+                (Some(id), Ok(ProfileRecord { generation, kind, profile }))
                     if self.is_current(&ModelKey { id: id.clone(), generation }) =>
                 {
-                    self.cache.set_profile(ModelKey { id, generation }, profile);
+                    // What is about devices of other nodes stays where it is.
+                    if let Some(profiles) = own.get(&*kind) {
+                        profiles.set(ModelKey { id, generation }, profile);
+                    }
                 }
                 (Some(id), _) if self.read_known().damaged.contains_key(&id) => {}
                 _ => stale.push(entry.key),
             }
         }
+        self.remove_profiles(stale).await
+    }
+
+    /// Remove what models that are gone were measured to cost, on devices of whatever kind.
+    pub(super) async fn forget_profiles(&self, ids: &[ModelId]) -> Result<(), ModelsError> {
+        let mut stale = Vec::new();
+        for id in ids {
+            let (entries, _) = self.datastore.read_all(&profiles_of(id)?).await?;
+            stale.extend(entries.into_iter().map(|entry| entry.key));
+        }
+        self.remove_profiles(stale).await
+    }
+
+    async fn remove_profiles(&self, stale: Vec<Key>) -> Result<(), ModelsError> {
         for batch in stale.chunks(SAVED_AT_ONCE) {
             let writes = batch.iter().fold(Transaction::new(), |writes, key| writes.delete(key.clone()));
             self.datastore.commit(writes).await?;
@@ -71,10 +93,8 @@ impl Models {
         Ok(())
     }
 
-    /// Have a model that nobody can open any more leave the device's memory with its last pin, and forget what it cost.
+    /// Have a model that nobody can open any more leave all devices' memory with its last pin, and forget what it cost.
     pub(super) fn let_go(&self, key: &ModelKey) {
-        // Ready once it has left, which nobody waits for.
-        drop(self.cache.unload(key));
-        self.cache.forget_profile(key);
+        self.devices.let_go(key);
     }
 }

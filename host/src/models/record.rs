@@ -23,6 +23,8 @@ pub(crate) struct ModelRecord {
 pub(super) struct ProfileRecord {
     /// Which push of the model it was.
     pub(super) generation: u64,
+    /// On which kind of device.
+    pub(super) kind: String,
     pub(super) profile: Profile,
 }
 
@@ -55,8 +57,16 @@ pub(super) fn model_key(id: &ModelId) -> Result<Key, ModelsError> {
     key("models", id)
 }
 
-pub(super) fn profile_key(id: &ModelId) -> Result<Key, ModelsError> {
-    key("profiles", id)
+pub(super) fn profile_key(id: &ModelId, kind: &str) -> Result<Key, ModelsError> {
+    // Names of GPUs have spaces. Two that become the same would only overwrite each other's numbers.
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    let kind: String = kind.chars().map(plain).collect();
+    Key::new(&format!("{}/{kind}", key("profiles", id)?.as_str())).map_err(impossible)
+}
+
+/// What a model was measured to cost on all kinds of devices.
+pub(super) fn profiles_of(id: &ModelId) -> Result<Prefix, ModelsError> {
+    Prefix::new(&format!("{}/", key("profiles", id)?.as_str())).map_err(impossible)
 }
 
 fn key(root: &str, ModelId { tenant, name, version }: &ModelId) -> Result<Key, ModelsError> {
@@ -66,6 +76,12 @@ fn key(root: &str, ModelId { tenant, name, version }: &ModelId) -> Result<Key, M
 /// Names are valid key segments.
 fn impossible(error: KeyError) -> ModelsError {
     ModelsError::Datastore(weir_datastore::Error::Unavailable { source: std::sync::Arc::new(error) })
+}
+
+/// Which model the key of a profile is about; none if it is not that of one.
+pub(super) fn profile_of(key: &Key) -> Option<ModelId> {
+    let (model, _kind) = key.as_str().rsplit_once('/')?;
+    id_of(&Key::new(model).ok()?)
 }
 
 /// Which model a key is about; none if it is not that of one.

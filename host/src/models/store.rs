@@ -6,8 +6,8 @@ use std::io::Write;
 use std::path::Path;
 use tempfile::{NamedTempFile, TempDir};
 use tokio::sync::Semaphore;
-use weir_inference::{Backend, PrepareError, Prepared};
-use weir_types::ContentHash;
+use weir_inference::{PrepareError, Prepared, Preparer};
+use weir_types::{ContentHash, Platform};
 
 /// Files of a model that are fetched at once.
 const FETCHES_AT_ONCE: usize = 8;
@@ -65,10 +65,10 @@ impl Store {
     }
 
     /// Check and optimise `upload`. Dropping the future ends that.
-    pub(super) async fn prepare(&self, upload: Staged, backend: &dyn Backend) -> Result<Fresh, PushError> {
+    pub(super) async fn prepare(&self, upload: Staged, preparer: &dyn Preparer) -> Result<Fresh, PushError> {
         let _turn = self.preparing.acquire().await;
         let out = tempfile::Builder::new().prefix(STAGED_PREFIX).tempdir_in(self.blobs.folder())?;
-        let prepared = backend.prepare(upload.path(), out.path()).await?;
+        let prepared = preparer.prepare(upload.path(), out.path()).await?;
         Ok(Fresh { upload, out, prepared })
     }
 
@@ -76,10 +76,10 @@ impl Store {
     pub(super) async fn prepare_in(
         &self,
         files: &TempDir,
-        backend: &dyn Backend,
+        preparer: &dyn Preparer,
     ) -> Result<Prepared, PushError> {
         let _turn = self.preparing.acquire().await;
-        Ok(backend.prepare(&files.path().join("upload"), files.path()).await?)
+        Ok(preparer.prepare(&files.path().join("upload"), files.path()).await?)
     }
 
     /// Make the upload, and all that came of it, durable.
@@ -115,9 +115,9 @@ impl Store {
         Ok(read.await.map_err(std::io::Error::other)??)
     }
 
-    /// Make sure that everything a load of the model reads is here.
-    pub(super) async fn fetch(&self, prepared: &Prepared) -> Result<(), BlobError> {
-        futures::stream::iter(prepared.blobs().map(|hash| self.blobs.fetch(hash)))
+    /// Make sure that everything is here that a load of the model reads on devices of one platform.
+    pub(super) async fn fetch(&self, prepared: &Prepared, platform: Platform) -> Result<(), BlobError> {
+        futures::stream::iter(prepared.blobs_for(platform).map(|hash| self.blobs.fetch(hash)))
             .buffer_unordered(FETCHES_AT_ONCE)
             .try_for_each(async |_| Ok(()))
             .await

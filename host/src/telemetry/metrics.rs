@@ -3,6 +3,7 @@
 //! What is counted per function carries its tenant, and is shown to that tenant and the operator; the rest is the node's, and everyone's.
 
 mod asynchronous;
+mod devices;
 mod functions;
 mod response_cache;
 mod served;
@@ -13,6 +14,7 @@ pub(crate) use functions::{FunctionMetrics, Retired};
 pub(crate) use served::{Served, Tally, Times};
 
 use super::trace::Phase;
+use devices::DeviceMetrics;
 use functions::Functions;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
@@ -54,8 +56,8 @@ pub(crate) struct Metrics {
     /// Models pushed.
     pub(crate) models: Gauge,
     pub(crate) workflows: Gauge,
-    /// Device memory that models take.
-    pub(crate) model_resident_bytes: Gauge,
+    /// By device.
+    pub(crate) devices: DeviceMetrics,
     /// Memory that bodies and tensors take.
     pub(crate) arena_used_bytes: Gauge,
     /// Memory that the arena keeps for the next ones.
@@ -107,6 +109,7 @@ impl Metrics {
         let functions_counted = Functions::register(registry);
         let response_cache = ResponseCacheMetrics::register(registry);
         let asynchronous = AsyncMetrics::register(registry);
+        let devices = DeviceMetrics::register(registry);
         let cold_starts = Family::<Cause, Counter>::default();
         let phase_seconds: [Histogram; Phase::ALL.len()] = std::array::from_fn(|_| time_buckets());
         registry.register(
@@ -149,7 +152,6 @@ impl Metrics {
         let functions = gauge("functions", "Functions deployed");
         let models = gauge("models", "Models pushed");
         let workflows = gauge("workflows", "Workflows deployed");
-        let model_resident_bytes = gauge("model_resident_bytes", "Device memory that models take");
         let arena_used_bytes =
             gauge("arena_used_bytes", "Memory that bodies and tensors of requests under way take");
         let arena_pooled_bytes = gauge("arena_pooled_bytes", "Memory kept for the next bodies and tensors");
@@ -172,7 +174,7 @@ impl Metrics {
             functions,
             models,
             workflows,
-            model_resident_bytes,
+            devices,
             arena_used_bytes,
             arena_pooled_bytes,
         })
@@ -190,6 +192,11 @@ impl Metrics {
 
     pub(crate) fn cold_start(&self, cause: ColdStart) {
         self.cold_starts.get_or_create(&Cause { cause }).inc();
+    }
+
+    /// A model did not run on this device, where it was placed.
+    pub(crate) fn instead(&self, device: &str) {
+        self.devices.instead(device);
     }
 
     /// The metrics of one function, looked up once.

@@ -157,6 +157,10 @@ fn load(shared: Arc<Shared>, source: Arc<ModelSource>, lane: Lane, victims: &[Ar
     if !victims.is_empty() {
         answer.shared.trim();
     }
+    if let Some(why) = answer.shared.lost() {
+        answer.outcome = Some(Err(InferenceError::DeviceLost(why)));
+        return;
+    }
     let started = Instant::now();
     let loaded = load_resident(&answer.shared, &answer.source, lane);
     answer.outcome = Some(loaded.map(|resident| (resident, started.elapsed())));
@@ -192,6 +196,11 @@ impl Answer {
         let resident = Arc::new(resident);
         let mut state = self.shared.lock();
         let LoadingEnd { footprint: estimate, waiting, unloading } = state.end_loading(key);
+        if let Some(why) = state.lost.clone() {
+            drop(state);
+            resident.unload();
+            return self.refuse(waiting, &InferenceError::DeviceLost(why));
+        }
         let there = state.lasting();
         let free_bytes = self.shared.config.capacity_bytes.saturating_sub(there.bytes());
         let estimated_bytes = estimate.map_or(0, |estimate| there.missing_bytes(&estimate));
@@ -226,6 +235,7 @@ impl Answer {
     }
 
     fn failed(&self, error: &InferenceError) {
+        self.shared.note_loss(error);
         let ended = self.shared.lock().end_loading(&self.source.key);
         self.refuse(ended.waiting, error);
     }

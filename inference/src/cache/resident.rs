@@ -30,6 +30,8 @@ pub(super) struct Resident {
     retiring: AtomicBool,
     /// Set by the one who has sent it to the loader thread to be freed.
     freeing: AtomicBool,
+    /// Set when the device is lost with it.
+    lost: AtomicBool,
     loaded: Mutex<Loaded>,
 }
 
@@ -82,7 +84,7 @@ impl Pin {
         &self.resident
     }
 
-    pub(super) fn shared(&self) -> &Shared {
+    pub(super) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 }
@@ -120,8 +122,8 @@ impl Resident {
     ) -> Self {
         let footprint = model.footprint();
         let loaded = Mutex::new(Loaded { idle: vec![first], model: Some(model.into()) });
-        let (pins, retiring, freeing) = Default::default();
-        Self { source, lane, footprint, pins, retiring, freeing, loaded }
+        let (pins, retiring, freeing, lost) = Default::default();
+        Self { source, lane, footprint, pins, retiring, freeing, lost, loaded }
     }
 
     /// A session that nobody uses, made if there is none. The lane bounds how many there are.
@@ -158,6 +160,15 @@ impl Resident {
     /// Whether it is on its way out already.
     pub(super) fn is_freeing(&self) -> bool {
         self.freeing.load(Ordering::SeqCst)
+    }
+
+    /// The device is lost, and the model with it.
+    pub(super) fn lose(&self) {
+        self.lost.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::SeqCst)
     }
 
     /// Give up the device's memory. Blocks.

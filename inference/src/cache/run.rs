@@ -3,14 +3,14 @@
 mod together;
 mod trial;
 
-use super::resident::{Pin, Resident};
+use super::resident::Pin;
 use crate::backend::Session;
 use crate::batching::{Fit, Ran};
 use crate::error::InferenceError;
-use crate::interrupt::Interrupt;
+use crate::interrupt::{Interrupt, Reason};
 use crate::request::{Completion, Execution, Job, PRIORITY_DEFAULT, RunRequest};
 use crate::tensor::Tensor;
-use crate::threads::{Entry, Lane, Taken, Ticket, Work, error_of};
+use crate::threads::{Entry, Lane, Taken, Ticket, Work, error_of, lost};
 use std::future::Future;
 use std::pin::Pin as StdPin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -67,6 +67,9 @@ fn submit(pin: Pin, request: RunRequest) -> Result<State, InferenceError> {
     let priority = if request.priority == 0 { PRIORITY_DEFAULT } else { request.priority };
     let deadline = request.deadline;
     let job = request.check(pin.signature())?;
+    if pin.resident().is_lost() {
+        return Err(lost());
+    }
     let (reply, answer) = oneshot::channel();
     let (lane, runs) = (pin.resident().lane.clone(), pin.shared().runs.clone());
     let work = ModelRun { pin, job, reply: Reply::new(reply), submitted: Instant::now(), outcome: None };
@@ -142,6 +145,8 @@ fn run_alone(entry: &mut Entry<ModelRun>, is_trial: bool) {
     let outcome = run.with_session(interrupt, |session| session.run(&run.job, interrupt));
     let run_time = started.elapsed();
     run.outcome = Some(match (outcome, interrupt.reason()) {
+        // It has told all that run on the device to stop, and so itself.
+        (Err(error @ InferenceError::DeviceLost(_)), Some(Reason::DeviceLost)) => Err(error),
         (_, Some(reason)) => Err(error_of(reason)),
         (Err(error), None) => Err(error),
         (Ok(outputs), None) => {
@@ -162,17 +167,25 @@ fn run_alone(entry: &mut Entry<ModelRun>, is_trial: bool) {
 }
 
 fn with_session<T>(
-    resident: &Resident,
+    pin: &Pin,
     interrupt: &Interrupt,
     body: impl FnOnce(&mut dyn Session) -> Result<T, InferenceError>,
 ) -> Result<T, InferenceError> {
     if let Some(reason) = interrupt.reason() {
         return Err(error_of(reason));
     }
-    let mut session = resident.take_session()?;
-    // Should this panic, the session is dropped: nobody knows what state it is in.
-    let outcome = body(&mut *session);
-    resident.put_session(session);
+    let resident = pin.resident();
+    let outcome = resident.take_session().and_then(|mut session| {
+        // Should this panic, the session is dropped: nobody knows what state it is in.
+        let outcome = body(&mut *session);
+        resident.put_session(session);
+        outcome
+    });
+    if let Err(error) = &outcome
+        && !resident.is_lost()
+    {
+        pin.shared().note_loss(error);
+    }
     outcome
 }
 
@@ -182,7 +195,7 @@ impl ModelRun {
         interrupt: &Interrupt,
         body: impl FnOnce(&mut dyn Session) -> Result<T, InferenceError>,
     ) -> Result<T, InferenceError> {
-        with_session(self.pin.resident(), interrupt, body)
+        with_session(&self.pin, interrupt, body)
     }
 
     fn complete(

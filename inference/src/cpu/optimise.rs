@@ -60,7 +60,7 @@ pub(super) fn prepare(
         Err(error) => return Err(error),
     }
     files.settle_placeholder(&variants)?;
-    Ok(Prepared { signature, weight_bytes, resident_bytes, variants })
+    Ok(Prepared { signature, weight_bytes, resident_bytes, variants, unsupported: Vec::new() })
 }
 
 /// Optimise the upload to a level, and try the result out.

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tracing::{debug, info};
 use weir_device::{Arena, BufferMut};
-use weir_types::{ElementType, Port, Shape, Signature};
+use weir_types::{ElementType, Platform, Port, Shape, Signature};
 
 /// A resident model: what its sessions share.
 pub(super) struct CpuModel(Arc<Shared>);
@@ -100,7 +100,7 @@ impl CpuModel {
         let variant = source.prepared.variant_for(&processor());
         let variant =
             variant.ok_or_else(|| load_error("it was not prepared for this processor".to_owned()))?;
-        if variant.only_on.is_none() && source.prepared.variants.len() > 1 {
+        if variant.only_on.is_none() && source.prepared.variants_for(Platform::Cpu).count() > 1 {
             info!(model = %source.id(), "model was prepared for another processor or runtime: pushed again, it could run faster");
         }
         let Signature { inputs, outputs } = &source.prepared.signature;

@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use weir_types::{ContentHash, Signature};
+use weir_types::{ContentHash, Platform, Signature};
 
 /// Weights from this size on have a file of their own, to be shared with other models. Smaller ones have one together: each file takes a
 /// mapping, of which a process may have some 65,000.
@@ -90,8 +90,17 @@ pub(super) fn split(files: &Files<'_>, signature: &Signature) -> Result<Option<V
     }
     let skeleton = write_skeleton(files, draft, signature)?;
     let weight_bytes = distinct_bytes(&weights) + within_bytes(files, skeleton);
-    let (only_on, resident_bytes, session_bytes) = (None, 0, None);
-    Ok(Some(Variant { only_on, skeleton, weights, placeholder, weight_bytes, resident_bytes, session_bytes }))
+    let (platform, only_on, resident_bytes, session_bytes) = (Platform::Cpu, None, 0, None);
+    Ok(Some(Variant {
+        platform,
+        only_on,
+        skeleton,
+        weights,
+        placeholder,
+        weight_bytes,
+        resident_bytes,
+        session_bytes,
+    }))
 }
 
 /// Write a model whose weights are all within it.
@@ -99,6 +108,7 @@ pub(super) fn whole(files: &Files<'_>, signature: &Signature) -> Result<Variant,
     let skeleton = write_skeleton(files, read_draft(files)?, signature)?;
     let weight_bytes = within_bytes(files, skeleton);
     Ok(Variant {
+        platform: Platform::Cpu,
         only_on: None,
         skeleton,
         weights: Vec::new(),

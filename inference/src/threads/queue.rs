@@ -168,11 +168,17 @@ impl<T> Queue<T> {
     /// Take in no more; hands out what waited and what runs.
     pub(super) fn close(&mut self) -> (Vec<Entry<T>>, Vec<Arc<Interrupt>>) {
         self.closed = true;
+        self.drain()
+    }
+
+    /// Have nothing wait any more; hands out what did, and what runs.
+    pub(super) fn drain(&mut self) -> (Vec<Entry<T>>, Vec<Arc<Interrupt>>) {
         self.len = 0;
         self.deadlines.clear();
         self.heads.clear();
         let lanes = self.lanes.values_mut();
         let waiting = lanes.flat_map(|lane| std::mem::take(&mut lane.waiting).into_values()).collect();
+        self.lanes.retain(|_, lane| lane.running > 0);
         (waiting, self.running.iter().flatten().map(|running| Arc::clone(&running.interrupt)).collect())
     }
 

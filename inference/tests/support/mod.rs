@@ -9,8 +9,8 @@ use std::sync::Arc;
 use tempfile::TempDir;
 use weir_device::Arena;
 use weir_inference::{
-    Backend, CacheConfig, ModelCache, ModelKey, ModelSource, OnnxRuntime, OnnxRuntimeConfig, PrepareError,
-    Prepared, Tensor,
+    CacheConfig, ModelCache, ModelKey, ModelSource, OnnxRuntime, OnnxRuntimeConfig, PrepareError, Prepared,
+    Preparer, Profiles, Tensor,
 };
 use weir_types::{Batching, ElementType, ModelId, Name, Shape, TenantId, Version};
 
@@ -73,7 +73,7 @@ impl Cpu {
 
     pub fn cache(&self, slots: usize) -> ModelCache {
         let config = CacheConfig { capacity_bytes: 1024 * MIB, slots, run_queue_len_max: 100 };
-        ModelCache::start(config, self.backend.clone(), self.arena.clone()).unwrap()
+        ModelCache::start(config, self.backend.clone(), self.arena.clone(), Profiles::default()).unwrap()
     }
 
     pub fn tensor<T: Copy + AsBytes>(&self, dimensions: &[u32], elements: &[T]) -> Tensor {

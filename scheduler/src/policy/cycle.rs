@@ -47,8 +47,9 @@ impl Cycle {
 
 /// Whether a device is large enough for `request`, and will have room for it when what runs there has ended.
 pub(super) fn can_hold(now_ns: u64, view: &View, placer: &Placer, key: DeviceKey, request: &Request) -> bool {
-    let bytes = request.models.iter().fold(0_u64, |sum, demand| sum.saturating_add(demand.bytes));
-    let Some(device) = view.device(key).filter(|device| bytes <= device.spec().capacity_bytes) else {
+    let could_hold =
+        |device: &&DeviceView| device.takes(&request.models) && device.is_large_enough(&request.models);
+    let Some(device) = view.device(key).filter(could_hold) else {
         return false;
     };
     // One that is idle has all the room that it will ever have, as long as the tenant's models take what they may elsewhere.

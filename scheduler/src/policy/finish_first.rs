@@ -89,6 +89,8 @@ enum Verdict {
     WaitToLoad(DeviceKey, u64),
     /// For its tenant's other models to go.
     WaitForCap,
+    /// For a device that can run it to come back.
+    WaitForDevice,
     /// No device has room for its models.
     NoRoom,
 }
@@ -181,6 +183,7 @@ impl FinishFirst {
             news_only,
             request,
             waited_ns: now_ns.saturating_sub(self.queues.waits_since_ns(head.queue)),
+            quickest_ns: view.quickest_run_time_ns(request),
             load: OnceCell::new(),
         };
         let verdict = Verdict::of(costs.best(head.order), &costs);
@@ -203,7 +206,7 @@ impl Head {
     /// The turn of one that would load on a device, if it has not yielded yet.
     fn yields(self, view: &View, device: DeviceKey, request: &Request) -> Option<Self> {
         let device = view.device(device).filter(|_| self.turn == self.order)?;
-        let missing = || request.models.iter().filter(|demand| !device.holds(demand.model));
+        let missing = || device.own(&request.models).filter(|demand| !device.holds(demand.model));
         let load_ns = missing().map(|demand| view.load_time_ns(device, demand)).fold(0, u64::saturating_add);
         let waiting = missing().map(|demand| view.model(demand.model).waiting()).max()?;
         let yield_ns = round_ns(YIELD_LOADS * load_ns as f64 / f64::from(waiting.max(1)));
@@ -218,6 +221,7 @@ impl Verdict {
             Some(_) if best.waits_for_holder() => Self::WaitForHolder,
             Some((device, false)) => Self::WaitToLoad(device, best.work_ns),
             None if costs.is_capped() => Self::WaitForCap,
+            None if !costs.has_device() => Self::WaitForDevice,
             None => Self::NoRoom,
         }
     }
@@ -276,7 +280,7 @@ impl Policy for FinishFirst {
                     placement = self.placer.place(now_ns, view, device, request).ok();
                     break;
                 }
-                Verdict::WaitForHolder | Verdict::WaitForCap => {}
+                Verdict::WaitForHolder | Verdict::WaitForCap | Verdict::WaitForDevice => {}
                 Verdict::WaitToLoad(device, work_ns) => self.round.claims.push((device, work_ns)),
                 Verdict::NoRoom if self.passes.is_kept_out(invocation) => heads.clear(),
                 Verdict::NoRoom => {}

@@ -43,7 +43,7 @@ impl Placer {
         request: &Request,
         stays: &dyn Fn(ModelKey) -> bool,
     ) -> Option<Victims> {
-        let state = view.device(device)?;
+        let state = view.device(device).filter(|state| state.takes(&request.models))?;
         let need = state.need(&request.models);
         if need.missing_bytes == 0 && need.over_bytes == 0 {
             return Some(Victims::default());
@@ -104,9 +104,8 @@ impl Placer {
         request: &Request,
         victims: &mut Victims,
     ) -> Option<u64> {
-        let missing = |demand: &&Demand| !state.holds(demand.model);
-        let missing_bytes =
-            request.models.iter().filter(missing).fold(0_u64, |sum, demand| sum.saturating_add(demand.bytes));
+        let missing = state.own(&request.models).filter(|demand| !state.holds(demand.model));
+        let missing_bytes = missing.fold(0_u64, |sum, demand| sum.saturating_add(demand.bytes));
         let over_bytes = missing_bytes.saturating_sub(view.tenants().bytes_left(request.tenant));
         if over_bytes == 0 {
             return Some(0);
@@ -168,7 +167,9 @@ fn alternatives(now_ns: u64, view: &View, chosen: DeviceKey, request: &Request) 
     let mut seen = SmallVec::<[DeviceKey; ALTERNATIVES_SCAN_MAX]>::new();
     let mut best: Vec<(u64, Alternative)> = Vec::with_capacity(Why::ALTERNATIVES_MAX + 1);
     for key in holders.take(ALTERNATIVES_SCAN_MAX / 2).chain(view.open().take(ALTERNATIVES_SCAN_MAX / 2)) {
-        let Some(device) = view.device(key).filter(|_| key != chosen && !seen.contains(&key)) else {
+        let is_another =
+            |device: &&DeviceView| key != chosen && !seen.contains(&key) && device.takes(&request.models);
+        let Some(device) = view.device(key).filter(is_another) else {
             continue;
         };
         seen.push(key);

@@ -6,7 +6,7 @@ use crate::estimate::round_ns;
 use crate::{DeviceKind, DeviceSpec, Event};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
-use weir_types::{DeviceId, NodeId};
+use weir_types::{DeviceId, NodeId, Platform};
 
 /// A kind of device.
 #[derive(Debug, Clone, PartialEq)]
@@ -99,6 +99,7 @@ impl Layout {
     pub(super) fn up(&self, node: u32) -> Event {
         let spec = |device: u32| DeviceSpec {
             kind: self.kind_name(device),
+            platform: Platform::Cpu,
             capacity_bytes: self.capacity_bytes(device),
             slots: self.slots,
             invocations_max: self.slots,

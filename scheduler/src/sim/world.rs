@@ -8,7 +8,7 @@ use super::workload::{Costs, Workload};
 use crate::{Action, Arrival, Event, ModelDemand, Policy, Scheduler, Settings};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
-use weir_types::{Cost, FunctionId, InvocationId, ModelId, Name, NodeId, TenantId, Version};
+use weir_types::{Cost, FunctionId, InvocationId, ModelId, Name, NodeId, Platforms, TenantId, Version};
 
 /// How devices work, and what the scheduler is told.
 #[derive(Debug, Clone, PartialEq)]
@@ -247,6 +247,7 @@ impl<'a> World<'a> {
             model: model.clone(),
             bytes: costs.bytes,
             load_time_ns: told.then_some(costs.load_time_ns),
+            runs_on: Platforms::ALL,
         };
         let slo = self.cluster.slo.and_then(|rule| rule.of(number, self.now_ns, costs.run_time_ns));
         self.schedule.slos.asked += u32::from(slo.is_some());
@@ -259,6 +260,7 @@ impl<'a> World<'a> {
             priority: 0,
             batch: 1,
             run_time_ns: told.then_some(costs.run_time_ns),
+            run_times_ns: Vec::new(),
             slo,
         }))
     }

@@ -3,14 +3,17 @@
 use super::{DeviceView, View};
 use crate::estimate::Tier;
 use crate::policy::Demand;
-use crate::{DeviceKey, Estimate, ModelKey, Request};
-use weir_types::Cost;
+use crate::{DeviceKey, Estimate, KindKey, ModelKey, Request};
+use weir_types::{Cost, Platform, Platforms};
+
+/// How much quicker an accelerator is taken to be before it was tried.
+const ACCELERATION: u64 = 8;
 
 impl View {
     /// What granting `request`'s models on a device and running it there is expected to take, if there is room.
     #[must_use]
     pub fn estimate(&self, now_ns: u64, device: &DeviceView, request: &Request) -> Estimate {
-        let missing = || request.models.iter().filter(|demand| !device.holds(demand.model));
+        let missing = || device.own(&request.models).filter(|demand| !device.holds(demand.model));
         Estimate {
             wait_ns: device.wait_ns(now_ns),
             load_time_ns: missing()
@@ -50,11 +53,48 @@ impl View {
             .map_or_else(|| self.load_times.by_size_ns(kind, Tier::Disk, bytes), crate::estimate::round_ns)
     }
 
-    /// The expected time to run, once the models are there.
+    /// The expected time to run, once the models are there: as measured, else as the caller said, else as others take.
+    ///
+    /// An accelerator that the function was never tried on is taken to be [`ACCELERATION`] times as quick as whatever it was measured on, so
+    /// that it is tried.
     #[must_use]
     pub fn run_time_ns(&self, device: &DeviceView, request: &Request) -> u64 {
+        self.run_time_on_ns(device.kind(), device.spec().platform, request)
+    }
+
+    fn run_time_on_ns(&self, kind: KindKey, platform: Platform, request: &Request) -> u64 {
         let own = self.functions.get(request.function.0);
-        own.estimate_or_prior_ns(&self.run_times, device.kind().index(), request.batch, request.run_time_ns)
+        let known_ns = |kind: KindKey| {
+            let told = request.told_ns.iter().find(|(told, _)| *told == kind).map(|(_, told_ns)| *told_ns);
+            own.estimate_ns(kind.index(), request.batch).or(told)
+        };
+        let others_ns = || (0..).map(KindKey).take(self.kinds.len()).filter_map(known_ns);
+        let guess_ns =
+            |told_ns| own.estimate_or_prior_ns(&self.run_times, kind.index(), request.batch, told_ns);
+        if platform == Platform::Cpu || known_ns(kind).is_some() {
+            return guess_ns(known_ns(kind).or(request.run_time_ns));
+        }
+        match others_ns().chain(request.run_time_ns).min() {
+            Some(best_ns) => best_ns / ACCELERATION,
+            None if self.run_times.count(kind.index()) == 0 => guess_ns(None) / ACCELERATION,
+            None => guess_ns(None),
+        }
+    }
+
+    /// The expected time to run on the quickest kind of device that can run it, wherever the models are; the longest there is where all devices
+    /// are of one kind.
+    #[must_use]
+    pub(crate) fn quickest_run_time_ns(&self, request: &Request) -> u64 {
+        if self.kinds.len() <= 1 {
+            return u64::MAX;
+        }
+        let kinds = (0..).map(KindKey).zip(&self.kinds_up).filter(|(_, (_, up))| *up > 0);
+        let runs = |platform: Platform| request.models.iter().any(|demand| demand.runs_on.contains(platform));
+        let times_ns = kinds.filter(|(_, (platform, _))| runs(*platform));
+        times_ns
+            .map(|(kind, (platform, _))| self.run_time_on_ns(kind, *platform, request))
+            .min()
+            .unwrap_or(u64::MAX)
     }
 
     /// How many runs the expected time to run there was measured by.
@@ -97,7 +137,7 @@ impl View {
     pub(super) fn learn_load(&mut self, device: DeviceKey, model: ModelKey, bytes: u64, load_time_ns: u64) {
         let Some(view) = self.device(device) else { return };
         let kind = view.kind().index();
-        let tiers = self.tiers(view, &Demand { model, bytes, load_time_ns: None });
+        let tiers = self.tiers(view, &Demand { model, bytes, load_time_ns: None, runs_on: Platforms::ALL });
         let most = tiers.into_iter().max_by_key(|(_, bytes)| *bytes).map_or(Tier::Disk, |(tier, _)| tier);
         self.models.get_mut(model).load_times.add(kind, most, load_time_ns);
         self.load_times.add_per_mib(kind, most, bytes, load_time_ns);

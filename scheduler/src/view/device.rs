@@ -13,7 +13,7 @@ use super::models::Has;
 use crate::policy::Demand;
 use crate::{DeviceSpec, KindKey, ModelKey};
 use std::collections::{BTreeMap, BTreeSet};
-use weir_types::{DeviceId, InvocationId, RunningMean};
+use weir_types::{DeviceId, InvocationId, Platform, RunningMean};
 
 /// One device.
 #[derive(Debug)]
@@ -35,6 +35,10 @@ pub struct DeviceView {
     is_kept: bool,
     /// It serves such, and takes as many at once as it has slots.
     serves_slos: bool,
+    /// It takes nothing for now.
+    is_down: bool,
+    /// Its node has a processor that runs models, too.
+    has_cpu_beside: bool,
 }
 
 /// More slots than this count as this many where starts are foreseen one by one.
@@ -78,7 +82,7 @@ pub struct Need {
 }
 
 impl DeviceView {
-    pub(super) fn new(id: DeviceId, kind: KindKey, mut spec: DeviceSpec) -> Self {
+    pub(super) fn new(id: DeviceId, kind: KindKey, mut spec: DeviceSpec, has_cpu_beside: bool) -> Self {
         spec.capacity_bytes = spec.capacity_bytes.min(BYTES_MAX);
         let (models, given_up, ends, run_time_ns) = Default::default();
         Self {
@@ -94,6 +98,8 @@ impl DeviceView {
             run_time_ns,
             is_kept: false,
             serves_slos: false,
+            is_down: false,
+            has_cpu_beside,
         }
     }
 
@@ -144,10 +150,54 @@ impl DeviceView {
         u32::try_from(self.ends.len()).unwrap_or(u32::MAX)
     }
 
+    /// Whether a model can run here.
+    #[must_use]
+    pub fn can_run(&self, demand: &Demand) -> bool {
+        demand.runs_on.contains(self.spec.platform)
+    }
+
+    /// Those of `demands` that can run here, and so are granted here: the others have the processor beside it.
+    pub fn own<'a>(&'a self, demands: &'a [Demand]) -> impl Iterator<Item = &'a Demand> {
+        demands.iter().filter(|demand| self.can_run(demand))
+    }
+
+    /// Whether it is for `demands`, if ever it has room for them: each can run here or on the processor beside it, and some of them here.
+    #[must_use]
+    pub fn suits(&self, demands: &[Demand]) -> bool {
+        let runs_beside = |demand: &Demand| self.has_cpu_beside && demand.runs_on.contains(Platform::Cpu);
+        let all_run = demands.iter().all(|demand| self.can_run(demand) || runs_beside(demand));
+        all_run && (demands.is_empty() || self.own(demands).next().is_some())
+    }
+
+    /// The same at the moment.
+    #[must_use]
+    pub fn takes(&self, demands: &[Demand]) -> bool {
+        !self.is_down && self.suits(demands)
+    }
+
+    /// Whether those of `demands` that run here fit, with nothing else in memory.
+    #[must_use]
+    pub fn is_large_enough(&self, demands: &[Demand]) -> bool {
+        let bytes = self.own(demands).fold(0_u64, |sum, demand| sum.saturating_add(demand.bytes));
+        bytes <= self.spec.capacity_bytes
+    }
+
+    pub(super) fn is_down(&self) -> bool {
+        self.is_down
+    }
+
+    /// Take nothing more for now, or go on.
+    pub(super) fn set_down(&mut self, is_down: bool) {
+        self.is_down = is_down;
+    }
+
     /// Whether one more invocation may be granted models here.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        !self.is_kept && self.running() < self.spec.invocations_max && !(self.serves_slos && self.is_full())
+        !self.is_down
+            && !self.is_kept
+            && self.running() < self.spec.invocations_max
+            && !(self.serves_slos && self.is_full())
     }
 
     /// Whether as many run here as may while it serves invocations with SLOs.
@@ -189,7 +239,11 @@ impl DeviceView {
     /// When one more invocation may be granted models here: 0 if now.
     #[must_use]
     pub fn free_at_ns(&self) -> u64 {
-        if self.is_open() { 0 } else { self.first_end_ns().unwrap_or(u64::MAX) }
+        match self.is_open() {
+            true => 0,
+            false if self.is_down => u64::MAX,
+            false => self.first_end_ns().unwrap_or(u64::MAX),
+        }
     }
 
     /// How many invocations were ever placed here.
@@ -243,7 +297,7 @@ impl DeviceView {
     #[must_use]
     pub fn need(&self, demands: &[Demand]) -> Need {
         let (mut missing_bytes, mut kept_bytes) = (0_u64, 0);
-        for demand in demands {
+        for demand in self.own(demands) {
             match self.models.get(&demand.model) {
                 None => missing_bytes = missing_bytes.saturating_add(demand.bytes.min(BYTES_MAX)),
                 // To be granted, it must be taken off the list of those that may go.
@@ -282,6 +336,9 @@ impl DeviceView {
         self.ends.insert((end_ns, invocation));
         self.dispatches += 1;
         for demand in demands {
+            if !self.can_run(demand) {
+                continue;
+            }
             self.given_up.retain(|model| *model != demand.model);
             if let Some(held) = self.models.get_mut(&demand.model) {
                 if held.is_evictable_now() {

@@ -2,9 +2,10 @@
 
 use super::View;
 use super::models::Has;
-use crate::{DeviceKey, DeviceKind, DeviceSpec, DeviceView, KindKey};
+use crate::{DeviceKey, DeviceSpec, DeviceView, KindKey};
+use smallvec::SmallVec;
 use std::cmp::Reverse;
-use weir_types::{DeviceId, InvocationId, NodeId};
+use weir_types::{DeviceId, InvocationId, NodeId, Platform};
 
 /// Kinds of devices that are told apart; more count as the last one.
 const KINDS_MAX: usize = 256;
@@ -30,9 +31,11 @@ impl View {
 
     pub(crate) fn node_up(&mut self, node: NodeId, specs: Vec<DeviceSpec>) {
         let mut devices = Vec::new();
+        let has_cpu = specs.iter().any(|spec| spec.platform == Platform::Cpu);
         for (ordinal, spec) in (0..).zip(specs) {
-            let kind = self.kind(&spec.kind);
-            let view = DeviceView::new(DeviceId { node, ordinal }, kind, spec);
+            let kind = self.kind(&spec);
+            let has_cpu_beside = has_cpu && spec.platform != Platform::Cpu;
+            let view = DeviceView::new(DeviceId { node, ordinal }, kind, spec, has_cpu_beside);
             let place = self.devices.iter().position(Option::is_none).unwrap_or(self.devices.len());
             let key = DeviceKey(u32::try_from(place).unwrap_or(u32::MAX));
             if view.is_open() {
@@ -52,6 +55,22 @@ impl View {
         self.sum_up();
     }
 
+    /// A device takes nothing more for now, or does again. False if that is no news.
+    pub(crate) fn set_down(&mut self, key: DeviceKey, is_down: bool) -> bool {
+        let Some(was_down) =
+            self.device(key).map(DeviceView::is_down).filter(|was_down| *was_down != is_down)
+        else {
+            return false;
+        };
+        self.change(key, SmallVec::new(), |view| view.set_down(is_down));
+        // Those that waited for it, or had no place, are looked at again.
+        self.freed += 1;
+        if was_down {
+            self.eased.push(key);
+        }
+        true
+    }
+
     /// Forget a node. Returns what ran there, in order, and its devices, or none if the node is not known.
     pub(crate) fn node_down(&mut self, node: NodeId) -> Option<(Vec<InvocationId>, Vec<DeviceKey>)> {
         let NodeView { devices, .. } = self.nodes.remove(&node)?;
@@ -63,6 +82,9 @@ impl View {
         }
         for key in &devices {
             let Some(view) = self.devices.get_mut(key.index()).and_then(Option::take) else { continue };
+            if let Some((_, up)) = self.kinds_up.get_mut(view.kind().index()) {
+                *up = up.saturating_sub(1);
+            }
             self.open.remove(&(Reverse(view.dispatches()), *key));
             self.closed.remove(&(view.free_at_ns(), *key));
             for model in view.all() {
@@ -74,14 +96,19 @@ impl View {
         Some((lost.into_iter().map(|(invocation, _)| invocation).collect(), devices))
     }
 
-    fn kind(&mut self, kind: &DeviceKind) -> KindKey {
+    /// The number of a kind, of which there is one more.
+    fn kind(&mut self, DeviceSpec { kind, platform, .. }: &DeviceSpec) -> KindKey {
         let known = self.kinds.iter().position(|known| known == kind);
         let at = known.unwrap_or_else(|| {
             if self.kinds.len() < KINDS_MAX {
                 self.kinds.push(kind.clone());
+                self.kinds_up.push((*platform, 0));
             }
             self.kinds.len() - 1
         });
+        if let Some((_, up)) = self.kinds_up.get_mut(at) {
+            *up += 1;
+        }
         KindKey(u32::try_from(at).unwrap_or(u32::MAX))
     }
 

@@ -6,7 +6,9 @@ use weir_scheduler::{
     Action, Arrival, DeviceSpec, Event, Evictable, ModelDemand, PolicyKind, PolicyOptions, Rejection,
     Scheduler, Settings, Slo, Why,
 };
-use weir_types::{Cost, DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, TenantId, Version};
+use weir_types::{
+    Cost, DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, Platform, Platforms, TenantId, Version,
+};
 
 const QUEUE_LEN_MAX: usize = 4;
 const CAPACITIES: [&[u64]; 2] = [&[10, 7], &[12]];
@@ -166,8 +168,12 @@ impl World {
     fn arrive(&mut self, models: &[usize], deadline_ns: u64) {
         let invocation = InvocationId(self.next_id);
         self.next_id += 1;
-        let demand =
-            |index: &usize| ModelDemand { model: model(*index), bytes: SIZES[*index], load_time_ns: None };
+        let demand = |index: &usize| ModelDemand {
+            model: model(*index),
+            bytes: SIZES[*index],
+            load_time_ns: None,
+            runs_on: Platforms::ALL,
+        };
         let models: Vec<_> = models.iter().map(demand).collect();
         let told = Told {
             models: models.iter().map(|demand| demand.model.clone()).collect(),
@@ -185,8 +191,18 @@ impl World {
         let cost_max = Cost::from_nanos(if invocation.0.is_multiple_of(6) { 200_000_000 } else { u64::MAX });
         let slo = invocation.0.is_multiple_of(3).then_some(Slo { due_at_ns, cost_max });
         let run_time_ns = slo.map(|_| deadline_ns / 8);
-        let arrival =
-            Arrival { invocation, function, models, deadline_at_ns, priority, batch: 1, run_time_ns, slo };
+        let run_times_ns = Vec::new();
+        let arrival = Arrival {
+            invocation,
+            function,
+            models,
+            deadline_at_ns,
+            priority,
+            batch: 1,
+            run_time_ns,
+            run_times_ns,
+            slo,
+        };
         self.tell(Event::Arrived(arrival.clone()));
         // The same one again must change nothing.
         if self.scheduler.view().running() > 0
@@ -402,6 +418,7 @@ impl World {
         self.nodes.insert(NodeId(node), capacities.iter().map(device).collect());
         let spec = |capacity_bytes: &u64| DeviceSpec {
             kind: "cpu".into(),
+            platform: Platform::Cpu,
             capacity_bytes: *capacity_bytes,
             slots: 2,
             invocations_max: 3,

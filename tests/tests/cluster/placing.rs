@@ -167,3 +167,69 @@ async fn a_model_is_asked_for_as_soon_as_it_is_pushed() {
         assert_eq!(answer.status, 200, "{answer:?}");
     }
 }
+
+/// What is pushed through a node without accelerators runs on one that has some, and the device is told.
+#[tokio::test]
+async fn a_model_runs_on_the_device_of_whichever_node_has_one() {
+    let mut cluster = Cluster::builder().set("backend", "fake").start(1).await;
+    cluster.nodes.push(cluster.node().argument("--devices").argument("cpu,fake:x,fake:x").start().await);
+    cluster.settle().await;
+    let model: serde_json::Value = serde_json::from_str(&fake(1, 1, 1_000)).unwrap();
+    cluster.nodes[0].put("/v1/models/m/versions/1?device=fake", model.to_string()).await.ok();
+    cluster.nodes[0].deploy_with("infer", "models=m", function("infer")).await;
+    cluster.all_have_heard_of("m").await;
+    cluster.all_know("infer").await;
+    let input = serde_json::json!({ "name": "x", "datatype": "FP32", "shape": [1, 1], "data": [0.5] });
+    let request = serde_json::json!({ "inputs": [input] }).to_string();
+    for node in &cluster.nodes {
+        let answer = node.post("/v2/models/m/infer", request.clone()).await.ok();
+        assert!(answer.header("weir-device").is_some_and(|device| device.starts_with("fake:")), "{answer:?}");
+        node.post(INFER, &INPUT[..]).await.ok();
+    }
+    assert_eq!(cluster.metric("weir_cold_starts_total", "cause=\"model\"").await, 1.0, "it was loaded again");
+    assert_eq!(cluster.holder("m:1").await, Some(1));
+    eventually("the news of the devices", async || {
+        let status = cluster.nodes[0].status().await.cluster.unwrap();
+        let devices = status.nodes.iter().flat_map(|node| &node.devices);
+        let mut kinds: Vec<_> = devices.map(|device| (device.name.clone(), device.kind.clone())).collect();
+        kinds.sort();
+        let listed: Vec<_> = kinds.iter().map(|(name, kind)| (&**name, &**kind)).collect();
+        (listed == [("cpu", "cpu"), ("cpu", "cpu"), ("fake:1", "x"), ("fake:2", "x")]).then_some(())
+    })
+    .await;
+}
+
+/// A device that is lost is lost to the whole cluster, and its node goes on with the others.
+#[tokio::test]
+async fn calls_go_past_a_device_that_another_node_has_lost() {
+    let mut cluster = Cluster::builder().set("backend", "fake").start(1).await;
+    cluster.nodes.push(cluster.node().argument("--devices").argument("cpu,fake:x,fake:x").start().await);
+    cluster.settle().await;
+    let model = |more: serde_json::Value| {
+        let mut model: serde_json::Value = serde_json::from_str(&fake(1, 1, 1_000)).unwrap();
+        model.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        model.to_string()
+    };
+    let breaks = model(serde_json::json!({ "on": { "x": { "loses_device_ms": 3_600_000 } } }));
+    for (name, model) in [("breaks", breaks), ("m", fake(1, 1, 1_000))] {
+        cluster.nodes[0].put(&format!("/v1/models/{name}/versions/1?device=fake"), model).await.ok();
+        cluster.all_have_heard_of(name).await;
+    }
+    let input = serde_json::json!({ "name": "x", "datatype": "FP32", "shape": [1, 1], "data": [0.5] });
+    let request = serde_json::json!({ "inputs": [input] }).to_string();
+    let broken = cluster.nodes[0].post("/v2/models/breaks/infer", request.clone()).await;
+    assert_eq!(broken.status, 503, "{broken:?}");
+    let lost = async || {
+        let devices = cluster.nodes[1].status().await.devices;
+        devices.into_iter().find(|device| device.lost.is_some()).map(|device| device.name)
+    };
+    let lost = eventually("the loss", lost).await;
+    // The news of it are on their way to the dispatcher, unless that is the node itself.
+    eventually("calls that go past it", async || {
+        let answer = cluster.nodes[0].post("/v2/models/m/infer", request.clone()).await;
+        let device = answer.header("weir-device").filter(|_| answer.is_ok())?;
+        assert_ne!(device, lost);
+        Some(())
+    })
+    .await;
+}

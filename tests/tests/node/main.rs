@@ -14,6 +14,7 @@ mod concurrency;
 mod connections;
 mod contract;
 mod deploying;
+mod devices;
 mod durability;
 mod inference;
 mod logs;

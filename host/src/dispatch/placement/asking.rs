@@ -1,8 +1,8 @@
 //! A node that asks the cluster's dispatcher.
 
+use super::Placements;
 use super::driver::Driver;
 use super::state::{Elsewhere, Placer, State};
-use super::{Placements, own_hello};
 use crate::cluster::wire::{News, Order};
 use std::time::Instant;
 use tokio::sync::mpsc;
@@ -28,7 +28,7 @@ impl Placements {
     /// Ask the dispatcher at the other end of `link` from now on, which is told of this node and of everything that waits.
     pub(crate) fn ask(&self, link: Link) {
         let mut state = self.lock();
-        let hello = own_hello(self.node, &self.address, &self.devices, &state.resident);
+        let hello = self.hello(&state.books);
         link.send(News::Hello(hello));
         self.replace(&mut state, Placer::Dispatcher(link));
         self.wake_at_ns.send_replace(None);
@@ -41,7 +41,7 @@ impl Placements {
         if matches!(state.placer, Placer::Own(_)) {
             return;
         }
-        let hello = own_hello(self.node, &self.address, &self.devices, &state.resident);
+        let hello = self.hello(&state.books);
         let now_ns = self.time_ns(Instant::now());
         let driver = Driver::new(now_ns, hello, &self.scheduler, self.record.is_some());
         self.replace(&mut state, Placer::Own(Box::new(driver)));
@@ -52,11 +52,12 @@ impl Placements {
     pub(crate) fn order(&self, order: Order) {
         let mut state = self.lock();
         match order {
-            Order::Start { invocation, node, address, evict } => {
-                state.started(invocation, (node != self.node).then_some(Elsewhere(address)), evict);
+            Order::Start { invocation, node, device, address, evict } => {
+                let elsewhere = (node != self.node).then_some(Elsewhere(address));
+                state.started(invocation, elsewhere, device, evict);
             }
             Order::Reject { invocation, why, estimate } => state.rejected(invocation, why, estimate),
-            Order::MayEvict { evict } => self.may_evict(&mut state, evict),
+            Order::MayEvict { device, evict } => self.may_evict(&mut state, device, evict),
             Order::Beat => {}
         }
     }

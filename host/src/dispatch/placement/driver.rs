@@ -1,10 +1,11 @@
 //! Drives a scheduler: this node's for itself, and the dispatcher's for the cluster.
 
-use crate::cluster::wire::{Hello, Order};
+use crate::cluster::wire::{Hello, Order, Resident};
+use crate::devices::Ordinal;
 use std::collections::HashMap;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use weir_scheduler::{Action, DeviceSpec, Event, Recorder, Rejection, Scheduler, Setup};
+use weir_scheduler::{Action, Event, Recorder, Rejection, Scheduler, Setup};
 use weir_types::{DeviceId, InvocationId, ModelId, NodeId};
 
 /// The longest record of one scheduler.
@@ -21,8 +22,8 @@ pub(super) struct Driver {
     origins: HashMap<InvocationId, NodeId>,
     /// Kept from call to call, for its memory.
     actions: Vec<Action>,
-    /// What this node's device may give up for invocations of other nodes.
-    own_evict: Vec<ModelId>,
+    /// What this node's devices may give up for invocations of other nodes.
+    own_evict: Vec<(Ordinal, Vec<ModelId>)>,
     links: u64,
 }
 
@@ -63,7 +64,7 @@ impl Driver {
             own_evict: Vec::new(),
             links: 0,
         };
-        for event in up(own.node, own.devices, own.resident) {
+        for event in up(own) {
             // Nothing waits yet, so that there is nothing to do.
             driver.handle(now_ns, event);
         }
@@ -91,8 +92,8 @@ impl Driver {
         actions
     }
 
-    /// What this node's device may give up for invocations of other nodes, since this was asked last.
-    pub(super) fn take_own_evict(&mut self) -> Vec<ModelId> {
+    /// What this node's devices may give up for invocations of other nodes, since this was asked last.
+    pub(super) fn take_own_evict(&mut self) -> Vec<(Ordinal, Vec<ModelId>)> {
         std::mem::take(&mut self.own_evict)
     }
 
@@ -136,13 +137,13 @@ impl Driver {
         orders: mpsc::Sender<Order>,
         broken: CancellationToken,
     ) -> (LinkId, Vec<Event>) {
-        let Hello { node, address, devices, resident } = hello;
+        let (node, address) = (hello.node, hello.address.clone());
         self.links += 1;
         let link = LinkId(self.links);
         // The one before, if there is one, is over: what it asked for is asked again.
         let mut events = self.forget(node);
         self.nodes.insert(node, Linked { link, address, orders, broken });
-        events.extend(up(node, devices, resident));
+        events.extend(up(hello));
         (link, events)
     }
 
@@ -178,14 +179,17 @@ impl Driver {
             return;
         }
         for action in actions {
-            let Action::Start { invocation, node, evict, .. } = action else { continue };
+            let Action::Start { invocation, node, device: Some(device), evict, .. } = action else {
+                continue;
+            };
             if evict.is_empty() {
                 continue;
             }
+            let ordinal = device.ordinal;
             if let Some(linked) = self.nodes.get(node) {
-                linked.send(Order::MayEvict { evict: evict.clone() });
+                linked.send(Order::MayEvict { device: ordinal, evict: evict.clone() });
             } else if *node == self.own.0 && self.origins.contains_key(invocation) {
-                self.own_evict.extend_from_slice(evict);
+                self.own_evict.push((ordinal, evict.clone()));
             }
         }
     }
@@ -199,9 +203,10 @@ impl Driver {
             return false;
         };
         let order = match action {
-            Action::Start { invocation, node, evict, .. } => Order::Start {
+            Action::Start { invocation, node, device, evict, .. } => Order::Start {
                 invocation: *invocation,
                 node: *node,
+                device: device.map(|device| device.ordinal),
                 address: self.address(*node).map(str::to_owned),
                 evict: evict.clone(),
             },
@@ -216,12 +221,14 @@ impl Driver {
 }
 
 /// What tells a scheduler of a node.
-fn up(
-    node: NodeId,
-    devices: Vec<DeviceSpec>,
-    resident: impl IntoIterator<Item = (ModelId, u64)>,
-) -> impl Iterator<Item = Event> {
-    let device = DeviceId { node, ordinal: 0 };
-    let loaded = move |(model, bytes)| Event::Loaded { device, model, bytes, load_time_ns: None };
-    std::iter::once(Event::NodeUp { node, devices }).chain(resident.into_iter().map(loaded))
+fn up(Hello { node, devices, resident, down, .. }: Hello) -> impl Iterator<Item = Event> {
+    let device = move |ordinal| DeviceId { node, ordinal };
+    let loaded = move |Resident { device: at, model, bytes }| Event::Loaded {
+        device: device(at),
+        model,
+        bytes,
+        load_time_ns: None,
+    };
+    let down = down.into_iter().map(move |at| Event::DeviceDown { device: device(at) });
+    std::iter::once(Event::NodeUp { node, devices }).chain(resident.into_iter().map(loaded)).chain(down)
 }

@@ -1,13 +1,15 @@
 //! What the node knows of placements: who decides, what waits, what runs elsewhere, and what may be evicted here.
 
 use super::asking::Link;
+use super::books::Books;
 use super::driver::Driver;
 use crate::cluster::wire::Granted;
+use crate::devices::Ordinal;
 use crate::instance::Fault;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
-use weir_scheduler::{Arrival, Estimate, Evictable, Rejection};
+use weir_scheduler::{Arrival, Estimate, Rejection};
 use weir_types::{ErrorCode, InvocationId, ModelId};
 
 /// What the lock is held for.
@@ -16,9 +18,8 @@ pub(super) struct State {
     pub(super) waiting: HashMap<InvocationId, Waiting>,
     /// Invocations of this node that run on others. Cancelled when those are lost.
     pub(super) away: HashMap<InvocationId, CancellationToken>,
-    pub(super) evictable: Evictable,
-    /// What the placer has been told is in memory.
-    pub(super) resident: BTreeMap<ModelId, u64>,
+    /// Of this node's devices.
+    pub(super) books: Books,
 }
 
 /// Who decides.
@@ -37,7 +38,8 @@ pub(super) struct Waiting {
 
 /// Where an invocation is to run.
 pub(crate) enum Place {
-    Here,
+    /// On this node, with its models on this device; none if it may open none.
+    Here(Option<Ordinal>),
     There(Away),
 }
 
@@ -70,16 +72,17 @@ impl State {
         &mut self,
         invocation: InvocationId,
         elsewhere: Option<Elsewhere>,
+        device: Option<Ordinal>,
         evict: Vec<ModelId>,
     ) {
         let Some(waiting) = self.waiting.remove(&invocation) else {
             // What it was to make room for may still come.
-            if elsewhere.is_none() {
-                self.evictable.allow(evict);
+            if let (None, Some(device)) = (elsewhere, device) {
+                self.books.allow(device, evict);
             }
             return;
         };
-        let place = self.start(invocation, elsewhere, waiting.models, evict);
+        let place = self.start(invocation, elsewhere, Granted { device, models: waiting.models, evict });
         // One that went away meanwhile has told so by dropping its placement.
         let _ = waiting.start.send(place);
     }
@@ -89,26 +92,19 @@ impl State {
         &mut self,
         invocation: InvocationId,
         elsewhere: Option<Elsewhere>,
-        models: Vec<ModelId>,
-        evict: Vec<ModelId>,
+        granted: Granted,
     ) -> Result<Place, Refusal> {
         let Some(Elsewhere(address)) = elsewhere else {
-            self.begin(invocation, models, evict);
-            return Ok(Place::Here);
+            let device = granted.device;
+            self.books.begin(invocation, granted);
+            return Ok(Place::Here(device));
         };
         let Some(address) = address else {
             return Err(Refusal::HasLeft);
         };
         let lost = CancellationToken::new();
         self.away.insert(invocation, lost.clone());
-        Ok(Place::There(Away { address, granted: Granted { models, evict }, lost }))
-    }
-
-    /// An invocation begins on this node's device.
-    pub(super) fn begin(&mut self, invocation: InvocationId, models: Vec<ModelId>, evict: Vec<ModelId>) {
-        if !models.is_empty() || !evict.is_empty() {
-            self.evictable.start(invocation, models, evict);
-        }
+        Ok(Place::There(Away { address, granted, lost }))
     }
 
     pub(super) fn rejected(&mut self, invocation: InvocationId, why: Rejection, estimate: Estimate) {
@@ -129,7 +125,7 @@ impl From<Refusal> for Fault {
             }
             Refusal::Rejected(Rejection::NoCapacity, _) => (
                 Code::NoCapacity,
-                "the models of the call together are larger than the memory for models (model_memory_bytes_max)",
+                "no device can run the models of the call and is large enough for them together (model_memory_bytes_max; `weir models show` tells where a model can run)",
             ),
             Refusal::Rejected(Rejection::Deadline, _) => {
                 (Code::DeadlineExceeded, "the deadline passed before a device had room")

@@ -1,11 +1,11 @@
 //! The steps of a run: begun as soon as what they read is there, each where it belongs.
 
 use super::super::inference::{fault_of, not_opened};
-use super::super::{Dispatch, Invocation};
+use super::super::{Dispatch, Invocation, Spot};
 use super::builtin::{self, Handle};
 use super::plan;
 use crate::instance::Fault;
-use crate::models::ModelEntry;
+use crate::models::{ModelEntry, ModelPin};
 use crate::registry::Deployment;
 use crate::telemetry::{Phase, Times, Trace};
 use crate::until::until;
@@ -17,8 +17,8 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::Instrument;
-use weir_inference::{Execution, Pin, RunRequest, Tensor};
-use weir_types::{ErrorCode, InvocationId, TenantId};
+use weir_inference::{Execution, RunRequest, Tensor};
+use weir_types::{ErrorCode, TenantId};
 use weir_workflow::{Action, Begin, Pinned, Plan, Run, RunError, TargetKind};
 
 /// How many calls of functions and workflows may be within each other.
@@ -31,7 +31,8 @@ type Tensors = Vec<(String, Tensor)>;
 pub(crate) struct Steps {
     pub(crate) dispatch: Arc<Dispatch>,
     pub(crate) tenant: TenantId,
-    pub(crate) id: InvocationId,
+    /// Where the run was placed.
+    pub(crate) spot: Spot,
     pub(crate) request_id: Arc<str>,
     pub(crate) trace: Trace,
     pub(crate) deadline: Instant,
@@ -147,7 +148,7 @@ impl Steps {
 
     async fn model(
         &self,
-        entry: &ModelEntry,
+        entry: &Arc<ModelEntry>,
         inputs: Tensors,
         outputs: Vec<String>,
     ) -> Result<Tensors, Fault> {
@@ -155,12 +156,13 @@ impl Steps {
         let request = RunRequest { inputs, outputs: Some(outputs), deadline, priority };
         let (started, batch) = (Instant::now(), request.batch());
         let serving = entry.served.begin(started);
-        let pinned = self.dispatch.models.pin(entry, &self.dispatch.placements, &self.trace).await;
+        let pinned = self.dispatch.models.pin(entry, self.spot, &self.dispatch.placements, &self.trace).await;
         let ran = match pinned {
             Ok(pin) => {
                 let running = Instant::now();
                 let run = pin.run(request).instrument(self.trace.phase(Phase::ModelRun));
-                let completion = run.await.map_err(|error| fault_of(&error));
+                let completion =
+                    run.await.map(|(completion, _)| completion).map_err(|error| fault_of(&error));
                 self.dispatch.metrics.phase(Phase::ModelRun, running.elapsed());
                 completion
             }
@@ -182,7 +184,7 @@ impl Steps {
         let arrived = Instant::now();
         let own = arrived + Duration::from_millis(deployment.manifest.limits.deadline_ms);
         let invocation = Invocation {
-            id: self.id,
+            id: self.spot.invocation,
             request_id: self.request_id.clone(),
             trace: self.trace.clone(),
             arrived,
@@ -196,7 +198,7 @@ impl Steps {
         let serving = self.dispatch.served(&invocation.deployment).begin(arrived);
         let batch = batch(&inputs);
         let ran = async {
-            let admission = self.dispatch.admit_within(&invocation).await?;
+            let admission = self.dispatch.admit_within(&invocation, self.spot).await?;
             self.dispatch.tensor(&invocation, admission, &account, inputs).await
         };
         match ran.await {
@@ -224,9 +226,9 @@ impl Steps {
             _ => None,
         });
         let loading = models.map(|entry| async move {
-            self.dispatch.models.pin(&entry, &self.dispatch.placements, &self.trace).await.ok()
+            self.dispatch.models.pin(&entry, self.spot, &self.dispatch.placements, &self.trace).await.ok()
         });
-        let _pins: Vec<Option<Pin>> = futures::future::join_all(loading).await;
+        let _pins: Vec<Option<ModelPin>> = futures::future::join_all(loading).await;
         std::future::pending::<()>().await;
     }
 }

@@ -1,7 +1,7 @@
 //! What models are and have done, as messages.
 
 use super::super::error::ApiError;
-use super::super::v2::{self, At, IndexEntry, Target, instances, platform};
+use super::super::v2::{self, At, Group, IndexEntry, Target, instances, platform};
 use crate::node::NodeState;
 use crate::telemetry::Tally;
 use weir_grpc::model_instance_group::Kind;
@@ -58,11 +58,11 @@ pub(super) fn config(node: &NodeState, tenant: &TenantId, at: &At) -> Result<Mod
         max_queue_delay_microseconds: u64::try_from(batching.queue_delay_max().as_micros())
             .unwrap_or(u64::MAX),
     });
-    let (backend, count) = instances(node, &target);
-    let instances = ModelInstanceGroup {
+    let (backend, groups) = instances(node, &target);
+    let group = |group: &Group| ModelInstanceGroup {
         name: target.name().to_string(),
-        count: i32::try_from(count).unwrap_or(i32::MAX),
-        kind: Kind::Cpu.into(),
+        count: number(group.count),
+        kind: if group.gpu.is_some() { Kind::Gpu } else { Kind::Cpu }.into(),
     };
     Ok(ModelConfig {
         name: target.name().to_string(),
@@ -70,7 +70,7 @@ pub(super) fn config(node: &NodeState, tenant: &TenantId, at: &At) -> Result<Mod
         max_batch_size: batching.as_ref().map_or(0, |batching| number(batching.size_max())),
         input: inputs.iter().map(input).collect(),
         output: outputs.iter().map(output).collect(),
-        instance_group: vec![instances],
+        instance_group: groups.iter().map(group).collect(),
         dynamic_batching,
         backend: backend.to_owned(),
     })

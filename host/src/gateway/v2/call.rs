@@ -11,7 +11,7 @@ use super::read::Asked;
 use super::target::Target;
 use crate::cluster::wire::Grant;
 use crate::dispatch::{Account, Inference, Invocation, WorkflowCall};
-use crate::models::ModelEntry;
+use crate::models::{ModelEntry, RanOn};
 use crate::node::NodeState;
 use crate::objective::Objective;
 use crate::response_cache::{Answer, Given};
@@ -56,6 +56,8 @@ pub(in super::super) struct Answered {
     pub(in super::super) completion: Completion,
     /// What the response cache had to do with that; none where it was not asked.
     pub(in super::super) verdict: Option<Verdict>,
+    /// Where a model by itself has run.
+    pub(in super::super) ran_on: Option<RanOn>,
 }
 
 impl Call {
@@ -164,14 +166,15 @@ impl Call {
         let answering = async {
             let mut asked = read(&self).await?;
             let (batch, input) = (batch(&asked.inputs), asked.time);
-            let Ran { completion, is_elsewhere, cached } = self.run(node, &mut asked).await?;
+            let Ran { completion, is_elsewhere, ran_on, cached } = self.run(node, &mut asked).await?;
             if let Some((Verdict::Miss, look)) = cached {
                 serving.missed(look);
             }
             let (times, started) = (Times::of(batch, &completion), Instant::now());
             let (model_name, model_version) = self.name();
             let verdict = cached.map(|(verdict, _)| verdict);
-            let answer = write(Answered { model_name, model_version, asked, completion, verdict }).await?;
+            let answered = Answered { model_name, model_version, asked, completion, verdict, ran_on };
+            let answer = write(answered).await?;
             let times = Times { input, output: started.elapsed(), ..times };
             Ok((answer, cached, (!is_elsewhere).then_some(times)))
         };

@@ -7,6 +7,7 @@ use super::super::prefer::Wishes;
 use super::super::request_id::RequestId;
 use super::answer::Written;
 use super::call::{Answered, Call};
+use super::device;
 use super::encoding::Encoding;
 use super::read::read;
 use super::target::{At, Target};
@@ -95,7 +96,7 @@ async fn answer(node: &NodeState, call: Call, headers: &HeaderMap, body: Body) -
         call.in_time(node, reading).await
     };
     let written = async |answered: Answered| {
-        let Answered { model_name, model_version, asked, completion, verdict } = answered;
+        let Answered { model_name, model_version, asked, completion, verdict, ran_on } = answered;
         let written = Written {
             model_name,
             model_version,
@@ -110,6 +111,9 @@ async fn answer(node: &NodeState, call: Call, headers: &HeaderMap, body: Body) -
         let mut response = written.respond(node).await?;
         if let Some(verdict) = verdict {
             verdict.tell(response.headers_mut());
+        }
+        if let Some(ran_on) = ran_on {
+            device::tell(&ran_on, response.headers_mut());
         }
         Ok(response)
     };

@@ -4,6 +4,7 @@ use super::super::Caller;
 use super::super::error::ApiError;
 use super::target::{At, Target};
 use super::{EXTENSIONS, SERVER};
+use crate::devices::NodeDevice;
 use crate::node::NodeState;
 use axum::extract::{Path, State};
 use axum::{Extension, Json};
@@ -62,7 +63,7 @@ pub(super) async fn config(
 ) -> Result<Json<Value>, ApiError> {
     let target = at.find(&node, &caller.tenant)?;
     let (inputs, outputs) = target.ports();
-    let (backend, count) = instances(&node, &target);
+    let (backend, groups) = instances(&node, &target);
     let batching = target.batching();
     // Where there is a largest batch, shapes are those of one item.
     let is_batched = batching.is_some();
@@ -74,7 +75,7 @@ pub(super) async fn config(
         "max_batch_size": batching.as_ref().map_or(0, BatchRules::size_max),
         "input": inputs.iter().map(|port| config_port(port, is_batched)).collect::<Vec<_>>(),
         "output": outputs.iter().map(|port| config_port(port, is_batched)).collect::<Vec<_>>(),
-        "instance_group": [{"name": target.name(), "kind": "KIND_CPU", "count": count, "gpus": []}],
+        "instance_group": groups.iter().map(|group| instance_group(&target, group)).collect::<Vec<_>>(),
     });
     if let (Some(batching), Some(config)) = (batching, config.as_object_mut()) {
         let delay_us = u64::try_from(batching.queue_delay_max().as_micros()).unwrap_or(u64::MAX);
@@ -87,21 +88,42 @@ pub(super) async fn config(
     Ok(Json(config))
 }
 
-/// What runs it, and how many inferences at once.
-pub(in super::super) fn instances(node: &NodeState, target: &Target) -> (&'static str, u32) {
+/// Where something runs, and how many inferences at once.
+pub(in super::super) struct Group {
+    /// Which of the node's GPUs, or other accelerators; none for its processor.
+    pub(in super::super) gpu: Option<u32>,
+    pub(in super::super) count: u32,
+}
+
+fn instance_group(target: &Target, Group { gpu, count }: &Group) -> Value {
+    let kind = if gpu.is_some() { "KIND_GPU" } else { "KIND_CPU" };
+    json!({"name": target.name(), "kind": kind, "count": count, "gpus": gpu.iter().collect::<Vec<_>>()})
+}
+
+/// What runs it, and where; of functions and workflows the sandbox does.
+pub(in super::super) fn instances(node: &NodeState, target: &Target) -> (&'static str, Vec<Group>) {
+    let first = node.models.devices().first();
     match target {
-        Target::Function(deployment) => ("weir", deployment.manifest.limits.concurrency_max),
-        Target::Model(entry) => {
-            let (_, slots) = node.models.device_capacity();
-            (node.models.backend_name(), entry.record.manifest.slots.map_or(slots, |own| own.min(slots)))
+        Target::Function(deployment) => {
+            ("weir", vec![Group { gpu: None, count: deployment.manifest.limits.concurrency_max }])
         }
-        Target::Workflow(_) => ("weir", node.models.device_capacity().1),
+        Target::Workflow(_) => ("weir", vec![Group { gpu: None, count: first.slots() }]),
+        Target::Model(entry) => {
+            let devices = node.models.devices_of(entry);
+            let backend = devices.first().copied().unwrap_or(first).cache.backend().name();
+            let own = entry.record.manifest.slots;
+            let group = |device: &&NodeDevice| Group {
+                gpu: node.models.devices().accelerator(device.ordinal),
+                count: own.map_or(device.slots(), |own| own.min(device.slots())),
+            };
+            (backend, devices.iter().map(group).collect())
+        }
     }
 }
 
 /// What runs it, by the names that clients know.
 pub(in super::super) fn platform(node: &NodeState, target: &Target) -> &'static str {
-    match (target, node.models.backend_name()) {
+    match (target, instances(node, target).0) {
         (Target::Function(_), _) => "weir_function",
         (Target::Workflow(_), _) => "weir_workflow",
         (Target::Model(_), "onnxruntime") => "onnxruntime_onnx",

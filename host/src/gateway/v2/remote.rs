@@ -4,9 +4,11 @@ use super::super::body::receive_whole;
 use super::super::error::ApiError;
 use super::super::headers::{ERROR_CODE, INFERENCE_HEADER_LENGTH, PRIORITY};
 use super::super::passing::{Passed, Passing};
+use super::device;
 use crate::cluster::Call;
 use crate::dispatch::Away;
 use crate::instance::RequestBody;
+use crate::models::RanOn;
 use crate::node::NodeState;
 use axum::response::Response;
 use http::{HeaderMap, HeaderValue, Method, Uri};
@@ -84,7 +86,7 @@ impl<'a> Remote<'a> {
         &mut self,
         away: &Away,
         held: Held,
-    ) -> Result<Passed<Completion>, ApiError> {
+    ) -> Result<Passed<(Completion, Option<RanOn>)>, ApiError> {
         let mut passing = Passing {
             node: self.node,
             call: Call { method: &Method::POST, uri: &self.uri, headers: &self.headers },
@@ -105,7 +107,7 @@ impl<'a> Remote<'a> {
         })
     }
 
-    async fn read(&self, response: Response) -> Result<Completion, ApiError> {
+    async fn read(&self, response: Response) -> Result<(Completion, Option<RanOn>), ApiError> {
         let (head, body) = response.into_parts();
         let bytes_max = self.answer_bytes_max.saturating_add(DESCRIPTION_BYTES_MAX);
         let body = receive_whole(body, None, &self.node.arena, bytes_max).await.map_err(|error| {
@@ -122,7 +124,8 @@ impl<'a> Remote<'a> {
         let outputs = outputs(&body, json_bytes.unwrap_or(body.len()))
             .ok_or_else(|| ApiError::internal(&"the answer of another node cannot be read"))?;
         // The other node counts the run.
-        Ok(Completion { outputs, queue_time: Duration::ZERO, run_time: Duration::ZERO, execution: None })
+        let (queue_time, run_time) = (Duration::ZERO, Duration::ZERO);
+        Ok((Completion { outputs, queue_time, run_time, execution: None }, device::told(&head.headers)))
     }
 }
 

@@ -122,8 +122,9 @@ pub(in super::super) async fn bring_in(
         let mut inference = inference(node, entry, None, headers, id, Instant::now())?;
         if let InferenceTurn::There(..) = node.dispatch.ready(&inference, 1).await? {
             // Wherever in the cluster it is, its inferences go there: as well to this node, which was asked.
-            inference.granted =
-                Some(node.dispatch.placements.grant_here([inference.entry.source.id().clone()]));
+            let models = vec![inference.entry.source.id().clone()];
+            let device = node.models.device_for(&models);
+            inference.granted = Some(node.dispatch.placements.grant_here(models, device));
             node.dispatch.ready(&inference, 1).await?;
         }
     }

@@ -3,6 +3,7 @@
 use super::super::Caller;
 use super::super::error::ApiError;
 use super::target::{At, Target};
+use crate::devices::NodeDevice;
 use crate::node::NodeState;
 use crate::telemetry::Tally;
 use axum::extract::{Path, State};
@@ -58,9 +59,21 @@ fn statistics(node: &NodeState, target: &Target) -> Value {
             "cache_miss": tally(cache_miss),
         },
         "batch_stats": batches.collect::<Vec<_>>(),
-        "memory_usage": [],
+        "memory_usage": memory_usage(node, target),
         "response_stats": {},
     })
+}
+
+/// What a model takes of the memory of devices.
+fn memory_usage(node: &NodeState, target: &Target) -> Vec<Value> {
+    let Target::Model(entry) = target else { return Vec::new() };
+    let usage = |device: &NodeDevice| {
+        let resident = device.cache.resident().into_iter().find(|model| model.id == *entry.source.id())?;
+        let accelerator = node.models.devices().accelerator(device.ordinal);
+        let kind = if accelerator.is_some() { "GPU" } else { "CPU" };
+        Some(json!({"type": kind, "id": accelerator.unwrap_or(0), "byte_size": resident.bytes}))
+    };
+    node.models.devices().iter().filter_map(usage).collect()
 }
 
 fn tally(Tally { count, time_ns }: Tally) -> Value {

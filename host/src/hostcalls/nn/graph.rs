@@ -7,7 +7,8 @@ use super::inference::ExecutionContext;
 use crate::hostcalls::{CallError, InferenceView, OpenModel};
 use crate::models::{LoadError, PushError};
 use wasmtime::component::Resource;
-use weir_inference::{PrepareError, Refusal};
+use weir_inference::{InferenceError, PrepareError, Refusal};
+use weir_types::{Platform, Platforms};
 
 impl InferenceView<'_> {
     /// Bring a model that the guest has the bytes of into device memory.
@@ -17,32 +18,38 @@ impl InferenceView<'_> {
         encoding: GraphEncoding,
         target: ExecutionTarget,
     ) -> Result<Resource<OpenModel>, Failure> {
-        check_kind(encoding, target)?;
+        let on = platforms(encoding, target)?;
         let Ok([onnx]) = <[Vec<u8>; 1]>::try_from(builders) else {
             let text = "an ONNX model is one builder, with its weights in it";
             return Err(NnError::new(ErrorCode::InvalidArgument, text).into());
         };
         self.ctx.charge_load(onnx.len() as u64)?;
-        let loaded = self.ctx.models.load(onnx, &self.ctx.trace).await.map_err(failure_of)?;
+        let loaded = self.ctx.models.load(onnx, on, &self.ctx.trace).await.map_err(failure_of)?;
         Ok(self.table.push(OpenModel::from(loaded))?)
     }
 }
 
-/// Whether the node takes graphs of this kind.
-fn check_kind(encoding: GraphEncoding, target: ExecutionTarget) -> Result<(), NnError> {
+/// What graphs of this kind are to run on, if the node takes them.
+fn platforms(encoding: GraphEncoding, target: ExecutionTarget) -> Result<Platforms, NnError> {
     if !matches!(encoding, GraphEncoding::Onnx | GraphEncoding::Autodetect) {
         let text = "this node runs ONNX, and no other encoding; convert the model";
         return Err(NnError::new(ErrorCode::InvalidEncoding, text));
     }
-    if !matches!(target, ExecutionTarget::Cpu) {
-        let text = "this node runs models on its CPU, and has no other target";
-        return Err(NnError::new(ErrorCode::UnsupportedOperation, text));
+    match target {
+        ExecutionTarget::Cpu => Ok(Platforms::only(Platform::Cpu)),
+        ExecutionTarget::Gpu => Ok(Platforms::ALL.without(Platforms::only(Platform::Cpu))),
+        ExecutionTarget::Tpu => {
+            let text = "this node runs models on CPUs and GPUs, and has no other target";
+            Err(NnError::new(ErrorCode::UnsupportedOperation, text))
+        }
     }
-    Ok(())
 }
 
 fn failure_of(error: LoadError) -> Failure {
     let error = match error {
+        LoadError::Model(InferenceError::Unsupported(why)) => {
+            return NnError::new(ErrorCode::UnsupportedOperation, why.to_string()).into();
+        }
         LoadError::Model(error) => return CallError::from(error).into(),
         LoadError::Prepare(error) => error,
     };

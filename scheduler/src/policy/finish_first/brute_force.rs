@@ -11,7 +11,9 @@ use crate::{
 };
 use proptest::prelude::*;
 use std::cell::OnceCell;
-use weir_types::{DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, TenantId, Version};
+use weir_types::{
+    DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, Platform, Platforms, TenantId, Version,
+};
 
 struct BruteForce {
     placer: Placer,
@@ -70,6 +72,7 @@ impl BruteForce {
             news_only: false,
             request,
             waited_ns: now_ns - alike.map_or(now_ns, |(_, first)| first.arrived_at_ns),
+            quickest_ns: view.quickest_run_time_ns(request),
             load: OnceCell::new(),
         };
         Verdict::of(costs.best(order), &costs)
@@ -147,7 +150,7 @@ impl Policy for BruteForce {
                     let next = self.first_behind_that_would_not_wait(now_ns, view, order);
                     turns.extend(next.map(|next| (next, next, false)));
                 }
-                Verdict::WaitForCap => {}
+                Verdict::WaitForCap | Verdict::WaitForDevice => {}
                 Verdict::WaitToLoad(device, work_ns) => self.claims.push((device, work_ns)),
                 Verdict::NoRoom if self.passes.is_kept_out(invocation) => turns.clear(),
                 Verdict::NoRoom => {}
@@ -230,6 +233,7 @@ fn name(text: &str) -> Name {
 fn arrival(id: u64, models: &[usize], tenant: u8, priority: u32, deadline_at_ns: u64) -> Event {
     let tenant = TenantId::new(&format!("t{tenant}")).unwrap();
     let model = |index: &usize| ModelDemand {
+        runs_on: Platforms::ALL,
         model: ModelId { tenant: tenant.clone(), name: name(&format!("m{index}")), version: Version(1) },
         bytes: MODELS[*index].0,
         load_time_ns: Some(MODELS[*index].1),
@@ -245,12 +249,14 @@ fn arrival(id: u64, models: &[usize], tenant: u8, priority: u32, deadline_at_ns:
         priority,
         batch: 1,
         run_time_ns: Some(1_300_000_000),
+        run_times_ns: Vec::new(),
         slo: None,
     })
 }
 
 fn up(node: u32, capacities: &[u64], slots: u32) -> Event {
     let device = |capacity_bytes: &u64| DeviceSpec {
+        platform: Platform::Cpu,
         kind: if capacity_bytes.is_multiple_of(2) { "even".into() } else { "odd".into() },
         capacity_bytes: *capacity_bytes,
         slots,

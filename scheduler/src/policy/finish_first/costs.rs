@@ -1,6 +1,8 @@
 //! What starting on a device would cost, all told: the time that anybody waits longer for it.
 //!
-//! The invocation itself waits until the device is free, for the work of what came before and waits for the models there, and for the load.
+//! The invocation itself waits until the device is free, for the work of what came before and waits for the models there, for the load, and
+//! for what its run takes longer there than on the quickest kind of device: where none that is quicker holds the models, those that will ask
+//! for them in the next [`FORESIGHT_S`] take longer, too.
 //! *Others* wait while the device is taken: those that wait for its other models already as long as that takes, and those that will ask for
 //! them meanwhile half as long on average. A load costs those that come *later* what the victims will be missed, less what another copy is
 //! worth to them; see [`loss_ns`].
@@ -23,6 +25,9 @@ const PATIENCE_NS: f64 = 12e9;
 /// And after this time for nobody.
 const PATIENCE_MAX_NS: u64 = 48_000_000_000;
 
+/// How far it is looked ahead for those that would be served by a slower kind of device, too.
+const FORESIGHT_S: f64 = 10.0;
+
 /// No load costs less than this part of what it takes, whatever another copy is worth.
 const LOAD_PART_MIN: f64 = 0.2;
 
@@ -41,6 +46,8 @@ pub(super) struct Costs<'a> {
     pub(super) request: &'a Request,
     /// How long the first of its queue has waited.
     pub(super) waited_ns: u64,
+    /// What a run takes on the quickest kind of device.
+    pub(super) quickest_ns: u64,
     /// The best of the loads, once it is known: it does not depend on the place in the queue.
     pub(super) load: OnceCell<Best>,
 }
@@ -77,7 +84,7 @@ impl Costs<'_> {
         let mut best = Best::default();
         let Some((first, others)) = self.request.models.split_first() else { return best };
         for key in self.view.model(first.model).holders_by_free().take(self.reach.holders) {
-            let Some(device) = self.view.device(key) else { continue };
+            let Some(device) = self.device(key) else { continue };
             let wait_ns = device.wait_ns(self.now_ns);
             if best.device.is_some() && wait_ns >= best.cost_ns {
                 break;
@@ -86,6 +93,8 @@ impl Costs<'_> {
                 continue;
             }
             let run_time_ns = self.view.run_time_ns(device, self.request);
+            let slower_ns = self.slower_ns(run_time_ns);
+            let wait_ns = wait_ns.saturating_add(slower_ns).saturating_add(self.missed_ns(run_time_ns));
             if !device.is_open() {
                 let ahead_ns = self.queued_ns(device, order).saturating_add(self.claimed_ns(key));
                 // Those that wait for it now are ahead, or would be passed by none who waits for it too.
@@ -102,14 +111,16 @@ impl Costs<'_> {
     /// The best of the devices on which something is missing.
     fn best_load(&self) -> Best {
         let mut best = Best::default();
-        let busy = self.view.closed().take(if self.news_only { 0 } else { self.reach.busy });
+        let busy = self.view.closed().filter(|key| self.device(*key).is_some());
+        let busy = busy.take(if self.news_only { 0 } else { self.reach.busy });
         for key in self.free().into_iter().chain(busy) {
-            let Some(device) = self.view.device(key) else { continue };
-            if self.request.models.iter().all(|demand| device.holds(demand.model)) {
+            let Some(device) = self.device(key) else { continue };
+            if self.holds_all(device) {
                 continue;
             }
             let estimate = self.view.estimate(self.now_ns, device, self.request);
-            let wait_ns = estimate.wait_ns.saturating_add(self.claimed_ns(key));
+            let slower_ns = self.slower_ns(estimate.run_time_ns);
+            let wait_ns = estimate.wait_ns.saturating_add(self.claimed_ns(key)).saturating_add(slower_ns);
             let worth_ns = self.worth_ns(device);
             let cost_ns = |loss_ns: u64| {
                 let load_ns = estimate.load_time_ns;
@@ -131,7 +142,7 @@ impl Costs<'_> {
     /// Free devices on which loads are costed: those that hold a part of what is needed, and those that were used least.
     fn free(&self) -> SmallVec<[DeviceKey; 16]> {
         let mut free = SmallVec::new();
-        let is_free = |key: &DeviceKey| self.view.device(*key).is_some_and(DeviceView::is_open);
+        let is_free = |key: &DeviceKey| self.device(*key).is_some_and(DeviceView::is_open);
         if self.news_only {
             free.extend(self.view.eased().iter().copied().filter(is_free).take(self.reach.free));
             return free;
@@ -143,15 +154,52 @@ impl Costs<'_> {
                 });
             free.extend(holders.filter(is_free).take(self.reach.free));
         }
-        free.extend(self.view.open_last().take(self.reach.free));
+        free.extend(self.view.open_last().filter(is_free).take(self.reach.free));
         free
     }
 
     /// No load of what is missing is cheaper: a bound that is quick to have.
     fn least_load_ns(&self) -> u64 {
         let [demand] = &self.request.models[..] else { return 0 };
+        if self.view.kinds_len() > 1 {
+            return 0;
+        }
         let device = self.view.open().next().and_then(|key| self.view.device(key));
         device.map_or(0, |device| round_ns(LOAD_PART_MIN * self.view.load_time_ns(device, demand) as f64))
+    }
+
+    /// A device, if it takes what is needed at the moment.
+    fn device(&self, key: DeviceKey) -> Option<&DeviceView> {
+        self.view.device(key).filter(|device| device.takes(&self.request.models))
+    }
+
+    /// Whether any device is there for it, with or without room.
+    pub(super) fn has_device(&self) -> bool {
+        let is_any = self.request.models.iter().all(|demand| demand.runs_on.is_all());
+        is_any && self.view.open().next().is_some()
+            || self.view.devices().any(|(_, device)| device.takes(&self.request.models))
+    }
+
+    fn holds_all(&self, device: &DeviceView) -> bool {
+        self.request.models.iter().all(|demand| device.holds(demand.model))
+    }
+
+    /// What a run takes longer that takes this long.
+    fn slower_ns(&self, run_time_ns: u64) -> u64 {
+        run_time_ns.saturating_sub(self.quickest_ns)
+    }
+
+    /// What those to come lose by its being served where a run takes this long, and the models are nowhere quicker.
+    fn missed_ns(&self, run_time_ns: u64) -> u64 {
+        let slower_ns = self.slower_ns(run_time_ns);
+        let Some(first) = self.request.models.first().filter(|_| slower_ns > 0) else { return 0 };
+        let holders = self.view.model(first.model).holders().iter().take(self.reach.holders);
+        let mut others = holders.filter_map(|key| self.device(*key));
+        if others.any(|other| self.view.run_time_ns(other, self.request) < run_time_ns) {
+            return 0;
+        }
+        let come = self.view.demand_per_s(first.model, self.now_ns) * FORESIGHT_S;
+        round_ns(come * slower_ns as f64)
     }
 
     /// What one more copy of a model that is held elsewhere would be missed if it went again.

@@ -217,7 +217,12 @@ mod tests {
     }
 
     fn request(invocation: u64, tenant: u32, models: &[u32], priority: u32, arrived_at_ns: u64) -> Request {
-        let demand = |model: &u32| Demand { model: ModelKey(*model), bytes: 1, load_time_ns: None };
+        let demand = |model: &u32| Demand {
+            model: ModelKey(*model),
+            bytes: 1,
+            load_time_ns: None,
+            runs_on: weir_types::Platforms::ALL,
+        };
         Request {
             invocation: InvocationId(invocation),
             tenant: TenantKey(tenant),
@@ -228,6 +233,7 @@ mod tests {
             priority,
             batch: 1,
             run_time_ns: None,
+            told_ns: SmallVec::new(),
             slo: Slo::NONE,
         }
     }

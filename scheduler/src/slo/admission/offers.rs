@@ -81,7 +81,7 @@ impl Admission {
             let table = self.tables.get(key).unwrap_or(&empty);
             let end_at_ns = table.end_behind_all_ns(&now, &last, |model| device.place_of(model));
             let work_ns = last.work_ns();
-            let missing = request.models.iter().filter(|demand| !device.holds(demand.model));
+            let missing = device.own(&request.models).filter(|demand| !device.holds(demand.model));
             Estimate {
                 wait_ns: (end_at_ns - now_ns).saturating_sub(work_ns),
                 load_time_ns: *load_ns,
@@ -137,14 +137,14 @@ impl Admission {
         let bare = Entry::new(wish.request.clone(), wish.due_at_ns, run_ns);
         let loading = |is_loaded: &dyn Fn(crate::ModelKey) -> bool| {
             let mut entry = bare.clone();
-            for demand in wish.request.models.iter().filter(|demand| is_loaded(demand.model)) {
+            for demand in device.own(&wish.request.models).filter(|demand| is_loaded(demand.model)) {
                 entry.loads.push(demand.model);
                 entry.load_ns = entry.load_ns.saturating_add(wish.view.load_time_ns(device, demand));
             }
             entry
         };
         let entries = [loading(&missing), loading(&|_| true)];
-        let all_are_missing = entries[0].loads.len() == wish.request.models.len();
+        let all_are_missing = entries[0].loads.len() == device.own(&wish.request.models).count();
         let mut entries = entries.into_iter().take(if all_are_missing { 1 } else { 2 });
         entries.find_map(|entry| {
             let held = |model| device.place_of(model);
@@ -186,10 +186,11 @@ impl Admission {
             return None;
         }
         let (device, run_ns, load_ns) = (best.key, best.run_ns, best.load_ns);
+        let loads = best.device.own(&request.models).map(|demand| demand.model).collect();
         self.tried.insert(request.function, now_ns);
         let mut entry = Entry::new(request.clone(), now_ns.saturating_add(work_ns), run_ns);
         entry.load_ns = load_ns;
-        entry.loads = request.models.iter().map(|demand| demand.model).collect();
+        entry.loads = loads;
         Some(Seat { device, at: 0, entry })
     }
 
@@ -201,7 +202,7 @@ impl Admission {
         let is_of_kind = move |device: &DeviceView| kind.is_none_or(|kind| device.kind().index() == kind);
         wish.devices().filter(move |(_, device)| is_of_kind(device)).map(|(key, device)| {
             let table = self.tables.get(&key);
-            let missing = wish.request.models.iter().filter(|demand| {
+            let missing = device.own(&wish.request.models).filter(|demand| {
                 !device.holds(demand.model)
                     && !table.is_some_and(|table| table.brings(demand.model, wish.due_at_ns))
             });
@@ -223,11 +224,11 @@ impl Admission {
 }
 
 impl Wish<'_> {
-    /// The devices that are large enough.
+    /// The devices that can run it, and are large enough.
     fn devices(&self) -> impl Iterator<Item = (DeviceKey, &DeviceView)> {
-        let bytes = self.request.models.iter().fold(0_u64, |sum, demand| sum.saturating_add(demand.bytes));
+        let models = &self.request.models;
         self.view.devices().filter(move |(_, device)| {
-            device.spec().invocations_max > 0 && bytes <= device.spec().capacity_bytes
+            device.spec().invocations_max > 0 && device.takes(models) && device.is_large_enough(models)
         })
     }
 }

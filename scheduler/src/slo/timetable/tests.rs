@@ -33,8 +33,12 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn entry(invocation: u64, models: &[u32], due_at_ns: u64, run_ns: u64) -> Entry {
-    let demand =
-        |model: &u32| Demand { model: ModelKey(*model), bytes: SIZES[*model as usize], load_time_ns: None };
+    let demand = |model: &u32| Demand {
+        model: ModelKey(*model),
+        bytes: SIZES[*model as usize],
+        load_time_ns: None,
+        runs_on: weir_types::Platforms::ALL,
+    };
     let request = Request {
         invocation: InvocationId(invocation),
         tenant: TenantKey(0),
@@ -45,6 +49,7 @@ fn entry(invocation: u64, models: &[u32], due_at_ns: u64, run_ns: u64) -> Entry 
         priority: 0,
         batch: 1,
         run_time_ns: None,
+        told_ns: Default::default(),
         slo: Slo::NONE,
     };
     Entry::new(request, due_at_ns, run_ns)

@@ -6,6 +6,7 @@ use super::super::super::passing::Passed;
 use super::super::remote::Remote;
 use super::batch;
 use crate::dispatch::{Account, Admitted, Inference, InferenceTurn, Invocation, WorkflowCall, WorkflowTurn};
+use crate::models::RanOn;
 use crate::node::NodeState;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,17 +17,19 @@ use weir_types::{ErrorCode, FunctionId, ModelId, WorkflowId};
 pub(super) struct Ran {
     pub(super) completion: Completion,
     pub(super) is_elsewhere: bool,
+    /// Where, if it is a model by itself.
+    pub(super) ran_on: Option<RanOn>,
     /// What the response cache had to do with it, and how long looking there took; none where it was not asked.
     pub(super) cached: Option<(Verdict, Duration)>,
 }
 
 impl Ran {
     pub(super) fn here(completion: Completion) -> Self {
-        Self { completion, is_elsewhere: false, cached: None }
+        Self { completion, is_elsewhere: false, ran_on: None, cached: None }
     }
 
-    fn elsewhere(completion: Completion) -> Self {
-        Self { completion, is_elsewhere: true, cached: None }
+    fn elsewhere((completion, ran_on): (Completion, Option<RanOn>)) -> Self {
+        Self { completion, is_elsewhere: true, ran_on, cached: None }
     }
 
     pub(super) fn pick(mut self, wanted: &[String]) -> Result<Self, ApiError> {
@@ -63,7 +66,7 @@ pub(super) async fn function(
                     )?),
                 };
                 match remote.run(&away, held).await? {
-                    Passed::Answered(completion) => return Ok(Ran::elsewhere(completion)),
+                    Passed::Answered(answer) => return Ok(Ran::elsewhere(answer)),
                     Passed::Here(granted) => invocation.granted = Some(granted),
                     Passed::Again => {}
                 }
@@ -84,7 +87,8 @@ pub(super) async fn model(
     loop {
         match node.dispatch.ready(inference, request.batch()).await? {
             InferenceTurn::Here(ready) => {
-                return Ok(Ran::here(node.dispatch.infer(inference, ready, request).await?));
+                let (completion, ran_on) = node.dispatch.infer(inference, ready, request).await?;
+                return Ok(Ran { ran_on: Some(ran_on), ..Ran::here(completion) });
             }
             InferenceTurn::There(away, placed) => {
                 let remote = match &mut remote {
@@ -99,7 +103,7 @@ pub(super) async fn model(
                     )?),
                 };
                 match remote.run(&away, placed).await? {
-                    Passed::Answered(completion) => return Ok(Ran::elsewhere(completion)),
+                    Passed::Answered(answer) => return Ok(Ran::elsewhere(answer)),
                     Passed::Here(granted) => inference.granted = Some(granted),
                     Passed::Again => {}
                 }
@@ -135,7 +139,7 @@ pub(super) async fn workflow(
                     )?),
                 };
                 match remote.run(&away, placed).await? {
-                    Passed::Answered(completion) => return Ok(Ran::elsewhere(completion)),
+                    Passed::Answered(answer) => return Ok(Ran::elsewhere(answer)),
                     Passed::Here(granted) => call.granted = Some(granted),
                     Passed::Again => {}
                 }

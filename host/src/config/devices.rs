@@ -1,0 +1,292 @@
+//! Which devices a node owns: what `devices` in `[node]` and `--devices` say.
+
+use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
+use serde::ser::SerializeSeq;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::fmt;
+use std::str::FromStr;
+
+/// Devices that a node may have.
+const DEVICES_MAX: usize = 64;
+/// The longest name of a kind of fake device.
+const KIND_LEN_MAX: usize = 64;
+
+/// The devices that a node owns.
+///
+/// In TOML it is `"auto"`, or a list of devices, each by its name or as a table with settings of its own:
+/// `["cpu", "cuda:0", { device = "cuda:1", slots = 2 }]`. On the command line it is `auto` or `cpu,cuda:0`.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub enum DevicesConfig {
+    /// The processor, and every GPU that is found.
+    #[default]
+    Auto,
+    /// These, in this order.
+    List(Vec<DeviceConfig>),
+}
+
+/// One device, or all of a kind.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceConfig {
+    /// Which.
+    pub device: DeviceName,
+    /// Memory that resident models may take there. None: `model_memory_bytes_max`, or of a GPU the part that `memory_share` says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes_max: Option<u64>,
+    /// The part of a GPU's memory that models may take, from 0 to 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_share: Option<f64>,
+    /// Model runs at once there. None: `model_slots`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slots: Option<u32>,
+}
+
+/// The name of a device in the settings.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum DeviceName {
+    /// `cpu`: the node's processor.
+    Cpu,
+    /// `cuda:N`: one GPU. `cuda`: every GPU that is found.
+    Cuda(Option<u32>),
+    /// `fake:KIND`: a device that is made up, of this kind; for tests and for trying out the scheduler.
+    Fake(String),
+}
+
+/// Why devices cannot be had as they are written.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum DevicesError {
+    /// It names no device.
+    #[error("{0:?} is no device: write cpu, cuda, cuda:N or fake:KIND")]
+    Unknown(String),
+    /// There is none.
+    #[error("a node needs a device: write auto, or cpu, cuda:0 and so on")]
+    None,
+    /// There are too many.
+    #[error("a node has at most {DEVICES_MAX} devices")]
+    TooMany,
+    /// One is there twice.
+    #[error("device {0} is named twice")]
+    Twice(DeviceName),
+    /// A setting that has no meaning there.
+    #[error("device {device}: {why}")]
+    Setting {
+        /// Which.
+        device: DeviceName,
+        /// What is wrong with its settings.
+        why: &'static str,
+    },
+}
+
+impl DeviceConfig {
+    /// A device without settings of its own.
+    #[must_use]
+    pub fn of(device: DeviceName) -> Self {
+        Self { device, memory_bytes_max: None, memory_share: None, slots: None }
+    }
+
+    fn is_plain(&self) -> bool {
+        *self == Self::of(self.device.clone())
+    }
+
+    fn check(&self) -> Result<(), DevicesError> {
+        let wrong = |why| Err(DevicesError::Setting { device: self.device.clone(), why });
+        let is_gpu = matches!(self.device, DeviceName::Cuda(_));
+        match self {
+            Self { memory_share: Some(_), .. } if !is_gpu => {
+                wrong("memory_share is for GPUs; say memory_bytes_max")
+            }
+            Self { memory_share: Some(_), memory_bytes_max: Some(_), .. } => {
+                wrong("give memory_share or memory_bytes_max, not both")
+            }
+            Self { memory_share: Some(share), .. } if !(*share > 0.0 && *share <= 1.0) => {
+                wrong("memory_share is above 0 and at most 1")
+            }
+            Self { slots: Some(0), .. } => wrong("slots is at least 1"),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl DevicesConfig {
+    fn list(devices: Vec<DeviceConfig>) -> Result<Self, DevicesError> {
+        if devices.is_empty() {
+            return Err(DevicesError::None);
+        }
+        if devices.len() > DEVICES_MAX {
+            return Err(DevicesError::TooMany);
+        }
+        for (at, config) in devices.iter().enumerate() {
+            config.check()?;
+            let is_fake = matches!(config.device, DeviceName::Fake(_));
+            let before = devices.iter().take(at).any(|before| before.device == config.device);
+            if before && !is_fake {
+                return Err(DevicesError::Twice(config.device.clone()));
+            }
+        }
+        Ok(Self::List(devices))
+    }
+}
+
+impl FromStr for DevicesConfig {
+    type Err = DevicesError;
+    fn from_str(text: &str) -> Result<Self, DevicesError> {
+        if text == "auto" {
+            return Ok(Self::Auto);
+        }
+        let names = text.split(',').filter(|name| !name.is_empty());
+        Self::list(names.map(|name| Ok(DeviceConfig::of(name.trim().parse()?))).collect::<Result<_, _>>()?)
+    }
+}
+
+impl FromStr for DeviceName {
+    type Err = DevicesError;
+    fn from_str(text: &str) -> Result<Self, DevicesError> {
+        let unknown = || DevicesError::Unknown(text.chars().take(80).collect());
+        match text.split_once(':') {
+            None if text == "cpu" => Ok(Self::Cpu),
+            None if text == "cuda" => Ok(Self::Cuda(None)),
+            Some(("cuda", ordinal)) => Ok(Self::Cuda(Some(ordinal.parse().map_err(|_| unknown())?))),
+            Some(("fake", kind)) => {
+                let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+                let is_kind = (1..=KIND_LEN_MAX).contains(&kind.len()) && kind.chars().all(is_plain);
+                // That is the processor's.
+                is_kind.then(|| Self::Fake(kind.to_owned())).filter(|_| kind != "cpu").ok_or_else(unknown)
+            }
+            _ => Err(unknown()),
+        }
+    }
+}
+
+impl fmt::Display for DeviceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cpu => f.write_str("cpu"),
+            Self::Cuda(None) => f.write_str("cuda"),
+            Self::Cuda(Some(ordinal)) => write!(f, "cuda:{ordinal}"),
+            Self::Fake(kind) => write!(f, "fake:{kind}"),
+        }
+    }
+}
+
+impl Serialize for DeviceName {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for DeviceName {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
+}
+
+impl Serialize for DevicesConfig {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let Self::List(devices) = self else { return to.serialize_str("auto") };
+        let mut list = to.serialize_seq(Some(devices.len()))?;
+        for config in devices {
+            if config.is_plain() {
+                list.serialize_element(&config.device)?;
+            } else {
+                list.serialize_element(config)?;
+            }
+        }
+        list.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for DevicesConfig {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct TextOrList;
+        impl<'de> Visitor<'de> for TextOrList {
+            type Value = DevicesConfig;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("\"auto\" or a list of devices")
+            }
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<DevicesConfig, E> {
+                text.parse().map_err(E::custom)
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<DevicesConfig, A::Error> {
+                let mut devices = Vec::new();
+                while let Some(NameOrTable(config)) = list.next_element()? {
+                    devices.push(config);
+                }
+                DevicesConfig::list(devices).map_err(A::Error::custom)
+            }
+        }
+        from.deserialize_any(TextOrList)
+    }
+}
+
+struct NameOrTable(DeviceConfig);
+
+impl<'de> Deserialize<'de> for NameOrTable {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = NameOrTable;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the name of a device, or a table with its settings")
+            }
+            fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<NameOrTable, E> {
+                Ok(NameOrTable(DeviceConfig::of(name.parse().map_err(E::custom)?)))
+            }
+            fn visit_map<A: MapAccess<'de>>(self, table: A) -> Result<NameOrTable, A::Error> {
+                DeviceConfig::deserialize(serde::de::value::MapAccessDeserializer::new(table))
+                    .map(NameOrTable)
+            }
+        }
+        from.deserialize_any(Either)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(json: &str) -> Result<DevicesConfig, String> {
+        serde_json::from_str(json).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn devices_are_read_as_they_are_written() {
+        assert_eq!(read("\"auto\""), Ok(DevicesConfig::Auto));
+        let two = || vec![DeviceConfig::of(DeviceName::Cpu), DeviceConfig::of(DeviceName::Cuda(Some(1)))];
+        assert_eq!("cpu,cuda:1".parse(), Ok(DevicesConfig::List(two())));
+        assert_eq!(read(r#"["cpu", "cuda:1"]"#), Ok(DevicesConfig::List(two())));
+        let mut three = two();
+        three.push(DeviceConfig {
+            memory_bytes_max: Some(5),
+            slots: Some(2),
+            ..DeviceConfig::of(DeviceName::Fake("slow".to_owned()))
+        });
+        let json = r#"["cpu","cuda:1",{"device":"fake:slow","memory_bytes_max":5,"slots":2}]"#;
+        assert_eq!(read(json), Ok(DevicesConfig::List(three.clone())));
+        assert_eq!(serde_json::to_string(&DevicesConfig::List(three)).unwrap(), json);
+        assert_eq!(serde_json::to_string(&DevicesConfig::Auto).unwrap(), "\"auto\"");
+        assert!("fake:a,fake:a".parse::<DevicesConfig>().is_ok(), "fakes of a kind are as many as one likes");
+    }
+
+    #[test]
+    fn what_is_no_device_is_named() {
+        for (json, what) in [
+            ("\"\"", "needs a device"),
+            ("[]", "needs a device"),
+            ("\"gpu\"", "\"gpu\" is no device"),
+            ("[\"cuda:x\"]", "cuda:x"),
+            ("[\"fake:\"]", "fake:"),
+            ("[\"fake:cpu\"]", "fake:cpu"),
+            ("\"cpu,cpu\"", "cpu is named twice"),
+            ("[\"cuda:0\", {\"device\": \"cuda:0\", \"slots\": 1}]", "cuda:0 is named twice"),
+            ("[{\"device\": \"cpu\", \"slot\": 1}]", "unknown field `slot`"),
+            ("[{\"device\": \"cpu\", \"slots\": 0}]", "at least 1"),
+            ("[{\"device\": \"cpu\", \"memory_share\": 0.5}]", "for GPUs"),
+            ("[{\"device\": \"cuda\", \"memory_share\": 1.5}]", "at most 1"),
+            ("[{\"device\": \"cuda\", \"memory_share\": 0.5, \"memory_bytes_max\": 1}]", "not both"),
+            ("7", "a list of devices"),
+        ] {
+            let error = read(json).unwrap_err();
+            assert!(error.contains(what), "{json}: {error}");
+        }
+    }
+}

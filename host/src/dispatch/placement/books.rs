@@ -1,0 +1,119 @@
+//! What is kept of each of this node's devices: what is in its memory, what of that may go, and for whom it has to stay.
+
+use crate::cluster::wire::{Granted, Resident};
+use crate::devices::Ordinal;
+use std::collections::BTreeMap;
+use weir_inference::ResidentModel;
+use weir_scheduler::Evictable;
+use weir_types::{InvocationId, ModelId};
+
+/// The books of all devices, by ordinal. What is said of a device that there is not says nothing.
+pub(super) struct Books(Vec<Book>);
+
+#[derive(Default)]
+struct Book {
+    evictable: Evictable,
+    /// What the placer has been told is in memory.
+    resident: BTreeMap<ModelId, u64>,
+    is_down: bool,
+}
+
+impl Books {
+    pub(super) fn new(devices: usize) -> Self {
+        Self(std::iter::repeat_with(Book::default).take(devices).collect())
+    }
+
+    /// An invocation begins here with what it was granted.
+    pub(super) fn begin(&mut self, invocation: InvocationId, Granted { device, models, evict }: Granted) {
+        if let Some(book) = device.and_then(|device| self.get_mut(device))
+            && (!models.is_empty() || !evict.is_empty())
+        {
+            book.evictable.start(invocation, models, evict);
+        }
+    }
+
+    /// An invocation uses one more model, on this device.
+    pub(super) fn add(&mut self, invocation: InvocationId, device: Ordinal, model: ModelId) {
+        if let Some(book) = self.get_mut(device) {
+            book.evictable.add(invocation, model);
+        }
+    }
+
+    /// An invocation is over, wherever it had something.
+    pub(super) fn finish(&mut self, invocation: InvocationId) {
+        for book in &mut self.0 {
+            book.evictable.finish(invocation);
+        }
+    }
+
+    /// These may go, whoever runs.
+    pub(super) fn allow(&mut self, device: Ordinal, evict: Vec<ModelId>) {
+        if let Some(book) = self.get_mut(device) {
+            book.evictable.allow(evict);
+        }
+    }
+
+    /// Whether something may go as soon as those who hold it are done.
+    pub(super) fn is_held_up(&self, device: Ordinal) -> bool {
+        self.get(device).is_some_and(|book| book.evictable.is_held_up())
+    }
+
+    /// What may go now, first to go first.
+    pub(super) fn victims(&self, device: Ordinal) -> Vec<ModelId> {
+        self.get(device).map(|book| book.evictable.victims()).unwrap_or_default()
+    }
+
+    /// What is in memory that no invocation here was granted, and that nobody has allowed to go.
+    pub(super) fn unneeded(&self, device: Ordinal) -> Vec<ModelId> {
+        self.get(device).map(|book| book.evictable.unneeded(book.resident.keys())).unwrap_or_default()
+    }
+
+    /// What is in a device's memory.
+    pub(super) fn residents(&self, device: Ordinal) -> Vec<ModelId> {
+        self.get(device).map(|book| book.resident.keys().cloned().collect()).unwrap_or_default()
+    }
+
+    /// The same of all devices.
+    pub(super) fn all_resident(&self) -> Vec<Resident> {
+        let resident = |(device, book): (Ordinal, &Book)| {
+            let models = book.resident.clone().into_iter();
+            models.map(move |(model, bytes)| Resident { device, model, bytes })
+        };
+        (0..).zip(&self.0).flat_map(resident).collect()
+    }
+
+    /// A device's memory holds this now: what has left it, and what has come.
+    pub(super) fn settle(
+        &mut self,
+        device: Ordinal,
+        now: &[ResidentModel],
+    ) -> (Vec<ModelId>, Vec<(ModelId, u64)>) {
+        let Some(book) = self.get_mut(device) else { return Default::default() };
+        let now: BTreeMap<_, _> = now.iter().map(|model| (model.id.clone(), model.bytes)).collect();
+        let before = std::mem::replace(&mut book.resident, now.clone());
+        let gone: Vec<_> = before.keys().filter(|model| !now.contains_key(model)).cloned().collect();
+        for model in &gone {
+            book.evictable.evicted(model);
+        }
+        (gone, now.into_iter().filter(|(model, _)| !before.contains_key(model)).collect())
+    }
+
+    /// A device is there, or not. False if that is no news.
+    pub(super) fn set_up(&mut self, device: Ordinal, is_up: bool) -> bool {
+        let Some(book) = self.get_mut(device) else { return false };
+        std::mem::replace(&mut book.is_down, !is_up) == is_up
+    }
+
+    /// The devices that are lost.
+    pub(super) fn down(&self) -> Vec<Ordinal> {
+        (0..).zip(&self.0).filter(|(_, book)| book.is_down).map(|(device, _)| device).collect()
+    }
+
+    fn get(&self, device: Ordinal) -> Option<&Book> {
+        self.0.get(usize::try_from(device).ok()?)
+    }
+
+    fn get_mut(&mut self, device: Ordinal) -> Option<&mut Book> {
+        self.0.get_mut(usize::try_from(device).ok()?)
+    }
+}

@@ -1,0 +1,43 @@
+//! Where a model by itself has run, as it is told in headers.
+
+use super::super::headers::{DEVICE, FALLBACK};
+use crate::models::RanOn;
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+/// The longest reason that is told.
+const REASON_LEN_MAX: usize = 300;
+
+/// Tell the caller.
+pub(super) fn tell(RanOn { device, instead }: &RanOn, headers: &mut HeaderMap) {
+    let plain = |c: char| if c.is_ascii_graphic() { c } else { ' ' };
+    let value = |text: &str| {
+        let text: String = text.chars().take(REASON_LEN_MAX).map(plain).collect();
+        HeaderValue::from_str(&text).ok()
+    };
+    headers.extend(value(device).map(|device| (DEVICE, device)));
+    headers.extend(instead.as_deref().and_then(value).map(|why| (FALLBACK, why)));
+}
+
+/// What another node has told.
+pub(super) fn told(headers: &HeaderMap) -> Option<RanOn> {
+    let text = |name: &HeaderName| Some(headers.get(name)?.to_str().ok()?.into());
+    Some(RanOn { device: text(&DEVICE)?, instead: text(&FALLBACK) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_told_is_heard_in_one_line() {
+        let mut headers = HeaderMap::new();
+        assert_eq!(told(&headers), None);
+        let mut ran_on = RanOn { device: "cpu".into(), instead: None };
+        tell(&ran_on, &mut headers);
+        assert_eq!(told(&headers), Some(ran_on.clone()));
+        ran_on.instead = Some("no\nä".repeat(1_000).into());
+        tell(&ran_on, &mut headers);
+        let heard = told(&headers).unwrap().instead.unwrap();
+        assert!(heard.starts_with("no  no") && heard.len() == REASON_LEN_MAX, "{heard}");
+    }
+}

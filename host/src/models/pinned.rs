@@ -1,0 +1,109 @@
+//! A model in a device's memory, and the processor beside it for what the device turns out not to run.
+
+use super::access::OpenError;
+use super::{ModelEntry, Models};
+use crate::devices::Ordinal;
+use crate::dispatch::{Placements, Spot};
+use crate::telemetry::Trace;
+use std::sync::Arc;
+use weir_inference::{Completion, InferenceError, Pin, RunRequest};
+use weir_types::Signature;
+
+/// Keeps a model in a device's memory until it drops, and runs it. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct ModelPin {
+    pin: Pin,
+    ran_on: RanOn,
+    around: Arc<Around>,
+}
+
+/// Where a model ran.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RanOn {
+    /// The device's name.
+    pub(crate) device: Arc<str>,
+    /// Why it was not the device that the scheduler had chosen; none if it was.
+    pub(crate) instead: Option<Arc<str>>,
+}
+
+/// What else there is on the node.
+struct Around {
+    models: Arc<Models>,
+    placements: Arc<Placements>,
+    ordinal: Ordinal,
+    /// Where the model runs otherwise; none if there is no such place.
+    beside: Option<Beside>,
+}
+
+/// The processor of the same node.
+pub(super) struct Beside {
+    pub(super) entry: Arc<ModelEntry>,
+    pub(super) cpu: Ordinal,
+    pub(super) spot: Spot,
+    pub(super) trace: Trace,
+}
+
+impl ModelPin {
+    pub(super) fn new(
+        pin: Pin,
+        ran_on: RanOn,
+        ordinal: Ordinal,
+        (models, placements): (&Arc<Models>, &Arc<Placements>),
+        beside: Option<Beside>,
+    ) -> Self {
+        let (models, placements) = (models.clone(), placements.clone());
+        Self { pin, ran_on, around: Arc::new(Around { models, placements, ordinal, beside }) }
+    }
+
+    /// What the model takes and gives.
+    pub(crate) fn signature(&self) -> &Signature {
+        self.pin.signature()
+    }
+
+    /// Start a run. It is in line for the device when this returns; dropping the future withdraws or stops it. What the device cannot run, with
+    /// inputs of these shapes say, runs on the processor beside it.
+    pub(crate) fn run(
+        &self,
+        request: RunRequest,
+    ) -> impl Future<Output = Result<(Completion, RanOn), InferenceError>> + Send + use<> {
+        let (around, ran_on) = (self.around.clone(), self.ran_on.clone());
+        let again = around.beside.is_some().then(|| request.clone());
+        let run = self.pin.run(request);
+        async move {
+            let ended = run.await;
+            if let Err(InferenceError::DeviceLost(_)) = &ended {
+                // Before the caller can ask again.
+                around.models.note_health(around.ordinal, &around.placements);
+            }
+            if let (Err(InferenceError::Unsupported(why)), Some(beside), Some(request)) =
+                (&ended, &around.beside, again)
+            {
+                return around.run_beside(beside, request, &ran_on, why).await;
+            }
+            ended.map(|completion| (completion, ran_on))
+        }
+    }
+}
+
+impl Around {
+    async fn run_beside(
+        &self,
+        Beside { entry, cpu, spot, trace }: &Beside,
+        request: RunRequest,
+        ran_on: &RanOn,
+        why: &str,
+    ) -> Result<(Completion, RanOn), InferenceError> {
+        let instead = self.models.instead(entry, &ran_on.device, why);
+        let pinned = self.models.pin_on(entry, *cpu, *spot, &self.placements, trace).await;
+        let completion = pinned.map_err(plain)?.run(request).await?;
+        Ok((completion, RanOn { device: self.models.device_name(*cpu), instead: Some(instead) }))
+    }
+}
+
+/// As an error of the run that it is part of.
+fn plain(error: OpenError) -> InferenceError {
+    match error {
+        OpenError::Inference(error) => error,
+        OpenError::NotGranted(text) | OpenError::NotFound(text) => InferenceError::Unavailable(text.into()),
+    }
+}

@@ -1,0 +1,126 @@
+//! On which of the node's devices a model runs.
+
+use super::{ModelEntry, Models};
+use crate::devices::{NodeDevice, Ordinal};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use weir_scheduler::ModelDemand;
+use weir_types::api::ModelOnDevice;
+use weir_types::{ModelId, Platform, Platforms};
+
+/// The platforms that turned out not to run a model, and why.
+#[derive(Default)]
+pub(crate) struct Refusals(Mutex<BTreeMap<Platform, Arc<str>>>);
+
+/// Where a model that was placed on a device runs.
+pub(super) struct Choice<'a> {
+    pub(super) device: &'a NodeDevice,
+    /// Why it is another device than that.
+    pub(super) instead: Option<Arc<str>>,
+}
+
+impl Refusals {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Platform, Arc<str>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A device of this platform cannot even load it. False if that is known.
+    pub(super) fn note(&self, platform: Platform, why: Arc<str>) -> bool {
+        self.lock().insert(platform, why).is_none()
+    }
+
+    fn platforms(&self) -> Platforms {
+        self.lock().keys().copied().collect()
+    }
+}
+
+impl ModelEntry {
+    /// What it can run on, and may.
+    pub(crate) fn runs_on(&self) -> Platforms {
+        let can = self.source.prepared.platforms().without(self.refusals.platforms());
+        can.within(self.record.manifest.device.platforms())
+    }
+
+    /// Why it does not run on a platform; none if it does.
+    pub(crate) fn why_not(&self, platform: Platform) -> Option<Arc<str>> {
+        if self.runs_on().contains(platform) {
+            return None;
+        }
+        let choice = self.record.manifest.device;
+        if !choice.platforms().contains(platform) {
+            return Some(format!("its manifest says device = \"{choice}\"").into());
+        }
+        if let Some(why) = self.refusals.lock().get(&platform) {
+            return Some(why.clone());
+        }
+        let why = self.source.prepared.why_not(platform);
+        Some(
+            why.map_or_else(
+                || "it was pushed before there was a form for it; push it again".into(),
+                Into::into,
+            ),
+        )
+    }
+
+    /// What it asks of a device, as the scheduler sees it.
+    pub(crate) fn demand(&self) -> ModelDemand {
+        let prepared = &self.source.prepared;
+        let (model, bytes) = (self.source.id().clone(), prepared.resident_bytes);
+        ModelDemand { model, bytes, load_time_ns: None, runs_on: self.runs_on() }
+    }
+}
+
+impl Models {
+    /// Where a model runs of a call that was placed on this device: there, or else on the processor beside it, or else wherever it can.
+    pub(super) fn choose(&self, entry: &ModelEntry, placed: Option<Ordinal>) -> Option<Choice<'_>> {
+        let runs = |device: &&NodeDevice| {
+            entry.runs_on().contains(device.platform) && device.runs(&entry.source.prepared)
+        };
+        let placed = placed.and_then(|ordinal| self.devices.get(ordinal));
+        if let Some(device) = placed.filter(runs) {
+            return Some(Choice { device, instead: None });
+        }
+        let device = self.devices.cpu().filter(runs).or_else(|| self.devices.iter().find(runs))?;
+        let instead = placed.and_then(|placed| {
+            let why = entry.why_not(placed.platform)?;
+            Some(self.instead(entry, &placed.name, &why))
+        });
+        Some(Choice { device, instead })
+    }
+
+    /// The device of this node that a call with these models is best run on, where the scheduler does not say: one that runs all of them, and
+    /// that has as many of them in memory as possible.
+    pub(crate) fn device_for(&self, models: &[ModelId]) -> Option<Ordinal> {
+        let entries: Vec<_> =
+            models.iter().filter_map(|id| self.get(&id.tenant, &id.name, Some(id.version)).ok()).collect();
+        let first = entries.first()?;
+        let runs_all =
+            |device: &&NodeDevice| entries.iter().all(|entry| entry.runs_on().contains(device.platform));
+        let there = |device: &&NodeDevice| {
+            entries.iter().filter(|entry| device.cache.is_resident(&entry.source.key)).count()
+        };
+        // Of equals, the first.
+        let best = self.devices.iter().filter(runs_all).min_by_key(|device| std::cmp::Reverse(there(device)));
+        best.or_else(|| self.choose(first, None).map(|choice| choice.device)).map(|device| device.ordinal)
+    }
+
+    /// Note that a model runs elsewhere than it was to, and say so in words.
+    pub(super) fn instead(&self, entry: &ModelEntry, device: &Arc<str>, why: &str) -> Arc<str> {
+        let id = entry.source.id();
+        tracing::debug!(model = %id, %device, why, "a model does not run where it was placed");
+        self.metrics.instead(device);
+        format!("{device} cannot run {}:{}: {why}", id.name, id.version).into()
+    }
+
+    /// What is known of a model on each of the node's devices.
+    pub(super) fn on_devices(&self, entry: &ModelEntry) -> Vec<ModelOnDevice> {
+        let known = |device: &NodeDevice| ModelOnDevice {
+            device: device.name.as_ref().to_owned(),
+            kind: device.kind.as_ref().to_owned(),
+            why_not: entry.why_not(device.platform).map(|why| why.as_ref().to_owned()),
+            resident: device.cache.is_resident(&entry.source.key),
+            profile: device.cache.profiles().get(&entry.source.key),
+        };
+        self.devices.iter().map(known).collect()
+    }
+}

@@ -1,0 +1,74 @@
+//! What is counted by device.
+
+use crate::cluster::DeviceReport;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+/// The devices of the node.
+pub(crate) struct DeviceMetrics {
+    resident_bytes: Family<Labels, Gauge>,
+    capacity_bytes: Family<Labels, Gauge>,
+    runs_waiting: Family<Labels, Gauge>,
+    up: Family<Labels, Gauge>,
+    losses: Family<Labels, Counter>,
+    fallbacks: Family<Labels, Counter>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Labels {
+    device: String,
+}
+
+impl Labels {
+    fn of(device: &str) -> Self {
+        Self { device: device.to_owned() }
+    }
+}
+
+impl DeviceMetrics {
+    pub(super) fn register(registry: &mut Registry) -> Self {
+        let mut gauge = |name: &str, help: &str| {
+            let family = Family::<Labels, Gauge>::default();
+            registry.register(name, help, family.clone());
+            family
+        };
+        let resident_bytes = gauge("model_resident_bytes", "Device memory that models take");
+        let capacity_bytes = gauge("device_capacity_bytes", "Device memory that models may take");
+        let runs_waiting = gauge("device_runs_waiting", "Model runs that wait for a slot of the device");
+        let up = gauge("device_up", "Whether the device is there; 0 while it is lost");
+        let mut counter = |name: &str, help: &str| {
+            let family = Family::<Labels, Counter>::default();
+            registry.register(name, help, family.clone());
+            family
+        };
+        let losses = counter("device_losses", "Times that the device was lost, with what was in its memory");
+        let help = "Loads and runs of models that the device could not do, and another did";
+        let fallbacks = counter("device_fallbacks", help);
+        Self { resident_bytes, capacity_bytes, runs_waiting, up, losses, fallbacks }
+    }
+
+    /// What a device is doing now.
+    pub(crate) fn set(&self, device: &DeviceReport) {
+        let labels = Labels::of(&device.name);
+        let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        self.resident_bytes.get_or_create(&labels).set(number(device.used_bytes));
+        self.capacity_bytes.get_or_create(&labels).set(number(device.capacity_bytes));
+        self.runs_waiting.get_or_create(&labels).set(number(device.runs_waiting));
+        self.up.get_or_create(&labels).set(i64::from(device.lost.is_none()));
+        // Shown from the start.
+        let _ = (self.losses.get_or_create(&labels), self.fallbacks.get_or_create(&labels));
+    }
+
+    /// A device was lost.
+    pub(crate) fn lost(&self, device: &str) {
+        self.losses.get_or_create(&Labels::of(device)).inc();
+    }
+
+    /// A model did not run on this device, where it was placed.
+    pub(super) fn instead(&self, device: &str) {
+        self.fallbacks.get_or_create(&Labels::of(device)).inc();
+    }
+}

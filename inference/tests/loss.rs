@@ -1,0 +1,116 @@
+//! A device that is lost takes with it what it holds and runs, and nothing else, and can be used again once it is back.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot be set up has failed")]
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+use support::{MIB, id};
+use tempfile::TempDir;
+use weir_device::Arena;
+use weir_inference::{
+    CacheConfig, FakeBackend, Health, InferenceError, ModelCache, ModelKey, ModelSource, Pin, Preparer,
+    Profiles, RunRequest,
+};
+use weir_types::Batching;
+
+/// Far longer than any machine takes, so that only a hang fails.
+const LONG: Duration = Duration::from_secs(60);
+
+/// A device that is lost by a run of the model `breaks`, and is back as soon as it is asked for.
+struct Stage {
+    cache: ModelCache,
+    backend: Arc<FakeBackend>,
+    folder: TempDir,
+}
+
+impl Stage {
+    fn new(slots: usize) -> Self {
+        let arena = Arena::new(MIB);
+        let backend = Arc::new(FakeBackend::accelerator(1, "fast", arena.clone()));
+        let config = CacheConfig { capacity_bytes: 100, slots, run_queue_len_max: 10 };
+        let cache = ModelCache::start(config, backend.clone(), arena, Profiles::default()).unwrap();
+        Self { cache, backend, folder: tempfile::tempdir().unwrap() }
+    }
+
+    async fn source(&self, name: &str, on_fast: &str) -> Arc<ModelSource> {
+        let file = self.folder.path().join(format!("{name}.json"));
+        let json = format!(
+            r#"{{ "resident_bytes": 10, "on": {{ "fast": {on_fast} }}, "signature": {{ "inputs": [], "outputs": [] }} }}"#
+        );
+        std::fs::write(&file, json).unwrap();
+        let prepared = Arc::new(self.backend.prepare(&file, self.folder.path()).await.unwrap());
+        let (key, blobs) = (ModelKey { id: id(name), generation: 1 }, self.folder.path().to_owned());
+        Arc::new(ModelSource { key, prepared, blobs, slots: None, batching: Batching::default() })
+    }
+
+    async fn acquire(&self, source: &Arc<ModelSource>) -> Result<Pin, InferenceError> {
+        tokio::time::timeout(LONG, self.cache.acquire(source, &[])).await.unwrap()
+    }
+
+    async fn is_up(&self) {
+        let mut health = self.cache.health();
+        let up = health.wait_for(|health| *health == Health::Up);
+        tokio::time::timeout(LONG, up).await.unwrap().unwrap();
+    }
+}
+
+async fn run(pin: &Pin) -> Result<(), InferenceError> {
+    tokio::time::timeout(LONG, pin.run(RunRequest::default())).await.unwrap().map(|_| ())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_device_is_lost_with_all_that_it_holds_and_comes_back_empty() {
+    let stage = Stage::new(2);
+    let (endless, idle) = (
+        stage.source("endless", r#"{ "run_time_ms": { "1": 3600000 } }"#).await,
+        stage.source("idle", "{}").await,
+    );
+    let breaks = stage.source("breaks", r#"{ "loses_device_ms": 0 }"#).await;
+    let (endless_pin, idle_pin) =
+        (stage.acquire(&endless).await.unwrap(), stage.acquire(&idle).await.unwrap());
+    let breaks_pin = stage.acquire(&breaks).await.unwrap();
+    let (running, waiting) = (endless_pin.run(RunRequest::default()), endless_pin.clone());
+    let mut health = stage.cache.health();
+    let culprit = run(&breaks_pin).await.unwrap_err();
+    assert!(matches!(&culprit, InferenceError::DeviceLost(why) if why.contains("fake model")), "{culprit}");
+    let bystander = tokio::time::timeout(LONG, running).await.unwrap().unwrap_err();
+    assert!(matches!(bystander, InferenceError::DeviceLost(_)), "{bystander}");
+    assert!(health.has_changed().unwrap(), "nobody was told");
+    health.mark_unchanged();
+    stage.is_up().await;
+    // What was pinned is not what is there now.
+    for pin in [&waiting, &idle_pin, &breaks_pin] {
+        assert!(matches!(run(pin).await, Err(InferenceError::DeviceLost(_))), "{pin:?}");
+    }
+    assert_eq!(stage.cache.resident(), []);
+    drop((endless_pin, waiting, idle_pin, breaks_pin));
+    let again = stage.acquire(&idle).await.unwrap();
+    run(&again).await.unwrap();
+    assert_eq!(stage.cache.used_bytes(), 10);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_a_device_is_lost_its_models_cannot_be_had_and_others_do_not_notice() {
+    let (stage, other) = (Stage::new(1), Stage::new(1));
+    let (breaks, idle) =
+        (stage.source("breaks", r#"{ "loses_device_ms": 3600000 }"#).await, stage.source("idle", "{}").await);
+    let (pin, others) = (stage.acquire(&breaks).await.unwrap(), other.source("idle", "{}").await);
+    run(&pin).await.unwrap_err();
+    assert!(matches!(*stage.cache.health().borrow(), Health::Lost(_)));
+    assert!(matches!(stage.acquire(&idle).await, Err(InferenceError::DeviceLost(_))));
+    assert!(stage.cache.pin(&breaks.key).is_none());
+    run(&other.acquire(&others).await.unwrap()).await.unwrap();
+    // It also ends while it is lost.
+    drop((pin, stage));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_device_cannot_run_is_told_apart_from_what_fails() {
+    let stage = Stage::new(1);
+    let never = stage.source("never", r#"{ "batch_max": 0 }"#).await;
+    let refused = stage.acquire(&never).await.unwrap_err();
+    assert!(matches!(refused, InferenceError::Unsupported(_)), "{refused}");
+    assert_eq!(*stage.cache.health().borrow(), Health::Up);
+}

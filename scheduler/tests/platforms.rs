@@ -1,0 +1,272 @@
+//! Devices that differ: what can run where, which of them is tried and chosen, and what becomes of one that goes and comes back.
+
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+use proptest::prelude::*;
+use weir_scheduler::{
+    Action, Arrival, DeviceSpec, Event, ModelDemand, PolicyKind, PolicyOptions, Rejection, Scheduler,
+    Settings,
+};
+use weir_types::{
+    DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, Platform, Platforms, TenantId, Version,
+};
+
+const MS: u64 = 1_000_000;
+
+/// A node with some devices, by kind, and the models that they have loaded. Every run takes what its kind of device does.
+struct Cluster {
+    scheduler: Scheduler,
+    now_ns: u64,
+    next: u64,
+}
+
+fn device(ordinal: u32) -> DeviceId {
+    DeviceId { node: NodeId(0), ordinal }
+}
+
+fn spec(kind: &str, platform: Platform) -> DeviceSpec {
+    DeviceSpec { kind: kind.into(), platform, capacity_bytes: 10, slots: 2, invocations_max: 2 }
+}
+
+fn cpu() -> DeviceSpec {
+    spec("cpu", Platform::Cpu)
+}
+
+fn gpu() -> DeviceSpec {
+    spec("gpu", Platform::Cuda)
+}
+
+fn model(name: &str) -> ModelId {
+    ModelId { tenant: TenantId::default(), name: Name::new(name).unwrap(), version: Version(1) }
+}
+
+fn only(platform: Platform) -> Platforms {
+    Platforms::only(platform)
+}
+
+impl Cluster {
+    fn of(policy: PolicyKind, devices: Vec<DeviceSpec>) -> Self {
+        let policy = policy.build(&PolicyOptions::default());
+        let mut cluster =
+            Self { scheduler: Scheduler::with_policy(&Settings::default(), policy), now_ns: 0, next: 0 };
+        cluster.tell(Event::NodeUp { node: NodeId(0), devices });
+        cluster
+    }
+
+    fn tell(&mut self, event: Event) -> Vec<Action> {
+        let mut actions = Vec::new();
+        self.scheduler.handle(self.now_ns, event, &mut actions);
+        actions.retain(|action| !matches!(action, Action::WakeAt(_)));
+        actions
+    }
+
+    fn arrive(&mut self, models: &[(&str, Platforms)]) -> (InvocationId, Vec<Action>) {
+        self.next += 1;
+        let invocation = InvocationId(self.next);
+        let demand = |(name, runs_on): &(&str, Platforms)| ModelDemand {
+            model: model(name),
+            bytes: 4,
+            load_time_ns: Some(10 * MS),
+            runs_on: *runs_on,
+        };
+        let function =
+            FunctionId { tenant: TenantId::default(), name: Name::new("f").unwrap(), version: Version(1) };
+        let actions = self.tell(Event::Arrived(Arrival {
+            invocation,
+            function,
+            models: models.iter().map(demand).collect(),
+            deadline_at_ns: u64::MAX,
+            priority: 0,
+            batch: 1,
+            run_time_ns: None,
+            run_times_ns: Vec::new(),
+            slo: None,
+        }));
+        (invocation, actions)
+    }
+
+    /// Where the next call of one model runs, which takes so long there.
+    fn run(&mut self, name: &str, times_ms: &[u64]) -> u32 {
+        let (invocation, actions) = self.arrive(&[(name, Platforms::ALL)]);
+        let ordinal = started(&actions, invocation).unwrap();
+        let load =
+            Event::Loaded { device: device(ordinal), model: model(name), bytes: 4, load_time_ns: None };
+        self.tell(load);
+        self.now_ns += times_ms[ordinal as usize] * MS;
+        self.tell(Event::Finished { invocation });
+        // They do not come one behind the other.
+        self.now_ns += 50 * MS;
+        ordinal
+    }
+}
+
+fn started(actions: &[Action], wanted: InvocationId) -> Option<u32> {
+    actions.iter().find_map(|action| match action {
+        Action::Start { invocation, device, .. } if *invocation == wanted => Some((*device)?.ordinal),
+        _ => None,
+    })
+}
+
+#[test]
+fn a_model_runs_only_where_it_can_whatever_the_policy() {
+    for policy in PolicyKind::ALL {
+        for devices in [vec![cpu(), gpu()], vec![gpu(), cpu()]] {
+            let gpu_at = u32::from(devices[0] == cpu());
+            let mut cluster = Cluster::of(policy, devices);
+            let (first, actions) = cluster.arrive(&[("g", only(Platform::Cuda))]);
+            assert_eq!(started(&actions, first), Some(gpu_at), "{policy:?}");
+            let (second, actions) = cluster.arrive(&[("c", only(Platform::Cpu))]);
+            assert_eq!(started(&actions, second), Some(1 - gpu_at), "{policy:?}");
+        }
+    }
+}
+
+#[test]
+fn what_no_device_can_run_is_rejected_at_once() {
+    let mut cluster = Cluster::of(PolicyKind::default(), vec![cpu()]);
+    for models in [
+        &[("g", only(Platform::Cuda))][..],
+        &[("n", Platforms::NONE)],
+        &[("g", only(Platform::Cuda)), ("c", only(Platform::Cpu))],
+    ] {
+        let (_, actions) = cluster.arrive(models);
+        let is_rejected = matches!(&actions[..], [Action::Reject { why: Rejection::NoCapacity, .. }]);
+        assert!(is_rejected, "{models:?}: {actions:?}");
+    }
+}
+
+/// A model that an accelerator lacks does not keep the others of the call from it: it runs on the processor beside it.
+#[test]
+fn one_model_that_needs_the_processor_does_not_bind_the_others() {
+    let mut cluster = Cluster::of(PolicyKind::default(), vec![cpu(), gpu()]);
+    let models = [("both", Platforms::ALL), ("cpu", only(Platform::Cpu))];
+    let (invocation, actions) = cluster.arrive(&models);
+    assert_eq!(started(&actions, invocation), Some(1));
+    let held = |cluster: &Cluster, ordinal| {
+        let view = cluster.scheduler.view();
+        view.device(view.device_key(device(ordinal)).unwrap()).unwrap().held_bytes()
+    };
+    assert_eq!((held(&cluster, 0), held(&cluster, 1)), (0, 4), "memory is promised only for what runs there");
+    cluster.tell(Event::Finished { invocation });
+    assert_eq!(held(&cluster, 1), 0);
+    // An accelerator without a processor beside it is nothing for the two.
+    let mut alone = Cluster::of(PolicyKind::default(), vec![gpu()]);
+    let (_, actions) = alone.arrive(&models);
+    assert!(matches!(&actions[..], [Action::Reject { why: Rejection::NoCapacity, .. }]), "{actions:?}");
+}
+
+#[test]
+fn every_kind_of_device_is_tried_and_the_quickest_is_stayed_with() {
+    let kinds = vec![cpu(), spec("fast", Platform::Cuda), spec("slow", Platform::Cuda)];
+    let mut cluster = Cluster::of(PolicyKind::default(), kinds);
+    let ran: Vec<_> = (0..20).map(|_| cluster.run("m", &[80, 5, 30])).collect();
+    assert_eq!(ran[10..], [1; 10], "{ran:?}");
+    // A processor that is quicker than any accelerator is found, too.
+    let mut cluster = Cluster::of(PolicyKind::default(), vec![cpu(), gpu()]);
+    let ran: Vec<_> = (0..20).map(|_| cluster.run("m", &[1, 400])).collect();
+    assert_eq!(ran[10..], [0; 10], "{ran:?}");
+}
+
+#[test]
+fn a_slower_device_helps_out_while_the_quickest_is_taken() {
+    let mut cluster = Cluster::of(PolicyKind::default(), vec![cpu(), gpu()]);
+    cluster.tell(Event::DeviceDown { device: device(1) });
+    cluster.run("m", &[30, 20]);
+    cluster.tell(Event::DeviceUp { device: device(1) });
+    for _ in 0..10 {
+        cluster.run("m", &[30, 20]);
+    }
+    let places: Vec<_> = (0..4)
+        .map(|_| {
+            let (invocation, actions) = cluster.arrive(&[("m", Platforms::ALL)]);
+            started(&actions, invocation)
+        })
+        .collect();
+    assert_eq!(places.iter().filter(|place| **place == Some(1)).count(), 2, "{places:?}");
+    assert!(places.contains(&Some(0)), "nobody went to the processor: {places:?}");
+}
+
+#[test]
+fn nothing_is_placed_on_a_device_that_is_down_and_what_waits_for_it_goes_elsewhere() {
+    for policy in PolicyKind::ALL {
+        let mut cluster = Cluster::of(policy, vec![gpu(), gpu()]);
+        cluster.tell(Event::DeviceDown { device: device(0) });
+        let (first, actions) = cluster.arrive(&[("a", only(Platform::Cuda))]);
+        assert_eq!(started(&actions, first), Some(1), "{policy:?}");
+        cluster.tell(Event::DeviceDown { device: device(1) });
+        let (waits, actions) = cluster.arrive(&[("b", only(Platform::Cuda))]);
+        assert_eq!(actions, [], "{policy:?}: it waits for one of them to come back");
+        let actions = cluster.tell(Event::DeviceUp { device: device(0) });
+        assert_eq!(started(&actions, waits), Some(0), "{policy:?}");
+        assert_eq!(cluster.tell(Event::DeviceUp { device: device(0) }), [], "that is no news");
+    }
+}
+
+#[test]
+fn one_that_waits_for_a_lost_device_keeps_nobody_else_waiting() {
+    let mut cluster = Cluster::of(PolicyKind::default(), vec![cpu(), gpu()]);
+    cluster.tell(Event::DeviceDown { device: device(1) });
+    let (lost, actions) = cluster.arrive(&[("g", only(Platform::Cuda))]);
+    assert_eq!(actions, []);
+    for _ in 0..200 {
+        let (invocation, actions) = cluster.arrive(&[("c", only(Platform::Cpu))]);
+        assert_eq!(started(&actions, invocation), Some(0));
+        cluster.tell(Event::Finished { invocation });
+    }
+    let actions = cluster.tell(Event::DeviceUp { device: device(1) });
+    assert_eq!(started(&actions, lost), Some(1));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever comes and goes: what starts, starts where all of it can run, and on a device that is up.
+    #[test]
+    fn placements_suit_their_devices(
+        policy in prop::sample::select(&PolicyKind::ALL[..]),
+        steps in prop::collection::vec((0_u8..4, 0_u32..3, prop::collection::vec((0_u8..4, 1_u8..8), 1..3)), 1..60),
+    ) {
+        let specs = [cpu(), gpu(), spec("made-up", Platform::Fake)];
+        let mut cluster = Cluster::of(policy, specs.to_vec());
+        let (mut down, mut asked, mut running) = ([false; 3], Vec::new(), Vec::new());
+        for (what, ordinal, models) in steps {
+            let at = ordinal as usize;
+            let actions = match what {
+                0 => {
+                    down[at] = !down[at];
+                    let device = device(ordinal);
+                    cluster.tell(if down[at] { Event::DeviceDown { device } } else { Event::DeviceUp { device } })
+                }
+                1 if !running.is_empty() => {
+                    let invocation = running.remove(at % running.len());
+                    cluster.tell(Event::Finished { invocation })
+                }
+                _ => {
+                    let platforms = |bits: u8| {
+                        let has = |(at, _): &(u8, Platform)| bits & (1 << at) != 0;
+                        (0..).zip(Platform::ALL).filter(has).map(|(_, platform)| platform).collect::<Platforms>()
+                    };
+                    let mut models: Vec<_> =
+                        models.iter().map(|(name, bits)| (["a", "b", "c", "d"][*name as usize], platforms(*bits))).collect();
+                    models.dedup_by_key(|(name, _)| *name);
+                    let (invocation, actions) = cluster.arrive(&models);
+                    asked.push((invocation, models));
+                    actions
+                }
+            };
+            for action in &actions {
+                let Action::Start { invocation, device, .. } = action else { continue };
+                let ordinal = device.unwrap().ordinal as usize;
+                let (_, models) = asked.iter().find(|(asked, _)| asked == invocation).unwrap();
+                let platform = specs[ordinal].platform;
+                prop_assert!(!down[ordinal], "{invocation:?} started on a device that is down");
+                prop_assert!(models.iter().any(|(_, runs_on)| runs_on.contains(platform)));
+                let is_served = |runs_on: &Platforms| {
+                    runs_on.contains(platform) || runs_on.contains(Platform::Cpu)
+                };
+                prop_assert!(models.iter().all(|(_, runs_on)| is_served(runs_on)));
+                running.push(*invocation);
+            }
+        }
+    }
+}

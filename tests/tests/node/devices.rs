@@ -1,0 +1,54 @@
+//! A node with several devices: a processor and fake accelerators.
+
+mod falling_back;
+mod losing;
+mod placing;
+
+use serde_json::{Value, json};
+use weir_tests::{Answer, Client, Node, NodeBuilder};
+use weir_types::api::DeviceStatus;
+
+/// A node with these devices, each with room for so many bytes of models.
+fn node(devices: &str, memory_bytes: u64) -> NodeBuilder {
+    let node = Node::builder().set("backend", "fake").set("model_memory_bytes_max", memory_bytes);
+    node.argument("--devices").argument(devices)
+}
+
+/// A model that takes and gives FP32[?, 1], with 1,000 bytes; `more` says what else there is to it.
+fn fake(more: Value) -> String {
+    let port = |name: &str| json!({"name": name, "datatype": "FP32", "shape": [null, 1]});
+    let mut model = json!({
+        "resident_bytes": 1_000,
+        "signature": {"inputs": [port("x")], "outputs": [port("y")]},
+    });
+    let (Value::Object(model_keys), Value::Object(more)) = (&mut model, more) else { panic!("no object") };
+    model_keys.extend(more);
+    model.to_string()
+}
+
+/// Push a model with a manifest in the query.
+async fn push(node: &Client, name: &str, query: &str, more: Value) -> Answer {
+    node.put(&format!("/v1/models/{name}/versions/1?{query}"), fake(more)).await
+}
+
+/// Ask for so many rows.
+async fn infer(node: &Client, name: &str, rows: usize) -> Answer {
+    let input = json!({"name": "x", "datatype": "FP32", "shape": [rows, 1], "data": vec![0.5; rows]});
+    node.post(&format!("/v2/models/{name}/infer"), json!({"inputs": [input]}).to_string()).await
+}
+
+/// The device that an inference ran on.
+async fn ran_on(node: &Client, name: &str) -> String {
+    let answer = infer(node, name, 1).await.ok();
+    answer.header("weir-device").expect("nothing says where it ran").to_owned()
+}
+
+async fn device(node: &Client, name: &str) -> DeviceStatus {
+    let devices = node.status().await.devices;
+    devices.into_iter().find(|device| device.name == name).expect("the device is not listed")
+}
+
+/// What is in the memory of each device, by ordinal.
+async fn resident(node: &Client) -> Vec<Vec<String>> {
+    node.status().await.devices.into_iter().map(|device| device.resident).collect()
+}

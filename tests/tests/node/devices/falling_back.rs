@@ -1,0 +1,70 @@
+//! What a device cannot run, the processor beside it runs, and says so.
+
+use super::{device, infer, node, push, ran_on, resident};
+use serde_json::json;
+use weir_tests::function;
+use weir_types::ErrorCode;
+use weir_types::api::ModelVersion;
+
+#[tokio::test]
+async fn a_model_without_a_form_for_the_accelerator_runs_on_the_processor() {
+    let node = node("cpu,fake:x", 5_000).start().await;
+    let pushed: ModelVersion = push(&node, "m", "", json!({"platforms": ["cpu"]})).await.ok().json();
+    assert_eq!(
+        (&pushed.devices[0].why_not, &pushed.devices[1].why_not),
+        (&None, &Some("it says so".to_owned()))
+    );
+    let answer = infer(&node, "m", 1).await.ok();
+    // It was placed there to begin with.
+    assert_eq!((answer.header("weir-device"), answer.header("weir-fallback")), (Some("cpu"), None));
+    assert_eq!(node.metric("weir_device_fallbacks_total", "").await, 0.0);
+}
+
+#[tokio::test]
+async fn a_call_with_models_of_both_kinds_runs_each_where_it_can() {
+    let node = node("cpu,fake:x", 5_000).start().await;
+    push(&node, "a", "device=fake", json!({})).await.ok();
+    push(&node, "c", "", json!({"platforms": ["cpu"]})).await.ok();
+    node.deploy_with("both", "models=a,c", function("infer")).await;
+    for name in ["a", "c", "a", "c"] {
+        node.post(&format!("/fn/both/{name}?shape=1,1"), 1_f32.to_le_bytes().to_vec()).await.ok();
+    }
+    assert_eq!(resident(&node).await, [["c:1"], ["a:1"]]);
+    assert_eq!(node.metric("weir_device_fallbacks_total", "device=\"fake:1\"").await, 2.0);
+    assert_eq!(node.metric("weir_cold_starts_total", "cause=\"model\"").await, 2.0);
+}
+
+#[tokio::test]
+async fn a_run_of_shapes_that_the_accelerator_cannot_do_is_done_by_the_processor() {
+    let node = node("cpu,fake:x", 5_000).start().await;
+    push(&node, "m", "", json!({"run_time_ms": {"1": 20}, "on": {"x": {"batch_max": 2}}})).await.ok();
+    assert_eq!(ran_on(&node, "m").await, "fake:1");
+    let answer = infer(&node, "m", 3).await.ok();
+    assert_eq!(answer.header("weir-device"), Some("cpu"));
+    let why = answer.header("weir-fallback").expect("nothing says why");
+    assert!(why.contains("fake:1 cannot run m:1") && why.contains("a batch of 3 is too large"), "{why}");
+    assert_eq!(node.metric("weir_device_fallbacks_total", "device=\"fake:1\"").await, 1.0);
+    // It goes on being run there as far as that can be done.
+    let model: ModelVersion = node.get("/v1/models/m/versions/1").await.ok().json();
+    assert!(model.devices.iter().all(|known| known.why_not.is_none()), "{model:?}");
+}
+
+#[tokio::test]
+async fn a_model_that_turns_out_not_to_load_is_not_placed_there_again() {
+    let node = node("cpu,fake:x", 5_000).start().await;
+    push(&node, "m", "", json!({"run_time_ms": {"1": 20}, "on": {"x": {"batch_max": 0}}})).await.ok();
+    let first = infer(&node, "m", 1).await.ok();
+    assert_eq!(first.header("weir-device"), Some("cpu"));
+    assert!(first.header("weir-fallback").is_some_and(|why| why.contains("it says so")), "{first:?}");
+    let second = infer(&node, "m", 1).await.ok();
+    assert_eq!((second.header("weir-device"), second.header("weir-fallback")), (Some("cpu"), None));
+    let model: ModelVersion = node.get("/v1/models/m/versions/1").await.ok().json();
+    assert_eq!(model.devices[1].why_not.as_deref(), Some("it says so"));
+    assert_eq!(device(&node, "fake:1").await.resident, [""; 0]);
+    // Where its owner wants it there and nowhere else, there is no other place.
+    push(&node, "only", "device=fake", json!({"on": {"x": {"batch_max": 0}}})).await.ok();
+    let refused = infer(&node, "only", 1).await.refusal();
+    assert_eq!(refused.code, ErrorCode::ModelError, "{refused:?}");
+    assert!(refused.text.contains("cannot run"), "{refused:?}");
+    assert_eq!(infer(&node, "only", 1).await.code(), ErrorCode::NoCapacity);
+}

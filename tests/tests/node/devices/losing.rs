@@ -1,0 +1,86 @@
+//! A device that is lost: its calls fail as what can be tried again, the others do not notice, and it comes back.
+
+use super::{device, infer, node, push, ran_on};
+use serde_json::json;
+use std::time::Duration;
+use weir_tests::{Client, eventually};
+use weir_types::ErrorCode;
+
+/// A run of it takes the device away that it is on, of whatever kind, for so long.
+async fn breaks(node: &Client, time_ms: u64) {
+    let loses = || json!({"loses_device_ms": time_ms});
+    push(node, "breaks", "device=fake", json!({"on": {"x": loses(), "y": loses()}})).await.ok();
+}
+
+#[tokio::test]
+async fn one_device_is_lost_and_the_others_do_not_notice() {
+    let node = node("cpu,fake:x,fake:y", 1_500).start().await;
+    breaks(&node, 3_600_000).await;
+    for (name, query) in [("here", "device=cpu"), ("there", "device=fake")] {
+        push(&node, name, query, json!({"run_time_ms": {"1": 1}})).await.ok();
+        infer(&node, name, 1).await.ok();
+    }
+    let refused = infer(&node, "breaks", 1).await.refusal();
+    assert_eq!((refused.status, refused.code), (503, ErrorCode::Unavailable), "{refused:?}");
+    assert!(
+        refused.text.contains("the device was lost") && refused.text.contains("try again"),
+        "{refused:?}"
+    );
+    let devices = node.status().await.devices;
+    let lost: Vec<_> = devices.iter().filter(|device| device.lost.is_some()).collect();
+    assert_eq!(lost.len(), 1, "{devices:?}");
+    assert!(lost[0].resident.is_empty() && lost[0].name.starts_with("fake:"), "{lost:?}");
+    for _ in 0..5 {
+        assert_eq!(ran_on(&node, "here").await, "cpu");
+        // Whether or not it was on the device that is lost.
+        assert_ne!(ran_on(&node, "there").await, lost[0].name);
+    }
+    let label = format!("device=\"{}\"", lost[0].name);
+    let counted = async || (node.metric("weir_device_losses_total", &label).await == 1.0).then_some(());
+    eventually("the count of losses", counted).await;
+    assert_eq!(
+        (node.metric("weir_device_up", &label).await, node.metric("weir_device_up", "").await),
+        (0.0, 2.0)
+    );
+    assert_eq!(node.get("/readyz").await.status, 200, "the node is as ready as ever");
+    // It also ends while a device is lost.
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn runs_under_way_on_a_lost_device_end_and_those_elsewhere_go_on() {
+    let node = node("cpu,fake:x", 5_000).set("infer_time_ms_max", 3_600_000).start().await;
+    breaks(&node, 0).await;
+    push(&node, "held", "device=fake", json!({"run_time_ms": {"1": 3_600_000}})).await.ok();
+    push(&node, "beside", "device=cpu", json!({"run_time_ms": {"1": 300}})).await.ok();
+    let is_running = async |count| (node.status().await.running == count).then_some(());
+    let (held, beside) = (infer(&node, "held", 1), infer(&node, "beside", 1));
+    let culprit = async {
+        eventually("both to run", async || is_running(2).await).await;
+        infer(&node, "breaks", 1).await
+    };
+    let (held, beside, culprit) = tokio::join!(held, beside, culprit);
+    assert_eq!((held.code(), culprit.code()), (ErrorCode::Unavailable, ErrorCode::Unavailable));
+    assert_eq!(beside.ok().header("weir-device"), Some("cpu"));
+    eventually("nothing to run", async || is_running(0).await).await;
+}
+
+#[tokio::test]
+async fn a_device_that_is_back_is_used_again() {
+    let node = node("cpu,fake:x", 5_000).start().await;
+    breaks(&node, 200).await;
+    push(&node, "m", "device=fake", json!({})).await.ok();
+    assert_eq!(ran_on(&node, "m").await, "fake:1");
+    for _ in 0..3 {
+        assert_eq!(infer(&node, "breaks", 1).await.code(), ErrorCode::Unavailable);
+        // It waits for the device, which is the only one for it.
+        let ran = tokio::time::timeout(Duration::from_secs(60), infer(&node, "m", 1)).await.unwrap();
+        if !ran.is_ok() {
+            // Unless it was placed before the loss was known.
+            assert_eq!(ran.code(), ErrorCode::Unavailable);
+        }
+        eventually("the device", async || device(&node, "fake:1").await.lost.is_none().then_some(())).await;
+        assert_eq!(ran_on(&node, "m").await, "fake:1");
+    }
+    assert_eq!(node.metric("weir_device_losses_total", "").await, 3.0);
+}

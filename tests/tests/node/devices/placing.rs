@@ -1,0 +1,141 @@
+//! Where models run, and what each device holds.
+
+use super::{device, infer, node, push, ran_on, resident};
+use serde_json::{Value, json};
+use weir_tests::{Node, function};
+use weir_types::ErrorCode;
+use weir_types::api::ModelVersion;
+
+#[tokio::test]
+async fn every_device_is_listed_and_the_settings_hold_for_each() {
+    let node = node("cpu,fake:slow,fake:fast", 5_000).set("model_slots", 3).start().await;
+    let devices = node.status().await.devices;
+    let listed: Vec<_> = devices.iter().map(|device| (&*device.name, &*device.kind)).collect();
+    assert_eq!(listed, [("cpu", "cpu"), ("fake:1", "slow"), ("fake:2", "fast")]);
+    assert!(devices.iter().all(|device| (device.slots, device.capacity_bytes) == (3, 5_000)));
+    assert!(devices.iter().all(|device| device.lost.is_none()));
+    assert_eq!(node.metric("weir_device_up", "").await, 3.0);
+    // A node without them has its processor, as ever.
+    let plain = Node::builder().set("backend", "fake").start().await;
+    let devices = plain.status().await.devices;
+    assert_eq!(devices.iter().map(|device| &*device.name).collect::<Vec<_>>(), ["cpu"]);
+}
+
+#[tokio::test]
+async fn devices_that_cannot_be_had_are_named_when_the_node_starts() {
+    for (devices, what) in
+        [("gpu", "\"gpu\" is no device"), ("cpu,cpu", "cpu is named twice"), ("fake:x", "backend = \"fake\"")]
+    {
+        let started = Node::builder().argument("--devices").argument(devices).try_start().await;
+        let log = started.err().expect("the node started");
+        assert!(log.contains(what), "{devices}: {log}");
+    }
+}
+
+#[tokio::test]
+async fn a_model_comes_to_run_on_the_quickest_device() {
+    let node = node("cpu,fake:fast,fake:slow", 5_000).start().await;
+    let times = |ms: u32| json!({"load_time_ms": 5, "run_time_ms": {"1": ms}});
+    let more = json!({"run_time_ms": {"1": 60}, "on": {"fast": times(2), "slow": times(30)}});
+    push(&node, "m", "", more).await.ok();
+    let mut places = Vec::new();
+    for _ in 0..30 {
+        places.push(ran_on(&node, "m").await);
+    }
+    assert!(places[20..].iter().all(|place| place == "fake:1"), "{places:?}");
+    // What was measured is told by device, and in the protocol's statistics.
+    let model: ModelVersion = node.get("/v1/models/m/versions/1").await.ok().json();
+    let fast = model.devices.iter().find(|known| known.kind == "fast").unwrap();
+    assert!(fast.resident && fast.why_not.is_none() && fast.profile.run_time_ns[&1].mean < 30e6, "{model:?}");
+    let stats: Value = node.get("/v2/models/m/stats").await.ok().json();
+    let usage = stats["model_stats"][0]["memory_usage"].as_array().unwrap();
+    assert!(usage.contains(&json!({"type": "GPU", "id": 0, "byte_size": 1_000})), "{usage:?}");
+    let config: Value = node.get("/v2/models/m/config").await.ok().json();
+    assert_eq!(config["instance_group"].as_array().unwrap().len(), 3);
+}
+
+#[tokio::test]
+async fn each_device_has_memory_of_its_own() {
+    // Room for one model on each.
+    let node = node("cpu,fake:x,fake:x", 1_500).start().await;
+    for (name, query) in
+        [("a", "device=fake"), ("b", "device=fake"), ("c", "device=cpu"), ("d", "device=cpu")]
+    {
+        push(&node, name, query, json!({"load_time_ms": 100, "run_time_ms": {"1": 1}})).await.ok();
+    }
+    for _ in 0..5 {
+        for name in ["a", "b", "c"] {
+            infer(&node, name, 1).await.ok();
+        }
+    }
+    assert_eq!(
+        node.metric("weir_cold_starts_total", "cause=\"model\"").await,
+        3.0,
+        "none made room for another"
+    );
+    let mut fakes = resident(&node).await.split_off(1);
+    fakes.sort();
+    assert_eq!(fakes, [["a:1"], ["b:1"]]);
+    // One more on the processor makes room there, and nowhere else.
+    infer(&node, "d", 1).await.ok();
+    assert_eq!(resident(&node).await[0], ["d:1"]);
+    let mut fakes = resident(&node).await.split_off(1);
+    fakes.sort();
+    assert_eq!(fakes, [["a:1"], ["b:1"]]);
+    assert_eq!(node.metric("weir_model_resident_bytes", "").await, 3_000.0);
+    assert_eq!(node.metric("weir_model_resident_bytes", "device=\"cpu\"").await, 1_000.0);
+    // Unloading a model empties whichever has it.
+    for name in ["a", "b"] {
+        node.post(&format!("/v2/repository/models/{name}/unload"), "").await.ok();
+    }
+    let gone = async || resident(&node).await[1..].iter().all(Vec::is_empty).then_some(());
+    weir_tests::eventually("the unloads", gone).await;
+}
+
+#[tokio::test]
+async fn functions_and_workflows_run_their_models_where_they_are_placed() {
+    let node = node("cpu,fake:x", 5_000).start().await;
+    push(&node, "m", "device=fake", json!({})).await.ok();
+    node.deploy_with("infer", "models=m", function("infer")).await;
+    node.post("/fn/infer/m?shape=1,1", 1_f32.to_le_bytes().to_vec()).await.ok();
+    assert_eq!(resident(&node).await, [vec![], vec!["m:1".to_owned()]]);
+    let workflow = "inputs.x = \"FP32[?, 1]\"\noutputs.y = \"run\"\nsteps.run = { run = \"m\", inputs = { x = \"x\" } }\n";
+    node.post("/v2/repository/models/m/unload", "").await.ok();
+    let gone = async || resident(&node).await[1].is_empty().then_some(());
+    weir_tests::eventually("the unload", gone).await;
+    node.put("/v1/workflows/flow", workflow).await.ok();
+    infer(&node, "flow", 1).await.ok();
+    assert_eq!(resident(&node).await, [vec![], vec!["m:1".to_owned()]]);
+}
+
+#[tokio::test]
+async fn what_the_owner_wants_holds_and_what_cannot_be_is_refused() {
+    let node = node("cpu,fake:x", 5_000).start().await;
+    push(
+        &node,
+        "here",
+        "device=cpu",
+        json!({"on": {"x": {"run_time_ms": {"1": 0}}}, "run_time_ms": {"1": 20}}),
+    )
+    .await
+    .ok();
+    for _ in 0..5 {
+        assert_eq!(ran_on(&node, "here").await, "cpu");
+    }
+    let model: ModelVersion = node.get("/v1/models/here/versions/1").await.ok().json();
+    let why = model.devices[1].why_not.as_ref().unwrap();
+    assert!(why.contains("device = \"cpu\""), "{why}");
+    let refused = push(&node, "nowhere", "device=fake", json!({"platforms": ["cpu"]})).await.refusal();
+    assert_eq!((refused.status, refused.code), (422, ErrorCode::InvalidModel), "{}", refused.text);
+    assert!(
+        refused.text.contains("device = \"fake\"") && refused.text.contains("it says so"),
+        "{}",
+        refused.text
+    );
+    let unknown = push(&node, "m", "device=tpu", json!({})).await;
+    assert_eq!(unknown.code(), ErrorCode::InvalidManifest);
+    // There is a form of it, but no device.
+    let refused = push(&node, "gpu", "device=cuda", json!({})).await;
+    assert_eq!(refused.code(), ErrorCode::InvalidModel);
+    assert_eq!(device(&node, "cpu").await.resident, ["here:1"]);
+}
