@@ -51,9 +51,10 @@ impl Graph {
     /// How many pieces of work it has.
     pub fn len(&self) -> Result<usize, CudaError> {
         let mut count = 0;
-        // SAFETY: without room for nodes, only the count is written; it outlives the call.
-        self.context
-            .call(|driver| unsafe { driver.cuGraphGetNodes(self.handle, ptr::null_mut(), &mut count) })?;
+        self.context.call(|driver| {
+            // SAFETY: without room for nodes, only the count is written; it outlives the call.
+            unsafe { driver.cuGraphGetNodes(self.handle, ptr::null_mut(), &mut count) }
+        })?;
         Ok(count)
     }
 
@@ -65,9 +66,10 @@ impl Graph {
     /// Make it ready to be launched. The graph is not needed any more then.
     pub fn instantiate(&self) -> Result<GraphExec, CudaError> {
         let mut executable = ptr::null_mut();
-        // SAFETY: `executable` outlives the call; what is created is destroyed on drop.
-        self.context
-            .call(|driver| unsafe { driver.cuGraphInstantiateWithFlags(&mut executable, self.handle, 0) })?;
+        self.context.call(|driver| {
+            // SAFETY: `executable` outlives the call; what is created is destroyed on drop.
+            unsafe { driver.cuGraphInstantiateWithFlags(&mut executable, self.handle, 0) }
+        })?;
         Ok(GraphExec { context: Arc::clone(&self.context), handle: executable })
     }
 }

@@ -139,9 +139,10 @@ impl Function {
 
     fn attribute(&self, attribute: CUfunction_attribute) -> Result<u32, CudaError> {
         let mut value = 0;
-        // SAFETY: the handle is valid as long as the module; `value` outlives the call.
-        self.context()
-            .call(|driver| unsafe { driver.cuFuncGetAttribute(&mut value, attribute, self.handle) })?;
+        self.context().call(|driver| {
+            // SAFETY: the handle is valid as long as the module; `value` outlives the call.
+            unsafe { driver.cuFuncGetAttribute(&mut value, attribute, self.handle) }
+        })?;
         Ok(u32::try_from(value).unwrap_or(0))
     }
 }

@@ -118,7 +118,7 @@ impl TensorStore {
             }
         }
         let result = result.and_then(|()| {
-            let transfer = self.0.engine.load(segments, Box::new(Arc::clone(&self.0.state)))?;
+            let transfer = self.0.engine.load(&segments, Box::new(Arc::clone(&self.0.state)))?;
             let _ = load.transfer.set(transfer);
             Ok(())
         });

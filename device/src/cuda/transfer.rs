@@ -79,7 +79,7 @@ impl TransferEngine {
     /// copy has ended: what the places belong to.
     pub fn load(
         &self,
-        groups: Vec<Vec<Segment>>,
+        groups: &[Vec<Segment>],
         keep: Box<dyn Any + Send>,
     ) -> Result<Arc<Transfer>, TransferError> {
         let job = Job::load(groups, keep, &self.shared)?;

@@ -109,7 +109,7 @@ fn cut_segment(segment: &Segment, first: usize, blocks: &mut Vec<Block>) {
                 block.parts.push(part);
             }
             None => {
-                blocks.push(Block { span: Span::new(at, bytes), offset: 0, parts: vec![part], ends: 0..0 })
+                blocks.push(Block { span: Span::new(at, bytes), offset: 0, parts: vec![part], ends: 0..0 });
             }
         }
         done += bytes;

@@ -199,7 +199,7 @@ impl Fetch {
 
 impl Job {
     pub(super) fn load(
-        groups: Vec<Vec<Segment>>,
+        groups: &[Vec<Segment>],
         keep: Box<dyn Any + Send>,
         shared: &Arc<Shared>,
     ) -> Result<Self, TransferError> {
@@ -209,7 +209,7 @@ impl Job {
                 return Err(TransferError::DoesNotFit { source_bytes, place_bytes });
             }
         }
-        let blocks = cut(&groups);
+        let blocks = cut(groups);
         // Groups that no block ends have nothing to wait for.
         let mut states = vec![Group::Empty; groups.len()];
         for group in blocks.iter().flat_map(|block| block.ends.clone()) {

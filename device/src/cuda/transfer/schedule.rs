@@ -7,7 +7,7 @@
 use std::collections::{HashMap, VecDeque};
 
 /// What of each copy may go in one turn.
-const QUANTUM_BYTES: u64 = 2 * 2 << 20;
+const QUANTUM_BYTES: u64 = 2 * (2 << 20);
 
 /// Copies in blocks, and whose turn it is.
 #[derive(Debug, Default)]

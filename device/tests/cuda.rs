@@ -1,0 +1,20 @@
+//! The device layer on the fake driver: everything as it ships, but for the GPU.
+
+#![cfg(feature = "cuda")]
+#![allow(unsafe_code, clippy::unwrap_used, reason = "kernels are launched, and a test fails by panicking")]
+
+#[path = "cuda/support.rs"]
+mod support;
+
+#[path = "cuda/discovery.rs"]
+mod discovery;
+#[path = "cuda/faults.rs"]
+mod faults;
+#[path = "cuda/memory.rs"]
+mod memory;
+#[path = "cuda/order.rs"]
+mod order;
+#[path = "cuda/tensors.rs"]
+mod tensors;
+#[path = "cuda/transfer.rs"]
+mod transfer;

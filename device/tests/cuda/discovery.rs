@@ -1,0 +1,60 @@
+use crate::support::{devices, search};
+use weir_device::cuda::{Devices, Search, Unavailable};
+use weir_fake_cuda::Fake;
+
+#[test]
+fn devices_are_described() {
+    let fake = Fake::new(0);
+    fake.set("devices", 2).set("sm", 89);
+    let devices = devices(&fake);
+    let infos = devices.infos();
+    assert_eq!(infos.iter().map(|info| info.ordinal).collect::<Vec<_>>(), [0, 1]);
+    assert_eq!((infos[1].compute_capability, infos[1].name.as_str()), ((8, 9), "Fake GPU"));
+    assert_eq!((infos[0].pci.as_str(), infos[1].pci.as_str()), ("0000:01:00.0", "0000:02:00.0"));
+    assert_eq!((infos[0].multiprocessors, infos[0].shared_bytes_max), (132, 227 << 10));
+    assert_eq!((devices.driver_version().as_str(), infos[0].memory_bytes), ("13.0", 1 << 30));
+    assert!(infos[0].memory_bytes_per_s > 4_000_000_000_000);
+    assert!(devices.open(2).is_err());
+}
+
+#[test]
+fn a_driver_that_is_too_old_is_told_apart() {
+    let fake = Fake::new(0);
+    fake.set("driver_version", 12_020);
+    let error = Devices::discover(&search(&fake)).unwrap_err();
+    assert!(matches!(error, Unavailable::DriverTooOld { .. }), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("12.2") && text.contains("12.4") && text.contains("550"), "{text}");
+}
+
+#[test]
+fn a_machine_whose_driver_sees_no_device_says_so() {
+    let fake = Fake::new(0);
+    fake.set("devices", 0);
+    let error = Devices::discover(&search(&fake)).unwrap_err().to_string();
+    assert!(error.contains("no CUDA-capable device") || error.contains("sees no GPU"), "{error}");
+}
+
+#[test]
+fn a_library_that_is_not_the_driver_names_what_it_lacks() {
+    // Any shared library will do: this process has the C library open.
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let path =
+        maps.lines().filter_map(|line| line.split_whitespace().last()).find(|path| path.contains("libc.so"));
+    let found = Search { driver: Some(path.unwrap().into()), ..Search::default() };
+    let error = Devices::discover(&found).unwrap_err();
+    assert!(matches!(error, Unavailable::MissingFunctions { .. }), "{error}");
+    assert!(error.to_string().contains("cuMemAddressReserve"), "{error}");
+}
+
+#[test]
+fn without_a_driver_nothing_panics() {
+    let nowhere = Search { driver: None, folders: vec!["/nowhere".into()] };
+    let error = Devices::discover(&nowhere).unwrap_err();
+    assert!(
+        error.to_string().contains("no NVIDIA driver was found (looked for libcuda.so.1 in /nowhere)"),
+        "{error}"
+    );
+    // Whatever this machine has, looking is not fatal.
+    let _ = Devices::discover(&Search::from_environment());
+}

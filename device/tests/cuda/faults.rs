@@ -1,0 +1,65 @@
+use crate::support::{Machine, SEEDS, devices, launch_fill};
+use weir_device::cuda::{AddressRange, BLOCK_BYTES, CudaError, Launch, Owner, Parameters, TransferError};
+use weir_fake_cuda::Fake;
+
+#[test]
+fn a_kernel_that_reaches_beyond_its_memory_loses_the_context_and_nothing_else() {
+    for seed in SEEDS {
+        let fake = Fake::new(seed);
+        fake.set("devices", 2);
+        let neighbour = devices(&fake).open(1).unwrap();
+        let machine = Machine::of(fake);
+        let function = machine.kernel("weir_test_fill");
+        let memory = machine.allocate(4096);
+        let mut parameters = Parameters::default();
+        // The page behind the memory is nobody's.
+        parameters.address(memory.span().address()).u32(1).u64(8192);
+        // SAFETY: on the fake a reach beyond the memory is caught, which is what this is about.
+        unsafe { machine.stream.launch(&function, &Launch::linear(8192, 256), &parameters) }.unwrap();
+        let error = machine.stream.synchronize().unwrap_err();
+        assert!(error.is_context_lost() && error.to_string().contains("started anew"), "{error}");
+        assert!(error.to_string().contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{error}");
+        assert!(machine.context.is_lost());
+        let error = machine.stream.fill(memory.span(), 1).unwrap_err();
+        assert!(error.is_context_lost(), "every call fails from now on: {error}");
+        assert!(!neighbour.is_lost());
+        neighbour.synchronize().unwrap();
+        // Before the fake that it is of.
+        drop(neighbour);
+    }
+}
+
+#[test]
+fn a_launch_that_fails_is_seen_by_whoever_waits() {
+    let machine = Machine::new(1);
+    let function = machine.kernel("weir_test_fill");
+    let memory = machine.allocate(4096);
+    machine.fake.fail_launch(2);
+    for _ in 0..4 {
+        let mut parameters = Parameters::default();
+        parameters.address(memory.span().address()).u32(1).u64(1024);
+        // SAFETY: as declared, on memory that is kept.
+        let launched = unsafe { machine.stream.launch(&function, &Launch::linear(1024, 256), &parameters) };
+        assert!(launched.is_ok() || launched.unwrap_err().is_context_lost());
+    }
+    assert!(machine.stream.synchronize().unwrap_err().is_context_lost());
+}
+
+#[test]
+fn everything_can_be_dropped_in_a_lost_context() {
+    let machine = Machine::new(1);
+    let function = machine.kernel("weir_test_fill");
+    let pool = machine.pool(8 * BLOCK_BYTES);
+    let mut range = AddressRange::reserve(&pool, 8 * BLOCK_BYTES).unwrap();
+    range.back(0..4, Owner(1), Some(&machine.stream)).unwrap();
+    let memory = machine.allocate(4096);
+    let engine = machine.engine();
+    machine.fake.fail_launch(0);
+    launch_fill(&machine.stream, &function, memory.span(), 1);
+    assert!(machine.stream.synchronize().unwrap_err().is_context_lost());
+    let arena = weir_device::Arena::new(1 << 20);
+    let fetched = engine.fetch(memory.span(), &arena, Box::new(())).unwrap().wait();
+    let lost = |error: &TransferError| matches!(error, TransferError::Device(CudaError::ContextLost { .. }));
+    assert!(fetched.as_ref().is_err_and(lost), "{fetched:?}");
+    // What is left after this the fake would complain about.
+}

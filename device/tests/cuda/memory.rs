@@ -1,0 +1,184 @@
+use crate::support::{Machine, SEEDS, launch_fill};
+use std::sync::Arc;
+use weir_device::cuda::{AddressRange, Allocation, BLOCK_BYTES, CudaError, OutOfMemory, Owner, SlotMemory};
+
+const ONE: Owner = Owner(1);
+const OTHER: Owner = Owner(2);
+const SECOND_NS: u64 = 1_000_000_000;
+
+#[test]
+fn memory_is_mapped_where_it_is_needed_and_kernels_cross_its_blocks() {
+    for seed in SEEDS {
+        let machine = Machine::new(seed);
+        let pool = machine.pool(16 * BLOCK_BYTES);
+        let mut range = AddressRange::reserve(&pool, 100 * BLOCK_BYTES).unwrap();
+        assert_eq!((range.mapped_bytes(), pool.usage().used_bytes), (0, 0));
+        range.back(3..6, ONE, Some(&machine.stream)).unwrap();
+        assert_eq!(pool.usage().used_bytes, 3 * BLOCK_BYTES);
+        let span = range.span().slice(3 * BLOCK_BYTES, 3 * BLOCK_BYTES).unwrap();
+        let function = machine.kernel("weir_test_fill");
+        launch_fill(&machine.stream, &function, span, 0x0102_0304);
+        assert!(machine.read(span) == [4, 3, 2, 1].repeat(6 << 18), "seed {seed}");
+        range.release(4..5);
+        assert_eq!(machine.stream.read(span, &mut vec![0; 6 << 20]).unwrap_err(), refused());
+        range.back(0..8, ONE, Some(&machine.stream)).unwrap();
+        assert_eq!(pool.usage().used_bytes, 8 * BLOCK_BYTES);
+        assert!(range.back(99..101, ONE, None).is_err(), "past the end");
+        machine.stream.synchronize().unwrap();
+    }
+}
+
+fn all_are(bytes: &[u8], value: u8) -> bool {
+    bytes == vec![value; bytes.len()]
+}
+
+fn refused() -> CudaError {
+    CudaError::Failed {
+        call: "cuMemcpyDtoHAsync_v2",
+        code: 1,
+        name: "CUDA_ERROR_INVALID_VALUE".to_owned(),
+        what: "invalid argument".to_owned(),
+    }
+}
+
+#[test]
+fn nobody_sees_what_another_owner_had() {
+    for seed in SEEDS {
+        let machine = Machine::new(seed);
+        let pool = machine.pool(4 * BLOCK_BYTES);
+        let mut range = AddressRange::reserve(&pool, 4 * BLOCK_BYTES).unwrap();
+        let all = range.span();
+        range.back(0..4, ONE, Some(&machine.stream)).unwrap();
+        assert!(all_are(&machine.read(all), 0), "fresh from the driver");
+        machine.stream.fill(all, 7).unwrap();
+        machine.stream.synchronize().unwrap();
+        range.release(0..4);
+        // The owner's own blocks come back as they were, in some order; to others they are zeroes.
+        range.back(0..2, ONE, Some(&machine.stream)).unwrap();
+        range.back(2..4, OTHER, Some(&machine.stream)).unwrap();
+        let bytes = machine.read(all);
+        assert!(all_are(&bytes[..4 << 20], 7), "seed {seed}");
+        assert!(all_are(&bytes[4 << 20..], 0), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_pool_that_is_full_says_how_much_is_missing_and_takes_nothing() {
+    let machine = Machine::new(1);
+    let pool = machine.pool(10 * BLOCK_BYTES + 5);
+    let mut range = AddressRange::reserve(&pool, 100 * BLOCK_BYTES).unwrap();
+    range.back(0..7, ONE, None).unwrap();
+    let error = range.back(5..12, ONE, None).unwrap_err();
+    let expected = OutOfMemory {
+        asked_bytes: 5 * BLOCK_BYTES,
+        missing_bytes: 2 * BLOCK_BYTES,
+        used_bytes: 7 * BLOCK_BYTES,
+        capacity_bytes: 10 * BLOCK_BYTES,
+    };
+    assert_eq!(error, CudaError::OutOfMemory(expected));
+    assert_eq!(range.mapped_bytes(), 7 * BLOCK_BYTES);
+    range.back(5..10, ONE, None).unwrap();
+}
+
+#[test]
+fn a_device_that_others_have_filled_is_out_of_memory_too() {
+    let machine = Machine::new(1);
+    let pool = machine.pool(1 << 40);
+    let mut range = AddressRange::reserve(&pool, 1 << 30).unwrap();
+    let _others = Allocation::new(&machine.context, (1 << 30) - 3 * BLOCK_BYTES).unwrap();
+    let error = range.back(0..5, ONE, None).unwrap_err();
+    assert!(matches!(error, CudaError::OutOfMemory(out) if out.missing_bytes == 2 * BLOCK_BYTES), "{error}");
+    assert_eq!((range.mapped_bytes(), pool.usage().used_bytes), (0, 0));
+    range.back(0..3, ONE, None).unwrap();
+    let error = Allocation::new(&machine.context, 1 << 20).unwrap_err();
+    assert!(matches!(error, CudaError::OutOfMemory(out) if out.missing_bytes == 1 << 20), "{error}");
+}
+
+#[test]
+fn wherever_the_driver_runs_out_nothing_is_half_done() {
+    for left in 0..6 {
+        let machine = Machine::new(left);
+        let pool = machine.pool(64 * BLOCK_BYTES);
+        let mut range = AddressRange::reserve(&pool, 64 * BLOCK_BYTES).unwrap();
+        range.back(0..2, ONE, None).unwrap();
+        machine.fake.fail_allocations(left, 1);
+        let error = range.back(0..8, ONE, None).unwrap_err();
+        assert!(matches!(error, CudaError::OutOfMemory(_)), "{error}");
+        assert_eq!((range.mapped_bytes(), pool.usage().used_bytes), (2 * BLOCK_BYTES, 2 * BLOCK_BYTES));
+        range.back(0..8, ONE, None).unwrap();
+    }
+}
+
+#[test]
+fn idle_blocks_are_used_again_and_go_when_they_are_trimmed() {
+    let machine = Machine::new(1);
+    let pool = machine.pool(64 * BLOCK_BYTES);
+    let mut range = AddressRange::reserve(&pool, 64 * BLOCK_BYTES).unwrap();
+    range.back(0..8, ONE, None).unwrap();
+    range.release(0..64);
+    assert_eq!((pool.usage().used_bytes, pool.usage().idle_bytes), (0, 8 * BLOCK_BYTES));
+    range.back(0..8, OTHER, None).unwrap();
+    assert_eq!(machine.fake.count("blocks_created"), 8);
+    range.release(0..64);
+    pool.trim(3 * BLOCK_BYTES);
+    assert_eq!((pool.usage().idle_bytes, machine.fake.count("live_blocks")), (3 * BLOCK_BYTES, 3));
+}
+
+#[test]
+fn a_slot_grows_at_once_shrinks_by_and_by_and_keeps_its_addresses() {
+    let machine = Machine::new(5);
+    let pool = machine.pool(64 * BLOCK_BYTES);
+    let mut slot = SlotMemory::new(&pool, &machine.stream, 32 * BLOCK_BYTES, 0).unwrap();
+    let span = slot.prepare(16 * BLOCK_BYTES, ONE, 0).unwrap();
+    assert_eq!((span.address(), slot.held_bytes()), (slot.address(), 16 * BLOCK_BYTES));
+    assert_eq!(slot.settle(SECOND_NS / 2).unwrap(), 0, "it has just been used");
+    let mut held = Vec::new();
+    for second in 2..10 {
+        let small = slot.prepare(1000, ONE, second * SECOND_NS).unwrap();
+        assert_eq!((small.address(), small.bytes()), (span.address(), 1000));
+        slot.settle(second * SECOND_NS).unwrap();
+        held.push(slot.held_bytes() / BLOCK_BYTES);
+    }
+    assert!(held.is_sorted_by(|one, next| one >= next) && held[0] <= 16 && held[7] == 1, "{held:?}");
+    assert!(slot.settle(100 * SECOND_NS).unwrap() > 0);
+    assert_eq!(
+        (slot.held_bytes(), pool.usage().used_bytes),
+        (0, 0),
+        "a slot that runs nothing holds nothing"
+    );
+    assert_eq!(slot.prepare(5 * BLOCK_BYTES, ONE, 100 * SECOND_NS).unwrap().address(), span.address());
+    let error = slot.prepare(33 * BLOCK_BYTES, ONE, 100 * SECOND_NS).unwrap_err();
+    assert!(matches!(error, CudaError::Invalid(_)), "{error}");
+    assert_eq!(slot.release().unwrap(), 5 * BLOCK_BYTES);
+}
+
+#[test]
+fn a_slot_that_changes_hands_is_filled_with_zeroes() {
+    for seed in SEEDS {
+        let machine = Machine::new(seed);
+        let pool = machine.pool(8 * BLOCK_BYTES);
+        let mut slot = SlotMemory::new(&pool, &machine.stream, 8 * BLOCK_BYTES, 0).unwrap();
+        let span = slot.prepare(3 * BLOCK_BYTES, ONE, 0).unwrap();
+        machine.stream.fill(span, 9).unwrap();
+        let same = slot.prepare(3 * BLOCK_BYTES, ONE, 1).unwrap();
+        assert!(all_are(&machine.read(same), 9));
+        let other = slot.prepare(BLOCK_BYTES, OTHER, 2).unwrap();
+        assert!(all_are(&machine.read(other), 0), "seed {seed}");
+        let more = slot.prepare(3 * BLOCK_BYTES, OTHER, 3).unwrap();
+        assert!(all_are(&machine.read(more), 0), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_slot_can_be_dropped_with_work_left() {
+    for seed in SEEDS {
+        let machine = Machine::new(seed);
+        let pool = machine.pool(8 * BLOCK_BYTES);
+        let mut slot = SlotMemory::new(&pool, &machine.stream, 8 * BLOCK_BYTES, 0).unwrap();
+        let span = slot.prepare(3 * BLOCK_BYTES, ONE, 0).unwrap();
+        machine.stream.fill(span, 9).unwrap();
+        drop(slot);
+        assert_eq!(pool.usage().used_bytes, 0);
+        drop(Arc::clone(&pool));
+    }
+}

@@ -1,0 +1,167 @@
+use crate::support::{Machine, SEEDS, bytes_of, floats_of, launch_fill, launch_scale_add};
+use weir_device::cuda::{CudaError, Event, Launch, Parameters, PinnedMemory, Priority, Stream};
+
+#[test]
+fn a_kernel_computes_what_was_copied() {
+    for seed in SEEDS {
+        let machine = Machine::new(seed);
+        let function = machine.kernel("weir_test_scale_add");
+        let (x, y) = (machine.allocate(4000), machine.allocate(4000));
+        let values: Vec<f32> = (0..1000_u16).map(f32::from).collect();
+        machine.stream.write(&bytes_of(&values), x.span()).unwrap();
+        machine.stream.copy(x.span(), y.span()).unwrap();
+        launch_scale_add(&machine.stream, &function, y.span(), x.span(), 0.5);
+        let result = floats_of(&machine.read(y.span()));
+        assert!(result.iter().zip(&values).all(|(result, value)| *result == value * 1.5), "seed {seed}");
+    }
+}
+
+/// What one stream writes another reads. Gives whether the result was right.
+fn hand_over(seed: u64, with_event: bool) -> bool {
+    let machine = Machine::new(seed);
+    let other = Stream::new(&machine.context, Priority::High).unwrap();
+    let function = machine.kernel("weir_test_fill");
+    let (from, to) = (machine.allocate(4096), machine.allocate(4096));
+    launch_fill(&machine.stream, &function, from.span(), 7);
+    let event = Event::new(&machine.context).unwrap();
+    machine.stream.record(&event).unwrap();
+    if with_event {
+        other.wait(&event).unwrap();
+    }
+    other.copy(from.span(), to.span()).unwrap();
+    other.synchronize().unwrap();
+    let right = machine.read(to.span()).chunks(4).all(|word| word == 7_u32.to_ne_bytes());
+    // Dropped with work left, a stream still does it: only then the memory goes.
+    machine.stream.synchronize().unwrap();
+    right
+}
+
+#[test]
+fn streams_are_ordered_by_events_and_by_nothing_else() {
+    assert!(SEEDS.into_iter().all(|seed| hand_over(seed, true)));
+    assert!(
+        !SEEDS.into_iter().all(|seed| hand_over(seed, false)),
+        "the fake should show that an event is missing"
+    );
+}
+
+#[test]
+fn an_event_is_the_point_at_which_it_was_recorded_last() {
+    let machine = Machine::new(3);
+    machine.fake.pause();
+    let event = Event::new(&machine.context).unwrap();
+    assert!(event.is_reached().unwrap(), "it was never recorded");
+    let memory = machine.allocate(1024);
+    machine.stream.fill(memory.span(), 1).unwrap();
+    machine.stream.record(&event).unwrap();
+    assert!(!event.is_reached().unwrap());
+    assert!(!machine.stream.is_idle().unwrap());
+    machine.fake.resume();
+    event.synchronize().unwrap();
+    assert!(event.is_reached().unwrap());
+    machine.stream.synchronize().unwrap();
+    assert!(machine.stream.is_idle().unwrap());
+}
+
+#[test]
+fn time_is_taken_between_events() {
+    let machine = Machine::new(1);
+    machine.fake.set("bus_bytes_per_s", 1_000_000_000);
+    let memory = machine.allocate(1 << 20);
+    let [start, end] = [(); 2].map(|()| Event::with_timing(&machine.context).unwrap());
+    machine.stream.record(&start).unwrap();
+    machine.stream.write(&vec![1; 1 << 20], memory.span()).unwrap();
+    machine.stream.record(&end).unwrap();
+    end.synchronize().unwrap();
+    let ns = end.since_ns(&start).unwrap();
+    assert!((1_000_000..1_100_000).contains(&ns), "{ns}");
+}
+
+#[test]
+fn pinned_memory_is_read_when_the_stream_gets_there() {
+    let machine = Machine::new(1);
+    machine.fake.pause();
+    let mut pinned = PinnedMemory::copy_of(&machine.context, &[1; 4096]).unwrap();
+    let memory = machine.allocate(4096);
+    // SAFETY: the memory is kept until the stream is done, and nothing has begun when it is written below: the fake is paused.
+    unsafe { machine.stream.copy_from_host(pinned.as_slice().as_ptr(), memory.span()) }.unwrap();
+    pinned.as_mut_slice().fill(2);
+    machine.fake.resume();
+    assert_eq!(machine.read(memory.span()), [2; 4096]);
+}
+
+#[test]
+fn a_graph_does_again_what_was_recorded() {
+    for seed in SEEDS {
+        let machine = Machine::new(seed);
+        let (fill, add) = (machine.kernel("weir_test_fill"), machine.kernel("weir_test_scale_add"));
+        let (x, y) = (machine.allocate(1024), machine.allocate(1024));
+        let side = Stream::new(&machine.context, Priority::Normal).unwrap();
+        let [fork, join] = [(); 2].map(|()| Event::new(&machine.context).unwrap());
+        let graph = machine.stream.capture(|stream| {
+            stream.record(&fork)?;
+            side.wait(&fork)?;
+            launch_fill(&side, &fill, x.span(), 1.0_f32.to_bits());
+            launch_fill(stream, &fill, y.span(), 2.0_f32.to_bits());
+            side.record(&join)?;
+            stream.wait(&join)?;
+            launch_scale_add(stream, &add, y.span(), x.span(), 10.0);
+            Ok::<_, CudaError>(())
+        });
+        let graph = graph.unwrap();
+        assert_eq!(graph.len().unwrap(), 3);
+        assert_eq!(machine.fake.count("launches of weir_test_fill"), 2);
+        let mut executable = graph.instantiate().unwrap();
+        drop(graph);
+        executable.upload(&machine.stream).unwrap();
+        for _ in 0..3 {
+            machine.stream.fill(y.span(), 0).unwrap();
+            // SAFETY: functions and memory outlive the reading below, which waits.
+            unsafe { executable.launch(&machine.stream) }.unwrap();
+            assert_eq!(floats_of(&machine.read(y.span())), [21.0; 256], "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn a_recording_that_fails_leaves_the_stream_as_it_was() {
+    let machine = Machine::new(1);
+    let memory = machine.allocate(64);
+    let failed = machine.stream.capture(|stream| {
+        stream.fill(memory.span(), 1)?;
+        Err(CudaError::Invalid("enough".to_owned()))
+    });
+    assert_eq!(failed.unwrap_err(), CudaError::Invalid("enough".to_owned()));
+    machine.stream.fill(memory.span(), 9).unwrap();
+    assert_eq!(machine.read(memory.span()), [9; 64]);
+}
+
+#[test]
+fn what_cannot_be_launched_is_refused_and_nothing_is_lost() {
+    let machine = Machine::new(1);
+    let function = machine.kernel("weir_test_fill");
+    assert_eq!(function.attributes().unwrap().block_threads_max, 256);
+    let memory = machine.allocate(4096);
+    let mut parameters = Parameters::default();
+    parameters.address(memory.span().address()).u32(1).u64(1024);
+    for (grid, block) in [([1, 1, 1], [512, 1, 1]), ([0, 1, 1], [32, 1, 1]), ([1, 70_000, 1], [32, 1, 1])] {
+        let launch = Launch { grid, block, shared_bytes: 0 };
+        // SAFETY: as declared; nothing is launched.
+        let error = unsafe { machine.stream.launch(&function, &launch, &parameters) }.unwrap_err();
+        assert!(matches!(error, CudaError::Failed { .. }), "{error}");
+    }
+    launch_fill(&machine.stream, &function, memory.span(), 5);
+    machine.stream.synchronize().unwrap();
+    assert!(!machine.context.is_lost());
+}
+
+#[test]
+fn ptx_that_the_driver_refuses_comes_with_its_words() {
+    let machine = Machine::new(1);
+    let error = weir_device::cuda::Module::load(&machine.context, b"this is no PTX").unwrap_err();
+    assert!(error.to_string().contains("Missing .version"), "{error}");
+    let module =
+        weir_device::cuda::Module::load(&machine.context, weir_fake_cuda::TEST_KERNELS.as_bytes()).unwrap();
+    let error = module.function("nobody").unwrap_err();
+    assert!(error.to_string().contains("\"nobody\""), "{error}");
+}

@@ -1,0 +1,168 @@
+use crate::support::{Machine, SEEDS, launch_scale_add};
+use bytes::Bytes;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use weir_device::Arena;
+use weir_device::cuda::{BLOCK_BYTES, PinnedMemory, Priority, Segment, Source, Span, Stream, TransferError};
+use weir_fake_cuda::Direction;
+
+fn pattern(len: usize, seed: usize) -> Bytes {
+    let period: Vec<u8> = (0..251).map(|i| ((i * 7 + seed * 13) % 251) as u8).collect();
+    let mut bytes = period.repeat(len / period.len() + 1);
+    bytes.truncate(len);
+    bytes.into()
+}
+
+fn load(source: &Bytes, to: Span) -> Segment {
+    Segment { from: Source::Pageable(source.clone()), to }
+}
+
+#[test]
+fn bytes_of_any_length_arrive_whole_from_any_memory() {
+    for seed in SEEDS {
+        let machine = Machine::new(seed);
+        let engine = machine.engine();
+        let block = BLOCK_BYTES as usize;
+        for len in [1, 1000, block - 1, block, block + 1, 3 * block + 77] {
+            let source = pattern(len, 1);
+            let pinned = Arc::new(PinnedMemory::copy_of(&machine.context, &source).unwrap());
+            let memory = [machine.allocate(len as u64 + 100), machine.allocate(len as u64)];
+            let segments = vec![
+                load(&source, memory[0].span()),
+                Segment { from: Source::Pinned(pinned, 0..len), to: memory[1].span() },
+            ];
+            engine.load(&[segments], Box::new(())).unwrap().wait().unwrap();
+            let first = machine.read(memory[0].span());
+            assert!(first[..len] == source && first[len..] == [0; 100], "seed {seed}, {len} bytes");
+            assert!(machine.read(memory[1].span()) == source, "seed {seed}, {len} bytes");
+            let arena = Arena::new(64 << 20);
+            let fetched = engine.fetch(memory[1].span(), &arena, Box::new(())).unwrap().wait().unwrap();
+            assert!(fetched[..] == source[..], "seed {seed}, {len} bytes");
+        }
+    }
+}
+
+/// Compute with the first of two groups, on a stream that waits for it or not. Gives whether the result was right.
+fn compute_behind(seed: u64, in_order: bool) -> bool {
+    let machine = Machine::new(seed);
+    let engine = machine.engine();
+    let function = machine.kernel("weir_test_scale_add");
+    let stream = Stream::new(&machine.context, Priority::Normal).unwrap();
+    let (x, y) = (machine.allocate(4096), machine.allocate(4096));
+    let rest = machine.allocate(8 * BLOCK_BYTES);
+    machine.stream.fill(y.span(), 0).unwrap();
+    machine.stream.synchronize().unwrap();
+    let ones: Bytes = [1.0_f32; 1024].iter().flat_map(|one| one.to_ne_bytes()).collect::<Vec<_>>().into();
+    let groups = vec![vec![load(&ones, x.span())], vec![load(&pattern(8 << 21, 2), rest.span())]];
+    let transfer = engine.load(&groups, Box::new(())).unwrap();
+    if in_order {
+        transfer.order(0, &stream).unwrap();
+    }
+    launch_scale_add(&stream, &function, y.span(), x.span(), 1.0);
+    stream.synchronize().unwrap();
+    let right = machine.read(y.span()).chunks(4).all(|one| one == 1.0_f32.to_ne_bytes());
+    transfer.wait().unwrap();
+    right
+}
+
+#[test]
+fn a_group_can_be_computed_with_while_the_next_is_on_its_way() {
+    assert!(SEEDS.into_iter().all(|seed| compute_behind(seed, true)));
+    assert!(
+        !SEEDS.into_iter().all(|seed| compute_behind(seed, false)),
+        "the fake should show that the event is missing"
+    );
+}
+
+#[test]
+fn a_short_copy_passes_a_long_one() {
+    let machine = Machine::new(9);
+    let engine = machine.engine();
+    let (long, short) = (machine.allocate(60 * BLOCK_BYTES), machine.allocate(1000));
+    // The device takes the first few blocks and no more: the short copy comes when the long one is under way.
+    machine.fake.pause();
+    let first = engine.load(&[vec![load(&pattern(60 << 21, 3), long.span())]], Box::new(())).unwrap();
+    let second = engine.load(&[vec![load(&pattern(1000, 4), short.span())]], Box::new(())).unwrap();
+    machine.fake.resume();
+    second.wait().unwrap();
+    first.wait().unwrap();
+    let copies = machine.fake.copies();
+    let loads: Vec<_> = copies.iter().filter(|copy| copy.direction == Direction::ToDevice).collect();
+    assert_eq!(loads.len(), 61);
+    let place = loads.iter().position(|copy| copy.address == short.span().address()).unwrap();
+    // What the device had already, and one turn.
+    assert!(place <= 6 + 2, "{place} blocks went before it");
+}
+
+#[test]
+fn what_is_cancelled_ends_early_and_lets_go_of_what_it_kept() {
+    struct Kept(Arc<AtomicBool>);
+    impl Drop for Kept {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+    let machine = Machine::new(2);
+    let engine = machine.engine();
+    let memory = machine.allocate(40 * BLOCK_BYTES);
+    let dropped = Arc::new(AtomicBool::new(false));
+    machine.fake.pause();
+    let groups = vec![vec![load(&pattern(40 << 21, 5), memory.span())]];
+    let transfer = engine.load(&groups, Box::new(Kept(Arc::clone(&dropped)))).unwrap();
+    transfer.cancel();
+    assert!(!dropped.load(Ordering::SeqCst) || transfer.end().is_some());
+    machine.fake.resume();
+    assert_eq!(transfer.wait(), Err(TransferError::Cancelled));
+    assert!(dropped.load(Ordering::SeqCst));
+    assert_eq!(transfer.order(0, &machine.stream), Err(TransferError::Cancelled));
+    assert!(machine.fake.copies().len() < 40);
+    // The engine goes on.
+    engine
+        .load(&[vec![load(&pattern(10, 6), memory.span().slice(0, 10).unwrap())]], Box::new(()))
+        .unwrap()
+        .wait()
+        .unwrap();
+}
+
+#[test]
+fn an_engine_that_is_dropped_ends_what_is_under_way() {
+    let machine = Machine::new(4);
+    let engine = machine.engine();
+    let memory = machine.allocate(40 * BLOCK_BYTES);
+    let transfers: Vec<_> = (0..4)
+        .map(|_| engine.load(&[vec![load(&pattern(40 << 21, 5), memory.span())]], Box::new(())).unwrap())
+        .collect();
+    drop(engine);
+    assert!(transfers.iter().all(|transfer| matches!(transfer.wait(), Ok(()) | Err(TransferError::Stopped))));
+    assert!(transfers.iter().any(|transfer| transfer.wait().is_err()));
+}
+
+#[test]
+fn what_does_not_fit_its_place_is_refused() {
+    let machine = Machine::new(1);
+    let engine = machine.engine();
+    let memory = machine.allocate(100);
+    let error = engine.load(&[vec![load(&pattern(101, 1), memory.span())]], Box::new(())).unwrap_err();
+    assert_eq!(error, TransferError::DoesNotFit { source_bytes: 101, place_bytes: 100 });
+    let small = Arena::new(10);
+    let error = engine.fetch(memory.span(), &small, Box::new(())).unwrap_err();
+    assert!(matches!(error, TransferError::Host(_)), "{error}");
+    assert_eq!(engine.under_way(), 0);
+}
+
+#[test]
+fn groups_with_nothing_in_them_are_there() {
+    let machine = Machine::new(1);
+    let engine = machine.engine();
+    let nothing = engine.load(&[vec![], vec![]], Box::new(())).unwrap();
+    nothing.order(1, &machine.stream).unwrap();
+    nothing.wait().unwrap();
+    let memory = machine.allocate(10);
+    let transfer =
+        engine.load(&[vec![], vec![load(&pattern(10, 1), memory.span())], vec![]], Box::new(())).unwrap();
+    for group in 0..3 {
+        transfer.order(group, &machine.stream).unwrap();
+    }
+    assert_eq!(machine.read(memory.span()), pattern(10, 1));
+    transfer.wait().unwrap();
+}

@@ -1,0 +1,39 @@
+//! Builds the fake driver: its own sources, the emulator's, and every kernel.
+
+use std::env;
+use std::error::Error;
+use std::path::{Path, PathBuf};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let driver = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?).join("driver");
+    let out = PathBuf::from(env::var("OUT_DIR")?);
+    println!("cargo::rerun-if-changed={}", driver.display());
+
+    let mut build = weir_kernels_emulator::build(&out)?;
+    // Several copies of the library in one process have nothing in common.
+    build.flag("-fvisibility=hidden").flag_if_supported("-fno-gnu-unique").flag("-pthread");
+    build.include(&driver).files(sources(&driver)?).cargo_metadata(false);
+    let objects = build.try_compile_intermediates()?;
+
+    let folder = out.join("library");
+    std::fs::create_dir_all(&folder)?;
+    let library = folder.join("libcuda.so.1");
+    let mut link = build.get_compiler().to_command();
+    link.args(["-shared", "-pthread", "-Wl,-soname,libcuda.so.1", "-Wl,-Bsymbolic"]);
+    // A handler of signals stays installed: the library is never unloaded.
+    link.args(["-Wl,-z,nodelete", "-o"]).arg(&library).args(objects);
+    if !link.status()?.success() {
+        return Err("the fake driver could not be linked".into());
+    }
+    println!("cargo::rustc-env=WEIR_FAKE_CUDA_LIBRARY={}", library.display());
+    Ok(())
+}
+
+/// The C++ files in `folder`, in order.
+fn sources(folder: &Path) -> Result<Vec<PathBuf>, Box<dyn Error>> {
+    let entries = folder.read_dir()?.map(|entry| Ok(entry?.path()));
+    let mut files = entries.collect::<Result<Vec<_>, std::io::Error>>()?;
+    files.retain(|path| path.extension().is_some_and(|found| found == "cpp"));
+    files.sort();
+    Ok(files)
+}

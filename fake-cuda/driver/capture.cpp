@@ -1,0 +1,153 @@
+// Work that is recorded instead of done, and graphs of it.
+#include "fake.h"
+
+namespace fake {
+
+bool forbidden_in_capture(const char* call) {
+    bool found = false;
+    for (Capture* capture : state().captures) {
+        if (capture->thread != std::this_thread::get_id()) continue;
+        capture->invalidated = true;
+        state().violation(std::string(call) + " while its thread records a stream");
+        found = true;
+    }
+    return found;
+}
+
+void record(Stream* stream, Work work) {
+    Graph* graph = stream->capture->graph;
+    graph->nodes.push_back({std::move(work), stream->tail});
+    stream->tail = {graph->nodes.size() - 1};
+}
+
+// Do the nodes in any order that their dependencies allow.
+static Result run(const Graph& graph) {
+    std::set<size_t> left, done;
+    for (size_t i = 0; i < graph.nodes.size(); i++) left.insert(i);
+    while (!left.empty()) {
+        std::vector<size_t> ready;
+        for (size_t i : left) {
+            bool free = true;
+            for (size_t before : graph.nodes[i].after) free &= done.count(before) == 1;
+            if (free) ready.push_back(i);
+            // Chains are the rule: there is no need to look at all of a long one.
+            if (ready.size() == 8) break;
+        }
+        const size_t next = ready[state().settings.seed == 0 ? 0 : state().chance() % ready.size()];
+        if (const Result result = graph.nodes[next].work.run()) return result;
+        left.erase(next);
+        done.insert(next);
+    }
+    return SUCCESS;
+}
+
+}  // namespace fake
+
+using namespace fake;
+
+CUDA_API cuStreamBeginCapture_v2(Stream* stream, int) {
+    Call call;
+    if (call.result) return call.result;
+    if (!known(stream, "cuStreamBeginCapture")) return INVALID_HANDLE;
+    if (stream->capture != nullptr) return STREAM_CAPTURE_UNMATCHED;
+    auto* graph = new Graph{stream->device, {}};
+    auto* capture = new Capture{graph, stream, std::this_thread::get_id(), false, {stream}};
+    state().captures.insert(capture);
+    stream->capture = capture;
+    stream->tail.clear();
+    return SUCCESS;
+}
+
+CUDA_API cuStreamEndCapture(Stream* stream, Graph** graph) {
+    Call call(true);
+    if (call.result) return call.result;
+    *graph = nullptr;
+    if (!known(stream, "cuStreamEndCapture")) return INVALID_HANDLE;
+    Capture* capture = stream->capture;
+    if (capture == nullptr || capture->origin != stream) return STREAM_CAPTURE_UNMATCHED;
+    if (capture->thread != std::this_thread::get_id()) return STREAM_CAPTURE_WRONG_THREAD;
+    // Everything that others recorded must come before something that the first stream has.
+    std::set<size_t> joined;
+    std::vector<size_t> look(stream->tail.begin(), stream->tail.end());
+    while (!look.empty()) {
+        const size_t node = look.back();
+        look.pop_back();
+        if (!joined.insert(node).second) continue;
+        for (size_t before : capture->graph->nodes[node].after) look.push_back(before);
+    }
+    const bool unjoined = joined.size() != capture->graph->nodes.size();
+    for (Stream* of : capture->streams) {
+        if (!state().streams.count(of)) continue;
+        of->capture = nullptr;
+        of->tail.clear();
+    }
+    Result result = call.device->fault;
+    if (!result && capture->invalidated) result = STREAM_CAPTURE_INVALIDATED;
+    if (!result && unjoined) result = STREAM_CAPTURE_UNJOINED;
+    if (result) {
+        delete capture->graph;
+    } else {
+        *graph = capture->graph;
+        state().graphs.insert(*graph);
+    }
+    state().captures.erase(capture);
+    delete capture;
+    return result;
+}
+
+CUDA_API cuGraphGetNodes(Graph* graph, void** nodes, size_t* count) {
+    Call call;
+    if (call.result) return call.result;
+    if (!state().graphs.count(graph)) return INVALID_HANDLE;
+    if (nodes != nullptr) return NOT_SUPPORTED;
+    *count = graph->nodes.size();
+    return SUCCESS;
+}
+
+CUDA_API cuGraphInstantiateWithFlags(Graph** executable, Graph* graph, unsigned long long) {
+    Call call;
+    if (call.result) return call.result;
+    if (!state().graphs.count(graph)) return INVALID_HANDLE;
+    *executable = new Graph(*graph);
+    state().executables.insert(*executable);
+    return SUCCESS;
+}
+
+CUDA_API cuGraphUpload(Graph* executable, Stream* stream) {
+    Call call;
+    if (call.result) return call.result;
+    if (!state().executables.count(executable) || !known(stream, "cuGraphUpload")) return INVALID_HANDLE;
+    return SUCCESS;
+}
+
+CUDA_API cuGraphLaunch(Graph* executable, Stream* stream) {
+    Call call;
+    if (call.result) return call.result;
+    if (!state().executables.count(executable) || !known(stream, "cuGraphLaunch")) return INVALID_HANDLE;
+    if (executable->device != stream->device) return INVALID_HANDLE;
+    if (stream->capture != nullptr) return NOT_SUPPORTED;
+    state().counts["graph_launches"]++;
+    uint64_t ns = 0;
+    for (const Node& node : executable->nodes) ns += node.work.ns;
+    // A copy: what is launched goes on when the executable is destroyed.
+    auto graph = std::make_shared<Graph>(*executable);
+    enqueue(stream, {"a graph", Engine::COMPUTE, ns, [graph] { return run(*graph); }});
+    progress(call.lock);
+    return SUCCESS;
+}
+
+CUDA_API cuGraphExecDestroy(Graph* executable) {
+    Call call(true);
+    if (call.result) return call.result;
+    if (!state().executables.erase(executable)) return INVALID_HANDLE;
+    delete executable;
+    return call.device->fault;
+}
+
+CUDA_API cuGraphDestroy(Graph* graph) {
+    Call call(true);
+    if (call.result) return call.result;
+    if (!state().graphs.erase(graph)) return INVALID_HANDLE;
+    delete graph;
+    return call.device->fault;
+}

@@ -1,0 +1,105 @@
+// What tests ask of the fake, besides what it has in common with a driver. The environment says the same as `fakecuda_set`, in one
+// variable: WEIR_FAKE_CUDA="devices=2,memory_bytes=8589934592,seed=7".
+#include <cstdlib>
+#include <cstring>
+#include <sstream>
+
+#include "fake.h"
+
+using namespace fake;
+
+static bool set(const std::string& name, const std::string& value) {
+    Settings& settings = state().settings;
+    const uint64_t number = strtoull(value.c_str(), nullptr, 10);
+    if (name == "devices") settings.devices = unsigned(number);
+    else if (name == "memory_bytes") settings.memory_bytes = number;
+    else if (name == "sm") settings.sm = unsigned(number);
+    else if (name == "driver_version") settings.driver_version = int(number);
+    else if (name == "seed") settings.seed = number;
+    else if (name == "bus_bytes_per_s") settings.bus_bytes_per_s = number == 0 ? 1 : number;
+    else if (name == "workers") settings.workers = unsigned(number);
+    else if (name == "allocations_left") settings.allocations_left = number;
+    else if (name == "allocations_fail") settings.allocations_fail = number;
+    else if (name == "launches_left") settings.launches_left = number;
+    else if (name == "fault_kernel") settings.fault_kernel = value;
+    else if (name == "fault") settings.fault = int(number);
+    else if (name == "paused") settings.paused = number != 0;
+    else return false;
+    return true;
+}
+
+namespace {
+struct Environment {
+    Environment() {
+        const char* text = getenv("WEIR_FAKE_CUDA");
+        std::istringstream list(text == nullptr ? "" : text);
+        for (std::string entry; std::getline(list, entry, ',');) {
+            const size_t equals = entry.find('=');
+            if (equals == std::string::npos || !set(entry.substr(0, equals), entry.substr(equals + 1))) {
+                fprintf(stderr, "WEIR_FAKE_CUDA: the fake driver has no setting %s\n", entry.c_str());
+                abort();
+            }
+        }
+    }
+} environment;
+}  // namespace
+
+#define CONTROL extern "C" __attribute__((visibility("default")))
+
+// Change a setting. Gives whether there is one of that name.
+CONTROL int fakecuda_set(const char* name, const char* value) {
+    std::lock_guard<std::mutex> lock(state().mutex);
+    const bool known = set(name, value);
+    if (strcmp(name, "seed") == 0) state().chance.seed(state().settings.seed);
+    state().resumed.notify_all();
+    return known;
+}
+
+// How often something happened, or how much of something there is now.
+CONTROL uint64_t fakecuda_count(const char* what) {
+    std::lock_guard<std::mutex> lock(state().mutex);
+    uint64_t used = 0, retained = 0;
+    for (const auto& device : state().devices) {
+        used += device->used_bytes;
+        retained += device->retained;
+    }
+    const std::map<std::string, uint64_t> now = {
+        {"used_bytes", used},
+        {"contexts", retained},
+        {"live_streams", state().streams.size()},
+        {"live_events", state().events.size()},
+        {"live_graphs", state().graphs.size() + state().executables.size()},
+        {"live_modules", state().modules.size()},
+        {"live_regions", state().regions.size()},
+        {"live_reservations", state().reservations.size()},
+        {"live_blocks", state().physical.size()},
+        {"live_pinned", state().pinned.size()},
+    };
+    const auto found = now.find(what);
+    if (found != now.end()) return found->second;
+    const auto counted = state().counts.find(what);
+    return counted == state().counts.end() ? 0 : counted->second;
+}
+
+// What no correct program does, one per line. Gives how many bytes there are; writes as many as fit.
+CONTROL size_t fakecuda_violations(char* out, size_t len) {
+    std::lock_guard<std::mutex> lock(state().mutex);
+    std::string all;
+    for (const std::string& violation : state().violations) all += violation + "\n";
+    memcpy(out, all.data(), std::min(len, all.size()));
+    return all.size();
+}
+
+// Copies between host and device that were made, in order. Gives how many there are; writes as many as fit.
+CONTROL size_t fakecuda_copies(Done* out, size_t len) {
+    std::lock_guard<std::mutex> lock(state().mutex);
+    const size_t count = std::min(len, state().done.size());
+    if (count > 0) memcpy(out, state().done.data(), count * sizeof(Done));
+    return state().done.size();
+}
+
+// Begin anew, as if the library had just been opened. Nothing that was made with it is used any more.
+CONTROL void fakecuda_reset() {
+    fake::reset();
+    current = nullptr;
+}

@@ -1,0 +1,224 @@
+// The state of the fake driver.
+//
+// Calls only put work into streams' queues. Work is done when somebody waits, asks, or chance has it, in any order that the recorded events
+// allow: what relies on an order that nobody asked for fails in some runs, and the seed brings the run back. Everything happens under one lock.
+#pragma once
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "launch.h"
+#include "types.h"
+
+namespace fake {
+
+struct Stream;
+struct Capture;
+
+// What a piece of work keeps busy. Copies of one direction come one after the other; kernels of several streams run beside each other.
+enum class Engine { COMPUTE, TO_DEVICE, TO_HOST };
+
+struct Work {
+    const char* what;
+    Engine engine;
+    uint64_t ns;
+    std::function<Result()> run;
+};
+
+// A point that an event was recorded at.
+struct Point {
+    bool reached = false;
+    uint64_t time_ns = 0;
+};
+
+struct Device {
+    int ordinal = 0;
+    unsigned retained = 0;
+    uint64_t used_bytes = 0;
+    // What ended its context, for good.
+    Result fault = SUCCESS;
+    uint64_t engine_free_ns[3] = {};
+    // All physical memory, poisoned where it was never written: blocks are pieces of this file.
+    int file = -1;
+    uint8_t* memory = nullptr;
+    std::map<uint64_t, uint64_t> file_holes;
+    uint64_t file_bytes = 0;
+    ~Device();
+};
+
+struct Item {
+    enum Kind { WORK, RECORD, WAIT } kind;
+    Work work;
+    std::shared_ptr<Point> point;
+};
+
+struct Stream {
+    Device* device;
+    int priority;
+    bool destroyed = false;
+    std::deque<Item> items;
+    uint64_t time_ns = 0;
+    // Where it is being recorded, and the nodes that its next work comes after.
+    Capture* capture = nullptr;
+    std::set<size_t> tail;
+};
+
+struct Event {
+    Device* device;
+    bool timing;
+    std::shared_ptr<Point> point;
+    Capture* capture = nullptr;
+    std::set<size_t> nodes;
+};
+
+struct Node {
+    Work work;
+    std::set<size_t> after;
+};
+
+struct Graph {
+    Device* device;
+    std::vector<Node> nodes;
+};
+
+struct Capture {
+    Graph* graph;
+    Stream* origin;
+    std::thread::id thread;
+    bool invalidated = false;
+    std::set<Stream*> streams;
+};
+
+struct Module {
+    Device* device;
+    std::set<std::string> entries;
+};
+
+struct Function {
+    Module* module;
+    std::string name;
+    const emulator::Kernel* kernel;
+    int shared_bytes_max;
+};
+
+// Device memory that may be used at these addresses.
+struct Region {
+    uint64_t bytes;
+    Device* device;
+    bool accessible;
+    // Of cuMemAlloc: the mapping around it. Of cuMemMap: the physical memory.
+    void* mapping = nullptr;
+    size_t mapping_bytes = 0;
+    uint64_t physical = 0;
+};
+
+struct Physical {
+    Device* device;
+    uint64_t offset, bytes;
+    unsigned mapped = 0;
+    bool released = false;
+};
+
+struct Settings {
+    unsigned devices = 1;
+    uint64_t memory_bytes = uint64_t(1) << 30;
+    unsigned sm = 90;
+    int driver_version = 13000;
+    // 0: the order in which work was given.
+    uint64_t seed = 1;
+    uint64_t bus_bytes_per_s = 50'000'000'000;
+    // Threads that run blocks of a kernel.
+    unsigned workers = 1;
+    // Allocations that still succeed, and how many fail then.
+    uint64_t allocations_left = UINT64_MAX, allocations_fail = 0;
+    // Launches until one fails, or the kernel that does, and what it reports.
+    uint64_t launches_left = UINT64_MAX;
+    std::string fault_kernel;
+    Result fault = ILLEGAL_ADDRESS;
+    bool paused = false;
+};
+
+// A copy or fill that was done, for tests that look at the order.
+struct Done {
+    uint64_t address, bytes;
+    uint32_t engine, device;
+    uint64_t end_ns;
+};
+
+struct State {
+    std::mutex mutex;
+    std::condition_variable resumed;
+    Settings settings;
+    bool initialised = false;
+    std::vector<std::unique_ptr<Device>> devices;
+    std::mt19937_64 chance;
+
+    std::set<Stream*> streams;
+    std::set<Event*> events;
+    std::set<Graph*> graphs, executables;
+    std::set<Capture*> captures;
+    std::set<Module*> modules;
+    std::vector<std::unique_ptr<Function>> functions;
+
+    std::map<uint64_t, Region> regions;
+    std::map<uint64_t, uint64_t> reservations;
+    std::map<uint64_t, Physical> physical;
+    uint64_t next_physical = 1;
+    std::map<uint64_t, uint64_t> pinned;
+
+    // What no correct program does.
+    std::vector<std::string> violations;
+    std::string last_fault;
+    std::map<std::string, uint64_t> counts;
+    std::vector<Done> done;
+
+    void violation(std::string text) {
+        if (violations.size() < 1000) violations.push_back(std::move(text));
+    }
+};
+
+State& state();
+// Forget everything.
+void reset();
+
+// The lock, and the device whose context the calling thread has made current.
+class Call {
+  public:
+    // `for_release`: also in a lost context.
+    explicit Call(bool for_release = false);
+    std::unique_lock<std::mutex> lock;
+    Device* device = nullptr;
+    // Not SUCCESS: return it at once.
+    Result result = SUCCESS;
+};
+
+// The device that is current on this thread.
+extern thread_local Device* current;
+
+// order.cpp
+Result enqueue(Stream* stream, Work work);
+Result drain(std::unique_lock<std::mutex>& lock, Device* device, const std::function<bool()>& until);
+void progress(std::unique_lock<std::mutex>& lock);
+void lose(Device* device, Result fault);
+bool known(Stream* stream, const char* call);
+
+// capture.cpp
+// Whether the calling thread records, and so must not do what waits or allocates. Ends the recording if it does.
+bool forbidden_in_capture(const char* call);
+void record(Stream* stream, Work work);
+
+// memory.cpp
+bool covers(uint64_t address, uint64_t bytes, Device* device);
+bool is_pinned(const void* address, uint64_t bytes);
+Result allocate(Device* device, uint64_t bytes);
+void note(uint64_t address, uint64_t bytes, Engine engine, Device* device);
+
+}  // namespace fake

@@ -1,0 +1,200 @@
+// Addresses that are reserved, and physical memory that is mapped into them.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "fake.h"
+
+namespace fake {
+
+constexpr uint64_t granularity_bytes = 2 << 20;
+
+static bool in_blocks(uint64_t number) { return number > 0 && number % granularity_bytes == 0; }
+
+// Addresses that nobody can use, at the place of what was there.
+static void close_off(uint64_t address, uint64_t bytes) {
+    mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+}
+
+static bool reserved(uint64_t address, uint64_t bytes) {
+    auto next = state().reservations.upper_bound(address);
+    if (next == state().reservations.begin()) return false;
+    --next;
+    return address + bytes <= next->first + next->second;
+}
+
+Device::~Device() {
+    if (memory != nullptr) munmap(memory, file_bytes);
+    if (file >= 0) close(file);
+}
+
+// The file that a device's memory is, and all of it in our own addresses.
+static bool open_memory(Device* device) {
+    if (device->memory != nullptr) return true;
+    device->file = memfd_create("fake-cuda", MFD_CLOEXEC);
+    if (device->file < 0 || ftruncate(device->file, off_t(state().settings.memory_bytes)) != 0) return false;
+    void* all = mmap(nullptr, state().settings.memory_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, device->file, 0);
+    if (all == MAP_FAILED) return false;
+    device->memory = static_cast<uint8_t*>(all);
+    device->file_bytes = state().settings.memory_bytes;
+    device->file_holes[0] = state().settings.memory_bytes;
+    return true;
+}
+
+static void forget(uint64_t handle) {
+    Physical& physical = state().physical.at(handle);
+    if (!physical.released || physical.mapped > 0) return;
+    Device* device = physical.device;
+    fallocate(device->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, off_t(physical.offset), off_t(physical.bytes));
+    device->used_bytes -= physical.bytes;
+    auto& holes = device->file_holes;
+    auto hole = holes.emplace(physical.offset, physical.bytes).first;
+    auto next = std::next(hole);
+    if (next != holes.end() && hole->first + hole->second == next->first) {
+        hole->second += next->second;
+        holes.erase(next);
+    }
+    if (hole != holes.begin()) {
+        auto before = std::prev(hole);
+        if (before->first + before->second == hole->first) {
+            before->second += hole->second;
+            holes.erase(hole);
+        }
+    }
+    state().physical.erase(handle);
+}
+
+}  // namespace fake
+
+using namespace fake;
+
+CUDA_API cuMemGetAllocationGranularity(size_t* bytes, const AllocationProperties*, int) {
+    Call call;
+    if (call.result) return call.result;
+    *bytes = granularity_bytes;
+    return SUCCESS;
+}
+
+CUDA_API cuMemAddressReserve(Address* address, size_t bytes, size_t alignment, Address, unsigned long long) {
+    Call call;
+    if (call.result) return call.result;
+    if (!in_blocks(bytes) || (alignment != 0 && !in_blocks(alignment))) return INVALID_VALUE;
+    const uint64_t align = alignment == 0 ? granularity_bytes : alignment;
+    // A block more than asked for stays closed behind it.
+    const uint64_t whole = bytes + align + granularity_bytes;
+    void* mapping = mmap(nullptr, whole, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (mapping == MAP_FAILED) return OUT_OF_MEMORY;
+    const auto start = reinterpret_cast<uint64_t>(mapping);
+    const uint64_t aligned = (start + align - 1) / align * align;
+    const uint64_t end = aligned + bytes + granularity_bytes;
+    if (aligned > start) munmap(mapping, aligned - start);
+    if (start + whole > end) munmap(reinterpret_cast<void*>(end), start + whole - end);
+    *address = aligned;
+    state().reservations[aligned] = bytes;
+    return SUCCESS;
+}
+
+CUDA_API cuMemAddressFree(Address address, size_t bytes) {
+    Call call(true);
+    if (call.result) return call.result;
+    auto found = state().reservations.find(address);
+    if (found == state().reservations.end() || found->second != bytes) return INVALID_VALUE;
+    auto mapped = state().regions.lower_bound(address);
+    if (mapped != state().regions.end() && mapped->first < address + bytes) {
+        state().violation("addresses are freed with memory mapped into them");
+        return INVALID_VALUE;
+    }
+    munmap(reinterpret_cast<void*>(address), bytes + granularity_bytes);
+    state().reservations.erase(found);
+    return call.device->fault;
+}
+
+CUDA_API cuMemCreate(unsigned long long* handle, size_t bytes, const AllocationProperties* properties, unsigned long long) {
+    Call call;
+    if (call.result) return call.result;
+    if (!in_blocks(bytes) || properties->type != 1 || properties->location.type != 1) return INVALID_VALUE;
+    if (properties->location.id < 0 || size_t(properties->location.id) >= state().devices.size()) return INVALID_DEVICE;
+    if (forbidden_in_capture("cuMemCreate")) return STREAM_CAPTURE_UNSUPPORTED;
+    Device* device = state().devices[size_t(properties->location.id)].get();
+    if (!open_memory(device)) return OUT_OF_MEMORY;
+    if (const Result result = allocate(device, bytes)) return result;
+    for (auto hole = device->file_holes.begin(); hole != device->file_holes.end(); ++hole) {
+        const auto [offset, size] = *hole;
+        if (size < bytes) continue;
+        device->file_holes.erase(hole);
+        if (size > bytes) device->file_holes[offset + bytes] = size - bytes;
+        std::memset(device->memory + offset, 0xff, bytes);
+        *handle = state().next_physical++;
+        state().physical[*handle] = {device, offset, bytes};
+        state().counts["blocks_created"]++;
+        return SUCCESS;
+    }
+    device->used_bytes -= bytes;
+    return OUT_OF_MEMORY;
+}
+
+CUDA_API cuMemRelease(unsigned long long handle) {
+    Call call(true);
+    if (call.result) return call.result;
+    auto found = state().physical.find(handle);
+    if (found == state().physical.end() || found->second.released) return INVALID_VALUE;
+    found->second.released = true;
+    forget(handle);
+    return call.device->fault;
+}
+
+CUDA_API cuMemMap(Address address, size_t bytes, size_t offset, unsigned long long handle, unsigned long long) {
+    Call call;
+    if (call.result) return call.result;
+    auto found = state().physical.find(handle);
+    if (found == state().physical.end() || found->second.released || offset != 0) return INVALID_VALUE;
+    Physical& physical = found->second;
+    if (address % granularity_bytes != 0 || bytes != physical.bytes || !reserved(address, bytes)) return INVALID_VALUE;
+    auto above = state().regions.lower_bound(address);
+    if (above != state().regions.end() && above->first < address + bytes) {
+        state().violation("memory is mapped where there is some already");
+        return INVALID_VALUE;
+    }
+    // Nobody may use it before access is given.
+    void* mapped = mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, physical.device->file, off_t(physical.offset));
+    if (mapped == MAP_FAILED) return OUT_OF_MEMORY;
+    physical.mapped++;
+    Region region{bytes, physical.device, false};
+    region.physical = handle;
+    state().regions[address] = region;
+    return SUCCESS;
+}
+
+CUDA_API cuMemSetAccess(Address address, size_t bytes, const Access* access, size_t count) {
+    Call call;
+    if (call.result) return call.result;
+    if (count != 1 || access->location.type != 1) return INVALID_VALUE;
+    for (uint64_t at = address; at < address + bytes;) {
+        auto found = state().regions.find(at);
+        if (found == state().regions.end() || found->second.physical == 0) return INVALID_VALUE;
+        if (found->second.device->ordinal != access->location.id) return NOT_SUPPORTED;
+        found->second.accessible = access->flags == 3;
+        at += found->second.bytes;
+    }
+    mprotect(reinterpret_cast<void*>(address), bytes, access->flags == 3 ? PROT_READ | PROT_WRITE : PROT_NONE);
+    return SUCCESS;
+}
+
+CUDA_API cuMemUnmap(Address address, size_t bytes) {
+    Call call(true);
+    if (call.result) return call.result;
+    if (forbidden_in_capture("cuMemUnmap")) return STREAM_CAPTURE_UNSUPPORTED;
+    for (uint64_t at = address; at < address + bytes;) {
+        auto found = state().regions.find(at);
+        if (found == state().regions.end() || found->second.physical == 0) return INVALID_VALUE;
+        const Region region = found->second;
+        close_off(at, region.bytes);
+        state().regions.erase(found);
+        state().physical.at(region.physical).mapped--;
+        forget(region.physical);
+        at += region.bytes;
+    }
+    return call.device->fault;
+}

@@ -1,0 +1,16 @@
+// Kernels of the device layer's own tests. Those that models run are in kernels/cuda.
+#include "cuda.h"
+
+
+// y[i] = y[i] * by + x[i], for i below `count`.
+KERNEL(weir_test_scale_add, (256), float* y, const float* x, float by, unsigned count) {
+    const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < count) y[i] = y[i] * by + x[i];
+}
+
+// to[i] = value, for i below `count`.
+KERNEL(weir_test_fill, (256), unsigned* to, unsigned value, unsigned long long count) {
+    const unsigned long long i = (unsigned long long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < count) to[i] = value;
+}
+
