@@ -199,10 +199,8 @@ fn call_table(all: &[Measured]) -> Table {
         "reused",
         "[least .. most]",
     ];
-    let mut table = Table::new(
-        "Calling `echo-body`, a fresh instance each and with `reuse = true`, medians",
-        &columns,
-    );
+    let mut table =
+        Table::new("Calling `echo-body`, a fresh instance each and with `reuse = true`, medians", &columns);
     for measured in all {
         let Measured { fresh, reused, .. } = measured;
         let (instantiate, _) = cells(&measured.instantiate_us, 1.0, 0);

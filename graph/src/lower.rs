@@ -20,7 +20,8 @@ mod resize;
 mod rows;
 mod slice;
 
-pub(crate) use dims::collapse;
+pub(crate) use dims::{broadcast_strides, collapse};
+pub(crate) use emit::elementwise_over;
 pub use operators::{Operator, operators};
 
 use crate::ir::{Graph, Port, Source, Value, ValueId};

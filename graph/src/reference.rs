@@ -12,6 +12,7 @@ mod resize;
 mod rows;
 mod tensor;
 
+pub(crate) use elementwise::{activate, float};
 pub use tensor::{Data, Tensor};
 
 use crate::TensorType;

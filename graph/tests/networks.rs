@@ -4,6 +4,9 @@ mod support;
 
 use prost::Message as _;
 use support::{TensorProto, difference, file, floats, model, run, shape};
+use weir_graph::reference::Tensor;
+use weir_graph::{Graph, TensorType};
+use weir_types::{ElementType, Shape};
 
 /// One of the networks that the `onnx` package carries, on the input that goes with the output that it carries, too.
 fn light(name: &str) {
@@ -34,3 +37,61 @@ macro_rules! light {
 }
 
 light! { bvlc_alexnet densenet121 inception_v1 inception_v2 resnet50 shufflenet squeezenet vgg19 zfnet512 }
+
+/// A network whose weights are real, on some numbers: fused as not fused.
+fn fused_as_plain(path: &str, inputs: &[Tensor]) -> (Graph, Vec<Tensor>) {
+    let model = model(path);
+    let shapes: Vec<Shape> = inputs
+        .iter()
+        .map(|input| {
+            let dims: Vec<u32> = input.tensor().dims().iter().map(|dim| *dim as u32).collect();
+            shape(&dims)
+        })
+        .collect();
+    let plain = model.specialise(&shapes).unwrap();
+    let fused = plain.clone().fuse().unwrap();
+    let (expected, found) = (run(&model, &plain, inputs), run(&model, &fused, inputs));
+    for (expected, found) in expected.iter().zip(&found) {
+        let worst = difference(&found.to_floats(), &expected.to_floats());
+        assert!(worst < 1e-4, "{path}: {worst:e}");
+    }
+    (fused, found)
+}
+
+fn count(graph: &Graph, op: &str) -> usize {
+    graph.nodes.iter().filter(|node| node.op.name() == op).count()
+}
+
+#[test]
+fn digits() {
+    let input = floats(&[1, 1, 8, 8], |at| (at * 7919 % 1000) as f32 / 1000.0);
+    let (_, found) = fused_as_plain("functions/classify-digits/model/digits.onnx", &[input]);
+    // What ONNX Runtime makes of the same numbers.
+    let expected = file("tests/fixtures/models/outputs/digits.fp32");
+    let expected = TensorProto { raw_data: expected, ..TensorProto::default() }.floats();
+    assert!(difference(&found[0].to_floats(), &expected) < 1e-4);
+}
+
+#[test]
+fn minilm() {
+    let ids = |element: &dyn Fn(usize) -> i64| {
+        let tensor = TensorType::new(ElementType::Int64, [2, 12]).unwrap();
+        Tensor::integers(tensor, (0..24).map(element).collect())
+    };
+    let model = model(".weir/models/minilm.onnx");
+    let inputs: Vec<Tensor> = model
+        .signature()
+        .inputs
+        .iter()
+        .map(|port| match port.name.as_str() {
+            "input_ids" => ids(&|at| (at as i64 * 7919) % 30_000),
+            // The second sequence is shorter.
+            "attention_mask" => ids(&|at| i64::from(at < 19)),
+            _ => ids(&|_| 0),
+        })
+        .collect();
+    let (fused, _) = fused_as_plain(".weir/models/minilm.onnx", &inputs);
+    // In each of six layers three projections, attention, two sums with what went in, and the feed-forward network's two products.
+    let counts = ["Attention", "MatMul", "LayerNorm", "Softmax", "Gather"].map(|op| count(&fused, op));
+    assert_eq!(counts, [6, 6 * 6, 1 + 6 * 2, 0, 1]);
+}

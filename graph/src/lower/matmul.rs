@@ -1,11 +1,10 @@
 //! Products of matrices.
 
 use super::call::Call;
-use super::dims::{broadcast, broadcast_strides, collapse, signed, unsigned};
+use super::dims::{broadcast, broadcast_strides, collapse, unsigned};
 use super::{Lowering, Made};
 use crate::GraphError;
 use crate::ir::{BiasAxis, Binary, Instruction, Lane, MatMul, Matrix, Op, Scalar, ValueId};
-use crate::tensor_type::row_major;
 
 /// The most dimensions of a batch.
 const BATCH_DIMS_MAX: usize = 4;
@@ -164,11 +163,15 @@ impl Lowering<'_> {
             (m * batch.iter().product::<usize>(), vec![], vec![vec![], vec![]])
         } else {
             let strides = [in_batch(a_batch, a_rows * a_columns), in_batch(b_batch, b_rows * b_columns)];
-            let mut all = strides.to_vec();
-            all.push(signed(&row_major(&batch)));
-            let (dims, mut strides) = collapse(&batch, &all);
-            strides.pop();
-            if dims == [1] { (m, vec![], vec![vec![], vec![]]) } else { (m, dims, strides) }
+            let kept: Vec<usize> = (0..batch.len()).filter(|axis| batch[*axis] != 1).collect();
+            if kept.len() <= BATCH_DIMS_MAX {
+                // Left as they are, for operands to be read where they were before they were transposed.
+                let pick = |strides: &Vec<isize>| kept.iter().map(|axis| strides[*axis]).collect();
+                (m, kept.iter().map(|axis| batch[*axis]).collect(), strides.iter().map(pick).collect())
+            } else {
+                let (dims, strides) = collapse(&batch, &strides);
+                (m, dims, strides)
+            }
         };
         if batch.len() > BATCH_DIMS_MAX {
             return Err(call.unsupported(format!("a batch of more than {BATCH_DIMS_MAX} dimensions is")));

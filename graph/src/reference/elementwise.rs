@@ -72,7 +72,7 @@ impl<'a> Walk<'a> {
 }
 
 /// One element of a program in floats, each step rounded to `f32`.
-fn float(program: &Program, load: impl Fn(usize) -> Option<f32>) -> Option<f32> {
+pub(crate) fn float(program: &Program, load: impl Fn(usize) -> Option<f32>) -> Option<f32> {
     let mut stack = Stack::default();
     for instruction in &program.instructions {
         let number = match instruction {
@@ -167,7 +167,7 @@ fn float_unary(unary: Unary, x: f32) -> f32 {
 }
 
 /// An activation, worked out in `f64`.
-pub(super) fn activate(activation: Activation, x: f32) -> f32 {
+pub(crate) fn activate(activation: Activation, x: f32) -> f32 {
     let wide = f64::from(x);
     let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
     let y = match activation {

@@ -1,0 +1,43 @@
+//! Copies of copies, and copies that change nothing.
+
+use super::strides::Walk;
+use crate::ir::{Copy, DIMS_MAX, Graph, Op, ValueId};
+
+pub(super) fn fuse(graph: &mut Graph) {
+    for index in 0..graph.nodes.len() {
+        let Some((source, walk)) = source(graph, index) else { continue };
+        let Some(output) = graph.nodes[index].output(0) else { continue };
+        let tensor = &graph.value(output).tensor;
+        let is_whole = graph.value(source).tensor.elements() == tensor.elements()
+            && walk.offset == 0
+            && walk
+                .along(&[tensor.elements()])
+                .is_some_and(|strides| tensor.elements() == 1 || strides == [1]);
+        if is_whole {
+            graph.substitute(output, source);
+            continue;
+        }
+        let part = walk.into_part();
+        if part.dims.len() <= DIMS_MAX {
+            let node = &mut graph.nodes[index];
+            node.op = Op::Copy(Copy { fill: None, parts: vec![part] });
+            node.inputs = vec![Some(source)];
+        }
+    }
+}
+
+/// Where what a node makes comes from, if it is a strided view of something that is there already: the buffer, and how it is walked over.
+pub(super) fn source(graph: &Graph, index: usize) -> Option<(ValueId, Walk)> {
+    let node = graph.nodes.get(index)?;
+    let Op::Copy(copy) = &node.op else { return None };
+    let part = copy.as_strided()?;
+    let source = graph.buffer(node.input(part.input)?);
+    let walk = Walk::of(part);
+    // Nodes in front have been seen to, so one step back is enough.
+    let further = graph.maker(source).and_then(|maker| {
+        let Op::Copy(copy) = &graph.nodes.get(maker)?.op else { return None };
+        let inner = copy.as_strided()?;
+        Some((graph.buffer(graph.nodes.get(maker)?.input(inner.input)?), walk.through(&Walk::of(inner))?))
+    });
+    Some(further.unwrap_or((source, walk)))
+}

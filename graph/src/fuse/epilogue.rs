@@ -1,0 +1,244 @@
+//! What follows a convolution, a product or a normalisation, and can be done before its result is written.
+
+use super::readers::Readers;
+use super::strides::Walk;
+use super::tree::{Kind, Tree};
+use crate::ir::{BiasAxis, Binary, Conv, Graph, LayerNorm, MatMul, Node, Op, Source, Unary, ValueId};
+
+pub(super) fn fuse(graph: &mut Graph) {
+    let mut readers = Readers::new(graph);
+    for index in 0..graph.nodes.len() {
+        while absorb(graph, &mut readers, index).is_some() {}
+    }
+}
+
+/// Take in the only reader of what a node makes, if it can be.
+fn absorb(graph: &mut Graph, readers: &mut Readers, index: usize) -> Option<()> {
+    let node = graph.nodes.get(index)?;
+    if !matches!(node.op, Op::Conv(_) | Op::MatMul(_) | Op::LayerNorm(_)) || node.output(1).is_some() {
+        return None;
+    }
+    let output = node.output(0)?;
+    let reader = readers.only(output)?;
+    let follows = Follower::new(graph, reader, output)?;
+    let mut taken = node.clone();
+    for step in follows.steps()? {
+        take(graph, &mut taken, &follows, &step)?;
+    }
+    // Everything fits: the reader is gone, and what it made is made here.
+    let made = follows.made;
+    taken.name.clone_from(&graph.nodes.get(reader)?.name);
+    if let Some(gone) = graph.nodes.get_mut(reader) {
+        gone.inputs.clear();
+        gone.outputs.clear();
+    }
+    *graph.nodes.get_mut(index)? = taken;
+    graph.substitute(made, output);
+    readers.take_over(index, reader, output, made);
+    Some(())
+}
+
+/// An elementwise operation that reads what a node makes, once.
+struct Follower {
+    node: Node,
+    tree: Tree,
+    /// The place of the operand that the node makes.
+    place: u8,
+    /// What it makes of it.
+    made: ValueId,
+    /// How it reads each operand.
+    walks: Vec<Walk>,
+}
+
+/// One operation on the way from the node's result to the follower's.
+enum Step {
+    Add(u8),
+    Mul(u8),
+    Scale(f32),
+    Activate(crate::ir::Activation),
+}
+
+impl Follower {
+    fn new(graph: &Graph, reader: usize, output: ValueId) -> Option<Self> {
+        let node = graph.nodes.get(reader)?;
+        let Op::Elementwise(op) = &node.op else { return None };
+        let place = node.inputs.iter().position(|id| id.is_some_and(|id| graph.buffer(id) == output))?;
+        let walk = |strides: &Vec<usize>| {
+            let strides =
+                strides.iter().map(|stride| isize::try_from(*stride).ok()).collect::<Option<_>>()?;
+            Some(Walk { offset: 0, dims: op.dims.clone(), strides })
+        };
+        let walks: Vec<Walk> = op.strides.iter().map(walk).collect::<Option<_>>()?;
+        let made = node.output(0)?;
+        let (before, after) = (&graph.value(output).tensor, &graph.value(made).tensor);
+        let elements = before.elements();
+        let in_step =
+            walks.get(place)?.along(&[elements]).is_some_and(|strides| elements == 1 || strides == [1]);
+        let same = elements == after.elements() && before.element_type() == after.element_type();
+        let tree = Tree::of(&op.program)?;
+        (in_step && same).then_some(Self {
+            node: node.clone(),
+            tree,
+            place: u8::try_from(place).ok()?,
+            made,
+            walks,
+        })
+    }
+
+    /// The operations from the node's result to the follower's, in that order; none if there are others.
+    fn steps(&self) -> Option<Vec<Step>> {
+        let mut steps = Vec::new();
+        let mut at = &self.tree;
+        loop {
+            let holds = |tree: &Tree| {
+                tree.all().iter().any(|tree| matches!(tree.kind, Kind::Leaf(place) if place == self.place))
+            };
+            at = match &at.kind {
+                Kind::Leaf(place) if *place == self.place => break,
+                Kind::Unary(Unary::Activate(activation), of) => {
+                    steps.push(Step::Activate(*activation));
+                    of
+                }
+                Kind::Binary(binary, of) => {
+                    let [a, b] = &**of;
+                    let (path, other) = match (holds(a), holds(b)) {
+                        (true, false) => (a, b),
+                        (false, true) => (b, a),
+                        _ => return None,
+                    };
+                    steps.push(match (binary, &other.kind, other.constant()) {
+                        (Binary::Add, Kind::Leaf(place), _) => Step::Add(*place),
+                        (Binary::Mul, Kind::Leaf(place), _) => Step::Mul(*place),
+                        (Binary::Mul, _, Some(by)) => Step::Scale(by),
+                        (Binary::Div, _, Some(by)) if std::ptr::eq(path, a) => Step::Scale(1.0 / by),
+                        _ => return None,
+                    });
+                    path
+                }
+                _ => return None,
+            };
+        }
+        steps.reverse();
+        Some(steps)
+    }
+
+    /// The operand at a place, if it has one element for each index along `axis` of `dims`, as which the output can be seen.
+    fn along(&self, graph: &Graph, place: u8, dims: &[usize], axis: usize) -> Option<ValueId> {
+        let id = self.node.input(usize::from(place))?;
+        let strides = self.walks.get(usize::from(place))?.forward_along(dims)?;
+        let right = |(at, stride): (usize, &usize)| dims[at] == 1 || *stride == usize::from(at == axis);
+        let fits = graph.value(id).tensor.elements() == dims[axis] && strides.iter().enumerate().all(right);
+        (fits && self.same_type(graph, id)).then_some(id)
+    }
+
+    /// The operand at a place, if it has one element for each of the output.
+    fn whole(&self, graph: &Graph, place: u8) -> Option<ValueId> {
+        let id = self.node.input(usize::from(place))?;
+        let elements = graph.value(self.made).tensor.elements();
+        let strides = self.walks.get(usize::from(place))?.forward_along(&[elements])?;
+        let fits = graph.value(id).tensor.elements() == elements && (elements == 1 || strides == [1]);
+        (fits && self.same_type(graph, id)).then_some(id)
+    }
+
+    fn same_type(&self, graph: &Graph, id: ValueId) -> bool {
+        graph.value(id).tensor.element_type() == graph.value(self.made).tensor.element_type()
+    }
+}
+
+/// Let `node` do one step more, if it can.
+fn take(graph: &Graph, node: &mut Node, follows: &Follower, step: &Step) -> Option<()> {
+    let output = graph.value(node.output(0)?).tensor.dims();
+    match &mut node.op {
+        Op::Conv(conv) => {
+            let &[n, m, h, w] = output else { return None };
+            let dims = [n, m, h * w];
+            let inputs = &mut node.inputs;
+            let is_free =
+                |inputs: &[Option<ValueId>], from: usize| inputs.iter().skip(from).all(Option::is_none);
+            if conv.activation.is_some() {
+                return None;
+            }
+            let (place, id) = match step {
+                Step::Activate(activation) => {
+                    conv.activation = Some(*activation);
+                    return Some(());
+                }
+                Step::Scale(_) => return None,
+                Step::Mul(place) => {
+                    let id =
+                        follows.along(graph, *place, &dims, 1).filter(|_| is_free(inputs, Conv::SCALE))?;
+                    (Conv::SCALE, id)
+                }
+                Step::Add(place) => match follows.along(graph, *place, &dims, 1) {
+                    Some(id) if is_free(inputs, Conv::BIAS) => (Conv::BIAS, id),
+                    Some(id) if is_free(inputs, Conv::SHIFT) => (Conv::SHIFT, id),
+                    _ => (
+                        Conv::RESIDUAL,
+                        follows.whole(graph, *place).filter(|_| is_free(inputs, Conv::RESIDUAL))?,
+                    ),
+                },
+            };
+            *inputs.get_mut(place)? = Some(id);
+        }
+        Op::MatMul(matmul) => {
+            let rows = matmul.batch.iter().product::<usize>() * matmul.m;
+            let (bias, residual) =
+                (node.inputs.get(MatMul::BIAS)?.is_some(), node.inputs.get(MatMul::RESIDUAL)?.is_some());
+            if matmul.activation.is_some() {
+                return None;
+            }
+            match step {
+                Step::Activate(activation) => matmul.activation = Some(*activation),
+                Step::Scale(by) if !bias && !residual && by.is_finite() => matmul.alpha *= by,
+                Step::Scale(_) | Step::Mul(_) => return None,
+                Step::Add(place) if residual => {
+                    // The sum may be in any order, but only one residual is possible.
+                    let id = follows.along(graph, *place, &[rows, matmul.n], 1).filter(|_| !bias)?;
+                    *node.inputs.get_mut(MatMul::BIAS)? = Some(id);
+                }
+                Step::Add(place) => {
+                    match follows.along(graph, *place, &[rows, matmul.n], 1).filter(|_| !bias) {
+                        Some(id) => *node.inputs.get_mut(MatMul::BIAS)? = Some(id),
+                        None if !bias
+                            && matmul.batch.is_empty()
+                            && follows.along(graph, *place, &[matmul.m, matmul.n], 0).is_some() =>
+                        {
+                            matmul.bias_axis = BiasAxis::Rows;
+                            *node.inputs.get_mut(MatMul::BIAS)? =
+                                follows.along(graph, *place, &[matmul.m, matmul.n], 0);
+                        }
+                        None => *node.inputs.get_mut(MatMul::RESIDUAL)? = Some(follows.whole(graph, *place)?),
+                    }
+                }
+            }
+        }
+        Op::LayerNorm(norm) => {
+            let dims = [norm.rows, norm.cols];
+            let (gamma, beta) =
+                (node.inputs.get(LayerNorm::GAMMA)?.is_some(), node.inputs.get(LayerNorm::BETA)?.is_some());
+            let (place, id) = match step {
+                Step::Mul(place) if !gamma && !beta => {
+                    (LayerNorm::GAMMA, follows.along(graph, *place, &dims, 1)?)
+                }
+                Step::Add(place) if !beta => (LayerNorm::BETA, follows.along(graph, *place, &dims, 1)?),
+                _ => return None,
+            };
+            *node.inputs.get_mut(place)? = Some(id);
+        }
+        _ => return None,
+    }
+    Some(())
+}
+
+impl Graph {
+    /// Let values that nodes make say so, after nodes have changed places.
+    pub(super) fn tidy_sources(&mut self) {
+        for (index, node) in (0..).zip(&self.nodes) {
+            for (output, id) in (0..).zip(&node.outputs) {
+                if let Some(value) = id.and_then(|id| self.values.get_mut(id.0 as usize)) {
+                    value.source = Source::Node { node: index, output };
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! What goes into products of matrices: operands where they lie, without being transposed or scaled first.
+
+use super::copies::source;
+use super::strides::Walk;
+use crate::ir::{Binary, Graph, Instruction, MatMul, Matrix, Op, Scalar, ValueId};
+
+pub(super) fn fuse(graph: &mut Graph) {
+    for index in 0..graph.nodes.len() {
+        for place in [MatMul::A, MatMul::B] {
+            // One after the other, as they may come in any order; each step goes back by one node, so that this ends.
+            while scaled(graph, index, place).is_some() || strided(graph, index, place).is_some() {}
+        }
+    }
+}
+
+/// See batches in as few dimensions as possible, once nobody looks for them any more.
+pub(super) fn collapse(graph: &mut Graph) {
+    for node in &mut graph.nodes {
+        let Op::MatMul(matmul) = &mut node.op else { continue };
+        let signed = |matrix: &Matrix| {
+            matrix.batch_strides.iter().map(|stride| isize::try_from(*stride).ok()).collect()
+        };
+        let (Some(a), Some(b)) = (signed(&matmul.a), signed(&matmul.b)) else { continue };
+        if matmul.batch.is_empty() {
+            continue;
+        }
+        let (dims, strides) = crate::lower::collapse(&matmul.batch, &[a, b]);
+        let unsigned = |strides: &Vec<isize>| strides.iter().map(|stride| stride.unsigned_abs()).collect();
+        if let [a, b] = strides.as_slice() {
+            (matmul.a.batch_strides, matmul.b.batch_strides) = (unsigned(a), unsigned(b));
+            matmul.batch = dims;
+        }
+    }
+}
+
+/// Take a factor in front of an operand into the product's own.
+fn scaled(graph: &mut Graph, index: usize, place: usize) -> Option<()> {
+    let node = graph.nodes.get(index)?;
+    let Op::MatMul(_) = &node.op else { return None };
+    let operand = graph.buffer(node.input(place)?);
+    let maker = graph.nodes.get(graph.maker(operand)?)?;
+    let Op::Elementwise(op) = &maker.op else { return None };
+    let of = maker.input(0).filter(|_| maker.inputs.len() == 1)?;
+    let [Instruction::Load(0), Instruction::Constant(Scalar::Float(by)), Instruction::Binary(binary)] =
+        op.program.instructions[..]
+    else {
+        return None;
+    };
+    let by = match binary {
+        Binary::Mul => by,
+        Binary::Div => 1.0 / by,
+        _ => return None,
+    };
+    let same = graph.value(of).tensor.elements() == graph.value(operand).tensor.elements()
+        && graph.value(of).tensor.element_type() == graph.value(operand).tensor.element_type();
+    if !same || !by.is_finite() {
+        return None;
+    }
+    let node = graph.nodes.get_mut(index)?;
+    let Op::MatMul(matmul) = &mut node.op else { return None };
+    matmul.alpha *= by;
+    node.inputs[place] = Some(of);
+    Some(())
+}
+
+/// Read an operand where it was before it was copied.
+fn strided(graph: &mut Graph, index: usize, place: usize) -> Option<()> {
+    let node = graph.nodes.get(index)?;
+    let Op::MatMul(matmul) = &node.op else { return None };
+    let (matrix, rows, columns) = match place {
+        MatMul::A => (&matmul.a, matmul.m, matmul.k),
+        _ => (&matmul.b, matmul.k, matmul.n),
+    };
+    let maker = graph.maker(node.input(place)?)?;
+    let (base, walk) = source(graph, maker)?;
+    let matrix = matrix.through(&walk, &matmul.batch, rows, columns)?;
+    let node = graph.nodes.get_mut(index)?;
+    let Op::MatMul(matmul) = &mut node.op else { return None };
+    match place {
+        MatMul::A => matmul.a = matrix,
+        _ => matmul.b = matrix,
+    }
+    node.inputs[place] = Some(base);
+    Some(())
+}
+
+impl Matrix {
+    /// The same matrices in what `walk` reads, if their rows or columns are still rows in memory there.
+    fn through(&self, walk: &Walk, batch: &[usize], rows: usize, columns: usize) -> Option<Self> {
+        let (outer, inner) = if self.transposed { (columns, rows) } else { (rows, columns) };
+        let signed = |stride: &usize| isize::try_from(*stride).ok();
+        let dims = [batch, &[outer, inner]].concat();
+        let strides = self
+            .batch_strides
+            .iter()
+            .chain([&self.row_stride, &1])
+            .map(signed)
+            .collect::<Option<Vec<_>>>()?;
+        let own = Walk { offset: self.offset, dims: dims.clone(), strides };
+        let through = own.through(walk)?;
+        let mut strides = through.forward_along(&dims)?;
+        let (inner_stride, outer_stride) = (strides.pop()?, strides.pop()?);
+        let (row_stride, swapped) = if inner == 1 || inner_stride == 1 {
+            (outer_stride, false)
+        } else if outer == 1 || outer_stride == 1 {
+            (inner_stride, true)
+        } else {
+            return None;
+        };
+        // Where there is only one row, nobody steps to the next; its length is what everybody expects.
+        let (rows, len) = if swapped { (inner, outer) } else { (outer, inner) };
+        let row_stride = if rows == 1 { len } else { row_stride };
+        let transposed = self.transposed != swapped;
+        Some(Self { offset: through.offset, batch_strides: strides, row_stride, transposed })
+    }
+
+    /// Where the matrices' rows in memory are, if they are not transposed: from one matrix to the next along `dims`, into which the batch can be cut.
+    pub(super) fn strides_along(&self, batch: &[usize], dims: &[usize]) -> Option<Vec<usize>> {
+        let strides = self
+            .batch_strides
+            .iter()
+            .map(|stride| isize::try_from(*stride).ok())
+            .collect::<Option<Vec<_>>>()?;
+        Walk { offset: 0, dims: batch.to_vec(), strides }.forward_along(dims)
+    }
+}
+
+/// The product that makes a value, if one does.
+pub(super) fn product(graph: &Graph, id: ValueId) -> Option<(usize, &MatMul)> {
+    let maker = graph.maker(id)?;
+    match &graph.nodes.get(maker)?.op {
+        Op::MatMul(matmul) => Some((maker, matmul)),
+        _ => None,
+    }
+}

@@ -1,0 +1,178 @@
+//! Expressions as trees, within one program or across several.
+
+use crate::ir::{Binary, Graph, Instruction, Lane, Op, Program, Scalar, Unary, ValueId};
+use crate::reference;
+
+/// The most operations in a tree across programs: more than the longest pattern has.
+const TREE_LEN_MAX: usize = 48;
+
+/// An expression.
+#[derive(Debug, Clone)]
+pub(super) struct Tree {
+    /// The buffer that holds it, if one does.
+    pub(super) value: Option<ValueId>,
+    pub(super) kind: Kind,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum Kind {
+    /// An operand of the program, or a value of the graph that no expression makes.
+    Leaf(u8),
+    Constant(Scalar),
+    Unary(Unary, Box<Tree>),
+    Binary(Binary, Box<[Tree; 2]>),
+    Where(Box<[Tree; 3]>),
+}
+
+impl Tree {
+    /// The expression of a program; leaves are its operands.
+    pub(super) fn of(program: &Program) -> Option<Self> {
+        let mut stack: Vec<Self> = Vec::new();
+        for instruction in &program.instructions {
+            let kind = match *instruction {
+                Instruction::Load(place) => Kind::Leaf(place),
+                Instruction::Constant(scalar) => Kind::Constant(scalar),
+                Instruction::Unary(unary) => Kind::Unary(unary, Box::new(stack.pop()?)),
+                Instruction::Binary(binary) => {
+                    let b = stack.pop()?;
+                    Kind::Binary(binary, Box::new([stack.pop()?, b]))
+                }
+                Instruction::Where => {
+                    let (b, a) = (stack.pop()?, stack.pop()?);
+                    Kind::Where(Box::new([stack.pop()?, a, b]))
+                }
+            };
+            stack.push(Self { value: None, kind });
+        }
+        stack.pop().filter(|_| stack.is_empty())
+    }
+
+    /// The expression of a value, through the expressions of its operands as far as it is not too long; leaves are values. How things broadcast is not in
+    /// there.
+    pub(super) fn across(graph: &Graph, id: ValueId) -> Self {
+        let mut left = TREE_LEN_MAX;
+        Self::within(graph, id, &mut left)
+    }
+
+    fn within(graph: &Graph, id: ValueId, left: &mut usize) -> Self {
+        let value = Some(graph.buffer(id));
+        let leaf = Self { value, kind: Kind::Leaf(0) };
+        let Some(node) = graph.maker(id).and_then(|maker| graph.nodes.get(maker)) else { return leaf };
+        let Op::Elementwise(op) = &node.op else { return leaf };
+        let is_float =
+            Lane::of(graph.value(id).tensor.element_type()) == Lane::Float && op.program.lane == Lane::Float;
+        if !is_float || op.program.instructions.len() > *left {
+            return leaf;
+        }
+        *left -= op.program.instructions.len();
+        let Some(tree) = Self::of(&op.program) else { return leaf };
+        Self {
+            value,
+            ..tree.with_leaves(&mut |place| {
+                node.input(usize::from(place)).map(|operand| Self::within(graph, operand, left))
+            })
+        }
+    }
+
+    fn with_leaves(self, leaf: &mut impl FnMut(u8) -> Option<Self>) -> Self {
+        let kind = match self.kind {
+            Kind::Leaf(place) => return leaf(place).unwrap_or(self),
+            Kind::Constant(scalar) => Kind::Constant(scalar),
+            Kind::Unary(unary, of) => Kind::Unary(unary, Box::new(of.with_leaves(leaf))),
+            Kind::Binary(binary, of) => Kind::Binary(binary, Box::new(of.map(|tree| tree.with_leaves(leaf)))),
+            Kind::Where(of) => Kind::Where(Box::new(of.map(|tree| tree.with_leaves(leaf)))),
+        };
+        Self { kind, ..self }
+    }
+
+    /// The float that it is, if it is a constant.
+    pub(super) fn constant(&self) -> Option<f32> {
+        match self.kind {
+            Kind::Constant(Scalar::Float(float)) => Some(float),
+            _ => None,
+        }
+    }
+
+    /// Whether it is the constant `float`, up to a rounding or two.
+    pub(super) fn is(&self, float: f32) -> bool {
+        self.constant().is_some_and(|constant| (constant - float).abs() <= float.abs() * 1e-6)
+    }
+
+    /// Its two operands, if it is this operation.
+    pub(super) fn binary(&self, wanted: Binary) -> Option<&[Self; 2]> {
+        match &self.kind {
+            Kind::Binary(binary, of) if *binary == wanted => Some(of),
+            _ => None,
+        }
+    }
+
+    /// Its operand, if it is this operation.
+    pub(super) fn unary(&self, wanted: Unary) -> Option<&Self> {
+        match &self.kind {
+            Kind::Unary(unary, of) if *unary == wanted => Some(of),
+            _ => None,
+        }
+    }
+
+    /// All expressions within, itself first.
+    pub(super) fn all(&self) -> Vec<&Self> {
+        let mut all = vec![self];
+        let mut at = 0;
+        while let Some(tree) = all.get(at).copied() {
+            match &tree.kind {
+                Kind::Leaf(_) | Kind::Constant(_) => {}
+                Kind::Unary(_, of) => all.push(of),
+                Kind::Binary(_, of) => all.extend(of.iter()),
+                Kind::Where(of) => all.extend(of.iter()),
+            }
+            at += 1;
+        }
+        all
+    }
+
+    /// It as a function of `value` alone, if it is that.
+    pub(super) fn function_of(&self, value: ValueId) -> Option<Function> {
+        let mut instructions = Vec::new();
+        self.append(value, true, &mut instructions)?;
+        Some(Function(Program { lane: Lane::Float, instructions }))
+    }
+
+    fn append(&self, value: ValueId, is_root: bool, to: &mut Vec<Instruction>) -> Option<()> {
+        if self.value == Some(value) && !is_root {
+            to.push(Instruction::Load(0));
+            return Some(());
+        }
+        match &self.kind {
+            Kind::Leaf(_) => return None,
+            Kind::Constant(scalar) => to.push(Instruction::Constant(*scalar)),
+            Kind::Unary(unary, of) => {
+                of.append(value, false, to)?;
+                to.push(Instruction::Unary(*unary));
+            }
+            Kind::Binary(binary, of) => {
+                of.iter().try_for_each(|tree| tree.append(value, false, to))?;
+                to.push(Instruction::Binary(*binary));
+            }
+            Kind::Where(of) => {
+                of.iter().try_for_each(|tree| tree.append(value, false, to))?;
+                to.push(Instruction::Where);
+            }
+        }
+        Some(())
+    }
+}
+
+/// A function of one number.
+pub(super) struct Function(Program);
+
+impl Function {
+    /// How many steps it takes.
+    pub(super) fn len(&self) -> usize {
+        self.0.instructions.len()
+    }
+
+    /// What it makes of `x`.
+    pub(super) fn at(&self, x: f32) -> Option<f32> {
+        reference::float(&self.0, |_| Some(x))
+    }
+}
