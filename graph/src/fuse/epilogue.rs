@@ -3,7 +3,11 @@
 use super::readers::Readers;
 use super::strides::Walk;
 use super::tree::{Kind, Tree};
-use crate::ir::{BiasAxis, Binary, Conv, Graph, LayerNorm, MatMul, Node, Op, Source, Unary, ValueId};
+use crate::ir::{
+    BiasAxis, Binary, Conv, Graph, Instruction, Lane, LayerNorm, MatMul, Node, Op, Program, Source, Unary,
+    Value, ValueId,
+};
+use crate::lower::elementwise_over;
 
 pub(super) fn fuse(graph: &mut Graph) {
     let mut readers = Readers::new(graph);
@@ -146,11 +150,11 @@ impl Follower {
 }
 
 /// Let `node` do one step more, if it can.
-fn take(graph: &Graph, node: &mut Node, follows: &Follower, step: &Step) -> Option<()> {
-    let output = graph.value(node.output(0)?).tensor.dims();
+fn take(graph: &mut Graph, node: &mut Node, follows: &Follower, step: &Step) -> Option<()> {
+    let output = graph.value(node.output(0)?).tensor.dims().to_vec();
     match &mut node.op {
         Op::Conv(conv) => {
-            let &[n, m, h, w] = output else { return None };
+            let &[n, m, h, w] = output.as_slice() else { return None };
             let dims = [n, m, h * w];
             let inputs = &mut node.inputs;
             let is_free =
@@ -164,14 +168,23 @@ fn take(graph: &Graph, node: &mut Node, follows: &Follower, step: &Step) -> Opti
                     return Some(());
                 }
                 Step::Scale(_) => return None,
+                // What was scaled and shifted before is scaled again.
                 Step::Mul(place) => {
-                    let id =
-                        follows.along(graph, *place, &dims, 1).filter(|_| is_free(inputs, Conv::SCALE))?;
-                    (Conv::SCALE, id)
+                    let by =
+                        follows.along(graph, *place, &dims, 1).filter(|_| is_free(inputs, Conv::RESIDUAL))?;
+                    if let Some(shift) = inputs.get(Conv::SHIFT).copied().flatten() {
+                        *inputs.get_mut(Conv::SHIFT)? = Some(of_channels(graph, Binary::Mul, shift, by)?);
+                    }
+                    let scale = inputs.get(Conv::SCALE).copied().flatten();
+                    (Conv::SCALE, scale.map_or(Some(by), |scale| of_channels(graph, Binary::Mul, scale, by))?)
                 }
                 Step::Add(place) => match follows.along(graph, *place, &dims, 1) {
                     Some(id) if is_free(inputs, Conv::BIAS) => (Conv::BIAS, id),
                     Some(id) if is_free(inputs, Conv::SHIFT) => (Conv::SHIFT, id),
+                    Some(id) if is_free(inputs, Conv::RESIDUAL) => {
+                        let shift = inputs.get(Conv::SHIFT).copied().flatten()?;
+                        (Conv::SHIFT, of_channels(graph, Binary::Add, shift, id)?)
+                    }
                     _ => (
                         Conv::RESIDUAL,
                         follows.whole(graph, *place).filter(|_| is_free(inputs, Conv::RESIDUAL))?,
@@ -228,6 +241,23 @@ fn take(graph: &Graph, node: &mut Node, follows: &Follower, step: &Step) -> Opti
         _ => return None,
     }
     Some(())
+}
+
+/// A new value of one number for each channel, made of two. If those are constants, it is made once, before the first run.
+fn of_channels(graph: &mut Graph, binary: Binary, a: ValueId, b: ValueId) -> Option<ValueId> {
+    let tensor = graph.value(a).tensor.clone();
+    let program = Program {
+        lane: Lane::Float,
+        instructions: vec![Instruction::Load(0), Instruction::Load(1), Instruction::Binary(binary)],
+    };
+    let op = elementwise_over(program, &[tensor.elements()], &[vec![1], vec![1]])?;
+    let made = ValueId(u32::try_from(graph.values.len()).ok()?);
+    let source = Source::Node { node: u32::try_from(graph.nodes.len()).ok()?, output: 0 };
+    let name = graph.value(a).name.clone();
+    graph.values.push(Value { name: name.clone(), tensor, source });
+    let (inputs, outputs) = (vec![Some(a), Some(b)], vec![Some(made)]);
+    graph.nodes.push(Node { name, op: Op::Elementwise(op), inputs, outputs });
+    Some(made)
 }
 
 impl Graph {
