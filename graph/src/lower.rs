@@ -29,7 +29,7 @@ use crate::model::{Dim, Input};
 use crate::reference::Tensor;
 use crate::{GraphError, Model, TensorType, onnx};
 use call::Call;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use weir_types::Shape;
 
 /// What an operator's function makes: a value for each of the call's outputs, or none for those that are not supported.
@@ -41,6 +41,12 @@ impl Model {
     pub fn unsupported(&self) -> Vec<GraphError> {
         let nodes = self.graph.nodes.iter();
         nodes.filter(|node| operators::find(node).is_none()).map(operators::unknown).collect()
+    }
+
+    /// The names of the operators that it needs, each once.
+    #[must_use]
+    pub fn operators(&self) -> BTreeSet<String> {
+        self.graph.nodes.iter().map(operators::full_name).collect()
     }
 
     /// The graph of this model for inputs of these shapes, which are in the order of its signature.

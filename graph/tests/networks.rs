@@ -1,11 +1,20 @@
 //! Whole networks, run by the reference: against the outputs that come with them, and fused as not fused.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot be set up has failed"
+)]
 
+mod running;
 mod support;
 
-use prost::Message as _;
-use support::{TensorProto, difference, file, floats, model, run, shape};
+use bytes::Bytes;
+use prost::Message;
+use running::{difference, run};
+use support::{file, shape};
 use weir_graph::reference::Tensor;
-use weir_graph::{Graph, TensorType};
+use weir_graph::{Graph, Model, TensorType};
 use weir_types::{ElementType, Shape};
 
 /// One of the networks that the `onnx` package carries, on the input that goes with the output that it carries, too.
@@ -94,4 +103,35 @@ fn minilm() {
     // In each of six layers three projections, attention, two sums with what went in, and the feed-forward network's two products.
     let counts = ["Attention", "MatMul", "LayerNorm", "Softmax", "Gather"].map(|op| count(&fused, op));
     assert_eq!(counts, [6, 6 * 6, 1 + 6 * 2, 0, 1]);
+}
+
+/// A model of this repository.
+fn model(path: &str) -> Model {
+    Model::read(file(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// An fp32 tensor, element by element.
+fn floats(dims: &[u32], element: impl Fn(usize) -> f32) -> Tensor {
+    let dims: Vec<usize> = dims.iter().map(|dim| *dim as usize).collect();
+    let tensor = TensorType::new(ElementType::Fp32, dims).unwrap();
+    let elements = (0..tensor.elements()).map(element).collect();
+    Tensor::floats(tensor, elements)
+}
+
+/// As much of ONNX's tensors as the files with expected outputs have.
+#[derive(Clone, PartialEq, Message)]
+struct TensorProto {
+    #[prost(int64, repeated, tag = "1")]
+    dims: Vec<i64>,
+    #[prost(float, repeated, tag = "4")]
+    float_data: Vec<f32>,
+    #[prost(bytes = "bytes", tag = "9")]
+    raw_data: Bytes,
+}
+
+impl TensorProto {
+    fn floats(&self) -> Vec<f32> {
+        let raw = self.raw_data.chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap()));
+        if self.raw_data.is_empty() { self.float_data.clone() } else { raw.collect() }
+    }
 }

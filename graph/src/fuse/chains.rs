@@ -65,13 +65,13 @@ fn merged(
         if at == place {
             Some(Instruction::Where)
         } else {
-            operands.add(graph, (*id)?, walk(&op.dims, strides)?)
+            operands.add(graph, (*id)?, &walk(&op.dims, strides)?)
         }
     });
     let outer: Vec<Instruction> = outer.collect::<Option<_>>()?;
     let of_inner = node.inputs.iter().zip(&inner.strides);
     let of_inner: Vec<Instruction> = of_inner
-        .map(|(id, strides)| operands.add(graph, (*id)?, walk(&inner.dims, strides)?))
+        .map(|(id, strides)| operands.add(graph, (*id)?, &walk(&inner.dims, strides)?))
         .collect::<Option<_>>()?;
     let renamed = |names: &[Instruction], instruction: &Instruction| match instruction {
         Instruction::Load(at) => names.get(usize::from(*at)).copied(),
@@ -112,7 +112,7 @@ struct Operands<'a> {
 
 impl Operands<'_> {
     /// The instruction that loads an operand, which may be there already.
-    fn add(&mut self, graph: &Graph, id: ValueId, walk: Walk) -> Option<Instruction> {
+    fn add(&mut self, graph: &Graph, id: ValueId, walk: &Walk) -> Option<Instruction> {
         let strides = walk.along(self.dims)?;
         let buffer = graph.buffer(id);
         let known = self

@@ -41,8 +41,7 @@ pub(super) fn scores(graph: &Graph, id: ValueId) -> Option<Scores> {
     let (mut at, mut scale, mut mask) = (&tree, 1.0, None);
     let elements = graph.value(id).tensor.elements();
     let is_full = |tree: &Tree| tree.value.is_some_and(|id| graph.value(id).tensor.elements() == elements);
-    loop {
-        let Kind::Binary(binary, of) = &at.kind else { break };
+    while let Kind::Binary(binary, of) = &at.kind {
         let [a, b] = &**of;
         at = match (binary, a.constant(), b.constant()) {
             (Binary::Mul, None, Some(by)) if by.is_finite() && is_full(a) => {

@@ -112,7 +112,7 @@ impl Through<'_> {
         let axis =
             (0..self.units.len()).find(|axis| self.units[*axis] <= size && self.inner.dims[*axis] > 1)?;
         let times = size / self.units[axis];
-        if size % self.units[axis] != 0 {
+        if !size.is_multiple_of(self.units[axis]) {
             return None;
         }
         let far = (dim - 1).checked_mul(times)?;
@@ -131,7 +131,7 @@ impl Through<'_> {
         }
         // All of this dimension of the inner walk, and some of those around it.
         let here = self.inner.dims[axis];
-        if stride < 0 || times != 1 || (first, last) != (0, 0) || dim % here != 0 {
+        if stride < 0 || times != 1 || (first, last) != (0, 0) || !dim.is_multiple_of(here) {
             return None;
         }
         self.step(dim / here, stride.checked_mul(isize::try_from(here).ok()?)?)?;

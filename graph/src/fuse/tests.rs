@@ -48,7 +48,9 @@ impl Maker {
         let fused = self.0.clone().fuse().unwrap();
         let tensor = TensorType::new(ElementType::Fp32, [LEN]).unwrap();
         let x = Tensor::floats(tensor, (0..LEN).map(|at| at as f32 / 4.0 - 5.0).collect());
-        let all = |graph: &Graph| reference::run(graph, &[x.clone()], &|_| None).unwrap()[0].to_floats();
+        let all = |graph: &Graph| {
+            reference::run(graph, std::slice::from_ref(&x), &|_| None).unwrap()[0].to_floats()
+        };
         for (a, b) in all(&self.0).iter().zip(all(&fused)) {
             assert!((a - b).abs() < 1e-5, "{a} {b}");
         }
@@ -103,7 +105,7 @@ fn the_tanh_form_of_gelu_is_another_one() {
     let cube = maker.op(&[x], &[X, number(3.0), with(Binary::Pow)]);
     let cube = maker.op(&[cube], &[X, number(0.044_715), with(Binary::Mul)]);
     let sum = maker.op(&[x, cube], &[X, Y, with(Binary::Add)]);
-    let sum = maker.op(&[sum], &[X, number(0.797_884_56), with(Binary::Mul)]);
+    let sum = maker.op(&[sum], &[X, number(0.797_884_6), with(Binary::Mul)]);
     let tanh = maker.op(&[sum], &[X, activate(Activation::Tanh), number(1.0), with(Binary::Add)]);
     let y = maker.op(&[x, tanh], &[X, Y, with(Binary::Mul), number(0.5), with(Binary::Mul)]);
     assert_eq!(program(&maker.fused(y)), [X, activate(Activation::GeluTanh)]);

@@ -101,7 +101,7 @@ pub(super) fn multi_head(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
 fn heads(call: &Call<'_>, hidden: usize) -> Result<(usize, usize), GraphError> {
     let heads =
         call.int("num_heads").and_then(|heads| usize::try_from(heads).ok()).filter(|heads| *heads > 0);
-    let heads = heads.filter(|heads| hidden % heads == 0 && hidden > 0);
+    let heads = heads.filter(|heads| hidden.is_multiple_of(*heads) && hidden > 0);
     let heads = heads.ok_or_else(|| call.invalid(format!("{hidden} elements do not make heads")))?;
     let head_dim = hidden / heads;
     if head_dim > HEAD_DIM_MAX {

@@ -31,7 +31,10 @@ pub(super) fn reshape(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
         let others =
             out.iter().try_fold(1_usize, |product, dim| product.checked_mul(*dim)).ok_or_else(invalid)?;
         let elements = lowering.tensor(x).elements();
-        if others == 0 || elements % others != 0 || wanted.iter().filter(|size| **size == -1).count() > 1 {
+        if others == 0
+            || !elements.is_multiple_of(others)
+            || wanted.iter().filter(|size| **size == -1).count() > 1
+        {
             return Err(invalid());
         }
         out[open] = elements / others;

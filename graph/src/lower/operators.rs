@@ -44,7 +44,8 @@ pub(super) fn unknown(node: &onnx::Node) -> GraphError {
     GraphError::UnknownOperator { node: node.title().to_owned(), operator: full_name(node) }
 }
 
-fn full_name(node: &onnx::Node) -> String {
+/// An operator's name, with its domain in front unless that is ONNX's own.
+pub(super) fn full_name(node: &onnx::Node) -> String {
     if is_own(node) { node.operator.clone() } else { format!("{}:{}", node.domain, node.operator) }
 }
 

@@ -64,9 +64,9 @@ impl Tensor {
         if bytes.len() != tensor.bytes() {
             return None;
         }
-        let floats = |data| Some(Self { tensor: tensor.clone(), data: Data::Floats(Arc::new(data)) });
-        let integers = |data| Some(Self { tensor: tensor.clone(), data: Data::Integers(Arc::new(data)) });
-        match tensor.element_type() {
+        let floats = |data| Data::Floats(Arc::new(data));
+        let integers = |data| Data::Integers(Arc::new(data));
+        let data = match tensor.element_type() {
             Fp32 => floats(read(bytes, f32::from_le_bytes)),
             Fp64 => floats(read(bytes, |bytes| f64::from_le_bytes(bytes) as f32)),
             Fp16 => floats(read(bytes, |bytes| f16::from_le_bytes(bytes).to_f32())),
@@ -80,8 +80,9 @@ impl Tensor {
             Int8 => integers(read(bytes, |bytes| i8::from_le_bytes(bytes).into())),
             Uint8 => integers(read(bytes, |[byte]| byte.into())),
             Bool => integers(read(bytes, |[byte]| i64::from(byte != 0))),
-            ElementType::Bytes => None,
-        }
+            ElementType::Bytes => return None,
+        };
+        Some(Self { tensor, data })
     }
 
     /// Write little-endian elements.

@@ -1,0 +1,308 @@
+"""Write `operators.json`: small graphs, one for each operator and variant of its attributes, with what ONNX Runtime makes of them.
+
+    python3 -m venv .venv && .venv/bin/pip install onnx==1.23.2 onnxruntime==1.31.1
+    .venv/bin/python generate.py            # writes operators.json beside it
+    .venv/bin/python generate.py --check    # it is what this writes
+
+Inputs follow from a formula, which `operators.rs` knows as well: element `i` of input `n` is `(i * 7919 + n * 104729 + 13) mod 1000`, for floats
+divided by 250 and minus 2, for integers modulo 7, for booleans modulo 2, unless the case brings its own.
+"""
+
+import base64
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+
+HERE = Path(__file__).resolve().parent
+FLOAT, INT64, BOOL, INT32 = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL, TensorProto.INT32
+NUMPY = {FLOAT: np.float32, INT64: np.int64, BOOL: np.bool_, INT32: np.int32, TensorProto.FLOAT16: np.float16, TensorProto.DOUBLE: np.float64, TensorProto.UINT8: np.uint8}
+CASES = []
+
+
+def formula(number, shape, kind):
+    count = int(np.prod(shape))
+    raw = (np.arange(count, dtype=np.int64) * 7919 + number * 104729 + 13) % 1000
+    if kind == FLOAT:
+        values = (raw.astype(np.float32) / np.float32(250) - np.float32(2)).astype(np.float32)
+    elif kind == BOOL:
+        values = raw % 2 == 1
+    else:
+        values = (raw % 7).astype(NUMPY[kind])
+    return values.reshape(shape)
+
+
+def case(name, operator, inputs, opset=17, outputs=1, weights=(), domain="", **attributes):
+    """One node. Inputs are shapes, or (shape, type), or arrays, which become weights; None is left out."""
+    names, ports, feeds, initialisers = [], [], {}, []
+    for index, given in enumerate(inputs):
+        if given is None:
+            names.append("")
+            continue
+        names.append(f"i{index}")
+        if isinstance(given, np.ndarray):
+            initialisers.append(numpy_helper.from_array(given, f"i{index}"))
+            continue
+        shape, kind = given if isinstance(given, tuple) else (given, FLOAT)
+        ports.append(helper.make_tensor_value_info(f"i{index}", kind, shape))
+        feeds[f"i{index}"] = formula(len(feeds), shape, kind)
+    made = [f"o{index}" for index in range(outputs)]
+    node = helper.make_node(operator, names, made, domain=domain, **attributes)
+    graph(name, [node], ports, feeds, initialisers, made, opset)
+
+
+def graph(name, nodes, ports, feeds, initialisers, made, opset=17):
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+    draft = helper.make_model(
+        helper.make_graph(nodes, name, ports, [onnx.ValueInfoProto(name=output) for output in made], initialisers), opset_imports=opsets
+    )
+    draft.ir_version = 8 if opset < 21 else 10
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(draft.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    results = session.run(None, feeds)
+    kinds = [helper.np_dtype_to_tensor_dtype(result.dtype) for result in results]
+    del draft.graph.output[:]
+    draft.graph.output.extend(
+        helper.make_tensor_value_info(output, kind, list(result.shape)) for output, kind, result in zip(made, kinds, results)
+    )
+    CASES.append(
+        {
+            "name": name,
+            "model": base64.b64encode(draft.SerializeToString(deterministic=True)).decode(),
+            "outputs": [[float(value) if np.isfinite(value) else str(value) for value in np.round(result.astype(np.float64), 6).ravel()] for result in results],
+        }
+    )
+
+
+def ints(*values):
+    return np.array(values, dtype=np.int64)
+
+
+def floats(*values):
+    return np.array(values, dtype=np.float32)
+
+
+def scalar(value):
+    return np.array(value, dtype=np.float32)
+
+
+def elementwise():
+    for operator in ["Abs", "Neg", "Sign", "Ceil", "Floor", "Round", "Cos", "Sin", "Erf", "Exp", "Reciprocal", "Relu", "Sigmoid", "Softplus", "Softsign", "Tanh", "HardSwish", "LeakyRelu", "HardSigmoid", "Elu", "Selu", "Celu", "ThresholdedRelu"]:
+        case(operator, operator, [[2, 3, 5]])
+    case("Mish", "Mish", [[2, 9]], opset=18)
+    case("Gelu", "Gelu", [[2, 9]], opset=20)
+    case("Gelu tanh", "Gelu", [[2, 9]], opset=20, approximate="tanh")
+    case("LeakyRelu alpha", "LeakyRelu", [[7]], alpha=0.3)
+    case("Elu alpha", "Elu", [[7]], alpha=0.5)
+    case("Celu alpha", "Celu", [[7]], alpha=2.0)
+    case("HardSigmoid alpha", "HardSigmoid", [[9]], alpha=1 / 6, beta=0.5)
+    case("Sqrt of squares", "Sqrt", [np.abs(formula(0, [9], FLOAT))])
+    case("Log of what is positive", "Log", [np.abs(formula(0, [9], FLOAT)) + np.float32(0.1)])
+    case("Not", "Not", [([3, 4], BOOL)])
+    case("IsNaN", "IsNaN", [floats(1, np.nan, np.inf)])
+    case("Relu int", "Relu", [np.array([-3, 0, 2], dtype=np.int32)])
+    for operator in ["Add", "Sub", "Mul", "Div", "Pow", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"]:
+        case(f"{operator} broadcast", operator, [[2, 1, 4], [3, 1]] if operator != "Pow" else [np.abs(formula(0, [2, 1, 4], FLOAT)), [3, 1]])
+        case(f"{operator} int", operator, [([2, 5], INT64), np.array([[1], [3]], dtype=np.int64)])
+    case("Div negative int", "Div", [ints(-7, 7, -7, 7), ints(2, -2, -2, 2)])
+    for operator in ["And", "Or", "Xor"]:
+        case(operator, operator, [([2, 3], BOOL), ([3], BOOL)])
+    case("Mod int", "Mod", [ints(-7, 7, -7, 7), ints(3, -3, -3, 3)])
+    case("Mod fmod", "Mod", [floats(-7, 7.5, -7, 7), floats(3, -3, -3, 3)], fmod=1)
+    case("Pow mixed", "Pow", [[2, 3], ints(2)])
+    for operator in ["Max", "Min", "Sum", "Mean"]:
+        case(f"{operator} of three", operator, [[2, 3], [3], [2, 1]])
+        case(f"{operator} of one", operator, [[2, 3]])
+    case("Sum of twelve", "Sum", [[4]] * 12)
+    case("Clip", "Clip", [[2, 9], scalar(-1), scalar(1.5)])
+    case("Clip max", "Clip", [[2, 9], None, scalar(0.5)])
+    case("Clip 6", "Clip", [[2, 9]], opset=6 + 1, min=0.0, max=1.0)
+    case("Clip int", "Clip", [([9], INT64), np.array(2), np.array(4)])
+    case("PRelu", "PRelu", [[2, 3, 4], floats(0.1, 0.2, 0.3).reshape([3, 1])])
+    case("Where", "Where", [([2, 1], BOOL), [2, 3], [3]])
+    case("Where int", "Where", [([2, 3], BOOL), ([2, 3], INT64), np.array(-9)])
+    for to in [INT64, INT32, BOOL, TensorProto.FLOAT16, TensorProto.DOUBLE]:
+        case(f"Cast to {to}", "Cast", [[3, 5]], to=to)
+    case("Cast int to float", "Cast", [([9], INT64)], to=FLOAT)
+    case("Cast int to int", "Cast", [np.array([300, -1, 5], dtype=np.int64)], to=TensorProto.UINT8)
+    case("Cast bool to float", "Cast", [([9], BOOL)], to=FLOAT)
+    case("CastLike", "CastLike", [([9], INT64), [1]])
+    case("Identity", "Identity", [[3, 4]])
+    case("Dropout", "Dropout", [[3, 4]])
+    case("Dropout 7", "Dropout", [[3, 4]], opset=7, ratio=0.5)
+    microsoft = {"domain": "com.microsoft"}
+    case("QuickGelu", "QuickGelu", [[9]], **microsoft)
+    case("FastGelu", "FastGelu", [[2, 4], [4]], **microsoft)
+    case("BiasGelu", "BiasGelu", [[2, 4], [4]], **microsoft)
+    case("microsoft Gelu", "Gelu", [[2, 4]], **microsoft)
+
+
+def pictures():
+    case("Conv", "Conv", [[2, 3, 7, 6], [4, 3, 3, 2]])
+    case("Conv bias", "Conv", [[1, 3, 7, 6], [4, 3, 3, 2], [4]], pads=[1, 0, 2, 1], strides=[2, 1])
+    case("Conv groups", "Conv", [[1, 4, 5, 5], [6, 2, 3, 3]], group=2, dilations=[2, 1], pads=[2, 2, 2, 2])
+    case("Conv depthwise", "Conv", [[1, 4, 6, 6], [4, 1, 3, 3]], group=4, strides=[2, 2], pads=[1, 1, 1, 1])
+    case("Conv 1d", "Conv", [[2, 3, 9], [4, 3, 3], [4]], pads=[1, 2], strides=[2])
+    case("Conv same upper", "Conv", [[1, 2, 6, 5], [3, 2, 3, 2]], auto_pad="SAME_UPPER", strides=[2, 2])
+    case("Conv same lower", "Conv", [[1, 2, 6, 5], [3, 2, 4, 2]], auto_pad="SAME_LOWER")
+    case("Conv valid", "Conv", [[1, 2, 6, 5], [3, 2, 4, 2]], auto_pad="VALID")
+    case("FusedConv", "FusedConv", [[1, 2, 4, 4], [3, 2, 3, 3], [3]], domain="com.microsoft", activation="LeakyRelu", activation_params=[0.2])
+    case("MaxPool", "MaxPool", [[1, 2, 7, 6]], kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 1, 1])
+    case("MaxPool ceil", "MaxPool", [[1, 2, 6, 6]], kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1)
+    case("MaxPool ceil pads", "MaxPool", [[1, 1, 5, 5]], kernel_shape=[2, 2], strides=[3, 3], pads=[1, 1, 1, 1], ceil_mode=1)
+    case("MaxPool dilated", "MaxPool", [[1, 2, 8, 8]], kernel_shape=[3, 3], dilations=[2, 2])
+    case("MaxPool 1d", "MaxPool", [[2, 3, 9]], kernel_shape=[3], strides=[2])
+    case("MaxPool same", "MaxPool", [[1, 1, 5, 5]], kernel_shape=[2, 2], strides=[2, 2], auto_pad="SAME_UPPER")
+    case("AveragePool", "AveragePool", [[1, 2, 7, 6]], kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 1, 1])
+    case("AveragePool padding", "AveragePool", [[1, 2, 7, 6]], kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 1, 1], count_include_pad=1)
+    case("AveragePool ceil", "AveragePool", [[1, 2, 6, 6]], kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1)
+    case("AveragePool ceil padding", "AveragePool", [[1, 2, 6, 6]], opset=19, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1], ceil_mode=1, count_include_pad=1)
+    case("AveragePool dilated", "AveragePool", [[1, 1, 7, 7]], opset=19, kernel_shape=[2, 2], dilations=[2, 3])
+    case("GlobalAveragePool", "GlobalAveragePool", [[2, 3, 4, 5]])
+    case("GlobalMaxPool", "GlobalMaxPool", [[2, 3, 4]])
+    case("LRN", "LRN", [[1, 7, 2, 3]], size=5, alpha=0.02, beta=0.6, bias=1.5)
+    case("LRN odd", "LRN", [[2, 7, 3, 1]], size=3)
+    positive = np.abs(formula(9, [3], FLOAT)) + np.float32(0.1)
+    case("BatchNormalization", "BatchNormalization", [[2, 3, 4, 2], [3], [3], [3], positive], epsilon=0.01)
+    case("BatchNormalization 9", "BatchNormalization", [[2, 3, 4], [3], [3], [3], positive], opset=9)
+    case("InstanceNormalization", "InstanceNormalization", [[2, 3, 4, 5], [3], [3]], epsilon=0.01)
+    case("GroupNormalization", "GroupNormalization", [[2, 6, 3, 3], [6], [6]], opset=21, num_groups=3)
+    case("LayerNormalization", "LayerNormalization", [[2, 3, 4], [4], [4]])
+    case("LayerNormalization axis", "LayerNormalization", [[2, 3, 4], [3, 4]], axis=1, epsilon=0.1)
+    case("RMSNormalization", "RMSNormalization", [[2, 3, 4], [4]], opset=23)
+    case("LpNormalization", "LpNormalization", [[2, 3, 4]], axis=1)
+    case("LpNormalization 1", "LpNormalization", [[2, 3, 4]], p=1)
+    case("SkipLayerNormalization", "SkipLayerNormalization", [[2, 3, 4], [2, 3, 4], [4], [4], [4]], domain="com.microsoft", epsilon=0.01)
+    sizes = [("up", [1.0, 1.0, 2.0, 2.0]), ("uneven", [1.0, 1.0, 1.7, 2.3]), ("down", [1.0, 1.0, 0.6, 0.5])]
+    for how, scales in sizes:
+        for mode in ["nearest", "linear"]:
+            for transform in ["half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel"]:
+                case(f"Resize {how} {mode} {transform}", "Resize", [[1, 2, 5, 4], None, floats(*scales)], mode=mode, coordinate_transformation_mode=transform)
+    for nearest in ["round_prefer_ceil", "floor", "ceil"]:
+        case(f"Resize {nearest}", "Resize", [[1, 2, 5, 4], None, floats(1, 1, 1.5, 1.5)], mode="nearest", nearest_mode=nearest)
+    case("Resize sizes", "Resize", [[1, 2, 5, 4], None, None, ints(1, 2, 3, 9)], mode="linear")
+    case("Resize axes", "Resize", [[1, 2, 5, 4], None, floats(2, 2)], opset=18, mode="linear", axes=[2, 3])
+    case("Resize symmetric", "Resize", [[1, 1, 5, 4], None, floats(1, 1, 1.7, 2.3)], opset=19, mode="linear", coordinate_transformation_mode="half_pixel_symmetric")
+    case("Resize 10", "Resize", [[1, 2, 3, 4], floats(1, 1, 2, 3)], opset=10, mode="nearest")
+    case("Upsample 9", "Upsample", [[1, 2, 3, 4], floats(1, 1, 2, 3)], opset=9, mode="nearest")
+    case("Upsample 7", "Upsample", [[1, 2, 3, 4]], opset=7, mode="linear", scales=[1.0, 1.0, 2.0, 3.0])
+    case("DepthToSpace", "DepthToSpace", [[1, 8, 2, 3]], blocksize=2)
+    case("DepthToSpace CRD", "DepthToSpace", [[1, 8, 2, 3]], blocksize=2, mode="CRD")
+    case("SpaceToDepth", "SpaceToDepth", [[1, 2, 4, 6]], blocksize=2)
+
+
+def moves():
+    case("Reshape", "Reshape", [[2, 3, 4], ints(0, -1, 2)])
+    case("Reshape allowzero", "Reshape", [[2, 3], ints(3, 2)], allowzero=1)
+    case("Flatten", "Flatten", [[2, 3, 4]])
+    case("Flatten 0", "Flatten", [[2, 3, 4]], axis=0)
+    case("Flatten -1", "Flatten", [[2, 3, 4]], axis=-1)
+    case("Squeeze", "Squeeze", [[1, 3, 1], ints(0)])
+    case("Squeeze all", "Squeeze", [[1, 3, 1]])
+    case("Squeeze 11", "Squeeze", [[1, 3, 1]], opset=11, axes=[2])
+    case("Unsqueeze", "Unsqueeze", [[3, 4], ints(0, -1)])
+    case("Unsqueeze 11", "Unsqueeze", [[3, 4]], opset=11, axes=[1])
+    case("Transpose", "Transpose", [[2, 3, 4]])
+    case("Transpose perm", "Transpose", [[2, 3, 4, 5]], perm=[0, 2, 3, 1])
+    case("Expand", "Expand", [[3, 1], ints(2, 1, 4)])
+    case("Tile", "Tile", [[2, 3], ints(2, 2)])
+    case("Concat", "Concat", [[2, 3], [2, 1], [2, 4]], axis=1)
+    case("Concat -2", "Concat", [[2, 3], [1, 3]], axis=-2)
+    case("Concat one", "Concat", [[2, 3]], axis=0)
+    case("Slice", "Slice", [[5, 6], ints(1, 0), ints(4, 100), ints(0, 1), ints(2, 3)])
+    case("Slice reversed", "Slice", [[5, 6], ints(-1), ints(-100), ints(1), ints(-2)])
+    case("Slice 9", "Slice", [[5, 6]], opset=9, starts=[1, -3], ends=[3, 100], axes=[0, 1])
+    case("Split", "Split", [[2, 6], ints(1, 2, 3)], outputs=3, axis=1)
+    case("Split equal", "Split", [[6, 2]], outputs=3)
+    case("Split 11", "Split", [[2, 6]], opset=11, outputs=2, axis=1, split=[4, 2])
+    case("Split 18", "Split", [[7, 2]], opset=18, outputs=3, num_outputs=3)
+    case("Pad", "Pad", [[2, 3], ints(1, 0, 0, 2), scalar(1.5)])
+    case("Pad negative", "Pad", [[4, 5], ints(-1, 1, 0, -2)])
+    case("Pad edge", "Pad", [[3, 4], ints(1, 2, 2, 1)], mode="edge")
+    case("Pad reflect", "Pad", [[3, 4], ints(1, 2, 2, 1)], mode="reflect")
+    case("Pad reflect picture", "Pad", [[1, 2, 4, 5], ints(0, 0, 1, 2, 0, 0, 3, 1)], mode="reflect")
+    case("Pad 18", "Pad", [[2, 3], ints(1, 2), None, ints(1)], opset=18)
+    case("Pad 10", "Pad", [[2, 3]], opset=10, pads=[0, 1, 1, 0], value=2.0)
+    case("Gather", "Gather", [[4, 3, 2], ints(0, -1, 2)], axis=1)
+    case("Gather scalar", "Gather", [[4, 3], np.array(-2)], axis=0)
+    case("Gather given", "Gather", [[7, 3], ([2, 2], INT64)])
+    case("GatherElements", "GatherElements", [[3, 4], np.array([[0, -1], [2, 1]])], axis=0)
+    case("GatherElements given", "GatherElements", [[2, 7], ([2, 3], INT64)], axis=1)
+    case("GatherND", "GatherND", [[3, 4], np.array([[2], [0]])])
+    case("Trilu", "Trilu", [[2, 4, 4]])
+    case("Trilu lower", "Trilu", [[4, 5], np.array(-1)], upper=0)
+    case("OneHot", "OneHot", [ints(1, -1, 7), np.array(4), floats(0.25, 2)])
+    case("OneHot axis", "OneHot", [([2, 3], INT64), np.array(7), floats(0, 1)], axis=1)
+    case("Shape", "Shape", [[2, 3, 4]])
+    case("Shape part", "Shape", [[2, 3, 4]], start=-2, end=-1)
+    case("Size", "Size", [[2, 3, 4]])
+    case("Range", "Range", [np.array(2), np.array(11), np.array(3)])
+    case("Range float", "Range", [scalar(3), scalar(0), scalar(-0.7)])
+    case("ConstantOfShape", "ConstantOfShape", [ints(2, 3)], value=helper.make_tensor("v", INT64, [1], [7]))
+    case("ConstantOfShape zeros", "ConstantOfShape", [ints(2)])
+    case("NonZero", "NonZero", [np.array([[0, 2], [3, 0], [0, 1]], dtype=np.int64)])
+
+
+def rows():
+    for operator in ["ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSumExp"]:
+        if operator != "ReduceSum":
+            case(f"{operator} 13", operator, [[2, 3, 4]], opset=13, axes=[1])
+            case(f"{operator} all", operator, [[2, 3, 4]], opset=13, keepdims=0)
+        case(f"{operator} 18", operator, [[2, 3, 4], ints(0, -1)], opset=18, keepdims=0)
+    case("ReduceLogSum", "ReduceLogSum", [np.abs(formula(0, [2, 3, 4], FLOAT))], opset=13, axes=[2])
+    case("ReduceSum int", "ReduceSum", [([2, 3], INT64), ints(1)])
+    case("ReduceSum noop", "ReduceSum", [[2, 3]], noop_with_empty_axes=1)
+    case("Softmax", "Softmax", [[2, 3, 4]])
+    case("Softmax axis", "Softmax", [[2, 3, 4]], axis=1)
+    case("Softmax 11", "Softmax", [[2, 3, 4]], opset=11, axis=1)
+    case("LogSoftmax", "LogSoftmax", [[2, 5]])
+    case("ArgMax", "ArgMax", [[2, 5, 3]], axis=1)
+    case("ArgMax last", "ArgMax", [floats(1, 3, 3, 0)], keepdims=0, select_last_index=1)
+    case("ArgMin", "ArgMin", [[2, 5, 3]], axis=-1, keepdims=0)
+    case("TopK", "TopK", [[2, 6], ints(3)], outputs=2)
+    case("TopK smallest", "TopK", [[5, 2], ints(2)], outputs=2, axis=0, largest=0)
+    case("CumSum", "CumSum", [[2, 4], np.array(1)])
+    case("CumSum exclusive reverse", "CumSum", [[3, 4], np.array(0)], exclusive=1, reverse=1)
+
+
+def products():
+    case("MatMul", "MatMul", [[3, 4], [4, 5]])
+    case("MatMul batch", "MatMul", [[2, 3, 4], [4, 5]])
+    case("MatMul broadcast", "MatMul", [[2, 1, 3, 4], [5, 4, 2]])
+    case("MatMul vector left", "MatMul", [[4], [2, 4, 5]])
+    case("MatMul vector right", "MatMul", [[2, 3, 4], [4]])
+    case("MatMul dot", "MatMul", [[4], [4]])
+    case("MatMul broadcast left", "MatMul", [[3, 4], [2, 4, 5]])
+    case("Gemm", "Gemm", [[3, 4], [4, 5], [5]])
+    case("Gemm transposed", "Gemm", [[4, 3], [5, 4], [3, 1]], transA=1, transB=1, alpha=0.5, beta=2.0)
+    case("Gemm whole", "Gemm", [[3, 4], [5, 4], [3, 5]], transB=1)
+    case("Gemm scalar", "Gemm", [[3, 4], [4, 5], scalar(3)])
+    case("FusedMatMul", "FusedMatMul", [[2, 4, 3], [2, 5, 4]], domain="com.microsoft", transA=1, transB=1, alpha=0.25)
+    case("Einsum", "Einsum", [[2, 3, 4], [2, 4, 5]], equation="bij,bjk->bik")
+    case("Einsum heads", "Einsum", [[2, 3, 4, 5], [2, 6, 4, 5]], equation="bqhd,bkhd->bhqk")
+    microsoft = {"domain": "com.microsoft"}
+    case("MultiHeadAttention", "MultiHeadAttention", [[2, 3, 8], [2, 5, 8], [2, 5, 8]], num_heads=2, **microsoft)
+    case("MultiHeadAttention bias", "MultiHeadAttention", [[1, 3, 8], [1, 3, 8], [1, 3, 8], None, None, [1, 2, 3, 3]], num_heads=2, **microsoft)
+    case("microsoft Attention", "Attention", [[2, 3, 4], [4, 24], [24]], num_heads=2, **microsoft)
+    case("microsoft Attention mask", "Attention", [[2, 3, 4], [4, 24], [24], np.array([[1, 1, 0], [1, 1, 1]], dtype=np.int32)], num_heads=2, **microsoft)
+
+
+def main() -> int:
+    for part in [elementwise, pictures, moves, rows, products]:
+        part()
+    text = "[\n" + ",\n".join(json.dumps(one, separators=(",", ":")) for one in CASES) + "\n]\n"
+    target = HERE / "operators.json"
+    if "--check" in sys.argv:
+        return 0 if target.read_text() == text else 1
+    target.write_text(text)
+    print(f"{len(CASES)} cases, {len(text)} bytes")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

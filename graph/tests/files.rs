@@ -1,0 +1,173 @@
+//! Files as they come from users: taken apart and put together again, refused with a reason, and damaged in any way.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot be set up has failed"
+)]
+
+mod support;
+
+use proptest::prelude::*;
+use std::sync::LazyLock;
+use support::{file, shape};
+use weir_graph::{GraphError, MemoryPlan, Model, Source, WeightData};
+use weir_types::{ContentHash, Shape};
+
+fn read(path: &str) -> Result<Model, GraphError> {
+    Model::read(file(path))
+}
+
+/// Shapes for all inputs of a model, `any` where they may vary.
+fn shapes(model: &Model, any: u32) -> Vec<Shape> {
+    let dims =
+        |port: &weir_types::Port| port.shape.iter().map(|dim| dim.unwrap_or(any)).collect::<Vec<u32>>();
+    model.signature().inputs.iter().map(|port| shape(&dims(port))).collect()
+}
+
+#[test]
+fn a_skeleton_makes_the_same_graph_without_the_weights() {
+    for path in [".weir/models/minilm.onnx", "functions/classify-digits/model/digits.onnx"] {
+        let model = read(path).unwrap();
+        let separated = model.without_weights();
+        let skeleton = Model::read_skeleton(separated.skeleton.clone()).unwrap();
+        assert_eq!(skeleton.signature(), model.signature());
+        let graph = model.specialise(&shapes(&model, 2)).unwrap();
+        assert_eq!(skeleton.specialise(&shapes(&model, 2)).unwrap(), graph, "{path}");
+        assert_eq!(skeleton.weights().len(), model.weights().len());
+        for (weight, whole) in skeleton.weights().iter().zip(model.weights()) {
+            assert_eq!(
+                (&weight.name, &weight.tensor, weight.hash()),
+                (&whole.name, &whole.tensor, whole.hash())
+            );
+            let is_there = separated.weights.iter().any(|file| file.hash == weight.hash());
+            assert_eq!(matches!(weight.data, WeightData::Elsewhere(_)), is_there, "{}", weight.name);
+        }
+        for weight in &separated.weights {
+            assert_eq!(ContentHash::of(&weight.bytes), weight.hash);
+        }
+        // Of the skeleton, a skeleton is the same.
+        assert_eq!(skeleton.without_weights().skeleton, separated.skeleton);
+    }
+    let model = read(".weir/models/minilm.onnx").unwrap();
+    let kept = model.without_weights().skeleton.len();
+    assert!(kept < 1 << 20, "{kept} bytes are left of 90 MB");
+}
+
+#[test]
+fn external_data_is_for_skeletons_only() {
+    let model = read(".weir/models/minilm.onnx").unwrap();
+    assert!(matches!(Model::read(model.without_weights().skeleton), Err(GraphError::Refused(_))));
+    assert!(matches!(
+        Model::read_skeleton(file("tests/fixtures/models/bad/external_data.onnx")),
+        Err(GraphError::Refused(_))
+    ));
+}
+
+#[test]
+fn what_cannot_be_is_refused_by_name() {
+    let text = |path: &str| {
+        let path = format!("tests/fixtures/models/bad/{path}.onnx");
+        let made = read(&path).and_then(|model| model.specialise(&shapes(&model, 1)));
+        made.err().unwrap_or_else(|| panic!("{path} is taken")).to_string()
+    };
+    for (path, part) in [
+        ("cyclic", "circle"),
+        ("self_loop", "circle"),
+        ("undefined_input", "which nothing makes"),
+        ("external_data", "in another file"),
+        ("future_opset", "7 to 23 are supported"),
+        ("unsupported_op", "not supported on the GPU: run the model on the CPU"),
+        ("unknown_domain", "not supported on the GPU: run the model on the CPU"),
+        ("truncated", "not an ONNX model"),
+        ("wrong_magic", "not an ONNX model"),
+        ("empty", "not an ONNX model"),
+        ("negative_dimension", "has the dimensions"),
+        ("recursive_function", "functions that call each other"),
+        ("type_mismatch", "differ in type"),
+        ("huge_dimension", "than the 1099511627776 bytes"),
+    ] {
+        let text = text(path);
+        assert!(text.contains(part), "{path}: {text}");
+    }
+}
+
+#[test]
+fn control_flow_is_named_before_any_shape_is_known() {
+    let model = read("inference/tests/fixtures/branches.onnx").unwrap();
+    let [error] = model.unsupported().try_into().unwrap();
+    assert!(matches!(&error, GraphError::UnknownOperator { operator, .. } if operator == "If"), "{error}");
+}
+
+#[test]
+fn shapes_that_are_not_the_models_are_refused() {
+    let model = read("functions/classify-digits/model/digits.onnx").unwrap();
+    for wrong in [vec![], vec![shape(&[1, 1, 8])], vec![shape(&[1, 1, 8, 9])]] {
+        assert!(matches!(model.specialise(&wrong), Err(GraphError::Inputs(_))), "{wrong:?}");
+    }
+    // Both dimensions are called by one name.
+    let model = read(".weir/models/minilm.onnx").unwrap();
+    let unequal = [shape(&[1, 5]), shape(&[1, 6]), shape(&[1, 5])];
+    let count = model.signature().inputs.len();
+    assert!(model.specialise(&unequal[..count]).is_err());
+}
+
+#[test]
+fn an_input_that_is_an_output_needs_nothing() {
+    let model = read("tests/fixtures/models/good/identity.onnx").unwrap();
+    let graph = model.specialise(&shapes(&model, 3)).unwrap().fuse().unwrap();
+    assert!(graph.nodes.is_empty());
+    assert!(graph.outputs.iter().all(|port| graph.value(port.value).source == Source::Input));
+}
+
+/// Small real files.
+static FILES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
+    let paths = [
+        "functions/classify-digits/model/digits.onnx",
+        ".weir/models/light_squeezenet.onnx",
+        ".weir/models/light_shufflenet.onnx",
+        "tests/fixtures/models/good/matmul.onnx",
+        "inference/tests/fixtures/masked_mean.onnx",
+        "inference/tests/fixtures/gather.onnx",
+    ];
+    paths.iter().map(|path| file(path).to_vec()).collect()
+});
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(600))]
+
+    /// No file makes it panic, and what is made of one is sound.
+    #[test]
+    fn damaged_files_get_an_answer(
+        which in 0_usize..6,
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+        cut in prop::option::of(any::<prop::sample::Index>()),
+        any in 0_u32..4,
+    ) {
+        let mut bytes = FILES[which].clone();
+        for (at, byte) in &damage {
+            let at = at.index(bytes.len());
+            bytes[at] = *byte;
+        }
+        if let Some(cut) = cut {
+            bytes.truncate(cut.index(bytes.len()));
+        }
+        let Ok(model) = Model::read(bytes.into()) else { return Ok(()) };
+        let skeleton = Model::read_skeleton(model.without_weights().skeleton);
+        prop_assert_eq!(skeleton.map(|skeleton| skeleton.weights().len()), Ok(model.weights().len()));
+        // Pictures as large as the damage says are not what is looked for here.
+        if let Ok(graph) = model.specialise(&shapes(&model, any)) {
+            let fused = graph.fuse();
+            prop_assert!(fused.is_ok(), "{:?}", fused.err());
+            if let Ok(graph) = fused {
+                let plan = MemoryPlan::new(&graph);
+                prop_assert!(graph.ids().all(|id| plan.place(id) == plan.place(graph.buffer(id))));
+            }
+        }
+    }
+
+    #[test]
+    fn any_bytes_get_an_answer(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        let _ = Model::read(bytes.into());
+    }
+}

@@ -1,0 +1,105 @@
+//! Every operator and variant of its attributes, against what ONNX Runtime makes of it: see `data/generate.py`.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot be set up has failed"
+)]
+
+mod running;
+mod support;
+
+use base64::Engine as _;
+use running::{difference, run};
+use serde::Deserialize;
+use std::collections::BTreeSet;
+use support::shape;
+use weir_graph::reference::Tensor;
+use weir_graph::{Model, TensorType, operators};
+use weir_types::ElementType;
+
+/// A graph, and what comes out of it.
+#[derive(Deserialize)]
+struct Case {
+    name: String,
+    model: String,
+    /// Numbers; those that JSON does not have are words.
+    outputs: Vec<Vec<serde_json::Value>>,
+}
+
+fn cases() -> Vec<Case> {
+    serde_json::from_slice(&support::file("graph/tests/data/operators.json")).unwrap()
+}
+
+impl Case {
+    fn model(&self) -> Model {
+        let file = base64::engine::general_purpose::STANDARD.decode(&self.model).unwrap();
+        Model::read(file.into()).unwrap_or_else(|error| panic!("{}: {error}", self.name))
+    }
+
+    fn expected(&self) -> Vec<Vec<f32>> {
+        let number = |value: &serde_json::Value| match value.as_str() {
+            Some(word) => word.parse().unwrap(),
+            None => value.as_f64().unwrap() as f32,
+        };
+        self.outputs.iter().map(|output| output.iter().map(number).collect()).collect()
+    }
+
+    /// What is wrong with what the reference makes of it, fused and not.
+    fn check(&self) -> Result<(), String> {
+        let model = self.model();
+        let ports = &model.signature().inputs;
+        let dims = |index: usize| ports[index].shape.iter().map(|dim| dim.unwrap()).collect::<Vec<u32>>();
+        let shapes: Vec<_> = (0..ports.len()).map(|index| shape(&dims(index))).collect();
+        let inputs: Vec<Tensor> =
+            (0..ports.len()).map(|index| formula(index, ports[index].datatype, &dims(index))).collect();
+        let plain = model.specialise(&shapes).map_err(|error| error.to_string())?;
+        let fused = plain.clone().fuse().map_err(|error| error.to_string())?;
+        for (graph, how) in [(&plain, "plain"), (&fused, "fused")] {
+            let found = run(&model, graph, &inputs);
+            for (at, (found, expected)) in found.iter().zip(self.expected()).enumerate() {
+                let found = found.to_floats();
+                if found.len() != expected.len() {
+                    return Err(format!(
+                        "{how}, output {at}: {} elements, not {}",
+                        found.len(),
+                        expected.len()
+                    ));
+                }
+                // Halves are rounded to eleven bits; powers of large numbers lose more.
+                let worst = difference(&found, &expected);
+                if worst > 2e-5 {
+                    return Err(format!("{how}, output {at}: {worst:e} off: {found:?}, not {expected:?}"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The inputs of a case: the same formula as in `data/generate.py`.
+fn formula(number: usize, element_type: ElementType, dims: &[u32]) -> Tensor {
+    let dims: Vec<usize> = dims.iter().map(|dim| *dim as usize).collect();
+    let tensor = TensorType::new(element_type, dims).unwrap();
+    let raw = (0..tensor.elements()).map(|at| (at * 7919 + number * 104_729 + 13) % 1000);
+    match element_type {
+        ElementType::Fp32 => Tensor::floats(tensor, raw.map(|raw| raw as f32 / 250.0 - 2.0).collect()),
+        ElementType::Bool => Tensor::integers(tensor, raw.map(|raw| (raw % 2) as i64).collect()),
+        _ => Tensor::integers(tensor, raw.map(|raw| (raw % 7) as i64).collect()),
+    }
+}
+
+#[test]
+fn every_case_comes_out_as_onnx_runtime_has_it() {
+    let wrong: Vec<String> =
+        cases().iter().filter_map(|case| Some(format!("{}: {}", case.name, case.check().err()?))).collect();
+    assert!(wrong.is_empty(), "{} are wrong:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn every_operator_has_a_case() {
+    let tried: BTreeSet<String> = cases().iter().flat_map(|case| case.model().operators()).collect();
+    let untried: Vec<&str> =
+        operators().iter().map(|operator| operator.name).filter(|name| !tried.contains(*name)).collect();
+    assert!(untried.is_empty(), "no case tries {untried:?}");
+}
