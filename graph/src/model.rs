@@ -84,8 +84,8 @@ impl Model {
         if !model.training.is_empty() {
             return Err(GraphError::Refused("a part for training".to_owned()));
         }
-        let opset = opset(&model)?;
         let mut graph = model.graph.take().ok_or_else(|| GraphError::malformed("it holds no graph"))?;
+        let opset = opset(&model)?;
         if !graph.sparse_initialisers.is_empty() {
             return Err(GraphError::Refused("sparse weights".to_owned()));
         }
