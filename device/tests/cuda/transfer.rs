@@ -27,11 +27,16 @@ fn bytes_of_any_length_arrive_whole_from_any_memory() {
             let source = pattern(len, 1);
             let pinned = Arc::new(PinnedMemory::copy_of(&machine.context, &source).unwrap());
             let memory = [machine.allocate(len as u64 + 100), machine.allocate(len as u64)];
-            let segments = vec![
-                load(&source, memory[0].span()),
-                Segment { from: Source::Pinned(pinned, 0..len), to: memory[1].span() },
+            let groups = [
+                vec![load(&source, memory[0].span())],
+                vec![Segment { from: Source::Pinned(pinned, 0..len), to: memory[1].span() }],
             ];
-            engine.load(&[segments], Box::new(())).unwrap().wait().unwrap();
+            // All blocks of the first group are with the device before it begins with any.
+            machine.fake.pause();
+            let transfer = engine.load(&groups, Box::new(())).unwrap();
+            transfer.order(0, &machine.stream).unwrap();
+            machine.fake.resume();
+            transfer.wait().unwrap();
             let first = machine.read(memory[0].span());
             assert!(first[..len] == source && first[len..] == [0; 100], "seed {seed}, {len} bytes");
             assert!(machine.read(memory[1].span()) == source, "seed {seed}, {len} bytes");
@@ -54,11 +59,13 @@ fn compute_behind(seed: u64, in_order: bool) -> bool {
     machine.stream.synchronize().unwrap();
     let ones: Bytes = [1.0_f32; 1024].iter().flat_map(|one| one.to_ne_bytes()).collect::<Vec<_>>().into();
     let groups = vec![vec![load(&ones, x.span())], vec![load(&pattern(8 << 21, 2), rest.span())]];
+    // The copy is with the device, which has not begun with it.
+    machine.fake.pause();
     let transfer = engine.load(&groups, Box::new(())).unwrap();
-    if in_order {
-        transfer.order(0, &stream).unwrap();
-    }
+    let waiting = if in_order { &stream } else { &machine.stream };
+    transfer.order(0, waiting).unwrap();
     launch_scale_add(&stream, &function, y.span(), x.span(), 1.0);
+    machine.fake.resume();
     stream.synchronize().unwrap();
     let right = machine.read(y.span()).chunks(4).all(|one| one == 1.0_f32.to_ne_bytes());
     transfer.wait().unwrap();
