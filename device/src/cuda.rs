@@ -3,7 +3,8 @@
 //! In the order in which they are met: a [`Search`] says where NVIDIA's libraries may be; [`Devices::discover`] opens the driver and lists the
 //! GPUs, or says why there are none; a [`Context`] is what a process holds of one of them. Work is ordered by [`Stream`]s and [`Event`]s: copies,
 //! [`Function`]s of a [`Module`] launched with [`Parameters`], and whole [`GraphExec`]s of both. Memory comes from one [`BlockPool`] of 2 MiB blocks per
-//! device, mapped into [`AddressRange`]s, of which each slot has one ([`SlotMemory`]).
+//! device, mapped into [`AddressRange`]s, of which each slot has one ([`SlotMemory`]), and the stores one each: weights by what is in them ([`TensorStore`]), and what one
+//! step of a workflow leaves for the next ([`CommStore`]). The bus is shared by a [`TransferEngine`], in blocks.
 //!
 //! Whoever launches kernels works with addresses, which nothing checks. Bytes on a device are not memory in Rust's sense: what is
 //! written to the wrong place there spoils results, or loses the context, but touches nothing that Rust relies on. So only what reads or writes host
@@ -50,3 +51,5 @@ mod transfer;
 pub use transfer::{Fetch, Segment, Source, Transfer, TransferEngine, TransferError};
 mod tensors;
 pub use tensors::{StoreUsage, Tensor, TensorKey, TensorStore, Wanted};
+mod comm;
+pub use comm::{CommError, CommIndex, CommLimits, CommStore, CommUsage, Held, Place};

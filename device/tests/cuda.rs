@@ -6,6 +6,8 @@
 #[path = "cuda/support.rs"]
 mod support;
 
+#[path = "cuda/comm.rs"]
+mod comm;
 #[path = "cuda/discovery.rs"]
 mod discovery;
 #[path = "cuda/faults.rs"]

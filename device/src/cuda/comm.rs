@@ -1,0 +1,335 @@
+//! What one step of a workflow leaves for the next, without the way over the host.
+//!
+//! An intermediate is known by an index that no other has, on any node. It lies on the device while a share of what is *free* there allows, and on the host
+//! otherwise: what is free is for bursts of requests, and the store must not be what they run into. What moves an intermediate: a newer one that needs the room,
+//! or [`CommStore::relieve`], when somebody else does. What ends it: its consumer [removes](CommStore::remove) it, or nobody has used it for a while
+//! ([`CommStore::sweep`]). After the elastic communication store of StreamBox (Wu et al., USENIX ATC 2024).
+
+mod held;
+mod ledger;
+pub use held::{Held, Place};
+
+use super::error::CudaError;
+use super::event::Event;
+use super::memory::{AddressRange, BLOCK_BYTES, BlockMap, BlockPool, Owner, Span};
+use super::stream::Stream;
+use super::transfer::{TransferEngine, TransferError};
+use crate::{Arena, Buffer};
+use ledger::Ledger;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// On whose behalf the store holds memory: its own. Who put something is checked by the store.
+const STORE: Owner = Owner(u64::MAX - 1);
+
+/// How many times as many addresses as memory the store has.
+const REACH: u64 = 4;
+
+/// What an intermediate is known by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CommIndex {
+    /// The store that has it: a number that no other store has.
+    pub store: u64,
+    /// Its number there, which is not used again.
+    pub number: u64,
+}
+
+/// How much a store may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CommLimits {
+    /// The share of the device's free memory that intermediates may take, in per cent.
+    pub free_percent_max: u64,
+    /// The most intermediates, on the device and the host together.
+    pub entries_max: usize,
+}
+
+/// What a store has, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CommUsage {
+    /// Intermediates on the device.
+    pub device_bytes: u64,
+    /// Memory behind them there, in whole blocks.
+    pub mapped_bytes: u64,
+    /// Intermediates on the host.
+    pub host_bytes: u64,
+}
+
+/// Why an intermediate cannot be kept or had.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CommError {
+    /// There is none of that index: it was removed, has expired, or is somebody else's.
+    #[error("there is no intermediate {}-{}", .0.store, .0.number)]
+    NotFound(CommIndex),
+    /// There are too many.
+    #[error("{entries_max} intermediates are kept already")]
+    TooMany {
+        /// The most there can be.
+        entries_max: usize,
+    },
+    /// There is no room on the host either, or the device did not copy it.
+    #[error(transparent)]
+    Transfer(#[from] TransferError),
+}
+
+/// The intermediates of one device. Cheap to clone.
+#[derive(Clone)]
+pub struct CommStore(Arc<Shared>);
+
+struct Shared {
+    id: u64,
+    limits: CommLimits,
+    arena: Arena,
+    engine: Arc<TransferEngine>,
+    /// On its own, since transfers keep it: they must not keep the engine that runs them.
+    state: Arc<Mutex<State>>,
+}
+
+struct State {
+    range: AddressRange,
+    map: BlockMap,
+    ledger: Ledger<Kept>,
+    next_number: u64,
+}
+
+/// An intermediate, wherever it is.
+#[derive(Debug, Clone)]
+struct Kept {
+    owner: Owner,
+    tier: Tier,
+}
+
+#[derive(Debug, Clone)]
+enum Tier {
+    /// At an offset of the range; there once the event is reached.
+    Device {
+        offset: u64,
+        span: Span,
+        ready: Arc<Event>,
+    },
+    Host(Buffer),
+}
+
+impl CommStore {
+    /// A store called `id`, in memory of `pool` and, beyond its share, of `arena`.
+    pub fn new(
+        id: u64,
+        limits: CommLimits,
+        pool: &Arc<BlockPool>,
+        engine: &Arc<TransferEngine>,
+        arena: &Arena,
+    ) -> Result<Self, CudaError> {
+        let blocks = (pool.usage().capacity_bytes / BLOCK_BYTES).saturating_mul(REACH).max(1);
+        let range = AddressRange::reserve(pool, blocks.saturating_mul(BLOCK_BYTES))?;
+        let map = BlockMap::new(BLOCK_BYTES, blocks);
+        let state = State { range, map, ledger: Ledger::new(), next_number: 0 };
+        let (arena, engine, state) = (arena.clone(), Arc::clone(engine), Arc::new(Mutex::new(state)));
+        Ok(Self(Arc::new(Shared { id, limits, arena, engine, state })))
+    }
+
+    /// Keep a copy of `from`, which work on `stream` has written, for `owner`. On the device the copy is made in the order of `stream`, and the call returns
+    /// at once; where it has to go to the host, the call waits.
+    pub fn put(
+        &self,
+        from: Span,
+        stream: &Stream,
+        owner: Owner,
+        now_ns: u64,
+    ) -> Result<CommIndex, CommError> {
+        loop {
+            let (share_bytes, used_bytes) = self.0.state().share(self.0.limits.free_percent_max);
+            if used_bytes.saturating_add(from.bytes()) <= share_bytes {
+                break;
+            }
+            // Nobody is moved for what does not fit anyhow.
+            if from.bytes() > share_bytes || !self.move_oldest()? {
+                return self.put_on_host(from, stream, owner, now_ns);
+            }
+        }
+        let kept = self.0.state().copy_in(from, stream);
+        match kept {
+            Ok(tier) => self.add(Kept { owner, tier }, now_ns),
+            Err(CudaError::OutOfMemory(_)) => self.put_on_host(from, stream, owner, now_ns),
+            Err(error) => Err(TransferError::from(error).into()),
+        }
+    }
+
+    /// Keep bytes of the host for `owner`.
+    pub fn put_buffer(&self, bytes: Buffer, owner: Owner, now_ns: u64) -> Result<CommIndex, CommError> {
+        self.add(Kept { owner, tier: Tier::Host(bytes) }, now_ns)
+    }
+
+    /// Use an intermediate of `owner`, which stays where it is meanwhile.
+    pub fn get(&self, index: CommIndex, owner: Owner, now_ns: u64) -> Result<Held, CommError> {
+        let not_found = || CommError::NotFound(index);
+        if index.store != self.0.id {
+            return Err(not_found());
+        }
+        let kept = self.0.state().ledger.pin(index.number, now_ns).cloned().ok_or_else(not_found)?;
+        let (of, held) = (kept.owner, Held::new(&self.0, index.number, kept.tier));
+        // The other way round the pin would be lost.
+        if of == owner { Ok(held) } else { Err(not_found()) }
+    }
+
+    /// Let go of an intermediate of `owner`: at once, or when nobody uses it any more.
+    pub fn remove(&self, index: CommIndex, owner: Owner) -> Result<(), CommError> {
+        drop(self.get(index, owner, 0)?);
+        let gone = self.0.state().ledger.remove(index.number);
+        self.0.free(gone);
+        Ok(())
+    }
+
+    /// Move intermediates that nobody uses to the host, those unused for longest first, until `bytes` of the device are free or there is none left. Gives
+    /// how much memory went back to the pool. For whoever is told that the device has no room.
+    pub fn relieve(&self, bytes: u64) -> Result<u64, CommError> {
+        let before = self.usage().mapped_bytes;
+        while before.saturating_sub(self.usage().mapped_bytes) < bytes {
+            if !self.move_oldest()? {
+                break;
+            }
+        }
+        Ok(before.saturating_sub(self.usage().mapped_bytes))
+    }
+
+    /// Let go of what has not been used for `keep_ns`. Call it every few seconds. Gives how many went.
+    pub fn sweep(&self, now_ns: u64, keep_ns: u64) -> usize {
+        let Some(limit_ns) = now_ns.checked_sub(keep_ns) else { return 0 };
+        let expired = self.0.state().ledger.unused_since(limit_ns);
+        let mut went = 0;
+        for number in expired {
+            let gone = self.0.state().ledger.remove(number);
+            went += usize::from(gone.is_some());
+            self.0.free(gone);
+        }
+        went
+    }
+
+    /// What it has now.
+    #[must_use]
+    pub fn usage(&self) -> CommUsage {
+        let state = self.0.state();
+        let mut usage = CommUsage { mapped_bytes: state.range.mapped_bytes(), ..CommUsage::default() };
+        for kept in state.ledger.places() {
+            match &kept.tier {
+                Tier::Device { span, .. } => usage.device_bytes += span.bytes(),
+                Tier::Host(buffer) => usage.host_bytes += buffer.len() as u64,
+            }
+        }
+        usage
+    }
+
+    fn put_on_host(
+        &self,
+        from: Span,
+        stream: &Stream,
+        owner: Owner,
+        now_ns: u64,
+    ) -> Result<CommIndex, CommError> {
+        stream.synchronize().map_err(TransferError::from)?;
+        // The caller keeps what it has given until we return.
+        let buffer = self.0.engine.fetch(from, &self.0.arena, Box::new(()))?.wait()?;
+        self.put_buffer(buffer, owner, now_ns)
+    }
+
+    fn add(&self, kept: Kept, now_ns: u64) -> Result<CommIndex, CommError> {
+        let mut state = self.0.state();
+        let entries_max = self.0.limits.entries_max;
+        if state.ledger.len() >= entries_max {
+            drop(state);
+            self.0.free(Some(kept));
+            return Err(CommError::TooMany { entries_max });
+        }
+        let number = state.next_number;
+        state.next_number += 1;
+        state.ledger.add(number, kept, now_ns);
+        Ok(CommIndex { store: self.0.id, number })
+    }
+
+    /// Move the intermediate on the device that has not been used for longest. Gives whether there was one.
+    fn move_oldest(&self) -> Result<bool, CommError> {
+        let mut state = self.0.state();
+        let oldest = state.ledger.begin_move(|kept| matches!(kept.tier, Tier::Device { .. }));
+        let Some((number, kept)) = oldest.map(|(number, kept)| (number, kept.clone())) else {
+            return Ok(false);
+        };
+        drop(state);
+        let moved = self.fetch(&kept);
+        let place =
+            moved.as_ref().ok().map(|buffer| Kept { owner: kept.owner, tier: Tier::Host(buffer.clone()) });
+        let free = self.0.state().ledger.end_move(number, place);
+        self.0.free(free);
+        moved?;
+        Ok(true)
+    }
+
+    fn fetch(&self, kept: &Kept) -> Result<Buffer, TransferError> {
+        match &kept.tier {
+            Tier::Host(buffer) => Ok(buffer.clone()),
+            Tier::Device { span, ready, .. } => {
+                ready.synchronize()?;
+                self.0.engine.fetch(*span, &self.0.arena, Box::new(Arc::clone(&self.0.state)))?.wait()
+            }
+        }
+    }
+}
+
+impl fmt::Debug for CommStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CommStore").field("id", &self.0.id).field("usage", &self.usage()).finish()
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Whole between any two statements that can panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Give back the memory of what nobody finds any more.
+    fn free(&self, kept: Option<Kept>) {
+        if let Some(Kept { tier: Tier::Device { offset, ready, .. }, .. }) = kept {
+            // It may not have been written yet. If waiting fails, the context is lost, and it never will be.
+            let _ = ready.synchronize();
+            self.state().release(offset);
+        }
+    }
+}
+
+impl State {
+    /// How much of the device the store may use, now, and how much it does.
+    fn share(&self, free_percent_max: u64) -> (u64, u64) {
+        let (usage, own) = (self.range.pool().usage(), self.range.mapped_bytes());
+        let free = usage.capacity_bytes.saturating_sub(usage.used_bytes.saturating_sub(own));
+        let share = u128::from(free) * u128::from(free_percent_max.min(100)) / 100;
+        (u64::try_from(share).unwrap_or(u64::MAX), self.map.used_bytes())
+    }
+
+    /// Copy `from` to a place of our own, in the order of `stream`.
+    fn copy_in(&mut self, from: Span, stream: &Stream) -> Result<Tier, CudaError> {
+        let ready = Arc::new(Event::new(stream.context())?);
+        let no_place = || CudaError::Invalid("there is no place for so large an intermediate".to_owned());
+        let placement = self.map.place(from.bytes()).ok_or_else(no_place)?;
+        let offset = placement.offset;
+        let first = placement.new_blocks.first().copied().unwrap_or(0);
+        let end = placement.new_blocks.last().map_or(0, |last| last + 1);
+        let copied = self.range.back(first..end, STORE, None).and_then(|()| {
+            let span = self.range.span().slice(offset, from.bytes()).ok_or_else(no_place)?;
+            stream.copy(from, span)?;
+            stream.record(&ready)?;
+            Ok(span)
+        });
+        match copied {
+            Ok(span) => Ok(Tier::Device { offset, span, ready }),
+            Err(error) => {
+                self.release(offset);
+                Err(error)
+            }
+        }
+    }
+
+    fn release(&mut self, offset: u64) {
+        for block in self.map.free(offset) {
+            self.range.release(block..block + 1);
+        }
+    }
+}

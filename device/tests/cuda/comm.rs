@@ -1,0 +1,137 @@
+use crate::support::{Machine, SEEDS, launch_fill};
+use weir_device::Arena;
+use weir_device::cuda::{
+    AddressRange, BLOCK_BYTES, CommError, CommLimits, CommStore, Owner, Place, Priority, Stream,
+};
+
+const ONE: Owner = Owner(1);
+const OTHER: Owner = Owner(2);
+
+fn store(machine: &Machine, blocks: u64, free_percent_max: u64) -> CommStore {
+    let limits = CommLimits { free_percent_max, entries_max: 100 };
+    CommStore::new(7, limits, &machine.pool(blocks * BLOCK_BYTES), &machine.engine(), &Arena::new(1 << 30))
+        .unwrap()
+}
+
+#[test]
+fn what_one_stream_leaves_another_reads_without_the_host() {
+    for seed in SEEDS {
+        let machine = Machine::new(seed);
+        let store = store(&machine, 64, 50);
+        let function = machine.kernel("weir_test_fill");
+        let (slot, result) = (machine.allocate(1 << 20), machine.allocate(1 << 20));
+        launch_fill(&machine.stream, &function, slot.span(), 7);
+        let index = store.put(slot.span(), &machine.stream, ONE, 0).unwrap();
+        // The slot goes on with something else.
+        launch_fill(&machine.stream, &function, slot.span(), 8);
+        let consumer = Stream::new(&machine.context, Priority::Normal).unwrap();
+        let held = store.get(index, ONE, 1).unwrap();
+        let Place::Device(span) = held.place() else { panic!("it should be on the device") };
+        held.order(&consumer).unwrap();
+        consumer.copy(span, result.span()).unwrap();
+        consumer.synchronize().unwrap();
+        assert!(machine.read(result.span()) == 7_u32.to_ne_bytes().repeat(1 << 18), "seed {seed}");
+        assert_eq!((machine.fake.count("copies_to_device"), store.usage().device_bytes), (0, 1 << 20));
+        store.remove(index, ONE).unwrap();
+        assert_eq!(store.usage().device_bytes, 1 << 20, "somebody uses it");
+        drop(held);
+        assert_eq!((store.usage().device_bytes, store.usage().mapped_bytes), (0, 0));
+        assert_eq!(store.get(index, ONE, 2).unwrap_err(), CommError::NotFound(index));
+    }
+}
+
+#[test]
+fn only_a_share_of_what_is_free_is_taken_and_the_oldest_moves_to_the_host() {
+    for seed in SEEDS {
+        let machine = Machine::new(seed);
+        let pool = machine.pool(20 * BLOCK_BYTES);
+        let limits = CommLimits { free_percent_max: 50, entries_max: 100 };
+        let store = CommStore::new(7, limits, &pool, &machine.engine(), &Arena::new(1 << 30)).unwrap();
+        let slot = machine.allocate(4 * BLOCK_BYTES);
+        let put = |value, now| {
+            machine.stream.fill(slot.span(), value).unwrap();
+            store.put(slot.span(), &machine.stream, ONE, now).unwrap()
+        };
+        let all: Vec<_> = (1..5).map(|value| put(value, u64::from(value))).collect();
+        let on_device = |index| matches!(store.get(index, ONE, 0).unwrap().place(), Place::Device(_));
+        let there: Vec<_> = all.iter().map(|index| on_device(*index)).collect();
+        assert_eq!(there, [false, false, true, true], "seed {seed}");
+        let held = store.get(all[0], ONE, 10).unwrap();
+        assert_eq!(held.place(), Place::Host(bytes::Bytes::from(vec![1; 8 << 20]).into()));
+        // Others take most of the device: what is free now is less.
+        let mut others = AddressRange::reserve(&pool, 20 * BLOCK_BYTES).unwrap();
+        others.back(0..12, OTHER, None).unwrap();
+        let newest = put(9, 11);
+        let there: Vec<_> = all.iter().chain([&newest]).map(|index| on_device(*index)).collect();
+        assert_eq!(there, [false, false, false, false, true], "half of eight blocks is enough for one");
+        others.back(12..13, OTHER, None).unwrap();
+        assert!(!on_device(put(10, 12)), "half of seven is not");
+        assert!(on_device(newest), "and nothing is moved for what does not fit anyhow");
+    }
+}
+
+#[test]
+fn whoever_needs_the_device_gets_it() {
+    let machine = Machine::new(3);
+    let pool = machine.pool(8 * BLOCK_BYTES);
+    let limits = CommLimits { free_percent_max: 100, entries_max: 100 };
+    let store = CommStore::new(7, limits, &pool, &machine.engine(), &Arena::new(1 << 30)).unwrap();
+    let slot = machine.allocate(2 * BLOCK_BYTES);
+    let all: Vec<_> = (0..4)
+        .map(|value| {
+            machine.stream.fill(slot.span(), value).unwrap();
+            store.put(slot.span(), &machine.stream, ONE, u64::from(value)).unwrap()
+        })
+        .collect();
+    let kept = store.get(all[0], ONE, 9).unwrap();
+    assert_eq!(store.relieve(3 * BLOCK_BYTES).unwrap(), 4 * BLOCK_BYTES);
+    assert!(matches!(kept.place(), Place::Device(_)));
+    assert_eq!(store.relieve(u64::MAX).unwrap(), 2 * BLOCK_BYTES, "but for what is in use");
+    for (value, index) in all.iter().enumerate().skip(1) {
+        let bytes = vec![u8::try_from(value).unwrap(); 4 << 20];
+        assert_eq!(
+            store.get(*index, ONE, 10).unwrap().place(),
+            Place::Host(bytes::Bytes::from(bytes).into())
+        );
+    }
+}
+
+#[test]
+fn nobody_finds_what_is_somebody_elses_or_was_left_for_too_long() {
+    let machine = Machine::new(1);
+    let store = store(&machine, 64, 50);
+    let slot = machine.allocate(1000);
+    machine.stream.fill(slot.span(), 1).unwrap();
+    let old = store.put(slot.span(), &machine.stream, ONE, 100).unwrap();
+    let new = store.put(slot.span(), &machine.stream, ONE, 200).unwrap();
+    assert_ne!(old, new);
+    assert_eq!(store.get(old, OTHER, 0).unwrap_err(), CommError::NotFound(old));
+    assert_eq!(store.remove(old, OTHER).unwrap_err(), CommError::NotFound(old));
+    let elsewhere = weir_device::cuda::CommIndex { store: 8, ..old };
+    assert!(store.get(elsewhere, ONE, 0).is_err());
+    let held = store.get(old, ONE, 100).unwrap();
+    assert_eq!(store.sweep(700, 550), 0, "it is in use");
+    drop(held);
+    assert!(store.get(old, ONE, 0).is_err(), "and goes when it is not");
+    assert_eq!(store.sweep(700, 500), 1);
+    assert_eq!(store.usage().device_bytes, 0);
+}
+
+#[test]
+fn there_can_only_be_so_many() {
+    let machine = Machine::new(1);
+    let limits = CommLimits { free_percent_max: 50, entries_max: 2 };
+    let pool = machine.pool(8 * BLOCK_BYTES);
+    let store = CommStore::new(7, limits, &pool, &machine.engine(), &Arena::new(100)).unwrap();
+    let slot = machine.allocate(1000);
+    machine.stream.fill(slot.span(), 1).unwrap();
+    for _ in 0..2 {
+        store.put(slot.span(), &machine.stream, ONE, 0).unwrap();
+    }
+    assert_eq!(store.put(slot.span(), &machine.stream, ONE, 0), Err(CommError::TooMany { entries_max: 2 }));
+    assert_eq!(store.usage().device_bytes, 2000);
+    // Where neither device nor host has room, that is said, and nothing is lost.
+    let large = machine.allocate(8 * BLOCK_BYTES);
+    assert!(matches!(store.put(large.span(), &machine.stream, ONE, 0), Err(CommError::Transfer(_))));
+    assert_eq!(store.usage().device_bytes, 2000);
+}
