@@ -60,5 +60,10 @@ impl Graph {
     }
 }
 
+/// Put elementwise operations behind each other together, once more.
+pub(crate) fn chains(graph: &mut Graph) {
+    chains::fuse(graph);
+}
+
 #[cfg(test)]
 mod tests;

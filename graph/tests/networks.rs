@@ -14,7 +14,7 @@ use prost::Message;
 use running::{difference, run};
 use support::{file, shape};
 use weir_graph::reference::Tensor;
-use weir_graph::{Graph, Model, TensorType};
+use weir_graph::{Graph, MemoryPlan, Model, TensorType};
 use weir_types::{ElementType, Shape};
 
 /// One of the networks that the `onnx` package carries, on the input that goes with the output that it carries, too.
@@ -74,11 +74,31 @@ fn count(graph: &Graph, op: &str) -> usize {
 #[test]
 fn digits() {
     let input = floats(&[1, 1, 8, 8], |at| (at * 7919 % 1000) as f32 / 1000.0);
-    let (_, found) = fused_as_plain("functions/classify-digits/model/digits.onnx", &[input]);
+    let path = "functions/classify-digits/model/digits.onnx";
+    let (fused, found) = fused_as_plain(path, std::slice::from_ref(&input));
+    in_halves(path, &fused, &[input], &found);
     // What ONNX Runtime makes of the same numbers.
     let expected = file("tests/fixtures/models/outputs/digits.fp32");
     let expected = TensorProto { raw_data: expected, ..TensorProto::default() }.floats();
     assert!(difference(&found[0].to_floats(), &expected) < 1e-4);
+}
+
+/// The same in half precision, by how far it is off.
+fn in_halves(path: &str, fused: &Graph, inputs: &[Tensor], expected: &[Tensor]) {
+    for (storage, bits) in [(ElementType::Fp16, 11), (ElementType::Bf16, 8)] {
+        let halves = fused.clone().in_storage(storage).unwrap();
+        assert_eq!(
+            halves.outputs.iter().map(|port| &halves.value(port.value).tensor).collect::<Vec<_>>(),
+            fused.outputs.iter().map(|port| &fused.value(port.value).tensor).collect::<Vec<_>>()
+        );
+        let (before, after) = (MemoryPlan::new(fused).arena_bytes, MemoryPlan::new(&halves).arena_bytes);
+        assert!(after * 3 < before * 2, "{after} bytes rather than {before}");
+        let found = run(&model(path), &halves, inputs);
+        for (found, expected) in found.iter().zip(expected) {
+            let worst = difference(&found.to_floats(), &expected.to_floats());
+            assert!(worst > 0.0 && worst < 16.0 * 0.5_f32.powi(bits), "{path} as {storage}: {worst:e}");
+        }
+    }
 }
 
 #[test]
@@ -99,7 +119,8 @@ fn minilm() {
             _ => ids(&|_| 0),
         })
         .collect();
-    let (fused, _) = fused_as_plain(".weir/models/minilm.onnx", &inputs);
+    let (fused, found) = fused_as_plain(".weir/models/minilm.onnx", &inputs);
+    in_halves(".weir/models/minilm.onnx", &fused, &inputs, &found);
     // In each of six layers three projections, attention, two sums with what went in, and the feed-forward network's two products.
     let counts = ["Attention", "MatMul", "LayerNorm", "Softmax", "Gather"].map(|op| count(&fused, op));
     assert_eq!(counts, [6, 6 * 6, 1 + 6 * 2, 0, 1]);

@@ -96,10 +96,61 @@ fn every_case_comes_out_as_onnx_runtime_has_it() {
     assert!(wrong.is_empty(), "{} are wrong:\n{}", wrong.len(), wrong.join("\n"));
 }
 
+/// What is left of patterns, by name.
+#[test]
+fn patterns_are_put_together() {
+    let wanted = [
+        ("attention", "MatMul MatMul MatMul Attention MatMul"),
+        ("attention of positions first", "Copy MatMul Attention MatMul"),
+        ("layer normalisation", "LayerNorm Elementwise"),
+        ("residual block", "Conv Conv"),
+        ("squeeze and excite", "Conv Reduce Conv Conv Elementwise"),
+        ("detection neck", "Conv Pool Copy Resize Copy Elementwise"),
+        ("feed-forward", "MatMul MatMul"),
+    ];
+    let cases = cases();
+    for (name, ops) in wanted {
+        let case = cases.iter().find(|case| case.name == format!("pattern: {name}")).unwrap();
+        let model = case.model();
+        let shapes: Vec<_> = model
+            .signature()
+            .inputs
+            .iter()
+            .map(|port| {
+                let dims: Vec<u32> = port.shape.iter().map(|dim| dim.unwrap()).collect();
+                shape(&dims)
+            })
+            .collect();
+        let graph = model.specialise(&shapes).unwrap().fuse().unwrap();
+        let main: Vec<&str> = graph.nodes[graph.prologue_len..].iter().map(|node| node.op.name()).collect();
+        assert_eq!(main.join(" "), ops, "{name}");
+    }
+}
+
 #[test]
 fn every_operator_has_a_case() {
     let tried: BTreeSet<String> = cases().iter().flat_map(|case| case.model().operators()).collect();
     let untried: Vec<&str> =
         operators().iter().map(|operator| operator.name).filter(|name| !tried.contains(*name)).collect();
     assert!(untried.is_empty(), "no case tries {untried:?}");
+}
+
+#[test]
+fn the_documentation_has_every_operator() {
+    let row = |operator: &weir_graph::Operator| {
+        let since =
+            if operator.name.contains(':') { String::new() } else { operator.since.max(7).to_string() };
+        format!("| `{}` | {since} | {} |\n", operator.name, operator.without)
+    };
+    let rows: String = operators().iter().map(row).collect();
+    let table = format!("\n| operator | from opset | without |\n|---|---|---|\n{rows}\n");
+    let page = String::from_utf8(support::file("docs/operators.md").to_vec()).unwrap();
+    let start = page.find("<!-- operators:").and_then(|at| Some(at + page[at..].find("-->\n")? + 4)).unwrap();
+    let end = page.find("<!-- end -->").unwrap();
+    if std::env::var_os("WEIR_WRITE_DOCS").is_some() {
+        let page = format!("{}{table}{}", &page[..start], &page[end..]);
+        std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operators.md"), page).unwrap();
+        return;
+    }
+    assert_eq!(page[start..end], table, "write it anew with WEIR_WRITE_DOCS=1");
 }

@@ -292,8 +292,92 @@ def products():
     case("microsoft Attention mask", "Attention", [[2, 3, 4], [4, 24], [24], np.array([[1, 1, 0], [1, 1, 1]], dtype=np.int32)], num_heads=2, **microsoft)
 
 
+class Pattern:
+    """A graph of several nodes, put down one after the other."""
+
+    def __init__(self, name, shape):
+        self.name, self.nodes, self.weights = name, [], []
+        self.port, self.feed = helper.make_tensor_value_info("x", FLOAT, shape), formula(0, shape, FLOAT)
+
+    def __call__(self, operator, *inputs, **attributes):
+        """Add a node; arrays and lists become weights."""
+        made = f"v{len(self.nodes)}"
+        names = [value if isinstance(value, str) else self.weight(value) for value in inputs]
+        self.nodes.append(helper.make_node(operator, names, [made], **attributes))
+        return made
+
+    def weight(self, value):
+        name = f"w{len(self.weights)}"
+        self.weights.append(numpy_helper.from_array(ints(*value) if isinstance(value, list) else np.asarray(value), name))
+        return name
+
+    def gives(self, output):
+        graph(self.name, self.nodes, [self.port], {"x": self.feed}, self.weights, [output])
+
+
+def patterns():
+    def w(number, *shape):
+        return formula(number, shape, FLOAT) / np.float32(4)
+
+    p = Pattern("pattern: attention", [2, 5, 16])
+    q, k, v = (p("Reshape", p("Add", p("MatMul", "x", w(n, 16, 16)), w(n + 3, 16)), [0, 0, 2, 8]) for n in (1, 2, 3))
+    scores = p("MatMul", p("Transpose", q, perm=[0, 2, 1, 3]), p("Transpose", k, perm=[0, 2, 3, 1]))
+    mask = np.where(np.arange(10).reshape(2, 1, 1, 5) % 4 == 3, np.float32(-1e4), np.float32(0))
+    scores = p("Add", p("Div", scores, scalar(8**0.5)), mask)
+    y = p("MatMul", p("Softmax", scores, axis=-1), p("Transpose", v, perm=[0, 2, 1, 3]))
+    p.gives(p("MatMul", p("Reshape", p("Transpose", y, perm=[0, 2, 1, 3]), [0, 0, -1]), w(9, 16, 3)))
+
+    p = Pattern("pattern: attention of positions first", [2, 5, 16])
+    packed = p("Add", p("MatMul", p("Transpose", "x", perm=[1, 0, 2]), w(1, 16, 48)), w(2, 48))
+    packed = p("Unsqueeze", p("Reshape", packed, [5, 2, 3, 16]), [0])
+    packed = p("Squeeze", p("Transpose", packed, perm=[3, 1, 2, 0, 4]), [3])
+    q, k, v = (p("Transpose", p("Reshape", p("Gather", packed, np.array(n), axis=0), [5, 4, 8]), perm=[1, 0, 2]) for n in range(3))
+    scores = p("MatMul", p("Mul", q, scalar(8**-0.5)), p("Transpose", k, perm=[0, 2, 1]))
+    y = p("Transpose", p("MatMul", p("Softmax", scores, axis=-1), v), perm=[1, 0, 2])
+    p.gives(p("Gemm", p("Reshape", y, [10, 16]), w(5, 16, 16), w(6, 16), transB=1))
+
+    p = Pattern("pattern: layer normalisation", [2, 3, 8])
+    summed = p("Add", "x", w(4, 2, 3, 8))
+    centred = p("Sub", summed, p("ReduceMean", summed, axes=[-1]))
+    variance = p("ReduceMean", p("Pow", centred, scalar(2)), axes=[-1])
+    y = p("Div", centred, p("Sqrt", p("Add", variance, scalar(1e-5))))
+    p.gives(p("Add", p("Add", p("Mul", y, w(1, 8)), w(2, 8)), summed))
+
+    p = Pattern("pattern: residual block", [1, 4, 6, 6])
+
+    def norm(value, number):
+        positive = np.abs(w(number, 4)) + np.float32(0.5)
+        return p("BatchNormalization", value, w(number, 4), w(number + 1, 4), w(number + 2, 4), positive)
+
+    y = p("Relu", norm(p("Conv", "x", w(1, 4, 4, 3, 3), pads=[1, 1, 1, 1]), 3))
+    y = norm(p("Conv", y, w(2, 4, 4, 3, 3), w(7, 4), pads=[1, 1, 1, 1]), 6)
+    y = p("Add", p("Mul", y, w(11, 4, 1, 1)), w(12, 4, 1, 1))
+    p.gives(p("Relu", p("Add", y, "x")))
+
+    p = Pattern("pattern: squeeze and excite", [1, 4, 6, 6])
+    y = p("Conv", "x", w(1, 4, 4, 1, 1), w(2, 4))
+    y = p("Mul", y, p("Sigmoid", y))
+    small = p("Relu", p("Conv", p("GlobalAveragePool", y), w(3, 2, 4, 1, 1), w(4, 2)))
+    p.gives(p("Mul", y, p("HardSigmoid", p("Conv", small, w(5, 4, 2, 1, 1), w(6, 4)), alpha=1 / 6)))
+
+    p = Pattern("pattern: detection neck", [1, 4, 6, 6])
+    y = p("Conv", "x", w(1, 8, 4, 3, 3), w(2, 8), pads=[1, 1, 1, 1], strides=[2, 2])
+    y = p("Mul", y, p("Sigmoid", y))
+    pooled = p("MaxPool", y, kernel_shape=[5, 5], pads=[2, 2, 2, 2])
+    both = p("Concat", y, pooled, axis=1)
+    up = p("Resize", both, np.array([], dtype=np.float32), floats(1, 1, 2, 2), mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor")
+    boxes = p("Reshape", p("Slice", up, [0], [4], [1]), [1, 4, 36])
+    p.gives(p("Mul", p("Add", p("Sigmoid", p("Transpose", boxes, perm=[0, 2, 1])), np.arange(36, dtype=np.float32).reshape(1, 36, 1)), scalar(8)))
+
+    p = Pattern("pattern: feed-forward", [2, 3, 8])
+    y = p("Add", p("MatMul", "x", w(1, 8, 16)), w(2, 16))
+    inner = p("Add", p("Erf", p("Div", y, scalar(2**0.5))), scalar(1))
+    y = p("Mul", p("Mul", y, inner), scalar(0.5))
+    p.gives(p("Add", p("Add", w(4, 8), p("MatMul", y, w(3, 16, 8))), "x"))
+
+
 def main() -> int:
-    for part in [elementwise, pictures, moves, rows, products]:
+    for part in [elementwise, pictures, moves, rows, products, patterns]:
         part()
     text = "[\n" + ",\n".join(json.dumps(one, separators=(",", ":")) for one in CASES) + "\n]\n"
     target = HERE / "operators.json"

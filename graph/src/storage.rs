@@ -1,0 +1,185 @@
+//! Graphs whose floats are kept in half precision: [`Graph::in_storage`].
+
+use crate::GraphError;
+use crate::ir::{
+    Conv, Elementwise, Graph, Instruction, Lane, MatMul, Node, Op, Program, Source, Value, ValueId,
+};
+use crate::reference::Tensor;
+use std::collections::HashMap;
+use weir_types::ElementType;
+
+impl Graph {
+    /// The same graph with `storage`, a type of 16 bits, for what is kept in fp32: weights, constants, and everything in between. What goes in and
+    /// out stays as it is, and so do the factors and summands of channels behind convolutions and products, which are few and matter much.
+    ///
+    /// Weights are then of another type than in the file, and must be converted when they are loaded. Best done after [`Graph::fuse`].
+    pub fn in_storage(mut self, storage: ElementType) -> Result<Self, GraphError> {
+        if !matches!(storage, ElementType::Fp16 | ElementType::Bf16) {
+            return Err(GraphError::Refused(format!("values kept as {storage}")));
+        }
+        let keeps = self.kept();
+        let outputs: Vec<ElementType> =
+            self.outputs.iter().map(|port| self.value(port.value).tensor.element_type()).collect();
+        let mut caster = Caster { names: HashMap::new() };
+        caster.inputs(&mut self, storage)?;
+        for id in self.ids() {
+            let buffer = self.buffer(id);
+            let is_kept = keeps.get(buffer.0 as usize).copied().unwrap_or(true);
+            if !is_kept {
+                self.store(id, storage)?;
+            }
+        }
+        caster.vectors(&mut self)?;
+        caster.outputs(&mut self, &outputs)?;
+        self.tidy();
+        crate::fuse::chains(&mut self);
+        self.tidy();
+        self.check()?;
+        Ok(self)
+    }
+
+    /// The buffers that stay as they are: inputs, what is not fp32, and what is only used for numbers of channels.
+    fn kept(&self) -> Vec<bool> {
+        let is_fp32 = |value: &Value| value.tensor.element_type() == ElementType::Fp32;
+        let mut keeps: Vec<bool> =
+            self.values.iter().map(|value| !is_fp32(value) || value.source == Source::Input).collect();
+        // Whether all that read a buffer take it as a vector; known for readers before what they read.
+        let (mut is_read, mut is_vector) = (vec![false; self.values.len()], vec![true; self.values.len()]);
+        self.outputs.iter().for_each(|port| is_vector[self.buffer(port.value).0 as usize] = false);
+        let settle = |buffer: ValueId, is_read: &[bool], is_vector: &[bool]| {
+            is_read[buffer.0 as usize] && is_vector[buffer.0 as usize]
+        };
+        for node in self.nodes.iter().rev() {
+            let made = node.output(0).is_some_and(|id| settle(self.buffer(id), &is_read, &is_vector));
+            for (place, id) in node.inputs.iter().enumerate() {
+                let Some(buffer) = id.map(|id| self.buffer(id).0 as usize) else { continue };
+                is_read[buffer] = true;
+                is_vector[buffer] &=
+                    is_vector_of(node, place) || (made && matches!(node.op, Op::Elementwise(_)));
+            }
+        }
+        for id in self.ids() {
+            let is_made_by_any = match self.value(id).source {
+                // Other operations make what their operands are.
+                Source::Node { node, .. } => {
+                    matches!(self.nodes[node as usize].op, Op::Elementwise(_) | Op::Fill(_))
+                }
+                _ => true,
+            };
+            keeps[id.0 as usize] |= is_made_by_any && settle(id, &is_read, &is_vector);
+        }
+        keeps
+    }
+
+    /// Keep a value as `storage`.
+    fn store(&mut self, id: ValueId, storage: ElementType) -> Result<(), GraphError> {
+        let value = &mut self.values[id.0 as usize];
+        let tensor =
+            value.tensor.with_elements(storage).map_err(|error| GraphError::value(&value.name, &error))?;
+        if let Source::Constant(bytes) = &mut value.source {
+            let converted = Tensor::from_bytes(value.tensor.clone(), bytes)
+                .and_then(|tensor| tensor.in_elements(storage));
+            *bytes = converted.map(|tensor| tensor.to_bytes()).unwrap_or_default().into();
+        }
+        value.tensor = tensor;
+        Ok(())
+    }
+}
+
+/// Whether an operand is one number for each channel.
+fn is_vector_of(node: &Node, place: usize) -> bool {
+    match node.op {
+        Op::Conv(_) => [Conv::BIAS, Conv::SCALE, Conv::SHIFT].contains(&place),
+        Op::MatMul(_) => place == MatMul::BIAS,
+        _ => false,
+    }
+}
+
+/// Puts conversions where types change.
+struct Caster {
+    /// What a value is called after it was converted.
+    names: HashMap<ValueId, ValueId>,
+}
+
+impl Caster {
+    /// A value with elements of another type, made where it is first asked for.
+    fn cast(&mut self, graph: &mut Graph, id: ValueId, to: ElementType) -> Result<ValueId, GraphError> {
+        if let Some(made) = self.names.get(&id) {
+            return Ok(*made);
+        }
+        let value = graph.value(id);
+        let (name, elements) = (value.name.clone(), value.tensor.elements());
+        let tensor = value.tensor.with_elements(to).map_err(|error| GraphError::value(&name, &error))?;
+        let made = ValueId(u32::try_from(graph.values.len()).unwrap_or(u32::MAX));
+        let source = Source::Node { node: u32::try_from(graph.nodes.len()).unwrap_or(u32::MAX), output: 0 };
+        graph.values.push(Value { name: name.clone(), tensor, source });
+        let program = Program { lane: Lane::Float, instructions: vec![Instruction::Load(0)] };
+        let op = Op::Elementwise(Elementwise { program, dims: vec![elements], strides: vec![vec![1]] });
+        graph.nodes.push(Node { name, op, inputs: vec![Some(id)], outputs: vec![Some(made)] });
+        self.names.insert(id, made);
+        Ok(made)
+    }
+
+    /// Let nodes read converted inputs. Views of an input become views of what it is converted to, but for those that are outputs.
+    fn inputs(&mut self, graph: &mut Graph, storage: ElementType) -> Result<(), GraphError> {
+        let inputs: Vec<ValueId> = graph.inputs.iter().map(|port| port.value).collect();
+        for input in inputs {
+            let tensor = &graph.value(input).tensor;
+            let is_read = graph
+                .nodes
+                .iter()
+                .any(|node| node.inputs.iter().flatten().any(|id| graph.buffer(*id) == input));
+            if tensor.element_type() != ElementType::Fp32 || tensor.elements() == 0 || !is_read {
+                continue;
+            }
+            let stored = self.cast(graph, input, storage)?;
+            let views: Vec<ValueId> =
+                graph.ids().filter(|id| graph.value(*id).source == Source::View(input)).collect();
+            let mut renamed = HashMap::from([(input, stored)]);
+            for view in views {
+                let value = graph.value(view);
+                let tensor = value
+                    .tensor
+                    .with_elements(storage)
+                    .map_err(|error| GraphError::value(&value.name, &error))?;
+                let of_stored = Value { name: value.name.clone(), tensor, source: Source::View(stored) };
+                renamed.insert(view, ValueId(u32::try_from(graph.values.len()).unwrap_or(u32::MAX)));
+                graph.values.push(of_stored);
+            }
+            let cast = graph.maker(stored);
+            for (_, node) in graph.nodes.iter_mut().enumerate().filter(|(index, _)| Some(*index) != cast) {
+                for id in node.inputs.iter_mut().flatten() {
+                    *id = renamed.get(id).copied().unwrap_or(*id);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Let numbers of channels that are used for something else, too, be converted back.
+    fn vectors(&mut self, graph: &mut Graph) -> Result<(), GraphError> {
+        for index in 0..graph.nodes.len() {
+            for place in 0..graph.nodes[index].inputs.len() {
+                let Some(id) = graph.nodes[index].input(place) else { continue };
+                let is_half =
+                    matches!(graph.value(id).tensor.element_type(), ElementType::Fp16 | ElementType::Bf16);
+                if is_half && is_vector_of(&graph.nodes[index], place) {
+                    let wide = self.cast(graph, id, ElementType::Fp32)?;
+                    graph.nodes[index].inputs[place] = Some(wide);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Let outputs that were fp32 be that again.
+    fn outputs(&mut self, graph: &mut Graph, were: &[ElementType]) -> Result<(), GraphError> {
+        for (at, element_type) in were.iter().enumerate() {
+            let id = graph.outputs[at].value;
+            if graph.value(id).tensor.element_type() != *element_type {
+                graph.outputs[at].value = self.cast(graph, id, *element_type)?;
+            }
+        }
+        Ok(())
+    }
+}
