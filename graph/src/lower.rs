@@ -22,6 +22,7 @@ mod slice;
 
 pub(crate) use dims::{broadcast_strides, collapse};
 pub(crate) use emit::elementwise_over;
+pub(crate) use matmul::BATCH_DIMS_MAX;
 pub use operators::{Operator, operators};
 
 use crate::ir::{Graph, Port, Source, Value, ValueId};

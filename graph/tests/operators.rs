@@ -101,7 +101,7 @@ fn every_case_comes_out_as_onnx_runtime_has_it() {
 fn patterns_are_put_together() {
     let wanted = [
         ("attention", "MatMul MatMul MatMul Attention MatMul"),
-        ("attention of positions first", "Copy MatMul Attention MatMul"),
+        ("attention of positions first", "Copy MatMul Attention Copy MatMul"),
         ("layer normalisation", "LayerNorm Elementwise"),
         ("residual block", "Conv Conv"),
         ("squeeze and excite", "Conv Reduce Conv Conv Elementwise"),

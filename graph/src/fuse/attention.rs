@@ -38,10 +38,11 @@ fn found(graph: &Graph, index: usize) -> Option<(Attention, Vec<Option<ValueId>>
     if !fits || head_dim > HEAD_DIM_MAX || [q, k, v].into_iter().any(|id| same_type(id) != element_type) {
         return None;
     }
-    // Batch and heads are the dimensions in front, or all heads of all batches are one.
+    // Batch and heads are the dimensions in front, or what the operands' places show, or all heads of all batches are one.
     let outer = graph.value(node.output(0)?).tensor.dims().split_last_chunk::<2>()?.0;
     let all: usize = outer.iter().product();
-    let shapes = [<[usize; 2]>::try_from(outer).ok(), Some([1, all])];
+    let pair = |dims: &[usize]| <[usize; 2]>::try_from(dims).ok();
+    let shapes = [pair(outer), pair(&first.batch), Some([1, all])];
     let mask_dims = mask.map(|mask| graph.value(mask).tensor.dims().to_vec());
     let score_dims = graph.value(softmax.input(0)?).tensor.dims();
     shapes.into_iter().flatten().find_map(|[batch, heads]| {

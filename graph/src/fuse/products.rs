@@ -1,8 +1,9 @@
 //! What goes into products of matrices: operands where they lie, without being transposed or scaled first.
 
 use super::copies::source;
-use super::strides::Walk;
+use super::strides::{Walk, refined};
 use crate::ir::{Binary, Graph, Instruction, MatMul, Matrix, Op, Scalar, ValueId};
+use crate::lower::BATCH_DIMS_MAX;
 
 pub(super) fn fuse(graph: &mut Graph) {
     for index in 0..graph.nodes.len() {
@@ -73,32 +74,48 @@ fn strided(graph: &mut Graph, index: usize, place: usize) -> Option<()> {
     };
     let maker = graph.maker(node.input(place)?)?;
     let (base, walk) = source(graph, maker)?;
-    let matrix = matrix.through(&walk, &matmul.batch, rows, columns)?;
+    let walked = matrix.walked(&matmul.batch, rows, columns)?.through(&walk)?;
+    let batch = cut(&matmul.batch, &walked)?;
+    let matrix = matrix.seen_through(&walked, &batch, rows, columns)?;
+    // The other operand goes along the same batch.
+    let other = if place == MatMul::A { &matmul.b } else { &matmul.a };
+    let other = Matrix { batch_strides: other.strides_along(&matmul.batch, &batch)?, ..other.clone() };
     let node = graph.nodes.get_mut(index)?;
     let Op::MatMul(matmul) = &mut node.op else { return None };
-    match place {
-        MatMul::A => matmul.a = matrix,
-        _ => matmul.b = matrix,
-    }
+    (matmul.a, matmul.b) = if place == MatMul::A { (matrix, other) } else { (other, matrix) };
+    matmul.batch = batch;
     node.inputs[place] = Some(base);
     Some(())
 }
 
+/// The batch, cut where a walk over all matrices needs it to be.
+fn cut(batch: &[usize], walked: &Walk) -> Option<Vec<usize>> {
+    let count: usize = batch.iter().product();
+    let mut outer = Vec::new();
+    for dim in &walked.dims {
+        if outer.iter().product::<usize>() == count {
+            break;
+        }
+        outer.push(*dim);
+    }
+    let cut = refined(batch, &outer)?;
+    let cut = if cut == [1] { vec![] } else { cut };
+    (cut.len() <= BATCH_DIMS_MAX).then_some(cut)
+}
+
 impl Matrix {
-    /// The same matrices in what `walk` reads, if their rows or columns are still rows in memory there.
-    fn through(&self, walk: &Walk, batch: &[usize], rows: usize, columns: usize) -> Option<Self> {
+    /// How all matrices are read, row by row in memory.
+    fn walked(&self, batch: &[usize], rows: usize, columns: usize) -> Option<Walk> {
         let (outer, inner) = if self.transposed { (columns, rows) } else { (rows, columns) };
-        let signed = |stride: &usize| isize::try_from(*stride).ok();
-        let dims = [batch, &[outer, inner]].concat();
-        let strides = self
-            .batch_strides
-            .iter()
-            .chain([&self.row_stride, &1])
-            .map(signed)
-            .collect::<Option<Vec<_>>>()?;
-        let own = Walk { offset: self.offset, dims: dims.clone(), strides };
-        let through = own.through(walk)?;
-        let mut strides = through.forward_along(&dims)?;
+        let strides = self.batch_strides.iter().chain([&self.row_stride, &1]);
+        let strides = strides.map(|stride| isize::try_from(*stride).ok()).collect::<Option<_>>()?;
+        Some(Walk { offset: self.offset, dims: [batch, &[outer, inner]].concat(), strides })
+    }
+
+    /// The same matrices where `through` finds them, if their rows or columns are still rows in memory there.
+    fn seen_through(&self, through: &Walk, batch: &[usize], rows: usize, columns: usize) -> Option<Self> {
+        let (outer, inner) = if self.transposed { (columns, rows) } else { (rows, columns) };
+        let mut strides = through.forward_along(&[batch, &[outer, inner]].concat())?;
         let (inner_stride, outer_stride) = (strides.pop()?, strides.pop()?);
         let (row_stride, swapped) = if inner == 1 || inner_stride == 1 {
             (outer_stride, false)

@@ -129,13 +129,17 @@ impl Through<'_> {
             );
             return Some(());
         }
-        // All of this dimension of the inner walk, and some of those around it.
+        // All the way along this dimension of the inner walk, and on along those around it.
         let here = self.inner.dims[axis];
-        if stride < 0 || times != 1 || (first, last) != (0, 0) || !dim.is_multiple_of(here) {
+        if stride < 0 || first != last || first >= times || !here.is_multiple_of(times) {
             return None;
         }
-        self.step(dim / here, stride.checked_mul(isize::try_from(here).ok()?)?)?;
-        self.step(here, stride)
+        let steps = here / times;
+        if steps < 2 || !dim.is_multiple_of(steps) {
+            return None;
+        }
+        self.step(dim / steps, stride.checked_mul(isize::try_from(steps).ok()?)?)?;
+        self.step(steps, stride)
     }
 }
 

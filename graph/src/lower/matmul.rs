@@ -7,7 +7,7 @@ use crate::GraphError;
 use crate::ir::{BiasAxis, Binary, Instruction, Lane, MatMul, Matrix, Op, Scalar, ValueId};
 
 /// The most dimensions of a batch.
-const BATCH_DIMS_MAX: usize = 4;
+pub(crate) const BATCH_DIMS_MAX: usize = 4;
 
 pub(super) fn matmul(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let (a, b) = (call.input(0)?, call.input(1)?);
