@@ -64,7 +64,7 @@ __device__ __forceinline__ void attend(T* to, const T* q, const T* k, const T* v
         __syncthreads();
 
         float score[own][2] = {};
-#pragma unroll 4
+#pragma unroll 2
         for (int d = 0; d < dim; d += 4) {
             typedef Pack<float, 4> Four;
             Four right[2];
@@ -117,6 +117,7 @@ __device__ __forceinline__ void attend(T* to, const T* q, const T* k, const T* v
 
         // The weights of a line are of threads of one warp.
         __syncwarp();
+#pragma unroll 4
         for (int key = 0; key < keys; key++) {
             float weight[own];
 #pragma unroll

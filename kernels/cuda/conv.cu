@@ -2,8 +2,11 @@
 #include "conv.cuh"
 
 CONVS(f32, float, Plain)
-CONVS(f16, f16, Plain)
-CONVS(bf16, bf16, Plain)
+// Halves too where there are no units for matrices of them.
+#if !defined(__CUDACC__) || __CUDA_ARCH__ < 800
+CONVS_MEDIUM(f16, f16, Plain)
+CONVS_MEDIUM(bf16, bf16, Plain)
+#endif
 
 // A thread for each output pixel, of one channel to a block: depthwise convolution, and groups so small that tiles would be mostly empty.
 // A grid of pixels by channels by images.
@@ -20,20 +23,18 @@ __device__ __forceinline__ void conv_direct(T* to, const T* x, const T* w, const
     const T* filter = w + u64(blockIdx.y) * shape.k;
     for (u32 image = blockIdx.z; image < shape.images; image += gridDim.z) {
         const T* picture = x + image * shape.image_stride + group * shape.group_stride;
-        float sum = 0.0f;
+        float sum[1] = {};
         for (u32 channel = 0, at = 0; channel < channels; channel++)
             for (u32 row = 0; row < kernel_h; row++) {
                 const int line = y + int(row * shape.dilation_h);
                 for (u32 column = 0; column < shape.kernel_w; column++, at++) {
                     const int place = x0 + int(column * shape.dilation_w);
                     if (u32(line) >= shape.height || u32(place) >= shape.width) continue;
-                    sum += to_f32(filter[at]) * to_f32(picture[channel * area + u64(line) * shape.width + place]);
+                    sum[0] += to_f32(filter[at]) * to_f32(picture[channel * area + u64(line) * shape.width + place]);
                 }
             }
         const Epilogue<T> epilogue = {to, bias, scale, shift, residual, nullptr, 0};
-        Finish<T> finish(shape.output, epilogue, group, 0, 0);
-        finish.begin(image * shape.out_pixels + pixel);
-        finish(m, sum);
+        complete(shape.output, epilogue, group, m, image * shape.out_pixels + pixel, sum);
     }
 }
 

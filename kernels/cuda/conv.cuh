@@ -54,7 +54,7 @@ struct Gathered {
         y = int(pixel / shape.out_width * shape.stride_h);
         x = int(pixel % shape.out_width * shape.stride_w);
         from = pictures + image * shape.image_stride + i64(y) * shape.width + x;
-#pragma unroll
+#pragma unroll 1
         for (int step = 0; step < stages; step++) prepare(step);
         __syncthreads();
     }
@@ -73,14 +73,15 @@ struct Gathered {
     }
 
     __device__ __forceinline__ void fetch(T* tile, int k) {
-        const int step = (k - k_begin) / L::lines;
+        const int step = (k - k_begin) / L::lines, line = threadIdx.x / L::length;
+        const Tap* const lines = taps[step % stages] + line;
+        T* const to = tile + line * L::stride + threadIdx.x % L::length;
 #pragma unroll
         for (int single = 0; single < singles; single++) {
-            const int line = (threadIdx.x + single * threads) / L::length;
-            const Tap tap = taps[step % stages][line];
+            const Tap tap = lines[single * (threads / L::length)];
             const bool here = valid && u32(y + tap.y) < shape.height && u32(x + tap.x) < shape.width;
             if constexpr (sizeof(T) == 4)
-                copy_async<4>(tile + line * L::stride + threadIdx.x % L::length, here ? from + tap.offset : from, here);
+                copy_async<4>(to + single * (threads / L::length) * L::stride, here ? from + tap.offset : from, here);
             else
                 held[single] = here ? from[tap.offset] : T();
         }
@@ -90,9 +91,9 @@ struct Gathered {
 
     __device__ __forceinline__ void keep(T* tile) {
         if constexpr (sizeof(T) == 2) {
+            T* const to = tile + threadIdx.x / L::length * L::stride + threadIdx.x % L::length;
 #pragma unroll
-            for (int single = 0; single < singles; single++)
-                tile[(threadIdx.x + single * threads) / L::length * L::stride + threadIdx.x % L::length] = held[single];
+            for (int single = 0; single < singles; single++) to[single * (threads / L::length) * L::stride] = held[single];
         }
     }
 };
@@ -127,8 +128,7 @@ __device__ __forceinline__ void conv(T* to, const T* x, const T* w, const void* 
         multiply<S, typename A::Lines, Lines>(shared, load_a, load_b, int(k_begin), int(k_end), math);
     }
     const Epilogue<T> epilogue = {to, bias, scale, shift, residual, parts, u64(blockIdx.y) * gridDim.z + group};
-    Finish<T> finish(shape.output, epilogue, group, first_m, first_n);
-    math.finish(finish);
+    finish<S>(shared, math, shape.output, epilogue, group, first_m, first_n);
 }
 
 #define CONV(name, T, S, Math, pointwise)                                                                                     \
@@ -136,6 +136,10 @@ __device__ __forceinline__ void conv(T* to, const T* x, const T* w, const void* 
            const T* residual, float* parts, ConvShape shape) {                                                               \
         conv<T, S, Math, pointwise>(to, x, w, bias, scale, shift, residual, parts, shape);                                   \
     }
+// Halves without units for matrices: one size.
+#define CONVS_MEDIUM(type, T, Math)                        \
+    CONV(gathered_##type##_medium, T, Medium, Math, false) \
+    CONV(pointwise_##type##_medium, T, Medium, Math, true)
 #define CONVS(type, T, Math)                               \
     CONV(gathered_##type##_large, T, Large, Math, false)   \
     CONV(gathered_##type##_medium, T, Medium, Math, false) \

@@ -2,8 +2,11 @@
 #include "gemm.cuh"
 
 GEMMS(f32, float, Plain)
-GEMMS(f16, f16, Plain)
-GEMMS(bf16, bf16, Plain)
+// Halves too where there are no units for matrices of them.
+#if !defined(__CUDACC__) || __CUDA_ARCH__ < 800
+GEMMS_MEDIUM(f16, f16, Plain)
+GEMMS_MEDIUM(bf16, bf16, Plain)
+#endif
 
 // The sums of parts of k, always in the same order, and what is done to them.
 template <class T>
@@ -12,12 +15,10 @@ __device__ __forceinline__ void gemm_finish(T* to, const void* bias, const void*
     const Epilogue<T> epilogue = {to, bias, scale, shift, residual, nullptr, 0};
     const u64 matrix = u64(output.m) * output.n, count = matrix * z_count;
     for (u64 i = first_element(); i < count; i += element_step()) {
-        float sum = 0.0f;
-        for (u32 part = 0; part < parts_count; part++) sum += parts[part * count + i];
+        float sum[1] = {};
+        for (u32 part = 0; part < parts_count; part++) sum[0] += parts[part * count + i];
         const u32 z = u32(i / matrix), at = u32(i - z * matrix), m = at / output.n;
-        Finish<T> finish(output, epilogue, z, 0, 0);
-        finish.begin(at - m * output.n);
-        finish(m, sum);
+        complete(output, epilogue, z, m, at - m * output.n, sum);
     }
 }
 
@@ -62,12 +63,13 @@ __device__ __forceinline__ void gemv(T* to, const T* a, const T* b, const void* 
     else
         dot<T, 1>(sum, a + a_at, b + b_at + n * shape.b_stride, shape);
     const Epilogue<T> epilogue = {to, bias, nullptr, nullptr, residual, nullptr, 0};
-    Finish<T> finish(shape.output, epilogue, blockIdx.z, 0, n);
-    finish.begin(0);
+#pragma unroll
+    for (int m = 0; m < rows_max; m++) sum[m] = over_warp<Sum>(sum[m]);
+    if (threadIdx.x % 32 != 0) return;
 #pragma unroll
     for (int m = 0; m < rows_max; m++) {
-        const float value = over_warp<Sum>(sum[m]);
-        if (threadIdx.x % 32 == 0) finish(m, value);
+        const float one[1] = {sum[m]};
+        complete(shape.output, epilogue, blockIdx.z, m, n, one);
     }
 }
 

@@ -50,8 +50,7 @@ __device__ __forceinline__ void gemm(T* to, const T* a, const T* b, const void* 
     Math<T, S, typename A::Lines, typename B::Lines, a_along_k, b_along_k> math;
     multiply<S, typename A::Lines, typename B::Lines>(shared, load_a, load_b, int(k_begin), int(k_end), math);
     const Epilogue<T> epilogue = {to, bias, nullptr, nullptr, residual, parts, u64(blockIdx.y) * gridDim.z + blockIdx.z};
-    Finish<T> finish(shape.output, epilogue, blockIdx.z, first_m, first_n);
-    math.finish(finish);
+    finish<S>(shared, math, shape.output, epilogue, blockIdx.z, first_m, first_n);
 }
 
 #define GEMM(name, T, S, Math, a_along_k, b_along_k)                                                                  \
@@ -62,12 +61,14 @@ __device__ __forceinline__ void gemm(T* to, const T* a, const T* b, const void* 
 
 // All layouts at one size, and those that networks have at the others. The first letter is n where rows of A lie in memory as rows, else
 // t; the second is the same of B.
+#define GEMMS_MEDIUM(type, T, Math)                         \
+    GEMM(nn_##type##_medium, T, Medium, Math, true, false)  \
+    GEMM(nt_##type##_medium, T, Medium, Math, true, true)   \
+    GEMM(tn_##type##_medium, T, Medium, Math, false, false) \
+    GEMM(tt_##type##_medium, T, Medium, Math, false, true)
 #define GEMMS(type, T, Math)                               \
+    GEMMS_MEDIUM(type, T, Math)                            \
     GEMM(nn_##type##_large, T, Large, Math, true, false)   \
     GEMM(nt_##type##_large, T, Large, Math, true, true)    \
-    GEMM(nn_##type##_medium, T, Medium, Math, true, false) \
-    GEMM(nt_##type##_medium, T, Medium, Math, true, true)  \
-    GEMM(tn_##type##_medium, T, Medium, Math, false, false) \
-    GEMM(tt_##type##_medium, T, Medium, Math, false, true) \
     GEMM(nn_##type##_small, T, Small, Math, true, false)   \
     GEMM(nt_##type##_small, T, Small, Math, true, true)

@@ -133,20 +133,28 @@ __device__ __forceinline__ float gelu_tanh(float x) {
 __device__ __forceinline__ float relu(float x) { return x < 0.0f ? 0.0f : x; }
 __device__ __forceinline__ float clip(float x, float low, float high) { return x < low ? low : x > high ? high : x; }
 
-__device__ __forceinline__ float activate(float x, const Activation& activation) {
-    switch (activation.kind) {
-        case activation_relu: return relu(x);
-        case activation_leaky_relu: return x < 0.0f ? activation.alpha * x : x;
-        case activation_clip: return clip(x, activation.alpha, activation.beta);
+// Those that take more than an instruction or two. A function of its own, called where it is used, since epilogues are in many kernels.
+__device__ __noinline__ float activate_smoothly(float x, u32 kind, float alpha, float beta) {
+    switch (kind) {
         case activation_sigmoid: return sigmoid(x);
         case activation_tanh: return tanhf(x);
         case activation_silu: return x * sigmoid(x);
-        case activation_hard_sigmoid: return clip(activation.alpha * x + activation.beta, 0.0f, 1.0f);
+        case activation_hard_sigmoid: return clip(alpha * x + beta, 0.0f, 1.0f);
         case activation_hard_swish: return x * clip(x * (1.0f / 6.0f) + 0.5f, 0.0f, 1.0f);
         case activation_gelu: return gelu(x);
         case activation_gelu_tanh: return gelu_tanh(x);
         case activation_softplus: return x > 20.0f ? x : log1pf(expf(x));
         default: return x;
+    }
+}
+
+__device__ __forceinline__ float activate(float x, const Activation& activation) {
+    switch (activation.kind) {
+        case activation_none: return x;
+        case activation_relu: return relu(x);
+        case activation_leaky_relu: return x < 0.0f ? activation.alpha * x : x;
+        case activation_clip: return clip(x, activation.alpha, activation.beta);
+        default: return activate_smoothly(x, activation.kind, activation.alpha, activation.beta);
     }
 }
 

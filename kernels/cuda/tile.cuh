@@ -32,7 +32,7 @@ struct AlongK {
     static constexpr int pack = 16 / sizeof(T);
     static constexpr int packs = L::length / pack, steps = (L::lines * packs + threads - 1) / threads;
     static constexpr int singles = L::lines * L::length / threads;
-    static_assert(L::lines * packs % threads == 0 && threads % L::length == 0, "threads share a tile evenly");
+    static_assert(L::lines * packs % threads == 0 && threads % L::length == 0 && threads % packs == 0, "threads share a tile evenly");
 
     const T* from;
     i64 stride;
@@ -46,32 +46,38 @@ struct AlongK {
 
     __device__ __forceinline__ void fetch(T* tile, int k) {
         if (packed) {
+            const int line = threadIdx.x / packs, at = threadIdx.x % packs * pack;
+            const T* place = from + line * stride + k + at;
+            const bool inside = k + at < k_end;
+            T* to = tile + line * L::stride + at;
 #pragma unroll
             for (int step = 0; step < steps; step++) {
-                const int i = threadIdx.x + step * threads, line = i / packs, at = i % packs * pack;
-                const bool valid = line < lines && k + at < k_end;
-                copy_async<16>(tile + line * L::stride + at, valid ? from + line * stride + k + at : from, valid);
+                const bool valid = inside && line + step * (threads / packs) < lines;
+                copy_async<16>(to + step * (threads / packs) * L::stride, valid ? place : from, valid);
+                place += (threads / packs) * stride;
             }
             return;
         }
+        const int line = threadIdx.x / L::length, at = threadIdx.x % L::length;
+        const T* place = from + line * stride + k + at;
+        const bool inside = k + at < k_end;
+        T* to = tile + line * L::stride + at;
 #pragma unroll
         for (int step = 0; step < singles; step++) {
-            const int i = threadIdx.x + step * threads, line = i / L::length, at = i % L::length;
-            const bool valid = line < lines && k + at < k_end;
+            const bool valid = inside && line + step * (threads / L::length) < lines;
             if constexpr (sizeof(T) == 4)
-                copy_async<4>(tile + line * L::stride + at, valid ? from + line * stride + k + at : from, valid);
+                copy_async<4>(to + step * (threads / L::length) * L::stride, valid ? place : from, valid);
             else
-                held[step] = valid ? from[line * stride + k + at] : T();
+                held[step] = valid ? *place : T();
+            place += (threads / L::length) * stride;
         }
     }
 
     __device__ __forceinline__ void keep(T* tile) {
         if (sizeof(T) == 4 || packed) return;
+        T* to = tile + threadIdx.x / L::length * L::stride + threadIdx.x % L::length;
 #pragma unroll
-        for (int step = 0; step < singles; step++) {
-            const int i = threadIdx.x + step * threads;
-            tile[i / L::length * L::stride + i % L::length] = held[step];
-        }
+        for (int step = 0; step < singles; step++) to[step * (threads / L::length) * L::stride] = held[step];
     }
 };
 
@@ -82,7 +88,7 @@ struct AcrossK {
     static constexpr int pack = 16 / sizeof(T);
     static constexpr int packs = L::length / pack, steps = L::lines * packs / threads;
     static constexpr int singles = L::lines * L::length / threads;
-    static_assert(L::lines * packs % threads == 0 && threads % L::length == 0, "threads share a tile evenly");
+    static_assert(L::lines * packs % threads == 0 && threads % L::length == 0 && threads % packs == 0, "threads share a tile evenly");
 
     const T* from;
     i64 stride;
@@ -99,31 +105,36 @@ struct AcrossK {
         : from(from), stride(stride), k_end(k_end), valid(valid), packed(packed) {}
 
     __device__ __forceinline__ void fetch(T* tile, int k) {
+        const int line = packed ? threadIdx.x / packs : threadIdx.x / L::length;
+        const T* at = from + (k + line) * stride;
+        T* to = tile + line * L::stride + place(packed);
+        // Lines that are left from the thread's first on.
+        const int left = valid ? k_end - k - line : 0;
         if (packed) {
 #pragma unroll
             for (int step = 0; step < steps; step++) {
-                const int line = (threadIdx.x + step * threads) / packs;
-                const bool here = valid && k + line < k_end;
-                copy_async<16>(tile + line * L::stride + place(true), here ? from + (k + line) * stride : from, here);
+                const bool here = step * (threads / packs) < left;
+                copy_async<16>(to + step * (threads / packs) * L::stride, here ? at : from, here);
+                at += (threads / packs) * stride;
             }
             return;
         }
 #pragma unroll
         for (int step = 0; step < singles; step++) {
-            const int line = (threadIdx.x + step * threads) / L::length;
-            const bool here = valid && k + line < k_end;
+            const bool here = step * (threads / L::length) < left;
             if constexpr (sizeof(T) == 4)
-                copy_async<4>(tile + line * L::stride + place(false), here ? from + (k + line) * stride : from, here);
+                copy_async<4>(to + step * (threads / L::length) * L::stride, here ? at : from, here);
             else
-                held[step] = here ? from[(k + line) * stride] : T();
+                held[step] = here ? *at : T();
+            at += (threads / L::length) * stride;
         }
     }
 
     __device__ __forceinline__ void keep(T* tile) {
         if (sizeof(T) == 4 || packed) return;
+        T* to = tile + threadIdx.x / L::length * L::stride + place(false);
 #pragma unroll
-        for (int step = 0; step < singles; step++)
-            tile[(threadIdx.x + step * threads) / L::length * L::stride + place(false)] = held[step];
+        for (int step = 0; step < singles; step++) to[step * (threads / L::length) * L::stride] = held[step];
     }
 };
 
@@ -172,7 +183,7 @@ struct Plain {
     __device__ __forceinline__ void step(const T* a, const T* b) {
         // Where lines of A run along k, four of k are read at once.
         constexpr int deep = a_along_k ? 4 : 1;
-#pragma unroll
+#pragma unroll 1
         for (int kk = 0; kk < k; kk += deep) {
             Pack<T, deep> left[rows];
 #pragma unroll
@@ -205,14 +216,14 @@ struct Plain {
         }
     }
 
-    // Calls `each(m, n, value)` for every sum of the thread, column by column, and `begin(n)` before each column.
-    template <class Each>
-    __device__ __forceinline__ void finish(Each& each) const {
+    // Puts the sums of `rows_at_once` rows from `first` on where `tile` has a line for each.
+    template <int rows_at_once, int stride>
+    __device__ __forceinline__ void put(float* tile, int first) const {
 #pragma unroll
-        for (int j = 0; j < columns; j++) {
-            each.begin(column(j));
+        for (int i = 0; i < rows; i++) {
+            if (u32(row(i) - first) >= u32(rows_at_once)) continue;
 #pragma unroll
-            for (int i = 0; i < rows; i++) each(row(i), sum[i][j]);
+            for (int j = 0; j < columns; j++) tile[(row(i) - first) * stride + column(j)] = sum[i][j];
         }
     }
 };
@@ -326,18 +337,20 @@ struct Tensor {
         }
     }
 
-    template <class Each>
-    __device__ __forceinline__ void finish(Each& each) const {
+    template <int rows_at_once, int stride>
+    __device__ __forceinline__ void put(float* tile, int first) const {
         const int group = threadIdx.x % 32 / 4, at = threadIdx.x % 4;
 #pragma unroll
-        for (int j = 0; j < columns / 8; j++)
+        for (int i = 0; i < rows / 16; i++)
 #pragma unroll
-            for (int c = 0; c < 2; c++) {
-                each.begin(first_column() + j * 8 + at * 2 + c);
+            for (int half = 0; half < 2; half++) {
+                const int row = first_row() + i * 16 + half * 8 + group - first;
+                if (u32(row) >= u32(rows_at_once)) continue;
 #pragma unroll
-                for (int i = 0; i < rows / 16; i++)
-#pragma unroll
-                    for (int r = 0; r < 2; r++) each(first_row() + i * 16 + group + r * 8, sum[i][j][r * 2 + c]);
+                for (int j = 0; j < columns / 8; j++) {
+                    const Pack<float, 2> two = {sum[i][j][half * 2], sum[i][j][half * 2 + 1]};
+                    *reinterpret_cast<Pack<float, 2>*>(tile + row * stride + first_column() + j * 8 + at * 2) = two;
+                }
             }
     }
 };
@@ -358,7 +371,7 @@ __device__ __forceinline__ void multiply(T* shared, LoadA& load_a, LoadB& load_b
         load_a.keep(shared + step % stages * A::elements);
         load_b.keep(tiles_b + step % stages * B::elements);
     };
-#pragma unroll
+#pragma unroll 1
     for (int step = 0; step < stages - 1; step++) {
         if (step < steps) {
             fetch(step);
@@ -401,41 +414,84 @@ struct Epilogue {
     u64 part;
 };
 
-// Takes a thread's sums, column by column.
-template <class T>
-struct Finish {
-    const Output& output;
-    const Epilogue<T>& epilogue;
-    u32 z, first_m, first_n;
-    u32 n;
-    bool inside;
-    u64 place;
+__device__ __forceinline__ float load_vector(const void* from, i64 i, u32 type) {
+    if (type == type_f32) return static_cast<const float*>(from)[i];
+    return type == type_f16 ? to_f32(static_cast<const f16*>(from)[i]) : to_f32(static_cast<const bf16*>(from)[i]);
+}
 
-    __device__ __forceinline__ Finish(const Output& output, const Epilogue<T>& epilogue, u32 z, u32 first_m, u32 first_n)
-        : output(output), epilogue(epilogue), z(z), first_m(first_m), first_n(first_n) {}
-
-    __device__ __forceinline__ void begin(u32 column) {
-        n = first_n + column;
-        inside = n < output.n;
-        if (epilogue.parts != nullptr) return;
-        const u32 image = output.n <= output.image_columns ? 0 : n / output.image_columns;
-        place = z * output.z_stride + image * output.image_stride + (n - image * output.image_columns);
+// Store the sums of `lanes` neighbours of row m, from column n on. `n` is a multiple of `lanes`.
+template <class T, int lanes>
+__device__ __forceinline__ void complete(const Output& output, const Epilogue<T>& epilogue, u32 z, u32 m, u32 n, const float (&sums)[lanes]) {
+    if (m >= output.m || n >= output.n) return;
+    if (epilogue.parts != nullptr) {
+        float* const to = epilogue.parts + (epilogue.part * output.m + m) * output.n + n;
+#pragma unroll
+        for (int lane = 0; lane < lanes; lane++)
+            if (n + lane < output.n) to[lane] = sums[lane];
+        return;
     }
-
-    __device__ __forceinline__ void operator()(u32 row, float value) {
-        const u32 m = first_m + row;
-        if (!inside || m >= output.m) return;
-        if (epilogue.parts != nullptr) {
-            epilogue.parts[(epilogue.part * output.m + m) * output.n + n] = value;
-            return;
+    const u32 image = output.n <= output.image_columns ? 0 : n / output.image_columns;
+    u32 column = n - image * output.image_columns;
+    u64 line = z * output.z_stride + image * output.image_stride + u64(m) * output.image_columns;
+    float bias = 0.0f, scale = 1.0f, shift = 0.0f;
+    if (!output.vectors_along_n) {
+        const i64 at = i64(z) * output.vector_z_stride + m;
+        if (epilogue.bias != nullptr) bias = load_vector(epilogue.bias, at, output.vector_type);
+        if (epilogue.scale != nullptr) scale = load_vector(epilogue.scale, at, output.vector_type);
+        if (epilogue.shift != nullptr) shift = load_vector(epilogue.shift, at, output.vector_type);
+    }
+    const auto value = [&](int lane) {
+        float sum = sums[lane] * output.alpha;
+        if (!output.vectors_along_n)
+            sum = (sum + bias) * scale + shift;
+        else if (epilogue.bias != nullptr)
+            sum += load_vector(epilogue.bias, n + lane, output.vector_type);
+        return sum;
+    };
+    typedef Pack<T, lanes> Packed;
+    if (lanes > 1 && output.image_columns % lanes == 0) {
+        // All of them are in one line, at a multiple of their size.
+        Packed packed, residual;
+        if (epilogue.residual != nullptr) residual = *reinterpret_cast<const Packed*>(epilogue.residual + line + column);
+#pragma unroll
+        for (int lane = 0; lane < lanes; lane++) {
+            const float sum = value(lane) + (epilogue.residual == nullptr ? 0.0f : to_f32(residual.of[lane]));
+            from_f32(packed.of[lane], activate(sum, output.activation));
         }
-        value *= output.alpha;
-        const i64 at = z * output.vector_z_stride + (output.vectors_along_n ? n : m);
-        if (epilogue.bias != nullptr) value += load_f32(epilogue.bias, at, output.vector_type);
-        if (epilogue.scale != nullptr) value *= load_f32(epilogue.scale, at, output.vector_type);
-        if (epilogue.shift != nullptr) value += load_f32(epilogue.shift, at, output.vector_type);
-        const u64 i = place + u64(m) * output.image_columns;
-        if (epilogue.residual != nullptr) value += to_f32(epilogue.residual[i]);
-        from_f32(epilogue.to[i], activate(value, output.activation));
+        *reinterpret_cast<Packed*>(epilogue.to + line + column) = packed;
+        return;
     }
-};
+#pragma unroll
+    for (int lane = 0; lane < lanes; lane++) {
+        if (n + lane >= output.n) break;
+        float sum = value(lane);
+        if (epilogue.residual != nullptr) sum += to_f32(epilogue.residual[line + column]);
+        from_f32(epilogue.to[line + column], activate(sum, output.activation));
+        if (++column == output.image_columns) {
+            column = 0;
+            line += output.image_stride;
+        }
+    }
+}
+
+// Store a block's tile. It passes through shared memory, so that threads that are neighbours store neighbours, and so that what is done to
+// a sum stands in the program once, not once for each of a thread's sums.
+template <class S, class T, class Math>
+__device__ __forceinline__ void finish(void* shared, const Math& math, const Output& output, const Epilogue<T>& epilogue, u32 z, u32 first_m,
+                                       u32 first_n) {
+    constexpr int rows = S::m < 64 ? S::m : 64, stride = S::n + 4, lanes = 4, packs = S::n / lanes;
+    float* const tile = static_cast<float*>(shared);
+#pragma unroll 1
+    for (int first = 0; first < S::m; first += rows) {
+        // All are done with the ring, or with the rows before these.
+        __syncthreads();
+        math.template put<rows, stride>(tile, first);
+        __syncthreads();
+#pragma unroll 1
+        for (int i = threadIdx.x; i < rows * packs; i += S::threads) {
+            const int row = i / packs, column = i % packs * lanes;
+            const Pack<float, lanes> four = *reinterpret_cast<const Pack<float, lanes>*>(tile + row * stride + column);
+            complete(output, epilogue, z, first_m + first + row, first_n + column, four.of);
+        }
+    }
+}

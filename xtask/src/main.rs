@@ -6,6 +6,7 @@ mod process;
 mod repo;
 
 mod functions;
+mod kernels;
 mod models;
 mod setup;
 mod weir;
@@ -34,6 +35,7 @@ enum Command {
     Setup(setup::SetupArgs),
     Functions(functions::FunctionsArgs),
     Models(models::ModelsArgs),
+    Kernels(kernels::KernelsArgs),
     Demo(demo::DemoArgs),
     Test(test::TestArgs),
     Check(test::CheckArgs),
@@ -59,6 +61,7 @@ fn run(args: &Args) -> Result<()> {
         Command::Setup(args) => setup::run(&repo, args),
         Command::Functions(args) => functions::run(&repo, args),
         Command::Models(args) => models::run(&repo, args),
+        Command::Kernels(args) => kernels::run(&repo, args),
         Command::Demo(args) => demo::run(&repo, args),
         Command::Test(args) => test::run(&repo, args),
         Command::Check(args) => test::check(&repo, args),

@@ -2,6 +2,7 @@
 
 use crate::bindings;
 use crate::functions::{self, FunctionsArgs};
+use crate::kernels;
 use crate::models;
 use crate::process;
 use crate::repo::Repo;
@@ -39,6 +40,8 @@ pub(crate) fn run(repo: &Repo, args: &TestArgs) -> Result<()> {
     javascript(repo)?;
     go(repo)?;
     kubernetes(repo)?;
+    eprintln!("compiling the kernels");
+    kernels::check(repo)?;
     eprintln!("testing Weir");
     let tests = ["test", "--workspace", "--no-fail-fast"];
     process::run(repo.cargo(".").args(tests).args(&features).args(&args.rest))

@@ -12,7 +12,7 @@
 #define __host__
 #define __constant__ static const
 #define __forceinline__ inline
-#define __noinline__
+#define __noinline__ inline
 #define __grid_constant__
 #define __align__(n) alignas(n)
 #define __launch_bounds__(...)

@@ -3,7 +3,7 @@
 use super::epilogue::{Output, vector_type};
 use super::limits::{BLOCKS_MAX, blocks, product, size};
 use super::matmul::finish;
-use super::tile::{Choice, LARGE, MEDIUM, Problem, SMALL, Units};
+use super::tile::{Choice, Problem, Units};
 use super::{Operands, Plan, float_name, has_elements, same_type};
 use crate::fields::Fields;
 use crate::launch::{Argument, Cost, Kernel, Launch, Slot};
@@ -67,11 +67,12 @@ pub(super) fn plan(
     }
 
     let element_bytes: u32 = if element_type == ElementType::Fp32 { 4 } else { 2 };
-    let tensor = target.has_tensor_units() && precision != Precision::Fp32;
+    let tensor = target.has_tensor_units() && (precision != Precision::Fp32 || element_bytes == 2);
     let units = if tensor { Units::Tensor } else { Units::Plain };
     let problem = Problem { m: shape.m, n: shape.n, k: shape.k, z: shape.groups, element_bytes, units };
-    let choice =
-        problem.choose(&[LARGE, MEDIUM, SMALL], target).ok_or("on a device with too little shared memory")?;
+    let choice = problem
+        .choose(units.tiles(element_bytes), target)
+        .ok_or("on a device with too little shared memory")?;
     let Choice { tile, k_part, parts } = choice;
     let (module, name_math) = match (units, element_type) {
         (Units::Plain, _) => (Module::Conv, name),

@@ -29,6 +29,13 @@ pub(super) fn plan(op: &Elementwise, operands: Operands<'_>, target: &Target) ->
         return Err(format!("of {} operands in {} dimensions", op.strides.len(), op.dims.len()));
     }
     super::has_elements(Some(output), count, "output")?;
+    for (operand, strides) in op.strides.iter().enumerate() {
+        let along = op.dims.iter().zip(strides).map(|(dim, stride)| (dim - 1).checked_mul(*stride));
+        let last = along.fold(Some(0_usize), |sum, distance| sum?.checked_add(distance?));
+        if last.is_none_or(|last| operands.needed(operand).is_ok_and(|tensor| last >= tensor.elements())) {
+            return Err("of elements that are not there".to_owned());
+        }
+    }
     let registers = Registers::of(&op.program, op.strides.len());
     let packed = op.program.lane == Lane::Float && is_packed(op);
     let (name, lane_bytes, lanes) = match op.program.lane {

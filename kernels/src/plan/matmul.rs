@@ -2,7 +2,7 @@
 
 use super::epilogue::{Output, vector_type};
 use super::limits::{BLOCKS_MAX, blocks, size, stride, walk};
-use super::tile::{Choice, LARGE, MEDIUM, Problem, SMALL, Units};
+use super::tile::{Choice, MEDIUM, Problem, Units};
 use super::{Operands, Plan, float_name, has_elements, same_type};
 use crate::fields::Fields;
 use crate::launch::{Argument, Cost, Kernel, Launch, Slot};
@@ -52,7 +52,7 @@ pub(super) fn plan(
     let (m, n, k) = (size("row count", op.m)?, size("column count", op.n)?, size("depth", op.k)?);
     let z = blocks("matrices", op.batch.iter().product())?;
     let element_bytes: u32 = if element_type == ElementType::Fp32 { 4 } else { 2 };
-    let tensor = target.has_tensor_units() && precision != Precision::Fp32;
+    let tensor = target.has_tensor_units() && (precision != Precision::Fp32 || element_bytes == 2);
     let units = if tensor { Units::Tensor } else { Units::Plain };
     let shape = Shape { op, m, n, k, element_bytes, vector_type: vector_type(&[bias])? };
     let cost = Cost { flops: 2 * elements as u64 * op.k as u64, bytes: operands.bytes() };
@@ -76,7 +76,7 @@ pub(super) fn plan(
         }));
     }
 
-    let tiles: &[_] = if op.a.transposed { &[MEDIUM] } else { &[LARGE, MEDIUM, SMALL] };
+    let tiles = if op.a.transposed { &[MEDIUM] } else { units.tiles(element_bytes) };
     let problem = Problem { m, n, k, z, element_bytes, units };
     let choice = problem.choose(tiles, target).ok_or("on a device with too little shared memory")?;
     let Choice { tile, k_part, parts } = choice;

@@ -30,11 +30,11 @@ pub(super) struct Tile {
     efficiency: u64,
 }
 
-pub(super) const LARGE: Tile =
+const LARGE: Tile =
     Tile { name: "large", m: 128, n: 128, k_bytes: 64, threads: 256, stages: 3, efficiency: 100 };
 pub(super) const MEDIUM: Tile =
     Tile { name: "medium", m: 64, n: 64, k_bytes: 64, threads: 128, stages: 4, efficiency: 70 };
-pub(super) const SMALL: Tile =
+const SMALL: Tile =
     Tile { name: "small", m: 32, n: 32, k_bytes: 128, threads: 128, stages: 4, efficiency: 40 };
 
 /// The product that is to be computed, once for each of `z` matrices or groups.
@@ -69,6 +69,16 @@ const STEP_CLOCKS: u64 = 60;
 const LAUNCH_CLOCKS: u64 = 3_000;
 /// Bytes per clock that a device's memory gives to each multiprocessor.
 const BYTES_PER_CLOCK: u64 = 16;
+
+impl Units {
+    /// The tiles that there are kernels for.
+    pub(super) fn tiles(self, element_bytes: u32) -> &'static [Tile] {
+        match (self, element_bytes) {
+            (Self::Plain, 2) => &[MEDIUM],
+            _ => &[LARGE, MEDIUM, SMALL],
+        }
+    }
+}
 
 impl Problem {
     /// The best of the tiles that there are, for this device.

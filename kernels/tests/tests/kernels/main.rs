@@ -1,0 +1,91 @@
+//! Every kernel beside the reference, on odd shapes, in several orders of threads, and with AddressSanitizer.
+
+mod attention;
+mod conv;
+mod copy;
+mod elementwise;
+mod matmul;
+mod picture;
+mod rows;
+
+use std::collections::BTreeSet;
+use weir_graph::reference::Tensor;
+use weir_graph::{Op, TensorType};
+use weir_kernels::{Operands, Precision, Target};
+use weir_kernels_tests::{Case, Tolerance, Values, check};
+use weir_types::ElementType;
+
+/// Devices that differ in what decides between kernels: how many multiprocessors there are to fill, and whether they have units for matrices.
+fn device(compute_capability: u32, multiprocessors: u32) -> Target {
+    Target { compute_capability, multiprocessors, ..Target::H200 }
+}
+
+/// All precisions, and the devices without units for matrices that kernels of halves have variants for.
+const PRECISIONS: [(Precision, u32); 6] = [
+    (Precision::Fp32, 90),
+    (Precision::Tf32, 90),
+    (Precision::Fp16, 90),
+    (Precision::Bf16, 90),
+    (Precision::Fp16, 75),
+    (Precision::Bf16, 75),
+];
+
+/// The precisions of kernels that are the same on every device.
+const FLOATS: [Precision; 3] = [Precision::Fp32, Precision::Fp16, Precision::Bf16];
+
+fn tensor(element_type: ElementType, dims: &[usize]) -> TensorType {
+    TensorType::new(element_type, dims).unwrap()
+}
+
+/// Floats from -1 to 1, the same for the same dimensions.
+fn floats(element_type: ElementType, dims: &[usize]) -> Tensor {
+    let seed = dims.iter().fold(17, |seed, dim| seed * 31 + *dim as u64);
+    Values::new(seed).floats(&tensor(element_type, dims), -1.0, 1.0)
+}
+
+/// A case of one output on a device of compute capability 9.0.
+fn case(op: Op, inputs: Vec<Option<Tensor>>, output: TensorType, tolerance: Tolerance) -> Case {
+    Case {
+        op,
+        inputs,
+        outputs: vec![Some(output)],
+        precision: Precision::Fp32,
+        target: device(90, 4),
+        tolerance,
+    }
+}
+
+fn run(cases: Vec<Case>) {
+    for case in cases {
+        if let Err(error) = check(&case) {
+            let inputs: Vec<_> =
+                case.inputs.iter().flatten().map(|input| input.tensor().to_string()).collect();
+            panic!("{:?} of {inputs:?} in {:?}: {error:#}", case.op, case.precision);
+        }
+    }
+}
+
+/// A kernel that no case comes to has not been tested.
+#[test]
+fn every_kernel_is_run() {
+    let all = [
+        attention::cases(),
+        conv::cases(),
+        copy::cases(),
+        elementwise::cases(),
+        matmul::cases(),
+        picture::cases(),
+        rows::cases(),
+    ];
+    let mut run = BTreeSet::new();
+    for case in all.iter().flatten() {
+        let inputs: Vec<_> = case.inputs.iter().map(|input| input.as_ref().map(Tensor::tensor)).collect();
+        let outputs: Vec<_> = case.outputs.iter().map(Option::as_ref).collect();
+        let operands = Operands { inputs: &inputs, outputs: &outputs };
+        let plan = weir_kernels::plan(&case.op, operands, case.precision, &case.target).unwrap();
+        run.extend(plan.launches.into_iter().map(|launch| launch.kernel.name));
+    }
+    let compiled: BTreeSet<_> = weir_kernels_tests::kernels().unwrap().into_iter().collect();
+    assert_eq!(compiled.difference(&run).collect::<Vec<_>>(), Vec::<&String>::new(), "not run");
+    assert_eq!(run.difference(&compiled).collect::<Vec<_>>(), Vec::<&String>::new(), "not compiled");
+}
