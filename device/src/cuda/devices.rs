@@ -3,7 +3,7 @@
 
 use super::context::Context;
 use super::driver::Driver;
-use super::error::CudaError;
+use super::error::{CudaError, NO_DEVICE};
 use super::library::{DRIVER_VERSION_MIN, Unavailable, find_driver};
 use super::search::Search;
 use cudarc::driver::sys::{CUdevice, CUdevice_attribute, CUdevice_attribute_enum as Attribute};
@@ -125,8 +125,7 @@ fn list(driver: &Driver) -> Result<Vec<DeviceInfo>, CudaError> {
     // SAFETY: `count` outlives the call.
     match unsafe { driver.cuDeviceGetCount(&mut count) } {
         Ok(()) => {}
-        // `CUDA_ERROR_NO_DEVICE`.
-        Err(error) if error.is(100) => return Ok(Vec::new()),
+        Err(error) if error.is(NO_DEVICE) => return Ok(Vec::new()),
         Err(error) => return Err(error),
     }
     (0..count.clamp(0, DEVICES_MAX)).map(|ordinal| info(driver, ordinal.unsigned_abs())).collect()

@@ -5,7 +5,7 @@
 //! declaration return numbers that it does not have.
 #![allow(unsafe_code, reason = "functions of the driver are looked up and called here")]
 
-use super::error::CudaError;
+use super::error::{CudaError, NO_DEVICE};
 use super::library::Unavailable;
 use cudarc::driver::sys::{
     CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction, CUfunction_attribute, CUgraph,
@@ -146,7 +146,10 @@ impl Driver {
         })?;
         let mut driver = Self { functions, version: 0, _library: library };
         // SAFETY: the first call of the driver; it may be repeated.
-        unsafe { driver.cuInit(0) }.map_err(|error| unusable(error.to_string()))?;
+        unsafe { driver.cuInit(0) }.map_err(|error| match error {
+            error if error.is(NO_DEVICE) => Unavailable::NoDevice { path: path.to_owned() },
+            error => unusable(error.to_string()),
+        })?;
         let mut version = 0;
         // SAFETY: `version` outlives the call.
         unsafe { driver.cuDriverGetVersion(&mut version) }.map_err(|error| unusable(error.to_string()))?;

@@ -54,6 +54,9 @@ pub struct OutOfMemory {
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 pub(super) const OUT_OF_MEMORY: u32 = 2;
 
+/// `CUDA_ERROR_NO_DEVICE`.
+pub(super) const NO_DEVICE: u32 = 100;
+
 /// `CUDA_ERROR_NOT_READY`: asked whether something is over, the driver says that it is not.
 pub(super) const NOT_READY: u32 = 600;
 

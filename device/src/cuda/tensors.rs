@@ -127,15 +127,13 @@ impl TensorStore {
         result.map(|()| held)
     }
 
-    /// Let go of tensors that nobody holds, those left for longest first, until `bytes` bytes of them are gone or none is left. Gives how many went.
+    /// Let go of tensors that nobody holds, those left for longest first, until `bytes` of memory are back in the pool or none is left. Gives how much memory
+    /// that was: whole blocks, so it may be more, and nothing where others are in the same ones.
     pub fn reclaim(&self, bytes: u64) -> u64 {
         let mut state = self.0.state();
-        let mut gone = 0;
-        while gone < bytes {
-            let Some(went) = state.drop_oldest(u64::MAX) else { break };
-            gone += went;
-        }
-        gone
+        let before = state.range.mapped_bytes();
+        while before - state.range.mapped_bytes() < bytes && state.drop_oldest(u64::MAX).is_some() {}
+        before - state.range.mapped_bytes()
     }
 
     /// Let go of tensors that nobody has held for `keep_alive_ns`. Call it every few seconds; `now_ns` is the time until the next call.

@@ -14,6 +14,7 @@
 //! it copies from and to.
 
 mod blocks;
+mod gather;
 mod lane;
 mod schedule;
 mod worker;

@@ -2,6 +2,7 @@
 #![allow(unsafe_code, reason = "copies are given to the device, with addresses of pinned memory")]
 
 use super::blocks::Block;
+use super::gather::{GATHER_MAX, gather, helpers};
 use super::job::{Job, TransferError};
 use super::schedule::Schedule;
 use crate::cuda::error::CudaError;
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 /// How many blocks are with the device at once: enough that the bus never waits for us, few enough that a new copy does not wait long for it. A block
 /// takes some 40 microseconds at 50 GB/s.
-const FLIGHTS_MAX: usize = 6;
+const FLIGHTS_MAX: usize = 8;
 
 /// How long to wait for a block of the ring that another device's engine holds, before looking for news.
 const RING_WAIT: Duration = Duration::from_millis(5);
@@ -26,6 +27,8 @@ pub(super) struct Lane {
     active: HashMap<u64, Active>,
     next_id: u64,
     flights: VecDeque<Flight>,
+    /// Threads that help to bring blocks together.
+    helpers: usize,
 }
 
 /// A copy that has not ended.
@@ -37,6 +40,13 @@ struct Active {
     left: usize,
     /// Why it goes no further.
     error: Option<TransferError>,
+}
+
+/// A block that goes next.
+struct Pick {
+    id: u64,
+    number: usize,
+    staging: PinnedBlock,
 }
 
 /// A block that is with the device.
@@ -55,6 +65,7 @@ impl Lane {
             active: HashMap::new(),
             next_id: 0,
             flights: VecDeque::new(),
+            helpers: helpers(),
         }
     }
 
@@ -78,29 +89,50 @@ impl Lane {
         }
     }
 
-    /// Give the device the next block, if there is one, it has few enough, and a pinned block is to be had. Gives whether it was so.
+    /// Give the device the next few blocks, if there are any, it has few enough, and pinned blocks are to be had. Gives whether it was so.
     pub(super) fn issue(&mut self, ring: &Arc<PinnedRing>, may_wait: bool) -> bool {
-        if self.flights.len() >= FLIGHTS_MAX || self.schedule.is_empty() {
-            return false;
-        }
-        // Taken before the choice, which then cannot be undone any more.
-        let wait = if may_wait && self.flights.is_empty() { RING_WAIT } else { Duration::ZERO };
-        let Some(staging) = ring.take(wait) else { return false };
-        let Some((id, number)) = self.schedule.next() else { return false };
-        let Some(active) = self.active.get_mut(&id) else { return true };
-        active.left -= 1;
-        let Some(block) = active.job.blocks.get(number) else { return true };
-        match give(&self.stream, &active.job, block, staging) {
-            Ok((event, staging)) => {
-                active.flying += 1;
-                self.flights.push_back(Flight { id, block: number, event, staging });
+        let mut picks = self.pick(ring, may_wait);
+        let staged = picks.iter_mut().filter_map(|pick| {
+            let job = &self.active.get(&pick.id)?.job;
+            let block = job.blocks.get(pick.number)?;
+            (job.buffer.is_none() && block.direct().is_none()).then_some((block, &mut pick.staging))
+        });
+        gather(staged.collect(), self.helpers);
+        let any = !picks.is_empty();
+        for Pick { id, number, staging } in picks {
+            let Some(active) = self.active.get_mut(&id) else { continue };
+            active.left -= 1;
+            let Some(block) = active.job.blocks.get(number).filter(|_| active.error.is_none()) else {
+                continue;
+            };
+            match give(&self.stream, &active.job, block, staging) {
+                Ok((event, staging)) => {
+                    active.flying += 1;
+                    self.flights.push_back(Flight { id, block: number, event, staging });
+                }
+                Err(error) => {
+                    active.error.get_or_insert(error.into());
+                    self.schedule.remove(id);
+                }
             }
-            Err(error) => {
-                active.error.get_or_insert(error.into());
-                self.schedule.remove(id);
-            }
         }
-        true
+        any
+    }
+
+    /// Choose the next few blocks, each with a pinned one.
+    fn pick(&mut self, ring: &Arc<PinnedRing>, may_wait: bool) -> Vec<Pick> {
+        let mut picks = Vec::new();
+        while picks.len() < GATHER_MAX
+            && self.flights.len() + picks.len() < FLIGHTS_MAX
+            && !self.schedule.is_empty()
+        {
+            // Taken before the choice, which then cannot be undone any more.
+            let wait = may_wait && self.flights.is_empty() && picks.is_empty();
+            let Some(staging) = ring.take(if wait { RING_WAIT } else { Duration::ZERO }) else { break };
+            let Some((id, number)) = self.schedule.next() else { break };
+            picks.push(Pick { id, number, staging });
+        }
+        picks
     }
 
     /// Take note of the blocks that have arrived, waiting for the oldest if asked to. Gives whether there were any.
@@ -174,7 +206,7 @@ impl Active {
     }
 }
 
-/// Give the device a block. What comes back is the point at which it has arrived, and the pinned block to keep until then, unless it was not needed.
+/// Give the device a block, which has been brought together in `staging` if it has to. What comes back is the point at which it has arrived, and the pinned block to keep until then, unless it was not needed.
 fn give(
     stream: &Stream,
     job: &Job,
@@ -192,7 +224,6 @@ fn give(
         // SAFETY: the job keeps its sources until all its blocks have arrived; pinned memory that is shared is not written.
         unsafe { stream.copy_from_host(bytes.as_ptr(), block.span) }?;
     } else {
-        block.gather(staging.as_mut_slice());
         let from = staging.as_slice().as_ptr();
         kept = Some(staging);
         // SAFETY: as above; nobody writes to it meanwhile.

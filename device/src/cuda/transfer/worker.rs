@@ -24,7 +24,7 @@ impl Worker {
     /// Work until told to stop.
     pub(super) fn run(mut self) {
         while self.receive() {
-            // One block of each direction, then news again: a copy that has just come may be next.
+            // A few blocks of each direction, then news again: a copy that has just come may be next.
             let may_wait = !self.up.is_flying() && !self.down.is_flying();
             let issued = self.up.issue(&self.ring, may_wait) | self.down.issue(&self.ring, may_wait);
             let reaped = self.up.reap(false) | self.down.reap(false);
