@@ -125,6 +125,24 @@ fn idle_blocks_are_used_again_and_go_when_they_are_trimmed() {
 }
 
 #[test]
+fn a_pool_that_was_warmed_needs_the_driver_no_more() {
+    let machine = Machine::new(1);
+    let pool = machine.pool(10 * BLOCK_BYTES);
+    pool.warm(4 * BLOCK_BYTES + 5).unwrap();
+    pool.warm(3 * BLOCK_BYTES).unwrap();
+    assert_eq!((pool.usage().idle_bytes, pool.usage().used_bytes), (4 * BLOCK_BYTES, 0));
+    machine.fake.fail_allocations(0, 1);
+    let mut range = AddressRange::reserve(&pool, 10 * BLOCK_BYTES).unwrap();
+    range.back(0..4, ONE, Some(&machine.stream)).unwrap();
+    let first = range.span().slice(0, 4 * BLOCK_BYTES).unwrap();
+    assert!(all_are(&machine.read(first), 0), "and is scrubbed like any other");
+    assert!(pool.warm(u64::MAX).is_err());
+    pool.warm(u64::MAX).unwrap();
+    assert_eq!(pool.usage().idle_bytes, 6 * BLOCK_BYTES);
+    assert!(pool.usage().used_bytes + pool.usage().idle_bytes <= pool.usage().capacity_bytes);
+}
+
+#[test]
 fn a_slot_grows_at_once_shrinks_by_and_by_and_keeps_its_addresses() {
     let machine = Machine::new(5);
     let pool = machine.pool(64 * BLOCK_BYTES);

@@ -47,7 +47,7 @@ pub(super) struct Block {
 #[derive(Debug, Default)]
 struct State {
     /// Blocks by whose bytes are in them; nobody's have come from the driver.
-    idle: HashMap<Owner, Vec<Block>>,
+    idle: HashMap<Option<Owner>, Vec<Block>>,
     idle_len: usize,
     /// Blocks lent, or about to be.
     lent: usize,
@@ -96,6 +96,23 @@ impl BlockPool {
         }
     }
 
+    /// Get idle blocks from the driver until `bytes` are held in all, or as many as there can be: getting them takes some milliseconds per hundred megabytes,
+    /// which whoever needs them later does not have to wait for.
+    pub fn warm(&self, bytes: u64) -> Result<(), CudaError> {
+        loop {
+            let usage = self.usage();
+            let held = usage.used_bytes + usage.idle_bytes;
+            if held + BLOCK_BYTES > bytes.min(usage.capacity_bytes) {
+                return Ok(());
+            }
+            let block =
+                Block::new(&self.context).map_err(|error| device_full(&self.context, error, bytes - held))?;
+            let mut state = self.state();
+            state.idle_len += 1;
+            state.idle.entry(None).or_default().push(block);
+        }
+    }
+
     /// Give the driver back what lies idle, but for `keep_bytes` of it.
     pub fn trim(&self, keep_bytes: u64) {
         let mut gone = Vec::new();
@@ -130,7 +147,7 @@ impl BlockPool {
         let mut state = self.state();
         state.lent = state.lent.saturating_sub(blocks.len());
         state.idle_len += blocks.len();
-        state.idle.entry(owner).or_default().extend(blocks);
+        state.idle.entry(Some(owner)).or_default().extend(blocks);
     }
 
     /// Count `count` blocks as lent, and take those of them that lie idle, the owner's own first.
@@ -147,7 +164,7 @@ impl BlockPool {
         }
         let mut blocks = Vec::with_capacity(count);
         while blocks.len() < count {
-            if let Some(block) = state.take_of(owner) {
+            if let Some(block) = state.take_of(Some(owner)) {
                 blocks.push((block, false));
             } else if let Some(block) = state.take_any() {
                 blocks.push((block, true));
@@ -166,7 +183,7 @@ impl BlockPool {
         let own = blocks.into_iter().filter_map(|(block, foreign)| (!foreign).then_some(block));
         let own: Vec<_> = own.collect();
         state.idle_len += own.len();
-        state.idle.entry(owner).or_default().extend(own);
+        state.idle.entry(Some(owner)).or_default().extend(own);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -176,7 +193,7 @@ impl BlockPool {
 }
 
 impl State {
-    fn take_of(&mut self, owner: Owner) -> Option<Block> {
+    fn take_of(&mut self, owner: Option<Owner>) -> Option<Block> {
         let blocks = self.idle.get_mut(&owner)?;
         let block = blocks.pop();
         if blocks.is_empty() {
