@@ -66,4 +66,6 @@ pub(crate) fn chains(graph: &mut Graph) {
 }
 
 #[cfg(test)]
+mod random;
+#[cfg(test)]
 mod tests;

@@ -1,0 +1,255 @@
+//! Graphs that nobody would write: fused, and in the memory that is planned for them, they compute what they computed before.
+
+use crate::ir::{Graph, Source, ValueId};
+use crate::reference::{self, Tensor};
+use crate::{MemoryPlan, Model, Place, onnx};
+use proptest::prelude::*;
+use prost::Message as _;
+use weir_types::Shape;
+
+/// A choice of what to do next, and of what to do it to.
+type Choice = (u8, u8, u8);
+
+/// A model in the making.
+struct Maker {
+    graph: onnx::Graph,
+    /// What there is to go on with: names and dimensions.
+    values: Vec<(String, Vec<usize>)>,
+}
+
+const ELEMENTS_MAX: usize = 1_500;
+
+impl Maker {
+    fn new(dims: &[usize]) -> Self {
+        let mut graph = onnx::Graph::default();
+        graph.inputs.push(port("x", dims));
+        Self { graph, values: vec![("x".to_owned(), dims.to_vec())] }
+    }
+
+    fn node(&mut self, operator: &str, inputs: &[&str], dims: Vec<usize>, attributes: Vec<onnx::Attribute>) {
+        let name = format!("v{}", self.graph.nodes.len());
+        let inputs = inputs.iter().map(ToString::to_string).collect();
+        let (outputs, operator) = (vec![name.clone()], operator.to_owned());
+        self.graph.nodes.push(onnx::Node { inputs, outputs, operator, attributes, ..Default::default() });
+        self.values.push((name, dims));
+    }
+
+    fn weight(&mut self, dims: &[usize]) -> String {
+        let name = format!("w{}", self.graph.initialisers.len());
+        let elements: usize = dims.iter().product();
+        let float_data = (0..elements).map(|at| ((at * 7919 + 13) % 1000) as f32 / 1000.0 - 0.45).collect();
+        let dims = dims.iter().map(|dim| *dim as i64).collect();
+        self.graph.initialisers.push(onnx::Tensor {
+            name: name.clone(),
+            dims,
+            data_type: 1,
+            float_data,
+            ..Default::default()
+        });
+        name
+    }
+
+    fn numbers(&mut self, numbers: &[i64]) -> String {
+        let name = format!("w{}", self.graph.initialisers.len());
+        let (dims, int64_data) = (vec![numbers.len() as i64], numbers.to_vec());
+        self.graph.initialisers.push(onnx::Tensor {
+            name: name.clone(),
+            dims,
+            data_type: 7,
+            int64_data,
+            ..Default::default()
+        });
+        name
+    }
+
+    /// Add a node or two, if what is chosen can be done to what is chosen.
+    fn step(&mut self, (what, to, how): Choice) {
+        let (x, dims) = self.values[usize::from(to) % self.values.len()].clone();
+        let (y, y_dims) = self.values[usize::from(how) % self.values.len()].clone();
+        let (rank, last) = (dims.len(), dims.last().copied().unwrap_or(1));
+        let axis = usize::from(how) % rank.max(1);
+        match what % 14 {
+            0 => self.node(
+                ["Relu", "Sigmoid", "Tanh", "Erf", "Neg"][usize::from(how) % 5],
+                &[&x],
+                dims,
+                vec![],
+            ),
+            1 if dims == y_dims => {
+                self.node(["Add", "Mul", "Sub"][usize::from(to) % 3], &[&x, &y], dims, vec![])
+            }
+            2 => {
+                let scalar = self.weight(&[]);
+                self.node(["Add", "Mul"][usize::from(how) % 2], &[&x, &scalar], dims, vec![]);
+            }
+            3 if rank > 1 => {
+                let mut order: Vec<usize> = (0..rank).collect();
+                order.rotate_left(axis);
+                order.swap(0, usize::from(what / 14) % rank);
+                let out = order.iter().map(|axis| dims[*axis]).collect();
+                self.node("Transpose", &[&x], out, vec![ints("perm", &order)]);
+            }
+            4 => {
+                let elements: usize = dims.iter().product();
+                let by = [2, 3, 4, 6][usize::from(how) % 4];
+                let out = if elements % by == 0 { vec![by, elements / by] } else { vec![elements] };
+                let shape = self.numbers(&out.iter().map(|dim| *dim as i64).collect::<Vec<_>>());
+                self.node("Reshape", &[&x, &shape], out, vec![]);
+            }
+            5 if rank > 1 => {
+                let columns = 1 + usize::from(how) % 5;
+                let w = self.weight(&[last, columns]);
+                self.node("MatMul", &[&x, &w], [&dims[..rank - 1], &[columns]].concat(), vec![]);
+            }
+            6 if rank > 1 => {
+                let mut order: Vec<usize> = (0..rank).collect();
+                order.swap(rank - 1, rank - 2);
+                let turned: Vec<usize> = order.iter().map(|axis| dims[*axis]).collect();
+                self.node("Transpose", &[&x], turned, vec![ints("perm", &order)]);
+                let name = self.values[self.values.len() - 1].0.clone();
+                let out = [&dims[..rank - 1], &[dims[rank - 2]]].concat();
+                self.node("MatMul", &[&x, &name], out.clone(), vec![]);
+                let name = self.values[self.values.len() - 1].0.clone();
+                self.node("Tanh", &[&name], out, vec![]);
+            }
+            7 if rank > 0 => self.node("Softmax", &[&x], dims, vec![int("axis", axis as i64)]),
+            8 if rank > 0 && dims[axis] > 2 => {
+                let [start, end, along, step] =
+                    [1, 100, axis as i64, 1 + i64::from(how % 2)].map(|number| self.numbers(&[number]));
+                let mut out = dims;
+                out[axis] = (out[axis] - 1).div_ceil(1 + usize::from(how % 2));
+                self.node("Slice", &[&x, &start, &end, &along, &step], out, vec![]);
+            }
+            9 if rank > 0 => {
+                let mut out = dims;
+                out[axis] *= 2;
+                self.node("Concat", &[&x, &x], out, vec![int("axis", axis as i64)]);
+            }
+            10 if rank > 0 => {
+                let mut out = dims.clone();
+                out[rank - 1] = 1;
+                self.node("ReduceMean", &[&x], out, vec![ints("axes", &[rank - 1])]);
+                let mean = self.values[self.values.len() - 1].0.clone();
+                self.node("Sub", &[&x, &mean], dims, vec![]);
+            }
+            11 if rank > 0 => {
+                let w = self.weight(&[last]);
+                self.node(["Add", "Mul"][usize::from(how) % 2], &[&x, &w], dims, vec![]);
+            }
+            12 if rank == 4 => {
+                let w = self.weight(&[3, dims[1], 1, 1]);
+                self.node("Conv", &[&x, &w], vec![dims[0], 3, dims[2], dims[3]], vec![]);
+            }
+            13 if rank == 4 => {
+                let w = self.weight(&[dims[1], 1, 1]);
+                self.node(["Add", "Mul"][usize::from(how) % 2], &[&x, &w], dims, vec![]);
+            }
+            _ => {}
+        }
+        if self.values.last().is_some_and(|(_, dims)| dims.iter().product::<usize>() > ELEMENTS_MAX) {
+            // Too large to go on with.
+            self.values.pop();
+        }
+    }
+
+    fn model(mut self) -> Model {
+        // The last one, and one of those in between.
+        let last = self.values.len() - 1;
+        for at in [last, last / 2].into_iter().collect::<std::collections::BTreeSet<_>>() {
+            let (name, dims) = self.values[at].clone();
+            self.graph.outputs.push(port(&name, &dims));
+        }
+        let opset = onnx::OperatorSet { domain: String::new(), version: 17 };
+        let model = onnx::Model { graph: Some(self.graph), opset_imports: vec![opset], ..Default::default() };
+        Model::read(model.encode_to_vec().into()).unwrap()
+    }
+}
+
+fn port(name: &str, dims: &[usize]) -> onnx::ValueInfo {
+    let dims = dims.iter().map(|dim| onnx::Dim { size: Some(*dim as i64), symbol: None }).collect();
+    let dense = onnx::DenseType { element_type: 1, shape: Some(onnx::Shape { dims }) };
+    onnx::ValueInfo { name: name.to_owned(), value_type: Some(onnx::ValueType { tensor: Some(dense) }) }
+}
+
+fn int(name: &str, value: i64) -> onnx::Attribute {
+    onnx::Attribute { name: name.to_owned(), int: Some(value), ..Default::default() }
+}
+
+fn ints(name: &str, values: &[usize]) -> onnx::Attribute {
+    onnx::Attribute {
+        name: name.to_owned(),
+        ints: values.iter().map(|value| *value as i64).collect(),
+        ..Default::default()
+    }
+}
+
+fn weight(model: &Model, index: u32) -> Option<Tensor> {
+    let weight = model.weights().get(index as usize)?;
+    Tensor::from_bytes(weight.tensor.clone(), weight.inline()?)
+}
+
+/// Run a graph in memory laid out by its plan: whoever reads what somebody else has written over gets something else.
+fn run_planned(model: &Model, graph: &Graph, x: &Tensor) -> Vec<Tensor> {
+    let plan = MemoryPlan::new(graph);
+    let mut memory = (vec![0xa5_u8; plan.arena_bytes], vec![0x5a_u8; plan.resident_bytes]);
+    let write = |memory: &mut (Vec<u8>, Vec<u8>), id: ValueId, tensor: &Tensor| {
+        let bytes = tensor.to_bytes();
+        match plan.place(id) {
+            Place::Arena { offset } => memory.0[offset..offset + bytes.len()].copy_from_slice(&bytes),
+            Place::Resident { offset } => memory.1[offset..offset + bytes.len()].copy_from_slice(&bytes),
+            other => panic!("{id:?} is written to {other:?}"),
+        }
+    };
+    let read = |memory: &(Vec<u8>, Vec<u8>), id: ValueId| {
+        let tensor = graph.value(id).tensor.clone();
+        let bytes = tensor.bytes();
+        match plan.place(id) {
+            Place::Arena { offset } => Tensor::from_bytes(tensor, &memory.0[offset..offset + bytes]),
+            Place::Resident { offset } => Tensor::from_bytes(tensor, &memory.1[offset..offset + bytes]),
+            Place::Weight(index) => weight(model, index).and_then(|weight| weight.reshaped(tensor.dims())),
+            Place::Constant(of) => match &graph.value(of).source {
+                Source::Constant(bytes) => Tensor::from_bytes(tensor, bytes),
+                other => panic!("{other:?} is no constant"),
+            },
+        }
+    };
+    write(&mut memory, graph.inputs[0].value, x);
+    for node in &graph.nodes {
+        let operands: Vec<_> = node.inputs.iter().map(|id| id.and_then(|id| read(&memory, id))).collect();
+        let types: Vec<_> = node.outputs.iter().map(|id| id.map(|id| &graph.value(id).tensor)).collect();
+        let made = reference::run_op(&node.op, &operands, &types).unwrap();
+        for (id, tensor) in node.outputs.iter().zip(&made) {
+            if let (Some(id), Some(tensor)) = (id, tensor) {
+                write(&mut memory, *id, tensor);
+            }
+        }
+    }
+    graph.outputs.iter().map(|port| read(&memory, port.value).unwrap()).collect()
+}
+
+proptest! {
+    #[test]
+    fn fusing_and_planning_change_nothing(
+        start in prop::sample::select(vec![vec![2_usize, 3, 4], vec![1, 2, 4, 6], vec![2, 3, 2, 4], vec![6, 4]]),
+        choices in prop::collection::vec(any::<Choice>(), 1..25),
+    ) {
+        let mut maker = Maker::new(&start);
+        choices.iter().for_each(|choice| maker.step(*choice));
+        let model = maker.model();
+        let dims: Vec<u32> = start.iter().map(|dim| *dim as u32).collect();
+        let plain = model.specialise(&[Shape::new(&dims).unwrap()]).unwrap();
+        let tensor = plain.value(plain.inputs[0].value).tensor.clone();
+        let x = Tensor::floats(tensor.clone(), (0..tensor.elements()).map(|at| ((at * 7919 + 5) % 100) as f32 / 50.0 - 1.0).collect());
+        let weight = |index| weight(&model, index);
+        let expected = reference::run(&plain, std::slice::from_ref(&x), &weight).unwrap();
+        let fused = plain.clone().fuse().unwrap();
+        for found in [run_planned(&model, &plain, &x), run_planned(&model, &fused, &x)] {
+            for (found, expected) in found.iter().zip(&expected) {
+                prop_assert_eq!(found.tensor(), expected.tensor());
+                for (a, b) in found.to_floats().iter().zip(expected.to_floats()) {
+                    prop_assert!((a - b).abs() <= 1e-3 * b.abs().max(1.0), "{a} is not {b}");
+                }
+            }
+        }
+    }
+}
