@@ -20,7 +20,7 @@ mod resize;
 mod rows;
 mod slice;
 
-pub(crate) use dims::{broadcast_strides, collapse};
+pub(crate) use dims::collapse;
 pub(crate) use emit::elementwise_over;
 pub(crate) use matmul::BATCH_DIMS_MAX;
 pub use operators::{Operator, operators};

@@ -43,8 +43,6 @@ fn found(graph: &Graph, index: usize) -> Option<(Attention, Vec<Option<ValueId>>
     let all: usize = outer.iter().product();
     let pair = |dims: &[usize]| <[usize; 2]>::try_from(dims).ok();
     let shapes = [pair(outer), pair(&first.batch), Some([1, all])];
-    let mask_dims = mask.map(|mask| graph.value(mask).tensor.dims().to_vec());
-    let score_dims = graph.value(softmax.input(0)?).tensor.dims();
     shapes.into_iter().flatten().find_map(|[batch, heads]| {
         let lies = |matrix: &Matrix, of: &MatMul, transposed: bool| {
             let strides = matrix
@@ -60,8 +58,8 @@ fn found(graph: &Graph, index: usize) -> Option<(Attention, Vec<Option<ValueId>>
         if !in_order || weights.offset != 0 || weights.row_stride != kv_len {
             return None;
         }
-        let mask_strides = match &mask_dims {
-            Some(dims) => Some(mask_along(dims, score_dims, &[batch, heads, q_len, kv_len])?),
+        let mask_strides = match &mask {
+            Some((_, walk)) => Some(walk.forward_along(&[batch, heads, q_len, kv_len])?.try_into().ok()?),
             None => None,
         };
         let attention = Attention {
@@ -76,16 +74,8 @@ fn found(graph: &Graph, index: usize) -> Option<(Attention, Vec<Option<ValueId>>
             v: lies(&second.b, second, false)?,
             mask: mask_strides,
         };
-        Some((attention, vec![q, k, v, mask]))
+        Some((attention, vec![q, k, v, mask.as_ref().map(|(mask, _)| *mask)]))
     })
-}
-
-/// How a mask of `dims` that broadcasts to `scores` walks along `wanted`.
-fn mask_along(dims: &[usize], scores: &[usize], wanted: &[usize; 4]) -> Option<[usize; 4]> {
-    let strides = crate::lower::broadcast_strides(dims, scores);
-    let strides = strides.iter().map(|stride| isize::try_from(*stride).ok()).collect::<Option<Vec<_>>>()?;
-    let walk = Walk { offset: 0, dims: scores.to_vec(), strides };
-    walk.forward_along(wanted)?.try_into().ok()
 }
 
 /// Put attention in the place of the product at `index`, which has the heads outside the positions: they change places in a copy, which mostly ends up

@@ -18,71 +18,81 @@ fn found(graph: &Graph, index: usize) -> Option<(ValueId, LayerNorm)> {
     let node = graph.nodes.get(index)?;
     let output = node.output(0)?;
     let tree = Tree::across(graph, output);
-    let (centred, variance, epsilon) = quotient(&tree)?;
-    let [x, mean] = centred.binary(Binary::Sub)?;
-    let (x, mean) = (x.value?, mean.value?);
-    let rows = mean_of(graph, mean, x)?;
+    let Quotient { above, path, epsilon } = quotient(&tree)?;
+    let variance = path.last()?.value?;
     let squares = graph.nodes.get(graph.maker(variance)?)?;
-    let Op::Reduce(reduce) = &squares.op else { return None };
-    if *reduce != rows || !is_square(&Tree::across(graph, squares.input(0)?), x, graph, rows) {
-        return None;
-    }
-    let Reduce { rows, cols, .. } = rows;
-    let fits = graph.value(output).tensor.elements() == rows * cols;
-    fits.then_some((x, LayerNorm { rows, cols, epsilon }))
+    let Op::Reduce(rows) = &squares.op else { return None };
+    let Reduce { kind: ReduceKind::Mean, rows: count, cols } = *rows else { return None };
+    // Somewhere on its way down to the variance, the divisor is one for each row.
+    let mut spread = path.iter().filter(|tree| !tree.is_in_step());
+    let by_rows = spread.next()?.is_of_rows(count, cols) && spread.next().is_none();
+    let x = centred(graph, above, rows)?;
+    let fits = by_rows && graph.value(output).tensor.elements() == count * cols;
+    let is_variance = is_square(graph, &Tree::across(graph, squares.input(0)?), x, rows);
+    (fits && is_variance).then_some((x, LayerNorm { rows: count, cols, epsilon }))
 }
 
-/// `(centred, variance, epsilon)` of `centred / sqrt(variance + epsilon)`, or of a product with the reciprocal.
-fn quotient(tree: &Tree) -> Option<(&Tree, ValueId, f32)> {
+/// `above / sqrt(variance + epsilon)`, or `above` times the reciprocal.
+struct Quotient<'a> {
+    above: &'a Tree,
+    /// What there is on the way down to the variance, which is the last.
+    path: Vec<&'a Tree>,
+    epsilon: f32,
+}
+
+fn quotient(tree: &Tree) -> Option<Quotient<'_>> {
+    let made = |above, (path, epsilon)| Quotient { above, path, epsilon };
     if let Some([above, below]) = tree.binary(Binary::Div) {
-        let (variance, epsilon) = root(below)?;
-        return Some((above, variance, epsilon));
+        return root(below).map(|root| made(above, root));
     }
     let [a, b] = tree.binary(Binary::Mul)?;
-    let of = |factor: &Tree| {
-        if let Some(sum) = factor.unary(Unary::Rsqrt) {
-            return sum_of(sum);
-        }
-        if let Some(below) = factor.unary(Unary::Reciprocal) {
-            return root(below);
-        }
-        if let Some([sum, _]) = factor.binary(Binary::Pow).filter(|[_, power]| power.is(-0.5)) {
-            return sum_of(sum);
-        }
-        factor.binary(Binary::Div).filter(|[one, _]| one.is(1.0)).and_then(|[_, below]| root(below))
+    let of = |factor| {
+        let reciprocal = reciprocal(factor)?;
+        Some((std::iter::once(factor).chain(reciprocal.0).collect(), reciprocal.1))
     };
-    let with = |centred, (variance, epsilon)| (centred, variance, epsilon);
-    of(b).map(|root| with(a, root)).or_else(|| of(a).map(|root| with(b, root)))
+    of(b).map(|root| made(a, root)).or_else(|| of(a).map(|root| made(b, root)))
 }
 
-/// `(variance, epsilon)` of the square root of their sum.
-fn root(tree: &Tree) -> Option<(ValueId, f32)> {
-    let power = || tree.binary(Binary::Pow).filter(|[_, power]| power.is(0.5)).map(|[sum, _]| sum);
-    sum_of(tree.unary(Unary::Sqrt).or_else(power)?)
-}
-
-fn sum_of(tree: &Tree) -> Option<(ValueId, f32)> {
-    let [variance, epsilon] = tree.binary(Binary::Add)?;
-    Some((variance.value?, epsilon.constant()?))
-}
-
-/// Of which rows `mean` is the mean, if it is that of `x`.
-fn mean_of(graph: &Graph, mean: ValueId, x: ValueId) -> Option<Reduce> {
-    let node = graph.nodes.get(graph.maker(mean)?)?;
-    match &node.op {
-        Op::Reduce(reduce) if reduce.kind == ReduceKind::Mean && graph.buffer(node.input(0)?) == x => {
-            Some(*reduce)
-        }
-        _ => None,
+/// What there is below one over a square root of a sum, and the other summand.
+fn reciprocal(tree: &Tree) -> Option<(Vec<&Tree>, f32)> {
+    if let Some(sum) = tree.unary(Unary::Rsqrt) {
+        return sum_of(sum);
     }
+    if let Some(below) = tree.unary(Unary::Reciprocal) {
+        return root(below);
+    }
+    if let Some([sum, _]) = tree.binary(Binary::Pow).filter(|[_, power]| power.is(-0.5)) {
+        return sum_of(sum);
+    }
+    let [_, below] = tree.binary(Binary::Div).filter(|[one, _]| one.is(1.0))?;
+    root(below)
+}
+
+/// A square root of a sum, and all below it on the way to the variance.
+fn root(tree: &Tree) -> Option<(Vec<&Tree>, f32)> {
+    let power = || tree.binary(Binary::Pow).filter(|[_, power]| power.is(0.5)).map(|[sum, _]| sum);
+    let (path, epsilon) = sum_of(tree.unary(Unary::Sqrt).or_else(power)?)?;
+    Some((std::iter::once(tree).chain(path).collect(), epsilon))
+}
+
+fn sum_of(tree: &Tree) -> Option<(Vec<&Tree>, f32)> {
+    let [variance, epsilon] = tree.binary(Binary::Add)?;
+    Some((vec![tree, variance], epsilon.constant()?))
+}
+
+/// The `x` of `x - mean(x)`, the means being those of `rows`.
+fn centred(graph: &Graph, tree: &Tree, rows: &Reduce) -> Option<ValueId> {
+    let [x, mean] = tree.binary(Binary::Sub)?;
+    let node = graph.nodes.get(graph.maker(mean.value?)?)?;
+    let of = graph.buffer(node.input(0)?);
+    let is_mean = node.op == Op::Reduce(*rows) && x.value == Some(of);
+    let in_place = tree.is_in_step() && x.is_in_step() && mean.is_of_rows(rows.rows, rows.cols);
+    (is_mean && in_place).then_some(of)
 }
 
 /// Whether it is `(x - mean(x))^2`.
-fn is_square(tree: &Tree, x: ValueId, graph: &Graph, rows: Reduce) -> bool {
-    let is_centred = |tree: &Tree| {
-        let Some([of, mean]) = tree.binary(Binary::Sub) else { return false };
-        of.value == Some(x) && mean.value.and_then(|mean| mean_of(graph, mean, x)) == Some(rows)
-    };
+fn is_square(graph: &Graph, tree: &Tree, x: ValueId, rows: &Reduce) -> bool {
+    let is_centred = |tree: &Tree| centred(graph, tree, rows) == Some(x);
     let power = tree.binary(Binary::Pow).is_some_and(|[of, power]| is_centred(of) && power.is(2.0));
     power || tree.binary(Binary::Mul).is_some_and(|[a, b]| is_centred(a) && is_centred(b))
 }

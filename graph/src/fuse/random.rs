@@ -76,7 +76,7 @@ impl Maker {
                 vec![],
             ),
             1 if dims == y_dims => {
-                self.node(["Add", "Mul", "Sub"][usize::from(to) % 3], &[&x, &y], dims, vec![])
+                self.node(["Add", "Mul", "Sub"][usize::from(to) % 3], &[&x, &y], dims, vec![]);
             }
             2 => {
                 let scalar = self.weight(&[]);
@@ -92,7 +92,7 @@ impl Maker {
             4 => {
                 let elements: usize = dims.iter().product();
                 let by = [2, 3, 4, 6][usize::from(how) % 4];
-                let out = if elements % by == 0 { vec![by, elements / by] } else { vec![elements] };
+                let out = if elements.is_multiple_of(by) { vec![by, elements / by] } else { vec![elements] };
                 let shape = self.numbers(&out.iter().map(|dim| *dim as i64).collect::<Vec<_>>());
                 self.node("Reshape", &[&x, &shape], out, vec![]);
             }

@@ -1,14 +1,16 @@
 //! Factors and masks in front of softmax.
 
+use super::strides::Walk;
 use super::tree::{Kind, Tree};
 use crate::ir::{Binary, DIMS_MAX, Graph, Mask, Op, Softmax, ValueId};
-use crate::lower::{broadcast_strides, collapse};
+use crate::lower::collapse;
 
 /// What softmax is taken of: `scale * of + mask`.
 pub(super) struct Scores {
     pub(super) of: ValueId,
     pub(super) scale: f32,
-    pub(super) mask: Option<ValueId>,
+    /// The mask, and how it is read for each element in turn.
+    pub(super) mask: Option<(ValueId, Walk)>,
 }
 
 pub(super) fn fuse(graph: &mut Graph) {
@@ -28,11 +30,11 @@ fn found(graph: &Graph, index: usize) -> Option<(Vec<Option<ValueId>>, Softmax)>
     if of == graph.buffer(x) {
         return None;
     }
-    let how = match mask {
-        Some(mask) => Some(mask_of(graph.value(mask).tensor.dims(), graph.value(x).tensor.dims(), op.cols)?),
+    let how = match &mask {
+        Some((_, walk)) => Some(mask_of(walk, graph.value(x).tensor.dims(), op.cols)?),
         None => None,
     };
-    Some((vec![Some(of), mask], Softmax { scale, mask: how, ..op.clone() }))
+    Some((vec![Some(of), mask.map(|(mask, _)| mask)], Softmax { scale, mask: how, ..op.clone() }))
 }
 
 /// How a value comes about by a factor and a mask, as far as it does. What is left, in the end, has as many elements as the value.
@@ -40,7 +42,9 @@ pub(super) fn scores(graph: &Graph, id: ValueId) -> Option<Scores> {
     let tree = Tree::across(graph, id);
     let (mut at, mut scale, mut mask) = (&tree, 1.0, None);
     let elements = graph.value(id).tensor.elements();
-    let is_full = |tree: &Tree| tree.value.is_some_and(|id| graph.value(id).tensor.elements() == elements);
+    let is_full = |tree: &Tree| {
+        tree.is_in_step() && tree.value.is_none_or(|id| graph.value(id).tensor.elements() == elements)
+    };
     while let Kind::Binary(binary, of) = &at.kind {
         let [a, b] = &**of;
         at = match (binary, a.constant(), b.constant()) {
@@ -56,8 +60,10 @@ pub(super) fn scores(graph: &Graph, id: ValueId) -> Option<Scores> {
             (Binary::Add, None, None) if mask.is_none() && scale == 1.0 => {
                 let (full, other) =
                     if is_full(a) && !(is_full(b) && is_product(graph, b)) { (a, b) } else { (b, a) };
-                let Some(other) = other.value.filter(|_| is_full(full)) else { break };
-                mask = Some(other);
+                let (Some(other), Some(walk), true) = (other.value, &other.walk, is_full(full)) else {
+                    break;
+                };
+                mask = Some((other, walk.clone()));
                 full
             }
             _ => break,
@@ -65,9 +71,9 @@ pub(super) fn scores(graph: &Graph, id: ValueId) -> Option<Scores> {
     }
     let of = at.value?;
     let same = graph.value(of).tensor.element_type() == graph.value(id).tensor.element_type();
-    let masked = mask
-        .is_none_or(|mask| graph.value(mask).tensor.element_type() == graph.value(id).tensor.element_type());
-    (same && masked).then_some(Scores { of, scale, mask })
+    let of_mask = mask.as_ref().map(|(mask, _)| graph.value(*mask).tensor.element_type());
+    (same && of_mask.is_none_or(|of_mask| of_mask == graph.value(id).tensor.element_type()))
+        .then_some(Scores { of, scale, mask })
 }
 
 /// Whether a product of matrices, perhaps times something, makes it.
@@ -75,16 +81,16 @@ fn is_product(graph: &Graph, tree: &Tree) -> bool {
     tree.all().iter().filter_map(|tree| tree.value).any(|id| super::products::product(graph, id).is_some())
 }
 
-/// How a mask of `dims` broadcasts to `scores`, whose rows are of `cols` elements.
-fn mask_of(dims: &[usize], scores: &[usize], cols: usize) -> Option<Mask> {
+/// How a mask that is read by `walk` broadcasts to `scores`, whose rows are of `cols` elements.
+fn mask_of(walk: &Walk, scores: &[usize], cols: usize) -> Option<Mask> {
     let (last_dim, outer_dims) = scores.split_last()?;
-    let strides = broadcast_strides(dims, scores);
+    let strides = walk.along(scores)?;
     let (last, outer) = strides.split_last()?;
-    let signed = outer.iter().map(|stride| isize::try_from(*stride).ok()).collect::<Option<Vec<_>>>()?;
-    let (mut dims, mut strides) = collapse(outer_dims, &[signed]);
-    let mut strides =
-        strides.pop()?.into_iter().map(|stride| usize::try_from(stride).ok()).collect::<Option<Vec<_>>>()?;
+    let (mut dims, mut strides) = collapse(outer_dims, &[outer.to_vec()]);
+    let mut strides = strides.pop()?;
     dims.push(*last_dim);
     strides.push(*last);
+    let strides =
+        strides.into_iter().map(|stride| usize::try_from(stride).ok()).collect::<Option<Vec<_>>>()?;
     (dims.len() <= DIMS_MAX && *last_dim == cols).then_some(Mask { dims, strides })
 }

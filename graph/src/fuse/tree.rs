@@ -3,6 +3,8 @@
 use crate::ir::{Binary, Graph, Instruction, Lane, Op, Program, Scalar, Unary, ValueId};
 use crate::reference;
 
+use super::strides::Walk;
+
 /// The most operations in a tree across programs: more than the longest pattern has.
 const TREE_LEN_MAX: usize = 48;
 
@@ -11,6 +13,8 @@ const TREE_LEN_MAX: usize = 48;
 pub(super) struct Tree {
     /// The buffer that holds it, if one does.
     pub(super) value: Option<ValueId>,
+    /// How the expression around it reads that buffer; nothing for an expression within a program, and for the outermost one.
+    pub(super) walk: Option<Walk>,
     pub(super) kind: Kind,
 }
 
@@ -42,13 +46,12 @@ impl Tree {
                     Kind::Where(Box::new([stack.pop()?, a, b]))
                 }
             };
-            stack.push(Self { value: None, kind });
+            stack.push(Self { value: None, walk: None, kind });
         }
         stack.pop().filter(|_| stack.is_empty())
     }
 
-    /// The expression of a value, through the expressions of its operands as far as it is not too long; leaves are values. How things broadcast is not in
-    /// there.
+    /// The expression of a value, through the expressions of its operands as far as it is not too long; leaves are values.
     pub(super) fn across(graph: &Graph, id: ValueId) -> Self {
         let mut left = TREE_LEN_MAX;
         Self::within(graph, id, &mut left)
@@ -56,7 +59,7 @@ impl Tree {
 
     fn within(graph: &Graph, id: ValueId, left: &mut usize) -> Self {
         let value = Some(graph.buffer(id));
-        let leaf = Self { value, kind: Kind::Leaf(0) };
+        let leaf = Self { value, walk: None, kind: Kind::Leaf(0) };
         let Some(node) = graph.maker(id).and_then(|maker| graph.nodes.get(maker)) else { return leaf };
         let Op::Elementwise(op) = &node.op else { return leaf };
         let is_float =
@@ -69,7 +72,12 @@ impl Tree {
         Self {
             value,
             ..tree.with_leaves(&mut |place| {
-                node.input(usize::from(place)).map(|operand| Self::within(graph, operand, left))
+                let strides =
+                    op.strides.get(usize::from(place))?.iter().map(|stride| isize::try_from(*stride).ok());
+                let walk =
+                    Walk { offset: 0, dims: op.dims.clone(), strides: strides.collect::<Option<_>>()? };
+                let operand = Self::within(graph, node.input(usize::from(place))?, left);
+                Some(Self { walk: Some(walk), ..operand })
             })
         }
     }
@@ -83,6 +91,19 @@ impl Tree {
             Kind::Where(of) => Kind::Where(Box::new(of.map(|tree| tree.with_leaves(leaf)))),
         };
         Self { kind, ..self }
+    }
+
+    /// Whether the expression around it reads an element of it for each of its own, in the same order.
+    pub(super) fn is_in_step(&self) -> bool {
+        let Some(walk) = &self.walk else { return true };
+        let elements: usize = walk.dims.iter().product();
+        elements == 1 || walk.along(&[elements]).is_some_and(|strides| strides == [1])
+    }
+
+    /// Whether the expression around it, of `rows` rows, reads one element of it for each row.
+    pub(super) fn is_of_rows(&self, rows: usize, cols: usize) -> bool {
+        let strides = self.walk.as_ref().and_then(|walk| walk.along(&[rows, cols]));
+        strides.is_some_and(|strides| strides == [isize::from(rows > 1), 0])
     }
 
     /// The float that it is, if it is a constant.
@@ -138,6 +159,9 @@ impl Tree {
     }
 
     fn append(&self, value: ValueId, is_root: bool, to: &mut Vec<Instruction>) -> Option<()> {
+        if !self.is_in_step() {
+            return None;
+        }
         if self.value == Some(value) && !is_root {
             to.push(Instruction::Load(0));
             return Some(());

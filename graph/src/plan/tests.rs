@@ -83,6 +83,21 @@ fn a_chain_needs_one_block_beside_its_input() {
     assert_eq!(plan.resident_bytes, 0);
 }
 
+/// What is read elsewhere than where it is written must not be written over.
+#[test]
+fn an_operand_that_is_read_crosswise_keeps_its_memory() {
+    let mut graph = graph(&[(0, 0, false), (1, 1, false), (2, 2, false)]);
+    let share = |graph: &Graph| {
+        let plan = MemoryPlan::new(graph);
+        let node = &graph.nodes[1];
+        plan.place(node.input(0).unwrap()) == plan.place(node.output(0).unwrap())
+    };
+    assert!(share(&graph));
+    let Op::Elementwise(op) = &mut graph.nodes[1].op else { panic!("it adds") };
+    (op.dims, op.strides) = (vec![10, 10], vec![vec![1, 10]; 2]);
+    assert!(!share(&graph));
+}
+
 #[test]
 fn what_the_prologue_leaves_stays() {
     // A constant, and the input added to it.

@@ -343,6 +343,17 @@ def patterns():
     y = p("Div", centred, p("Sqrt", p("Add", variance, scalar(1e-5))))
     p.gives(p("Add", p("Add", p("Mul", y, w(1, 8)), w(2, 8)), summed))
 
+    # Means of rows, taken from columns: that it looks alike must deceive nobody.
+    p = Pattern("pattern: means in the wrong place", [4, 4])
+    mean = p("ReduceMean", "x", axes=[-1], keepdims=0)
+    centred = p("Sub", "x", mean)
+    variance = p("ReduceMean", p("Pow", centred, scalar(2)), axes=[-1])
+    p.gives(p("Div", centred, p("Sqrt", p("Add", variance, scalar(1e-5)))))
+
+    p = Pattern("pattern: mask seen under other dimensions", [2, 3, 4])
+    mask = p("Reshape", p("Relu", p("ReduceMean", "x", axes=[1, 2], keepdims=0)), [2, 1, 1])
+    p.gives(p("Softmax", p("Add", "x", mask), axis=-1))
+
     p = Pattern("pattern: residual block", [1, 4, 6, 6])
 
     def norm(value, number):
