@@ -119,4 +119,22 @@ mod tests {
         evictable.finish(InvocationId(1));
         assert_eq!(evictable.unneeded(&resident), [used]);
     }
+
+    #[test]
+    fn what_an_invocation_uses_besides_stays_until_it_is_over() {
+        let (granted, beside) = (model("granted"), model("beside"));
+        let mut evictable = Evictable::new();
+        evictable.start(InvocationId(1), vec![granted.clone()], vec![beside.clone()]);
+        assert_eq!(evictable.victims(), std::slice::from_ref(&beside));
+        for invocation in [1, 1, 2] {
+            // Also of an invocation that was granted nothing here.
+            evictable.add(InvocationId(invocation), beside.clone());
+            evictable.allow(vec![beside.clone()]);
+            assert_eq!((evictable.victims(), evictable.is_held_up()), (vec![], true));
+        }
+        evictable.finish(InvocationId(1));
+        assert_eq!(evictable.victims(), []);
+        evictable.finish(InvocationId(2));
+        assert_eq!((evictable.victims(), evictable.is_held_up()), (vec![beside], false));
+    }
 }

@@ -113,11 +113,15 @@ impl ModelAccess {
     ) -> Result<Opened, LoadError> {
         let Dispatch { models, placements, .. } = &*self.dispatch;
         let tenant = &self.deployment.id.tenant;
+        if !models.devices.iter().any(|device| on.contains(device.platform)) {
+            let why = "this node has no device of the kind that was asked for";
+            return Err(InferenceError::Unsupported(why.into()).into());
+        }
         let (source, loaded) = Loaded::prepare(models, tenant, onnx).await?;
         let runs = |device: &&NodeDevice| on.contains(device.platform) && device.runs(&source.prepared);
         let device = models.devices.iter().find(runs).ok_or_else(|| {
             let why = on.iter().find_map(|platform| source.prepared.why_not(platform));
-            InferenceError::Unsupported(why.unwrap_or("the node has no such device").into())
+            InferenceError::Unsupported(why.unwrap_or("there is no form of it for that").into())
         })?;
         let pin = models.load(&source, device, placements, trace).await?;
         let ran_on = RanOn { device: device.name.clone(), instead: None };

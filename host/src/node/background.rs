@@ -45,6 +45,11 @@ pub(super) struct Begin {
 impl Background {
     pub(super) fn start(runtime: &Handle, state: &Arc<NodeState>, begin: Begin) -> Self {
         let Begin { functions, models, workflows, invocations, prepare } = begin;
+        // First: what was left by a node that was lost waits already.
+        let give_up = CancellationToken::new();
+        let stop = Stop { begin_nothing: state.stopping.clone(), give_up: give_up.clone() };
+        let working = boxed(state.invocations.clone().work(Gateway::new(state.clone()), stop));
+        let working = AbortOnDropHandle::new(runtime.spawn(working));
         let mut others = Vec::new();
         let mut spawn = |task| others.push(AbortOnDropHandle::new(runtime.spawn(task)));
         // Keep memory in step with what other nodes change.
@@ -63,10 +68,7 @@ impl Background {
         for device in state.models.devices().iter() {
             spawn(boxed(watch_device(device, &state.models, &state.dispatch.placements)));
         }
-        let give_up = CancellationToken::new();
-        let stop = Stop { begin_nothing: state.stopping.clone(), give_up: give_up.clone() };
-        let working = boxed(state.invocations.clone().work(Gateway::new(state.clone()), stop));
-        Self { working: AbortOnDropHandle::new(runtime.spawn(working)), give_up, others }
+        Self { working, give_up, others }
     }
 
     /// Wait for asynchronous invocations that are under way until `latest`. What has not ended then is left for the next start, or for other

@@ -117,3 +117,52 @@ impl Books {
         self.0.get_mut(usize::try_from(device).ok()?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_types::{Name, TenantId, Version};
+
+    fn model(name: &str) -> ModelId {
+        ModelId { tenant: TenantId::default(), name: Name::new(name).unwrap(), version: Version(1) }
+    }
+
+    fn resident(name: &str) -> ResidentModel {
+        ResidentModel { id: model(name), bytes: 1, pins: 0 }
+    }
+
+    #[test]
+    fn each_device_has_books_of_its_own() {
+        let mut books = Books::new(2);
+        let (gone, come) = books.settle(0, &[resident("a"), resident("b")]);
+        assert_eq!((gone, come.len()), (vec![], 2));
+        books.settle(1, &[resident("a")]);
+        assert_eq!((books.residents(0).len(), books.residents(1)), (2, vec![model("a")]));
+        // What may go on one device stays on the other, and so does what is granted there.
+        let granted = Granted { device: Some(1), models: vec![model("a")], evict: vec![] };
+        books.begin(InvocationId(1), granted);
+        books.allow(0, vec![model("a")]);
+        books.allow(1, vec![model("a")]);
+        assert_eq!((books.victims(0), books.victims(1)), (vec![model("a")], vec![]));
+        assert_eq!((books.is_held_up(0), books.is_held_up(1)), (false, true));
+        // What is used besides stays, too, until the invocation is over.
+        books.add(InvocationId(1), 0, model("a"));
+        assert_eq!(books.victims(0), []);
+        books.finish(InvocationId(1));
+        assert_eq!((books.victims(0), books.victims(1)), (vec![model("a")], vec![model("a")]));
+        assert_eq!(books.settle(0, &[resident("b")]).0, [model("a")]);
+        assert_eq!((books.victims(0), books.unneeded(0)), (vec![], vec![model("b")]));
+    }
+
+    #[test]
+    fn a_device_is_lost_once_and_one_that_there_is_not_never() {
+        let mut books = Books::new(2);
+        assert!(!books.set_up(0, true) && !books.set_up(7, false));
+        assert!(books.set_up(1, false) && !books.set_up(1, false));
+        assert_eq!(books.down(), [1]);
+        assert!(books.set_up(1, true));
+        assert_eq!(books.down(), []);
+        books.allow(7, vec![model("a")]);
+        assert_eq!((books.victims(7), books.residents(7)), (vec![], vec![]));
+    }
+}

@@ -45,7 +45,7 @@ impl DeviceMetrics {
             family
         };
         let losses = counter("device_losses", "Times that the device was lost, with what was in its memory");
-        let help = "Loads and runs of models that the device could not do, and another did";
+        let help = "Times that a model was to be opened or run on the device, and was on another, since the device cannot";
         let fallbacks = counter("device_fallbacks", help);
         Self { resident_bytes, capacity_bytes, runs_waiting, up, losses, fallbacks }
     }
