@@ -104,7 +104,7 @@ pub struct Request {
     /// How long it runs, if its caller knows.
     pub run_time_ns: Option<u64>,
     /// The same on some kinds of devices.
-    pub told_ns: SmallVec<[(KindKey, u64); 2]>,
+    pub told_ns: Box<[(KindKey, u64)]>,
     /// What it is to keep to. Of those that have anything to keep to, policies see only what is turned away by nobody.
     pub slo: Slo,
 }

@@ -5,10 +5,10 @@
 use proptest::prelude::*;
 use weir_scheduler::{
     Action, Arrival, DeviceSpec, Event, ModelDemand, PolicyKind, PolicyOptions, Rejection, Scheduler,
-    Settings,
+    Settings, Slo,
 };
 use weir_types::{
-    DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, Platform, Platforms, TenantId, Version,
+    Cost, DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, Platform, Platforms, TenantId, Version,
 };
 
 const MS: u64 = 1_000_000;
@@ -61,6 +61,10 @@ impl Cluster {
     }
 
     fn arrive(&mut self, models: &[(&str, Platforms)]) -> (InvocationId, Vec<Action>) {
+        self.arrive_with(models, None)
+    }
+
+    fn arrive_with(&mut self, models: &[(&str, Platforms)], slo: Option<Slo>) -> (InvocationId, Vec<Action>) {
         self.next += 1;
         let invocation = InvocationId(self.next);
         let demand = |(name, runs_on): &(&str, Platforms)| ModelDemand {
@@ -78,9 +82,9 @@ impl Cluster {
             deadline_at_ns: u64::MAX,
             priority: 0,
             batch: 1,
-            run_time_ns: None,
+            run_time_ns: slo.map(|_| 10 * MS),
             run_times_ns: Vec::new(),
-            slo: None,
+            slo,
         }));
         (invocation, actions)
     }
@@ -215,6 +219,39 @@ fn one_that_waits_for_a_lost_device_keeps_nobody_else_waiting() {
     }
     let actions = cluster.tell(Event::DeviceUp { device: device(1) });
     assert_eq!(started(&actions, lost), Some(1));
+}
+
+#[test]
+fn one_that_was_admitted_for_a_device_that_is_lost_starts_on_another() {
+    for lost in [0, 1] {
+        let mut cluster = Cluster::of(PolicyKind::default(), vec![gpu(), gpu()]);
+        let within = |cluster: &Cluster| Slo { due_at_ns: cluster.now_ns + 1_000 * MS, cost_max: Cost::MAX };
+        let model = [("a", only(Platform::Cuda))];
+        let mut running = Vec::new();
+        // All slots are taken.
+        for _ in 0..4 {
+            let slo = within(&cluster);
+            let (invocation, actions) = cluster.arrive_with(&model, Some(slo));
+            running.push((invocation, started(&actions, invocation).unwrap()));
+        }
+        let slo = within(&cluster);
+        let (waits, actions) = cluster.arrive_with(&model, Some(slo));
+        assert_eq!(actions, [], "it has its place in a line");
+        cluster.tell(Event::DeviceDown { device: device(lost) });
+        let end = |cluster: &mut Cluster, ordinal| {
+            let ended: Vec<_> = running.iter().filter(|(_, at)| *at == ordinal).copied().collect();
+            let actions =
+                ended.into_iter().map(|(invocation, _)| cluster.tell(Event::Finished { invocation }));
+            actions.flatten().collect::<Vec<_>>()
+        };
+        assert_eq!(started(&end(&mut cluster, lost), waits), None, "it started on what is lost");
+        assert_eq!(started(&end(&mut cluster, 1 - lost), waits), Some(1 - lost));
+        // Nobody keeps the device for those that waited for it.
+        cluster.tell(Event::DeviceUp { device: device(lost) });
+        cluster.tell(Event::DeviceDown { device: device(1 - lost) });
+        let (next, actions) = cluster.arrive(&model);
+        assert_eq!(started(&actions, next), Some(lost));
+    }
 }
 
 proptest! {

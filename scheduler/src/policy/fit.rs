@@ -69,6 +69,7 @@ impl Placer {
     ///
     /// # Errors
     /// The request itself, if it does not.
+    #[expect(clippy::result_large_err, reason = "what has no place is handed back, not told of")]
     pub fn place(
         &self,
         now_ns: u64,

@@ -194,10 +194,8 @@ impl DeviceView {
     /// Whether one more invocation may be granted models here.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        !self.is_down
-            && !self.is_kept
-            && self.running() < self.spec.invocations_max
-            && !(self.serves_slos && self.is_full())
+        let is_closed = self.is_down || self.is_kept || self.serves_slos && self.is_full();
+        !is_closed && self.running() < self.spec.invocations_max
     }
 
     /// Whether as many run here as may while it serves invocations with SLOs.

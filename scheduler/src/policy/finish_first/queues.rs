@@ -233,7 +233,7 @@ mod tests {
             priority,
             batch: 1,
             run_time_ns: None,
-            told_ns: SmallVec::new(),
+            told_ns: Box::default(),
             slo: Slo::NONE,
         }
     }

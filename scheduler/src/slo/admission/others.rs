@@ -42,6 +42,7 @@ impl Admission {
     ///
     /// # Errors
     /// The request itself, if there is no line that it could join.
+    #[expect(clippy::result_large_err, reason = "what has no place is handed back, not told of")]
     pub(crate) fn take_in(&mut self, now_ns: u64, view: &View, request: Request) -> Result<(), Request> {
         match self.at_the_end(now_ns, view, &request).filter(|_| !request.models.is_empty()) {
             Some(seat) => {
