@@ -6,6 +6,7 @@
 
 use crate::{Action, Event, PolicyKind, PolicyOptions, Scheduler, Settings};
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use std::io::{BufRead, Read};
 
 /// What a scheduler is made of.
@@ -167,8 +168,11 @@ pub fn replay(mut record: impl BufRead) -> Result<Replayed, ReplayError> {
         let event = json(&call.event);
         actions.clear();
         scheduler.handle(call.now_ns, call.event, &mut actions);
-        if actions != call.actions {
-            let (recorded, replayed) = (json(&call.actions), json(&actions));
+        let recorded: Vec<Action> =
+            serde_json::from_str(call.actions.get()).map_err(|error| ReplayError::Bad { line, error })?;
+        // Costs of millions are not read to the last digit that was written.
+        if actions != recorded && json(&actions) != call.actions.get() {
+            let (recorded, replayed) = (call.actions.get().to_owned(), json(&actions));
             return Err(ReplayError::Differs { line, event, recorded, replayed });
         }
         replayed.calls += 1;
@@ -189,7 +193,7 @@ struct Written<'a> {
 struct Call {
     now_ns: u64,
     event: Event,
-    actions: Vec<Action>,
+    actions: Box<RawValue>,
 }
 
 fn json(value: &impl Serialize) -> String {

@@ -1,6 +1,6 @@
 //! Devices that differ: what can run where, which of them is tried and chosen, and what becomes of one that goes and comes back.
 
-#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
 use proptest::prelude::*;
 use weir_scheduler::{
@@ -222,30 +222,34 @@ fn one_that_waits_for_a_lost_device_keeps_nobody_else_waiting() {
 }
 
 #[test]
-fn one_that_was_admitted_for_a_device_that_is_lost_starts_on_another() {
+fn those_that_were_admitted_for_a_device_that_is_lost_start_on_another() {
     for lost in [0, 1] {
         let mut cluster = Cluster::of(PolicyKind::default(), vec![gpu(), gpu()]);
-        let within = |cluster: &Cluster| Slo { due_at_ns: cluster.now_ns + 1_000 * MS, cost_max: Cost::MAX };
         let model = [("a", only(Platform::Cuda))];
-        let mut running = Vec::new();
-        // All slots are taken.
-        for _ in 0..4 {
-            let slo = within(&cluster);
+        let slo = Slo { due_at_ns: 1_000 * MS, cost_max: Cost::MAX };
+        let (mut running, mut waiting) = (Vec::new(), Vec::new());
+        for _ in 0..8 {
             let (invocation, actions) = cluster.arrive_with(&model, Some(slo));
-            running.push((invocation, started(&actions, invocation).unwrap()));
+            match started(&actions, invocation) {
+                Some(ordinal) => running.push((invocation, ordinal)),
+                None => waiting.push(invocation),
+            }
         }
-        let slo = within(&cluster);
-        let (waits, actions) = cluster.arrive_with(&model, Some(slo));
-        assert_eq!(actions, [], "it has its place in a line");
-        cluster.tell(Event::DeviceDown { device: device(lost) });
-        let end = |cluster: &mut Cluster, ordinal| {
-            let ended: Vec<_> = running.iter().filter(|(_, at)| *at == ordinal).copied().collect();
-            let actions =
-                ended.into_iter().map(|(invocation, _)| cluster.tell(Event::Finished { invocation }));
-            actions.flatten().collect::<Vec<_>>()
-        };
-        assert_eq!(started(&end(&mut cluster, lost), waits), None, "it started on what is lost");
-        assert_eq!(started(&end(&mut cluster, 1 - lost), waits), Some(1 - lost));
+        assert!(!waiting.is_empty(), "nobody waits");
+        let mut actions = cluster.tell(Event::DeviceDown { device: device(lost) });
+        // First those end that were on the lost device, then the others, until nobody is left.
+        running.sort_by_key(|(_, ordinal)| *ordinal != lost);
+        while !running.is_empty() {
+            let (invocation, _) = running.remove(0);
+            actions.extend(cluster.tell(Event::Finished { invocation }));
+            for action in actions.drain(..) {
+                let Action::Start { invocation, device, .. } = action else { panic!("{action:?}") };
+                assert_eq!(device.map(|device| device.ordinal), Some(1 - lost), "it started on what is lost");
+                waiting.retain(|other| *other != invocation);
+                running.push((invocation, 1 - lost));
+            }
+        }
+        assert_eq!(waiting, [], "they never had their turn");
         // Nobody keeps the device for those that waited for it.
         cluster.tell(Event::DeviceUp { device: device(lost) });
         cluster.tell(Event::DeviceDown { device: device(1 - lost) });
