@@ -30,6 +30,7 @@ use crate::model::{Dim, Input};
 use crate::reference::Tensor;
 use crate::{GraphError, Model, TensorType, onnx};
 use call::Call;
+use emit::CONSTANT_BYTES_MAX;
 use std::collections::{BTreeSet, HashMap};
 use weir_types::Shape;
 
@@ -112,8 +113,10 @@ pub(crate) struct Lowering<'m> {
     names: HashMap<String, ValueId>,
     /// The contents of buffers that are known and have been looked at.
     known: HashMap<ValueId, Tensor>,
-    /// How many bytes have been folded.
-    folded_bytes: usize,
+    /// How many bytes constants take that have been made.
+    constant_bytes: usize,
+    /// How many elements have been read and written to make them.
+    folded_elements: usize,
     /// What the node in hand is called.
     title: String,
 }
@@ -121,7 +124,7 @@ pub(crate) struct Lowering<'m> {
 impl<'m> Lowering<'m> {
     fn new(model: &'m Model) -> Self {
         let (graph, names, known, title) = Default::default();
-        Self { model, graph, names, known, folded_bytes: 0, title }
+        Self { model, graph, names, known, constant_bytes: 0, folded_elements: 0, title }
     }
 
     fn given(&mut self, name: &str, tensor: TensorType, source: Source) {
@@ -153,6 +156,11 @@ impl<'m> Lowering<'m> {
         }
         call.check_opset(&operator)?;
         let mut made = (operator.lower)(self, &call)?.into_iter();
+        GraphError::limit(
+            "bytes of constants that follow from its shapes",
+            self.constant_bytes,
+            CONSTANT_BYTES_MAX,
+        )?;
         for name in &node.outputs {
             let value = made.next().flatten();
             let Some(id) = value.filter(|_| !name.is_empty()) else { continue };
@@ -181,5 +189,42 @@ impl<'m> Lowering<'m> {
         self.graph.tidy();
         self.graph.check()?;
         Ok(self.graph)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use prost::Message as _;
+
+    /// A few bytes can say "all numbers up to four million", again and again.
+    #[test]
+    fn constants_are_bounded_however_few_bytes_ask_for_them() {
+        let int64 = |name: &str, value: i64| onnx::Tensor {
+            name: name.to_owned(),
+            data_type: 7,
+            int64_data: vec![value],
+            ..Default::default()
+        };
+        let name = |name: &str| name.to_owned();
+        let mut graph = onnx::Graph {
+            initialisers: vec![int64("start", 0), int64("limit", 4_000_000), int64("step", 1)],
+            ..Default::default()
+        };
+        for at in 0..20 {
+            graph.nodes.push(onnx::Node {
+                inputs: vec![name("start"), name("limit"), name("step")],
+                outputs: vec![format!("r{at}")],
+                operator: name("Range"),
+                ..Default::default()
+            });
+            let dense = onnx::DenseType { element_type: 7, shape: None };
+            let value_type = Some(onnx::ValueType { tensor: Some(dense) });
+            graph.outputs.push(onnx::ValueInfo { name: format!("r{at}"), value_type });
+        }
+        let opset = onnx::OperatorSet { domain: String::new(), version: 17 };
+        let model = onnx::Model { graph: Some(graph), opset_imports: vec![opset], ..Default::default() };
+        let error = Model::read(model.encode_to_vec().into()).unwrap().specialise(&[]).unwrap_err();
+        assert!(matches!(error, GraphError::Limit { max: CONSTANT_BYTES_MAX, .. }), "{error}");
     }
 }

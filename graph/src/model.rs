@@ -23,7 +23,7 @@ pub const OPSETS: RangeInclusive<i64> = 7..=23;
 /// The longest file that protocol buffers can hold.
 pub const FILE_BYTES_MAX: usize = i32::MAX as usize;
 /// The most nodes a model may have, those of its functions included as often as they are called.
-pub const NODES_MAX: usize = 65_536;
+pub const NODES_MAX: usize = 16_384;
 /// The most inputs, outputs and attributes of one node.
 pub const PLACES_MAX: usize = 4_096;
 /// The most weights.

@@ -14,8 +14,10 @@ use weir_types::ElementType;
 
 /// The largest value that is folded. Larger ones are left to be made before the first run.
 const FOLD_VALUE_BYTES_MAX: usize = 1 << 20;
-/// The most bytes that are folded for one graph.
-const FOLD_BYTES_MAX: usize = 64 << 20;
+/// The most elements that are read and written to fold, for one graph. What comes later is left to be made before the first run.
+const FOLD_ELEMENTS_MAX: usize = 1 << 28;
+/// The most bytes of constants in one graph, beside those in the file.
+pub(super) const CONSTANT_BYTES_MAX: usize = 256 << 20;
 
 impl Lowering<'_> {
     /// What a value is.
@@ -84,6 +86,7 @@ impl Lowering<'_> {
 
     /// A value of these contents.
     pub(crate) fn constant(&mut self, tensor: Tensor) -> ValueId {
+        self.constant_bytes += tensor.tensor().bytes();
         let id = self.value(tensor.tensor().clone(), Source::Constant(tensor.to_bytes().into()));
         self.known.insert(id, tensor);
         id
@@ -133,7 +136,9 @@ impl Lowering<'_> {
             return None;
         }
         let bytes: usize = outputs.iter().map(TensorType::bytes).sum();
-        if bytes > FOLD_VALUE_BYTES_MAX || self.folded_bytes + bytes > FOLD_BYTES_MAX {
+        let read = inputs.iter().flatten().map(|id| self.tensor(*id).elements());
+        let elements: usize = read.chain(outputs.iter().map(TensorType::elements)).sum();
+        if bytes > FOLD_VALUE_BYTES_MAX || self.folded_elements + elements > FOLD_ELEMENTS_MAX {
             return None;
         }
         let mut operands = Vec::with_capacity(inputs.len());
@@ -146,7 +151,7 @@ impl Lowering<'_> {
         let types: Vec<Option<&TensorType>> = outputs.iter().map(Some).collect();
         let made: Vec<Tensor> =
             reference::run_op(op, &operands, &types)?.into_iter().collect::<Option<_>>()?;
-        self.folded_bytes += bytes;
+        self.folded_elements += elements;
         Some(made.into_iter().map(|tensor| self.constant(tensor)).collect())
     }
 

@@ -10,7 +10,7 @@ use crate::{GraphError, ir::ValueId};
 use weir_types::ElementType;
 
 /// The largest mask that is made as a constant.
-const MASK_ELEMENTS_MAX: usize = 1 << 24;
+const MASK_ELEMENTS_MAX: usize = 1 << 22;
 
 pub(super) fn gather(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let (x, indices) = (call.input(0)?, call.input(1)?);

@@ -7,7 +7,7 @@ use crate::reference::{Data, Tensor};
 use weir_types::ElementType;
 
 /// The most numbers that are made as a constant.
-const NUMBERS_MAX: usize = 1 << 24;
+const NUMBERS_MAX: usize = 1 << 22;
 
 pub(super) fn shape(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let dims = lowering.dims(call.input(0)?);

@@ -224,7 +224,7 @@ pub(super) fn depth_to_space(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Ma
 pub(super) fn space_to_depth(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let x = call.input(0)?;
     let ([n, c, h, w], block) = picture_and_block(lowering, call, x)?;
-    if block == 0 || h % block != 0 || w % block != 0 {
+    if block == 0 || h == 0 || w == 0 || h % block != 0 || w % block != 0 {
         return Err(
             call.invalid(format!("a picture of {h} by {w} is not made of blocks of {block} by {block}"))
         );
