@@ -1,4 +1,4 @@
-use crate::support::{Machine, SEEDS, devices, launch_fill};
+use crate::support::{Machine, SEEDS, devices, launch_fill, launch_scale_add};
 use weir_device::cuda::{AddressRange, BLOCK_BYTES, CudaError, Launch, Owner, Parameters, TransferError};
 use weir_fake_cuda::Fake;
 
@@ -43,6 +43,35 @@ fn a_launch_that_fails_is_seen_by_whoever_waits() {
         assert!(launched.is_ok() || launched.unwrap_err().is_context_lost());
     }
     assert!(machine.stream.synchronize().unwrap_err().is_context_lost());
+}
+
+#[test]
+fn a_kernel_that_is_named_fails_and_others_before_it_do_not() {
+    let machine = Machine::new(1);
+    let (fill, add) = (machine.kernel("weir_test_fill"), machine.kernel("weir_test_scale_add"));
+    let memory = machine.allocate(4096);
+    // Launch failed: the kernel met something that it could not go on with.
+    machine.fake.set("fault_kernel", "weir_test_scale_add").set("fault", 719);
+    launch_fill(&machine.stream, &fill, memory.span(), 1);
+    machine.stream.synchronize().unwrap();
+    launch_scale_add(&machine.stream, &add, memory.span(), memory.span(), 1.0);
+    let error = machine.stream.synchronize().unwrap_err();
+    assert!(error.is_context_lost() && error.to_string().contains("CUDA_ERROR_LAUNCH_FAILED"), "{error}");
+}
+
+#[test]
+fn a_kernel_cannot_reach_what_was_unmapped() {
+    for seed in SEEDS {
+        let machine = Machine::new(seed);
+        let function = machine.kernel("weir_test_fill");
+        let pool = machine.pool(8 * BLOCK_BYTES);
+        let mut range = AddressRange::reserve(&pool, 8 * BLOCK_BYTES).unwrap();
+        range.back(0..2, Owner(1), Some(&machine.stream)).unwrap();
+        machine.stream.synchronize().unwrap();
+        range.release(1..2);
+        launch_fill(&machine.stream, &function, range.span().slice(0, 2 * BLOCK_BYTES).unwrap(), 1);
+        assert!(machine.stream.synchronize().unwrap_err().is_context_lost(), "seed {seed}");
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
-use crate::support::{Machine, SEEDS, bytes_of, floats_of, launch_fill, launch_scale_add};
-use weir_device::cuda::{CudaError, Event, Launch, Parameters, PinnedMemory, Priority, Stream};
+use crate::support::{Machine, SEEDS, bytes_of, devices, floats_of, launch_fill, launch_scale_add};
+use weir_device::cuda::{Allocation, CudaError, Event, Launch, Parameters, PinnedMemory, Priority, Stream};
+use weir_fake_cuda::Fake;
 
 #[test]
 fn a_kernel_computes_what_was_copied() {
@@ -153,6 +154,35 @@ fn what_cannot_be_launched_is_refused_and_nothing_is_lost() {
     launch_fill(&machine.stream, &function, memory.span(), 5);
     machine.stream.synchronize().unwrap();
     assert!(!machine.context.is_lost());
+}
+
+#[test]
+fn devices_hand_bytes_to_each_other_and_keep_their_kernels_apart() {
+    for seed in SEEDS {
+        let fake = Fake::new(seed);
+        fake.set("devices", 2);
+        let other = devices(&fake).open(1).unwrap();
+        let machine = Machine::of(fake);
+        let stream = Stream::new(&other, Priority::Normal).unwrap();
+        let (here, there) = (machine.allocate(4096), Allocation::new(&other, 4096).unwrap());
+        machine.stream.fill(here.span(), 5).unwrap();
+        let written = Event::new(&machine.context).unwrap();
+        machine.stream.record(&written).unwrap();
+        stream.wait(&written).unwrap();
+        stream.copy_from_device(&machine.stream, here.span(), there.span()).unwrap();
+        let mut bytes = [0; 4096];
+        stream.read(there.span(), &mut bytes).unwrap();
+        assert_eq!(bytes, [5; 4096], "seed {seed}");
+        // A span of the other device is no place for this one, nor is its stream one for our kernels.
+        assert!(machine.stream.fill(there.span(), 1).is_err());
+        let function = machine.kernel("weir_test_fill");
+        // SAFETY: nothing is launched.
+        let launched = unsafe { stream.launch(&function, &Launch::linear(1, 1), &Parameters::default()) };
+        assert!(matches!(launched, Err(CudaError::Invalid(_))));
+        assert!(!machine.context.is_lost());
+        // Before the fake that they are of.
+        drop((there, stream, other));
+    }
 }
 
 #[test]
