@@ -14,7 +14,9 @@ mod search;
 pub use search::Search;
 
 mod library;
-pub use library::{Library, Unavailable, find_library};
+pub use library::{Library, find_library};
+mod unavailable;
+pub use unavailable::Unavailable;
 
 mod devices;
 mod driver;

@@ -209,6 +209,9 @@ Result drain(std::unique_lock<std::mutex>& lock, Device* device, const std::func
 void progress(std::unique_lock<std::mutex>& lock);
 void lose(Device* device, Result fault);
 bool known(Stream* stream, const char* call);
+bool known(Event* event, const char* call);
+// Do the next thing of one stream. Gives whether there was anything to do.
+bool step();
 
 // capture.cpp
 // Whether the calling thread records, and so must not do what waits or allocates. Ends the recording if it does.

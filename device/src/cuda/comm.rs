@@ -5,17 +5,23 @@
 //! or [`CommStore::relieve`], when somebody else does. What ends it: its consumer [removes](CommStore::remove) it, or nobody has used it for a while
 //! ([`CommStore::sweep`]). After the elastic communication store of StreamBox (Wu et al., USENIX ATC 2024).
 
+mod error;
+pub use error::CommError;
+
 mod held;
 mod ledger;
+mod limits;
+mod places;
 pub use held::{Held, Place};
+pub use limits::{CommLimits, CommUsage};
 
 use super::error::CudaError;
-use super::event::Event;
 use super::memory::{AddressRange, BLOCK_BYTES, BlockMap, BlockPool, Owner, Span};
 use super::stream::Stream;
 use super::transfer::{TransferEngine, TransferError};
 use crate::{Arena, Buffer};
 use ledger::Ledger;
+use places::{Kept, State, Tier};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -34,44 +40,6 @@ pub struct CommIndex {
     pub number: u64,
 }
 
-/// How much a store may take.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CommLimits {
-    /// The share of the device's free memory that intermediates may take, in per cent.
-    pub free_percent_max: u64,
-    /// The most intermediates, on the device and the host together.
-    pub entries_max: usize,
-}
-
-/// What a store has, in bytes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct CommUsage {
-    /// Intermediates on the device.
-    pub device_bytes: u64,
-    /// Memory behind them there, in whole blocks.
-    pub mapped_bytes: u64,
-    /// Intermediates on the host.
-    pub host_bytes: u64,
-}
-
-/// Why an intermediate cannot be kept or had.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum CommError {
-    /// There is none of that index: it was removed, has expired, or is somebody else's.
-    #[error("there is no intermediate {}-{}", .0.store, .0.number)]
-    NotFound(CommIndex),
-    /// There are too many.
-    #[error("{entries_max} intermediates are kept already")]
-    TooMany {
-        /// The most there can be.
-        entries_max: usize,
-    },
-    /// There is no room on the host either, or the device did not copy it.
-    #[error(transparent)]
-    Transfer(#[from] TransferError),
-}
-
 /// The intermediates of one device. Cheap to clone.
 #[derive(Clone)]
 pub struct CommStore(Arc<Shared>);
@@ -83,31 +51,6 @@ struct Shared {
     engine: Arc<TransferEngine>,
     /// On its own, since transfers keep it: they must not keep the engine that runs them.
     state: Arc<Mutex<State>>,
-}
-
-struct State {
-    range: AddressRange,
-    map: BlockMap,
-    ledger: Ledger<Kept>,
-    next_number: u64,
-}
-
-/// An intermediate, wherever it is.
-#[derive(Debug, Clone)]
-struct Kept {
-    owner: Owner,
-    tier: Tier,
-}
-
-#[derive(Debug, Clone)]
-enum Tier {
-    /// At an offset of the range; there once the event is reached.
-    Device {
-        offset: u64,
-        span: Span,
-        ready: Arc<Event>,
-    },
-    Host(Buffer),
 }
 
 impl CommStore {
@@ -291,45 +234,6 @@ impl Shared {
             // It may not have been written yet. If waiting fails, the context is lost, and it never will be.
             let _ = ready.synchronize();
             self.state().release(offset);
-        }
-    }
-}
-
-impl State {
-    /// How much of the device the store may use, now, and how much it does.
-    fn share(&self, free_percent_max: u64) -> (u64, u64) {
-        let (usage, own) = (self.range.pool().usage(), self.range.mapped_bytes());
-        let free = usage.capacity_bytes.saturating_sub(usage.used_bytes.saturating_sub(own));
-        let share = u128::from(free) * u128::from(free_percent_max.min(100)) / 100;
-        (u64::try_from(share).unwrap_or(u64::MAX), self.map.used_bytes())
-    }
-
-    /// Copy `from` to a place of our own, in the order of `stream`.
-    fn copy_in(&mut self, from: Span, stream: &Stream) -> Result<Tier, CudaError> {
-        let ready = Arc::new(Event::new(stream.context())?);
-        let no_place = || CudaError::Invalid("there is no place for so large an intermediate".to_owned());
-        let placement = self.map.place(from.bytes()).ok_or_else(no_place)?;
-        let offset = placement.offset;
-        let first = placement.new_blocks.first().copied().unwrap_or(0);
-        let end = placement.new_blocks.last().map_or(0, |last| last + 1);
-        let copied = self.range.back(first..end, STORE, None).and_then(|()| {
-            let span = self.range.span().slice(offset, from.bytes()).ok_or_else(no_place)?;
-            stream.copy(from, span)?;
-            stream.record(&ready)?;
-            Ok(span)
-        });
-        match copied {
-            Ok(span) => Ok(Tier::Device { offset, span, ready }),
-            Err(error) => {
-                self.release(offset);
-                Err(error)
-            }
-        }
-    }
-
-    fn release(&mut self, offset: u64) {
-        for block in self.map.free(offset) {
-            self.range.release(block..block + 1);
         }
     }
 }

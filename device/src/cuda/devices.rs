@@ -4,8 +4,9 @@
 use super::context::Context;
 use super::driver::Driver;
 use super::error::{CudaError, NO_DEVICE};
-use super::library::{DRIVER_VERSION_MIN, Unavailable, find_driver};
+use super::library::{DRIVER_VERSION_MIN, find_driver};
 use super::search::Search;
+use super::unavailable::Unavailable;
 use cudarc::driver::sys::{CUdevice, CUdevice_attribute, CUdevice_attribute_enum as Attribute};
 use std::ffi::{CStr, c_char, c_int};
 use std::fmt;

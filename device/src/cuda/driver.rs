@@ -6,7 +6,7 @@
 #![allow(unsafe_code, reason = "functions of the driver are looked up and called here")]
 
 use super::error::{CudaError, NO_DEVICE};
-use super::library::Unavailable;
+use super::unavailable::Unavailable;
 use cudarc::driver::sys::{
     CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction, CUfunction_attribute, CUgraph,
     CUgraphExec, CUgraphNode, CUjit_option, CUmemAccessDesc, CUmemAllocationGranularity_flags,

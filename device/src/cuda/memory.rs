@@ -18,8 +18,11 @@ pub use span::{Owner, Span};
 mod allocation;
 pub use allocation::Allocation;
 
+mod block;
+pub use block::BLOCK_BYTES;
+
 mod pool;
-pub use pool::{BLOCK_BYTES, BlockPool, PoolUsage};
+pub use pool::{BlockPool, PoolUsage};
 
 mod range;
 pub use range::AddressRange;

@@ -9,16 +9,18 @@
 mod ledger;
 pub use ledger::{StoreUsage, TensorKey};
 
+mod places;
+use places::{Brought, Load, State};
+
 mod tensor;
 pub use tensor::Tensor;
 
-use super::error::{CudaError, OutOfMemory};
+use super::error::CudaError;
 use super::memory::{AddressRange, BLOCK_BYTES, BlockMap, BlockPool, Owner, Span};
-use super::transfer::{Segment, Source, Transfer, TransferEngine, TransferError};
-use ledger::{Entry, Ledger};
+use super::transfer::{Segment, Source, TransferEngine, TransferError};
+use ledger::Ledger;
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// On whose behalf the store holds memory: its own.
 const STORE: Owner = Owner(u64::MAX);
@@ -43,29 +45,6 @@ struct Shared {
     /// On its own, since loads keep it: they must not keep the engine that runs them.
     state: Arc<Mutex<State>>,
     engine: Arc<TransferEngine>,
-}
-
-struct State {
-    range: AddressRange,
-    map: BlockMap,
-    ledger: Ledger<Brought>,
-    now_ns: u64,
-}
-
-/// The part of a load that a tensor came with.
-#[derive(Debug, Clone)]
-struct Brought {
-    load: Arc<Load>,
-    group: usize,
-}
-
-/// What brings tensors that were asked for together.
-#[derive(Debug, Default)]
-struct Load {
-    /// Set before anybody else sees the load.
-    transfer: OnceLock<Arc<Transfer>>,
-    /// How many of its tensors somebody holds.
-    held: AtomicUsize,
 }
 
 impl TensorStore {
@@ -173,123 +152,5 @@ impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         // Whole between any two statements that can panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl State {
-    /// Hold the tensor of that key, if it is there or on its way.
-    fn find(
-        &mut self,
-        key: &TensorKey,
-        source: &Source,
-        current: &Arc<Load>,
-    ) -> Option<(u64, Span, Brought)> {
-        let (id, entry) = self.ledger.find(key)?;
-        // What is asked for twice together comes with a load that is still being put together.
-        if !Arc::ptr_eq(&entry.load.load, current) && entry.load.load.failed() {
-            return None;
-        }
-        // Places are rounded up; a tensor is as long as its source.
-        let span = self.range.span().slice(entry.offset, source.bytes().len() as u64)?;
-        let (entry, was_idle) = self.ledger.hold(id)?;
-        if was_idle {
-            entry.load.load.held.fetch_add(1, Ordering::Relaxed);
-        }
-        Some((id, span, entry.load.clone()))
-    }
-
-    /// Make a place for a new tensor, and hold it. Gives all of the place.
-    fn place(&mut self, key: TensorKey, bytes: u64, brought: Brought) -> Result<(u64, Span), CudaError> {
-        loop {
-            let error = match self.map.place(bytes) {
-                None => CudaError::OutOfMemory(self.out_of_addresses(bytes)),
-                Some(placement) => {
-                    let first = placement.new_blocks.first().copied().unwrap_or(0);
-                    let end = placement.new_blocks.last().map_or(0, |last| last + 1);
-                    let backed = self.range.back(first..end, STORE, None);
-                    let whole = self.range.span().slice(placement.offset, placement.bytes);
-                    match (backed, whole) {
-                        (Ok(()), Some(whole)) => {
-                            brought.load.held.fetch_add(1, Ordering::Relaxed);
-                            let id = self.ledger.add(key, placement.offset, placement.bytes, brought);
-                            return Ok((id, whole));
-                        }
-                        (backed, _) => {
-                            self.map.free(placement.offset);
-                            backed
-                                .err()
-                                .unwrap_or_else(|| CudaError::OutOfMemory(self.out_of_addresses(bytes)))
-                        }
-                    }
-                }
-            };
-            if !matches!(error, CudaError::OutOfMemory(_)) || self.drop_oldest(u64::MAX).is_none() {
-                return Err(error);
-            }
-        }
-    }
-
-    /// Let go of the tensor that nobody has held for longest, if that is since `limit_ns` or before. Gives how many bytes it had.
-    fn drop_oldest(&mut self, limit_ns: u64) -> Option<u64> {
-        let oldest = self.ledger.idle(|brought| brought.load.ended()).next();
-        let (_, id) = oldest.filter(|(since_ns, _)| *since_ns <= limit_ns)?;
-        let entry = self.ledger.remove(id)?;
-        self.free(&entry);
-        Some(entry.bytes)
-    }
-
-    fn free(&mut self, entry: &Entry<Brought>) {
-        for block in self.map.free(entry.offset) {
-            self.range.release(block..block + 1);
-        }
-    }
-
-    fn release(&mut self, id: u64) {
-        let Some((entry, is_idle)) = self.ledger.release(id, self.now_ns) else { return };
-        if !is_idle {
-            return;
-        }
-        let load = Arc::clone(&entry.load.load);
-        if load.held.fetch_sub(1, Ordering::Relaxed) == 1 {
-            load.cancel();
-        }
-        // What is not good for anybody any more goes at once, unless it is still being written to.
-        if load.failed()
-            && load.ended()
-            && let Some(entry) = self.ledger.remove(id)
-        {
-            self.free(&entry);
-        }
-    }
-
-    fn out_of_addresses(&self, bytes: u64) -> OutOfMemory {
-        let usage = self.range.pool().usage();
-        OutOfMemory {
-            asked_bytes: bytes,
-            missing_bytes: bytes,
-            used_bytes: usage.used_bytes,
-            capacity_bytes: usage.capacity_bytes,
-        }
-    }
-}
-
-impl Load {
-    /// Whether its tensors will never be there.
-    fn failed(&self) -> bool {
-        self.transfer
-            .get()
-            .is_none_or(|transfer| transfer.is_cancelled() || matches!(transfer.end(), Some(Err(_))))
-    }
-
-    /// Whether nothing writes to its tensors any more.
-    fn ended(&self) -> bool {
-        self.transfer.get().is_none_or(|transfer| transfer.end().is_some())
-    }
-
-    /// Nobody waits for it any more.
-    fn cancel(&self) {
-        if let Some(transfer) = self.transfer.get().filter(|transfer| transfer.end().is_none()) {
-            transfer.cancel();
-        }
     }
 }

@@ -2,21 +2,13 @@
 #![allow(unsafe_code, reason = "the driver is called")]
 
 use super::allocation::device_full;
+use super::block::{BLOCK_BYTES, Block, properties};
 use super::span::Owner;
 use crate::cuda::context::Context;
 use crate::cuda::error::{CudaError, OutOfMemory};
-use cudarc::driver::sys::{
-    CUmemAllocationGranularity_flags_enum as Granularity, CUmemAllocationHandleType_enum as HandleType,
-    CUmemAllocationProp, CUmemAllocationProp_st__bindgen_ty_1 as AllocationFlags,
-    CUmemAllocationType_enum as AllocationType, CUmemGenericAllocationHandle, CUmemLocation,
-    CUmemLocationType_enum as LocationType,
-};
+use cudarc::driver::sys::CUmemAllocationGranularity_flags_enum as Granularity;
 use std::collections::HashMap;
-use std::ffi::c_int;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// How big a block is: what devices map at least, and copies need to reach the bus's full speed.
-pub const BLOCK_BYTES: u64 = 2 << 20;
 
 /// The blocks of a device that may be used, by all of its ranges together. Blocks that come back are kept for the next who asks.
 #[derive(Debug)]
@@ -35,13 +27,6 @@ pub struct PoolUsage {
     pub used_bytes: u64,
     /// What lies idle, held from the driver.
     pub idle_bytes: u64,
-}
-
-/// 2 MiB of a device, wherever they are mapped.
-#[derive(Debug)]
-pub(super) struct Block {
-    context: Arc<Context>,
-    handle: CUmemGenericAllocationHandle,
 }
 
 #[derive(Debug, Default)]
@@ -206,52 +191,6 @@ impl State {
     fn take_any(&mut self) -> Option<Block> {
         let owner = *self.idle.keys().next()?;
         self.take_of(owner)
-    }
-}
-
-impl Block {
-    fn new(context: &Arc<Context>) -> Result<Self, CudaError> {
-        let (mut handle, properties) = (0, properties(context));
-        // SAFETY: both outlive the call; what is created is released on drop.
-        context.call(|driver| unsafe {
-            driver.cuMemCreate(&mut handle, BLOCK_BYTES as usize, &properties, 0)
-        })?;
-        Ok(Self { context: Arc::clone(context), handle })
-    }
-
-    pub(super) fn handle(&self) -> CUmemGenericAllocationHandle {
-        self.handle
-    }
-}
-
-impl Drop for Block {
-    fn drop(&mut self) {
-        // SAFETY: created in `new`; the driver keeps the memory for as long as it is mapped somewhere.
-        self.context.release("memory block", |driver| unsafe { driver.cuMemRelease(self.handle) });
-    }
-}
-
-/// Where a device's blocks are.
-pub(super) fn location(context: &Context) -> CUmemLocation {
-    CUmemLocation {
-        type_: LocationType::CU_MEM_LOCATION_TYPE_DEVICE,
-        id: c_int::try_from(context.info().ordinal).unwrap_or(c_int::MAX),
-    }
-}
-
-fn properties(context: &Context) -> CUmemAllocationProp {
-    CUmemAllocationProp {
-        type_: AllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
-        // Shared with no other process.
-        requestedHandleTypes: HandleType(0),
-        location: location(context),
-        win32HandleMetaData: std::ptr::null_mut(),
-        allocFlags: AllocationFlags {
-            compressionType: 0,
-            gpuDirectRDMACapable: 0,
-            usage: 0,
-            reserved: [0; 4],
-        },
     }
 }
 

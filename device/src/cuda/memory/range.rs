@@ -1,7 +1,8 @@
 //! Addresses that stay, with memory behind them where it is needed.
 #![allow(unsafe_code, reason = "the driver is called")]
 
-use super::pool::{BLOCK_BYTES, Block, BlockPool, location};
+use super::block::{BLOCK_BYTES, Block, location};
+use super::pool::BlockPool;
 use super::span::{Owner, Span};
 use crate::cuda::error::CudaError;
 use crate::cuda::stream::Stream;

@@ -1,7 +1,8 @@
 //! What the runs of one slot work in.
 
+use super::block::BLOCK_BYTES;
 use super::demand::Demand;
-use super::pool::{BLOCK_BYTES, BlockPool};
+use super::pool::BlockPool;
 use super::range::AddressRange;
 use super::span::{Owner, Span};
 use crate::cuda::error::CudaError;

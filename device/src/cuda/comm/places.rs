@@ -1,0 +1,75 @@
+//! Where intermediates are.
+
+use super::STORE;
+use super::ledger::Ledger;
+use crate::Buffer;
+use crate::cuda::error::CudaError;
+use crate::cuda::event::Event;
+use crate::cuda::memory::{AddressRange, BlockMap, Owner, Span};
+use crate::cuda::stream::Stream;
+use std::sync::Arc;
+
+/// The memory of a store, and what is in it.
+pub(super) struct State {
+    pub(super) range: AddressRange,
+    pub(super) map: BlockMap,
+    pub(super) ledger: Ledger<Kept>,
+    pub(super) next_number: u64,
+}
+
+/// An intermediate, wherever it is.
+#[derive(Debug, Clone)]
+pub(super) struct Kept {
+    pub(super) owner: Owner,
+    pub(super) tier: Tier,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum Tier {
+    /// At an offset of the range; there once the event is reached.
+    Device {
+        offset: u64,
+        span: Span,
+        ready: Arc<Event>,
+    },
+    Host(Buffer),
+}
+
+impl State {
+    /// How much of the device the store may use, now, and how much it does.
+    pub(super) fn share(&self, free_percent_max: u64) -> (u64, u64) {
+        let (usage, own) = (self.range.pool().usage(), self.range.mapped_bytes());
+        let free = usage.capacity_bytes.saturating_sub(usage.used_bytes.saturating_sub(own));
+        let share = u128::from(free) * u128::from(free_percent_max.min(100)) / 100;
+        (u64::try_from(share).unwrap_or(u64::MAX), self.map.used_bytes())
+    }
+
+    /// Copy `from` to a place of our own, in the order of `stream`.
+    pub(super) fn copy_in(&mut self, from: Span, stream: &Stream) -> Result<Tier, CudaError> {
+        let ready = Arc::new(Event::new(stream.context())?);
+        let no_place = || CudaError::Invalid("there is no place for so large an intermediate".to_owned());
+        let placement = self.map.place(from.bytes()).ok_or_else(no_place)?;
+        let offset = placement.offset;
+        let first = placement.new_blocks.first().copied().unwrap_or(0);
+        let end = placement.new_blocks.last().map_or(0, |last| last + 1);
+        let copied = self.range.back(first..end, STORE, None).and_then(|()| {
+            let span = self.range.span().slice(offset, from.bytes()).ok_or_else(no_place)?;
+            stream.copy(from, span)?;
+            stream.record(&ready)?;
+            Ok(span)
+        });
+        match copied {
+            Ok(span) => Ok(Tier::Device { offset, span, ready }),
+            Err(error) => {
+                self.release(offset);
+                Err(error)
+            }
+        }
+    }
+
+    pub(super) fn release(&mut self, offset: u64) {
+        for block in self.map.free(offset) {
+            self.range.release(block..block + 1);
+        }
+    }
+}
