@@ -179,6 +179,27 @@ __device__ __forceinline__ void load(i64& to, const void* from, i64 i, u32 type)
 __device__ __forceinline__ void store(void* to, i64 i, u32 type, float value) { store_f32(to, i, type, value); }
 __device__ __forceinline__ void store(void* to, i64 i, u32 type, i64 value) { store_i64(to, i, type, value); }
 
+// Four neighbours of floats at once. `i` is a multiple of four.
+__device__ __forceinline__ void load_four(Lanes<float, 4>& to, const void* from, u64 i, u32 type) {
+    if (type == type_f32) {
+        to = static_cast<const Lanes<float, 4>*>(from)[i / 4];
+        return;
+    }
+    const Lanes<u16, 4> halves = static_cast<const Lanes<u16, 4>*>(from)[i / 4];
+#pragma unroll
+    for (int lane = 0; lane < 4; lane++) to.of[lane] = type == type_f16 ? f16_to_f32(halves.of[lane]) : bf16_to_f32(halves.of[lane]);
+}
+__device__ __forceinline__ void store_four(void* to, u64 i, u32 type, const Lanes<float, 4>& from) {
+    if (type == type_f32) {
+        static_cast<Lanes<float, 4>*>(to)[i / 4] = from;
+        return;
+    }
+    Lanes<u16, 4> halves;
+#pragma unroll
+    for (int lane = 0; lane < 4; lane++) halves.of[lane] = type == type_f16 ? f32_to_f16(from.of[lane]) : f32_to_bf16(from.of[lane]);
+    static_cast<Lanes<u16, 4>*>(to)[i / 4] = halves;
+}
+
 #define INPUTS                                                                                                               \
     const void *in0, const void *in1, const void *in2, const void *in3, const void *in4, const void *in5, const void *in6, \
         const void *in7
@@ -197,8 +218,8 @@ KERNEL(elementwise_packed, (threads), void* to, INPUTS, Elementwise e) {
         for (int input = 0; input < inputs_max; input++) {
             if (input >= int(e.inputs)) break;
             const bool one = e.stride[input][0] == 0;
-            if (!one && whole && e.input_type[input] == type_f32) {
-                values[input] = static_cast<const Four*>(inputs[input])[i / lanes];
+            if (!one && whole && e.input_type[input] <= type_bf16) {
+                load_four(values[input], inputs[input], i, e.input_type[input]);
                 continue;
             }
 #pragma unroll
@@ -214,8 +235,8 @@ KERNEL(elementwise_packed, (threads), void* to, INPUTS, Elementwise e) {
             registers[input * threads] = values[input];
         }
         const Four result = interpret(e, registers);
-        if (whole && e.output_type == type_f32) {
-            static_cast<Four*>(to)[i / lanes] = result;
+        if (whole && e.output_type <= type_bf16) {
+            store_four(to, i, e.output_type, result);
             continue;
         }
 #pragma unroll

@@ -19,7 +19,7 @@ fn program(out: &Path, name: &str, flags: &[&str]) -> Result<(), Box<dyn Error>>
     flags.iter().for_each(|flag| {
         build.flag(flag);
     });
-    let objects = build.file("cpp/emulate.cpp").compile_intermediates();
+    let objects = build.file("cpp/emulate.cpp").file("cpp/faulty.cpp").compile_intermediates();
     let mut link = build.get_compiler().to_command();
     let status = link.args(objects).args(["-pthread", "-o"]).arg(out.join(name)).status()?;
     if status.success() { Ok(()) } else { Err(format!("linking {name} failed: {status}").into()) }

@@ -31,13 +31,15 @@ pub(crate) struct KernelsArgs {
     /// Only see whether it is up to date, and whether every kernel compiles for every device without spilling registers
     #[arg(long)]
     check: bool,
+    /// Only these files of `kernels/cuda/`, by name without the ending
+    modules: Vec<String>,
 }
 
 pub(crate) fn run(repo: &Repo, args: &KernelsArgs) -> Result<()> {
     if args.check {
-        return check(repo);
+        return check(repo, &args.modules);
     }
-    let kernels = Kernels::open(repo)?;
+    let kernels = Kernels::open(repo, &args.modules)?;
     let folder = kernels.ptx();
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let made = kernels.all(&FAMILIES, |kernels, module, family| {
@@ -51,8 +53,8 @@ pub(crate) fn run(repo: &Repo, args: &KernelsArgs) -> Result<()> {
 }
 
 /// Fail where the PTX is not what the sources make, or a kernel does not compile as it should.
-pub(crate) fn check(repo: &Repo) -> Result<()> {
-    let kernels = Kernels::open(repo)?;
+pub(crate) fn check(repo: &Repo, modules: &[String]) -> Result<()> {
+    let kernels = Kernels::open(repo, modules)?;
     let bytes = kernels.all(&FAMILIES, |kernels, module, family| {
         let file = kernels.ptx_of(module, family);
         let found =
@@ -92,7 +94,8 @@ struct Kernels {
 }
 
 impl Kernels {
-    fn open(repo: &Repo) -> Result<Self> {
+    /// Those of these names, or all.
+    fn open(repo: &Repo, only: &[String]) -> Result<Self> {
         let folder = repo.root().join("kernels");
         let programs = setup::environment(repo, "nvrtc", &folder.join("requirements.txt"))?;
         let nvrtc = Nvrtc::open(programs.parent().unwrap_or(&programs))?;
@@ -101,11 +104,13 @@ impl Kernels {
             let path = entry?.path();
             let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
             match path.extension().and_then(|extension| extension.to_str()) {
-                Some("cu") => modules.push(stem),
+                Some("cu") if only.is_empty() || only.contains(&stem) => modules.push(stem),
                 Some("cuh") => headers.push(Source::read(&path)?),
                 _ => {}
             }
         }
+        let missing = only.iter().find(|name| !modules.contains(name));
+        ensure!(missing.is_none(), "there is no kernels/cuda/{}.cu", missing.cloned().unwrap_or_default());
         modules.sort();
         Ok(Self { folder, nvrtc, modules, headers })
     }
@@ -115,7 +120,7 @@ impl Kernels {
     }
 
     fn ptx_of(&self, module: &str, family: u32) -> PathBuf {
-        self.ptx().join(format!("{}_{family}.ptx", module))
+        self.ptx().join(format!("{module}_{family}.ptx"))
     }
 
     fn compile_ptx(&self, module: &str, family: u32) -> Result<String> {
@@ -132,7 +137,7 @@ impl Kernels {
         let options = [&format!("--gpu-architecture=sm_{device}"), "--std=c++17", "--ptxas-options=-v"];
         let said = self.nvrtc.cubin(&self.source(module)?, &self.headers, &options)?;
         let usages = log::usages(&said)?;
-        ensure!(!usages.is_empty(), "{}: the compiler says nothing of registers:\n{said}", module);
+        ensure!(!usages.is_empty(), "{module}: the compiler says nothing of registers:\n{said}");
         for Usage { kernel, registers, spill_bytes } in &usages {
             ensure!(*spill_bytes == 0, "{kernel} spills {spill_bytes} bytes of registers on sm_{device}");
             ensure!(*registers <= REGISTERS_MAX, "{kernel} takes {registers} registers on sm_{device}");

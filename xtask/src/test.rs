@@ -41,7 +41,7 @@ pub(crate) fn run(repo: &Repo, args: &TestArgs) -> Result<()> {
     go(repo)?;
     kubernetes(repo)?;
     eprintln!("compiling the kernels");
-    kernels::check(repo)?;
+    kernels::check(repo, &[])?;
     eprintln!("testing Weir");
     let tests = ["test", "--workspace", "--no-fail-fast"];
     process::run(repo.cargo(".").args(tests).args(&features).args(&args.rest))

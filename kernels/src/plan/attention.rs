@@ -1,6 +1,6 @@
 //! Attention.
 
-use super::limits::{blocks, size, stride};
+use super::limits::{all_there, blocks, size, stride};
 use super::{Operands, Plan, float_name, has_elements, same_type};
 use crate::Module;
 use crate::fields::Fields;
@@ -69,13 +69,9 @@ fn check(op: &Attention, heads: &Heads, rows: usize, tensor: &TensorType) -> Res
         (rows, heads.row_stride),
         (op.head_dim, 1),
     ];
-    let distances = along.into_iter().map(|(size, stride)| size.checked_sub(1)?.checked_mul(stride));
-    match distances.fold(Some(heads.offset), |sum, distance| sum?.checked_add(distance?)) {
-        Some(last) if last < tensor.elements() => Ok(()),
-        // Nothing is read where one of them is 0.
-        None if op.batch * op.heads * rows * op.head_dim == 0 => Ok(()),
-        _ => Err(format!("of heads that are not all in {tensor}")),
-    }
+    // Nothing is read where one of them is 0.
+    let nothing = along.iter().any(|(size, _)| *size == 0);
+    if nothing { Ok(()) } else { all_there(heads.offset, along, tensor.elements()) }
 }
 
 /// How a mask lies along batch, head, query and key.
@@ -84,12 +80,8 @@ fn mask_strides(op: &Attention, mask: Option<&TensorType>) -> Result<[usize; 4],
         (None, None) => Ok([0; 4]),
         (Some(mask), Some(strides)) => {
             let sizes = [op.batch, op.heads, op.q_len, op.kv_len];
-            let along =
-                sizes.into_iter().zip(strides).map(|(size, stride)| size.checked_sub(1)?.checked_mul(stride));
-            match along.fold(Some(0_usize), |sum, distance| sum?.checked_add(distance?)) {
-                Some(last) if last < mask.elements() => Ok(strides),
-                _ => Err(format!("with a mask of {mask} that is too small")),
-            }
+            all_there(0, sizes.into_iter().zip(strides), mask.elements())?;
+            Ok(strides)
         }
         _ => Err("with a mask of which either the values or the place is not there".to_owned()),
     }

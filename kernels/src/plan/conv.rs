@@ -99,7 +99,7 @@ pub(super) fn plan(
             [to].into_iter().chain(vectors),
             &problem,
             &choice,
-            shape.output(),
+            &shape.output(),
             target,
         ));
     }

@@ -1,7 +1,7 @@
 //! Elementwise expressions: a stack machine's program becomes one of registers.
 
 use super::epilogue::activation_code;
-use super::limits::{product, size, stride, walk};
+use super::limits::{all_there, product, size, stride, walk};
 use super::{Operands, Plan, type_code};
 use crate::fields::Fields;
 use crate::launch::{Argument, Cost, Kernel, Launch, Slot};
@@ -30,11 +30,8 @@ pub(super) fn plan(op: &Elementwise, operands: Operands<'_>, target: &Target) ->
     }
     super::has_elements(Some(output), count, "output")?;
     for (operand, strides) in op.strides.iter().enumerate() {
-        let along = op.dims.iter().zip(strides).map(|(dim, stride)| (dim - 1).checked_mul(*stride));
-        let last = along.fold(Some(0_usize), |sum, distance| sum?.checked_add(distance?));
-        if last.is_none_or(|last| operands.needed(operand).is_ok_and(|tensor| last >= tensor.elements())) {
-            return Err("of elements that are not there".to_owned());
-        }
+        let along = op.dims.iter().copied().zip(strides.iter().copied());
+        all_there(0, along, operands.needed(operand)?.elements())?;
     }
     let registers = Registers::of(&op.program, op.strides.len());
     let packed = op.program.lane == Lane::Float && is_packed(op);

@@ -1,7 +1,7 @@
 //! Elements picked by index.
 
 use super::copy::element_bytes;
-use super::limits::{product, size, stride, walk};
+use super::limits::{all_there, product, size, stride, walk};
 use super::{Operands, Plan, has_elements, same_type, type_code};
 use crate::fields::Fields;
 use crate::launch::{Argument, Cost, Kernel, Launch, Slot};
@@ -26,7 +26,7 @@ pub(super) fn gather(op: &Gather, operands: Operands<'_>, target: &Target) -> Re
     // Blocks are moved in the largest pieces that they are whole numbers of.
     let mut bytes = element_bytes(output)?;
     let block_bytes = op.inner as u64 * bytes;
-    while bytes < 16 && block_bytes % (bytes * 2) == 0 {
+    while bytes < 16 && block_bytes.is_multiple_of(bytes * 2) {
         bytes *= 2;
     }
     let inner = block_bytes / bytes;
@@ -67,12 +67,8 @@ pub(super) fn gather_elements(
     if op.dims.len() > DIMS_MAX || op.strides.len() != op.dims.len() {
         return Err(format!("in {} dimensions", op.dims.len()));
     }
-    let along = op.dims.iter().zip(&op.strides).map(|(dim, stride)| (dim - 1).checked_mul(*stride));
-    let distances = along.chain([(op.axis - 1).checked_mul(op.axis_stride)]);
-    let last = distances.fold(Some(0_usize), |sum, distance| sum?.checked_add(distance?));
-    if last.is_none_or(|last| last >= x.elements()) {
-        return Err("of elements that are not there".to_owned());
-    }
+    let along = op.dims.iter().copied().zip(op.strides.iter().copied());
+    all_there(0, along.chain([(op.axis, op.axis_stride)]), x.elements())?;
     let strides = op.strides.iter().map(|at| stride(*at)).collect::<Result<Vec<_>, _>>()?;
     let sizes = op.dims.iter().map(|dim| size("dimension", *dim)).collect::<Result<Vec<_>, _>>()?;
     let fields = Fields::default()

@@ -38,6 +38,22 @@ pub(super) fn product(what: &str, sizes: &[usize]) -> Result<usize, String> {
     Ok(product)
 }
 
+/// That all elements of a block are among `elements`: it begins at `offset`, and along each direction has a size and a distance from one
+/// to the next.
+pub(super) fn all_there(
+    offset: usize,
+    along: impl IntoIterator<Item = (usize, usize)>,
+    elements: usize,
+) -> Result<(), String> {
+    let last = along
+        .into_iter()
+        .try_fold(offset, |last, (size, stride)| last.checked_add(size.checked_sub(1)?.checked_mul(stride)?));
+    match last {
+        Some(last) if last < elements => Ok(()),
+        _ => Err("of elements that are not there".to_owned()),
+    }
+}
+
 /// Blocks for threads that walk over `count` elements, each `per_block` of them at a time.
 pub(super) fn walk(count: u64, per_block: u32, target: &Target) -> [u32; 3] {
     let most = u64::from(target.multiprocessors.max(1)) * BLOCKS_PER_MULTIPROCESSOR;
@@ -55,6 +71,14 @@ mod tests {
         assert!(blocks("groups", 65_536).is_err());
         assert_eq!(blocks("groups", 65_535), Ok(65_535));
         assert!(product("elements", &[1 << 20, 1 << 20, 1 << 40]).is_err());
+    }
+
+    #[test]
+    fn the_last_element_of_a_block_must_be_there() {
+        assert_eq!(all_there(3, [(2, 10), (4, 1)], 17), Ok(()));
+        assert!(all_there(3, [(2, 10), (4, 1)], 16).is_err());
+        assert!(all_there(0, [(0, 1)], 16).is_err());
+        assert!(all_there(1, [(3, usize::MAX)], 16).is_err());
     }
 
     #[test]

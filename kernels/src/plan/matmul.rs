@@ -1,7 +1,7 @@
 //! Products of matrices.
 
 use super::epilogue::{Output, vector_type};
-use super::limits::{BLOCKS_MAX, blocks, size, stride, walk};
+use super::limits::{BLOCKS_MAX, all_there, blocks, size, stride, walk};
 use super::tile::{Choice, MEDIUM, Problem, Units};
 use super::{Operands, Plan, float_name, has_elements, same_type};
 use crate::fields::Fields;
@@ -116,7 +116,7 @@ pub(super) fn plan(
             [to].into_iter().chain(vectors).chain([residual]),
             &problem,
             &choice,
-            shape.output(),
+            &shape.output(),
             target,
         ));
     }
@@ -129,7 +129,7 @@ pub(super) fn finish(
     buffers: impl Iterator<Item = Argument<Slot>>,
     problem: &Problem,
     choice: &Choice,
-    output: Output,
+    output: &Output,
     target: &Target,
 ) -> Launch<Slot> {
     let rest = [
@@ -182,13 +182,8 @@ fn check(
     if lines == 0 || length == 0 {
         return Ok(());
     }
-    let along = batch.iter().zip(&matrix.batch_strides).map(|(size, stride)| (size - 1).checked_mul(*stride));
-    let distances = along.chain([(lines - 1).checked_mul(matrix.row_stride), Some(length - 1)]);
-    let last = distances.fold(Some(matrix.offset), |sum, distance| sum?.checked_add(distance?));
-    match last {
-        Some(last) if last < elements => Ok(()),
-        _ => Err("of elements that are not there".to_owned()),
-    }
+    let along = batch.iter().copied().zip(matrix.batch_strides.iter().copied());
+    all_there(matrix.offset, along.chain([(lines, matrix.row_stride), (length, 1)]), elements)
 }
 
 /// `GemmShape` in `gemm.cuh`.

@@ -1,6 +1,6 @@
 //! Rows of a matrix: reductions, selection, softmax, layer normalisation, running sums.
 
-use super::limits::{product, size, stride};
+use super::limits::{all_there, product, size, stride};
 use super::{Operands, Plan, float_name, has_elements, same_type, type_code};
 use crate::Module;
 use crate::fields::Fields;
@@ -238,10 +238,8 @@ fn mask_fields(shape: &Mask, mask: &TensorType, rows: usize, cols: usize) -> Res
         && (1..=DIMS_MAX).contains(&shape.dims.len())
         && shape.dims.last() == Some(&cols)
         && product("elements", &shape.dims)? == rows * cols;
-    let along =
-        shape.dims.iter().zip(&shape.strides).map(|(dim, stride)| dim.saturating_sub(1).checked_mul(*stride));
-    let last = along.fold(Some(0_usize), |sum, distance| sum?.checked_add(distance?));
-    if !fits || last.is_none_or(|last| last >= mask.elements()) {
+    let along = shape.dims.iter().copied().zip(shape.strides.iter().copied());
+    if !fits || all_there(0, along, mask.elements()).is_err() {
         return Err(format!("of {rows} rows of {cols} with a mask of {mask} that does not lie over them"));
     }
     let strides = shape.strides.iter().map(|at| stride(*at)).collect::<Result<Vec<_>, _>>()?;

@@ -169,6 +169,7 @@ impl Tile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     const TILES: [Tile; 3] = [LARGE, MEDIUM, SMALL];
 
@@ -205,5 +206,22 @@ mod tests {
         assert_eq!(LARGE.shared_bytes(4, false), 3 * (128 * 20 + 16 * 136) * 4);
         // Small, halves: four stages of 32 lines of 72 and 64 lines of 40.
         assert_eq!(SMALL.shared_bytes(2, false), 4 * (32 * 72 + 64 * 40) * 2);
+    }
+
+    proptest! {
+        #[test]
+        fn parts_cover_all_of_k_once_and_fit_their_workspace(
+            (m, n, k, z) in (1_u32..3_000, 1_u32..3_000, 1_u32..9_000, 1_u32..64),
+            halves in any::<bool>(),
+            multiprocessors in 1_u32..200,
+        ) {
+            let problem = Problem { m, n, k, z, element_bytes: if halves { 2 } else { 4 }, units: Units::Tensor };
+            let choice = problem.choose(&TILES, &Target { multiprocessors, ..Target::H200 }).unwrap();
+            prop_assert!(choice.k_part * (choice.parts - 1) < k && choice.k_part * choice.parts >= k);
+            // Parts begin where 16 bytes can be read at once if lines can.
+            prop_assert_eq!(choice.k_part % (16 / problem.element_bytes), 0);
+            prop_assert!(choice.parts <= PARTS_MAX && problem.workspace_bytes(&choice) <= WORKSPACE_BYTES_MAX);
+            prop_assert!(choice.tile.shared_bytes(problem.element_bytes, true) <= Target::H200.shared_bytes_max);
+        }
     }
 }

@@ -159,6 +159,7 @@ impl Transposition {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
     use weir_graph::Layout;
 
     fn part(dims: &[usize], from: &[isize], to: &[isize]) -> Part {
@@ -201,5 +202,46 @@ mod tests {
         backwards.check(10, 10).unwrap();
         backwards.check(9, 10).unwrap_err();
         backwards.check(10, 9).unwrap_err();
+    }
+
+    /// Every place that is read and where what is there goes, in bytes, by counting through all dimensions.
+    fn moves(sizes: &[u32], from: &[i64], to: &[i64], offsets: (i64, i64), bytes: i64) -> Vec<(i64, i64)> {
+        let mut moves = vec![offsets];
+        for ((size, from), to) in sizes.iter().zip(from).zip(to) {
+            let along = |(a, b): (i64, i64)| (0..i64::from(*size)).map(move |i| (a + i * from, b + i * to));
+            moves = moves.into_iter().flat_map(along).collect();
+        }
+        let each = |(a, b): (i64, i64)| (0..bytes).map(move |byte| (a * bytes + byte, b * bytes + byte));
+        let mut moves: Vec<_> = moves.into_iter().flat_map(each).collect();
+        moves.sort_unstable();
+        moves
+    }
+
+    proptest! {
+        #[test]
+        fn merging_and_widening_move_the_same_bytes(
+            dims in prop::collection::vec((1_usize..6, -3_isize..9, 0_isize..9), 1..5),
+            offsets in (40_usize..60, 0_usize..9),
+            contiguous in any::<bool>(),
+            bytes in prop::sample::select(vec![1_u64, 2, 4, 8]),
+        ) {
+            let sizes: Vec<usize> = dims.iter().map(|(size, _, _)| *size).collect();
+            let in_order: Vec<isize> = weir_graph::row_major(&sizes).iter().map(|stride| *stride as isize).collect();
+            let from = if contiguous { in_order.clone() } else { dims.iter().map(|(_, from, _)| *from).collect() };
+            let to = if contiguous { in_order } else { dims.iter().map(|(_, _, to)| *to).collect() };
+            let given = Part {
+                from: Layout { offset: offsets.0, strides: from.clone() },
+                to: Layout { offset: offsets.1, strides: to.clone() },
+                ..part(&sizes, &[], &[])
+            };
+            let numbers = |strides: &[isize]| strides.iter().map(|stride| *stride as i64).collect::<Vec<_>>();
+            let all: Vec<u32> = sizes.iter().map(|size| *size as u32).collect();
+            let offsets = (offsets.0 as i64, offsets.1 as i64);
+            let wanted = moves(&all, &numbers(&from), &numbers(&to), offsets, bytes as i64);
+            let (window, wide) = Window::of(&given).unwrap().widened(bytes);
+            prop_assert!(window.sizes.len() <= sizes.len() && wide <= PIECE_BYTES_MAX);
+            let offsets = (window.from_offset, window.to_offset);
+            prop_assert_eq!(moves(&window.sizes, &window.from, &window.to, offsets, wide as i64), wanted);
+        }
     }
 }

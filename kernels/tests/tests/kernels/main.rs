@@ -1,4 +1,5 @@
 //! Every kernel beside the reference, on odd shapes, in several orders of threads, and with AddressSanitizer.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
 mod attention;
 mod conv;
@@ -85,7 +86,8 @@ fn every_kernel_is_run() {
         let plan = weir_kernels::plan(&case.op, operands, case.precision, &case.target).unwrap();
         run.extend(plan.launches.into_iter().map(|launch| launch.kernel.name));
     }
-    let compiled: BTreeSet<_> = weir_kernels_tests::kernels().unwrap().into_iter().collect();
+    let compiled = weir_kernels_tests::kernels().unwrap().into_iter();
+    let compiled: BTreeSet<_> = compiled.filter(|name| !name.starts_with("faulty_")).collect();
     assert_eq!(compiled.difference(&run).collect::<Vec<_>>(), Vec::<&String>::new(), "not run");
     assert_eq!(run.difference(&compiled).collect::<Vec<_>>(), Vec::<&String>::new(), "not compiled");
 }
