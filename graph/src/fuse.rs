@@ -8,6 +8,7 @@ mod attention;
 mod chains;
 mod copies;
 mod epilogue;
+mod follower;
 mod layer_norm;
 mod products;
 mod readers;

@@ -9,6 +9,7 @@ mod call;
 mod conv;
 mod dims;
 mod emit;
+mod functions;
 mod index;
 mod make;
 mod matmul;
@@ -19,6 +20,7 @@ mod pad;
 mod resize;
 mod rows;
 mod slice;
+mod views;
 
 pub(crate) use dims::collapse;
 pub(crate) use emit::elementwise_over;

@@ -8,11 +8,13 @@ mod conv;
 mod copy;
 mod elementwise;
 mod matmul;
+mod numbers;
 mod resize;
 mod rows;
 mod tensor;
 
-pub(crate) use elementwise::{activate, float};
+pub(crate) use elementwise::float;
+pub(crate) use numbers::activate;
 pub use tensor::{Data, Tensor};
 
 use crate::TensorType;

@@ -3,9 +3,9 @@
 use super::Lowering;
 use super::call::Call;
 use super::dims::{broadcast, broadcast_strides, collapse, signed, unsigned};
+use super::views::too_many;
 use crate::ir::{
-    Copy, DIMS_MAX, Elementwise, INPUTS_MAX, Instruction, Lane, Layout, Node, Op, Part, Program, Scalar,
-    Source, ValueId,
+    DIMS_MAX, Elementwise, INPUTS_MAX, Instruction, Lane, Node, Op, Program, Scalar, Source, ValueId,
 };
 use crate::reference::{self, Data, Tensor};
 use crate::tensor_type::row_major;
@@ -155,66 +155,6 @@ impl Lowering<'_> {
         Some(made.into_iter().map(|tensor| self.constant(tensor)).collect())
     }
 
-    /// The same elements under other dimensions, without moving them.
-    pub(crate) fn view(
-        &mut self,
-        call: &Call<'_>,
-        id: ValueId,
-        dims: impl Into<Vec<usize>>,
-    ) -> Result<ValueId, GraphError> {
-        let dims = dims.into();
-        if dims == self.tensor(id).dims() {
-            return Ok(id);
-        }
-        let tensor = self.tensor(id).reshaped(dims.clone());
-        let tensor =
-            tensor.ok_or_else(|| call.invalid(format!("{} does not fit {dims:?}", self.tensor(id))))?;
-        let of = self.graph.buffer(id);
-        if *self.tensor(of) == tensor {
-            return Ok(of);
-        }
-        Ok(self.value(tensor, Source::View(of)))
-    }
-
-    /// The elements of a value at `offset` and from there on by `strides`, `dims` of them.
-    pub(crate) fn strided(
-        &mut self,
-        call: &Call<'_>,
-        id: ValueId,
-        dims: &[usize],
-        offset: usize,
-        strides: &[isize],
-    ) -> Result<ValueId, GraphError> {
-        let output = call.tensor(self.element_type(id), dims)?;
-        let to = signed(&row_major(dims));
-        let (block, layouts) = collapse(dims, &[strides.to_vec(), to]);
-        if offset == 0 && output.elements() == self.tensor(id).elements() && layouts.first() == layouts.get(1)
-        {
-            return self.view(call, id, dims);
-        }
-        let part = part(call, 0, block, [offset, 0], layouts)?;
-        Ok(self.emit(Op::Copy(Copy { fill: None, parts: vec![part] }), vec![Some(id)], output))
-    }
-
-    /// A value with its dimensions in another order: dimension `i` is what `order[i]` was.
-    pub(crate) fn transposed(
-        &mut self,
-        call: &Call<'_>,
-        id: ValueId,
-        order: &[usize],
-    ) -> Result<ValueId, GraphError> {
-        let dims = self.dims(id);
-        let own = signed(&row_major(&dims));
-        let pick = |axis: &usize| Some((*dims.get(*axis)?, *own.get(*axis)?));
-        let picked: Vec<_> = order
-            .iter()
-            .map(pick)
-            .collect::<Option<_>>()
-            .ok_or_else(|| call.invalid(format!("{order:?} is no order of {} dimensions", dims.len())))?;
-        let (dims, strides): (Vec<_>, Vec<_>) = picked.into_iter().unzip();
-        self.strided(call, id, &dims, 0, &strides)
-    }
-
     /// One expression over values that broadcast against each other. Known scalars become constants of the program.
     pub(crate) fn elementwise(
         &mut self,
@@ -273,24 +213,4 @@ pub(crate) fn elementwise_over(
         dims,
         strides: strides.iter().map(|s| unsigned(s)).collect(),
     })
-}
-
-/// A block to copy: `layouts` are where it is read and written.
-pub(crate) fn part(
-    call: &Call<'_>,
-    input: usize,
-    dims: Vec<usize>,
-    [from, to]: [usize; 2],
-    layouts: Vec<Vec<isize>>,
-) -> Result<Part, GraphError> {
-    if dims.len() > DIMS_MAX {
-        return Err(too_many(call));
-    }
-    let mut layouts = layouts.into_iter();
-    let mut layout = |offset| Layout { offset, strides: layouts.next().unwrap_or_default() };
-    Ok(Part { input, dims, from: layout(from), to: layout(to) })
-}
-
-fn too_many(call: &Call<'_>) -> GraphError {
-    call.unsupported(format!("more than {DIMS_MAX} dimensions that do not lie one in the other are"))
 }

@@ -2,7 +2,7 @@
 
 use super::call::Call;
 use super::dims::{broadcast, broadcast_strides, collapse, signed};
-use super::emit::part;
+use super::views::part;
 use super::{Lowering, Made};
 use crate::GraphError;
 use crate::ir::{Copy, Op, ValueId};

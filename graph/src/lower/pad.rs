@@ -2,7 +2,7 @@
 
 use super::call::Call;
 use super::dims::{collapse, signed};
-use super::emit::part;
+use super::views::part;
 use super::{Lowering, Made};
 use crate::GraphError;
 use crate::ir::{Copy, Layout, Op, Part, Scalar, ValueId};

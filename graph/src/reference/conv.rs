@@ -1,6 +1,6 @@
 //! Convolutions and other operations on pictures.
 
-use super::elementwise::activate;
+use super::numbers::activate;
 use super::{Data, Tensor, floats};
 use crate::TensorType;
 use crate::ir::{Conv, Lrn, Pool, PoolKind};

@@ -1,6 +1,6 @@
 //! Products of matrices.
 
-use super::elementwise::activate;
+use super::numbers::activate;
 use super::{Tensor, floats};
 use crate::TensorType;
 use crate::ir::{BiasAxis, MatMul, Matrix};

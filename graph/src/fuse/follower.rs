@@ -1,0 +1,112 @@
+//! An operation behind another one, taken apart into steps.
+
+use super::strides::Walk;
+use super::tree::{Kind, Tree};
+use crate::ir::{Activation, Binary, Graph, Node, Op, Unary, ValueId};
+
+/// An elementwise operation that reads what a node makes, once.
+pub(super) struct Follower {
+    node: Node,
+    tree: Tree,
+    /// The place of the operand that the node makes.
+    place: u8,
+    /// What it makes of it.
+    pub(super) made: ValueId,
+    /// How it reads each operand.
+    walks: Vec<Walk>,
+}
+
+/// One operation on the way from the node's result to the follower's.
+pub(super) enum Step {
+    Add(u8),
+    Mul(u8),
+    Scale(f32),
+    Activate(Activation),
+}
+
+impl Follower {
+    pub(super) fn new(graph: &Graph, reader: usize, output: ValueId) -> Option<Self> {
+        let node = graph.nodes.get(reader)?;
+        let Op::Elementwise(op) = &node.op else { return None };
+        let place = node.inputs.iter().position(|id| id.is_some_and(|id| graph.buffer(id) == output))?;
+        let walk = |strides: &Vec<usize>| {
+            let strides =
+                strides.iter().map(|stride| isize::try_from(*stride).ok()).collect::<Option<_>>()?;
+            Some(Walk { offset: 0, dims: op.dims.clone(), strides })
+        };
+        let walks: Vec<Walk> = op.strides.iter().map(walk).collect::<Option<_>>()?;
+        let made = node.output(0)?;
+        let (before, after) = (&graph.value(output).tensor, &graph.value(made).tensor);
+        let elements = before.elements();
+        let in_step =
+            walks.get(place)?.along(&[elements]).is_some_and(|strides| elements == 1 || strides == [1]);
+        let same = elements == after.elements() && before.element_type() == after.element_type();
+        let tree = Tree::of(&op.program)?;
+        (in_step && same).then_some(Self {
+            node: node.clone(),
+            tree,
+            place: u8::try_from(place).ok()?,
+            made,
+            walks,
+        })
+    }
+
+    /// The operations from the node's result to the follower's, in that order; none if there are others.
+    pub(super) fn steps(&self) -> Option<Vec<Step>> {
+        let mut steps = Vec::new();
+        let mut at = &self.tree;
+        loop {
+            let holds = |tree: &Tree| {
+                tree.all().iter().any(|tree| matches!(tree.kind, Kind::Leaf(place) if place == self.place))
+            };
+            at = match &at.kind {
+                Kind::Leaf(place) if *place == self.place => break,
+                Kind::Unary(Unary::Activate(activation), of) => {
+                    steps.push(Step::Activate(*activation));
+                    of
+                }
+                Kind::Binary(binary, of) => {
+                    let [a, b] = &**of;
+                    let (path, other) = match (holds(a), holds(b)) {
+                        (true, false) => (a, b),
+                        (false, true) => (b, a),
+                        _ => return None,
+                    };
+                    steps.push(match (binary, &other.kind, other.constant()) {
+                        (Binary::Add, Kind::Leaf(place), _) => Step::Add(*place),
+                        (Binary::Mul, Kind::Leaf(place), _) => Step::Mul(*place),
+                        (Binary::Mul, _, Some(by)) => Step::Scale(by),
+                        (Binary::Div, _, Some(by)) if std::ptr::eq(path, a) => Step::Scale(1.0 / by),
+                        _ => return None,
+                    });
+                    path
+                }
+                _ => return None,
+            };
+        }
+        steps.reverse();
+        Some(steps)
+    }
+
+    /// The operand at a place, if it has one element for each index along `axis` of `dims`, as which the output can be seen.
+    pub(super) fn along(&self, graph: &Graph, place: u8, dims: &[usize], axis: usize) -> Option<ValueId> {
+        let id = self.node.input(usize::from(place))?;
+        let strides = self.walks.get(usize::from(place))?.forward_along(dims)?;
+        let right = |(at, stride): (usize, &usize)| dims[at] == 1 || *stride == usize::from(at == axis);
+        let fits = graph.value(id).tensor.elements() == dims[axis] && strides.iter().enumerate().all(right);
+        (fits && self.same_type(graph, id)).then_some(id)
+    }
+
+    /// The operand at a place, if it has one element for each of the output.
+    pub(super) fn whole(&self, graph: &Graph, place: u8) -> Option<ValueId> {
+        let id = self.node.input(usize::from(place))?;
+        let elements = graph.value(self.made).tensor.elements();
+        let strides = self.walks.get(usize::from(place))?.forward_along(&[elements])?;
+        let fits = graph.value(id).tensor.elements() == elements && (elements == 1 || strides == [1]);
+        (fits && self.same_type(graph, id)).then_some(id)
+    }
+
+    fn same_type(&self, graph: &Graph, id: ValueId) -> bool {
+        graph.value(id).tensor.element_type() == graph.value(self.made).tensor.element_type()
+    }
+}

@@ -1,0 +1,223 @@
+//! Whether a node fits its operands and outputs.
+
+use crate::TensorType;
+use crate::ir::{
+    Attention, BiasAxis, Conv, Copy, DIMS_MAX, Elementwise, Graph, HEAD_DIM_MAX, Heads, INPUTS_MAX,
+    LayerNorm, Layout, Mask, MatMul, Node, Op, ProgramError, Softmax,
+};
+
+/// One node, and the graph around it.
+pub(super) struct Checker<'a> {
+    pub(super) graph: &'a Graph,
+    pub(super) node: &'a Node,
+}
+
+/// What does not fit about a node.
+pub(super) enum Fault {
+    Misfit(&'static str),
+    Program(ProgramError),
+}
+
+fn ensure(holds: bool, what: &'static str) -> Result<(), Fault> {
+    if holds { Ok(()) } else { Err(Fault::Misfit(what)) }
+}
+
+impl Checker<'_> {
+    pub(super) fn check(&self) -> Result<(), Fault> {
+        let out = self.output(0).ok_or(Fault::Misfit("its output"))?;
+        ensure(out.elements() > 0, "an output without elements")?;
+        match &self.node.op {
+            Op::Conv(op) => self.conv(op, out),
+            Op::MatMul(op) => self.matmul(op, out),
+            Op::Attention(op) => self.attention(op, out),
+            Op::Elementwise(op) => self.elementwise(op, out),
+            Op::Copy(op) => self.copy(op, out),
+            Op::Fill(_) => Ok(()),
+            Op::Pool(op) => {
+                let x = self.operand(0)?.dims();
+                ensure(
+                    x.len() == 4 && out.dims().len() == 4 && x.get(..2) == out.dims().get(..2),
+                    "its picture",
+                )?;
+                ensure(!op.kernel.contains(&0) && !op.strides.contains(&0), "its window")
+            }
+            Op::Resize(_) => {
+                let x = self.operand(0)?;
+                ensure(x.dims().len() == 4 && x.dims().get(..2) == out.dims().get(..2), "its picture")?;
+                ensure(out.dims().len() == 4 && x.elements() > 0, "its picture")
+            }
+            Op::Lrn(_) => {
+                ensure(self.operand(0)?.dims() == out.dims() && out.dims().len() >= 3, "its picture")
+            }
+            Op::Gather(op) => {
+                self.elements(0, op.outer * op.axis * op.inner)?;
+                self.elements(1, op.count)?;
+                ensure(op.axis > 0 && out.elements() == op.outer * op.count * op.inner, "its output")
+            }
+            Op::GatherElements(op) => {
+                self.elements(1, out.elements())?;
+                ensure(op.axis > 0 && op.dims.len() == op.strides.len(), "its axis")?;
+                ensure(op.dims.iter().product::<usize>() == out.elements(), "its output")?;
+                let reach = reach(0, &op.dims, &op.strides) + (op.axis - 1) * op.axis_stride;
+                ensure(reach < self.operand(0)?.elements(), "its operand")
+            }
+            Op::Reduce(op) => self.rows(op.rows, op.cols, out, op.rows),
+            Op::ArgReduce(op) => self.rows(op.rows, op.cols, out, op.rows),
+            Op::CumSum(op) => self.rows(op.rows, op.cols, out, op.rows * op.cols),
+            Op::TopK(op) => {
+                ensure(op.k <= op.cols, "how many it takes")?;
+                self.rows(op.rows, op.cols, out, op.rows * op.k)
+            }
+            Op::Softmax(op) => {
+                self.rows(op.rows, op.cols, out, op.rows * op.cols)?;
+                ensure(op.mask.as_ref().is_none_or(|mask| mask.dims.last() == Some(&op.cols)), "its mask")?;
+                self.mask(Softmax::MASK, op.mask.as_ref(), op.rows * op.cols)
+            }
+            Op::LayerNorm(op) => {
+                self.rows(op.rows, op.cols, out, op.rows * op.cols)?;
+                self.maybe(LayerNorm::GAMMA, op.cols)?;
+                self.maybe(LayerNorm::BETA, op.cols)?;
+                self.maybe(LayerNorm::RESIDUAL, op.rows * op.cols)
+            }
+        }
+    }
+
+    fn output(&self, place: usize) -> Option<&TensorType> {
+        self.node.output(place).map(|id| &self.graph.value(id).tensor)
+    }
+
+    fn operand(&self, place: usize) -> Result<&TensorType, Fault> {
+        let id = self.node.input(place).ok_or(Fault::Misfit("a missing operand"))?;
+        Ok(&self.graph.value(id).tensor)
+    }
+
+    fn elements(&self, place: usize, elements: usize) -> Result<(), Fault> {
+        ensure(self.operand(place)?.elements() == elements, "an operand")
+    }
+
+    /// An operand that may be left out.
+    fn maybe(&self, place: usize, elements: usize) -> Result<(), Fault> {
+        if self.node.input(place).is_some() { self.elements(place, elements) } else { Ok(()) }
+    }
+
+    fn rows(&self, rows: usize, cols: usize, out: &TensorType, elements: usize) -> Result<(), Fault> {
+        self.elements(0, rows * cols)?;
+        ensure(cols > 0 && out.elements() == elements, "its rows")
+    }
+
+    fn mask(&self, place: usize, mask: Option<&Mask>, elements: usize) -> Result<(), Fault> {
+        ensure(self.node.input(place).is_some() == mask.is_some(), "its mask")?;
+        let Some(mask) = mask else { return Ok(()) };
+        ensure(walks(&mask.dims, mask.strides.len(), elements), "its mask")?;
+        ensure(reach(0, &mask.dims, &mask.strides) < self.operand(place)?.elements(), "its mask")
+    }
+
+    fn conv(&self, op: &Conv, out: &TensorType) -> Result<(), Fault> {
+        let (x, w) = (self.operand(Conv::X)?.dims(), self.operand(Conv::W)?.dims());
+        let (&[n, c, h, width], &[m, group_channels, kh, kw], &[out_n, out_m, oh, ow]) = (x, w, out.dims())
+        else {
+            return Err(Fault::Misfit("its picture"));
+        };
+        ensure(
+            (out_n, out_m) == (n, m)
+                && op.groups > 0
+                && group_channels * op.groups == c
+                && m % op.groups == 0,
+            "its channels",
+        )?;
+        for (axis, size, kernel, count) in [(0, h, kh, oh), (1, width, kw, ow)] {
+            let padded = size + op.pads_begin[axis] + op.pads_end[axis];
+            let window = op.dilations[axis] * (kernel.max(1) - 1) + 1;
+            ensure(
+                op.strides[axis] > 0 && kernel > 0 && (count - 1) * op.strides[axis] + window <= padded,
+                "its window",
+            )?;
+        }
+        [Conv::BIAS, Conv::SCALE, Conv::SHIFT].into_iter().try_for_each(|place| self.maybe(place, m))?;
+        self.maybe(Conv::RESIDUAL, out.elements())
+    }
+
+    fn matmul(&self, op: &MatMul, out: &TensorType) -> Result<(), Fault> {
+        let count: usize = op.batch.iter().product();
+        ensure(out.elements() == count * op.m * op.n, "its output")?;
+        ensure(
+            op.a.batch_strides.len() == op.batch.len() && op.b.batch_strides.len() == op.batch.len(),
+            "its batch",
+        )?;
+        let a = op.a.reach(&op.batch, op.m, op.k).ok_or(Fault::Misfit("its left operand"))?;
+        let b = op.b.reach(&op.batch, op.k, op.n).ok_or(Fault::Misfit("its right operand"))?;
+        ensure(a <= self.operand(MatMul::A)?.elements(), "its left operand")?;
+        ensure(b <= self.operand(MatMul::B)?.elements(), "its right operand")?;
+        self.maybe(MatMul::BIAS, if op.bias_axis == BiasAxis::Rows { op.m } else { op.n })?;
+        self.maybe(MatMul::RESIDUAL, out.elements())
+    }
+
+    fn attention(&self, op: &Attention, out: &TensorType) -> Result<(), Fault> {
+        ensure(out.elements() == op.batch * op.q_len * op.heads * op.head_dim, "its output")?;
+        ensure((1..=HEAD_DIM_MAX).contains(&op.head_dim) && op.kv_len > 0, "its heads")?;
+        let fits = |place: usize, heads: &Heads, len: usize| -> Result<(), Fault> {
+            let (dims, strides) =
+                ([op.batch, op.heads, len], [heads.batch_stride, heads.head_stride, heads.row_stride]);
+            ensure(
+                reach(heads.offset, &dims, &strides) + op.head_dim <= self.operand(place)?.elements(),
+                "its heads",
+            )
+        };
+        fits(Attention::Q, &op.q, op.q_len)?;
+        fits(Attention::K, &op.k, op.kv_len)?;
+        fits(Attention::V, &op.v, op.kv_len)?;
+        let dims = op.scores();
+        let mask = op.mask.map(|strides| Mask { dims: dims.to_vec(), strides: strides.to_vec() });
+        self.mask(Attention::MASK, mask.as_ref(), dims.iter().product())
+    }
+
+    fn elementwise(&self, op: &Elementwise, out: &TensorType) -> Result<(), Fault> {
+        op.program.check(op.strides.len()).map_err(Fault::Program)?;
+        ensure(op.strides.len() == self.node.inputs.len() && op.strides.len() <= INPUTS_MAX, "its operands")?;
+        for (place, strides) in op.strides.iter().enumerate() {
+            ensure(walks(&op.dims, strides.len(), out.elements()), "its dimensions")?;
+            ensure(reach(0, &op.dims, strides) < self.operand(place)?.elements(), "an operand")?;
+        }
+        ensure(walks(&op.dims, op.dims.len(), out.elements()), "its dimensions")
+    }
+
+    fn copy(&self, op: &Copy, out: &TensorType) -> Result<(), Fault> {
+        let mut written = 0;
+        for part in &op.parts {
+            let from = self.operand(part.input)?;
+            ensure(from.element_type() == out.element_type(), "an operand's type")?;
+            let elements = part.dims.iter().product();
+            ensure(walks(&part.dims, part.from.strides.len(), elements), "a part")?;
+            ensure(part.to.strides.len() == part.dims.len(), "a part")?;
+            ensure(elements > 0 && inside(&part.from, &part.dims, from), "where a part comes from")?;
+            ensure(inside(&part.to, &part.dims, out), "where a part goes")?;
+            written += elements;
+        }
+        ensure(
+            written == out.elements() || (op.fill.is_some() && written < out.elements()),
+            "what its parts write",
+        )
+    }
+}
+
+/// Whether these are dimensions to walk over with that many strides, and elements in all.
+fn walks(dims: &[usize], strides: usize, elements: usize) -> bool {
+    (1..=DIMS_MAX).contains(&dims.len())
+        && dims.len() == strides
+        && dims.iter().product::<usize>() == elements
+}
+
+/// The index of the last element of a block that begins at `offset`.
+fn reach(offset: usize, dims: &[usize], strides: &[usize]) -> usize {
+    offset + dims.iter().zip(strides).map(|(dim, stride)| dim.saturating_sub(1) * stride).sum::<usize>()
+}
+
+/// Whether all elements of a block are in a value.
+fn inside(layout: &Layout, dims: &[usize], tensor: &TensorType) -> bool {
+    let (mut first, mut last) = (layout.offset as i128, layout.offset as i128);
+    for (dim, stride) in dims.iter().zip(&layout.strides) {
+        let way = (*dim as i128 - 1) * *stride as i128;
+        if way < 0 { first += way } else { last += way }
+    }
+    first >= 0 && last < tensor.elements() as i128
+}

@@ -1,0 +1,97 @@
+//! Programs of operators that are functions of one float.
+
+use super::call::Call;
+use crate::GraphError;
+use crate::ir::{Activation, Binary, Instruction, Scalar, Unary};
+
+pub(super) const X: Instruction = Instruction::Load(0);
+
+pub(super) fn number(float: f32) -> Instruction {
+    Instruction::Constant(Scalar::Float(float))
+}
+
+pub(super) fn apply(unary: Unary) -> Instruction {
+    Instruction::Unary(unary)
+}
+
+pub(super) fn activate(activation: Activation) -> Instruction {
+    Instruction::Unary(Unary::Activate(activation))
+}
+
+pub(super) fn with(binary: Binary) -> Instruction {
+    Instruction::Binary(binary)
+}
+
+/// The program of an operator that only floats have.
+pub(super) fn of_floats(call: &Call<'_>) -> Result<Vec<Instruction>, GraphError> {
+    let float = |name, default: f32| call.float(name).unwrap_or(default);
+    let one = |unary| Ok(vec![X, apply(unary)]);
+    let activation = |activation| Ok(vec![X, activate(activation)]);
+    match call.node.operator.as_str() {
+        "Ceil" => one(Unary::Ceil),
+        "Cos" => one(Unary::Cos),
+        "Erf" => one(Unary::Erf),
+        "Exp" => one(Unary::Exp),
+        "Floor" => one(Unary::Floor),
+        "IsNaN" => one(Unary::IsNan),
+        "Log" => one(Unary::Log),
+        "Reciprocal" => one(Unary::Reciprocal),
+        "Round" => one(Unary::Round),
+        "Sin" => one(Unary::Sin),
+        "Sqrt" => one(Unary::Sqrt),
+        "Gelu" => match call.text("approximate", "none")? {
+            "tanh" => activation(Activation::GeluTanh),
+            _ => activation(Activation::Gelu),
+        },
+        "HardSigmoid" => {
+            activation(Activation::HardSigmoid { alpha: float("alpha", 0.2), beta: float("beta", 0.5) })
+        }
+        "HardSwish" => activation(Activation::HardSwish),
+        "LeakyRelu" => activation(Activation::LeakyRelu(float("alpha", 0.01))),
+        "Relu" => activation(Activation::Relu),
+        "Sigmoid" => activation(Activation::Sigmoid),
+        "Softplus" => activation(Activation::Softplus),
+        "Tanh" => activation(Activation::Tanh),
+        // x * tanh(softplus(x))
+        "Mish" => {
+            Ok(vec![X, X, activate(Activation::Softplus), activate(Activation::Tanh), with(Binary::Mul)])
+        }
+        // x * sigmoid(alpha * x)
+        "QuickGelu" => {
+            let alpha = number(float("alpha", 1.702));
+            Ok(vec![X, X, alpha, with(Binary::Mul), activate(Activation::Sigmoid), with(Binary::Mul)])
+        }
+        // x / (1 + |x|)
+        "Softsign" => Ok(vec![X, number(1.0), X, apply(Unary::Abs), with(Binary::Add), with(Binary::Div)]),
+        // x > alpha ? x : 0
+        "ThresholdedRelu" => Ok(vec![
+            X,
+            number(float("alpha", 1.0)),
+            with(Binary::Greater),
+            X,
+            number(0.0),
+            Instruction::Where,
+        ]),
+        "Elu" => Ok(exponential_below(1.0, float("alpha", 1.0), 1.0)),
+        "Selu" => Ok(exponential_below(float("gamma", 1.050_701), float("alpha", 1.673_263_2), 1.0)),
+        "Celu" => {
+            let alpha = float("alpha", 1.0);
+            Ok(exponential_below(1.0, alpha, alpha))
+        }
+        _ => Err(super::operators::unknown(call.node)),
+    }
+}
+
+/// `gamma * (x < 0 ? alpha * (exp(x / by) - 1) : x)`
+fn exponential_below(gamma: f32, alpha: f32, by: f32) -> Vec<Instruction> {
+    let mut code = vec![X, number(0.0), with(Binary::Less), X];
+    if by != 1.0 {
+        code.extend([number(by), with(Binary::Div)]);
+    }
+    code.extend([apply(Unary::Exp), number(1.0), with(Binary::Sub), number(alpha), with(Binary::Mul)]);
+    code.extend([X, Instruction::Where]);
+    if gamma != 1.0 {
+        code.extend([number(gamma), with(Binary::Mul)]);
+    }
+    code
+}
