@@ -65,10 +65,17 @@ pub use interrupt::{HookGuard, Interrupt, Reason};
 mod profiles;
 pub use profiles::Profiles;
 
+mod mapping;
+
 mod cpu;
 pub use cpu::{
     LibraryError, OnnxRuntime, OnnxRuntimeConfig, PREPARE_COMMAND, find_onnxruntime, prepare_main,
 };
+
+#[cfg(feature = "cuda")]
+mod cuda;
+#[cfg(feature = "cuda")]
+pub use cuda::{Cuda, CudaConfig, CudaPrecision, check as gpu_check};
 
 mod fake;
 pub use fake::{FakeBackend, FakeCosts, FakeModel};

@@ -15,15 +15,18 @@ use super::scan::scan;
 use super::signature::signature;
 use super::split::{Files, distinct_bytes, invalid, placeholder_hash, split, whole};
 use super::store::TensorStore;
-use super::weights::{Mapping, Weights};
+use super::weights::Weights;
 use super::{memory, message, session};
-use crate::prepare::{PrepareError, Prepared, Refusal, Variant};
+use crate::mapping::Mapping;
+use crate::prepare::{PrepareError, Prepared, Refusal, Unsupported, Variant};
 use bytes::Bytes;
 use ort::ErrorCode;
 use ort::session::Session;
 use ort::session::builder::{GraphOptimizationLevel, PrepackedWeights};
 use std::fs;
 use std::path::Path;
+#[cfg(feature = "cuda")]
+use weir_types::Platform;
 use weir_types::Signature;
 
 /// Weights from this size on are kept beside the skeleton, once for all sessions; smaller ones within it.
@@ -60,7 +63,25 @@ pub(super) fn prepare(
         Err(error) => return Err(error),
     }
     files.settle_placeholder(&variants)?;
-    Ok(Prepared { signature, weight_bytes, resident_bytes, variants, unsupported: Vec::new() })
+    let unsupported = on_gpus(upload.clone(), out, &mut variants)?;
+    Ok(Prepared { signature, weight_bytes, resident_bytes, variants, unsupported })
+}
+
+/// Add the form for GPUs, whether or not there are any here; or say why there is none.
+#[cfg(feature = "cuda")]
+fn on_gpus(upload: Bytes, out: &Path, variants: &mut Vec<Variant>) -> Result<Vec<Unsupported>, PrepareError> {
+    match crate::cuda::form(upload, out)? {
+        Ok(form) => {
+            variants.push(form);
+            Ok(Vec::new())
+        }
+        Err(why) => Ok(vec![Unsupported { platform: Platform::Cuda, why }]),
+    }
+}
+
+#[cfg(not(feature = "cuda"))]
+fn on_gpus(_: Bytes, _: &Path, _: &mut [Variant]) -> Result<Vec<Unsupported>, PrepareError> {
+    Ok(Vec::new())
 }
 
 /// Optimise the upload to a level, and try the result out.

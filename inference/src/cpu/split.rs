@@ -2,7 +2,7 @@
 
 use super::onnx::{self, WholeModel};
 use super::value::element_type_numbered;
-use super::weights::Mapping;
+use crate::mapping::Mapping;
 use crate::prepare::{PrepareError, Refusal, Variant, Weight};
 use bytes::Bytes;
 use prost::Message;

@@ -6,7 +6,7 @@
 //! common. A family ends with its last model; one that has outlived too many takes no more, so that what they left behind stays bounded.
 //! ONNX Runtime tells contents apart by a hash that can be led astray, which is why tenants do not share this form.
 
-use super::weights::Mapping;
+use crate::mapping::Mapping;
 use crate::prepare::Variant;
 use ort::session::builder::PrepackedWeights;
 use std::collections::{BTreeMap, HashMap};

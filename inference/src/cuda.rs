@@ -1,0 +1,131 @@
+//! Models on NVIDIA's GPUs, run by an executor of our own.
+//!
+//! ```text
+//!   upload ──form──► skeleton + weights by hash         once, in the child that checks it
+//!   skeleton, shapes ──Program──► launches and places   once for each shape of the inputs, on the processor
+//!   Program + tensors on the device = Bound             addresses, but for those in a slot's memory
+//!   Bound in a Slot ──► launches, then a captured graph one run at a time
+//! ```
+//!
+//! Weights are the bytes of the file: the device's tensor store has each once, whichever models it belongs to. Values between the operations lie
+//! in the memory of the slot that runs them, so a model that does not run takes nothing but its weights. A slot's addresses stay the same, which is
+//! why a run can be captured as a CUDA graph and repeated with one call.
+
+mod form;
+pub(crate) use form::form;
+
+mod device;
+mod kernels;
+mod slots;
+
+mod program;
+mod weights;
+
+mod bound;
+mod model;
+mod session;
+
+pub mod check;
+
+#[cfg(test)]
+mod tests;
+
+use crate::backend::{Backend, Model, ModelSource};
+use crate::error::InferenceError;
+use crate::footprint::{Footprint, Part};
+use device::Gpu;
+use model::CudaModel;
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+use weir_device::cuda::{CudaError, Devices};
+use weir_device::{Arena, Device};
+pub use weir_kernels::Precision as CudaPrecision;
+use weir_kernels::Precision;
+use weir_types::{ContentHash, Platform};
+
+/// How models run on one GPU.
+#[derive(Debug, Clone)]
+pub struct CudaConfig {
+    /// Which of the driver's devices.
+    pub ordinal: u32,
+    /// Memory of the device for weights and for what runs work in, together.
+    pub memory_bytes_max: u64,
+    /// Runs at once.
+    pub slots: usize,
+    /// What models compute in.
+    pub precision: Precision,
+}
+
+/// Runs ONNX models on a GPU.
+pub struct Cuda {
+    config: CudaConfig,
+    devices: Arc<Devices>,
+    arena: Arena,
+    name: String,
+    /// Replaced when the device was lost.
+    gpu: RwLock<Arc<Gpu>>,
+}
+
+impl Cuda {
+    /// Take hold of a device. Takes some hundred milliseconds; blocks.
+    pub fn open(devices: &Arc<Devices>, config: CudaConfig, arena: Arena) -> Result<Self, CudaError> {
+        let gpu = Gpu::open(devices, &config, &arena)?;
+        let name = gpu.context.info().name.clone();
+        Ok(Self { config, devices: Arc::clone(devices), arena, name, gpu: RwLock::new(Arc::new(gpu)) })
+    }
+
+    fn gpu(&self) -> Arc<Gpu> {
+        Arc::clone(&self.gpu.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Backend for Cuda {
+    fn name(&self) -> &'static str {
+        "cuda"
+    }
+
+    fn device(&self) -> Device {
+        Device::Cuda { ordinal: self.config.ordinal }
+    }
+
+    fn kind(&self) -> String {
+        self.name.clone()
+    }
+
+    fn load(&self, source: &ModelSource) -> Result<Box<dyn Model>, InferenceError> {
+        Ok(Box::new(CudaModel::load(self.gpu(), source)?))
+    }
+
+    fn footprint(&self, source: &ModelSource) -> Footprint {
+        let Some(form) = source.prepared.variants_for(Platform::Cuda).next() else {
+            return Footprint::own(source.prepared.weight_bytes);
+        };
+        let files: BTreeMap<ContentHash, u64> =
+            form.weights.iter().map(|weight| (weight.hash, weight.bytes)).collect();
+        let parts = files.into_iter().map(|(hash, bytes)| (Part { hash, family: None }, bytes));
+        Footprint::new(0, parts)
+    }
+
+    fn trim(&self) {
+        self.gpu().trim();
+    }
+
+    fn recover(&self) -> Result<(), InferenceError> {
+        let gpu = Gpu::open(&self.devices, &self.config, &self.arena).map_err(|error| lost(&error))?;
+        *self.gpu.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(gpu);
+        Ok(())
+    }
+}
+
+/// What a device's error means to whoever loads or runs a model.
+fn failure(error: &CudaError) -> InferenceError {
+    match error {
+        CudaError::OutOfMemory(_) => InferenceError::RunOutOfMemory(error.to_string().into()),
+        error if error.is_context_lost() => lost(error),
+        _ => InferenceError::Run(error.to_string().into()),
+    }
+}
+
+fn lost(error: &CudaError) -> InferenceError {
+    InferenceError::DeviceLost(error.to_string().into())
+}

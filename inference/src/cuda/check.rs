@@ -1,0 +1,206 @@
+//! Whether a GPU does what it should, and how fast: what `weir doctor --gpu` shows.
+//!
+//! Everything runs by the way that models run; what it is held against is the reference interpreter of `weir-graph`, so nothing but the driver is needed
+//! there. Without a GPU the same checks pass on the fake driver, where their times mean nothing.
+
+mod bench;
+mod cases;
+mod launches;
+mod network;
+mod operations;
+mod transfers;
+
+use super::CudaConfig;
+use super::device::Gpu;
+use crate::error::InferenceError;
+use serde::Serialize;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+use weir_device::Arena;
+use weir_device::cuda::{CudaError, Devices};
+use weir_kernels::Precision;
+
+/// Host memory for what comes back.
+const ARENA_BYTES_MAX: u64 = 1 << 30;
+
+/// A part of the checks. Each takes less than some minutes and needs none of the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Stage {
+    /// What there is: driver, devices, memory.
+    Environment,
+    /// Every kind of operation in every precision, against the reference.
+    Operations,
+    /// What copies reach, by size.
+    Transfers,
+    /// What a launch costs, by itself and in a graph.
+    Launches,
+    /// Whole models: loading, running, running again.
+    Networks,
+}
+
+/// What is to be checked, and with how much.
+#[derive(Debug, Clone)]
+pub struct CheckConfig {
+    /// Which of the driver's devices.
+    pub ordinal: u32,
+    /// Memory of the device that may be used.
+    pub memory_bytes_max: u64,
+    /// ONNX models for [`Stage::Networks`].
+    pub models: Vec<PathBuf>,
+    /// How often what is timed is repeated; the median counts.
+    pub repeats: u32,
+}
+
+/// One thing that was checked.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Check {
+    /// Of which stage.
+    pub stage: Stage,
+    /// What it is.
+    pub what: String,
+    /// Whether it is as it should be.
+    pub passed: bool,
+    /// How far the worst element is off, in parts of its size or of 1, whichever is more.
+    pub error: Option<f64>,
+    /// How far it may be off.
+    pub tolerance: Option<f64>,
+    /// How long it takes, in nanoseconds.
+    pub time_ns: Option<u64>,
+    /// Bytes that it moves, per second.
+    pub bytes_per_s: Option<f64>,
+    /// What it computes, in operations on floating-point numbers per second.
+    pub flops_per_s: Option<f64>,
+    /// What else there is to say.
+    pub detail: String,
+}
+
+/// Why checks ended before their end.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckFailure {
+    /// The device refused something, or is lost.
+    #[error(transparent)]
+    Device(#[from] CudaError),
+    /// A model was not loaded.
+    #[error(transparent)]
+    Model(#[from] InferenceError),
+}
+
+impl Stage {
+    /// All of them, in order.
+    pub const ALL: [Self; 5] =
+        [Self::Environment, Self::Operations, Self::Transfers, Self::Launches, Self::Networks];
+
+    /// As it is written.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Environment => "environment",
+            Self::Operations => "operations",
+            Self::Transfers => "transfers",
+            Self::Launches => "launches",
+            Self::Networks => "networks",
+        }
+    }
+}
+
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Stage {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|stage| stage.as_str() == text);
+        found.ok_or_else(|| format!("one of {}", Self::ALL.map(Self::as_str).join(", ")))
+    }
+}
+
+impl Check {
+    fn passed(stage: Stage, what: impl Into<String>) -> Self {
+        Self {
+            stage,
+            what: what.into(),
+            passed: true,
+            error: None,
+            tolerance: None,
+            time_ns: None,
+            bytes_per_s: None,
+            flops_per_s: None,
+            detail: String::new(),
+        }
+    }
+
+    fn failed(stage: Stage, what: impl Into<String>, why: impl fmt::Display) -> Self {
+        Self { passed: false, detail: why.to_string(), ..Self::passed(stage, what) }
+    }
+
+    /// With how far the worst element is off.
+    fn off_by(self, error: f64, tolerance: f64) -> Self {
+        // Not a number is not within anything.
+        let is_close = error <= tolerance;
+        Self { passed: self.passed && is_close, error: Some(error), tolerance: Some(tolerance), ..self }
+    }
+
+    /// With how long it took to move bytes and compute.
+    #[expect(clippy::cast_precision_loss, reason = "rates need no sixteen digits")]
+    fn took(self, time_ns: u64, bytes: u64, flops: u64) -> Self {
+        let rate = |count: u64| (count > 0 && time_ns > 0).then(|| count as f64 / (time_ns as f64 / 1e9));
+        Self { time_ns: Some(time_ns), bytes_per_s: rate(bytes), flops_per_s: rate(flops), ..self }
+    }
+}
+
+/// Check one stage, and tell each thing as it was checked. Blocks; what a device does not survive ends the stage with an error.
+pub fn check(
+    devices: &Arc<Devices>,
+    config: &CheckConfig,
+    stage: Stage,
+    tell: &mut dyn FnMut(Check),
+) -> Result<(), CheckFailure> {
+    if stage == Stage::Environment {
+        environment(devices, tell);
+        return Ok(());
+    }
+    let gpu = |precision| {
+        let CheckConfig { ordinal, memory_bytes_max, .. } = *config;
+        let config = CudaConfig { ordinal, memory_bytes_max, slots: 2, precision };
+        Gpu::open(devices, &config, &Arena::new(ARENA_BYTES_MAX))
+    };
+    match stage {
+        Stage::Environment => {}
+        Stage::Operations => operations::check(&gpu(Precision::Fp32)?, config, tell)?,
+        Stage::Transfers => transfers::check(&gpu(Precision::Fp32)?, config, tell)?,
+        Stage::Launches => launches::check(&gpu(Precision::Fp32)?, config, tell)?,
+        Stage::Networks => {
+            for precision in [Precision::Fp32, Precision::Tf32] {
+                let gpu = Arc::new(gpu(precision)?);
+                config.models.iter().try_for_each(|path| network::check(&gpu, config, path, tell))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn environment(devices: &Devices, tell: &mut dyn FnMut(Check)) {
+    let driver = format!("CUDA {} in {}", devices.driver_version(), devices.driver_path().display());
+    tell(Check { detail: driver, ..Check::passed(Stage::Environment, "driver") });
+    for info in devices.infos() {
+        let (major, minor) = info.compute_capability;
+        let detail = format!(
+            "{}, compute capability {major}.{minor}, {} multiprocessors, {} MiB, at {}",
+            info.name,
+            info.multiprocessors,
+            info.memory_bytes >> 20,
+            info.pci
+        );
+        let check = Check { detail, ..Check::passed(Stage::Environment, format!("cuda:{}", info.ordinal)) };
+        // Blocks of memory must be mapped where graphs expect them, and there must be kernels.
+        let is_known = info.maps_memory && weir_kernels::Module::Gemm.ptx(major * 10 + minor).is_some();
+        tell(Check { passed: is_known, ..check });
+    }
+}

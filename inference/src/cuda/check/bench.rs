@@ -1,0 +1,128 @@
+//! Running and timing what is checked.
+#![allow(unsafe_code, reason = "kernels are launched")]
+
+use super::super::bound::Bound;
+use super::super::device::Gpu;
+use super::super::program::Port;
+use super::super::weights::Weights;
+use weir_device::cuda::{CudaError, Event, GraphExec, Owner, Span, Stream};
+use weir_graph::reference::Tensor;
+
+/// On whose behalf checks hold memory.
+pub(super) const OWNER: Owner = Owner(0);
+
+/// A program in a slot, with its inputs there.
+pub(super) struct Ready<'a> {
+    pub(super) bound: &'a Bound,
+    weights: &'a Weights,
+    inputs: &'a [Tensor],
+    pub(super) stream: &'a Stream,
+    arena: Span,
+}
+
+/// Have `work` done with a program that has been brought to a slot and given its inputs.
+pub(super) fn in_slot<T>(
+    gpu: &Gpu,
+    bound: &Bound,
+    weights: &Weights,
+    inputs: &[Tensor],
+    work: impl FnOnce(&Ready<'_>) -> Result<T, CudaError>,
+) -> Result<T, CudaError> {
+    let mut taken = gpu.slots.take(Some(0));
+    let slot = taken.slot().ok_or_else(|| CudaError::Invalid("the device has no slots".to_owned()))?;
+    let arena = gpu.make_room(|| slot.memory.prepare(bound.program.arena_bytes, OWNER, gpu.now_ns()))?;
+    let ready = Ready { bound, weights, inputs, stream: &slot.stream, arena };
+    let written = ready.give_inputs().and_then(|()| work(&ready));
+    // Nothing is left under way when the slot goes back.
+    slot.stream.synchronize()?;
+    written
+}
+
+impl Ready<'_> {
+    /// Put the inputs where a run finds them: one may have put something else there when it needed them no more.
+    pub(super) fn give_inputs(&self) -> Result<(), CudaError> {
+        for (port, input) in self.bound.program.inputs.iter().zip(self.inputs) {
+            self.stream.write(&input.to_bytes(), self.span(port)?)?;
+        }
+        Ok(())
+    }
+
+    /// Run it once, launch by launch, and wait.
+    pub(super) fn run(&self) -> Result<(), CudaError> {
+        self.launch()?;
+        self.stream.synchronize()
+    }
+
+    /// Its launches as a graph.
+    pub(super) fn captured(&self) -> Result<GraphExec, CudaError> {
+        self.stream.capture(|_| self.launch())?.instantiate()
+    }
+
+    /// Run a graph of it, and wait.
+    pub(super) fn repeat(&self, graph: &mut GraphExec) -> Result<(), CudaError> {
+        // SAFETY: as in `launch`.
+        unsafe { graph.launch(self.stream) }?;
+        self.stream.synchronize()
+    }
+
+    /// The median time of `count` runs by `run`, by the device's clock.
+    pub(super) fn time_ns(
+        &self,
+        count: u32,
+        mut run: impl FnMut() -> Result<(), CudaError>,
+    ) -> Result<u64, CudaError> {
+        let (begin, end) =
+            (Event::with_timing(self.stream.context())?, Event::with_timing(self.stream.context())?);
+        let mut times = Vec::new();
+        for _ in 0..count.max(1) {
+            self.stream.record(&begin)?;
+            run()?;
+            self.stream.record(&end)?;
+            end.synchronize()?;
+            times.push(end.since_ns(&begin)?);
+        }
+        times.sort_unstable();
+        Ok(times.get(times.len() / 2).copied().unwrap_or_default())
+    }
+
+    /// Give the launches to the stream.
+    pub(super) fn launch(&self) -> Result<(), CudaError> {
+        // SAFETY: the arena is the slot's, which is held until the stream was synchronised, as are the program and its weights.
+        unsafe { self.bound.launch(self.stream, self.arena) }
+    }
+
+    /// Every output, as it is now.
+    pub(super) fn outputs(&self) -> Result<Vec<Vec<u8>>, CudaError> {
+        let read = |port: &Port| {
+            let mut bytes = vec![0; port.tensor.bytes()];
+            self.stream.read(self.span(port)?, &mut bytes)?;
+            Ok(bytes)
+        };
+        self.bound.program.outputs.iter().map(read).collect()
+    }
+
+    fn span(&self, port: &Port) -> Result<Span, CudaError> {
+        let span = self.bound.span(port.place, port.tensor.bytes() as u64, self.weights, self.arena);
+        span.ok_or_else(|| CudaError::Invalid("a port of the program is nowhere".to_owned()))
+    }
+}
+
+/// How far the worst element of `found` is off, in parts of what is expected or of 1, whichever is more.
+pub(super) fn worst(found: &[f32], expected: &[f32]) -> f64 {
+    if found.len() != expected.len() {
+        return f64::INFINITY;
+    }
+    let off = |(found, expected): (&f32, &f32)| {
+        if found == expected || (found.is_nan() && expected.is_nan()) {
+            return 0.0;
+        }
+        let (found, expected) = (f64::from(*found), f64::from(*expected));
+        (found - expected).abs() / expected.abs().max(1.0)
+    };
+    // What is not a number is as far off as can be.
+    found
+        .iter()
+        .zip(expected)
+        .map(off)
+        .fold(0.0, |worst, off| if off >= worst || off.is_nan() { off } else { worst })
+}

@@ -1,0 +1,258 @@
+//! One operation each, at the sizes of real networks.
+
+use weir_graph::{
+    Activation, ArgReduce, Attention, BiasAxis, Binary, Conv, Copy, CumSum, Elementwise, Gather, Graph,
+    Heads, Instruction, Lane, LayerNorm, Layout, Lrn, MatMul, Matrix, Node, Op, Part, Pool, PoolKind, Port,
+    Program, Reduce, ReduceKind, Softmax, Source, TensorType, TopK, TypeError, Value, ValueId, row_major,
+};
+use weir_types::ElementType::{self, Fp32, Int64};
+
+/// An operation, and the dimensions of its operands and outputs.
+pub(super) struct Case {
+    pub(super) name: &'static str,
+    op: Op,
+    inputs: Vec<Vec<usize>>,
+    /// Of which operand elements are indices below so many.
+    indices: Option<(usize, usize)>,
+    outputs: Vec<(Vec<usize>, Option<ElementType>)>,
+    /// How many elements are summed for one of the output.
+    pub(super) terms: usize,
+}
+
+impl Case {
+    fn new(name: &'static str, op: Op, inputs: &[&[usize]], output: &[usize]) -> Self {
+        let inputs = inputs.iter().map(|dims| dims.to_vec()).collect();
+        Self { name, op, inputs, indices: None, outputs: vec![(output.to_vec(), None)], terms: 1 }
+    }
+
+    fn summing(self, terms: usize) -> Self {
+        Self { terms, ..self }
+    }
+
+    /// The graph of this operation on floats of a type.
+    pub(super) fn graph(&self, float: ElementType) -> Result<Graph, TypeError> {
+        let mut graph = Graph::default();
+        let add = |graph: &mut Graph, name: String, tensor: TensorType, source: Source| {
+            let id = ValueId(u32::try_from(graph.values.len()).unwrap_or(u32::MAX));
+            graph.values.push(Value { name, tensor, source });
+            id
+        };
+        let mut node =
+            Node { name: self.name.to_owned(), op: self.op.clone(), inputs: Vec::new(), outputs: Vec::new() };
+        for (place, dims) in self.inputs.iter().enumerate() {
+            let is_index = self.indices.is_some_and(|(of, _)| of == place);
+            let tensor = TensorType::new(if is_index { Int64 } else { float }, dims.clone())?;
+            let id = add(&mut graph, format!("in{place}"), tensor, Source::Input);
+            graph.inputs.push(Port { name: format!("in{place}"), value: id });
+            node.inputs.push(Some(id));
+        }
+        for ((dims, element_type), place) in self.outputs.iter().zip(0_u32..) {
+            let tensor = TensorType::new(element_type.unwrap_or(float), dims.clone())?;
+            let id = add(&mut graph, format!("out{place}"), tensor, Source::Node { node: 0, output: place });
+            graph.outputs.push(Port { name: format!("out{place}"), value: id });
+            node.outputs.push(Some(id));
+        }
+        graph.nodes.push(node);
+        Ok(graph)
+    }
+
+    /// The number at a place of an operand: between -1 and 1, or an index.
+    pub(super) fn element(&self, operand: usize, at: usize) -> f32 {
+        let hash = (at as u64 ^ (operand as u64) << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+        match self.indices {
+            Some((of, count)) if of == operand => (hash % count as u64) as f32,
+            _ => hash as f32 / (1 << 23) as f32 - 1.0,
+        }
+    }
+}
+
+fn conv(groups: usize, stride: usize, pad: usize) -> Op {
+    Op::Conv(Conv {
+        groups,
+        strides: [stride; 2],
+        pads_begin: [pad; 2],
+        pads_end: [pad; 2],
+        dilations: [1; 2],
+        activation: Some(Activation::Relu),
+    })
+}
+
+fn pool(kind: PoolKind) -> Op {
+    let (kernel, strides, pads) = ([3; 2], [2; 2], [1; 2]);
+    Op::Pool(Pool { kind, kernel, strides, pads_begin: pads, pads_end: pads, dilations: [1; 2] })
+}
+
+fn matmul(batch: &[usize], [m, n, k]: [usize; 3], transposed: bool) -> Op {
+    let strides = |size: usize| row_major(batch).iter().map(|stride| stride * size).collect();
+    let matrix = |rows: usize, columns: usize, transposed: bool| Matrix {
+        offset: 0,
+        batch_strides: strides(rows * columns),
+        row_stride: if transposed { rows } else { columns },
+        transposed,
+    };
+    Op::MatMul(MatMul {
+        batch: batch.to_vec(),
+        m,
+        n,
+        k,
+        a: matrix(m, k, false),
+        b: matrix(k, n, transposed),
+        alpha: 1.0,
+        bias_axis: BiasAxis::Columns,
+        activation: None,
+    })
+}
+
+fn elementwise(dims: &[usize], instructions: Vec<Instruction>, operands: usize) -> Op {
+    let strides = vec![row_major(dims); operands];
+    Op::Elementwise(Elementwise {
+        program: Program { lane: Lane::Float, instructions },
+        dims: dims.to_vec(),
+        strides,
+    })
+}
+
+/// Every kind of operation, most of them at sizes of ResNet-50 and MiniLM.
+pub(super) fn all() -> Vec<Case> {
+    let heads = |heads: usize, len: usize, dim: usize| Heads {
+        offset: 0,
+        batch_stride: heads * len * dim,
+        head_stride: dim,
+        row_stride: heads * dim,
+    };
+    let attention = Op::Attention(Attention {
+        batch: 2,
+        heads: 12,
+        q_len: 128,
+        kv_len: 128,
+        head_dim: 32,
+        scale: 0.176_776_7,
+        q: heads(12, 128, 32),
+        k: heads(12, 128, 32),
+        v: heads(12, 128, 32),
+        mask: None,
+    });
+    let transpose = Op::Copy(Copy {
+        fill: None,
+        parts: vec![Part {
+            input: 0,
+            dims: vec![8, 128, 12, 32],
+            from: Layout { offset: 0, strides: vec![49_152, 32, 4_096, 1] },
+            to: Layout { offset: 0, strides: vec![49_152, 384, 32, 1] },
+        }],
+    });
+    let load = Instruction::Load;
+    let sum = vec![
+        load(0),
+        load(1),
+        Instruction::Binary(Binary::Add),
+        Instruction::Unary(weir_graph::Unary::Activate(Activation::Gelu)),
+    ];
+    let (rows, cols) = (256, 384);
+    let of_rows = |name, op| Case::new(name, op, &[&[rows, cols]], &[rows]);
+    let reduce = |kind| Op::Reduce(Reduce { kind, rows, cols });
+    let mut cases = vec![
+        Case::new(
+            "conv 7x7, stride 2",
+            conv(1, 2, 3),
+            &[&[1, 3, 224, 224], &[64, 3, 7, 7], &[64]],
+            &[1, 64, 112, 112],
+        )
+        .summing(147),
+        Case::new("conv 3x3", conv(1, 1, 1), &[&[1, 64, 56, 56], &[64, 64, 3, 3], &[64]], &[1, 64, 56, 56])
+            .summing(576),
+        Case::new("conv 1x1", conv(1, 1, 0), &[&[1, 256, 56, 56], &[64, 256, 1, 1], &[64]], &[1, 64, 56, 56])
+            .summing(256),
+        Case::new(
+            "conv 3x3, depthwise",
+            conv(32, 1, 1),
+            &[&[1, 32, 112, 112], &[32, 1, 3, 3], &[32]],
+            &[1, 32, 112, 112],
+        )
+        .summing(9),
+        Case::new(
+            "matmul 128x384x1536",
+            matmul(&[], [128, 1536, 384], false),
+            &[&[128, 384], &[384, 1536], &[1536]],
+            &[128, 1536],
+        )
+        .summing(384),
+        Case::new(
+            "matmul 1x2048x1000",
+            matmul(&[], [1, 1000, 2048], true),
+            &[&[1, 2048], &[1000, 2048], &[1000]],
+            &[1, 1000],
+        )
+        .summing(2048),
+        Case::new(
+            "matmul 24 of 128x128x32",
+            matmul(&[24], [128, 128, 32], true),
+            &[&[24, 128, 32], &[24, 128, 32]],
+            &[24, 128, 128],
+        )
+        .summing(32),
+        Case::new(
+            "attention 2x12x128x32",
+            attention,
+            &[&[2, 128, 12, 32], &[2, 128, 12, 32], &[2, 128, 12, 32]],
+            &[2, 128, 12, 32],
+        )
+        .summing(128),
+        Case::new("max pool 3x3", pool(PoolKind::Max), &[&[1, 64, 112, 112]], &[1, 64, 56, 56]),
+        Case::new(
+            "average pool 3x3",
+            pool(PoolKind::Average { count_padding: false }),
+            &[&[1, 64, 112, 112]],
+            &[1, 64, 56, 56],
+        )
+        .summing(9),
+        Case::new("add and gelu", elementwise(&[1 << 20], sum, 2), &[&[1 << 20], &[1 << 20]], &[1 << 20]),
+        Case::new("transpose", transpose, &[&[8, 12, 128, 32]], &[8, 128, 12, 32]),
+        Case::new(
+            "softmax",
+            Op::Softmax(Softmax { rows, cols, scale: 1.0, log: false, mask: None }),
+            &[&[rows, cols]],
+            &[rows, cols],
+        )
+        .summing(cols),
+        Case::new(
+            "layer norm",
+            Op::LayerNorm(LayerNorm { rows, cols, epsilon: 1e-5 }),
+            &[&[rows, cols], &[cols], &[cols]],
+            &[rows, cols],
+        )
+        .summing(cols),
+        of_rows("sum of rows", reduce(ReduceKind::Sum)).summing(cols),
+        of_rows("largest of rows", reduce(ReduceKind::Max)),
+        Case::new(
+            "response norm",
+            Op::Lrn(Lrn { size: 5, alpha: 1e-4, beta: 0.75, bias: 1.0 }),
+            &[&[1, 64, 56, 56]],
+            &[1, 64, 56, 56],
+        )
+        .summing(5),
+        Case::new(
+            "running sum",
+            Op::CumSum(CumSum { rows, cols, exclusive: false, reverse: false }),
+            &[&[rows, cols]],
+            &[rows, cols],
+        )
+        .summing(cols),
+    ];
+    let gather = Op::Gather(Gather { outer: 1, axis: 30_522, inner: 384, count: 256 });
+    cases.push(Case {
+        indices: Some((1, 30_522)),
+        ..Case::new("gather", gather, &[&[30_522, 384], &[256]], &[256, 384])
+    });
+    let argmax = Op::ArgReduce(ArgReduce { rows, cols, largest: true, last: false });
+    cases.push(Case { outputs: vec![(vec![rows], Some(Int64))], ..of_rows("place of the largest", argmax) });
+    let top = Op::TopK(TopK { rows, cols, k: 5, largest: true });
+    cases.push(Case {
+        outputs: vec![(vec![rows, 5], None), (vec![rows, 5], Some(Int64))],
+        ..of_rows("top 5", top)
+    });
+    cases
+}
+
+/// What a graph's floats are, in the names of precisions.
+pub(super) const FLOATS: [ElementType; 3] = [Fp32, ElementType::Fp16, ElementType::Bf16];

@@ -1,0 +1,74 @@
+//! What a launch costs beside what it does: a chain of operations on a few bytes, launch by launch and as a graph.
+
+use super::super::bound::Bound;
+use super::super::device::Gpu;
+use super::super::program::Program;
+use super::super::weights::Weights;
+use super::bench::{OWNER, in_slot};
+use super::{Check, CheckConfig, CheckFailure, Stage};
+use weir_device::cuda::CudaError;
+use weir_graph::reference::Tensor;
+use weir_graph::{
+    Elementwise, Graph, Instruction, Lane, Node, Op, Port, Source, TensorType, Unary, Value, ValueId,
+};
+use weir_types::ElementType::Fp32;
+
+/// Operations in the chain.
+const CHAIN: u32 = 64;
+const ELEMENTS: usize = 32;
+
+pub(super) fn check(
+    gpu: &Gpu,
+    config: &CheckConfig,
+    tell: &mut dyn FnMut(Check),
+) -> Result<(), CheckFailure> {
+    let tensor = TensorType::new(Fp32, [ELEMENTS]).map_err(|error| CudaError::Invalid(error.to_string()))?;
+    let graph = chain(&tensor);
+    let program = Program::of(&graph, gpu.precision, &gpu.target);
+    let program = program.map_err(|error| CudaError::Invalid(error.to_string()))?;
+    let weights = Weights::none();
+    let bound = Bound::new(gpu, program, &weights, OWNER)?;
+    let input = Tensor::floats(tensor, vec![1.0; ELEMENTS]);
+    let (launched_ns, captured_ns, same) = in_slot(gpu, &bound, &weights, &[input], |ready| {
+        ready.run()?;
+        let launched = ready.outputs()?;
+        let launched_ns = ready.time_ns(config.repeats, || ready.launch())?;
+        let mut graph = ready.captured()?;
+        ready.give_inputs()?;
+        ready.repeat(&mut graph)?;
+        let captured_ns = ready.time_ns(config.repeats, || ready.repeat(&mut graph))?;
+        Ok((launched_ns, captured_ns, ready.outputs()? == launched))
+    })?;
+    let each = |what: &str, time_ns: u64| {
+        Check::passed(Stage::Launches, what).took(time_ns / u64::from(CHAIN), 0, 0)
+    };
+    tell(each("one of 64 launches, one after the other", launched_ns));
+    let captured = each("one of 64 launches in a graph", captured_ns);
+    let detail = if same { String::new() } else { "the graph computes something else".to_owned() };
+    tell(Check { passed: same, detail, ..captured });
+    Ok(())
+}
+
+/// `-x`, again and again.
+fn chain(tensor: &TensorType) -> Graph {
+    let value = |name: String, source| Value { name, tensor: tensor.clone(), source };
+    let program = weir_graph::Program {
+        lane: Lane::Float,
+        instructions: vec![Instruction::Load(0), Instruction::Unary(Unary::Neg)],
+    };
+    let op = Op::Elementwise(Elementwise { program, dims: vec![ELEMENTS], strides: vec![vec![1]] });
+    let node = |at: u32| Node {
+        name: format!("n{at}"),
+        op: op.clone(),
+        inputs: vec![Some(ValueId(at))],
+        outputs: vec![Some(ValueId(at + 1))],
+    };
+    let made = (0..CHAIN).map(|at| value(format!("v{at}"), Source::Node { node: at, output: 0 }));
+    Graph {
+        values: std::iter::once(value("x".to_owned(), Source::Input)).chain(made).collect(),
+        nodes: (0..CHAIN).map(node).collect(),
+        prologue_len: 0,
+        inputs: vec![Port { name: "x".to_owned(), value: ValueId(0) }],
+        outputs: vec![Port { name: "y".to_owned(), value: ValueId(CHAIN) }],
+    }
+}

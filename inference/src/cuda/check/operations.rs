@@ -1,0 +1,90 @@
+//! Every kind of operation in every precision.
+
+use super::super::bound::Bound;
+use super::super::device::Gpu;
+use super::super::program::Program;
+use super::super::weights::Weights;
+use super::bench::{OWNER, in_slot, worst};
+use super::cases::{Case, FLOATS, all};
+use super::{Check, CheckConfig, CheckFailure, Stage};
+use weir_graph::reference::{self, Tensor};
+use weir_kernels::{Cost, Precision};
+use weir_types::ElementType;
+
+pub(super) fn check(
+    gpu: &Gpu,
+    config: &CheckConfig,
+    tell: &mut dyn FnMut(Check),
+) -> Result<(), CheckFailure> {
+    for case in all() {
+        for float in FLOATS {
+            let precisions: &[Precision] = match float {
+                ElementType::Fp16 => &[Precision::Fp16],
+                ElementType::Bf16 => &[Precision::Bf16],
+                _ => &[Precision::Fp32, Precision::Tf32],
+            };
+            for precision in precisions {
+                tell(one(gpu, config, &case, float, *precision)?);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn one(
+    gpu: &Gpu,
+    config: &CheckConfig,
+    case: &Case,
+    float: ElementType,
+    precision: Precision,
+) -> Result<Check, CheckFailure> {
+    let what = format!("{}, {}", case.name, format!("{precision:?}").to_lowercase());
+    let failed = |why: &dyn std::fmt::Display| Ok(Check::failed(Stage::Operations, what.clone(), why));
+    let graph = match case.graph(float) {
+        Ok(graph) => graph,
+        Err(why) => return failed(&why),
+    };
+    let program = match Program::of(&graph, precision, &gpu.target) {
+        Ok(program) => program,
+        Err(why) => return failed(&why),
+    };
+    let cost = program.launches.iter().fold(Cost::default(), |cost, launch| cost + launch.cost);
+    let input = |(operand, port): (usize, &weir_graph::Port)| {
+        let tensor = graph.value(port.value).tensor.clone();
+        let elements = (0..tensor.elements()).map(|at| case.element(operand, at)).collect();
+        Tensor::floats(tensor, elements)
+    };
+    let inputs: Vec<Tensor> = graph.inputs.iter().enumerate().map(input).collect();
+    let expected = match reference::run(&graph, &inputs, &|_| None) {
+        Ok(expected) => expected,
+        Err(why) => return failed(&why),
+    };
+    let weights = Weights::none();
+    let bound = Bound::new(gpu, program, &weights, OWNER)?;
+    let (outputs, time_ns) = in_slot(gpu, &bound, &weights, &inputs, |ready| {
+        ready.run()?;
+        let outputs = ready.outputs()?;
+        Ok((outputs, ready.time_ns(config.repeats, || ready.launch())?))
+    })?;
+    let mut error = 0.0_f64;
+    for (bytes, expected) in outputs.iter().zip(&expected) {
+        let Some(found) = Tensor::from_bytes(expected.tensor().clone(), bytes) else {
+            return failed(&"an output is not as long as it should be");
+        };
+        error = error.max(worst(&found.to_floats(), &expected.to_floats()));
+    }
+    let check = Check::passed(Stage::Operations, what).off_by(error, tolerance(precision, case.terms));
+    Ok(check.took(time_ns, cost.bytes, cost.flops))
+}
+
+/// How far sums of so many products may be off: each factor is rounded once, and errors grow as a random walk does.
+#[expect(clippy::cast_precision_loss, reason = "a tolerance")]
+fn tolerance(precision: Precision, terms: usize) -> f64 {
+    let rounding = match precision {
+        Precision::Fp32 => 2e-6,
+        Precision::Tf32 => 1e-3,
+        Precision::Fp16 => 1.5e-3,
+        Precision::Bf16 => 1.2e-2,
+    };
+    rounding * (terms as f64).sqrt().max(2.0)
+}

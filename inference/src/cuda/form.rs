@@ -1,0 +1,86 @@
+//! The form of a model that GPUs load: the graph as it was pushed, and its large weights in files of their own.
+
+use super::program::{CompileError, Program};
+use crate::prepare::{PrepareError, Variant, Weight};
+use bytes::Bytes;
+use std::fs;
+use std::path::Path;
+use weir_graph::{GraphError, Model};
+use weir_kernels::{Precision, Target};
+use weir_types::{ContentHash, Platform, Shape};
+
+/// Write the files of an upload's form for GPUs to `out`, by hash; or say why it cannot run on one.
+pub(crate) fn form(upload: Bytes, out: &Path) -> Result<Result<Variant, String>, PrepareError> {
+    let model = match read(upload) {
+        Ok(model) => model,
+        Err(why) => return Ok(Err(why)),
+    };
+    let separated = model.without_weights();
+    let skeleton = ContentHash::of(&separated.skeleton);
+    write(out, skeleton, &separated.skeleton)?;
+    let mut weights = Vec::with_capacity(separated.weights.len());
+    for file in &separated.weights {
+        write(out, file.hash, &file.bytes)?;
+        let Some(weight) = model.weights().iter().find(|weight| weight.name == file.name) else { continue };
+        weights.push(Weight {
+            name: file.name.clone(),
+            element_type: weight.tensor.element_type(),
+            dimensions: weight
+                .tensor
+                .dims()
+                .iter()
+                .map(|dim| i64::try_from(*dim).unwrap_or(i64::MAX))
+                .collect(),
+            hash: file.hash,
+            offset: 0,
+            bytes: file.bytes.len() as u64,
+        });
+    }
+    let weight_bytes =
+        weights.iter().map(|weight| weight.bytes).sum::<u64>() + separated.skeleton.len() as u64;
+    Ok(Ok(Variant {
+        platform: Platform::Cuda,
+        only_on: None,
+        skeleton,
+        weights,
+        placeholder: None,
+        weight_bytes,
+        resident_bytes: weight_bytes,
+        session_bytes: None,
+    }))
+}
+
+/// The model, if GPUs can run it as far as can be told without knowing the shapes of its inputs.
+fn read(upload: Bytes) -> Result<Model, String> {
+    let model = Model::read(upload).map_err(|error| error.to_string())?;
+    let unsupported = model.unsupported();
+    if let Some(first) = unsupported.first() {
+        let others = unsupported.len() - 1;
+        return Err(if others == 0 {
+            first.to_string()
+        } else {
+            format!("{first} (and {others} other nodes)")
+        });
+    }
+    // What varies may be 1, though that need not be a size that the model can take.
+    let nominal =
+        |shape: &[Option<u32>]| Shape::new(&shape.iter().map(|dim| dim.unwrap_or(1)).collect::<Vec<_>>());
+    let shapes: Result<Vec<_>, _> =
+        model.signature().inputs.iter().map(|port| nominal(&port.shape)).collect();
+    let Ok(shapes) = shapes else { return Ok(model) };
+    match Program::compile(&model, &shapes, Precision::default(), &Target::H200) {
+        Err(error @ (CompileError::Kernel { .. } | CompileError::Graph(GraphError::Unsupported { .. }))) => {
+            Err(error.to_string())
+        }
+        _ => Ok(model),
+    }
+}
+
+fn write(out: &Path, hash: ContentHash, bytes: &[u8]) -> Result<(), PrepareError> {
+    let path = out.join(hash.to_string());
+    // Equal weights are written once, in whichever form they are found.
+    if path.exists() {
+        return Ok(());
+    }
+    fs::write(&path, bytes).map_err(|error| PrepareError::io("write", &path, error))
+}

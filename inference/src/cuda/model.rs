@@ -1,0 +1,137 @@
+//! A model in a device's memory.
+
+use super::bound::Bound;
+use super::device::Gpu;
+use super::program::{CompileError, Program};
+use super::session::CudaSession;
+use super::weights::{Weights, WeightsError};
+use crate::backend::{Model, ModelSource, Session};
+use crate::error::InferenceError;
+use crate::footprint::{Footprint, Part};
+use bytes::Bytes;
+use moka::sync::Cache;
+use std::sync::Arc;
+use weir_device::cuda::{Owner, TransferError};
+use weir_graph::WeightData;
+use weir_types::{ContentHash, ModelId, Platform, Port, Shape};
+
+/// Shapes of inputs that programs are kept for.
+const PROGRAMS_MAX: u64 = 32;
+
+/// A resident model.
+pub(super) struct CudaModel(Arc<Shared>);
+
+/// What its sessions share. Fields drop in order: what lies in the device's memory before the device.
+pub(super) struct Shared {
+    programs: Cache<Vec<Shape>, Arc<Bound>>,
+    pub(super) weights: Weights,
+    model: weir_graph::Model,
+    /// For each input of the graph, which of the signature's it is.
+    inputs: Vec<usize>,
+    /// For each output of the signature, which of the graph's it is.
+    pub(super) outputs: Vec<usize>,
+    pub(super) owner: Owner,
+    id: ModelId,
+    pub(super) gpu: Arc<Gpu>,
+}
+
+impl CudaModel {
+    pub(super) fn load(gpu: Arc<Gpu>, source: &ModelSource) -> Result<Self, InferenceError> {
+        let id = source.id();
+        let broken = |why: String| InferenceError::Load { model: id.clone(), why: why.into() };
+        let form = source.prepared.variants_for(Platform::Cuda).next();
+        let form = form.ok_or_else(|| broken("it has no form for a GPU".to_owned()))?;
+        let skeleton = std::fs::read(source.blobs.join(form.skeleton.to_string()));
+        let skeleton = skeleton.map_err(|error| broken(format!("{}: {error}", form.skeleton)))?;
+        let model = weir_graph::Model::read_skeleton(Bytes::from(skeleton))
+            .map_err(|error| broken(error.to_string()))?;
+        let (signature, own) = (&source.prepared.signature, model.signature());
+        let inputs = positions(&own.inputs, &signature.inputs).map_err(&broken)?;
+        let outputs = positions(&signature.outputs, &own.outputs).map_err(&broken)?;
+        let weights = Weights::load(&gpu, &model, &source.blobs).map_err(|error| match error {
+            WeightsError::Transfer(error) => weights_failure(&error),
+            error => broken(error.to_string()),
+        })?;
+        let programs = Cache::new(PROGRAMS_MAX);
+        let owner = owner(id);
+        Ok(Self(Arc::new(Shared { programs, weights, model, inputs, outputs, owner, id: id.clone(), gpu })))
+    }
+}
+
+impl Model for CudaModel {
+    fn footprint(&self) -> Footprint {
+        let large = self.0.model.weights().iter().filter_map(|weight| match weight.data {
+            WeightData::Elsewhere(hash) => Some((Part { hash, family: None }, weight.tensor.bytes() as u64)),
+            WeightData::Bytes(_) => None,
+        });
+        let small =
+            self.0.model.weights().iter().filter(|weight| matches!(weight.data, WeightData::Bytes(_)));
+        Footprint::new(small.map(|weight| weight.tensor.bytes() as u64).sum(), large)
+    }
+
+    fn session(&self) -> Result<Box<dyn Session>, InferenceError> {
+        Ok(Box::new(CudaSession::new(Arc::clone(&self.0))))
+    }
+}
+
+impl Shared {
+    /// For each input of the graph, which of the signature's it is.
+    pub(super) fn inputs(&self) -> &[usize] {
+        &self.inputs
+    }
+
+    /// What a run with inputs of these shapes does, in the order of the graph. Made when shapes are first seen: some milliseconds.
+    pub(super) fn bound(&self, shapes: Vec<Shape>) -> Result<Arc<Bound>, InferenceError> {
+        let make = || {
+            let program = Program::compile(&self.model, &shapes, self.gpu.precision, &self.gpu.target);
+            let program = program.map_err(|error| self.refused(&error))?;
+            Bound::new(&self.gpu, program, &self.weights, self.owner).map(Arc::new)
+        };
+        let made = self.programs.try_get_with_by_ref(&shapes, make);
+        made.map_err(|error: Arc<InferenceError>| error.as_ref().clone())
+    }
+
+    fn refused(&self, error: &CompileError) -> InferenceError {
+        match error {
+            // What the shapes are to blame for.
+            CompileError::Graph(
+                error @ (weir_graph::GraphError::Inputs(_) | weir_graph::GraphError::Invalid { .. }),
+            ) => InferenceError::Refused(error.to_string().into()),
+            error => InferenceError::Run(format!("model {}: {error}", self.id).into()),
+        }
+    }
+}
+
+/// Where each of `wanted` is among `ports`, by name.
+fn positions(wanted: &[Port], ports: &[Port]) -> Result<Vec<usize>, String> {
+    let position = |port: &Port| {
+        let found = ports.iter().position(|other| other.name == port.name);
+        found.ok_or_else(|| format!("{:?} is not in both of its forms", port.name))
+    };
+    wanted.iter().map(position).collect()
+}
+
+/// On whose behalf runs hold memory: a tenant's.
+fn owner(id: &ModelId) -> Owner {
+    let hash = ContentHash::of(id.tenant.as_str().as_bytes()).to_string();
+    Owner(u64::from_str_radix(hash.get(..15).unwrap_or_default(), 16).unwrap_or_default())
+}
+
+/// The same, where it is a file that is to blame.
+pub(super) fn load_failure(error: &WeightsError) -> InferenceError {
+    match error {
+        WeightsError::Transfer(error) => weights_failure(error),
+        error => InferenceError::Run(error.to_string().into()),
+    }
+}
+
+/// What it means that bytes have not arrived.
+pub(super) fn weights_failure(error: &TransferError) -> InferenceError {
+    match error {
+        TransferError::Device(error) => super::failure(error),
+        TransferError::Host(_) | TransferError::TooMany { .. } => {
+            InferenceError::RunOutOfMemory(error.to_string().into())
+        }
+        error => InferenceError::Unavailable(error.to_string().into()),
+    }
+}

@@ -1,0 +1,179 @@
+//! Runs, one at a time.
+#![allow(unsafe_code, reason = "work is given to a device, with addresses of pinned memory")]
+
+use super::bound::Bound;
+use super::failure;
+use super::model::Shared;
+use super::slots::Slot;
+use crate::backend::Session;
+use crate::error::InferenceError;
+use crate::interrupt::Interrupt;
+use crate::request::Job;
+use crate::tensor::Tensor;
+use std::collections::HashMap;
+use std::sync::Arc;
+use weir_device::cuda::{CudaError, GraphExec, Span};
+use weir_types::Shape;
+
+/// Captured runs that a session keeps; all are forgotten when there are more.
+const GRAPHS_MAX: usize = 16;
+
+/// One slot's share of a model.
+pub(super) struct CudaSession {
+    /// Before what they use.
+    captured: HashMap<Place, Captured>,
+    /// Where it ran last.
+    slot: Option<usize>,
+    model: Arc<Shared>,
+}
+
+/// A program, by its number, in a slot, by its own.
+type Place = (u64, usize);
+
+/// How far a program has got in a slot.
+enum Captured {
+    /// It has run once, launch by launch.
+    Once,
+    /// From now on it is repeated.
+    Graph { graph: GraphExec, _bound: Arc<Bound> },
+}
+
+/// Where an output is on the device, and in the staging memory.
+struct Output {
+    from: Span,
+    offset: usize,
+    position: usize,
+}
+
+impl CudaSession {
+    pub(super) fn new(model: Arc<Shared>) -> Self {
+        Self { captured: HashMap::new(), slot: None, model }
+    }
+}
+
+impl Session for CudaSession {
+    fn run(&mut self, job: &Job, interrupt: &Interrupt) -> Result<Vec<Tensor>, InferenceError> {
+        if interrupt.reason().is_some() {
+            return Err(InferenceError::Cancelled);
+        }
+        let model = Arc::clone(&self.model);
+        let inputs: Vec<&Tensor> =
+            model.inputs().iter().filter_map(|position| job.inputs.get(*position)).collect();
+        let bound = model.bound(inputs.iter().map(|tensor| tensor.shape().clone()).collect())?;
+        let mut taken = model.gpu.slots.take(self.slot);
+        let slot =
+            taken.slot().ok_or_else(|| InferenceError::Unavailable("the device has no slots".into()))?;
+        self.slot = Some(slot.number);
+        let ran = self.run_in(slot, &bound, &inputs, job);
+        if ran.is_err() {
+            // Whatever was given to the device is over before anybody else gets the slot.
+            let _ = slot.stream.synchronize();
+        }
+        ran
+    }
+}
+
+impl CudaSession {
+    fn run_in(
+        &mut self,
+        slot: &mut Slot,
+        bound: &Arc<Bound>,
+        inputs: &[&Tensor],
+        job: &Job,
+    ) -> Result<Vec<Tensor>, InferenceError> {
+        let model = Arc::clone(&self.model);
+        let (gpu, program) = (&model.gpu, &bound.program);
+        let stream = Arc::clone(&slot.stream);
+        let arena = gpu.make_room(|| slot.memory.prepare(program.arena_bytes, model.owner, gpu.now_ns()));
+        let arena = arena.map_err(|error| failure(&error))?;
+
+        let input_bytes: usize = inputs.iter().map(|tensor| tensor.data().len()).sum();
+        let (outputs, staging_bytes) = self.outputs(bound, job, arena, input_bytes)?;
+        let staging = slot.staging(staging_bytes).map_err(|error| failure(&error))?;
+        let mut rest = &mut *staging;
+        for (tensor, port) in inputs.iter().zip(&program.inputs) {
+            let data = tensor.data();
+            let (place, behind) = rest.split_at_mut_checked(data.len()).ok_or_else(misfit)?;
+            rest = behind;
+            place.copy_from_slice(data);
+            let to = bound.span(port.place, data.len() as u64, &model.weights, arena).ok_or_else(misfit)?;
+            // SAFETY: the staging memory is the slot's, and is neither written nor given up before the stream is synchronised below.
+            unsafe { stream.copy_from_host(place.as_ptr(), to) }.map_err(|error| failure(&error))?;
+        }
+        self.launch(bound, slot, arena).map_err(|error| failure(&error))?;
+        let staging = slot.staging(staging_bytes).map_err(|error| failure(&error))?;
+        for output in &outputs {
+            let bytes = usize::try_from(output.from.bytes()).unwrap_or(usize::MAX);
+            let place =
+                staging.get_mut(output.offset..output.offset.saturating_add(bytes)).ok_or_else(misfit)?;
+            // SAFETY: as above.
+            unsafe { stream.copy_to_host(output.from, place.as_mut_ptr()) }
+                .map_err(|error| failure(&error))?;
+        }
+        stream.synchronize().map_err(|error| failure(&error))?;
+        outputs.iter().map(|output| self.tensor(bound, output, staging)).collect()
+    }
+
+    /// Where the wanted outputs are, and where they go behind the inputs; how much staging memory that takes.
+    fn outputs(
+        &self,
+        bound: &Bound,
+        job: &Job,
+        arena: Span,
+        input_bytes: usize,
+    ) -> Result<(Vec<Output>, usize), InferenceError> {
+        let mut end = input_bytes;
+        let mut outputs = Vec::with_capacity(job.outputs.len());
+        for wanted in &job.outputs {
+            let position = self.model.outputs.get(*wanted).copied().ok_or_else(misfit)?;
+            let port = bound.program.outputs.get(position).ok_or_else(misfit)?;
+            let bytes = port.tensor.bytes();
+            let from = bound.span(port.place, bytes as u64, &self.model.weights, arena).ok_or_else(misfit)?;
+            outputs.push(Output { from, offset: end, position });
+            end = end.saturating_add(bytes);
+        }
+        Ok((outputs, end))
+    }
+
+    /// Give the launches to the slot's stream: one by one the first time, and captured from then on.
+    fn launch(&mut self, bound: &Arc<Bound>, slot: &Slot, arena: Span) -> Result<(), CudaError> {
+        let (stream, place) = (&slot.stream, (bound.number, slot.number));
+        if self.captured.len() >= GRAPHS_MAX && !self.captured.contains_key(&place) {
+            self.captured.clear();
+        }
+        match self.captured.get_mut(&place) {
+            Some(Captured::Graph { graph, .. }) => {
+                // SAFETY: it was captured from the same program in the same slot, whose addresses stay; whoever holds the slot waits for its end.
+                return unsafe { graph.launch(stream) };
+            }
+            Some(Captured::Once) => {
+                // SAFETY: what is captured here runs only in this slot, while the session holds the program and its weights.
+                let graph = stream.capture(|stream| unsafe { bound.launch(stream, arena) })?;
+                let mut graph = graph.instantiate()?;
+                // SAFETY: as above.
+                unsafe { graph.launch(stream) }?;
+                self.captured.insert(place, Captured::Graph { graph, _bound: Arc::clone(bound) });
+            }
+            None => {
+                // SAFETY: the arena is the slot's, and the slot ours until the stream is synchronised.
+                unsafe { bound.launch(stream, arena) }?;
+                self.captured.insert(place, Captured::Once);
+            }
+        }
+        Ok(())
+    }
+
+    fn tensor(&self, bound: &Bound, output: &Output, staging: &[u8]) -> Result<Tensor, InferenceError> {
+        let port = bound.program.outputs.get(output.position).ok_or_else(misfit)?;
+        let bytes = staging.get(output.offset..output.offset + port.tensor.bytes()).ok_or_else(misfit)?;
+        let dims: Option<Vec<u32>> = port.tensor.dims().iter().map(|dim| u32::try_from(*dim).ok()).collect();
+        let shape = Shape::new(&dims.ok_or_else(misfit)?).map_err(crate::tensor::TensorError::from)?;
+        let data = self.model.gpu.arena.copy_of(bytes)?;
+        Ok(Tensor::new(port.tensor.element_type(), shape, data)?)
+    }
+}
+
+/// Sizes that were worked out beforehand do not agree.
+fn misfit() -> InferenceError {
+    InferenceError::Run("the run's inputs or outputs are not those that it was made for".into())
+}

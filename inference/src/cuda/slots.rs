@@ -1,0 +1,92 @@
+//! Places for runs: each a stream, memory to work in, and pinned memory for what goes in and out.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use weir_device::cuda::{BlockPool, CudaError, PinnedMemory, Priority, SlotMemory, Stream};
+
+/// A device's places. A device thread never waits for one: there are as many as threads.
+pub(super) struct Slots {
+    idle: Mutex<Vec<Slot>>,
+    returned: Condvar,
+}
+
+/// One of them.
+pub(super) struct Slot {
+    pub(super) number: usize,
+    pub(super) stream: Arc<Stream>,
+    pub(super) memory: SlotMemory,
+    /// As long as the longest run so far needed.
+    staging: Option<PinnedMemory>,
+}
+
+/// A place that is taken, until it drops.
+pub(super) struct Taken<'a> {
+    slots: &'a Slots,
+    slot: Option<Slot>,
+}
+
+impl Slots {
+    /// `count` of them, each with addresses for all of the pool's memory.
+    pub(super) fn new(pool: &Arc<BlockPool>, count: usize) -> Result<Self, CudaError> {
+        let bytes_max = pool.usage().capacity_bytes;
+        let slot = |number| {
+            let stream = Arc::new(Stream::new(pool.context(), Priority::Normal)?);
+            let memory = SlotMemory::new(pool, &stream, bytes_max, 0)?;
+            Ok(Slot { number, stream, memory, staging: None })
+        };
+        let idle: Vec<_> = (0..count.max(1)).rev().map(slot).collect::<Result<_, CudaError>>()?;
+        Ok(Self { idle: Mutex::new(idle), returned: Condvar::new() })
+    }
+
+    /// Take the slot of that number if it is idle, so that what was captured there can be repeated; else another.
+    pub(super) fn take(&self, preferred: Option<usize>) -> Taken<'_> {
+        let idle = self.returned.wait_while(self.lock(), |idle| idle.is_empty());
+        let mut idle = idle.unwrap_or_else(PoisonError::into_inner);
+        let found = idle.iter().position(|slot| Some(slot.number) == preferred);
+        let slot = match found {
+            Some(place) => Some(idle.swap_remove(place)),
+            None => idle.pop(),
+        };
+        Taken { slots: self, slot }
+    }
+
+    /// Give up memory that runs have not needed lately. Slots that are taken keep theirs.
+    pub(super) fn settle(&self, now_ns: u64) {
+        for slot in self.lock().iter_mut() {
+            if let Err(error) = slot.memory.settle(now_ns) {
+                tracing::warn!(%error, slot = slot.number, "the memory of a slot cannot be given up");
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Slot>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Slot {
+    /// Pinned memory of at least `bytes`.
+    pub(super) fn staging(&mut self, bytes: usize) -> Result<&mut [u8], CudaError> {
+        if self.staging.as_ref().is_none_or(|staging| staging.as_slice().len() < bytes) {
+            self.staging = None;
+            self.staging = Some(PinnedMemory::new(self.stream.context(), bytes.next_power_of_two())?);
+        }
+        let staging = self.staging.as_mut().map(PinnedMemory::as_mut_slice).unwrap_or_default();
+        Ok(staging.get_mut(..bytes).unwrap_or_default())
+    }
+}
+
+impl Taken<'_> {
+    /// The slot itself; there is one until the drop.
+    pub(super) fn slot(&mut self) -> Option<&mut Slot> {
+        self.slot.as_mut()
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot.take() {
+            self.slots.lock().push(slot);
+            self.slots.returned.notify_one();
+        }
+    }
+}

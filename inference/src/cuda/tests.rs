@@ -1,0 +1,289 @@
+//! The executor on the fake driver: real networks, run by the kernels' own sources.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot be set up has failed")]
+
+use super::form::form;
+use super::{Cuda, CudaConfig};
+use crate::backend::{Backend, Model, ModelKey, ModelSource, Session};
+use crate::error::{ErrorKind, InferenceError};
+use crate::interrupt::Interrupt;
+use crate::mapping::Mapping;
+use crate::prepare::Prepared;
+use crate::request::Job;
+use crate::tensor::Tensor;
+use bytes::Bytes;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tempfile::TempDir;
+use weir_device::Arena;
+use weir_device::cuda::{Devices, Search};
+use weir_fake_cuda::Fake;
+use weir_graph::reference;
+use weir_kernels::Precision;
+use weir_types::{Batching, ElementType, ModelId, Name, Shape, TenantId, Version};
+
+const MEMORY_BYTES_MAX: u64 = 2 << 30;
+const DIGITS: &str = "functions/classify-digits/model/digits.onnx";
+
+fn repository(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
+}
+
+fn read(path: &str) -> Bytes {
+    let path = repository(path);
+    Bytes::from_owner(
+        Mapping::of(&path)
+            .unwrap_or_else(|error| panic!("{}: {error}; `cargo xtask models` makes it", path.display())),
+    )
+}
+
+/// Fields drop in order: the driver last, which looks for what was left.
+struct Setup {
+    cuda: Cuda,
+    arena: Arena,
+    blobs: TempDir,
+    fake: Fake,
+}
+
+impl Setup {
+    fn new(seed: u64) -> Self {
+        Self::with(Fake::new(seed), MEMORY_BYTES_MAX, Precision::Fp32)
+    }
+
+    fn with(fake: Fake, memory_bytes_max: u64, precision: Precision) -> Self {
+        let search = Search { driver: Some(fake.path().to_owned()), folders: Vec::new() };
+        let devices = Arc::new(Devices::discover(&search).unwrap());
+        let arena = Arena::new(1 << 30);
+        let config = CudaConfig { ordinal: 0, memory_bytes_max, slots: 2, precision };
+        let cuda = Cuda::open(&devices, config, arena.clone()).unwrap();
+        Self { cuda, arena, blobs: tempfile::tempdir().unwrap(), fake }
+    }
+
+    fn source(&self, name: &str, upload: Bytes) -> ModelSource {
+        let signature = weir_graph::Model::read(upload.clone()).unwrap().signature().clone();
+        let form = form(upload, self.blobs.path()).unwrap().unwrap();
+        let (weight_bytes, resident_bytes) = (form.weight_bytes, form.resident_bytes);
+        let id = ModelId { tenant: TenantId::default(), name: Name::new(name).unwrap(), version: Version(1) };
+        ModelSource {
+            key: ModelKey { id, generation: 1 },
+            prepared: Arc::new(Prepared {
+                signature,
+                weight_bytes,
+                resident_bytes,
+                variants: vec![form],
+                unsupported: Vec::new(),
+            }),
+            blobs: self.blobs.path().to_owned(),
+            slots: None,
+            batching: Batching::default(),
+        }
+    }
+
+    fn load(&self, name: &str, upload: Bytes) -> Box<dyn Model> {
+        self.cuda.load(&self.source(name, upload)).unwrap()
+    }
+
+    fn floats(&self, dims: &[u32], element: impl Fn(usize) -> f32) -> Tensor {
+        let shape = Shape::new(dims).unwrap();
+        let count = usize::try_from(shape.element_count()).unwrap();
+        let bytes: Vec<u8> = (0..count).flat_map(|at| element(at).to_le_bytes()).collect();
+        Tensor::new(ElementType::Fp32, shape, self.arena.copy_of(&bytes).unwrap()).unwrap()
+    }
+}
+
+impl Setup {
+    fn integers(&self, dims: &[u32], element: impl Fn(usize) -> i64) -> Tensor {
+        let shape = Shape::new(dims).unwrap();
+        let count = usize::try_from(shape.element_count()).unwrap();
+        let bytes: Vec<u8> = (0..count).flat_map(|at| element(at).to_le_bytes()).collect();
+        Tensor::new(ElementType::Int64, shape, self.arena.copy_of(&bytes).unwrap()).unwrap()
+    }
+}
+
+fn run(session: &mut dyn Session, input: &Tensor) -> Result<Vec<Tensor>, InferenceError> {
+    run_all(session, std::slice::from_ref(input))
+}
+
+fn run_all(session: &mut dyn Session, inputs: &[Tensor]) -> Result<Vec<Tensor>, InferenceError> {
+    let job = Job { inputs: inputs.to_vec(), outputs: vec![0] };
+    session.run(&job, &Interrupt::default())
+}
+
+fn values(tensor: &Tensor) -> Vec<f32> {
+    tensor.data().as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+}
+
+/// What the reference makes of the same file and input.
+fn expected(upload: Bytes, input: &Tensor) -> Vec<f32> {
+    expected_of_all(upload, std::slice::from_ref(input))
+}
+
+fn expected_of_all(upload: Bytes, inputs: &[Tensor]) -> Vec<f32> {
+    let model = weir_graph::Model::read(upload).unwrap();
+    let shapes: Vec<Shape> = inputs.iter().map(|input| input.shape().clone()).collect();
+    let graph = model.specialise(&shapes).unwrap();
+    let weight = |index: u32| {
+        let weight = &model.weights()[index as usize];
+        match &weight.data {
+            weir_graph::WeightData::Bytes(bytes) => {
+                reference::Tensor::from_bytes(weight.tensor.clone(), bytes)
+            }
+            weir_graph::WeightData::Elsewhere(_) => None,
+        }
+    };
+    let inputs = graph.inputs.iter().zip(inputs).map(|(port, input)| {
+        let wanted = graph.value(port.value).tensor.clone();
+        reference::Tensor::from_bytes(wanted, input.data()).unwrap()
+    });
+    reference::run(&graph, &inputs.collect::<Vec<_>>(), &weight).unwrap().remove(0).to_floats()
+}
+
+#[track_caller]
+fn assert_close(found: &[f32], expected: &[f32], tolerance: f32) {
+    assert_eq!(found.len(), expected.len());
+    for (at, (found, expected)) in found.iter().zip(expected).enumerate() {
+        let off = (found - expected).abs();
+        assert!(off <= tolerance * expected.abs().max(1.0), "element {at}: {found} for {expected}");
+    }
+}
+
+#[test]
+fn digits_are_what_the_reference_says_in_every_batch_launched_and_captured() {
+    for seed in 0..4 {
+        let setup = Setup::new(seed);
+        let model = setup.load("digits", read(DIGITS));
+        let mut session = model.session().unwrap();
+        for batch in [1, 3, 1] {
+            let input = setup.floats(&[batch, 1, 8, 8], |at| (at * 7 % 17) as f32);
+            let expected = expected(read(DIGITS), &input);
+            let runs: Vec<_> = (0..3).map(|_| run(&mut *session, &input).unwrap().remove(0)).collect();
+            assert_close(&values(&runs[0]), &expected, 1e-4);
+            assert!(runs.iter().all(|output| *output == runs[0]), "a captured run is the same to the bit");
+        }
+        assert!(setup.fake.count("graph_launches") >= 4, "runs are captured");
+    }
+}
+
+/// A network of the `onnx` package, beside the reference, with products as exact as f32 and as coarse as tf32.
+fn network(name: &str, precision: Precision, tolerance: f32) {
+    let setup = Setup::with(Fake::new(1), MEMORY_BYTES_MAX, precision);
+    let upload = read(&format!(".weir/models/light_{name}.onnx"));
+    let model = setup.load(name, upload.clone());
+    let input = setup.floats(&[1, 3, 224, 224], |at| at as f32 / (3.0 * 224.0 * 224.0));
+    let found = run(&mut *model.session().unwrap(), &input).unwrap().remove(0);
+    assert_close(&values(&found), &expected(upload, &input), tolerance);
+}
+
+#[test]
+fn squeezenet_is_what_the_reference_says() {
+    network("squeezenet", Precision::Fp32, 1e-4);
+    network("squeezenet", Precision::Tf32, 2e-3);
+}
+
+#[test]
+fn resnet50_is_what_the_reference_says() {
+    network("resnet50", Precision::Tf32, 2e-3);
+}
+
+#[test]
+fn densenet121_is_what_the_reference_says() {
+    network("densenet121", Precision::Tf32, 2e-3);
+}
+
+#[test]
+fn minilm_is_what_the_reference_says_at_every_length() {
+    let setup = Setup::new(2);
+    let upload = read(".weir/models/minilm.onnx");
+    let model = setup.load("minilm", upload.clone());
+    let mut session = model.session().unwrap();
+    for (batch, length) in [(1, 7), (2, 12)] {
+        let port = |port: &weir_types::Port| {
+            let is_ids = port.name == "input_ids";
+            setup.integers(&[batch, length], |at| if is_ids { 100 + (at as i64 * 37) % 20_000 } else { 1 })
+        };
+        let signature = weir_graph::Model::read(upload.clone()).unwrap().signature().clone();
+        let inputs: Vec<Tensor> = signature.inputs.iter().map(port).collect();
+        let found = run_all(&mut *session, &inputs).unwrap().remove(0);
+        assert_close(&values(&found), &expected_of_all(upload.clone(), &inputs), 1e-4);
+    }
+}
+
+#[test]
+fn two_sessions_run_beside_each_other() {
+    let setup = Setup::new(5);
+    let model = setup.load("digits", read(DIGITS));
+    std::thread::scope(|scope| {
+        for seed in 0..2 {
+            let (setup, model) = (&setup, &model);
+            scope.spawn(move || {
+                let mut session = model.session().unwrap();
+                for at in 0..5 {
+                    let input = setup.floats(&[2, 1, 8, 8], |i| ((i + at) * (seed + 3) % 17) as f32);
+                    let found = run(&mut *session, &input).unwrap().remove(0);
+                    assert_close(&values(&found), &expected(read(DIGITS), &input), 1e-4);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn models_with_equal_weights_hold_them_once() {
+    let setup = Setup::new(0);
+    let one = setup.load("a", read(".weir/models/minilm.onnx"));
+    let held = setup.fake.count("used_bytes");
+    let other = setup.load("b", read(".weir/models/minilm.onnx"));
+    assert_eq!(setup.fake.count("used_bytes"), held, "the second takes nothing more");
+    assert_eq!(one.footprint(), other.footprint());
+    drop((one, other));
+    setup.cuda.trim();
+    assert!(setup.fake.count("used_bytes") < held / 4, "what nobody needs is given back");
+}
+
+#[test]
+fn a_fault_is_told_of_as_the_loss_of_the_device() {
+    let setup = Setup::new(0);
+    let model = setup.load("digits", read(DIGITS));
+    let input = setup.floats(&[1, 1, 8, 8], |at| at as f32);
+    let mut session = model.session().unwrap();
+    run(&mut *session, &input).unwrap();
+    setup.fake.fail_launch(1);
+    let errors: Vec<_> = (0..3).filter_map(|_| run(&mut *session, &input).err()).collect();
+    assert!(!errors.is_empty());
+    assert!(errors.iter().all(|error| error.kind() == ErrorKind::Unavailable), "{errors:?}");
+}
+
+#[test]
+fn a_run_that_finds_no_memory_fails_and_the_next_one_works() {
+    let setup = Setup::new(0);
+    let model = setup.load("digits", read(DIGITS));
+    let mut session = model.session().unwrap();
+    let input = setup.floats(&[1, 1, 8, 8], |at| at as f32);
+    setup.fake.fail_allocations(0, 1);
+    let error = run(&mut *session, &input).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ResourceExhausted, "{error}");
+    assert_close(&values(&run(&mut *session, &input).unwrap()[0]), &expected(read(DIGITS), &input), 1e-4);
+}
+
+#[test]
+fn what_gpus_cannot_run_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let why = form(Bytes::from_static(b"not a model"), folder.path()).unwrap().unwrap_err();
+    assert!(why.contains("not an ONNX model"), "{why}");
+}
+
+#[test]
+fn every_check_of_the_doctor_passes() {
+    use super::check::{CheckConfig, Stage, check};
+    let fake = Fake::new(4);
+    let search = Search { driver: Some(fake.path().to_owned()), folders: Vec::new() };
+    let devices = Arc::new(Devices::discover(&search).unwrap());
+    let models = vec![repository(DIGITS)];
+    let config = CheckConfig { ordinal: 0, memory_bytes_max: MEMORY_BYTES_MAX, models, repeats: 1 };
+    for stage in Stage::ALL {
+        let mut checks = Vec::new();
+        check(&devices, &config, stage, &mut |check| checks.push(check)).unwrap();
+        assert!(!checks.is_empty(), "{stage} checks nothing");
+        let failed: Vec<_> = checks.iter().filter(|check| !check.passed).collect();
+        assert!(failed.is_empty(), "{failed:#?}");
+    }
+}

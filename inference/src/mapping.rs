@@ -1,0 +1,56 @@
+//! Files in memory.
+#![allow(unsafe_code, reason = "files are mapped")]
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::ptr::{self, NonNull};
+
+/// A file in memory, to read. The file must not be changed meanwhile: files named by their hash never are.
+pub(crate) struct Mapping {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a mapping is memory that only its owner unmaps, and that nobody writes to.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Map the whole of a file, and read it in now rather than at the first use.
+    pub(crate) fn of(path: &Path) -> io::Result<Self> {
+        let file = File::open(path)?;
+        let len = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
+        if len == 0 {
+            return Ok(Self { start: NonNull::dangling(), len });
+        }
+        let flags = MapFlags::PRIVATE | MapFlags::POPULATE;
+        // SAFETY: a new mapping at an address of the kernel's choosing aliases nothing.
+        let start = unsafe { mmap(ptr::null_mut(), len, ProtFlags::READ, flags, &file, 0) }?;
+        let start = NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mapped at address 0"))?;
+        Ok(Self { start, len })
+    }
+
+    /// What is in the file.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: the mapping is this long and lives as long as we do; an empty one is never read.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl AsRef<[u8]> for Mapping {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes()
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        if self.len > 0 {
+            // SAFETY: `of` mapped exactly this range, and nobody can have a slice of it any more. An error would leave it mapped.
+            let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
+        }
+    }
+}
