@@ -1,8 +1,15 @@
 //! Starting the devices that the settings name. A backend for another kind of device is added in [`start`].
 
+#[cfg(feature = "cuda")]
+mod gpus;
+#[cfg(not(feature = "cuda"))]
+#[path = "devices/no_gpus.rs"]
+mod gpus;
+
 use crate::config::{BackendKind, DeviceConfig, DeviceName, DevicesConfig, NodeConfig};
 use crate::devices::Devices;
 use anyhow::{Context, bail};
+use gpus::Gpus;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use weir_device::Arena;
@@ -13,15 +20,13 @@ use weir_inference::{
 /// Start the threads of every device, with nothing in their memory. Outputs live in `arena`.
 pub(super) fn start(config: &NodeConfig, arena: &Arena) -> anyhow::Result<Devices> {
     let (cpu, preparer) = processor(config, arena);
+    let gpus = Gpus::find();
     let mut caches = Vec::new();
     let mut profiles = BTreeMap::<String, Profiles>::new();
-    for (ordinal, device) in (0..).zip(named(&config.devices)) {
-        let backend: Arc<dyn Backend> = match &device.device {
-            DeviceName::Cpu => cpu.clone(),
-            DeviceName::Cuda(_) => bail!(
-                "device {}: this weir has no backend for GPUs; leave it out of devices (--devices cpu)",
-                device.device
-            ),
+    for (ordinal, device) in (0..).zip(named(config, &gpus)) {
+        let (backend, limits): (Arc<dyn Backend>, _) = match &device.device {
+            DeviceName::Cpu => (cpu.clone(), limits(config, &device)),
+            DeviceName::Cuda(number) => gpus.open(&device, number.unwrap_or_default(), config, arena)?,
             DeviceName::Fake(kind) => {
                 if config.backend != BackendKind::Fake {
                     bail!(
@@ -29,22 +34,35 @@ pub(super) fn start(config: &NodeConfig, arena: &Arena) -> anyhow::Result<Device
                         device.device
                     );
                 }
-                Arc::new(FakeBackend::accelerator(ordinal, kind, arena.clone()))
+                (Arc::new(FakeBackend::accelerator(ordinal, kind, arena.clone())), limits(config, &device))
             }
         };
         let profiles = profiles.entry(backend.kind()).or_default().clone();
-        let cache = ModelCache::start(limits(config, &device), backend, arena.clone(), profiles);
+        let cache = ModelCache::start(limits, backend, arena.clone(), profiles);
         caches.push(cache.with_context(|| format!("cannot start the threads of device {}", device.device))?);
     }
     Devices::new(caches, preparer).context("a node needs a device (devices)")
 }
 
-/// The devices that are meant.
-fn named(devices: &DevicesConfig) -> Vec<DeviceConfig> {
-    match devices {
-        DevicesConfig::List(devices) => devices.clone(),
-        DevicesConfig::Auto => vec![DeviceConfig::of(DeviceName::Cpu)],
+/// The devices that are meant, one by one.
+fn named(config: &NodeConfig, gpus: &Gpus) -> Vec<DeviceConfig> {
+    match &config.devices {
+        // Fake models run on fake devices only.
+        DevicesConfig::Auto if config.backend == BackendKind::Fake => vec![DeviceConfig::of(DeviceName::Cpu)],
+        DevicesConfig::Auto => std::iter::once(DeviceConfig::of(DeviceName::Cpu)).chain(gpus.all()).collect(),
+        DevicesConfig::List(devices) => devices.iter().flat_map(|device| each(device, gpus)).collect(),
     }
+}
+
+/// `cuda` means every GPU, with the same settings.
+fn each(device: &DeviceConfig, gpus: &Gpus) -> Vec<DeviceConfig> {
+    if device.device != DeviceName::Cuda(None) {
+        return vec![device.clone()];
+    }
+    let all: Vec<_> =
+        gpus.all().into_iter().map(|gpu| DeviceConfig { device: gpu.device, ..device.clone() }).collect();
+    // Where there is none, opening the first tells why.
+    if all.is_empty() { vec![device.clone()] } else { all }
 }
 
 /// What runs models on the processor, and checks those that are pushed.

@@ -16,6 +16,7 @@ mod contract;
 mod deploying;
 mod devices;
 mod durability;
+mod gpu;
 mod inference;
 mod logs;
 mod misanswering;

@@ -1,0 +1,81 @@
+//! The GPUs that the driver shows.
+
+use crate::config::{DeviceConfig, DeviceName, NodeConfig};
+use anyhow::{Context, bail};
+use std::sync::Arc;
+use weir_device::Arena;
+use weir_device::cuda::{DeviceInfo, Devices, Search, Unavailable};
+use weir_inference::{Backend, CacheConfig, Cuda, CudaConfig, CudaPrecision};
+
+/// The part of a GPU's memory that is used, unless the settings say otherwise: others may need some, and the driver does.
+const MEMORY_SHARE: f64 = 0.9;
+/// The part of that which is kept for what runs work in.
+const RUNS_SHARE: u64 = 4;
+/// Runs at once, unless the settings say otherwise.
+const SLOTS: u32 = 4;
+
+/// What there is, or why there is nothing.
+pub(super) struct Gpus(Result<Arc<Devices>, Unavailable>);
+
+impl Gpus {
+    /// Look for them. Never fails: what it cannot find it tells when a GPU is asked for.
+    pub(super) fn find() -> Self {
+        Self(Devices::discover(&Search::from_environment()).map(Arc::new))
+    }
+
+    /// A setting for each of them; none, and a line in the log, where there are none.
+    pub(super) fn all(&self) -> Vec<DeviceConfig> {
+        match &self.0 {
+            Ok(devices) => devices
+                .infos()
+                .iter()
+                .map(|info| DeviceConfig::of(DeviceName::Cuda(Some(info.ordinal))))
+                .collect(),
+            Err(unavailable) => {
+                tracing::info!(%unavailable, "no GPU is used: models run on the processor");
+                Vec::new()
+            }
+        }
+    }
+
+    /// Take hold of the GPU that is meant.
+    pub(super) fn open(
+        &self,
+        device: &DeviceConfig,
+        ordinal: u32,
+        node: &NodeConfig,
+        arena: &Arena,
+    ) -> anyhow::Result<(Arc<dyn Backend>, CacheConfig)> {
+        let devices = match &self.0 {
+            Ok(devices) => devices,
+            Err(unavailable) => bail!("device {}: {unavailable}", device.device),
+        };
+        let Some(info) = devices.infos().iter().find(|info| info.ordinal == ordinal) else {
+            let count = devices.infos().len();
+            bail!(
+                "device {}: there is none of that number; the driver shows {count}, from cuda:0",
+                device.device
+            );
+        };
+        let memory_bytes_max = memory_bytes(device, info);
+        let slots = device.slots.or(node.model_slots).unwrap_or(SLOTS).max(1) as usize;
+        let config = CudaConfig { ordinal, memory_bytes_max, slots, precision: CudaPrecision::default() };
+        let cuda = Cuda::open(devices, config, arena.clone());
+        let cuda = cuda.with_context(|| format!("device {}: {} cannot be used", device.device, info.name))?;
+        tracing::info!(device = %device.device, name = info.name, memory_bytes_max, slots, "a GPU is used");
+        let capacity_bytes = memory_bytes_max - memory_bytes_max / RUNS_SHARE;
+        let run_queue_len_max = node.run_queue_len_max;
+        Ok((Arc::new(cuda), CacheConfig { capacity_bytes, slots, run_queue_len_max }))
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "a share of a number of bytes"
+)]
+fn memory_bytes(device: &DeviceConfig, info: &DeviceInfo) -> u64 {
+    let share = device.memory_share.unwrap_or(MEMORY_SHARE);
+    device.memory_bytes_max.unwrap_or((info.memory_bytes as f64 * share) as u64)
+}

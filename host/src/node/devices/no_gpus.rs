@@ -1,0 +1,32 @@
+//! A node that was built without the feature `cuda`.
+
+use crate::config::{DeviceConfig, NodeConfig};
+use anyhow::bail;
+use std::sync::Arc;
+use weir_device::Arena;
+use weir_inference::{Backend, CacheConfig};
+
+pub(super) struct Gpus;
+
+impl Gpus {
+    pub(super) fn find() -> Self {
+        Self
+    }
+
+    pub(super) fn all(&self) -> Vec<DeviceConfig> {
+        Vec::new()
+    }
+
+    pub(super) fn open(
+        &self,
+        device: &DeviceConfig,
+        _: u32,
+        _: &NodeConfig,
+        _: &Arena,
+    ) -> anyhow::Result<(Arc<dyn Backend>, CacheConfig)> {
+        bail!(
+            "device {}: this weir was built without GPUs; leave it out of devices (--devices cpu)",
+            device.device
+        )
+    }
+}

@@ -1,0 +1,77 @@
+//! A node with a GPU: the driver is a fake, all else is what is shipped.
+
+use serde_json::{Value, json};
+use weir_tests::{Answer, Client, Node, NodeBuilder, digits, function, model};
+
+/// A node that finds a driver with one GPU.
+fn with_gpu(devices: &str) -> NodeBuilder {
+    let library = weir_fake_cuda::library().display().to_string();
+    let node = Node::builder().env("WEIR_CUDA_LIBRARY", library).env("WEIR_FAKE_CUDA", "devices=1,seed=3");
+    node.argument("--devices").argument(devices)
+}
+
+/// A node that finds none.
+fn without_gpu(devices: &str) -> NodeBuilder {
+    let node = Node::builder().env("WEIR_CUDA_LIBRARY", "/nowhere/libcuda.so.1");
+    node.argument("--devices").argument(devices)
+}
+
+/// The digits' model, asked by itself about so many made-up images: its answer, and where that was.
+async fn ask(node: &Client, count: usize) -> (Vec<f64>, String) {
+    let image: Vec<f32> = (0..count * 64).map(|at| (at * 7 % 17) as f32).collect();
+    let input = json!({"name": "image", "datatype": "FP32", "shape": [count, 1, 8, 8], "data": image});
+    let body = json!({"inputs": [input]}).to_string();
+    let answer = node.post("/v2/models/digits/infer", body).await.ok();
+    let device = answer.header("weir-device").unwrap_or_default().to_owned();
+    let outputs: Value = answer.json();
+    let values = outputs["outputs"][0]["data"].as_array().expect("values");
+    (values.iter().filter_map(Value::as_f64).collect(), device)
+}
+
+#[tokio::test]
+async fn a_model_runs_on_the_gpu_for_clients_and_for_functions() {
+    let (node, reference) = tokio::join!(with_gpu("cuda").start(), without_gpu("cpu").start());
+    for node in [&node, &reference] {
+        node.push_model("digits", 1, digits()).await;
+        node.deploy_with("classify", "models=digits", function("classify-digits")).await;
+    }
+    for count in [1, 3, 1, 1] {
+        let ((here, device), (expected, processor)) = tokio::join!(ask(&node, count), ask(&reference, count));
+        assert_eq!((&*device, &*processor), ("cuda:0", "cpu"));
+        assert_eq!(here.len(), count * 10);
+        assert!(here.iter().zip(&expected).all(|(a, b)| (a - b).abs() <= 2e-3), "{here:?}\n{expected:?}");
+    }
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../functions/classify-digits/samples/7.png");
+    let digit = |answer: Answer| answer.ok().json::<Value>()["digit"].clone();
+    let answer = node.post("/fn/classify/", std::fs::read(path).expect("a picture")).await;
+    assert_eq!(digit(answer), 7);
+
+    let devices = node.status().await.devices;
+    assert_eq!(devices.len(), 1);
+    assert_eq!((&*devices[0].name, &*devices[0].resident), ("cuda:0", &["digits:1".to_owned()][..]));
+}
+
+#[tokio::test]
+async fn a_model_that_the_gpu_cannot_run_runs_on_the_processor_and_says_why() {
+    let node = with_gpu("auto").start().await;
+    let names: Vec<String> = node.status().await.devices.into_iter().map(|device| device.name).collect();
+    assert_eq!(names, ["cpu", "cuda:0"]);
+    // It has a tensor of strings.
+    node.push_model("strings", 1, model("good/identity.onnx")).await;
+    let shown: Value = node.get("/v1/models/strings/versions/1").await.ok().json();
+    assert!(shown.to_string().contains("cuda"), "{shown}");
+    assert!(
+        shown.to_string().contains("not supported on the GPU") || shown.to_string().contains("GPU"),
+        "{shown}"
+    );
+}
+
+#[tokio::test]
+async fn a_node_without_a_gpu_serves_on_the_processor_and_one_that_must_have_one_says_what_it_lacks() {
+    let node = without_gpu("auto").start().await;
+    node.push_model("digits", 1, digits()).await;
+    assert_eq!(ask(&node, 1).await.1, "cpu");
+
+    let error = without_gpu("cuda").try_start().await.err().expect("it has no device");
+    assert!(error.contains("cuda") && error.contains("/nowhere/libcuda.so.1"), "{error}");
+}
