@@ -1,5 +1,7 @@
 //! `weir doctor`.
 
+#[cfg(feature = "cuda")]
+mod gpu;
 mod machine;
 mod parts;
 
@@ -23,6 +25,7 @@ use serde::Serialize;
 /// Examples:
 ///   weir doctor
 ///   weir doctor --fix
+///   weir doctor --gpu --model resnet50.onnx   # whether a GPU computes what it should, and how fast
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct DoctorArgs {
@@ -33,6 +36,9 @@ pub(crate) struct DoctorArgs {
     node: NodeArgs,
     #[command(flatten)]
     client: ClientArgs,
+    #[cfg(feature = "cuda")]
+    #[command(flatten)]
+    gpu: gpu::GpuArgs,
 }
 
 /// How a check came out.
@@ -70,12 +76,17 @@ impl Finding {
 }
 
 pub(crate) fn run(args: &DoctorArgs, context: &Context) -> Result<()> {
+    #[cfg(feature = "cuda")]
+    if args.gpu.gpu {
+        return gpu::run(&args.gpu, context.output);
+    }
     let client = context.client(&args.client)?;
     let node = args.node.config(context.file.as_ref())?;
     let findings = vec![
         parts::configuration(context.file.as_ref()),
         parts::onnxruntime(node.onnxruntime.as_deref(), args.fix, context.output),
         parts::data_folder(&node.data),
+        parts::gpu(),
         parts::toolchain(args.fix, context.output),
         parts::node(&client),
         machine::kernel(),

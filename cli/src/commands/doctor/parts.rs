@@ -58,6 +58,28 @@ pub(super) fn onnxruntime(given: Option<&Path>, fix: bool, output: Output) -> Fi
     }
 }
 
+/// Which GPUs models can run on.
+#[cfg(feature = "cuda")]
+pub(super) fn gpu() -> Finding {
+    use weir_device::cuda::{Devices, Search};
+    const CHECK: &str = "gpu";
+    match Devices::discover(&Search::from_environment()) {
+        Ok(devices) => {
+            let names = devices.infos().iter().map(|info| format!("cuda:{} {}", info.ordinal, info.name));
+            let driver = format!("driver for CUDA {}", devices.driver_version());
+            let found: Vec<_> = names.chain([driver]).collect();
+            Finding::ok(CHECK, format!("{}; `weir doctor --gpu` checks what they compute", found.join(", ")))
+        }
+        // A laptop has none, and needs none.
+        Err(unavailable) => Finding::ok(CHECK, format!("none, models run on the processor: {unavailable}")),
+    }
+}
+
+#[cfg(not(feature = "cuda"))]
+pub(super) fn gpu() -> Finding {
+    Finding::ok("gpu", "none: this weir was built without GPUs")
+}
+
 fn look(given: Option<&Path>) -> Result<String, String> {
     let config = OnnxRuntimeConfig {
         library: given.map(Path::to_owned),

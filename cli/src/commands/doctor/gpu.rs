@@ -1,0 +1,96 @@
+//! `weir doctor --gpu`: whether a GPU computes what it should, and how fast.
+
+use crate::error::Problem;
+use crate::output::{Output, table};
+use anyhow::Result;
+use std::path::PathBuf;
+use std::sync::Arc;
+use weir_device::cuda::{Devices, Search};
+use weir_inference::gpu_check::{Check, CheckConfig, Stage, check};
+
+/// Memory of the device that the checks use, at most.
+const MEMORY_BYTES_MAX: u64 = 8 << 30;
+
+/// What is to be checked.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "GPU")]
+pub(crate) struct GpuArgs {
+    /// Check a GPU instead: every kind of operation, copies, launches, and models, against a reference on the processor
+    #[arg(long)]
+    pub(super) gpu: bool,
+    /// Which GPU
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "gpu")]
+    gpu_device: u32,
+    /// Only these: environment, operations, transfers, launches, networks [default: all]
+    #[arg(long, value_name = "STAGES", value_delimiter = ',', requires = "gpu")]
+    stage: Vec<Stage>,
+    /// An ONNX model to run; may be given several times
+    #[arg(long, value_name = "FILE", requires = "gpu")]
+    model: Vec<PathBuf>,
+    /// How often what is timed is repeated
+    #[arg(long, value_name = "N", default_value_t = 50, requires = "gpu", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    repeats: u32,
+}
+
+pub(super) fn run(args: &GpuArgs, output: Output) -> Result<()> {
+    let devices = Devices::discover(&Search::from_environment()).map_err(|unavailable| {
+        Problem::new(unavailable.to_string()).hint("a node without a GPU runs models on its processor")
+    })?;
+    let devices = Arc::new(devices);
+    let config = CheckConfig {
+        ordinal: args.gpu_device,
+        memory_bytes_max: MEMORY_BYTES_MAX,
+        models: args.model.clone(),
+        repeats: args.repeats,
+    };
+    let mut checks: Vec<Check> = Vec::new();
+    let mut ended = Ok(());
+    for stage in Stage::ALL.into_iter().filter(|stage| args.stage.is_empty() || args.stage.contains(stage)) {
+        ended = check(&devices, &config, stage, &mut |check| {
+            output.note(format_args!("{} {}", if check.passed { "ok    " } else { "FAILED" }, check.what));
+            checks.push(check);
+        });
+        if ended.is_err() {
+            break;
+        }
+    }
+    output.result(&checks, |checks| text(checks))?;
+    ended.map_err(|error| Problem::new(format!("the checks ended early: {error}")))?;
+    match checks.iter().filter(|check| !check.passed).count() {
+        0 => Ok(()),
+        count => Err(Problem::new(format!("{count} of {} checks failed; see above", checks.len())).into()),
+    }
+}
+
+fn text(checks: &[Check]) -> String {
+    let rows = checks.iter().map(|check| {
+        [
+            check.stage.to_string(),
+            check.what.clone(),
+            if check.passed { "ok" } else { "FAILED" }.to_owned(),
+            check
+                .error
+                .zip(check.tolerance)
+                .map_or_else(String::new, |(error, of)| format!("{error:.1e} of {of:.1e}")),
+            check.time_ns.map_or_else(String::new, time),
+            rate(check),
+            check.detail.clone(),
+        ]
+    });
+    table(["STAGE", "WHAT", "", "OFF BY", "TIME", "RATE", ""], rows)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "shown with four digits")]
+fn time(ns: u64) -> String {
+    match ns {
+        0..10_000_000 => format!("{:.1} us", ns as f64 / 1e3),
+        _ => format!("{:.1} ms", ns as f64 / 1e6),
+    }
+}
+
+/// What matters more of both, for what it is.
+fn rate(check: &Check) -> String {
+    let bytes = check.bytes_per_s.map(|rate| format!("{:.1} GB/s", rate / 1e9));
+    let flops = check.flops_per_s.map(|rate| format!("{:.2} TFLOP/s", rate / 1e12));
+    [bytes, flops].into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
