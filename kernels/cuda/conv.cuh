@@ -2,7 +2,9 @@
 // arXiv:1410.0759): A has a row for each output channel, as the filters lie in the file; B a column for each output pixel of all images, and
 // a line for each element of a filter. A block takes the elements of B from the pictures as it needs them.
 #pragma once
-#include "tile.cuh"
+#include "product.cuh"
+
+#include "epilogue.cuh"
 
 struct ConvShape {
     // Of the pictures, in elements.

@@ -1,6 +1,8 @@
 // Products of matrices, batched, by whichever units `Math` uses.
 #pragma once
-#include "tile.cuh"
+#include "product.cuh"
+
+#include "epilogue.cuh"
 
 constexpr int batch_dimensions_max = 4;
 

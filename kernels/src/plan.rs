@@ -8,6 +8,7 @@ mod epilogue;
 mod gather;
 mod limits;
 mod matmul;
+mod normalise;
 mod picture;
 mod rows;
 mod tile;
@@ -77,8 +78,8 @@ pub fn plan(
         Op::Gather(op) => gather::gather(op, operands, target),
         Op::GatherElements(op) => gather::gather_elements(op, operands, target),
         Op::Reduce(op) => rows::reduce(op, operands),
-        Op::Softmax(op) => rows::softmax(op, operands),
-        Op::LayerNorm(op) => rows::layer_norm(op, operands),
+        Op::Softmax(op) => normalise::softmax(op, operands),
+        Op::LayerNorm(op) => normalise::layer_norm(op, operands),
         Op::Attention(op) => attention::plan(op, operands),
         Op::Lrn(op) => picture::lrn(op, operands, target),
         Op::Resize(op) => picture::resize(op, operands, target),

@@ -84,7 +84,7 @@ fn is_packed(op: &Elementwise) -> bool {
     op.dims.len() == 1 && op.strides.iter().flatten().all(|stride| *stride <= 1)
 }
 
-/// One instruction of the kernel: `Instruction` in `elementwise.cu`.
+/// One instruction of the kernel: `Instruction` in `program.cuh`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Step {
     code: u16,

@@ -5,7 +5,7 @@ use crate::fields::Fields;
 use weir_graph::{Activation, TensorType};
 use weir_types::ElementType;
 
-/// Where sums go, and what is done to them. The numbers are those of `Output` in `tile.cuh`.
+/// Where sums go, and what is done to them. The numbers are those of `Output` in `epilogue.cuh`.
 #[derive(Debug, Clone)]
 pub(super) struct Output {
     pub(super) z_stride: u64,

@@ -1,23 +1,23 @@
 //! Products of matrices.
 
+mod shape;
+
 use super::epilogue::{Output, vector_type};
-use super::limits::{BLOCKS_MAX, all_there, blocks, size, stride, walk};
+use super::limits::{all_there, blocks, size, walk};
 use super::tile::{Choice, MEDIUM, Problem, Units};
 use super::{Operands, Plan, float_name, has_elements, same_type};
-use crate::fields::Fields;
 use crate::launch::{Argument, Cost, Kernel, Launch, Slot};
 use crate::{Module, Precision, Target};
+use shape::{BATCH_DIMS_MAX, Shape};
 use weir_graph::{BiasAxis, MatMul, Matrix};
 use weir_types::ElementType;
 
-/// Dimensions that a batch may have: `batch_dimensions_max` in `gemm.cuh`.
-const BATCH_DIMS_MAX: usize = 4;
 /// Rows up to which the kernel for few rows is used: `rows_max` in `gemm.cu`.
 const FEW_ROWS: u32 = 4;
 /// Threads of a block of that kernel, and the columns they make.
 const FEW_ROWS_THREADS: u32 = 256;
 /// Threads of a block that adds up parts.
-pub(super) const FINISH_THREADS: u32 = 256;
+const FINISH_THREADS: u32 = 256;
 
 pub(super) fn plan(
     op: &MatMul,
@@ -185,68 +185,6 @@ fn check(
     let along = batch.iter().copied().zip(matrix.batch_strides.iter().copied());
     all_there(matrix.offset, along.chain([(lines, matrix.row_stride), (length, 1)]), elements)
 }
-
-/// `GemmShape` in `gemm.cuh`.
-struct Shape<'a> {
-    op: &'a MatMul,
-    m: u32,
-    n: u32,
-    k: u32,
-    element_bytes: u32,
-    vector_type: u32,
-}
-
-impl Shape<'_> {
-    fn fields(&self, k_part: u32, tiles_m: u32) -> Fields {
-        let Self { op, k, .. } = *self;
-        let strides = |matrix: &Matrix| -> Vec<i64> {
-            matrix.batch_strides.iter().map(|at| stride(*at).unwrap_or(0)).collect()
-        };
-        let sizes: Vec<u32> = op.batch.iter().map(|size| *size as u32).collect();
-        // Lines of A run along its columns, and of B along its rows, unless they are transposed.
-        let a_length = if op.a.transposed { op.m } else { op.k };
-        let b_length = if op.b.transposed { op.k } else { op.n };
-        Fields::default()
-            .i64(op.a.offset as i64)
-            .i64(op.b.offset as i64)
-            .i64(op.a.row_stride as i64)
-            .i64(op.b.row_stride as i64)
-            .i64s_reversed::<BATCH_DIMS_MAX>(&strides(&op.a), 0)
-            .i64s_reversed::<BATCH_DIMS_MAX>(&strides(&op.b), 0)
-            .u32s_reversed::<BATCH_DIMS_MAX>(&sizes, 1)
-            .u32(sizes.len() as u32)
-            .u32(k)
-            .u32(k_part)
-            .u32(tiles_m)
-            .u32(self.is_packed(&op.a, a_length))
-            .u32(self.is_packed(&op.b, b_length))
-            .fields(&self.output().fields())
-    }
-
-    fn output(&self) -> Output {
-        Output {
-            z_stride: u64::from(self.m) * u64::from(self.n),
-            image_stride: 0,
-            m: self.m,
-            n: self.n,
-            image_columns: self.n,
-            vectors_along_n: self.op.bias_axis == BiasAxis::Columns,
-            vector_z_stride: 0,
-            vector_type: self.vector_type,
-            alpha: self.op.alpha,
-            activation: self.op.activation,
-        }
-    }
-
-    /// Whether all lines are whole numbers of 16 bytes, and begin at multiples of them.
-    fn is_packed(&self, matrix: &Matrix, length: usize) -> u32 {
-        let pack = 16 / self.element_bytes as usize;
-        let mut distances = matrix.batch_strides.iter().chain([&matrix.offset, &matrix.row_stride]);
-        u32::from(length.is_multiple_of(pack) && distances.all(|distance| distance.is_multiple_of(pack)))
-    }
-}
-
-const _: () = assert!(BLOCKS_MAX >= 32, "parts are the second direction of a grid");
 
 #[cfg(test)]
 mod tests {

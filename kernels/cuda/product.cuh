@@ -1,0 +1,40 @@
+// A block's tile of a product of matrices: C[m x n] += A[m x k] B[k x n], as GEMM and convolution share it.
+//
+// Tiles of A and B go through a ring of `stages` places in shared memory. While one is multiplied, the next are on their way. One barrier per
+// step of k. This is the classic scheme of CUTLASS's multistage kernels (github.com/NVIDIA/cutlass, media/docs/efficient_gemm.md).
+#pragma once
+#include "units.cuh"
+
+// Run the ring over k_begin <= k < k_end. `shared` has room for S::stages tiles of A and of B.
+template <class S, class A, class B, class T, class LoadA, class LoadB, class Math>
+__device__ __forceinline__ void multiply(T* shared, LoadA& load_a, LoadB& load_b, int k_begin, int k_end, Math& math) {
+    constexpr int stages = S::stages, k = S::k_bytes / int(sizeof(T));
+    T* const tiles_b = shared + stages * A::elements;
+    const int steps = (k_end - k_begin + k - 1) / k;
+    const auto fetch = [&](int step) {
+        load_a.fetch(shared + step % stages * A::elements, k_begin + step * k);
+        load_b.fetch(tiles_b + step % stages * B::elements, k_begin + step * k);
+    };
+    const auto keep = [&](int step) {
+        load_a.keep(shared + step % stages * A::elements);
+        load_b.keep(tiles_b + step % stages * B::elements);
+    };
+#pragma unroll 1
+    for (int step = 0; step < stages - 1; step++) {
+        if (step < steps) {
+            fetch(step);
+            keep(step);
+        }
+        copy_async_commit();
+    }
+    for (int step = 0; step < steps; step++) {
+        // What this step reads is there, for all threads; and all are done with the place that is filled next.
+        copy_async_wait<stages - 2>();
+        __syncthreads();
+        const int next = step + stages - 1;
+        if (next < steps) fetch(next);
+        copy_async_commit();
+        math.step(shared + step % stages * A::elements, tiles_b + step % stages * B::elements);
+        if (next < steps) keep(next);
+    }
+}
