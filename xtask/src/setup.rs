@@ -11,7 +11,7 @@ use weir_provision::{NodeModules, OnnxRuntime, PackagesError, PythonEnvironment,
 /// Bring what this machine lacks: a Rust toolchain for functions, ONNX Runtime, the compilers for functions in other languages,
 /// clients for the tests, and etcd
 ///
-/// Everything but the Rust target and etcd goes into `.weir/` and, from npm, `functions/node_modules`. What is there already is left
+/// Everything but the Rust target, etcd and a C++ compiler goes into `.weir/` and, from npm, `functions/node_modules`. What is there already is left
 /// alone.
 #[derive(Debug, clap::Args)]
 pub(crate) struct SetupArgs {}
@@ -22,6 +22,7 @@ pub(crate) fn run(repo: &Repo, _args: &SetupArgs) -> Result<()> {
     python(repo)?;
     clients(repo)?;
     packages(&repo.functions())?;
+    compiler()?;
     etcd();
     Ok(())
 }
@@ -88,6 +89,19 @@ pub(crate) fn packages(folder: &Path) -> Result<Option<PathBuf>> {
         }
         Err(error) => Err(anyhow!("{error}\n\nWhat to do: {}", error.hint())),
     }
+}
+
+/// What compiles the kernels for the processor, in the tests of GPUs.
+fn compiler() -> Result<()> {
+    if process::succeeds(Command::new("c++").arg("--version")) {
+        report("found", "c++, for tests of GPUs without one");
+        return Ok(());
+    }
+    apt::install(&["g++"], &mut step).map_err(|why| {
+        anyhow!("there is no C++ compiler, which the tests of GPUs take: {why}\n\nWhat to do: install one, such as g++")
+    })?;
+    report("installed", "g++, for tests of GPUs without one");
+    Ok(())
 }
 
 /// What clusters take to be built and tested: the compiler of etcd's protocol files, and etcd itself. Where they cannot be
