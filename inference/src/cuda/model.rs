@@ -81,13 +81,13 @@ impl Shared {
     }
 
     /// What a run with inputs of these shapes does, in the order of the graph. Made when shapes are first seen: some milliseconds.
-    pub(super) fn bound(&self, shapes: Vec<Shape>) -> Result<Arc<Bound>, InferenceError> {
+    pub(super) fn bound(&self, shapes: &[Shape]) -> Result<Arc<Bound>, InferenceError> {
         let make = || {
-            let program = Program::compile(&self.model, &shapes, self.gpu.precision, &self.gpu.target);
+            let program = Program::compile(&self.model, shapes, self.gpu.precision, &self.gpu.target);
             let program = program.map_err(|error| self.refused(&error))?;
             Bound::new(&self.gpu, program, &self.weights, self.owner).map(Arc::new)
         };
-        let made = self.programs.try_get_with_by_ref(&shapes, make);
+        let made = self.programs.try_get_with_by_ref(shapes, make);
         made.map_err(|error: Arc<InferenceError>| error.as_ref().clone())
     }
 

@@ -59,7 +59,8 @@ impl Session for CudaSession {
         let model = Arc::clone(&self.model);
         let inputs: Vec<&Tensor> =
             model.inputs().iter().filter_map(|position| job.inputs.get(*position)).collect();
-        let bound = model.bound(inputs.iter().map(|tensor| tensor.shape().clone()).collect())?;
+        let shapes: Vec<Shape> = inputs.iter().map(|tensor| tensor.shape().clone()).collect();
+        let bound = model.bound(&shapes)?;
         let mut taken = model.gpu.slots.take(self.slot);
         let slot =
             taken.slot().ok_or_else(|| InferenceError::Unavailable("the device has no slots".into()))?;
