@@ -104,6 +104,10 @@ fn leads(state: &NodeState) -> impl Fn() -> bool + Send + 'static {
 async fn prepare_components(state: Weak<NodeState>, mut prepare: mpsc::Receiver<Prepare>) {
     while let Some((digest, kind)) = prepare.recv().await {
         let Some(state) = state.upgrade() else { return };
+        // Deleted since: its artefact may have been swept, and nobody calls it.
+        if state.registry.find(digest).is_none() {
+            continue;
+        }
         let _ = state.dispatch.recompiler.compile(digest, kind).await;
     }
 }

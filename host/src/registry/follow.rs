@@ -43,12 +43,13 @@ impl<K: Kind> Registry<K> {
             }
             let mut records = records_of(before.as_deref());
             let mut head = before.as_ref().map(|before| before.head);
+            let mut new = Vec::new();
             for (of, event) in events {
                 match (of, event) {
                     (_, Event::Put(entry)) => match parse::<K::Record>(entry).map(|parsed| parsed.value) {
-                        Ok(Value::Head(Ok(new))) => head = Some(new),
+                        Ok(Value::Head(Ok(changed))) => head = Some(changed),
                         Ok(Value::Version(Ok(record))) => {
-                            self.kind.heard_of(&record);
+                            new.push(record.version());
                             records.insert(record.version(), *record);
                         }
                         Ok(Value::Head(Err(error)) | Value::Version(Err(error))) | Err(error) => {
@@ -61,7 +62,13 @@ impl<K: Kind> Registry<K> {
                     }
                 }
             }
-            self.publish(&tenant, &name, change.revision, head.map(|head| (head, records)));
+            let after = self.publish(&tenant, &name, change.revision, head.map(|head| (head, records)));
+            // Of what is there now: news of this node's own commit may come when it has been deleted again.
+            for deployment in
+                after.iter().flat_map(|after| new.iter().filter_map(|new| after.versions.get(new)))
+            {
+                self.kind.heard_of(K::record(deployment));
+            }
         }
         self.lock_deleted().retain(|_, deleted_at| *deleted_at > change.revision);
     }

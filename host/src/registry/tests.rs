@@ -7,7 +7,7 @@ use crate::telemetry::logs::LogLimits;
 use crate::telemetry::logs::Logs;
 use async_trait::async_trait;
 use std::time::Duration;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
 use weir_datastore::{Commit, Error, Lease, LeaseId, Listing, MemoryStore, Prefix, Transaction, Watch};
 use weir_types::{ContentHash, FunctionKind, FunctionManifest};
 
@@ -53,9 +53,17 @@ impl Datastore for SlowToTell {
 }
 
 async fn open(datastore: Arc<dyn Datastore>, changes: &Changes) -> Arc<Registry> {
+    open_and_hear(datastore, changes).await.0
+}
+
+/// A registry, and the components it asks for to be prepared.
+async fn open_and_hear(
+    datastore: Arc<dyn Datastore>,
+    changes: &Changes,
+) -> (Arc<Registry>, mpsc::Receiver<Prepare>) {
     let logs = Logs::new(LogLimits { lines_max: 10, bytes_max: 1 << 20, all_bytes_max: 1 << 20 });
-    let (functions, _prepare) = Functions::new(Metrics::new(), logs);
-    Registry::open(datastore, functions, changes.clone()).await.unwrap().0
+    let (functions, prepare) = Functions::new(Metrics::new(), logs);
+    (Registry::open(datastore, functions, changes.clone()).await.unwrap().0, prepare)
 }
 
 fn record(version: Version) -> FunctionRecord {
@@ -137,4 +145,37 @@ async fn records_that_cannot_be_read_stop_nothing_and_can_be_replaced_or_removed
     registry.delete(&tenant, &name).await.unwrap();
     assert!(registry.is_whole());
     assert!(store.get(&Key::new("functions/default/f/versions/2").unwrap()).await.unwrap().is_none());
+}
+
+/// A node compiled anew what it had deployed and deleted itself, when news of the deploy came after the deletion.
+#[tokio::test(start_paused = true)]
+async fn what_others_deploy_is_prepared_and_what_is_deleted_again_is_not() {
+    let (tenant, changes, in_use) = (TenantId::default(), Changes::default(), InUse::default());
+    let store = Arc::new(MemoryStore::new());
+    let (own, mut own_prepares) = open_and_hear(store.clone(), &changes).await;
+    let (other, mut other_prepares) = open_and_hear(store.clone(), &changes).await;
+    let (f, g) = (Name::new("f").unwrap(), Name::new("g").unwrap());
+    own.deploy(&tenant, &f, in_use.hold([]), record).await.unwrap();
+    own.delete(&tenant, &f).await.unwrap();
+    own.deploy(&tenant, &g, in_use.hold([]), record).await.unwrap();
+    let deployed = own.get(&tenant, "g").unwrap().revision;
+
+    let heard = async {
+        let mut heard = Vec::new();
+        while other.get(&tenant, "g").is_none() {
+            heard.push(other_prepares.recv().await);
+        }
+        heard.extend(std::iter::from_fn(|| other_prepares.try_recv().ok()).map(Some));
+        heard
+    };
+    let behind = Revision(deployed.0 - 3);
+    let heard = tokio::select! {
+        () = other.follow(behind) => panic!("the store has ended"),
+        heard = heard => heard,
+    };
+    // Time passes once it has taken in everything.
+    let _ = tokio::time::timeout(Duration::from_secs(1), own.follow(behind)).await;
+    let component = Some((ContentHash::of(b"component"), FunctionKind::Http02));
+    assert_eq!(heard, [component, component], "two deploys, which another node made");
+    assert!(own_prepares.try_recv().is_err(), "this node has compiled what it deployed");
 }
