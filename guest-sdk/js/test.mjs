@@ -5,13 +5,14 @@ import { spawnSync } from "node:child_process";
 import { mkdtempSync, readdirSync, rmSync } from "node:fs";
 import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
-import { join, resolve } from "node:path";
+import { dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 
 // Node.js 20 has neither of them, which `using` needs.
 const BANNER = 'Symbol.dispose ??= Symbol.for("dispose"); Symbol.asyncDispose ??= Symbol.for("asyncDispose");';
 
-const { buildSync } = createRequire(resolve("package.json"))("esbuild");
+const require = createRequire(resolve("package.json"));
+const { buildSync } = require("esbuild");
 const memory = (file) => fileURLToPath(new URL(`src/memory/${file}.ts`, import.meta.url));
 const folder = resolve(process.argv[2] ?? ".");
 const tests = readdirSync(folder).filter((name) => /\.test\.[jt]s$/.test(name));
@@ -29,6 +30,8 @@ buildSync({
   target: "node20",
   outdir: scratch,
   outExtension: { ".js": ".mjs" },
+  // Also where this package is a link to a folder outside of the project.
+  nodePaths: [dirname(dirname(require.resolve("core-js-pure/package.json")))],
   banner: { js: BANNER },
   alias: {
     "weir:inference/tensors@0.1.0": memory("tensors"),

@@ -1,8 +1,10 @@
 /**
  * What the engine lacks of the objects that every JavaScript program expects: `console`, `TextEncoder`, `TextDecoder`, `URLSearchParams`,
  * `crypto.getRandomValues`, `crypto.randomUUID`, and a `Math.random` that is not the same in every instance. Imported first of all.
+ * `URL`, `atob` and `btoa` are in `prelude/url.ts`.
  *
- * There is no `fetch`, no `setTimeout` and no `URL`: the engine cannot call asynchronous imports yet, and `core-js` has the last.
+ * There is no `fetch` and no `setTimeout`: the compiler can build neither asynchronous imports (`wasi:http/client@0.3`) nor imports that share
+ * the resources of others (`wasi:http/types@0.2`) yet.
  */
 
 import { console } from "./prelude/console.ts";

@@ -59,6 +59,7 @@ declare module "wasi:http/types@0.3.0" {
   export class Fields {
     static fromList(entries: [string, Uint8Array][]): Fields;
     copyAll(): [string, Uint8Array][];
+    [Symbol.dispose](): void;
   }
   export class Request {
     private constructor();
@@ -66,12 +67,17 @@ declare module "wasi:http/types@0.3.0" {
     getPathWithQuery(): string | null;
     getAuthority(): string | null;
     getHeaders(): Fields;
-    static consumeBody(request: Request, done: unknown): [AsyncIterable<Uint8Array> & { drop(): void }, unknown];
+    static consumeBody(request: Request, done: unknown): [AsyncIterable<Uint8Array> & Droppable, Droppable];
+    [Symbol.dispose](): void;
   }
   export class Response {
     private constructor();
-    static new(headers: Fields, contents: unknown, trailers: unknown): [Response, unknown];
+    static new(headers: Fields, contents: unknown, trailers: unknown): [Response, Droppable];
     setStatusCode(status: number): void;
+  }
+  /** An end of a stream or a future. */
+  interface Droppable {
+    drop(): void;
   }
 }
 
@@ -96,7 +102,8 @@ declare module "wasi:cli/stderr@0.2.12" {
 /** What the engine adds: making futures and streams of the component model. */
 declare const wit: {
   Future: {
-    (kind: unknown): { readable: unknown; writable: { write(value: unknown): Promise<unknown> } };
+    /** A future that has its value from the start. */
+    from(value: unknown, kind: unknown): { readable: unknown; completion: Promise<unknown> };
     RESULT_VOID_ERROR_CODE: unknown;
     RESULT_OPTION_OTHER_ERROR_CODE: unknown;
   };

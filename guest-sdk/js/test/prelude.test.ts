@@ -2,9 +2,12 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import * as own from "../src/prelude/encoding.ts";
+import * as encoding from "../src/prelude/encoding.ts";
 import { URLSearchParams as OwnSearchParams } from "../src/prelude/query.ts";
 import { getRandomValues, random, randomUUID } from "../src/prelude/random.ts";
+import * as url from "../src/prelude/url.ts";
+
+const own = { ...encoding, ...url };
 
 /** The same numbers in every run. */
 function numbers(seed: number): () => number {
@@ -59,6 +62,32 @@ test("queries are read and written as Node does", () => {
     assert.equal(mine.toString(), theirs.toString(), query);
     assert.deepEqual([mine.getAll("b"), mine.has("a"), mine.size], [theirs.getAll("b"), theirs.has("a"), theirs.size]);
   }
+});
+
+test("addresses are taken apart as Node does", () => {
+  for (const [address, base] of [
+    ["https://user:secret@example.com:8443/a/../b?x=1#end"],
+    ["../up?q=ü", "http://example.com/a/b/c"],
+    ["//other/x", "https://example.com"],
+    ["http://EXAMPLE.com:80/%7e"],
+    ["http://[::1]:9/"],
+  ] as const) {
+    const [mine, theirs] = [new own.URL(address, base), new URL(address, base)];
+    const parts = (url: typeof mine) => [url.href, url.origin, url.host, url.pathname, url.search, url.hash, url.username];
+    assert.deepEqual(parts(mine), parts(theirs as typeof mine));
+    mine.searchParams.append("b", "é +");
+    assert.ok(mine.href.includes("b=%C3%A9+%2B"), mine.href);
+  }
+  for (const wrong of ["", "/path", "http://", "http://a:b", "http://exa mple"]) assert.throws(() => new own.URL(wrong), TypeError);
+});
+
+test("base64 is read and written as Node does", () => {
+  for (const text of ["", "a", "ab", "abc", "\xff\x00\xfe"]) {
+    assert.equal(own.btoa(text), btoa(text));
+    assert.equal(own.atob(btoa(text)), text);
+  }
+  assert.throws(() => own.btoa("ü€"));
+  assert.throws(() => own.atob("a"));
 });
 
 test("random numbers are such", () => {

@@ -330,7 +330,8 @@ async fn other_languages_answer_the_same_from_instances_that_are_reused() {
         }
         let label = format!("function=\"{name}\",instance=\"reused\"");
         let reused = node.metric("weir_function_instances_total", &label).await;
-        // A collector may come to what is left of a call some calls later, and the instance end before that.
-        assert!(reused >= 5.0, "{name}: {reused}");
+        // Python's collector may come to what is left of a call some calls later, and the instance end before that.
+        let least = if name == "echo-body-py" { 5.0 } else { 9.0 };
+        assert!(reused >= least, "{name}: {reused}");
     }
 }

@@ -56,7 +56,10 @@ pub(super) fn build(repo: &Repo, name: &str, programs: &Path) -> Result<Option<P
     let path = std::env::var_os("PATH").unwrap_or_default();
     let path = std::env::join_paths(programs.into_iter().chain(std::env::split_paths(&path)))?;
     eprintln!("  ... {name}: {}", function.build);
-    process::run(Command::new("sh").args(["-c", &function.build]).current_dir(&folder).env("PATH", path))?;
+    let mut command = Command::new("sh");
+    // The SDK for JavaScript is a link to a folder that has no packages above it.
+    command.env("PATH", path).env("NODE_PATH", repo.functions().join("node_modules"));
+    process::run(command.args(["-c", &function.build]).current_dir(&folder))?;
     if let Some(world) = function.world {
         let left = std::fs::read(&component)
             .with_context(|| format!("the build left no {}", component.display()))?;
