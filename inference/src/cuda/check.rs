@@ -6,6 +6,7 @@
 mod bench;
 mod cases;
 mod launches;
+mod memory;
 mod network;
 mod operations;
 mod transfers;
@@ -37,6 +38,8 @@ pub enum Stage {
     Transfers,
     /// What a launch costs, by itself and in a graph.
     Launches,
+    /// Memory that is used up, handed over and shared.
+    Memory,
     /// Whole models: loading, running, running again.
     Networks,
 }
@@ -90,8 +93,8 @@ pub enum CheckFailure {
 
 impl Stage {
     /// All of them, in order.
-    pub const ALL: [Self; 5] =
-        [Self::Environment, Self::Operations, Self::Transfers, Self::Launches, Self::Networks];
+    pub const ALL: [Self; 6] =
+        [Self::Environment, Self::Operations, Self::Transfers, Self::Launches, Self::Memory, Self::Networks];
 
     /// As it is written.
     #[must_use]
@@ -101,6 +104,7 @@ impl Stage {
             Self::Operations => "operations",
             Self::Transfers => "transfers",
             Self::Launches => "launches",
+            Self::Memory => "memory",
             Self::Networks => "networks",
         }
     }
@@ -176,6 +180,7 @@ pub fn check(
         Stage::Operations => operations::check(&gpu(Precision::Fp32)?, config, tell)?,
         Stage::Transfers => transfers::check(&gpu(Precision::Fp32)?, config, tell)?,
         Stage::Launches => launches::check(&gpu(Precision::Fp32)?, config, tell)?,
+        Stage::Memory => memory::check(&gpu(Precision::Fp32)?, tell)?,
         Stage::Networks => {
             for precision in [Precision::Fp32, Precision::Tf32] {
                 let gpu = Arc::new(gpu(precision)?);

@@ -23,6 +23,7 @@ pub(super) struct Ready<'a> {
 /// Have `work` done with a program that has been brought to a slot and given its inputs.
 pub(super) fn in_slot<T>(
     gpu: &Gpu,
+    owner: Owner,
     bound: &Bound,
     weights: &Weights,
     inputs: &[Tensor],
@@ -30,7 +31,7 @@ pub(super) fn in_slot<T>(
 ) -> Result<T, CudaError> {
     let mut taken = gpu.slots.take(Some(0));
     let slot = taken.slot().ok_or_else(|| CudaError::Invalid("the device has no slots".to_owned()))?;
-    let arena = gpu.make_room(|| slot.memory.prepare(bound.program.arena_bytes, OWNER, gpu.now_ns()))?;
+    let arena = gpu.make_room(|| slot.memory.prepare(bound.program.arena_bytes, owner, gpu.now_ns()))?;
     let ready = Ready { bound, weights, inputs, stream: &slot.stream, arena };
     let written = ready.give_inputs().and_then(|()| work(&ready));
     // Nothing is left under way when the slot goes back.

@@ -22,14 +22,10 @@ pub(super) fn check(
     config: &CheckConfig,
     tell: &mut dyn FnMut(Check),
 ) -> Result<(), CheckFailure> {
-    let tensor = TensorType::new(Fp32, [ELEMENTS]).map_err(|error| CudaError::Invalid(error.to_string()))?;
-    let graph = chain(&tensor);
-    let program = Program::of(&graph, gpu.precision, &gpu.target);
-    let program = program.map_err(|error| CudaError::Invalid(error.to_string()))?;
+    let (program, input) = program(gpu)?;
     let weights = Weights::none();
     let bound = Bound::new(gpu, program, &weights, OWNER)?;
-    let input = Tensor::floats(tensor, vec![1.0; ELEMENTS]);
-    let (launched_ns, captured_ns, same) = in_slot(gpu, &bound, &weights, &[input], |ready| {
+    let (launched_ns, captured_ns, same) = in_slot(gpu, OWNER, &bound, &weights, &[input], |ready| {
         ready.run()?;
         let launched = ready.outputs()?;
         let launched_ns = ready.time_ns(config.repeats, || ready.launch())?;
@@ -47,6 +43,14 @@ pub(super) fn check(
     let detail = if same { String::new() } else { "the graph computes something else".to_owned() };
     tell(Check { passed: same, detail, ..captured });
     Ok(())
+}
+
+/// The chain for a device, and what it is given.
+pub(super) fn program(gpu: &Gpu) -> Result<(Program, Tensor), CudaError> {
+    let tensor = TensorType::new(Fp32, [ELEMENTS]).map_err(|error| CudaError::Invalid(error.to_string()))?;
+    let program = Program::of(&chain(&tensor), gpu.precision, &gpu.target);
+    let program = program.map_err(|error| CudaError::Invalid(error.to_string()))?;
+    Ok((program, Tensor::floats(tensor, vec![1.0; ELEMENTS])))
 }
 
 /// `-x`, again and again.

@@ -62,17 +62,18 @@ pub(super) fn check(
     tell(Check::passed(Stage::Networks, format!("{name}: load")).took(load_ns, weight_bytes, 0));
 
     let bound = Bound::new(gpu, program, &weights, OWNER)?;
-    let (launched, launched_ns, captured, captured_ns) = in_slot(gpu, &bound, &weights, &inputs, |ready| {
-        ready.run()?;
-        let launched = ready.outputs()?;
-        let launched_ns = ready.time_ns(config.repeats, || ready.launch())?;
-        let mut graph = ready.captured()?;
-        ready.give_inputs()?;
-        ready.repeat(&mut graph)?;
-        let captured = ready.outputs()?;
-        let captured_ns = ready.time_ns(config.repeats, || ready.repeat(&mut graph))?;
-        Ok((launched, launched_ns, captured, captured_ns))
-    })?;
+    let (launched, launched_ns, captured, captured_ns) =
+        in_slot(gpu, OWNER, &bound, &weights, &inputs, |ready| {
+            ready.run()?;
+            let launched = ready.outputs()?;
+            let launched_ns = ready.time_ns(config.repeats, || ready.launch())?;
+            let mut graph = ready.captured()?;
+            ready.give_inputs()?;
+            ready.repeat(&mut graph)?;
+            let captured = ready.outputs()?;
+            let captured_ns = ready.time_ns(config.repeats, || ready.repeat(&mut graph))?;
+            Ok((launched, launched_ns, captured, captured_ns))
+        })?;
     let run = Check::passed(Stage::Networks, format!("{name}: run, {launches} launches"));
     tell(run.took(launched_ns, cost.bytes, cost.flops));
     let repeated = Check::passed(Stage::Networks, format!("{name}: run again, as a graph"));

@@ -61,7 +61,7 @@ fn one(
     };
     let weights = Weights::none();
     let bound = Bound::new(gpu, program, &weights, OWNER)?;
-    let (outputs, time_ns) = in_slot(gpu, &bound, &weights, &inputs, |ready| {
+    let (outputs, time_ns) = in_slot(gpu, OWNER, &bound, &weights, &inputs, |ready| {
         ready.run()?;
         let outputs = ready.outputs()?;
         Ok((outputs, ready.time_ns(config.repeats, || ready.launch())?))
