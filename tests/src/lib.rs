@@ -45,7 +45,7 @@ pub use fixtures::{
 };
 
 mod patience;
-pub use patience::eventually;
+pub use patience::{eventually, eventually_within};
 
 mod project;
 pub use project::{Language, Project};

@@ -37,6 +37,8 @@ pub struct NodeBuilder {
     environment: Vec<(String, String)>,
     binary: PathBuf,
     folder: Arc<TempDir>,
+    /// Where it is started, if not in that.
+    within: Option<PathBuf>,
 }
 
 impl Node {
@@ -52,6 +54,7 @@ impl Node {
             environment: Vec::new(),
             binary: binary(),
             folder: Arc::new(folder),
+            within: None,
         }
     }
 
@@ -141,6 +144,12 @@ impl NodeBuilder {
         self.argument("--token-file").argument(path)
     }
 
+    /// Start it in this folder, as in a project's, which it then builds and deploys.
+    #[must_use]
+    pub fn within(self, folder: &Path) -> Self {
+        Self { within: Some(folder.to_owned()), ..self }
+    }
+
     /// Listen elsewhere than on the loopback interface.
     #[must_use]
     pub fn listen(self, address: &str) -> Self {
@@ -200,7 +209,7 @@ impl NodeBuilder {
         }
         command
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
-            .current_dir(self.folder.path())
+            .current_dir(self.within.as_deref().unwrap_or(self.folder.path()))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(log)

@@ -1,6 +1,6 @@
-//! Projects as authors have them: `weir new`, `weir deploy`, in a folder of their own outside the repository.
+//! Projects as authors have them: `weir new`, `weir build`, `weir deploy`, in a folder of their own outside the repository.
 
-use crate::Node;
+use crate::{Node, NodeBuilder};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
@@ -64,14 +64,16 @@ pub struct Project {
     /// Keeps the folder.
     _top: TempDir,
     folder: PathBuf,
+    binary: PathBuf,
 }
 
 impl Project {
-    /// Make one, with the program that `node` runs; `kind` is `http` or `tensor`.
-    pub async fn new(node: &Node, language: Language, kind: &str, name: &str) -> Self {
+    /// Make one, with the program that `node` will run; `kind` is `http` or `tensor`.
+    pub async fn new(node: &NodeBuilder, language: Language, kind: &str, name: &str) -> Self {
         let top = tempfile::tempdir().expect("there is no room for a folder");
-        weir(node, top.path(), &["new", name, "--template", language.template(), "--kind", kind]).await;
-        Self { folder: top.path().join(name), _top: top }
+        let project = Self { folder: top.path().to_owned(), _top: top, binary: node.binary().to_owned() };
+        project.weir(&["new", name, "--template", language.template(), "--kind", kind]).await;
+        Self { folder: project.folder.join(name), ..project }
     }
 
     /// Its folder.
@@ -81,19 +83,28 @@ impl Project {
     }
 
     /// Run `weir` in its folder and see that it succeeds. Gives what it wrote to standard output.
-    pub async fn weir(&self, node: &Node, arguments: &[&str]) -> String {
-        weir(node, &self.folder, arguments).await
+    pub async fn weir(&self, arguments: &[&str]) -> String {
+        self.run(self.command(arguments)).await
     }
-}
 
-async fn weir(node: &Node, folder: &Path, arguments: &[&str]) -> String {
-    // The program that the node runs is the one to test.
-    let program = std::fs::read_link(format!("/proc/{}/exe", node.pid())).expect("the node runs");
-    let mut command = Command::new(program);
-    command.args(arguments).current_dir(folder).env("WEIR_URL", format!("http://{}", node.address()));
-    let output = tokio::task::spawn_blocking(move || command.output()).await.expect("nothing panics");
-    let output = output.expect("weir starts");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "weir {arguments:?}: {said}");
-    String::from_utf8_lossy(&output.stdout).into_owned()
+    /// Run `weir deploy` against `node`.
+    pub async fn deploy(&self, node: &Node) -> String {
+        let mut command = self.command(&["deploy"]);
+        command.env("WEIR_URL", format!("http://{}", node.address()));
+        self.run(command).await
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&self.binary);
+        command.args(arguments).current_dir(&self.folder);
+        command
+    }
+
+    async fn run(&self, mut command: Command) -> String {
+        let what = format!("{command:?}");
+        let output = tokio::task::spawn_blocking(move || command.output()).await.expect("nothing panics");
+        let output = output.expect("weir starts");
+        assert!(output.status.success(), "{what}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
 }

@@ -15,6 +15,10 @@ static TEMPLATES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../guest-sdk/templ
 /// Folders that templates bring along without placeholders: the contract, and the SDK that is written against it.
 const AS_THEY_ARE: [&str; 2] = ["wit", "sdk"];
 
+/// Other names of languages.
+const ALIASES: [(&str, &str); 5] =
+    [("rs", "rust"), ("py", "python"), ("typescript", "ts"), ("javascript", "js"), ("golang", "go")];
+
 /// Make a function's project from a template
 ///
 /// Examples:
@@ -68,11 +72,12 @@ pub(crate) fn run(args: &NewArgs, context: &Context) -> Result<()> {
 }
 
 fn template(language: &str, kind: &str) -> Result<&'static Dir<'static>> {
-    let wanted = format!("{language}-{kind}");
-    TEMPLATES.get_dir(&wanted).ok_or_else(|| {
-        let mut known: Vec<_> = TEMPLATES.dirs().map(|dir| dir.path().display().to_string()).collect();
-        known.sort();
-        Problem::usage(format!("there is no template {wanted}"))
+    let language = ALIASES.iter().find(|(alias, _)| *alias == language).map_or(language, |(_, own)| own);
+    TEMPLATES.get_dir(format!("{language}-{kind}")).ok_or_else(|| {
+        let known = TEMPLATES.dirs().filter_map(|dir| dir.path().to_str()?.strip_suffix(&format!("-{kind}")));
+        let known: BTreeSet<_> = known.collect();
+        let known: Vec<_> = known.into_iter().collect();
+        Problem::usage(format!("there is no template for {language}"))
             .hint(format!(
                 "there are {}; functions in other languages can be deployed too: `weir deploy NAME FILE.wasm` takes any component",
                 known.join(", ")
@@ -138,7 +143,7 @@ fn collect(dir: &Dir<'_>, take: &mut dyn FnMut(&Path, &str) -> Result<()>) -> Re
 }
 
 /// Make the folder beside its place and then move it there, so that nobody is left with half a project.
-fn write(folder: &Path, files: &[(PathBuf, String)]) -> Result<()> {
+fn write(folder: &Path, files: &[(PathBuf, String)]) -> std::io::Result<()> {
     let above = folder.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::create_dir_all(above)?;
     let scratch = tempfile::Builder::new().prefix(".weir-new-").tempdir_in(above)?;
@@ -148,7 +153,14 @@ fn write(folder: &Path, files: &[(PathBuf, String)]) -> Result<()> {
         std::fs::create_dir_all(path.parent().unwrap_or(&made))?;
         std::fs::write(path, text)?;
     }
-    std::fs::rename(&made, folder)?;
+    if !folder.is_dir() {
+        return std::fs::rename(&made, folder);
+    }
+    // It is empty, and may be where somebody stands.
+    for entry in std::fs::read_dir(&made)? {
+        let entry = entry?;
+        std::fs::rename(entry.path(), folder.join(entry.file_name()))?;
+    }
     Ok(())
 }
 
@@ -188,6 +200,15 @@ mod tests {
     #[test]
     fn an_unknown_template_names_those_there_are() {
         let error = template("cobol", "http").map(drop).unwrap_err();
-        assert!(crate::error::text(&error).contains("rust-http, rust-tensor"), "{error:#}");
+        assert!(crate::error::text(&error).contains("there are c, go, js, python, rust, ts;"), "{error:#}");
+        assert_eq!(template("typescript", "http").unwrap().path(), Path::new("ts-http"));
+    }
+
+    #[test]
+    fn a_project_can_be_made_in_an_empty_folder_that_is_there() {
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), &[("src/lib.rs".into(), "code".to_owned())]).unwrap();
+        assert_eq!(std::fs::read_to_string(folder.path().join("src/lib.rs")).unwrap(), "code");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 }

@@ -45,11 +45,11 @@ pub(crate) fn describe(deployed: &Deployed, client: &Client) -> String {
         time_ms => format!("deployed {what} ({bytes}, compiled in {time_ms} ms)\n"),
     };
     deployed.warnings.iter().for_each(|warning| text.push_str(&format!("  warning: {warning}\n")));
-    if !deployed.denied_imports.is_empty() {
-        text.push_str(&format!(
-            "  not granted, so calls to it fail: {}\n",
-            by_package(&deployed.denied_imports)
-        ));
+    // What no manifest can grant is left out: the standard libraries of most languages import it, used or not.
+    let grantable = deployed.denied_imports.iter().filter(|import| !is_never_granted(import));
+    let grantable: Vec<_> = grantable.map(String::as_str).collect();
+    if !grantable.is_empty() {
+        text.push_str(&format!("  not granted, so calls to it fail: {}\n", by_package(&grantable)));
     }
     let token = if client.has_token() { " -H \"authorization: Bearer $WEIR_TOKEN\"" } else { "" };
     let url = format!("{}{}", client.url(), deployed.path);
@@ -64,8 +64,13 @@ pub(crate) fn describe(deployed: &Deployed, client: &Client) -> String {
     }
 }
 
-/// `wasi:sockets/tcp@0.2.3` and its like, on one line: `wasi:sockets (tcp, udp)`.
-fn by_package(imports: &[String]) -> String {
+/// Whether no function may use it: there are no files, and other hosts are reached by `wasi:http`.
+fn is_never_granted(import: &str) -> bool {
+    ["wasi:filesystem/", "wasi:sockets/"].iter().any(|package| import.starts_with(package))
+}
+
+/// `wasi:http/client@0.3.0` and its like, on one line: `wasi:http (client, outgoing-handler)`.
+fn by_package(imports: &[&str]) -> String {
     let mut packages: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for import in imports {
         let name = import.split('@').next().unwrap_or(import);
@@ -101,7 +106,10 @@ mod tests {
     fn imports_are_told_by_package() {
         let imports = ["wasi:sockets/tcp@0.2.3", "wasi:filesystem/types@0.2.3", "wasi:sockets/udp@0.2.3"]
             .map(str::to_owned);
-        assert_eq!(by_package(&imports), "wasi:filesystem (types), wasi:sockets (tcp, udp)");
+        assert_eq!(
+            by_package(&imports.each_ref().map(String::as_str)),
+            "wasi:filesystem (types), wasi:sockets (tcp, udp)"
+        );
     }
 
     #[test]

@@ -115,7 +115,7 @@ impl ConfigFile {
             let line =
                 error.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
             Problem::usage(format!("{shown}:{line}: {}", error.message())).hint(
-                "`weir config --json` shows every key of [node]; `weir config --help` describes the file",
+                "`weir config --json` shows every key of [node]; `weir config --help` describes the file, [function] too",
             )
         })?;
         let path = std::path::absolute(path)?;

@@ -42,6 +42,8 @@ impl NodeModules {
         let mut npm = Command::new("npm");
         npm.current_dir(&self.project).args(["install", "--ignore-scripts"]);
         npm.args(["--no-audit", "--no-fund", "--no-progress", "--loglevel=error"]);
+        // Without a network it would try for minutes, and say nothing meanwhile.
+        npm.args(["--fetch-retries=1", "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=5000"]);
         step(&mut npm, "npm", LINE, HINT)?;
         // Installing may have written the lock file.
         let wanted = self.wanted()?;

@@ -2,20 +2,27 @@
 //! promise the same in every language.
 
 use serde_json::{Value, json};
-use weir_tests::{Language, Node, Project};
+use std::time::Duration;
+use weir_tests::{Language, Node, Project, eventually, eventually_within};
+
+/// How long a build and a deploy may take on a busy machine.
+const BUILD_TIME_MAX: Duration = Duration::from_secs(300);
 
 async fn http(language: Language) {
     if !language.is_here() {
         return;
     }
-    let node = Node::start().await;
+    let node = Node::builder();
     let project = Project::new(&node, language, "http", "my.shout").await;
-    project.weir(&node, &["deploy"]).await;
+    project.weir(&["build"]).await;
+    let node = node.within(project.folder()).start().await;
+    let deployed = async || node.function("my.shout").await.ok();
+    eventually_within(BUILD_TIME_MAX, "the project on the node", deployed).await;
     assert_eq!(node.get("/fn/my.shout/").await.ok().text(), "hello from my.shout\n");
     assert_eq!(node.post("/fn/my.shout/shout", "grüezi").await.ok().text(), "GRÜEZI");
     let nowhere = node.get("/fn/my.shout/else").await;
     assert_eq!((nowhere.status, nowhere.text().trim_end()), (404, "there are GET / and POST /shout"));
-    let logged = weir_tests::eventually("the log line", async || {
+    let logged = eventually("the log line", async || {
         node.logs("my.shout").await.into_iter().find(|line| line.stream == "stdout")
     });
     assert_eq!(logged.await.text, "shouted 7 bytes");
@@ -27,9 +34,10 @@ async fn tensor(language: Language) {
     if !language.is_here() {
         return;
     }
-    let node = Node::start().await;
+    let node = Node::builder();
     let project = Project::new(&node, language, "tensor", "scale").await;
-    project.weir(&node, &["deploy"]).await;
+    let node = node.start().await;
+    project.deploy(&node).await;
     let call = async |inputs: Value| node.post("/fn/scale", json!({ "inputs": [inputs] }).to_string()).await;
     let answer: Value =
         call(json!({"name": "x", "datatype": "FP32", "shape": [3], "data": [1, 2, 5]})).await.ok().json();

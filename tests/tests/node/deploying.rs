@@ -168,3 +168,10 @@ async fn many_deploy_at_once_and_none_is_lost() {
         assert_eq!(seen[1].function.manifest, shown.active.manifest, "an answer was about another deploy");
     }
 }
+
+#[tokio::test]
+async fn functions_may_have_dots_in_their_names() {
+    let node = Node::start().await;
+    node.deploy("my.shout", function("hello")).await;
+    assert_eq!(node.get("/fn/my.shout").await.ok().text(), "hello\n");
+}

@@ -26,7 +26,6 @@ mod nn;
 mod objectives;
 mod other_sdks;
 mod overlapping;
-mod projects;
 mod protocol;
 mod repairing;
 mod reusing;

@@ -51,7 +51,7 @@ pub(super) fn advice(node: &NodeState, function: &FunctionVersion, imports: &[St
     }
     if function.component_bytes > LARGE_COMPONENT_BYTES {
         let mib = function.component_bytes >> 20;
-        advice.push(format!("the component has {mib} MiB, which takes long to compile and to load: in Rust, strip it and build it with opt-level = \"s\" and lto = true; with an interpreter in it, as Python has, it is no smaller"));
+        advice.push(format!("the component has {mib} MiB, which takes long to compile and to load: leave out what it does not need, debug information first (strip in Rust, -ldflags=-s in Go); what an interpreter takes, as Python's, it takes in every function"));
     }
     advice
 }
