@@ -25,6 +25,9 @@ static bool give(const weir_tensors *outputs) {
             return weir_refuse(WEIR_INTERNAL, "the output %s is no tensor: it is empty, or was dropped", output->name);
         }
         for (size_t other = 0; other < at; other++) {
+            if (strcmp(outputs->items[other].name, output->name) == 0) {
+                return weir_refuse(WEIR_INTERNAL, "there are two outputs %s", output->name);
+            }
             if (items[other].f1.__handle == output->tensor.handle) {
                 return weir_refuse(WEIR_INTERNAL, "the outputs %s and %s are one tensor", outputs->items[other].name, output->name);
             }

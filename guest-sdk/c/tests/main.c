@@ -245,6 +245,11 @@ static bool give_twice(const weir_tensors *inputs, weir_tensors *outputs) {
     return weir_put(outputs, "z", outputs->items[0].tensor), true;
 }
 
+static bool give_two_of_a_name(const weir_tensors *inputs, weir_tensors *outputs) {
+    pass_on(inputs, outputs);
+    return weir_put(outputs, "y", numbers()), true;
+}
+
 static bool say_no(const weir_tensors *inputs, weir_tensors *outputs) {
     (void)inputs, (void)outputs;
     return weir_fail(500, "on %s", "purpose");
@@ -263,6 +268,7 @@ static void a_tensor_function_is_called(void) {
     CHECK(refused(call(give_nothing), "the output y is no tensor: it is empty, or was dropped"));
     CHECK(refused(call(give_dropped), "the output y is no tensor: it is empty, or was dropped"));
     CHECK(refused(call(give_twice), "the outputs y and z are one tensor"));
+    CHECK(refused(call(give_two_of_a_name), "there are two outputs y"));
     ran = call(say_no);
     CHECK(refused(ran, "on purpose"));
     weir_stage_ran(ran);
