@@ -39,6 +39,7 @@ pub(crate) fn run(repo: &Repo, args: &TestArgs) -> Result<()> {
     python(repo)?;
     javascript(repo)?;
     go(repo)?;
+    c(repo)?;
     kubernetes(repo)?;
     eprintln!("compiling the kernels");
     kernels::check(repo, &[])?;
@@ -77,6 +78,26 @@ fn go(repo: &Repo) -> Result<()> {
         process::run(Command::new(&program).args(["test", "./..."]).current_dir(folder))?;
     }
     Ok(())
+}
+
+/// The tests of the SDK for C, natively, on a stand-in for what it imports.
+fn c(repo: &Repo) -> Result<()> {
+    let program = repo.root().join("target/weir-c-tests");
+    let mut compiler = Command::new("cc");
+    compiler.current_dir(repo.root().join("guest-sdk/c"));
+    compiler.args([
+        "-std=c11",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-Wno-attributes",
+        "-I.",
+        "tests/main.c",
+        "tests/node.c",
+    ]);
+    compiler.args(["src/call.c", "src/tensor.c", "src/model.c", "src/stage.c", "-o"]).arg(&program);
+    process::run(&mut compiler)?;
+    process::run(&mut Command::new(program))
 }
 
 /// Whether the files for Kubernetes are what it takes, by the schemas of the oldest and the newest version that is still looked after.

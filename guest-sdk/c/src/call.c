@@ -16,6 +16,10 @@ typedef struct {
     weir_give_back give_back;
 } kept;
 
+/* What a function that gives false without a reason answers with. */
+#define NO_REASON {WEIR_INTERNAL, 500, "the function failed without a reason"}
+
+static weir_failure failure = NO_REASON;
 static block *last;
 static kept *handles;
 static size_t handle_count, handle_room;
@@ -32,7 +36,7 @@ static void *take(size_t size) {
     return made + 1;
 }
 
-/* The node asks for memory with it. It only grows what it asked for in encodings that are not used here. */
+/* The node only grows what it asked for in encodings that are not used here. */
 __attribute__((export_name("cabi_realloc"))) void *cabi_realloc(void *old, size_t old_size, size_t align, size_t new_size) {
     if (new_size == 0) return (void *)align;
     void *made = take(new_size);
@@ -53,13 +57,28 @@ void weir_keep(int32_t handle, weir_give_back give_back) {
     handles[handle_count++] = (kept){handle, give_back};
 }
 
-void weir_let_go(int32_t handle, weir_give_back give_back) {
-    for (size_t at = 0; at < handle_count; at++) {
-        if (handles[at].handle == handle && handles[at].give_back == give_back) {
-            handles[at] = handles[--handle_count];
-            return;
-        }
+/* Where it is kept; NULL where it is not. What is given back early was mostly kept late. */
+static kept *find(int32_t handle, weir_give_back give_back) {
+    for (size_t at = handle_count; at-- > 0;) {
+        if (handles[at].handle == handle && handles[at].give_back == give_back) return &handles[at];
     }
+    return NULL;
+}
+
+bool weir_is_kept(int32_t handle, weir_give_back give_back) {
+    return find(handle, give_back) != NULL;
+}
+
+bool weir_let_go(int32_t handle, weir_give_back give_back) {
+    kept *found = find(handle, give_back);
+    if (found == NULL) return false;
+    *found = handles[--handle_count];
+    return true;
+}
+
+void weir_drop(int32_t *handle, weir_give_back give_back) {
+    if (weir_let_go(*handle, give_back)) give_back(*handle);
+    *handle = 0;
 }
 
 void weir_give_back_all(void) {
@@ -69,12 +88,22 @@ void weir_give_back_all(void) {
     }
 }
 
+static void free_one(void) {
+    block *before = last->before;
+    free(last);
+    last = before;
+}
+
+bool weir_free_last(const void *memory) {
+    bool is_last = last != NULL && last + 1 == memory;
+    if (is_last) free_one();
+    return is_last;
+}
+
 void weir_end_call(void) {
-    while (last != NULL) {
-        block *before = last->before;
-        free(last);
-        last = before;
-    }
+    while (last != NULL) free_one();
+    /* What it said before lay in that memory. */
+    failure = (weir_failure)NO_REASON;
 }
 
 const char *weir_text(const uint8_t *bytes, size_t size) {
@@ -128,8 +157,6 @@ const char *weir_format(const char *format, ...) {
 __attribute__((constructor)) static void print_by_line(void) {
     setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
 }
-
-static weir_failure failure = {WEIR_INTERNAL, 500, "the function failed without a reason"};
 
 static int status_of(weir_code code) {
     switch (code) {

@@ -199,6 +199,7 @@ bool weir_reply(weir_response *response, int status, const char *content_type, c
 
 bool weir_reply_tensor(weir_response *response, weir_tensor tensor) {
     weir_inference_request_error_t error;
+    if (!weir_is_tensor(tensor)) return false;
     if (!weir_inference_request_reply_with_tensor((weir_inference_request_borrow_tensor_t){tensor.handle}, &error)) return weir_failed(&error);
     response->is_tensor = true;
     return true;

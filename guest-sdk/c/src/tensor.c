@@ -25,15 +25,60 @@ weir_tensor weir_own_tensor(int32_t handle) {
     return (weir_tensor){handle};
 }
 
-bool weir_tensor_new(weir_type type, const uint32_t *shape, size_t rank, const void *values, weir_tensor *made) {
-    uint64_t size = TYPES[type].size;
+bool weir_is_tensor(weir_tensor tensor) {
+    return weir_is_kept(tensor.handle, weir_give_back_tensor) ||
+           weir_refuse(WEIR_INVALID_ARGUMENT, "there is no tensor where one is needed: it is empty, or was dropped");
+}
+
+void weir_tensor_drop(weir_tensor *tensor) {
+    weir_drop(&tensor->handle, weir_give_back_tensor);
+}
+
+void weir_tensors_drop(weir_tensors *tensors) {
+    for (size_t at = 0; at < tensors->count; at++) weir_tensor_drop(&tensors->items[at].tensor);
+    *tensors = (weir_tensors){NULL, 0};
+}
+
+/* How much memory elements of `each` bytes take. */
+static bool sized(const uint32_t *shape, size_t rank, size_t each, size_t *size) {
+    uint64_t all = each;
     for (size_t at = 0; at < rank; at++) {
-        if (__builtin_mul_overflow(size, shape[at], &size) || size > SIZE_MAX) {
+        if (__builtin_mul_overflow(all, shape[at], &all) || all > SIZE_MAX) {
             return weir_refuse(WEIR_INVALID_ARGUMENT, "the shape has more elements than there is memory");
         }
     }
-    if (type == WEIR_BYTES) return weir_refuse(WEIR_INVALID_ARGUMENT, "weir_tensor_of_bytes makes tensors of byte strings");
-    return weir_tensor_of_bytes(type, shape, rank, values, (size_t)size, made);
+    *size = (size_t)all;
+    return true;
+}
+
+bool weir_tensor_new(weir_type type, const uint32_t *shape, size_t rank, const void *values, weir_tensor *made) {
+    size_t size;
+    if (type == WEIR_BYTES) return weir_refuse(WEIR_INVALID_ARGUMENT, "weir_tensor_of_strings makes tensors of byte strings");
+    return sized(shape, rank, TYPES[type].size, &size) && weir_tensor_of_bytes(type, shape, rank, values, size, made);
+}
+
+/* How long a byte string is lies before it, as four bytes. */
+#define PREFIX 4
+
+bool weir_tensor_of_strings(const uint32_t *shape, size_t rank, const weir_string *strings, weir_tensor *made) {
+    size_t count, size;
+    if (!sized(shape, rank, sizeof *strings, &count)) return false;
+    count /= sizeof *strings;
+    size = count * PREFIX;
+    for (size_t at = 0; at < count; at++) {
+        if (strings[at].size > UINT32_MAX || __builtin_add_overflow(size, strings[at].size, &size)) {
+            return weir_refuse(WEIR_INVALID_ARGUMENT, "the byte strings are longer than there is memory");
+        }
+    }
+    uint8_t *bytes = weir_alloc(size), *next = bytes;
+    for (size_t at = 0; at < count; at++) {
+        for (unsigned place = 0; place < PREFIX; place++) *next++ = (uint8_t)(strings[at].size >> 8 * place);
+        if (strings[at].size > 0) memcpy(next, strings[at].text, strings[at].size);
+        next += strings[at].size;
+    }
+    bool is_made = weir_tensor_of_bytes(WEIR_BYTES, shape, rank, bytes, size, made);
+    weir_free_last(bytes);
+    return is_made;
 }
 
 bool weir_tensor_of_bytes(weir_type type, const uint32_t *shape, size_t rank, const void *bytes, size_t size, weir_tensor *made) {
@@ -57,20 +102,57 @@ size_t weir_tensor_shape(weir_tensor tensor, const uint32_t **shape) {
     return sizes.len;
 }
 
-size_t weir_tensor_size(weir_tensor tensor) {
-    return (size_t)weir_inference_tensors_method_tensor_byte_length(BORROWED(tensor));
+uint64_t weir_tensor_size(weir_tensor tensor) {
+    return weir_inference_tensors_method_tensor_byte_length(BORROWED(tensor));
 }
 
-bool weir_tensor_bytes(weir_tensor tensor, const uint8_t **bytes) {
+static bool read_part(weir_tensor tensor, uint64_t offset, uint64_t size, const uint8_t **bytes) {
     weir_abi_list_u8_t read;
     weir_inference_tensors_error_t error;
-    uint64_t size = weir_inference_tensors_method_tensor_byte_length(BORROWED(tensor));
-    if (!weir_inference_tensors_method_tensor_read(BORROWED(tensor), 0, size, &read, &error)) return weir_failed(&error);
+    if (!weir_inference_tensors_method_tensor_read(BORROWED(tensor), offset, size, &read, &error)) return weir_failed(&error);
     *bytes = read.ptr;
     return true;
 }
 
+bool weir_tensor_bytes(weir_tensor tensor, const uint8_t **bytes) {
+    return weir_is_tensor(tensor) && read_part(tensor, 0, weir_tensor_size(tensor), bytes);
+}
+
+bool weir_tensor_read(weir_tensor tensor, uint64_t offset, void *into, size_t size) {
+    const uint8_t *bytes;
+    if (!weir_is_tensor(tensor) || !read_part(tensor, offset, size, &bytes)) return false;
+    if (size > 0) memcpy(into, bytes, size);
+    weir_free_last(bytes);
+    return true;
+}
+
+bool weir_tensor_strings(weir_tensor tensor, const weir_string **strings, size_t *count) {
+    if (!weir_is_tensor(tensor)) return false;
+    weir_type is = weir_tensor_type(tensor);
+    if (is != WEIR_BYTES) return weir_refuse(WEIR_INVALID_ARGUMENT, "the tensor holds %s and not bytes", TYPES[is].name);
+    uint64_t size = weir_tensor_size(tensor);
+    if (size >= SIZE_MAX) return weir_refuse(WEIR_INVALID_ARGUMENT, "the byte strings are longer than there is memory");
+    /* Each string's zero byte takes the place of the prefix behind it, and the last one's that of one byte more. */
+    uint8_t *bytes = weir_alloc((size_t)size + 1);
+    if (!weir_tensor_read(tensor, 0, bytes, (size_t)size)) return false;
+    size_t left = (size_t)size, found = 0;
+    weir_string *all = weir_alloc(left / PREFIX * sizeof *all);
+    for (uint8_t *next = bytes; left > 0; found++) {
+        size_t length = 0;
+        for (unsigned place = 0; left >= PREFIX && place < PREFIX; place++) length |= (size_t)next[place] << 8 * place;
+        if (left < PREFIX || length > left - PREFIX) return weir_refuse(WEIR_INVALID_ARGUMENT, "the tensor ends inside a byte string");
+        *next = 0;
+        all[found] = (weir_string){(const char *)next + PREFIX, length};
+        next += PREFIX + length;
+        left -= PREFIX + length;
+    }
+    *strings = all;
+    *count = found;
+    return true;
+}
+
 bool weir_tensor_values(weir_tensor tensor, weir_type type, const void **values, size_t *count) {
+    if (!weir_is_tensor(tensor)) return false;
     weir_type is = weir_tensor_type(tensor);
     if (is != type || type == WEIR_BYTES) {
         return weir_refuse(WEIR_INVALID_ARGUMENT, "the tensor holds %s and not %s", TYPES[is].name,
@@ -79,7 +161,7 @@ bool weir_tensor_values(weir_tensor tensor, weir_type type, const void **values,
     const uint8_t *bytes;
     if (!weir_tensor_bytes(tensor, &bytes)) return false;
     *values = bytes;
-    *count = weir_tensor_size(tensor) / TYPES[type].size;
+    *count = (size_t)(weir_tensor_size(tensor) / TYPES[type].size);
     return true;
 }
 

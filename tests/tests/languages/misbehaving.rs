@@ -34,7 +34,7 @@ const TYPESCRIPT: &[Case] = &[
     ("/status", 502, GuestError, &["cannot be sent: status 7"]),
 ];
 const C: &[Case] = &[
-    ("/trap", 500, GuestTrap, &["on purpose"]),
+    ("/trap", 500, GuestTrap, &["on purpose", "!fail"]),
     ("/spin", 504, CpuTimeLimit, &[]),
     ("/hoard", 507, MemoryLimit, &["out of memory"]),
     ("/exit", 502, NoResponse, &[]),
