@@ -1,7 +1,7 @@
 /** Functions with the signature of a model. */
 
 import type { Tensor as Raw } from "weir:inference/tensors@0.1.0";
-import { toNode, WeirError } from "./errors.ts";
+import { logged, toNode, WeirError } from "./errors.ts";
 import { fromPairs, type NamedTensors, type Tensors, toOutputs } from "./tensor.ts";
 
 /**
@@ -17,7 +17,7 @@ export function tensorFunction(handler: (inputs: Tensors) => NamedTensors) {
       } catch (error) {
         if (error instanceof WeirError) throw toNode(error);
         console.error(error);
-        throw error;
+        throw logged();
       }
     },
   };
