@@ -6,6 +6,7 @@ import { mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
+import process from "node:process";
 import { test } from "node:test";
 import { sourced } from "../src/prelude/stacks.ts";
 
@@ -43,7 +44,7 @@ test("a bundle knows the lines of its sources", () => {
   const { status, stderr, text } = finished(source, "handler");
   assert.deepEqual([status, stderr], [0, ""]);
   const lines: string = JSON.parse(/__weirLines = (.*);/.exec(text)![1]!);
-  const at = text.split("\n").findIndex((line) => line.includes("on purpose")) + 1;
+  const at = text.split("\n").findIndex((line: string) => line.includes("on purpose")) + 1;
   assert.notEqual(at, 10);
   assert.equal(sourced(`at fail (/build/function.js:${at}:9)`, lines), "at fail (function.ts:10)");
 });
