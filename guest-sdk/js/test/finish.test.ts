@@ -39,6 +39,21 @@ test("a bundle without the export of its world is refused", () => {
   }
 });
 
+test("a bundle whose export is something else says so when it runs", () => {
+  for (const [source, wanted, why] of [
+    ["export const handler = async () => 1;", "handler", "the export `handler` is not what httpFunction makes: export const handler = httpFunction(...);"],
+    ["const it = null; export { it as stage };", "stage", "the export `stage` is not what tensorFunction makes: export const stage = tensorFunction(...);"],
+    ["export const run = 1; export const handler = { handle() {} };", "handler", undefined],
+    ["const it = { run() {} }; export { it as stage, it as other };", "stage", undefined],
+  ] as const) {
+    const { status, text } = finished(source, wanted);
+    assert.equal(status, 0);
+    const ran = spawnSync(process.execPath, ["--input-type=module", "-e", text], { encoding: "utf8" });
+    assert.equal(ran.status === 0, why === undefined, ran.stderr);
+    if (why !== undefined) assert.ok(ran.stderr.includes(`TypeError: ${why}`), ran.stderr);
+  }
+});
+
 test("a bundle knows the lines of its sources", () => {
   const source = '\n\ninterface Gone {\n  a: number;\n}\n\nexport const handler = 1;\n\nexport function fail(): Gone {\n  throw new RangeError("on purpose");\n}\n';
   const { status, stderr, text } = finished(source, "handler");
