@@ -42,6 +42,8 @@ buildSync({
     "wasi:cli/stdout@0.2.12": memory("wasi"),
     "wasi:cli/stderr@0.2.12": memory("wasi"),
   },
+  // As in the component: messages name classes.
+  keepNames: true,
   sourcemap: "inline",
   logLevel: "warning",
 });

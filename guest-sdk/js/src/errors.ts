@@ -93,6 +93,13 @@ function fromNode(error: unknown): unknown {
   return new KINDS[raw.tag as keyof typeof KINDS](raw.val ?? TEXTS[raw.tag]);
 }
 
+/** What to end the call with when its exception is in the log: the engine writes what it is thrown into the log as well. */
+export function logged(): Error {
+  const error = new Error("the call ended with the exception above");
+  error.stack = "";
+  return error;
+}
+
 /** What the caller of a tensor function gets to see. */
 export function toNode(error: WeirError): RawError {
   const kind = Object.entries(KINDS).find(([, kind]) => error.constructor === kind)?.[0];

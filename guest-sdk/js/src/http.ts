@@ -3,7 +3,7 @@
 import { replyWithTensor } from "weir:inference/request@0.1.0";
 import { Fields, type Request as RawRequest, Response as RawResponse } from "wasi:http/types@0.3.0";
 import "./prelude.ts";
-import { asked, ResourceExhausted, Unavailable, WeirError } from "./errors.ts";
+import { asked, logged, ResourceExhausted, Unavailable, WeirError } from "./errors.ts";
 import { Request, Response } from "./messages.ts";
 import { Tensor } from "./tensor.ts";
 
@@ -24,13 +24,15 @@ export function httpFunction(handler: Handler) {
   return {
     async handle(raw: RawRequest): Promise<RawResponse> {
       const request = new Request(raw.getPathWithQuery() ?? "/", raw);
-      const response = await answer(handler, request);
+      const response = await answer(handler, request).catch(() => {
+        throw logged();
+      });
       request.end();
       try {
         return sent(response);
       } catch (error) {
         const why = `the answer cannot be sent: status ${response.status}, headers ${JSON.stringify([...response.headers])}`;
-        console.error(why, error);
+        console.error("%s", why, error);
         throw { tag: "internal-error", val: why };
       }
     },

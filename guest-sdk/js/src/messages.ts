@@ -5,6 +5,7 @@ import { Request as RawRequest } from "wasi:http/types@0.3.0";
 import "./prelude.ts";
 import type { ElementType } from "./elements.ts";
 import { asked, InvalidArgument, StatusError } from "./errors.ts";
+import { kindOf, noJson } from "./kinds.ts";
 import { sizes, Tensor } from "./tensor.ts";
 
 /** What headers can be given as. */
@@ -162,14 +163,20 @@ export class Response {
   constructor(body: string | Uint8Array | Tensor | null = null, { status = 200, headers = [] }: ResponseInit = {}) {
     this.status = status;
     this.headers = new Headers(headers);
+    if (!(body === null || typeof body === "string" || body instanceof Uint8Array || body instanceof Tensor)) {
+      throw new TypeError(`a body is text, a Uint8Array or a Tensor, and this one is ${kindOf(body)}; for JSON, there is Response.json`);
+    }
     this.body = typeof body === "string" ? new TextEncoder().encode(body) : (body ?? new Uint8Array());
     const type = typeof body === "string" ? "text/plain; charset=utf-8" : "application/octet-stream";
     if (body !== null && !this.headers.has("content-type")) this.headers.set("content-type", type);
   }
 
-  /** An answer of JSON. Throws a `TypeError` where `value` has no JSON, as functions and symbols have none. */
+  /**
+   * An answer of JSON; typed arrays are lists in it. Throws a `TypeError` where something in `value` has none: functions, bigints, tensors,
+   * maps, sets, errors, buffers and promises.
+   */
   static json(value: unknown, init: ResponseInit = {}): Response {
-    const text: string | undefined = JSON.stringify(value, plainArrays);
+    const text: string | undefined = JSON.stringify(value, plain);
     if (text === undefined) throw new TypeError(`a ${typeof value} cannot be an answer: it has no JSON`);
     const response = new Response(text, init);
     if (!new Headers(init.headers).has("content-type")) response.headers.set("content-type", "application/json");
@@ -187,9 +194,22 @@ export class Response {
   }
 }
 
-/** A typed array is a list to JSON, as a plain one is. */
-function plainArrays(_: string, value: unknown): unknown {
-  return ArrayBuffer.isView(value) && !(value instanceof DataView) ? Array.from(value as unknown as ArrayLike<number>) : value;
+/** What `JSON.stringify` makes `{}` of, and what to give instead. */
+const NO_JSON: [new (...parts: never) => object, string][] = [
+  [Map, "give Object.fromEntries(map)"],
+  [Set, "give [...set]"],
+  [Error, "give its message, or throw it"],
+  [ArrayBuffer, "give new Uint8Array(buffer)"],
+  [DataView, "give new Uint8Array(view.buffer)"],
+  [Promise, "await it"],
+];
+
+/** A typed array is a list to JSON, as a plain one is; what has no JSON is refused. */
+function plain(key: string, value: unknown): unknown {
+  if (typeof value === "bigint") throw noJson(key, value, "give Number(value) or String(value)");
+  const instead = NO_JSON.find(([type]) => value instanceof type)?.[1];
+  if (instead !== undefined) throw noJson(key, value, instead);
+  return ArrayBuffer.isView(value) ? Array.from(value as unknown as ArrayLike<number>) : value;
 }
 
 async function received(request: RawRequest): Promise<Uint8Array> {

@@ -3,6 +3,7 @@
 import { type Options, Model as RawModel, type Pending as RawPending } from "weir:inference/models@0.1.0";
 import type { ElementType } from "./elements.ts";
 import { asked } from "./errors.ts";
+import { noJson } from "./kinds.ts";
 import { fromPairs, type NamedTensors, type Tensors, toPairs } from "./tensor.ts";
 
 /** One input or output of a model. */
@@ -70,6 +71,11 @@ export class Model {
   [Symbol.dispose](): void {
     this.raw[Symbol.dispose]();
   }
+
+  /** @internal */
+  toJSON(key: string): never {
+    throw noJson(key, this, "give its describe()");
+  }
 }
 
 /**
@@ -101,6 +107,11 @@ export class Pending implements PromiseLike<Tensors> {
 
   [Symbol.dispose](): void {
     this.raw[Symbol.dispose]();
+  }
+
+  /** @internal */
+  toJSON(key: string): never {
+    throw noJson(key, this, "await it, and give the values() of its tensors");
   }
 }
 

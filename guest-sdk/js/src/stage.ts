@@ -1,8 +1,8 @@
 /** Functions with the signature of a model. */
 
 import type { Tensor as Raw } from "weir:inference/tensors@0.1.0";
-import { toNode, WeirError } from "./errors.ts";
-import { fromPairs, type NamedTensors, type Tensors, toPairs } from "./tensor.ts";
+import { logged, toNode, WeirError } from "./errors.ts";
+import { fromPairs, type NamedTensors, type Tensors, toOutputs } from "./tensor.ts";
 
 /**
  * Make a component of `handler`, which maps named tensors to named tensors. The result is exported as `stage`.
@@ -13,11 +13,11 @@ export function tensorFunction(handler: (inputs: Tensors) => NamedTensors) {
   return {
     run(inputs: [string, Raw][]): [string, Raw][] {
       try {
-        return toPairs(handler(fromPairs(inputs)));
+        return toOutputs(handler(fromPairs(inputs)));
       } catch (error) {
         if (error instanceof WeirError) throw toNode(error);
         console.error(error);
-        throw error;
+        throw logged();
       }
     },
   };

@@ -3,6 +3,7 @@
 import { Tensor as Raw } from "weir:inference/tensors@0.1.0";
 import { type ElementType, joinStrings, pack, sizeBytes, splitStrings, type TypedArray, typeOf, unpack, type Values } from "./elements.ts";
 import { asked, InvalidArgument } from "./errors.ts";
+import { isPromise, kindOf, noJson } from "./kinds.ts";
 
 /** Tensors by name, in order. */
 export type NamedTensors = Iterable<readonly [string, Tensor]> | Record<string, Tensor>;
@@ -22,7 +23,16 @@ export type NamedTensors = Iterable<readonly [string, Tensor]> | Record<string, 
  */
 export class Tensor {
   /** @internal */
-  constructor(readonly raw: Raw) {}
+  constructor(private handle: Raw | undefined) {}
+
+  /**
+   * The node's own.
+   * @internal
+   */
+  get raw(): Raw {
+    if (this.handle === undefined) throw new TypeError("the tensor was disposed of");
+    return this.handle;
+  }
 
   /**
    * Copy numbers into a new tensor.
@@ -108,7 +118,13 @@ export class Tensor {
 
   /** Let the node free it. */
   [Symbol.dispose](): void {
-    this.raw[Symbol.dispose]();
+    this.handle?.[Symbol.dispose]();
+    this.handle = undefined;
+  }
+
+  /** @internal */
+  toJSON(key: string): never {
+    throw noJson(key, this, "give its values() or strings(), or answer with the tensor itself");
   }
 
   private checked(wanted: ElementType | undefined): ElementType {
@@ -155,6 +171,11 @@ export class Tensors implements Iterable<[string, Tensor]> {
   [Symbol.iterator](): Iterator<[string, Tensor]> {
     return this.tensors.entries();
   }
+
+  /** @internal */
+  toJSON(key: string): never {
+    throw noJson(key, this, "give the values() of the tensors in it");
+  }
 }
 
 /** What the node gives. */
@@ -162,13 +183,47 @@ export function fromPairs(pairs: [string, Raw][]): Tensors {
   return new Tensors(pairs.map(([name, raw]) => [name, new Tensor(raw)]));
 }
 
-/** What the node takes. Checked here: the engine ends the call where a value is of another type. */
-export function toPairs(named: NamedTensors): [string, Raw][] {
-  const pairs = Symbol.iterator in named ? [...named] : Object.entries(named);
-  return pairs.map(([name, tensor]) => {
-    if (!(tensor instanceof Tensor)) throw new TypeError(`${name} is no Tensor`);
-    return [name, tensor.raw];
+/** What a model is run with. Checked here: the engine ends the call where a value is of another type. */
+export function toPairs(inputs: NamedTensors): [string, Raw][] {
+  return entries(inputs, "a model takes tensors by name, like { x: tensor }, and was given").map(([name, tensor]) => [
+    name,
+    rawOf(tensor, `the input ${name}`),
+  ]);
+}
+
+/** What a tensor function gives. Each tensor goes to the node, which takes it once. */
+export function toOutputs(outputs: NamedTensors): [string, Raw][] {
+  const names = new Map<Raw, string>();
+  return entries(outputs, "a tensor function gives tensors by name, like { y: tensor }, and this one gave").map(([name, tensor]) => {
+    const raw = rawOf(tensor, `the output ${name}`);
+    const other = names.get(raw);
+    if (other !== undefined) throw new TypeError(`the output ${name} is the same tensor as ${other}: give a copy of it`);
+    names.set(raw, name);
+    return [name, raw];
   });
+}
+
+/** The entries of tensors by name; `wanted` is what to say where they are something else. */
+function entries(named: unknown, wanted: string): [string, unknown][] {
+  if (isPromise(named)) {
+    throw new TypeError(`${wanted} ${kindOf(named)}: it cannot be async; use model.infer or pending.wait()`);
+  }
+  const isNamed = typeof named === "object" && named !== null && !(named instanceof Tensor) && !ArrayBuffer.isView(named);
+  if (!isNamed) throw new TypeError(`${wanted} ${kindOf(named)}`);
+  const pairs: unknown[] = Symbol.iterator in named ? [...(named as Iterable<unknown>)] : Object.entries(named);
+  const isPair = (pair: unknown) => Array.isArray(pair) && pair.length === 2 && typeof pair[0] === "string";
+  if (!pairs.every(isPair)) throw new TypeError(`${wanted} ${kindOf(named)}, whose items are no pairs of a name and a tensor`);
+  if (pairs.length === 0) throw new TypeError(`${wanted} ${kindOf(named)} without any`);
+  return pairs as [string, unknown][];
+}
+
+function rawOf(tensor: unknown, what: string): Raw {
+  if (!(tensor instanceof Tensor)) throw new TypeError(`${what} is no Tensor: it is ${kindOf(tensor)}`);
+  try {
+    return tensor.raw;
+  } catch (error) {
+    throw new TypeError(`${what} cannot be used: ${(error as Error).message}`);
+  }
 }
 
 /** A shape as the node takes it. */

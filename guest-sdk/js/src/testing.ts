@@ -18,14 +18,14 @@ import type { Tensor as RawTensor } from "weir:inference/tensors@0.1.0";
 import { toNode, WeirError } from "./errors.ts";
 import { MODELS } from "./memory/models.ts";
 import { refused } from "./memory/tensors.ts";
-import { fromPairs, type NamedTensors, type Tensors, toPairs } from "./tensor.ts";
+import { fromPairs, type NamedTensors, type Tensors, toOutputs } from "./tensor.ts";
 
 /** Have `Model.open(name)` find a model that `run` runs, until what is returned is disposed of. */
 export function model(name: string, run: (inputs: Tensors) => NamedTensors): { [Symbol.dispose](): void } {
   type Run = NonNullable<ReturnType<typeof MODELS.get>>;
   const infer = (inputs: [string, RawTensor][]) => {
     try {
-      return toPairs(run(fromPairs(inputs)));
+      return toOutputs(run(fromPairs(inputs)));
     } catch (error) {
       if (!(error instanceof WeirError)) throw error;
       const { tag, val } = toNode(error);

@@ -1,7 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { StatusError, Tensor, Unavailable } from "../src/index.ts";
+import { Model, StatusError, Tensor, Tensors, Unavailable } from "../src/index.ts";
 import { answer, type Handler, Request, Response } from "../src/http.ts";
+import { model } from "../src/testing.ts";
 
 test("a request is taken apart", async () => {
   const request = new Request("/a/b?x=1&y=a%20b", { method: "POST", headers: { "Content-Type": "text/plain" }, body: "grüezi" });
@@ -49,4 +50,31 @@ test("errors become answers and exceptions do not", async (context) => {
   assert.equal(logged.mock.callCount(), 1);
   // What has no JSON is no empty answer.
   await assert.rejects(answer(() => Response, new Request("/")), TypeError);
+});
+
+test("what has no JSON is refused, with what to give instead", async (context) => {
+  context.mock.method(console, "error", () => {});
+  using _ = model("any", () => ({}));
+  const any = Model.open("any");
+  for (const [value, message] of [
+    [{ y: Tensor.from([1]) }, /^a Tensor cannot be JSON, at "y": give its values\(\)/],
+    [new Tensors([]), /^a Tensors cannot be JSON: give the values\(\)/],
+    [any, /^a Model cannot be JSON: give its describe\(\)/],
+    [[any.submit({ x: Tensor.from([1]) })], /^a Pending cannot be JSON, at "0": await it/],
+    [new Map([["a", 1]]), /^a Map cannot be JSON: give Object.fromEntries/],
+    [{ seen: [new Set([1])] }, /^a Set cannot be JSON, at "0": give \[...set\]/],
+    [new RangeError("a mistake"), /^a RangeError cannot be JSON: give its message/],
+    [{ data: new ArrayBuffer(2) }, /^an ArrayBuffer cannot be JSON, at "data": give new Uint8Array/],
+    [{ data: new DataView(new ArrayBuffer(2)) }, /^a DataView cannot be JSON/],
+    [{ later: Promise.resolve(1) }, /^a Promise cannot be JSON, at "later": await it/],
+    [{ values: BigInt64Array.of(1n) }, /^a bigint cannot be JSON, at "0": give Number/],
+  ] as const) {
+    await assert.rejects(answer(() => value, new Request("/")), { name: "TypeError", message });
+    assert.throws(() => Response.json(value), { name: "TypeError", message });
+  }
+  for (const body of [{ a: 1 }, new ArrayBuffer(2), new Float32Array(2), 7]) {
+    assert.throws(() => new Response(body as never), /^TypeError: a body is text, a Uint8Array or a Tensor, and this one is an? /);
+  }
+  const date = new Date(0);
+  assert.equal(await Response.json({ date, no: undefined, list: [new Uint8Array(1)] }).text(), '{"date":"1970-01-01T00:00:00.000Z","list":[[0]]}');
 });

@@ -2,9 +2,12 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { format } from "node:util";
+import { formatted } from "../src/prelude/console.ts";
 import * as encoding from "../src/prelude/encoding.ts";
 import { URLSearchParams as OwnSearchParams } from "../src/prelude/query.ts";
 import { getRandomValues, random, randomUUID } from "../src/prelude/random.ts";
+import { sourced } from "../src/prelude/stacks.ts";
 import * as url from "../src/prelude/url.ts";
 
 const own = { ...encoding, ...url };
@@ -96,4 +99,26 @@ test("random numbers are such", () => {
   assert.match(randomUUID(), /^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$/);
   assert.ok(getRandomValues(new Uint32Array(64)).some((value) => value !== 0));
   assert.throws(() => getRandomValues(new Uint8Array(65537)), RangeError);
+});
+
+test("what is logged is put into its format as Node does", () => {
+  for (const values of [
+    ["a %s", 1], ["%s and %s", "a", "b"], ["%s"], ["%%"], ["100% %%", 1], ["%d %d %d", 4.5, "0x10", {}], ["%d", 5n], ["%i", "42.9px"], ["%i", 4.9],
+    ["%f", "1.5e3x"], ["%j", { a: [1, "b"] }], ["%cred", "color: red"], ["%s", "a", "b", 3], ["%s %s", "a"], ["%x %s", 1], ["%s", null], ["%s", undefined],
+    ["%o", 1], ["%O", "text"], [1, "%s", 2], [], ["%s", "%s", 1],
+  ]) {
+    const quoted = format(...values).replace("'text'", '"text"');
+    assert.equal(formatted(values), quoted, JSON.stringify(values, (_, value) => (typeof value === "bigint" ? "big" : value)));
+  }
+  assert.equal(formatted(["%O and %o", { a: 1 }, [2]]), "{ a: 1 } and [2]");
+});
+
+test("stacks name lines of the sources", () => {
+  const stack = "    at fail (/build/function.js:12:9)\n    at map (native)\n    at <anonymous> (/build/function.js:30:1)\n    at first (/build/function.js:1:1)\n";
+  const lines = { names: ["sdk/src/http.ts", "function.ts"], runs: [[3, 0, 40], [10, 1, 5], [20, 0, 7]] };
+  assert.equal(
+    sourced(stack, JSON.stringify(lines)),
+    "    at fail (function.ts:7)\n    at map (native)\n    at <anonymous> (sdk/src/http.ts:17)\n    at first (/build/function.js:1:1)\n",
+  );
+  assert.equal(sourced(stack, undefined), stack);
 });

@@ -83,3 +83,46 @@ test("a tensor function gives tensors or the contract's error", () => {
   assert.deepEqual(stage.run([["x", raw]]), [["y", raw]]);
   assert.throws(() => stage.run([]), { tag: "invalid-argument", val: "no x" });
 });
+
+test("a tensor function that gives something else is told what", (context) => {
+  const log = context.mock.method(console, "error", () => {});
+  const tensor = Tensor.from([1]);
+  const disposed = Tensor.from([1]);
+  disposed[Symbol.dispose]();
+  disposed[Symbol.dispose]();
+  assert.throws(() => disposed.values(), { name: "TypeError", message: "the tensor was disposed of" });
+  for (const [given, message] of [
+    [Promise.resolve({ y: tensor }), /gives tensors by name, like { y: tensor }, and this one gave a Promise: it cannot be async; use model.infer/],
+    [undefined, /gave undefined$/],
+    [null, /gave null$/],
+    ["y", /gave a string$/],
+    [tensor, /gave a Tensor$/],
+    [[tensor], /gave an Array, whose items are no pairs/],
+    [["ab"], /gave an Array, whose items are no pairs/],
+    [[], /gave an Array without any$/],
+    [{}, /gave an Object without any$/],
+    [new Uint8Array(2), /gave a Uint8Array$/],
+    [{ y: [1, 2] }, /^the output y is no Tensor: it is an Array$/],
+    [{ y: undefined }, /^the output y is no Tensor: it is undefined$/],
+    [{ y: tensor, z: tensor }, /^the output z is the same tensor as y: give a copy of it$/],
+    [{ y: disposed }, /^the output y cannot be used: the tensor was disposed of$/],
+  ] as const) {
+    // What is wrong is in the log once; what the engine is thrown does not repeat it.
+    assert.throws(() => tensorFunction(() => given as never).run([]), { name: "Error", message: /exception above$/, stack: "" });
+    const error = log.mock.calls.at(-1)!.arguments[0];
+    assert.equal(error.name, "TypeError");
+    assert.match(error.message, message);
+  }
+  for (const given of [new Map([["y", tensor]]), [["y", tensor]] as const, new Tensors([["y", tensor]]), Object.assign(Object.create(null), { y: tensor })]) {
+    assert.deepEqual(tensorFunction(() => given).run([]), [["y", tensor.raw]]);
+  }
+});
+
+test("a model that is run with something else says so", () => {
+  using _ = model("same", (inputs) => ({ y: inputs.get("a") }));
+  const same = Model.open("same");
+  const tensor = Tensor.from([1]);
+  assert.equal(same.infer({ a: tensor, b: tensor }).only().shape[0], 1);
+  assert.throws(() => same.infer([tensor] as never), /a model takes tensors by name, like { x: tensor }, and was given an Array/);
+  assert.throws(() => same.infer({ a: [1] } as never), /the input a is no Tensor: it is an Array/);
+});

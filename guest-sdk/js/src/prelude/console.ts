@@ -3,6 +3,7 @@
 import { getStderr } from "wasi:cli/stderr@0.2.12";
 import { getStdout, type OutputStream } from "wasi:cli/stdout@0.2.12";
 import { TextEncoder } from "./encoding.ts";
+import { sourced } from "./stacks.ts";
 
 /** What `blocking-write-and-flush` takes at once. */
 const WRITE_BYTES_MAX = 4096;
@@ -29,12 +30,16 @@ export const console: Console = {
   warn: err,
   error: err,
   assert(condition, ...values) {
-    if (!condition) err("assertion failed:", ...values);
+    if (condition) return;
+    const [first, ...rest] = values;
+    // What comes first may say how the rest is to be put in.
+    if (typeof first === "string") err(`assertion failed: ${first}`, ...rest);
+    else err("assertion failed:", ...values);
   },
 };
 
 function write(open: () => OutputStream, values: unknown[]): void {
-  const line = new TextEncoder().encode(values.map((value) => (typeof value === "string" ? value : shown(value, 0))).join(" ") + "\n");
+  const line = new TextEncoder().encode(formatted(values) + "\n");
   const stream = open();
   try {
     for (let at = 0; at < line.length; at += WRITE_BYTES_MAX) stream.blockingWriteAndFlush(line.slice(at, at + WRITE_BYTES_MAX));
@@ -43,8 +48,47 @@ function write(open: () => OutputStream, values: unknown[]): void {
   }
 }
 
+/** The line for `values`, as the Console standard has it: `%s`, `%d` and the like in a first string take what follows it. */
+export function formatted(values: readonly unknown[]): string {
+  const [format, ...rest] = values;
+  if (typeof format !== "string" || rest.length === 0) return values.map(plain).join(" ");
+  const line = format.replace(/%[sdifjoOc%]/g, (mark) => {
+    if (mark === "%%") return "%";
+    return rest.length === 0 ? mark : put(mark, rest.shift());
+  });
+  return [line, ...rest.map(plain)].join(" ");
+}
+
+function put(mark: string, value: unknown): string {
+  switch (mark) {
+    case "%s":
+      return plain(value);
+    case "%d":
+      return typeof value === "bigint" ? `${value}n` : String(isObject(value) ? NaN : Number(value));
+    case "%i":
+      return typeof value === "bigint" ? `${value}n` : String(isObject(value) ? NaN : Number.parseInt(String(value)));
+    case "%f":
+      return String(Number.parseFloat(String(value)));
+    case "%j":
+      return JSON.stringify(value) ?? "undefined";
+    // Style, which a log has none of.
+    case "%c":
+      return "";
+    default:
+      return shown(value, 0);
+  }
+}
+
+function isObject(value: unknown): boolean {
+  return (typeof value === "object" && value !== null) || typeof value === "symbol";
+}
+
+function plain(value: unknown): string {
+  return typeof value === "string" ? value : shown(value, 0);
+}
+
 function shown(value: unknown, depth: number): string {
-  if (value instanceof Error) return `${value.name}: ${value.message}\n${value.stack ?? ""}`.trimEnd();
+  if (value instanceof Error) return `${value.name}: ${value.message}\n${sourced(value.stack ?? "")}`.trimEnd();
   if (typeof value === "string") return JSON.stringify(value);
   if (typeof value === "bigint") return `${value}n`;
   if (typeof value === "function") return `[function ${value.name}]`;
