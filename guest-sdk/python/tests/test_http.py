@@ -34,6 +34,26 @@ class HttpTests(unittest.TestCase):
         self.assertEqual(Response("<p>", headers={"Content-Type": "text/html"}).headers, [("Content-Type", "text/html")])
         self.assertIsInstance(Response(Tensor([1])).body, Tensor)
 
+    def test_what_cannot_be_sent_is_refused_where_it_is_made(self):
+        for make, kind, words in [
+            (lambda: Response("", 7), ValueError, "status or header is not allowed: 7"),
+            (lambda: Response("", "200"), TypeError, "the status is of str"),
+            (lambda: Response("", 200, {"x-count": 3}), TypeError, "the header 'x-count' is 3"),
+            (lambda: Response({"a": float("nan")}), ValueError, "not JSON compliant"),
+            (lambda: Response(closed()), ValueError, "the tensor was closed"),
+        ]:
+            with self.assertRaisesRegex(kind, words):
+                make()
+
+    def test_a_coroutine_is_run_to_its_end(self):
+        async def handler(request):
+            if request.path == "/nowhere":
+                raise StatusError(404, "nothing")
+            return {"path": request.path}
+
+        self.assertEqual(answer(handler, Request()).json(), {"path": "/"})
+        self.assertEqual(answer(handler, Request("GET", "/nowhere")).status, 404)
+
     def test_errors_become_answers_and_exceptions_do_not(self):
         def fail(error):
             def handler(request):
@@ -46,6 +66,11 @@ class HttpTests(unittest.TestCase):
         self.assertIn(("retry-after", "1"), fail(Unavailable("soon")).headers)
         with self.assertRaises(KeyError):
             fail(KeyError("a mistake"))
+
+
+def closed():
+    with Tensor([1]) as tensor:
+        return tensor
 
 
 if __name__ == "__main__":
