@@ -1,5 +1,6 @@
 """Requests are read, and answers made, as the node does."""
 
+import sys
 import unittest
 
 from weir import ElementType, InvalidArgument, StatusError, Tensor, Unavailable
@@ -15,6 +16,11 @@ class HttpTests(unittest.TestCase):
         self.assertEqual(request.text(), "grüezi")
         self.assertEqual(Request(body=b"abcd").tensor(ElementType.UINT16).shape, (2,))
         self.assertEqual(Request(body=b"abcd").tensor(ElementType.UINT8, (2, -1)).shape, (2, 2))
+
+    def test_the_usual_encodings_are_loaded_for_components(self):
+        from weir import _encodings  # noqa: F401
+
+        self.assertLessEqual({f"encodings.{name}" for name in ("idna", "punycode", "cp1252", "utf_16_le")}, set(sys.modules))
 
     def test_bad_bodies_are_the_callers_fault(self):
         for read in [Request(body=b"\xff").text, Request(body=b"{").json]:
