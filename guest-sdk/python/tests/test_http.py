@@ -1,5 +1,6 @@
 """Requests are read, and answers made, as the node does."""
 
+import sys
 import unittest
 
 from weir import ElementType, InvalidArgument, StatusError, Tensor, Unavailable
@@ -15,6 +16,11 @@ class HttpTests(unittest.TestCase):
         self.assertEqual(request.text(), "grüezi")
         self.assertEqual(Request(body=b"abcd").tensor(ElementType.UINT16).shape, (2,))
         self.assertEqual(Request(body=b"abcd").tensor(ElementType.UINT8, (2, -1)).shape, (2, 2))
+
+    def test_the_usual_encodings_are_loaded_for_components(self):
+        from weir import _encodings  # noqa: F401
+
+        self.assertLessEqual({f"encodings.{name}" for name in ("idna", "punycode", "cp1252", "utf_16_le")}, set(sys.modules))
 
     def test_bad_bodies_are_the_callers_fault(self):
         for read in [Request(body=b"\xff").text, Request(body=b"{").json]:
@@ -34,6 +40,26 @@ class HttpTests(unittest.TestCase):
         self.assertEqual(Response("<p>", headers={"Content-Type": "text/html"}).headers, [("Content-Type", "text/html")])
         self.assertIsInstance(Response(Tensor([1])).body, Tensor)
 
+    def test_what_cannot_be_sent_is_refused_where_it_is_made(self):
+        for make, kind, words in [
+            (lambda: Response("", 7), ValueError, "status or header is not allowed: 7"),
+            (lambda: Response("", "200"), TypeError, "the status is of str"),
+            (lambda: Response("", 200, {"x-count": 3}), TypeError, "the header 'x-count' is 3"),
+            (lambda: Response({"a": float("nan")}), ValueError, "not JSON compliant"),
+            (lambda: Response(closed()), ValueError, "the tensor was closed"),
+        ]:
+            with self.assertRaisesRegex(kind, words):
+                make()
+
+    def test_a_coroutine_is_run_to_its_end(self):
+        async def handler(request):
+            if request.path == "/nowhere":
+                raise StatusError(404, "nothing")
+            return {"path": request.path}
+
+        self.assertEqual(answer(handler, Request()).json(), {"path": "/"})
+        self.assertEqual(answer(handler, Request("GET", "/nowhere")).status, 404)
+
     def test_errors_become_answers_and_exceptions_do_not(self):
         def fail(error):
             def handler(request):
@@ -46,6 +72,11 @@ class HttpTests(unittest.TestCase):
         self.assertIn(("retry-after", "1"), fail(Unavailable("soon")).headers)
         with self.assertRaises(KeyError):
             fail(KeyError("a mistake"))
+
+
+def closed():
+    with Tensor([1]) as tensor:
+        return tensor
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """Tensors hold what they are given, of every type, and refuse what does not fit."""
 
 import asyncio
+import sys
 import unittest
 from array import array
 
 from weir import Cancelled, ElementType, Error, InvalidArgument, Model, NotFound, StatusError, Tensor, Tensors, testing
-from weir import elements, tensor_function
+from weir import elements, gather, tensor_function
+from weir.coroutines import finish
 
 NUMBERS = [kind for kind in ElementType if kind not in (ElementType.BYTES, ElementType.BOOL)]
 
@@ -32,6 +34,60 @@ class TensorTests(unittest.TestCase):
             self.assertEqual(Tensor(values).element_type, kind, values)
         self.assertEqual(Tensor(memoryview(b"abcd").cast("B", (2, 2))).shape, (2, 2))
         self.assertEqual(Tensor(b"\x01\x02", element_type=ElementType.FP32).tolist(), [1.0, 2.0])
+
+    def test_nested_lists_have_a_shape(self):
+        for values, shape in [
+            ([[1.0, 2.0], [3.0, 4.0]], (2, 2)),
+            ([[["a"], ["b"]]], (1, 2, 1)),
+            ([(True, False)], (1, 2)),
+            ([[], []], (2, 0)),
+            (1.5, ()),
+        ]:
+            tensor = Tensor(values)
+            self.assertEqual(tensor.shape, shape)
+            self.assertEqual(Tensor(tensor.tolist()).tolist(), tensor.tolist())
+        self.assertEqual(Tensor([[1, 2], [3, 4]], (4,)).tolist(), [1, 2, 3, 4])
+        self.assertEqual(Tensor("a", ()).tolist(), "a")
+        grid = memoryview(b"abcd").cast("B", (2, 2))
+        self.assertEqual(Tensor(grid, element_type="fp32").shape, (2, 2))
+        for ragged in [[[1], [1, 2]], [[1], 2], [[1, 2], [[1], [2]]]]:
+            with self.assertRaisesRegex(InvalidArgument, "ragged"):
+                Tensor(ragged)
+        with self.assertRaisesRegex(InvalidArgument, "give a list"):
+            Tensor("abc")
+
+    def test_types_have_names(self):
+        tensor = Tensor([1, 2], element_type="fp32")
+        self.assertEqual((tensor.element_type, list(tensor.array("FP32"))), (ElementType.FP32, [1, 2]))
+        self.assertEqual(Tensor.from_bytes("uint8", (1,), b"a").tolist(), [97])
+        self.assertEqual(Tensor(b"ab", element_type="bytes").byte_strings(), [b"ab"])
+        for wrong in ["float", 3]:
+            with self.assertRaisesRegex(InvalidArgument, "is no element type; there are: bool, uint8"):
+                tensor.array(wrong)
+
+    def test_numbers_are_a_buffer(self):
+        tensor = Tensor([[1.0, 2.0]])
+        if sys.version_info < (3, 12):
+            with self.assertRaises(TypeError):
+                memoryview(tensor)
+        for tensor, shape in [(tensor, (1, 2)), (Tensor([], (0,)), (0,)), (Tensor(2.0, ()), (1,))]:
+            view = memoryview(tensor) if sys.version_info >= (3, 12) else tensor.__buffer__(0)
+            self.assertEqual((view.shape, view.format), (shape, "f"))
+
+    def test_what_was_closed_is_said_to_be(self):
+        with testing.model("same", lambda inputs: dict(inputs)):
+            with Tensor([1]) as tensor, Model.open("same") as model:
+                pending = model.submit({"x": tensor})
+            for use in [tensor.tolist, lambda: tensor.shape, lambda: model.infer({}), model.describe]:
+                with self.assertRaisesRegex(ValueError, "the (tensor|model) was closed"):
+                    use()
+            with Model.open("same") as model, self.assertRaisesRegex(ValueError, "the tensor was closed"):
+                model.infer({"x": tensor})
+            self.assertEqual(repr(tensor), "<Tensor closed>")
+            with pending:
+                pass
+            with self.assertRaisesRegex(ValueError, "the pending was closed"):
+                pending.result()
 
     def test_truths_and_strings_come_back_as_such(self):
         self.assertEqual(Tensor([True, False]).tolist(), [True, False])
@@ -100,6 +156,79 @@ class ModelTests(unittest.TestCase):
                 model.infer({"a": [1]})
         with self.assertRaises(NotFound):
             Model.open("swap")
+
+    def test_coroutines_begin_their_runs_before_one_is_waited_for(self):
+        order = []
+
+        async def one(model, value):
+            order.append(f"begin {value}")
+            first = (await model.submit({"x": Tensor([value])}))["x"]
+            order.append(f"go on {value}")
+            return (await model.submit({"x": first})).only().tolist()
+
+        async def both():
+            model = Model.open("same")
+            return await gather(one(model, 1), gather(one(model, 2)), model.submit({"x": Tensor([3])}))
+
+        for run in [finish, asyncio.run]:
+            order.clear()
+            with testing.model("same", lambda inputs: dict(inputs)):
+                first, second, third = run(both())
+            self.assertEqual((first, second, third.only().tolist()), ([1], [[2]], [3]))
+            self.assertEqual(order, ["begin 1", "begin 2", "go on 1", "go on 2"])
+
+    def test_one_that_fails_ends_the_others(self):
+        ended = []
+
+        async def waits():
+            try:
+                await gather(Model.open("same").submit({}))
+            finally:
+                ended.append(True)
+
+        async def fails():
+            raise KeyError("a mistake")
+
+        with testing.model("same", lambda inputs: dict(inputs)), self.assertRaises(KeyError):
+            finish(gather(waits(), fails()))
+        self.assertEqual(ended, [True])
+
+    def test_what_needs_an_event_loop_is_refused_where_it_is_awaited(self):
+        class Future:
+            def __await__(self):
+                yield self
+
+        async def run(times):
+            for _ in range(times):
+                try:
+                    await Future()
+                except RuntimeError as error:
+                    self.assertIn("Future was awaited, and a component has no event loop", str(error))
+
+        self.assertIsNone(finish(run(1)))
+        with self.assertRaisesRegex(RuntimeError, "went on to await"):
+            finish(run(2))
+
+    def test_outputs_are_tensors_by_name_and_each_is_one(self):
+        tensor = Tensor([1])
+        for outputs, kind, words in [
+            ([tensor], TypeError, "the outputs are of list"),
+            (None, TypeError, "the outputs are of NoneType"),
+            ({"y": [1]}, TypeError, "y is of list and not a Tensor"),
+            ({1: tensor}, TypeError, "the outputs have the name 1"),
+            ({"y": tensor, "z": tensor}, ValueError, "y and z are the same tensor"),
+        ]:
+            tensor_function(lambda inputs: outputs)
+            with self.assertRaisesRegex(kind, words):
+                Stage().run([])  # noqa: F821
+
+    def test_a_tensor_function_may_be_a_coroutine(self):
+        @tensor_function
+        async def run(inputs):
+            return {"y": inputs["x"]}
+
+        raw = Tensor([1])._raw
+        self.assertEqual(run.__globals__["Stage"]().run([("x", raw)]), [("y", raw)])
 
     def test_a_tensor_function_gives_tensors_or_the_contracts_error(self):
         @tensor_function

@@ -27,6 +27,7 @@ Outside a component, on a developer's machine, there is no node. Tensors are the
 function's own tests can call it: see :mod:`weir.testing`.
 """
 
+from weir.coroutines import gather
 from weir.elements import ElementType
 from weir.errors import (
     Cancelled,
@@ -62,6 +63,7 @@ __all__ = [
     "Tensor",
     "Tensors",
     "Unavailable",
+    "gather",
     "tensor_function",
 ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,12 @@ def send(response: Response, out: types.ResponseOutparam) -> None:
         _send(response, out)
     except Err as refusal:
         print(f"the answer was not sent whole: {refusal.value}", file=sys.stderr)
+
+
+def refuse(error: Exception, out: types.ResponseOutparam) -> None:
+    """End the call with an error of the function's, and tell the log where it was made."""
+    traceback.print_exception(error)
+    types.ResponseOutparam.set(out, Err(types.ErrorCode_InternalError(str(error))))
 
 
 def take_body(element_type: tensors.ElementType, shape: list[int]) -> tensors.Tensor:

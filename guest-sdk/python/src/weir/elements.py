@@ -34,12 +34,25 @@ _UNSIGNED = {1: ElementType.UINT8, 2: ElementType.UINT16, 4: ElementType.UINT32,
 _SIGNED = {1: ElementType.INT8, 2: ElementType.INT16, 4: ElementType.INT32, 8: ElementType.INT64}
 _FLOATS = {2: ElementType.FP16, 4: ElementType.FP32, 8: ElementType.FP64}
 
+# What a tensor's dimensions may be made of.
+_NESTED = (list, tuple, range, array)
+
 _LENGTH = Struct("<I")
 
 
 def name(element_type: ElementType) -> str:
     """As the contract spells it."""
     return element_type.name.lower()
+
+
+def of(wanted: ElementType | str) -> ElementType:
+    """An element type, by itself or by its name."""
+    if isinstance(wanted, ElementType):
+        return wanted
+    found = ElementType.__members__.get(wanted.upper()) if isinstance(wanted, str) else None
+    if found is None:
+        raise InvalidArgument(f"{wanted!r} is no element type; there are: {', '.join(map(name, ElementType))}")
+    return found
 
 
 def of_buffer(view: memoryview) -> ElementType:
@@ -65,6 +78,23 @@ def of_values(values: Sequence) -> ElementType:
     if kinds <= {str, bytes}:
         return ElementType.BYTES
     raise InvalidArgument(f"values of {', '.join(sorted(kind.__name__ for kind in kinds))} are no tensor: give an element type")
+
+
+def flat(values: object) -> tuple[list, tuple[int, ...]]:
+    """The values of lists, nested or not, and their shape; of a value alone, ``()``."""
+    if isinstance(values, (int, float, str, bytes)):
+        return [values], ()
+    level = list(values)
+    shape = [len(level)]
+    while any(issubclass(kind, _NESTED) for kind in set(map(type, level))):
+        if not all(isinstance(value, _NESTED) for value in level):
+            raise InvalidArgument("the lists are ragged: there is a value beside a list")
+        lengths = sorted(set(map(len, level)))
+        if len(lengths) > 1:
+            raise InvalidArgument(f"the lists are ragged: one of {lengths[0]} is beside one of {lengths[-1]}")
+        shape += lengths
+        level = [value for values in level for value in values]
+    return level, tuple(shape)
 
 
 def pack(values: Sequence, element_type: ElementType) -> bytes:
@@ -112,7 +142,7 @@ def split(data: bytes) -> list[bytes]:
 def _join(values: Sequence) -> bytes:
     parts = []
     for value in values:
-        value = value.encode() if isinstance(value, str) else bytes(value)
+        value = value.encode() if isinstance(value, str) else bytes(memoryview(value))
         parts += (_LENGTH.pack(len(value)), value)
     return b"".join(parts)
 

@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 from urllib.parse import parse_qsl
 
+from weir import elements
 from weir._wit import IN_COMPONENT
+from weir.coroutines import finish
 from weir.elements import ElementType
 from weir.errors import Error, ResourceExhausted, StatusError, Unavailable
 from weir.tensors import OPEN, Tensor
@@ -79,12 +81,17 @@ class Request:
         except ValueError as error:
             raise StatusError(400, f"the body is no JSON: {error}") from None
 
-    def tensor(self, element_type: ElementType, shape: Sequence[int] = (OPEN,)) -> Tensor:
+    def tensor(self, element_type: ElementType | str, shape: Sequence[int] = (OPEN,)) -> Tensor:
         """Take the body as a tensor, without reading it into the function's memory. One dimension may be -1."""
+        element_type = elements.of(element_type)
         if callable(self._body) and IN_COMPONENT:
             return Tensor._of(_wasi_http.take_body(element_type, list(shape)))
         view = memoryview(self.body())
         return Tensor.from_bytes(element_type, _opened(element_type, shape, len(view)), view)
+
+
+class NotAllowed(ValueError):
+    """A status that there is none of: the call ends with an error of the function, and the log has where it was made."""
 
 
 class Response:
@@ -97,19 +104,28 @@ class Response:
     def __init__(
         self, body: object = None, status: int = 200, headers: Mapping[str, str] | Sequence[tuple[str, str]] = ()
     ) -> None:
+        if not isinstance(status, int):
+            raise TypeError(f"the status is of {type(status).__name__} and not an int")
+        if not 100 <= status <= 599:
+            raise NotAllowed(f"a status or header is not allowed: {status} is not from 100 to 599")
         self.status = status
         self.headers = list(headers.items()) if isinstance(headers, Mapping) else list(headers)
+        for name, value in self.headers:
+            if not isinstance(name, str) or not isinstance(value, str):
+                raise TypeError(f"the header {name!r} is {value!r}: name and value have to be of str")
         content_type = None
         if isinstance(body, str):
             content_type, body = "text/plain; charset=utf-8", body.encode()
         elif isinstance(body, (bytes, bytearray, memoryview)):
             content_type, body = "application/octet-stream", bytes(body)
         elif isinstance(body, Tensor):
+            _ = body._raw  # Not one that was closed.
             content_type = "application/octet-stream"
         elif body is None:
             body = b""
         else:
-            content_type, body = "application/json", json.dumps(body, separators=(",", ":")).encode()
+            # JSON has no word for what is not a number.
+            content_type, body = "application/json", json.dumps(body, separators=(",", ":"), allow_nan=False).encode()
         if content_type and not any(name.lower() == "content-type" for name, _ in self.headers):
             self.headers.append(("content-type", content_type))
         #: Bytes, or a tensor.
@@ -140,13 +156,18 @@ Handler = TypeVar("Handler", bound=Callable[[Request], object])
 def http_function(handler: Handler) -> Handler:
     """Make a component of ``handler``, which gets a :class:`Request` and gives a :class:`Response` or what makes one. Once, in ``app.py``.
 
-    An :class:`~weir.Error` that it raises becomes the answer. The handler stays an ordinary function.
+    An :class:`~weir.Error` that it raises becomes the answer. It may be a coroutine. The handler stays an ordinary function.
     """
     if IN_COMPONENT:
 
         class IncomingHandler:
             def handle(self, request: object, out: object) -> None:
-                _wasi_http.send(answer(handler, Request(*_wasi_http.read(request))), out)
+                try:
+                    response = answer(handler, Request(*_wasi_http.read(request)))
+                except NotAllowed as error:
+                    _wasi_http.refuse(error, out)
+                else:
+                    _wasi_http.send(response, out)
 
         # Where componentize-py looks for what the world exports.
         handler.__globals__["IncomingHandler"] = IncomingHandler
@@ -156,7 +177,7 @@ def http_function(handler: Handler) -> Handler:
 def answer(handler: Callable[[Request], object], request: Request) -> Response:
     """Call ``handler``, as the node would."""
     try:
-        return Response.of(handler(request))
+        return Response.of(finish(handler(request)))
     except Error as error:
         return Response.of(error)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 
+from weir._handles import Handle
 from weir._wit import models
 from weir.elements import ElementType
 from weir.errors import from_node
@@ -31,16 +32,13 @@ class Description:
     outputs: tuple[Port, ...]
 
 
-class Model:
+class Model(Handle):
     """A model that the function's manifest grants it; or a tensor function, a workflow, or a kernel graph, which run like one.
 
     The node keeps it in device memory while this handle lives. Opening and dropping one that is there already costs little.
     """
 
-    __slots__ = ("_raw",)
-
-    def __init__(self, raw: models.Model) -> None:
-        self._raw = raw
+    __slots__ = ()
 
     @classmethod
     def open(cls, name: str) -> Model:
@@ -88,24 +86,15 @@ class Model:
         with from_node():
             return Pending(self._raw.submit(to_pairs(inputs), _options(outputs, timeout, priority)))
 
-    def __enter__(self) -> Model:
-        return self
 
-    def __exit__(self, *failure: object) -> None:
-        self._raw.__exit__(*failure)
-
-
-class Pending:
+class Pending(Handle):
     """A run under way, in the manner of :class:`concurrent.futures.Future`. Dropping it cancels the run.
 
     Runs go on while the function computes or waits for another, so several that were submitted before the first is waited for take no
-    longer than the longest. In a coroutine it can be awaited, which waits for this run and lets no other coroutine go on.
+    longer than the longest. In a coroutine it can be awaited, alone or with others in :func:`weir.gather`.
     """
 
-    __slots__ = ("_raw",)
-
-    def __init__(self, raw: models.Pending) -> None:
-        self._raw = raw
+    __slots__ = ()
 
     def result(self) -> Tensors:
         """Wait for the outputs. They are handed over once."""
@@ -117,14 +106,8 @@ class Pending:
         self._raw.cancel()
 
     def __await__(self) -> Generator[None, None, Tensors]:
+        yield  # Others begin their runs before this one is waited for.
         return self.result()
-        yield  # A generator, as `await` wants it.
-
-    def __enter__(self) -> Pending:
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        self._raw.__exit__(*failure)
 
 
 def _options(

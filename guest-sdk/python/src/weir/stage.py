@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TypeVar
 
 from weir._wit import tensors
+from weir.coroutines import finish
 from weir.errors import Error, to_node
-from weir.tensors import Tensor, Tensors, from_pairs, to_pairs
+from weir.tensors import Tensors, from_pairs, outputs_to_pairs
 
-Handler = TypeVar("Handler", bound=Callable[[Tensors], Mapping[str, Tensor]])
+Handler = TypeVar("Handler", bound=Callable[[Tensors], object])
 
 
 def tensor_function(handler: Handler) -> Handler:
-    """Make a component of ``handler``, which maps named tensors to named tensors. Once, in the project's ``app.py``.
+    """Make a component of ``handler``, which maps named tensors to named tensors, and may be a coroutine. Once, in ``app.py``.
 
     The handler stays an ordinary function.
     """
@@ -21,7 +22,7 @@ def tensor_function(handler: Handler) -> Handler:
     class Stage:
         def run(self, inputs: list[tuple[str, tensors.Tensor]]) -> list[tuple[str, tensors.Tensor]]:
             try:
-                return to_pairs(handler(from_pairs(inputs)))
+                return outputs_to_pairs(finish(handler(from_pairs(inputs))))
             except Error as error:
                 raise to_node(error) from None
 

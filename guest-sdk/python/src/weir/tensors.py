@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 
 from weir import elements
+from weir._handles import Handle
 from weir._wit import tensors
 from weir.elements import ElementType
 from weir.errors import InvalidArgument, from_node
@@ -15,47 +16,51 @@ from weir.errors import InvalidArgument, from_node
 OPEN = -1
 
 
-class Tensor:
+class Tensor(Handle):
     """A dense, row-major tensor on the node. Its bytes enter the function's memory only when they are read.
 
     ::
 
         Tensor([1.0, 2.0, 3.0, 4.0], (2, 2))         # fp32
+        Tensor([[1.0, 2.0], [3.0, 4.0]])             # the same
         Tensor(array("B", [1, 2, 3]))                # typed by its buffer: array, bytes, memoryview, numpy
         Tensor(["a", "b"])                           # byte strings
-        Tensor([1, 2], element_type=ElementType.INT8)
+        Tensor([1, 2], element_type="int8")     # or ElementType.INT8
 
-    ``values`` is a flat sequence, or anything with the buffer protocol. ``shape`` is the size of each dimension, outermost first; ``()`` is
-    a scalar, one dimension may be -1, and without one it is that of the values. Fails with :class:`~weir.InvalidArgument` where the two do
+    ``values`` is a sequence, nested or flat, anything with the buffer protocol, or one value. ``shape`` is the size of each dimension,
+    outermost first; ``()`` is a scalar, one dimension may be -1, and without one it is that of the values. Fails with :class:`~weir.InvalidArgument` where the two do
     not fit, and with :class:`~weir.ResourceExhausted` past the function's limit of tensor bytes.
 
     It is freed with its last reference, or at the end of a ``with`` block.
     """
 
-    __slots__ = ("_raw",)
+    __slots__ = ()
 
     def __init__(
-        self, values: object, shape: Sequence[int] | None = None, element_type: ElementType | None = None
+        self, values: object, shape: Sequence[int] | None = None, element_type: ElementType | str | None = None
     ) -> None:
+        element_type = element_type and elements.of(element_type)
+        if isinstance(values, str) and shape is None:
+            raise InvalidArgument("a string alone is no tensor: give a list, or the shape () for a scalar")
         view = _view(values)
         if view is not None and element_type in (None, elements.of_buffer(view)):
             element_type, data, count = elements.of_buffer(view), view.tobytes(), view.nbytes // view.itemsize
             given = view.shape
         else:
-            flat = view.cast("B").cast(view.format).tolist() if view is not None else list(values)
+            flat, given = elements.flat(_listed(view, values, element_type))
             element_type = element_type or elements.of_values(flat)
-            data, count, given = elements.pack(flat, element_type), len(flat), (len(flat),)
-        self._raw = _make(element_type, _filled(given if shape is None else shape, count), data)
+            data, count = elements.pack(flat, element_type), len(flat)
+        super().__init__(_make(element_type, _filled(given if shape is None else shape, count), data))
 
     @classmethod
-    def from_bytes(cls, element_type: ElementType, shape: Sequence[int], data: bytes) -> Tensor:
+    def from_bytes(cls, element_type: ElementType | str, shape: Sequence[int], data: bytes) -> Tensor:
         """Copy ``data``, little-endian and row-major, into a new tensor."""
-        return cls._of(_make(element_type, list(shape), bytes(data)))
+        return cls._of(_make(elements.of(element_type), list(shape), bytes(data)))
 
     @classmethod
     def _of(cls, raw: tensors.Tensor) -> Tensor:
         tensor = cls.__new__(cls)
-        tensor._raw = raw
+        tensor._held = raw
         return tensor
 
     @property
@@ -78,14 +83,14 @@ class Tensor:
         with from_node():
             return self._raw.read(0, self._raw.byte_length())
 
-    def array(self, wanted: ElementType | None = None) -> array:
+    def array(self, wanted: ElementType | str | None = None) -> array:
         """Copy all numbers into the function's memory, flat: truths as 0 and 1, half floats widened to ``f``.
 
         Fails with :class:`~weir.InvalidArgument` where they are not of the type ``wanted``.
         """
         kind = self.element_type
-        if wanted not in (None, kind):
-            raise InvalidArgument(f"the tensor holds {elements.name(kind)} and not {elements.name(wanted)}")
+        if wanted is not None and elements.of(wanted) is not kind:
+            raise InvalidArgument(f"the tensor holds {elements.name(kind)} and not {elements.name(elements.of(wanted))}")
         return elements.unpack(self.tobytes(), kind)
 
     def read(self, start: int, stop: int) -> array:
@@ -114,22 +119,23 @@ class Tensor:
         flat = self.strings() if kind is ElementType.BYTES else self.array().tolist()
         if kind is ElementType.BOOL:
             flat = [value != 0 for value in flat]
-        for size in reversed(self.shape[1:]):
-            flat = [flat[at : at + size] for at in range(0, len(flat), size)] if size else flat
-        return flat if self.shape else flat[0]
+        shape = self.shape
+        for at in range(len(shape) - 1, 0, -1):
+            size = shape[at]
+            flat = [flat[row * size : (row + 1) * size] for row in range(prod(shape[:at]))]
+        return flat if shape else flat[0]
 
     def __buffer__(self, flags: int) -> memoryview:
-        """Its data as a buffer, so that ``memoryview(tensor)`` and ``numpy.asarray(tensor)`` work."""
+        """A copy of its numbers as a buffer, for ``memoryview(tensor)`` and ``numpy.asarray(tensor)``.
+
+        From Python 3.12 on, as in every component; before, use :meth:`array`. Of a scalar and of no numbers at all it has one dimension.
+        """
         code = self.array()
-        return memoryview(code).cast("B").cast(code.typecode, self.shape) if self.shape else memoryview(code)
-
-    def __enter__(self) -> Tensor:
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        self._raw.__exit__(*failure)
+        return memoryview(code).cast("B").cast(code.typecode, self.shape) if self.shape and code else memoryview(code)
 
     def __repr__(self) -> str:
+        if self._held is None:
+            return "<Tensor closed>"
         return f"<Tensor {elements.name(self.element_type)} {list(self.shape)}>"
 
 
@@ -151,12 +157,32 @@ def from_pairs(pairs: Iterable[tuple[str, tensors.Tensor]]) -> Tensors:
     return Tensors((name, Tensor._of(raw)) for name, raw in pairs)
 
 
-def to_pairs(named: dict[str, Tensor]) -> list[tuple[str, tensors.Tensor]]:
+def to_pairs(named: Mapping[str, Tensor], what: str = "the inputs") -> list[tuple[str, tensors.Tensor]]:
     """What the node takes."""
+    if not isinstance(named, Mapping):
+        raise TypeError(f"{what} are of {type(named).__name__}: give tensors by name, as in {{'x': Tensor(...)}}")
     for name, tensor in named.items():
+        if not isinstance(name, str):
+            raise TypeError(f"{what} have the name {name!r}, which is of {type(name).__name__} and not str")
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{name} is of {type(tensor).__name__} and not a Tensor")
     return [(name, tensor._raw) for name, tensor in named.items()]
+
+
+def outputs_to_pairs(named: Mapping[str, Tensor]) -> list[tuple[str, tensors.Tensor]]:
+    """What the node takes over: each tensor once."""
+    pairs, names = to_pairs(named, "the outputs"), {}
+    for name, raw in pairs:
+        if names.setdefault(id(raw), name) != name:
+            raise ValueError(f"{names[id(raw)]} and {name} are the same tensor: give it under one name, or a copy of it")
+    return pairs
+
+
+def _listed(view: memoryview | None, values: object, element_type: ElementType | None) -> object:
+    """``values`` in lists, if they are in a buffer."""
+    if view is None or element_type is ElementType.BYTES and isinstance(values, bytes):
+        return values
+    return view.tolist()
 
 
 def _make(element_type: ElementType, shape: list[int], data: bytes) -> tensors.Tensor:

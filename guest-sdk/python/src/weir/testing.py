@@ -18,8 +18,9 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 
 from weir import _memory, _wit
+from weir.coroutines import finish
 from weir.errors import Error, to_node
-from weir.tensors import Tensor, Tensors, from_pairs, to_pairs
+from weir.tensors import Tensor, Tensors, from_pairs, outputs_to_pairs
 
 __all__ = ["model"]
 
@@ -32,7 +33,7 @@ def model(name: str, run: Callable[[Tensors], Mapping[str, Tensor]], version: st
 
     def infer(inputs: list) -> list:
         try:
-            return to_pairs(run(from_pairs(inputs)))
+            return outputs_to_pairs(finish(run(from_pairs(inputs))))
         except Error as error:
             raise to_node(error) from None
 
