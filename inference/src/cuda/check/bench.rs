@@ -20,6 +20,18 @@ pub(super) struct Ready<'a> {
     arena: Span,
 }
 
+/// What a program makes of its inputs, and how long that takes.
+pub(super) struct Timed {
+    pub(super) outputs: Vec<Vec<u8>>,
+    pub(super) time_ns: u64,
+}
+
+/// The same program launch by launch, and as a graph.
+pub(super) struct BothWays {
+    pub(super) launched: Timed,
+    pub(super) captured: Timed,
+}
+
 /// Have `work` done with a program that has been brought to a slot and given its inputs.
 pub(super) fn in_slot<T>(
     gpu: &Gpu,
@@ -64,6 +76,18 @@ impl Ready<'_> {
         // SAFETY: as in `launch`.
         unsafe { graph.launch(self.stream) }?;
         self.stream.synchronize()
+    }
+
+    /// Run it launch by launch and as a graph, each timed `repeats` times.
+    pub(super) fn both_ways(&self, repeats: u32) -> Result<BothWays, CudaError> {
+        self.run()?;
+        let launched = Timed { outputs: self.outputs()?, time_ns: self.time_ns(repeats, || self.launch())? };
+        let mut graph = self.captured()?;
+        self.give_inputs()?;
+        self.repeat(&mut graph)?;
+        let outputs = self.outputs()?;
+        let time_ns = self.time_ns(repeats, || self.repeat(&mut graph))?;
+        Ok(BothWays { launched, captured: Timed { outputs, time_ns } })
     }
 
     /// The median time of `count` runs by `run`, by the device's clock.

@@ -4,7 +4,7 @@ use super::super::bound::Bound;
 use super::super::device::Gpu;
 use super::super::program::Program;
 use super::super::weights::Weights;
-use super::bench::{OWNER, in_slot, worst};
+use super::bench::{BothWays, OWNER, in_slot, worst};
 use super::{Check, CheckConfig, CheckFailure, Stage};
 use crate::mapping::Mapping;
 use bytes::Bytes;
@@ -62,24 +62,14 @@ pub(super) fn check(
     tell(Check::passed(Stage::Networks, format!("{name}: load")).took(load_ns, weight_bytes, 0));
 
     let bound = Bound::new(gpu, program, &weights, OWNER)?;
-    let (launched, launched_ns, captured, captured_ns) =
-        in_slot(gpu, OWNER, &bound, &weights, &inputs, |ready| {
-            ready.run()?;
-            let launched = ready.outputs()?;
-            let launched_ns = ready.time_ns(config.repeats, || ready.launch())?;
-            let mut graph = ready.captured()?;
-            ready.give_inputs()?;
-            ready.repeat(&mut graph)?;
-            let captured = ready.outputs()?;
-            let captured_ns = ready.time_ns(config.repeats, || ready.repeat(&mut graph))?;
-            Ok((launched, launched_ns, captured, captured_ns))
-        })?;
+    let BothWays { launched, captured } =
+        in_slot(gpu, OWNER, &bound, &weights, &inputs, |ready| ready.both_ways(config.repeats))?;
     let run = Check::passed(Stage::Networks, format!("{name}: run, {launches} launches"));
-    tell(run.took(launched_ns, cost.bytes, cost.flops));
+    tell(run.took(launched.time_ns, cost.bytes, cost.flops));
     let repeated = Check::passed(Stage::Networks, format!("{name}: run again, as a graph"));
-    let same = launched == captured;
+    let same = launched.outputs == captured.outputs;
     let detail = if same { String::new() } else { "the graph gives other answers".to_owned() };
-    tell(Check { passed: same, detail, ..repeated.took(captured_ns, cost.bytes, cost.flops) });
+    tell(Check { passed: same, detail, ..repeated.took(captured.time_ns, cost.bytes, cost.flops) });
 
     let weight = |index: u32| {
         let weight = model.weights().get(usize::try_from(index).ok()?)?;
@@ -96,7 +86,7 @@ pub(super) fn check(
             return Ok(());
         }
     };
-    let error = launched.iter().zip(&expected).map(|(bytes, expected)| {
+    let error = launched.outputs.iter().zip(&expected).map(|(bytes, expected)| {
         let found = Tensor::from_bytes(expected.tensor().clone(), bytes);
         found.map_or(f64::INFINITY, |found| worst(&found.to_floats(), &expected.to_floats()))
     });
