@@ -38,6 +38,8 @@ buildSync({
     "weir:inference/models@0.1.0": memory("models"),
     "weir:inference/request@0.1.0": memory("wasi"),
     "wasi:http/types@0.3.0": memory("wasi"),
+    "late:http/types@0.2.11": memory("outgoing"),
+    "late:http/outgoing-handler@0.2.11": memory("outgoing"),
     "wasi:random/random@0.2.12": memory("wasi"),
     "wasi:cli/stdout@0.2.12": memory("wasi"),
     "wasi:cli/stderr@0.2.12": memory("wasi"),

@@ -4,10 +4,13 @@ import { replyWithTensor } from "weir:inference/request@0.1.0";
 import { Fields, type Request as RawRequest, Response as RawResponse } from "wasi:http/types@0.3.0";
 import "./prelude.ts";
 import { asked, logged, ResourceExhausted, Unavailable, WeirError } from "./errors.ts";
-import { Request, Response } from "./messages.ts";
+import { Request } from "./request.ts";
+import { Response } from "./response.ts";
 import { Tensor } from "./tensor.ts";
 
-export { Headers, type HeadersInit, Request, type RequestInit, Response, type ResponseInit } from "./messages.ts";
+export { Headers, type HeadersInit } from "./headers.ts";
+export { Request, type RequestInit } from "./request.ts";
+export { Response, type ResponseInit } from "./response.ts";
 
 /** What a handler may give: an answer, or what makes one. Anything but text, bytes and tensors becomes JSON. */
 export type Answer = Response | string | Uint8Array | Tensor | object | null | undefined;

@@ -1,12 +1,10 @@
 /**
  * What the engine lacks of the objects that every JavaScript program expects: `console`, `TextEncoder`, `TextDecoder`, `URLSearchParams`,
  * `crypto.getRandomValues`, `crypto.randomUUID`, and a `Math.random` that is not the same in every instance. Imported first of all.
- * `URL`, `atob` and `btoa` are in `prelude/url.ts`.
- *
- * There is no `fetch` and no `setTimeout`: the compiler can build neither asynchronous imports (`wasi:http/client@0.3`) nor imports that share
- * the resources of others (`wasi:http/types@0.2`) yet.
+ * `URL`, `atob` and `btoa` are in `prelude/url.ts`, `fetch` is in `prelude/fetch.ts`. There is no `setTimeout`.
  */
 
+import { watch } from "./prelude/watch.ts";
 import { console } from "./prelude/console.ts";
 import { TextDecoder, TextEncoder } from "./prelude/encoding.ts";
 import { URLSearchParams } from "./prelude/query.ts";
@@ -16,5 +14,8 @@ const scope = globalThis as unknown as Record<string, unknown>;
 const lacking = { console, TextEncoder, TextDecoder, URLSearchParams, crypto: { getRandomValues, randomUUID } };
 for (const [name, value] of Object.entries(lacking)) scope[name] ??= value;
 
-// The engine's own was seeded when the function was built.
-if ("__cqjs" in scope) Math.random = random;
+if ("__cqjs" in scope) {
+  // The engine's own was seeded when the function was built.
+  Math.random = random;
+  watch();
+}

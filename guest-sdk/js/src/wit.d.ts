@@ -1,4 +1,4 @@
-/** The bindings that componentize-qjs makes of the worlds `script-http-function` and `script-tensor-function`. */
+/** The bindings that componentize-qjs makes of the worlds `script-http-function` and `script-tensor-function`, and of `wit/fetch.wit`. */
 
 declare module "weir:inference/tensors@0.1.0" {
   export class Tensor {
@@ -97,6 +97,65 @@ declare module "wasi:cli/stderr@0.2.12" {
   import type { OutputStream } from "wasi:cli/stdout@0.2.12";
 
   export function getStderr(): OutputStream;
+}
+
+declare module "late:io/streams@0.2.11" {
+  export interface InputStream {
+    blockingRead(length: number): Uint8Array;
+    [Symbol.dispose](): void;
+  }
+  export interface OutputStream {
+    blockingWriteAndFlush(bytes: Uint8Array): void;
+    [Symbol.dispose](): void;
+  }
+}
+
+declare module "late:http/types@0.2.11" {
+  import type { InputStream, OutputStream } from "late:io/streams@0.2.11";
+
+  type Result<T> = { tag: "ok"; val: T } | { tag: "err"; val: { tag: string; val?: unknown } };
+  export class Fields {
+    static fromList(entries: [string, Uint8Array][]): Fields;
+    entries(): [string, Uint8Array][];
+    [Symbol.dispose](): void;
+  }
+  export class OutgoingRequest {
+    constructor(headers: Fields);
+    body(): OutgoingBody;
+    setMethod(method: { tag: string; val?: string }): void;
+    setPathWithQuery(path: string | null): void;
+    setScheme(scheme: { tag: string; val?: string } | null): void;
+    setAuthority(authority: string | null): void;
+  }
+  export class OutgoingBody {
+    private constructor();
+    write(): OutputStream;
+    static finish(body: OutgoingBody, trailers: Fields | null): void;
+  }
+  export class FutureIncomingResponse {
+    private constructor();
+    subscribe(): { block(): void; [Symbol.dispose](): void };
+    get(): { tag: "ok"; val: Result<IncomingResponse> } | null;
+    [Symbol.dispose](): void;
+  }
+  export class IncomingResponse {
+    private constructor();
+    status(): number;
+    headers(): Fields;
+    consume(): IncomingBody;
+    [Symbol.dispose](): void;
+  }
+  export class IncomingBody {
+    private constructor();
+    stream(): InputStream;
+    [Symbol.dispose](): void;
+  }
+}
+
+declare module "late:http/outgoing-handler@0.2.11" {
+  import type { FutureIncomingResponse, OutgoingRequest } from "late:http/types@0.2.11";
+
+  export function handle(request: OutgoingRequest, options: null): FutureIncomingResponse;
 }
 
 /** What the engine adds: making futures and streams of the component model. */

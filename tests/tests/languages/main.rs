@@ -4,6 +4,7 @@
 
 mod bodies;
 mod digits;
+mod fetching;
 mod misbehaving;
 mod seeing;
 mod templates;

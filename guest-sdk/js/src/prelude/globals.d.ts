@@ -15,6 +15,7 @@ declare var crypto: {
   getRandomValues: typeof import("./random.ts").getRandomValues;
   randomUUID: typeof import("./random.ts").randomUUID;
 };
+declare var fetch: typeof import("./fetch.ts").fetch;
 type URLSearchParams = import("./query.ts").URLSearchParams;
 
 interface URL {

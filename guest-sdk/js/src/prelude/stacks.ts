@@ -1,6 +1,6 @@
 /** Stacks of exceptions, by lines of the sources. */
 
-/** Runs of lines of the bundle, by the first one's number: the source it is from, and its line there. `finish.mjs` adds them to the bundle. */
+/** Runs of lines of the bundle, by the first one's number: the source it is from, and its line there. `build.mjs` adds them to the bundle. */
 interface Lines {
   names: string[];
   runs: [at: number, source: number, line: number][];

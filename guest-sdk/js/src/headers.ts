@@ -1,0 +1,43 @@
+/** The headers of requests and answers, in the manner of the Fetch standard. */
+
+/** What headers can be given as. */
+export type HeadersInit = Iterable<readonly [string, string]> | Record<string, string>;
+
+/** Headers by name, whatever its case. */
+export class Headers implements Iterable<[string, string]> {
+  private readonly pairs: [string, string][] = [];
+
+  constructor(init: HeadersInit = []) {
+    for (const [name, value] of Symbol.iterator in init ? init : Object.entries(init)) this.append(name, value);
+  }
+
+  /** All values of a header, joined; null where there is none. */
+  get(name: string): string | null {
+    const values = this.pairs.filter(([key]) => key === name.toLowerCase()).map(([, value]) => value);
+    return values.length ? values.join(", ") : null;
+  }
+
+  has(name: string): boolean {
+    return this.get(name) !== null;
+  }
+
+  /** Replace a header. */
+  set(name: string, value: string): void {
+    this.delete(name);
+    this.append(name, value);
+  }
+
+  append(name: string, value: string): void {
+    this.pairs.push([name.toLowerCase(), String(value)]);
+  }
+
+  delete(name: string): void {
+    for (let at = this.pairs.length - 1; at >= 0; at--) {
+      if (this.pairs[at]![0] === name.toLowerCase()) this.pairs.splice(at, 1);
+    }
+  }
+
+  [Symbol.iterator](): Iterator<[string, string]> {
+    return this.pairs[Symbol.iterator]();
+  }
+}

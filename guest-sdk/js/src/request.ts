@@ -1,0 +1,120 @@
+/** The request that a function answers, in the manner of the Fetch standard. */
+
+import { takeBodyAsTensor } from "weir:inference/request@0.1.0";
+import { Request as RawRequest } from "wasi:http/types@0.3.0";
+import "./prelude.ts";
+import type { ElementType } from "./elements.ts";
+import { asked, InvalidArgument, StatusError } from "./errors.ts";
+import { Headers, type HeadersInit } from "./headers.ts";
+import { sizes, Tensor } from "./tensor.ts";
+
+/** What a request is made of in tests. */
+export interface RequestInit {
+  method?: string;
+  headers?: HeadersInit;
+  body?: string | Uint8Array;
+}
+
+/** A request to answer. Tests make one as `new Request("/shout?loud=1", { method: "POST", body: "hi" })`. */
+export class Request {
+  /** In capitals: `GET`, `POST`, ... */
+  readonly method: string;
+  /** The path within the function and the query, as they were sent. */
+  readonly url: string;
+  readonly headers: Headers;
+  /** The host's request, until its body is read. */
+  private raw: RawRequest | undefined;
+  private body: Promise<Uint8Array> | undefined;
+
+  constructor(url: string, init: RequestInit | RawRequest = {}) {
+    this.url = url;
+    if (init instanceof RawRequest) {
+      const decoder = new TextDecoder();
+      const { tag, val } = init.getMethod();
+      this.method = val ?? tag.toUpperCase();
+      const fields = init.getHeaders();
+      this.headers = new Headers(fields.copyAll().map(([name, value]) => [name, decoder.decode(value)] as const));
+      fields[Symbol.dispose]();
+      this.raw = init;
+    } else {
+      this.method = init.method ?? "GET";
+      this.headers = new Headers(init.headers);
+      this.body = Promise.resolve(typeof init.body === "string" ? new TextEncoder().encode(init.body) : (init.body ?? new Uint8Array()));
+    }
+  }
+
+  /** The path within the function, percent-encoded, with the slash at its start and without the query. */
+  get path(): string {
+    return this.url.split("?", 1)[0] || "/";
+  }
+
+  /** The query, decoded. */
+  get query(): URLSearchParams {
+    return new URLSearchParams(this.url.slice(this.url.split("?", 1)[0]!.length));
+  }
+
+  /** The whole body. It enters the function's memory with the first call. */
+  async bytes(): Promise<Uint8Array> {
+    if (this.raw !== undefined) this.body = received(this.raw);
+    this.raw = undefined;
+    if (this.body === undefined) throw new InvalidArgument("the body was taken before");
+    return this.body;
+  }
+
+  /** The body as text. Answers 400 where it is not UTF-8. */
+  async text(): Promise<string> {
+    const bytes = await this.bytes();
+    try {
+      return new TextDecoder("utf-8", { fatal: true }).decode(bytes);
+    } catch {
+      throw new StatusError(400, "the body is no text");
+    }
+  }
+
+  /** The body as JSON. Answers 400 where it is none. */
+  async json(): Promise<any> {
+    const text = await this.text();
+    try {
+      return JSON.parse(text);
+    } catch (error) {
+      throw new StatusError(400, `the body is no JSON: ${(error as Error).message}`);
+    }
+  }
+
+  /** Take the body as a tensor, without reading it into the function's memory. One dimension may be -1. */
+  tensor(type: ElementType, shape: readonly number[] = [-1]): Tensor {
+    if (this.raw === undefined) throw new InvalidArgument("the body was read before");
+    // The contract's sign for an open dimension is 0xffffffff.
+    const dimensions = sizes(shape.map((size) => (size === -1 ? 0xffffffff : size)));
+    const tensor = new Tensor(asked(() => takeBodyAsTensor(type, dimensions)));
+    this.end();
+    return tensor;
+  }
+
+  /**
+   * Give the host's request back, if its body was not read. The collector would do that too, but not before the next call of an instance that
+   * is used again.
+   * @internal
+   */
+  end(): void {
+    this.raw?.[Symbol.dispose]();
+    this.raw = undefined;
+  }
+}
+
+async function received(request: RawRequest): Promise<Uint8Array> {
+  const done = wit.Future.from({ tag: "ok", val: null }, wit.Future.RESULT_VOID_ERROR_CODE);
+  const [stream, trailers] = RawRequest.consumeBody(request, done.readable);
+  const chunks: Uint8Array[] = [];
+  for await (const chunk of stream) chunks.push(chunk);
+  stream.drop();
+  trailers.drop();
+  if (chunks.length === 1) return chunks[0]!;
+  const bytes = new Uint8Array(chunks.reduce((total, chunk) => total + chunk.length, 0));
+  let at = 0;
+  for (const chunk of chunks) {
+    bytes.set(chunk, at);
+    at += chunk.length;
+  }
+  return bytes;
+}

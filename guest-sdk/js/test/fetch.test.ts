@@ -1,0 +1,95 @@
+// `fetch` of the prelude, against a server in memory.
+
+import assert from "node:assert/strict";
+import { afterEach, test } from "node:test";
+import { type Given, HELD, type Sent, SERVER } from "../src/memory/outgoing.ts";
+import { parsed } from "../src/prelude/address.ts";
+import { fetch } from "../src/prelude/fetch.ts";
+import { Response } from "../src/response.ts";
+
+/** Have requests answered, and kept. */
+function served(...answers: Given[]): Sent[] {
+  const sent: Sent[] = [];
+  SERVER.answer = (request) => (sent.push(request), answers[Math.min(sent.length, answers.length) - 1]!);
+  return sent;
+}
+
+afterEach(() => {
+  assert.equal(HELD.size, 0, "everything was given back");
+});
+
+test("an answer has its status, headers and body", async () => {
+  const sent = served({ status: 201, headers: [["Content-Type", "application/json"], ["Transfer-Encoding", "chunked"]], body: '{"a": [1, 2]}' });
+  const response = await fetch("http://example.com:8080?x=1#part");
+  assert.ok(response instanceof Response);
+  assert.deepEqual([response.status, response.ok, response.url], [201, true, "http://example.com:8080/?x=1"]);
+  assert.deepEqual([...response.headers], [["content-type", "application/json"]]);
+  assert.deepEqual([await response.json(), await response.text()], [{ a: [1, 2] }, '{"a": [1, 2]}']);
+  assert.deepEqual(sent, [{ method: "GET", url: "http://example.com:8080/?x=1", headers: [["user-agent", "weir"]], body: "" }]);
+});
+
+test("a body is sent with its type and length", async () => {
+  const long = "x".repeat(10_000);
+  for (const [body, type, text] of [
+    ["hi", "text/plain;charset=UTF-8", "hi"],
+    [Uint8Array.of(104, 105), undefined, "hi"],
+    [Uint8Array.of(104, 105).buffer, undefined, "hi"],
+    [new URLSearchParams({ a: "b c" }), "application/x-www-form-urlencoded;charset=UTF-8", "a=b+c"],
+    [long, "text/plain;charset=UTF-8", long],
+  ] as const) {
+    const [sent] = [served({})];
+    assert.equal(await (await fetch("https://example.com/", { method: "post", body })).text(), "");
+    const headers = Object.fromEntries(sent[0]!.headers);
+    assert.deepEqual([sent[0]!.method, headers["content-type"], headers["content-length"]], ["POST", type, String(text.length)]);
+    assert.equal(sent[0]!.body, text);
+  }
+});
+
+test("a redirection is followed as the standard says", async () => {
+  const to = (status: number, location: string): Given => ({ status, headers: [["location", location]], body: "moved" });
+  const headers = { authorization: "secret" };
+  let sent = served(to(302, "/b?c"), to(307, "https://other.example/d"), { body: "there" });
+  const response = await fetch("http://a.example/a", { method: "POST", body: "hi", headers });
+  assert.deepEqual([await response.text(), response.url], ["there", "https://other.example/d"]);
+  assert.deepEqual(
+    sent.map(({ method, url, headers, body }) => [method, url, Object.fromEntries(headers).authorization, body]),
+    [
+      ["POST", "http://a.example/a", "secret", "hi"],
+      ["GET", "http://a.example/b?c", "secret", ""],
+      ["GET", "https://other.example/d", undefined, ""],
+    ],
+  );
+  sent = served(to(307, "/b"), { body: "there" });
+  await (await fetch("http://a.example/a", { method: "POST", body: "hi" })).text();
+  assert.deepEqual(sent.map(({ method, body }) => [method, body]), [["POST", "hi"], ["POST", "hi"]]);
+  sent = served(to(302, "/b"));
+  assert.equal(await (await fetch("http://a.example/a", { redirect: "manual" })).text(), "moved");
+  served(to(302, "/b"));
+  await assert.rejects(fetch("http://a.example/a"), { name: "TypeError", message: /redirects more than 20 times/ });
+});
+
+test("what cannot be sent or answered is a TypeError that says why", async () => {
+  served({ refused: { tag: "HTTP-request-denied" } });
+  await assert.rejects(fetch("http://a.example/"), { name: "TypeError", message: /fetch of http:\/\/a\.example\/ failed: .*outbound_hosts = \["a\.example"\]/ });
+  served({ refused: { tag: "DNS-error", val: {} } });
+  await assert.rejects(fetch("http://a.example/"), /failed: DNS error$/);
+  for (const [url, init, why] of [
+    ["/a", {}, /begins with http/],
+    ["ftp://a/", {}, /begins with http/],
+    ["http:///a", {}, /names no host/],
+    ["http://me:secret@a.example/", {}, /send it as a header/],
+    ["http://a.example/", { body: "hi" }, /a GET has no body/],
+    ["http://a.example/", { method: "POST", body: { a: 1 } }, /this one is an Object; for JSON/],
+  ] as const) {
+    await assert.rejects(fetch(url, init as object), { name: "TypeError", message: why });
+  }
+});
+
+test("relative addresses are found as URL finds them", () => {
+  const base = "http://a.example/b/c/d?q";
+  for (const path of ["g", "./g", "g/", "/g", "//g", "?y", "g?y", "", ".", "./", "..", "../", "../g", "../..", "../../../g", "./../g", "g/./h", "g/../h", "http://h", "https://h/x?y#z", "ü?ß"]) {
+    const { scheme, authority, path: found } = parsed(path, parsed(base));
+    const url = new URL(path, base);
+    assert.equal(`${scheme}://${authority}${found}`, url.href.replace(/#.*/, ""), path);
+  }
+});
