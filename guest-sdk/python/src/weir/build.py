@@ -1,0 +1,109 @@
+"""``python -m weir.build WORLD APP COMPONENT`` makes a component of the module APP with componentize-py, which has to be on the path.
+
+Warns of what is random or the time and stays as it was when the module was imported: every call begins there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from weir import _watch
+
+_NAME = "weir_entry"
+#: Imports the function as the component's own module would, and ends badly where there is something to warn of.
+_ENTRY = """
+from weir import _watch
+_watch.begin()
+import {app}
+globals().update((name, value) for name, value in vars({app}).items() if not name.startswith("__"))
+_watch.end({app}.__file__)
+"""
+
+
+class BuildError(Exception):
+    """The compiler's word, without what only its makers understand."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Build what the command line says. Returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m weir.build", description=__doc__)
+    parser.add_argument("world", help="of the contract: http-function or tensor-function")
+    parser.add_argument("app", help="the module with the function, such as app for app.py")
+    parser.add_argument("component", help="the file to make")
+    parser.add_argument("-d", "--wit", default="wit", help="the folder of the contract [default: wit]")
+    args = parser.parse_args(arguments)
+    try:
+        for warning in build(args.world, args.app, args.component, args.wit):
+            print(f"warning: {warning}", file=sys.stderr)
+    except BuildError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def build(world: str, app: str, component: str, wit: str = "wit") -> list[str]:
+    """Make ``component`` of the module ``app`` in the working folder. Returns warnings."""
+    warnings = watched(world, app, component, wit)
+    if warnings:
+        _componentize(world, app, component, wit, [])
+    return warnings
+
+
+def watched(world: str, app: str, component: str, wit: str) -> list[str]:
+    """Make ``component``, unless there are warnings, which are returned."""
+    with tempfile.TemporaryDirectory(prefix="weir-build-") as folder:
+        Path(folder, f"{_NAME}.py").write_text(_ENTRY.format(app=app))
+        try:
+            _componentize(world, _NAME, component, wit, [folder])
+        except BuildError as error:
+            warnings = frozen(str(error))
+            if warnings is None:
+                raise
+            return warnings
+    return []
+
+
+def frozen(message: str) -> list[str] | None:
+    """The warnings in what a compilation ended with; None where it ended with something else."""
+    if _watch.FROZEN not in message:
+        return None
+    found = message.split(_watch.FROZEN, 1)[1].split(_watch.END, 1)[0]
+    return [
+        f"{file}:{line}: what is random or the time here is asked for when the function is built, and every call gets what it was then; "
+        "a handler can ask anew"
+        for file, line in json.loads(found)
+    ]
+
+
+def _componentize(world: str, app: str, component: str, wit: str, folders: Sequence[str]) -> None:
+    command = ["componentize-py", "-d", wit, "-w", world, "componentize"]
+    for folder in [".", str(Path(__file__).parent.parent), *folders]:
+        command += ["-p", folder]
+    command += [app, "-o", component]
+    try:
+        built = subprocess.run(command, env={**os.environ, "RUST_BACKTRACE": "0"}, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise BuildError("componentize-py is not on the path: `weir build` brings it, or `pip install componentize-py`") from None
+    if built.returncode != 0:
+        raise BuildError(said(built.stderr or built.stdout))
+
+
+def said(output: str) -> str:
+    """What the compiler wrote, from the function's own exception on where there is one."""
+    _, found, exception = output.partition("AssertionError: ")
+    if not found:
+        return output.strip()
+    exception = exception.partition("\n\nCaused by:")[0]
+    return re.sub(rf' *File "[^"]*/{_NAME}\.py".*\n.*\n', "", exception).strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
