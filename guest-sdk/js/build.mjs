@@ -6,9 +6,10 @@ import { createRequire } from "node:module";
 import { dirname, join, parse, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 import { checked, kindOf } from "./steps/exports.mjs";
-import { bound, FETCHES, later } from "./steps/late.mjs";
+import { bound } from "./steps/late.mjs";
 import { lines, place, table } from "./steps/lines.mjs";
 import { frozen, UNWATCHED, WATCHED } from "./steps/watch.mjs";
+import { world } from "./steps/world.mjs";
 
 /** What is the node's. Importing it does nothing by itself, so that what is not used is not imported. */
 const NODE = {
@@ -55,10 +56,10 @@ async function bundled() {
 /** The bundle as a component, in the state that it has when its modules have run. */
 async function compiled() {
   const { componentize } = require("componentize-qjs");
-  const fetches = imports.some(({ path }) => path.startsWith("late:"));
+  const names = [...new Set(imports.map(({ path }) => path))].sort();
   const options = {
-    witPath: fetches ? later(wit, "build/wit") : wit,
-    world: fetches ? FETCHES[kind] : `script-${kind}-function`,
+    witPath: world(kind, names, wit, "build/wit"),
+    world: "function",
     // A tensor function is synchronous.
     sync: kind === "tensor",
   };

@@ -27,29 +27,43 @@ export function httpFunction(handler: Handler) {
   return {
     async handle(raw: RawRequest): Promise<RawResponse> {
       const request = new Request(raw.getPathWithQuery() ?? "/", raw);
-      const response = await answer(handler, request).catch(() => {
-        throw logged();
+      const response = await answer(handler, request).catch((error) => {
+        throw error instanceof NoAnswer ? unsent(error.message) : logged();
       });
       request.end();
       try {
         return sent(response);
       } catch (error) {
-        const why = `the answer cannot be sent: status ${response.status}, headers ${JSON.stringify([...response.headers])}`;
-        console.error("%s", why, error);
-        throw { tag: "internal-error", val: why };
+        throw unsent(`status ${response.status}, headers ${JSON.stringify([...response.headers])}`, error);
       }
     },
   };
 }
 
+/** What a handler gave can be no answer: an error of the function, and no exception in it. */
+class NoAnswer extends TypeError {}
+
+/** What to end a call with whose answer cannot be sent. The log has why. */
+function unsent(why: string, ...errors: unknown[]): { tag: string; val: string } {
+  const text = `the answer cannot be sent: ${why}`;
+  console.error("%s", text, ...errors);
+  return { tag: "internal-error", val: text };
+}
+
 /** Call `handler` as the node would: what it gives or throws becomes an answer, and an exception that is no {@link WeirError} is thrown on. */
 export async function answer(handler: Handler, request: Request): Promise<Response> {
+  let given: Answer;
   try {
-    return responseOf(await handler(request));
+    given = await handler(request);
   } catch (error) {
     if (error instanceof WeirError) return refusal(error);
     console.error(error);
     throw error;
+  }
+  try {
+    return responseOf(given);
+  } catch (error) {
+    throw new NoAnswer((error as Error).message);
   }
 }
 

@@ -1,7 +1,7 @@
 /** Functions with the signature of a model. */
 
 import type { Tensor as Raw } from "weir:inference/tensors@0.1.0";
-import { logged, toNode, WeirError } from "./errors.ts";
+import { InternalError, logged, toNode, WeirError } from "./errors.ts";
 import { fromPairs, type NamedTensors, type Tensors, toOutputs } from "./tensor.ts";
 
 /**
@@ -12,12 +12,21 @@ import { fromPairs, type NamedTensors, type Tensors, toOutputs } from "./tensor.
 export function tensorFunction(handler: (inputs: Tensors) => NamedTensors) {
   return {
     run(inputs: [string, Raw][]): [string, Raw][] {
+      let outputs: NamedTensors;
       try {
-        return toOutputs(handler(fromPairs(inputs)));
+        outputs = handler(fromPairs(inputs));
       } catch (error) {
         if (error instanceof WeirError) throw toNode(error);
         console.error(error);
         throw logged();
+      }
+      try {
+        return toOutputs(outputs);
+      } catch (error) {
+        // An error of the function, and no exception in it.
+        const { message } = error as Error;
+        console.error("%s", message);
+        throw toNode(new InternalError(message));
       }
     },
   };

@@ -1,4 +1,4 @@
-/** The bindings that componentize-qjs makes of the worlds `script-http-function` and `script-tensor-function`, and of `wit/fetch.wit`. */
+/** The bindings that componentize-qjs makes of what functions import of the contract, of WASI, and of `wit/late.wit`. */
 
 declare module "weir:inference/tensors@0.1.0" {
   export class Tensor {

@@ -1,24 +1,7 @@
 // The imports of `fetch`, which get their names last. componentize-qjs runs a function's modules when it compiles them, beside a WASI of its own
-// whose resources are not those of a `wasi:http` that it does not have. So `wit/fetch.wit` has what `fetch` calls, and what of `wasi:io` that
+// whose resources are not those of a `wasi:http` that it does not have. So `wit/late.wit` has what `fetch` calls, and what of `wasi:io` that
 // stands on, as `late:http` and `late:io`, which are whole without the engine's WASI; and the component that comes out of it is given the
 // standard's names.
-
-import { cpSync, mkdirSync, rmSync } from "node:fs";
-import { join } from "node:path";
-import { fileURLToPath } from "node:url";
-
-/** The worlds of functions that fetch, by kind. */
-export const FETCHES = { http: "http-function", tensor: "tensor-function" };
-
-/** Make a folder of the interfaces in `wit` and of those that get their names last. */
-export function later(wit, folder) {
-  rmSync(folder, { recursive: true, force: true });
-  mkdirSync(folder, { recursive: true });
-  cpSync(fileURLToPath(new URL("../wit/fetch.wit", import.meta.url)), join(folder, "fetch.wit"));
-  cpSync(join(wit, "deps"), join(folder, "deps"), { recursive: true, dereference: true });
-  cpSync(wit, join(folder, "deps/weir"), { recursive: true, dereference: true, filter: (path) => !path.startsWith(join(wit, "deps")) });
-  return folder;
-}
 
 /** `component` with its late imports under the names that they have in WASI, which are as long. */
 export function bound(component) {

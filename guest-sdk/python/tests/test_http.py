@@ -4,7 +4,7 @@ import sys
 import unittest
 
 from weir import ElementType, InvalidArgument, StatusError, Tensor, Unavailable
-from weir.http import Request, Response, answer
+from weir.http import NotAllowed, Request, Response, answer
 
 
 class HttpTests(unittest.TestCase):
@@ -50,6 +50,17 @@ class HttpTests(unittest.TestCase):
         ]:
             with self.assertRaisesRegex(kind, words):
                 make()
+
+    def test_what_can_be_no_answer_is_no_exception_of_the_handler(self):
+        for given, words in [(answer, "not JSON serializable"), ({1, 2}, "not JSON serializable"), (closed(), "the tensor was closed")]:
+            with self.assertRaisesRegex(NotAllowed, f"gave what can be no answer: .*{words}"):
+                answer(lambda request: given, Request())
+
+        def fails(request):
+            return undefined  # noqa: F821
+
+        with self.assertRaises(NameError):
+            answer(fails, Request())
 
     def test_a_coroutine_is_run_to_its_end(self):
         async def handler(request):

@@ -1,12 +1,15 @@
 """Tensors hold what they are given, of every type, and refuse what does not fit."""
 
 import asyncio
+import contextlib
+import io
 import sys
 import unittest
 from array import array
 
 from weir import Cancelled, ElementType, Error, InvalidArgument, Model, NotFound, StatusError, Tensor, Tensors, testing
 from weir import elements, gather, tensor_function
+from weir._wit import Err, tensors
 from weir.coroutines import finish
 
 NUMBERS = [kind for kind in ElementType if kind not in (ElementType.BYTES, ElementType.BOOL)]
@@ -211,16 +214,19 @@ class ModelTests(unittest.TestCase):
 
     def test_outputs_are_tensors_by_name_and_each_is_one(self):
         tensor = Tensor([1])
-        for outputs, kind, words in [
-            ([tensor], TypeError, "the outputs are of list"),
-            (None, TypeError, "the outputs are of NoneType"),
-            ({"y": [1]}, TypeError, "y is of list and not a Tensor"),
-            ({1: tensor}, TypeError, "the outputs have the name 1"),
-            ({"y": tensor, "z": tensor}, ValueError, "y and z are the same tensor"),
+        for outputs, words in [
+            ([tensor], "the outputs are of list"),
+            (None, "the outputs are of NoneType"),
+            ({"y": [1]}, "y is of list and not a Tensor"),
+            ({1: tensor}, "the outputs have the name 1"),
+            ({"y": tensor, "z": tensor}, "y and z are the same tensor"),
         ]:
             tensor_function(lambda inputs: outputs)
-            with self.assertRaisesRegex(kind, words):
+            with self.assertRaises(Err) as raised, contextlib.redirect_stderr(io.StringIO()) as log:
                 Stage().run([])  # noqa: F821
+            self.assertIsInstance(raised.exception.value, tensors.Error_Internal)
+            self.assertIn(words, raised.exception.value.value)
+            self.assertIn(words, log.getvalue())
 
     def test_a_tensor_function_may_be_a_coroutine(self):
         @tensor_function

@@ -21,8 +21,8 @@ const PYTHON: &[Case] = &[
     ("/spin", 504, CpuTimeLimit, &[]),
     ("/hoard", 507, MemoryLimit, &[]),
     ("/exit", 502, NoResponse, &[]),
-    // Of no type that makes an answer.
-    ("/wrong", 500, GuestTrap, &["in handle", "TypeError: "]),
+    // Of no type that makes an answer; what has types cannot be built with it.
+    ("/wrong", 502, GuestError, &["can be no answer", "not JSON serializable"]),
     // With a status that does not exist.
     ("/status", 502, GuestError, &["status or header is not allowed: 7"]),
 ];
@@ -30,7 +30,7 @@ const TYPESCRIPT: &[Case] = &[
     ("/trap", 500, GuestTrap, &["at fail", "RangeError: on purpose"]),
     ("/spin", 504, CpuTimeLimit, &[]),
     ("/hoard", 507, MemoryLimit, &[]),
-    ("/wrong", 500, GuestTrap, &["at answer", "TypeError: "]),
+    ("/wrong", 502, GuestError, &["the answer cannot be sent: a function cannot be an answer"]),
     ("/status", 502, GuestError, &["cannot be sent: status 7"]),
 ];
 const C: &[Case] = &[

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use weir_tests::{Node, function, has_function, model, onnxruntime};
+use weir_types::ErrorCode;
 
 const MEANS: [f64; 3] = [0.485, 0.456, 0.406];
 const DEVIATIONS: [f64; 3] = [0.229, 0.224, 0.225];
@@ -34,6 +35,9 @@ async fn a_picture_is_normalised_and_seen(name: &str) {
     let refusal = call(json!([3, 6]), &pixels).await.refusal();
     assert_eq!(refusal.status, 400, "{}", refusal.text);
     assert!(refusal.text.contains("has to be [height, width, 3] and is [3, 6]"), "{}", refusal.text);
+    node.deploy(name, function(name)).await;
+    let refusal = call(json!([2, 3, 3]), &pixels).await.refusal();
+    assert_eq!((refusal.status, refusal.code), (403, ErrorCode::NotGranted), "{}", refusal.text);
 }
 
 #[tokio::test]

@@ -91,7 +91,7 @@ class Request:
 
 
 class NotAllowed(ValueError):
-    """A status that there is none of: the call ends with an error of the function, and the log has where it was made."""
+    """What can be no answer: the call ends with an error of the function, and the log has where it was made."""
 
 
 class Response:
@@ -177,9 +177,13 @@ def http_function(handler: Handler) -> Handler:
 def answer(handler: Callable[[Request], object], request: Request) -> Response:
     """Call ``handler``, as the node would."""
     try:
-        return Response.of(finish(handler(request)))
+        given = finish(handler(request))
     except Error as error:
         return Response.of(error)
+    try:
+        return Response.of(given)
+    except (TypeError, ValueError) as error:
+        raise NotAllowed(f"the handler gave what can be no answer: {error}") from error
 
 
 def _opened(element_type: ElementType, shape: Sequence[int], length: int) -> list[int]:

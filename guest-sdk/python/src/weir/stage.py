@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import TypeVar
 
 from weir._wit import tensors
 from weir.coroutines import finish
-from weir.errors import Error, to_node
+from weir.errors import Error, InternalError, to_node
 from weir.tensors import Tensors, from_pairs, outputs_to_pairs
 
 Handler = TypeVar("Handler", bound=Callable[[Tensors], object])
@@ -22,9 +23,15 @@ def tensor_function(handler: Handler) -> Handler:
     class Stage:
         def run(self, inputs: list[tuple[str, tensors.Tensor]]) -> list[tuple[str, tensors.Tensor]]:
             try:
-                return outputs_to_pairs(finish(handler(from_pairs(inputs))))
+                outputs = finish(handler(from_pairs(inputs)))
             except Error as error:
                 raise to_node(error) from None
+            try:
+                return outputs_to_pairs(outputs)
+            except (TypeError, ValueError) as error:
+                # An error of the function, and no exception in it.
+                print(error, file=sys.stderr)
+                raise to_node(InternalError(str(error))) from None
 
     # Where componentize-py looks for what the world exports.
     handler.__globals__["Stage"] = Stage

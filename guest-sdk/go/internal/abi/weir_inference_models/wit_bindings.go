@@ -14,6 +14,7 @@
 //     wasi:cli@0.3.0
 //     wasi:http@0.2.12
 //     wasi:http@0.3.0
+//     wasi:nn@0.2.0-rc-2024-10-28
 //     weir:inference@0.1.0
 //     weir:called
 
