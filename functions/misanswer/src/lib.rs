@@ -17,6 +17,7 @@ impl Guest for Misanswer {
             "/behave" => text(out, "ok\n"),
             "/silent" => {}
             "/error" => error(out),
+            "/early" => early(out),
             "/half" => half(out),
             "/late" => late(out),
             "/header" => header(out, query.parse().unwrap_or(1 << 20)),
@@ -45,6 +46,13 @@ fn text(out: ResponseOutparam, text: &str) {
 /// Says that it has no answer.
 fn error(out: ResponseOutparam) {
     ResponseOutparam::set(out, Err(ErrorCode::InternalError(Some("on purpose".into()))));
+}
+
+/// Answers with what comes before an answer.
+fn early(out: ResponseOutparam) {
+    let response = OutgoingResponse::new(Fields::new());
+    let _ = response.set_status_code(100);
+    ResponseOutparam::set(out, Ok(response));
 }
 
 /// Promises 100 bytes, sends 14, and traps.

@@ -1,5 +1,7 @@
 /** The headers of requests and answers, in the manner of the Fetch standard. */
 
+import { noJson } from "./kinds.ts";
+
 /** What headers can be given as. */
 export type HeadersInit = Iterable<readonly [string, string]> | Record<string, string>;
 
@@ -35,6 +37,32 @@ export class Headers implements Iterable<[string, string]> {
     for (let at = this.pairs.length - 1; at >= 0; at--) {
       if (this.pairs[at]![0] === name.toLowerCase()) this.pairs.splice(at, 1);
     }
+  }
+
+  forEach(visit: (value: string, name: string, headers: Headers) => void): void {
+    for (const [name, value] of this) visit(value, name, this);
+  }
+
+  entries(): IterableIterator<[string, string]> {
+    return this.pairs.values();
+  }
+
+  keys(): IterableIterator<string> {
+    return this.pairs.map(([name]) => name).values();
+  }
+
+  values(): IterableIterator<string> {
+    return this.pairs.map(([, value]) => value).values();
+  }
+
+  /** Each cookie that an answer sets by itself. */
+  getSetCookie(): string[] {
+    return this.pairs.filter(([name]) => name === "set-cookie").map(([, value]) => value);
+  }
+
+  /** @internal */
+  toJSON(key: string): never {
+    throw noJson(key, this, "give Object.fromEntries(headers)");
   }
 
   [Symbol.iterator](): Iterator<[string, string]> {

@@ -5,7 +5,7 @@ import { Fields, type Request as RawRequest, Response as RawResponse } from "was
 import "./prelude.ts";
 import { asked, logged, ResourceExhausted, Unavailable, WeirError } from "./errors.ts";
 import { Request } from "./request.ts";
-import { Response } from "./response.ts";
+import { NoAnswer, Response } from "./response.ts";
 import { Tensor } from "./tensor.ts";
 
 export { Headers, type HeadersInit } from "./headers.ts";
@@ -40,9 +40,6 @@ export function httpFunction(handler: Handler) {
   };
 }
 
-/** What a handler gave can be no answer: an error of the function, and no exception in it. */
-class NoAnswer extends TypeError {}
-
 /** What to end a call with whose answer cannot be sent. The log has why. */
 function unsent(why: string, ...errors: unknown[]): { tag: string; val: string } {
   const text = `the answer cannot be sent: ${why}`;
@@ -57,14 +54,10 @@ export async function answer(handler: Handler, request: Request): Promise<Respon
     given = await handler(request);
   } catch (error) {
     if (error instanceof WeirError) return refusal(error);
-    console.error(error);
+    if (!(error instanceof NoAnswer)) console.error(error);
     throw error;
   }
-  try {
-    return responseOf(given);
-  } catch (error) {
-    throw new NoAnswer((error as Error).message);
-  }
+  return responseOf(given);
 }
 
 function responseOf(answer: Answer): Response {

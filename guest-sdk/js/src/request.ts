@@ -6,6 +6,7 @@ import "./prelude.ts";
 import type { ElementType } from "./elements.ts";
 import { asked, InvalidArgument, StatusError } from "./errors.ts";
 import { Headers, type HeadersInit } from "./headers.ts";
+import { noJson } from "./kinds.ts";
 import { sizes, Tensor } from "./tensor.ts";
 
 /** What a request is made of in tests. */
@@ -89,6 +90,11 @@ export class Request {
     const tensor = new Tensor(asked(() => takeBodyAsTensor(type, dimensions)));
     this.end();
     return tensor;
+  }
+
+  /** @internal */
+  toJSON(key: string): never {
+    throw noJson(key, this, "give what of it is wanted");
   }
 
   /**

@@ -23,10 +23,13 @@ export class Response {
   private readonly contents: Uint8Array | Tensor;
 
   constructor(body: string | Uint8Array | Tensor | null = null, { status = 200, headers = [] }: ResponseInit = {}) {
+    if (!Number.isInteger(status) || status < 200 || status > 599) {
+      throw new NoAnswer(`the status ${String(status)} is not from 200 to 599`);
+    }
     this.status = status;
     this.headers = new Headers(headers);
     if (!(body === null || typeof body === "string" || body instanceof Uint8Array || body instanceof Tensor)) {
-      throw new TypeError(`a body is text, a Uint8Array or a Tensor, and this one is ${kindOf(body)}; for JSON, there is Response.json`);
+      throw new NoAnswer(`a body is text, a Uint8Array or a Tensor, and this one is ${kindOf(body)}; for JSON, there is Response.json`);
     }
     this.contents = typeof body === "string" ? new TextEncoder().encode(body) : (body ?? new Uint8Array());
     const type = typeof body === "string" ? "text/plain; charset=utf-8" : "application/octet-stream";
@@ -38,8 +41,8 @@ export class Response {
    * maps, sets, errors, buffers and promises.
    */
   static json(value: unknown, init: ResponseInit = {}): Response {
-    const text: string | undefined = JSON.stringify(value, plain);
-    if (text === undefined) throw new TypeError(`a ${typeof value} cannot be an answer: it has no JSON`);
+    const text = written(value);
+    if (text === undefined) throw new NoAnswer(`a ${typeof value} cannot be an answer: it has no JSON`);
     const response = new Response(text, init);
     if (!new Headers(init.headers).has("content-type")) response.headers.set("content-type", "application/json");
     return response;
@@ -70,9 +73,26 @@ export class Response {
     return new TextDecoder().decode(await this.bytes());
   }
 
+  /** @internal */
+  toJSON(key: string): never {
+    throw noJson(key, this, "give await response.json(), or the response itself");
+  }
+
   /** The body as JSON. */
   async json(): Promise<any> {
     return JSON.parse(await this.text());
+  }
+}
+
+/** What can be no answer: an error of the function that gave it, and no exception in it. */
+export class NoAnswer extends TypeError {}
+
+/** `value` as JSON, if it has any. */
+function written(value: unknown): string | undefined {
+  try {
+    return JSON.stringify(value, plain);
+  } catch (error) {
+    throw error instanceof TypeError ? new NoAnswer(error.message) : error;
   }
 }
 
@@ -84,6 +104,10 @@ const NO_JSON: [new (...parts: never) => object, string][] = [
   [ArrayBuffer, "give new Uint8Array(buffer)"],
   [DataView, "give new Uint8Array(view.buffer)"],
   [Promise, "await it"],
+  [RegExp, "give its source"],
+  [WeakMap, "give what is in it"],
+  [WeakSet, "give what is in it"],
+  [URLSearchParams, "give String(query), or Object.fromEntries(query)"],
 ];
 
 /** A typed array is a list to JSON, as a plain one is; what has no JSON is refused. */
@@ -91,5 +115,6 @@ function plain(key: string, value: unknown): unknown {
   if (typeof value === "bigint") throw noJson(key, value, "give Number(value) or String(value)");
   const instead = NO_JSON.find(([type]) => value instanceof type)?.[1];
   if (instead !== undefined) throw noJson(key, value, instead);
+  if (typeof (value as Iterator<unknown> | null)?.next === "function") throw noJson(key, value, "give [...iterator]");
   return ArrayBuffer.isView(value) ? Array.from(value as unknown as ArrayLike<number>) : value;
 }

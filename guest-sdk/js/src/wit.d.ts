@@ -132,6 +132,11 @@ declare module "late:http/types@0.2.11" {
     write(): OutputStream;
     static finish(body: OutgoingBody, trailers: Fields | null): void;
   }
+  export class RequestOptions {
+    setConnectTimeout(nanoseconds: number | null): void;
+    setFirstByteTimeout(nanoseconds: number | null): void;
+    setBetweenBytesTimeout(nanoseconds: number | null): void;
+  }
   export class FutureIncomingResponse {
     private constructor();
     subscribe(): { block(): void; [Symbol.dispose](): void };
@@ -153,9 +158,9 @@ declare module "late:http/types@0.2.11" {
 }
 
 declare module "late:http/outgoing-handler@0.2.11" {
-  import type { FutureIncomingResponse, OutgoingRequest } from "late:http/types@0.2.11";
+  import type { FutureIncomingResponse, OutgoingRequest, RequestOptions } from "late:http/types@0.2.11";
 
-  export function handle(request: OutgoingRequest, options: null): FutureIncomingResponse;
+  export function handle(request: OutgoingRequest, options: RequestOptions | null): FutureIncomingResponse;
 }
 
 /** What the engine adds: making futures and streams of the component model. */

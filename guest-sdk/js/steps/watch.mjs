@@ -16,10 +16,12 @@ export function frozen(message, map) {
   const found = message.slice(message.indexOf(FROZEN) + FROZEN.length, message.indexOf(END));
   if (!message.includes(FROZEN)) return undefined;
   const table = lines(map);
-  const places = JSON.parse(found).map(([what, line]) => ({ what, ...(place(line, table) ?? { name: "the bundle", line }) }));
-  // Libraries that give themselves a number when they are loaded mean no harm by it.
-  const own = places.filter(({ name }) => !name.includes("node_modules/"));
-  const warnings = own.map(
+  const warnings = JSON.parse(found).flatMap(([what, lines]) => {
+    const places = lines.map((line) => place(line, table)).filter((found) => found !== undefined);
+    // Of packages that are called, the line that calls them; those that are being loaded are called by none.
+    const own = places.find(({ name }) => !name.includes("node_modules/"));
+    return own === undefined ? [] : [{ what, ...own }];
+  }).map(
     ({ what, name, line }) => `${name}:${line}: ${what} is called when the function is built, and every call gets what it gave then; a handler can call it anew`,
   );
   return [...new Set(warnings)];

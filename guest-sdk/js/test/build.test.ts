@@ -73,7 +73,7 @@ test("what was asked for while the function was built is told, by lines of the s
   const at = text.split("\n").findIndex((line: string) => line.includes("on purpose")) + 1;
   const watched = (asked: unknown[]) => ran(`globalThis.__weirWatched = () => (${JSON.stringify(asked)});\n${WATCHED}`);
   assert.equal(watched([]).status, 0);
-  const { status, stderr } = watched([["Date.now()", at], ["Date.now()", at], ["Math.random()", at]]);
+  const { status, stderr } = watched([["Date.now()", [at]], ["Date.now()", [at]], ["Math.random()", [at]], ["Math.random()", []]]);
   assert.notEqual(status, 0);
   const warnings = frozen(stderr.slice(stderr.indexOf("Error: ")), map)!;
   assert.equal(warnings.length, 2);

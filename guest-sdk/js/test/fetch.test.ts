@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { afterEach, test } from "node:test";
-import { type Given, HELD, type Sent, SERVER } from "../src/memory/outgoing.ts";
+import { type Given, HELD, RequestOptions, type Sent, SERVER } from "../src/memory/outgoing.ts";
 import { parsed } from "../src/prelude/address.ts";
 import { fetch } from "../src/prelude/fetch.ts";
 import { Response } from "../src/response.ts";
@@ -68,6 +68,23 @@ test("a redirection is followed as the standard says", async () => {
   await assert.rejects(fetch("http://a.example/a"), { name: "TypeError", message: /redirects more than 20 times/ });
 });
 
+test("nothing is waited for before it is awaited", async () => {
+  let asked = 0;
+  SERVER.answer = () => (asked++, { body: "here" });
+  const response = fetch("http://a.example/");
+  await Promise.resolve();
+  assert.equal(asked, 0);
+  assert.equal(await response.then((response) => response.text()), "here");
+  assert.equal((await response).status, 200);
+  assert.equal(asked, 1);
+});
+
+test("a time limit is given on", async () => {
+  served({});
+  await (await fetch("http://a.example/", { timeoutMs: 1.5 })).text();
+  assert.deepEqual(RequestOptions.last, [1_500_000, 1_500_000, 1_500_000]);
+});
+
 test("what cannot be sent or answered is a TypeError that says why", async () => {
   served({ refused: { tag: "HTTP-request-denied" } });
   await assert.rejects(fetch("http://a.example/"), { name: "TypeError", message: /fetch of http:\/\/a\.example\/ failed: .*outbound_hosts = \["a\.example"\]/ });
@@ -79,7 +96,11 @@ test("what cannot be sent or answered is a TypeError that says why", async () =>
     ["http:///a", {}, /names no host/],
     ["http://me:secret@a.example/", {}, /send it as a header/],
     ["http://a.example/", { body: "hi" }, /a GET has no body/],
-    ["http://a.example/", { method: "POST", body: { a: 1 } }, /this one is an Object; for JSON/],
+    ["http://a.example/", { redirect: "bogus" }, /redirect is follow, manual or error/],
+    ["http://a.example/", { timeoutMs: 0 }, /timeoutMs is a number of milliseconds/],
+    ["http://a.example/", { signal: { aborted: true } }, /was aborted/],
+    ["http://a.example/", { headers: { "bad name": "x" } }, /the header bad name cannot be sent: invalid syntax/],
+    ["http://a.example/", { method: "POST", body: { a: 1 } }, /this one is an Object; give JSON.stringify/],
   ] as const) {
     await assert.rejects(fetch(url, init as object), { name: "TypeError", message: why });
   }

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Model, StatusError, Tensor, Tensors, Unavailable } from "../src/index.ts";
-import { answer, type Handler, Request, Response } from "../src/http.ts";
+import { answer, type Handler, Headers, Request, Response } from "../src/http.ts";
 import { model } from "../src/testing.ts";
 
 test("a request is taken apart", async () => {
@@ -67,10 +67,18 @@ test("what has no JSON is refused, with what to give instead", async (context) =
     [{ data: new ArrayBuffer(2) }, /^an ArrayBuffer cannot be JSON, at "data": give new Uint8Array/],
     [{ data: new DataView(new ArrayBuffer(2)) }, /^a DataView cannot be JSON/],
     [{ later: Promise.resolve(1) }, /^a Promise cannot be JSON, at "later": await it/],
+    [{ r: new Response("x") }, /^a Response cannot be JSON, at "r": give await response.json\(\)/],
+    [new Request("/"), /^a Request cannot be JSON: give what of it is wanted/],
+    [{ h: new Headers() }, /^a Headers cannot be JSON, at "h": give Object.fromEntries/],
+    [[1].values(), /cannot be JSON: give \[...iterator\]/],
+    [/x/, /^a RegExp cannot be JSON: give its source/],
     [{ values: BigInt64Array.of(1n) }, /^a bigint cannot be JSON, at "0": give Number/],
   ] as const) {
     await assert.rejects(answer(() => value, new Request("/")), { name: "TypeError", message });
     assert.throws(() => Response.json(value), { name: "TypeError", message });
+  }
+  for (const status of [7, 199, 600, 200.5, "200", null]) {
+    assert.throws(() => new Response("", { status: status as never }), { name: "TypeError", message: `the status ${status} is not from 200 to 599` });
   }
   for (const body of [{ a: 1 }, new ArrayBuffer(2), new Float32Array(2), 7]) {
     assert.throws(() => new Response(body as never), /^TypeError: a body is text, a Uint8Array or a Tensor, and this one is an? /);

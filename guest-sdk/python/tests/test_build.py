@@ -15,6 +15,7 @@ WIT = Path(__file__).parents[3] / "wit"
 PROGRAMS = Path(sys.executable).parent
 
 APP = """
+import logging
 import random
 import time
 import uuid
@@ -22,6 +23,14 @@ import uuid
 from weir.http import http_function
 
 BEGAN = time.time()
+SEEDED = random.Random(42).random()
+UNSEEDED = random.Random()
+logging.getLogger().setLevel(logging.INFO)
+logging.info("imported")
+DAY = time.gmtime(0)
+DRAWN = UNSEEDED.random() + random.random()
+random.seed(7)
+AGAIN = random.random()
 
 
 def name():
@@ -40,11 +49,16 @@ def handle(request):
 class Build(unittest.TestCase):
     def test_who_asked_is_the_first_that_is_not_pythons_own(self):
         app = ("/0/app.py", 7)
-        self.assertEqual(_watch.caller([app, *IMPORTING]), app)
-        self.assertEqual(_watch.caller([("/python/uuid.py", 776), app, *IMPORTING]), app)
-        # A library that is being imported.
-        self.assertIsNone(_watch.caller([("/python/random.py", 870), *IMPORTING[:1], app, *IMPORTING]))
-        self.assertIsNone(_watch.caller([("/0/lib/site-packages/a.py", 1), ("<string>", 1)]))
+        for places, asked in [
+            ([app, *IMPORTING], app),
+            ([("/python/uuid.py", 776), app, *IMPORTING], app),
+            ([("/3/dateutil/parser.py", 9), app, *IMPORTING], app),
+            # A library that is being imported, and one that logs.
+            ([("/python/random.py", 870), *IMPORTING[:1], app, *IMPORTING], None),
+            ([("/python/logging/__init__.py", 300), app, *IMPORTING], None),
+            ([("<string>", 1)], None),
+        ]:
+            self.assertEqual(_watch.caller(places, "/0/"), asked, places)
 
     def test_the_exception_of_a_module_is_all_that_is_said(self):
         output = (
@@ -63,7 +77,7 @@ class Build(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), mock.patch.dict(os.environ, path):
             Path("app.py").write_text(APP)
             warnings = build.watched("http-function", "app", "function.wasm", str(WIT))
-        self.assertEqual([warning.split(": ")[0] for warning in warnings], ["app.py:8", "app.py:12"])
+        self.assertEqual([warning.split(": ")[0] for warning in warnings], ["app.py:9", "app.py:11", "app.py:15", "app.py:21"])
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 use axum::body::Body;
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING};
-use http::{HeaderValue, Response};
+use http::{HeaderValue, Response, StatusCode};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -26,6 +26,11 @@ impl Answer {
         // A client that went away has dropped the receiver; the invocation is being cancelled.
         let _ = self.0.send(response);
     }
+}
+
+/// Why a guest's response is no answer: what comes before one, as `100 Continue` does, is the connection's.
+pub(crate) fn why_no_answer(status: StatusCode) -> Option<String> {
+    status.is_informational().then(|| format!("the status {} is none of an answer", status.as_u16()))
 }
 
 /// `response` with the bytes of `tensor` in place of its body.

@@ -1,6 +1,6 @@
 //! Calling `wasi:http/incoming-handler@0.2`.
 
-use super::answer::{Answer, answer_of};
+use super::answer::{Answer, answer_of, why_no_answer};
 use super::fault::Fault;
 use super::request::{RequestCell, SharedBody};
 use super::state::State;
@@ -36,7 +36,10 @@ pub(crate) async fn handle(
         std::mem::replace(&mut *outcome.lock().unwrap_or_else(PoisonError::into_inner), Outcome::Sent);
     match (outcome, ended) {
         (Outcome::Refused(code), ended) => {
-            let mut fault = Fault::answered(&code);
+            let mut fault = match &code {
+                GuestErrorCode::InternalError(Some(text)) => Fault::answered(text),
+                other => Fault::answered(other),
+            };
             // What the guest said is the answer, whatever became of it afterwards.
             fault.detail = ended.err().map(|error| format!("{}\nand then: {error}", fault.text));
             Ok(Err(fault))
@@ -73,6 +76,9 @@ impl Outcome {
     ) -> Self {
         match (self, response) {
             (Self::Open(answer), Ok(response)) => {
+                if let Some(why) = why_no_answer(response.status()) {
+                    return Self::Refused(GuestErrorCode::InternalError(Some(why)));
+                }
                 answer.send(match cell.take_answer() {
                     Some(tensor) => answer_of(response.map(|body| Some(axum::body::Body::new(body))), tensor),
                     None => response.map(axum::body::Body::new),

@@ -1,6 +1,6 @@
 //! Calling `wasi:http/handler@0.3`.
 
-use super::answer::{Answer, answer_of};
+use super::answer::{Answer, answer_of, why_no_answer};
 use super::fault::Fault;
 use super::request::{RequestCell, SharedBody};
 use super::state::State;
@@ -10,6 +10,7 @@ use wasmtime::Store;
 use wasmtime_wasi_http::WasiHttpView;
 use wasmtime_wasi_http::p3::Request;
 use wasmtime_wasi_http::p3::bindings::Service;
+use wasmtime_wasi_http::p3::bindings::http::types::ErrorCode;
 
 /// Call the handler. The response goes out through `answer` as soon as the guest returns it; the guest's tasks (which write the response's
 /// body) are driven until all have ended.
@@ -30,9 +31,13 @@ pub(crate) async fn handle(
             });
             let response = match service.handle(accessor, request).await? {
                 Ok(response) => response,
+                Err(ErrorCode::InternalError(Some(text))) => return Ok(Err(Fault::answered(&text))),
                 Err(code) => return Ok(Err(Fault::answered(&code))),
             };
             let response = accessor.with(|store| response.into_http(store, received))?;
+            if let Some(why) = why_no_answer(response.status()) {
+                return Ok(Err(Fault::answered(&why)));
+            }
             answer.send(match cell.take_answer() {
                 Some(tensor) => answer_of(response.map(|body| Some(axum::body::Body::new(body))), tensor),
                 None => response.map(axum::body::Body::new),

@@ -31,7 +31,7 @@ const TYPESCRIPT: &[Case] = &[
     ("/spin", 504, CpuTimeLimit, &[]),
     ("/hoard", 507, MemoryLimit, &[]),
     ("/wrong", 502, GuestError, &["the answer cannot be sent: a function cannot be an answer"]),
-    ("/status", 502, GuestError, &["cannot be sent: status 7"]),
+    ("/status", 502, GuestError, &["cannot be sent: the status 7 is not from 200 to 599"]),
 ];
 const C: &[Case] = &[
     ("/trap", 500, GuestTrap, &["on purpose", "!fail"]),

@@ -11,6 +11,7 @@ async fn what_is_no_answer_has_a_code() {
     for (path, status, code) in [
         ("/silent", 502, ErrorCode::NoResponse),
         ("/error", 502, ErrorCode::GuestError),
+        ("/early", 502, ErrorCode::GuestError),
         ("/headers", 507, ErrorCode::HandleLimit),
         ("/overflow", 500, ErrorCode::GuestTrap),
     ] {

@@ -72,6 +72,23 @@ export class OutgoingRequest extends Resource {
   }
 }
 
+export class RequestOptions extends Resource {
+  static last: unknown[] = [];
+  constructor() {
+    super();
+    RequestOptions.last = [];
+  }
+  setConnectTimeout(duration: number): void {
+    RequestOptions.last.push(duration);
+  }
+  setFirstByteTimeout(duration: number): void {
+    RequestOptions.last.push(duration);
+  }
+  setBetweenBytesTimeout(duration: number): void {
+    RequestOptions.last.push(duration);
+  }
+}
+
 export class OutgoingBody extends Resource {
   constructor(readonly sent: Sent) {
     super();
@@ -89,8 +106,9 @@ export class OutgoingBody extends Resource {
   }
 }
 
-export function handle(request: OutgoingRequest): FutureIncomingResponse {
+export function handle(request: OutgoingRequest, options: RequestOptions | null): FutureIncomingResponse {
   request[Symbol.dispose]();
+  options?.[Symbol.dispose]();
   return new FutureIncomingResponse(request.sent);
 }
 

@@ -2,7 +2,7 @@
  * `fetch`, over `wasi:http` 0.2. No part of the prelude, for a function that can send requests imports more than others do: builds put it in
  * where a program names it (esbuild's `--inject`).
  *
- * A request is sent when `fetch` is called, and waited for when its promise is awaited: several at once take no longer than the longest. The
+ * A request is sent when `fetch` is called, and waited for where what it gives is awaited: several at once take no longer than the longest. The
  * node sends those to hosts that `outbound_hosts` names.
  */
 
@@ -13,6 +13,7 @@ import {
   type IncomingBody,
   OutgoingBody,
   OutgoingRequest,
+  RequestOptions,
 } from "late:http/types@0.2.11";
 import { Headers, type HeadersInit } from "../headers.ts";
 import { kindOf } from "../kinds.ts";
@@ -28,6 +29,10 @@ export interface FetchInit {
   body?: string | Uint8Array | ArrayBuffer | URLSearchParams | null;
   /** What to do with an answer that names another address: ask there, give that answer as it is, or fail. `follow` if not given. */
   redirect?: "follow" | "manual" | "error";
+  /** Give up when there was no connection, no answer, or nothing more of one for this long. The invocation's own deadline holds in any case. */
+  timeoutMs?: number;
+  /** There is no `AbortController` to make one: one of another maker is looked at once. */
+  signal?: { aborted: boolean } | null;
 }
 
 /** As the Fetch standard has it. */
@@ -46,6 +51,7 @@ interface Outgoing {
   method: string;
   headers: Headers;
   body: Uint8Array;
+  timeoutMs: number | undefined;
 }
 
 /**
@@ -53,17 +59,42 @@ interface Outgoing {
  *
  * @throws {TypeError} where the request cannot be sent, or there is no answer. A status of failure is an answer.
  */
-export function fetch(url: string | URL, init: FetchInit = {}): Promise<Response> {
+export function fetch(url: string | URL, init?: FetchInit | null): Promise<Response> {
+  const { redirect = "follow", ...asked } = init ?? {};
   try {
-    const outgoing = request(url, init);
+    if (!["follow", "manual", "error"].includes(redirect)) throw new TypeError(`redirect is follow, manual or error, and not ${redirect}`);
+    const outgoing = request(url, asked);
     const sent = send(outgoing);
-    return Promise.resolve().then(() => answer(outgoing, sent, init.redirect ?? "follow"));
+    return new WhenAwaited(() => answer(outgoing, sent, redirect)) as unknown as Promise<Response>;
   } catch (error) {
     return Promise.reject(error);
   }
 }
 
-function request(url: string | URL, { method = "GET", headers = [], body = null }: FetchInit): Outgoing {
+/** A promise that is kept where it is asked for, and not before: until then, the function goes on. */
+class WhenAwaited<T> implements PromiseLike<T> {
+  private kept: Promise<T> | undefined;
+
+  constructor(private readonly keep: () => T) {}
+
+  then<A = T, B = never>(done?: ((value: T) => A | PromiseLike<A>) | null, failed?: ((reason: unknown) => B | PromiseLike<B>) | null): Promise<A | B> {
+    this.kept ??= new Promise<T>((resolve) => resolve(this.keep()));
+    return this.kept.then(done, failed);
+  }
+
+  catch<B = never>(failed?: ((reason: unknown) => B | PromiseLike<B>) | null): Promise<T | B> {
+    return this.then(null, failed);
+  }
+
+  finally(then?: (() => void) | null): Promise<T> {
+    return this.then().finally(then);
+  }
+}
+
+function request(url: string | URL, { method = "GET", headers = [], body = null, timeoutMs, signal }: FetchInit): Outgoing {
+  if ("__weirWatched" in globalThis) throw new TypeError("nothing can be fetched while the function is built: call fetch in the handler");
+  if (signal?.aborted) throw new TypeError("fetch was aborted");
+  if (timeoutMs !== undefined && !(timeoutMs > 0)) throw new TypeError(`timeoutMs is a number of milliseconds, and not ${String(timeoutMs)}`);
   const verb = METHODS.includes(method.toUpperCase()) ? method.toUpperCase() : method;
   if (body !== null && (verb === "GET" || verb === "HEAD")) throw new TypeError(`a ${verb} has no body: give a method, as { method: "POST", body }`);
   const all = new Headers(headers);
@@ -71,7 +102,7 @@ function request(url: string | URL, { method = "GET", headers = [], body = null 
   if (type !== undefined && !all.has("content-type")) all.set("content-type", type);
   if (!all.has("content-length") && (body !== null || verb === "POST" || verb === "PUT")) all.set("content-length", String(bytes.length));
   if (!all.has("user-agent")) all.set("user-agent", "weir");
-  return { address: parsed(String(url)), method: verb, headers: all, body: bytes };
+  return { address: parsed(String(url)), method: verb, headers: all, body: bytes, timeoutMs };
 }
 
 function encoded(body: NonNullable<FetchInit["body"]> | null): { bytes: Uint8Array; type?: string } {
@@ -82,20 +113,27 @@ function encoded(body: NonNullable<FetchInit["body"]> | null): { bytes: Uint8Arr
   if (body instanceof URLSearchParams) {
     return { bytes: new TextEncoder().encode(String(body)), type: "application/x-www-form-urlencoded;charset=UTF-8" };
   }
-  throw new TypeError(`a body is text, a Uint8Array, an ArrayBuffer or URLSearchParams, and this one is ${kindOf(body)}; for JSON, give JSON.stringify(value)`);
+  throw new TypeError(`a body is text, a Uint8Array, an ArrayBuffer or URLSearchParams, and this one is ${kindOf(body)}; give ${ArrayBuffer.isView(body) ? "new Uint8Array(body.buffer)" : "JSON.stringify(value) for JSON"}`);
 }
 
 /** Send `outgoing`, and do not wait for its answer. */
-function send({ address, method, headers, body }: Outgoing): FutureIncomingResponse {
+function send({ address, method, headers, body, timeoutMs }: Outgoing): FutureIncomingResponse {
   return asking(address, () => {
     const encoder = new TextEncoder();
+    for (const [name, value] of headers) {
+      try {
+        Fields.fromList([[name, encoder.encode(value)]])[Symbol.dispose]();
+      } catch (error) {
+        throw failed(address, `the header ${name} cannot be sent: ${payload(error)?.tag.replaceAll("-", " ") ?? error}`);
+      }
+    }
     const raw = new OutgoingRequest(Fields.fromList([...headers].map(([name, value]) => [name, encoder.encode(value)])));
     raw.setMethod(METHODS.includes(method) ? { tag: method.toLowerCase() } : { tag: "other", val: method });
     raw.setScheme({ tag: address.scheme.toUpperCase() });
     raw.setAuthority(address.authority);
     raw.setPathWithQuery(address.path);
     const out = raw.body();
-    const future = handle(raw, null);
+    const future = handle(raw, timeouts(timeoutMs));
     const stream = out.write();
     try {
       for (let at = 0; at < body.length; at += WRITE_BYTES_MAX) stream.blockingWriteAndFlush(body.subarray(at, at + WRITE_BYTES_MAX));
@@ -110,6 +148,16 @@ function send({ address, method, headers, body }: Outgoing): FutureIncomingRespo
     }
     return future;
   });
+}
+
+function timeouts(timeoutMs: number | undefined): RequestOptions | null {
+  if (timeoutMs === undefined) return null;
+  const options = new RequestOptions();
+  const duration = Math.min(timeoutMs, 2 ** 31) * 1e6;
+  options.setConnectTimeout(duration);
+  options.setFirstByteTimeout(duration);
+  options.setBetweenBytesTimeout(duration);
+  return options;
 }
 
 /** The answer to `outgoing`, or to where it leads. */
@@ -127,13 +175,13 @@ function answer(outgoing: Outgoing, sent: FutureIncomingResponse, redirect: Fetc
 }
 
 /** What to ask where an answer of `status` led. */
-function redirected({ address: from, method, headers, body }: Outgoing, status: number, address: Address): Outgoing {
+function redirected({ address: from, method, headers, body, timeoutMs }: Outgoing, status: number, address: Address): Outgoing {
   const asGet = status === 303 ? method !== "GET" && method !== "HEAD" : method === "POST" && (status === 301 || status === 302);
   const kept = new Headers(headers);
   if (asGet) ["content-length", "content-type", "content-encoding"].forEach((name) => kept.delete(name));
   const elsewhere = address.scheme !== from.scheme || address.authority !== from.authority;
   if (elsewhere) ["authorization", "cookie", "proxy-authorization"].forEach((name) => kept.delete(name));
-  return { address, method: asGet ? "GET" : method, headers: kept, body: asGet ? new Uint8Array() : body };
+  return { address, method: asGet ? "GET" : method, headers: kept, body: asGet ? new Uint8Array() : body, timeoutMs };
 }
 
 /** Wait for what was sent. */
@@ -192,7 +240,7 @@ class Fetched extends Response {
       } catch (error) {
         const { tag, val } = payload(error) ?? {};
         if (tag === undefined) throw error;
-        if (tag !== "closed") throw failed(this.address, `the answer broke off: ${val?.toDebugString()}`);
+        if (tag !== "closed") throw failed(this.address, `the answer broke off: ${String(val?.toDebugString()).split("\n", 1)[0]}`);
       } finally {
         stream[Symbol.dispose]();
         this.raw[Symbol.dispose]();
@@ -237,3 +285,5 @@ function asking<T>(address: Address, ask: () => T): T {
 function failed({ scheme, authority, path }: Address, why: string): TypeError {
   return new TypeError(`fetch of ${scheme}://${authority}${path} failed: ${why}`);
 }
+
+export { Headers, Response };

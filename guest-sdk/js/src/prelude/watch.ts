@@ -2,8 +2,8 @@
 
 const scope = globalThis as unknown as { __weirWatched?: () => Asked[]; Date: DateConstructor; crypto: Record<string, unknown> };
 
-/** What was called, and in which line of the bundle. */
-type Asked = [what: string, line: number];
+/** What was called, and by which lines of the bundle, the innermost first. */
+type Asked = [what: string, lines: number[]];
 type Call = (this: unknown, ...args: never[]) => unknown;
 
 /** Watch until the bundle's last line, which calls `__weirWatched`. */
@@ -11,8 +11,11 @@ export function watch(): void {
   const asked: Asked[] = [];
   const note = (what: string) => {
     // The lines of this function, of the one that watches, and of whoever called that.
-    const caller = new Error().stack?.split("\n")[2] ?? "";
-    asked.push([what, Number(/:(\d+):\d+\)?$/.exec(caller.trimEnd())?.[1])]);
+    const callers = (new Error().stack ?? "").split("\n").slice(2);
+    // A package that is being loaded gives itself a number, and means no harm by it.
+    if (callers.some((caller) => /\b__(require|init)/.test(caller))) return;
+    const lines = callers.map((caller) => Number(/:(\d+):\d+\)?$/.exec(caller.trimEnd())?.[1]));
+    asked.push([what, lines.filter((line) => line > 0)]);
   };
   const undo = [
     replace(Math, "random", (own) => (...args) => (note("Math.random()"), own(...args))),

@@ -20,12 +20,27 @@ from weir import _watch
 _NAME = "weir_entry"
 #: Imports the function as the component's own module would, and ends badly where there is something to warn of.
 _ENTRY = """
+import importlib.util
 from weir import _watch
-_watch.begin()
-import {app}
+found = importlib.util.find_spec("{app}")
+if found is None:
+    raise ImportError("there is no {app}.py here")
+_watch.begin(found.origin)
+try:
+    import {app}
+except SystemExit as exit:
+    raise RuntimeError(f"the module {app} ends the program when it is imported: sys.exit({{exit.code}})") from None
 globals().update((name, value) for name, value in vars({app}).items() if not name.startswith("__"))
-_watch.end({app}.__file__)
+_watch.end()
+if "{export}" not in globals():
+    raise AttributeError("{app} has no function of the kind that it is built as: put @{decorator} before one")
 """
+
+#: What each world exports, by the name that componentize-py looks for, and what of the SDK makes it.
+_EXPORTS = {
+    "http-function": ("IncomingHandler", "weir.http.http_function"),
+    "tensor-function": ("Stage", "weir.tensor_function"),
+}
 
 
 class BuildError(Exception):
@@ -35,7 +50,7 @@ class BuildError(Exception):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Build what the command line says. Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m weir.build", description=__doc__)
-    parser.add_argument("world", help="of the contract: http-function or tensor-function")
+    parser.add_argument("world", choices=sorted(_EXPORTS), help="of the contract")
     parser.add_argument("app", help="the module with the function, such as app for app.py")
     parser.add_argument("component", help="the file to make")
     parser.add_argument("-d", "--wit", default="wit", help="the folder of the contract [default: wit]")
@@ -60,7 +75,8 @@ def build(world: str, app: str, component: str, wit: str = "wit") -> list[str]:
 def watched(world: str, app: str, component: str, wit: str) -> list[str]:
     """Make ``component``, unless there are warnings, which are returned."""
     with tempfile.TemporaryDirectory(prefix="weir-build-") as folder:
-        Path(folder, f"{_NAME}.py").write_text(_ENTRY.format(app=app))
+        export, decorator = _EXPORTS[world]
+        Path(folder, f"{_NAME}.py").write_text(_ENTRY.format(app=app, export=export, decorator=decorator))
         try:
             _componentize(world, _NAME, component, wit, [folder])
         except BuildError as error:
@@ -77,8 +93,8 @@ def frozen(message: str) -> list[str] | None:
         return None
     found = message.split(_watch.FROZEN, 1)[1].split(_watch.END, 1)[0]
     return [
-        f"{file}:{line}: what is random or the time here is asked for when the function is built, and every call gets what it was then; "
-        "a handler can ask anew"
+        f"{file}:{line}: what is random or the time here is asked for when the function is built, and every call gets what it was then, or "
+        "the numbers that follow from it; a handler can ask anew"
         for file, line in json.loads(found)
     ]
 
@@ -101,7 +117,7 @@ def said(output: str) -> str:
     _, found, exception = output.partition("AssertionError: ")
     if not found:
         return output.strip()
-    exception = exception.partition("\n\nCaused by:")[0]
+    exception = exception.rpartition("\n\nCaused by:")[0] or exception
     return re.sub(rf' *File "[^"]*/{_NAME}\.py".*\n.*\n', "", exception).strip()
 
 

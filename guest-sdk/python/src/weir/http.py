@@ -90,7 +90,7 @@ class Request:
         return Tensor.from_bytes(element_type, _opened(element_type, shape, len(view)), view)
 
 
-class NotAllowed(ValueError):
+class NotAllowed(TypeError, ValueError):
     """What can be no answer: the call ends with an error of the function, and the log has where it was made."""
 
 
@@ -105,14 +105,14 @@ class Response:
         self, body: object = None, status: int = 200, headers: Mapping[str, str] | Sequence[tuple[str, str]] = ()
     ) -> None:
         if not isinstance(status, int):
-            raise TypeError(f"the status is of {type(status).__name__} and not an int")
-        if not 100 <= status <= 599:
-            raise NotAllowed(f"a status or header is not allowed: {status} is not from 100 to 599")
+            raise NotAllowed(f"the status is of {type(status).__name__} and not an int")
+        if not 200 <= status <= 599:
+            raise NotAllowed(f"a status or header is not allowed: {status} is not from 200 to 599")
         self.status = status
         self.headers = list(headers.items()) if isinstance(headers, Mapping) else list(headers)
         for name, value in self.headers:
             if not isinstance(name, str) or not isinstance(value, str):
-                raise TypeError(f"the header {name!r} is {value!r}: name and value have to be of str")
+                raise NotAllowed(f"the header {name!r} is {value!r}: name and value have to be of str")
         content_type = None
         if isinstance(body, str):
             content_type, body = "text/plain; charset=utf-8", body.encode()
@@ -124,8 +124,7 @@ class Response:
         elif body is None:
             body = b""
         else:
-            # JSON has no word for what is not a number.
-            content_type, body = "application/json", json.dumps(body, separators=(",", ":"), allow_nan=False).encode()
+            content_type, body = "application/json", _json(body)
         if content_type and not any(name.lower() == "content-type" for name, _ in self.headers):
             self.headers.append(("content-type", content_type))
         #: Bytes, or a tensor.
@@ -148,6 +147,14 @@ class Response:
     def json(self) -> object:
         """The body as JSON, for tests."""
         return json.loads(self.text())
+
+
+def _json(body: object) -> bytes:
+    try:
+        # JSON has no word for what is not a number.
+        return json.dumps(body, separators=(",", ":"), allow_nan=False).encode()
+    except (TypeError, ValueError) as error:
+        raise NotAllowed(str(error)) from error
 
 
 Handler = TypeVar("Handler", bound=Callable[[Request], object])
