@@ -11,6 +11,7 @@ use crate::request::Job;
 use crate::tensor::Tensor;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use weir_device::Device;
 use weir_types::{Batching, ModelId, Platform};
 
@@ -78,6 +79,11 @@ pub trait Session: Send {
     /// Run `job`, which fits the model's signature, and hand out the wanted outputs in their order. Blocks; called on a device thread.
     /// Ends early, with any error, once `interrupt` fires.
     fn run(&mut self, job: &Job, interrupt: &Interrupt) -> Result<Vec<Tensor>, InferenceError>;
+
+    /// How long the device was busy with the last run, where that is known apart from what else the run took.
+    fn device_time(&self) -> Option<Duration> {
+        None
+    }
 }
 
 /// One push of a model. The id of a model that was deleted can be pushed again, with other contents.

@@ -33,6 +33,7 @@ use resident::Resident;
 use run::ModelRun;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use weir_device::Arena;
 use weir_types::ModelId;
@@ -191,6 +192,18 @@ impl ModelCache {
         drop(state);
         resident.sort_unstable_by_key(|(last_used, _)| *last_used);
         resident.into_iter().map(|(_, model)| model).collect()
+    }
+
+    /// The models that nobody has pinned for so long.
+    #[must_use]
+    pub fn idle(&self, at_least: Duration) -> Vec<ModelKey> {
+        let state = self.shared.lock();
+        let resident = state.entries.iter().filter_map(|(key, entry)| match entry {
+            Entry::Resident { resident, .. } => Some((key, resident)),
+            Entry::Loading { .. } | Entry::Unloading { .. } => None,
+        });
+        let idle = |resident: &Resident| resident.idle_for().is_some_and(|idle| idle >= at_least);
+        resident.filter(|(_, resident)| idle(resident)).map(|(key, _)| key.clone()).collect()
     }
 
     /// Whether a model is in the device's memory.

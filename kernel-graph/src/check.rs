@@ -90,6 +90,13 @@ impl KernelGraph {
         &self.modules
     }
 
+    /// The kernels of a source that are launched, each once.
+    #[must_use]
+    pub fn kernels(&self, module: usize) -> BTreeSet<&str> {
+        let launches = self.launches.iter().filter(|launch| launch.module == module);
+        launches.map(|launch| launch.launch.kernel.as_str()).collect()
+    }
+
     /// The constants, one behind the other, as [`Value::Constant`](crate::Value::Constant) points into them.
     #[must_use]
     pub fn constants(&self) -> &[u8] {
