@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use weir_device::Device;
-use weir_types::{Batching, ModelId, Platform};
+use weir_types::{Batching, ModelId, Platform, TenantId};
 
 /// Checks what is pushed, and makes of it the forms that the devices of a node or cluster load.
 #[async_trait::async_trait]
@@ -45,6 +45,11 @@ pub trait Backend: Send + Sync + 'static {
     /// Whether it can load a model in this form.
     fn runs(&self, form: &Variant) -> bool {
         form.platform == self.platform()
+    }
+
+    /// The tenant whose runs of such models come one after the other on the device; none for a model that has as many as there are slots.
+    fn in_turn(&self, _source: &ModelSource) -> Option<TenantId> {
+        None
     }
 
     /// Bring a prepared model into the device's memory. Blocks; called on the device's loader thread, one at a time.

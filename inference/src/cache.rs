@@ -36,7 +36,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use weir_device::Arena;
-use weir_types::ModelId;
+use weir_types::{ModelId, TenantId};
 
 /// How much a device holds and does at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,6 +82,8 @@ struct State {
     /// Counts acquisitions, to tell which model was used last.
     clock: u64,
     lanes: u64,
+    /// The lanes of tenants some of whose models take turns.
+    turns: HashMap<TenantId, u64>,
     /// Why the device is lost, while it is.
     lost: Option<Arc<str>>,
 }

@@ -49,7 +49,7 @@ use weir_device::cuda::{CudaError, Devices};
 use weir_device::{Arena, Device};
 pub use weir_kernels::Precision as CudaPrecision;
 use weir_kernels::Precision;
-use weir_types::{ContentHash, Platform};
+use weir_types::{ContentHash, Platform, TenantId};
 
 /// How models run on one GPU.
 #[derive(Debug, Clone)]
@@ -119,6 +119,12 @@ impl Backend for Cuda {
 
     fn runs(&self, form: &Variant) -> bool {
         form.platform == Platform::Cuda && (form.content == Content::Network || self.kernel_graphs.is_some())
+    }
+
+    fn in_turn(&self, source: &ModelSource) -> Option<TenantId> {
+        // A worker does one thing at a time: whoever waits for it takes no slot from others.
+        let is_run_there = source.prepared.content() == Content::KernelGraph;
+        is_run_there.then(|| source.id().tenant.clone())
     }
 
     fn load(&self, source: &ModelSource) -> Result<Box<dyn Model>, InferenceError> {

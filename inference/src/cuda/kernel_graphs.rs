@@ -21,6 +21,8 @@ mod model;
 
 mod runner;
 mod serve;
+#[cfg(test)]
+mod tests;
 pub use serve::{WORKER_COMMAND, worker_main};
 
 mod compile;

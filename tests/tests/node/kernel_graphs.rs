@@ -1,5 +1,6 @@
 //! Kernel graphs on a node with a GPU: the driver is a fake that runs the examples' kernels on the processor, all else is what is shipped.
 
+mod compiling;
 mod faults;
 mod looking_after;
 mod running;
@@ -42,7 +43,7 @@ fn packed(name: &str) -> Value {
 }
 
 /// A graph whose second launch, of more threads than there is memory, runs one of the fake's test kernels. It writes `y`, and the others `z`.
-fn test_kernel(kernel: &str, arguments: Value) -> Value {
+fn test_kernel(kernel: &str, arguments: &Value) -> Value {
     json!({
         "graph": {
             "inputs": [{"name": "x", "datatype": "FP32", "shape": ["n"]}],

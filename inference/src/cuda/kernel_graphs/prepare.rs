@@ -2,7 +2,7 @@
 
 use super::compile::{self, CompileLimits};
 use crate::backend::Preparer;
-use crate::prepare::{Content, PrepareError, Prepared, Refusal, Variant};
+use crate::prepare::{Content, PrepareError, Prepared, Refusal, Unsupported, Variant};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -102,7 +102,10 @@ fn write(bundle: Bundle, out: &Path) -> Result<Prepared, PrepareError> {
         weight_bytes: bytes,
         resident_bytes: bytes,
         variants: vec![variant],
-        unsupported: Vec::new(),
+        unsupported: vec![Unsupported {
+            platform: Platform::Cpu,
+            why: "it is made of kernels for GPUs".to_owned(),
+        }],
     })
 }
 

@@ -21,7 +21,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 const GRACE: Duration = Duration::from_millis(100);
 
 /// The variables of the environment that the driver and its compiler listen to. A worker gets no others.
-const VARIABLES: [&str; 3] = ["LD_LIBRARY_PATH", "HOME", "WEIR_FAKE_CUDA"];
+const VARIABLES: [&str; 2] = ["LD_LIBRARY_PATH", "WEIR_FAKE_CUDA"];
+/// The driver keeps what it compiles, for all of a user's processes: of no tenant for another.
+const NO_CACHE: (&str, &str) = ("CUDA_CACHE_DISABLE", "1");
 
 /// A worker that runs. Killed on drop.
 pub(super) struct Process {
@@ -62,6 +64,7 @@ impl Process {
             .args(arguments)
             .env_clear()
             .envs(std::env::vars_os().filter(|(name, _)| wanted(name)))
+            .env(NO_CACHE.0, NO_CACHE.1)
             .current_dir("/")
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(Stdio::from(OwnedFd::from(memory.try_clone()?)))
@@ -92,8 +95,11 @@ impl Process {
 
     /// How it ended.
     fn last_words(&mut self) -> io::Error {
-        let status = self.child.as_mut().and_then(|child| child.wait().ok());
-        io::Error::other(status.map_or_else(|| "nobody knows how".to_owned(), |status| status.to_string()))
+        // Its socket closes a little before it has ended: where that takes longer, nobody waits.
+        let status = self.child.as_mut().and_then(|child| child.try_wait().ok().flatten());
+        io::Error::other(
+            status.map_or_else(|| "it closed its socket".to_owned(), |status| status.to_string()),
+        )
     }
 }
 

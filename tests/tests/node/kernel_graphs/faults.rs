@@ -6,7 +6,7 @@ use weir_tests::{Node, eventually};
 use weir_types::ErrorCode;
 
 fn beyond() -> Value {
-    test_kernel("weir_test_fill", json!([{"out": "y"}, {"u32": 1}, {"u64": 1_000_000_000_000_u64}]))
+    test_kernel("weir_test_fill", &json!([{"out": "y"}, {"u32": 1}, {"u64": 1_000_000_000_000_u64}]))
 }
 
 /// What the neighbour computes is right.
@@ -55,7 +55,7 @@ async fn a_kernel_that_never_ends_is_stopped_with_its_worker() {
     let (node, alice, bob) =
         with_neighbours(with_kernel_graphs().set("kernel_graphs.run_time_ms_max", 500)).await;
     let [neighbour] = workers(&node)[..] else { panic!("there is one worker") };
-    push(&alice, "spin", &test_kernel("weir_test_spin", json!([{"out": "y"}]))).await.ok();
+    push(&alice, "spin", &test_kernel("weir_test_spin", &json!([{"out": "y"}]))).await.ok();
     let inputs = [tensor("x", &[4], &[1.0; 4])];
     let (spun, ()) = tokio::join!(infer(&alice, "spin", &inputs), is_well(&bob));
     let refusal = spun.refusal();

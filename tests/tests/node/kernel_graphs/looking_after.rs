@@ -1,6 +1,6 @@
 //! Pushing graphs, and what is said of those that are not taken.
 
-use super::{example, infer, output, packed, push, tensor, with_kernel_graphs};
+use super::{example, infer, output, packed, push, tensor, test_kernel, with_kernel_graphs};
 use serde_json::{Value, json};
 use std::process::Command;
 use weir_tests::{Node, digits};
@@ -73,6 +73,16 @@ async fn what_is_no_graph_is_refused_with_the_reason() {
         assert_eq!((refusal.status, refusal.code), (422, ErrorCode::InvalidKernelGraph), "{refusal:?}");
         assert!(refusal.text.contains(why), "{why}: {refusal:?}");
     }
+    let newer = weir_fake_cuda::TEST_KERNELS.replacen("7.0", "99.0", 1);
+    let mut newer = json!({"graph": test_kernel("weir_test_spin", &json!([{"out": "y"}]))["graph"], "sources": {"k.ptx": newer}});
+    newer["graph"]["description"] = json!("for a driver that does not exist yet");
+    push(&node, "newer", &newer).await.ok();
+    let refusal = infer(&node, "newer", &[tensor("x", &[1], &[1.0])]).await.refusal();
+    assert!(
+        refusal.text.contains("does not take the kernels") && refusal.text.contains(".version"),
+        "{refusal:?}"
+    );
+
     // What depends on the inputs is told with them, and is the caller's to mend.
     push(&node, "chain", &chain).await.ok();
     let inputs =
@@ -80,6 +90,14 @@ async fn what_is_no_graph_is_refused_with_the_reason() {
     let refusal = infer(&node, "chain", &inputs).await.refusal();
     assert!(refusal.text.contains("dimension \"k\" is 2, and 3 in input \"b\""), "{refusal:?}");
     assert_eq!(refusal.status, 400);
+    let inputs = [
+        tensor("a", &[5_000, 1], &[1.0; 5_000]),
+        tensor("b", &[1, 5_000], &[1.0; 5_000]),
+        tensor("c", &[5_000, 1], &[1.0; 5_000]),
+    ];
+    let refusal = infer(&node, "chain", &inputs).await.refusal();
+    assert_eq!((refusal.status, refusal.code), (507, ErrorCode::NoCapacity), "{refusal:?}");
+    assert!(refusal.text.contains("kernel_graphs.memory_bytes_max"), "{refusal:?}");
 }
 
 #[tokio::test]

@@ -39,6 +39,8 @@ async fn a_chain_of_products_is_called_like_a_model_and_its_worker_ends_when_nob
         close(&output(&answer, "d"), &expected, 1e-4);
     }
     assert_eq!(workers(&node).len(), 1);
+    let metadata: Value = node.get("/v2/models/chain").await.ok().json();
+    assert_eq!(metadata["platform"], "weir_kernel_graph");
     assert!(
         node.metric("nv_inference_compute_infer_duration_us", "chain").await > 0.0,
         "its device time is counted"
