@@ -76,6 +76,28 @@ async fn a_kernel_that_never_ends_is_stopped_with_its_worker() {
 }
 
 #[tokio::test]
+async fn whoever_waits_for_a_worker_takes_no_slot_from_others() {
+    let builder = with_kernel_graphs().set("kernel_graphs.run_time_ms_max", 3_000).set("model_slots", 2);
+    let (_node, alice, bob) = with_neighbours(builder).await;
+    let names = ["spin-a", "spin-b", "spin-c"];
+    for name in names {
+        push(&alice, name, &test_kernel("weir_test_spin", &json!([{"out": "y"}]))).await.ok();
+    }
+    let inputs = [tensor("x", &[4], &[1.0; 4])];
+    let spinning = names.map(|name| infer(&alice, name, &inputs));
+    let calls = async {
+        // Again and again, so that all of them wait by the end.
+        for _ in 0..10 {
+            is_well(&bob).await;
+        }
+    };
+    tokio::select! {
+        ended = futures::future::select_all(spinning.map(Box::pin)) => panic!("a kernel that never ends has ended: {:?}", ended.0),
+        () = calls => {}
+    }
+}
+
+#[tokio::test]
 async fn a_worker_that_is_killed_is_started_again() {
     let (node, alice, _) = with_neighbours(with_kernel_graphs()).await;
     push(&alice, "chain", &packed("sgemm-chain")).await.ok();
