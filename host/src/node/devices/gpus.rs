@@ -76,10 +76,17 @@ impl Gpus {
 
 /// What checks kernel graphs, where there are any: devices of this node, or of others in its cluster, run them.
 pub(super) fn kernel_graphs(node: &NodeConfig) -> anyhow::Result<Option<Arc<dyn Preparer>>> {
-    let KernelGraphsConfig { enabled, compile_memory_bytes_max, compile_time_ms_max, .. } =
-        node.kernel_graphs;
-    let config = KernelGraphPreparerConfig { compile_memory_bytes_max, compile_time_ms_max };
-    Ok(enabled.then(|| Arc::new(KernelGraphPreparer::new(config)) as Arc<dyn Preparer>))
+    let config = &node.kernel_graphs;
+    if !config.enabled {
+        return Ok(None);
+    }
+    if config.run_time_ms_max == 0 || config.memory_bytes_max == 0 {
+        bail!("kernel_graphs: run_time_ms_max and memory_bytes_max are at least 1");
+    }
+    Ok(Some(Arc::new(KernelGraphPreparer::new(KernelGraphPreparerConfig {
+        compile_memory_bytes_max: config.compile_memory_bytes_max,
+        compile_time_ms_max: config.compile_time_ms_max,
+    }))))
 }
 
 /// How they run on a device.

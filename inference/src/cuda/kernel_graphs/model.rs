@@ -82,6 +82,9 @@ impl Session for KernelGraphSession {
         let Loaded { worker, number, file, .. } = &*self.graph;
         let mut turn = worker.turn(interrupt)?;
         turn.ready(*number, file)?;
+        if interrupt.reason().is_some() {
+            return Err(InferenceError::Cancelled);
+        }
         let (inputs, outputs_at) = write(&turn, job)?;
         let request = Request::Run { graph: *number, inputs, outputs: job.outputs.clone(), outputs_at };
         let Answer::Ran { outputs, device_time_ns } = turn.run(&request)? else {

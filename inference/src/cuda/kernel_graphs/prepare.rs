@@ -6,7 +6,7 @@ use crate::prepare::{Content, PrepareError, Prepared, Refusal, Unsupported, Vari
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use weir_kernel_graph::{Bundle, KernelGraph, UPLOAD_BYTES_MAX, check_source};
+use weir_kernel_graph::{Bundle, GraphError, KernelGraph, UPLOAD_BYTES_MAX, check_source};
 use weir_types::{ContentHash, Platform};
 
 /// How kernel graphs are checked.
@@ -67,9 +67,7 @@ fn read(file: &Path) -> Result<Bundle, PrepareError> {
     let unreadable = |error| PrepareError::io("read", file, error);
     let len = std::fs::metadata(file).map_err(unreadable)?.len();
     if len > UPLOAD_BYTES_MAX as u64 {
-        return Err(refused(&weir_kernel_graph::GraphError::TooLarge(
-            usize::try_from(len).unwrap_or(usize::MAX),
-        )));
+        return Err(refused(&GraphError::TooLarge(usize::try_from(len).unwrap_or(usize::MAX))));
     }
     let bundle = Bundle::parse(&std::fs::read(file).map_err(unreadable)?).map_err(|error| refused(&error))?;
     for (name, text) in bundle.to_compile() {
@@ -80,6 +78,10 @@ fn read(file: &Path) -> Result<Bundle, PrepareError> {
 
 fn write(bundle: Bundle, out: &Path) -> Result<Prepared, PrepareError> {
     let json = serde_json::to_vec(&bundle).map_err(|error| refused(&error))?;
+    // With PTX in the place of CUDA C it may have grown, and is read again.
+    if json.len() > UPLOAD_BYTES_MAX {
+        return Err(refused(&GraphError::TooLarge(json.len())));
+    }
     let graph = KernelGraph::new(bundle).map_err(|error| refused(&error))?;
     let skeleton = ContentHash::of(&json);
     let path = out.join(skeleton.to_string());

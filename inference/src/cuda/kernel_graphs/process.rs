@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 const THIS_PROGRAM: &str = "/proc/self/exe";
 /// How often somebody who waits for an answer looks whether it is still wanted.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How long a worker may take to take in a message: it reads all the time.
+const SEND_TIME_MAX: Duration = Duration::from_secs(5);
 /// How long a run that nobody wants any more may take to end before the process is killed: most end by themselves.
 const GRACE: Duration = Duration::from_millis(100);
 
@@ -70,6 +72,7 @@ impl Process {
             .stdout(Stdio::from(OwnedFd::from(memory.try_clone()?)))
             .spawn()?;
         socket.set_read_timeout(Some(LOOK_EVERY))?;
+        socket.set_write_timeout(Some(SEND_TIME_MAX))?;
         Ok(Self { child: Some(child), socket, memory })
     }
 

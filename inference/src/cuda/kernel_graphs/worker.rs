@@ -16,7 +16,7 @@ use tracing::{info, warn};
 use weir_types::TenantId;
 
 /// How long a worker may take to start and to have its device, and to load a graph: the driver compiles PTX.
-const START_TIME_MAX: Duration = Duration::from_secs(60);
+const START_TIME_MAX: Duration = Duration::from_secs(30);
 /// How often somebody who waits for a turn looks whether it is still wanted.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Memory for tensors that is kept from one run to the next.
@@ -113,13 +113,13 @@ impl Turn<'_> {
         }
         for unneeded in self.worker.take_unneeded() {
             if self.state.loaded.remove(&unneeded) {
-                self.call(&Request::Forget { graph: unneeded }, START_TIME_MAX)?;
+                self.prepare(&Request::Forget { graph: unneeded })?;
             }
         }
         if self.state.loaded.contains(&graph) {
             return Ok(());
         }
-        match self.call(&Request::Load { graph, file: file.to_owned() }, START_TIME_MAX)? {
+        match self.prepare(&Request::Load { graph, file: file.to_owned() })? {
             Answer::Failed(why) => {
                 Err(InferenceError::Run(format!("the device does not take the kernels: {why}").into()))
             }
@@ -129,7 +129,15 @@ impl Turn<'_> {
 
     /// Run a graph that is ready. Gives the answer, which is that it ran.
     pub(super) fn run(&mut self, request: &Request) -> Result<Answer, InferenceError> {
-        let answer = self.call(request, self.worker.config.run_time_max)?;
+        let called = self.call(request, self.worker.config.run_time_max, self.interrupt);
+        let answer = called.map_err(|error| match error {
+            CallError::Interrupted => InferenceError::Cancelled,
+            CallError::OverTime(time_max) => unavailable(&format!(
+                "it took longer than {} ms (kernel_graphs.run_time_ms_max), and its worker was stopped",
+                time_max.as_millis()
+            )),
+            error => unavailable(&error.to_string()),
+        })?;
         let answer = self.expect(answer)?;
         self.state.restarts.worked();
         Ok(answer)
@@ -149,8 +157,7 @@ impl Turn<'_> {
             unavailable(&format!("its worker cannot be started: {error}"))
         })?);
         let (driver, memory_bytes_max) = (driver.clone(), config.memory_bytes_max);
-        let answer =
-            self.call(&Request::Open { driver, ordinal: *ordinal, memory_bytes_max }, START_TIME_MAX)?;
+        let answer = self.prepare(&Request::Open { driver, ordinal: *ordinal, memory_bytes_max })?;
         if !matches!(answer, Answer::Done) {
             self.end(&format!("{answer:?}"));
         }
@@ -159,22 +166,30 @@ impl Turn<'_> {
         Ok(())
     }
 
-    fn call(&mut self, request: &Request, time_max: Duration) -> Result<Answer, InferenceError> {
-        let Some(process) = &mut self.state.process else {
-            return Err(unavailable("its worker is not there"));
-        };
-        let called = process.call(request, time_max, self.interrupt);
-        called.map_err(|error| {
-            self.end(&error.to_string());
-            match error {
-                CallError::Interrupted => InferenceError::Cancelled,
-                CallError::OverTime(time_max) => unavailable(&format!(
-                    "it took longer than {} ms (kernel_graphs.run_time_ms_max), and its worker was stopped",
-                    time_max.as_millis()
-                )),
-                error => unavailable(&error.to_string()),
-            }
+    /// Have the worker ready for something, wanted or not: a start that is broken off would be begun anew by the next call, and never be over.
+    fn prepare(&mut self, request: &Request) -> Result<Answer, InferenceError> {
+        let called = self.call(request, START_TIME_MAX, &Interrupt::default());
+        called.map_err(|error| match error {
+            CallError::OverTime(time_max) => unavailable(&format!(
+                "its worker took longer than {} ms to start, or to load its kernels",
+                time_max.as_millis()
+            )),
+            error => unavailable(&error.to_string()),
         })
+    }
+
+    fn call(
+        &mut self,
+        request: &Request,
+        time_max: Duration,
+        interrupt: &Interrupt,
+    ) -> Result<Answer, CallError> {
+        let process = self.state.process.as_mut().ok_or_else(|| std::io::Error::other("it is not there"))?;
+        let called = process.call(request, time_max, interrupt);
+        if let Err(error) = &called {
+            self.end(&error.to_string());
+        }
+        called
     }
 
     /// What an answer means to whoever has called.
@@ -196,10 +211,8 @@ impl Turn<'_> {
         let Worker { tenant, ordinal, .. } = self.worker;
         warn!(%tenant, ordinal, why, "a worker for kernels has ended");
         self.state.process = None;
+        self.state.restarts.died(Instant::now());
         self.state.loaded.clear();
-        if self.interrupt.reason().is_none() {
-            self.state.restarts.died(Instant::now());
-        }
     }
 }
 

@@ -117,11 +117,23 @@ fn is_running(pid: u32) -> bool {
 }
 
 #[tokio::test]
-async fn workers_end_with_their_node() {
-    let node = with_kernel_graphs().start().await;
+async fn a_worker_that_there_is_no_room_for_is_not_started() {
+    let node = with_kernel_graphs().set("kernel_graphs.context_bytes", 4_u64 << 30).start().await;
+    push(&node, "chain", &packed("sgemm-chain")).await.ok();
+    let inputs = [tensor("a", &[1, 1], &[2.0]), tensor("b", &[1, 1], &[3.0]), tensor("c", &[1, 1], &[4.0])];
+    let refusal = infer(&node, "chain", &inputs).await.refusal();
+    assert_eq!((refusal.status, refusal.code), (507, ErrorCode::NoCapacity), "{refusal:?}");
+    assert!(workers(&node).is_empty());
+}
+
+#[tokio::test]
+async fn workers_are_told_no_secrets_and_end_with_their_node() {
+    let node = with_kernel_graphs().env("AWS_SECRET_ACCESS_KEY", "not for kernels").start().await;
     push(&node, "chain", &packed("sgemm-chain")).await.ok();
     is_well(&node).await;
     let [worker] = workers(&node)[..] else { panic!("there is one worker") };
+    let environment = std::fs::read(format!("/proc/{worker}/environ")).expect("it runs");
+    assert!(!String::from_utf8_lossy(&environment).contains("not for kernels"));
     let _builder = node.kill().await;
     eventually("it is gone", async || (!is_running(worker)).then_some(())).await;
 }
