@@ -98,6 +98,11 @@ pub(crate) fn run(args: KernelsArgs, context: &Context) -> Result<()> {
         }
         Action::Push { name, folder, version, slo_ms } => {
             let file = bundle::pack(&folder)?;
+            for source in bundle::left_out(&folder) {
+                output.note(format!(
+                    "{source} is not sent: the PTX beside it is (remove that to have the node compile)"
+                ));
+            }
             let version = version.map_or_else(String::new, |version| format!("/versions/{version}"));
             let query = slo_ms.map_or_else(String::new, |slo_ms| format!("?slo_ms={slo_ms}"));
             let mut upload =

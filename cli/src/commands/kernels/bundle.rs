@@ -3,7 +3,7 @@
 use crate::error::Problem;
 use anyhow::Result;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 use weir_kernel_graph::{Bundle, KernelGraph, UPLOAD_BYTES_MAX, check_source};
 
@@ -27,6 +27,18 @@ pub(super) fn check(path: &Path) -> Result<String> {
     let graph = KernelGraph::new(bundle).map_err(|error| Problem::new(format!("{shown}: {error}")))?;
     let launches = graph.document().launches.len();
     Ok(format!("{shown} is sound: {launches} launches of {} sources", graph.modules().len()))
+}
+
+/// The CUDA C in a folder that is not sent, since there is PTX of it.
+pub(super) fn left_out(path: &Path) -> Vec<String> {
+    let entries = path.read_dir().into_iter().flatten().flatten().map(|entry| entry.path());
+    let has_ptx = |file: &PathBuf| {
+        file.extension().is_some_and(|ending| ending == "cu") && file.with_extension("ptx").is_file()
+    };
+    entries
+        .filter(has_ptx)
+        .filter_map(|file| Some(file.file_name()?.to_string_lossy().into_owned()))
+        .collect()
 }
 
 /// A kernel graph as one file.
