@@ -57,7 +57,7 @@ enum Action {
         #[arg(long, value_name = "MS")]
         slo_ms: Option<u64>,
     },
-    /// Show one kernel graph: its inputs and outputs, and what it has been measured to cost
+    /// Show one kernel graph: its inputs and outputs
     Show {
         /// The kernel graph
         name: Name,

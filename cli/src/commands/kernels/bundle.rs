@@ -26,7 +26,7 @@ pub(super) fn check(path: &Path) -> Result<String> {
     }
     let graph = KernelGraph::new(bundle).map_err(|error| Problem::new(format!("{shown}: {error}")))?;
     let launches = graph.document().launches.len();
-    Ok(format!("{shown} is sound: {launches} launches of {} sources", graph.modules().len()))
+    Ok(format!("{shown} is sound (launches: {launches}, sources: {})", graph.modules().len()))
 }
 
 /// The CUDA C in a folder that is not sent, since there is PTX of it.

@@ -113,7 +113,7 @@ async fn they_are_looked_after_from_the_command_line() {
     };
     let folder = example("jacobi");
     let path = folder.to_str().unwrap();
-    assert!(weir(&["check", path]).await.unwrap().contains("is sound: 2 launches of 1 sources"));
+    assert!(weir(&["check", path]).await.unwrap().contains("is sound (launches: 2, sources: 1)"));
     assert!(weir(&[]).await.unwrap().starts_with("no kernel graphs are there"));
     let pushed = weir(&["push", "jacobi", path]).await.unwrap();
     assert!(pushed.starts_with("pushed jacobi:1\ninputs       guess: FP32[?, ?]\n"), "{pushed}");
