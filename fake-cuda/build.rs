@@ -8,6 +8,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let driver = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?).join("driver");
     let out = PathBuf::from(env::var("OUT_DIR")?);
     println!("cargo::rerun-if-changed={}", driver.display());
+    println!("cargo::rerun-if-changed={}", driver.join("../../examples/kernel-graphs").display());
 
     let mut build = weir_kernels_emulator::build(&out)?;
     // Several copies of the library in one process have nothing in common.

@@ -62,6 +62,7 @@ pub(crate) enum Command {
     Functions(commands::functions::FunctionsArgs),
     Rollback(commands::rollback::RollbackArgs),
     Models(commands::models::ModelsArgs),
+    Kernels(commands::kernels::KernelsArgs),
     Workflows(commands::workflows::WorkflowsArgs),
     Logs(commands::logs::LogsArgs),
     Status(commands::status::StatusArgs),

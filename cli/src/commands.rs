@@ -10,6 +10,7 @@ pub(crate) mod doctor;
 pub(crate) mod functions;
 pub(crate) mod invocations;
 pub(crate) mod invoke;
+pub(crate) mod kernels;
 pub(crate) mod logs;
 pub(crate) mod models;
 pub(crate) mod new;
@@ -80,6 +81,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         Command::Functions(args) => functions::run(args, &context),
         Command::Rollback(args) => rollback::run(&args, &context),
         Command::Models(args) => models::run(args, &context),
+        Command::Kernels(args) => kernels::run(args, &context),
         Command::Workflows(args) => workflows::run(args, &context),
         Command::Logs(args) => logs::run(&args, &context),
         Command::Status(args) => status::run(&args, &context),

@@ -15,6 +15,9 @@ pub use search::Search;
 
 mod library;
 pub use library::{Library, find_library};
+mod nvrtc;
+pub use nvrtc::Nvrtc;
+
 mod unavailable;
 pub use unavailable::Unavailable;
 

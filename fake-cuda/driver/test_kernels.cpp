@@ -14,3 +14,8 @@ KERNEL(weir_test_fill, (256), unsigned* to, unsigned value, unsigned long long c
     if (i < count) to[i] = value;
 }
 
+
+// Writes to[0] over and over, and never ends.
+KERNEL(weir_test_spin, (256), unsigned* to) {
+    for (unsigned i = 0;; i++) *static_cast<volatile unsigned*>(to) = i;
+}

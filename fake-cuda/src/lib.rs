@@ -25,5 +25,6 @@ pub fn library() -> PathBuf {
 }
 
 /// The kernels that the fake has besides those of `kernels/`, as PTX that a real device takes, too: `weir_test_scale_add(y, x, by, count)` does
-/// `y[i] = y[i] * by + x[i]`, and `weir_test_fill(to, value, count)` does `to[i] = value`.
+/// `y[i] = y[i] * by + x[i]`, `weir_test_fill(to, value, count)` does `to[i] = value`, and `weir_test_spin(to)` never
+/// ends.
 pub const TEST_KERNELS: &str = include_str!("test_kernels.ptx");

@@ -54,6 +54,6 @@ mod fuse;
 mod storage;
 
 mod plan;
-pub use plan::{ALIGNMENT_BYTES, MemoryPlan, Place};
+pub use plan::{ALIGNMENT_BYTES, Block, MemoryPlan, Packed, Place, pack};
 
 pub mod reference;

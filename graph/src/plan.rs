@@ -2,11 +2,10 @@
 
 mod pack;
 
-pub use pack::ALIGNMENT_BYTES;
+pub use pack::{ALIGNMENT_BYTES, Block, Packed, pack};
 
 use crate::ir::{Elementwise, Graph, Node, Op, Source, ValueId};
 use crate::tensor_type::row_major;
-use pack::{Block, pack};
 
 /// Where each value of a graph lies. The same graph always gets the same plan.
 ///

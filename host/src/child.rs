@@ -10,6 +10,12 @@ pub enum ChildKind {
     Compile,
     /// Check and optimise a model.
     PrepareModel,
+    /// Compile kernels that users bring.
+    #[cfg(feature = "cuda")]
+    CompileKernels,
+    /// Run kernels that users bring: it stays for as long as they are wanted.
+    #[cfg(feature = "cuda")]
+    RunKernelGraphs,
 }
 
 impl ChildKind {
@@ -19,6 +25,10 @@ impl ChildKind {
         match subcommand {
             compile::SUBCOMMAND => Some(Self::Compile),
             weir_inference::PREPARE_COMMAND => Some(Self::PrepareModel),
+            #[cfg(feature = "cuda")]
+            weir_inference::COMPILE_COMMAND => Some(Self::CompileKernels),
+            #[cfg(feature = "cuda")]
+            weir_inference::WORKER_COMMAND => Some(Self::RunKernelGraphs),
             _ => None,
         }
     }
@@ -29,6 +39,10 @@ impl ChildKind {
         match self {
             Self::Compile => compile::main(),
             Self::PrepareModel => weir_inference::prepare_main(),
+            #[cfg(feature = "cuda")]
+            Self::CompileKernels => weir_inference::compile_main(),
+            #[cfg(feature = "cuda")]
+            Self::RunKernelGraphs => weir_inference::worker_main(),
         }
     }
 }

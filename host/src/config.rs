@@ -1,5 +1,8 @@
 //! How a node is set up. Defaults suit a laptop; the command line, the environment and `weir.toml` fill it in.
 
+mod kernel_graphs;
+pub use kernel_graphs::KernelGraphsConfig;
+
 mod devices;
 pub use devices::{DeviceConfig, DeviceName, DevicesConfig, DevicesError};
 
@@ -103,6 +106,9 @@ pub struct NodeConfig {
     /// Memory for answers that are kept for equal calls, of functions and models that have a `cache_ttl_ms`; one answer may take a sixteenth
     /// of it. 0: none are kept.
     pub response_cache_bytes_max: u64,
+
+    /// Kernels that users bring. See docs/kernel-graphs.md.
+    pub kernel_graphs: KernelGraphsConfig,
 
     /// Invocations whose answer nobody waits for.
     #[serde(rename = "async")]
@@ -278,6 +284,7 @@ impl Default for NodeConfig {
             infer_time_ms_max: 60_000,
             arena_bytes_max: 1024 * MIB,
             response_cache_bytes_max: 64 * MIB,
+            kernel_graphs: KernelGraphsConfig::default(),
             asynchronous: AsyncConfig::default(),
             log_lines_max: 1_000,
             log_bytes_max: MIB,

@@ -6,7 +6,7 @@
 use crate::cluster::DeviceReport;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use weir_inference::{Health, ModelCache, ModelKey, Prepared, Preparer, Profiles};
+use weir_inference::{Content, Health, ModelCache, ModelKey, Prepared, Preparer, Profiles};
 use weir_scheduler::DeviceSpec;
 use weir_types::Platform;
 
@@ -18,6 +18,8 @@ pub(crate) struct Devices {
     first: NodeDevice,
     others: Vec<NodeDevice>,
     preparer: Arc<dyn Preparer>,
+    /// None where there are no kernel graphs.
+    kernel_graphs: Option<Arc<dyn Preparer>>,
 }
 
 /// One device.
@@ -33,20 +35,33 @@ pub(crate) struct NodeDevice {
 }
 
 impl Devices {
-    /// These caches, in the order of their ordinals; none if there are none. What is pushed goes through `preparer`.
-    pub(crate) fn new(caches: Vec<ModelCache>, preparer: Arc<dyn Preparer>) -> Option<Self> {
+    /// These caches, in the order of their ordinals; none if there are none. What is pushed goes through `preparer`, and kernel graphs through one of
+    /// their own, where there are any.
+    pub(crate) fn new(
+        caches: Vec<ModelCache>,
+        preparer: Arc<dyn Preparer>,
+        kernel_graphs: Option<Arc<dyn Preparer>>,
+    ) -> Option<Self> {
         let mut devices = (0..).zip(caches).map(|(ordinal, cache)| {
             let backend = cache.backend();
             let name = backend.device().to_string().into();
             NodeDevice { ordinal, name, kind: backend.kind().into(), platform: backend.platform(), cache }
         });
         let first = devices.next()?;
-        Some(Self { first, others: devices.collect(), preparer })
+        Some(Self { first, others: devices.collect(), preparer, kernel_graphs })
     }
 
     /// What checks models that are pushed.
     pub(crate) fn preparer(&self) -> &dyn Preparer {
         &*self.preparer
+    }
+
+    /// What checks uploads of a kind; none where they are not taken.
+    pub(crate) fn preparer_of(&self, content: Content) -> Option<&dyn Preparer> {
+        match content {
+            Content::Network => Some(&*self.preparer),
+            Content::KernelGraph => self.kernel_graphs.as_deref(),
+        }
     }
 
     /// The first of them, which is the processor unless the node's settings say otherwise.

@@ -45,6 +45,7 @@ use request_id::RequestId;
 use std::sync::Arc;
 use tower::ServiceExt;
 use unread::Unread;
+use weir_inference::Content;
 use weir_types::api::InvocationKind;
 use weir_types::{ErrorCode, Name, TenantId};
 
@@ -75,12 +76,9 @@ impl Gateway {
             )
             .route("/v1/functions/{name}/rollback", post(functions::roll_back))
             .route("/v1/functions/{name}/logs", get(functions::logs))
-            .route("/v1/models", get(models::list))
-            .route("/v1/models/{name}", put(models::push_next).get(models::show).delete(models::remove))
-            .route(
-                "/v1/models/{name}/versions/{version}",
-                put(models::push).get(models::show_version).delete(models::remove_version),
-            )
+            .merge(models::routes("models", Content::Network))
+            .merge(models::routes("kernel-graphs", Content::KernelGraph))
+            .route("/v1/kernel-graphs/{name}/rollback", post(models::roll_back))
             .route("/v1/workflows", get(workflows::list))
             .route(
                 "/v1/workflows/{name}",

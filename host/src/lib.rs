@@ -6,7 +6,7 @@
 mod config;
 pub use config::{
     AsyncConfig, BackendKind, ClusterConfig, DeviceConfig, DeviceName, DevicesConfig, DevicesError,
-    NodeConfig,
+    KernelGraphsConfig, NodeConfig,
 };
 
 mod node;

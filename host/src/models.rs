@@ -8,6 +8,7 @@
 mod access;
 mod change;
 mod follow;
+mod idle;
 mod loaded;
 mod pinned;
 mod placing;
@@ -16,6 +17,7 @@ mod record;
 mod store;
 
 pub(crate) use access::{ModelAccess, OpenError, Opened};
+pub(crate) use idle::let_idle_go;
 pub(crate) use loaded::LoadError;
 pub(crate) use pinned::{ModelPin, RanOn};
 pub(crate) use profiles::keep_profiles;
@@ -35,7 +37,7 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWrite
 use store::Store;
 use tokio::sync::Semaphore;
 use weir_datastore::{Datastore, Entry, Revision};
-use weir_inference::{ModelKey, ModelSource, Prepared};
+use weir_inference::{Content, ModelKey, ModelSource, Prepared};
 use weir_scheduler::DeviceKind;
 use weir_types::api::ModelVersion;
 use weir_types::{ContentHash, DeviceChoice, ModelId, Name, Profile, RunningMean, TenantId, Version};
@@ -58,6 +60,16 @@ pub(crate) enum ModelsError {
     TooManyVersions(Name),
     #[error("model {0} was changed by somebody else at the same time; try again")]
     Conflict(Name),
+    #[error("there is {1} called {0} already: take another name, or remove it first")]
+    OtherKind(Name, &'static str),
+    #[error("there is no kernel graph {0}; `weir kernels` lists them")]
+    NoKernelGraph(Name),
+    #[error(
+        "this node takes no kernel graphs: they run users' own code on a device. Whoever runs the node can turn them on, with `[node.kernel_graphs] enabled = true` in weir.toml"
+    )]
+    KernelGraphsOff,
+    #[error("{0} has no version before its newest: there is nothing to go back to")]
+    NothingBefore(Name),
     #[error("device = \"{0}\", and the model cannot run there: {1}")]
     NotThere(DeviceChoice, String),
     #[error(transparent)]
@@ -228,6 +240,25 @@ impl Models {
         let known = self.read_known();
         let versions = known.tenants.get(tenant).and_then(|models| models.get(name));
         versions.map(|versions| versions.keys().copied().collect()).unwrap_or_default()
+    }
+
+    /// The same of one kind: what is called so, and is of another, is not there.
+    pub(crate) fn get_of(
+        &self,
+        content: Content,
+        tenant: &TenantId,
+        name: &Name,
+        version: Option<Version>,
+    ) -> Result<Arc<ModelEntry>, ModelsError> {
+        let missing = || match content {
+            Content::Network => ModelsError::NoModel(name.clone()),
+            Content::KernelGraph => ModelsError::NoKernelGraph(name.clone()),
+        };
+        match self.get(tenant, name, version) {
+            Ok(entry) if entry.content() == content => Ok(entry),
+            Ok(_) | Err(ModelsError::NoModel(_)) => Err(missing()),
+            Err(error) => Err(error),
+        }
     }
 
     /// The newest version of every model of `tenant`.
@@ -436,6 +467,11 @@ impl Models {
 }
 
 impl ModelEntry {
+    /// What it was made of.
+    pub(crate) fn content(&self) -> Content {
+        self.source.prepared.content()
+    }
+
     /// Every file that it refers to.
     fn files(&self) -> Vec<ContentHash> {
         self.source.prepared.blobs().chain([self.record.digest, self.record.prepared]).collect()

@@ -11,8 +11,9 @@ use crate::request::Job;
 use crate::tensor::Tensor;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use weir_device::Device;
-use weir_types::{Batching, ModelId, Platform};
+use weir_types::{Batching, ModelId, Platform, TenantId};
 
 /// Checks what is pushed, and makes of it the forms that the devices of a node or cluster load.
 #[async_trait::async_trait]
@@ -44,6 +45,11 @@ pub trait Backend: Send + Sync + 'static {
     /// Whether it can load a model in this form.
     fn runs(&self, form: &Variant) -> bool {
         form.platform == self.platform()
+    }
+
+    /// The tenant whose runs of such models come one after the other on the device; none for a model that has as many as there are slots.
+    fn in_turn(&self, _source: &ModelSource) -> Option<TenantId> {
+        None
     }
 
     /// Bring a prepared model into the device's memory. Blocks; called on the device's loader thread, one at a time.
@@ -78,6 +84,11 @@ pub trait Session: Send {
     /// Run `job`, which fits the model's signature, and hand out the wanted outputs in their order. Blocks; called on a device thread.
     /// Ends early, with any error, once `interrupt` fires.
     fn run(&mut self, job: &Job, interrupt: &Interrupt) -> Result<Vec<Tensor>, InferenceError>;
+
+    /// How long the device was busy with the last run, where that is known apart from what else the run took.
+    fn device_time(&self) -> Option<Duration> {
+        None
+    }
 }
 
 /// One push of a model. The id of a model that was deleted can be pushed again, with other contents.

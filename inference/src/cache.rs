@@ -33,9 +33,10 @@ use resident::Resident;
 use run::ModelRun;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use weir_device::Arena;
-use weir_types::ModelId;
+use weir_types::{ModelId, TenantId};
 
 /// How much a device holds and does at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,6 +82,8 @@ struct State {
     /// Counts acquisitions, to tell which model was used last.
     clock: u64,
     lanes: u64,
+    /// The lanes of tenants some of whose models take turns.
+    turns: HashMap<TenantId, u64>,
     /// Why the device is lost, while it is.
     lost: Option<Arc<str>>,
 }
@@ -191,6 +194,18 @@ impl ModelCache {
         drop(state);
         resident.sort_unstable_by_key(|(last_used, _)| *last_used);
         resident.into_iter().map(|(_, model)| model).collect()
+    }
+
+    /// The models that nobody has pinned for so long.
+    #[must_use]
+    pub fn idle(&self, at_least: Duration) -> Vec<ModelKey> {
+        let state = self.shared.lock();
+        let resident = state.entries.iter().filter_map(|(key, entry)| match entry {
+            Entry::Resident { resident, .. } => Some((key, resident)),
+            Entry::Loading { .. } | Entry::Unloading { .. } => None,
+        });
+        let idle = |resident: &Resident| resident.idle_for().is_some_and(|idle| idle >= at_least);
+        resident.filter(|(_, resident)| idle(resident)).map(|(key, _)| key.clone()).collect()
     }
 
     /// Whether a model is in the device's memory.

@@ -25,6 +25,12 @@ mod bound;
 mod model;
 mod session;
 
+mod kernel_graphs;
+pub use kernel_graphs::{
+    COMPILE_COMMAND, KernelGraphConfig, KernelGraphPreparer, KernelGraphPreparerConfig, WORKER_COMMAND,
+    compile_main, worker_main,
+};
+
 pub mod check;
 
 #[cfg(test)]
@@ -33,7 +39,9 @@ mod tests;
 use crate::backend::{Backend, Model, ModelSource};
 use crate::error::InferenceError;
 use crate::footprint::{Footprint, Part};
+use crate::prepare::{Content, Variant};
 use device::Gpu;
+use kernel_graphs::KernelGraphs;
 use model::CudaModel;
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -41,7 +49,7 @@ use weir_device::cuda::{CudaError, Devices};
 use weir_device::{Arena, Device};
 pub use weir_kernels::Precision as CudaPrecision;
 use weir_kernels::Precision;
-use weir_types::{ContentHash, Platform};
+use weir_types::{ContentHash, Platform, TenantId};
 
 /// How models run on one GPU.
 #[derive(Debug, Clone)]
@@ -64,6 +72,8 @@ pub struct Cuda {
     name: String,
     /// Replaced when the device was lost.
     gpu: RwLock<Arc<Gpu>>,
+    /// None where users' kernels do not run.
+    kernel_graphs: Option<KernelGraphs>,
 }
 
 impl Cuda {
@@ -71,7 +81,22 @@ impl Cuda {
     pub fn open(devices: &Arc<Devices>, config: CudaConfig, arena: Arena) -> Result<Self, CudaError> {
         let gpu = Gpu::open(devices, &config, &arena)?;
         let name = gpu.context.info().name.clone();
-        Ok(Self { config, devices: Arc::clone(devices), arena, name, gpu: RwLock::new(Arc::new(gpu)) })
+        Ok(Self {
+            config,
+            devices: Arc::clone(devices),
+            arena,
+            name,
+            gpu: RwLock::new(Arc::new(gpu)),
+            kernel_graphs: None,
+        })
+    }
+
+    /// Run kernels that users bring, too: each tenant's in a process of its own.
+    #[must_use]
+    pub fn with_kernel_graphs(mut self, config: KernelGraphConfig) -> Self {
+        let driver = self.devices.driver_path().to_owned();
+        self.kernel_graphs = Some(KernelGraphs::new(config, driver, self.config.ordinal, self.arena.clone()));
+        self
     }
 
     fn gpu(&self) -> Arc<Gpu> {
@@ -92,11 +117,32 @@ impl Backend for Cuda {
         self.name.clone()
     }
 
+    fn runs(&self, form: &Variant) -> bool {
+        form.platform == Platform::Cuda && (form.content == Content::Network || self.kernel_graphs.is_some())
+    }
+
+    fn in_turn(&self, source: &ModelSource) -> Option<TenantId> {
+        // A worker does one thing at a time: whoever waits for it takes no slot from others.
+        let is_run_there = source.prepared.content() == Content::KernelGraph;
+        is_run_there.then(|| source.id().tenant.clone())
+    }
+
     fn load(&self, source: &ModelSource) -> Result<Box<dyn Model>, InferenceError> {
+        if source.prepared.content() == Content::KernelGraph {
+            let off = || {
+                InferenceError::Unsupported("this node runs no kernel graphs (kernel_graphs.enabled)".into())
+            };
+            return self.kernel_graphs.as_ref().ok_or_else(off)?.load(source);
+        }
         Ok(Box::new(CudaModel::load(self.gpu(), source)?))
     }
 
     fn footprint(&self, source: &ModelSource) -> Footprint {
+        if let Some(kernel_graphs) = &self.kernel_graphs
+            && source.prepared.content() == Content::KernelGraph
+        {
+            return kernel_graphs.footprint(source);
+        }
         let Some(form) = source.prepared.variants_for(Platform::Cuda).next() else {
             return Footprint::own(source.prepared.weight_bytes);
         };

@@ -14,7 +14,7 @@ use crate::backend::{Backend, Model, ModelSource, Preparer, Session};
 use crate::error::InferenceError;
 use crate::footprint::Footprint;
 use crate::interrupt::Interrupt;
-use crate::prepare::{PrepareError, Prepared, Refusal, Unsupported, Variant};
+use crate::prepare::{Content, PrepareError, Prepared, Refusal, Unsupported, Variant};
 use crate::request::Job;
 use crate::tensor::Tensor;
 use serde::{Deserialize, Serialize};
@@ -180,6 +180,7 @@ fn prepare(file: &Path, out: &Path) -> Result<Prepared, PrepareError> {
     let FakeModel { signature, resident_bytes, platforms, .. } = model;
     let variant = |platform| Variant {
         platform,
+        content: Content::Network,
         only_on: None,
         skeleton,
         weights: Vec::new(),

@@ -40,7 +40,7 @@ mod error;
 pub use error::{ErrorKind, InferenceError};
 
 mod prepare;
-pub use prepare::{PrepareError, Prepared, Refusal, Unsupported, Variant, Weight};
+pub use prepare::{Content, PrepareError, Prepared, Refusal, Unsupported, Variant, Weight};
 
 mod footprint;
 pub use footprint::{Footprint, Part};
@@ -75,7 +75,10 @@ pub use cpu::{
 #[cfg(feature = "cuda")]
 mod cuda;
 #[cfg(feature = "cuda")]
-pub use cuda::{Cuda, CudaConfig, CudaPrecision, check as gpu_check};
+pub use cuda::{
+    COMPILE_COMMAND, Cuda, CudaConfig, CudaPrecision, KernelGraphConfig, KernelGraphPreparer,
+    KernelGraphPreparerConfig, WORKER_COMMAND, check as gpu_check, compile_main, worker_main,
+};
 
 mod fake;
 pub use fake::{FakeBackend, FakeCosts, FakeModel};

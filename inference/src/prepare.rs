@@ -38,6 +38,9 @@ pub struct Variant {
     /// What loads it.
     #[serde(default)]
     pub platform: Platform,
+    /// What the skeleton is.
+    #[serde(default, skip_serializing_if = "Content::is_network")]
+    pub content: Content,
     /// The kind of processor, and of runtime, that it can be loaded on; none for all.
     pub only_on: Option<String>,
     /// The file with the optimised graph, without its large weights.
@@ -53,6 +56,23 @@ pub struct Variant {
     /// Those of them that one more session over the same weights took; none where that was not measured.
     #[serde(default)]
     pub session_bytes: Option<u64>,
+}
+
+/// What the file of a model is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Content {
+    /// A graph of operators.
+    #[default]
+    Network,
+    /// A graph of kernels that its owner brought.
+    KernelGraph,
+}
+
+impl Content {
+    fn is_network(&self) -> bool {
+        *self == Self::Network
+    }
 }
 
 /// One weight of a model. Large ones have a file each, so that equal weights of different models are stored once; the small ones of a
@@ -93,6 +113,12 @@ impl Prepared {
     #[must_use]
     pub fn platforms(&self) -> Platforms {
         self.variants.iter().map(|variant| variant.platform).collect()
+    }
+
+    /// What it was made of: all of its forms are of one kind.
+    #[must_use]
+    pub fn content(&self) -> Content {
+        self.variants.first().map(|variant| variant.content).unwrap_or_default()
     }
 
     /// Why it has no form for a platform, if that is known.
@@ -200,6 +226,20 @@ pub enum Refusal {
         /// What the backend said.
         why: String,
     },
+    /// It is no kernel graph, or one that contradicts itself.
+    #[error("{why}")]
+    KernelGraph {
+        /// What is wrong.
+        why: String,
+    },
+    /// A kernel does not compile.
+    #[error("{source_name} does not compile:\n{log}")]
+    Compile {
+        /// The file.
+        source_name: String,
+        /// What the compiler says.
+        log: String,
+    },
     /// Preparing it needs more memory than is allowed.
     #[error("preparing the model takes more than {bytes_max} bytes of memory")]
     OverMemory {
@@ -226,6 +266,9 @@ pub enum PrepareError {
     /// The model is at fault.
     #[error(transparent)]
     Refused(#[from] Refusal),
+    /// There is no compiler for its kernels.
+    #[error("CUDA C cannot be compiled on this node: {0}")]
+    Compiler(Arc<str>),
     /// There is no ONNX Runtime to check it with.
     #[error(transparent)]
     Library(#[from] Arc<crate::cpu::LibraryError>),
@@ -250,7 +293,11 @@ impl PrepareError {
         match self {
             Self::Refused(Refusal::ExternalData { .. }) => ErrorCode::ExternalData,
             Self::Refused(Refusal::OverMemory { .. } | Refusal::OverTime { .. }) => ErrorCode::ModelLimit,
+            Self::Refused(Refusal::KernelGraph { .. } | Refusal::Compile { .. }) => {
+                ErrorCode::InvalidKernelGraph
+            }
             Self::Refused(_) => ErrorCode::InvalidModel,
+            Self::Compiler(_) => ErrorCode::NotSupported,
             Self::Library(_) => ErrorCode::Unavailable,
             Self::Io { .. } => ErrorCode::Internal,
         }

@@ -89,6 +89,14 @@ pub fn onnxruntime() -> Option<PathBuf> {
     Some(repository().join(".weir/lib/libonnxruntime.so")).filter(|path| path.is_file())
 }
 
+/// The folder of NVIDIA's compiler as `cargo xtask kernels` brings it, if it has been brought.
+#[must_use]
+pub fn nvrtc() -> Option<PathBuf> {
+    let pythons = std::fs::read_dir(repository().join(".weir/nvrtc/lib")).ok()?;
+    let folder = |python: PathBuf| python.join("site-packages/nvidia/cuda_nvrtc/lib");
+    pythons.flatten().map(|entry| folder(entry.path())).find(|folder| folder.is_dir())
+}
+
 /// A Python program of `tests/clients`, with the clients that `cargo xtask setup` brings.
 #[must_use]
 pub fn python_client(program: &str) -> Command {

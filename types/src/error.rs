@@ -51,6 +51,8 @@ codes! {
     ModelLimit = "model-limit";
     /// The workflow cannot be read, names what is not there, or does not fit together.
     InvalidWorkflow = "invalid-workflow";
+    /// The kernel graph cannot be read, does not fit together, or does not compile.
+    InvalidKernelGraph = "invalid-kernel-graph";
     /// That version exists already with other contents.
     VersionConflict = "version-conflict";
     /// What is asked for cannot be done to what is there now, or another change got in between.

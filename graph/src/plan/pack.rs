@@ -5,24 +5,28 @@ pub const ALIGNMENT_BYTES: usize = 256;
 
 /// A block of memory, in use in the steps `first ..= last`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Block {
-    pub(super) bytes: usize,
-    pub(super) first: usize,
-    pub(super) last: usize,
+pub struct Block {
+    /// How long it is.
+    pub bytes: usize,
+    /// The first step that it is used in.
+    pub first: usize,
+    /// The last.
+    pub last: usize,
 }
 
 /// Where blocks are put.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Packed {
+pub struct Packed {
     /// The end of the last byte that is in use.
-    pub(super) bytes: usize,
+    pub bytes: usize,
     /// In the order of the blocks.
-    pub(super) offsets: Vec<usize>,
+    pub offsets: Vec<usize>,
 }
 
 /// Put each block where it overlaps none that is in use at the same time: the largest first, each into the smallest gap that holds it, or else behind all
 /// that are in its way ("greedy by size" of Pisarchyk and Lee, arXiv:2001.03288, section 5.2).
-pub(super) fn pack(blocks: &[Block]) -> Packed {
+#[must_use]
+pub fn pack(blocks: &[Block]) -> Packed {
     let mut order: Vec<usize> = (0..blocks.len()).collect();
     // Of equally large ones the longest-lived, and then whichever comes first.
     order.sort_by_key(|index| {

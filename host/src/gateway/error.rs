@@ -137,6 +137,7 @@ pub(crate) fn status(code: ErrorCode) -> StatusCode {
         | Code::ExternalData
         | Code::ModelLimit
         | Code::InvalidWorkflow
+        | Code::InvalidKernelGraph
         | Code::IdempotencyMismatch => StatusCode::UNPROCESSABLE_ENTITY,
         Code::VersionConflict | Code::Conflict | Code::NotEnded => StatusCode::CONFLICT,
         Code::Unauthorized => StatusCode::UNAUTHORIZED,

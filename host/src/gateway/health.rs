@@ -26,6 +26,10 @@ Weir runs WebAssembly functions with shared models.
   GET    /v1/models                           list models
   GET    /v1/models/NAME                      show one (also /versions/N)
   DELETE /v1/models/NAME                      remove it (also /versions/N)
+  PUT    /v1/kernel-graphs/NAME               push a graph of CUDA kernels, in JSON (see docs/kernel-graphs.md)
+  GET    /v1/kernel-graphs                    list kernel graphs
+  GET    /v1/kernel-graphs/NAME               show one (also /versions/N; POST /rollback as for functions)
+  DELETE /v1/kernel-graphs/NAME               remove it (also /versions/N)
   PUT    /v1/workflows/NAME                   deploy a workflow, in TOML or JSON (see docs/workflows.md)
   GET    /v1/workflows                        list workflows
   GET    /v1/workflows/NAME                   show one (also /versions, /versions/N; POST /rollback as for functions)

@@ -8,7 +8,7 @@ use crate::telemetry::logs::now_ms;
 use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
 use weir_datastore::{Commit, Compare, Revision, Transaction};
-use weir_inference::{BatchRules, Prepared};
+use weir_inference::{BatchRules, Content, Prepared};
 use weir_types::{ContentHash, DeviceChoice, ModelId, ModelManifest, Name, TenantId, Version};
 
 /// Versions removed in one transaction, which takes 128 writes.
@@ -24,7 +24,9 @@ impl Models {
         version: Option<Version>,
         upload: Staged,
         manifest: ModelManifest,
+        content: Content,
     ) -> Result<(Arc<ModelEntry>, bool), ModelsError> {
+        self.refuse_other_kind(tenant, name, content)?;
         let same = match version {
             Some(version) => self.same(tenant, name, version, upload.digest, &manifest)?,
             None => None,
@@ -42,7 +44,10 @@ impl Models {
             model_bytes: upload.bytes,
             manifest,
         };
-        let mut fresh = self.store.prepare(upload, self.devices.preparer()).await?;
+        let mut fresh = {
+            let preparer = self.devices.preparer_of(content).ok_or(ModelsError::KernelGraphsOff)?;
+            self.store.prepare(upload, preparer).await?
+        };
         if let Some(same) = &same {
             fresh.stay_as(&same.source.prepared);
         }
@@ -54,6 +59,41 @@ impl Models {
             let kept = models.store.keep(fresh).await?;
             let _turn = models.turn(&push.name).await?;
             models.add(push, kept).await
+        };
+        self.changes.carry_through(change).await?
+    }
+
+    /// Whether something of this kind may be pushed under this name.
+    pub(crate) fn may_push(
+        &self,
+        tenant: &TenantId,
+        name: &Name,
+        content: Content,
+    ) -> Result<(), ModelsError> {
+        self.devices.preparer_of(content).ok_or(ModelsError::KernelGraphsOff)?;
+        self.refuse_other_kind(tenant, name, content)
+    }
+
+    /// Push an earlier version once more, as the newest: that of this number, or the one before the newest.
+    pub(crate) async fn roll_back(
+        self: &Arc<Self>,
+        tenant: &TenantId,
+        name: &Name,
+        to: Option<Version>,
+    ) -> Result<Arc<ModelEntry>, ModelsError> {
+        let before_newest = || self.versions(tenant, name).iter().rev().nth(1).copied();
+        let to = to.or_else(before_newest).ok_or_else(|| ModelsError::NothingBefore(name.clone()))?;
+        let entry = self.get(tenant, name, Some(to))?;
+        let ModelRecord { digest, model_bytes, manifest, prepared: hash, .. } = entry.record.clone();
+        let push =
+            Push { tenant: tenant.clone(), name: name.clone(), version: None, digest, model_bytes, manifest };
+        let (turn, models) = (self.turn(name).await?, self.clone());
+        let change = async move {
+            let _turn = turn;
+            let hold = || models.store.blobs().in_use().hold(entry.files());
+            let prepared = Prepared::clone(&entry.source.prepared);
+            let (entry, _) = models.add(push, Kept { prepared, hash, holds: [hold(), hold()] }).await?;
+            Ok(entry)
         };
         self.changes.carry_through(change).await?
     }
@@ -74,12 +114,23 @@ impl Models {
         self.changes.carry_through(change).await?
     }
 
+    /// A name is that of models or of kernel graphs.
+    fn refuse_other_kind(&self, tenant: &TenantId, name: &Name, content: Content) -> Result<(), ModelsError> {
+        match self.get(tenant, name, None) {
+            Ok(entry) if entry.content() != content => {
+                Err(ModelsError::OtherKind(name.clone(), what(entry.content())))
+            }
+            _ => Ok(()),
+        }
+    }
+
     async fn turn(&self, name: &Name) -> Result<OwnedSemaphorePermit, ModelsError> {
         self.turn.clone().acquire_owned().await.map_err(|_| ModelsError::Conflict(name.clone()))
     }
 
     async fn add(&self, push: Push, kept: Kept) -> Result<(Arc<ModelEntry>, bool), ModelsError> {
         let Push { tenant, name, version, digest, model_bytes, manifest } = push;
+        self.refuse_other_kind(&tenant, &name, kept.prepared.content())?;
         let have = self.all_versions(&tenant, &name);
         let version = version.unwrap_or_else(|| Version(have.last().map_or(0, |newest| newest.0) + 1));
         let same = self.same(&tenant, &name, version, digest, &manifest)?;
@@ -173,6 +224,13 @@ impl Models {
         }
         let id = |version| ModelId { tenant: tenant.clone(), name: name.clone(), version };
         Ok(versions.into_iter().map(id).collect())
+    }
+}
+
+fn what(content: Content) -> &'static str {
+    match content {
+        Content::Network => "a model",
+        Content::KernelGraph => "a kernel graph",
     }
 }
 

@@ -5,7 +5,7 @@ use crate::asynchronous::Stop;
 use crate::devices::NodeDevice;
 use crate::dispatch::Placements;
 use crate::gateway::Gateway;
-use crate::models::{Models, keep_profiles};
+use crate::models::{Models, keep_profiles, let_idle_go};
 use crate::registry::Prepare;
 use crate::until::until;
 use std::sync::{Arc, Weak};
@@ -65,6 +65,11 @@ impl Background {
         spawn(boxed(sweep_instances(Arc::downgrade(state))));
         spawn(boxed(sweep_arena(state.arena.clone())));
         spawn(boxed(keep_profiles(Arc::downgrade(&state.models))));
+        if state.config.kernel_graphs.enabled {
+            let keep_alive = Duration::from_millis(state.config.kernel_graphs.keep_alive_ms);
+            let placements = state.dispatch.placements.clone();
+            spawn(boxed(let_idle_go(Arc::downgrade(&state.models), placements, keep_alive)));
+        }
         for device in state.models.devices().iter() {
             spawn(boxed(watch_device(device, &state.models, &state.dispatch.placements)));
         }

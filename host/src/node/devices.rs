@@ -41,7 +41,7 @@ pub(super) fn start(config: &NodeConfig, arena: &Arena) -> anyhow::Result<Device
         let cache = ModelCache::start(limits, backend, arena.clone(), profiles);
         caches.push(cache.with_context(|| format!("cannot start the threads of device {}", device.device))?);
     }
-    Devices::new(caches, preparer).context("a node needs a device (devices)")
+    Devices::new(caches, preparer, gpus::kernel_graphs(config)?).context("a node needs a device (devices)")
 }
 
 /// The devices that are meant, one by one.

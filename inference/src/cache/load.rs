@@ -11,7 +11,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use tracing::{debug, info, warn};
-use weir_types::ModelId;
+use weir_types::{ModelId, TenantId};
 
 /// Where models are loaded from, as profiles call it: the CPU's weights are mapped files.
 const TIER: &str = "disk";
@@ -30,8 +30,8 @@ pub(super) fn begin(
         .make_room(&needed, victims, shared.config.capacity_bytes)
         .map_err(|lacking| no_room(shared, source.id(), lacking.needed_bytes, lacking.free_bytes))?;
 
-    state.lanes += 1;
-    let lane = Lane { number: state.lanes, slots: slots(shared, source), batcher: batcher(shared, source) };
+    let number = state.lane(shared.backend.in_turn(source));
+    let lane = Lane { number, slots: slots(shared, source), batcher: batcher(shared, source) };
     let (job, victims) = ((Arc::clone(shared), Arc::clone(source)), evicted.clone());
     // It cannot get ahead of what follows: it needs the lock that the caller holds.
     shared.runs.load(Box::new(move || load(job.0, job.1, lane, &victims)))?;
@@ -91,6 +91,15 @@ impl State {
     pub(super) fn tick(&mut self) -> u64 {
         self.clock += 1;
         self.clock
+    }
+
+    /// The number of a lane: one of its own for each load, and one for all models of a tenant that take turns.
+    fn lane(&mut self, in_turn: Option<TenantId>) -> u64 {
+        self.lanes += 1;
+        match in_turn {
+            Some(tenant) => *self.turns.entry(tenant).or_insert(self.lanes),
+            None => self.lanes,
+        }
     }
 
     /// Those of `victims` that are there and that nobody pins, each once.

@@ -9,7 +9,7 @@ use crate::request::RunRequest;
 use crate::threads::{Lane, shutting_down};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use weir_types::{ModelId, Signature};
 
 /// Keeps a model in the device's memory until it drops, and runs it. Cheap to clone.
@@ -26,6 +26,8 @@ pub(super) struct Resident {
     pub(super) footprint: Footprint,
     /// Raised from zero only under the cache's lock, where eviction looks at it.
     pins: AtomicUsize,
+    /// When the last pin was let go of.
+    unpinned_at: Mutex<Instant>,
     /// Set when the model is to go once nobody pins it.
     retiring: AtomicBool,
     /// Set by the one who has sent it to the loader thread to be freed.
@@ -97,6 +99,7 @@ impl Clone for Pin {
 
 impl Drop for Pin {
     fn drop(&mut self) {
+        self.resident.note_unpinned();
         // In one order here and in the other in `Shared::retire`: at least one of the two sees both.
         if self.resident.pins.fetch_sub(1, Ordering::SeqCst) == 1
             && self.resident.retiring.load(Ordering::SeqCst)
@@ -123,7 +126,8 @@ impl Resident {
         let footprint = model.footprint();
         let loaded = Mutex::new(Loaded { idle: vec![first], model: Some(model.into()) });
         let (pins, retiring, freeing, lost) = Default::default();
-        Self { source, lane, footprint, pins, retiring, freeing, lost, loaded }
+        let unpinned_at = Mutex::new(Instant::now());
+        Self { source, lane, footprint, pins, unpinned_at, retiring, freeing, lost, loaded }
     }
 
     /// A session that nobody uses, made if there is none. The lane bounds how many there are.
@@ -144,6 +148,16 @@ impl Resident {
 
     pub(super) fn pins(&self) -> usize {
         self.pins.load(Ordering::SeqCst)
+    }
+
+    /// For how long nobody has pinned it; none if somebody does.
+    pub(super) fn idle_for(&self) -> Option<Duration> {
+        let unpinned_at = *self.unpinned_at.lock().unwrap_or_else(PoisonError::into_inner);
+        (self.pins() == 0).then(|| unpinned_at.elapsed())
+    }
+
+    fn note_unpinned(&self) {
+        *self.unpinned_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
     /// Have the last pin free it; says whether there is none, so that the caller has to.

@@ -142,15 +142,18 @@ fn run_alone(entry: &mut Entry<ModelRun>, is_trial: bool) {
     let trial = is_trial.then(|| OpenTrial::new(entry.lane.clone()));
     let (run, interrupt) = (&mut entry.job, &*entry.interrupt);
     let started = Instant::now();
-    let outcome = run.with_session(interrupt, |session| session.run(&run.job, interrupt));
-    let run_time = started.elapsed();
+    let outcome = run.with_session(interrupt, |session| {
+        let outputs = session.run(&run.job, interrupt)?;
+        Ok((outputs, session.device_time()))
+    });
+    let elapsed = started.elapsed();
     run.outcome = Some(match (outcome, interrupt.reason()) {
         // It has told all that run on the device to stop, and so itself.
         (Err(error @ InferenceError::DeviceLost(_)), Some(Reason::DeviceLost)) => Err(error),
         (_, Some(reason)) => Err(error_of(reason)),
         (Err(error), None) => Err(error),
-        (Ok(outputs), None) => {
-            let items = run.job.batch();
+        (Ok((outputs, device_time)), None) => {
+            let (items, run_time) = (run.job.batch(), device_time.unwrap_or(elapsed));
             run.pin.shared().profiles.ran(run.pin.key(), items, run_time);
             if let (Some(batcher), Some(fit)) = (&entry.lane.batcher, &entry.fit) {
                 batcher.ran(&Ran { class: &fit.class, items: vec![items], time: run_time });

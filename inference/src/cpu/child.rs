@@ -29,6 +29,9 @@ fn prepare(task: &Task, memory_bytes_max: u64) -> Answer {
             Answer::Refused(Refusal::OverMemory { bytes_max: memory_bytes_max })
         }
         Err(PrepareError::Io { action, source }) => Answer::Failed { action, why: source.to_string() },
+        Err(PrepareError::Compiler(why)) => {
+            Answer::Failed { action: "compile kernels".to_owned(), why: why.as_ref().to_owned() }
+        }
         Err(PrepareError::Library(error)) => {
             Answer::Failed { action: "use ONNX Runtime".to_owned(), why: error.to_string() }
         }

@@ -3,7 +3,7 @@
 use super::onnx::{self, WholeModel};
 use super::value::element_type_numbered;
 use crate::mapping::Mapping;
-use crate::prepare::{PrepareError, Refusal, Variant, Weight};
+use crate::prepare::{Content, PrepareError, Refusal, Variant, Weight};
 use bytes::Bytes;
 use prost::Message;
 use std::collections::{HashMap, HashSet};
@@ -93,6 +93,7 @@ pub(super) fn split(files: &Files<'_>, signature: &Signature) -> Result<Option<V
     let (platform, only_on, resident_bytes, session_bytes) = (Platform::Cpu, None, 0, None);
     Ok(Some(Variant {
         platform,
+        content: Content::Network,
         only_on,
         skeleton,
         weights,
@@ -109,6 +110,7 @@ pub(super) fn whole(files: &Files<'_>, signature: &Signature) -> Result<Variant,
     let weight_bytes = within_bytes(files, skeleton);
     Ok(Variant {
         platform: Platform::Cpu,
+        content: Content::Network,
         only_on: None,
         skeleton,
         weights: Vec::new(),

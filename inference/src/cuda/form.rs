@@ -1,7 +1,7 @@
 //! The form of a model that GPUs load: the graph as it was pushed, and its large weights in files of their own.
 
 use super::program::{CompileError, Program};
-use crate::prepare::{PrepareError, Variant, Weight};
+use crate::prepare::{Content, PrepareError, Variant, Weight};
 use bytes::Bytes;
 use std::fs;
 use std::path::Path;
@@ -40,6 +40,7 @@ pub(crate) fn form(upload: Bytes, out: &Path) -> Result<Result<Variant, String>,
         weights.iter().map(|weight| weight.bytes).sum::<u64>() + separated.skeleton.len() as u64;
     Ok(Ok(Variant {
         platform: Platform::Cuda,
+        content: Content::Network,
         only_on: None,
         skeleton,
         weights,

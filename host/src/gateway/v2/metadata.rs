@@ -11,6 +11,7 @@ use axum::{Extension, Json};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use weir_inference::BatchRules;
+use weir_inference::Content;
 use weir_types::{ElementType, ErrorCode, Port};
 
 type Node = State<Arc<NodeState>>;
@@ -126,6 +127,7 @@ pub(in super::super) fn platform(node: &NodeState, target: &Target) -> &'static 
     match (target, instances(node, target).0) {
         (Target::Function(_), _) => "weir_function",
         (Target::Workflow(_), _) => "weir_workflow",
+        (Target::Model(entry), _) if entry.content() == Content::KernelGraph => "weir_kernel_graph",
         (Target::Model(_), "onnxruntime") => "onnxruntime_onnx",
         (Target::Model(_), other) => other,
     }

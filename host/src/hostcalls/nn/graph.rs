@@ -64,6 +64,8 @@ fn failure_of(error: LoadError) -> Failure {
             Refusal::Cyclic { .. }
             | Refusal::ExternalData { .. }
             | Refusal::Invalid { .. }
+            | Refusal::KernelGraph { .. }
+            | Refusal::Compile { .. }
             | Refusal::Crashed { .. } => ErrorCode::InvalidArgument,
         },
         _ => ErrorCode::RuntimeError,

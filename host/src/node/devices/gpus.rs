@@ -1,11 +1,15 @@
 //! The GPUs that the driver shows.
 
-use crate::config::{DeviceConfig, DeviceName, NodeConfig};
+use crate::config::{DeviceConfig, DeviceName, KernelGraphsConfig, NodeConfig};
 use anyhow::{Context, bail};
 use std::sync::Arc;
+use std::time::Duration;
 use weir_device::Arena;
 use weir_device::cuda::{DeviceInfo, Devices, Search, Unavailable};
-use weir_inference::{Backend, CacheConfig, Cuda, CudaConfig, CudaPrecision};
+use weir_inference::{
+    Backend, CacheConfig, Cuda, CudaConfig, CudaPrecision, KernelGraphConfig, KernelGraphPreparer,
+    KernelGraphPreparerConfig, Preparer,
+};
 
 /// The part of a GPU's memory that is used, unless the settings say otherwise: others may need some, and the driver does.
 const MEMORY_SHARE: f64 = 0.9;
@@ -62,11 +66,34 @@ impl Gpus {
         let config = CudaConfig { ordinal, memory_bytes_max, slots, precision: CudaPrecision::default() };
         let cuda = Cuda::open(devices, config, arena.clone());
         let cuda = cuda.with_context(|| format!("device {}: {} cannot be used", device.device, info.name))?;
+        let cuda = if node.kernel_graphs.enabled { cuda.with_kernel_graphs(kernels(node)) } else { cuda };
         tracing::info!(device = %device.device, name = info.name, memory_bytes_max, slots, "a GPU is used");
         let capacity_bytes = memory_bytes_max - memory_bytes_max / RUNS_SHARE;
         let run_queue_len_max = node.run_queue_len_max;
         Ok((Arc::new(cuda), CacheConfig { capacity_bytes, slots, run_queue_len_max }))
     }
+}
+
+/// What checks kernel graphs, where there are any: devices of this node, or of others in its cluster, run them.
+pub(super) fn kernel_graphs(node: &NodeConfig) -> anyhow::Result<Option<Arc<dyn Preparer>>> {
+    let config = &node.kernel_graphs;
+    if !config.enabled {
+        return Ok(None);
+    }
+    if config.run_time_ms_max == 0 || config.memory_bytes_max == 0 {
+        bail!("kernel_graphs: run_time_ms_max and memory_bytes_max are at least 1");
+    }
+    Ok(Some(Arc::new(KernelGraphPreparer::new(KernelGraphPreparerConfig {
+        compile_memory_bytes_max: config.compile_memory_bytes_max,
+        compile_time_ms_max: config.compile_time_ms_max,
+    }))))
+}
+
+/// How they run on a device.
+fn kernels(node: &NodeConfig) -> KernelGraphConfig {
+    let KernelGraphsConfig { run_time_ms_max, memory_bytes_max, context_bytes, .. } = node.kernel_graphs;
+    let run_time_max = Duration::from_millis(run_time_ms_max);
+    KernelGraphConfig { memory_bytes_max, context_bytes, run_time_max, command: None }
 }
 
 #[expect(

@@ -4,9 +4,17 @@ use crate::config::{DeviceConfig, NodeConfig};
 use anyhow::bail;
 use std::sync::Arc;
 use weir_device::Arena;
-use weir_inference::{Backend, CacheConfig};
+use weir_inference::{Backend, CacheConfig, Preparer};
 
 pub(super) struct Gpus;
+
+/// What checks kernel graphs.
+pub(super) fn kernel_graphs(node: &NodeConfig) -> anyhow::Result<Option<Arc<dyn Preparer>>> {
+    if node.kernel_graphs.enabled {
+        bail!("kernel_graphs.enabled: this weir was built without GPUs");
+    }
+    Ok(None)
+}
 
 impl Gpus {
     pub(super) fn find() -> Self {

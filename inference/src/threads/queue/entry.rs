@@ -6,10 +6,10 @@ use crate::interrupt::Interrupt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What may run at once of one model, told apart by a number.
+/// What may run at once of one model, or of several that take turns, told apart by a number.
 #[derive(Clone)]
 pub(crate) struct Lane {
-    /// Unique among the models that have been in the device's memory.
+    /// Unique among those that the device has had.
     pub(crate) number: u64,
     /// How many of its runs may go on at once; at least one.
     pub(crate) slots: usize,

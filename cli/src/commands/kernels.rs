@@ -1,0 +1,169 @@
+//! `weir kernels`.
+
+mod bundle;
+
+use crate::client::Upload;
+use crate::commands::models::signature;
+use crate::commands::{Context, remove};
+use crate::output::{age, size, table, time};
+use crate::settings::ClientArgs;
+use anyhow::Result;
+use clap::Subcommand;
+use serde_json::json;
+use std::path::PathBuf;
+use weir_types::api::{Model, ModelVersion, Rollback};
+use weir_types::{Name, Version};
+
+/// Push, list, show and remove kernel graphs: CUDA kernels of your own, called like models
+///
+/// A kernel graph is a folder with graph.json and the sources of its kernels, *.cu and *.ptx.
+///
+/// Examples:
+///   weir kernels check examples/kernel-graphs/jacobi         # what can be told without a node
+///   weir kernels push jacobi examples/kernel-graphs/jacobi   # the next version
+///   weir kernels                                             # what is there
+///   weir kernels show jacobi                                 # its inputs and outputs
+///   weir kernels rollback jacobi
+///   weir kernels rm jacobi
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct KernelsArgs {
+    #[command(subcommand)]
+    action: Option<Action>,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// List all kernel graphs (also without any action)
+    #[command(visible_alias = "ls")]
+    List,
+    /// Check a kernel graph without a node: its document, and its kernels where they are PTX
+    Check {
+        /// The folder, or the JSON file with everything in it
+        folder: PathBuf,
+    },
+    /// Push a kernel graph: CUDA C is compiled on the node, if that has NVRTC
+    Push {
+        /// What it will be asked as, and functions will open it as
+        name: Name,
+        /// The folder, or the JSON file with everything in it
+        folder: PathBuf,
+        /// The number of the version [default: the next]
+        #[arg(long, value_name = "N")]
+        version: Option<u32>,
+        /// How long a run of it by itself may take
+        #[arg(long, value_name = "MS")]
+        slo_ms: Option<u64>,
+    },
+    /// Show one kernel graph: its inputs and outputs
+    Show {
+        /// The kernel graph
+        name: Name,
+        /// One version of it [default: the newest]
+        #[arg(long, value_name = "N")]
+        version: Option<u32>,
+    },
+    /// Push an earlier version once more, as the newest
+    Rollback {
+        /// The kernel graph
+        name: Name,
+        /// The version [default: the one before the newest]
+        version: Option<u32>,
+    },
+    /// Remove a kernel graph with all its versions, or one version
+    #[command(visible_alias = "delete")]
+    Rm {
+        /// The kernel graph
+        name: Name,
+        /// One version of it [default: all]
+        #[arg(long, value_name = "N")]
+        version: Option<u32>,
+    },
+}
+
+pub(crate) fn run(args: KernelsArgs, context: &Context) -> Result<()> {
+    let output = context.output;
+    let action = args.action.unwrap_or(Action::List);
+    if let Action::Check { folder } = &action {
+        let checked = bundle::check(folder)?;
+        return output.result(&json!({ "folder": folder, "checked": checked }), |_| checked.clone());
+    }
+    let client = context.client(&args.client)?;
+    match action {
+        Action::List | Action::Check { .. } => {
+            let graphs: Vec<Model> = client.get("/v1/kernel-graphs", "list the kernel graphs")?;
+            output.result(&graphs, |graphs| list(graphs))
+        }
+        Action::Push { name, folder, version, slo_ms } => {
+            let file = bundle::pack(&folder)?;
+            for source in bundle::left_out(&folder) {
+                output.note(format!(
+                    "{source} is not sent: the PTX beside it is (remove that to have the node compile)"
+                ));
+            }
+            let version = version.map_or_else(String::new, |version| format!("/versions/{version}"));
+            let query = slo_ms.map_or_else(String::new, |slo_ms| format!("?slo_ms={slo_ms}"));
+            let mut upload =
+                Upload::open(file.path(), output, &format!("sending {name}"), "compiling and checking it")?;
+            let path = format!("/v1/kernel-graphs/{name}{version}{query}");
+            let pushed: ModelVersion = client.put(&path, &format!("push {name}"), &[], &mut upload)?;
+            drop(upload);
+            output.result(&pushed, |pushed| {
+                format!("pushed {}:{}\n{}", pushed.name, pushed.version, signature(&pushed.signature))
+            })
+        }
+        Action::Show { name, version } => {
+            let what = format!("show {name}");
+            if let Some(version) = version {
+                let graph: ModelVersion =
+                    client.get(&format!("/v1/kernel-graphs/{name}/versions/{version}"), &what)?;
+                return output.result(&graph, details);
+            }
+            let graph: Model = client.get(&format!("/v1/kernel-graphs/{name}"), &what)?;
+            output.result(&graph, |graph| {
+                let versions: Vec<String> = graph.versions.iter().map(ToString::to_string).collect();
+                format!("{}versions     {}\n", details(&graph.newest), versions.join(", "))
+            })
+        }
+        Action::Rollback { name, version } => {
+            let rollback = Rollback { version: version.map(Version) };
+            let path = format!("/v1/kernel-graphs/{name}/rollback");
+            let now: ModelVersion = client.post(&path, &format!("roll back {name}"), &rollback)?;
+            output.result(&now, |now| format!("{}:{} is what it was before", now.name, now.version))
+        }
+        Action::Rm { name, version } => remove(&client, output, "kernel-graphs", &name, version),
+    }
+}
+
+fn list(graphs: &[Model]) -> String {
+    if graphs.is_empty() {
+        return "no kernel graphs are there; `weir kernels push NAME FOLDER` adds one".into();
+    }
+    let rows = graphs.iter().map(|Model { newest, versions }| {
+        [
+            newest.name.to_string(),
+            newest.version.to_string(),
+            versions.len().to_string(),
+            if newest.resident { "yes" } else { "no" }.to_owned(),
+            age(newest.pushed_at_ms),
+        ]
+    });
+    table(["NAME", "NEWEST", "VERSIONS", "LOADED", "PUSHED"], rows)
+}
+
+fn details(graph: &ModelVersion) -> String {
+    let mut facts = vec![
+        ("name", graph.name.to_string()),
+        ("tenant", graph.tenant.to_string()),
+        ("version", graph.version.to_string()),
+        ("size", format!("{}, code and constants {}", size(graph.model_bytes), size(graph.weight_bytes))),
+        ("sha-256", graph.digest.to_string()),
+        ("pushed", format!("{} ({})", time(graph.pushed_at_ms), age(graph.pushed_at_ms))),
+        ("loaded", if graph.resident { "yes" } else { "no" }.to_owned()),
+    ];
+    facts.extend(graph.manifest.slo_ms.map(|ms| ("slo", format!("{ms} ms"))));
+    let facts: String = facts.iter().map(|(name, value)| format!("{name:<13}{value}\n")).collect();
+    facts + &signature(&graph.signature)
+}

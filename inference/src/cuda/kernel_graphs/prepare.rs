@@ -1,0 +1,116 @@
+//! Checking a kernel graph that is pushed.
+
+use super::compile::{self, CompileLimits};
+use crate::backend::Preparer;
+use crate::prepare::{Content, PrepareError, Prepared, Refusal, Unsupported, Variant};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use weir_kernel_graph::{Bundle, GraphError, KernelGraph, UPLOAD_BYTES_MAX, check_source};
+use weir_types::{ContentHash, Platform};
+
+/// How kernel graphs are checked.
+#[derive(Debug, Clone, Copy)]
+pub struct KernelGraphPreparerConfig {
+    /// Memory of the process that compiles CUDA C.
+    pub compile_memory_bytes_max: u64,
+    /// Its processor time.
+    pub compile_time_ms_max: u64,
+}
+
+/// Checks kernel graphs, and compiles those of CUDA C. What comes of it is one file: the graph, with PTX for sources.
+#[derive(Debug)]
+pub struct KernelGraphPreparer(KernelGraphPreparerConfig);
+
+impl KernelGraphPreparer {
+    /// One with these limits.
+    #[must_use]
+    pub fn new(config: KernelGraphPreparerConfig) -> Self {
+        Self(config)
+    }
+}
+
+#[async_trait::async_trait]
+impl Preparer for KernelGraphPreparer {
+    async fn prepare(&self, file: &Path, out: &Path) -> Result<Prepared, PrepareError> {
+        let (file, out) = (file.to_owned(), out.to_owned());
+        let mut bundle = blocking(move || read(&file)).await?;
+        let limits = CompileLimits {
+            memory_bytes_max: self.0.compile_memory_bytes_max,
+            time_ms_max: self.0.compile_time_ms_max,
+        };
+        let sources: Vec<(String, String)> =
+            bundle.to_compile().map(|(name, text)| (name.to_owned(), text.to_owned())).collect();
+        if !sources.is_empty() {
+            for (name, ptx) in compile::compile(sources, limits).await? {
+                bundle.sources.remove(&name);
+                // `a.cu` becomes `a.cu.ptx`, so that errors name it.
+                bundle.sources.insert(format!("{name}.ptx"), ptx);
+            }
+        }
+        blocking(move || write(bundle, &out)).await
+    }
+}
+
+/// Plain work on what was uploaded, off the runtime.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, PrepareError> + Send + 'static,
+) -> Result<T, PrepareError> {
+    let failed = |error| PrepareError::Io {
+        action: "check a kernel graph".to_owned(),
+        source: Arc::new(io::Error::other(error)),
+    };
+    tokio::task::spawn_blocking(work).await.map_err(failed)?
+}
+
+fn read(file: &Path) -> Result<Bundle, PrepareError> {
+    let unreadable = |error| PrepareError::io("read", file, error);
+    let len = std::fs::metadata(file).map_err(unreadable)?.len();
+    if len > UPLOAD_BYTES_MAX as u64 {
+        return Err(refused(&GraphError::TooLarge(usize::try_from(len).unwrap_or(usize::MAX))));
+    }
+    let bundle = Bundle::parse(&std::fs::read(file).map_err(unreadable)?).map_err(|error| refused(&error))?;
+    for (name, text) in bundle.to_compile() {
+        check_source(name, text).map_err(|error| refused(&error))?;
+    }
+    Ok(bundle)
+}
+
+fn write(bundle: Bundle, out: &Path) -> Result<Prepared, PrepareError> {
+    let json = serde_json::to_vec(&bundle).map_err(|error| refused(&error))?;
+    // With PTX in the place of CUDA C it may have grown, and is read again.
+    if json.len() > UPLOAD_BYTES_MAX {
+        return Err(refused(&GraphError::TooLarge(json.len())));
+    }
+    let graph = KernelGraph::new(bundle).map_err(|error| refused(&error))?;
+    let skeleton = ContentHash::of(&json);
+    let path = out.join(skeleton.to_string());
+    std::fs::write(&path, &json).map_err(|error| PrepareError::io("write", &path, error))?;
+    let code_bytes: usize = graph.modules().iter().map(|(_, ptx)| ptx.len()).sum();
+    let bytes = (code_bytes + graph.constants().len()) as u64;
+    let variant = Variant {
+        platform: Platform::Cuda,
+        content: Content::KernelGraph,
+        only_on: None,
+        skeleton,
+        weights: Vec::new(),
+        placeholder: None,
+        weight_bytes: bytes,
+        resident_bytes: bytes,
+        session_bytes: None,
+    };
+    Ok(Prepared {
+        signature: graph.signature(),
+        weight_bytes: bytes,
+        resident_bytes: bytes,
+        variants: vec![variant],
+        unsupported: vec![Unsupported {
+            platform: Platform::Cpu,
+            why: "it is made of kernels for GPUs".to_owned(),
+        }],
+    })
+}
+
+fn refused(why: &dyn std::fmt::Display) -> PrepareError {
+    Refusal::KernelGraph { why: why.to_string() }.into()
+}

@@ -1,0 +1,78 @@
+//! What a worker does: the whole of what a process does that was started with [`WORKER_COMMAND`].
+
+use super::message::{Answer, Request, receive, send};
+use super::runner::Runner;
+use rustix::process::{Resource, Rlimit, Signal, getpid, kill_process, setrlimit};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, sync_channel};
+
+/// The hidden subcommand that a node starts itself with.
+pub const WORKER_COMMAND: &str = "__run-kernel-graphs";
+
+/// Files that a worker may have open at once: the driver has some.
+const OPEN_FILES_MAX: u64 = 256;
+
+/// Be a worker: answer what is asked over standard input, a socket, until it closes. Tensors go through standard output, a file in memory.
+#[must_use]
+pub fn worker_main() -> ExitCode {
+    match serve() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // The node's own log is what is left to say it in.
+            eprintln!("a worker for kernels: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve() -> io::Result<()> {
+    let exactly = |limit: u64| Rlimit { current: Some(limit), maximum: Some(limit) };
+    setrlimit(Resource::Core, exactly(0))?;
+    setrlimit(Resource::Nofile, exactly(OPEN_FILES_MAX))?;
+    rustix::thread::set_no_new_privs(true)?;
+    let mut socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let memory = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+    let requests = listen(socket.try_clone()?)?;
+    let mut runner: Option<Runner> = None;
+    while let Ok(request) = requests.recv() {
+        let answer = match (request, &mut runner) {
+            (Request::Open { driver, ordinal, memory_bytes_max }, None) => {
+                match Runner::open(driver, ordinal, memory_bytes_max) {
+                    Ok(opened) => {
+                        runner = Some(opened);
+                        Answer::Done
+                    }
+                    Err(why) => Answer::Failed(why),
+                }
+            }
+            (Request::Load { graph, file }, Some(runner)) => runner.load(graph, &file),
+            (Request::Forget { graph }, Some(runner)) => runner.forget(graph),
+            (Request::Run { graph, inputs, outputs, outputs_at }, Some(runner)) => {
+                runner.run(graph, &inputs, &outputs, outputs_at, &memory)
+            }
+            (request, _) => Answer::Failed(format!("{request:?} at the wrong time")),
+        };
+        send(&mut socket, &answer)?;
+    }
+    Ok(())
+}
+
+/// Read requests on a thread of its own, so that the process ends with the node whatever a kernel does.
+fn listen(mut socket: UnixStream) -> io::Result<Receiver<Request>> {
+    let (sender, requests) = sync_channel(1);
+    let read = move || {
+        while let Ok(Some(request)) = receive::<Request>(&mut socket) {
+            if sender.send(request).is_err() {
+                break;
+            }
+        }
+        // Not by `exit`: the driver would wait for its kernels then.
+        let _ = kill_process(getpid(), Signal::KILL);
+    };
+    std::thread::Builder::new().name("requests".to_owned()).spawn(read)?;
+    Ok(requests)
+}

@@ -1,0 +1,105 @@
+//! Graphs on the fake driver, in this process.
+
+use super::message::{Answer, Part};
+use super::runner::Runner;
+use rustix::fs::{MemfdFlags, memfd_create};
+use serde_json::json;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use tempfile::NamedTempFile;
+use weir_fake_cuda::{Fake, TEST_KERNELS};
+use weir_types::Shape;
+
+const MEMORY_BYTES_MAX: u64 = 8 << 20;
+/// Where outputs are put: far behind the inputs.
+const OUTPUTS_AT: u64 = 1 << 20;
+
+/// y = x, three times: each turn adds x to y, which is fed back, and is zero before it.
+fn graph(kernel: &str) -> NamedTempFile {
+    let bundle = json!({
+        "graph": {
+            "inputs": [{"name": "x", "datatype": "FP32", "shape": ["n"]}],
+            "outputs": [
+                {"name": "y", "datatype": "FP32", "shape": ["n"], "zero": true},
+                {"name": "c", "datatype": "FP32", "shape": [3], "zero": true},
+            ],
+            "constants": [{"name": "k", "datatype": "FP32", "shape": [3], "data": [0.5, -1, 2]}],
+            "launches": [
+                {"name": "copy", "kernel": kernel, "grid": ["ceil_div(n, 64)"], "block": [64],
+                 "arguments": [{"out": "y"}, {"in": "x"}, {"f32": 1}, {"u32": "n"}],
+                 "repeat": {"times": 3, "feed": {"y": "x"}}},
+                {"name": "constant", "kernel": "weir_test_scale_add", "grid": [1], "block": [32],
+                 "arguments": [{"out": "c"}, {"in": "k"}, {"f32": 1}, {"u32": 3}]},
+            ],
+        },
+        "sources": {"test.ptx": TEST_KERNELS},
+    });
+    let file = NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), bundle.to_string()).unwrap();
+    file
+}
+
+fn memory() -> File {
+    File::from(memfd_create("test", MemfdFlags::CLOEXEC).unwrap())
+}
+
+fn run(runner: &mut Runner, memory: &File, values: &[f32], outputs: &[usize]) -> Answer {
+    let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    memory.write_all_at(&bytes, 0).unwrap();
+    let shape = Shape::new(&[u32::try_from(values.len()).unwrap()]).unwrap();
+    let input = Part { shape, offset: 0, bytes: bytes.len() as u64 };
+    runner.run(1, &[input], outputs, OUTPUTS_AT, memory)
+}
+
+fn values(memory: &File, part: &Part) -> Vec<f32> {
+    let mut bytes = vec![0; usize::try_from(part.bytes).unwrap()];
+    memory.read_exact_at(&mut bytes, part.offset).unwrap();
+    bytes.chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap())).collect()
+}
+
+#[test]
+fn outputs_are_those_of_the_launches_in_whatever_order_streams_are_drained() {
+    for seed in 0..6 {
+        let fake = Fake::new(seed);
+        let mut runner = Runner::open(fake.path().to_owned(), 0, MEMORY_BYTES_MAX).unwrap();
+        assert_eq!(runner.load(1, graph("weir_test_scale_add").path()), Answer::Done);
+        let memory = memory();
+        for count in [1, 100, 3_000, 100] {
+            let x: Vec<f32> = (0..count).map(|at| at as f32).collect();
+            let Answer::Ran { outputs, device_time_ns } = run(&mut runner, &memory, &x, &[1, 0]) else {
+                panic!("it runs");
+            };
+            // In the order that they are asked for.
+            assert_eq!(values(&memory, &outputs[0]), [0.5, -1.0, 2.0]);
+            assert_eq!(values(&memory, &outputs[1]), x);
+            assert!(device_time_ns > 0);
+        }
+        assert_eq!(fake.count("launches"), 4 * 4);
+        assert_eq!(runner.forget(1), Answer::Done);
+        assert!(matches!(run(&mut runner, &memory, &[1.0], &[0]), Answer::Failed(_)));
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_told_and_the_next_run_works() {
+    let fake = Fake::new(1);
+    let mut runner = Runner::open(fake.path().to_owned(), 0, MEMORY_BYTES_MAX).unwrap();
+    let memory = memory();
+    assert_eq!(runner.load(1, graph("weir_test_scale_add").path()), Answer::Done);
+    let many = vec![1.0; 1_000_000];
+    assert!(matches!(run(&mut runner, &memory, &many, &[0]), Answer::OutOfMemory(_)));
+    fake.fail_allocations(0, 1);
+    assert!(matches!(run(&mut runner, &memory, &[1.0], &[0]), Answer::OutOfMemory(_)));
+    assert!(matches!(run(&mut runner, &memory, &[1.0], &[0]), Answer::Ran { .. }));
+    assert!(matches!(runner.run(1, &[], &[0], OUTPUTS_AT, &memory), Answer::Refused(_)));
+}
+
+#[test]
+fn a_fault_loses_the_worker() {
+    let fake = Fake::new(2);
+    let mut runner = Runner::open(fake.path().to_owned(), 0, MEMORY_BYTES_MAX).unwrap();
+    assert_eq!(runner.load(1, graph("weir_test_scale_add").path()), Answer::Done);
+    fake.fail_launch(1);
+    let answer = run(&mut runner, &memory(), &[1.0], &[0]);
+    assert!(matches!(&answer, Answer::Lost(why) if why.contains("weir_test_scale_add")), "{answer:?}");
+}

@@ -1,0 +1,390 @@
+//! Whether a document makes sense: by itself, and with the kernels that it launches.
+
+use crate::buffers::{Buffers, Role, check_name};
+use crate::document::{Argument, Bundle, Document, Launch};
+use crate::error::{GraphError, PlanError};
+use crate::expression::Expression;
+use crate::order::order;
+use crate::plan::{BLOCK_MAX, GRID_MAX, MEMORY_BYTES_MAX, Plan, SHARED_BYTES_MAX, bounded};
+use crate::ptx::{Parameter, Ptx};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use weir_types::{Port, Shape, Signature};
+
+/// The most sources.
+const SOURCES_MAX: usize = 32;
+/// The most launches, repeated ones counted once.
+const LAUNCHES_MAX: usize = 256;
+/// The most arguments of a launch.
+const ARGUMENTS_MAX: usize = 128;
+
+/// A graph that was checked, with the PTX of its kernels.
+#[derive(Debug, Clone)]
+pub struct KernelGraph {
+    document: Document,
+    /// The PTX of each source, and its name.
+    modules: Vec<(String, String)>,
+    pub(crate) buffers: Buffers,
+    /// In an order in which each comes after all that it waits for.
+    pub(crate) launches: Vec<Checked>,
+}
+
+/// A launch, with numbers in the place of names.
+#[derive(Debug, Clone)]
+pub(crate) struct Checked {
+    pub(crate) launch: Launch,
+    pub(crate) module: usize,
+    /// What is read and written, by the number of the buffer.
+    pub(crate) reads: BTreeSet<usize>,
+    pub(crate) writes: BTreeSet<usize>,
+    /// What is written as the first is read as the second by the next of repeated launches.
+    pub(crate) feed: Vec<(usize, usize)>,
+    /// The most threads of a block.
+    pub(crate) threads_max: i64,
+}
+
+impl KernelGraph {
+    /// Check a graph whose sources are all PTX.
+    pub fn new(bundle: Bundle) -> Result<Self, GraphError> {
+        let Bundle { graph: document, sources } = bundle;
+        let (modules, kernels) = read(sources)?;
+        for (what, is_empty) in [
+            ("inputs", document.inputs.is_empty()),
+            ("outputs", document.outputs.is_empty()),
+            ("launches", document.launches.is_empty()),
+        ] {
+            if is_empty {
+                return Err(GraphError::None(what));
+            }
+        }
+        let buffers = Buffers::of(&document)?;
+        let names: Vec<&str> = document.launches.iter().map(|launch| launch.name.as_str()).collect();
+        if names.len() > LAUNCHES_MAX {
+            return Err(too_many("the graph", "launches", LAUNCHES_MAX, names.len()));
+        }
+        for (at, name) in names.iter().enumerate() {
+            check_name("a launch", name)?;
+            if names.iter().take(at).any(|before| before == name) {
+                return Err(GraphError::Duplicate { what: "launches", name: (*name).to_owned() });
+            }
+        }
+        let checked =
+            document.launches.iter().map(|launch| Checked::new(launch, &buffers, &modules, &kernels));
+        let checked: Vec<Checked> = checked.collect::<Result<_, _>>()?;
+        let order = order(&names, &waits(&buffers, &checked)?)?;
+        let launches = order.into_iter().filter_map(|at| checked.get(at).cloned()).collect();
+        let modules = modules.into_iter().map(|(name, text, _)| (name, text)).collect();
+        let graph = Self { document, modules, buffers, launches };
+        graph.check_sizes()?;
+        Ok(graph)
+    }
+
+    /// The document.
+    #[must_use]
+    pub fn document(&self) -> &Document {
+        &self.document
+    }
+
+    /// The PTX of each source, and its name. A launch's module is a position among these.
+    #[must_use]
+    pub fn modules(&self) -> &[(String, String)] {
+        &self.modules
+    }
+
+    /// The kernels of a source that are launched, each once.
+    #[must_use]
+    pub fn kernels(&self, module: usize) -> BTreeSet<&str> {
+        let launches = self.launches.iter().filter(|launch| launch.module == module);
+        launches.map(|launch| launch.launch.kernel.as_str()).collect()
+    }
+
+    /// The constants, one behind the other, as [`Value::Constant`](crate::Value::Constant) points into them.
+    #[must_use]
+    pub fn constants(&self) -> &[u8] {
+        &self.buffers.constants
+    }
+
+    /// What it takes and gives.
+    #[must_use]
+    pub fn signature(&self) -> Signature {
+        let ports = |role: Role| -> Vec<Port> {
+            let all = self.buffers.all.iter().filter(|buffer| buffer.role == role);
+            let size = |size: &Expression| size.as_number().and_then(|size| u32::try_from(size).ok());
+            all.map(|buffer| Port {
+                name: buffer.name.clone(),
+                datatype: buffer.datatype,
+                shape: buffer.shape.iter().map(size).collect(),
+            })
+            .collect()
+        };
+        Signature { inputs: ports(Role::Input), outputs: ports(Role::Output) }
+    }
+
+    /// What a run does with inputs of these shapes, in the order of the document, in at most so much memory.
+    pub fn plan(&self, shapes: &[Shape], memory_bytes_max: u64) -> Result<Plan, PlanError> {
+        Plan::new(self, shapes, memory_bytes_max)
+    }
+
+    /// What can be told of sizes before there are inputs: everything where they name no dimension, and else what depends on none.
+    fn check_sizes(&self) -> Result<(), GraphError> {
+        let known: BTreeSet<&str> = self
+            .document
+            .inputs
+            .iter()
+            .flat_map(|input| &input.shape)
+            .filter_map(Expression::as_dimension)
+            .collect();
+        if known.is_empty() {
+            let sizes =
+                |port: &Port| -> Vec<u32> { port.shape.iter().map(|size| size.unwrap_or(0)).collect() };
+            let shapes = self
+                .signature()
+                .inputs
+                .iter()
+                .map(|port| Shape::new(&sizes(port)))
+                .collect::<Result<Vec<_>, _>>();
+            let shapes = shapes.map_err(|error| GraphError::Malformed(error.to_string()))?;
+            self.plan(&shapes, MEMORY_BYTES_MAX)?;
+            return Ok(());
+        }
+        let none = BTreeMap::new();
+        let check = |place: &dyn Fn() -> String,
+                     size: &Expression,
+                     what,
+                     max: Option<i64>|
+         -> Result<(), GraphError> {
+            if let Some(unknown) = size.dimensions().find(|name| !known.contains(name)) {
+                let error = crate::ExpressionError::UnknownDimension {
+                    text: size.to_string(),
+                    name: unknown.to_owned(),
+                };
+                return Err(GraphError::Expression { place: place(), error });
+            }
+            match max {
+                Some(max) if size.dimensions().next().is_none() => {
+                    Ok(bounded(place, what, size, &none, i64::from(what != "shared_bytes"), max)
+                        .map(|_| ())?)
+                }
+                _ => Ok(()),
+            }
+        };
+        for buffer in &self.buffers.all {
+            for size in &buffer.shape {
+                check(&|| format!("buffer {:?}", buffer.name), size, "a dimension", None)?;
+            }
+        }
+        for Checked { launch, .. } in &self.launches {
+            let place = || format!("launch {:?}", launch.name);
+            for (size, max) in launch.grid.iter().zip(GRID_MAX) {
+                check(&place, size, "grid", Some(max))?;
+            }
+            for (size, max) in launch.block.iter().zip(BLOCK_MAX) {
+                check(&place, size, "block", Some(max))?;
+            }
+            check(&place, &launch.shared_bytes, "shared_bytes", Some(SHARED_BYTES_MAX))?;
+            for argument in &launch.arguments {
+                if let Argument::I32(size) | Argument::U32(size) | Argument::I64(size) | Argument::U64(size) =
+                    argument
+                {
+                    check(&place, size, "an argument", None)?;
+                }
+            }
+            if let Some(repeat) = &launch.repeat {
+                check(&place, &repeat.times, "repeat.times", None)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The kernels of all sources, each with the position of its source.
+type Kernels = HashMap<String, usize>;
+type Modules = Vec<(String, String, Ptx)>;
+
+fn read(sources: BTreeMap<String, String>) -> Result<(Modules, Kernels), GraphError> {
+    if sources.is_empty() {
+        return Err(GraphError::None("sources"));
+    }
+    if sources.len() > SOURCES_MAX {
+        return Err(too_many("the graph", "sources", SOURCES_MAX, sources.len()));
+    }
+    let (mut modules, mut kernels) = (Modules::new(), Kernels::new());
+    for (name, text) in sources {
+        check_name("a source", &name)?;
+        if !name.ends_with(".ptx") {
+            return Err(GraphError::Ending(name));
+        }
+        let ptx = Ptx::read(&text).map_err(|error| GraphError::Ptx { name: name.clone(), error })?;
+        for entry in &ptx.entries {
+            if let Some(before) = kernels.insert(entry.name.clone(), modules.len()) {
+                let first = modules.get(before).map(|(name, ..)| name.clone()).unwrap_or_default();
+                return Err(GraphError::TwoKernels { kernel: entry.name.clone(), first, second: name });
+            }
+        }
+        modules.push((name, text, ptx));
+    }
+    Ok((modules, kernels))
+}
+
+impl Checked {
+    fn new(
+        launch: &Launch,
+        buffers: &Buffers,
+        modules: &Modules,
+        kernels: &Kernels,
+    ) -> Result<Self, GraphError> {
+        let name = || launch.name.clone();
+        let module = kernels.get(&launch.kernel).copied();
+        let entry = module.and_then(|module| modules.get(module)?.2.entry(&launch.kernel));
+        let (Some(module), Some(entry)) = (module, entry) else {
+            let mut have: Vec<_> = kernels.keys().map(String::as_str).collect();
+            have.sort_unstable();
+            let (kernel, have) = (launch.kernel.clone(), have.join(", "));
+            return Err(GraphError::NoKernel { launch: name(), kernel, have });
+        };
+        for (what, sizes) in [("grid", &launch.grid), ("block", &launch.block)] {
+            if !(1..=3).contains(&sizes.len()) {
+                return Err(GraphError::Dimensions { launch: name(), what, found: sizes.len() });
+            }
+        }
+        let (found, expected) = (launch.arguments.len(), entry.parameters.len());
+        if found > ARGUMENTS_MAX {
+            return Err(too_many(&format!("launch {:?}", launch.name), "arguments", ARGUMENTS_MAX, found));
+        }
+        if found != expected {
+            return Err(GraphError::ArgumentCount {
+                launch: name(),
+                kernel: launch.kernel.clone(),
+                expected,
+                found,
+            });
+        }
+        let (mut reads, mut writes) = (BTreeSet::new(), BTreeSet::new());
+        for (position, (argument, parameter)) in (1..).zip(launch.arguments.iter().zip(&entry.parameters)) {
+            if !takes(*parameter, argument) {
+                let (given, expected) = (given(argument), taken(*parameter));
+                return Err(GraphError::ArgumentType { launch: name(), position, given, expected });
+            }
+            let (Argument::In(buffer) | Argument::Out(buffer)) = argument else { continue };
+            let number = buffers.find(buffer).ok_or_else(|| GraphError::NoBuffer {
+                launch: name(),
+                buffer: buffer.clone(),
+                have: buffers.names(),
+            })?;
+            if matches!(argument, Argument::In(_)) {
+                reads.insert(number);
+                continue;
+            }
+            let what = match buffers.all.get(number).map(|buffer| buffer.role) {
+                Some(Role::Input) => "an input",
+                Some(Role::Constant(_)) => "a constant",
+                _ => {
+                    if !writes.insert(number) {
+                        let (buffer, first, second) = (buffer.clone(), name(), name());
+                        return Err(GraphError::TwoWriters { buffer, first, second });
+                    }
+                    continue;
+                }
+            };
+            return Err(GraphError::NotWritable { launch: name(), buffer: buffer.clone(), what });
+        }
+        let feed = feed(launch, buffers, &reads, &writes)?;
+        let threads_max =
+            entry.threads_max.map_or(BLOCK_MAX[0], |threads| i64::try_from(threads).unwrap_or(i64::MAX));
+        let threads_max = threads_max.min(BLOCK_MAX[0]);
+        Ok(Self { launch: launch.clone(), module, reads, writes, feed, threads_max })
+    }
+}
+
+fn feed(
+    launch: &Launch,
+    buffers: &Buffers,
+    reads: &BTreeSet<usize>,
+    writes: &BTreeSet<usize>,
+) -> Result<Vec<(usize, usize)>, GraphError> {
+    let wrong = |why: String| GraphError::Feed { launch: launch.name.clone(), why };
+    let mut feed: Vec<(usize, usize)> = Vec::new();
+    for (from, to) in launch.repeat.iter().flat_map(|repeat| &repeat.feed) {
+        let written = buffers.find(from).filter(|number| writes.contains(number));
+        let written = written.ok_or_else(|| wrong(format!("the launch does not write {from:?}")))?;
+        let read = buffers.find(to).filter(|number| reads.contains(number));
+        let read = read.ok_or_else(|| wrong(format!("the launch does not read {to:?}")))?;
+        if feed.iter().any(|(_, other)| *other == read) {
+            return Err(wrong(format!("{to:?} is fed twice")));
+        }
+        if buffers.all.get(written).map(|buffer| buffer.datatype)
+            != buffers.all.get(read).map(|buffer| buffer.datatype)
+        {
+            return Err(wrong(format!("{from:?} and {to:?} have other elements")));
+        }
+        feed.push((written, read));
+    }
+    Ok(feed)
+}
+
+/// For each launch, those that it waits for: who writes what it reads. Every buffer that has to be is written by one, and read.
+fn waits(buffers: &Buffers, launches: &[Checked]) -> Result<Vec<BTreeSet<usize>>, GraphError> {
+    let mut writer: HashMap<usize, usize> = HashMap::new();
+    for (at, launch) in launches.iter().enumerate() {
+        for buffer in &launch.writes {
+            if let Some(first) = writer.insert(*buffer, at) {
+                let name =
+                    |at: usize| launches.get(at).map(|launch| launch.launch.name.clone()).unwrap_or_default();
+                let buffer = buffers.all.get(*buffer).map(|buffer| buffer.name.clone()).unwrap_or_default();
+                return Err(GraphError::TwoWriters { buffer, first: name(first), second: name(at) });
+            }
+        }
+    }
+    for (number, buffer) in buffers.all.iter().enumerate() {
+        let is_written = writer.contains_key(&number);
+        let is_read = launches.iter().any(|launch| launch.reads.contains(&number));
+        if matches!(buffer.role, Role::Output | Role::Temporary) && !is_written {
+            return Err(GraphError::NeverWritten(buffer.name.clone()));
+        }
+        if buffer.role != Role::Output && !is_read {
+            return Err(GraphError::NeverRead(buffer.name.clone()));
+        }
+    }
+    let writers =
+        |launch: &Checked| launch.reads.iter().filter_map(|buffer| writer.get(buffer).copied()).collect();
+    Ok(launches.iter().map(writers).collect())
+}
+
+fn takes(parameter: Parameter, argument: &Argument) -> bool {
+    match argument {
+        Argument::In(_) | Argument::Out(_) | Argument::I64(_) | Argument::U64(_) => {
+            parameter == Parameter::Integer64
+        }
+        Argument::I32(_) | Argument::U32(_) => parameter == Parameter::Integer32,
+        Argument::F32(_) => parameter == Parameter::Float32,
+        Argument::F64(_) => parameter == Parameter::Float64,
+    }
+}
+
+fn given(argument: &Argument) -> &'static str {
+    match argument {
+        Argument::In(_) => "a buffer (in)",
+        Argument::Out(_) => "a buffer (out)",
+        Argument::I32(_) => "an i32",
+        Argument::U32(_) => "a u32",
+        Argument::I64(_) => "an i64",
+        Argument::U64(_) => "a u64",
+        Argument::F32(_) => "an f32",
+        Argument::F64(_) => "an f64",
+    }
+}
+
+fn taken(parameter: Parameter) -> &'static str {
+    match parameter {
+        Parameter::Integer32 => "an i32 or u32",
+        Parameter::Integer64 => "a buffer, an i64 or a u64",
+        Parameter::Float32 => "an f32",
+        Parameter::Float64 => "an f64",
+        Parameter::Other => {
+            "something that a launch cannot give: parameters are pointers and numbers of 32 or 64 bits"
+        }
+    }
+}
+
+fn too_many(place: &str, what: &'static str, max: usize, found: usize) -> GraphError {
+    GraphError::TooMany { place: place.to_owned(), what, max, found }
+}

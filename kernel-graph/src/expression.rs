@@ -1,0 +1,340 @@
+//! Sizes, as numbers or as sums and products of dimensions.
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::collections::BTreeMap;
+
+/// The longest text of one.
+const TEXT_LEN_MAX: usize = 256;
+
+/// A whole number, or how one follows from the dimensions of the inputs: `+`, `-`, `*`, `/` (rounded down), `ceil_div(a, b)`, `min(a, b)`,
+/// `max(a, b)` and parentheses. In JSON a number, or a text such as `"ceil_div(n, 16)"`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Expression {
+    text: String,
+    term: Term,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Term {
+    Number(i64),
+    Dimension(String),
+    Of(Operator, Box<(Term, Term)>),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Operator {
+    Add,
+    Subtract,
+    Multiply,
+    Divide,
+    CeilDiv,
+    Min,
+    Max,
+}
+
+/// Why a text is no expression, or one has no value.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ExpressionError {
+    /// It cannot be read.
+    #[error("{text:?} is no size: {why}")]
+    Malformed {
+        /// The text.
+        text: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// No input has such a dimension.
+    #[error("{text:?} has the dimension {name:?}, which no input has")]
+    UnknownDimension {
+        /// The text.
+        text: String,
+        /// The dimension.
+        name: String,
+    },
+    /// A divisor is not above zero.
+    #[error("{0:?} divides by a number that is not above 0")]
+    Division(String),
+    /// A value in between, or the last, does not fit 64 bits.
+    #[error("{0:?} has a value beyond 64 bits")]
+    Overflow(String),
+}
+
+impl Expression {
+    /// A number.
+    #[must_use]
+    pub fn number(number: i64) -> Self {
+        Self { text: number.to_string(), term: Term::Number(number) }
+    }
+
+    /// Read one.
+    pub fn parse(text: &str) -> Result<Self, ExpressionError> {
+        let malformed =
+            |why: String| ExpressionError::Malformed { text: text.chars().take(TEXT_LEN_MAX).collect(), why };
+        if text.len() > TEXT_LEN_MAX {
+            return Err(malformed(format!("it has more than {TEXT_LEN_MAX} characters")));
+        }
+        let mut parser = Parser { rest: text };
+        let term = parser.sum().map_err(malformed)?;
+        match parser.peek() {
+            None => Ok(Self { text: text.to_owned(), term }),
+            Some(other) => Err(malformed(format!("{other:?} was not expected"))),
+        }
+    }
+
+    /// Its value, where the dimensions have these.
+    pub fn value(&self, dimensions: &BTreeMap<String, u32>) -> Result<i64, ExpressionError> {
+        self.evaluate(&self.term, dimensions)
+    }
+
+    /// The dimensions that it names.
+    pub fn dimensions(&self) -> impl Iterator<Item = &str> {
+        let mut left = vec![&self.term];
+        std::iter::from_fn(move || {
+            loop {
+                match left.pop()? {
+                    Term::Number(_) => {}
+                    Term::Dimension(name) => return Some(name.as_str()),
+                    Term::Of(_, both) => left.extend([&both.0, &both.1]),
+                }
+            }
+        })
+    }
+
+    /// The number, if it is nothing but one.
+    #[must_use]
+    pub fn as_number(&self) -> Option<i64> {
+        match self.term {
+            Term::Number(number) => Some(number),
+            _ => None,
+        }
+    }
+
+    /// The dimension, if it is nothing but its name.
+    #[must_use]
+    pub fn as_dimension(&self) -> Option<&str> {
+        match &self.term {
+            Term::Dimension(name) => Some(name),
+            _ => None,
+        }
+    }
+
+    fn evaluate(&self, term: &Term, dimensions: &BTreeMap<String, u32>) -> Result<i64, ExpressionError> {
+        let (operator, both) = match term {
+            Term::Number(number) => return Ok(*number),
+            Term::Dimension(name) => {
+                let size = dimensions.get(name).copied().map(i64::from);
+                return size.ok_or_else(|| ExpressionError::UnknownDimension {
+                    text: self.text.clone(),
+                    name: name.clone(),
+                });
+            }
+            Term::Of(operator, both) => (*operator, both),
+        };
+        let a = self.evaluate(&both.0, dimensions)?;
+        let b = self.evaluate(&both.1, dimensions)?;
+        if matches!(operator, Operator::Divide | Operator::CeilDiv) && b <= 0 {
+            return Err(ExpressionError::Division(self.text.clone()));
+        }
+        let value = match operator {
+            Operator::Add => a.checked_add(b),
+            Operator::Subtract => a.checked_sub(b),
+            Operator::Multiply => a.checked_mul(b),
+            Operator::Divide => Some(a.div_euclid(b)),
+            // Rounded up, also below zero.
+            Operator::CeilDiv => a.div_euclid(b).checked_add(i64::from(a.rem_euclid(b) > 0)),
+            Operator::Min => Some(a.min(b)),
+            Operator::Max => Some(a.max(b)),
+        };
+        value.ok_or_else(|| ExpressionError::Overflow(self.text.clone()))
+    }
+}
+
+impl std::fmt::Display for Expression {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl Serialize for Expression {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self.term {
+            Term::Number(number) => to.serialize_i64(number),
+            _ => to.serialize_str(&self.text),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Expression {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged, expecting = "a whole number, or a size such as \"ceil_div(n, 16)\"")]
+        enum NumberOrText {
+            Number(i64),
+            Text(String),
+        }
+        match NumberOrText::deserialize(from)? {
+            NumberOrText::Number(number) => Ok(Self::number(number)),
+            NumberOrText::Text(text) => Self::parse(&text).map_err(D::Error::custom),
+        }
+    }
+}
+
+/// Reads an expression from left to right. Parentheses nest no deeper than the text is long.
+struct Parser<'a> {
+    rest: &'a str,
+}
+
+impl Parser<'_> {
+    fn peek(&mut self) -> Option<char> {
+        self.rest = self.rest.trim_start();
+        self.rest.chars().next()
+    }
+
+    fn take(&mut self, wanted: char) -> bool {
+        let is_there = self.peek() == Some(wanted);
+        if is_there {
+            self.rest = self.rest.get(wanted.len_utf8()..).unwrap_or_default();
+        }
+        is_there
+    }
+
+    fn expect(&mut self, wanted: char) -> Result<(), String> {
+        if self.take(wanted) { Ok(()) } else { Err(format!("a {wanted:?} is missing")) }
+    }
+
+    fn sum(&mut self) -> Result<Term, String> {
+        let mut term = self.product()?;
+        loop {
+            let operator = match self.peek() {
+                Some('+') => Operator::Add,
+                Some('-') => Operator::Subtract,
+                _ => return Ok(term),
+            };
+            self.rest = self.rest.get(1..).unwrap_or_default();
+            term = Term::Of(operator, Box::new((term, self.product()?)));
+        }
+    }
+
+    fn product(&mut self) -> Result<Term, String> {
+        let mut term = self.factor()?;
+        loop {
+            let operator = match self.peek() {
+                Some('*') => Operator::Multiply,
+                Some('/') => Operator::Divide,
+                _ => return Ok(term),
+            };
+            self.rest = self.rest.get(1..).unwrap_or_default();
+            term = Term::Of(operator, Box::new((term, self.factor()?)));
+        }
+    }
+
+    fn factor(&mut self) -> Result<Term, String> {
+        match self.peek() {
+            None => Err("it ends too early".to_owned()),
+            Some('(') => {
+                self.expect('(')?;
+                let term = self.sum()?;
+                self.expect(')')?;
+                Ok(term)
+            }
+            Some(c) if c.is_ascii_digit() => {
+                let digits = self.word(|c| c.is_ascii_digit());
+                digits.parse().map(Term::Number).map_err(|_| format!("{digits} is too large"))
+            }
+            Some(c) if is_name_start(c) => {
+                let word = self.word(|c| is_name_start(c) || c.is_ascii_digit());
+                let operator = match &*word {
+                    "ceil_div" => Operator::CeilDiv,
+                    "min" => Operator::Min,
+                    "max" => Operator::Max,
+                    _ => return Ok(Term::Dimension(word)),
+                };
+                self.expect('(')?;
+                let first = self.sum()?;
+                self.expect(',')?;
+                let second = self.sum()?;
+                self.expect(')')?;
+                Ok(Term::Of(operator, Box::new((first, second))))
+            }
+            Some(other) => Err(format!("{other:?} was not expected")),
+        }
+    }
+
+    fn word(&mut self, is_part: impl Fn(char) -> bool) -> String {
+        let end = self.rest.find(|c| !is_part(c)).unwrap_or(self.rest.len());
+        let (word, rest) = self.rest.split_at_checked(end).unwrap_or((self.rest, ""));
+        self.rest = rest;
+        word.to_owned()
+    }
+}
+
+fn is_name_start(c: char) -> bool {
+    c.is_ascii_alphabetic() || c == '_'
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn value(text: &str) -> Result<i64, ExpressionError> {
+        let dimensions = BTreeMap::from([("n".to_owned(), 100), ("m".to_owned(), 7)]);
+        Expression::parse(text)?.value(&dimensions)
+    }
+
+    #[test]
+    fn values_are_those_of_arithmetic() {
+        for (text, expected) in [
+            ("7", 7),
+            (" n ", 100),
+            ("n + m * 2", 114),
+            ("(n + m) * 2", 214),
+            ("n - m - 1", 92),
+            ("n / m / 2", 7),
+            ("ceil_div(n, 16)", 7),
+            ("ceil_div(0 - n, 16)", -6),
+            ("min(n, m) + max(n, m)", 107),
+            ("ceil_div(n * m, (16))", 44),
+        ] {
+            assert_eq!(value(text), Ok(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_has_no_value_says_why() {
+        for (text, why) in [
+            ("", "ends too early"),
+            ("n +", "ends too early"),
+            ("n n", "'n' was not expected"),
+            ("(n", "')' is missing"),
+            ("min(n)", "',' is missing"),
+            ("99999999999999999999", "too large"),
+            ("n % 2", "'%' was not expected"),
+            ("é", "'é' was not expected"),
+            ("k", "which no input has"),
+            ("n / (m - 7)", "divides by"),
+            ("9223372036854775807 + n", "beyond 64 bits"),
+        ] {
+            let error = value(text).unwrap_err().to_string();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+        assert!(Expression::parse(&"(".repeat(TEXT_LEN_MAX)).is_err());
+        assert!(Expression::parse(&"1".repeat(TEXT_LEN_MAX + 1)).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in ".{0,40}") {
+            let _ = value(&text);
+        }
+
+        #[test]
+        fn written_and_read_it_stays_the_same(a in 0_u32..1000, b in 1_u32..1000) {
+            let text = format!("ceil_div(n * {a}, {b}) - m");
+            let expression = Expression::parse(&text).unwrap();
+            let json = serde_json::to_string(&expression).unwrap();
+            prop_assert_eq!(serde_json::from_str::<Expression>(&json).unwrap(), expression);
+        }
+    }
+}

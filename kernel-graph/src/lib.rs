@@ -1,0 +1,55 @@
+//! Kernel graphs: kernels that users bring, and a graph of their launches, called like one model (Kernel-as-a-Service, seed 001, chapter 5).
+//!
+//! Plain functions of plain data: nothing here knows a device or a compiler. In the order a graph meets them: [`Bundle::parse`] reads an
+//! upload, a [`Document`] and its sources, and [`check_source`] looks at what a compiler is to be given. [`KernelGraph::new`] checks the document
+//! against the [`Ptx`] that is there in the end: names, sizes, the order that follows from who reads what, and every argument against the
+//! kernel's parameter. [`KernelGraph::plan`] makes a [`Plan`] for inputs of given shapes: each launch in order, with numbers in the place of
+//! names, and one piece of memory in which buffers that are not needed at the same time share their places.
+//!
+//! ```
+//! use weir_kernel_graph::{Bundle, KernelGraph, Step};
+//! use weir_types::Shape;
+//!
+//! let ptx = ".version 7.0 .target sm_75 .address_size 64
+//!     .visible .entry scale(.param .u64 y, .param .u64 x, .param .f32 by, .param .u32 count) { ret; }";
+//! let upload = serde_json::json!({
+//!     "graph": {
+//!         "inputs": [{ "name": "x", "datatype": "FP32", "shape": ["n", 4] }],
+//!         "outputs": [{ "name": "y", "datatype": "FP32", "shape": ["n", 4] }],
+//!         "launches": [{
+//!             "name": "half", "kernel": "scale", "grid": ["ceil_div(n * 4, 256)"], "block": [256],
+//!             "arguments": [{ "out": "y" }, { "in": "x" }, { "f32": 0.5 }, { "u32": "n * 4" }]
+//!         }]
+//!     },
+//!     "sources": { "scale.ptx": ptx }
+//! });
+//! let graph = KernelGraph::new(Bundle::parse(upload.to_string().as_bytes())?)?;
+//! assert_eq!(graph.signature().inputs[0].shape, [None, Some(4)]);
+//! let plan = graph.plan(&[Shape::new(&[1_000, 4])?], 1 << 20)?;
+//! let Some(Step::Launch(half)) = plan.steps.first() else { panic!("it launches something") };
+//! assert_eq!(half.grid, [16, 1, 1]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod expression;
+pub use expression::{Expression, ExpressionError};
+
+mod document;
+pub use document::{Argument, Buffer, Bundle, Constant, Document, Input, Launch, Repeat, UPLOAD_BYTES_MAX};
+
+mod error;
+pub use error::{GraphError, PlanError};
+
+mod source;
+pub use source::{SourceError, check_source};
+
+mod ptx;
+pub use ptx::{Entry, Parameter, Ptx, PtxError};
+
+mod buffers;
+mod check;
+mod order;
+pub use check::KernelGraph;
+
+mod plan;
+pub use plan::{ALIGNMENT_BYTES, Output, Plan, PlannedLaunch, Region, STEPS_MAX, Step, Value};

@@ -1,0 +1,248 @@
+//! What a run does: launches in order, and where every buffer is in one piece of memory.
+
+mod places;
+
+use crate::buffers::Role;
+use crate::check::{Checked, KernelGraph};
+use crate::document::Argument;
+use crate::error::PlanError;
+use crate::expression::Expression;
+use places::{Places, Sizes, Turn, dimensions, times};
+use std::collections::BTreeMap;
+use weir_types::{ElementType, Shape};
+
+/// Every buffer begins at a multiple of this.
+pub const ALIGNMENT_BYTES: u64 = weir_graph::ALIGNMENT_BYTES as u64;
+/// The most launches and fillings of a run.
+pub const STEPS_MAX: usize = 4_096;
+
+/// The most blocks along each dimension, by the CUDA programming guide.
+pub(crate) const GRID_MAX: [i64; 3] = [i32::MAX as i64, 65_535, 65_535];
+/// The most threads of a block along each dimension; the first is also the most of all.
+pub(crate) const BLOCK_MAX: [i64; 3] = [1_024, 1_024, 64];
+/// The most shared memory that any device gives a block.
+pub(crate) const SHARED_BYTES_MAX: i64 = 227 << 10;
+/// More than any device has: sums of sizes up to this cannot overflow.
+pub(crate) const MEMORY_BYTES_MAX: u64 = 1 << 46;
+
+/// A run for inputs of given shapes. Plain data: offsets, and no addresses yet.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    /// The memory that it works in.
+    pub arena_bytes: u64,
+    /// Where each input goes before it begins.
+    pub inputs: Vec<Region>,
+    /// Where each output is once it has ended.
+    pub outputs: Vec<Output>,
+    /// What is done, one after the other.
+    pub steps: Vec<Step>,
+}
+
+/// A part of the memory of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Region {
+    /// Where it begins.
+    pub offset: u64,
+    /// How long it is.
+    pub bytes: u64,
+}
+
+/// What a run gives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Output {
+    /// Where it is.
+    pub region: Region,
+    /// The type of its elements.
+    pub datatype: ElementType,
+    /// Its dimensions.
+    pub shape: Shape,
+}
+
+/// One thing that a run does.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Step {
+    /// Fill a part of the memory with zeroes.
+    Zero(Region),
+    /// Launch a kernel.
+    Launch(PlannedLaunch),
+}
+
+/// A launch.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PlannedLaunch {
+    /// What it is called.
+    pub name: String,
+    /// The source with the kernel, as a position in [`KernelGraph::modules`].
+    pub module: usize,
+    /// The kernel.
+    pub kernel: String,
+    /// Blocks along x, y and z.
+    pub grid: [u32; 3],
+    /// Threads of a block along x, y and z.
+    pub block: [u32; 3],
+    /// Shared memory of a block, besides what the kernel declares.
+    pub shared_bytes: u32,
+    /// What the kernel is given.
+    pub arguments: Vec<Value>,
+}
+
+/// An argument.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Value {
+    /// An address so many bytes into the memory of the run.
+    Arena(u64),
+    /// An address so many bytes into the constants.
+    Constant(u64),
+    /// A number.
+    I32(i32),
+    /// A number.
+    U32(u32),
+    /// A number.
+    U64(u64),
+    /// A number.
+    F32(f32),
+    /// A number.
+    F64(f64),
+}
+
+impl Plan {
+    pub(crate) fn new(
+        graph: &KernelGraph,
+        shapes: &[Shape],
+        memory_bytes_max: u64,
+    ) -> Result<Self, PlanError> {
+        let dimensions = dimensions(graph, shapes)?;
+        let sizes = Sizes::of(graph, &dimensions, memory_bytes_max.min(MEMORY_BYTES_MAX))?;
+        let places = Places::new(graph, &sizes, &dimensions)?;
+        if places.bytes > memory_bytes_max {
+            return Err(PlanError::Memory { needed_bytes: places.bytes, bytes_max: memory_bytes_max });
+        }
+        let mut plan =
+            Self { arena_bytes: places.bytes, inputs: Vec::new(), outputs: Vec::new(), steps: Vec::new() };
+        for (number, buffer) in graph.buffers.all.iter().enumerate() {
+            let region = Region { offset: places.offset(number), bytes: sizes.bytes(number) };
+            match buffer.role {
+                Role::Input => plan.inputs.push(region),
+                Role::Output => {
+                    let shape = sizes.shape(number);
+                    plan.outputs.push(Output { region, datatype: buffer.datatype, shape });
+                }
+                Role::Temporary | Role::Constant(_) => {}
+            }
+        }
+        for (at, launch) in graph.launches.iter().enumerate() {
+            let times = times(launch, &dimensions)?;
+            for turn in 0..times {
+                plan.turn(graph, launch, &places, &sizes, &dimensions, Turn { at, turn, times })?;
+            }
+        }
+        Ok(plan)
+    }
+
+    fn turn(
+        &mut self,
+        graph: &KernelGraph,
+        checked: &Checked,
+        places: &Places,
+        sizes: &Sizes,
+        dimensions: &BTreeMap<String, u32>,
+        turn: Turn,
+    ) -> Result<(), PlanError> {
+        let launch = &checked.launch;
+        let place = || format!("launch {:?}", launch.name);
+        for number in &checked.writes {
+            if graph.buffers.all.get(*number).is_some_and(|buffer| buffer.zero) {
+                let offset = places.written(*number, turn);
+                self.push(Step::Zero(Region { offset, bytes: sizes.bytes(*number) }))?;
+            }
+        }
+        let three = |what, sizes: &[Expression], max: [i64; 3]| -> Result<[u32; 3], PlanError> {
+            let mut all = [1; 3];
+            for ((to, size), max) in all.iter_mut().zip(sizes).zip(max) {
+                let value = bounded(&place, what, size, dimensions, 1, max)?;
+                *to = u32::try_from(value).unwrap_or(u32::MAX);
+            }
+            Ok(all)
+        };
+        let (grid, block) =
+            (three("grid", &launch.grid, GRID_MAX)?, three("block", &launch.block, BLOCK_MAX)?);
+        let threads = block.iter().map(|size| i64::from(*size)).product();
+        within(&place, "the number of threads in a block", threads, 1, checked.threads_max)?;
+        let shared_bytes =
+            bounded(&place, "shared_bytes", &launch.shared_bytes, dimensions, 0, SHARED_BYTES_MAX)?;
+        let number = |size: &Expression, min, max| bounded(&place, "an argument", size, dimensions, min, max);
+        let value = |argument: &Argument| -> Result<Value, PlanError> {
+            Ok(match argument {
+                Argument::In(name) | Argument::Out(name) => {
+                    let buffer = graph.buffers.find(name).unwrap_or(usize::MAX);
+                    match graph.buffers.all.get(buffer).map(|buffer| buffer.role) {
+                        Some(Role::Constant(offset)) => Value::Constant(offset),
+                        _ if matches!(argument, Argument::Out(_)) => {
+                            Value::Arena(places.written(buffer, turn))
+                        }
+                        _ => Value::Arena(places.read(checked, buffer, turn)),
+                    }
+                }
+                Argument::I32(size) => {
+                    let value = number(size, i64::from(i32::MIN), i64::from(i32::MAX))?;
+                    Value::I32(i32::try_from(value).unwrap_or(i32::MAX))
+                }
+                Argument::U32(size) => {
+                    Value::U32(u32::try_from(number(size, 0, i64::from(u32::MAX))?).unwrap_or(u32::MAX))
+                }
+                Argument::I64(size) => Value::U64(number(size, i64::MIN, i64::MAX)?.cast_unsigned()),
+                Argument::U64(size) => Value::U64(number(size, 0, i64::MAX)?.cast_unsigned()),
+                #[expect(
+                    clippy::cast_possible_truncation,
+                    reason = "rounded, as the author of a decimal number expects"
+                )]
+                Argument::F32(number) => Value::F32(*number as f32),
+                Argument::F64(number) => Value::F64(*number),
+            })
+        };
+        let arguments = launch.arguments.iter().map(value).collect::<Result<_, _>>()?;
+        self.push(Step::Launch(PlannedLaunch {
+            name: launch.name.clone(),
+            module: checked.module,
+            kernel: launch.kernel.clone(),
+            grid,
+            block,
+            shared_bytes: u32::try_from(shared_bytes).unwrap_or(u32::MAX),
+            arguments,
+        }))
+    }
+
+    fn push(&mut self, step: Step) -> Result<(), PlanError> {
+        if self.steps.len() >= STEPS_MAX {
+            return Err(PlanError::TooManySteps);
+        }
+        self.steps.push(step);
+        Ok(())
+    }
+}
+
+/// The value of a size, if it is within these bounds.
+pub(crate) fn bounded(
+    place: &dyn Fn() -> String,
+    what: &'static str,
+    size: &Expression,
+    dimensions: &BTreeMap<String, u32>,
+    min: i64,
+    max: i64,
+) -> Result<i64, PlanError> {
+    let value = size.value(dimensions).map_err(|error| PlanError::Expression { place: place(), error })?;
+    within(place, what, value, min, max)
+}
+
+fn within(
+    place: &dyn Fn() -> String,
+    what: &'static str,
+    value: i64,
+    min: i64,
+    max: i64,
+) -> Result<i64, PlanError> {
+    if (min..=max).contains(&value) {
+        return Ok(value);
+    }
+    Err(PlanError::OutOfBounds { place: place(), what, value, min, max })
+}

@@ -1,0 +1,185 @@
+//! How large buffers are, and where they are.
+
+use super::{STEPS_MAX, bounded};
+use crate::buffers::{Known, Role};
+use crate::check::{Checked, KernelGraph};
+use crate::error::PlanError;
+use std::collections::BTreeMap;
+use weir_graph::{Block, pack};
+use weir_types::Shape;
+
+/// Which of the launches in a row, of which launch.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Turn {
+    /// Its place in the order.
+    pub(super) at: usize,
+    /// From 0.
+    pub(super) turn: i64,
+    pub(super) times: i64,
+}
+
+/// What the names of dimensions stand for.
+pub(super) fn dimensions(graph: &KernelGraph, shapes: &[Shape]) -> Result<BTreeMap<String, u32>, PlanError> {
+    let inputs = &graph.document().inputs;
+    if inputs.len() != shapes.len() {
+        return Err(PlanError::Inputs { expected: inputs.len(), found: shapes.len() });
+    }
+    let mut dimensions = BTreeMap::new();
+    for (input, shape) in inputs.iter().zip(shapes) {
+        let wrong = || {
+            let sizes: Vec<_> = input.shape.iter().map(ToString::to_string).collect();
+            let expected = format!("{}[{}]", input.datatype, sizes.join(", "));
+            PlanError::InputShape { input: input.name.clone(), expected, found: shape.clone() }
+        };
+        if input.shape.len() != shape.dimensions().len() {
+            return Err(wrong());
+        }
+        for (size, found) in input.shape.iter().zip(shape.dimensions()) {
+            if let Some(name) = size.as_dimension() {
+                let first = *dimensions.entry(name.to_owned()).or_insert(*found);
+                if first != *found {
+                    let (name, input) = (name.to_owned(), input.name.clone());
+                    return Err(PlanError::Contradiction { name, first, second: *found, input });
+                }
+            } else if size.as_number() != Some(i64::from(*found)) {
+                return Err(wrong());
+            }
+        }
+    }
+    Ok(dimensions)
+}
+
+/// How often a launch is made in a row.
+pub(super) fn times(checked: &Checked, dimensions: &BTreeMap<String, u32>) -> Result<i64, PlanError> {
+    let Some(repeat) = &checked.launch.repeat else { return Ok(1) };
+    let place = || format!("launch {:?}", checked.launch.name);
+    bounded(&place, "repeat.times", &repeat.times, dimensions, 1, STEPS_MAX as i64)
+}
+
+/// The shape of each buffer, and its bytes.
+pub(super) struct Sizes(Vec<(Shape, u64)>);
+
+impl Sizes {
+    pub(super) fn of(
+        graph: &KernelGraph,
+        dimensions: &BTreeMap<String, u32>,
+        bytes_max: u64,
+    ) -> Result<Self, PlanError> {
+        let size = |buffer: &Known| {
+            let place = || format!("buffer {:?}", buffer.name);
+            let sizes = buffer
+                .shape
+                .iter()
+                .map(|size| bounded(&place, "a dimension", size, dimensions, 0, i64::from(u32::MAX)));
+            let sizes: Vec<i64> = sizes.collect::<Result<_, _>>()?;
+            let shape: Vec<u32> = sizes.iter().map(|size| u32::try_from(*size).unwrap_or(u32::MAX)).collect();
+            let too_large = || PlanError::BufferSize {
+                buffer: buffer.name.clone(),
+                dimensions: sizes.clone(),
+                datatype: buffer.datatype,
+            };
+            let shape = Shape::new(&shape).map_err(|_| too_large())?;
+            let bytes = shape.element_count().checked_mul(buffer.element_bytes).ok_or_else(too_large)?;
+            if bytes > bytes_max {
+                return Err(PlanError::Memory { needed_bytes: bytes, bytes_max });
+            }
+            Ok((shape, bytes))
+        };
+        Ok(Self(graph.buffers.all.iter().map(size).collect::<Result<_, _>>()?))
+    }
+
+    pub(super) fn shape(&self, number: usize) -> Shape {
+        self.0.get(number).map(|(shape, _)| shape.clone()).unwrap_or_default()
+    }
+
+    pub(super) fn bytes(&self, number: usize) -> u64 {
+        self.0.get(number).map_or(0, |(_, bytes)| *bytes)
+    }
+}
+
+/// Where buffers are.
+pub(super) struct Places {
+    /// The end of the last.
+    pub(super) bytes: u64,
+    offsets: Vec<u64>,
+    /// The second places of what repeated launches write, by launch and buffer: they write here and there in turns.
+    others: BTreeMap<(usize, usize), u64>,
+}
+
+impl Places {
+    pub(super) fn new(
+        graph: &KernelGraph,
+        sizes: &Sizes,
+        dimensions: &BTreeMap<String, u32>,
+    ) -> Result<Self, PlanError> {
+        let end = graph.launches.len();
+        let block = |number: usize, first, last| Block {
+            bytes: usize::try_from(sizes.bytes(number)).unwrap_or(usize::MAX),
+            first,
+            last,
+        };
+        let (mut blocks, mut of) = (Vec::new(), Vec::new());
+        for (number, buffer) in graph.buffers.all.iter().enumerate() {
+            let written = graph.launches.iter().position(|launch| launch.writes.contains(&number));
+            let read = graph.launches.iter().rposition(|launch| launch.reads.contains(&number));
+            let (first, last) = match buffer.role {
+                Role::Input => (0, read.unwrap_or(0)),
+                Role::Output => (written.unwrap_or(0), end),
+                Role::Temporary => (written.unwrap_or(0), read.unwrap_or(end)),
+                Role::Constant(_) => continue,
+            };
+            of.push((None, number));
+            blocks.push(block(number, first, last));
+        }
+        for (at, launch) in graph.launches.iter().enumerate() {
+            if times(launch, dimensions)? < 2 {
+                continue;
+            }
+            for (from, to) in &launch.feed {
+                if sizes.bytes(*from) != sizes.bytes(*to) {
+                    let name = |number: usize| {
+                        graph.buffers.all.get(number).map(|buffer| buffer.name.clone()).unwrap_or_default()
+                    };
+                    let launch = launch.launch.name.clone();
+                    return Err(PlanError::FeedSize { launch, from: name(*from), to: name(*to) });
+                }
+                of.push((Some(at), *from));
+                blocks.push(block(*from, at, at));
+            }
+        }
+        let packed = pack(&blocks);
+        let mut places = Self {
+            bytes: packed.bytes as u64,
+            offsets: vec![0; graph.buffers.all.len()],
+            others: BTreeMap::new(),
+        };
+        for ((launch, number), offset) in of.into_iter().zip(packed.offsets) {
+            match (launch, places.offsets.get_mut(number)) {
+                (Some(launch), _) => _ = places.others.insert((launch, number), offset as u64),
+                (None, Some(place)) => *place = offset as u64,
+                (None, None) => {}
+            }
+        }
+        Ok(places)
+    }
+
+    pub(super) fn offset(&self, number: usize) -> u64 {
+        self.offsets.get(number).copied().unwrap_or_default()
+    }
+
+    /// Where a launch writes a buffer in its turn: the last time to its own place.
+    pub(super) fn written(&self, number: usize, Turn { at, turn, times }: Turn) -> u64 {
+        let own = self.offset(number);
+        let is_other = (times - 1 - turn) % 2 == 1;
+        if is_other { self.others.get(&(at, number)).copied().unwrap_or(own) } else { own }
+    }
+
+    /// Where it reads one: after the first time, what is fed is where it was written just before.
+    pub(super) fn read(&self, checked: &Checked, number: usize, turn: Turn) -> u64 {
+        let from = checked.feed.iter().find(|(_, to)| *to == number);
+        match from {
+            Some((from, _)) if turn.turn > 0 => self.written(*from, Turn { turn: turn.turn - 1, ..turn }),
+            _ => self.offset(number),
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Kernels that do what they should not: their tenant is told, and nobody else notices.
+
+use super::{infer, output, packed, push, tensor, test_kernel, with_kernel_graphs, workers};
+use serde_json::{Value, json};
+use weir_tests::{Node, eventually};
+use weir_types::ErrorCode;
+
+fn beyond() -> Value {
+    test_kernel("weir_test_fill", &json!([{"out": "y"}, {"u32": 1}, {"u64": 1_000_000_000_000_u64}]))
+}
+
+/// What the neighbour computes is right.
+async fn is_well(node: &weir_tests::Client) {
+    let inputs = [tensor("a", &[1, 1], &[2.0]), tensor("b", &[1, 1], &[3.0]), tensor("c", &[1, 1], &[4.0])];
+    assert_eq!(output(&infer(node, "chain", &inputs).await.ok(), "d"), [24.0]);
+}
+
+async fn with_neighbours(builder: weir_tests::NodeBuilder) -> (Node, weir_tests::Client, weir_tests::Client) {
+    let node = builder.tokens(&["the-token-of-alice alice", "the-token-of-bob bob"]).start().await;
+    let (alice, bob) = (node.with_token("the-token-of-alice"), node.with_token("the-token-of-bob"));
+    push(&bob, "chain", &packed("sgemm-chain")).await.ok();
+    is_well(&bob).await;
+    (node, alice, bob)
+}
+
+#[tokio::test]
+async fn a_kernel_that_writes_out_of_bounds_loses_its_worker_and_nobody_elses() {
+    let (node, alice, bob) = with_neighbours(with_kernel_graphs()).await;
+    let [neighbour] = workers(&node)[..] else { panic!("there is one worker") };
+    push(&alice, "beyond", &beyond()).await.ok();
+    push(&alice, "chain", &packed("sgemm-chain")).await.ok();
+    is_well(&alice).await;
+    for _ in 0..3 {
+        let refusal = infer(&alice, "beyond", &[tensor("x", &[4], &[1.0; 4])]).await.refusal();
+        assert_eq!((refusal.status, refusal.code), (503, ErrorCode::Unavailable), "{refusal:?}");
+        if refusal.text.contains("again and again") {
+            // The pause between starts has begun.
+            break;
+        }
+        assert!(refusal.text.contains("lost"), "{refusal:?}");
+        is_well(&bob).await;
+    }
+    assert!(workers(&node).contains(&neighbour), "the neighbour's worker is the same");
+    // The tenant's other graph works again, once its worker may be started.
+    eventually("alice is well again", async || {
+        let inputs =
+            [tensor("a", &[1, 1], &[2.0]), tensor("b", &[1, 1], &[3.0]), tensor("c", &[1, 1], &[4.0])];
+        infer(&alice, "chain", &inputs).await.is_ok().then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_kernel_that_never_ends_is_stopped_with_its_worker() {
+    let (node, alice, bob) =
+        with_neighbours(with_kernel_graphs().set("kernel_graphs.run_time_ms_max", 500)).await;
+    let [neighbour] = workers(&node)[..] else { panic!("there is one worker") };
+    push(&alice, "spin", &test_kernel("weir_test_spin", &json!([{"out": "y"}]))).await.ok();
+    let inputs = [tensor("x", &[4], &[1.0; 4])];
+    let (spun, ()) = tokio::join!(infer(&alice, "spin", &inputs), is_well(&bob));
+    let refusal = spun.refusal();
+    assert_eq!((refusal.status, refusal.code), (503, ErrorCode::Unavailable), "{refusal:?}");
+    assert!(refusal.text.contains("longer than 500 ms (kernel_graphs.run_time_ms_max)"), "{refusal:?}");
+    is_well(&bob).await;
+    eventually("the worker is gone", async || (workers(&node) == [neighbour]).then_some(())).await;
+
+    // A deadline of the caller's ends it, too.
+    let body = json!({"inputs": inputs, "parameters": {"timeout": 200_000}}).to_string();
+    eventually("the deadline counts", async || {
+        let answer = alice.post("/v2/models/spin/infer", body.clone()).await;
+        (answer.refusal().code == ErrorCode::DeadlineExceeded).then_some(())
+    })
+    .await;
+    eventually("the worker is gone", async || (workers(&node) == [neighbour]).then_some(())).await;
+    is_well(&bob).await;
+}
+
+#[tokio::test]
+async fn whoever_waits_for_a_worker_takes_no_slot_from_others() {
+    let builder = with_kernel_graphs().set("kernel_graphs.run_time_ms_max", 3_000).set("model_slots", 2);
+    let (_node, alice, bob) = with_neighbours(builder).await;
+    let names = ["spin-a", "spin-b", "spin-c"];
+    for name in names {
+        push(&alice, name, &test_kernel("weir_test_spin", &json!([{"out": "y"}]))).await.ok();
+    }
+    let inputs = [tensor("x", &[4], &[1.0; 4])];
+    let spinning = names.map(|name| infer(&alice, name, &inputs));
+    let calls = async {
+        // Again and again, so that all of them wait by the end.
+        for _ in 0..10 {
+            is_well(&bob).await;
+        }
+    };
+    tokio::select! {
+        ended = futures::future::select_all(spinning.map(Box::pin)) => panic!("a kernel that never ends has ended: {:?}", ended.0),
+        () = calls => {}
+    }
+}
+
+#[tokio::test]
+async fn a_worker_that_is_killed_is_started_again() {
+    let (node, alice, _) = with_neighbours(with_kernel_graphs()).await;
+    push(&alice, "chain", &packed("sgemm-chain")).await.ok();
+    is_well(&alice).await;
+    for worker in workers(&node) {
+        weir_tests::signal(worker, "KILL");
+    }
+    let inputs = [tensor("a", &[1, 1], &[2.0]), tensor("b", &[1, 1], &[3.0]), tensor("c", &[1, 1], &[4.0])];
+    let refusal = infer(&alice, "chain", &inputs).await.refusal();
+    assert_eq!(refusal.code, ErrorCode::Unavailable, "{refusal:?}");
+    is_well(&alice).await;
+}
+
+/// Whether a process is there, and not only waited for.
+fn is_running(pid: u32) -> bool {
+    std::fs::read_link(format!("/proc/{pid}/exe")).is_ok()
+}
+
+#[tokio::test]
+async fn a_worker_that_there_is_no_room_for_is_not_started() {
+    let node = with_kernel_graphs().set("kernel_graphs.context_bytes", 4_u64 << 30).start().await;
+    push(&node, "chain", &packed("sgemm-chain")).await.ok();
+    let inputs = [tensor("a", &[1, 1], &[2.0]), tensor("b", &[1, 1], &[3.0]), tensor("c", &[1, 1], &[4.0])];
+    let refusal = infer(&node, "chain", &inputs).await.refusal();
+    assert_eq!((refusal.status, refusal.code), (507, ErrorCode::NoCapacity), "{refusal:?}");
+    assert!(workers(&node).is_empty());
+}
+
+#[tokio::test]
+async fn workers_are_told_no_secrets_and_end_with_their_node() {
+    let node = with_kernel_graphs().env("AWS_SECRET_ACCESS_KEY", "not for kernels").start().await;
+    push(&node, "chain", &packed("sgemm-chain")).await.ok();
+    is_well(&node).await;
+    let [worker] = workers(&node)[..] else { panic!("there is one worker") };
+    let environment = std::fs::read(format!("/proc/{worker}/environ")).expect("it runs");
+    assert!(!String::from_utf8_lossy(&environment).contains("not for kernels"));
+    let _builder = node.kill().await;
+    eventually("it is gone", async || (!is_running(worker)).then_some(())).await;
+}
