@@ -74,7 +74,8 @@ async fn requests_are_under_way_at_once() {
         }
         for (mut stream, path) in streams {
             let length = path.len();
-            let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{path}");
+            let answer =
+                format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{path}");
             stream.write_all(answer.as_bytes()).await.unwrap();
         }
     });
