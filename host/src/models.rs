@@ -14,6 +14,7 @@ mod pinned;
 mod placing;
 mod profiles;
 mod record;
+mod sharing;
 mod store;
 
 pub(crate) use access::{ModelAccess, OpenError, Opened};
@@ -31,6 +32,7 @@ use crate::telemetry::{Metrics, Served};
 use futures::StreamExt;
 use placing::Refusals;
 use record::{ModelRecord, id_of};
+use sharing::{Shared, Sharing};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -89,6 +91,8 @@ pub(crate) struct ModelEntry {
     pub(crate) served: Served,
     /// What turned out not to run it.
     pub(crate) refusals: Refusals,
+    /// What it has in common with other models of its tenant.
+    pub(crate) shared: Arc<Shared>,
     /// Its answers that are kept for equal inferences, from the first on.
     pub(crate) answers: OnceLock<Arc<Scope>>,
 }
@@ -109,6 +113,7 @@ struct Known {
     tenants: HashMap<TenantId, BTreeMap<Name, Versions>>,
     /// Those that could not be read.
     damaged: BTreeMap<ModelId, Damaged>,
+    sharing: Sharing,
 }
 
 /// A model that could not be read.
@@ -392,14 +397,15 @@ impl Models {
             batching: record.manifest.batching.clone(),
         };
         let served = self.metrics.served(&tenant, &name, version);
+        let mut known = self.write();
         let entry = Arc::new(ModelEntry {
             record,
+            shared: known.sharing.add(id, &source.prepared),
             source: Arc::new(source),
             served,
             refusals: Refusals::default(),
             answers: OnceLock::new(),
         });
-        let mut known = self.write();
         known.damaged.remove(id);
         known.tenants.entry(tenant).or_default().entry(name).or_default().insert(version, entry.clone());
         self.count(&known);
@@ -416,6 +422,7 @@ impl Models {
         if versions.is_empty() {
             models.remove(&id.name);
         }
+        known.sharing.remove(id);
         self.count(&known);
         Some(entry.source.key.clone())
     }

@@ -40,7 +40,7 @@ mod error;
 pub use error::{ErrorKind, InferenceError};
 
 mod prepare;
-pub use prepare::{Content, PrepareError, Prepared, Refusal, Unsupported, Variant, Weight};
+pub use prepare::{Content, PrepareError, Prepared, Refusal, Shareable, Unsupported, Variant, Weight};
 
 mod footprint;
 pub use footprint::{Footprint, Part};

@@ -93,6 +93,17 @@ pub struct Weight {
     pub bytes: u64,
 }
 
+/// A file of weights that models can have in common.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shareable {
+    /// Which.
+    pub hash: ContentHash,
+    /// What all models that have it share.
+    pub bytes: u64,
+    /// What it takes besides in the form that kernels want, which only models of a tenant share that have most of their weights in common.
+    pub packed_bytes: u64,
+}
+
 impl Prepared {
     /// Every file that loading the model needs, in whichever form, each once.
     pub fn blobs(&self) -> impl Iterator<Item = ContentHash> {
@@ -128,6 +139,14 @@ impl Prepared {
         Some(&unsupported.why)
     }
 
+    /// What several models can have in common with it, in the form of one platform: the files of its weights, and what each takes of a
+    /// device's memory. None where there is no form for that platform.
+    #[must_use]
+    pub fn shareable(&self, platform: Platform) -> Vec<Shareable> {
+        let Some(variant) = self.variants_for(platform).next() else { return Vec::new() };
+        variant.shareable()
+    }
+
     /// The best form for a kind of processor.
     pub(crate) fn variant_for(&self, processor: &str) -> Option<&Variant> {
         let fits = |variant: &&Variant| variant.only_on.as_deref().is_none_or(|only| only == processor);
@@ -156,19 +175,26 @@ impl Variant {
     /// What it takes of the memory of a device. Weights count once over all models that have them, and once over all of a `family` in the
     /// form that kernels want; what one more session took is its own.
     pub(crate) fn footprint(&self, family: u64) -> Footprint {
+        let files = self.shareable();
+        let as_they_are = files.iter().map(|file| (Part { hash: file.hash, family: None }, file.bytes));
+        let packed =
+            files.iter().map(|file| (Part { hash: file.hash, family: Some(family) }, file.packed_bytes));
+        let parts: Vec<_> = as_they_are.chain(packed.filter(|(_, bytes)| *bytes > 0)).collect();
+        Footprint::new(0, parts).at_least(self.resident_bytes.max(self.weight_bytes))
+    }
+
+    fn shareable(&self) -> Vec<Shareable> {
         let files = self.weight_files();
         let file_bytes: u64 = files.values().sum();
         let beside = self.resident_bytes.saturating_sub(file_bytes);
         // Where it was not measured, nothing but the files is taken to be shared.
         let packed_bytes = self.session_bytes.map_or(0, |session_bytes| beside.saturating_sub(session_bytes));
-        let as_they_are = files.iter().map(|(hash, bytes)| (Part { hash: *hash, family: None }, *bytes));
-        let packed = files.iter().map(|(hash, bytes)| {
+        let of_file = |(hash, bytes): (ContentHash, u64)| {
             // At most what was packed: a product of two sizes in memory fits.
-            let share = u128::from(packed_bytes) * u128::from(*bytes) / u128::from(file_bytes.max(1));
-            (Part { hash: *hash, family: Some(family) }, u64::try_from(share).unwrap_or(u64::MAX))
-        });
-        let parts: Vec<_> = as_they_are.chain(packed.filter(|(_, bytes)| *bytes > 0)).collect();
-        Footprint::new(0, parts).at_least(self.resident_bytes.max(self.weight_bytes))
+            let share = u128::from(packed_bytes) * u128::from(bytes) / u128::from(file_bytes.max(1));
+            Shareable { hash, bytes, packed_bytes: u64::try_from(share).unwrap_or(u64::MAX) }
+        };
+        files.into_iter().map(of_file).collect()
     }
 
     fn blobs(&self) -> impl Iterator<Item = ContentHash> {

@@ -118,7 +118,7 @@ impl World {
                 });
                 let Some(model) = model else { continue };
                 let (bytes, load_time_ns) = (why.estimate.missing_bytes, Some(why.estimate.load_time_ns));
-                self.tell(Event::Loaded { device, model, bytes, load_time_ns });
+                self.tell(Event::Loaded { device, model, bytes, load_time_ns, parts: Vec::new() });
             }
         }
     }
@@ -143,6 +143,7 @@ fn names(index: u32) -> (FunctionId, ModelDemand) {
             bytes: mb * 1_000_000,
             load_time_ns: Some(load_ms * 1_000_000),
             runs_on: Platforms::ALL,
+            parts: Vec::new(),
         },
     )
 }

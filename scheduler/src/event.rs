@@ -42,6 +42,9 @@ pub enum Event {
         bytes: u64,
         /// How long the load took; none if the model was already there when the node came up.
         load_time_ns: Option<u64>,
+        /// Of these bytes, what other models may have in common with it.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        parts: Vec<Part>,
     },
     /// Where a node would load a model from: told when it changes. Until then, it is its disk.
     Staged {
@@ -122,7 +125,24 @@ pub struct ModelDemand {
     /// What it can run on.
     #[serde(default, skip_serializing_if = "Platforms::is_all")]
     pub runs_on: Platforms,
+    /// Of [`bytes`](Self::bytes), what other models may have in common with it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<Part>,
 }
+
+/// Weights that are in a device's memory once, however many of the models there have them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Part {
+    /// Which.
+    pub id: PartId,
+    /// The memory that they take.
+    pub bytes: u64,
+}
+
+/// Names weights by what they are: equal ones have equal names on all nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct PartId(pub u64);
 
 /// What a device can do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -9,7 +9,7 @@
 //! model that is granted is never given up as a victim.
 
 mod event;
-pub use event::{Arrival, DeviceKind, DeviceSpec, Event, ModelDemand};
+pub use event::{Arrival, DeviceKind, DeviceSpec, Event, ModelDemand, Part, PartId};
 
 mod action;
 pub use action::{Action, Alternative, Estimate, Rejection, Why};
@@ -21,7 +21,7 @@ mod keys;
 pub use keys::{DeviceKey, FunctionKey, KindKey, ModelKey, TenantKey};
 
 mod view;
-pub use view::{Candidate, DeviceView, ModelView, Need, NodeView, View};
+pub use view::{Candidate, DeviceView, ModelView, Need, NodeView, Parts, Room, View};
 
 mod tenants;
 pub use tenants::{TenantLimits, Tenants};

@@ -41,7 +41,7 @@ mod cycle;
 mod line;
 mod plain;
 
-use crate::{DeviceKey, FunctionKey, KindKey, ModelKey, Slo, TenantKey, View, Why};
+use crate::{DeviceKey, FunctionKey, KindKey, ModelKey, Parts, Slo, TenantKey, View, Why};
 use smallvec::SmallVec;
 use weir_types::{InvocationId, NodeId, Platforms};
 
@@ -110,7 +110,7 @@ pub struct Request {
 }
 
 /// A model that an invocation may open.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Demand {
     /// Which one.
     pub model: ModelKey,
@@ -120,6 +120,8 @@ pub struct Demand {
     pub load_time_ns: Option<u64>,
     /// What it can run on.
     pub runs_on: Platforms,
+    /// Of [`bytes`](Self::bytes), what other models may have in common with it.
+    pub parts: Parts,
 }
 
 /// An invocation and its place.

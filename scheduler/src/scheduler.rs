@@ -1,6 +1,7 @@
 //! The state machine: events in, actions out.
 
 use crate::slo::{Admission, Refused};
+use crate::view::together_bytes;
 use crate::{
     Action, Arrival, DeviceKey, DeviceView, Estimate, Event, Placement, Policy, PolicyKind, PolicyOptions,
     Rejection, Request, Slo, SloSettings, TenantLimits, View,
@@ -262,13 +263,13 @@ impl Scheduler {
     fn could_fit(&self, request: &Request) -> bool {
         let bytes = request.models.iter().fold(0_u64, |sum, demand| sum.saturating_add(demand.bytes));
         let is_within_cap = bytes <= self.view.tenants().bytes_max(request.tenant);
-        bytes == 0 && request.models.is_empty() || is_within_cap && self.has_device_for(bytes, request)
+        bytes == 0 && request.models.is_empty() || is_within_cap && self.has_device_for(request)
     }
 
-    fn has_device_for(&self, bytes: u64, request: &Request) -> bool {
+    fn has_device_for(&self, request: &Request) -> bool {
         let Some(largest) = self.view.capacity_bytes_max() else { return true };
         if request.models.iter().all(|demand| demand.runs_on.is_all()) {
-            return bytes <= largest;
+            return together_bytes(&request.models) <= largest;
         }
         let could_hold =
             |device: &DeviceView| device.suits(&request.models) && device.is_large_enough(&request.models);
@@ -303,9 +304,9 @@ impl Scheduler {
                 Some(request) => self.view.forget(&request),
                 None => self.over(invocation, false),
             },
-            Event::Loaded { device, model, bytes, load_time_ns } => {
+            Event::Loaded { device, model, bytes, load_time_ns, parts } => {
                 if let Some(device) = self.key_of(device) {
-                    let news = self.view.loaded(device, &model, bytes, load_time_ns);
+                    let news = self.view.loaded(device, &model, (bytes, &parts), load_time_ns);
                     self.corrections.residency += u64::from(!news);
                 }
             }

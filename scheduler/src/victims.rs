@@ -7,19 +7,20 @@ mod least_loss;
 pub use least_loss::LeastLoss;
 pub(crate) use least_loss::loss_ns;
 
-use crate::{DeviceKey, ModelKey, View};
+use crate::{DeviceKey, ModelKey, Room, View};
 use smallvec::SmallVec;
 
 /// The choice of victims.
 pub trait VictimPolicy: Send {
-    /// Models that together take at least `bytes`; none if there are not enough. Only [`candidates`](crate::DeviceView::candidates) of
-    /// `device` may be chosen, and none for which `keep` holds.
+    /// Models that make `room`, beside what it has already, for at least `bytes`; none if there are not enough. Only
+    /// [`candidates`](crate::DeviceView::candidates) of `device` may be chosen, and none for which `keep` holds.
     fn choose(
         &self,
         now_ns: u64,
         view: &View,
         device: DeviceKey,
         bytes: u64,
+        room: Room<'_>,
         keep: &dyn Fn(ModelKey) -> bool,
     ) -> Option<Victims>;
 }

@@ -3,6 +3,13 @@
 mod device;
 pub use device::{Candidate, DeviceView, Need};
 
+mod memory;
+pub use memory::Parts;
+pub(crate) use memory::together_bytes;
+
+mod room;
+pub use room::Room;
+
 mod models;
 pub use models::ModelView;
 
@@ -18,7 +25,7 @@ use crate::estimate::RunTimes;
 use crate::keys::Table;
 use crate::policy::Demand;
 use crate::{
-    Arrival, DeviceKey, DeviceKind, FunctionKey, KindKey, LoadTimes, ModelDemand, ModelKey, Request,
+    Arrival, DeviceKey, DeviceKind, FunctionKey, KindKey, LoadTimes, ModelDemand, ModelKey, PartId, Request,
     Settings, Tenants,
 };
 use models::Models;
@@ -173,6 +180,11 @@ impl View {
         self.models.get(model)
     }
 
+    /// The devices that hold models with this part, and keep them.
+    pub fn holders_of(&self, part: PartId) -> impl Iterator<Item = DeviceKey> {
+        self.models.holders_of(part)
+    }
+
     /// The name of a model that waits, runs or is held.
     #[must_use]
     pub fn model_id(&self, model: ModelKey) -> &ModelId {
@@ -223,7 +235,7 @@ impl View {
             let model = self.models.retain(&demand.model);
             self.models.get_mut(model).demand(now_ns);
             let ModelDemand { bytes, load_time_ns, runs_on, .. } = *demand;
-            Demand { model, bytes, load_time_ns, runs_on }
+            Demand { model, bytes, load_time_ns, runs_on, parts: Parts::of(bytes, &demand.parts) }
         });
         let models = demands.collect();
         let told = arrival.run_times_ns.iter();

@@ -4,8 +4,8 @@
 
 use proptest::prelude::*;
 use weir_scheduler::{
-    Arrival, Choice, DeviceSpec, Event, ModelDemand, PolicyKind, PolicyOptions, Recorder, Settings, Setup,
-    Slo, SloSettings, TenantLimits, Tier, VictimKind, replay,
+    Arrival, Choice, DeviceSpec, Event, ModelDemand, Part, PartId, PolicyKind, PolicyOptions, Recorder,
+    Settings, Setup, Slo, SloSettings, TenantLimits, Tier, VictimKind, replay,
 };
 use weir_types::{
     Cost, DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, Platform, Platforms, TenantId, Version,
@@ -37,6 +37,12 @@ fn tenant() -> impl Strategy<Value = TenantId> {
     (0_u8..2).prop_map(|index| TenantId::new(&format!("t{index}")).unwrap())
 }
 
+/// More than are told apart, the same twice, of several sizes, and larger than the model that has them.
+fn parts() -> impl Strategy<Value = Vec<Part>> {
+    let part = (0_u64..4, number()).prop_map(|(id, bytes)| Part { id: PartId(id), bytes });
+    prop::collection::vec(part, 0..20)
+}
+
 /// Limits that nobody would set.
 fn limits() -> impl Strategy<Value = TenantLimits> {
     let share = prop_oneof![Just(f64::NAN), Just(-1.0), Just(0.0), Just(0.5), Just(f64::INFINITY)];
@@ -52,8 +58,14 @@ fn limits() -> impl Strategy<Value = TenantLimits> {
 
 fn arrival() -> impl Strategy<Value = Arrival> {
     let runs_on = || prop::sample::subsequence(Platform::ALL.to_vec(), 0..4).prop_map(Platforms::from);
-    let demand = (model(), number(), prop::option::of(number()), runs_on()).prop_map(
-        |(model, bytes, load_time_ns, runs_on)| ModelDemand { model, bytes, load_time_ns, runs_on },
+    let demand = (model(), number(), prop::option::of(number()), runs_on(), parts()).prop_map(
+        |(model, bytes, load_time_ns, runs_on, parts)| ModelDemand {
+            model,
+            bytes,
+            load_time_ns,
+            runs_on,
+            parts,
+        },
     );
     let slo = (number(), number())
         .prop_map(|(due_at_ns, cost)| Slo { due_at_ns, cost_max: Cost::from_nanos(cost) });
@@ -109,8 +121,9 @@ fn event() -> impl Strategy<Value = Event> {
         2 => invocation().prop_map(|invocation| Event::Finished { invocation }),
         1 => invocation().prop_map(|invocation| Event::Failed { invocation }),
         1 => invocation().prop_map(|invocation| Event::Cancelled { invocation }),
-        4 => (device(), model(), number(), prop::option::of(number()))
-            .prop_map(|(device, model, bytes, load_time_ns)| Event::Loaded { device, model, bytes, load_time_ns }),
+        4 => (device(), model(), number(), prop::option::of(number()), parts()).prop_map(
+            |(device, model, bytes, load_time_ns, parts)| Event::Loaded { device, model, bytes, load_time_ns, parts },
+        ),
         2 => (device(), model()).prop_map(|(device, model)| Event::Evicted { device, model }),
         1 => (node(), model(), prop::collection::vec((tier(), number()), 0..6))
             .prop_map(|(node, model, bytes)| Event::Staged { node, model, bytes }),

@@ -42,7 +42,8 @@ impl Cluster {
     }
 
     fn load(&mut self, device: DeviceId, name: &str, bytes: u64) {
-        let loaded = Event::Loaded { device, model: model(name), bytes, load_time_ns: Some(bytes) };
+        let loaded =
+            Event::Loaded { device, model: model(name), bytes, load_time_ns: Some(bytes), parts: Vec::new() };
         assert_eq!(self.tell(loaded), []);
     }
 
@@ -70,6 +71,7 @@ fn arrival(id: u64, models: &[(&str, u64)], deadline_at_ns: u64) -> Event {
         bytes: *bytes,
         load_time_ns: None,
         runs_on: Platforms::ALL,
+        parts: Vec::new(),
     };
     let models = models.iter().map(demand).collect();
     let invocation = InvocationId(id);
@@ -301,7 +303,7 @@ fn nonsense_is_counted_and_changes_nothing() {
     for event in [
         Event::Finished { invocation: InvocationId(9) },
         Event::Started { invocation: InvocationId(9) },
-        Event::Loaded { device: nowhere, model: model("a"), bytes: 1, load_time_ns: None },
+        Event::Loaded { device: nowhere, model: model("a"), bytes: 1, load_time_ns: None, parts: Vec::new() },
         Event::Evicted { device: nowhere, model: model("a") },
         Event::Evicted { device: CPU, model: model("never-there") },
         Event::NodeDown { node: NodeId(7) },

@@ -72,6 +72,7 @@ impl Cluster {
             bytes: 4,
             load_time_ns: Some(10 * MS),
             runs_on: *runs_on,
+            parts: Vec::new(),
         };
         let function =
             FunctionId { tenant: TenantId::default(), name: Name::new("f").unwrap(), version: Version(1) };
@@ -93,8 +94,13 @@ impl Cluster {
     fn run(&mut self, name: &str, times_ms: &[u64]) -> u32 {
         let (invocation, actions) = self.arrive(&[(name, Platforms::ALL)]);
         let ordinal = started(&actions, invocation).unwrap();
-        let load =
-            Event::Loaded { device: device(ordinal), model: model(name), bytes: 4, load_time_ns: None };
+        let load = Event::Loaded {
+            device: device(ordinal),
+            model: model(name),
+            bytes: 4,
+            load_time_ns: None,
+            parts: Vec::new(),
+        };
         self.tell(load);
         self.now_ns += times_ms[ordinal as usize] * MS;
         self.tell(Event::Finished { invocation });

@@ -26,7 +26,13 @@ fn arrival(id: u64) -> Event {
     Event::Arrived(Arrival {
         invocation: InvocationId(id),
         function: FunctionId { tenant, name, version },
-        models: vec![ModelDemand { model, bytes: 4, load_time_ns: Some(7), runs_on: Platforms::ALL }],
+        models: vec![ModelDemand {
+            model,
+            bytes: 4,
+            load_time_ns: Some(7),
+            runs_on: Platforms::ALL,
+            parts: Vec::new(),
+        }],
         deadline_at_ns: u64::MAX,
         priority: 0,
         batch: 1,

@@ -61,6 +61,7 @@ impl Cluster {
                 bytes: 5,
                 load_time_ns: Some(LOAD_NS),
                 runs_on: Platforms::ALL,
+                parts: Vec::new(),
             }],
             deadline_at_ns: u64::MAX,
             priority: 0,
@@ -86,7 +87,13 @@ impl Cluster {
                 self.tell(Event::Evicted { device, model });
             }
             if why.estimate.missing_bytes > 0 {
-                self.tell(Event::Loaded { device, model, bytes: 5, load_time_ns: Some(LOAD_NS) });
+                self.tell(Event::Loaded {
+                    device,
+                    model,
+                    bytes: 5,
+                    load_time_ns: Some(LOAD_NS),
+                    parts: Vec::new(),
+                });
             }
         }
     }

@@ -20,6 +20,12 @@ impl ContentHash {
     pub fn of(bytes: &[u8]) -> Self {
         Self(Sha256::digest(bytes).into())
     }
+
+    /// Its first eight bytes: a short name where a hash is only compared with others of the same making.
+    #[must_use]
+    pub fn prefix(&self) -> u64 {
+        self.0.iter().take(8).fold(0, |prefix, byte| prefix << 8 | u64::from(*byte))
+    }
 }
 
 /// Hashes bytes that arrive in pieces.

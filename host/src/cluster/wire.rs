@@ -2,7 +2,7 @@
 
 use crate::devices::Ordinal;
 use serde::{Deserialize, Serialize};
-use weir_scheduler::{Arrival, DeviceSpec, Estimate, Event, Rejection};
+use weir_scheduler::{Arrival, DeviceSpec, Estimate, Event, Part, Rejection};
 use weir_types::{DeviceId, InvocationId, ModelId, NodeId, TenantId, Version};
 
 /// What a node tells the dispatcher. The first is always [`News::Hello`].
@@ -29,6 +29,8 @@ pub(crate) enum News {
         model: ModelId,
         bytes: u64,
         load_time_ns: Option<u64>,
+        #[serde(default)]
+        parts: Vec<Part>,
     },
     Evicted {
         #[serde(default)]
@@ -68,6 +70,9 @@ pub(crate) struct Resident {
     pub(crate) device: Ordinal,
     pub(crate) model: ModelId,
     pub(crate) bytes: u64,
+    /// What it has in common with other models.
+    #[serde(default)]
+    pub(crate) parts: Vec<Part>,
 }
 
 /// What the dispatcher tells a node about the invocations that it asked about.
@@ -137,8 +142,8 @@ impl News {
             }
             Self::Finished { invocation } => Event::Finished { invocation },
             Self::Cancelled { invocation } => Event::Cancelled { invocation },
-            Self::Loaded { device: at, model, bytes, load_time_ns } => {
-                Event::Loaded { device: device(at), model, bytes, load_time_ns }
+            Self::Loaded { device: at, model, bytes, load_time_ns, parts } => {
+                Event::Loaded { device: device(at), model, bytes, load_time_ns, parts }
             }
             Self::Evicted { device: at, model } => Event::Evicted { device: device(at), model },
             Self::DeviceDown { device: at } => Event::DeviceDown { device: device(at) },

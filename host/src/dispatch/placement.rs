@@ -20,7 +20,7 @@ pub(crate) use placed::{Placed, Spot};
 pub(crate) use state::{Away, Place};
 
 use super::{Inference, Invocation, WorkflowCall};
-use crate::cluster::wire::{Granted, Hello, News};
+use crate::cluster::wire::{Granted, Hello, News, Resident};
 use crate::devices::Ordinal;
 use crate::instance::Fault;
 use crate::models::{Expected, Models};
@@ -39,7 +39,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio_util::task::AbortOnDropHandle;
-use weir_inference::{Health, ResidentModel};
+use weir_inference::Health;
 use weir_scheduler::{Action, Arrival, DeviceSpec, Event, ModelDemand, Rejection, Setup, Slo};
 use weir_types::{Cost, FunctionId, InvocationId, ModelId, NodeId, Version, WorkflowId};
 
@@ -320,7 +320,7 @@ impl Placements {
     pub(crate) fn residents(
         &self,
         device: Ordinal,
-        now: &[ResidentModel],
+        now: Vec<Resident>,
         loaded: Option<(&ModelId, Duration)>,
     ) {
         let mut state = self.lock();
@@ -328,11 +328,11 @@ impl Placements {
         for model in gone {
             self.tell(&mut state, News::Evicted { device, model });
         }
-        for (model, bytes) in come {
+        for Resident { model, bytes, parts, .. } in come {
             let load_time_ns = loaded
                 .filter(|(loaded, _)| **loaded == model)
                 .map(|(_, load_time)| u64::try_from(load_time.as_nanos()).unwrap_or(u64::MAX));
-            self.tell(&mut state, News::Loaded { device, model, bytes, load_time_ns });
+            self.tell(&mut state, News::Loaded { device, model, bytes, load_time_ns, parts });
         }
     }
 
@@ -348,7 +348,7 @@ impl Placements {
             self.tell(&mut state, News::DeviceUp { device });
         } else {
             self.tell(&mut state, News::DeviceDown { device });
-            let (gone, _) = state.books.settle(device, &[]);
+            let (gone, _) = state.books.settle(device, Vec::new());
             for model in gone {
                 self.tell(&mut state, News::Evicted { device, model });
             }

@@ -290,7 +290,7 @@ impl Models {
         for device in self.devices.iter() {
             // Ready once its memory is free, which nobody waits for.
             drop(device.cache.unload(&entry.source.key));
-            placements.residents(device.ordinal, &device.cache.resident(), None);
+            placements.residents(device.ordinal, self.residents(device), None);
         }
     }
 
@@ -306,10 +306,11 @@ impl Models {
     async fn load(
         &self,
         source: &Arc<ModelSource>,
-        NodeDevice { ordinal, cache, .. }: &NodeDevice,
+        device: &NodeDevice,
         placements: &Placements,
         trace: &Trace,
     ) -> Result<Pin, InferenceError> {
+        let NodeDevice { ordinal, cache, .. } = device;
         let acquired = loop {
             let mut freed = std::pin::pin!(placements.freed());
             freed.as_mut().enable();
@@ -327,7 +328,7 @@ impl Models {
             self.note_health(*ordinal, placements);
         }
         let load_time = acquired.as_ref().ok().and_then(Pin::load_time);
-        placements.residents(*ordinal, &cache.resident(), load_time.map(|time| (source.id(), time)));
+        placements.residents(*ordinal, self.residents(device), load_time.map(|time| (source.id(), time)));
         if let Some(load_time) = load_time {
             self.metrics.phase(Phase::ModelLoad, load_time);
             self.metrics.cold_start(ColdStart::Model);

@@ -1,9 +1,11 @@
 //! On which of the node's devices a model runs.
 
 use super::{ModelEntry, Models};
+use crate::cluster::wire::Resident;
 use crate::devices::{NodeDevice, Ordinal};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use weir_inference::ResidentModel;
 use weir_scheduler::ModelDemand;
 use weir_types::api::ModelOnDevice;
 use weir_types::{ModelId, Platform, Platforms};
@@ -66,11 +68,22 @@ impl ModelEntry {
     pub(crate) fn demand(&self) -> ModelDemand {
         let prepared = &self.source.prepared;
         let (model, bytes) = (self.source.id().clone(), prepared.resident_bytes);
-        ModelDemand { model, bytes, load_time_ns: None, runs_on: self.runs_on() }
+        let parts = self.shared.get().to_vec();
+        ModelDemand { model, bytes, load_time_ns: None, runs_on: self.runs_on(), parts }
     }
 }
 
 impl Models {
+    /// What is in a device's memory, as the scheduler is told.
+    pub(crate) fn residents(&self, device: &NodeDevice) -> Vec<Resident> {
+        let resident = |ResidentModel { id, bytes, .. }: ResidentModel| {
+            let entry = self.get(&id.tenant, &id.name, Some(id.version)).ok();
+            let parts = entry.map(|entry| entry.shared.get().to_vec()).unwrap_or_default();
+            Resident { device: device.ordinal, model: id, bytes, parts }
+        };
+        device.cache.resident().into_iter().map(resident).collect()
+    }
+
     /// Where a model runs of a call that was placed on this device: there, or else on the processor beside it, or else wherever it can.
     pub(super) fn choose(&self, entry: &ModelEntry, placed: Option<Ordinal>) -> Option<Choice<'_>> {
         let runs = |device: &&NodeDevice| {

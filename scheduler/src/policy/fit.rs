@@ -2,7 +2,7 @@
 
 use super::{Demand, Placement, Request};
 use crate::{
-    Alternative, Candidate, DeviceKey, DeviceView, Estimate, LeastRecentlyUsed, ModelKey, VictimPolicy,
+    Alternative, Candidate, DeviceKey, DeviceView, Estimate, LeastRecentlyUsed, ModelKey, Room, VictimPolicy,
     Victims, View, Why,
 };
 use smallvec::SmallVec;
@@ -49,16 +49,16 @@ impl Placer {
             return Some(Victims::default());
         }
         let mut victims = Victims::default();
-        let mut freed = 0;
         if need.missing_bytes > 0 {
-            freed = self.keep_to_cap(view, state, request, &mut victims)?;
+            Self::keep_to_cap(view, state, request, &mut victims)?;
         }
-        let over_bytes = need.over_bytes.saturating_sub(freed);
-        if over_bytes > 0 {
+        let mut room = Room::new(state, &request.models);
+        victims.models.iter().for_each(|victim| room.give_up(*victim));
+        if room.bytes() < need.over_bytes {
             let keep = |model: ModelKey| {
                 is_demanded(&request.models, model) || victims.models.contains(&model) || stays(model)
             };
-            let more = self.victims.choose(now_ns, view, device, over_bytes, &keep)?;
+            let more = self.victims.choose(now_ns, view, device, need.over_bytes, room, &keep)?;
             victims.models.extend(more.models);
             victims.loss_ns = more.loss_ns;
         }
@@ -96,20 +96,13 @@ impl Placer {
         Placement { node: state.id().node, device: Some(device), evict, evict_elsewhere, why, request }
     }
 
-    /// Victims among the tenant's own models, so that those that are missing stay within its cap, and the bytes they free. None if it
-    /// cannot be kept.
-    fn keep_to_cap(
-        &self,
-        view: &View,
-        state: &DeviceView,
-        request: &Request,
-        victims: &mut Victims,
-    ) -> Option<u64> {
+    /// Victims among the tenant's own models, so that those that are missing stay within its cap. None if it cannot be kept.
+    fn keep_to_cap(view: &View, state: &DeviceView, request: &Request, victims: &mut Victims) -> Option<()> {
         let missing = state.own(&request.models).filter(|demand| !state.holds(demand.model));
         let missing_bytes = missing.fold(0_u64, |sum, demand| sum.saturating_add(demand.bytes));
         let over_bytes = missing_bytes.saturating_sub(view.tenants().bytes_left(request.tenant));
         if over_bytes == 0 {
-            return Some(0);
+            return Some(());
         }
         let tenant = view.tenants().id(request.tenant);
         let is_own = |model: ModelKey| view.model_id(model).tenant == *tenant;
@@ -123,20 +116,19 @@ impl Placer {
             if freed >= over_bytes {
                 break;
             }
-            freed += candidate.bytes;
+            freed += state.charged_bytes(candidate.model);
             victims.models.push(candidate.model);
         }
-        let here = freed;
         for (device, candidate) in
             if freed < over_bytes { elsewhere(view, state, request) } else { Vec::new() }
         {
             if freed >= over_bytes {
                 break;
             }
-            freed += candidate.bytes;
+            freed += view.device(device).map_or(0, |device| device.charged_bytes(candidate.model));
             victims.elsewhere.push((device, candidate.model));
         }
-        (freed >= over_bytes).then_some(here)
+        (freed >= over_bytes).then_some(())
     }
 }
 

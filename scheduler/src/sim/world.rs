@@ -248,6 +248,7 @@ impl<'a> World<'a> {
             bytes: costs.bytes,
             load_time_ns: told.then_some(costs.load_time_ns),
             runs_on: Platforms::ALL,
+            parts: Vec::new(),
         };
         let slo = self.cluster.slo.and_then(|rule| rule.of(number, self.now_ns, costs.run_time_ns));
         self.schedule.slos.asked += u32::from(slo.is_some());
@@ -288,6 +289,7 @@ impl<'a> World<'a> {
                     model: self.names[model as usize].1.clone(),
                     bytes: costs.bytes,
                     load_time_ns: Some(costs.load_time_ns),
+                    parts: Vec::new(),
                 })
             }
             Happening::Computed { device, .. } => {

@@ -1,7 +1,7 @@
 //! The model goes whose last grant is longest ago.
 
 use super::{VictimPolicy, Victims};
-use crate::{Candidate, DeviceKey, ModelKey, View};
+use crate::{Candidate, DeviceKey, ModelKey, Room, View};
 use smallvec::SmallVec;
 
 /// Least recently used first. Models that were granted together go by their numbers.
@@ -15,20 +15,21 @@ impl VictimPolicy for LeastRecentlyUsed {
         view: &View,
         device: DeviceKey,
         bytes: u64,
+        mut room: Room<'_>,
         keep: &dyn Fn(ModelKey) -> bool,
     ) -> Option<Victims> {
         let candidates = view.device(device)?.candidates();
         let mut candidates: SmallVec<[Candidate; 16]> =
             candidates.filter(|candidate| !keep(candidate.model)).collect();
         candidates.sort_unstable_by_key(|candidate| (candidate.used, candidate.model));
-        let (mut victims, mut freed) = (Victims::default(), 0_u64);
+        let mut victims = Victims::default();
         for candidate in candidates {
-            if freed >= bytes {
+            if room.bytes() >= bytes {
                 break;
             }
-            freed = freed.saturating_add(candidate.bytes);
+            room.give_up(candidate.model);
             victims.models.push(candidate.model);
         }
-        (freed >= bytes).then_some(victims)
+        (room.bytes() >= bytes).then_some(victims)
     }
 }

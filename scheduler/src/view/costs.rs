@@ -1,10 +1,11 @@
 //! What a placement is expected to cost.
 
-use super::{DeviceView, View};
+use super::models::Missing;
+use super::{DeviceView, Parts, View};
 use crate::estimate::Tier;
 use crate::policy::Demand;
 use crate::{DeviceKey, Estimate, KindKey, ModelKey, Request};
-use weir_types::{Cost, Platform, Platforms};
+use weir_types::{Cost, Platform};
 
 /// How much quicker an accelerator is taken to be before it was tried.
 const ACCELERATION: u64 = 8;
@@ -14,28 +15,30 @@ impl View {
     #[must_use]
     pub fn estimate(&self, now_ns: u64, device: &DeviceView, request: &Request) -> Estimate {
         let missing = || device.own(&request.models).filter(|demand| !device.holds(demand.model));
+        let missing_bytes = |demand: &Demand| device.missing_bytes(demand.model, demand.bytes, &demand.parts);
         Estimate {
             wait_ns: device.wait_ns(now_ns),
             load_time_ns: missing()
                 .map(|demand| self.load_time_ns(device, demand))
                 .fold(0, u64::saturating_add),
             run_time_ns: self.run_time_ns(device, request),
-            missing_bytes: missing().map(|demand| demand.bytes).fold(0, u64::saturating_add),
+            missing_bytes: missing().map(missing_bytes).fold(0, u64::saturating_add),
             cost: Cost::ZERO,
         }
     }
 
-    /// The expected time to load a model: as measured from where it is now, else as the caller said, else by the bytes in each tier.
+    /// The expected time to load what is missing of a model: as measured from where it is now, else as the caller said, else by the bytes in
+    /// each tier.
     #[must_use]
     pub fn load_time_ns(&self, device: &DeviceView, demand: &Demand) -> u64 {
         let kind = device.kind().index();
-        let model = self.model(demand.model);
-        let tiers = self.tiers(device, demand);
-        let most = tiers.into_iter().max_by_key(|(_, bytes)| *bytes).map_or(Tier::Disk, |(tier, _)| tier);
-        if let Some(mean_ns) = model.load_times.mean_ns(kind, most) {
-            return crate::estimate::round_ns(mean_ns);
+        let missing_bytes = device.missing_bytes(demand.model, demand.bytes, &demand.parts);
+        let part = Missing { bytes: missing_bytes, of_bytes: demand.bytes };
+        let tiers = self.tiers(device, demand.model, missing_bytes);
+        if let Some(known_ns) = self.model(demand.model).load_time_ns(kind, most_of(tiers), part) {
+            return known_ns;
         }
-        demand.load_time_ns.unwrap_or_else(|| {
+        demand.load_time_ns.map(|whole_ns| part.of_ns(whole_ns)).unwrap_or_else(|| {
             let parts = tiers.into_iter().filter(|(_, bytes)| *bytes > 0);
             parts
                 .map(|(tier, bytes)| self.load_times.by_size_ns(kind, tier, bytes))
@@ -43,14 +46,14 @@ impl View {
         })
     }
 
-    /// The expected time to load a model again that a device gives up: it stays in the node's memory or on its disk.
+    /// The expected time to load a model again that a device gives up, and with it `bytes`: they stay in the node's memory or on its disk.
     #[must_use]
     pub fn reload_time_ns(&self, device: &DeviceView, model: ModelKey, bytes: u64) -> u64 {
         let kind = device.kind().index();
-        let known = &self.model(model).load_times;
-        let measured = [Tier::Memory, Tier::Disk].iter().find_map(|tier| known.mean_ns(kind, *tier));
-        measured
-            .map_or_else(|| self.load_times.by_size_ns(kind, Tier::Disk, bytes), crate::estimate::round_ns)
+        let part = Missing { bytes, of_bytes: device.has(model).bytes };
+        let known = |tier: &Tier| self.model(model).load_time_ns(kind, *tier, part);
+        let measured = [Tier::Memory, Tier::Disk].iter().find_map(known);
+        measured.unwrap_or_else(|| self.load_times.by_size_ns(kind, Tier::Disk, bytes))
     }
 
     /// The expected time to run, once the models are there: as measured, else as the caller said, else as others take.
@@ -110,21 +113,21 @@ impl View {
         first.map_or(request.run_time_ns.unwrap_or(0), |(_, device)| self.run_time_ns(device, request))
     }
 
-    /// Where a model's bytes would come from.
-    fn tiers(&self, device: &DeviceView, demand: &Demand) -> [(Tier, u64); Tier::ALL.len()] {
+    /// Where the bytes of a model that are missing would come from.
+    fn tiers(&self, device: &DeviceView, model: ModelKey, missing_bytes: u64) -> Tiers {
         let mut tiers = Tier::ALL.map(|tier| (tier, 0));
         let mut add = |tier: Tier, bytes: u64| tiers[tier as usize].1 += bytes;
         let node = device.id().node;
-        let model = self.model(demand.model);
+        let model = self.model(model);
         // A copy from a sibling is counted on only where such copies were seen.
         let copies = self.load_times.mean_ns(device.kind().index(), Tier::Sibling).is_some();
         let is_sibling =
             |holder: &DeviceKey| self.device(*holder).is_some_and(|other| other.id().node == node);
         if copies && model.holders().iter().any(is_sibling) {
-            add(Tier::Sibling, demand.bytes);
+            add(Tier::Sibling, missing_bytes);
             return tiers;
         }
-        let mut left = demand.bytes;
+        let mut left = missing_bytes;
         for (tier, bytes) in model.staged(node).unwrap_or_default() {
             let part = left.min(*bytes);
             add(*tier, part);
@@ -134,13 +137,20 @@ impl View {
         tiers
     }
 
-    pub(super) fn learn_load(&mut self, device: DeviceKey, model: ModelKey, bytes: u64, load_time_ns: u64) {
+    pub(super) fn learn_load(
+        &mut self,
+        device: DeviceKey,
+        model: ModelKey,
+        (bytes, parts): (u64, &Parts),
+        load_time_ns: u64,
+    ) {
         let Some(view) = self.device(device) else { return };
         let kind = view.kind().index();
-        let tiers = self.tiers(view, &Demand { model, bytes, load_time_ns: None, runs_on: Platforms::ALL });
-        let most = tiers.into_iter().max_by_key(|(_, bytes)| *bytes).map_or(Tier::Disk, |(tier, _)| tier);
-        self.models.get_mut(model).load_times.add(kind, most, load_time_ns);
-        self.load_times.add_per_mib(kind, most, bytes, load_time_ns);
+        let missing_bytes = view.missing_bytes(model, bytes, parts);
+        let most = most_of(self.tiers(view, model, missing_bytes));
+        let part = Missing { bytes: missing_bytes, of_bytes: bytes };
+        self.models.get_mut(model).learn_load(kind, most, part, load_time_ns);
+        self.load_times.add_per_mib(kind, most, missing_bytes, load_time_ns);
         // Whoever waited for it has run that much less.
         let Some(view) = self.devices.get(device.index()).and_then(Option::as_ref) else { return };
         for invocation in view.runs() {
@@ -151,4 +161,12 @@ impl View {
             }
         }
     }
+}
+
+/// Bytes by where they come from.
+type Tiers = [(Tier, u64); Tier::ALL.len()];
+
+/// Where most of them come from.
+fn most_of(tiers: Tiers) -> Tier {
+    tiers.into_iter().max_by_key(|(_, bytes)| *bytes).map_or(Tier::Disk, |(tier, _)| tier)
 }

@@ -9,9 +9,13 @@
 //! of the sum, and an eviction takes its model out of both sums. Only a model that turns out larger than it was said to be can break it,
 //! until enough is evicted.
 
+use super::Parts;
+use super::memory::{BYTES_MAX, Holders, Memory, together_bytes};
 use super::models::Has;
 use crate::policy::Demand;
-use crate::{DeviceSpec, KindKey, ModelKey};
+use crate::{DeviceSpec, KindKey, ModelKey, PartId};
+use smallvec::SmallVec;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use weir_types::{DeviceId, InvocationId, Platform, RunningMean};
 
@@ -22,8 +26,7 @@ pub struct DeviceView {
     kind: KindKey,
     spec: DeviceSpec,
     models: BTreeMap<ModelKey, Held>,
-    held_bytes: u64,
-    evictable_bytes: u64,
+    memory: Memory,
     /// Given up by decisions about other devices, which the node has not been told yet.
     given_up: Vec<ModelKey>,
     /// When invocations with a grant here are expected to end.
@@ -44,13 +47,11 @@ pub struct DeviceView {
 /// More slots than this count as this many where starts are foreseen one by one.
 const SLOTS_FORESEEN_MAX: u32 = 256;
 
-/// No device and no model is larger: 256 TiB, so that sums of them stay far from overflowing.
-const BYTES_MAX: u64 = 1 << 48;
-
 /// What a device holds, or has promised to hold.
 #[derive(Debug)]
 struct Held {
     bytes: u64,
+    parts: Parts,
     resident: bool,
     /// Running invocations that may open it.
     grants: u32,
@@ -66,7 +67,7 @@ struct Held {
 pub struct Candidate {
     /// Which one.
     pub model: ModelKey,
-    /// The memory it takes.
+    /// The memory that is free once it goes by itself: all that it takes but for what others have in common with it.
     pub bytes: u64,
     /// When it was last granted or loaded; higher is later. Those granted together are equal.
     pub used: u64,
@@ -84,14 +85,13 @@ pub struct Need {
 impl DeviceView {
     pub(super) fn new(id: DeviceId, kind: KindKey, mut spec: DeviceSpec, has_cpu_beside: bool) -> Self {
         spec.capacity_bytes = spec.capacity_bytes.min(BYTES_MAX);
-        let (models, given_up, ends, run_time_ns) = Default::default();
+        let (models, memory, given_up, ends, run_time_ns) = Default::default();
         Self {
             id,
             kind,
             spec,
             models,
-            held_bytes: 0,
-            evictable_bytes: 0,
+            memory,
             given_up,
             ends,
             dispatches: 0,
@@ -121,16 +121,16 @@ impl DeviceView {
         &self.spec
     }
 
-    /// Bytes of models in memory, and of those granted and on their way.
+    /// Bytes of models in memory, and of those granted and on their way; what they have in common counts once.
     #[must_use]
     pub fn held_bytes(&self) -> u64 {
-        self.held_bytes
+        self.memory.held_bytes()
     }
 
     /// The part of [`held_bytes`](Self::held_bytes) that may go and is granted to nobody.
     #[must_use]
     pub fn evictable_bytes(&self) -> u64 {
-        self.evictable_bytes
+        self.memory.evictable_bytes()
     }
 
     /// Whether a model is in memory, or granted and on its way, and was not given up.
@@ -178,8 +178,7 @@ impl DeviceView {
     /// Whether those of `demands` that run here fit, with nothing else in memory.
     #[must_use]
     pub fn is_large_enough(&self, demands: &[Demand]) -> bool {
-        let bytes = self.own(demands).fold(0_u64, |sum, demand| sum.saturating_add(demand.bytes));
-        bytes <= self.spec.capacity_bytes
+        together_bytes(self.own(demands)) <= self.spec.capacity_bytes
     }
 
     pub(super) fn is_down(&self) -> bool {
@@ -278,34 +277,81 @@ impl DeviceView {
 
     /// The models in memory that are granted to nobody and were not given up yet, by key.
     pub fn candidates(&self) -> impl Iterator<Item = Candidate> {
-        let free =
-            self.models.iter().filter(|(_, held)| held.resident && held.grants == 0 && !held.evictable);
-        free.map(|(model, held)| Candidate { model: *model, bytes: held.bytes, used: held.used })
+        let free = self.models.iter().filter(|(_, held)| held.is_candidate());
+        free.map(|(model, held)| self.as_candidate(*model, held))
     }
 
     /// One of the [`candidates`](Self::candidates).
     #[must_use]
     pub fn candidate(&self, model: ModelKey) -> Option<Candidate> {
-        let held =
-            self.models.get(&model).filter(|held| held.resident && held.grants == 0 && !held.evictable)?;
-        Some(Candidate { model, bytes: held.bytes, used: held.used })
+        let held = self.models.get(&model).filter(|held| held.is_candidate())?;
+        Some(self.as_candidate(model, held))
+    }
+
+    fn as_candidate(&self, model: ModelKey, held: &Held) -> Candidate {
+        let only_its = held.parts.iter().filter(|part| self.memory.holders(part.id).firm == 1);
+        let bytes = only_its.fold(held.own_bytes(), |sum, part| sum.saturating_add(part.bytes));
+        Candidate { model, bytes, used: held.used }
+    }
+
+    /// What its tenant is charged for a model that is held: all that it takes, whoever has it in common with it.
+    pub(crate) fn charged_bytes(&self, model: ModelKey) -> u64 {
+        self.models.get(&model).map_or(0, |held| held.bytes)
+    }
+
+    /// What of a model that is held nobody else has, and the rest.
+    pub(super) fn size_of(&self, model: ModelKey) -> Option<(u64, &Parts)> {
+        self.models.get(&model).map(|held| (held.own_bytes(), &held.parts))
+    }
+
+    /// The models that have a part.
+    pub(super) fn holders(&self, part: PartId) -> Holders {
+        self.memory.holders(part)
+    }
+
+    /// Whether models here have anything in common with others.
+    pub(super) fn is_shared(&self) -> bool {
+        self.memory.is_shared()
+    }
+
+    /// Of a model that takes `bytes`, what no other model has here.
+    pub(super) fn missing_bytes(&self, model: ModelKey, bytes: u64, parts: &Parts) -> u64 {
+        let own = u32::from(self.models.contains_key(&model));
+        let missing = parts.iter().filter(|part| self.memory.holders(part.id).all <= own);
+        missing.fold(parts.own_bytes(bytes), |sum, part| sum.saturating_add(part.bytes))
     }
 
     /// What granting `demands` would take.
     #[must_use]
     pub fn need(&self, demands: &[Demand]) -> Need {
-        let (mut missing_bytes, mut kept_bytes) = (0_u64, 0);
+        let (mut missing_bytes, mut firm_bytes) = (0_u64, self.memory.firm_bytes());
+        let mut counted = SmallVec::<[PartId; 8]>::new();
         for demand in self.own(demands) {
-            match self.models.get(&demand.model) {
-                None => missing_bytes = missing_bytes.saturating_add(demand.bytes.min(BYTES_MAX)),
-                // To be granted, it must be taken off the list of those that may go.
-                Some(held) if held.is_evictable_now() => kept_bytes += held.bytes,
-                Some(_) => {}
+            let held = self.models.get(&demand.model);
+            // To be granted, what may go must be taken off the list of those that may.
+            let (bytes, parts) = match held {
+                Some(held) if !held.is_evictable_now() => continue,
+                Some(held) => (held.bytes, &held.parts),
+                None => (demand.bytes.min(BYTES_MAX), &demand.parts),
+            };
+            let own_bytes = parts.own_bytes(bytes);
+            firm_bytes = firm_bytes.saturating_add(own_bytes);
+            if held.is_none() {
+                missing_bytes = missing_bytes.saturating_add(own_bytes);
+            }
+            for part in parts.iter() {
+                let holders = self.memory.holders(part.id);
+                if holders.firm > 0 || counted.contains(&part.id) {
+                    continue;
+                }
+                counted.push(part.id);
+                firm_bytes = firm_bytes.saturating_add(part.bytes);
+                if holders.all == 0 {
+                    missing_bytes = missing_bytes.saturating_add(part.bytes);
+                }
             }
         }
-        let evictable_bytes = self.evictable_bytes - kept_bytes;
-        let wanted_bytes = self.held_bytes.saturating_sub(evictable_bytes).saturating_add(missing_bytes);
-        Need { missing_bytes, over_bytes: wanted_bytes.saturating_sub(self.spec.capacity_bytes) }
+        Need { missing_bytes, over_bytes: firm_bytes.saturating_sub(self.spec.capacity_bytes) }
     }
 
     /// The invocations that run here.
@@ -320,7 +366,13 @@ impl DeviceView {
 
     pub(super) fn has(&self, model: ModelKey) -> Has {
         let Some(held) = self.models.get(&model) else { return Has::default() };
-        Has { place: true, bytes: held.bytes, holds: !held.is_evictable_now(), free_at_ns: self.free_at_ns() }
+        Has {
+            place: true,
+            bytes: held.bytes,
+            holds: !held.is_evictable_now(),
+            free_at_ns: self.free_at_ns(),
+            parts: held.parts.clone(),
+        }
     }
 
     /// Grant `demands` to one more invocation, giving up `victims`.
@@ -338,20 +390,16 @@ impl DeviceView {
                 continue;
             }
             self.given_up.retain(|model| *model != demand.model);
-            if let Some(held) = self.models.get_mut(&demand.model) {
-                if held.is_evictable_now() {
-                    self.evictable_bytes -= held.bytes;
-                }
-                held.evictable = false;
-                held.grants += 1;
-                held.used = clock;
-            } else {
-                let bytes = demand.bytes.min(BYTES_MAX);
-                self.held_bytes = self.held_bytes.saturating_add(bytes);
-                let (resident, evictable) = (false, false);
-                let held = Held { bytes, resident, grants: 1, evictable, used: clock, there_at_ns };
-                self.models.insert(demand.model, held);
-            }
+            let bytes = demand.bytes.min(BYTES_MAX);
+            self.alter(
+                demand.model,
+                || Held::of(bytes, demand.parts.clone(), there_at_ns),
+                |held| {
+                    held.evictable = false;
+                    held.grants += 1;
+                    held.used = clock;
+                },
+            );
         }
         for victim in victims {
             self.allow(*victim);
@@ -360,13 +408,25 @@ impl DeviceView {
 
     /// A model may go. False if it is not there, granted, or may go already.
     fn allow(&mut self, model: ModelKey) -> bool {
-        let held = self.models.get_mut(&model);
-        let Some(held) = held.filter(|held| held.resident && held.grants == 0 && !held.evictable) else {
-            return false;
-        };
+        let Some(held) = self.models.get_mut(&model).filter(|held| held.is_candidate()) else { return false };
+        self.memory.remove(held.bytes, &held.parts, true);
         held.evictable = true;
-        self.evictable_bytes = self.evictable_bytes.saturating_add(held.bytes);
+        self.memory.add(held.bytes, &held.parts, false);
         true
+    }
+
+    /// Change what is held of a model, which is `new` if nothing was, and keep the sums.
+    fn alter(&mut self, model: ModelKey, new: impl FnOnce() -> Held, change: impl FnOnce(&mut Held)) {
+        let held = match self.models.entry(model) {
+            Entry::Occupied(entry) => {
+                let held = entry.into_mut();
+                self.memory.remove(held.bytes, &held.parts, !held.is_evictable_now());
+                held
+            }
+            Entry::Vacant(entry) => entry.insert(new()),
+        };
+        change(held);
+        self.memory.add(held.bytes, &held.parts, !held.is_evictable_now());
     }
 
     /// A model may go that is in the way elsewhere. The node is told with the next start here: it needs no room before.
@@ -408,24 +468,20 @@ impl DeviceView {
         }
     }
 
-    /// A model is in memory. False if it was already.
-    pub(super) fn loaded(&mut self, model: ModelKey, bytes: u64, clock: u64) -> bool {
-        let bytes = bytes.min(BYTES_MAX);
-        let held = self.models.entry(model).or_insert(Held {
-            bytes: 0,
-            resident: false,
-            grants: 0,
-            evictable: false,
-            used: clock,
-            there_at_ns: 0,
-        });
-        if held.is_evictable_now() {
-            self.evictable_bytes = (self.evictable_bytes - held.bytes).saturating_add(bytes);
-        }
-        self.held_bytes = (self.held_bytes - held.bytes).saturating_add(bytes);
-        held.bytes = bytes;
-        held.used = clock;
-        !std::mem::replace(&mut held.resident, true)
+    /// A model is in memory. False if it was already, with this size.
+    pub(super) fn loaded(&mut self, model: ModelKey, bytes: u64, parts: Parts, clock: u64) -> bool {
+        let mut news = false;
+        self.alter(
+            model,
+            || Held::of(0, Parts::default(), 0),
+            |held| {
+                let bytes = bytes.min(BYTES_MAX);
+                news = (held.resident, held.bytes, &held.parts) != (true, bytes, &parts);
+                (held.resident, held.bytes, held.parts) = (true, bytes, parts);
+                held.used = clock;
+            },
+        );
+        news
     }
 
     /// A model is not in memory any more. False if it was not.
@@ -443,14 +499,25 @@ impl DeviceView {
     fn remove(&mut self, model: ModelKey) {
         let Some(held) = self.models.remove(&model) else { return };
         self.given_up.retain(|other| *other != model);
-        self.held_bytes -= held.bytes;
-        if held.is_evictable_now() {
-            self.evictable_bytes -= held.bytes;
-        }
+        self.memory.remove(held.bytes, &held.parts, !held.is_evictable_now());
     }
 }
 
 impl Held {
+    /// Not there yet, and granted to nobody.
+    fn of(bytes: u64, parts: Parts, there_at_ns: u64) -> Self {
+        Self { bytes, parts, resident: false, grants: 0, evictable: false, used: 0, there_at_ns }
+    }
+
+    fn own_bytes(&self) -> u64 {
+        self.parts.own_bytes(self.bytes)
+    }
+
+    /// It could become a victim.
+    fn is_candidate(&self) -> bool {
+        self.resident && self.grants == 0 && !self.evictable
+    }
+
     fn is_evictable_now(&self) -> bool {
         self.evictable && self.grants == 0
     }

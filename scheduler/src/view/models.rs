@@ -1,8 +1,8 @@
 //! Models: who holds them, how much they are asked for, and what they cost.
 
-use crate::estimate::{LoadTimes, Tier};
+use crate::estimate::{LoadTimes, Tier, round_ns};
 use crate::keys::Table;
-use crate::{DeviceKey, ModelKey, Tenants};
+use crate::{DeviceKey, ModelKey, PartId, Parts, Tenants};
 use std::collections::{BTreeMap, BTreeSet};
 use weir_types::{ModelId, NodeId};
 
@@ -22,7 +22,10 @@ pub struct ModelView {
     /// The same by the time at which they can take one more invocation; those that can now come first.
     by_free: BTreeSet<(u64, DeviceKey)>,
     waiting: u32,
-    pub(super) load_times: LoadTimes,
+    /// Of loads of all of it, or most.
+    load_times: LoadTimes,
+    /// Of loads beside models that had most of it.
+    beside_times: LoadTimes,
     staged: BTreeMap<NodeId, Vec<(Tier, u64)>>,
     demand: f64,
     demand_at_ns: u64,
@@ -51,6 +54,18 @@ impl ModelView {
         let forgotten = (-(now_ns.saturating_sub(self.demand_at_ns) as f64) / HALF_LIFE_NS).exp2();
         let seen = 1.0 - (-(watched_ns.max(WATCHED_NS_MIN) as f64) / HALF_LIFE_NS).exp2();
         self.demand * forgotten * std::f64::consts::LN_2 / (HALF_LIFE_NS / 1e9) / seen
+    }
+
+    /// The expected time to load a part of it, by what such loads took.
+    pub(super) fn load_time_ns(&self, kind: usize, tier: Tier, part: Missing) -> Option<u64> {
+        let beside_ns = self.beside_times.mean_ns(kind, tier).filter(|_| part.is_lesser());
+        let whole_ns = || self.load_times.mean_ns(kind, tier);
+        beside_ns.map(round_ns).or_else(|| whole_ns().map(|whole_ns| part.of_ns(round_ns(whole_ns))))
+    }
+
+    pub(super) fn learn_load(&mut self, kind: usize, tier: Tier, part: Missing, load_time_ns: u64) {
+        let times = if part.is_lesser() { &mut self.beside_times } else { &mut self.load_times };
+        times.add(kind, tier, load_time_ns);
     }
 
     /// Where a node would load it from, if it said so.
@@ -82,8 +97,32 @@ impl ModelView {
     }
 }
 
+/// The part of a model that is not on a device: what it has in common with models there is.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Missing {
+    pub(super) bytes: u64,
+    /// What all of it takes.
+    pub(super) of_bytes: u64,
+}
+
+impl Missing {
+    /// Whether more of it is there than is missing.
+    fn is_lesser(self) -> bool {
+        self.bytes < self.of_bytes / 2
+    }
+
+    /// What of a time for all of it is for the part. Half of it and more counts as all.
+    pub(super) fn of_ns(self, whole_ns: u64) -> u64 {
+        if self.is_lesser() {
+            round_ns(whole_ns as f64 * self.bytes as f64 / self.of_bytes as f64)
+        } else {
+            whole_ns
+        }
+    }
+}
+
 /// What a model has on a device.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Has {
     /// It counts there, given up or not.
     pub(super) place: bool,
@@ -92,39 +131,49 @@ pub(super) struct Has {
     pub(super) holds: bool,
     /// When the device can take one more invocation.
     pub(super) free_at_ns: u64,
+    pub(super) parts: Parts,
 }
 
 #[derive(Debug)]
-pub(super) struct Models(Table<ModelId, ModelView>);
+pub(super) struct Models {
+    table: Table<ModelId, ModelView>,
+    /// By what models have in common: where there are models with it that stay, and how many.
+    by_part: BTreeMap<PartId, BTreeMap<DeviceKey, u32>>,
+}
 
 impl Models {
     pub(super) fn new() -> Self {
-        Self(Table::new(MODELS_MAX))
+        Self { table: Table::new(MODELS_MAX), by_part: BTreeMap::new() }
+    }
+
+    /// The devices that hold models with this part.
+    pub(super) fn holders_of(&self, part: PartId) -> impl Iterator<Item = DeviceKey> {
+        self.by_part.get(&part).into_iter().flat_map(|devices| devices.keys().copied())
     }
 
     /// A model's number, with one more reference.
     pub(super) fn retain(&mut self, model: &ModelId) -> ModelKey {
-        ModelKey(self.0.retain(model))
+        ModelKey(self.table.retain(model))
     }
 
     pub(super) fn release(&mut self, model: ModelKey) {
-        self.0.release(model.0);
+        self.table.release(model.0);
     }
 
     pub(super) fn key(&self, model: &ModelId) -> Option<ModelKey> {
-        self.0.key(model).map(ModelKey)
+        self.table.key(model).map(ModelKey)
     }
 
     pub(super) fn id(&self, model: ModelKey) -> &ModelId {
-        self.0.id(model.0)
+        self.table.id(model.0)
     }
 
     pub(super) fn get(&self, model: ModelKey) -> &ModelView {
-        self.0.get(model.0)
+        self.table.get(model.0)
     }
 
     pub(super) fn get_mut(&mut self, model: ModelKey) -> &mut ModelView {
-        self.0.get_mut(model.0)
+        self.table.get_mut(model.0)
     }
 
     /// What a model has on a device changed.
@@ -132,27 +181,31 @@ impl Models {
         &mut self,
         model: ModelKey,
         device: DeviceKey,
-        before: Has,
-        now: Has,
+        before: &Has,
+        now: &Has,
         tenants: &mut Tenants,
     ) {
         if now.place && !before.place {
-            self.0.retain_key(model.0);
-            tenants.retain(&self.0.id(model.0).tenant);
+            self.table.retain_key(model.0);
+            tenants.retain(&self.table.id(model.0).tenant);
         }
         // What was given up is on nobody's account: the device keeps it only as long as it has room to spare.
-        let charged = |has: Has| if has.holds { has.bytes } else { 0 };
+        let charged = |has: &Has| if has.holds { has.bytes } else { 0 };
         if charged(before) != charged(now) {
-            tenants.resize(&self.0.id(model.0).tenant, charged(before), charged(now));
+            tenants.resize(&self.table.id(model.0).tenant, charged(before), charged(now));
         }
         if before.holds != now.holds {
-            tenants.holds(&self.0.id(model.0).tenant, model, now.holds);
+            tenants.holds(&self.table.id(model.0).tenant, model, now.holds);
         }
         if before.place && !now.place {
-            self.0.release(model.0);
-            tenants.release_id(&self.0.id(model.0).tenant);
+            self.table.release(model.0);
+            tenants.release_id(&self.table.id(model.0).tenant);
         }
-        let view = self.0.get_mut(model.0);
+        if before.holds != now.holds || before.parts != now.parts {
+            self.shared(device, before, false);
+            self.shared(device, now, true);
+        }
+        let view = self.table.get_mut(model.0);
         if before.holds {
             view.holders.remove(&device);
             view.by_free.remove(&(before.free_at_ns, device));
@@ -163,8 +216,23 @@ impl Models {
         }
     }
 
+    /// A model that stays came to a device, or is none there any more.
+    fn shared(&mut self, device: DeviceKey, has: &Has, comes: bool) {
+        for part in has.parts.iter().filter(|_| has.holds) {
+            let devices = self.by_part.entry(part.id).or_default();
+            let count = devices.entry(device).or_default();
+            *count = if comes { *count + 1 } else { count.saturating_sub(1) };
+            if *count == 0 {
+                devices.remove(&device);
+            }
+            if devices.is_empty() {
+                self.by_part.remove(&part.id);
+            }
+        }
+    }
+
     pub(super) fn unstage(&mut self, node: NodeId) {
-        self.0.values_mut().for_each(|view| {
+        self.table.values_mut().for_each(|view| {
             view.staged.remove(&node);
         });
     }

@@ -88,7 +88,7 @@ impl View {
             self.open.remove(&(Reverse(view.dispatches()), *key));
             self.closed.remove(&(view.free_at_ns(), *key));
             for model in view.all() {
-                self.models.moved(model, *key, view.has(model), Has::default(), &mut self.tenants);
+                self.models.moved(model, *key, &view.has(model), &Has::default(), &mut self.tenants);
             }
         }
         self.models.unstage(node);

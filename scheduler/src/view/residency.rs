@@ -1,30 +1,33 @@
 //! What is in the devices' memory, and the indexes that follow from it.
 
-use super::{DeviceView, View};
-use crate::{DeviceKey, ModelKey, Tier};
+use super::{DeviceView, Parts, View};
+use crate::{DeviceKey, ModelKey, Part, Tier};
 use smallvec::SmallVec;
 use std::cmp::Reverse;
 use weir_types::{ModelId, NodeId};
 
 impl View {
-    /// A model is in a device's memory. False if the device is not known, or the model was there already.
+    /// A model is in a device's memory. False if the device is not known, or the model was there already, with this size.
     pub(crate) fn loaded(
         &mut self,
         device: DeviceKey,
         model: &ModelId,
-        bytes: u64,
+        (bytes, parts): (u64, &[Part]),
         load_time_ns: Option<u64>,
     ) -> bool {
+        let parts = Parts::of(bytes, parts);
         self.clock += 1;
         let clock = self.clock;
         let key = self.models.retain(model);
         if let Some(load_time_ns) = load_time_ns {
-            self.learn_load(device, key, bytes, load_time_ns);
+            self.learn_load(device, key, (bytes, &parts), load_time_ns);
         }
         let held_before = self.device(device).map_or(0, DeviceView::held_bytes);
         let was_promised = self.device(device).is_some_and(|view| view.has(key).place);
         let mut news = false;
-        self.change(device, SmallVec::from_slice(&[key]), |view| news = view.loaded(key, bytes, clock));
+        self.change(device, SmallVec::from_slice(&[key]), |view| {
+            news = view.loaded(key, bytes, parts, clock)
+        });
         self.models.release(key);
         let held_after = self.device(device).map_or(0, DeviceView::held_bytes);
         if !was_promised || held_after < held_before {
@@ -99,7 +102,7 @@ impl View {
             }
         }
         for (model, before) in &before {
-            self.models.moved(*model, key, *before, device.has(*model), &mut self.tenants);
+            self.models.moved(*model, key, before, &device.has(*model), &mut self.tenants);
         }
         for model in device.held().filter(|model| !before.iter().any(|(touched, _)| touched == model)) {
             self.models.get_mut(model).freed_at(key, free_at_ns, now.2);

@@ -1,10 +1,10 @@
 //! A cluster that checks every promise as it goes.
 
 use proptest::prelude::*;
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use weir_scheduler::{
-    Action, Arrival, DeviceSpec, Event, Evictable, ModelDemand, PolicyKind, PolicyOptions, Rejection,
-    Scheduler, Settings, Slo, Why,
+    Action, Arrival, DeviceSpec, Event, Evictable, ModelDemand, Part, PartId, PolicyKind, PolicyOptions,
+    Rejection, Scheduler, Settings, Slo, Why,
 };
 use weir_types::{
     Cost, DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, Platform, Platforms, TenantId, Version,
@@ -14,6 +14,9 @@ const QUEUE_LEN_MAX: usize = 4;
 const CAPACITIES: [&[u64]; 2] = [&[10, 7], &[12]];
 /// By model. The last is larger than any device.
 const SIZES: [u64; 8] = [4, 5, 3, 5, 1, 2, 0, 13];
+/// By model: what it has in common with others, as (id, bytes).
+const PARTS: [&[(u64, u64)]; 8] =
+    [&[], &[(1, 3)], &[(2, 2)], &[(1, 3), (2, 2)], &[], &[(2, 2)], &[], &[(1, 3)]];
 
 /// Something that happens. Numbers are taken modulo what there is.
 #[derive(Debug, Clone)]
@@ -82,7 +85,8 @@ fn nonsense() -> impl Strategy<Value = Event> {
             device: nowhere(0, u32::MAX),
             model: model(0),
             bytes: u64::MAX,
-            load_time_ns: Some(u64::MAX)
+            load_time_ns: Some(u64::MAX),
+            parts: vec![Part { id: PartId(1), bytes: u64::MAX }],
         }),
         Just(Event::Woken),
     ]
@@ -111,7 +115,7 @@ struct Told {
 
 struct Device {
     capacity_bytes: u64,
-    resident: HashMap<ModelId, u64>,
+    resident: HashSet<ModelId>,
     evictable: Evictable,
     running: BTreeMap<InvocationId, Vec<ModelId>>,
 }
@@ -173,6 +177,7 @@ impl World {
             bytes: SIZES[*index],
             load_time_ns: None,
             runs_on: Platforms::ALL,
+            parts: parts(*index),
         };
         let models: Vec<_> = models.iter().map(demand).collect();
         let told = Told {
@@ -288,7 +293,7 @@ impl World {
                     *why == Rejection::NodeLost,
                     "{invocation} was rejected as {why:?}"
                 );
-                let bytes: u64 = told.models.iter().collect::<HashSet<_>>().into_iter().map(size).sum();
+                let bytes = together_bytes(&told.models);
                 assert!(*why != Rejection::NoCapacity || bytes > 7, "{bytes} bytes do fit");
             }
             Action::WakeAt(at_ns) => {
@@ -326,28 +331,28 @@ impl World {
             return;
         }
         let model = models[model % models.len()].clone();
-        if device.resident.contains_key(&model) {
+        if device.resident.contains(&model) {
             return;
         }
         for victim in device.evictable.victims() {
-            if device.used_bytes() + size(&model) <= device.capacity_bytes {
+            if device.used_bytes_with(&model) <= device.capacity_bytes {
                 break;
             }
-            if device.resident.remove(&victim).is_some() {
+            if device.resident.remove(&victim) {
                 device.evictable.evicted(&victim);
                 self.to_scheduler.push_back(Event::Evicted { device: id, model: victim });
             }
         }
-        let used_bytes = device.used_bytes();
         assert!(
-            used_bytes + size(&model) <= device.capacity_bytes,
+            device.used_bytes_with(&model) <= device.capacity_bytes,
             "{model} was granted and does not fit: {:?} of {} bytes",
             device.resident,
             device.capacity_bytes
         );
-        device.resident.insert(model.clone(), size(&model));
-        let bytes = size(&model);
-        self.to_scheduler.push_back(Event::Loaded { device: id, model, bytes, load_time_ns: Some(bytes) });
+        device.resident.insert(model.clone());
+        let (bytes, parts) = (SIZES[index(&model)], parts(index(&model)));
+        let load_time_ns = Some(bytes);
+        self.to_scheduler.push_back(Event::Loaded { device: id, model, bytes, load_time_ns, parts });
     }
 
     fn finish(&mut self, invocation: usize) {
@@ -396,7 +401,7 @@ impl World {
         });
         let Some(id) = ids.nth(at) else { return };
         let device = device(&mut self.nodes, id);
-        let mut free: Vec<_> = device.resident.keys().cloned().collect();
+        let mut free: Vec<_> = device.resident.iter().cloned().collect();
         free.retain(|model| !device.running.values().any(|models| models.contains(model)));
         free.sort();
         let Some(model) = free.into_iter().nth(model) else { return };
@@ -411,7 +416,7 @@ impl World {
         let capacities = CAPACITIES[node as usize];
         let device = |capacity_bytes: &u64| Device {
             capacity_bytes: *capacity_bytes,
-            resident: HashMap::new(),
+            resident: HashSet::new(),
             evictable: Evictable::new(),
             running: BTreeMap::new(),
         };
@@ -455,8 +460,9 @@ impl World {
 }
 
 impl Device {
-    fn used_bytes(&self) -> u64 {
-        self.resident.values().sum()
+    /// What its memory would hold with one more model.
+    fn used_bytes_with(&self, model: &ModelId) -> u64 {
+        together_bytes(self.resident.iter().chain([model]))
     }
 }
 
@@ -480,6 +486,19 @@ fn model(index: usize) -> ModelId {
     ModelId { tenant: TenantId::default(), name: name(&format!("m{index}")), version: Version(1) }
 }
 
-fn size(of: &ModelId) -> u64 {
-    SIZES[of.name.as_str()[1..].parse::<usize>().unwrap()]
+fn index(of: &ModelId) -> usize {
+    of.name.as_str()[1..].parse().unwrap()
+}
+
+fn parts(index: usize) -> Vec<Part> {
+    PARTS[index].iter().map(|(id, bytes)| Part { id: PartId(*id), bytes: *bytes }).collect()
+}
+
+/// What models take together: what they have in common counts once.
+fn together_bytes<'a>(models: impl IntoIterator<Item = &'a ModelId>) -> u64 {
+    let models: HashSet<usize> = models.into_iter().map(index).collect();
+    let shared: HashSet<(u64, u64)> = models.iter().flat_map(|model| PARTS[*model]).copied().collect();
+    let sum = |parts: &mut dyn Iterator<Item = &(u64, u64)>| parts.map(|(_, bytes)| bytes).sum::<u64>();
+    let own: u64 = models.iter().map(|model| SIZES[*model] - sum(&mut PARTS[*model].iter())).sum();
+    own + sum(&mut shared.iter())
 }

@@ -3,7 +3,6 @@
 use crate::cluster::wire::{Granted, Resident};
 use crate::devices::Ordinal;
 use std::collections::BTreeMap;
-use weir_inference::ResidentModel;
 use weir_scheduler::Evictable;
 use weir_types::{InvocationId, ModelId};
 
@@ -14,7 +13,7 @@ pub(super) struct Books(Vec<Book>);
 struct Book {
     evictable: Evictable,
     /// What the placer has been told is in memory.
-    resident: BTreeMap<ModelId, u64>,
+    resident: BTreeMap<ModelId, Resident>,
     is_down: bool,
 }
 
@@ -75,27 +74,21 @@ impl Books {
 
     /// The same of all devices.
     pub(super) fn all_resident(&self) -> Vec<Resident> {
-        let resident = |(device, book): (Ordinal, &Book)| {
-            let models = book.resident.clone().into_iter();
-            models.map(move |(model, bytes)| Resident { device, model, bytes })
-        };
-        (0..).zip(&self.0).flat_map(resident).collect()
+        self.0.iter().flat_map(|book| book.resident.values()).cloned().collect()
     }
 
-    /// A device's memory holds this now: what has left it, and what has come.
-    pub(super) fn settle(
-        &mut self,
-        device: Ordinal,
-        now: &[ResidentModel],
-    ) -> (Vec<ModelId>, Vec<(ModelId, u64)>) {
+    /// A device's memory holds this now: what has left it, and what has come or has something else in common with others than before.
+    pub(super) fn settle(&mut self, device: Ordinal, now: Vec<Resident>) -> (Vec<ModelId>, Vec<Resident>) {
         let Some(book) = self.get_mut(device) else { return Default::default() };
-        let now: BTreeMap<_, _> = now.iter().map(|model| (model.id.clone(), model.bytes)).collect();
+        let now: BTreeMap<_, _> =
+            now.into_iter().map(|resident| (resident.model.clone(), resident)).collect();
         let before = std::mem::replace(&mut book.resident, now.clone());
         let gone: Vec<_> = before.keys().filter(|model| !now.contains_key(model)).cloned().collect();
         for model in &gone {
             book.evictable.evicted(model);
         }
-        (gone, now.into_iter().filter(|(model, _)| !before.contains_key(model)).collect())
+        let is_news = |now: &Resident| before.get(&now.model).is_none_or(|before| before.parts != now.parts);
+        (gone, now.into_values().filter(is_news).collect())
     }
 
     /// A device is there, or not. False if that is no news.
@@ -121,22 +114,23 @@ impl Books {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weir_scheduler::{Part, PartId};
     use weir_types::{Name, TenantId, Version};
 
     fn model(name: &str) -> ModelId {
         ModelId { tenant: TenantId::default(), name: Name::new(name).unwrap(), version: Version(1) }
     }
 
-    fn resident(name: &str) -> ResidentModel {
-        ResidentModel { id: model(name), bytes: 1, pins: 0 }
+    fn resident(name: &str) -> Resident {
+        Resident { device: 0, model: model(name), bytes: 1, parts: Vec::new() }
     }
 
     #[test]
     fn each_device_has_books_of_its_own() {
         let mut books = Books::new(2);
-        let (gone, come) = books.settle(0, &[resident("a"), resident("b")]);
+        let (gone, come) = books.settle(0, vec![resident("a"), resident("b")]);
         assert_eq!((gone, come.len()), (vec![], 2));
-        books.settle(1, &[resident("a")]);
+        books.settle(1, vec![resident("a")]);
         assert_eq!((books.residents(0).len(), books.residents(1)), (2, vec![model("a")]));
         // What may go on one device stays on the other, and so does what is granted there.
         let granted = Granted { device: Some(1), models: vec![model("a")], evict: vec![] };
@@ -151,8 +145,20 @@ mod tests {
         books.finish(InvocationId(1));
         // What was used again has to be allowed to go again.
         assert_eq!((books.victims(0), books.victims(1)), (vec![], vec![model("a")]));
-        assert_eq!(books.settle(0, &[resident("b")]).0, [model("a")]);
+        assert_eq!(books.settle(0, vec![resident("b")]).0, [model("a")]);
         assert_eq!((books.victims(0), books.unneeded(0)), (vec![], vec![model("b")]));
+    }
+
+    #[test]
+    fn one_that_has_something_else_in_common_is_news_once() {
+        let mut books = Books::new(1);
+        books.settle(0, vec![resident("a"), resident("b")]);
+        let shared = || Resident { parts: vec![Part { id: PartId(1), bytes: 1 }], ..resident("a") };
+        for news in [1, 0] {
+            let (gone, come) = books.settle(0, vec![shared(), resident("b")]);
+            assert_eq!((gone, come.len()), (vec![], news));
+        }
+        assert_eq!(books.all_resident().len(), 2);
     }
 
     #[test]

@@ -223,11 +223,12 @@ impl Driver {
 /// What tells a scheduler of a node.
 fn up(Hello { node, devices, resident, down, .. }: Hello) -> impl Iterator<Item = Event> {
     let device = move |ordinal| DeviceId { node, ordinal };
-    let loaded = move |Resident { device: at, model, bytes }| Event::Loaded {
+    let loaded = move |Resident { device: at, model, bytes, parts }| Event::Loaded {
         device: device(at),
         model,
         bytes,
         load_time_ns: None,
+        parts,
     };
     let down = down.into_iter().map(move |at| Event::DeviceDown { device: device(at) });
     std::iter::once(Event::NodeUp { node, devices }).chain(resident.into_iter().map(loaded)).chain(down)

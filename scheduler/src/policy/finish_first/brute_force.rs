@@ -6,8 +6,8 @@ use super::queues::Order;
 use super::{Claims, FinishFirst, PASSES_MAX, Passes, Plain, Reach, Verdict, YIELD_LOADS};
 use crate::estimate::round_ns;
 use crate::{
-    Action, Arrival, DeviceKey, DeviceSpec, Event, LeastLoss, ModelDemand, Placement, Placer, Policy,
-    Request, Scheduler, Settings, TenantLimits, View,
+    Action, Arrival, DeviceKey, DeviceSpec, Event, LeastLoss, ModelDemand, Part, PartId, Placement, Placer,
+    Policy, Request, Scheduler, Settings, TenantLimits, View,
 };
 use proptest::prelude::*;
 use std::cell::OnceCell;
@@ -177,6 +177,9 @@ impl Policy for BruteForce {
 const MODELS: [(u64, u64); 6] =
     [(4, 3_000_000_000), (5, 900_000_000), (3, 2_000_000_000), (6, 4_000_000_000), (1, 50), (2, 700_000_000)];
 
+/// By model: what it has in common with others, as (id, bytes).
+const PARTS: [&[(u64, u64)]; 6] = [&[(1, 3)], &[(1, 3)], &[(2, 2)], &[(1, 3), (2, 2)], &[], &[]];
+
 #[derive(Debug, Clone)]
 enum Step {
     Arrive {
@@ -237,6 +240,7 @@ fn arrival(id: u64, models: &[usize], tenant: u8, priority: u32, deadline_at_ns:
         model: ModelId { tenant: tenant.clone(), name: name(&format!("m{index}")), version: Version(1) },
         bytes: MODELS[*index].0,
         load_time_ns: Some(MODELS[*index].1),
+        parts: PARTS[*index].iter().map(|(id, bytes)| Part { id: PartId(*id), bytes: *bytes }).collect(),
     };
     let function = format!("f{}", models.iter().map(ToString::to_string).collect::<String>());
     let function = FunctionId { tenant: tenant.clone(), name: name(&function), version: Version(1) };
@@ -266,7 +270,7 @@ fn up(node: u32, capacities: &[u64], slots: u32) -> Event {
 }
 
 /// A model that one that runs has loaded: where, its bytes, and how long it took.
-type Load = (DeviceId, ModelId, u64, u64);
+type Load = (DeviceId, ModelId, (u64, Vec<Part>), u64);
 
 /// Both schedulers, and the cluster that does what they say.
 struct Pair {
@@ -309,8 +313,9 @@ impl Pair {
             }
             Step::End { which, failed } if !self.running.is_empty() => {
                 let (invocation, _, loads) = self.running.remove(which % self.running.len());
-                for (device, model, bytes, load_time_ns) in loads {
-                    self.tell(Event::Loaded { device, model, bytes, load_time_ns: Some(load_time_ns) })?;
+                for (device, model, (bytes, parts), load_time_ns) in loads {
+                    let load_time_ns = Some(load_time_ns);
+                    self.tell(Event::Loaded { device, model, bytes, load_time_ns, parts })?;
                 }
                 let over = if failed { Event::Failed { invocation } } else { Event::Finished { invocation } };
                 self.tell(over)
@@ -348,7 +353,12 @@ impl Pair {
                 }
                 let demands = self.arrivals[&invocation].models.clone();
                 let kept = |demand: ModelDemand| {
-                    (device, demand.model, demand.bytes, demand.load_time_ns.unwrap_or_default())
+                    (
+                        device,
+                        demand.model,
+                        (demand.bytes, demand.parts),
+                        demand.load_time_ns.unwrap_or_default(),
+                    )
                 };
                 loads.extend(demands.into_iter().map(kept));
             }

@@ -139,7 +139,8 @@ impl Costs<'_> {
         best
     }
 
-    /// Free devices on which loads are costed: those that hold a part of what is needed, and those that were used least.
+    /// Free devices on which loads are costed: those that hold a part of what is needed, be it some of the models or what those have in common
+    /// with others, and those that were used least.
     fn free(&self) -> SmallVec<[DeviceKey; 16]> {
         let mut free = SmallVec::new();
         let is_free = |key: &DeviceKey| self.device(*key).is_some_and(DeviceView::is_open);
@@ -154,6 +155,9 @@ impl Costs<'_> {
                 });
             free.extend(holders.filter(is_free).take(self.reach.free));
         }
+        let parts = self.request.models.iter().flat_map(|demand| demand.parts.iter());
+        let sharers = parts.flat_map(|part| self.view.holders_of(part.id).take(self.reach.holders));
+        free.extend(sharers.filter(is_free).take(self.reach.free));
         free.extend(self.view.open_last().filter(is_free).take(self.reach.free));
         free
     }
@@ -161,7 +165,8 @@ impl Costs<'_> {
     /// No load of what is missing is cheaper: a bound that is quick to have.
     fn least_load_ns(&self) -> u64 {
         let [demand] = &self.request.models[..] else { return 0 };
-        if self.view.kinds_len() > 1 {
+        // A device with what it has in common with others takes less than another.
+        if self.view.kinds_len() > 1 || !demand.parts.is_empty() {
             return 0;
         }
         let device = self.view.open().next().and_then(|key| self.view.device(key));

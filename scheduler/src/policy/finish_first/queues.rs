@@ -222,6 +222,7 @@ mod tests {
             bytes: 1,
             load_time_ns: None,
             runs_on: weir_types::Platforms::ALL,
+            parts: Default::default(),
         };
         Request {
             invocation: InvocationId(invocation),

@@ -38,6 +38,7 @@ fn entry(invocation: u64, models: &[u32], due_at_ns: u64, run_ns: u64) -> Entry 
         bytes: SIZES[*model as usize],
         load_time_ns: None,
         runs_on: weir_types::Platforms::ALL,
+        parts: Default::default(),
     };
     let request = Request {
         invocation: InvocationId(invocation),

@@ -1,0 +1,208 @@
+//! The bytes of a device's memory. What models have in common is there once, and counts once (seed 004, section 4: tensors shared by content).
+
+use crate::policy::Demand;
+use crate::{Part, PartId};
+use smallvec::SmallVec;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// No device and no model is larger: 256 TiB, so that sums of them stay far from overflowing.
+pub(super) const BYTES_MAX: u64 = 1 << 48;
+
+/// Parts of a model that are told apart; the others are taken for its own.
+const PARTS_MAX: usize = 16;
+
+/// What a model has in common with others. Most have nothing, which costs nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Parts(Option<Arc<[Part]>>);
+
+impl Parts {
+    /// Of a model that takes `bytes`. Parts that take more than that are nonsense, and none.
+    #[must_use]
+    pub fn of(bytes: u64, parts: &[Part]) -> Self {
+        let mut known: SmallVec<[Part; PARTS_MAX]> =
+            parts.iter().filter(|part| part.bytes > 0).take(PARTS_MAX).copied().collect();
+        known.sort_unstable();
+        known.dedup_by_key(|part| part.id);
+        let sum = known.iter().fold(0_u64, |sum, part| sum.saturating_add(part.bytes));
+        Self((!known.is_empty() && sum <= bytes.min(BYTES_MAX)).then(|| Arc::from(&known[..])))
+    }
+
+    /// Each once.
+    pub fn iter(&self) -> impl Iterator<Item = Part> {
+        self.0.iter().flat_map(|parts| parts.iter().copied())
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// What of a model's bytes nobody else has.
+    pub(super) fn own_bytes(&self, bytes: u64) -> u64 {
+        bytes.saturating_sub(self.iter().map(|part| part.bytes).sum())
+    }
+}
+
+/// What models take together, where nothing else is.
+pub(crate) fn together_bytes<'a>(demands: impl IntoIterator<Item = &'a Demand>) -> u64 {
+    let mut together = Memory::default();
+    demands.into_iter().for_each(|demand| together.add(demand.bytes, &demand.parts, true));
+    together.held_bytes()
+}
+
+/// How much is held, and how much of it may go.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    held_bytes: u64,
+    evictable_bytes: u64,
+    parts: BTreeMap<PartId, Holders>,
+}
+
+/// The models that have a part.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Holders {
+    /// As the first of them said.
+    pub(super) bytes: u64,
+    pub(super) all: u32,
+    /// Those that stay.
+    pub(super) firm: u32,
+}
+
+impl Memory {
+    pub(super) fn held_bytes(&self) -> u64 {
+        self.held_bytes
+    }
+
+    /// What would be free if all went that may.
+    pub(super) fn evictable_bytes(&self) -> u64 {
+        self.evictable_bytes
+    }
+
+    /// What stays.
+    pub(super) fn firm_bytes(&self) -> u64 {
+        self.held_bytes.saturating_sub(self.evictable_bytes)
+    }
+
+    /// Those that have a part.
+    pub(super) fn holders(&self, part: PartId) -> Holders {
+        self.parts.get(&part).copied().unwrap_or_default()
+    }
+
+    /// Whether models have anything in common with others.
+    pub(super) fn is_shared(&self) -> bool {
+        !self.parts.is_empty()
+    }
+
+    /// A model is held that stays (`firm`) or may go.
+    pub(super) fn add(&mut self, bytes: u64, parts: &Parts, firm: bool) {
+        let own_bytes = parts.own_bytes(bytes);
+        self.held_bytes = self.held_bytes.saturating_add(own_bytes);
+        if !firm {
+            self.evictable_bytes = self.evictable_bytes.saturating_add(own_bytes);
+        }
+        for part in parts.iter() {
+            let holders = self.parts.entry(part.id).or_insert(Holders { bytes: part.bytes, all: 0, firm: 0 });
+            if holders.all == 0 {
+                self.held_bytes = self.held_bytes.saturating_add(holders.bytes);
+                self.evictable_bytes = self.evictable_bytes.saturating_add(holders.bytes);
+            }
+            if firm && holders.firm == 0 {
+                self.evictable_bytes -= holders.bytes;
+            }
+            holders.all += 1;
+            holders.firm += u32::from(firm);
+        }
+    }
+
+    /// A model that was added so is not held any more.
+    pub(super) fn remove(&mut self, bytes: u64, parts: &Parts, firm: bool) {
+        let own_bytes = parts.own_bytes(bytes);
+        self.held_bytes = self.held_bytes.saturating_sub(own_bytes);
+        if !firm {
+            self.evictable_bytes = self.evictable_bytes.saturating_sub(own_bytes);
+        }
+        for part in parts.iter() {
+            let Some(holders) = self.parts.get_mut(&part.id) else { continue };
+            holders.all -= 1;
+            holders.firm -= u32::from(firm);
+            if firm && holders.firm == 0 {
+                self.evictable_bytes = self.evictable_bytes.saturating_add(holders.bytes);
+            }
+            if holders.all == 0 {
+                self.held_bytes = self.held_bytes.saturating_sub(holders.bytes);
+                self.evictable_bytes = self.evictable_bytes.saturating_sub(holders.bytes);
+                self.parts.remove(&part.id);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    /// Parts have one size each, as weights do.
+    fn part(id: u64) -> Part {
+        Part { id: PartId(id), bytes: id * 10 + 1 }
+    }
+
+    fn model() -> impl Strategy<Value = (u64, Parts)> {
+        (0..100_u64, prop::collection::btree_set(0..8_u64, 0..5)).prop_map(|(own_bytes, parts)| {
+            let parts: Vec<Part> = parts.into_iter().map(part).collect();
+            let bytes = own_bytes + parts.iter().map(|part| part.bytes).sum::<u64>();
+            (bytes, Parts::of(bytes, &parts))
+        })
+    }
+
+    /// The long way round.
+    fn union<'a>(models: impl Iterator<Item = &'a (u64, Parts)> + Clone) -> u64 {
+        let parts: BTreeSet<Part> = models.clone().flat_map(|(_, parts)| parts.iter()).collect();
+        let own: u64 = models.map(|(bytes, parts)| parts.own_bytes(*bytes)).sum();
+        own + parts.iter().map(|part| part.bytes).sum::<u64>()
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_shared_counts_once_whoever_comes_stays_or_goes(
+            all in prop::collection::vec((model(), any::<bool>()), 1..12),
+            steps in prop::collection::vec((any::<prop::sample::Index>(), 0..3_u8), 0..40),
+        ) {
+            let mut memory = Memory::default();
+            let mut states: Vec<Option<bool>> = all.iter().map(|(_, firm)| Some(*firm)).collect();
+            for ((bytes, parts), firm) in &all {
+                memory.add(*bytes, parts, *firm);
+            }
+            for (at, step) in steps {
+                let at = at.index(all.len());
+                let (bytes, parts) = &all[at].0;
+                if let Some(firm) = states[at].take() {
+                    memory.remove(*bytes, parts, firm);
+                }
+                if step < 2 {
+                    memory.add(*bytes, parts, step == 1);
+                    states[at] = Some(step == 1);
+                }
+                let held = |wanted: &dyn Fn(bool) -> bool| {
+                    let models = all.iter().zip(&states).filter(|(_, state)| state.is_some_and(wanted));
+                    union(models.map(|((model, _), _)| model).collect::<Vec<_>>().into_iter())
+                };
+                prop_assert_eq!(memory.held_bytes(), held(&|_| true));
+                prop_assert_eq!(memory.firm_bytes(), held(&|firm| firm));
+            }
+        }
+    }
+
+    #[test]
+    fn parts_that_are_nonsense_are_none() {
+        let (some, other) = (Part { id: PartId(1), bytes: 6 }, Part { id: PartId(2), bytes: 6 });
+        assert!(Parts::of(10, &[some, other]).is_empty());
+        assert!(Parts::of(10, &[Part { id: PartId(1), bytes: 0 }]).is_empty());
+        assert!(Parts::of(u64::MAX, &[some, Part { id: PartId(2), bytes: u64::MAX }]).is_empty());
+        assert_eq!(Parts::of(10, &[some, some]).iter().collect::<Vec<_>>(), [some]);
+        assert_eq!(Parts::of(10, &[some]).own_bytes(10), 4);
+    }
+}
