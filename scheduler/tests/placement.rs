@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 use weir_scheduler::{
-    Action, Arrival, Corrections, DeviceSpec, Event, ModelDemand, Rejection, Scheduler, Settings,
+    Action, Arrival, Corrections, DeviceSpec, Event, ModelDemand, Part, PartId, Rejection, Scheduler,
+    Settings,
 };
 use weir_types::{
     DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, Platform, Platforms, TenantId, Version,
@@ -338,4 +339,66 @@ fn a_model_that_is_larger_than_was_said_pushes_out_others_and_breaks_nothing() {
         },
         1
     );
+}
+
+/// A model of 10 bytes, 9 of which are the backbone that all of its kind have.
+fn variant(name: &str) -> ModelDemand {
+    let parts = vec![Part { id: PartId(1), bytes: 9 }];
+    ModelDemand { model: model(name), bytes: 10, load_time_ns: None, runs_on: Platforms::ALL, parts }
+}
+
+impl Cluster {
+    /// A call that needs this model, which is in memory by the time it is over.
+    fn call_variant(&mut self, id: u64, name: &str) -> Vec<String> {
+        let mut arrival = arrival(id, &[], FAR_NS);
+        let demand = variant(name);
+        if let Event::Arrived(arrival) = &mut arrival {
+            arrival.models = vec![demand.clone()];
+        }
+        let actions = self.tell(arrival);
+        if let [Action::Start { device: Some(device), evict, .. }] = &actions[..] {
+            for model in evict.clone() {
+                self.tell(Event::Evicted { device: *device, model });
+            }
+            let ModelDemand { model, bytes, parts, .. } = demand;
+            self.tell(Event::Loaded { device: *device, model, bytes, load_time_ns: Some(10), parts });
+        }
+        self.finish(id);
+        short(&actions)
+    }
+}
+
+#[test]
+fn what_variants_have_in_common_takes_room_once() {
+    // The backbone and five variants of it fit.
+    let mut cluster = Cluster::of(&[14]);
+    for (id, name) in (0..).zip(["a", "b", "c", "d", "e"]) {
+        assert_eq!(cluster.call_variant(id, name), [format!("{id}@0")]);
+    }
+    let held_bytes = |cluster: &Cluster| cluster.scheduler.view().devices().next().unwrap().1.held_bytes();
+    assert_eq!(held_bytes(&cluster), 14);
+    // One more takes the place of one: the backbone stays.
+    let [start] = &cluster.call_variant(5, "f")[..] else { panic!() };
+    assert_eq!(start.matches(" -").count(), 1, "{start}");
+    assert_eq!(held_bytes(&cluster), 14);
+    // For another model they all have to go, since the backbone goes with the last of them.
+    let [start] = &short(&cluster.arrive(6, &[("other", 10)]))[..] else { panic!() };
+    assert_eq!(start.matches(" -").count(), 5, "{start}");
+}
+
+#[test]
+fn the_device_that_has_more_of_a_model_is_nearer() {
+    let mut cluster = Cluster::of(&[20, 20]);
+    let demand = variant("a");
+    let (model, parts) = (demand.model, demand.parts);
+    cluster.tell(Event::Loaded { device: GPU, model, bytes: 10, load_time_ns: Some(10), parts });
+    let mut arrival = arrival(1, &[], FAR_NS);
+    if let Event::Arrived(arrival) = &mut arrival {
+        arrival.models = vec![variant("b")];
+    }
+    let actions = cluster.tell(arrival);
+    let [Action::Start { device, why, .. }] = &actions[..] else { panic!("{actions:?}") };
+    assert_eq!((*device, why.estimate.missing_bytes), (Some(GPU), 1));
+    assert_eq!((why.alternatives[0].device, why.alternatives[0].estimate.missing_bytes), (CPU, 10));
+    assert!(why.estimate.load_time_ns < why.alternatives[0].estimate.load_time_ns);
 }

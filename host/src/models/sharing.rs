@@ -138,7 +138,7 @@ fn weights_of(prepared: &Prepared) -> Vec<Shareable> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_inference::{Variant, Weight};
+    use weir_inference::{Content, Variant, Weight};
     use weir_types::{ElementType, Name, Signature, Version};
 
     const MIB: u64 = 1 << 20;
@@ -160,6 +160,7 @@ mod tests {
         let weight_bytes = weights.len() as u64 * MIB;
         let variant = Variant {
             platform: Platform::Cpu,
+            content: Content::default(),
             only_on: None,
             skeleton: ContentHash::of(b"skeleton"),
             weights: weights.iter().map(weight).collect(),
