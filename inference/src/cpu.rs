@@ -113,6 +113,11 @@ impl Backend for OnnxRuntime {
         variant.footprint(family)
     }
 
+    fn threads_max(&self) -> u32 {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        u32::try_from(cores).unwrap_or(u32::MAX)
+    }
+
     fn trim(&self) {
         if let Some(runtime) = Runtime::opened() {
             runtime.trim();

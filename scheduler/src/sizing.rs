@@ -9,6 +9,7 @@
 //! could do with.
 
 use serde::{Deserialize, Serialize};
+use weir_types::Measured;
 
 /// How an instance is set up, and what it was measured to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,6 +56,14 @@ pub enum SizingError {
     /// The rate is no number of requests.
     #[error("a rate is a number above 0")]
     Rate,
+}
+
+/// As slow as all but the slowest of its runs.
+impl From<&Measured> for Configuration {
+    fn from(measured: &Measured) -> Self {
+        let Measured { threads, batch, concurrency, latency_p95_ns, memory_bytes, .. } = *measured;
+        Self { threads, batch, concurrency, latency_ns: latency_p95_ns, memory_bytes }
+    }
 }
 
 impl Configuration {

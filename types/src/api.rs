@@ -12,6 +12,9 @@ pub use invocations::{
     InvocationResponse, InvocationStatus,
 };
 
+mod sizing;
+pub use sizing::{ModelSizing, ProfileEvent, ProfileRequest};
+
 /// The port Weir listens on unless told otherwise: W-E-I-R on a telephone.
 pub const DEFAULT_PORT: u16 = 9347;
 

@@ -34,7 +34,7 @@ mod cost;
 pub use cost::Cost;
 
 mod profile;
-pub use profile::{Profile, RunningMean};
+pub use profile::{Measured, Profile, RunningMean};
 
 mod error;
 pub use error::ErrorCode;

@@ -1,5 +1,7 @@
 //! `weir models`.
 
+mod profile;
+
 use crate::client::Upload;
 use crate::commands::functions::cache;
 use crate::commands::{Context, remove};
@@ -18,6 +20,8 @@ use weir_types::{CACHE_TTL_MS_MAX, Cost, Name, Port, RunningMean, Signature};
 ///   weir models push digits digits.onnx      # the next version
 ///   weir models                              # what is there
 ///   weir models show digits                  # its inputs, outputs and measured times
+///   weir models profile digits               # measure it with more threads, batches and runs at once
+///   weir models size digits --rate 200 --slo-ms 10
 ///   weir models rm digits --version 1
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
@@ -81,6 +85,10 @@ enum Action {
         #[arg(long, value_name = "N")]
         version: Option<u32>,
     },
+    /// Measure a model with more threads, larger batches and more runs at once, on inputs that are made up; Ctrl-C ends it
+    Profile(profile::ProfileArgs),
+    /// Choose, of what was measured, how many instances and of what kind serve a rate within a latency at the least memory
+    Size(profile::SizeArgs),
     /// Remove a model with all its versions, or one version
     #[command(visible_alias = "delete")]
     Rm {
@@ -154,6 +162,8 @@ pub(crate) fn run(args: ModelsArgs, context: &Context) -> Result<()> {
                 format!("{}versions     {}\n", details(&model.newest), versions.join(", "))
             })
         }
+        Action::Profile(args) => profile::profile(args, &client, context),
+        Action::Size(args) => profile::size(&args, &client, context),
         Action::Rm { name, version } => remove(&client, output, "models", &name, version),
     }
 }
@@ -240,7 +250,12 @@ fn on_device(known: &ModelOnDevice) -> String {
     facts.extend(loads.map(|(tier, mean)| format!("load {} from {tier}", time_of(mean))));
     let runs = profile.run_time_ns.iter();
     facts.extend(runs.map(|(batch, mean)| format!("run {} at batch {batch}", time_of(mean))));
-    format!("on {name}: {}\n", facts.join(", "))
+    let mut text = format!("on {name}: {}\n", facts.join(", "));
+    if !profile.measured.is_empty() {
+        let rows = profile::measured(&profile.measured);
+        text.extend(rows.lines().map(|row| format!("  {row}\n")));
+    }
+    text
 }
 
 /// The devices that do not run a model, one a line.

@@ -1,5 +1,10 @@
 //! `/v1/models` and `/v1/kernel-graphs`: pushing models and looking after them. Kernel graphs are models of another make.
 
+mod profile;
+mod size;
+pub(super) use profile::profile;
+pub(super) use size::size;
+
 use super::Caller;
 use super::cached;
 use super::error::ApiError;

@@ -85,7 +85,7 @@ struct Trimmer {
 
 impl Trimmer {
     fn new(environment: &Environment) -> Result<Self, ort::Error> {
-        let session = session::options(environment, GraphOptimizationLevel::Disable)?
+        let session = session::options(environment, GraphOptimizationLevel::Disable, 1)?
             .commit_from_memory(TRIMMER_MODEL)?;
         let mut options = RunOptions::new()?;
         options.set("memory.enable_memory_arena_shrinkage", "cpu:0")?;
