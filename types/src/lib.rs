@@ -24,6 +24,9 @@ pub use manifest::{
 mod batching;
 pub use batching::{Batching, BatchingError, BatchingMode};
 
+mod autosize;
+pub use autosize::{Autosize, AutosizeError};
+
 mod limits;
 pub use limits::{Limits, Reuse};
 

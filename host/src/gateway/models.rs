@@ -92,6 +92,7 @@ async fn keep(
     }
     // Before the model is checked, which takes longer.
     manifest.batching.check().map_err(ModelsError::from)?;
+    manifest.autosize.map_or(Ok(()), |autosize| autosize.check()).map_err(ModelsError::from)?;
     cached::check_ttl(manifest.cache_ttl_ms)?;
     if content == Content::KernelGraph {
         run_alone(&mut manifest)?;
@@ -213,7 +214,7 @@ impl From<ModelsError> for ApiError {
             ModelsError::KernelGraphsOff => ErrorCode::NotSupported,
             ModelsError::NoVersion { .. } => ErrorCode::VersionNotFound,
             ModelsError::Exists { .. } => ErrorCode::VersionConflict,
-            ModelsError::Batching(_) => ErrorCode::InvalidManifest,
+            ModelsError::Batching(_) | ModelsError::Autosize(_) => ErrorCode::InvalidManifest,
             ModelsError::NotThere(..) => ErrorCode::InvalidModel,
             ModelsError::TooManyVersions(_)
             | ModelsError::Conflict(_)

@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::process::Command;
 use weir_tests::{Node, digits, eventually, model};
 use weir_types::ErrorCode;
@@ -180,4 +182,73 @@ async fn a_model_without_a_batch_dimension_is_measured_one_by_one() {
     node.put("/v1/models/slow", model("good/slow.onnx")).await.ok();
     let refused = node.weir(&["models", "profile", "slow", "--batch", "2"]).await.unwrap_err();
     assert!(refused.contains("the model has no batch dimension"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_model_is_kept_as_large_as_its_rate_takes() {
+    let node = fake_node().await;
+    // One thread takes too long, two do not.
+    let query = "autosize.slo_ms=380&autosize.interval_ms=400&autosize.keep_alive_ms=0";
+    node.put(&format!("/v1/models/m?{query}"), fake(400)).await.ok();
+    let number = |name: &'static str| node.metric(name, "model=\"m\"");
+    let body =
+        json!({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [7]}]}).to_string();
+    node.post("/v2/models/m/infer", body.clone()).await.ok();
+    eventually("the log", async || node.log().contains("run `weir models profile m`").then_some(())).await;
+    assert_eq!(number("weir_model_sizings_total").await, 0.0);
+
+    let arguments = ["--threads", "1,2", "--batch", "1", "--concurrency", "1", "--duration", "1ms"];
+    node.weir(&[&["models", "profile", "m"][..], &arguments].concat()).await.unwrap();
+    eventually("the sizing", async || (number("weir_model_threads").await == 2.0).then_some(())).await;
+    assert_eq!(number("weir_model_sessions_max").await, 1.0);
+    let runs = |model: &Model| model.newest.devices[0].runs.unwrap();
+    let shown: Model = node.get("/v1/models/m").await.ok().json();
+    assert_eq!((runs(&shown).threads, runs(&shown).at_once_max), (2, 1));
+
+    // As many as one after the other can be at most: that is more than one session is to be busy with.
+    let stop = Arc::new(AtomicBool::new(false));
+    let clients: Vec<_> = (0..4)
+        .map(|_| {
+            let (client, body, stop) = (node.client().clone(), body.clone(), stop.clone());
+            tokio::spawn(async move {
+                while !stop.load(Ordering::Relaxed) {
+                    client.post("/v2/models/m/infer", body.clone()).await.ok();
+                }
+            })
+        })
+        .collect();
+    eventually("growth", async || (number("weir_model_sessions_max").await == 2.0).then_some(())).await;
+    assert!(number("weir_model_rate").await > 0.0);
+    stop.store(true, Ordering::Relaxed);
+    for client in clients {
+        client.await.unwrap();
+    }
+    eventually("shrinking", async || (number("weir_model_sessions_max").await == 1.0).then_some(())).await;
+    eventually("the end of what is left over", async || {
+        (number("weir_model_sessions").await == 1.0).then_some(())
+    })
+    .await;
+    let text = node.weir(&["models", "show", "m"]).await.unwrap();
+    assert!(
+        text.contains("autosize     within 380 ms")
+            && text.contains("at most 1 at once, threads 2, sessions 1"),
+        "{text}"
+    );
+    assert_eq!(number("weir_slo_inferences_total").await, 0.0, "it is no SLO of inferences");
+
+    node.delete("/v1/models/m").await.ok();
+    eventually("the end of its metrics", async || {
+        (node.metrics().await.keys().all(|name| !name.starts_with("weir_model_rate{"))).then_some(())
+    })
+    .await;
+    for (query, why) in [
+        ("autosize.slo_ms=0", "autosize.slo_ms is at least 1"),
+        ("autosize.interval_ms=1000", "missing field `slo_ms`"),
+        ("autosize.slo_ms=1&autosize.interval_ms=1", "not within 100 to 3600000"),
+        ("autosize.slo_ms=1&autosize.slots=1", "unknown field"),
+    ] {
+        let answer = node.put(&format!("/v1/models/bad?{query}"), fake(1)).await;
+        assert_eq!(answer.code(), ErrorCode::InvalidManifest, "{query}");
+        assert!(answer.text().contains(why), "{query}: {}", answer.text());
+    }
 }
