@@ -65,6 +65,12 @@ pub trait Backend: Send + Sync + 'static {
         1
     }
 
+    /// Memory that runs took for what lies between their inputs and outputs and that was not given back since, as far as that is known. Blocks;
+    /// called on the loader thread.
+    fn run_memory_bytes(&self) -> u64 {
+        0
+    }
+
     /// Give memory that models have left behind back to the system. Blocks; called on the loader thread after an unload.
     fn trim(&self) {}
 

@@ -118,6 +118,10 @@ impl Backend for OnnxRuntime {
         u32::try_from(cores).unwrap_or(u32::MAX)
     }
 
+    fn run_memory_bytes(&self) -> u64 {
+        Runtime::opened().map_or(0, Runtime::run_memory_bytes)
+    }
+
     fn trim(&self) {
         if let Some(runtime) = Runtime::opened() {
             runtime.trim();

@@ -37,7 +37,7 @@ pub struct Measured {
     pub latency_p95_ns: u64,
     /// Items in a second, waits included.
     pub throughput_per_s: f64,
-    /// Memory that it took beside the weights, which all share: its sessions, and the inputs and outputs of runs under way.
+    /// Memory that it took beside the weights, which all share: its sessions, and of runs under way the inputs, the outputs and what lies between.
     pub memory_bytes: u64,
 }
 

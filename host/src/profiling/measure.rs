@@ -21,6 +21,7 @@ pub(super) async fn measure(
 ) -> Result<Measured, InferenceError> {
     let Configuration { threads, batch, concurrency } = *configuration;
     let probe = pin.probe(threads);
+    let run_memory_before = probe.trimmed_run_memory_bytes().await?;
     let request = || RunRequest { inputs: inputs.clone(), deadline: Some(latest), ..RunRequest::default() };
     // All at once, so that each makes its session. What a first run takes is not what it takes later.
     let first = try_join_all((0..concurrency).map(|_| run(&probe, request()))).await?;
@@ -37,6 +38,9 @@ pub(super) async fn measure(
     };
     let run_times = try_join_all((0..concurrency).map(|_| one_after_the_other())).await?;
     let took = began.elapsed();
+    // All of it that was added: others that run meanwhile may have had a part in that.
+    let run_memory_bytes = probe.run_memory_bytes().await?.saturating_sub(run_memory_before);
+    let own_bytes = u64::from(concurrency).saturating_mul(pin.session_bytes().saturating_add(tensor_bytes));
 
     let mut run_times: Vec<Duration> = run_times.into_iter().flatten().collect();
     run_times.sort_unstable();
@@ -49,7 +53,7 @@ pub(super) async fn measure(
         latency_p50_ns: percentile_ns(&run_times, 50),
         latency_p95_ns: percentile_ns(&run_times, 95),
         throughput_per_s: items / took.as_secs_f64().max(1e-9),
-        memory_bytes: u64::from(concurrency).saturating_mul(pin.session_bytes().saturating_add(tensor_bytes)),
+        memory_bytes: own_bytes.saturating_add(run_memory_bytes),
     })
 }
 
