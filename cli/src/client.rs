@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use std::io::{ErrorKind, Read};
 use std::time::Duration;
 use ureq::http::{Method, Request, Response, StatusCode};
-use ureq::{Agent, Body, SendBody};
+use ureq::{Agent, Body, BodyReader, SendBody};
 use weir_types::api::ErrorBody;
 
 /// Carries the token, and leaves `authorization` to the functions.
@@ -109,6 +109,17 @@ impl Client {
     /// Open `path` for reading as it comes.
     pub(crate) fn stream(&self, path: &str, what: &str) -> Result<impl Read + use<>> {
         let request = self.request(Method::GET, path, SendBody::none())?;
+        Ok(accepted(self.send(request)?, what)?.into_body().into_reader())
+    }
+
+    /// Send `body` as JSON to `path`, and open the answer for reading as it comes.
+    pub(crate) fn post_stream(
+        &self,
+        path: &str,
+        what: &str,
+        body: &impl Serialize,
+    ) -> Result<BodyReader<'static>> {
+        let request = self.request(Method::POST, path, SendBody::from_json(body)?)?;
         Ok(accepted(self.send(request)?, what)?.into_body().into_reader())
     }
 

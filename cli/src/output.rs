@@ -65,6 +65,16 @@ impl Output {
         bar
     }
 
+    /// A bar that fills up with so many steps.
+    pub(crate) fn count_bar(self, what: &str, steps: u64) -> ProgressBar {
+        let bar = ProgressBar::with_draw_target(Some(steps), self.target());
+        let style = ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len} {elapsed}");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "));
+        bar.set_message(what.to_owned());
+        bar.enable_steady_tick(Duration::from_millis(500));
+        bar
+    }
+
     /// A sign that something goes on whose length nobody knows.
     pub(crate) fn spinner(self, what: &str) -> ProgressBar {
         let bar = ProgressBar::with_draw_target(None, self.target());

@@ -13,7 +13,7 @@ mod slots;
 mod workflow;
 
 pub(crate) use account::Account;
-pub(crate) use inference::{Inference, InferenceTurn};
+pub(crate) use inference::{Inference, InferenceTurn, Ready};
 pub(crate) use placement::{Away, Link, LinkId, PlacementConfig, Placements, Spot};
 pub(crate) use slots::Slots;
 pub(crate) use workflow::{Steps, WorkflowCall, WorkflowTurn};

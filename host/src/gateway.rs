@@ -79,6 +79,8 @@ impl Gateway {
             .merge(models::routes("models", Content::Network))
             .merge(models::routes("kernel-graphs", Content::KernelGraph))
             .route("/v1/kernel-graphs/{name}/rollback", post(models::roll_back))
+            .route("/v1/models/{name}/profile", post(models::profile))
+            .route("/v1/models/{name}/size", get(models::size))
             .route("/v1/workflows", get(workflows::list))
             .route(
                 "/v1/workflows/{name}",

@@ -25,6 +25,8 @@ mod asynchronous;
 
 mod objective;
 
+mod profiling;
+
 mod cluster;
 
 mod component;

@@ -6,6 +6,7 @@
 //! follows what is pushed and deleted elsewhere, and fetches files when a model is first loaded.
 
 mod access;
+mod autosize;
 mod change;
 mod follow;
 mod idle;
@@ -18,6 +19,7 @@ mod sharing;
 mod store;
 
 pub(crate) use access::{ModelAccess, OpenError, Opened};
+pub(crate) use autosize::autosize;
 pub(crate) use idle::let_idle_go;
 pub(crate) use loaded::LoadError;
 pub(crate) use pinned::{ModelPin, RanOn};
@@ -76,6 +78,8 @@ pub(crate) enum ModelsError {
     NotThere(DeviceChoice, String),
     #[error(transparent)]
     Push(#[from] PushError),
+    #[error(transparent)]
+    Autosize(#[from] weir_types::AutosizeError),
     #[error(transparent)]
     Batching(#[from] weir_types::BatchingError),
     #[error(transparent)]

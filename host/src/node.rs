@@ -57,6 +57,8 @@ pub(crate) struct NodeState {
     pub(crate) sampler: Sampler,
     /// Requests whose JSON is being read or written on threads that may block.
     pub(crate) json_turns: Arc<Semaphore>,
+    /// The place for a model that is being profiled: they would measure each other.
+    pub(crate) profiling: Arc<Semaphore>,
     /// Places for uploads: `uploads_max` of them.
     pub(crate) uploads: Arc<Semaphore>,
     /// Turns at compiling what is deployed: `compiles_max` of them.
@@ -317,6 +319,7 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
     };
     let sampler = Sampler::new(config.trace_sample_ratio);
     let state = NodeState {
+        profiling: Arc::new(Semaphore::new(1)),
         uploads: Arc::new(Semaphore::new(config.uploads_max.max(1) as usize)),
         compiles: Semaphore::new(config.compiles_max.max(1) as usize),
         response_cache: ResponseCache::new(config.response_cache_bytes_max, &metrics),

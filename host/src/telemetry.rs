@@ -5,6 +5,8 @@ mod metrics;
 mod spans;
 mod trace;
 
-pub(crate) use metrics::{ColdStart, FunctionMetrics, Metrics, Retired, Served, Tally, Times};
+pub(crate) use metrics::{
+    ColdStart, Demand, FunctionMetrics, Metrics, Retired, Served, SizeMetrics, Tally, Times,
+};
 pub use spans::SpanLog;
 pub(crate) use trace::{Phase, Sampler, Trace, TraceParent};

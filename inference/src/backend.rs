@@ -60,6 +60,17 @@ pub trait Backend: Send + Sync + 'static {
         Footprint::own(source.prepared.resident_bytes.max(source.prepared.weight_bytes))
     }
 
+    /// Threads that one run can use, at most.
+    fn threads_max(&self) -> u32 {
+        1
+    }
+
+    /// Memory that runs took for what lies between their inputs and outputs and that was not given back since, as far as that is known. Blocks;
+    /// called on the loader thread.
+    fn run_memory_bytes(&self) -> u64 {
+        0
+    }
+
     /// Give memory that models have left behind back to the system. Blocks; called on the loader thread after an unload.
     fn trim(&self) {}
 
@@ -75,8 +86,14 @@ pub trait Model: Send + Sync {
     /// What it takes of the device's memory.
     fn footprint(&self) -> Footprint;
 
-    /// Make one more session over the same weights. Blocks; called on a device thread, at most once per slot.
-    fn session(&self) -> Result<Box<dyn Session>, InferenceError>;
+    /// What one more session takes of the device's memory, as far as that is known.
+    fn session_bytes(&self) -> u64 {
+        0
+    }
+
+    /// Make one more session over the same weights, whose runs use so many threads; devices that have no use for them leave them alone. Blocks;
+    /// called on the device's threads.
+    fn session(&self, threads: u32) -> Result<Box<dyn Session>, InferenceError>;
 }
 
 /// One slot's share of a model: runs one job at a time.

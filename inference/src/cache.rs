@@ -18,11 +18,16 @@
 
 mod load;
 mod loss;
+mod pool;
+mod probe;
 mod resident;
 mod run;
+mod setting;
 pub use loss::Health;
+pub use probe::Probe;
 pub use resident::Pin;
 pub use run::Run;
+pub use setting::RunSetting;
 
 use crate::backend::{Backend, ModelKey, ModelSource};
 use crate::error::InferenceError;

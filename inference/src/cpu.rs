@@ -113,6 +113,15 @@ impl Backend for OnnxRuntime {
         variant.footprint(family)
     }
 
+    fn threads_max(&self) -> u32 {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        u32::try_from(cores).unwrap_or(u32::MAX)
+    }
+
+    fn run_memory_bytes(&self) -> u64 {
+        Runtime::opened().map_or(0, Runtime::run_memory_bytes)
+    }
+
     fn trim(&self) {
         if let Some(runtime) = Runtime::opened() {
             runtime.trim();

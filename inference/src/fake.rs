@@ -1,7 +1,8 @@
 //! Models that only say what they would cost: for tests, and for trying out the scheduler.
 //!
 //! A fake model is a JSON file. Loading it and running it take the times that it declares; an output echoes the input in the same
-//! position where that fits, and is zeroes otherwise. What is different on a kind of device it says in `on`.
+//! position where that fits, and is zeroes otherwise. What is different on a kind of device it says in `on`, and what part of the time a run
+//! takes with more threads than one in `time_by_threads`.
 //!
 //! ```json
 //! { "load_time_ms": 20, "run_time_ms": { "1": 2, "8": 9.5 }, "resident_bytes": 1000000,
@@ -28,6 +29,9 @@ use weir_types::{ContentHash, ModelId, Platform, Platforms, Port, Shape, Signatu
 /// The largest file that is read as a fake model.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
+/// Threads of one run, as if there were so many processors.
+const THREADS_MAX: u32 = 4;
+
 /// Runs [`FakeModel`]s, as if on one device.
 pub struct FakeBackend {
     arena: Arena,
@@ -50,8 +54,14 @@ pub struct FakeModel {
     /// How long a run takes, by batch size; a batch between two sizes takes as long as the larger one, and one beyond them as long as several.
     #[serde(default)]
     pub run_time_ms: BTreeMap<u32, f64>,
+    /// What part of that it takes with so many threads or more; nothing for 1.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub time_by_threads: BTreeMap<u32, f64>,
     /// The device memory that it counts as.
     pub resident_bytes: u64,
+    /// What one more session counts as.
+    #[serde(default)]
+    pub session_bytes: u64,
     /// What it costs on kinds of devices on which that is something else.
     #[serde(default)]
     pub on: BTreeMap<String, FakeCosts>,
@@ -155,7 +165,11 @@ impl Backend for FakeBackend {
         }
         std::thread::sleep(milliseconds(costs.load_time_ms));
         let (model, costs) = (Arc::new(model), Arc::new(costs));
-        Ok(Box::new(Loaded { model, costs, arena: self.arena.clone(), loss: self.loss.clone() }))
+        Ok(Box::new(Loaded { model, costs, threads: 1, arena: self.arena.clone(), loss: self.loss.clone() }))
+    }
+
+    fn threads_max(&self) -> u32 {
+        THREADS_MAX
     }
 
     fn recover(&self) -> Result<(), InferenceError> {
@@ -199,6 +213,7 @@ fn prepare(file: &Path, out: &Path) -> Result<Prepared, PrepareError> {
 struct Loaded {
     model: Arc<FakeModel>,
     costs: Arc<FakeCosts>,
+    threads: u32,
     arena: Arena,
     loss: Arc<Loss>,
 }
@@ -208,9 +223,13 @@ impl Model for Loaded {
         Footprint::own(self.model.resident_bytes)
     }
 
-    fn session(&self) -> Result<Box<dyn Session>, InferenceError> {
+    fn session_bytes(&self) -> u64 {
+        self.model.session_bytes
+    }
+
+    fn session(&self, threads: u32) -> Result<Box<dyn Session>, InferenceError> {
         let (model, costs) = (Arc::clone(&self.model), Arc::clone(&self.costs));
-        Ok(Box::new(Self { model, costs, arena: self.arena.clone(), loss: Arc::clone(&self.loss) }))
+        Ok(Box::new(Self { model, costs, threads, arena: self.arena.clone(), loss: Arc::clone(&self.loss) }))
     }
 }
 
@@ -222,7 +241,7 @@ impl Session for Loaded {
             return Err(InferenceError::Unsupported(format!("a batch of {batch} is too large").into()));
         }
         self.loss.check()?;
-        let stopped = interrupt.wait_timeout(self.costs.run_time(batch));
+        let stopped = interrupt.wait_timeout(self.costs.run_time(batch, self.model.time_part(self.threads)));
         if stopped {
             return Err(InferenceError::Cancelled);
         }
@@ -262,15 +281,22 @@ impl FakeModel {
         };
         self.on.get(kind).cloned().unwrap_or_else(elsewhere)
     }
+
+    /// What part of the time of a run with one thread it takes with so many.
+    fn time_part(&self, threads: u32) -> f64 {
+        let part = self.time_by_threads.range(..=threads).next_back().map_or(1.0, |(_, part)| *part);
+        if part.is_finite() { part.clamp(0.0, 1.0) } else { 1.0 }
+    }
 }
 
 impl FakeCosts {
-    fn run_time(&self, batch: u32) -> Duration {
+    /// What a run takes, where it takes this part of what it says.
+    fn run_time(&self, batch: u32, part_taken: f64) -> Duration {
         let Some((largest, longest_ms)) = self.run_time_ms.last_key_value() else { return Duration::ZERO };
         let (whole, rest) = (batch / (*largest).max(1), batch % (*largest).max(1));
         let is_part = rest > 0 || batch == 0;
         let part = self.run_time_ms.range(rest..).next().filter(|_| is_part);
-        milliseconds(longest_ms * f64::from(whole) + part.map_or(0.0, |(_, time_ms)| *time_ms))
+        milliseconds(part_taken * (longest_ms * f64::from(whole) + part.map_or(0.0, |(_, time_ms)| *time_ms)))
     }
 }
 
@@ -296,7 +322,9 @@ mod tests {
         FakeModel {
             load_time_ms: 0.0,
             run_time_ms: BTreeMap::from([(1, 2.0), (8, 9.5)]),
+            time_by_threads: BTreeMap::new(),
             resident_bytes: 7,
+            session_bytes: 0,
             on: BTreeMap::from([("fast".to_owned(), FakeCosts::default())]),
             platforms: here(),
             signature: Signature {
@@ -311,9 +339,18 @@ mod tests {
 
     #[test]
     fn a_batch_takes_as_long_as_the_next_larger_one_or_as_several() {
-        let times = [0, 1, 2, 8, 9, 17].map(|batch| model().costs_on("cpu").run_time(batch).as_micros());
+        let times = [0, 1, 2, 8, 9, 17].map(|batch| model().costs_on("cpu").run_time(batch, 1.0).as_micros());
         assert_eq!(times, [2_000, 2_000, 9_500, 9_500, 11_500, 21_000]);
-        assert_eq!(model().costs_on("fast").run_time(8), Duration::ZERO);
+        assert_eq!(model().costs_on("fast").run_time(8, 1.0), Duration::ZERO);
+    }
+
+    #[test]
+    fn more_threads_take_the_part_of_the_time_that_is_declared() {
+        let model =
+            FakeModel { time_by_threads: BTreeMap::from([(2, 0.5), (4, f64::NAN), (8, 7.0)]), ..model() };
+        assert_eq!([1, 2, 3, 4, 8].map(|threads| model.time_part(threads)), [1.0, 0.5, 0.5, 1.0, 1.0]);
+        assert_eq!(model.costs_on("cpu").run_time(1, 0.5), Duration::from_millis(1));
+        assert_eq!(FakeCosts::default().run_time(1, 0.5), Duration::ZERO);
     }
 
     #[test]
@@ -325,7 +362,7 @@ mod tests {
                 .unwrap();
         let job = Job { inputs: vec![input.clone()], outputs: vec![1, 0] };
         let costs = Arc::new(quick.costs_on("cpu"));
-        let mut loaded = Loaded { model: Arc::new(quick), costs, arena, loss: Arc::default() };
+        let mut loaded = Loaded { model: Arc::new(quick), costs, threads: 1, arena, loss: Arc::default() };
         let outputs = loaded.run(&job, &Interrupt::default()).unwrap();
         assert_eq!((outputs[0].data().as_ref(), outputs[0].shape().dimensions()), (&[0; 12][..], &[3][..]));
         assert_eq!(outputs[1], input);

@@ -49,7 +49,7 @@ mod backend;
 pub use backend::{Backend, Model, ModelKey, ModelSource, Preparer, Session};
 
 mod cache;
-pub use cache::{CacheConfig, Health, ModelCache, Pin, ResidentModel, Run};
+pub use cache::{CacheConfig, Health, ModelCache, Pin, Probe, ResidentModel, Run, RunSetting};
 
 mod request;
 pub use request::{Completion, Execution, Job, PRIORITY_DEFAULT, RunRequest};

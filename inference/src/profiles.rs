@@ -4,7 +4,7 @@ use crate::backend::ModelKey;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use weir_types::Profile;
+use weir_types::{Measured, Profile};
 
 /// Batch sizes up to here are told apart; of larger ones, four between a power of two and the next, so that a profile stays small.
 const BATCH_EXACT_MAX: u32 = 8;
@@ -66,6 +66,15 @@ impl Profiles {
         if !state.changed.contains(key) {
             state.changed.insert(key.clone());
         }
+    }
+
+    /// What a model did in several configurations.
+    pub(crate) fn set_measured(&self, key: &ModelKey, measured: Vec<Measured>) {
+        let mut state = self.lock();
+        // As above.
+        let Some(profile) = state.profiles.get_mut(key) else { return };
+        profile.measured = measured.into();
+        state.changed.insert(key.clone());
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

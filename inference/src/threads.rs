@@ -4,7 +4,7 @@
 //! deadlines. They end when [`DeviceThreads`] drops: what waits is answered, what runs is told to stop, and the drop waits for it.
 
 mod queue;
-pub(crate) use queue::{Entry, Lane, Taken};
+pub(crate) use queue::{Entry, Lane, LaneSlots, Taken};
 
 use crate::batching::Fit;
 use crate::error::InferenceError;
@@ -166,6 +166,18 @@ impl<W: Work> Runs<W> {
             self.shared.deadline_near.notify_one();
         }
         Ok(Ticket { shared: Arc::clone(&self.shared), key, lane: number, interrupt })
+    }
+
+    /// Let so many runs of a lane go on at once from now on. Those that run already go on.
+    pub(crate) fn resize(&self, lane: &Lane, slots: usize) {
+        let mut state = self.shared.lock();
+        state.jobs.resize(lane, slots);
+        // Any of them may have something to run now, and finds out by itself.
+        let woken = std::mem::take(&mut state.idle);
+        drop(state);
+        for job_ready in woken.into_iter().filter_map(|thread| self.shared.job_ready.get(thread)) {
+            job_ready.notify_one();
+        }
     }
 
     /// Have `load` called on the loader thread, after those that wait already.
@@ -387,7 +399,7 @@ mod tests {
         let ran_by: Vec<ThreadId> = (0..20)
             .map(|number| {
                 all_are_idle();
-                let lane = Lane { number, slots: 1, batcher: None };
+                let lane = Lane { number, slots: LaneSlots::new(1), batcher: None };
                 let _ticket = runs.submit(lane, 0, None, WhoAmI(ran.clone())).unwrap();
                 who.recv().unwrap()
             })

@@ -112,7 +112,7 @@ impl Model for ScriptedModel {
         self.footprint.clone()
     }
 
-    fn session(&self) -> Result<Box<dyn Session>, InferenceError> {
+    fn session(&self, _threads: u32) -> Result<Box<dyn Session>, InferenceError> {
         Ok(Box::new(ScriptedSession { run: Arc::clone(&self.run), began: Arc::clone(&self.began) }))
     }
 }

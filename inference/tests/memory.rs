@@ -34,10 +34,10 @@ async fn sessions_share_their_weights_and_unloading_gives_them_back() {
         assert_eq!(floats(&outputs[0])[..2], [1024.0, 1024.0]);
     };
     let model = load();
-    let mut first = model.session().unwrap();
+    let mut first = model.session(1).unwrap();
     run(&mut first);
     let one = memory_kib();
-    let mut second = model.session().unwrap();
+    let mut second = model.session(1).unwrap();
     run(&mut second);
     let two = memory_kib();
     println!("with one session {one} KiB, with two {two} KiB");

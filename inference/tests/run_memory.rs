@@ -28,4 +28,12 @@ async fn a_run_that_wants_too_much_memory_fails_alone() {
         let out = outputs[0].1.data();
         assert_eq!((out.len() as i64, &out[..4]), (elements * 4, &1.0_f32.to_le_bytes()[..]));
     }
+    // What one takes can be told from what was there before, where that has been given back.
+    let probe = pin.probe(1);
+    let before = probe.trimmed_run_memory_bytes().await.unwrap();
+    let inputs = vec![("shape".to_owned(), cpu.tensor(&[1], &[15_i64 << 20]))];
+    probe.run(RunRequest { inputs, ..RunRequest::default() }).await.unwrap();
+    let taken = probe.run_memory_bytes().await.unwrap() - before;
+    assert!((60 << 20..64 << 20).contains(&taken), "{taken} bytes beside {before}");
+    assert!(probe.trimmed_run_memory_bytes().await.unwrap() <= before, "it was not given back");
 }

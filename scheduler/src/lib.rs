@@ -45,6 +45,9 @@ pub use slo::{Choice, Front, FrontError, Offer, Quote, Slo, SloSettings, Step, S
 mod sizing;
 pub use sizing::{Configuration, Sizing, SizingError, size};
 
+mod autosize;
+pub use autosize::{Autosizer, Chosen, Room};
+
 mod evictable;
 pub use evictable::Evictable;
 

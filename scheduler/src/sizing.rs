@@ -9,6 +9,7 @@
 //! could do with.
 
 use serde::{Deserialize, Serialize};
+use weir_types::Measured;
 
 /// How an instance is set up, and what it was measured to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,6 +56,22 @@ pub enum SizingError {
     /// The rate is no number of requests.
     #[error("a rate is a number above 0")]
     Rate,
+}
+
+/// As slow as all but the slowest of its runs; and no quicker than its throughput says, which short runs have less of than their time alone
+/// would allow.
+impl From<&Measured> for Configuration {
+    fn from(measured: &Measured) -> Self {
+        let Measured { threads, batch, concurrency, latency_p95_ns, throughput_per_s, memory_bytes, .. } =
+            *measured;
+        // Little's law: so many items are under way, and so many end each second.
+        let under_way = f64::from(batch) * f64::from(concurrency);
+        let cycle_ns =
+            if throughput_per_s > 0.0 { under_way * 1e9 / throughput_per_s } else { f64::INFINITY };
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it saturates")]
+        let latency_ns = latency_p95_ns.max(cycle_ns.ceil() as u64);
+        Self { threads, batch, concurrency, latency_ns, memory_bytes }
+    }
 }
 
 impl Configuration {
@@ -162,6 +179,27 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn nothing_manages_more_than_was_measured() {
+        let measured = Measured {
+            threads: 1,
+            batch: 2,
+            concurrency: 3,
+            runs: 9,
+            latency_p50_ns: 5,
+            latency_p95_ns: 10,
+            throughput_per_s: 1e8,
+            memory_bytes: 7,
+        };
+        // Six items under way, of which one ends every ten nanoseconds.
+        let slowed = Configuration::from(&measured);
+        assert_eq!((slowed.latency_ns, slowed.throughput_per_s()), (60, 1e8));
+        let quick = Configuration::from(&Measured { throughput_per_s: 1e12, ..measured });
+        assert_eq!(quick.latency_ns, 10);
+        let stuck = Configuration::from(&Measured { throughput_per_s: 0.0, ..measured });
+        assert_eq!((stuck.latency_ns, stuck.slo_ns()), (u64::MAX, u64::MAX));
     }
 
     #[test]

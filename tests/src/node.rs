@@ -87,6 +87,18 @@ impl Node {
         self.builder.binary()
     }
 
+    /// What the command line says on standard output when it talks to this node, or on standard error where it fails.
+    pub async fn weir(&self, arguments: &[&str]) -> Result<String, String> {
+        let mut command = Command::new(self.binary());
+        command
+            .args(arguments)
+            .env("WEIR_URL", self.url("").as_str().trim_end_matches('/'))
+            .kill_on_drop(true);
+        let output = command.output().await.expect("the command line cannot be run");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+    }
+
     /// Everything it has logged.
     #[must_use]
     pub fn log(&self) -> String {

@@ -12,6 +12,9 @@ pub use invocations::{
     InvocationResponse, InvocationStatus,
 };
 
+mod sizing;
+pub use sizing::{ModelSizing, ProfileEvent, ProfileRequest};
+
 /// The port Weir listens on unless told otherwise: W-E-I-R on a telephone.
 pub const DEFAULT_PORT: u16 = 9347;
 
@@ -167,8 +170,22 @@ pub struct ModelOnDevice {
     pub why_not: Option<String>,
     /// Whether it is in the device's memory now.
     pub resident: bool,
+    /// How it is run there, while it is in its memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runs: Option<ModelRuns>,
     /// What it has been measured to cost on devices of the kind.
     pub profile: Profile,
+}
+
+/// How a model is run on one device, in [`ModelOnDevice`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModelRuns {
+    /// Threads of each run.
+    pub threads: u32,
+    /// Runs at once, at most.
+    pub at_once_max: u64,
+    /// Sessions that have been made for them, those that are kept for a while included.
+    pub sessions: u64,
 }
 
 /// A model: the answer of `GET /v1/models/{name}`; the list of them is that of `GET /v1/models`.

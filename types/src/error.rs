@@ -55,6 +55,8 @@ codes! {
     InvalidKernelGraph = "invalid-kernel-graph";
     /// That version exists already with other contents.
     VersionConflict = "version-conflict";
+    /// The model was not profiled, or no configuration that was measured does what is asked for.
+    NoConfiguration = "no-configuration";
     /// What is asked for cannot be done to what is there now, or another change got in between.
     Conflict = "conflict";
 

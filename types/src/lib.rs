@@ -24,6 +24,9 @@ pub use manifest::{
 mod batching;
 pub use batching::{Batching, BatchingError, BatchingMode};
 
+mod autosize;
+pub use autosize::{Autosize, AutosizeError};
+
 mod limits;
 pub use limits::{Limits, Reuse};
 
@@ -34,7 +37,7 @@ mod cost;
 pub use cost::Cost;
 
 mod profile;
-pub use profile::{Profile, RunningMean};
+pub use profile::{Measured, Profile, RunningMean};
 
 mod error;
 pub use error::ErrorCode;

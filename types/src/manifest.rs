@@ -1,6 +1,6 @@
 //! What the owner of a function or model says about it. Read from TOML in a project and from JSON over HTTP; unknown keys are refused.
 
-use crate::{Batching, Cost, DeviceChoice, Limits, Name, Reuse, Version};
+use crate::{Autosize, Batching, Cost, DeviceChoice, Limits, Name, Reuse, Version};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -150,6 +150,9 @@ pub struct ModelManifest {
     pub cost_slo: Option<Cost>,
     /// How requests that wait for it are run together.
     pub batching: Batching,
+    /// Have the node choose how many runs go on at once, and with how many threads, by the rate of requests; none for as many as there are slots.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub autosize: Option<Autosize>,
     /// How long an answer may be given to inferences that are equal, in milliseconds, up to [`CACHE_TTL_MS_MAX`]; none runs every inference.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache_ttl_ms: Option<u64>,

@@ -1,8 +1,9 @@
-//! What a model costs on a kind of device, as measured by the runs themselves.
+//! What a model costs on a kind of device: as measured by the runs themselves, and by runs that were made to find out.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// The measured cost of a model on one kind of device.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -14,6 +15,30 @@ pub struct Profile {
     /// Time of one run, by batch size.
     #[serde(deserialize_with = "by_batch_size")]
     pub run_time_ns: BTreeMap<u32, RunningMean>,
+    /// What it did with other threads, batches and runs at once, when it was last profiled; empty if it never was.
+    #[serde(default, skip_serializing_if = "<[Measured]>::is_empty")]
+    pub measured: Arc<[Measured]>,
+}
+
+/// What a model did in one configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// Threads of each run.
+    pub threads: u32,
+    /// Items of each run.
+    pub batch: u32,
+    /// Runs at once.
+    pub concurrency: u32,
+    /// How many runs were measured.
+    pub runs: u64,
+    /// What half of the runs took at most, without waiting for the device.
+    pub latency_p50_ns: u64,
+    /// What 95 of 100 runs took at most.
+    pub latency_p95_ns: u64,
+    /// Items in a second, waits included.
+    pub throughput_per_s: f64,
+    /// Memory that it took beside the weights, which all share: its sessions, and of runs under way the inputs, the outputs and what lies between.
+    pub memory_bytes: u64,
 }
 
 /// A mean that follows change: the first samples count equally, later ones with a weight of at least 1/32.

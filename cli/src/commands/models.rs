@@ -1,5 +1,7 @@
 //! `weir models`.
 
+mod profile;
+
 use crate::client::Upload;
 use crate::commands::functions::cache;
 use crate::commands::{Context, remove};
@@ -9,7 +11,7 @@ use anyhow::Result;
 use clap::Subcommand;
 use std::path::PathBuf;
 use std::time::Duration;
-use weir_types::api::{Model, ModelOnDevice, ModelVersion};
+use weir_types::api::{Model, ModelOnDevice, ModelRuns, ModelVersion};
 use weir_types::{CACHE_TTL_MS_MAX, Cost, Name, Port, RunningMean, Signature};
 
 /// Push, list, show and remove models
@@ -18,6 +20,8 @@ use weir_types::{CACHE_TTL_MS_MAX, Cost, Name, Port, RunningMean, Signature};
 ///   weir models push digits digits.onnx      # the next version
 ///   weir models                              # what is there
 ///   weir models show digits                  # its inputs, outputs and measured times
+///   weir models profile digits               # measure it with more threads, batches and runs at once
+///   weir models size digits --rate 200 --slo-ms 10
 ///   weir models rm digits --version 1
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
@@ -69,6 +73,16 @@ enum Action {
         /// The input that tells what is there from padding [default: attention_mask, if it has that]
         #[arg(long, value_name = "INPUT")]
         mask: Option<String>,
+        /// Have the node choose how many runs go on at once and with how many threads, so that they keep to so many milliseconds at the rate
+        /// there is; needs `weir models profile`
+        #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
+        autosize_slo_ms: Option<u64>,
+        /// How often that is chosen anew [default: 10000]
+        #[arg(long, value_name = "MS", requires = "autosize_slo_ms")]
+        autosize_interval_ms: Option<u64>,
+        /// How long sessions that are not needed any more are kept [default: 60000]
+        #[arg(long, value_name = "MS", requires = "autosize_slo_ms")]
+        autosize_keep_alive_ms: Option<u64>,
         /// Keep answers for so many milliseconds, and give them to inferences that are equal instead of running those
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=CACHE_TTL_MS_MAX))]
         cache_ttl_ms: Option<u64>,
@@ -81,6 +95,10 @@ enum Action {
         #[arg(long, value_name = "N")]
         version: Option<u32>,
     },
+    /// Measure a model with more threads, larger batches and more runs at once, on inputs that are made up; Ctrl-C ends it
+    Profile(profile::ProfileArgs),
+    /// Choose, of what was measured, how many instances and of what kind serve a rate within a latency at the least memory
+    Size(profile::SizeArgs),
     /// Remove a model with all its versions, or one version
     #[command(visible_alias = "delete")]
     Rm {
@@ -113,6 +131,9 @@ pub(crate) fn run(args: ModelsArgs, context: &Context) -> Result<()> {
             preferred_batch_sizes,
             queue_delay_us_max,
             mask,
+            autosize_slo_ms,
+            autosize_interval_ms,
+            autosize_keep_alive_ms,
             cache_ttl_ms,
         } => {
             let version = version.map_or_else(String::new, |version| format!("/versions/{version}"));
@@ -123,6 +144,9 @@ pub(crate) fn run(args: ModelsArgs, context: &Context) -> Result<()> {
                 ("cache_ttl_ms", cache_ttl_ms.map(|ttl_ms| ttl_ms.to_string())),
                 ("slo_ms", slo_ms.map(|slo_ms| slo_ms.to_string())),
                 ("cost_slo", cost_slo.map(|cost| cost.to_string())),
+                ("autosize.slo_ms", autosize_slo_ms.map(|slo_ms| slo_ms.to_string())),
+                ("autosize.interval_ms", autosize_interval_ms.map(|interval_ms| interval_ms.to_string())),
+                ("autosize.keep_alive_ms", autosize_keep_alive_ms.map(|keep_ms| keep_ms.to_string())),
                 ("batching.mode", batching),
                 ("batching.size_max", batch_size_max.map(|size| size.to_string())),
                 ("batching.preferred_sizes", (!sizes.is_empty()).then(|| sizes.join(","))),
@@ -154,6 +178,8 @@ pub(crate) fn run(args: ModelsArgs, context: &Context) -> Result<()> {
                 format!("{}versions     {}\n", details(&model.newest), versions.join(", "))
             })
         }
+        Action::Profile(args) => profile::profile(args, &client, context),
+        Action::Size(args) => profile::size(&args, &client, context),
         Action::Rm { name, version } => remove(&client, output, "models", &name, version),
     }
 }
@@ -220,6 +246,7 @@ fn details(model: &ModelVersion) -> String {
         ("cache", cache(model.manifest.cache_ttl_ms)),
         ("resident", if model.resident { "yes" } else { "no" }.to_owned()),
     ];
+    facts.extend(model.manifest.autosize.map(|autosize| ("autosize", autosize.to_string())));
     facts.extend(model.manifest.slo_ms.map(|ms| ("slo", format!("{ms} ms"))));
     facts.extend(model.manifest.cost_slo.map(|cost| ("cost slo", cost.to_string())));
     let facts: String = facts.iter().map(|(name, value)| format!("{name:<13}{value}\n")).collect();
@@ -229,18 +256,26 @@ fn details(model: &ModelVersion) -> String {
 
 /// What is known of a model on one device.
 fn on_device(known: &ModelOnDevice) -> String {
-    let ModelOnDevice { device, kind, why_not, resident, profile } = known;
+    let ModelOnDevice { device, kind, why_not, resident, runs, profile } = known;
     let name = if device == kind { device.clone() } else { format!("{device} ({kind})") };
     if let Some(why) = why_not {
         return format!("on {name}: does not run there: {why}\n");
     }
     let mut facts = vec![if *resident { "resident" } else { "not resident" }.to_owned()];
     facts.extend((profile.resident_bytes > 0).then(|| format!("takes {}", size(profile.resident_bytes))));
+    facts.extend(runs.map(|ModelRuns { threads, at_once_max, sessions }| {
+        format!("at most {at_once_max} at once, threads {threads}, sessions {sessions}")
+    }));
     let loads = profile.load_time_ns.iter();
     facts.extend(loads.map(|(tier, mean)| format!("load {} from {tier}", time_of(mean))));
     let runs = profile.run_time_ns.iter();
     facts.extend(runs.map(|(batch, mean)| format!("run {} at batch {batch}", time_of(mean))));
-    format!("on {name}: {}\n", facts.join(", "))
+    let mut text = format!("on {name}: {}\n", facts.join(", "));
+    if !profile.measured.is_empty() {
+        let rows = profile::measured(&profile.measured);
+        text.extend(rows.lines().map(|row| format!("  {row}\n")));
+    }
+    text
 }
 
 /// The devices that do not run a model, one a line.

@@ -4,6 +4,7 @@ use super::Dispatch;
 use super::account::Counted;
 use super::placement::{self, Away, Place, Spot};
 use crate::cluster::wire::Granted;
+use crate::devices::NodeDevice;
 use crate::instance::Fault;
 use crate::models::{ModelEntry, ModelPin, OpenError, RanOn};
 use crate::telemetry::{Phase, Trace};
@@ -11,7 +12,7 @@ use crate::until::until;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::Instrument;
-use weir_inference::{Completion, InferenceError, RunRequest};
+use weir_inference::{Completion, InferenceError, Pin, RunRequest};
 use weir_types::{ErrorCode, InvocationId};
 
 /// What the gateway knows about an inference.
@@ -40,14 +41,40 @@ pub(crate) struct Ready {
     queue_time: Duration,
 }
 
+impl Ready {
+    /// The model where it was placed, to be measured there.
+    pub(crate) fn pin(&self) -> &Pin {
+        self.pin.pin()
+    }
+
+    /// Where that is.
+    pub(crate) fn device(&self) -> &NodeDevice {
+        self.pin.device()
+    }
+}
+
 impl Dispatch {
     /// Have the inference placed, and the model brought into device memory if that is to be here. Waits until the deadline.
     pub(crate) async fn ready(&self, inference: &Inference, batch: u32) -> Result<InferenceTurn, Fault> {
+        self.ready_as(inference, batch, false).await
+    }
+
+    async fn ready_as(
+        &self,
+        inference: &Inference,
+        batch: u32,
+        is_measured: bool,
+    ) -> Result<InferenceTurn, Fault> {
         let Inference { entry, trace, .. } = inference;
         let waiting = Counted::new(&self.metrics.queued);
         let ready = until(inference.deadline, async {
             let queued = Instant::now();
-            let placing = self.placements.place_inference(inference, batch, &self.models);
+            let placing = async {
+                if is_measured {
+                    return self.placements.place_measuring(inference).await;
+                }
+                self.placements.place_inference(inference, batch, &self.models).await
+            };
             let (place, placed) = placing.instrument(trace.phase(Phase::Queue)).await?;
             self.metrics.phase(Phase::Queue, queued.elapsed());
             drop(waiting);
@@ -63,6 +90,23 @@ impl Dispatch {
             let text = "the deadline passed before the model was ready (timeout, infer_time_ms_max)";
             Err(Fault::new(ErrorCode::DeadlineExceeded, text))
         })
+    }
+
+    /// Have the model brought into device memory of this node, to be measured there. Waits until the deadline.
+    pub(crate) async fn ready_to_measure(&self, inference: &mut Inference) -> Result<Ready, Fault> {
+        if let InferenceTurn::Here(ready) = self.ready_as(inference, 1, true).await? {
+            return Ok(ready);
+        }
+        // It is this node that was asked, whatever the cluster would rather use.
+        let models = vec![inference.entry.source.id().clone()];
+        let device = self.models.device_for(&models);
+        inference.granted = Some(self.placements.grant_here(models, device));
+        match self.ready_as(inference, 1, true).await? {
+            InferenceTurn::Here(ready) => Ok(ready),
+            InferenceTurn::There(..) => {
+                Err(Fault::new(ErrorCode::Unavailable, "the model was placed elsewhere"))
+            }
+        }
     }
 
     /// Run the model on `request`, and tell where it ran. Dropping the future withdraws or stops the run.

@@ -184,6 +184,30 @@ impl Placements {
         self.settle(arrival, &objective, inference.arrived).await
     }
 
+    /// The same for a model that is to be measured: one call, however many runs it makes, with nothing to keep to.
+    pub(crate) async fn place_measuring(
+        self: &Arc<Self>,
+        inference: &Inference,
+    ) -> Result<(Place, Placed), Fault> {
+        if let Some(granted) = &inference.granted {
+            return Ok(self.granted(inference.id, granted));
+        }
+        let ModelId { tenant, name, .. } = inference.entry.source.id().clone();
+        let arrival = Arrival {
+            invocation: inference.id,
+            // How long it takes is no run time of the model's, nor of a function's: none has this version.
+            function: FunctionId { tenant, name, version: Version(u32::MAX) },
+            models: vec![inference.entry.demand()],
+            deadline_at_ns: self.time_ns(inference.deadline),
+            priority: inference.priority,
+            batch: 1,
+            run_time_ns: None,
+            run_times_ns: Vec::new(),
+            slo: None,
+        };
+        self.settle(arrival, &Objective::default(), inference.arrived).await
+    }
+
     /// The same for a workflow, which needs all of `models`.
     pub(crate) async fn place_workflow(
         self: &Arc<Self>,

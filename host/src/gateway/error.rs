@@ -138,6 +138,7 @@ pub(crate) fn status(code: ErrorCode) -> StatusCode {
         | Code::ModelLimit
         | Code::InvalidWorkflow
         | Code::InvalidKernelGraph
+        | Code::NoConfiguration
         | Code::IdempotencyMismatch => StatusCode::UNPROCESSABLE_ENTITY,
         Code::VersionConflict | Code::Conflict | Code::NotEnded => StatusCode::CONFLICT,
         Code::Unauthorized => StatusCode::UNAUTHORIZED,

@@ -1,5 +1,10 @@
 //! `/v1/models` and `/v1/kernel-graphs`: pushing models and looking after them. Kernel graphs are models of another make.
 
+mod profile;
+mod size;
+pub(super) use profile::profile;
+pub(super) use size::size;
+
 use super::Caller;
 use super::cached;
 use super::error::ApiError;
@@ -87,6 +92,7 @@ async fn keep(
     }
     // Before the model is checked, which takes longer.
     manifest.batching.check().map_err(ModelsError::from)?;
+    manifest.autosize.map_or(Ok(()), |autosize| autosize.check()).map_err(ModelsError::from)?;
     cached::check_ttl(manifest.cache_ttl_ms)?;
     if content == Content::KernelGraph {
         run_alone(&mut manifest)?;
@@ -208,7 +214,7 @@ impl From<ModelsError> for ApiError {
             ModelsError::KernelGraphsOff => ErrorCode::NotSupported,
             ModelsError::NoVersion { .. } => ErrorCode::VersionNotFound,
             ModelsError::Exists { .. } => ErrorCode::VersionConflict,
-            ModelsError::Batching(_) => ErrorCode::InvalidManifest,
+            ModelsError::Batching(_) | ModelsError::Autosize(_) => ErrorCode::InvalidManifest,
             ModelsError::NotThere(..) => ErrorCode::InvalidModel,
             ModelsError::TooManyVersions(_)
             | ModelsError::Conflict(_)

@@ -2,7 +2,7 @@
 
 use super::access::OpenError;
 use super::{ModelEntry, Models};
-use crate::devices::Ordinal;
+use crate::devices::{NodeDevice, Ordinal};
 use crate::dispatch::{Placements, Spot};
 use crate::telemetry::Trace;
 use std::sync::Arc;
@@ -53,6 +53,17 @@ impl ModelPin {
     ) -> Self {
         let (models, placements) = (models.clone(), placements.clone());
         Self { pin, ran_on, around: Arc::new(Around { models, placements, ordinal, beside }) }
+    }
+
+    /// The model where it was placed, to be measured there.
+    pub(crate) fn pin(&self) -> &Pin {
+        &self.pin
+    }
+
+    /// Where that is.
+    pub(crate) fn device(&self) -> &NodeDevice {
+        let devices = self.around.models.devices();
+        devices.get(self.around.ordinal).unwrap_or(devices.first())
     }
 
     /// What the model takes and gives.

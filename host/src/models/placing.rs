@@ -5,9 +5,9 @@ use crate::cluster::wire::Resident;
 use crate::devices::{NodeDevice, Ordinal};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use weir_inference::ResidentModel;
+use weir_inference::{ResidentModel, RunSetting};
 use weir_scheduler::ModelDemand;
-use weir_types::api::ModelOnDevice;
+use weir_types::api::{ModelOnDevice, ModelRuns};
 use weir_types::{ModelId, Platform, Platforms};
 
 /// The platforms that turned out not to run a model, and why.
@@ -73,6 +73,11 @@ impl ModelEntry {
     }
 }
 
+fn runs((setting, sessions): (RunSetting, usize)) -> ModelRuns {
+    let RunSetting { threads, sessions: at_once_max } = setting;
+    ModelRuns { threads, at_once_max: at_once_max as u64, sessions: sessions as u64 }
+}
+
 impl Models {
     /// What is in a device's memory, as the scheduler is told.
     pub(crate) fn residents(&self, device: &NodeDevice) -> Vec<Resident> {
@@ -132,6 +137,7 @@ impl Models {
             kind: device.kind.as_ref().to_owned(),
             why_not: entry.why_not(device.platform).map(|why| why.as_ref().to_owned()),
             resident: device.cache.is_resident(&entry.source.key),
+            runs: device.cache.run_setting(&entry.source.key).map(runs),
             profile: device.cache.profiles().get(&entry.source.key),
         };
         self.devices.iter().map(known).collect()

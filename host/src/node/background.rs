@@ -5,7 +5,7 @@ use crate::asynchronous::Stop;
 use crate::devices::NodeDevice;
 use crate::dispatch::Placements;
 use crate::gateway::Gateway;
-use crate::models::{Models, keep_profiles, let_idle_go};
+use crate::models::{Models, autosize, keep_profiles, let_idle_go};
 use crate::registry::Prepare;
 use crate::until::until;
 use std::sync::{Arc, Weak};
@@ -65,6 +65,7 @@ impl Background {
         spawn(boxed(sweep_instances(Arc::downgrade(state))));
         spawn(boxed(sweep_arena(state.arena.clone())));
         spawn(boxed(keep_profiles(Arc::downgrade(&state.models))));
+        spawn(boxed(autosize(Arc::downgrade(&state.models))));
         if state.config.kernel_graphs.enabled {
             let keep_alive = Duration::from_millis(state.config.kernel_graphs.keep_alive_ms);
             let placements = state.dispatch.placements.clone();

@@ -7,11 +7,13 @@ mod devices;
 mod functions;
 mod response_cache;
 mod served;
+mod sizes;
 mod triton;
 
 pub(crate) use asynchronous::AsyncMetrics;
 pub(crate) use functions::{FunctionMetrics, Retired};
-pub(crate) use served::{Served, Tally, Times};
+pub(crate) use served::{Demand, Served, Tally, Times};
+pub(crate) use sizes::SizeMetrics;
 
 use super::trace::Phase;
 use devices::DeviceMetrics;
@@ -24,15 +26,17 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 use response_cache::ResponseCacheMetrics;
 use served::AllServed;
+use sizes::AllSizes;
 use std::sync::Arc;
 use std::time::Duration;
-use weir_types::{Name, TenantId, Version};
+use weir_types::{ModelId, Name, TenantId, Version};
 
 /// Everything the node counts. Handles are cheap to clone and to update.
 pub(crate) struct Metrics {
     registry: Registry,
     functions_counted: Functions,
     served: AllServed,
+    sizes: AllSizes,
     phase_seconds: [Histogram; Phase::ALL.len()],
     cold_starts: Family<Cause, Counter>,
     guest_memory_bytes: Histogram,
@@ -108,6 +112,7 @@ impl Metrics {
         let registry = all.sub_registry_with_prefix("weir");
         let functions_counted = Functions::register(registry);
         let response_cache = ResponseCacheMetrics::register(registry);
+        let sizes = AllSizes::register(registry);
         let asynchronous = AsyncMetrics::register(registry);
         let devices = DeviceMetrics::register(registry);
         let cold_starts = Family::<Cause, Counter>::default();
@@ -159,6 +164,7 @@ impl Metrics {
             registry: all,
             functions_counted,
             served,
+            sizes,
             phase_seconds,
             cold_starts,
             guest_memory_bytes,
@@ -207,6 +213,11 @@ impl Metrics {
     /// The inferences of one version of a model or tensor function, looked up once.
     pub(crate) fn served(&self, tenant: &TenantId, name: &Name, version: Version) -> Served {
         self.served.of(tenant, name, version)
+    }
+
+    /// How large one version of a model is kept.
+    pub(crate) fn sizes(&self, model: &ModelId) -> SizeMetrics {
+        self.sizes.of(model)
     }
 
     /// Everything in the OpenMetrics text format, or, of what carries a tenant, only what is this tenant's.

@@ -174,6 +174,11 @@ impl Batcher {
         self.has_failed.store(true, Ordering::Relaxed);
     }
 
+    /// What runs take has changed: find it out anew.
+    pub(crate) fn forget_times(&self) {
+        self.lock().classes.clear();
+    }
+
     fn lock(&self) -> MutexGuard<'_, Learned> {
         // Nothing that runs under the lock can panic half-way.
         self.learned.lock().unwrap_or_else(PoisonError::into_inner)

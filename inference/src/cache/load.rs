@@ -6,7 +6,7 @@ use crate::backend::{ModelKey, ModelSource};
 use crate::batching::{BatchRules, Batcher};
 use crate::error::InferenceError;
 use crate::footprint::{Footprint, Together};
-use crate::threads::Lane;
+use crate::threads::{Lane, LaneSlots};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
@@ -30,8 +30,9 @@ pub(super) fn begin(
         .make_room(&needed, victims, shared.config.capacity_bytes)
         .map_err(|lacking| no_room(shared, source.id(), lacking.needed_bytes, lacking.free_bytes))?;
 
+    let slots = LaneSlots::new(slots(shared, source));
     let number = state.lane(shared.backend.in_turn(source));
-    let lane = Lane { number, slots: slots(shared, source), batcher: batcher(shared, source) };
+    let lane = Lane { number, slots, batcher: batcher(shared, source) };
     let (job, victims) = ((Arc::clone(shared), Arc::clone(source)), evicted.clone());
     // It cannot get ahead of what follows: it needs the lock that the caller holds.
     shared.runs.load(Box::new(move || load(job.0, job.1, lane, &victims)))?;
@@ -76,7 +77,7 @@ impl Shared {
         }
     }
 
-    fn trim(&self) {
+    pub(super) fn trim(&self) {
         self.arena.trim();
         self.backend.trim();
     }
@@ -94,7 +95,7 @@ impl State {
     }
 
     /// The number of a lane: one of its own for each load, and one for all models of a tenant that take turns.
-    fn lane(&mut self, in_turn: Option<TenantId>) -> u64 {
+    pub(super) fn lane(&mut self, in_turn: Option<TenantId>) -> u64 {
         self.lanes += 1;
         match in_turn {
             Some(tenant) => *self.turns.entry(tenant).or_insert(self.lanes),
@@ -177,9 +178,7 @@ fn load(shared: Arc<Shared>, source: Arc<ModelSource>, lane: Lane, victims: &[Ar
 
 fn load_resident(shared: &Shared, source: &Arc<ModelSource>, lane: Lane) -> Result<Resident, InferenceError> {
     let model = shared.backend.load(source)?;
-    // The first run must not have to wait for its session.
-    let session = model.session()?;
-    Ok(Resident::new(Arc::clone(source), lane, model, session))
+    Resident::new(Arc::clone(source), lane, model)
 }
 
 /// Tells everyone who waits for a load how it ended, on drop.

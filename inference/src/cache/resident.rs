@@ -1,8 +1,9 @@
 //! One model in the device's memory, and the guard that keeps it there.
 
 use super::Shared;
+use super::pool::{Pool, Pooled};
 use super::run::Run;
-use crate::backend::{Model, ModelKey, ModelSource, Session};
+use crate::backend::{Model, ModelKey, ModelSource};
 use crate::error::InferenceError;
 use crate::footprint::Footprint;
 use crate::request::RunRequest;
@@ -10,7 +11,7 @@ use crate::threads::{Lane, shutting_down};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use weir_types::{ModelId, Signature};
+use weir_types::{Measured, ModelId, Signature};
 
 /// Keeps a model in the device's memory until it drops, and runs it. Cheap to clone.
 pub struct Pin {
@@ -34,15 +35,22 @@ pub(super) struct Resident {
     freeing: AtomicBool,
     /// Set when the device is lost with it.
     lost: AtomicBool,
+    /// What one more session takes of the device's memory.
+    pub(super) session_bytes: u64,
     loaded: Mutex<Loaded>,
 }
 
 /// What takes up the device's memory. Fields drop in order: the sessions before their weights.
-#[derive(Default)]
 struct Loaded {
-    idle: Vec<Box<dyn Session>>,
+    /// The sessions that runs take.
+    pool: Arc<Pool>,
+    /// Those they took before, until these are retired.
+    former: Vec<Arc<Pool>>,
     model: Option<Arc<dyn Model>>,
 }
+
+/// Threads of a run, unless something else is set.
+const THREADS: u32 = 1;
 
 impl Pin {
     /// The caller holds the cache's lock, or another pin of the same model.
@@ -73,6 +81,17 @@ impl Pin {
     #[must_use]
     pub fn load_time(&self) -> Option<Duration> {
         self.load_time
+    }
+
+    /// What one more session of it takes of the device's memory.
+    #[must_use]
+    pub fn session_bytes(&self) -> u64 {
+        self.resident.session_bytes
+    }
+
+    /// Keep what the model did in several configurations, in place of what was kept before.
+    pub fn set_measured(&self, measured: Vec<Measured>) {
+        self.shared.profiles.set_measured(self.key(), measured);
     }
 
     /// Start a run. It is in line for the device when this returns; dropping the future withdraws or stops it.
@@ -116,34 +135,57 @@ impl std::fmt::Debug for Pin {
 }
 
 impl Resident {
-    /// A model that has just been loaded, with its first session.
+    /// A model that has just been loaded, and its first session: the first run must not have to wait for that. Blocks.
     pub(super) fn new(
         source: Arc<ModelSource>,
         lane: Lane,
         model: Box<dyn Model>,
-        first: Box<dyn Session>,
-    ) -> Self {
-        let footprint = model.footprint();
-        let loaded = Mutex::new(Loaded { idle: vec![first], model: Some(model.into()) });
+    ) -> Result<Self, InferenceError> {
+        let (footprint, session_bytes) = (model.footprint(), model.session_bytes());
+        let pool = Arc::new(Pool::new(THREADS));
+        pool.put(pool.make(&*model)?);
+        let loaded = Mutex::new(Loaded { pool, former: Vec::new(), model: Some(model.into()) });
         let (pins, retiring, freeing, lost) = Default::default();
         let unpinned_at = Mutex::new(Instant::now());
-        Self { source, lane, footprint, pins, unpinned_at, retiring, freeing, lost, loaded }
+        Ok(Self { source, lane, footprint, pins, unpinned_at, retiring, freeing, lost, session_bytes, loaded })
     }
 
-    /// A session that nobody uses, made if there is none. The lane bounds how many there are.
-    pub(super) fn take_session(&self) -> Result<Box<dyn Session>, InferenceError> {
+    /// The sessions that runs take now.
+    pub(super) fn pool(&self) -> Arc<Pool> {
+        Arc::clone(&self.lock().pool)
+    }
+
+    /// The same, and those they took before.
+    pub(super) fn pools(&self) -> (Arc<Pool>, Vec<Arc<Pool>>) {
+        let loaded = self.lock();
+        (Arc::clone(&loaded.pool), loaded.former.clone())
+    }
+
+    /// Have runs take their sessions from `pool`. False if they do already.
+    pub(super) fn switch_to(&self, pool: Arc<Pool>) -> bool {
         let mut loaded = self.lock();
-        if let Some(session) = loaded.idle.pop() {
-            return Ok(session);
+        if Arc::ptr_eq(&loaded.pool, &pool) || loaded.model.is_none() {
+            return false;
         }
-        let model = loaded.model.clone().ok_or_else(shutting_down)?;
-        drop(loaded);
-        model.session()
+        loaded.former.retain(|former| !Arc::ptr_eq(former, &pool));
+        let before = std::mem::replace(&mut loaded.pool, pool);
+        loaded.former.push(before);
+        true
     }
 
-    /// Bring a session back for the next run.
-    pub(super) fn put_session(&self, session: Box<dyn Session>) {
-        self.lock().idle.push(session);
+    /// Let go of pools that runs took sessions from before, and that have none any more.
+    pub(super) fn forget_empty_pools(&self) {
+        self.lock().former.retain(|pool| pool.len() > 0);
+    }
+
+    /// What sessions are made of; an error once it is unloaded.
+    pub(super) fn model(&self) -> Result<Arc<dyn Model>, InferenceError> {
+        self.lock().model.clone().ok_or_else(shutting_down)
+    }
+
+    /// A session of `pool` that nobody uses, made if there is none. The lane bounds how many there are.
+    pub(super) fn take_session(&self, pool: &Pool) -> Result<Pooled, InferenceError> {
+        pool.take().map_or_else(|| pool.make(&*self.model()?), Ok)
     }
 
     pub(super) fn pins(&self) -> usize {
@@ -187,8 +229,14 @@ impl Resident {
 
     /// Give up the device's memory. Blocks.
     pub(super) fn unload(&self) {
-        let loaded = std::mem::take(&mut *self.lock());
+        let mut loaded = self.lock();
+        let former = std::mem::take(&mut loaded.former);
+        let pool = std::mem::replace(&mut loaded.pool, Arc::new(Pool::new(THREADS)));
+        let model = loaded.model.take();
         drop(loaded);
+        // The sessions before their weights.
+        drop((pool, former));
+        drop(model);
     }
 
     fn lock(&self) -> MutexGuard<'_, Loaded> {

@@ -3,6 +3,7 @@
 mod together;
 mod trial;
 
+use super::pool::Pool;
 use super::resident::Pin;
 use crate::backend::Session;
 use crate::batching::{Fit, Ran};
@@ -35,7 +36,13 @@ type Answer = Result<Completion, InferenceError>;
 
 impl Run {
     pub(super) fn start(pin: Pin, request: RunRequest) -> Self {
-        Self(submit(pin, request).unwrap_or_else(|error| State::Failed(Some(error))))
+        let lane = pin.resident().lane.clone();
+        Self::start_in(pin, lane, None, request)
+    }
+
+    /// The same in another line, with sessions of a pool that is not the model's.
+    pub(super) fn start_in(pin: Pin, lane: Lane, pool: Option<Arc<Pool>>, request: RunRequest) -> Self {
+        Self(submit(pin, lane, pool, request).unwrap_or_else(|error| State::Failed(Some(error))))
     }
 
     /// Withdraw or stop the run, which then ends with [`InferenceError::Cancelled`] unless it has ended already.
@@ -63,7 +70,12 @@ impl Future for Run {
     }
 }
 
-fn submit(pin: Pin, request: RunRequest) -> Result<State, InferenceError> {
+fn submit(
+    pin: Pin,
+    lane: Lane,
+    pool: Option<Arc<Pool>>,
+    request: RunRequest,
+) -> Result<State, InferenceError> {
     let priority = if request.priority == 0 { PRIORITY_DEFAULT } else { request.priority };
     let deadline = request.deadline;
     let job = request.check(pin.signature())?;
@@ -71,14 +83,17 @@ fn submit(pin: Pin, request: RunRequest) -> Result<State, InferenceError> {
         return Err(lost());
     }
     let (reply, answer) = oneshot::channel();
-    let (lane, runs) = (pin.resident().lane.clone(), pin.shared().runs.clone());
-    let work = ModelRun { pin, job, reply: Reply::new(reply), submitted: Instant::now(), outcome: None };
+    let runs = pin.shared().runs.clone();
+    let work =
+        ModelRun { pool, pin, job, reply: Reply::new(reply), submitted: Instant::now(), outcome: None };
     let ticket = runs.submit(lane, priority, deadline, work)?;
     Ok(State::UnderWay { ticket, answer })
 }
 
 /// A run as the device threads see it. Its pin keeps the model there until the run has ended.
 pub(super) struct ModelRun {
+    /// Where its session comes from, if not from the model's own: a run that is only measured.
+    pool: Option<Arc<Pool>>,
     pin: Pin,
     job: Job,
     reply: Reply,
@@ -124,9 +139,9 @@ impl Work for ModelRun {
     }
 
     fn answer(self) {
-        let Self { pin, job, reply, outcome, .. } = self;
+        let Self { pool, pin, job, reply, outcome, .. } = self;
         // The model can be evicted, and the inputs' memory is free, by the time that the answer is seen.
-        drop((pin, job));
+        drop((pool, pin, job));
         let panicked = || Err(InferenceError::Run("the backend panicked".into()));
         reply.send(outcome.unwrap_or_else(panicked));
     }
@@ -154,7 +169,9 @@ fn run_alone(entry: &mut Entry<ModelRun>, is_trial: bool) {
         (Err(error), None) => Err(error),
         (Ok((outputs, device_time)), None) => {
             let (items, run_time) = (run.job.batch(), device_time.unwrap_or(elapsed));
-            run.pin.shared().profiles.ran(run.pin.key(), items, run_time);
+            if run.pool.is_none() {
+                run.pin.shared().profiles.ran(run.pin.key(), items, run_time);
+            }
             if let (Some(batcher), Some(fit)) = (&entry.lane.batcher, &entry.fit) {
                 batcher.ran(&Ran { class: &fit.class, items: vec![items], time: run_time });
             }
@@ -171,6 +188,7 @@ fn run_alone(entry: &mut Entry<ModelRun>, is_trial: bool) {
 
 fn with_session<T>(
     pin: &Pin,
+    pool: &Pool,
     interrupt: &Interrupt,
     body: impl FnOnce(&mut dyn Session) -> Result<T, InferenceError>,
 ) -> Result<T, InferenceError> {
@@ -178,10 +196,10 @@ fn with_session<T>(
         return Err(error_of(reason));
     }
     let resident = pin.resident();
-    let outcome = resident.take_session().and_then(|mut session| {
+    let outcome = resident.take_session(pool).and_then(|mut pooled| {
         // Should this panic, the session is dropped: nobody knows what state it is in.
-        let outcome = body(&mut *session);
-        resident.put_session(session);
+        let outcome = body(&mut *pooled.session);
+        pool.put(pooled);
         outcome
     });
     if let Err(error) = &outcome
@@ -198,7 +216,10 @@ impl ModelRun {
         interrupt: &Interrupt,
         body: impl FnOnce(&mut dyn Session) -> Result<T, InferenceError>,
     ) -> Result<T, InferenceError> {
-        with_session(&self.pin, interrupt, body)
+        match &self.pool {
+            Some(pool) => with_session(&self.pin, pool, interrupt, body),
+            None => with_session(&self.pin, &self.pin.resident().pool(), interrupt, body),
+        }
     }
 
     fn complete(

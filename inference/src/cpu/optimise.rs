@@ -113,7 +113,7 @@ fn optimise(
     level: GraphOptimizationLevel,
     beside: bool,
 ) -> Result<Signature, PrepareError> {
-    let builder = session::options(runtime.environment(), level).and_then(|builder| {
+    let builder = session::options(runtime.environment(), level, 1).and_then(|builder| {
         let mut builder =
             builder.with_prepacking(false)?.with_optimized_model_path(files.skeleton_draft())?;
         if beside {
@@ -156,7 +156,7 @@ fn try_out(
         .map_err(|error| invalid(&error.to_string()))?;
     let prepacked = PrepackedWeights::new();
     let skeleton = files.blob(variant.skeleton);
-    let open = || session::open(runtime, &skeleton, &weights, &prepacked).map_err(|error| refusal(&error));
+    let open = || session::open(runtime, &skeleton, &weights, &prepacked, 1).map_err(|error| refusal(&error));
     let first = open()?;
     check_unchanged(&first, signature)?;
     // As a node does after making a session.

@@ -5,7 +5,7 @@ use super::library::LibraryError;
 use super::{memory, session};
 use ort::AsPointer;
 use ort::environment::Environment;
-use ort::memory::{AllocationDevice, AllocatorType, MemoryInfo, MemoryType};
+use ort::memory::{AllocationDevice, Allocator, AllocatorType, MemoryInfo, MemoryType};
 use ort::session::builder::GraphOptimizationLevel;
 use ort::session::{RunOptions, Session};
 use ort::sys;
@@ -69,6 +69,12 @@ impl Runtime {
         &self.environment
     }
 
+    /// Memory that runs took between their inputs and outputs and that was not given back since; 0 where it cannot be told. Waits for a trim.
+    pub(super) fn run_memory_bytes(&self) -> u64 {
+        let trimmer = self.trimmer.lock().unwrap_or_else(PoisonError::into_inner);
+        trimmer.arena_bytes().inspect_err(|error| debug!(%error, "run memory not known")).unwrap_or_default()
+    }
+
     /// Have the memory that runs use between their inputs and outputs given back where it lies idle.
     pub(super) fn trim(&self) {
         if let Err(error) = self.trimmer.lock().unwrap_or_else(PoisonError::into_inner).trim() {
@@ -79,22 +85,41 @@ impl Runtime {
 
 /// An arena only gives idle memory back at the end of a run that says so: this runs a model of one node for it.
 struct Trimmer {
+    /// The arena, as its session has it, and so before that.
+    arena: Allocator,
     session: Session,
     options: RunOptions,
 }
 
 impl Trimmer {
     fn new(environment: &Environment) -> Result<Self, ort::Error> {
-        let session = session::options(environment, GraphOptimizationLevel::Disable)?
+        let session = session::options(environment, GraphOptimizationLevel::Disable, 1)?
             .commit_from_memory(TRIMMER_MODEL)?;
         let mut options = RunOptions::new()?;
         options.set("memory.enable_memory_arena_shrinkage", "cpu:0")?;
-        Ok(Self { session, options })
+        let arena = Allocator::new(&session, arena_memory()?)?;
+        Ok(Self { arena, session, options })
     }
 
     fn trim(&mut self) -> Result<(), ort::Error> {
         let input = TensorRef::from_array_view(([1_usize], &[0.0_f32][..]))?;
         self.session.run_with_options(ort::inputs![input], &self.options).map(drop)
+    }
+
+    /// What the arena has taken, in use or not.
+    fn arena_bytes(&self) -> Result<u64, ort::Error> {
+        let (api, mut stats) = (ort::api(), ptr::null_mut());
+        // SAFETY: the arena lives as long as this, and the pairs are ours when it returns.
+        check(unsafe { (api.AllocatorGetStats)(self.arena.ptr().cast_mut(), &raw mut stats) })?;
+        // SAFETY: the pairs were just made, the key is text with an end, and what is found lives as long as they do: it is read before they go.
+        let bytes = unsafe {
+            let found = (api.GetKeyValue)(stats, c"TotalAllocated".as_ptr());
+            let text = if found.is_null() { None } else { CStr::from_ptr(found).to_str().ok() };
+            text.and_then(|text| text.parse().ok())
+        };
+        // SAFETY: they are not used after this.
+        unsafe { (api.ReleaseKeyValuePairs)(stats) };
+        Ok(bytes.unwrap_or_default())
     }
 }
 

@@ -39,6 +39,7 @@ struct Shared {
     arena: Arena,
     skeleton: PathBuf,
     footprint: Footprint,
+    session_bytes: u64,
     inputs: Vec<CString>,
     outputs: Vec<CString>,
     /// Cleared when the model turns out to declare the shapes of its outputs wrongly.
@@ -59,12 +60,14 @@ struct CpuSession {
 pub(super) fn options(
     environment: &Environment,
     level: GraphOptimizationLevel,
+    threads: u32,
 ) -> Result<SessionBuilder, OrtError> {
     let builder = OrtSession::builder(environment)?
         .with_auto_device(AutoDevicePolicy::PreferCPU)?
         .with_optimization_level(level)?
-        // A run has one thread: the node runs as many at once as it has slots.
-        .with_intra_threads(1)?
+        // Mostly one: the node runs as many at once as it has slots. Threads that wait for their part of a run must not spin meanwhile.
+        .with_intra_threads(usize::try_from(threads).unwrap_or(usize::MAX))?
+        .with_intra_op_spinning(false)?
         .with_inter_threads(1)?
         // Patterns are kept for every shape that ever came.
         .with_memory_pattern(false)?
@@ -79,9 +82,10 @@ pub(super) fn open(
     skeleton: &Path,
     weights: &Weights,
     prepacked: &PrepackedWeights,
+    threads: u32,
 ) -> Result<OrtSession, OrtError> {
-    let mut builder =
-        options(runtime.environment(), GraphOptimizationLevel::Disable)?.with_prepacked_weights(prepacked)?;
+    let builder = options(runtime.environment(), GraphOptimizationLevel::Disable, threads)?;
+    let mut builder = builder.with_prepacked_weights(prepacked)?;
     for (name, value) in weights.values() {
         builder = builder.with_initializer(name, Arc::clone(value))?;
     }
@@ -117,6 +121,7 @@ impl CpuModel {
             outputs: names(outputs)?,
             declares_shapes: AtomicBool::new(true),
             footprint: variant.footprint(member.family()),
+            session_bytes: variant.session_bytes.unwrap_or_default(),
             member,
             weights: Weights::map(variant, &source.blobs, store)
                 .map_err(|error| load_error(error.to_string()))?,
@@ -130,9 +135,14 @@ impl Model for CpuModel {
         self.0.footprint.clone()
     }
 
-    fn session(&self) -> Result<Box<dyn Session>, InferenceError> {
+    fn session_bytes(&self) -> u64 {
+        self.0.session_bytes
+    }
+
+    fn session(&self, threads: u32) -> Result<Box<dyn Session>, InferenceError> {
         let shared = &self.0;
-        let session = open(shared.runtime, &shared.skeleton, &shared.weights, shared.member.prepacked());
+        let prepacked = shared.member.prepacked();
+        let session = open(shared.runtime, &shared.skeleton, &shared.weights, prepacked, threads);
         let session = session.map_err(|error| InferenceError::Load {
             model: shared.source.id().clone(),
             why: error.message().into(),

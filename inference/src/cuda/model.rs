@@ -69,7 +69,7 @@ impl Model for CudaModel {
         Footprint::new(small.map(|weight| weight.tensor.bytes() as u64).sum(), large)
     }
 
-    fn session(&self) -> Result<Box<dyn Session>, InferenceError> {
+    fn session(&self, _threads: u32) -> Result<Box<dyn Session>, InferenceError> {
         Ok(Box::new(CudaSession::new(Arc::clone(&self.0))))
     }
 }

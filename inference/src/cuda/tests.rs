@@ -151,7 +151,7 @@ fn digits_are_what_the_reference_says_in_every_batch_launched_and_captured() {
     for seed in 0..4 {
         let setup = Setup::new(seed);
         let model = setup.load("digits", read(DIGITS));
-        let mut session = model.session().unwrap();
+        let mut session = model.session(1).unwrap();
         for batch in [1, 3, 1] {
             let input = setup.floats(&[batch, 1, 8, 8], |at| (at * 7 % 17) as f32);
             let expected = expected(read(DIGITS), &input);
@@ -169,7 +169,7 @@ fn network(name: &str, precision: Precision, tolerance: f32) {
     let upload = read(&format!(".weir/models/light_{name}.onnx"));
     let model = setup.load(name, upload.clone());
     let input = setup.floats(&[1, 3, 224, 224], |at| at as f32 / (3.0 * 224.0 * 224.0));
-    let found = run(&mut *model.session().unwrap(), &input).unwrap().remove(0);
+    let found = run(&mut *model.session(1).unwrap(), &input).unwrap().remove(0);
     assert_close(&values(&found), &expected(upload, &input), tolerance);
 }
 
@@ -194,7 +194,7 @@ fn minilm_is_what_the_reference_says_at_every_length() {
     let setup = Setup::new(2);
     let upload = read(".weir/models/minilm.onnx");
     let model = setup.load("minilm", upload.clone());
-    let mut session = model.session().unwrap();
+    let mut session = model.session(1).unwrap();
     for (batch, length) in [(1, 7), (2, 12)] {
         let port = |port: &weir_types::Port| {
             let is_ids = port.name == "input_ids";
@@ -215,7 +215,7 @@ fn two_sessions_run_beside_each_other() {
         for seed in 0..2 {
             let (setup, model) = (&setup, &model);
             scope.spawn(move || {
-                let mut session = model.session().unwrap();
+                let mut session = model.session(1).unwrap();
                 for at in 0..5 {
                     let input = setup.floats(&[2, 1, 8, 8], |i| ((i + at) * (seed + 3) % 17) as f32);
                     let found = run(&mut *session, &input).unwrap().remove(0);
@@ -244,7 +244,7 @@ fn a_fault_is_told_of_as_the_loss_of_the_device() {
     let setup = Setup::new(0);
     let model = setup.load("digits", read(DIGITS));
     let input = setup.floats(&[1, 1, 8, 8], |at| at as f32);
-    let mut session = model.session().unwrap();
+    let mut session = model.session(1).unwrap();
     run(&mut *session, &input).unwrap();
     setup.fake.fail_launch(1);
     let errors: Vec<_> = (0..3).filter_map(|_| run(&mut *session, &input).err()).collect();
@@ -256,7 +256,7 @@ fn a_fault_is_told_of_as_the_loss_of_the_device() {
 fn a_run_that_finds_no_memory_fails_and_the_next_one_works() {
     let setup = Setup::new(0);
     let model = setup.load("digits", read(DIGITS));
-    let mut session = model.session().unwrap();
+    let mut session = model.session(1).unwrap();
     let input = setup.floats(&[1, 1, 8, 8], |at| at as f32);
     setup.fake.fail_allocations(0, 1);
     let error = run(&mut *session, &input).unwrap_err();

@@ -10,7 +10,7 @@
 //! ```
 
 mod entry;
-pub(crate) use entry::{Entry, Lane, Taken};
+pub(crate) use entry::{Entry, Lane, LaneSlots, Taken};
 
 use crate::batching::{Candidate, Choice, Situation};
 use crate::interrupt::Interrupt;
@@ -50,7 +50,7 @@ pub(super) struct Queue<T> {
 }
 
 struct LaneState<T> {
-    slots: usize,
+    slots: LaneSlots,
     running: usize,
     waiting: BTreeMap<Key, Entry<T>>,
 }
@@ -129,6 +129,13 @@ impl<T> Queue<T> {
         for (key, entry) in again {
             self.insert(key, Entry { fit: None, ..entry });
         }
+    }
+
+    /// Let so many of a lane's runs go on at once from now on. Those that run already go on.
+    pub(super) fn resize(&mut self, lane: &Lane, slots: usize) {
+        self.unlist(lane.number);
+        lane.slots.set(slots);
+        self.list(lane.number);
     }
 
     /// Take a waiting job out of line; none when it has started or ended.
@@ -218,7 +225,7 @@ impl<T> Queue<T> {
         let situation = Situation {
             candidates: &candidates,
             waiting: lane.waiting.len(),
-            free_slots: others_free.min(lane.slots.saturating_sub(lane.running + 1)),
+            free_slots: others_free.min(lane.slots.get().saturating_sub(lane.running + 1)),
             is_busy: self.running.iter().any(|running| !running.is_empty()),
             others_priority: self.others_priority(place),
             others_slack_ns: if others_free > 0 { f64::INFINITY } else { self.others_slack_ns(place, now) },
@@ -280,7 +287,7 @@ impl<T> Queue<T> {
             self.deadlines.insert((deadline, key, number));
         }
         self.unlist(number);
-        let slots = entry.lane.slots;
+        let slots = entry.lane.slots.clone();
         let fresh = || LaneState { slots, running: 0, waiting: BTreeMap::new() };
         self.lanes.entry(number).or_insert_with(fresh).waiting.insert(key, entry);
         self.list(number);
@@ -299,7 +306,7 @@ impl<T> Queue<T> {
     fn list(&mut self, number: u64) {
         let Some(lane) = self.lanes.get(&number) else { return };
         match lane.waiting.first_key_value() {
-            Some((key, _)) if lane.running < lane.slots => _ = self.heads.insert((*key, number)),
+            Some((key, _)) if lane.running < lane.slots.get() => _ = self.heads.insert((*key, number)),
             Some(_) => {}
             None if lane.running == 0 => _ = self.lanes.remove(&number),
             None => {}

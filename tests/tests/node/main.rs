@@ -31,6 +31,7 @@ mod protocol;
 mod repairing;
 mod reusing;
 mod shutdown;
+mod sizing;
 mod streaming;
 mod telemetry;
 mod tenants;

@@ -119,6 +119,17 @@ pub(crate) struct Batch {
     pub(crate) output: Tally,
 }
 
+/// What a model was asked for so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Demand {
+    /// Inferences, those under way and those that failed included; not those that were given an answer made for an equal one.
+    pub(crate) asked: u64,
+    /// Those of them that ended well.
+    pub(crate) ended: u64,
+    /// Their items.
+    pub(crate) items: u64,
+}
+
 /// Where the time of one inference went.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Times {
@@ -275,6 +286,14 @@ impl Served {
         self.0.items.load(Ordering::Relaxed)
     }
 
+    /// What it was asked for so far.
+    pub(crate) fn demand(&self) -> Demand {
+        let Series { success, fail, pending, cache_hit, .. } = &*self.0;
+        let ended = success.read().count.saturating_sub(cache_hit.read().count);
+        let asked = ended + fail.read().count + pending.load(Ordering::Relaxed);
+        Demand { asked, ended, items: self.items() }
+    }
+
     /// Runs; one may have answered several inferences.
     pub(crate) fn executions(&self) -> u64 {
         self.0.executions.load(Ordering::Relaxed)
@@ -365,6 +384,7 @@ mod tests {
         served.begin(began).done(Times { execution: Some(execution), ..times });
         served.begin(began).failed(ErrorCode::QueueFull);
         let pending = served.begin(began);
+        assert_eq!(served.demand(), Demand { asked: 3, ended: 1, items: 3 });
         assert_eq!(served.series().pending.load(Ordering::Relaxed), 1);
         drop(pending);
         let [success, fail, _, _, infer, _] = served.tallies();

@@ -4,6 +4,7 @@ use super::Key;
 use crate::batching::{Batcher, Candidate, Fit};
 use crate::interrupt::Interrupt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// What may run at once of one model, or of several that take turns, told apart by a number.
@@ -11,10 +12,29 @@ use std::time::{Duration, Instant};
 pub(crate) struct Lane {
     /// Unique among those that the device has had.
     pub(crate) number: u64,
-    /// How many of its runs may go on at once; at least one.
-    pub(crate) slots: usize,
+    /// How many of its runs may go on at once.
+    pub(crate) slots: LaneSlots,
     /// Says which of its jobs run together; none where each runs alone.
     pub(crate) batcher: Option<Arc<Batcher>>,
+}
+
+/// How many runs of a lane may go on at once; at least one. All who hold the lane see a change, which the queue makes under its lock.
+#[derive(Debug, Clone)]
+pub(crate) struct LaneSlots(Arc<AtomicUsize>);
+
+impl LaneSlots {
+    pub(crate) fn new(slots: usize) -> Self {
+        Self(Arc::new(AtomicUsize::new(slots.max(1))))
+    }
+
+    pub(crate) fn get(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Only for the queue: what stands in line depends on it.
+    pub(super) fn set(&self, slots: usize) {
+        self.0.store(slots.max(1), Ordering::Relaxed);
+    }
 }
 
 /// A job as the queue sees it.

@@ -1,6 +1,6 @@
 //! The queue and its batches under virtual time, beside batches of fixed sizes: arrivals by chance, runs that take what a curve says.
 
-use super::{Entry, Lane, Next, Queue};
+use super::{Entry, Lane, LaneSlots, Next, Queue};
 use crate::batching::{BatchRules, Batcher, Fit, Ran};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -79,7 +79,7 @@ fn lane(slots: usize, mode: BatchingMode) -> Lane {
     let signature = Signature { inputs: vec![port("x")], outputs: vec![port("y")] };
     let rules = BatchRules::of(&signature, &Batching { mode, ..Batching::default() }).unwrap();
     let batcher = rules.map(|rules| Arc::new(Batcher::new(rules, Profile::default())));
-    Lane { number: 0, slots, batcher }
+    Lane { number: 0, slots: LaneSlots::new(slots), batcher }
 }
 
 /// Weir's queue, which knows nothing of the curve at first.

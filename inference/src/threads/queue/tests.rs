@@ -1,5 +1,6 @@
 use super::*;
 use crate::batching::{BatchRules, Batcher, Fit};
+use std::sync::LazyLock;
 use weir_types::{Batching, BatchingMode, ElementType, Port, Profile, Signature};
 
 fn entry(job: u32, lane: &Lane, deadline: Option<Instant>) -> Entry<u32> {
@@ -7,8 +8,8 @@ fn entry(job: u32, lane: &Lane, deadline: Option<Instant>) -> Entry<u32> {
     Entry { lane, arrived, deadline, interrupt: Arc::default(), fit: None, job }
 }
 
-const WIDE: &Lane = &Lane { number: 0, slots: 64, batcher: None };
-const NARROW: &Lane = &Lane { number: 1, slots: 1, batcher: None };
+static WIDE: LazyLock<Lane> = LazyLock::new(|| Lane { number: 0, slots: LaneSlots::new(64), batcher: None });
+static NARROW: LazyLock<Lane> = LazyLock::new(|| Lane { number: 1, slots: LaneSlots::new(1), batcher: None });
 
 fn take(queue: &mut Queue<u32>, thread: usize) -> Option<Entry<u32>> {
     match queue.take(thread, Instant::now()) {
@@ -30,7 +31,7 @@ fn drain(queue: &mut Queue<u32>) -> Vec<u32> {
 fn urgent_jobs_go_first_and_equals_in_order_of_arrival() {
     let mut queue = Queue::new(100, 1);
     for (job, priority) in [(1, 100), (2, 1), (3, 100), (4, 7), (5, 1)] {
-        assert!(queue.push(priority, entry(job, WIDE, None)).is_ok());
+        assert!(queue.push(priority, entry(job, &WIDE, None)).is_ok());
     }
     assert_eq!(drain(&mut queue), [2, 5, 4, 1, 3]);
 }
@@ -38,35 +39,35 @@ fn urgent_jobs_go_first_and_equals_in_order_of_arrival() {
 #[test]
 fn a_full_model_does_not_hold_up_the_others_and_keeps_its_order() {
     let mut queue = Queue::new(100, 3);
-    for (job, lane) in [(1, NARROW), (2, NARROW), (3, NARROW), (4, WIDE)] {
+    for (job, lane) in [(1, &NARROW), (2, &NARROW), (3, &NARROW), (4, &WIDE)] {
         assert!(queue.push(100, entry(job, lane, None)).is_ok());
     }
     assert_eq!(take(&mut queue, 0).map(|e| e.job), Some(1));
     assert_eq!(take(&mut queue, 1).map(|e| e.job), Some(4));
     assert_eq!(take(&mut queue, 2).map(|e| e.job), None);
-    queue.finish(0, NARROW, Vec::new());
+    queue.finish(0, &NARROW, Vec::new());
     assert_eq!(take(&mut queue, 0).map(|e| e.job), Some(2));
-    queue.finish(0, NARROW, Vec::new());
+    queue.finish(0, &NARROW, Vec::new());
     assert_eq!(take(&mut queue, 0).map(|e| e.job), Some(3));
-    queue.finish(0, NARROW, Vec::new());
-    queue.finish(1, WIDE, Vec::new());
+    queue.finish(0, &NARROW, Vec::new());
+    queue.finish(1, &WIDE, Vec::new());
     assert!(queue.lanes.is_empty(), "lanes without jobs are forgotten");
 }
 
 #[test]
 fn the_bound_counts_what_waits_and_leaving_makes_room() {
     let mut queue = Queue::new(2, 1);
-    assert!(queue.push(1, entry(0, NARROW, None)).is_ok());
+    assert!(queue.push(1, entry(0, &NARROW, None)).is_ok());
     assert!(take(&mut queue, 0).is_some());
-    let ready = queue.push(1, entry(1, NARROW, None)).ok().unwrap();
-    assert!(queue.push(1, entry(2, NARROW, None)).is_ok());
-    assert!(matches!(queue.push(1, entry(3, NARROW, None)), Err(PushError::Full)));
+    let ready = queue.push(1, entry(1, &NARROW, None)).ok().unwrap();
+    assert!(queue.push(1, entry(2, &NARROW, None)).is_ok());
+    assert!(matches!(queue.push(1, entry(3, &NARROW, None)), Err(PushError::Full)));
     // Parked jobs count and can leave too.
     assert!(take(&mut queue, 0).is_none());
     assert_eq!(queue.remove(ready, 1).map(|e| e.job), Some(1));
     assert!(queue.remove(ready, 1).is_none());
     assert_eq!(queue.len(), 1);
-    assert!(queue.push(1, entry(4, NARROW, None)).is_ok());
+    assert!(queue.push(1, entry(4, &NARROW, None)).is_ok());
 }
 
 #[test]
@@ -74,10 +75,10 @@ fn deadlines_end_what_waits_and_name_what_runs() {
     let start = Instant::now();
     let after = |ms| Some(start + Duration::from_millis(ms));
     let mut queue = Queue::new(100, 1);
-    assert!(queue.push(1, entry(1, WIDE, after(10))).is_ok());
+    assert!(queue.push(1, entry(1, &WIDE, after(10))).is_ok());
     let running = take(&mut queue, 0).unwrap();
     for (job, deadline) in [(2, after(20)), (3, after(5)), (4, None)] {
-        assert!(queue.push(1, entry(job, WIDE, deadline)).is_ok());
+        assert!(queue.push(1, entry(job, &WIDE, deadline)).is_ok());
     }
     assert_eq!(queue.next_deadline(), after(5));
     let (expired, overdue) = queue.expire(start + Duration::from_millis(12));
@@ -99,7 +100,7 @@ fn flat(number: u64, slots: usize, batching: &Batching) -> Lane {
         let time = profile.run_time_ns.entry(items).or_default();
         (0..2).for_each(|_| time.add(1_000_000));
     }
-    Lane { number, slots, batcher: Some(Arc::new(Batcher::new(rules, profile))) }
+    Lane { number, slots: LaneSlots::new(slots), batcher: Some(Arc::new(Batcher::new(rules, profile))) }
 }
 
 fn fitting(job: u32, lane: &Lane, class: u32) -> Entry<u32> {
@@ -179,9 +180,9 @@ fn a_delay_holds_back_only_while_the_device_is_busy_and_only_that_model() {
     assert!(queue.push(100, Entry { arrived: now, ..fitting(1, &lane, 0) }).is_ok());
     let Next::Wait(Some(until)) = queue.take(1, now) else { panic!("it was not held back") };
     assert!(until > now && until <= now + Duration::from_micros(500), "{:?}", until - now);
-    assert!(queue.push(100, entry(2, NARROW, None)).is_ok());
+    assert!(queue.push(100, entry(2, &NARROW, None)).is_ok());
     assert_eq!(jobs(queue.take(1, now)), [2], "another model was held back with it");
-    queue.finish(1, NARROW, Vec::new());
+    queue.finish(1, &NARROW, Vec::new());
     assert_eq!(jobs(queue.take(1, until)), [1], "its time was up");
     assert!(queue.push(100, Entry { arrived: now, ..fitting(3, &lane, 0) }).is_ok());
     queue.finish(0, &lane, Vec::new());

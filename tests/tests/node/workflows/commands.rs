@@ -2,17 +2,6 @@
 
 use super::{fake_node, infer, rows, step, workflow};
 use serde_json::Value;
-use std::process::Command;
-use weir_tests::Node;
-
-/// What the command says on standard output, or on standard error where it fails.
-async fn weir(node: &Node, arguments: &[&str]) -> Result<String, String> {
-    let mut command = Command::new(node.binary());
-    command.args(arguments).env("WEIR_URL", format!("http://{}", node.address()));
-    let output = tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap();
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
-}
 
 #[tokio::test]
 async fn workflows_are_looked_after_from_the_command_line() {
@@ -22,34 +11,34 @@ async fn workflows_are_looked_after_from_the_command_line() {
     let path = file.to_str().unwrap();
     std::fs::write(&file, workflow(&step("a", "m", "x"), "a")).unwrap();
 
-    assert!(weir(&node, &["workflows", "check", path]).await.unwrap().contains("is sound: 1 step"));
-    let tried = weir(&node, &["workflows", "deploy", "w", path, "--dry-run"]).await.unwrap();
+    assert!(node.weir(&["workflows", "check", path]).await.unwrap().contains("is sound: 1 step"));
+    let tried = node.weir(&["workflows", "deploy", "w", path, "--dry-run"]).await.unwrap();
     assert!(tried.starts_with("would deploy w:1\n"), "{tried}");
-    assert!(weir(&node, &["workflows"]).await.unwrap().starts_with("no workflows are deployed"));
-    let deployed = weir(&node, &["workflows", "deploy", "w", path]).await.unwrap();
+    assert!(node.weir(&["workflows"]).await.unwrap().starts_with("no workflows are deployed"));
+    let deployed = node.weir(&["workflows", "deploy", "w", path]).await.unwrap();
     assert!(deployed.starts_with("deployed w:1\ninputs       x: FP32[?, 4]\n"), "{deployed}");
-    assert!(weir(&node, &["workflows", "deploy", "w", path]).await.unwrap().starts_with("unchanged: w:1"));
+    assert!(node.weir(&["workflows", "deploy", "w", path]).await.unwrap().starts_with("unchanged: w:1"));
     infer(&node, "w", &rows(&[0.0; 4])).await.ok();
 
     std::fs::write(&file, workflow(&(step("a", "m", "x") + &step("b", "m", "a")), "b")).unwrap();
-    let deployed = weir(&node, &["workflows", "deploy", "w", path, "--json"]).await.unwrap();
+    let deployed = node.weir(&["workflows", "deploy", "w", path, "--json"]).await.unwrap();
     let deployed: Value = serde_json::from_str(&deployed).unwrap();
     assert_eq!((&deployed["version"], &deployed["created"]), (&2.into(), &true.into()));
-    let shown = weir(&node, &["workflows", "show", "w"]).await.unwrap();
+    let shown = node.weir(&["workflows", "show", "w"]).await.unwrap();
     assert!(shown.contains("version      2 (active)") && shown.contains("b      run m:1   a"), "{shown}");
-    let document = weir(&node, &["workflows", "show", "w", "--document"]).await.unwrap();
+    let document = node.weir(&["workflows", "show", "w", "--document"]).await.unwrap();
     assert_eq!(document, std::fs::read_to_string(&file).unwrap());
-    let versions = weir(&node, &["workflows", "versions", "w", "--json"]).await.unwrap();
+    let versions = node.weir(&["workflows", "versions", "w", "--json"]).await.unwrap();
     assert_eq!(serde_json::from_str::<Value>(&versions).unwrap().as_array().unwrap().len(), 2);
-    assert_eq!(weir(&node, &["workflows", "rollback", "w"]).await.unwrap(), "w is at version 1 now\n");
-    assert_eq!(weir(&node, &["workflows", "rm", "w", "--version", "2"]).await.unwrap(), "removed w:2\n");
+    assert_eq!(node.weir(&["workflows", "rollback", "w"]).await.unwrap(), "w is at version 1 now\n");
+    assert_eq!(node.weir(&["workflows", "rm", "w", "--version", "2"]).await.unwrap(), "removed w:2\n");
 
-    let refused = weir(&node, &["models", "rm", "m"]).await.unwrap_err();
+    let refused = node.weir(&["models", "rm", "m"]).await.unwrap_err();
     assert!(refused.contains("workflow w:1 runs it"), "{refused}");
     std::fs::write(&file, workflow(&step("a", "m", "b"), "a")).unwrap();
-    let unsound = weir(&node, &["workflows", "deploy", "w", path]).await.unwrap_err();
+    let unsound = node.weir(&["workflows", "deploy", "w", path]).await.unwrap_err();
     assert!(unsound.contains("is no workflow: step a, input x: there is no b"), "{unsound}");
-    assert_eq!(weir(&node, &["workflows", "rm", "w"]).await.unwrap(), "removed w\n");
-    let gone = weir(&node, &["workflows", "show", "w"]).await.unwrap_err();
+    assert_eq!(node.weir(&["workflows", "rm", "w"]).await.unwrap(), "removed w\n");
+    let gone = node.weir(&["workflows", "show", "w"]).await.unwrap_err();
     assert!(gone.contains("code: workflow-not-found (HTTP 404)"), "{gone}");
 }

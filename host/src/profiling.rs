@@ -1,0 +1,135 @@
+//! Finding out what a model does with more threads, larger batches and more runs at once.
+//!
+//! A client asks for it and is told of each configuration as it is measured; it ends with the last of them, after [`TIME_MAX`], when the
+//! client goes away, or with the node. What was measured is kept with the model's profile at the end. Runs that are measured stand in line
+//! for the device like all others, and the node profiles one model at a time.
+
+mod inputs;
+mod measure;
+mod plan;
+
+pub(crate) use inputs::{Inputs, InputsError};
+pub(crate) use plan::{Configuration, Plan, PlanError, Room};
+
+use crate::dispatch::Ready;
+use crate::models::{ModelEntry, Models};
+use crate::until::until;
+use measure::measure;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use weir_device::Arena;
+use weir_inference::InferenceError;
+use weir_types::api::ProfileEvent;
+use weir_types::{ErrorCode, Measured};
+
+/// How long all of it may take, waits for the device included.
+pub(crate) const TIME_MAX: Duration = Duration::from_secs(600);
+
+/// A model that is to be measured, in the device's memory.
+pub(crate) struct Profiling {
+    pub(crate) models: Arc<Models>,
+    pub(crate) entry: Arc<ModelEntry>,
+    pub(crate) arena: Arena,
+    pub(crate) plan: Plan,
+    pub(crate) inputs: Arc<Inputs>,
+    pub(crate) ready: Ready,
+    /// When it is to be over.
+    pub(crate) latest: Instant,
+    /// The node's only place for this.
+    pub(crate) place: OwnedSemaphorePermit,
+}
+
+impl Profiling {
+    /// Measure, and tell `events` how far it is. Dropping the future ends it, and keeps nothing.
+    pub(crate) async fn run(self, events: mpsc::Sender<ProfileEvent>) {
+        let (device, plan) = (self.ready.device().name.as_ref().to_owned(), &self.plan);
+        let started = ProfileEvent::Started {
+            version: self.entry.record.version,
+            device,
+            configurations: plan.configurations.len(),
+            left_out: plan.left_out,
+            duration_ms: u64::try_from(plan.duration.as_millis()).unwrap_or(u64::MAX),
+        };
+        // Whoever listened is gone where this fails, and the future with them.
+        let _ = events.send(started).await;
+        let last = match self.measure_all(&events).await {
+            Ok((measured, incomplete)) => {
+                let count = measured.len();
+                self.ready.pin().set_measured(measured);
+                self.models.save_profiles().await;
+                ProfileEvent::Done { measured: count, incomplete }
+            }
+            Err((code, error)) => ProfileEvent::Failed { error, code },
+        };
+        // Whoever hears that it is over can begin another.
+        let Self { ready, place, .. } = self;
+        drop((ready, place));
+        let _ = events.send(last).await;
+    }
+
+    async fn measure_all(
+        &self,
+        events: &mpsc::Sender<ProfileEvent>,
+    ) -> Result<(Vec<Measured>, Option<String>), (ErrorCode, String)> {
+        let mut measured = Vec::with_capacity(self.plan.configurations.len());
+        let mut too_slow: Option<Configuration> = None;
+        let mut last_error = None;
+        for configuration in &self.plan.configurations {
+            let skipped = |why: String| {
+                let Configuration { threads, batch, concurrency } = *configuration;
+                ProfileEvent::Skipped { threads, batch, concurrency, why }
+            };
+            if let Some(smaller) = too_slow.filter(|smaller| configuration.is_larger_batch_than(smaller)) {
+                let why = format!("a batch of {} misses the SLO already", smaller.batch);
+                let _ = events.send(skipped(why)).await;
+                continue;
+            }
+            let event = match until(self.latest, self.measure(configuration)).await {
+                None => {
+                    let why = format!("{} s are over", TIME_MAX.as_secs());
+                    return if measured.is_empty() {
+                        Err((ErrorCode::DeadlineExceeded, format!("{why}, and nothing was measured")))
+                    } else {
+                        Ok((measured, Some(why)))
+                    };
+                }
+                Some(Ok(one)) => {
+                    if self.plan.is_missed_by(&one) {
+                        too_slow = Some(*configuration);
+                    }
+                    measured.push(one);
+                    ProfileEvent::Measured { measured: one }
+                }
+                Some(Err(
+                    error @ (InferenceError::DeviceLost(_)
+                    | InferenceError::Unavailable(_)
+                    | InferenceError::Cancelled),
+                )) => {
+                    return Err((error.code(), error.to_string()));
+                }
+                // Such a batch may be more than there is memory for, say.
+                Some(Err(error)) => {
+                    last_error = Some(error.to_string());
+                    skipped(error.to_string())
+                }
+            };
+            let _ = events.send(event).await;
+        }
+        match last_error {
+            Some(error) if measured.is_empty() => Err((ErrorCode::ModelError, error)),
+            _ => Ok((measured, None)),
+        }
+    }
+
+    async fn measure(&self, configuration: &Configuration) -> Result<Measured, InferenceError> {
+        let (inputs, arena, batch) = (self.inputs.clone(), self.arena.clone(), configuration.batch);
+        let made = tokio::task::spawn_blocking(move || inputs.make(batch, &arena)).await;
+        let stopping = |_| InferenceError::Unavailable("the node is shutting down".into());
+        let inputs = made.map_err(stopping)?.map_err(|error| match error {
+            InputsError::Memory(error) => InferenceError::OutOfMemory(error),
+            other => InferenceError::Refused(other.to_string().into()),
+        })?;
+        measure(self.ready.pin(), inputs, configuration, self.plan.duration, self.latest).await
+    }
+}

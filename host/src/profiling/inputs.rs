@@ -1,0 +1,240 @@
+//! Inputs made up for a model that is only to be measured.
+
+use std::collections::BTreeMap;
+use weir_device::{Arena, OutOfMemory};
+use weir_inference::{Tensor, TensorError};
+use weir_types::{ElementType, Port, Shape, ShapeError, Signature};
+
+/// The inputs of one run, at most: as much as a batch may have.
+const INPUT_BYTES_MAX: u64 = 64 << 20;
+/// The input that tells what is there from padding, unless the owner says otherwise.
+const MASK: &str = "attention_mask";
+
+/// Elements that differ.
+const PATTERN: u64 = 1_000;
+
+/// Why there are no inputs to be made up.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum InputsError {
+    #[error("dims has {0:?}, and the model has no such input; its inputs are {1}")]
+    Unknown(String, String),
+    #[error(
+        "input {port} has {wanted} dimensions that may vary{beside}, and dims has {given} for it: say how large each is to be, as in --dims {name}={example} (\"dims\": {{\"{name}\": [{example}]}})",
+        name = port.name
+    )]
+    Dims { port: Box<Port>, wanted: usize, given: usize, beside: &'static str, example: String },
+    #[error("input {0}: a dimension is at least 1")]
+    Zero(String),
+    #[error("input {0}: {1}")]
+    Shape(String, ShapeError),
+    #[error("the inputs of one run would take {0} bytes, and may take {INPUT_BYTES_MAX}")]
+    TooLarge(u64),
+    #[error(transparent)]
+    Memory(#[from] OutOfMemory),
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+}
+
+/// What the inputs of a model are to be like, checked against what it takes.
+pub(crate) struct Inputs {
+    ports: Vec<Port>,
+    /// Whether the first dimension of each is the number of items.
+    takes_batches: bool,
+    mask: String,
+    /// By input: how large its dimensions are to be that may vary, in their order, but for the batch.
+    dims: BTreeMap<String, Vec<u32>>,
+}
+
+impl Inputs {
+    /// Inputs whose dimensions that may vary are as large as `dims` says, up to so many items each.
+    pub(crate) fn new(
+        signature: &Signature,
+        mask: Option<&str>,
+        dims: BTreeMap<String, Vec<u32>>,
+        batch_max: u32,
+    ) -> Result<Self, InputsError> {
+        let ports = signature.inputs.clone();
+        if let Some(name) = dims.keys().find(|name| ports.iter().all(|port| port.name != **name)) {
+            let have: Vec<_> = ports.iter().map(ToString::to_string).collect();
+            return Err(InputsError::Unknown(name.clone(), have.join(", ")));
+        }
+        let mask = mask.unwrap_or(MASK).to_owned();
+        let inputs = Self { ports, takes_batches: signature.has_batch_dimension(), mask, dims };
+        inputs.shapes(batch_max)?;
+        Ok(inputs)
+    }
+
+    /// A tensor for every input. Numbers with a point are spread over 0 to 1; others are 0, which every vocabulary has, and 1 in a mask. Blocks
+    /// for as long as filling so much memory takes.
+    pub(crate) fn make(&self, batch: u32, arena: &Arena) -> Result<Vec<(String, Tensor)>, InputsError> {
+        let made = self.ports.iter().zip(self.shapes(batch)?).map(|(port, shape)| {
+            let data =
+                arena.copy_of(&elements(port.datatype, shape.element_count(), port.name == self.mask))?;
+            Ok((port.name.clone(), Tensor::new(port.datatype, shape, data)?))
+        });
+        made.collect()
+    }
+
+    fn shapes(&self, batch: u32) -> Result<Vec<Shape>, InputsError> {
+        let batch = self.takes_batches.then_some(batch);
+        let shapes: Vec<_> =
+            self.ports.iter().map(|port| shape(port, batch, &self.dims)).collect::<Result<_, _>>()?;
+        let bytes = self.ports.iter().zip(&shapes);
+        let bytes = bytes.map(|(port, shape)| bytes_of(port.datatype, shape.element_count()));
+        let bytes = bytes.fold(0, u64::saturating_add);
+        if bytes > INPUT_BYTES_MAX { Err(InputsError::TooLarge(bytes)) } else { Ok(shapes) }
+    }
+}
+
+fn shape(port: &Port, batch: Option<u32>, dims: &BTreeMap<String, Vec<u32>>) -> Result<Shape, InputsError> {
+    let given = dims.get(&port.name).map(Vec::as_slice).unwrap_or_default();
+    let open = port.shape.iter().skip(usize::from(batch.is_some())).filter(|size| size.is_none()).count();
+    if open != given.len() {
+        let beside = if batch.is_some() { " beside the batch" } else { "" };
+        let example = vec!["16"; open].join(",");
+        let port = Box::new(port.clone());
+        return Err(InputsError::Dims { port, wanted: open, given: given.len(), beside, example });
+    }
+    if given.contains(&0) {
+        return Err(InputsError::Zero(port.to_string()));
+    }
+    let mut sizes = batch.into_iter().chain(given.iter().copied());
+    let dimensions: Vec<u32> =
+        port.shape.iter().map(|size| size.or_else(|| sizes.next()).unwrap_or(1)).collect();
+    Shape::new(&dimensions).map_err(|error| InputsError::Shape(port.to_string(), error))
+}
+
+fn bytes_of(datatype: ElementType, count: u64) -> u64 {
+    count.saturating_mul(element(datatype, 0, false).len() as u64)
+}
+
+/// The same [`PATTERN`] elements over and over.
+fn elements(datatype: ElementType, count: u64, is_mask: bool) -> Vec<u8> {
+    let pattern: Vec<u8> =
+        (0..PATTERN.min(count)).flat_map(|place| element(datatype, place, is_mask)).collect();
+    let len = usize::try_from(bytes_of(datatype, count)).unwrap_or(usize::MAX);
+    let mut elements = Vec::with_capacity(len);
+    while elements.len() < len {
+        let rest = len - elements.len();
+        elements.extend_from_slice(pattern.get(..rest).unwrap_or(&pattern));
+    }
+    elements
+}
+
+/// One element, as it lies in memory.
+fn element(datatype: ElementType, place: u64, is_mask: bool) -> Vec<u8> {
+    // A prime: neighbours differ, and every part is met.
+    let part = (place.wrapping_mul(7_919) % PATTERN) as f64 / PATTERN as f64;
+    let number = u64::from(is_mask);
+    match datatype {
+        ElementType::Fp64 => part.to_le_bytes().to_vec(),
+        ElementType::Fp32 => (part as f32).to_le_bytes().to_vec(),
+        // A half and a quarter, in either form of 16 bits.
+        ElementType::Fp16 => if place.is_multiple_of(2) { 0x3800_u16 } else { 0x3400 }.to_le_bytes().to_vec(),
+        ElementType::Bf16 => if place.is_multiple_of(2) { 0x3f00_u16 } else { 0x3e80 }.to_le_bytes().to_vec(),
+        // One letter behind its length.
+        ElementType::Bytes => vec![1, 0, 0, 0, b'a'],
+        integer => {
+            let size = integer.size_bytes().unwrap_or(1);
+            number.to_le_bytes().into_iter().take(size).collect()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port(name: &str, datatype: ElementType, shape: &[Option<u32>]) -> Port {
+        Port { name: name.into(), datatype, shape: shape.to_vec() }
+    }
+
+    fn signature(inputs: Vec<Port>) -> Signature {
+        Signature { inputs, outputs: vec![port("y", ElementType::Fp32, &[None])] }
+    }
+
+    fn make(
+        signature: &Signature,
+        batch: u32,
+        dims: &[(&str, &[u32])],
+    ) -> Result<Vec<(String, Tensor)>, String> {
+        let dims = dims.iter().map(|(name, sizes)| ((*name).to_owned(), sizes.to_vec())).collect();
+        let inputs = Inputs::new(signature, None, dims, batch).map_err(|error| error.to_string())?;
+        inputs.make(batch, &Arena::new(256 << 20)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn every_type_is_made_as_the_model_takes_it() {
+        use ElementType as E;
+        let types = [
+            E::Bool,
+            E::Uint8,
+            E::Uint16,
+            E::Uint32,
+            E::Uint64,
+            E::Int8,
+            E::Int16,
+            E::Int32,
+            E::Int64,
+            E::Fp16,
+            E::Bf16,
+            E::Fp32,
+            E::Fp64,
+            E::Bytes,
+        ];
+        for datatype in types {
+            let signature = signature(vec![port("x", datatype, &[None, Some(3)])]);
+            let made = make(&signature, 4, &[]).unwrap();
+            let (_, tensor) = &made[0];
+            assert!(signature.inputs[0].accepts(datatype, tensor.shape()), "{datatype}");
+            assert_eq!(tensor.shape().dimensions(), [4, 3], "{datatype}");
+            tensor.shape().check(datatype, tensor.data()).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_mask_says_that_all_is_there_and_indices_are_those_that_exist() {
+        let signature = signature(vec![
+            port("input_ids", ElementType::Int64, &[None, None]),
+            port("attention_mask", ElementType::Int64, &[None, None]),
+        ]);
+        let made = make(&signature, 2, &[("input_ids", &[3]), ("attention_mask", &[3])]).unwrap();
+        let numbers = |place: usize| -> Vec<i64> {
+            made[place]
+                .1
+                .data()
+                .chunks_exact(8)
+                .map(|bytes| i64::from_le_bytes(bytes.try_into().unwrap()))
+                .collect()
+        };
+        assert_eq!((numbers(0), numbers(1)), (vec![0; 6], vec![1; 6]));
+    }
+
+    #[test]
+    fn dimensions_that_may_vary_have_to_be_given() {
+        let images = signature(vec![port("x", ElementType::Fp32, &[None, Some(3), None, None])]);
+        let error = make(&images, 1, &[]).unwrap_err();
+        assert!(
+            error.contains("x: FP32[?, 3, ?, ?] has 2 dimensions that may vary beside the batch"),
+            "{error}"
+        );
+        assert!(error.contains("--dims x=16,16"), "{error}");
+        let made = make(&images, 2, &[("x", &[4, 5])]).unwrap();
+        assert_eq!(made[0].1.shape().dimensions(), [2, 3, 4, 5]);
+        // Without a batch dimension, all of them.
+        let mut alone = images.clone();
+        alone.outputs = vec![port("y", ElementType::Fp32, &[Some(1)])];
+        assert!(make(&alone, 1, &[("x", &[4, 5])]).unwrap_err().contains("has 3 dimensions that may vary,"));
+        assert_eq!(make(&alone, 1, &[("x", &[9, 4, 5])]).unwrap()[0].1.shape().dimensions(), [9, 3, 4, 5]);
+        for (dims, why) in [
+            (("x", &[0_u32, 1][..]), "at least 1"),
+            (("z", &[1][..]), "no such input"),
+            (("x", &[1][..]), "dims has 1 for it"),
+            (("x", &[1 << 14, 1 << 14][..]), "may take 67108864"),
+            (("x", &[u32::MAX, u32::MAX][..]), "more elements than can exist"),
+        ] {
+            let error = make(&images, 1, &[dims]).unwrap_err();
+            assert!(error.contains(why), "{dims:?}: {error}");
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Measuring one configuration.
+
+use super::plan::Configuration;
+use futures::future::try_join_all;
+use std::time::{Duration, Instant};
+use weir_inference::{Completion, InferenceError, Pin, Probe, RunRequest, Tensor};
+use weir_types::Measured;
+
+/// Runs of one of those that go on at once whose times are looked at.
+const RUNS_MAX: usize = 100_000;
+
+type Inputs = Vec<(String, Tensor)>;
+
+/// Have as many runs go on at once as the configuration says, one after the other, for so long; each at least once. Gives up at `latest`.
+pub(super) async fn measure(
+    pin: &Pin,
+    inputs: Inputs,
+    configuration: &Configuration,
+    time: Duration,
+    latest: Instant,
+) -> Result<Measured, InferenceError> {
+    let Configuration { threads, batch, concurrency } = *configuration;
+    let probe = pin.probe(threads);
+    let run_memory_before = probe.trimmed_run_memory_bytes().await?;
+    let request = || RunRequest { inputs: inputs.clone(), deadline: Some(latest), ..RunRequest::default() };
+    // All at once, so that each makes its session. What a first run takes is not what it takes later.
+    let first = try_join_all((0..concurrency).map(|_| run(&probe, request()))).await?;
+    let tensor_bytes = first.first().map_or(0, |completion| bytes(&inputs) + bytes(&completion.outputs));
+    drop(first);
+
+    let began = Instant::now();
+    let one_after_the_other = async || {
+        let mut run_times = Vec::new();
+        while run_times.is_empty() || (began.elapsed() < time && run_times.len() < RUNS_MAX) {
+            run_times.push(run(&probe, request()).await?.run_time);
+        }
+        Ok::<_, InferenceError>(run_times)
+    };
+    let run_times = try_join_all((0..concurrency).map(|_| one_after_the_other())).await?;
+    let took = began.elapsed();
+    // All of it that was added: others that run meanwhile may have had a part in that.
+    let run_memory_bytes = probe.run_memory_bytes().await?.saturating_sub(run_memory_before);
+    let own_bytes = u64::from(concurrency).saturating_mul(pin.session_bytes().saturating_add(tensor_bytes));
+
+    let mut run_times: Vec<Duration> = run_times.into_iter().flatten().collect();
+    run_times.sort_unstable();
+    let items = run_times.len() as f64 * f64::from(batch);
+    Ok(Measured {
+        threads,
+        batch,
+        concurrency,
+        runs: run_times.len() as u64,
+        latency_p50_ns: percentile_ns(&run_times, 50),
+        latency_p95_ns: percentile_ns(&run_times, 95),
+        throughput_per_s: items / took.as_secs_f64().max(1e-9),
+        memory_bytes: own_bytes.saturating_add(run_memory_bytes),
+    })
+}
+
+async fn run(probe: &Probe, request: RunRequest) -> Result<Completion, InferenceError> {
+    probe.run(request).await
+}
+
+fn bytes(tensors: &[(String, Tensor)]) -> u64 {
+    tensors.iter().map(|(_, tensor)| tensor.data().len() as u64).sum()
+}
+
+/// What so many of a hundred took at most; of times in order.
+fn percentile_ns(times: &[Duration], percent: usize) -> u64 {
+    let place = (times.len() * percent).div_ceil(100).saturating_sub(1);
+    times.get(place).map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_times_that_were_measured() {
+        let times: Vec<_> = (1..=20).map(Duration::from_nanos).collect();
+        assert_eq!([50, 95, 100].map(|percent| percentile_ns(&times, percent)), [10, 19, 20]);
+        assert_eq!(percentile_ns(&times[..1], 50), 1);
+        assert_eq!(percentile_ns(&[], 95), 0);
+    }
+}

@@ -1,0 +1,252 @@
+//! Which configurations are measured, and for how long. Plain functions of plain data.
+
+use std::time::Duration;
+use weir_types::api::ProfileRequest;
+use weir_types::{Batching, Measured};
+
+/// Configurations of one request, at most.
+const CONFIGURATIONS_MAX: usize = 64;
+/// What one of them is measured for unless the client says otherwise.
+const DURATION_MS_DEFAULT: u64 = 1_000;
+const DURATION_MS_MAX: u64 = 10_000;
+/// What all of them may be measured for together.
+const ALL_DURATIONS_MS_MAX: u64 = 300_000;
+/// Batches that are measured unless the client says otherwise.
+const BATCHES: [u32; 4] = [1, 2, 4, 8];
+/// The most threads that are measured unless the client says otherwise.
+const THREADS_UNASKED_MAX: u32 = 8;
+
+/// How a model is run while it is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Configuration {
+    pub(crate) threads: u32,
+    pub(crate) batch: u32,
+    pub(crate) concurrency: u32,
+}
+
+/// What there is to run it on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Room {
+    /// Threads that one run can use.
+    pub(crate) threads_max: u32,
+    /// Runs at once on the device.
+    pub(crate) slots: u32,
+    /// Whether runs can have several items.
+    pub(crate) takes_batches: bool,
+}
+
+/// What is to be measured, in this order: batches of one number of threads and of runs at once grow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Plan {
+    pub(crate) configurations: Vec<Configuration>,
+    /// Combinations of what was asked for that would take more processors than there are.
+    pub(crate) left_out: usize,
+    /// How long each is measured.
+    pub(crate) duration: Duration,
+    /// Larger batches are left out where one takes longer.
+    slo: Option<Duration>,
+}
+
+/// What cannot be measured.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum PlanError {
+    #[error("{what} = {value} is not within 1 to {max}: {why}")]
+    Bounds { what: &'static str, value: u64, max: u64, why: &'static str },
+    #[error(
+        "every combination of these threads and concurrency takes more than the {0} processors of the device at once; ask for less of one"
+    )]
+    NoRoom(u32),
+    #[error(
+        "that makes {0} configurations, and at most {CONFIGURATIONS_MAX} are measured at once; ask for fewer threads, batches or runs at once"
+    )]
+    TooMany(usize),
+    #[error(
+        "{configurations} configurations of {duration_ms} ms take longer than the {ALL_DURATIONS_MS_MAX} ms that a model may be profiled for; ask for fewer, or for a shorter duration_ms"
+    )]
+    TooLong { configurations: usize, duration_ms: u64 },
+}
+
+impl Configuration {
+    /// Whether only the batch is another, and larger.
+    pub(crate) fn is_larger_batch_than(&self, other: &Self) -> bool {
+        self.threads == other.threads && self.concurrency == other.concurrency && self.batch > other.batch
+    }
+}
+
+impl Plan {
+    /// What a client asks for, on what there is.
+    pub(crate) fn of(request: &ProfileRequest, room: &Room) -> Result<Self, PlanError> {
+        let batch_max = if room.takes_batches { Batching::SIZE_MAX_CAP } else { 1 };
+        let threads = list("threads", &request.threads, room.threads_max, "the device's processors", || {
+            doubling(room.threads_max.min(THREADS_UNASKED_MAX))
+        })?;
+        let why = if room.takes_batches { "the largest batch" } else { "the model has no batch dimension" };
+        let batches = list("batch", &request.batch, batch_max, why, || {
+            BATCHES.into_iter().filter(|batch| *batch <= batch_max).collect()
+        })?;
+        let concurrency =
+            list("concurrency", &request.concurrency, room.slots, "the device's slots", || {
+                let mut ends = vec![1, room.slots];
+                ends.dedup();
+                ends
+            })?;
+        let duration_ms = request.duration_ms.unwrap_or(DURATION_MS_DEFAULT);
+        bounds("duration_ms", duration_ms, DURATION_MS_MAX, "for each configuration")?;
+        if let Some(slo_ms) = request.slo_ms {
+            bounds("slo_ms", slo_ms, u64::MAX, "nothing is over in no time")?;
+        }
+
+        let asked = threads.len() * batches.len() * concurrency.len();
+        let processors = room.threads_max.max(room.slots);
+        let pairs = threads.iter().flat_map(|threads| concurrency.iter().map(|runs| (*threads, *runs)));
+        let pairs = pairs.filter(|(threads, runs)| threads.saturating_mul(*runs) <= processors);
+        let configurations: Vec<_> = pairs
+            .flat_map(|(threads, concurrency)| {
+                batches.iter().map(move |batch| Configuration { threads, batch: *batch, concurrency })
+            })
+            .collect();
+        if configurations.is_empty() {
+            return Err(PlanError::NoRoom(processors));
+        }
+        if configurations.len() > CONFIGURATIONS_MAX {
+            return Err(PlanError::TooMany(configurations.len()));
+        }
+        if duration_ms * configurations.len() as u64 > ALL_DURATIONS_MS_MAX {
+            return Err(PlanError::TooLong { configurations: configurations.len(), duration_ms });
+        }
+        Ok(Self {
+            left_out: asked - configurations.len(),
+            configurations,
+            duration: Duration::from_millis(duration_ms),
+            slo: request.slo_ms.map(Duration::from_millis),
+        })
+    }
+
+    /// Whether a configuration that did this is too slow, and larger batches with it.
+    pub(crate) fn is_missed_by(&self, measured: &Measured) -> bool {
+        let slo_ns = self.slo.map(|slo| slo.as_nanos());
+        slo_ns
+            .is_some_and(|slo_ns| u128::from(weir_scheduler::Configuration::from(measured).slo_ns()) > slo_ns)
+    }
+}
+
+/// What was asked for, in order and each once; or else the default.
+fn list(
+    what: &'static str,
+    asked: &[u32],
+    max: u32,
+    why: &'static str,
+    default: impl FnOnce() -> Vec<u32>,
+) -> Result<Vec<u32>, PlanError> {
+    if asked.is_empty() {
+        return Ok(default());
+    }
+    // A list longer than the most configurations has too many, or something twice.
+    let mut list = asked.to_vec();
+    list.sort_unstable();
+    list.dedup();
+    list.iter().try_for_each(|value| bounds(what, u64::from(*value), u64::from(max), why))?;
+    Ok(list)
+}
+
+fn bounds(what: &'static str, value: u64, max: u64, why: &'static str) -> Result<(), PlanError> {
+    if (1..=max).contains(&value) { Ok(()) } else { Err(PlanError::Bounds { what, value, max, why }) }
+}
+
+/// 1, 2, 4, ... and `max` itself.
+fn doubling(max: u32) -> Vec<u32> {
+    let mut list: Vec<u32> = std::iter::successors(Some(1_u32), |last| last.checked_mul(2))
+        .take_while(|value| *value < max)
+        .collect();
+    list.push(max.max(1));
+    list
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROOM: Room = Room { threads_max: 4, slots: 4, takes_batches: true };
+
+    fn plan(json: &str, room: &Room) -> Result<Plan, PlanError> {
+        Plan::of(&serde_json::from_str(json).unwrap(), room)
+    }
+
+    fn triples(plan: &Plan) -> Vec<(u32, u32, u32)> {
+        plan.configurations.iter().map(|one| (one.threads, one.batch, one.concurrency)).collect()
+    }
+
+    #[test]
+    fn unasked_what_the_device_has_room_for_is_measured() {
+        let all = plan("{}", &ROOM).unwrap();
+        let pairs: Vec<_> = all.configurations.iter().map(|one| (one.threads, one.concurrency)).collect();
+        let expected = [(1, 1), (1, 4), (2, 1), (4, 1)];
+        assert_eq!(pairs, expected.iter().flat_map(|pair| [*pair; 4]).collect::<Vec<_>>());
+        assert_eq!((all.left_out, all.duration), (8, Duration::from_secs(1)));
+        let small = plan("{}", &Room { threads_max: 1, slots: 1, takes_batches: false }).unwrap();
+        assert_eq!(triples(&small), [(1, 1, 1)]);
+        // As many processors as there are anywhere: the default stays within every limit.
+        for processors in 1..512 {
+            let room = Room { threads_max: processors, slots: processors, takes_batches: true };
+            assert!(plan("{}", &room).is_ok(), "{processors}");
+        }
+    }
+
+    #[test]
+    fn what_is_asked_for_is_measured_in_order_and_each_once() {
+        let asked =
+            plan(r#"{"threads":[2,1,2],"batch":[4],"concurrency":[2],"duration_ms":10}"#, &ROOM).unwrap();
+        assert_eq!(triples(&asked), [(1, 4, 2), (2, 4, 2)]);
+    }
+
+    #[test]
+    fn what_cannot_be_measured_says_why() {
+        for (json, why) in [
+            (r#"{"threads":[5]}"#, "threads = 5 is not within 1 to 4"),
+            (r#"{"threads":[0]}"#, "threads = 0"),
+            (r#"{"concurrency":[8]}"#, "the device's slots"),
+            (r#"{"batch":[1025]}"#, "batch = 1025"),
+            (r#"{"duration_ms":0}"#, "duration_ms = 0"),
+            (r#"{"duration_ms":10001}"#, "duration_ms = 10001"),
+            (r#"{"slo_ms":0}"#, "slo_ms = 0"),
+            (r#"{"threads":[4],"concurrency":[2]}"#, "more than the 4 processors"),
+            (
+                r#"{"threads":[1,2],"concurrency":[1,2],"duration_ms":10000,"batch":[1,2,3,4,5,6,7,8]}"#,
+                "take longer",
+            ),
+        ] {
+            let error = plan(json, &ROOM).unwrap_err().to_string();
+            assert!(error.contains(why), "{json}: {error}");
+        }
+        let batches: Vec<String> = (1..=65).map(|batch| batch.to_string()).collect();
+        let many =
+            format!(r#"{{"threads":[1],"concurrency":[1],"duration_ms":1,"batch":[{}]}}"#, batches.join(","));
+        assert_eq!(plan(&many, &ROOM), Err(PlanError::TooMany(65)));
+        let alone = Room { takes_batches: false, ..ROOM };
+        assert!(plan(r#"{"batch":[2]}"#, &alone).unwrap_err().to_string().contains("no batch dimension"));
+    }
+
+    #[test]
+    fn a_batch_that_misses_the_slo_rules_out_larger_ones_only() {
+        let plan = plan(r#"{"slo_ms":10}"#, &ROOM).unwrap();
+        let measured = |batch, latency_ms: u64| Measured {
+            threads: 1,
+            batch,
+            concurrency: 1,
+            runs: 1,
+            latency_p50_ns: 1,
+            latency_p95_ns: latency_ms * 1_000_000,
+            throughput_per_s: f64::INFINITY,
+            memory_bytes: 1,
+        };
+        // A batch may have to wait for as long as it runs.
+        assert_eq!(
+            [(1, 10), (1, 11), (2, 5), (2, 6)].map(|(b, ms)| plan.is_missed_by(&measured(b, ms))),
+            [false, true, false, true]
+        );
+        let one = Configuration { threads: 1, batch: 2, concurrency: 1 };
+        assert!(Configuration { batch: 4, ..one }.is_larger_batch_than(&one));
+        assert!(!Configuration { batch: 4, threads: 2, ..one }.is_larger_batch_than(&one));
+        assert!(!one.is_larger_batch_than(&one));
+    }
+}

@@ -1,0 +1,103 @@
+//! How large models are kept whose owners have them sized by their rate.
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use std::sync::atomic::AtomicU64;
+use weir_inference::RunSetting;
+use weir_types::ModelId;
+
+/// The series of all models. Cheap to clone.
+#[derive(Clone, Default)]
+pub(super) struct AllSizes {
+    threads: Family<Labels, Gauge>,
+    sessions_max: Family<Labels, Gauge>,
+    sessions: Family<Labels, Gauge>,
+    rate: Family<Labels, Gauge<f64, AtomicU64>>,
+    is_short: Family<Labels, Gauge>,
+    changes: Family<Labels, Counter>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Labels {
+    tenant: String,
+    model: String,
+    version: String,
+}
+
+/// The series of one model. They go with this.
+pub(crate) struct SizeMetrics {
+    all: AllSizes,
+    labels: Labels,
+}
+
+impl AllSizes {
+    pub(super) fn register(registry: &mut Registry) -> Self {
+        let all = Self::default();
+        let mut gauge = |name: &str, help: &str, family: &Family<Labels, Gauge>| {
+            registry.register(name, help, family.clone());
+        };
+        gauge("model_threads", "Threads of each run of a model that is sized by its rate", &all.threads);
+        gauge("model_sessions_max", "Runs of it at once, at most", &all.sessions_max);
+        gauge(
+            "model_sessions",
+            "Sessions there are of it, those that are kept for a while included",
+            &all.sessions,
+        );
+        gauge(
+            "model_size_short",
+            "Whether all that there is room for is too little for its rate",
+            &all.is_short,
+        );
+        registry.register("model_rate", "Items asked for per second in the last interval", all.rate.clone());
+        registry.register(
+            "model_sizings",
+            "Times that its threads or sessions were changed",
+            all.changes.clone(),
+        );
+        all
+    }
+
+    pub(super) fn of(&self, ModelId { tenant, name, version }: &ModelId) -> SizeMetrics {
+        let labels =
+            Labels { tenant: tenant.to_string(), model: name.to_string(), version: version.to_string() };
+        // Shown from the start.
+        drop(self.changes.get_or_create(&labels));
+        SizeMetrics { all: self.clone(), labels }
+    }
+}
+
+impl SizeMetrics {
+    pub(crate) fn rate(&self, rate_per_s: f64) {
+        self.all.rate.get_or_create(&self.labels).set(rate_per_s);
+    }
+
+    /// How it is run, with how many sessions.
+    pub(crate) fn set(&self, setting: &RunSetting, sessions: usize, is_short: bool) {
+        let number = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
+        self.all.threads.get_or_create(&self.labels).set(i64::from(setting.threads));
+        self.all.sessions_max.get_or_create(&self.labels).set(number(setting.sessions));
+        self.all.sessions.get_or_create(&self.labels).set(number(sessions));
+        self.all.is_short.get_or_create(&self.labels).set(i64::from(is_short));
+    }
+
+    /// It is in no device's memory.
+    pub(crate) fn gone(&self) {
+        let Self { all: AllSizes { threads, sessions_max, sessions, is_short, .. }, labels } = self;
+        [threads, sessions_max, sessions, is_short].into_iter().for_each(|family| _ = family.remove(labels));
+    }
+
+    pub(crate) fn changed(&self) {
+        self.all.changes.get_or_create(&self.labels).inc();
+    }
+}
+
+impl Drop for SizeMetrics {
+    fn drop(&mut self) {
+        self.gone();
+        self.all.rate.remove(&self.labels);
+        self.all.changes.remove(&self.labels);
+    }
+}

@@ -1,0 +1,217 @@
+//! How many runs of a model go on at once, and with how many threads: changed while it is served, and measured beside that.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot be set up has failed")]
+
+mod support;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use support::{Cpu, MIB, floats, id, shared_model};
+use tempfile::TempDir;
+use weir_device::Arena;
+use weir_inference::{
+    CacheConfig, FakeBackend, InferenceError, ModelCache, ModelKey, ModelSource, Pin, Preparer, Profiles,
+    RunRequest, RunSetting,
+};
+use weir_types::{Batching, Measured};
+
+/// Far longer than any machine takes, so that only a hang fails.
+const LONG: Duration = Duration::from_secs(60);
+/// What a run takes with one thread; with more, it takes no time.
+const ALONE: Duration = Duration::from_millis(200);
+
+const SLOTS: usize = 3;
+
+struct Stage {
+    cache: ModelCache,
+    backend: Arc<FakeBackend>,
+    folder: TempDir,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let arena = Arena::new(MIB);
+        let backend = Arc::new(FakeBackend::new(arena.clone()));
+        let config = CacheConfig { capacity_bytes: 100, slots: SLOTS, run_queue_len_max: 1_000 };
+        let cache = ModelCache::start(config, backend.clone(), arena, Profiles::default()).unwrap();
+        Self { cache, backend, folder: tempfile::tempdir().unwrap() }
+    }
+
+    async fn model(&self, run_time: Duration) -> Pin {
+        let file = self.folder.path().join("model.json");
+        let json = format!(
+            r#"{{ "resident_bytes": 10, "session_bytes": 3, "run_time_ms": {{ "1": {} }}, "time_by_threads": {{ "2": 0.0 }},
+                  "signature": {{ "inputs": [], "outputs": [] }} }}"#,
+            run_time.as_millis()
+        );
+        std::fs::write(&file, json).unwrap();
+        let prepared = Arc::new(self.backend.prepare(&file, self.folder.path()).await.unwrap());
+        let (key, blobs) = (ModelKey { id: id("m"), generation: 1 }, self.folder.path().to_owned());
+        let source = ModelSource { key, prepared, blobs, slots: None, batching: Batching::default() };
+        self.cache.acquire(&Arc::new(source), &[]).await.unwrap()
+    }
+
+    async fn set(&self, pin: &Pin, threads: u32, sessions: usize) {
+        let applied = self.cache.set_run_setting(pin.key(), RunSetting { threads, sessions }).unwrap();
+        tokio::time::timeout(LONG, applied).await.unwrap().unwrap();
+    }
+
+    fn setting(&self, pin: &Pin) -> (u32, usize, usize) {
+        let (RunSetting { threads, sessions }, made) = self.cache.run_setting(pin.key()).unwrap();
+        (threads, sessions, made)
+    }
+
+    /// The loader thread has done what it was sent to do so far.
+    async fn settled(&self, pin: &Pin) {
+        let (threads, sessions, _) = self.setting(pin);
+        self.set(pin, threads, sessions).await;
+    }
+}
+
+async fn run(pin: &Pin) -> Result<Duration, InferenceError> {
+    let run = pin.run(RunRequest::default());
+    tokio::time::timeout(LONG, run).await.unwrap().map(|completion| completion.run_time)
+}
+
+async fn eventually(what: &str, check: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !check() {
+        assert!(began.elapsed() < LONG, "{what} did not happen");
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn runs_go_on_through_a_change_and_those_after_it_have_the_new_threads() {
+    let stage = Stage::new();
+    let pin = stage.model(ALONE).await;
+    assert_eq!(stage.setting(&pin), (1, SLOTS, 1));
+    assert!(run(&pin).await.unwrap() >= ALONE);
+    let under_way = [pin.run(RunRequest::default()), pin.run(RunRequest::default())];
+    // One of them has had it made.
+    eventually("a second session", || stage.setting(&pin).2 == 2).await;
+    let other = pin.clone();
+    let always = tokio::spawn(async move {
+        let mut runs = 0;
+        while runs < 200 {
+            run(&other).await.unwrap();
+            runs += 1;
+        }
+    });
+    stage.set(&pin, 2, 2).await;
+    assert!(run(&pin).await.unwrap() < ALONE, "it had one thread");
+    for sessions in [1, 3, 2] {
+        stage.set(&pin, 2, sessions).await;
+    }
+    for run in under_way {
+        assert!(tokio::time::timeout(LONG, run).await.unwrap().unwrap().run_time >= ALONE);
+    }
+    always.await.unwrap();
+    // Within what the device has.
+    stage.set(&pin, 1_000, 1_000).await;
+    let (threads, sessions, _) = stage.setting(&pin);
+    assert_eq!((threads, sessions), (stage.cache.threads_max(), SLOTS));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn as_many_runs_go_on_at_once_as_is_set_and_more_begin_when_that_is_raised() {
+    let stage = Stage::new();
+    let pin = stage.model(LONG * 60).await;
+    stage.set(&pin, 1, 1).await;
+    let runs: Vec<_> = (0..3).map(|_| pin.run(RunRequest::default())).collect();
+    eventually("the first run", || stage.cache.queue_len() == 2).await;
+    stage.set(&pin, 1, 2).await;
+    eventually("the second run", || stage.cache.queue_len() == 1).await;
+    stage.set(&pin, 1, 3).await;
+    eventually("the third run", || stage.cache.queue_len() == 0).await;
+    drop(runs);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_that_are_left_over_end_when_they_have_been_idle_and_not_before() {
+    let stage = Stage::new();
+    let pin = stage.model(ALONE).await;
+    let key = pin.key().clone();
+    stage.set(&pin, 2, 3).await;
+    assert_eq!(stage.setting(&pin), (2, 3, 4), "three beside the old one");
+    stage.cache.retire_sessions(&key, LONG);
+    stage.settled(&pin).await;
+    assert_eq!(stage.setting(&pin), (2, 3, 4));
+    stage.cache.retire_sessions(&key, Duration::ZERO);
+    stage.settled(&pin).await;
+    assert_eq!(stage.setting(&pin), (2, 3, 3));
+    stage.set(&pin, 2, 1).await;
+    assert_eq!(stage.setting(&pin), (2, 1, 3), "kept for a change back");
+    stage.cache.retire_sessions(&key, Duration::ZERO);
+    stage.settled(&pin).await;
+    assert_eq!(stage.setting(&pin), (2, 1, 1));
+    // Like every other once it has left memory.
+    drop(stage.cache.unload(&key));
+    drop(pin);
+    eventually("the unloading", || stage.cache.run_setting(&key).is_none() && stage.cache.used_bytes() == 0)
+        .await;
+    assert!(stage.cache.set_run_setting(&key, RunSetting { threads: 1, sessions: 1 }).is_none());
+    let again = stage.model(ALONE).await;
+    assert_eq!(stage.setting(&again), (1, SLOTS, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_measured_has_sessions_of_its_own_and_is_no_part_of_the_profile() {
+    let stage = Stage::new();
+    let pin = stage.model(ALONE).await;
+    let (key, before) = (pin.key().clone(), stage.setting(&pin));
+    let probe = pin.probe(2);
+    let ran = tokio::time::timeout(LONG, probe.run(RunRequest::default())).await.unwrap().unwrap();
+    assert!(ran.run_time < ALONE, "it had one thread");
+    assert_eq!((stage.setting(&pin), pin.session_bytes()), (before, 3));
+    assert!(stage.cache.profiles().get(&key).run_time_ns.is_empty());
+
+    let measured = Measured {
+        threads: 2,
+        batch: 1,
+        concurrency: 1,
+        runs: 1,
+        latency_p50_ns: 1,
+        latency_p95_ns: 1,
+        throughput_per_s: 1.0,
+        memory_bytes: 1,
+    };
+    drop(stage.cache.profiles().take_changed());
+    pin.set_measured(vec![measured]);
+    let changed = stage.cache.profiles().take_changed();
+    assert_eq!(changed.len(), 1);
+    assert_eq!(*changed[0].1.measured, [measured]);
+    run(&pin).await.unwrap();
+    assert_eq!(*stage.cache.profiles().get(&key).measured, [measured], "kept beside what runs take");
+
+    // It keeps the model there until it is dropped.
+    let gone = stage.cache.unload(&key).unwrap();
+    drop(pin);
+    tokio::time::timeout(LONG, probe.run(RunRequest::default())).await.unwrap().unwrap();
+    drop(probe);
+    tokio::time::timeout(LONG, gone).await.unwrap();
+    assert_eq!(stage.cache.used_bytes(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn onnx_runtime_gives_the_same_with_more_threads() {
+    let cpu = Cpu::new();
+    let cache = cpu.cache(1);
+    let source = cpu.source("m", &shared_model("good/matmul.onnx")).await;
+    let pin = cache.acquire(&source, &[]).await.unwrap();
+    let input = cpu.tensor(&[2, 4], &[1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]);
+    let name = pin.signature().inputs[0].name.clone();
+    let request = || RunRequest { inputs: vec![(name.clone(), input.clone())], ..RunRequest::default() };
+    let run = async || {
+        let completion = tokio::time::timeout(LONG, pin.run(request())).await.unwrap().unwrap();
+        floats(&completion.outputs[0].1)
+    };
+    let alone = run().await;
+    let threads = cache.threads_max();
+    cache.set_run_setting(pin.key(), RunSetting { threads, sessions: 1 }).unwrap().await.unwrap();
+    assert_eq!(run().await, alone);
+    assert_eq!(
+        cache.run_setting(pin.key()),
+        Some((RunSetting { threads, sessions: 1 }, if threads > 1 { 2 } else { 1 }))
+    );
+}

@@ -1,0 +1,248 @@
+//! How a node runs a model that is asked for at a rate which changes: [`crate::size`], rerun on each interval's rate.
+//!
+//! It grows at once and shrinks late, so that it does not go back and forth: more is chosen when what there is would be busy for more than
+//! [`BUSY_MAX`] of the time, and less when the busiest of the last [`INTERVALS`] intervals would do with less. Either way what is chosen has
+//! [`HEADROOM`] to spare, so that neither makes room for the other unless the rate itself changes by a tenth and more.
+
+use crate::sizing::{Configuration, SizingError, size};
+use std::collections::VecDeque;
+
+/// Intervals that a rate has to be lower for.
+const INTERVALS: usize = 3;
+/// What is chosen manages this many times the rate.
+const HEADROOM: f64 = 1.25;
+/// What there is is kept up to this part of what it manages.
+const BUSY_MAX: f64 = 0.9;
+
+/// What there is to run a model on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// Runs at once.
+    pub slots: u32,
+    /// Threads of all of them together.
+    pub threads: u32,
+    /// Items of a run, at most.
+    pub batch_max: u32,
+}
+
+/// How a model is to be run.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Chosen {
+    /// How an instance is set up.
+    pub configuration: Configuration,
+    /// How many of them.
+    pub instances: u32,
+    /// Whether all that there is room for is too little for the rate.
+    pub is_short: bool,
+}
+
+/// Decides for one model. Knows no clock: the caller tells it each interval's rate.
+#[derive(Debug, Clone, Default)]
+pub struct Autosizer {
+    /// Of the last intervals, the newest at the end.
+    rates_per_s: VecDeque<f64>,
+    chosen: Option<Chosen>,
+}
+
+impl Chosen {
+    /// Runs at once.
+    #[must_use]
+    pub fn sessions(&self) -> u32 {
+        self.instances.saturating_mul(self.configuration.concurrency)
+    }
+
+    /// Items per second.
+    #[must_use]
+    pub fn throughput_per_s(&self) -> f64 {
+        self.configuration.throughput_per_s() * f64::from(self.instances)
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.configuration.memory_bytes.saturating_mul(u64::from(self.instances))
+    }
+
+    fn threads(&self) -> u64 {
+        u64::from(self.sessions()) * u64::from(self.configuration.threads)
+    }
+
+    /// Whether it takes less than another: less memory, or as much and fewer threads.
+    fn is_less_than(&self, other: &Self) -> bool {
+        (self.memory_bytes(), self.threads()) < (other.memory_bytes(), other.threads())
+    }
+}
+
+impl Autosizer {
+    /// How the model is to be run after an interval in which it was asked for `rate_per_s` items per second.
+    ///
+    /// # Errors
+    /// If nothing that there is room for was measured, or none of it keeps to the SLO. What was chosen before then stays as it is.
+    pub fn step(
+        &mut self,
+        rate_per_s: f64,
+        slo_ns: u64,
+        measured: &[Configuration],
+        room: &Room,
+    ) -> Result<Chosen, SizingError> {
+        if self.rates_per_s.len() == INTERVALS {
+            self.rates_per_s.pop_front();
+        }
+        self.rates_per_s.push_back(rate_per_s.max(0.0));
+        let is_usable = |one: &&Configuration| one.batch <= room.batch_max && instances_max(one, room) > 0;
+        let usable: Vec<_> = measured.iter().filter(is_usable).copied().collect();
+        let wanted = choose(rate_per_s, slo_ns, &usable, room)?;
+        let still_holds = |chosen: &Chosen| {
+            usable.contains(&chosen.configuration)
+                && chosen.configuration.slo_ns() <= slo_ns
+                && chosen.instances <= instances_max(&chosen.configuration, room)
+        };
+        let Some(before) = self.chosen.filter(still_holds) else { return Ok(self.settle(wanted)) };
+        if rate_per_s > before.throughput_per_s() * BUSY_MAX {
+            let is_more = wanted.throughput_per_s() > before.throughput_per_s();
+            return Ok(self.settle(if is_more {
+                wanted
+            } else {
+                Chosen { is_short: wanted.is_short, ..before }
+            }));
+        }
+        let peak_per_s = self.rates_per_s.iter().copied().fold(0.0, f64::max);
+        let enough = choose(peak_per_s, slo_ns, &usable, room)?;
+        if self.rates_per_s.len() == INTERVALS && enough.is_less_than(&before) {
+            return Ok(self.settle(enough));
+        }
+        Ok(self.settle(Chosen { is_short: false, ..before }))
+    }
+
+    fn settle(&mut self, chosen: Chosen) -> Chosen {
+        self.chosen = Some(chosen);
+        chosen
+    }
+}
+
+/// What serves a rate with room to spare; or as much of it as there is room for.
+fn choose(
+    rate_per_s: f64,
+    slo_ns: u64,
+    usable: &[Configuration],
+    room: &Room,
+) -> Result<Chosen, SizingError> {
+    // Nobody may have asked at all; one instance is there all the same.
+    let asked_per_s = rate_per_s;
+    let rate_per_s = (rate_per_s * HEADROOM).max(f64::MIN_POSITIVE);
+    let best = size(rate_per_s, slo_ns, usable)?;
+    let fits = |configuration: &Configuration, instances: u64| {
+        u32::try_from(instances).ok().filter(|instances| *instances <= instances_max(configuration, room))
+    };
+    if let Some(instances) = fits(&best.configuration, best.instances) {
+        return Ok(Chosen { configuration: best.configuration, instances, is_short: false });
+    }
+    // Dearer ones may do more with the same processors.
+    let all_fit = |one: &&Configuration| {
+        size(rate_per_s, slo_ns, std::slice::from_ref(*one))
+            .is_ok_and(|sizing| fits(one, sizing.instances).is_some())
+    };
+    let fitting: Vec<_> = usable.iter().filter(all_fit).copied().collect();
+    if let Ok(sizing) = size(rate_per_s, slo_ns, &fitting)
+        && let Some(instances) = fits(&sizing.configuration, sizing.instances)
+    {
+        return Ok(Chosen { configuration: sizing.configuration, instances, is_short: false });
+    }
+    let most = |one: &Configuration| {
+        let most = Chosen { configuration: *one, instances: instances_max(one, room), is_short: false };
+        Chosen { is_short: most.throughput_per_s() < asked_per_s, ..most }
+    };
+    let keeping = usable.iter().filter(|one| one.slo_ns() <= slo_ns).map(most);
+    keeping.max_by(|a, b| a.throughput_per_s().total_cmp(&b.throughput_per_s())).ok_or(SizingError::Nothing)
+}
+
+/// How many instances there is room for.
+fn instances_max(configuration: &Configuration, room: &Room) -> u32 {
+    let runs = configuration.concurrency.max(1);
+    let threads = runs.saturating_mul(configuration.threads.max(1));
+    (room.slots / runs).min(room.threads / threads)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MS: u64 = 1_000_000;
+    const ROOM: Room = Room { slots: 4, threads: 4, batch_max: 1 };
+
+    fn configuration(threads: u32, concurrency: u32, latency_ms: u64, memory_bytes: u64) -> Configuration {
+        Configuration { threads, batch: 1, concurrency, latency_ns: latency_ms * MS, memory_bytes }
+    }
+
+    /// 100 items per second with one thread, 150 with two.
+    fn measured() -> Vec<Configuration> {
+        vec![configuration(1, 1, 10, 100), configuration(2, 1, 7, 110)]
+    }
+
+    fn sessions(sizer: &mut Autosizer, rates: &[f64], slo_ms: u64) -> Vec<u32> {
+        let step = |rate: &f64| sizer.step(*rate, slo_ms * MS, &measured(), &ROOM).unwrap().sessions();
+        rates.iter().map(step).collect()
+    }
+
+    #[test]
+    fn it_grows_at_once_and_shrinks_when_a_rate_has_been_lower_for_some_time() {
+        let mut sizer = Autosizer::default();
+        assert_eq!(sessions(&mut sizer, &[0.0, 10.0, 60.0], 1_000), [1, 1, 1]);
+        // With two threads, what is more for the memory; then with one, what is more for the processors.
+        assert_eq!(sessions(&mut sizer, &[150.0, 170.0, 300.0], 1_000), [2, 2, 4]);
+        assert_eq!(sessions(&mut sizer, &[10.0, 10.0, 10.0], 1_000), [4, 4, 1]);
+    }
+
+    #[test]
+    fn an_slo_that_takes_more_threads_gets_them_within_the_room_there_is() {
+        let mut sizer = Autosizer::default();
+        let chosen = sizer.step(10.0, 8 * MS, &measured(), &ROOM).unwrap();
+        assert_eq!((chosen.configuration.threads, chosen.sessions(), chosen.is_short), (2, 1, false));
+        let chosen = sizer.step(1_000.0, 8 * MS, &measured(), &ROOM).unwrap();
+        assert_eq!((chosen.configuration.threads, chosen.sessions(), chosen.is_short), (2, 2, true));
+        // What does more on as many processors, where the dearest would be too little.
+        let chosen = sizer.step(350.0, 1_000 * MS, &measured(), &ROOM).unwrap();
+        assert_eq!((chosen.configuration.threads, chosen.sessions()), (1, 4));
+        let unattainable = sizer.step(1.0, 5 * MS, &measured(), &ROOM);
+        assert_eq!(unattainable, Err(SizingError::Unattainable { slo_ns: 5 * MS, best_ns: 7 * MS }));
+        // Batches that may not be, and more runs at once than there is room for, count as not measured.
+        let batches = [Configuration { batch: 2, ..measured()[0] }, configuration(1, 5, 10, 1)];
+        assert_eq!(sizer.step(1.0, 1_000 * MS, &batches, &ROOM), Err(SizingError::Nothing));
+    }
+
+    #[test]
+    fn what_was_measured_anew_counts_at_once() {
+        let mut sizer = Autosizer::default();
+        assert_eq!(sessions(&mut sizer, &[150.0], 1_000), [2]);
+        let slower = [configuration(1, 1, 20, 100)];
+        assert_eq!(sizer.step(150.0, 1_000 * MS, &slower, &ROOM).unwrap().sessions(), 4);
+    }
+
+    proptest! {
+        /// Around a steady rate it settles: after the first interval nothing is added, and what is taken away is taken once.
+        #[test]
+        fn it_does_not_go_back_and_forth(
+            rate in 1.0_f64..400.0,
+            noise in prop::collection::vec(-0.05_f64..0.05, 30),
+            latencies_ms in prop::collection::vec(1_u64..40, 1..5),
+        ) {
+            let latencies = latencies_ms.iter().zip(1..);
+            let measured: Vec<_> =
+                latencies.map(|(ms, threads)| configuration(threads, 1, *ms, 100 + u64::from(threads))).collect();
+            let mut sizer = Autosizer::default();
+            let mut chosen = Vec::new();
+            for part in &noise {
+                let one = sizer.step(rate * (1.0 + part), 100 * MS, &measured, &ROOM).unwrap();
+                prop_assert!(one.configuration.slo_ns() <= 100 * MS);
+                prop_assert!(one.sessions() <= ROOM.slots && one.threads() <= u64::from(ROOM.threads));
+                prop_assert!(one.is_short || one.throughput_per_s() >= rate * (1.0 + part));
+                chosen.push((one.configuration, one.instances));
+            }
+            chosen.dedup();
+            prop_assert!(chosen.len() <= 3, "{chosen:?}");
+            for (place, one) in chosen.iter().enumerate() {
+                prop_assert!(!chosen[place + 1..].contains(one), "back again: {chosen:?}");
+            }
+        }
+    }
+}
