@@ -21,7 +21,7 @@ mod keys;
 pub use keys::{DeviceKey, FunctionKey, KindKey, ModelKey, TenantKey};
 
 mod view;
-pub use view::{Candidate, DeviceView, ModelView, Need, NodeView, Parts, Room, View};
+pub use view::{Candidate, DeviceView, Freeing, ModelView, Need, NodeView, Parts, View};
 
 mod tenants;
 pub use tenants::{TenantLimits, Tenants};

@@ -7,12 +7,12 @@ mod least_loss;
 pub use least_loss::LeastLoss;
 pub(crate) use least_loss::loss_ns;
 
-use crate::{DeviceKey, ModelKey, Room, View};
+use crate::{DeviceKey, Freeing, ModelKey, View};
 use smallvec::SmallVec;
 
 /// The choice of victims.
 pub trait VictimPolicy: Send {
-    /// Models that make `room`, beside what it has already, for at least `bytes`; none if there are not enough. Only
+    /// Models that make room (`freeing`), beside what it has already, for at least `bytes`; none if there are not enough. Only
     /// [`candidates`](crate::DeviceView::candidates) of `device` may be chosen, and none for which `keep` holds.
     fn choose(
         &self,
@@ -20,7 +20,7 @@ pub trait VictimPolicy: Send {
         view: &View,
         device: DeviceKey,
         bytes: u64,
-        room: Room<'_>,
+        freeing: Freeing<'_>,
         keep: &dyn Fn(ModelKey) -> bool,
     ) -> Option<Victims>;
 }

@@ -7,8 +7,8 @@ mod memory;
 pub use memory::Parts;
 pub(crate) use memory::together_bytes;
 
-mod room;
-pub use room::Room;
+mod freeing;
+pub use freeing::Freeing;
 
 mod models;
 pub use models::ModelView;

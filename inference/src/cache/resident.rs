@@ -147,7 +147,18 @@ impl Resident {
         let loaded = Mutex::new(Loaded { pool, former: Vec::new(), model: Some(model.into()) });
         let (pins, retiring, freeing, lost) = Default::default();
         let unpinned_at = Mutex::new(Instant::now());
-        Ok(Self { source, lane, footprint, pins, unpinned_at, retiring, freeing, lost, session_bytes, loaded })
+        Ok(Self {
+            source,
+            lane,
+            footprint,
+            pins,
+            unpinned_at,
+            retiring,
+            freeing,
+            lost,
+            session_bytes,
+            loaded,
+        })
     }
 
     /// The sessions that runs take now.

@@ -2,8 +2,8 @@
 
 use super::{Demand, Placement, Request};
 use crate::{
-    Alternative, Candidate, DeviceKey, DeviceView, Estimate, LeastRecentlyUsed, ModelKey, Room, VictimPolicy,
-    Victims, View, Why,
+    Alternative, Candidate, DeviceKey, DeviceView, Estimate, Freeing, LeastRecentlyUsed, ModelKey,
+    VictimPolicy, Victims, View, Why,
 };
 use smallvec::SmallVec;
 
@@ -52,13 +52,13 @@ impl Placer {
         if need.missing_bytes > 0 {
             Self::keep_to_cap(view, state, request, &mut victims)?;
         }
-        let mut room = Room::new(state, &request.models);
-        victims.models.iter().for_each(|victim| room.give_up(*victim));
-        if room.bytes() < need.over_bytes {
+        let mut freeing = Freeing::new(state, &request.models);
+        victims.models.iter().for_each(|victim| freeing.give_up(*victim));
+        if freeing.bytes() < need.over_bytes {
             let keep = |model: ModelKey| {
                 is_demanded(&request.models, model) || victims.models.contains(&model) || stays(model)
             };
-            let more = self.victims.choose(now_ns, view, device, need.over_bytes, room, &keep)?;
+            let more = self.victims.choose(now_ns, view, device, need.over_bytes, freeing, &keep)?;
             victims.models.extend(more.models);
             victims.loss_ns = more.loss_ns;
         }

@@ -2,7 +2,7 @@
 
 use super::{VictimPolicy, Victims};
 use crate::estimate::round_ns;
-use crate::{Candidate, DeviceKey, DeviceView, ModelKey, Room, View};
+use crate::{Candidate, DeviceKey, DeviceView, Freeing, ModelKey, View};
 use smallvec::SmallVec;
 
 /// The set with the least expected loss.
@@ -31,7 +31,7 @@ impl VictimPolicy for LeastLoss {
         view: &View,
         device: DeviceKey,
         bytes: u64,
-        mut room: Room<'_>,
+        mut freeing: Freeing<'_>,
         keep: &dyn Fn(ModelKey) -> bool,
     ) -> Option<Victims> {
         let state = view.device(device)?;
@@ -39,13 +39,13 @@ impl VictimPolicy for LeastLoss {
         let mut priced: SmallVec<[(f64, Candidate); 16]> =
             candidates.map(|candidate| (loss_of(now_ns, view, state, &candidate), candidate)).collect();
         if priced.len() <= EXACT_MAX {
-            return cheapest_set(&priced, bytes, &room);
+            return cheapest_set(&priced, bytes, &freeing);
         }
         let per_byte = |(loss_ns, candidate): &(f64, Candidate)| loss_ns / candidate.bytes.max(1) as f64;
         priced.sort_unstable_by(|a, b| per_byte(a).total_cmp(&per_byte(b)).then(a.1.used.cmp(&b.1.used)));
         let mut count = 0;
-        while room.bytes() < bytes {
-            room.give_up(priced.get(count)?.1.model);
+        while freeing.bytes() < bytes {
+            freeing.give_up(priced.get(count)?.1.model);
             count += 1;
         }
         Some(victims(priced.into_iter().take(count)))
@@ -80,26 +80,26 @@ pub(crate) fn loss_ns(
 }
 
 /// Of all sets that free enough, the one with the least loss.
-fn cheapest_set(priced: &[(f64, Candidate)], bytes: u64, room: &Room<'_>) -> Option<Victims> {
+fn cheapest_set(priced: &[(f64, Candidate)], bytes: u64, freeing: &Freeing<'_>) -> Option<Victims> {
     let mut sums: SmallVec<[(f64, u64); 1 << EXACT_MAX]> = SmallVec::new();
-    sums.push((0.0, room.bytes()));
+    sums.push((0.0, freeing.bytes()));
     for (loss_ns, candidate) in priced {
         for set in 0..sums.len() {
             let (sum_ns, freed) = sums[set];
             sums.push((sum_ns + loss_ns, freed.saturating_add(candidate.bytes)));
         }
     }
-    if room.is_shared() {
+    if freeing.is_shared() {
         // What they have in common goes with the last of them: no sum of what each frees.
         for (set, (_, freed)) in sums.iter_mut().enumerate() {
-            let mut room = room.clone();
+            let mut freeing = freeing.clone();
             let is_in = |(at, _): &(usize, &(f64, Candidate))| set >> at & 1 == 1;
             priced
                 .iter()
                 .enumerate()
                 .filter(is_in)
-                .for_each(|(_, (_, candidate))| room.give_up(candidate.model));
-            *freed = room.bytes();
+                .for_each(|(_, (_, candidate))| freeing.give_up(candidate.model));
+            *freed = freeing.bytes();
         }
     }
     let enough = sums.iter().enumerate().filter(|(_, (_, freed))| *freed >= bytes);

@@ -1,7 +1,7 @@
 //! The model goes whose last grant is longest ago.
 
 use super::{VictimPolicy, Victims};
-use crate::{Candidate, DeviceKey, ModelKey, Room, View};
+use crate::{Candidate, DeviceKey, Freeing, ModelKey, View};
 use smallvec::SmallVec;
 
 /// Least recently used first. Models that were granted together go by their numbers.
@@ -15,7 +15,7 @@ impl VictimPolicy for LeastRecentlyUsed {
         view: &View,
         device: DeviceKey,
         bytes: u64,
-        mut room: Room<'_>,
+        mut freeing: Freeing<'_>,
         keep: &dyn Fn(ModelKey) -> bool,
     ) -> Option<Victims> {
         let candidates = view.device(device)?.candidates();
@@ -24,12 +24,12 @@ impl VictimPolicy for LeastRecentlyUsed {
         candidates.sort_unstable_by_key(|candidate| (candidate.used, candidate.model));
         let mut victims = Victims::default();
         for candidate in candidates {
-            if room.bytes() >= bytes {
+            if freeing.bytes() >= bytes {
                 break;
             }
-            room.give_up(candidate.model);
+            freeing.give_up(candidate.model);
             victims.models.push(candidate.model);
         }
-        (room.bytes() >= bytes).then_some(victims)
+        (freeing.bytes() >= bytes).then_some(victims)
     }
 }

@@ -60,7 +60,7 @@ impl Model for KernelGraphModel {
         self.footprint.clone()
     }
 
-    fn session(&self) -> Result<Box<dyn Session>, InferenceError> {
+    fn session(&self, _threads: u32) -> Result<Box<dyn Session>, InferenceError> {
         Ok(Box::new(KernelGraphSession { graph: Arc::clone(&self.graph), device_time: None }))
     }
 }

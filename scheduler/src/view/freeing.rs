@@ -5,9 +5,9 @@ use crate::policy::Demand;
 use crate::{ModelKey, PartId};
 use smallvec::SmallVec;
 
-/// Room that is made by giving up one candidate after the other. What several of them have in common is free once the last of those goes.
+/// Freeing that is made by giving up one candidate after the other. What several of them have in common is free once the last of those goes.
 #[derive(Debug, Clone)]
-pub struct Room<'a> {
+pub struct Freeing<'a> {
     device: &'a DeviceView,
     /// Parts of what the room is made for: they stay whoever goes.
     kept: SmallVec<[PartId; 4]>,
@@ -16,7 +16,7 @@ pub struct Room<'a> {
     bytes: u64,
 }
 
-impl<'a> Room<'a> {
+impl<'a> Freeing<'a> {
     /// None yet, for `demands`.
     #[must_use]
     pub fn new(device: &'a DeviceView, demands: &[Demand]) -> Self {
