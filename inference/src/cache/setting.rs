@@ -38,9 +38,12 @@ impl ModelCache {
         setting: RunSetting,
     ) -> Option<impl Future<Output = Result<(), InferenceError>> + Send + use<>> {
         let pin = self.pin_untouched(key)?;
+        // Models that take turns go on doing so.
+        let takes_turns = self.shared.backend.in_turn(&pin.resident().source).is_some();
+        let sessions_max = if takes_turns { pin.resident().lane.slots.get() } else { self.slots() };
         let setting = RunSetting {
             threads: setting.threads.clamp(1, self.threads_max()),
-            sessions: setting.sessions.clamp(1, self.slots()),
+            sessions: setting.sessions.clamp(1, sessions_max),
         };
         let (reply, applied) = oneshot::channel();
         let runs = self.shared.runs.clone();
