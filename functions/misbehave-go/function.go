@@ -40,6 +40,10 @@ func handle(w http.ResponseWriter, r *http.Request) error {
 		<-make(chan struct{})
 	case "/status":
 		w.WriteHeader(7)
+	case "/length":
+		w.Header().Set("Content-Length", "5")
+		_, err := io.WriteString(w, "x")
+		return err
 	case "/exit":
 		os.Exit(3)
 	case "/open":

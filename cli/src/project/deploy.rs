@@ -50,6 +50,9 @@ pub(crate) fn describe(deployed: &Deployed, client: &Client) -> String {
     let grantable: Vec<_> = grantable.map(String::as_str).collect();
     if !grantable.is_empty() {
         text.push_str(&format!("  not granted, so calls to it fail: {}\n", by_package(&grantable)));
+        if grantable.iter().any(|import| is_outbound(import)) {
+            text.push_str("    requests are granted by host: outbound_hosts = [\"HOST\"]\n");
+        }
     }
     let token = if client.has_token() { " -H \"authorization: Bearer $WEIR_TOKEN\"" } else { "" };
     let url = format!("{}{}", client.url(), deployed.path);
@@ -67,6 +70,11 @@ pub(crate) fn describe(deployed: &Deployed, client: &Client) -> String {
 /// Whether no function may use it: there are no files, and other hosts are reached by `wasi:http`.
 fn is_never_granted(import: &str) -> bool {
     ["wasi:filesystem/", "wasi:sockets/"].iter().any(|package| import.starts_with(package))
+}
+
+/// Whether it sends requests.
+fn is_outbound(import: &str) -> bool {
+    ["wasi:http/outgoing-handler@", "wasi:http/client@"].iter().any(|name| import.starts_with(name))
 }
 
 /// `wasi:http/client@0.3.0` and its like, on one line: `wasi:http (client, outgoing-handler)`.

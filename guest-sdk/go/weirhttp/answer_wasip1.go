@@ -117,8 +117,15 @@ func (a *answer) finish() {
 		a.status = http.StatusOK
 	}
 	if !a.sent {
-		if !a.isTensor && !a.bodyless() && !a.has("Content-Length") {
-			a.header.Set("Content-Length", strconv.Itoa(len(a.kept)))
+		length := strconv.Itoa(len(a.kept))
+		switch declared := a.header.Get("Content-Length"); {
+		case a.isTensor || a.bodyless():
+		case declared == "":
+			a.header.Set("Content-Length", length)
+		case declared != length && len(a.kept) > 0:
+			// Who is asked by HEAD says how long the body would be.
+			a.refuse("the header Content-Length: %s is not that of the body, which has %s bytes", declared, length)
+			return
 		}
 		a.begin(nil)
 		a.send(a.kept)

@@ -63,6 +63,15 @@ impl Invocations {
             outcome = self.run(gateway, &begun) => outcome,
             () = stop.give_up.cancelled() => Outcome::GivenUp,
         };
+        let outcome = match outcome {
+            // Turned away by a node that ends, before it began.
+            Outcome::Failed(Fault { code: ErrorCode::Unavailable, .. })
+                if stop.begin_nothing.is_cancelled() =>
+            {
+                Outcome::GivenUp
+            }
+            other => other,
+        };
         self.settle(&begun, outcome, stop).await
     }
 

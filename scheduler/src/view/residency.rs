@@ -26,7 +26,7 @@ impl View {
         let was_promised = self.device(device).is_some_and(|view| view.has(key).place);
         let mut news = false;
         self.change(device, SmallVec::from_slice(&[key]), |view| {
-            news = view.loaded(key, bytes, parts, clock)
+            news = view.loaded(key, bytes, parts, clock);
         });
         self.models.release(key);
         let held_after = self.device(device).map_or(0, DeviceView::held_bytes);

@@ -46,6 +46,7 @@ const GO: &[Case] = &[
     ("/hoard", 507, MemoryLimit, &["out of memory", "main.hoard"]),
     ("/exit", 502, NoResponse, &[]),
     // Where no handler could recover.
+    ("/length", 502, GuestError, &["Content-Length: 5 is not that of the body"]),
     ("/goroutine", 500, GuestTrap, &["panic: on purpose", "main.fail", "created by main.handle"]),
     ("/status", 502, GuestError, &["the status 7 cannot be sent"]),
 ];

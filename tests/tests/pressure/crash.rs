@@ -229,7 +229,7 @@ async fn pushes_deletes_and_rollbacks_survive_kills_and_clients_that_go_away() {
             asking.abort();
             early.is_some_and(|early| early.unwrap())
         };
-        latest[which] = latest[which].mul_f64(if answered { 0.8 } else { 1.3 }).min(Duration::from_secs(10));
+        latest[which] = latest[which].mul_f64(if answered { 0.5 } else { 1.7 }).min(Duration::from_secs(10));
         cut_off += usize::from(!answered);
         let has_happened = change.has_happened(&node).await;
         assert!(has_happened || !answered, "round {round}: {change:?} was answered, and did not happen");
