@@ -8,7 +8,8 @@ use wstd::http::{Body, Error, Request, Response};
 #[wstd::http_server]
 async fn main(request: Request<Body>) -> Result<Response<Body>, Error> {
     let pieces = request.into_body().into_boxed_body();
-    let events = pieces.map_frame(|frame| frame.map_data(|piece: Bytes| event(&String::from_utf8_lossy(&piece))));
+    let events =
+        pieces.map_frame(|frame| frame.map_data(|piece: Bytes| event(&String::from_utf8_lossy(&piece))));
     Ok(Response::builder().header("content-type", "text/event-stream").body(Body::from_http_body(events))?)
 }
 
