@@ -3,6 +3,7 @@
 import { takeBodyAsTensor } from "weir:inference/request@0.1.0";
 import { Request as RawRequest } from "wasi:http/types@0.3.0";
 import "./prelude.ts";
+import { joined } from "./chunks.ts";
 import type { ElementType } from "./elements.ts";
 import { asked, InvalidArgument, StatusError } from "./errors.ts";
 import { Headers, type HeadersInit } from "./headers.ts";
@@ -115,12 +116,5 @@ async function received(request: RawRequest): Promise<Uint8Array> {
   for await (const chunk of stream) chunks.push(chunk);
   stream.drop();
   trailers.drop();
-  if (chunks.length === 1) return chunks[0]!;
-  const bytes = new Uint8Array(chunks.reduce((total, chunk) => total + chunk.length, 0));
-  let at = 0;
-  for (const chunk of chunks) {
-    bytes.set(chunk, at);
-    at += chunk.length;
-  }
-  return bytes;
+  return joined(chunks);
 }

@@ -15,6 +15,7 @@ import {
   OutgoingRequest,
   RequestOptions,
 } from "late:http/types@0.2.11";
+import { joined } from "../chunks.ts";
 import { Headers, type HeadersInit } from "../headers.ts";
 import { kindOf } from "../kinds.ts";
 import { Response } from "../response.ts";
@@ -119,15 +120,7 @@ function encoded(body: NonNullable<FetchInit["body"]> | null): { bytes: Uint8Arr
 /** Send `outgoing`, and do not wait for its answer. */
 function send({ address, method, headers, body, timeoutMs }: Outgoing): FutureIncomingResponse {
   return asking(address, () => {
-    const encoder = new TextEncoder();
-    for (const [name, value] of headers) {
-      try {
-        Fields.fromList([[name, encoder.encode(value)]])[Symbol.dispose]();
-      } catch (error) {
-        throw failed(address, `the header ${name} cannot be sent: ${payload(error)?.tag.replaceAll("-", " ") ?? error}`);
-      }
-    }
-    const raw = new OutgoingRequest(Fields.fromList([...headers].map(([name, value]) => [name, encoder.encode(value)])));
+    const raw = new OutgoingRequest(fieldsOf(headers, address));
     raw.setMethod(METHODS.includes(method) ? { tag: method.toLowerCase() } : { tag: "other", val: method });
     raw.setScheme({ tag: address.scheme.toUpperCase() });
     raw.setAuthority(address.authority);
@@ -148,6 +141,24 @@ function send({ address, method, headers, body, timeoutMs }: Outgoing): FutureIn
     }
     return future;
   });
+}
+
+function fieldsOf(headers: Headers, address: Address): Fields {
+  const encoder = new TextEncoder();
+  const list = [...headers].map(([name, value]): [string, Uint8Array] => [name, encoder.encode(value)]);
+  try {
+    return Fields.fromList(list);
+  } catch (error) {
+    // Which of them it was is not told.
+    for (const field of list) {
+      try {
+        Fields.fromList([field])[Symbol.dispose]();
+      } catch {
+        throw failed(address, `the header ${field[0]} cannot be sent: ${payload(error)?.tag.replaceAll("-", " ") ?? error}`);
+      }
+    }
+    throw error;
+  }
 }
 
 function timeouts(timeoutMs: number | undefined): RequestOptions | null {
@@ -248,17 +259,6 @@ class Fetched extends Response {
       return joined(chunks);
     });
   }
-}
-
-function joined(chunks: Uint8Array[]): Uint8Array {
-  if (chunks.length === 1) return chunks[0]!;
-  const bytes = new Uint8Array(chunks.reduce((total, chunk) => total + chunk.length, 0));
-  let at = 0;
-  for (const chunk of chunks) {
-    bytes.set(chunk, at);
-    at += chunk.length;
-  }
-  return bytes;
 }
 
 /** What a call of the node threw, where it refused. */
