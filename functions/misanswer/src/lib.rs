@@ -1,5 +1,11 @@
 //! Answers as functions must not: the path says how. Over bare `wasi:http`, since every library sees to it that this does not happen.
 
+mod bindings {
+    wit_bindgen::generate!({ path: "../../wit", world: "weir:inference/imports", generate_all });
+}
+
+use bindings::weir::inference::request::{reply_with_tensor, take_body_as_tensor};
+use bindings::weir::inference::tensors::ElementType;
 use std::hint::black_box;
 use wasip2::exports::http::incoming_handler::Guest;
 use wasip2::http::types::{
@@ -20,6 +26,7 @@ impl Guest for Misanswer {
             "/early" => early(out),
             "/half" => half(out),
             "/late" => late(out),
+            "/empty" => empty(out),
             "/header" => header(out, query.parse().unwrap_or(1 << 20)),
             "/headers" => headers(out),
             "/pose" => pose(out),
@@ -70,6 +77,20 @@ fn late(out: ResponseOutparam) {
     loop {
         black_box(());
     }
+}
+
+/// Answers with its request's body, which has no bytes, and has something to do after that.
+fn empty(out: ResponseOutparam) {
+    let replied =
+        take_body_as_tensor(ElementType::Uint8, &[u32::MAX]).and_then(|body| reply_with_tensor(&body));
+    let Some((body, stream)) = start(out, Fields::new()) else { return };
+    for turn in 0..50_000_000_u64 {
+        black_box(turn);
+    }
+    let written = stream.blocking_write_and_flush(b"dropped");
+    drop(stream);
+    println!("replied: {}, written: {}", replied.is_ok(), written.is_ok());
+    let _ = OutgoingBody::finish(body, None);
 }
 
 /// Answers with one header of `bytes`.

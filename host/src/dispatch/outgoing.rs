@@ -34,7 +34,12 @@ impl Outgoing<'_> {
         // The node's own words, which clients and other nodes rely on.
         head.headers.remove(ERROR_CODE);
         head.headers.remove(REFUSED);
-        if self.is_bodiless || matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
+        // Nobody asks for the end of a body that is known to be empty.
+        let is_empty = http_body::Body::size_hint(&body).exact() == Some(0);
+        if self.is_bodiless
+            || is_empty
+            || matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
+        {
             if let Some(rest) = rest {
                 self.discard(body, rest);
             }

@@ -54,3 +54,18 @@ async fn a_function_that_goes_on_after_its_answer_keeps_nobody_waiting() {
     assert_eq!(answer.expect("the answer waited for the end of the function").ok().text(), "here you are\n");
     eventually("the end of the function", async || (node.status().await.running == 0).then_some(())).await;
 }
+
+#[tokio::test]
+async fn a_function_that_answers_with_nothing_may_finish() {
+    let node = Node::start().await;
+    node.deploy("f", function("misanswer")).await;
+    // The first call is the one that is not known to be brief.
+    for call in 1..=3 {
+        assert_eq!(node.get("/fn/f/empty").await.ok().text(), "");
+        let finished = async || {
+            let log = node.get("/v1/functions/f/logs").await.ok();
+            (log.text().matches("replied: true, written: true").count() == call).then_some(())
+        };
+        eventually("the function's last word", finished).await;
+    }
+}
