@@ -7,11 +7,12 @@ mod devices;
 pub use devices::{DeviceConfig, DeviceName, DevicesConfig, DevicesError};
 
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use weir_scheduler::{PolicyKind, SloSettings};
+use weir_scheduler::{PolicyKind, SloSettings, TenantLimits};
 use weir_types::api::DEFAULT_PORT;
-use weir_types::{Limits, Reuse};
+use weir_types::{Limits, Reuse, TenantId};
 
 const MIB: u64 = 1 << 20;
 
@@ -72,6 +73,12 @@ pub struct NodeConfig {
     /// taken that keep to it (`choice`: `cheapest`, `fastest` or `random`), how many are compared (`sample_len`), which part of the time is
     /// kept back (`margin`), and what a second of each kind of device costs (`prices`). In a cluster, the dispatcher's counts.
     pub slo: SloSettings,
+    /// What tenants may use, by name: `weight` against others that wait, calls that run at once (`running_max`), part of the device time
+    /// (`device_share_max`, from 0 to 1) and memory of devices for their models (`resident_bytes_max`). What is left out has no cap. In a
+    /// cluster, the dispatcher's count, over all nodes.
+    pub tenants: BTreeMap<TenantId, TenantLimits>,
+    /// The same of each tenant that is not named there.
+    pub tenant_default: TenantLimits,
     /// Write down everything that the scheduler is told and says, in files whose names begin with this, up to 1 GiB each;
     /// `weir simulate --replay FILE` plays one again. None: nothing is written.
     pub scheduler_record: Option<PathBuf>,
@@ -269,6 +276,8 @@ impl Default for NodeConfig {
             reuse_caps: Reuse::default_caps(),
             policy: PolicyKind::default(),
             slo: SloSettings::default(),
+            tenants: BTreeMap::new(),
+            tenant_default: TenantLimits::default(),
             scheduler_record: None,
             devices: DevicesConfig::default(),
             backend: BackendKind::default(),

@@ -274,10 +274,20 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
         node: membership.as_ref().map_or(ALONE, |(membership, _)| membership.node),
         address: membership.as_ref().map(|(membership, _)| membership.address.clone()),
         devices: models.devices().specs(config.instances_max),
-        unasked_max: if membership.is_some() { config.guest_threads } else { 0 },
+        unasked_max: match (&membership, &config.scheduler_record) {
+            (Some(_), _) => config.guest_threads,
+            (None, None) => usize::MAX,
+            // Whoever wants a record wants all of it.
+            (None, Some(_)) => 0,
+        },
         scheduler: Setup {
             policy: config.policy,
-            settings: Settings { slo: config.slo.clone(), ..Settings::default() },
+            settings: Settings {
+                slo: config.slo.clone(),
+                tenants: config.tenants.clone(),
+                tenant_default: config.tenant_default.clone(),
+                ..Settings::default()
+            },
             ..Setup::default()
         },
         record: config.scheduler_record.clone(),

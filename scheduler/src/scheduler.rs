@@ -24,6 +24,14 @@ pub struct Settings {
     pub slo: SloSettings,
 }
 
+impl Settings {
+    /// What `tenant` may use.
+    #[must_use]
+    pub fn limits_of(&self, tenant: &TenantId) -> &TenantLimits {
+        self.tenants.get(tenant).unwrap_or(&self.tenant_default)
+    }
+}
+
 impl Default for Settings {
     fn default() -> Self {
         let (tenants, tenant_default, slo) = Default::default();

@@ -15,16 +15,28 @@ use weir_types::{RunningMean, TenantId};
 
 /// What a tenant may use.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct TenantLimits {
     /// Its part of the cluster's time when others wait too, in proportion to theirs. 0 counts as 1.
     pub weight: u32,
     /// Invocations that run at once.
+    #[serde(skip_serializing_if = "no_cap_u32")]
     pub running_max: u32,
     /// Part of the cluster's device time, from 0 to 1, over about ten seconds. What is not a number counts as 0.
     #[serde(serialize_with = "share")]
     pub device_share_max: f64,
     /// Memory of all devices together that its models may take.
+    #[serde(skip_serializing_if = "no_cap_u64")]
     pub resident_bytes_max: u64,
+}
+
+/// Not every format has integers of that size, and it says nothing.
+fn no_cap_u32(cap: &u32) -> bool {
+    *cap == u32::MAX
+}
+
+fn no_cap_u64(cap: &u64) -> bool {
+    *cap == u64::MAX
 }
 
 /// JSON has no infinity: what counts as a whole is written as one.
@@ -36,6 +48,14 @@ impl Default for TenantLimits {
     /// Equal parts and no caps.
     fn default() -> Self {
         Self { weight: 1, running_max: u32::MAX, device_share_max: 1.0, resident_bytes_max: u64::MAX }
+    }
+}
+
+impl TenantLimits {
+    /// Whether an invocation that takes no device time may have to wait for them.
+    #[must_use]
+    pub fn may_hold_back(&self) -> bool {
+        self.running_max < u32::MAX || self.device_share_max < 1.0
     }
 }
 

@@ -5,7 +5,7 @@
 //! pooling engine reserves terabytes of address space and cannot start under a memory limit, yet loads what the other compiled.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use wasmtime::{Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
@@ -99,9 +99,9 @@ impl Engines {
         }
     }
 
-    /// Keep the epochs ticking for as long as a guest may run. Cheap while they tick already.
-    pub(crate) fn keep_ticking(&self) {
-        self.ticker.touch();
+    /// Have the epochs tick for as long as the guard lives: on the threads where guests run, while they do.
+    pub(crate) fn ticking(&self) -> Ticking<'_> {
+        self.ticker.begin()
     }
 }
 
@@ -127,7 +127,7 @@ fn pool(instances_max: u32, caps: &Limits) -> PoolingAllocationConfig {
     pool
 }
 
-/// Raises the epoch every [`EPOCH_TICK`], and sleeps when nobody has run for a while.
+/// Raises the epoch every [`EPOCH_TICK`], and sleeps while no guest runs: guests that wait for a model need no clock.
 struct EpochTicker {
     shared: Arc<Ticks>,
     thread: Option<JoinHandle<()>>,
@@ -135,14 +135,19 @@ struct EpochTicker {
 
 #[derive(Default)]
 struct Ticks {
-    /// Counts `touch` calls, so that the ticker sees whether any came.
-    touches: AtomicU64,
+    /// Guests that are being polled.
+    running: AtomicU32,
+    /// How often one began to be, so that the ticker sees whether any did since the last tick.
+    begun: AtomicU64,
     parked: AtomicBool,
     stop: AtomicBool,
 }
 
-/// Ticks without a touch after which the ticker sleeps.
-const IDLE_TICKS_MAX: u32 = 1_000;
+/// Ticks in a row without a guest after which the ticker sleeps: waking it costs as much as some ticks do.
+const IDLE_TICKS_MAX: u32 = 3;
+
+/// A guest that runs.
+pub(crate) struct Ticking<'a>(&'a Ticks);
 
 impl EpochTicker {
     fn spawn(engines: Vec<Engine>) -> std::io::Result<Self> {
@@ -153,33 +158,57 @@ impl EpochTicker {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    fn touch(&self) {
-        self.shared.touches.fetch_add(1, Ordering::SeqCst);
+    fn begin(&self) -> Ticking<'_> {
+        self.shared.running.fetch_add(1, Ordering::Relaxed);
+        self.shared.begun.fetch_add(1, Ordering::SeqCst);
         if self.shared.parked.load(Ordering::SeqCst)
             && let Some(thread) = &self.thread
         {
             thread.thread().unpark();
         }
+        Ticking(&self.shared)
+    }
+}
+
+impl Drop for Ticking<'_> {
+    fn drop(&mut self) {
+        self.0.running.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 fn tick(engines: &[Engine], ticks: &Ticks) {
-    let (mut seen, mut idle) = (0, 0);
+    let mut quiet = Quiet::default();
     while !ticks.stop.load(Ordering::Relaxed) {
         std::thread::sleep(EPOCH_TICK);
         engines.iter().for_each(Engine::increment_epoch);
-        let touches = ticks.touches.load(Ordering::SeqCst);
-        idle = if touches == seen { idle + 1 } else { 0 };
-        seen = touches;
-        if idle >= IDLE_TICKS_MAX {
-            // A touch between the store and the load below is seen by one of them: either it unparks us or we do not park.
+        let begun = ticks.begun.load(Ordering::SeqCst);
+        if quiet.lasts(begun, ticks.running.load(Ordering::Relaxed)) {
+            // Of a guest that begins between the store and the load below, one of the two sides hears: either it unparks us, or we do not park.
             ticks.parked.store(true, Ordering::SeqCst);
-            if ticks.touches.load(Ordering::SeqCst) == seen && !ticks.stop.load(Ordering::SeqCst) {
+            if ticks.begun.load(Ordering::SeqCst) == begun && !ticks.stop.load(Ordering::SeqCst) {
                 std::thread::park();
             }
             ticks.parked.store(false, Ordering::SeqCst);
-            idle = 0;
+            quiet = Quiet::default();
         }
+    }
+}
+
+/// For how many ticks no guest has run.
+#[derive(Default)]
+struct Quiet {
+    begun: u64,
+    ticks: u32,
+}
+
+impl Quiet {
+    /// Count a tick, at which `running` guests ran and `begun` had begun to in all. Whether none has run for long enough.
+    fn lasts(&mut self, begun: u64, running: u32) -> bool {
+        // A guest may run without beginning anew, as in a long host call, and compute after that.
+        let is_quiet = begun == self.begun && running == 0;
+        self.ticks = if is_quiet { self.ticks + 1 } else { 0 };
+        self.begun = begun;
+        self.ticks >= IDLE_TICKS_MAX
     }
 }
 
@@ -192,5 +221,37 @@ impl Drop for EpochTicker {
                 tracing::error!("the epoch ticker panicked");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_clock_stops_for_guests_that_wait_and_not_for_one_that_runs() {
+        let mut quiet = Quiet::default();
+        let mut lasts = |begun, running| quiet.lasts(begun, running);
+        assert_eq!([lasts(1, 0), lasts(1, 0), lasts(1, 0), lasts(1, 0)], [false, false, false, true]);
+        // It has begun anew, and is in a host call for long.
+        assert_eq!([lasts(2, 1), lasts(2, 1), lasts(2, 1), lasts(2, 1), lasts(2, 1)], [false; 5]);
+        // One after the other, each over before the tick.
+        assert_eq!([lasts(3, 0), lasts(4, 0), lasts(5, 0), lasts(6, 0)], [false; 4]);
+    }
+
+    #[test]
+    fn a_guest_wakes_the_clock_that_has_stopped() {
+        let ticker = EpochTicker::spawn(Vec::new()).unwrap();
+        let is_parked = || ticker.shared.parked.load(Ordering::SeqCst);
+        let until = |parked| {
+            while is_parked() != parked {
+                std::thread::yield_now();
+            }
+        };
+        until(true);
+        let first = ticker.begin();
+        until(false);
+        drop(first);
+        until(true);
     }
 }

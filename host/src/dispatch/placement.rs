@@ -41,7 +41,7 @@ use tokio::sync::{Notify, oneshot, watch};
 use tokio_util::task::AbortOnDropHandle;
 use weir_inference::Health;
 use weir_scheduler::{Action, Arrival, DeviceSpec, Event, ModelDemand, Rejection, Setup, Slo};
-use weir_types::{Cost, FunctionId, InvocationId, ModelId, NodeId, Version, WorkflowId};
+use weir_types::{Cost, FunctionId, InvocationId, ModelId, NodeId, TenantId, Version, WorkflowId};
 
 /// Asks for placements.
 pub(crate) struct Placements {
@@ -72,7 +72,7 @@ pub(crate) struct PlacementConfig {
     pub(crate) address: Option<String>,
     /// Its devices, by ordinal.
     pub(crate) devices: Vec<DeviceSpec>,
-    /// Calls without models that run here without asking where they should; 0 for a node by itself, where that is no question.
+    /// Calls without models that run here at once without asking where they should. Those of a tenant with caps do ask.
     pub(crate) unasked_max: usize,
     /// What this node's own scheduler is made of.
     pub(crate) scheduler: Setup,
@@ -136,7 +136,7 @@ impl Placements {
             return Ok(self.granted(invocation.id, granted));
         }
         let demands = catalog.granted(&invocation.deployment);
-        if demands.is_empty() && self.take_unasked() {
+        if demands.is_empty() && self.take_unasked(&invocation.deployment.id.tenant) {
             return Ok((Place::Here(None), self.placed(invocation.id, By::Nobody)));
         }
         let objective = Objective::from(&*invocation.deployment.manifest);
@@ -282,8 +282,11 @@ impl Placements {
         Ok((place, placed))
     }
 
-    /// Take one of the places for calls that gain nothing by going elsewhere.
-    fn take_unasked(&self) -> bool {
+    /// Take one of the places for calls that gain nothing by going elsewhere, and are held back by nothing here.
+    fn take_unasked(&self, tenant: &TenantId) -> bool {
+        if self.scheduler.settings.limits_of(tenant).may_hold_back() {
+            return false;
+        }
         let free = |taken| (taken < self.unasked_max).then_some(taken + 1);
         self.unasked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, free).is_ok()
     }

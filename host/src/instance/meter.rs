@@ -51,9 +51,10 @@ impl<T> Future for Metered<T> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        this.engines.keep_ticking();
+        let ticking = this.engines.ticking();
         let started = std::time::Instant::now();
         let polled = this.guest.poll_unpin(cx);
+        drop(ticking);
         this.cpu_time += charge(started.elapsed());
         this.usage.set_cpu_time(this.cpu_time);
         if let Poll::Ready(answer) = polled {

@@ -105,3 +105,47 @@ async fn metrics_of_functions_are_their_tenants_and_the_operators() {
     .await;
     assert_eq!(operator.metric("weir_invocations_total", "function=\"greet\"").await, 1.0);
 }
+
+#[tokio::test]
+async fn a_tenant_keeps_to_its_caps_and_the_others_do_not_notice() {
+    let lines = ["acme-token-0123456789 acme", "other-token-0123456789 other"];
+    let node = Node::builder()
+        .tokens(&lines)
+        .set("tenants.acme.running_max", 1)
+        .set("tenants.other.resident_bytes_max", 1)
+        .start()
+        .await;
+    let (acme, other) = (node.with_token(ACME), node.with_token(OTHER));
+    acme.deploy_with("slow", "limits.deadline_ms=60000", function("misbehave")).await;
+    acme.deploy_with("quick", "limits.deadline_ms=500", function("hello")).await;
+    other.deploy("quick", function("hello")).await;
+    acme.get("/fn/quick").await.ok();
+
+    let sleeping = tokio::spawn({
+        let acme = acme.clone();
+        async move { acme.get("/fn/slow/sleep").await }
+    });
+    eventually("the first call to run", async || {
+        (acme.metric("weir_invocations_running", "").await == 1.0).then_some(())
+    })
+    .await;
+    let held_back = acme.get("/fn/quick").await;
+    assert_eq!((held_back.status, held_back.code()), (504, ErrorCode::DeadlineExceeded), "{}", held_back.text());
+    other.get("/fn/quick").await.ok();
+
+    // The client goes away, and its call's place is another's.
+    sleeping.abort();
+    eventually("the end of the first call", async || {
+        (acme.metric("weir_invocations_running", "").await == 0.0).then_some(())
+    })
+    .await;
+    acme.get("/fn/quick").await.ok();
+
+    // Memory for models is capped apart.
+    for (tenant, code) in [(&acme, None), (&other, Some(ErrorCode::NoCapacity))] {
+        tenant.push_model("add", 1, model("good/add.onnx")).await;
+        tenant.deploy_with("open", "models=add", function("hello")).await;
+        let answer = tenant.get("/fn/open").await;
+        assert_eq!((!answer.is_ok()).then(|| answer.code()), code, "{}", answer.text());
+    }
+}

@@ -37,7 +37,11 @@ impl Drop for Placed {
         match self.by {
             By::Scheduler => self.placements.over(self.invocation),
             By::Grant => self.placements.lock().books.finish(self.invocation),
-            By::Nobody => _ = self.placements.unasked.fetch_sub(1, Ordering::Relaxed),
+            By::Nobody => {
+                // It held nothing of a device.
+                self.placements.unasked.fetch_sub(1, Ordering::Relaxed);
+                return;
+            }
         }
         self.placements.freed.notify_waiters();
     }
