@@ -22,7 +22,7 @@ use crate::cluster::wire::Granted;
 use crate::component::{Components, Entry, LoadError, Recompiler};
 use crate::hostcalls::InferenceCtx;
 use crate::instance::{
-    Answer, AnswerReceiver, Call, Fault, OutputSink, Report, RequestBody, RequestCell, Sandbox,
+    Answer, AnswerReceiver, Call, Fault, Lent, OutputSink, Report, RequestBody, RequestCell, Sandbox,
 };
 use crate::models::{ModelAccess, Models};
 use crate::registry::{Deployment, FunctionRecord};
@@ -283,23 +283,30 @@ impl Dispatch {
             entry,
             engines: self.components.engines().clone(),
             manifest: manifest.clone(),
-            sink: OutputSink::new(log.clone(), id.version, invocation.request_id.clone(), limits.log_bytes),
-            inference: InferenceCtx {
-                models: ModelAccess::new(self.clone(), invocation, spot),
-                arena: self.arena.clone(),
-                request,
-                metrics: self.metrics.clone(),
-                trace: invocation.trace.clone(),
-                deadline: invocation.deadline,
-                priority: invocation.priority,
-                tensor_bytes_left: limits.tensor_bytes,
-                tensor_bytes_max: limits.tensor_bytes,
-                loaded_model_bytes_left: limits.loaded_model_bytes,
-                request_body_bytes_max: limits.request_body_bytes,
-            },
             trace: invocation.trace.clone(),
             deadline: invocation.deadline.into(),
-            usage: account.usage(),
+            lent: Lent {
+                sink: OutputSink::new(
+                    log.clone(),
+                    id.version,
+                    invocation.request_id.clone(),
+                    limits.log_bytes,
+                ),
+                inference: InferenceCtx {
+                    models: ModelAccess::new(self.clone(), invocation, spot),
+                    arena: self.arena.clone(),
+                    request,
+                    metrics: self.metrics.clone(),
+                    trace: invocation.trace.clone(),
+                    deadline: invocation.deadline,
+                    priority: invocation.priority,
+                    tensor_bytes_left: limits.tensor_bytes,
+                    tensor_bytes_max: limits.tensor_bytes,
+                    loaded_model_bytes_left: limits.loaded_model_bytes,
+                    request_body_bytes_max: limits.request_body_bytes,
+                },
+                usage: account.usage(),
+            },
             counted: invocation.deployment.metrics.clone(),
         }
     }
@@ -312,7 +319,7 @@ impl Dispatch {
         outgoing: Outgoing<'_>,
     ) -> Result<Response, Fault> {
         let first = if invocation.deployment.is_brief.load(Ordering::Relaxed) {
-            Slice::new(&mut run, &mut receiver).await
+            Slice::new(&mut run, &mut receiver, &outgoing.account.usage()).await
         } else {
             First::Spent
         };

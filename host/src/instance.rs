@@ -40,13 +40,18 @@ pub(crate) struct Sandbox {
     pub(crate) entry: Arc<Entry>,
     pub(crate) engines: Arc<Engines>,
     pub(crate) manifest: Arc<FunctionManifest>,
-    pub(crate) sink: Arc<OutputSink>,
-    pub(crate) inference: InferenceCtx,
     pub(crate) trace: Trace,
     pub(crate) deadline: tokio::time::Instant,
-    pub(crate) usage: Arc<Usage>,
+    pub(crate) lent: Lent,
     /// Where instances are counted that may be used again and are not.
     pub(crate) counted: FunctionMetrics,
+}
+
+/// What an instance has of the invocation that it runs, for as long as it does.
+pub(crate) struct Lent {
+    pub(crate) sink: Arc<OutputSink>,
+    pub(crate) inference: InferenceCtx,
+    pub(crate) usage: Arc<Usage>,
 }
 
 /// What the guest is called with, and where its answer goes.
@@ -73,8 +78,8 @@ impl Sandbox {
     /// stops the guest at once.
     pub(crate) async fn run(self, idle: Option<Box<Instance>>, call: Call) -> Report {
         let limits = self.manifest.limits.clone();
-        let (engines, deadline, sink) = (self.engines.clone(), self.deadline, self.sink.clone());
-        let (usage, started) = (self.usage.clone(), Instant::now());
+        let (engines, deadline, sink) = (self.engines.clone(), self.deadline, self.lent.sink.clone());
+        let (usage, started) = (self.lent.usage.clone(), Instant::now());
         let cpu_time_max = Duration::from_millis(limits.cpu_time_ms);
         let guest = Box::pin(self.guest(idle, call, started));
         let ended = Metered::new(guest, engines, usage.clone(), cpu_time_max, deadline).await;
@@ -99,21 +104,23 @@ impl Sandbox {
         call: Call,
         started: Instant,
     ) -> Result<Option<Box<Instance>>, Fault> {
+        let Self { entry, manifest, trace, lent, counted, .. } = self;
+        let usage = lent.usage.clone();
         let mut instance = match idle {
             Some(mut idle) => {
-                idle.begin(&self);
+                idle.begin(lent);
                 idle
             }
-            None => Box::new(Instance::new(&self)),
+            None => Box::new(Instance::new(&entry, &manifest, lent, counted)),
         };
-        let ended = match instance.start(&self, started).await {
-            Ok(()) => instance.call(call).instrument(self.trace.phase(Phase::Guest)).await,
+        let ended = match instance.start(&entry, &trace, &usage, started).await {
+            Ok(()) => instance.call(call).instrument(trace.phase(Phase::Guest)).await,
             Err(error) => Err(error),
         };
         match ended {
-            Ok(Ok(())) => Ok(self.manifest.reuse.as_ref().and_then(|reuse| instance.rest(reuse))),
+            Ok(Ok(())) => Ok(manifest.reuse.as_ref().and_then(|reuse| instance.rest(reuse))),
             Ok(Err(fault)) => Err(fault),
-            Err(error) => Err(Fault::from_guest(&error, instance.memory(), &self.manifest.limits)),
+            Err(error) => Err(Fault::from_guest(&error, instance.memory(), &manifest.limits)),
         }
     }
 }

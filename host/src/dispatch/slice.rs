@@ -1,10 +1,10 @@
 //! The first time slice of a guest, on the thread that received its request.
 
-use crate::instance::{AnswerReceiver, Report};
+use crate::instance::{AnswerReceiver, Report, Usage};
 use axum::response::Response;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a guest may compute on a gateway thread. Less than an epoch tick, so that a guest which spins is moved at its first yield.
 pub(crate) const LENGTH: Duration = Duration::from_micros(500);
@@ -19,16 +19,16 @@ pub(crate) enum First {
     Spent,
 }
 
-/// Polls a guest until it ends, answers or has computed for [`LENGTH`]. Waiting does not count.
+/// Polls a guest until it ends, answers or has computed for [`LENGTH`]. Waiting does not count, nor does what other threads do on its core.
 pub(crate) struct Slice<'a, Run> {
     run: Pin<&'a mut Run>,
     answer: &'a mut AnswerReceiver,
-    spent: Duration,
+    usage: &'a Usage,
 }
 
 impl<'a, Run: Future<Output = Report>> Slice<'a, Run> {
-    pub(crate) fn new(run: &'a mut Pin<Box<Run>>, answer: &'a mut AnswerReceiver) -> Self {
-        Self { run: run.as_mut(), answer, spent: Duration::ZERO }
+    pub(crate) fn new(run: &'a mut Pin<Box<Run>>, answer: &'a mut AnswerReceiver, usage: &'a Usage) -> Self {
+        Self { run: run.as_mut(), answer, usage }
     }
 }
 
@@ -36,15 +36,13 @@ impl<Run: Future<Output = Report>> Future for Slice<'_, Run> {
     type Output = First;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<First> {
-        let started = Instant::now();
         if let Poll::Ready(report) = self.run.as_mut().poll(cx) {
             return Poll::Ready(First::Ended(report));
         }
-        self.spent += started.elapsed();
         // A dropped sender says nothing here: the guest's own end will.
         if let Poll::Ready(Ok(response)) = Pin::new(&mut *self.answer).poll(cx) {
             return Poll::Ready(First::Answered(response));
         }
-        if self.spent >= LENGTH { Poll::Ready(First::Spent) } else { Poll::Pending }
+        if self.usage.cpu_time() >= LENGTH { Poll::Ready(First::Spent) } else { Poll::Pending }
     }
 }

@@ -1,17 +1,18 @@
 //! One sandbox with a component in it, for as many invocations as it is used for; at one time it runs one of them.
 
 use super::memory::MemoryMeter;
-use super::{Call, Fault, Sandbox, State, http02, http03, tensor};
+use super::{Call, Fault, Lent, State, Usage, http02, http03, tensor};
 use crate::component::Entry;
 use crate::hostcalls::Stage;
-use crate::telemetry::{FunctionMetrics, Phase, Retired};
+use crate::telemetry::{FunctionMetrics, Phase, Retired, Trace};
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::Instrument;
 use wasmtime::Store;
 use wasmtime_wasi_http::p2::bindings::Proxy;
 use wasmtime_wasi_http::p3::bindings::Service;
-use weir_types::Reuse;
+use weir_types::{FunctionManifest, Reuse};
 
 /// A sandbox. It is given up by being dropped.
 pub(crate) struct Instance {
@@ -50,21 +51,20 @@ impl fmt::Debug for Instance {
 }
 
 impl Instance {
-    /// A fresh one for the invocation that `sandbox` is for.
-    pub(super) fn new(sandbox: &Sandbox) -> Self {
-        let engine = match &*sandbox.entry {
+    /// A fresh one for an invocation. `counted` is told of its end, where it may be used again.
+    pub(super) fn new(
+        entry: &Entry,
+        manifest: &Arc<FunctionManifest>,
+        lent: Lent,
+        counted: FunctionMetrics,
+    ) -> Self {
+        let engine = match entry {
             Entry::Http02(pre) => pre.engine(),
             Entry::Http03(pre) => pre.engine(),
             Entry::Tensor(pre) => pre.engine(),
         };
-        let limits = &sandbox.manifest.limits;
-        let state = State::new(
-            &sandbox.manifest,
-            sandbox.sink.clone(),
-            sandbox.inference.clone(),
-            sandbox.usage.clone(),
-        );
-        let mut store = Store::new(engine, state);
+        let limits = &manifest.limits;
+        let mut store = Store::new(engine, State::new(manifest, lent));
         store.limiter(|state| &mut state.memory);
         store.set_epoch_deadline(1);
         store.epoch_deadline_async_yield_and_update(1);
@@ -72,7 +72,7 @@ impl Instance {
         store.set_hostcall_fuel(usize::try_from(limits.host_call_bytes).unwrap_or(usize::MAX));
         store.set_max_component_handles(limits.handles as usize);
         Self {
-            counted: sandbox.manifest.reuse.is_some().then(|| sandbox.counted.clone()),
+            counted: manifest.reuse.is_some().then_some(counted),
             end: Retired::Failed,
             store,
             exports: None,
@@ -82,28 +82,35 @@ impl Instance {
         }
     }
 
-    /// Make it ready for the invocation that `sandbox` is for, another than those before.
-    pub(super) fn begin(&mut self, sandbox: &Sandbox) {
-        let Sandbox { sink, inference, usage, .. } = sandbox;
-        self.store.data_mut().begin(sink.clone(), inference.clone(), usage.clone());
+    /// Make it ready for another invocation than those before.
+    pub(super) fn begin(&mut self, lent: Lent) {
+        self.store.data_mut().begin(lent);
         // The epoch went on while it lay idle.
         self.store.set_epoch_deadline(1);
     }
 
-    /// Bring the component to life, if that has not been done.
-    pub(super) async fn start(&mut self, sandbox: &Sandbox, started: Instant) -> wasmtime::Result<()> {
+    /// Bring the component to life, if that has not been done. The invocation has gone on since `started`.
+    pub(super) async fn start(
+        &mut self,
+        entry: &Entry,
+        trace: &Trace,
+        usage: &Usage,
+        started: Instant,
+    ) -> wasmtime::Result<()> {
         if self.exports.is_some() {
             return Ok(());
         }
-        let (store, making) = (&mut self.store, sandbox.trace.phase(Phase::Instantiate));
-        let exports = match &*sandbox.entry {
+        let (store, making) = (&mut self.store, trace.phase(Phase::Instantiate));
+        let exports = match entry {
             Entry::Http02(pre) => Exports::Http02(pre.instantiate_async(store).instrument(making).await?),
             Entry::Http03(pre) => Exports::Http03(pre.instantiate_async(store).instrument(making).await?),
             Entry::Tensor(pre) => Exports::Tensor(pre.instantiate_async(store).instrument(making).await?),
         };
         self.exports = Some(exports);
-        self.at_first = self.held();
-        sandbox.usage.set_instantiate_time(started.elapsed());
+        if self.counted.is_some() {
+            self.at_first = self.held();
+        }
+        usage.set_instantiate_time(started.elapsed());
         Ok(())
     }
 

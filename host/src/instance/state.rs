@@ -1,9 +1,9 @@
 //! What an instance's store holds: what is the instance's own, and what is the invocation's that it runs now.
 
+use super::Lent;
 use super::memory::MemoryMeter;
 use super::outbound::Outbound;
-use super::output::{Channel, CurrentSink, Output, OutputSink};
-use super::usage::Usage;
+use super::output::{Channel, CurrentSink, Output};
 use crate::hostcalls::{ExecutionContext, InferenceCtx, NnError, NnTensor, OpenModel};
 use std::any::Any;
 use std::sync::Arc;
@@ -27,12 +27,8 @@ pub(crate) struct State {
 }
 
 impl State {
-    pub(crate) fn new(
-        manifest: &Arc<FunctionManifest>,
-        output: Arc<OutputSink>,
-        inference: InferenceCtx,
-        usage: Arc<Usage>,
-    ) -> Self {
+    pub(crate) fn new(manifest: &Arc<FunctionManifest>, lent: Lent) -> Self {
+        let Lent { sink: output, inference, usage } = lent;
         let sink = CurrentSink::default();
         sink.set(Some(output));
         let mut wasi = WasiCtx::builder();
@@ -57,7 +53,8 @@ impl State {
     }
 
     /// The next invocation begins. It counts the tensors that the guest still holds as its own.
-    pub(super) fn begin(&mut self, output: Arc<OutputSink>, inference: InferenceCtx, usage: Arc<Usage>) {
+    pub(super) fn begin(&mut self, lent: Lent) {
+        let Lent { sink: output, inference, usage } = lent;
         self.sink.set(Some(output));
         self.memory.begin(usage);
         let held = self.inference.tensor_bytes_held();

@@ -130,7 +130,12 @@ async fn a_tenant_keeps_to_its_caps_and_the_others_do_not_notice() {
     })
     .await;
     let held_back = acme.get("/fn/quick").await;
-    assert_eq!((held_back.status, held_back.code()), (504, ErrorCode::DeadlineExceeded), "{}", held_back.text());
+    assert_eq!(
+        (held_back.status, held_back.code()),
+        (504, ErrorCode::DeadlineExceeded),
+        "{}",
+        held_back.text()
+    );
     other.get("/fn/quick").await.ok();
 
     // The client goes away, and its call's place is another's.
