@@ -161,7 +161,7 @@ impl Dispatch {
         let (answer, receiver) = oneshot::channel();
         let execution = Some(Execution::alone(&inputs));
         let call = Call::Tensor { inputs, answer };
-        let run = finish(sandbox, call, held, self.slots.clone(), account.clone());
+        let run = Box::pin(finish(sandbox, call, held, self.slots.clone(), account.clone()));
         // Tensor functions compute: they begin on a guest thread.
         let started = Instant::now();
         let report = AbortOnDropHandle::new(self.guests.spawn(run)).await.map_err(|panic| panicked(&panic));

@@ -29,6 +29,7 @@ use crate::component::{Engines, Entry};
 use crate::hostcalls::InferenceCtx;
 use crate::telemetry::{FunctionMetrics, Phase, Trace};
 use meter::Metered;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::Instrument;
@@ -81,7 +82,7 @@ impl Sandbox {
         let (engines, deadline, sink) = (self.engines.clone(), self.deadline, self.lent.sink.clone());
         let (usage, started) = (self.lent.usage.clone(), Instant::now());
         let cpu_time_max = Duration::from_millis(limits.cpu_time_ms);
-        let guest = Box::pin(self.guest(idle, call, started));
+        let guest = pin!(self.guest(idle, call, started));
         let ended = Metered::new(guest, engines, usage.clone(), cpu_time_max, deadline).await;
         sink.finish();
         let ended = ended.unwrap_or_else(|overrun| Err(Fault::from_overrun(overrun, &limits)));

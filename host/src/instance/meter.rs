@@ -3,7 +3,6 @@
 use super::usage::Usage;
 use crate::component::Engines;
 use futures::FutureExt;
-use futures::future::BoxFuture;
 use rustix::time::{ClockId, clock_gettime};
 use std::cell::Cell;
 use std::pin::Pin;
@@ -23,8 +22,8 @@ pub(crate) enum Overrun {
 ///
 /// A spinning guest yields at every epoch tick, so a poll takes little more than one; a guest that waits in a host call is stopped by the
 /// deadline. Dropping the future unwinds the guest, which is how a client that goes away cancels it.
-pub(crate) struct Metered<T> {
-    guest: BoxFuture<'static, T>,
+pub(crate) struct Metered<'a, Guest> {
+    guest: Pin<&'a mut Guest>,
     engines: Arc<Engines>,
     usage: Arc<Usage>,
     cpu_time: Duration,
@@ -34,9 +33,9 @@ pub(crate) struct Metered<T> {
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-impl<T> Metered<T> {
+impl<'a, Guest: Future> Metered<'a, Guest> {
     pub(crate) fn new(
-        guest: BoxFuture<'static, T>,
+        guest: Pin<&'a mut Guest>,
         engines: Arc<Engines>,
         usage: Arc<Usage>,
         cpu_time_max: Duration,
@@ -46,14 +45,14 @@ impl<T> Metered<T> {
     }
 }
 
-impl<T> Future for Metered<T> {
-    type Output = Result<T, Overrun>;
+impl<Guest: Future> Future for Metered<'_, Guest> {
+    type Output = Result<Guest::Output, Overrun>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         let ticking = this.engines.ticking();
         let started = std::time::Instant::now();
-        let polled = this.guest.poll_unpin(cx);
+        let polled = this.guest.as_mut().poll(cx);
         drop(ticking);
         this.cpu_time += charge(started.elapsed());
         this.usage.set_cpu_time(this.cpu_time);
