@@ -52,9 +52,10 @@ impl<Guest: Future> Future for Metered<'_, Guest> {
         let this = self.get_mut();
         let ticking = this.engines.ticking();
         let started = std::time::Instant::now();
+        let before = Reading::before(started);
         let polled = this.guest.as_mut().poll(cx);
         drop(ticking);
-        this.cpu_time += charge(started.elapsed());
+        this.cpu_time += before.charge(started.elapsed());
         this.usage.set_cpu_time(this.cpu_time);
         if let Poll::Ready(answer) = polled {
             return Poll::Ready(Ok(answer));
@@ -68,26 +69,66 @@ impl<Guest: Future> Future for Metered<'_, Guest> {
     }
 }
 
-/// Polls shorter than this are charged as they took.
+/// Polls shorter than this are charged as they took. Longer ones are charged too much by at most this.
 const BRIEF: Duration = Duration::from_micros(200);
 
-thread_local! {
-    /// The thread's processor time when it was last asked for.
-    static LAST_CPU_TIME: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+/// When the thread's clock was read, and what it said.
+#[derive(Clone, Copy)]
+struct Reading {
+    at: std::time::Instant,
+    cpu_time: Duration,
 }
 
-/// The processor time of a poll that has just taken `elapsed`: at most that, and less where the thread did not run all the while. The thread's
-/// clock is a system call, so it is asked only where the difference can matter.
-fn charge(elapsed: Duration) -> Duration {
-    if elapsed < BRIEF {
-        return elapsed;
+thread_local! {
+    static LAST: Cell<Option<Reading>> = const { Cell::new(None) };
+}
+
+impl Reading {
+    /// The thread's processor time at `at`, which is now, or shortly before that: its clock is a system call.
+    fn before(at: std::time::Instant) -> Self {
+        let recent = LAST.get().filter(|last| at.saturating_duration_since(last.at) < BRIEF);
+        recent.unwrap_or_else(|| {
+            let now = Self { at, cpu_time: thread_cpu_time() };
+            LAST.set(Some(now));
+            now
+        })
     }
-    let now = thread_cpu_time();
-    elapsed.min(now.saturating_sub(LAST_CPU_TIME.replace(now)))
+
+    /// The processor time of a poll that has begun after this and has just taken `elapsed`: less than that where the thread did not run all the
+    /// while.
+    fn charge(self, elapsed: Duration) -> Duration {
+        if elapsed < BRIEF {
+            return elapsed;
+        }
+        elapsed.min(thread_cpu_time().saturating_sub(self.cpu_time))
+    }
 }
 
 fn thread_cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     // The kernel counts up from zero: neither part is ever negative.
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    #[test]
+    fn a_thread_that_waits_is_charged_for_what_it_computed() {
+        // Long ago, and much computed since.
+        let started = Instant::now();
+        Reading::before(started);
+        while started.elapsed() < Duration::from_millis(20) {
+            std::hint::spin_loop();
+        }
+        let started = Instant::now();
+        let before = Reading::before(started);
+        std::thread::sleep(Duration::from_millis(5));
+        let elapsed = started.elapsed();
+        let charged = before.charge(elapsed);
+        assert!(charged < Duration::from_millis(2), "{charged:?} of {elapsed:?}");
+        assert_eq!(before.charge(BRIEF / 2), BRIEF / 2);
+    }
 }
