@@ -6,11 +6,13 @@ pub use kernel_graphs::KernelGraphsConfig;
 mod devices;
 pub use devices::{DeviceConfig, DeviceName, DevicesConfig, DevicesError};
 
+mod scheduling;
+
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use weir_scheduler::{PolicyKind, SloSettings, TenantLimits};
+use weir_scheduler::{PolicyKind, PolicyOptions, SloSettings, TenantLimits};
 use weir_types::api::DEFAULT_PORT;
 use weir_types::{Limits, Reuse, TenantId};
 
@@ -69,6 +71,10 @@ pub struct NodeConfig {
 
     /// How the scheduler decides where calls run: `finish-first`, or one of the others that `weir simulate --help` lists.
     pub policy: PolicyKind,
+    /// What the policy is told: the visits after which `lalb-o3` places a call whatever it costs (`o3_limit`), the busy device that `lalb` and
+    /// `lalb-o3` wait for (`busy_choice`: `first` or `soonest`), whether devices go from short queues to long ones under `exclusive`
+    /// (`exclusive.stealing`), and who makes room (`victims`: `least_recently_used` or `least_loss`). In a cluster, the dispatcher's counts.
+    pub policy_options: PolicyOptions,
     /// How service level objectives are kept: whether calls are turned away that would miss theirs (`admission`), which of the placements is
     /// taken that keep to it (`choice`: `cheapest`, `fastest` or `random`), how many are compared (`sample_len`), which part of the time is
     /// kept back (`margin`), and what a second of each kind of device costs (`prices`). In a cluster, the dispatcher's counts.
@@ -275,6 +281,7 @@ impl Default for NodeConfig {
             limit_caps: Limits::default_caps(),
             reuse_caps: Reuse::default_caps(),
             policy: PolicyKind::default(),
+            policy_options: PolicyOptions::default(),
             slo: SloSettings::default(),
             tenants: BTreeMap::new(),
             tenant_default: TenantLimits::default(),

@@ -33,7 +33,6 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use weir_datastore::Datastore;
 use weir_device::Arena;
-use weir_scheduler::{Settings, Setup};
 use weir_types::NodeId;
 
 /// What requests are served from.
@@ -191,6 +190,7 @@ struct Started {
 
 async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Result<Started> {
     let tokens = Tokens::of(&config)?;
+    let scheduler = config.scheduler()?;
     // Children work in a folder of their own.
     let data = std::path::absolute(&config.data)
         .with_context(|| format!("cannot use the data folder {}", config.data.display()))?;
@@ -280,16 +280,7 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
             // Whoever wants a record wants all of it.
             (None, Some(_)) => 0,
         },
-        scheduler: Setup {
-            policy: config.policy,
-            settings: Settings {
-                slo: config.slo.clone(),
-                tenants: config.tenants.clone(),
-                tenant_default: config.tenant_default.clone(),
-                ..Settings::default()
-            },
-            ..Setup::default()
-        },
+        scheduler,
         record: config.scheduler_record.clone(),
     });
     let stopping = CancellationToken::new();

@@ -24,7 +24,7 @@ mod view;
 pub use view::{Candidate, DeviceView, Freeing, ModelView, Need, NodeView, Parts, View};
 
 mod tenants;
-pub use tenants::{TenantLimits, Tenants};
+pub use tenants::{TenantLimits, TenantLimitsError, Tenants};
 
 mod estimate;
 pub use estimate::{LoadTimes, RunLine, RunTimes, Tier};

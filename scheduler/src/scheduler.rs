@@ -269,9 +269,9 @@ impl Scheduler {
 
     /// Whether some device can run it and is large enough, as far as devices are known, and its tenant may have that much.
     fn could_fit(&self, request: &Request) -> bool {
-        let bytes = request.models.iter().fold(0_u64, |sum, demand| sum.saturating_add(demand.bytes));
-        let is_within_cap = bytes <= self.view.tenants().bytes_max(request.tenant);
-        bytes == 0 && request.models.is_empty() || is_within_cap && self.has_device_for(request)
+        let is_within_cap =
+            || together_bytes(&request.models) <= self.view.tenants().bytes_max(request.tenant);
+        request.models.is_empty() || is_within_cap() && self.has_device_for(request)
     }
 
     fn has_device_for(&self, request: &Request) -> bool {

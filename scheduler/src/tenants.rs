@@ -6,9 +6,13 @@
 //! ahead than [`LAG_ROUNDS`] rounds of the one that is behind most, among those that wait and could start, must let that one go first.
 //! This never leaves a device idle: when nobody who may go first has a use for it, the others may.
 
+mod charges;
+
 use crate::estimate::round_ns;
 use crate::keys::Table;
-use crate::{ModelKey, TenantKey};
+use crate::policy::Demand;
+use crate::{DeviceKey, DeviceView, ModelKey, Parts, TenantKey};
+use charges::Charges;
 use serde::{Deserialize, Serialize, Serializer};
 use std::collections::{BTreeMap, BTreeSet};
 use weir_types::{RunningMean, TenantId};
@@ -25,7 +29,7 @@ pub struct TenantLimits {
     /// Part of the cluster's device time, from 0 to 1, over about ten seconds. What is not a number counts as 0.
     #[serde(serialize_with = "share")]
     pub device_share_max: f64,
-    /// Memory of all devices together that its models may take.
+    /// Memory of all devices together that its models may take. What they have in common counts once on each device.
     #[serde(skip_serializing_if = "no_cap_u64")]
     pub resident_bytes_max: u64,
 }
@@ -51,11 +55,38 @@ impl Default for TenantLimits {
     }
 }
 
+/// Limits under which nothing of a tenant could ever run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum TenantLimitsError {
+    /// No turns.
+    #[error("weight is at least 1")]
+    Weight,
+    /// No calls.
+    #[error("running_max is at least 1")]
+    Running,
+    /// No time.
+    #[error("device_share_max is above 0 and up to 1")]
+    Share,
+}
+
 impl TenantLimits {
     /// Whether an invocation that takes no device time may have to wait for them.
     #[must_use]
     pub fn may_hold_back(&self) -> bool {
         self.running_max < u32::MAX || self.device_share_max < 1.0
+    }
+
+    /// Whether anything of the tenant could run.
+    ///
+    /// # Errors
+    /// What keeps it from that.
+    pub fn check(&self) -> Result<(), TenantLimitsError> {
+        match self {
+            Self { weight: 0, .. } => Err(TenantLimitsError::Weight),
+            Self { running_max: 0, .. } => Err(TenantLimitsError::Running),
+            Self { device_share_max, .. } if *device_share_max > 0.0 && *device_share_max <= 1.0 => Ok(()),
+            Self { .. } => Err(TenantLimitsError::Share),
+        }
     }
 }
 
@@ -102,7 +133,7 @@ struct Tenant {
     has_limits: bool,
     waiting: u32,
     running: u32,
-    resident_bytes: u64,
+    charges: Charges,
     /// Its models in memory, and on how many devices.
     held: BTreeMap<ModelKey, u32>,
     /// Device time over weight.
@@ -151,7 +182,21 @@ impl Tenants {
     #[must_use]
     pub fn bytes_left(&self, tenant: TenantKey) -> u64 {
         let state = self.table.get(tenant.0);
-        state.limits.resident_bytes_max.saturating_sub(state.resident_bytes)
+        state.limits.resident_bytes_max.saturating_sub(state.charges.bytes())
+    }
+
+    /// Bytes by which the tenant's models would take more than they may if a device held `demands`.
+    pub(crate) fn over_bytes(
+        &self,
+        tenant: TenantKey,
+        (key, device): (DeviceKey, &DeviceView),
+        demands: &[Demand],
+    ) -> u64 {
+        let state = self.table.get(tenant.0);
+        if state.limits.resident_bytes_max == u64::MAX {
+            return 0;
+        }
+        state.charges.of(key, device, demands).saturating_sub(self.bytes_left(tenant))
     }
 
     /// Bytes that the tenant's models may take at most.
@@ -174,7 +219,7 @@ impl Tenants {
     /// Bytes that the tenant's models take, or were promised.
     #[must_use]
     pub fn resident_bytes(&self, tenant: &TenantId) -> u64 {
-        self.table.key(tenant).map_or(0, |key| self.table.get(key).resident_bytes)
+        self.table.key(tenant).map_or(0, |key| self.table.get(key).charges.bytes())
     }
 
     /// Invocations of the tenant that run.
@@ -262,21 +307,34 @@ impl Tenants {
         state.running = state.running.saturating_sub(1);
     }
 
-    /// One of the tenant's models takes this instead of that.
-    pub(crate) fn resize(&mut self, tenant: &TenantId, before_bytes: u64, bytes: u64) {
+    /// A device holds one of the tenant's models, which takes this much.
+    pub(crate) fn holds(
+        &mut self,
+        tenant: &TenantId,
+        (device, model): (DeviceKey, ModelKey),
+        (bytes, parts): (u64, &Parts),
+    ) {
         let Some(key) = self.table.key(tenant) else { return };
         let state = self.table.get_mut(key);
-        state.resident_bytes = state.resident_bytes.saturating_sub(before_bytes).saturating_add(bytes);
+        state.charges.add(device, bytes, parts);
+        *state.held.entry(model).or_default() += 1;
     }
 
-    /// One of the tenant's models is held by one device more, or one less.
-    pub(crate) fn holds(&mut self, tenant: &TenantId, model: ModelKey, more: bool) {
+    /// It does not any more.
+    pub(crate) fn lets_go(
+        &mut self,
+        tenant: &TenantId,
+        (device, model): (DeviceKey, ModelKey),
+        (bytes, parts): (u64, &Parts),
+    ) {
         let Some(key) = self.table.key(tenant) else { return };
-        let held = &mut self.table.get_mut(key).held;
-        let count = held.entry(model).or_default();
-        *count = if more { *count + 1 } else { count.saturating_sub(1) };
-        if *count == 0 {
-            held.remove(&model);
+        let state = self.table.get_mut(key);
+        state.charges.remove(device, bytes, parts);
+        if let Some(count) = state.held.get_mut(&model) {
+            *count -= 1;
+            if *count == 0 {
+                state.held.remove(&model);
+            }
         }
     }
 

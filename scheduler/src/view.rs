@@ -5,7 +5,7 @@ pub use device::{Candidate, DeviceView, Need};
 
 mod memory;
 pub use memory::Parts;
-pub(crate) use memory::together_bytes;
+pub(crate) use memory::{Size, Together, together_bytes};
 
 mod freeing;
 pub use freeing::Freeing;

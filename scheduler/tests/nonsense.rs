@@ -163,6 +163,9 @@ proptest! {
         let (mut actions, calls) = (Vec::new(), events.len() as u64);
         for (now_ns, event) in events {
             recorder.handle(&mut scheduler, now_ns, event, &mut actions);
+            let tenants = scheduler.view().tenants();
+            let is_empty = scheduler.view().devices().next().is_none();
+            prop_assert!(!is_empty || ["t0", "t1"].iter().all(|name| tenants.resident_bytes(&TenantId::new(name).unwrap()) == 0));
             prop_assert!(scheduler.waiting() <= QUEUE_LEN_MAX);
             prop_assert!(scheduler.view().devices().all(|(_, device)| device.evictable_bytes() <= device.held_bytes()));
         }

@@ -2,10 +2,12 @@
 //! there have them (seed 004, section 4).
 //!
 //! Weights that the same models have are one [`Part`], so that a model has a few parts and not hundreds of weights. Parts follow from what is
-//! pushed and from nothing else: all nodes of a cluster have the same.
+//! pushed and from nothing else: all nodes of a cluster have the same. They are worked out when they are asked for, once for each change of
+//! the tenant's models, and not when models come and go: a node starts with thousands of them.
 
-use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use weir_inference::{Prepared, Shareable};
 use weir_scheduler::{Part, PartId};
 use weir_types::{ContentHash, Hasher, ModelId, Platform, TenantId};
@@ -17,25 +19,75 @@ const PART_BYTES_MIN: u64 = 64 << 10;
 const PARTS_MAX: usize = 8;
 
 /// A model's parts, as they are at the moment.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    tenant: TenantId,
+    weights: Vec<Shareable>,
+    holdings: Arc<Holdings>,
+    known: RwLock<Known>,
+}
+
+/// Parts, and after which change they were worked out; before the first they never were.
 #[derive(Debug, Default)]
-pub(crate) struct Shared(RwLock<Arc<[Part]>>);
-
-impl Shared {
-    pub(crate) fn get(&self) -> Arc<[Part]> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn set(&self, parts: Vec<Part>) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = parts.into();
-    }
+struct Known {
+    change: u64,
+    parts: Arc<[Part]>,
 }
 
 /// Who has which weights.
 #[derive(Debug, Default)]
 pub(super) struct Sharing {
-    /// By tenant and weights: the models that have them.
-    holders: HashMap<(TenantId, ContentHash), Vec<ModelId>>,
-    models: HashMap<ModelId, (Arc<Shared>, Vec<Shareable>)>,
+    tenants: HashMap<TenantId, Arc<Holdings>>,
+    models: HashMap<ModelId, (Holder, Arc<Shared>)>,
+}
+
+/// The weights of one tenant's models.
+#[derive(Debug, Default)]
+struct Holdings {
+    /// How often models have come and gone. Changes only while the weights are locked.
+    changes: AtomicU64,
+    weights: Mutex<HashMap<ContentHash, Holders>>,
+    /// How many weights were looked up, so that tests see what it costs.
+    #[cfg(test)]
+    lookups: AtomicU64,
+}
+
+/// A model, as its weights know it.
+#[derive(Debug, Clone, Copy)]
+struct Holder {
+    /// A number that is drawn: the sum of some says which models those are.
+    lot: u128,
+    /// What all of its weights take.
+    bytes: u64,
+}
+
+/// Whether something is left after a removal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Left {
+    Some,
+    Nothing,
+}
+
+/// The models that have a weight: as much of them as it takes to tell whether another weight has the same.
+#[derive(Debug, Default)]
+struct Holders {
+    count: usize,
+    lots: u128,
+    /// How many there are of each size.
+    sizes: BTreeMap<u64, usize>,
+}
+
+impl Shared {
+    pub(crate) fn get(&self) -> Arc<[Part]> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        if known.change == self.holdings.changes.load(Ordering::Acquire) {
+            return known.parts.clone();
+        }
+        drop(known);
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        *known = self.holdings.parts(&self.tenant, &self.weights);
+        known.parts.clone()
+    }
 }
 
 impl Sharing {
@@ -43,81 +95,102 @@ impl Sharing {
     pub(super) fn add(&mut self, id: &ModelId, prepared: &Prepared) -> Arc<Shared> {
         self.remove(id);
         let weights = weights_of(prepared);
-        for weight in &weights {
-            self.holders.entry((id.tenant.clone(), weight.hash)).or_default().push(id.clone());
-        }
-        let shared = Arc::<Shared>::default();
-        self.models.insert(id.clone(), (shared.clone(), weights));
-        self.tell_those_like(id);
+        let holder = Holder { lot: rand::random(), bytes: sum(weights.iter().map(|weight| weight.bytes)) };
+        let holdings = self.tenants.entry(id.tenant.clone()).or_default().clone();
+        holdings.add(holder, &weights);
+        let shared =
+            Arc::new(Shared { tenant: id.tenant.clone(), weights, holdings, known: RwLock::default() });
+        self.models.insert(id.clone(), (holder, shared.clone()));
         shared
     }
 
     /// A model is not there any more.
     pub(super) fn remove(&mut self, id: &ModelId) {
-        let like = self.like(id);
-        let Some((_, weights)) = self.models.remove(id) else { return };
+        let Some((holder, shared)) = self.models.remove(id) else { return };
+        if shared.holdings.remove(holder, &shared.weights) == Left::Nothing {
+            self.tenants.remove(&id.tenant);
+        }
+    }
+}
+
+impl Holdings {
+    fn add(&self, holder: Holder, weights: &[Shareable]) {
+        let mut all = self.change();
+        weights.iter().for_each(|weight| all.entry(weight.hash).or_default().add(holder));
+    }
+
+    /// Says whether anything is left.
+    fn remove(&self, holder: Holder, weights: &[Shareable]) -> Left {
+        let mut all = self.change();
         for weight in weights {
-            let key = (id.tenant.clone(), weight.hash);
-            if let Some(holders) = self.holders.get_mut(&key) {
-                holders.retain(|holder| holder != id);
-                if holders.is_empty() {
-                    self.holders.remove(&key);
-                }
+            if all.get_mut(&weight.hash).is_some_and(|holders| holders.remove(holder) == Left::Nothing) {
+                all.remove(&weight.hash);
             }
         }
-        like.iter().for_each(|other| self.tell(other));
+        if all.is_empty() { Left::Nothing } else { Left::Some }
     }
 
-    fn tell_those_like(&self, id: &ModelId) {
-        self.like(id).iter().chain([id]).for_each(|model| self.tell(model));
+    fn change(&self) -> MutexGuard<'_, HashMap<ContentHash, Holders>> {
+        let weights = self.lock();
+        self.changes.fetch_add(1, Ordering::Release);
+        weights
     }
 
-    /// The other models that have weights of this one.
-    fn like(&self, id: &ModelId) -> Vec<ModelId> {
-        let Some((_, weights)) = self.models.get(id) else { return Vec::new() };
-        let holders =
-            weights.iter().filter_map(|weight| self.holders.get(&(id.tenant.clone(), weight.hash))).flatten();
-        let mut like: Vec<ModelId> = holders.filter(|other| *other != id).cloned().collect();
-        like.sort_unstable();
-        like.dedup();
-        like
-    }
-
-    fn tell(&self, id: &ModelId) {
-        if let Some((shared, weights)) = self.models.get(id) {
-            shared.set(self.parts(id, weights));
-        }
+    fn lock(&self) -> MutexGuard<'_, HashMap<ContentHash, Holders>> {
+        self.weights.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Those weights of a model that others have too, by who has them.
-    fn parts(&self, id: &ModelId, weights: &[Shareable]) -> Vec<Part> {
-        let mut groups: HashMap<&[ModelId], Vec<&Shareable>> = HashMap::new();
+    fn parts(&self, tenant: &TenantId, weights: &[Shareable]) -> Known {
+        #[cfg(test)]
+        self.lookups.fetch_add(weights.len() as u64, Ordering::Relaxed);
+        let all = self.lock();
+        let change = self.changes.load(Ordering::Acquire);
+        let mut groups: HashMap<u128, (&Holders, Vec<&Shareable>)> = HashMap::new();
         for weight in weights {
-            match self.holders.get(&(id.tenant.clone(), weight.hash)) {
-                Some(holders) if holders.len() > 1 => groups.entry(holders).or_default().push(weight),
-                _ => {}
+            if let Some(holders) = all.get(&weight.hash).filter(|holders| holders.count > 1) {
+                groups.entry(holders.lots).or_insert((holders, Vec::new())).1.push(weight);
             }
         }
         let mut parts: Vec<Part> =
-            groups.into_iter().map(|(holders, weights)| self.part(holders, &weights)).collect();
+            groups.into_values().map(|(holders, weights)| holders.part(tenant, &weights)).collect();
         parts.retain(|part| part.bytes >= PART_BYTES_MIN);
         parts.sort_unstable_by_key(|part| (std::cmp::Reverse(part.bytes), part.id));
         parts.truncate(PARTS_MAX);
-        parts
+        Known { change, parts: parts.into() }
+    }
+}
+
+impl Holders {
+    fn add(&mut self, holder: Holder) {
+        self.count += 1;
+        self.lots = self.lots.wrapping_add(holder.lot);
+        *self.sizes.entry(holder.bytes).or_default() += 1;
     }
 
-    /// What these models have in common, which is at least these weights.
-    fn part(&self, holders: &[ModelId], weights: &[&Shareable]) -> Part {
+    /// Says whether any is left.
+    fn remove(&mut self, holder: Holder) -> Left {
+        self.count = self.count.saturating_sub(1);
+        self.lots = self.lots.wrapping_sub(holder.lot);
+        if let Some(count) = self.sizes.get_mut(&holder.bytes) {
+            *count -= 1;
+            if *count == 0 {
+                self.sizes.remove(&holder.bytes);
+            }
+        }
+        if self.count == 0 { Left::Nothing } else { Left::Some }
+    }
+
+    /// What these models have in common, which is at least these weights. What another tenant has of the same is something else: tenants do not
+    /// share the form that kernels want.
+    fn part(&self, tenant: &TenantId, weights: &[&Shareable]) -> Part {
         let mut name = Hasher::default();
+        name.update(ContentHash::of(tenant.as_str().as_bytes()).to_string().as_bytes());
         weights.iter().for_each(|weight| name.update(weight.hash.to_string().as_bytes()));
         let bytes = sum(weights.iter().map(|weight| weight.bytes));
         // The other form is shared by those that have most of their weights in common, and by no others.
-        let is_most = |model: &ModelId| {
-            let all =
-                self.models.get(model).map(|(_, weights)| sum(weights.iter().map(|weight| weight.bytes)));
-            all.is_some_and(|all| bytes >= all / 2)
-        };
-        let packed_bytes = match holders.iter().all(is_most) {
+        let largest = self.sizes.last_key_value().map_or(0, |(bytes, _)| *bytes);
+        let packed_bytes = match bytes >= largest / 2 {
             true => sum(weights.iter().map(|weight| weight.packed_bytes)),
             false => 0,
         };
@@ -201,6 +274,24 @@ mod tests {
         assert_eq!(bytes(&other), [0; 0]);
     }
 
+    /// A family was worked out anew for each model that came to it: at a start, in the square of its size.
+    #[test]
+    fn parts_of_a_family_are_worked_out_once_and_only_for_those_who_ask() {
+        const FAMILY: u8 = 100;
+        let mut sharing = Sharing::default();
+        let family: Vec<_> = (0..FAMILY)
+            .map(|number| sharing.add(&id(&format!("m{number}")), &prepared(&[200, 201, 202, number])))
+            .collect();
+        let lookups = || family[0].holdings.lookups.load(Ordering::Relaxed);
+        assert_eq!(lookups(), 0, "nobody has asked");
+        for _ in 0..2 {
+            assert!(family.iter().all(|shared| bytes(shared) == [6]));
+            assert_eq!(lookups(), u64::from(FAMILY) * 4);
+        }
+        sharing.remove(&id("m0"));
+        assert_eq!((bytes(&family[1]), lookups()), (vec![6], u64::from(FAMILY) * 4 + 4));
+    }
+
     #[test]
     fn names_are_the_same_on_all_nodes_and_tenants_share_nothing() {
         let (mut here, mut there) = (Sharing::default(), Sharing::default());
@@ -209,6 +300,11 @@ mod tests {
         there.add(&id("other"), &prepared(&[2, 1]));
         assert_eq!(there.add(&id("one"), &prepared(&[1, 2])).get(), one.get());
         let stranger = ModelId { tenant: TenantId::new("stranger").unwrap(), ..id("one") };
-        assert_eq!(bytes(&here.add(&stranger, &prepared(&[1, 2]))), [0; 0]);
+        let theirs = here.add(&stranger, &prepared(&[1, 2]));
+        assert_eq!(bytes(&theirs), [0; 0]);
+        // Nor where they have the same: in memory it is there twice.
+        here.add(&ModelId { name: Name::new("other").unwrap(), ..stranger }, &prepared(&[2, 1]));
+        assert_eq!(bytes(&theirs), bytes(&one));
+        assert_ne!(theirs.get()[0].id, one.get()[0].id);
     }
 }

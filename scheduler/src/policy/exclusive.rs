@@ -28,6 +28,7 @@ pub struct Exclusive {
 
 /// How devices are shared out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct ExclusiveOptions {
     /// Devices go from short queues to long ones.
     pub stealing: bool,

@@ -50,7 +50,7 @@ impl Placer {
         }
         let mut victims = Victims::default();
         if need.missing_bytes > 0 {
-            Self::keep_to_cap(view, state, request, &mut victims)?;
+            Self::keep_to_cap(view, (device, state), request, &mut victims)?;
         }
         let mut freeing = Freeing::new(state, &request.models);
         victims.models.iter().for_each(|victim| freeing.give_up(*victim));
@@ -97,10 +97,13 @@ impl Placer {
     }
 
     /// Victims among the tenant's own models, so that those that are missing stay within its cap. None if it cannot be kept.
-    fn keep_to_cap(view: &View, state: &DeviceView, request: &Request, victims: &mut Victims) -> Option<()> {
-        let missing = state.own(&request.models).filter(|demand| !state.holds(demand.model));
-        let missing_bytes = missing.fold(0_u64, |sum, demand| sum.saturating_add(demand.bytes));
-        let over_bytes = missing_bytes.saturating_sub(view.tenants().bytes_left(request.tenant));
+    fn keep_to_cap(
+        view: &View,
+        (key, state): (DeviceKey, &DeviceView),
+        request: &Request,
+        victims: &mut Victims,
+    ) -> Option<()> {
+        let over_bytes = view.tenants().over_bytes(request.tenant, (key, state), &request.models);
         if over_bytes == 0 {
             return Some(());
         }
@@ -111,24 +114,44 @@ impl Placer {
             .filter(|candidate| is_own(candidate.model) && !is_demanded(&request.models, candidate.model))
             .collect();
         own.sort_unstable_by_key(|candidate| (candidate.used, candidate.model));
-        let mut freed = 0;
+        let mut freeing = Freeing::new(state, &request.models);
         for candidate in own {
-            if freed >= over_bytes {
-                break;
+            if freeing.bytes() >= over_bytes {
+                return Some(());
             }
-            freed += state.charged_bytes(candidate.model);
+            freeing.give_up(candidate.model);
             victims.models.push(candidate.model);
         }
-        for (device, candidate) in
-            if freed < over_bytes { elsewhere(view, state, request) } else { Vec::new() }
-        {
-            if freed >= over_bytes {
+        let left_bytes = over_bytes.saturating_sub(freeing.bytes());
+        let mut freed = Elsewhere::default();
+        for (device, candidate) in if left_bytes > 0 { elsewhere(view, state, request) } else { Vec::new() } {
+            if freed.bytes() >= left_bytes {
                 break;
             }
-            freed += view.device(device).map_or(0, |device| device.charged_bytes(candidate.model));
+            freed.give_up(view, device, candidate.model);
             victims.elsewhere.push((device, candidate.model));
         }
-        (freed >= over_bytes).then_some(())
+        (freed.bytes() >= left_bytes).then_some(())
+    }
+}
+
+/// What other devices give up.
+#[derive(Default)]
+struct Elsewhere<'a>(SmallVec<[(DeviceKey, Freeing<'a>); 4]>);
+
+impl<'a> Elsewhere<'a> {
+    fn bytes(&self) -> u64 {
+        self.0.iter().fold(0, |sum, (_, freeing)| sum.saturating_add(freeing.bytes()))
+    }
+
+    fn give_up(&mut self, view: &'a View, key: DeviceKey, model: ModelKey) {
+        let at = self.0.iter().position(|(other, _)| *other == key).or_else(|| {
+            self.0.push((key, Freeing::new(view.device(key)?, &[])));
+            Some(self.0.len() - 1)
+        });
+        if let Some((_, freeing)) = at.and_then(|at| self.0.get_mut(at)) {
+            freeing.give_up(model);
+        }
     }
 }
 

@@ -38,6 +38,7 @@ pub enum PolicyKind {
 
 /// What policies can be told. Each looks at what concerns it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct PolicyOptions {
     /// Visits after which `lalb-o3` places an invocation whatever it costs.
     pub o3_limit: u32,

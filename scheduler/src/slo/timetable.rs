@@ -5,6 +5,7 @@
 //! slots are free and models are there are, sorted, none of them later, and so is every start.
 
 use super::Slo;
+use crate::view::{Size, Together};
 use crate::{DeviceView, ModelKey, Request};
 use smallvec::SmallVec;
 use weir_types::InvocationId;
@@ -31,9 +32,17 @@ pub(super) struct Timetable {
     entries: Vec<Entry>,
     /// What all take together.
     work_ns: u64,
-    /// What models they need, what those take, and how many need each.
-    models: SmallVec<[(ModelKey, u64, u32); 4]>,
+    models: SmallVec<[Needed; 4]>,
     others: u32,
+}
+
+/// A model that entries need.
+#[derive(Debug)]
+struct Needed {
+    model: ModelKey,
+    size: Size,
+    /// How many of them.
+    entries: u32,
 }
 
 /// What a device is doing, as far as it matters here.
@@ -43,7 +52,7 @@ pub(super) struct Now {
     pub(super) free_at_ns: SmallVec<[u64; 8]>,
     pub(super) capacity_bytes: u64,
     /// The models that are granted to what runs, until the last of it ends.
-    pub(super) granted: SmallVec<[(ModelKey, u64); 4]>,
+    pub(super) granted: SmallVec<[(ModelKey, Size); 4]>,
     pub(super) granted_until_ns: u64,
 }
 
@@ -118,14 +127,17 @@ impl Timetable {
 
     /// Whether one that stands before this place needs the model.
     pub(super) fn brings(&self, model: ModelKey, due_at_ns: u64) -> bool {
-        self.models.iter().any(|(other, ..)| *other == model)
-            && self.entries[..self.place(due_at_ns)].iter().any(|entry| entry.needs(model))
+        self.needs(model) && self.entries[..self.place(due_at_ns)].iter().any(|entry| entry.needs(model))
     }
 
     /// Whether any but the one at `place` counts on a model's being there.
     pub(super) fn counts_on(&self, model: ModelKey, except: usize) -> bool {
-        self.models.iter().any(|(other, ..)| *other == model)
+        self.needs(model)
             && self.entries.iter().enumerate().any(|(at, entry)| at != except && entry.counts_on(model))
+    }
+
+    fn needs(&self, model: ModelKey) -> bool {
+        self.models.iter().any(|needed| needed.model == model)
     }
 
     /// Where one that is due then would stand.
@@ -138,13 +150,12 @@ impl Timetable {
         &self,
         now: &Now,
         entry: &Entry,
-        held: impl Fn(ModelKey) -> Option<(u64, u64)>,
+        held: impl Fn(ModelKey) -> Option<(Size, u64)>,
     ) -> Insertion {
         let at = self.place(entry.due_at_ns);
         let (ahead, behind) = self.entries.split_at(at);
         let in_order = || ahead.iter().chain([entry]).chain(behind);
-        let mut models =
-            Models::new(self.models.iter().map(|(model, bytes, _)| (*model, *bytes)), entry, &held);
+        let mut models = Models::new(&self.models, entry, &held);
         let mut free = now.free_at_ns.clone();
         let mut times: SmallVec<[(u64, u64); 32]> = SmallVec::with_capacity(self.entries.len() + 1);
         let (mut end_at_ns, mut is_on_time) = (0, self.entries.len() < LEN_MAX);
@@ -165,10 +176,9 @@ impl Timetable {
         &self,
         now: &Now,
         last: &Entry,
-        held: impl Fn(ModelKey) -> Option<(u64, u64)>,
+        held: impl Fn(ModelKey) -> Option<(Size, u64)>,
     ) -> u64 {
-        let mut models =
-            Models::new(self.models.iter().map(|(model, bytes, _)| (*model, *bytes)), last, &held);
+        let mut models = Models::new(&self.models, last, &held);
         let mut free = now.free_at_ns.clone();
         let ends = self.entries.iter().chain([last]).map(|entry| next(&mut free, &mut models, entry).1);
         ends.last().unwrap_or(0)
@@ -178,9 +188,12 @@ impl Timetable {
         self.work_ns = self.work_ns.saturating_add(entry.work_ns());
         self.others += u32::from(entry.is_other);
         for demand in &entry.request.models {
-            match self.models.iter_mut().find(|(model, ..)| *model == demand.model) {
-                Some((_, bytes, count)) => (*bytes, *count) = (demand.bytes.max(*bytes), *count + 1),
-                None => self.models.push((demand.model, demand.bytes, 1)),
+            match self.models.iter_mut().find(|needed| needed.model == demand.model) {
+                Some(needed) => {
+                    needed.size.bytes = demand.bytes.max(needed.size.bytes);
+                    needed.entries += 1;
+                }
+                None => self.models.push(Needed { model: demand.model, size: Size::of(demand), entries: 1 }),
             }
         }
         self.entries.insert(at, entry);
@@ -199,9 +212,9 @@ impl Timetable {
         self.others -= u32::from(entry.is_other);
         for demand in &entry.request.models {
             let model = demand.model;
-            if let Some(index) = self.models.iter().position(|(other, ..)| *other == model) {
-                self.models[index].2 -= 1;
-                if self.models[index].2 == 0 {
+            if let Some(index) = self.models.iter().position(|needed| needed.model == model) {
+                self.models[index].entries -= 1;
+                if self.models[index].entries == 0 {
                     self.models.swap_remove(index);
                 }
             }
@@ -238,7 +251,7 @@ struct Models(SmallVec<[Place; 8]>);
 
 struct Place {
     model: ModelKey,
-    bytes: u64,
+    size: Size,
     /// The device holds it, or loads it.
     is_held: bool,
     /// When it is there, as far as the order has been gone through.
@@ -246,18 +259,17 @@ struct Place {
 }
 
 impl Models {
-    fn new(
-        models: impl Iterator<Item = (ModelKey, u64)>,
-        entry: &Entry,
-        held: &impl Fn(ModelKey) -> Option<(u64, u64)>,
-    ) -> Self {
-        let mut all = Self(SmallVec::new());
-        let own = entry.request.models.iter().map(|demand| (demand.model, demand.bytes));
-        for (model, bytes) in models.chain(own) {
-            if all.0.iter().all(|place| place.model != model) {
-                let (is_held, (bytes, there_at_ns)) =
-                    held(model).map_or((false, (bytes, 0)), |held| (true, held));
-                all.0.push(Place { model, bytes, is_held, there_at_ns });
+    fn new(needed: &[Needed], entry: &Entry, held: &impl Fn(ModelKey) -> Option<(Size, u64)>) -> Self {
+        let place = |model, size: &dyn Fn() -> Size| {
+            let (is_held, (size, there_at_ns)) =
+                held(model).map_or_else(|| (false, (size(), 0)), |held| (true, held));
+            Place { model, size, is_held, there_at_ns }
+        };
+        let mut all =
+            Self(needed.iter().map(|needed| place(needed.model, &|| needed.size.clone())).collect());
+        for demand in &entry.request.models {
+            if all.0.iter().all(|place| place.model != demand.model) {
+                all.0.push(place(demand.model, &|| Size::of(demand)));
             }
         }
         all
@@ -284,9 +296,11 @@ impl Models {
 
     /// The common case: everything that anybody needs has room side by side.
     fn all_fit_together(&self, now: &Now) -> bool {
-        let own = self.0.iter().fold(0_u64, |sum, place| sum.saturating_add(place.bytes));
+        let mut all = Together::default();
+        self.0.iter().for_each(|place| all.add(&place.size));
         let others = now.granted.iter().filter(|(model, _)| self.0.iter().all(|place| place.model != *model));
-        others.fold(own, |sum, (_, bytes)| sum.saturating_add(*bytes)) <= now.capacity_bytes
+        others.for_each(|(_, size)| all.add(size));
+        all.bytes() <= now.capacity_bytes
     }
 
     /// Whether, at every start, there is room for what runs then and for what those behind count on.
@@ -299,11 +313,11 @@ impl Models {
         // By model: whether it is there, the last position that counts on it, and until when something that has started uses it.
         let mut states: SmallVec<[(bool, Option<usize>, u64); 8]> =
             self.0.iter().map(|place| (place.is_held, None, 0)).collect();
-        let mut others_bytes = 0_u64;
-        for (model, bytes) in &now.granted {
+        let mut others = Together::default();
+        for (model, size) in &now.granted {
             match self.0.iter().position(|place| place.model == *model) {
                 Some(index) => states[index].2 = now.granted_until_ns,
-                None => others_bytes = others_bytes.saturating_add(*bytes),
+                None => others.add(size),
             }
         }
         for (position, entry) in in_order().enumerate() {
@@ -313,7 +327,8 @@ impl Models {
             }
         }
         for ((position, entry), (begin_ns, end_ns)) in in_order().enumerate().zip(times) {
-            let mut needed = if now.granted_until_ns > *begin_ns { others_bytes } else { 0 };
+            let mut needed =
+                if now.granted_until_ns > *begin_ns { others.clone() } else { Together::default() };
             for (place, (is_there, counted_on_by, used_until_ns)) in self.0.iter().zip(&mut states) {
                 if entry.needs(place.model) {
                     *is_there = true;
@@ -322,10 +337,10 @@ impl Models {
                 if *is_there && counted_on_by.is_some_and(|last| last > position)
                     || *used_until_ns > *begin_ns
                 {
-                    needed = needed.saturating_add(place.bytes);
+                    needed.add(&place.size);
                 }
             }
-            if needed > now.capacity_bytes {
+            if needed.bytes() > now.capacity_bytes {
                 return false;
             }
         }

@@ -10,7 +10,7 @@
 //! until enough is evicted.
 
 use super::Parts;
-use super::memory::{BYTES_MAX, Holders, Memory, together_bytes};
+use super::memory::{BYTES_MAX, Holders, Memory, Size, together_bytes};
 use super::models::Has;
 use crate::policy::Demand;
 use crate::{DeviceSpec, KindKey, ModelKey, PartId};
@@ -214,14 +214,14 @@ impl DeviceView {
     }
 
     /// The models that are granted to what runs here, and the memory that they take.
-    pub(crate) fn granted(&self) -> impl Iterator<Item = (ModelKey, u64)> {
-        self.models.iter().filter(|(_, held)| held.grants > 0).map(|(model, held)| (*model, held.bytes))
+    pub(crate) fn granted(&self) -> impl Iterator<Item = (ModelKey, Size)> {
+        self.models.iter().filter(|(_, held)| held.grants > 0).map(|(model, held)| (*model, held.size()))
     }
 
     /// The memory that a model takes for which [`holds`](Self::holds) is true, and when it is there: 0 if now.
-    pub(crate) fn place_of(&self, model: ModelKey) -> Option<(u64, u64)> {
+    pub(crate) fn place_of(&self, model: ModelKey) -> Option<(Size, u64)> {
         let held = self.models.get(&model).filter(|held| !held.is_evictable_now())?;
-        Some((held.bytes, if held.resident { 0 } else { held.there_at_ns }))
+        Some((held.size(), if held.resident { 0 } else { held.there_at_ns }))
     }
 
     /// Keep it for those that were admitted with an SLO and wait for it, or have it serve such beside others, or neither.
@@ -292,11 +292,6 @@ impl DeviceView {
         let only_its = held.parts.iter().filter(|part| self.memory.holders(part.id).firm == 1);
         let bytes = only_its.fold(held.own_bytes(), |sum, part| sum.saturating_add(part.bytes));
         Candidate { model, bytes, used: held.used }
-    }
-
-    /// What its tenant is charged for a model that is held: all that it takes, whoever has it in common with it.
-    pub(crate) fn charged_bytes(&self, model: ModelKey) -> u64 {
-        self.models.get(&model).map_or(0, |held| held.bytes)
     }
 
     /// What of a model that is held nobody else has, and the rest.
@@ -507,6 +502,10 @@ impl Held {
     /// Not there yet, and granted to nobody.
     fn of(bytes: u64, parts: Parts, there_at_ns: u64) -> Self {
         Self { bytes, parts, resident: false, grants: 0, evictable: false, used: 0, there_at_ns }
+    }
+
+    fn size(&self) -> Size {
+        Size { bytes: self.bytes, parts: self.parts.clone() }
     }
 
     fn own_bytes(&self) -> u64 {

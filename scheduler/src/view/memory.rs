@@ -40,16 +40,54 @@ impl Parts {
     }
 
     /// What of a model's bytes nobody else has.
-    pub(super) fn own_bytes(&self, bytes: u64) -> u64 {
+    pub(crate) fn own_bytes(&self, bytes: u64) -> u64 {
         bytes.saturating_sub(self.iter().map(|part| part.bytes).sum())
+    }
+}
+
+/// What a model takes, and what of it others may have in common with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Size {
+    pub(crate) bytes: u64,
+    pub(crate) parts: Parts,
+}
+
+impl Size {
+    /// As it is asked for.
+    pub(crate) fn of(demand: &Demand) -> Self {
+        Self { bytes: demand.bytes, parts: demand.parts.clone() }
+    }
+}
+
+/// A sum of what models take, in which what they have in common counts once.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Together {
+    bytes: u64,
+    counted: SmallVec<[PartId; 4]>,
+}
+
+impl Together {
+    /// One more model.
+    pub(crate) fn add(&mut self, Size { bytes, parts }: &Size) {
+        self.bytes = self.bytes.saturating_add(parts.own_bytes(*bytes));
+        for part in parts.iter() {
+            if !self.counted.contains(&part.id) {
+                self.counted.push(part.id);
+                self.bytes = self.bytes.saturating_add(part.bytes);
+            }
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
     }
 }
 
 /// What models take together, where nothing else is.
 pub(crate) fn together_bytes<'a>(demands: impl IntoIterator<Item = &'a Demand>) -> u64 {
-    let mut together = Memory::default();
-    demands.into_iter().for_each(|demand| together.add(demand.bytes, &demand.parts, true));
-    together.held_bytes()
+    let mut together = Together::default();
+    demands.into_iter().for_each(|demand| together.add(&Size::of(demand)));
+    together.bytes()
 }
 
 /// How much is held, and how much of it may go.

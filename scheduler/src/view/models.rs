@@ -190,12 +190,14 @@ impl Models {
             tenants.retain(&self.table.id(model.0).tenant);
         }
         // What was given up is on nobody's account: the device keeps it only as long as it has room to spare.
-        let charged = |has: &Has| if has.holds { has.bytes } else { 0 };
-        if charged(before) != charged(now) {
-            tenants.resize(&self.table.id(model.0).tenant, charged(before), charged(now));
-        }
-        if before.holds != now.holds {
-            tenants.holds(&self.table.id(model.0).tenant, model, now.holds);
+        if before.holds != now.holds || before.bytes != now.bytes || before.parts != now.parts {
+            let tenant = &self.table.id(model.0).tenant;
+            if now.holds {
+                tenants.holds(tenant, (device, model), (now.bytes, &now.parts));
+            }
+            if before.holds {
+                tenants.lets_go(tenant, (device, model), (before.bytes, &before.parts));
+            }
         }
         if before.place && !now.place {
             self.table.release(model.0);

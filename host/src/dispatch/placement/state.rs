@@ -125,11 +125,12 @@ impl From<Refusal> for Fault {
             }
             Refusal::Rejected(Rejection::NoCapacity, _) => (
                 Code::NoCapacity,
-                "no device can run the models of the call and is large enough for them together (model_memory_bytes_max; `weir models show` tells where a model can run)",
+                "no device can run the models of the call and is large enough for them together (model_memory_bytes_max; `weir models show` tells where a model can run), or they take more than their tenant may have (resident_bytes_max)",
             ),
-            Refusal::Rejected(Rejection::Deadline, _) => {
-                (Code::DeadlineExceeded, "the deadline passed before a device had room")
-            }
+            Refusal::Rejected(Rejection::Deadline, _) => (
+                Code::DeadlineExceeded,
+                "the deadline passed before a device had room, and its tenant a turn",
+            ),
             // Whoever asked knows more; see `Objective::refuse`.
             Refusal::Rejected(Rejection::Slo, _) => {
                 (Code::SloUnattainable, "it would miss its service level objective (slo_ms, cost_slo)")

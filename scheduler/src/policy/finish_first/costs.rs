@@ -15,6 +15,7 @@ use super::{Claims, Reach};
 use crate::estimate::round_ns;
 use crate::policy::Placer;
 use crate::victims::loss_ns;
+use crate::view::together_bytes;
 use crate::{DeviceKey, DeviceView, ModelKey, Request, View};
 use smallvec::SmallVec;
 use std::cell::OnceCell;
@@ -75,8 +76,7 @@ impl Costs<'_> {
 
     /// Whether loading what it needs would take the tenant over its part of memory.
     pub(super) fn is_capped(&self) -> bool {
-        let bytes = self.request.models.iter().fold(0_u64, |sum, demand| sum.saturating_add(demand.bytes));
-        bytes > self.view.tenants().bytes_left(self.request.tenant)
+        together_bytes(&self.request.models) > self.view.tenants().bytes_left(self.request.tenant)
     }
 
     /// The best of the devices that hold everything: no load, but perhaps a wait.

@@ -2,11 +2,14 @@
 
 use super::*;
 use crate::policy::Demand;
-use crate::{FunctionKey, TenantKey};
+use crate::view::Parts;
+use crate::{FunctionKey, Part, PartId, TenantKey};
 use proptest::prelude::*;
 
 /// By model.
-const SIZES: [u64; 4] = [4, 3, 5, 2];
+const SIZES: [u64; 6] = [4, 3, 5, 2, 6, 6];
+/// What the last two have in common: by themselves, they would not fit together.
+const COMMON: Part = Part { id: PartId(1), bytes: 5 };
 const LOAD_NS: u64 = 7;
 const CAPACITY: u64 = 9;
 
@@ -24,12 +27,24 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let models = prop::collection::btree_set(0_u32..4, 1..3).prop_map(|models| models.into_iter().collect());
+    let models = prop::collection::btree_set(0_u32..6, 1..3).prop_map(|models| models.into_iter().collect());
     prop_oneof![
         6 => (models, 1_u64..20, 0_u64..120, any::<bool>()).prop_map(|(models, run_ns, slack_ns, reload)| Step::Arrive { models, run_ns, slack_ns, reload }),
         2 => Just(Step::Finish),
         1 => any::<usize>().prop_map(Step::Cancel),
     ]
+}
+
+fn size(model: ModelKey) -> Size {
+    let bytes = SIZES[model.index()];
+    Size { bytes, parts: if model.index() < 4 { Parts::default() } else { Parts::of(bytes, &[COMMON]) } }
+}
+
+/// What these take together.
+fn together<'a>(models: impl IntoIterator<Item = &'a ModelKey>) -> u64 {
+    let models: Vec<usize> = models.into_iter().map(|model| model.index()).collect();
+    let twice = models.contains(&4) && models.contains(&5);
+    models.iter().map(|model| SIZES[*model]).sum::<u64>() - if twice { COMMON.bytes } else { 0 }
 }
 
 fn entry(invocation: u64, models: &[u32], due_at_ns: u64, run_ns: u64) -> Entry {
@@ -38,7 +53,7 @@ fn entry(invocation: u64, models: &[u32], due_at_ns: u64, run_ns: u64) -> Entry 
         bytes: SIZES[*model as usize],
         load_time_ns: None,
         runs_on: weir_types::Platforms::ALL,
-        parts: Default::default(),
+        parts: size(ModelKey(*model)).parts,
     };
     let request = Request {
         invocation: InvocationId(invocation),
@@ -70,10 +85,10 @@ struct Device {
 impl Device {
     fn now(&self) -> Now {
         let last_ns = self.used.iter().map(|(_, until_ns)| *until_ns).max().unwrap_or(0);
-        let mut granted: SmallVec<[(ModelKey, u64); 4]> = SmallVec::new();
+        let mut granted: SmallVec<[(ModelKey, Size); 4]> = SmallVec::new();
         for (model, _) in self.used.iter().filter(|(_, until_ns)| *until_ns > self.now_ns) {
             if !granted.iter().any(|(other, _)| other == model) {
-                granted.push((*model, SIZES[model.index()]));
+                granted.push((*model, size(*model)));
             }
         }
         Now {
@@ -89,9 +104,9 @@ impl Device {
         Self { now_ns: 0, free_at_ns: vec![0; slots], memory, used, there_at_ns }
     }
 
-    fn held(&self, model: ModelKey) -> Option<(u64, u64)> {
+    fn held(&self, model: ModelKey) -> Option<(Size, u64)> {
         let there_at_ns = self.there_at_ns.get(&model).copied().unwrap_or(0);
-        self.memory.contains(&model).then(|| (SIZES[model.index()], there_at_ns))
+        self.memory.contains(&model).then(|| (size(model), there_at_ns))
     }
 
     fn holds(&self, model: ModelKey) -> bool {
@@ -109,7 +124,7 @@ impl Device {
             let is_used = |model: &ModelKey| self.used.iter().any(|(used, _)| used == model);
             let kept = self.memory.iter().filter(|model| is_used(model) || table.counts_on(**model, 0));
             let kept: std::collections::BTreeSet<_> = kept.chain(&needed).copied().collect();
-            if kept.iter().map(|model| SIZES[model.index()]).sum::<u64>() <= CAPACITY {
+            if together(&kept) <= CAPACITY {
                 self.memory.retain(|model| kept.contains(model));
                 break table.take(0, |_| true, |_, _| 0);
             }
@@ -142,11 +157,11 @@ proptest! {
     #[test]
     fn what_is_admitted_is_over_when_it_is_due(
         slots in 1_usize..4,
-        memory in prop::sample::subsequence((0..4).collect::<Vec<u32>>(), 0..3),
+        memory in prop::sample::subsequence((0..6).collect::<Vec<u32>>(), 0..3),
         steps in prop::collection::vec(step(), 1..60),
     ) {
         let mut memory: Vec<_> = memory.into_iter().map(ModelKey).collect();
-        while memory.iter().map(|model| SIZES[model.index()]).sum::<u64>() > CAPACITY {
+        while together(&memory) > CAPACITY {
             memory.pop();
         }
         let mut device = Device::new(slots, memory);
@@ -200,7 +215,7 @@ proptest! {
     ) {
         let (mut planned_free, mut real_free) = (vec![0; slots], vec![0; slots]);
         let all = entry(0, &[0, 1, 2, 3], 0, 0);
-        let new = || Models::new(std::iter::empty(), &all, &|_| None);
+        let new = || Models::new(&[], &all, &|_| None);
         let (mut planned_models, mut real_models) = (new(), new());
         for (model, loads, run_ns, less_ns) in works {
             let mut one = entry(0, &[model], 0, run_ns);
@@ -240,4 +255,21 @@ fn the_order_is_by_when_they_are_due_and_nobody_is_pushed_past_that() {
     assert_eq!(try_one(&mut table, 5, 38), (false, 3, 40), "and no more");
     let order: Vec<_> = table.entries().iter().map(|entry| entry.request.invocation.0).collect();
     assert_eq!(order, [2, 4, 0, 1]);
+}
+
+/// Variants of one model, each of which is nearly as large as the device, were taken not to fit beside each other.
+#[test]
+fn models_that_have_much_in_common_are_counted_on_side_by_side() {
+    let mut table = Timetable::default();
+    let mut device = Device::new(2, vec![ModelKey(4)]);
+    device.used.push((ModelKey(4), 50));
+    device.free_at_ns[0] = 50;
+    let mut variant = entry(0, &[5], 20, 10);
+    (variant.loads, variant.load_ns) = (smallvec::smallvec![ModelKey(5)], LOAD_NS);
+    let insertion = table.try_insert(&device.now(), &variant, |model| device.held(model));
+    assert!(insertion.fits && insertion.is_on_time, "{insertion:?}");
+    table.insert(insertion.at, variant);
+    let mut another = entry(1, &[0], 40, 10);
+    (another.loads, another.load_ns) = (smallvec::smallvec![ModelKey(0)], LOAD_NS);
+    assert!(!table.try_insert(&device.now(), &another, |model| device.held(model)).fits);
 }

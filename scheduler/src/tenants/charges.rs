@@ -1,0 +1,93 @@
+//! The memory that a tenant's models take, on all devices together. What they have in common on a device is there once, and counts once.
+
+use crate::policy::Demand;
+use crate::{DeviceKey, DeviceView, PartId, Parts};
+use std::collections::BTreeMap;
+
+/// What one tenant is charged.
+#[derive(Debug, Default)]
+pub(super) struct Charges {
+    bytes: u64,
+    parts: BTreeMap<(DeviceKey, PartId), Charge>,
+}
+
+/// A part, on one device.
+#[derive(Debug, Default)]
+struct Charge {
+    /// As the first of the models that have it said.
+    bytes: u64,
+    models: u32,
+}
+
+impl Charges {
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// A model is held that takes `bytes`.
+    pub(super) fn add(&mut self, device: DeviceKey, bytes: u64, parts: &Parts) {
+        let mut sum = parts.own_bytes(bytes);
+        for part in parts.iter() {
+            let charge = self.parts.entry((device, part.id)).or_default();
+            if charge.models == 0 {
+                charge.bytes = part.bytes;
+                sum = sum.saturating_add(part.bytes);
+            }
+            charge.models += 1;
+        }
+        self.bytes = self.bytes.saturating_add(sum);
+    }
+
+    /// A model that was added so is not held any more.
+    pub(super) fn remove(&mut self, device: DeviceKey, bytes: u64, parts: &Parts) {
+        let mut sum = parts.own_bytes(bytes);
+        for part in parts.iter() {
+            let Some(charge) = self.parts.get_mut(&(device, part.id)) else { continue };
+            charge.models -= 1;
+            if charge.models == 0 {
+                sum = sum.saturating_add(charge.bytes);
+                self.parts.remove(&(device, part.id));
+            }
+        }
+        self.bytes = self.bytes.saturating_sub(sum);
+    }
+
+    /// What holding `demands` on a device would add.
+    pub(super) fn of(&self, key: DeviceKey, device: &DeviceView, demands: &[Demand]) -> u64 {
+        let mut more = Self::default();
+        for demand in device.own(demands).filter(|demand| !device.holds(demand.model)) {
+            more.add(key, demand.bytes, &demand.parts);
+        }
+        let is_charged = |(at, charge): (&(DeviceKey, PartId), &Charge)| {
+            self.parts.contains_key(at).then_some(charge.bytes)
+        };
+        more.bytes.saturating_sub(more.parts.iter().filter_map(is_charged).sum())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Part;
+
+    #[test]
+    fn what_models_have_in_common_is_charged_once_on_each_device() {
+        let (here, there) = (DeviceKey(0), DeviceKey(1));
+        let common = Part { id: PartId(1), bytes: 90 };
+        let parts = Parts::of(100, &[common]);
+        let mut charges = Charges::default();
+        let mut after = |step: &dyn Fn(&mut Charges)| {
+            step(&mut charges);
+            charges.bytes()
+        };
+        assert_eq!(after(&|charges| charges.add(here, 100, &parts)), 100);
+        assert_eq!(after(&|charges| charges.add(here, 100, &parts)), 110);
+        assert_eq!(after(&|charges| charges.add(there, 100, &parts)), 210);
+        assert_eq!(after(&|charges| charges.add(here, 30, &Parts::default())), 240);
+        assert_eq!(after(&|charges| charges.remove(here, 100, &parts)), 230);
+        assert_eq!(after(&|charges| charges.remove(here, 100, &parts)), 130);
+        assert_eq!(after(&|charges| charges.remove(there, 100, &parts)), 30);
+        assert_eq!(after(&|charges| charges.remove(here, 30, &Parts::default())), 0);
+        assert!(charges.parts.is_empty());
+    }
+}
