@@ -59,6 +59,22 @@ fn without_a_policy_the_default_runs_and_a_seed_says_it_all() {
     assert_eq!(all.as_array().unwrap().len(), 10);
 }
 
+#[test]
+fn a_file_is_played_on_other_devices_where_that_is_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("day.json"), WORKLOAD).unwrap();
+    let one = ["--workload", "day.json", "--devices", "1", "--policy", "lb", "--json"];
+    // One after the other: 3 s, 4.5 s, and 1 s.
+    assert_eq!(ok(folder.path(), &one)[0]["makespan"], 8.5);
+    // Where both models do not fit at once, the first has to be loaded again.
+    let tight = [&one[..], &["--capacity-mb", "7999"]].concat();
+    assert_eq!(ok(folder.path(), &tight)[0]["makespan"], 10.5);
+    let unsaid = WORKLOAD.replace(r#", "capacity": 8000, "gpus": 2"#, "");
+    std::fs::write(folder.path().join("unsaid.json"), unsaid).unwrap();
+    let devices = ["--workload", "unsaid.json", "--policy", "lb", "--json"];
+    assert_eq!(ok(folder.path(), &devices)[0]["miss"], 1.0, "twelve devices, each new to its model");
+}
+
 /// Nodes go and come back, and what they ran is lost: the same again from the same arguments.
 #[test]
 fn nodes_that_go_lose_what_they_ran_and_no_more() {
@@ -74,7 +90,12 @@ fn nodes_that_go_lose_what_they_ran_and_no_more() {
 fn what_cannot_be_simulated_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("large.json"), WORKLOAD.replace("8000", "5000")).unwrap();
-    let cases: [(&[&str], i32, &str); 5] = [
+    std::fs::write(folder.path().join("day.json"), WORKLOAD).unwrap();
+    let cases: [(&[&str], i32, &str); 8] = [
+        // What a file says itself is not read over.
+        (&["--workload", "day.json", "--functions", "3"], 2, "--functions"),
+        (&["--workload", "day.json", "--capacity-mb", "5000"], 2, "do not fit"),
+        (&["--azure", "day.json", "--tenants", "3"], 2, "--tenants"),
         (&["--policy", "fastest"], 2, "finish-first"),
         (&["--preset", "nonesuch"], 2, "overload"),
         (&["--workload", "absent.json"], 1, "absent.json"),

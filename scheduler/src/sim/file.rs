@@ -1,7 +1,7 @@
 //! Workloads and schedules as JSON.
 //!
 //! `models` are `[MB, load s, run s]`; `requests` are `[arrival s, model]`, or with the schedule `[arrival s, model, device, start s, end s,
-//! hit]`; `capacity` is a device's memory in MB, `gpus` their number, 12 unless it is there. Other keys are read over.
+//! hit]`; `capacity` is a device's memory in MB, 8192 unless it is there, `gpus` their number, 12 unless it is there. Other keys are read over.
 
 use super::workload::{Costs, MB, SimRequest, Workload, WorkloadError, ns_of};
 use super::{Metrics, Placed, Schedule};
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 struct File {
     models: Vec<(f64, f64, f64)>,
     requests: Vec<Row>,
-    capacity: f64,
+    capacity: Option<f64>,
     gpus: Option<u32>,
 }
 
@@ -32,7 +32,9 @@ struct Dump<'a> {
     metrics: &'a Metrics,
 }
 
+/// Seed 000's cluster.
 const DEVICES: u32 = 12;
+const CAPACITY_MB: f64 = 8192.0;
 
 /// No device has more memory: far beyond any, and far from where sums overflow.
 const MB_MAX: f64 = 1e9;
@@ -66,7 +68,7 @@ impl Workload {
             }
         }
         let schedule = (schedule.len() == requests.len()).then_some(schedule);
-        let capacity_bytes = bytes_of(file.capacity).map_err(bad("capacity", 0))?;
+        let capacity_bytes = bytes_of(file.capacity.unwrap_or(CAPACITY_MB)).map_err(bad("capacity", 0))?;
         Ok((Self::new(models, requests, file.gpus.unwrap_or(DEVICES), capacity_bytes)?, schedule))
     }
 

@@ -105,6 +105,15 @@ impl Workload {
         Ok(Self { models, requests, devices, capacity_bytes })
     }
 
+    /// The same for another number of devices, or with another memory of each.
+    ///
+    /// # Errors
+    /// If it does not fit there.
+    pub fn on(self, devices: Option<u32>, capacity_mb: Option<u64>) -> Result<Self, WorkloadError> {
+        let capacity_bytes = capacity_mb.map_or(self.capacity_bytes, |mb| mb.saturating_mul(MB));
+        Self::new(self.models, self.requests, devices.unwrap_or(self.devices), capacity_bytes)
+    }
+
     /// What its models cost.
     #[must_use]
     pub fn models(&self) -> &[Costs] {

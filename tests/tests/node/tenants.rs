@@ -154,3 +154,47 @@ async fn a_tenant_keeps_to_its_caps_and_the_others_do_not_notice() {
         assert_eq!((!answer.is_ok()).then(|| answer.code()), code, "{}", answer.text());
     }
 }
+
+/// What a tenant may use is a setting. On a full device, its models make room for each other, and nobody else's do.
+#[tokio::test]
+async fn a_tenants_models_keep_to_the_memory_that_it_may_have() {
+    let lines = ["acme-token-0123456789 acme", "other-token-0123456789 other"];
+    let node = Node::builder().tokens(&lines).set("backend", "fake");
+    let node =
+        node.set("model_memory_bytes_max", 3_000).set("tenants.acme.resident_bytes_max", 1_500).start().await;
+    let fake = |resident_bytes: u64| {
+        let tensor = |name| serde_json::json!({ "name": name, "datatype": "FP32", "shape": [1] });
+        let signature = serde_json::json!({ "inputs": [tensor("x")], "outputs": [tensor("y")] });
+        serde_json::json!({
+            "load_time_ms": 1, "run_time_ms": { "1": 1 }, "resident_bytes": resident_bytes, "signature": signature,
+        })
+        .to_string()
+    };
+    let request =
+        serde_json::json!({ "inputs": [{ "name": "x", "datatype": "FP32", "shape": [1], "data": [0.5] }] });
+    let (acme, other) = (node.with_token(ACME), node.with_token(OTHER));
+    for model in ["a", "b"] {
+        acme.push_model(model, 1, fake(1_000)).await;
+        other.push_model(model, 1, fake(1_000)).await;
+    }
+    let others = ["a", "b"].map(|model| (&other, model));
+    let own = ["a", "b", "a", "b"].map(|model| (&acme, model));
+    for (client, model) in [&others[..], &own, &others].concat() {
+        client.post(&format!("/v2/models/{model}/infer"), request.to_string()).await.ok();
+    }
+    for (client, loads) in [(&acme, 4.0), (&other, 2.0)] {
+        assert_eq!(client.metric("weir_cold_starts_total", "cause=\"model\"").await, loads);
+    }
+    acme.push_model("large", 1, fake(2_000)).await;
+    let refused = acme.post("/v2/models/large/infer", request.to_string()).await;
+    assert_eq!((refused.status, refused.code()), (507, ErrorCode::NoCapacity));
+    assert!(refused.text().contains("resident_bytes_max"), "{}", refused.text());
+}
+
+#[tokio::test]
+async fn limits_under_which_a_tenant_could_do_nothing_keep_the_node_from_starting() {
+    let Err(log) = Node::builder().set("tenants.acme.weight", 0).try_start().await else {
+        panic!("a tenant has no turns")
+    };
+    assert!(log.contains("[node.tenants.acme]") && log.contains("weight is at least 1"), "{log}");
+}

@@ -11,13 +11,13 @@ use weir_scheduler::sim::{Arrivals, AzureRecipe, Preset, Recipe, Workload};
 #[command(next_help_heading = "Workload")]
 pub(super) struct WorkloadArgs {
     /// A workload as JSON: `models` are [MB, load s, run s], `requests` [arrival s, model], and `capacity` (MB) and `gpus` of the cluster
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["preset", "azure"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["preset", "azure", "functions", "arrivals", "period_s", "minutes", "first_minute", "per_minute", "tenants", "seeds"])]
     workload: Option<PathBuf>,
     /// A generated workload: trace, overload or uniform
     #[arg(long, value_name = "PRESET", conflicts_with = "azure")]
     preset: Option<Preset>,
     /// A day of the public Azure Functions trace: a CSV file of invocations per function and minute
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["arrivals", "period_s", "tenants"])]
     azure: Option<PathBuf>,
     /// Functions, each with a model of its own: the working set
     #[arg(long, value_name = "N", default_value_t = 35, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
@@ -32,15 +32,15 @@ pub(super) struct WorkloadArgs {
     #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=1_440))]
     minutes: u32,
     /// The first minute of an Azure trace that is played
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..1_440))]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..1_440), conflicts_with = "preset")]
     first_minute: u32,
     /// Requests in a minute [default: 325; a trace's own]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     per_minute: Option<u32>,
-    /// Devices [default: 12]
+    /// Devices [default: a file's own; 12]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     devices: Option<u32>,
-    /// Memory of each device in MB [default: the preset's; 8192]
+    /// Memory of each device in MB [default: a file's own, the preset's; 8192]
     #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     capacity_mb: Option<u64>,
     /// Functions belong to this many tenants in turn
@@ -76,6 +76,9 @@ impl WorkloadArgs {
             let bytes = fs::read(path).map_err(|error| unreadable(path, error.into()))?;
             let (workload, _) =
                 Workload::from_json(&bytes).map_err(|error| unreadable(path, error.into()))?;
+            let workload = workload.on(self.devices, self.capacity_mb);
+            let workload =
+                workload.map_err(|error| Problem::usage("the workload does not fit there").because(error))?;
             return Ok(vec![(self.seed, workload)]);
         }
         let seeds = self.seed..self.seed.saturating_add(self.seeds);
