@@ -2,11 +2,15 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
 
+mod models;
+mod nodes;
+mod steps;
 mod world;
 
 use proptest::prelude::*;
+use steps::{Step, step};
 use weir_scheduler::PolicyKind;
-use world::{Step, World, step};
+use world::World;
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2_048) })]

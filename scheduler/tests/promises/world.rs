@@ -1,123 +1,35 @@
 //! A cluster that checks every promise as it goes.
 
-use proptest::prelude::*;
+use super::models::{SIZES, model, name, parts, together_bytes};
+use super::nodes::Device;
+use super::steps::Step;
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use weir_scheduler::{
-    Action, Arrival, DeviceSpec, Event, Evictable, ModelDemand, Part, PartId, PolicyKind, PolicyOptions,
-    Rejection, Scheduler, Settings, Slo, Why,
+    Action, Arrival, DeviceView, Event, ModelDemand, PolicyKind, PolicyOptions, Rejection, Scheduler,
+    Settings, Slo, Why,
 };
-use weir_types::{
-    Cost, DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, Platform, Platforms, TenantId, Version,
-};
+use weir_types::{Cost, DeviceId, FunctionId, InvocationId, ModelId, NodeId, Platforms, TenantId, Version};
 
 const QUEUE_LEN_MAX: usize = 4;
-const CAPACITIES: [&[u64]; 2] = [&[10, 7], &[12]];
-/// By model. The last is larger than any device.
-const SIZES: [u64; 8] = [4, 5, 3, 5, 1, 2, 0, 13];
-/// By model: what it has in common with others, as (id, bytes).
-const PARTS: [&[(u64, u64)]; 8] =
-    [&[], &[(1, 3)], &[(2, 2)], &[(1, 3), (2, 2)], &[], &[(2, 2)], &[], &[(1, 3)]];
-
-/// Something that happens. Numbers are taken modulo what there is.
-#[derive(Debug, Clone)]
-pub(crate) enum Step {
-    Arrive {
-        models: Vec<usize>,
-        deadline_ns: u64,
-    },
-    /// Decisions reach the nodes, and news reach the scheduler: this many of each at most.
-    Exchange(usize),
-    Open {
-        invocation: usize,
-        model: usize,
-    },
-    Finish {
-        invocation: usize,
-    },
-    Cancel {
-        invocation: usize,
-    },
-    Unload {
-        device: usize,
-        model: usize,
-    },
-    Down {
-        node: u32,
-    },
-    Up {
-        node: u32,
-    },
-    Time {
-        ns: i64,
-    },
-    Nonsense(Event),
-}
-
-pub(crate) fn step() -> impl Strategy<Value = Step> {
-    let models = prop::collection::vec(0..SIZES.len(), 0..4);
-    prop_oneof![
-        8 => (models, 1_u64..100).prop_map(|(models, deadline_ns)| Step::Arrive { models, deadline_ns }),
-        8 => (1_usize..6).prop_map(Step::Exchange),
-        8 => (0_usize..8, 0_usize..4).prop_map(|(invocation, model)| Step::Open { invocation, model }),
-        5 => (0_usize..8).prop_map(|invocation| Step::Finish { invocation }),
-        1 => (0_usize..64).prop_map(|invocation| Step::Cancel { invocation }),
-        1 => (0_usize..3, 0_usize..4).prop_map(|(device, model)| Step::Unload { device, model }),
-        1 => (0_u32..2).prop_map(|node| Step::Down { node }),
-        1 => (0_u32..2).prop_map(|node| Step::Up { node }),
-        3 => (-20_i64..50).prop_map(|ns| Step::Time { ns }),
-        2 => nonsense().prop_map(Step::Nonsense),
-    ]
-}
-
-/// Events about what does not exist, and with absurd numbers. None may change what is promised about the rest.
-fn nonsense() -> impl Strategy<Value = Event> {
-    let nobody = InvocationId(u64::MAX);
-    let nowhere = |node, ordinal| DeviceId { node: NodeId(node), ordinal };
-    prop_oneof![
-        Just(Event::Started { invocation: nobody }),
-        Just(Event::Finished { invocation: nobody }),
-        Just(Event::Failed { invocation: nobody }),
-        Just(Event::Cancelled { invocation: nobody }),
-        Just(Event::NodeDown { node: NodeId(9) }),
-        Just(Event::Evicted { device: nowhere(0, 0), model: model(99) }),
-        Just(Event::Evicted { device: nowhere(9, 0), model: model(0) }),
-        Just(Event::Loaded {
-            device: nowhere(0, u32::MAX),
-            model: model(0),
-            bytes: u64::MAX,
-            load_time_ns: Some(u64::MAX),
-            parts: vec![Part { id: PartId(1), bytes: u64::MAX }],
-        }),
-        Just(Event::Woken),
-    ]
-}
-
 pub(crate) struct World {
-    scheduler: Scheduler,
-    now_ns: u64,
-    next_id: u64,
-    to_nodes: VecDeque<Action>,
-    to_scheduler: VecDeque<Event>,
-    nodes: BTreeMap<NodeId, Vec<Device>>,
+    pub(super) scheduler: Scheduler,
+    pub(super) now_ns: u64,
+    pub(super) next_id: u64,
+    pub(super) to_nodes: VecDeque<Action>,
+    pub(super) to_scheduler: VecDeque<Event>,
+    pub(super) nodes: BTreeMap<NodeId, Vec<Device>>,
     /// By invocation: the models it may open and how far it has come.
-    invocations: BTreeMap<InvocationId, Told>,
+    pub(super) invocations: BTreeMap<InvocationId, Told>,
     /// What the scheduler has been told is over.
-    over: HashSet<InvocationId>,
+    pub(super) over: HashSet<InvocationId>,
 }
 
-struct Told {
-    models: Vec<ModelId>,
-    started_on: Option<DeviceId>,
-    starts: u32,
-    rejection: Option<Rejection>,
-    cancelled: bool,
-}
-
-struct Device {
-    capacity_bytes: u64,
-    resident: HashSet<ModelId>,
-    evictable: Evictable,
-    running: BTreeMap<InvocationId, Vec<ModelId>>,
+pub(super) struct Told {
+    pub(super) models: Vec<ModelId>,
+    pub(super) started_on: Option<DeviceId>,
+    pub(super) starts: u32,
+    pub(super) rejection: Option<Rejection>,
+    pub(super) cancelled: bool,
 }
 
 impl World {
@@ -234,7 +146,7 @@ impl World {
     }
 
     /// Tell the scheduler, and check what it says and knows.
-    fn tell(&mut self, event: Event) {
+    pub(super) fn tell(&mut self, event: Event) {
         if let Event::Finished { invocation }
         | Event::Failed { invocation }
         | Event::Cancelled { invocation } = &event
@@ -252,6 +164,11 @@ impl World {
             let firm_bytes = device.held_bytes() - device.evictable_bytes();
             assert!(firm_bytes <= device.spec().capacity_bytes, "overcommitted: {device:?}");
         }
+        let view = self.scheduler.view();
+        let held_bytes =
+            |device: &DeviceView| together_bytes(device.held().map(|model| view.model_id(model)));
+        let charged_bytes = view.tenants().resident_bytes(&TenantId::default());
+        assert_eq!(charged_bytes, view.devices().map(|(_, device)| held_bytes(device)).sum::<u64>());
     }
 
     fn check(&mut self, action: &Action) {
@@ -302,203 +219,10 @@ impl World {
         }
     }
 
-    fn carry_out(&mut self, action: Action) {
-        let Action::Start { invocation, node, device, evict, .. } = action else { return };
-        let told = &self.invocations[&invocation];
-        // Its node went away, and has come back as another.
-        if told.rejection.is_some() {
-            return;
-        }
-        let models = told.models.clone();
-        let devices = self.nodes.get_mut(&node).expect("something was started on a node that is down");
-        let device = &mut devices[device.map_or(0, |device| device.ordinal as usize)];
-        device.evictable.start(invocation, models.clone(), evict);
-        if told.cancelled {
-            // Nobody wants it any more, but others may already count on its victims.
-            device.evictable.finish(invocation);
-            return;
-        }
-        device.running.insert(invocation, models);
-        self.to_scheduler.push_back(Event::Started { invocation });
-    }
-
-    /// A running invocation opens a model: it must fit once what may go has gone.
-    fn open(&mut self, invocation: usize, model: usize) {
-        let Some((id, invocation)) = self.running(invocation) else { return };
-        let device = device(&mut self.nodes, id);
-        let models = &device.running[&invocation];
-        if models.is_empty() {
-            return;
-        }
-        let model = models[model % models.len()].clone();
-        if device.resident.contains(&model) {
-            return;
-        }
-        for victim in device.evictable.victims() {
-            if device.used_bytes_with(&model) <= device.capacity_bytes {
-                break;
-            }
-            if device.resident.remove(&victim) {
-                device.evictable.evicted(&victim);
-                self.to_scheduler.push_back(Event::Evicted { device: id, model: victim });
-            }
-        }
-        assert!(
-            device.used_bytes_with(&model) <= device.capacity_bytes,
-            "{model} was granted and does not fit: {:?} of {} bytes",
-            device.resident,
-            device.capacity_bytes
-        );
-        device.resident.insert(model.clone());
-        let (bytes, parts) = (SIZES[index(&model)], parts(index(&model)));
-        let load_time_ns = Some(bytes);
-        self.to_scheduler.push_back(Event::Loaded { device: id, model, bytes, load_time_ns, parts });
-    }
-
-    fn finish(&mut self, invocation: usize) {
-        let Some((id, invocation)) = self.running(invocation) else { return };
-        self.stop(id, invocation);
-        let event = if invocation.0.is_multiple_of(3) {
-            Event::Failed { invocation }
-        } else {
-            Event::Finished { invocation }
-        };
-        self.to_scheduler.push_back(event);
-    }
-
-    fn cancel(&mut self, invocation: u64) {
-        let invocation = InvocationId(invocation);
-        let Some(told) = self.invocations.get_mut(&invocation) else { return };
-        // The driver cancels each once, and only what it has not heard the end of.
-        if told.cancelled || told.rejection.is_some() || self.over.contains(&invocation) {
-            return;
-        }
-        told.cancelled = true;
-        let running = self.nodes.iter().find_map(|(node, devices)| {
-            let ordinal = devices.iter().position(|device| device.running.contains_key(&invocation))?;
-            Some(DeviceId { node: *node, ordinal: ordinal as u32 })
-        });
-        match running {
-            Some(id) => {
-                self.stop(id, invocation);
-                self.to_scheduler.push_back(Event::Cancelled { invocation });
-            }
-            None if self.to_scheduler.iter().any(|event| is_end_of(event, invocation)) => told_not(told),
-            None => self.tell(Event::Cancelled { invocation }),
-        }
-    }
-
-    fn stop(&mut self, id: DeviceId, invocation: InvocationId) {
-        let device = device(&mut self.nodes, id);
-        device.running.remove(&invocation);
-        device.evictable.finish(invocation);
-    }
-
-    /// A model leaves for reasons of its own: it was deleted, say. Granted ones stay.
-    fn unload(&mut self, at: usize, model: usize) {
-        let mut ids = self.nodes.iter().flat_map(|(node, devices)| {
-            (0..devices.len() as u32).map(|ordinal| DeviceId { node: *node, ordinal })
-        });
-        let Some(id) = ids.nth(at) else { return };
-        let device = device(&mut self.nodes, id);
-        let mut free: Vec<_> = device.resident.iter().cloned().collect();
-        free.retain(|model| !device.running.values().any(|models| models.contains(model)));
-        free.sort();
-        let Some(model) = free.into_iter().nth(model) else { return };
-        device.resident.remove(&model);
-        device.evictable.evicted(&model);
-        self.to_scheduler.push_back(Event::Evicted { device: id, model });
-    }
-
-    fn up(&mut self, node: u32) {
-        // One that was up comes back without a word about having been away.
-        self.leave(node);
-        let capacities = CAPACITIES[node as usize];
-        let device = |capacity_bytes: &u64| Device {
-            capacity_bytes: *capacity_bytes,
-            resident: HashSet::new(),
-            evictable: Evictable::new(),
-            running: BTreeMap::new(),
-        };
-        self.nodes.insert(NodeId(node), capacities.iter().map(device).collect());
-        let spec = |capacity_bytes: &u64| DeviceSpec {
-            kind: "cpu".into(),
-            platform: Platform::Cpu,
-            capacity_bytes: *capacity_bytes,
-            slots: 2,
-            invocations_max: 3,
-        };
-        self.tell(Event::NodeUp { node: NodeId(node), devices: capacities.iter().map(spec).collect() });
-    }
-
-    /// A node goes: what it said is heard first, what was said to it is not.
-    fn leave(&mut self, node: u32) {
-        let node = NodeId(node);
-        while let Some(event) = self.to_scheduler.pop_front() {
-            self.tell(event);
-        }
-        self.nodes.remove(&node);
-        self.to_nodes.retain(|action| !matches!(action, Action::Start { node: to, .. } if *to == node));
-    }
-
     fn time(&mut self, ns: i64) {
         let now_ns = self.now_ns;
         self.now_ns = now_ns.saturating_add_signed(ns);
         self.tell(Event::Woken);
         self.now_ns = self.now_ns.max(now_ns);
     }
-
-    fn running(&self, index: usize) -> Option<(DeviceId, InvocationId)> {
-        let all = self.nodes.iter().flat_map(|(node, devices)| {
-            (0..).zip(devices).flat_map(move |(ordinal, device)| {
-                device.running.keys().map(move |id| (DeviceId { node: *node, ordinal }, *id))
-            })
-        });
-        let all: Vec<_> = all.collect();
-        (!all.is_empty()).then(|| all[index % all.len()])
-    }
-}
-
-impl Device {
-    /// What its memory would hold with one more model.
-    fn used_bytes_with(&self, model: &ModelId) -> u64 {
-        together_bytes(self.resident.iter().chain([model]))
-    }
-}
-
-fn device(nodes: &mut BTreeMap<NodeId, Vec<Device>>, id: DeviceId) -> &mut Device {
-    &mut nodes.get_mut(&id.node).unwrap()[id.ordinal as usize]
-}
-
-fn told_not(told: &mut Told) {
-    told.cancelled = false;
-}
-
-fn is_end_of(event: &Event, of: InvocationId) -> bool {
-    matches!(event, Event::Finished { invocation } | Event::Failed { invocation } if *invocation == of)
-}
-
-fn name(text: &str) -> Name {
-    Name::new(text).unwrap()
-}
-
-fn model(index: usize) -> ModelId {
-    ModelId { tenant: TenantId::default(), name: name(&format!("m{index}")), version: Version(1) }
-}
-
-fn index(of: &ModelId) -> usize {
-    of.name.as_str()[1..].parse().unwrap()
-}
-
-fn parts(index: usize) -> Vec<Part> {
-    PARTS[index].iter().map(|(id, bytes)| Part { id: PartId(*id), bytes: *bytes }).collect()
-}
-
-/// What models take together: what they have in common counts once.
-fn together_bytes<'a>(models: impl IntoIterator<Item = &'a ModelId>) -> u64 {
-    let models: HashSet<usize> = models.into_iter().map(index).collect();
-    let shared: HashSet<(u64, u64)> = models.iter().flat_map(|model| PARTS[*model]).copied().collect();
-    let sum = |parts: &mut dyn Iterator<Item = &(u64, u64)>| parts.map(|(_, bytes)| bytes).sum::<u64>();
-    let own: u64 = models.iter().map(|model| SIZES[*model] - sum(&mut PARTS[*model].iter())).sum();
-    own + sum(&mut shared.iter())
 }

@@ -1,0 +1,80 @@
+//! What happens to a cluster.
+
+use super::models::{SIZES, model};
+use proptest::prelude::*;
+use weir_scheduler::{Event, Part, PartId};
+use weir_types::{DeviceId, InvocationId, NodeId};
+
+/// Something that happens. Numbers are taken modulo what there is.
+#[derive(Debug, Clone)]
+pub(crate) enum Step {
+    Arrive {
+        models: Vec<usize>,
+        deadline_ns: u64,
+    },
+    /// Decisions reach the nodes, and news reach the scheduler: this many of each at most.
+    Exchange(usize),
+    Open {
+        invocation: usize,
+        model: usize,
+    },
+    Finish {
+        invocation: usize,
+    },
+    Cancel {
+        invocation: usize,
+    },
+    Unload {
+        device: usize,
+        model: usize,
+    },
+    Down {
+        node: u32,
+    },
+    Up {
+        node: u32,
+    },
+    Time {
+        ns: i64,
+    },
+    Nonsense(Event),
+}
+
+pub(crate) fn step() -> impl Strategy<Value = Step> {
+    let models = prop::collection::vec(0..SIZES.len(), 0..4);
+    prop_oneof![
+        8 => (models, 1_u64..100).prop_map(|(models, deadline_ns)| Step::Arrive { models, deadline_ns }),
+        8 => (1_usize..6).prop_map(Step::Exchange),
+        8 => (0_usize..8, 0_usize..4).prop_map(|(invocation, model)| Step::Open { invocation, model }),
+        5 => (0_usize..8).prop_map(|invocation| Step::Finish { invocation }),
+        1 => (0_usize..64).prop_map(|invocation| Step::Cancel { invocation }),
+        1 => (0_usize..3, 0_usize..4).prop_map(|(device, model)| Step::Unload { device, model }),
+        1 => (0_u32..2).prop_map(|node| Step::Down { node }),
+        1 => (0_u32..2).prop_map(|node| Step::Up { node }),
+        3 => (-20_i64..50).prop_map(|ns| Step::Time { ns }),
+        2 => nonsense().prop_map(Step::Nonsense),
+    ]
+}
+
+/// Events about what does not exist, and with absurd numbers. None may change what is promised about the rest.
+fn nonsense() -> impl Strategy<Value = Event> {
+    let nobody = InvocationId(u64::MAX);
+    let nowhere = |node, ordinal| DeviceId { node: NodeId(node), ordinal };
+    prop_oneof![
+        Just(Event::Started { invocation: nobody }),
+        Just(Event::Finished { invocation: nobody }),
+        Just(Event::Failed { invocation: nobody }),
+        Just(Event::Cancelled { invocation: nobody }),
+        Just(Event::NodeDown { node: NodeId(9) }),
+        Just(Event::Evicted { device: nowhere(0, 0), model: model(99) }),
+        Just(Event::Evicted { device: nowhere(9, 0), model: model(0) }),
+        Just(Event::Loaded {
+            device: nowhere(0, u32::MAX),
+            model: model(0),
+            bytes: u64::MAX,
+            load_time_ns: Some(u64::MAX),
+            parts: vec![Part { id: PartId(1), bytes: u64::MAX }],
+        }),
+        Just(Event::Woken),
+    ]
+}
