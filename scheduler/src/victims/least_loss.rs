@@ -16,7 +16,7 @@ pub struct LeastLoss;
 const HORIZON_S: f64 = 50.0;
 
 /// What one of several copies is worth at least, compared with the last.
-const DUPLICATE_WORTH: f64 = 0.3;
+const DUPLICATE_WORTH: f64 = 0.25;
 
 /// What each that waits adds to the loss.
 const WAITING_NS: f64 = 0.6e9;

@@ -30,7 +30,7 @@ const PATIENCE_MAX_NS: u64 = 48_000_000_000;
 const FORESIGHT_S: f64 = 10.0;
 
 /// No load costs less than this part of what it takes, whatever another copy is worth.
-const LOAD_PART_MIN: f64 = 0.2;
+const LOAD_PART_MIN: f64 = 0.35;
 
 /// All that the costs of one that waits follow from.
 pub(super) struct Costs<'a> {
