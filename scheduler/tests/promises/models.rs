@@ -27,7 +27,7 @@ pub(super) fn parts(index: usize) -> Vec<Part> {
 }
 
 /// What models take together: what they have in common counts once.
-fn together_bytes<'a>(models: impl IntoIterator<Item = &'a ModelId>) -> u64 {
+pub(super) fn together_bytes<'a>(models: impl IntoIterator<Item = &'a ModelId>) -> u64 {
     let models: HashSet<usize> = models.into_iter().map(index).collect();
     let shared: HashSet<(u64, u64)> = models.iter().flat_map(|model| PARTS[*model]).copied().collect();
     let sum = |parts: &mut dyn Iterator<Item = &(u64, u64)>| parts.map(|(_, bytes)| bytes).sum::<u64>();
