@@ -9,6 +9,7 @@ use weir_types::{DeviceId, InvocationId, ModelId, NodeId, Platform};
 /// By node: the memory of its devices.
 const CAPACITIES: [&[u64]; 2] = [&[10, 7], &[12]];
 
+/// One device of a node.
 pub(super) struct Device {
     capacity_bytes: u64,
     resident: HashSet<ModelId>,

@@ -11,6 +11,7 @@ use weir_scheduler::{
 use weir_types::{Cost, DeviceId, FunctionId, InvocationId, ModelId, NodeId, Platforms, TenantId, Version};
 
 const QUEUE_LEN_MAX: usize = 4;
+
 pub(crate) struct World {
     pub(super) scheduler: Scheduler,
     pub(super) now_ns: u64,
@@ -24,6 +25,7 @@ pub(crate) struct World {
     pub(super) over: HashSet<InvocationId>,
 }
 
+/// What an invocation was told, and what it asked for.
 pub(super) struct Told {
     pub(super) models: Vec<ModelId>,
     pub(super) started_on: Option<DeviceId>,
