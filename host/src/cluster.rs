@@ -7,6 +7,7 @@
 
 mod desk;
 mod forward;
+mod holders;
 mod joining;
 mod link;
 mod members;

@@ -18,6 +18,7 @@ pub(crate) use placement::{Away, Link, LinkId, PlacementConfig, Placements, Spot
 pub(crate) use slots::Slots;
 pub(crate) use workflow::{Steps, WorkflowCall, WorkflowTurn};
 
+use crate::cluster::Cluster;
 use crate::cluster::wire::Granted;
 use crate::component::{Components, Entry, LoadError, Recompiler};
 use crate::hostcalls::InferenceCtx;
@@ -53,6 +54,8 @@ pub(crate) struct Dispatch {
     /// What workflows run, and functions may open.
     pub(crate) catalog: Catalog,
     pub(crate) placements: Arc<Placements>,
+    /// The cluster that the node is one of.
+    pub(crate) cluster: Option<Arc<Cluster>>,
     pub(crate) arena: Arena,
     pub(crate) metrics: Arc<Metrics>,
     /// Places for instances, shared by all functions.

@@ -27,7 +27,9 @@ pub(crate) use auth::Tokens;
 pub(crate) use body::{Guarded, Witness};
 pub(crate) use error::status;
 pub(crate) use headers::ERROR_CODE;
+pub(crate) use request_id::next_id;
 pub(crate) use server::Server;
+pub(crate) use v2::Written;
 
 use crate::cluster::wire::Grant;
 use crate::cluster::{GRANT, LINK_PATH, answer_link, refused, restore_host};

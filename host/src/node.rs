@@ -307,6 +307,7 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
         },
         turns: json_turns.clone(),
         placements: placements.clone(),
+        cluster: cluster.clone(),
         arena: arena.clone(),
         metrics: metrics.clone(),
         slots: Arc::new(slots),

@@ -6,7 +6,7 @@ mod spans;
 mod trace;
 
 pub(crate) use metrics::{
-    ColdStart, Demand, FunctionMetrics, Metrics, Retired, Served, SizeMetrics, Tally, Times,
+    ColdStart, Demand, FunctionMetrics, HedgeMetrics, Metrics, Retired, Served, SizeMetrics, Tally, Times,
 };
 pub use spans::SpanLog;
 pub(crate) use trace::{Phase, Sampler, Trace, TraceParent};

@@ -6,15 +6,17 @@
 //! workflow is not ready, and says why.
 
 mod catalog;
+mod hedging;
 mod record;
 
 pub(crate) use catalog::{Catalog, Found};
+pub(crate) use hedging::Hedge;
 pub(crate) use record::WorkflowRecord;
 
 use crate::registry::{Kind, Noun, Registry, RegistryEntry};
 use crate::telemetry::{Metrics, Served};
 use std::sync::{Arc, OnceLock};
-use weir_types::api::{WorkflowStep, WorkflowVersion};
+use weir_types::api::{StepHedge, WorkflowStep, WorkflowVersion};
 use weir_types::{ContentHash, Name, TenantId, WorkflowId};
 use weir_workflow::{Action, Plan, PlannedStep};
 
@@ -36,7 +38,10 @@ pub(crate) struct Workflow {
     /// Of its record.
     pub(crate) digest: ContentHash,
     plan: OnceLock<Result<Arc<Plan>, String>>,
+    /// By the places of its steps, from the first run on.
+    hedges: OnceLock<Vec<Option<Arc<Hedge>>>>,
     pub(crate) served: Served,
+    metrics: Arc<Metrics>,
 }
 
 impl Workflow {
@@ -50,6 +55,21 @@ impl Workflow {
             plan.map(Arc::new)
         });
         planned.as_ref().map_err(String::as_str)
+    }
+
+    /// What is known of second copies of the step at a place in `plan`, which is its own; none where it is to have none.
+    pub(crate) fn hedge(&self, plan: &Plan, step: usize) -> Option<&Arc<Hedge>> {
+        let hedge = |step: &PlannedStep| {
+            step.is_hedged.then(|| Arc::new(Hedge::new(self.metrics.hedges(&self.id, &step.name))))
+        };
+        let hedges = self.hedges.get_or_init(|| plan.steps().iter().map(hedge).collect());
+        hedges.get(step)?.as_ref()
+    }
+
+    /// The same for people, before there was any run, too.
+    fn describe_hedge(&self, step: &PlannedStep, place: usize) -> Option<StepHedge> {
+        let known = self.hedges.get().and_then(|hedges| hedges.get(place)?.as_ref());
+        step.is_hedged.then(|| known.map(|hedge| hedge.describe()).unwrap_or_default())
     }
 }
 
@@ -74,6 +94,8 @@ impl Kind for Workflows {
             id: WorkflowId { tenant: tenant.clone(), name: name.clone(), version: record.version },
             served: self.metrics.served(tenant, name, record.version),
             plan: OnceLock::new(),
+            hedges: OnceLock::new(),
+            metrics: self.metrics.clone(),
             digest: record.digest(),
             record,
         }
@@ -93,7 +115,13 @@ impl WorkflowEntry {
     pub(crate) fn describe(&self, workflow: &Workflow, unready: Option<String>) -> WorkflowVersion {
         let Workflow { id, record, .. } = workflow;
         let plan = workflow.plan().ok();
-        let steps = plan.into_iter().flat_map(|plan| plan.steps().iter().map(|step| describe(plan, step)));
+        let steps = plan.into_iter().flat_map(|plan| {
+            let steps = plan.steps().iter().enumerate();
+            steps.map(|(place, step)| WorkflowStep {
+                hedge: workflow.describe_hedge(step, place),
+                ..describe(plan, step)
+            })
+        });
         WorkflowVersion {
             tenant: id.tenant.clone(),
             name: id.name.clone(),
@@ -122,5 +150,6 @@ fn describe(plan: &Plan, step: &PlannedStep) -> WorkflowStep {
         action,
         reads: plan.reads(step).into_iter().map(str::to_owned).collect(),
         when: plan.condition_of(step),
+        hedge: None,
     }
 }

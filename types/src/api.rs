@@ -239,6 +239,22 @@ pub struct WorkflowStep {
     /// When it is taken; none for always.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub when: Option<String>,
+    /// Of a step with `hedge`: what has come of that on the node that was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hedge: Option<StepHedge>,
+}
+
+/// The second copies of one step in [`WorkflowStep`], since the node was started.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepHedge {
+    /// After how long a run gets a second copy; none while too few runs were measured.
+    pub after_ns: Option<u64>,
+    /// Runs of the step.
+    pub runs: u64,
+    /// Second copies that were started.
+    pub started: u64,
+    /// Those that answered first.
+    pub won: u64,
 }
 
 /// A workflow: the answer of `GET /v1/workflows/{name}`; the list of them is that of `GET /v1/workflows`.

@@ -66,6 +66,9 @@ pub struct Step {
     /// Take the step only if this does not hold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unless: Option<Condition>,
+    /// For `run`: start it a second time where it takes unusually long, and take the first answer.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub hedge: bool,
 }
 
 /// Where a tensor comes from: `input` of the workflow, `step.output`, or `step` alone where that has one output.

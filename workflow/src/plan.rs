@@ -99,6 +99,8 @@ pub struct PlannedStep {
     pub name: String,
     /// What it does.
     pub action: Action,
+    /// Whether a second copy is started where it takes unusually long.
+    pub is_hedged: bool,
     pub(crate) inputs: Vec<(String, ValueId)>,
     pub(crate) guard: Option<Guard>,
     pub(crate) outputs: Vec<ValueId>,

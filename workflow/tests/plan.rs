@@ -97,6 +97,7 @@ fn each_mistake_has_its_own_error() {
         (digits("[steps.a]\ninputs = { image = \"image\" }", "a"), "step a: exactly one of run, combine and split"),
         (digits("[steps.a]\nrun = \"f\"\nof = [\"image\"]\nsplit = \"image\"", "a"), "exactly one"),
         (digits("[steps.a]\nrun = \"digits\"\ninputs = { image = \"image\" }\nparts = 2", "a"), "step a: parts goes with split"),
+        (digits("[steps.a]\nsplit = \"image\"\nparts = 2\nhedge = true", "a.0"), "step a: hedge goes with run"),
         (digits("[steps.a]\nrun = \"digits\"", "a"), "step a: it reads nothing"),
         (digits("[steps.a]\nsplit = \"image\"\nparts = 1", "a.0"), "step a: parts is a number from 2 to 16"),
         (both("[steps.b]\nrun = \"ten\"\ninputs = { p = \"a\" }\nwhen = \"max(a) < 1\"\nunless = \"max(a) < 1\""), "step b: it has both"),

@@ -10,7 +10,7 @@ use anyhow::Result;
 use clap::Subcommand;
 use serde_json::json;
 use std::path::{Path, PathBuf};
-use weir_types::api::{Rollback, Workflow, WorkflowDeployed, WorkflowStep, WorkflowVersion};
+use weir_types::api::{Rollback, StepHedge, Workflow, WorkflowDeployed, WorkflowStep, WorkflowVersion};
 use weir_types::{Name, Version};
 use weir_workflow::{Document, Plan};
 
@@ -90,12 +90,14 @@ pub(crate) fn run(args: WorkflowsArgs, context: &Context) -> Result<()> {
     let output = context.output;
     let action = args.action.unwrap_or(Action::List);
     if let Action::Check { file } = &action {
-        let steps = check(file)?;
-        let checked = json!({ "file": file, "steps": steps });
+        let plan = check(file)?;
+        let (steps, hedged) = (plan.steps().len(), plan.steps().iter().filter(|step| step.is_hedged).count());
+        let checked = json!({ "file": file, "steps": steps, "hedged": hedged });
         return output.result(&checked, |_| {
             let steps = if steps == 1 { "1 step".to_owned() } else { format!("{steps} steps") };
+            let hedged = if hedged == 0 { String::new() } else { format!(", {hedged} with hedge") };
             format!(
-                "{} is sound: {steps}; `weir workflows deploy --dry-run` checks what they run, too",
+                "{} is sound: {steps}{hedged}; `weir workflows deploy --dry-run` checks what they run, too",
                 file.display()
             )
         });
@@ -164,8 +166,8 @@ pub(crate) fn run(args: WorkflowsArgs, context: &Context) -> Result<()> {
     }
 }
 
-/// What can be told of a workflow by itself; how many steps it has.
-fn check(file: &Path) -> Result<usize> {
+/// What can be told of a workflow by itself.
+fn check(file: &Path) -> Result<Plan> {
     let bytes = std::fs::read(file)
         .map_err(|error| Problem::new(format!("cannot read {}", file.display())).because(error))?;
     let unsound = |error: &dyn std::fmt::Display| {
@@ -173,8 +175,7 @@ fn check(file: &Path) -> Result<usize> {
             .hint("docs/workflows.md has the format")
     };
     let document = Document::parse(&bytes).map_err(|error| unsound(&error))?;
-    let plan = Plan::new(&document, &|_, _| Ok(None)).map_err(|error| unsound(&error))?;
-    Ok(plan.steps().len())
+    Ok(Plan::new(&document, &|_, _| Ok(None)).map_err(|error| unsound(&error))?)
 }
 
 fn list(workflows: &[Workflow]) -> String {
@@ -221,8 +222,20 @@ fn details(workflow: &WorkflowVersion, versions: Option<&[Version]>) -> String {
         facts.push(("versions", versions.join(", ")));
     }
     let facts: String = facts.iter().map(|(name, value)| format!("{name:<13}{value}\n")).collect();
-    let rows = workflow.steps.iter().map(|WorkflowStep { name, action, reads, when }| {
+    let rows = workflow.steps.iter().map(|WorkflowStep { name, action, reads, when, .. }| {
         [name.clone(), action.clone(), reads.join(", "), when.clone().unwrap_or_else(|| "-".into())]
     });
-    format!("{facts}{}\n{}", signature(&workflow.signature), table(["STEP", "DOES", "READS", "WHEN"], rows))
+    let steps = table(["STEP", "DOES", "READS", "WHEN"], rows);
+    let hedges: String = workflow.steps.iter().filter_map(hedge).collect();
+    format!("{facts}{}\n{steps}{hedges}", signature(&workflow.signature))
+}
+
+/// What has come of a step's second copies.
+fn hedge(step: &WorkflowStep) -> Option<String> {
+    let StepHedge { after_ns, runs, started, won } = step.hedge.as_ref()?;
+    let due = match after_ns {
+        Some(after_ns) => format!("a second copy after {:.1} ms", *after_ns as f64 / 1e6),
+        None => "no second copy until 20 runs were measured".to_owned(),
+    };
+    Some(format!("\n{}: {due}; {runs} runs, {started} second copies, {won} of them first", step.name))
 }

@@ -5,6 +5,7 @@
 //! the same time. Dropping the run drops its steps, and with them their model runs and sandboxes; the first step that fails ends the run.
 
 mod builtin;
+mod hedge;
 mod steps;
 
 pub(crate) use steps::Steps;

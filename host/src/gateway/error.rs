@@ -99,6 +99,12 @@ impl From<Fault> for ApiError {
     }
 }
 
+impl From<ApiError> for Fault {
+    fn from(error: ApiError) -> Self {
+        Self { slo: error.slo, ..Self::new(error.code, error.text) }
+    }
+}
+
 impl From<CompileError> for ApiError {
     fn from(error: CompileError) -> Self {
         Self::new(error.code, error.text)

@@ -53,8 +53,8 @@ impl RequestId {
     }
 }
 
-/// A counter that begins anywhere, mixed so that ids of neighbours look different: nodes of a cluster count apart.
-fn next_id() -> InvocationId {
+/// What an invocation is called that no request asks for, or none yet. A counter that begins anywhere, mixed so that ids of neighbours look different: nodes of a cluster count apart.
+pub(crate) fn next_id() -> InvocationId {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
     // Seeded by the operating system.
     static START: std::sync::LazyLock<u64> =

@@ -15,15 +15,17 @@ mod remote;
 mod repository;
 mod stats;
 mod target;
+mod written;
 
 pub(super) use answer::classify;
 pub(super) use call::{Answered, Call, CallLimits};
 pub(super) use infer::function;
 pub(super) use metadata::{Group, instances, platform};
 pub(super) use read::Asked;
-pub(super) use remote::refusal;
 pub(super) use repository::{IndexEntry, bring_in as load, entries as index, give_back as unload};
 pub(super) use target::{At, Target};
+pub(crate) use written::Written;
+pub(super) use written::refusal;
 
 use super::error::ApiError;
 use crate::node::NodeState;

@@ -15,8 +15,8 @@ use axum::{Extension, Json};
 use serde::Deserialize;
 use std::sync::Arc;
 use weir_types::api::{self, WorkflowDeployed, WorkflowVersion};
-use weir_types::{ErrorCode, Name, TenantId, Version};
-use weir_workflow::{DOCUMENT_BYTES_MAX, Document, Plan, TargetKind};
+use weir_types::{ErrorCode, FunctionId, Name, TenantId, Version};
+use weir_workflow::{Action, DOCUMENT_BYTES_MAX, Document, Plan, TargetKind};
 
 type Node = State<Arc<NodeState>>;
 
@@ -77,6 +77,7 @@ fn record(catalog: &Catalog, tenant: &TenantId, bytes: &[u8]) -> Result<Workflow
     let document = Document::parse(bytes).map_err(|error| invalid(&error))?;
     let pin = |_: &str, wanted: &_| catalog.pin(tenant, wanted).map(Some);
     let plan = Plan::new(&document, &pin).map_err(|error| invalid(&error))?;
+    check_hedges(catalog, tenant, &plan)?;
     let pinned = plan.pinned().map(|(step, pinned)| (step.to_owned(), pinned.clone())).collect();
     let document = String::from_utf8_lossy(bytes).into_owned();
     let record = WorkflowRecord { version: Version(1), deployed_at_ms: now_ms(), document, pinned };
@@ -88,6 +89,21 @@ fn record(catalog: &Catalog, tenant: &TenantId, bytes: &[u8]) -> Result<Workflow
         return Err(ApiError::new(ErrorCode::InvalidWorkflow, text));
     }
     Ok(record)
+}
+
+/// What is to be started a second time must not do harm by that.
+fn check_hedges(catalog: &Catalog, tenant: &TenantId, plan: &Plan) -> Result<(), ApiError> {
+    for step in plan.steps().iter().filter(|step| step.is_hedged) {
+        let Action::Run(Some(pinned)) = &step.action else { continue };
+        if let Some(FunctionId { name, version, .. }) = catalog.harmful_twice(tenant, pinned) {
+            let text = format!(
+                "step {}: hedge may run function {name}:{version} twice, and its manifest does not say that this does no harm; deploy it with idempotent = true (`weir deploy --idempotent`), or leave hedge out",
+                step.name
+            );
+            return Err(ApiError::new(ErrorCode::InvalidWorkflow, text));
+        }
+    }
+    Ok(())
 }
 
 /// A workflow shares its name with nothing else: `/v2/models/NAME` and `models.open(NAME)` must mean one thing.

@@ -5,6 +5,7 @@
 mod asynchronous;
 mod devices;
 mod functions;
+mod hedges;
 mod response_cache;
 mod served;
 mod sizes;
@@ -12,12 +13,14 @@ mod triton;
 
 pub(crate) use asynchronous::AsyncMetrics;
 pub(crate) use functions::{FunctionMetrics, Retired};
+pub(crate) use hedges::HedgeMetrics;
 pub(crate) use served::{Demand, Served, Tally, Times};
 pub(crate) use sizes::SizeMetrics;
 
 use super::trace::Phase;
 use devices::DeviceMetrics;
 use functions::Functions;
+use hedges::AllHedges;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -29,7 +32,7 @@ use served::AllServed;
 use sizes::AllSizes;
 use std::sync::Arc;
 use std::time::Duration;
-use weir_types::{ModelId, Name, TenantId, Version};
+use weir_types::{ModelId, Name, TenantId, Version, WorkflowId};
 
 /// Everything the node counts. Handles are cheap to clone and to update.
 pub(crate) struct Metrics {
@@ -37,6 +40,7 @@ pub(crate) struct Metrics {
     functions_counted: Functions,
     served: AllServed,
     sizes: AllSizes,
+    hedges: AllHedges,
     phase_seconds: [Histogram; Phase::ALL.len()],
     cold_starts: Family<Cause, Counter>,
     guest_memory_bytes: Histogram,
@@ -113,6 +117,7 @@ impl Metrics {
         let functions_counted = Functions::register(registry);
         let response_cache = ResponseCacheMetrics::register(registry);
         let sizes = AllSizes::register(registry);
+        let hedges = AllHedges::register(registry);
         let asynchronous = AsyncMetrics::register(registry);
         let devices = DeviceMetrics::register(registry);
         let cold_starts = Family::<Cause, Counter>::default();
@@ -165,6 +170,7 @@ impl Metrics {
             functions_counted,
             served,
             sizes,
+            hedges,
             phase_seconds,
             cold_starts,
             guest_memory_bytes,
@@ -218,6 +224,11 @@ impl Metrics {
     /// How large one version of a model is kept.
     pub(crate) fn sizes(&self, model: &ModelId) -> SizeMetrics {
         self.sizes.of(model)
+    }
+
+    /// The second copies of one step of a workflow.
+    pub(crate) fn hedges(&self, workflow: &WorkflowId, step: &str) -> HedgeMetrics {
+        self.hedges.of(workflow, step)
     }
 
     /// Everything in the OpenMetrics text format, or, of what carries a tenant, only what is this tenant's.

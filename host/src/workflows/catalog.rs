@@ -6,7 +6,7 @@ use crate::registry::{Deployment, Registry};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use weir_scheduler::ModelDemand;
-use weir_types::{FunctionKind, ModelId, ModelRef, Name, TenantId, Version};
+use weir_types::{FunctionId, FunctionKind, ModelId, ModelRef, Name, TenantId, Version};
 use weir_workflow::{Pinned, TargetKind};
 
 /// Everything that can be run by name. Cheap to clone.
@@ -102,11 +102,21 @@ impl Catalog {
     /// Whether running it a second time does no harm: its functions say that of themselves.
     pub(crate) fn may_run_twice(&self, workflow: &Workflow) -> bool {
         let mut pinned = workflow.plan().into_iter().flat_map(|plan| plan.pinned());
-        pinned.all(|(_, pinned)| match self.find(&workflow.id.tenant, pinned) {
-            Ok(Found::Function(deployment)) => deployment.manifest.idempotent,
-            Ok(Found::Workflow(inner)) => self.may_run_twice(&inner),
-            Ok(Found::Model(_)) | Err(_) => true,
-        })
+        pinned.all(|(_, pinned)| self.harmful_twice(&workflow.id.tenant, pinned).is_none())
+    }
+
+    /// A function that does not say that running it a second time does no harm, of those that `pinned` runs.
+    pub(crate) fn harmful_twice(&self, tenant: &TenantId, pinned: &Pinned) -> Option<FunctionId> {
+        match self.find(tenant, pinned) {
+            Ok(Found::Function(deployment)) => {
+                (!deployment.manifest.idempotent).then(|| deployment.id.clone())
+            }
+            Ok(Found::Workflow(inner)) => {
+                let mut pinned = inner.plan().into_iter().flat_map(|plan| plan.pinned());
+                pinned.find_map(|(_, pinned)| self.harmful_twice(tenant, pinned))
+            }
+            Ok(Found::Model(_)) | Err(_) => None,
+        }
     }
 
     /// The models that a run of the workflow may need, those of its functions and inner workflows included, each once.

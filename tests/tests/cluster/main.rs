@@ -4,6 +4,7 @@
 
 mod asynchronous;
 mod faults;
+mod hedging;
 mod placing;
 mod secrets;
 mod sharing;

@@ -3,6 +3,7 @@
 mod commands;
 mod deploying;
 mod examples;
+mod hedging;
 mod lacking;
 mod refusing;
 mod running;

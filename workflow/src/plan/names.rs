@@ -36,7 +36,7 @@ pub(super) fn check(document: &Document) -> Result<(), PlanError> {
 }
 
 fn check_step(name: &str, step: &Step) -> Result<(), PlanError> {
-    let Step { run, inputs, outputs, combine, of, split, parts, when, unless } = step;
+    let Step { run, inputs, outputs, combine, of, split, parts, when, unless, hedge } = step;
     if usize::from(run.is_some()) + usize::from(combine.is_some()) + usize::from(split.is_some()) != 1 {
         return Err(PlanError::NotOneThing(name.to_owned()));
     }
@@ -45,6 +45,7 @@ fn check_step(name: &str, step: &Step) -> Result<(), PlanError> {
         ("outputs", !outputs.is_empty(), "run", run.is_some()),
         ("of", !of.is_empty(), "combine", combine.is_some()),
         ("parts", parts.is_some(), "split", split.is_some()),
+        ("hedge", *hedge, "run", run.is_some()),
     ] {
         if is_there && !has_that {
             return Err(PlanError::StrayKey { step: name.to_owned(), key, of: goes_with });

@@ -37,7 +37,14 @@ pub(super) fn read(document: &Document, catalog: &Catalog<'_>) -> Result<Drawn, 
         let action = action(name, step, catalog)?;
         let outputs = given(name, step, &action)?;
         let outputs = outputs.iter().map(|output| drawing.add(name, Some(output), output)).collect();
-        steps.push(PlannedStep { name: name.to_owned(), action, inputs: Vec::new(), guard: None, outputs });
+        steps.push(PlannedStep {
+            name: name.to_owned(),
+            action,
+            is_hedged: step.hedge,
+            inputs: Vec::new(),
+            guard: None,
+            outputs,
+        });
     }
     for step in &steps {
         if matches!(step.action, Action::Run(None)) {

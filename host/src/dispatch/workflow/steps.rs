@@ -9,7 +9,7 @@ use crate::models::{ModelEntry, ModelPin};
 use crate::registry::Deployment;
 use crate::telemetry::{Phase, Times, Trace};
 use crate::until::until;
-use crate::workflows::{Found, Workflow};
+use crate::workflows::{Found, Hedge, Workflow};
 use futures::StreamExt;
 use futures::future::{BoxFuture, FutureExt};
 use futures::stream::FuturesUnordered;
@@ -24,7 +24,7 @@ use weir_workflow::{Action, Begin, Pinned, Plan, Run, RunError, TargetKind};
 /// How many calls of functions and workflows may be within each other.
 const CALLS_DEPTH_MAX: u32 = 8;
 
-type Tensors = Vec<(String, Tensor)>;
+pub(super) type Tensors = Vec<(String, Tensor)>;
 
 /// What all steps of a run have in common. Cheap to clone.
 #[derive(Clone)]
@@ -65,7 +65,8 @@ impl Steps {
         loop {
             while let Some(begin) = run.next_step() {
                 names.push(begin.step);
-                under_way.push(self.step(plan, begin));
+                let hedge = workflow.hedge(plan, begin.step).cloned();
+                under_way.push(self.step(plan, begin, hedge));
             }
             if under_way.is_empty() {
                 return Ok(run
@@ -97,13 +98,17 @@ impl Steps {
         &self,
         plan: &Arc<Plan>,
         begin: Begin<Handle>,
+        hedge: Option<Arc<Hedge>>,
     ) -> BoxFuture<'static, (usize, Result<Tensors, Fault>)> {
         let (steps, plan) = (self.clone(), plan.clone());
         async move {
             let Begin { step, inputs, outputs } = begin;
             let inputs: Tensors = inputs.into_iter().map(|(name, Handle(tensor))| (name, tensor)).collect();
             let given = match plan.steps().get(step).map(|step| &step.action) {
-                Some(Action::Run(Some(pinned))) => steps.run_pinned(pinned, inputs, outputs).await,
+                Some(Action::Run(Some(pinned))) => match &hedge {
+                    Some(hedge) => steps.run_hedged(hedge, pinned, inputs, outputs).await,
+                    None => steps.run_pinned(pinned, inputs, outputs).await,
+                },
                 Some(Action::Combine(combiner)) => {
                     let Dispatch { arena, turns, .. } = &*steps.dispatch;
                     let combined = builtin::combine(arena, turns, *combiner, inputs).await;
@@ -119,7 +124,7 @@ impl Steps {
         .boxed()
     }
 
-    async fn run_pinned(
+    pub(super) async fn run_pinned(
         &self,
         pinned: &Pinned,
         inputs: Tensors,
@@ -146,7 +151,7 @@ impl Steps {
         }
     }
 
-    async fn model(
+    pub(super) async fn model(
         &self,
         entry: &Arc<ModelEntry>,
         inputs: Tensors,

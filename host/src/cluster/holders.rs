@@ -1,0 +1,45 @@
+//! Other nodes that could run something at once, as they have reported of themselves.
+
+use super::Cluster;
+use super::members::DeviceReport;
+use crate::cluster::wire::Granted;
+use crate::devices::Ordinal;
+use crate::dispatch::Away;
+use std::sync::PoisonError;
+use tokio_util::sync::CancellationToken;
+use weir_types::ModelId;
+
+impl Cluster {
+    /// The least busy of the other nodes that have all of these models in the memory of one device; any, if there are no models. Nothing is
+    /// loaded or evicted for what is sent there, so that no scheduler is asked.
+    pub(crate) fn holder_of(&self, models: &[ModelId]) -> Option<Away> {
+        let view = self.view.borrow();
+        let reports = self.reports.read().unwrap_or_else(PoisonError::into_inner);
+        let others = view.nodes.iter().filter(|(node, _)| **node != self.node);
+        let places = others.filter_map(|(node, member)| {
+            let report = reports.get(node)?;
+            let (waiting, device) = if models.is_empty() {
+                (0, None)
+            } else {
+                let devices = (0..).zip(&report.devices).filter(|(_, device)| device.holds(models));
+                let (ordinal, device) = devices.min_by_key(|(_, device)| device.runs_waiting)?;
+                (device.runs_waiting, Some(ordinal))
+            };
+            Some((report.queued + waiting, report.running, device, &member.address))
+        });
+        let (_, _, device, address) = places.min_by_key(|(waiting, running, ..)| (*waiting, *running))?;
+        Some(away(address, device, models))
+    }
+}
+
+impl DeviceReport {
+    fn holds(&self, models: &[ModelId]) -> bool {
+        self.lost.is_none() && models.iter().all(|model| self.resident.contains(model))
+    }
+}
+
+fn away(address: &str, device: Option<Ordinal>, models: &[ModelId]) -> Away {
+    let granted = Granted { device, models: models.to_vec(), evict: Vec::new() };
+    // Nobody tells of its loss: whoever sends something there does not wait for that alone.
+    Away { address: address.to_owned(), granted, lost: CancellationToken::new() }
+}

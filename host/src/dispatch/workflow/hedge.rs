@@ -1,0 +1,146 @@
+//! A second copy of a step that takes unusually long: the first answer wins, and the other copy is dropped.
+//!
+//! It goes to another node that has in memory what it needs, or else to another device here that has, or else it runs beside the first. No
+//! scheduler places it: it uses what is there, and [`Hedge`] bounds how many there are.
+
+use super::super::{Away, Dispatch, Spot};
+use super::steps::{Steps, Tensors};
+use crate::cluster::Cluster;
+use crate::cluster::wire::Grant;
+use crate::gateway::{Written, next_id};
+use crate::instance::Fault;
+use crate::models::ModelEntry;
+use crate::workflows::{Found, Hedge};
+use axum::body::Body;
+use bytes::Bytes;
+use futures::future::{Either, select};
+use std::pin::pin;
+use std::time::{Duration, Instant};
+use weir_inference::Health;
+use weir_types::{ErrorCode, ModelId};
+use weir_workflow::Pinned;
+
+/// How much longer than the deadline another node may take to say that it has passed.
+const GRACE: Duration = Duration::from_secs(1);
+
+impl Steps {
+    /// Run what a step runs, and start it once more where it takes longer than it mostly does.
+    pub(super) async fn run_hedged(
+        &self,
+        hedge: &Hedge,
+        pinned: &Pinned,
+        inputs: Tensors,
+        outputs: Vec<String>,
+    ) -> Result<Tensors, Fault> {
+        let (began, due_after) = (Instant::now(), hedge.begin());
+        let measured = |given: Result<Tensors, Fault>| {
+            if given.is_ok() {
+                hedge.ran(began.elapsed());
+            }
+            given
+        };
+        let Some(due_after) = due_after else {
+            return measured(self.run_pinned(pinned, inputs, outputs).await);
+        };
+        let mut first = pin!(self.run_pinned(pinned, inputs.clone(), outputs.clone()));
+        match tokio::time::timeout(due_after, &mut first).await {
+            Ok(given) => return measured(given),
+            Err(_) if !hedge.start() => return measured(first.await),
+            Err(_) => {}
+        }
+        let second = pin!(self.second_copy(pinned, inputs, outputs));
+        match select(first, second).await {
+            Either::Left((Ok(given), _)) => measured(Ok(given)),
+            // What fails here may go well there; if it does not, this is why.
+            Either::Left((Err(fault), second)) => match second.await {
+                Ok(given) => {
+                    hedge.won();
+                    Ok(given)
+                }
+                Err(_) => Err(fault),
+            },
+            Either::Right((Ok(given), _)) => {
+                hedge.won();
+                // How long the first would have taken nobody knows: longer than most, as it should count.
+                measured(Ok(given))
+            }
+            Either::Right((Err(_), first)) => measured(first.await),
+        }
+    }
+
+    async fn second_copy(
+        &self,
+        pinned: &Pinned,
+        inputs: Tensors,
+        outputs: Vec<String>,
+    ) -> Result<Tensors, Fault> {
+        let found = self.dispatch.catalog.find(&self.tenant, pinned);
+        let found = found.map_err(|why| Fault::new(ErrorCode::Unavailable, why))?;
+        if let Some(cluster) = &self.dispatch.cluster
+            && let Some(away) = cluster.holder_of(&self.models_of(&found))
+        {
+            let elsewhere = self.ask(cluster, &away, pinned, (&inputs, &outputs)).await;
+            match elsewhere {
+                Ok(given) => return Ok(given),
+                Err(fault) => tracing::debug!(node = away.address, why = fault.text, "no second copy there"),
+            }
+        }
+        match &found {
+            Found::Model(entry) => match self.other_spot(entry) {
+                Some(spot) => Self { spot, ..self.clone() }.model(entry, inputs, outputs).await,
+                None => self.model(entry, inputs, outputs).await,
+            },
+            Found::Function(_) | Found::Workflow(_) => self.run_pinned(pinned, inputs, outputs).await,
+        }
+    }
+
+    /// What has to be in memory for it to run at once.
+    fn models_of(&self, found: &Found) -> Vec<ModelId> {
+        let catalog = &self.dispatch.catalog;
+        let demands = match found {
+            Found::Model(entry) => return vec![entry.source.id().clone()],
+            Found::Function(deployment) => catalog.granted(deployment),
+            Found::Workflow(workflow) => catalog.demands(workflow),
+        };
+        demands.into_iter().map(|demand| demand.model).collect()
+    }
+
+    /// Another device of this node that has the model in memory: the one that least waits for.
+    fn other_spot(&self, entry: &ModelEntry) -> Option<Spot> {
+        let Dispatch { models, placements, .. } = &*self.dispatch;
+        let others = models.devices_of(entry).into_iter().filter(|device| {
+            Some(device.ordinal) != self.spot.device
+                && device.health() == Health::Up
+                && device.cache.is_resident(&entry.source.key)
+        });
+        let device = others.min_by_key(|device| device.cache.queue_len())?.ordinal;
+        placements.grant_beside(self.spot.invocation, device, entry.source.id().clone());
+        Some(Spot { device: Some(device), ..self.spot })
+    }
+
+    /// Have another node run it, as an inference by itself.
+    async fn ask(
+        &self,
+        cluster: &Cluster,
+        away: &Away,
+        pinned: &Pinned,
+        (inputs, outputs): (&Tensors, &[String]),
+    ) -> Result<Tensors, Fault> {
+        let arena = &self.dispatch.arena;
+        let written =
+            Written::new(arena, (&pinned.name, pinned.version), self.priority, inputs, Some(outputs))?;
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        let grant = Grant {
+            invocation: next_id(),
+            tenant: self.tenant.clone(),
+            version: pinned.version,
+            deadline_in_ms: u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
+            granted: away.granted.clone(),
+        };
+        let body = Body::from(Bytes::from(written.body()));
+        let forwarded = cluster.forward(away, &grant, &written.call(), body, (), self.deadline + GRACE).await;
+        let response = forwarded.map_err(|error| Fault::new(ErrorCode::NodeLost, error.to_string()))?;
+        let (completion, _) = Written::read(arena, response, arena.bytes_max()).await?;
+        Ok(completion.outputs)
+    }
+}
