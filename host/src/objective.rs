@@ -1,6 +1,7 @@
-//! What calls of a function, or inferences of a model, are to keep to: what becomes of its owner's `slo_ms` and `cost_slo`.
+//! What calls of a function, or inferences of a model or workflow, are to keep to: what becomes of its owner's `slo_ms` and `cost_slo`.
 
 use crate::instance::Fault;
+use crate::workflows::WorkflowRecord;
 use std::time::Duration;
 use weir_scheduler::Estimate;
 use weir_types::api::SloRefusal;
@@ -46,6 +47,12 @@ impl From<&FunctionManifest> for Objective {
 impl From<&ModelManifest> for Objective {
     fn from(manifest: &ModelManifest) -> Self {
         Self::new(manifest.slo_ms, manifest.cost_slo)
+    }
+}
+
+impl From<&WorkflowRecord> for Objective {
+    fn from(record: &WorkflowRecord) -> Self {
+        Self::new(record.slo_ms, record.cost_slo)
     }
 }
 

@@ -6,10 +6,12 @@
 //! workflow is not ready, and says why.
 
 mod catalog;
+mod expected;
 mod hedging;
 mod record;
 
 pub(crate) use catalog::{Catalog, Found};
+pub(crate) use expected::ExpectedRun;
 pub(crate) use hedging::Hedge;
 pub(crate) use record::WorkflowRecord;
 
@@ -129,6 +131,8 @@ impl WorkflowEntry {
             active: self.head.active == id.version,
             deployed_at_ms: record.deployed_at_ms,
             description: record.description(),
+            slo_ms: record.slo_ms,
+            cost_slo: record.cost_slo,
             signature: plan.map(|plan| plan.signature().clone()).unwrap_or_default(),
             steps: steps.collect(),
             ready: unready.is_none(),

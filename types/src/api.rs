@@ -213,6 +213,12 @@ pub struct WorkflowVersion {
     pub deployed_at_ms: u64,
     /// Its author's words.
     pub description: String,
+    /// How long a call may take, in milliseconds; see [`FunctionManifest::slo_ms`](crate::FunctionManifest::slo_ms).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slo_ms: Option<u64>,
+    /// What the device time of a call may cost, in the unit of the node's prices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost_slo: Option<Cost>,
     /// What it takes and gives.
     #[serde(flatten)]
     pub signature: Signature,

@@ -8,8 +8,9 @@ use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
+use std::num::NonZeroU64;
 use std::str::FromStr;
-use weir_types::ModelRef;
+use weir_types::{Cost, ModelRef};
 
 /// The largest document.
 pub const DOCUMENT_BYTES_MAX: usize = 64 << 10;
@@ -27,6 +28,12 @@ pub struct Document {
     /// What it is for, in its author's words.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
+    /// How long a call may take, in milliseconds, at least 1; one that would take longer is turned away.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slo_ms: Option<NonZeroU64>,
+    /// What the device time of a call may cost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost_slo: Option<Cost>,
     /// What it takes.
     pub inputs: Table<TensorType>,
     /// What it does, by the names of its steps. Their order follows from what each reads.
@@ -260,6 +267,8 @@ mod tests {
                 "{\"inputs\":{\"a\":\"FP32[]\",\"a\":\"FP32[]\"},\"steps\":{},\"outputs\":{}}",
                 "\"a\" is there twice",
             ),
+            ("slo_ms = 0\ninputs = {}\nsteps = {}\noutputs = {}", "nonzero"),
+            ("cost_slo = -1\ninputs = {}\nsteps = {}\noutputs = {}", "-1"),
             ("inputs = {}\noutputs = {}\nsteps.a.run = \"x\"\nsteps.a.run = \"y\"", "duplicate key"),
             ("inputs = { a = \"FP33[1]\" }\nsteps = {}\noutputs = {}", "FP33"),
             ("inputs = {}\nsteps = {}\noutputs = { a = \".b\" }", "is no source"),

@@ -74,7 +74,9 @@ mod error;
 pub use error::{Place, PlanError, RunError};
 
 mod plan;
-pub use plan::{Action, CASES_MAX, Catalog, DEPTH_MAX, Pinned, Plan, PlannedStep, RUNS_MAX, TargetKind};
+pub use plan::{
+    Action, CASES_MAX, Catalog, DEPTH_MAX, Pinned, Plan, PlannedStep, RUNS_MAX, RunEstimate, TargetKind,
+};
 
 mod value;
 pub use value::{Value, View};

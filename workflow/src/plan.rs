@@ -3,10 +3,12 @@
 mod cases;
 mod names;
 mod order;
+mod path;
 mod read;
 mod sizes;
 mod types;
 
+pub use path::RunEstimate;
 pub(crate) use sizes::{Sizes, Type};
 
 use crate::combine::Combiner;
@@ -73,6 +75,8 @@ pub struct Plan {
     pub(crate) sizes: usize,
     /// Which steps run in every case.
     pub(crate) sure: Vec<bool>,
+    /// The steps that run together in some case.
+    together: Vec<path::StepSet>,
     signature: Signature,
     depth: u32,
     runs: u64,
@@ -152,7 +156,8 @@ impl Plan {
         let typed = types::check(document, &drawn, &order)?;
         let mut plan = Self::assemble(drawn, &order, typed);
         names::check_use(&plan)?;
-        plan.sure = cases::check(&plan)?;
+        let cases::Found { sure, together } = cases::check(&plan)?;
+        (plan.sure, plan.together) = (sure, together);
         Ok(plan)
     }
 
@@ -180,6 +185,7 @@ impl Plan {
             outputs,
             sizes,
             sure: Vec::new(),
+            together: Vec::new(),
             signature,
             depth,
             runs,

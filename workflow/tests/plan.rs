@@ -211,3 +211,45 @@ fn without_a_node_what_can_be_told_is_told() {
     );
     assert!(matches!(offline(&declared), Err(PlanError::DoesNotFit { .. })));
 }
+
+/// Steps that exclude each other are never counted together, and only those that are of use count.
+#[test]
+fn what_a_run_takes_is_its_longest_chain_in_the_case_that_takes_longest() {
+    let step = |name: &str, of: &str, more: &str| {
+        format!("[steps.{name}]\nrun = \"deep\"\ninputs = {{ x = \"{of}\" }}\n{more}\n")
+    };
+    let join = |name: &str, of: &[&str]| format!("[steps.{name}]\ncombine = \"first\"\nof = {of:?}\n");
+    let times = |steps: &[String], output: &str| {
+        let document = Document::parse(digits(&steps.concat(), output).as_bytes()).unwrap();
+        let runs = |step: &str, wanted: &ModelRef| {
+            catalog(step, wanted).map(|found| found.map(|found| Pinned { depth: 1, ..found }))
+        };
+        let plan = Plan::new(&document, &runs).unwrap();
+        // A step takes what its name says.
+        let estimate = plan.estimate(|step| step.name.trim_start_matches('t').parse().unwrap_or(0));
+        (estimate.critical_path_ns, estimate.work_ns)
+    };
+    assert_eq!(times(&[step("t5", "image", ""), step("t7", "t5", "")], "t7"), (12, 12));
+    let ensemble = [step("t5", "image", ""), step("t7", "image", ""), join("j", &["t5", "t7"])];
+    assert_eq!(times(&ensemble, "j"), (7, 12));
+    let (when, unless) = ("when = \"max(t1) < 1\"", "unless = \"max(t1) < 1\"");
+    let switch = [
+        step("t1", "image", ""),
+        step("t5", "image", when),
+        step("t7", "image", unless),
+        join("j", &["t5", "t7"]),
+    ];
+    assert_eq!(times(&switch, "j"), (8, 8), "its condition comes first, and one of both runs");
+    // The chain of 20 and 30 is none: no case has both.
+    let steps = [
+        step("t1", "image", ""),
+        step("t20", "image", when),
+        step("t4", "image", unless),
+        join("j", &["t20", "t4"]),
+        step("t30", "j", unless),
+        join("k", &["t30", "j"]),
+    ];
+    assert_eq!(times(&steps, "k"), (35, 35));
+    let estimate = weir_workflow::RunEstimate { critical_path_ns: 7, work_ns: 13 };
+    assert_eq!([0, 1, 2, 3].map(|slots| estimate.with_slots_ns(slots)), [13, 13, 7, 7]);
+}

@@ -11,7 +11,7 @@ use clap::Subcommand;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use weir_types::api::{Rollback, StepHedge, Workflow, WorkflowDeployed, WorkflowStep, WorkflowVersion};
-use weir_types::{Name, Version};
+use weir_types::{Cost, Name, Version};
 use weir_workflow::{Document, Plan};
 
 /// Deploy, list, show and remove workflows: graphs of models and tensor functions
@@ -51,6 +51,12 @@ enum Action {
         /// Have the node check everything, and deploy nothing
         #[arg(long)]
         dry_run: bool,
+        /// How long a call may take, whatever the document says: one that would take longer is turned away at once
+        #[arg(long = "slo-ms", value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
+        slo_ms: Option<u64>,
+        /// What the device time of a call may cost, whatever the document says, in the unit of the node's prices (slo.prices)
+        #[arg(long, value_name = "COST")]
+        cost_slo: Option<Cost>,
     },
     /// Show one workflow: its inputs and outputs, and what its steps run
     Show {
@@ -108,12 +114,13 @@ pub(crate) fn run(args: WorkflowsArgs, context: &Context) -> Result<()> {
             let workflows: Vec<Workflow> = client.get("/v1/workflows", "list the workflows")?;
             output.result(&workflows, |workflows| list(workflows))
         }
-        Action::Deploy { name, file, dry_run } => {
+        Action::Deploy { name, file, dry_run, slo_ms, cost_slo } => {
             // What is wrong by itself is told without the node, with the name of the file.
             check(&file)?;
             let mut upload = Upload::open(&file, output, &format!("sending {name}"), "checking it")?;
-            let query = if dry_run { "?dry_run=true" } else { "" };
-            let path = format!("/v1/workflows/{name}{query}");
+            let mut path = format!("/v1/workflows/{name}?dry_run={dry_run}");
+            path.extend(slo_ms.map(|slo_ms| format!("&slo_ms={slo_ms}")));
+            path.extend(cost_slo.map(|cost_slo| format!("&cost_slo={cost_slo}")));
             let deployed: WorkflowDeployed =
                 client.put(&path, &format!("deploy {name}"), &[], &mut upload)?;
             drop(upload);
@@ -217,6 +224,8 @@ fn details(workflow: &WorkflowVersion, versions: Option<&[Version]>) -> String {
     if !workflow.description.is_empty() {
         facts.insert(1, ("description", workflow.description.clone()));
     }
+    facts.extend(workflow.slo_ms.map(|ms| ("slo", format!("{ms} ms"))));
+    facts.extend(workflow.cost_slo.map(|cost| ("cost slo", cost.to_string())));
     if let Some(versions) = versions {
         let versions: Vec<_> = versions.iter().map(ToString::to_string).collect();
         facts.push(("versions", versions.join(", ")));

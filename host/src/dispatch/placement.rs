@@ -25,7 +25,7 @@ use crate::devices::Ordinal;
 use crate::instance::Fault;
 use crate::models::{Expected, Models};
 use crate::objective::Objective;
-use crate::workflows::Catalog;
+use crate::workflows::{Catalog, ExpectedRun};
 use books::Books;
 use driver::Driver;
 use placed::By;
@@ -208,16 +208,23 @@ impl Placements {
         self.settle(arrival, &Objective::default(), inference.arrived).await
     }
 
-    /// The same for a workflow, which needs all of `models`.
+    /// The same for a workflow, which needs all the models of its steps.
     pub(crate) async fn place_workflow(
         self: &Arc<Self>,
         call: &WorkflowCall,
-        models: Vec<ModelDemand>,
         batch: u32,
+        catalog: &Catalog,
     ) -> Result<(Place, Placed), Fault> {
         if let Some(granted) = &call.granted {
             return Ok(self.granted(call.id, granted));
         }
+        let objective = Objective::from(&call.workflow.record);
+        // As for a model: looked up only where somebody is turned away by it.
+        let ExpectedRun { models, run_times_ns } = if objective.is_none() {
+            ExpectedRun { models: catalog.demands(&call.workflow), run_times_ns: Vec::new() }
+        } else {
+            catalog.expected(&call.workflow, batch)
+        };
         let WorkflowId { tenant, name, version } = call.workflow.id.clone();
         let arrival = Arrival {
             invocation: call.id,
@@ -228,10 +235,10 @@ impl Placements {
             priority: call.priority,
             batch,
             run_time_ns: None,
-            run_times_ns: Vec::new(),
-            slo: None,
+            run_times_ns,
+            slo: self.slo(&objective, call.arrived),
         };
-        self.settle(arrival, &Objective::default(), Instant::now()).await
+        self.settle(arrival, &objective, call.arrived).await
     }
 
     /// In the scheduler's time.

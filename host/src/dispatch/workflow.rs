@@ -31,6 +31,7 @@ pub(crate) struct WorkflowCall {
     pub(crate) request_id: Arc<str>,
     pub(crate) workflow: Arc<Workflow>,
     pub(crate) trace: Trace,
+    pub(crate) arrived: Instant,
     pub(crate) deadline: Instant,
     pub(crate) priority: u32,
     /// What it was granted here, without asking the scheduler; none if that is to be asked.
@@ -63,8 +64,7 @@ impl Dispatch {
         }
         let queued = Instant::now();
         let _waiting = Counted::new(&self.metrics.queued);
-        let demands = self.catalog.demands(&call.workflow);
-        let placing = self.placements.place_workflow(call, demands, batch);
+        let placing = self.placements.place_workflow(call, batch, &self.catalog);
         let placed = until(call.deadline, placing.instrument(call.trace.phase(Phase::Queue))).await;
         self.metrics.phase(Phase::Queue, queued.elapsed());
         let (place, placed) = placed.unwrap_or_else(|| {

@@ -13,9 +13,10 @@ use axum::extract::{Path, Query, Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::Deserialize;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use weir_types::api::{self, WorkflowDeployed, WorkflowVersion};
-use weir_types::{ErrorCode, FunctionId, Name, TenantId, Version};
+use weir_types::{Cost, ErrorCode, FunctionId, Name, TenantId, Version};
 use weir_workflow::{Action, DOCUMENT_BYTES_MAX, Document, Plan, TargetKind};
 
 type Node = State<Arc<NodeState>>;
@@ -28,6 +29,9 @@ const RECORD_BYTES_MAX: usize = 512 << 10;
 pub(super) struct Options {
     /// Check it, and deploy nothing.
     dry_run: bool,
+    /// What calls are to keep to, whatever the document says.
+    slo_ms: Option<NonZeroU64>,
+    cost_slo: Option<Cost>,
 }
 
 /// `PUT /v1/workflows/{name}`: a document in TOML or JSON.
@@ -41,9 +45,11 @@ pub(super) async fn deploy(
     let name = parse_name(&name)?;
     let document = small(request.into_body(), DOCUMENT_BYTES_MAX).await?;
     check_name(&node, &caller.tenant, &name)?;
+    let objective = (options.slo_ms, options.cost_slo);
     let (catalog, tenant) = (node.dispatch.catalog.clone(), caller.tenant.clone());
     // Looking at every case of a large one takes milliseconds.
-    let record = node.json(DOCUMENT_BYTES_MAX, move || record(&catalog, &tenant, &document)).await?;
+    let record =
+        node.json(DOCUMENT_BYTES_MAX, move || record(&catalog, &tenant, &document, &objective)).await?;
     let entry = node.workflows.get(&caller.tenant, name.as_str());
     let (active, head) = match &entry {
         Some(entry) => (entry.active(), entry.head.next),
@@ -51,8 +57,7 @@ pub(super) async fn deploy(
     };
     let path = format!("/v2/models/{name}/infer");
     if let (Some(entry), Some(active)) = (&entry, active)
-        && active.record.document == record.document
-        && active.record.pinned == record.pinned
+        && active.record.is_same_as(&record)
     {
         let workflow = describe(&node, entry, active);
         return Ok(Json(WorkflowDeployed { workflow, created: false, path }));
@@ -71,7 +76,12 @@ pub(super) async fn deploy(
 }
 
 /// What is to be kept of a document, if it is a workflow.
-fn record(catalog: &Catalog, tenant: &TenantId, bytes: &[u8]) -> Result<WorkflowRecord, ApiError> {
+fn record(
+    catalog: &Catalog,
+    tenant: &TenantId,
+    bytes: &[u8],
+    (slo_ms, cost_slo): &(Option<NonZeroU64>, Option<Cost>),
+) -> Result<WorkflowRecord, ApiError> {
     let invalid =
         |error: &dyn std::fmt::Display| ApiError::new(ErrorCode::InvalidWorkflow, error.to_string());
     let document = Document::parse(bytes).map_err(|error| invalid(&error))?;
@@ -79,8 +89,14 @@ fn record(catalog: &Catalog, tenant: &TenantId, bytes: &[u8]) -> Result<Workflow
     let plan = Plan::new(&document, &pin).map_err(|error| invalid(&error))?;
     check_hedges(catalog, tenant, &plan)?;
     let pinned = plan.pinned().map(|(step, pinned)| (step.to_owned(), pinned.clone())).collect();
-    let document = String::from_utf8_lossy(bytes).into_owned();
-    let record = WorkflowRecord { version: Version(1), deployed_at_ms: now_ms(), document, pinned };
+    let record = WorkflowRecord {
+        version: Version(1),
+        deployed_at_ms: now_ms(),
+        slo_ms: slo_ms.or(document.slo_ms).map(NonZeroU64::get),
+        cost_slo: cost_slo.or(document.cost_slo),
+        document: String::from_utf8_lossy(bytes).into_owned(),
+        pinned,
+    };
     let bytes = serde_json::to_vec(&record).map_or(usize::MAX, |record| record.len());
     if bytes > RECORD_BYTES_MAX {
         let text = format!(

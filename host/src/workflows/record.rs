@@ -3,7 +3,7 @@
 use crate::registry::Record;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use weir_types::{ContentHash, Version};
+use weir_types::{ContentHash, Cost, Version};
 use weir_workflow::{Document, Pinned, Plan};
 
 /// One version of a workflow.
@@ -13,6 +13,11 @@ pub(crate) struct WorkflowRecord {
     pub(crate) deployed_at_ms: u64,
     /// As it came.
     pub(crate) document: String,
+    /// What calls are to keep to, by the document or by whoever deployed it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) slo_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) cost_slo: Option<Cost>,
     /// What each step ran when it was deployed, and runs.
     pub(crate) pinned: BTreeMap<String, Pinned>,
 }
@@ -32,6 +37,11 @@ impl WorkflowRecord {
             None => Err("its record does not say what it runs".to_owned()),
         };
         Plan::new(&document, &pinned).map_err(|error| error.to_string())
+    }
+
+    /// Whether a deploy of `other` would change nothing.
+    pub(crate) fn is_same_as(&self, other: &Self) -> bool {
+        *self == Self { version: self.version, deployed_at_ms: self.deployed_at_ms, ..other.clone() }
     }
 
     /// What tells this version from every other that may come to have its number.

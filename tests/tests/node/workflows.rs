@@ -5,6 +5,7 @@ mod deploying;
 mod examples;
 mod hedging;
 mod lacking;
+mod objectives;
 mod refusing;
 mod running;
 

@@ -1,12 +1,21 @@
 //! Every way that a run may go: each condition holds or does not, and each split gives some number of parts. In all of them every output
 //! has to be there, and in some of them every step.
 
+use super::path::StepSet;
 use super::{Action, CASES_MAX, Plan, PlannedStep};
 use crate::document::Source;
 use crate::error::PlanError;
 
-/// Look at every case. Tells which steps run in all of them, and are of use in all of them.
-pub(super) fn check(plan: &Plan) -> Result<Vec<bool>, PlanError> {
+/// What was found by looking at every case.
+pub(super) struct Found {
+    /// Which steps run in all of them, and are of use in all of them.
+    pub(super) sure: Vec<bool>,
+    /// The steps that run and are of use in one case, for the cases whose steps are not all among another's.
+    pub(super) together: Vec<StepSet>,
+}
+
+/// Look at every case.
+pub(super) fn check(plan: &Plan) -> Result<Found, PlanError> {
     let splits = plan.steps.iter().map(|step| match step.action {
         Action::Split { parts } => u64::from(parts),
         _ => 1,
@@ -16,6 +25,7 @@ pub(super) fn check(plan: &Plan) -> Result<Vec<bool>, PlanError> {
     let cases = cases.filter(|cases| *cases <= CASES_MAX).ok_or(PlanError::TooManyCases)?;
     let mut has_run = vec![false; plan.steps.len()];
     let mut is_sure = vec![true; plan.steps.len()];
+    let mut together: Vec<StepSet> = Vec::new();
     for case in 0..cases {
         let case = Case::new(plan, case, &radices);
         let of_use = case.of_use(plan);
@@ -23,6 +33,7 @@ pub(super) fn check(plan: &Plan) -> Result<Vec<bool>, PlanError> {
             has_run[step] |= runs;
             is_sure[step] &= runs & of_use[step];
         }
+        add(&mut together, StepSet::of(&of_use));
         let missing = plan.outputs.iter().find(|(_, value)| !case.is_there[*value]);
         if let Some((output, value)) = missing {
             return Err(PlanError::MayBeMissing {
@@ -34,7 +45,15 @@ pub(super) fn check(plan: &Plan) -> Result<Vec<bool>, PlanError> {
     }
     match has_run.iter().position(|has_run| !has_run) {
         Some(step) => Err(PlanError::NeverRuns(plan.steps[step].name.clone())),
-        None => Ok(is_sure),
+        None => Ok(Found { sure: is_sure, together }),
+    }
+}
+
+/// Keep a set unless all of it is in another, and of those that are all in it none.
+fn add(sets: &mut Vec<StepSet>, new: StepSet) {
+    if sets.iter().all(|set| !set.has_all_of(new)) {
+        sets.retain(|set| !new.has_all_of(*set));
+        sets.push(new);
     }
 }
 

@@ -289,7 +289,7 @@ impl Call {
         match &self.kind {
             Kind::Function(invocation, _) => Objective::from(&*invocation.deployment.manifest),
             Kind::Model(inference) => Objective::from(&inference.entry.record.manifest),
-            Kind::Workflow(_) => Objective::default(),
+            Kind::Workflow(call) => Objective::from(&call.workflow.record),
         }
     }
 
@@ -357,6 +357,7 @@ fn workflow_call(
         id: grant.as_ref().map_or(id.invocation, |grant| grant.invocation),
         request_id: id.shared(),
         trace: invoke::trace(node, &workflow.id.tenant, workflow.id.name.as_str(), headers, id),
+        arrived,
         deadline: arrived + Duration::from_millis(time_ms_max),
         priority: invoke::priority(headers)?,
         workflow,
