@@ -3,6 +3,7 @@
 use crate::workflows::{asked, deploy};
 use bytes::Bytes;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::path::Path;
 use weir_tests::{Node, eventually};
 
@@ -54,4 +55,66 @@ async fn digits_are_read_by_an_ensemble_and_by_a_cascade() {
     // Nothing of it stays behind in the memory for tensors.
     let free = async || (node.metric("weir_arena_used_bytes", "").await == 0.0).then_some(());
     eventually("the release of every tensor", free).await;
+}
+
+/// The outputs of an application for one of its requests, by name; and what the request says should come of it.
+async fn ask(node: &Node, application: &str, request: &str) -> (String, BTreeMap<String, Vec<f64>>) {
+    let body = example(&format!("streambox/{request}.json"));
+    let expected = serde_json::from_slice::<Value>(&body).unwrap()["id"].as_str().unwrap().to_owned();
+    let answer: Value = node.post(&format!("/v2/models/{application}/infer"), body).await.ok().json();
+    let numbers = |output: &Value| {
+        output["data"].as_array().unwrap().iter().map(|value| value.as_f64().unwrap()).collect()
+    };
+    let outputs = answer["outputs"].as_array().unwrap().iter();
+    let named = outputs.map(|output| (output["name"].as_str().unwrap().to_owned(), numbers(output)));
+    (expected, named.collect())
+}
+
+fn largest(values: &[f64]) -> usize {
+    (0..values.len()).max_by(|a, b| values[*a].total_cmp(&values[*b])).unwrap()
+}
+
+#[tokio::test]
+async fn the_three_applications_of_streambox_run() {
+    let node = Node::start().await;
+    node.push_model("digits-prepare", 1, example("prepare.onnx")).await;
+    node.push_model("digits", 1, weir_tests::digits()).await;
+    for name in [
+        "image-enhance",
+        "traffic-detect",
+        "traffic-vehicle",
+        "traffic-crop",
+        "traffic-person",
+        "social-language",
+        "social-translate",
+        "social-text",
+        "social-picture",
+        "social-judge",
+    ] {
+        node.push_model(name, 1, example(&format!("streambox/{name}.onnx"))).await;
+    }
+    for name in ["image", "traffic", "social"] {
+        let document = String::from_utf8(example(&format!("streambox/{name}.toml")).to_vec()).unwrap();
+        deploy(&node, name, &document).await.ok();
+    }
+
+    let (expected, given) = ask(&node, "image", "image").await;
+    assert_eq!((format!("a {}", largest(&given["probabilities"])), given["image"].len()), (expected, 64));
+
+    let (expected, given) = ask(&node, "traffic", "traffic-vehicle").await;
+    let kind = ["car", "bus", "lorry"][largest(&given["kind"])];
+    assert_eq!(format!("a {kind}, {}", largest(&given["plate"])), expected);
+    assert_eq!(given["who"], [0.0; 3]);
+    let read = asked(&node, "digits").await;
+    assert_eq!(asked(&node, "traffic-person").await, 0.0, "nobody was there");
+    let (expected, given) = ask(&node, "traffic", "traffic-person").await;
+    assert_eq!(format!("a {}", ["adult", "child", "cyclist"][largest(&given["who"])]), expected);
+    assert_eq!((&given["kind"][..], &given["plate"][..]), (&[0.0; 3][..], &[0.0; 10][..]));
+    assert_eq!(asked(&node, "digits").await, read, "there was no plate");
+
+    for (request, translated) in [("social-foreign", 1.0), ("social-ours", 1.0)] {
+        let (expected, given) = ask(&node, "social", request).await;
+        assert_eq!(["sport", "food", "travel"][largest(&given["topics"])], expected);
+        assert_eq!(asked(&node, "social-translate").await, translated, "after {request}");
+    }
 }
