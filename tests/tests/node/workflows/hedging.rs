@@ -33,7 +33,8 @@ async fn hedge(node: &Client) -> StepHedge {
 
 /// One row at a time, until it is known how long that takes.
 async fn measure(node: &Client) {
-    for _ in 0..20 {
+    // More than it takes: on a busy machine, some take long.
+    for _ in 0..60 {
         infer(node, "w", &rows(&[0.0; 4])).await.ok();
     }
     let due = async || hedge(node).await.after_ns;
@@ -82,7 +83,7 @@ async fn the_first_answer_wins_and_the_other_copy_ends() {
 #[tokio::test]
 async fn at_most_one_run_in_ten_has_a_second_copy() {
     let node = Node::builder().set("backend", "fake").set("model_slots", 64).start().await;
-    push(&node, "", json!({"run_time_ms": {"1": 1, "8": 400}})).await;
+    push(&node, "", json!({"run_time_ms": {"1": 1, "8": 1_500}})).await;
     deploy(&node, "w", &hedged("m")).await.ok();
     // None before it is known how long runs take.
     infer(&node, "w", &rows(&MANY)).await.ok();
@@ -92,8 +93,9 @@ async fn at_most_one_run_in_ten_has_a_second_copy() {
     let answers = futures::future::join_all((0..20).map(|_| infer(&node, "w", &many))).await;
     answers.into_iter().for_each(|answer| drop(answer.ok()));
     let StepHedge { runs, started, .. } = hedge(&node).await;
-    assert_eq!(runs, 41);
-    assert!((2..=4).contains(&started), "{started} of {runs}");
+    assert_eq!(runs, 81);
+    // Four were saved up, and the last twenty runs earn two more.
+    assert!((4..=6).contains(&started), "{started} of {runs}");
 }
 
 #[tokio::test]
