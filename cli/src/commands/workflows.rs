@@ -19,6 +19,7 @@ use weir_workflow::{Document, Plan};
 /// Examples:
 ///   weir workflows check cascade.toml            # what can be told without a node
 ///   weir workflows deploy cascade cascade.toml   # the next version
+///   weir workflows deploy cascade cascade.toml --slo-ms 200
 ///   weir workflows                               # what is deployed
 ///   weir workflows show cascade                  # its inputs, outputs and steps
 ///   weir workflows rollback cascade
