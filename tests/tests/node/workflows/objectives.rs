@@ -1,6 +1,7 @@
 //! Service level objectives of workflows: what calls are expected to take follows from what is known of their steps.
 
 use super::{deploy, fake, infer, rows, step, workflow};
+use futures::future::Either;
 use serde_json::Value;
 use weir_tests::{Answer, Client, Node, eventually};
 use weir_types::api::{ErrorBody, SloRefusal, Workflow};
@@ -8,11 +9,12 @@ use weir_types::{Cost, ErrorCode};
 
 const MS: u64 = 1_000_000;
 
-/// A node whose models `a` to `d` take 100, 200, 300 and 400 ms, as it has been measured.
+/// A node whose models `a` to `d` take 100, 200, 300 and 400 ms, as it has been measured, and `held` an hour.
 async fn measured_node() -> Node {
     let node = Node::builder()
         .set("backend", "fake")
         .set("model_slots", 4)
+        .set("infer_time_ms_max", 3_600_000)
         .set("slo.margin", 0)
         .set("slo.prices.cpu", 10)
         .start()
@@ -22,6 +24,7 @@ async fn measured_node() -> Node {
         node.put(&path, fake(run_time_ms)).await.ok();
         infer(&node, name, &rows(&[0.0; 4])).await.ok();
     }
+    node.put("/v1/models/held/versions/1?batching.mode=off", fake(3_600_000.0)).await.ok();
     node
 }
 
@@ -32,22 +35,22 @@ fn refused(answer: &Answer) -> SloRefusal {
     answer.json::<ErrorBody>().slo.unwrap()
 }
 
-/// What the first call that is turned away is told. Before its calls have been measured often, a workflow is tried now and then where nobody
-/// waits; so somebody does.
+/// What a call is told that is turned away. Before its calls have been measured often, a workflow is tried now and then where nobody waits; so
+/// all slots are taken.
 async fn estimate(node: &Client, name: &str, document: &str) -> SloRefusal {
     deploy(node, name, document).await.ok();
-    let busy = deploy(node, "busy", &workflow(&step("s", "d", "x"), "s")).await;
-    busy.ok();
-    let (row, holding) = (rows(&[0.0; 4]), rows(&[0.0; 4]));
-    let hold = futures::future::join_all((0..4).map(|_| infer(node, "busy", &holding)));
-    let ask = async {
-        let all_run = async || (super::pending(node, "d").await == 4.0).then_some(());
+    let row = rows(&[0.0; 4]);
+    let hold = std::pin::pin!(futures::future::join_all((0..4).map(|_| infer(node, "held", &row))));
+    let ask = std::pin::pin!(async {
+        let all_run = async || (super::pending(node, "held").await == 4.0).then_some(());
         eventually("runs on all slots", all_run).await;
         infer(node, name, &row).await
-    };
-    let (held, answer) = futures::join!(hold, ask);
-    held.into_iter().for_each(|answer| drop(answer.ok()));
-    refused(&answer)
+    });
+    // Those that hold the slots go away with this.
+    match futures::future::select(ask, hold).await {
+        Either::Left((answer, _)) => refused(&answer),
+        Either::Right((held, _)) => panic!("nothing was held: {held:?}"),
+    }
 }
 
 /// Steps one after the other add up; of those beside each other, the longest counts; of those that exclude each other, too.
@@ -67,9 +70,9 @@ async fn what_a_call_is_expected_to_take_is_the_longest_chain_of_its_steps() {
     let document = format!("slo_ms = 300\n{}", workflow(&steps.concat(), "last"));
     let SloRefusal { estimated_ns, slo_ns, .. } = estimate(&node, "w", &document).await;
     assert_eq!(slo_ns, Some(300 * MS));
-    // 100 + 400 + 100 of its own, and what others run before it: less than their 400.
+    // 100 + 400 + 100 of its own, behind what is held, of which nothing is known.
     let estimated_ms = estimated_ns / MS;
-    assert!((590..1_400).contains(&estimated_ms), "{estimated_ms} ms");
+    assert!(estimated_ms >= 590, "{estimated_ms} ms");
     let counted = "weir_slo_inferences_total";
     assert_eq!(node.metric(counted, "model=\"w\",version=\"1\",outcome=\"rejected\"").await, 1.0);
     // The document says one thing, and whoever deploys it another.
@@ -113,7 +116,7 @@ async fn what_would_cost_too_much_is_turned_away_and_a_bad_objective_is_refused(
     let SloRefusal { estimated_cost, cost_slo, .. } =
         estimate(&node, "dear", &format!("cost_slo = 0.5\n{}", workflow(&chain, "t"))).await;
     assert_eq!(cost_slo.map(Cost::units), Some(0.5));
-    assert!((2.9..6.0).contains(&estimated_cost.units()), "{estimated_cost}");
+    assert!(estimated_cost.units() >= 2.9, "{estimated_cost}");
 
     let document = workflow(&chain, "t");
     let refused = deploy(&node, "w", &format!("slo_ms = 0\n{document}")).await.refusal();
