@@ -220,3 +220,37 @@ fn what_a_tenants_models_have_in_common_counts_once() {
         assert_eq!(cluster.scheduler.view().tenants().resident_bytes(&tenant("small")), 7, "{policy}");
     }
 }
+
+#[test]
+fn a_call_without_models_that_a_cap_held_back_starts_when_another_ends() {
+    let capped = TenantLimits { running_max: 1, ..TenantLimits::default() };
+    for policy in PolicyKind::ALL {
+        let mut cluster = Cluster::new(policy, 1, &[("acme", capped.clone())]);
+        let mut tell = |event| {
+            let mut actions = Vec::new();
+            cluster.scheduler.handle(0, event, &mut actions);
+            let started = actions.into_iter().filter_map(|action| match action {
+                Action::Start { invocation, .. } => Some(invocation.0),
+                _ => None,
+            });
+            started.collect::<Vec<_>>()
+        };
+        let arrival = |id| {
+            let function =
+                FunctionId { tenant: tenant("acme"), name: Name::new("f").unwrap(), version: Version(1) };
+            Event::Arrived(Arrival {
+                invocation: InvocationId(id),
+                function,
+                models: Vec::new(),
+                deadline_at_ns: u64::MAX,
+                priority: 0,
+                batch: 1,
+                run_time_ns: None,
+                run_times_ns: Vec::new(),
+                slo: None,
+            })
+        };
+        assert_eq!([tell(arrival(1)), tell(arrival(2))], [vec![1], vec![]], "{policy:?}");
+        assert_eq!(tell(Event::Finished { invocation: InvocationId(1) }), [2], "{policy:?}");
+    }
+}

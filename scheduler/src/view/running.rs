@@ -112,9 +112,10 @@ impl View {
             self.change(key, models.clone(), |device| {
                 device.release((invocation, running.end_ns), &models, worked.then_some(taken_ns));
             });
-            self.freed += 1;
             self.eased.push(key);
         }
+        // If not on a device, then of what its tenant may run at once.
+        self.freed += 1;
         self.drop_running(&running);
         true
     }
