@@ -117,7 +117,7 @@ async fn a_tenant_keeps_to_its_caps_and_the_others_do_not_notice() {
         .await;
     let (acme, other) = (node.with_token(ACME), node.with_token(OTHER));
     acme.deploy_with("slow", "limits.deadline_ms=60000", function("misbehave")).await;
-    acme.deploy_with("quick", "limits.deadline_ms=500", function("hello")).await;
+    acme.deploy_with("quick", "limits.deadline_ms=2000", function("hello")).await;
     other.deploy("quick", function("hello")).await;
     acme.get("/fn/quick").await.ok();
 
