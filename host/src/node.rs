@@ -99,6 +99,8 @@ pub struct Node {
     datastore: Arc<dyn Datastore>,
     local_addr: SocketAddr,
     serving: JoinHandle<()>,
+    /// Cancelled when the server is to take no more connections: a member of a cluster leaves that first.
+    closing: CancellationToken,
     background: Background,
     participation: Option<Participation>,
     runtimes: Option<Runtimes>,
@@ -116,7 +118,8 @@ impl Node {
             Ok(Started { state, datastore, listener, begin, participation, lock }) => {
                 let local_addr = listener.local_addr()?;
                 let server = Server::new(Gateway::new(state.clone()), &state.config);
-                let serving = gateway.spawn(server.run(listener, state.stopping.clone()));
+                let closing = CancellationToken::new();
+                let serving = gateway.spawn(server.run(listener, closing.clone()));
                 let background = Background::start(&gateway, &state, begin);
                 let runtimes = Some(runtimes);
                 Ok(Self {
@@ -124,6 +127,7 @@ impl Node {
                     datastore,
                     local_addr,
                     serving,
+                    closing,
                     background,
                     participation,
                     runtimes,
@@ -147,10 +151,11 @@ impl Node {
     pub async fn shutdown(mut self) {
         self.state.stopping.cancel();
         let drained = Instant::now() + Duration::from_millis(self.state.config.drain_timeout_ms);
-        // First, so that nothing more is sent here.
+        // First, so that nothing more is sent here. What is on its way is answered that it has not begun, and goes elsewhere.
         if let Some(participation) = self.participation.take() {
             participation.end().await;
         }
+        self.closing.cancel();
         if let Err(error) = (&mut self.serving).await {
             tracing::error!(%error, "the server failed");
         }
@@ -172,6 +177,7 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         self.state.stopping.cancel();
+        self.closing.cancel();
         if let Some(runtimes) = self.runtimes.take() {
             runtimes.stop();
         }

@@ -16,7 +16,6 @@ use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use std::convert::Infallible;
-use std::error::Error as _;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -141,9 +140,12 @@ impl Cluster {
         headers.insert(GRANT, json);
         let target = call.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
         let answer = unless_lost(away, self.client.send(&away.address, target, request)).await?;
-        let answer = answer.map_err(|error| match error.is_connect() || is_turned_away(&error) {
-            true => NotForwarded::Refused(error.to_string()),
-            false => NotForwarded::Lost(error.to_string()),
+        let answer = answer.map_err(|error| {
+            let text = causes(&error).map(ToString::to_string).collect::<Vec<_>>().join(": ");
+            match error.is_connect() || has_not_begun(&error) {
+                true => NotForwarded::Refused(text),
+                false => NotForwarded::Lost(text),
+            }
         })?;
         if answer.headers().contains_key(REFUSED) {
             return Err(NotForwarded::Refused(format!("it answered {}", answer.status())));
@@ -178,18 +180,22 @@ pub(crate) fn refused(why: &'static str) -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, [(REFUSED, "true")], why).into_response()
 }
 
-/// Whether a node that shuts down has said that it does not begin with the call (RFC 9113, sections 6.8 and 8.7).
-fn is_turned_away(error: &legacy::Error) -> bool {
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        if let Some(error) = error.downcast_ref::<h2::Error>() {
+/// Whether the call was not sent, since its connection had come to its end, or a node that shuts down has said that it does not begin with it
+/// (RFC 9113, sections 6.8 and 8.7).
+fn has_not_begun(error: &legacy::Error) -> bool {
+    causes(error).any(|cause| {
+        if let Some(error) = cause.downcast_ref::<h2::Error>() {
             let is_farewell =
                 error.is_go_away() && error.is_remote() && error.reason() == Some(h2::Reason::NO_ERROR);
             return is_farewell || error.reason() == Some(h2::Reason::REFUSED_STREAM);
         }
-        cause = error.source();
-    }
-    false
+        cause.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_canceled)
+    })
+}
+
+/// An error, what has caused it, and so on.
+fn causes(error: &legacy::Error) -> impl Iterator<Item = &(dyn std::error::Error + 'static)> {
+    std::iter::successors(Some(error as &(dyn std::error::Error + 'static)), |error| error.source())
 }
 
 /// Make a call that was passed on look as it did where it came in.

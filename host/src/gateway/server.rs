@@ -7,6 +7,7 @@ use super::Gateway;
 use crate::config::NodeConfig;
 use activity::{Activity, Tracked};
 use axum::body::{Body, HttpBody};
+use futures::FutureExt;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -86,6 +87,12 @@ impl Server {
                     tokio::time::sleep(ACCEPT_RETRY).await;
                 }
             }
+        }
+        // Who is connected already is answered, and not cut off by the end of the kernel's queue.
+        while let Some(Ok((stream, _))) = listener.accept().now_or_never()
+            && let Ok(permit) = self.connections.clone().try_acquire_owned()
+        {
+            self.serve(stream, permit, &graceful);
         }
         drop(listener);
         if tokio::time::timeout(self.drain_timeout, graceful.shutdown()).await.is_err() {
