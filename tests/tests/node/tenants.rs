@@ -120,15 +120,21 @@ async fn a_tenant_keeps_to_its_caps_and_the_others_do_not_notice() {
     acme.deploy_with("quick", "limits.deadline_ms=2000", function("hello")).await;
     other.deploy("quick", function("hello")).await;
     acme.get("/fn/quick").await.ok();
+    let running = async |count: f64| {
+        let what = format!("{count} calls to run");
+        eventually(&what, async || {
+            (acme.metric("weir_invocations_running", "").await == count).then_some(())
+        })
+        .await;
+    };
+    // Its guest may end after its answer.
+    running(0.0).await;
 
     let sleeping = tokio::spawn({
         let acme = acme.clone();
         async move { acme.get("/fn/slow/sleep").await }
     });
-    eventually("the first call to run", async || {
-        (acme.metric("weir_invocations_running", "").await == 1.0).then_some(())
-    })
-    .await;
+    running(1.0).await;
     let held_back = acme.get("/fn/quick").await;
     assert_eq!(
         (held_back.status, held_back.code()),
@@ -140,10 +146,7 @@ async fn a_tenant_keeps_to_its_caps_and_the_others_do_not_notice() {
 
     // The client goes away, and its call's place is another's.
     sleeping.abort();
-    eventually("the end of the first call", async || {
-        (acme.metric("weir_invocations_running", "").await == 0.0).then_some(())
-    })
-    .await;
+    running(0.0).await;
     acme.get("/fn/quick").await.ok();
 
     // Memory for models is capped apart.
