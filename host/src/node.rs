@@ -93,6 +93,9 @@ impl NodeState {
     }
 }
 
+/// How long a call may be on its way to a node that has left its cluster, from one that had not heard of that: with a connection to be made first.
+const UNDER_WAY: Duration = Duration::from_millis(250);
+
 /// A running node. Dropping it without [`Node::shutdown`] cuts requests off.
 pub struct Node {
     state: Arc<NodeState>,
@@ -154,6 +157,7 @@ impl Node {
         // First, so that nothing more is sent here. What is on its way is answered that it has not begun, and goes elsewhere.
         if let Some(participation) = self.participation.take() {
             participation.end().await;
+            tokio::time::sleep(UNDER_WAY).await;
         }
         self.closing.cancel();
         if let Err(error) = (&mut self.serving).await {
