@@ -15,7 +15,7 @@ mod secret;
 pub(crate) mod wire;
 
 pub(crate) use desk::{LINK_PATH, answer_link};
-pub(crate) use forward::{Call, GRANT, NotForwarded, REFUSED, refused, restore_host};
+pub(crate) use forward::{Call, GRACE, GRANT, NotForwarded, REFUSED, refused, restore_host};
 pub(crate) use joining::join;
 pub(crate) use members::{DeviceReport, Report};
 

@@ -46,6 +46,9 @@ const OF_CONNECTIONS: [HeaderName; 6] = [
     UPGRADE,
 ];
 
+/// How much longer than the deadline another node may take to say that it has passed.
+pub(crate) const GRACE: Duration = Duration::from_secs(1);
+
 /// How long a connection to a node may take.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(1);
 

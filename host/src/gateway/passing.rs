@@ -2,7 +2,7 @@
 
 use super::error::ApiError;
 use crate::cluster::wire::{Grant, Granted};
-use crate::cluster::{Call, NotForwarded};
+use crate::cluster::{Call, GRACE, NotForwarded};
 use crate::dispatch::Away;
 use crate::instance::RequestBody;
 use crate::node::NodeState;
@@ -15,8 +15,6 @@ use weir_types::{ErrorCode, InvocationId, TenantId, Version};
 
 /// The pause before a call whose node was lost is placed once more: the dispatcher is about to hear of that too.
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
-/// How much longer than the deadline another node may take to say that it has passed.
-const GRACE: Duration = Duration::from_secs(1);
 
 /// A call that may run elsewhere.
 pub(super) struct Passing<'a> {

@@ -5,23 +5,21 @@
 
 use super::super::{Away, Dispatch, Spot};
 use super::steps::{Steps, Tensors};
-use crate::cluster::Cluster;
 use crate::cluster::wire::Grant;
+use crate::cluster::{Cluster, GRACE};
 use crate::gateway::{Written, next_id};
 use crate::instance::Fault;
 use crate::models::ModelEntry;
+use crate::until::until;
 use crate::workflows::{Found, Hedge};
 use axum::body::Body;
 use bytes::Bytes;
 use futures::future::{Either, select};
 use std::pin::pin;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use weir_inference::Health;
 use weir_types::{ErrorCode, ModelId};
 use weir_workflow::Pinned;
-
-/// How much longer than the deadline another node may take to say that it has passed.
-const GRACE: Duration = Duration::from_secs(1);
 
 impl Steps {
     /// Run what a step runs, and start it once more where it takes longer than it mostly does.
@@ -74,8 +72,7 @@ impl Steps {
         inputs: Tensors,
         outputs: Vec<String>,
     ) -> Result<Tensors, Fault> {
-        let found = self.dispatch.catalog.find(&self.tenant, pinned);
-        let found = found.map_err(|why| Fault::new(ErrorCode::Unavailable, why))?;
+        let found = self.found(pinned)?;
         if let Some(cluster) = &self.dispatch.cluster
             && let Some(away) = cluster.holder_of(&self.models_of(&found))
         {
@@ -138,7 +135,13 @@ impl Steps {
             granted: away.granted.clone(),
         };
         let body = Body::from(Bytes::from(written.body()));
-        let forwarded = cluster.forward(away, &grant, &written.call(), body, (), self.deadline + GRACE).await;
+        let latest = self.deadline + GRACE;
+        let call = written.call();
+        let Some(forwarded) = until(latest, cluster.forward(away, &grant, &call, body, (), latest)).await
+        else {
+            let text = format!("the node at {} did not answer in time", away.address);
+            return Err(Fault::new(ErrorCode::DeadlineExceeded, text));
+        };
         let response = forwarded.map_err(|error| Fault::new(ErrorCode::NodeLost, error.to_string()))?;
         let (completion, _) = Written::read(arena, response, arena.bytes_max()).await?;
         Ok(completion.outputs)

@@ -124,14 +124,19 @@ impl Steps {
         .boxed()
     }
 
+    /// What a step runs, if it is still there.
+    pub(super) fn found(&self, pinned: &Pinned) -> Result<Found, Fault> {
+        let found = self.dispatch.catalog.find(&self.tenant, pinned);
+        found.map_err(|why| Fault::new(ErrorCode::Unavailable, why))
+    }
+
     pub(super) async fn run_pinned(
         &self,
         pinned: &Pinned,
         inputs: Tensors,
         outputs: Vec<String>,
     ) -> Result<Tensors, Fault> {
-        let found = self.dispatch.catalog.find(&self.tenant, pinned);
-        match found.map_err(|why| Fault::new(ErrorCode::Unavailable, why))? {
+        match self.found(pinned)? {
             Found::Model(entry) => self.model(&entry, inputs, outputs).await,
             Found::Function(deployment) => self.function(deployment, inputs).await,
             Found::Workflow(workflow) => {
