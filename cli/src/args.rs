@@ -63,6 +63,7 @@ pub(crate) enum Command {
     Rollback(commands::rollback::RollbackArgs),
     Models(commands::models::ModelsArgs),
     Kernels(commands::kernels::KernelsArgs),
+    Objects(commands::objects::ObjectsArgs),
     Workflows(commands::workflows::WorkflowsArgs),
     Logs(commands::logs::LogsArgs),
     Status(commands::status::StatusArgs),

@@ -15,6 +15,7 @@ pub(crate) mod logs;
 pub(crate) mod models;
 pub(crate) mod new;
 pub(crate) mod node;
+pub(crate) mod objects;
 pub(crate) mod rollback;
 pub(crate) mod simulate;
 pub(crate) mod status;
@@ -82,6 +83,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         Command::Rollback(args) => rollback::run(&args, &context),
         Command::Models(args) => models::run(args, &context),
         Command::Kernels(args) => kernels::run(args, &context),
+        Command::Objects(args) => objects::run(args, &context),
         Command::Workflows(args) => workflows::run(args, &context),
         Command::Logs(args) => logs::run(&args, &context),
         Command::Status(args) => status::run(&args, &context),

@@ -6,7 +6,8 @@
 //!
 //! A record changes only in a transaction that compares its revision, so that two nodes, or a node and a client, never both decide. The node
 //! that accepted an invocation claims it under its lease; when the lease ends, any node may take it over, which runs it at least once and
-//! perhaps twice. This is the only way of a call that writes anything persistent.
+//! perhaps twice. But for objects that calls put, this is the only way of a call that
+//! writes anything persistent.
 
 mod accept;
 mod attempt;

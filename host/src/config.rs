@@ -127,6 +127,9 @@ pub struct NodeConfig {
     #[serde(rename = "async")]
     pub asynchronous: AsyncConfig,
 
+    /// Tensors that are kept under names.
+    pub objects: ObjectsConfig,
+
     /// Log lines kept per function.
     pub log_lines_max: usize,
     /// Memory for the log lines kept per function.
@@ -244,6 +247,37 @@ impl Default for AsyncConfig {
     }
 }
 
+/// How named objects are kept. See docs/objects.md.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ObjectsConfig {
+    /// The largest object.
+    pub object_bytes_max: u64,
+    /// Objects of one tenant.
+    pub tenant_len_max: usize,
+    /// What the objects of one tenant may take together.
+    pub tenant_bytes_max: u64,
+    /// How long an object is kept of which nobody says how long.
+    pub ttl_ms_default: u64,
+    /// How long an object may be kept.
+    pub ttl_ms_max: u64,
+    /// The share of the *free* memory for bodies and tensors that objects may be in, in per cent, so that they need not be read from disk.
+    pub free_percent_max: u64,
+}
+
+impl Default for ObjectsConfig {
+    fn default() -> Self {
+        Self {
+            object_bytes_max: 256 * MIB,
+            tenant_len_max: 10_000,
+            tenant_bytes_max: 4096 * MIB,
+            ttl_ms_default: 24 * 3_600_000,
+            ttl_ms_max: 365 * 24 * 3_600_000,
+            free_percent_max: 25,
+        }
+    }
+}
+
 /// What runs models.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -302,6 +336,7 @@ impl Default for NodeConfig {
             response_cache_bytes_max: 64 * MIB,
             kernel_graphs: KernelGraphsConfig::default(),
             asynchronous: AsyncConfig::default(),
+            objects: ObjectsConfig::default(),
             log_lines_max: 1_000,
             log_bytes_max: MIB,
             all_logs_bytes_max: 64 * MIB,

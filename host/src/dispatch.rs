@@ -26,6 +26,7 @@ use crate::instance::{
     Answer, AnswerReceiver, Call, Fault, Lent, OutputSink, Report, RequestBody, RequestCell, Sandbox,
 };
 use crate::models::{ModelAccess, Models};
+use crate::objects::Objects;
 use crate::registry::{Deployment, FunctionRecord};
 use crate::telemetry::{ColdStart, Metrics, Phase, Served, Trace};
 use crate::until::until;
@@ -56,6 +57,7 @@ pub(crate) struct Dispatch {
     pub(crate) placements: Arc<Placements>,
     /// The cluster that the node is one of.
     pub(crate) cluster: Option<Arc<Cluster>>,
+    pub(crate) objects: Arc<Objects>,
     pub(crate) arena: Arena,
     pub(crate) metrics: Arc<Metrics>,
     /// Places for instances, shared by all functions.

@@ -14,6 +14,7 @@ mod invoke;
 mod json;
 mod manifest;
 mod models;
+mod objects;
 mod passing;
 mod prefer;
 mod request_id;
@@ -100,6 +101,7 @@ impl Gateway {
             .route("/v1/invocations/{id}/events", get(invocations::events))
             .route("/v1/invocations/{id}/cancel", post(invocations::cancel))
             .route("/v1/invocations/{id}/retry", post(invocations::retry))
+            .merge(objects::routes())
             .route(embeddings::PATH, post(embeddings::embed))
             .merge(v2::routes())
             .method_not_allowed_fallback(async || {

@@ -3,6 +3,7 @@
 mod error;
 mod models;
 mod nn;
+mod objects;
 mod readiness;
 mod request;
 mod tensors;
@@ -29,6 +30,9 @@ pub mod bindings {
             "weir:inference/models.[method]model.infer": async | trappable,
             "weir:inference/models.[method]model.submit": async | trappable,
             "weir:inference/models.[method]pending.wait": async | trappable,
+            "weir:inference/objects.put": async | trappable,
+            "weir:inference/objects.get": async | trappable,
+            "weir:inference/objects.delete": async | trappable,
             "weir:inference/request.take-body-as-tensor": async | trappable,
             default: trappable,
         },
@@ -51,6 +55,7 @@ mod stage {
         with: {
             "weir:inference/tensors": super::bindings::weir::inference::tensors,
             "weir:inference/models": super::bindings::weir::inference::models,
+            "weir:inference/objects": super::bindings::weir::inference::objects,
         },
         require_store_data_send: true,
     });
@@ -130,6 +135,7 @@ pub(crate) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> 
     use bindings::weir::inference;
     inference::tensors::add_to_linker::<_, Inference>(linker, view)?;
     inference::models::add_to_linker::<_, Inference>(linker, view)?;
+    inference::objects::add_to_linker::<_, Inference>(linker, view)?;
     inference::readiness::add_to_linker::<_, Inference>(linker, view)?;
     inference::request::add_to_linker::<_, Inference>(linker, view)?;
     nn::add_to_linker(linker)?;

@@ -6,7 +6,7 @@
 mod config;
 pub use config::{
     AsyncConfig, BackendKind, ClusterConfig, DeviceConfig, DeviceName, DevicesConfig, DevicesError,
-    KernelGraphsConfig, NodeConfig,
+    KernelGraphsConfig, NodeConfig, ObjectsConfig,
 };
 
 mod node;
@@ -24,6 +24,8 @@ mod response_cache;
 mod asynchronous;
 
 mod objective;
+
+mod objects;
 
 mod profiling;
 

@@ -15,6 +15,7 @@ use crate::config::NodeConfig;
 use crate::dispatch::{Dispatch, PlacementConfig, Placements, Slots};
 use crate::gateway::{Gateway, Server, Tokens};
 use crate::models::Models;
+use crate::objects::{self, Objects};
 use crate::registry::{Functions, Registry};
 use crate::response_cache::ResponseCache;
 use crate::telemetry::logs::{LogLimits, Logs};
@@ -49,6 +50,8 @@ pub(crate) struct NodeState {
     pub(crate) response_cache: Arc<ResponseCache>,
     /// Those whose answer nobody waits for.
     pub(crate) invocations: Arc<Invocations>,
+    /// Tensors kept under names.
+    pub(crate) objects: Arc<Objects>,
     /// The cluster that the node is one of.
     pub(crate) cluster: Option<Arc<Cluster>>,
     pub(crate) arena: Arena,
@@ -255,7 +258,7 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
             .context("cannot read the workflows")?;
 
     let invocation_blobs =
-        Blobs::open(data.join("invocations"), shared.map(|shared| shared.folder("invocations")))
+        Blobs::open(data.join("invocations"), shared.as_ref().map(|shared| shared.folder("invocations")))
             .context("cannot open the asynchronous invocations")?;
     let (invocations, invocations_as_of) = Invocations::open(asynchronous::Parts {
         config: config.asynchronous.clone(),
@@ -267,6 +270,19 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
     })
     .await
     .context("cannot read the asynchronous invocations")?;
+
+    let object_blobs = Blobs::open(data.join("objects"), shared.map(|shared| shared.folder("objects")))
+        .context("cannot open the objects")?;
+    let (objects, objects_as_of) = Objects::open(objects::Parts {
+        config: config.objects.clone(),
+        datastore: datastore.clone(),
+        blobs: object_blobs,
+        changes: changes.clone(),
+        metrics: metrics.clone(),
+        arena: arena.clone(),
+    })
+    .await
+    .context("cannot read the objects")?;
 
     let listener = TcpListener::bind(config.listen).await.with_context(|| {
         format!(
@@ -318,6 +334,7 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
         turns: json_turns.clone(),
         placements: placements.clone(),
         cluster: cluster.clone(),
+        objects: objects.clone(),
         arena: arena.clone(),
         metrics: metrics.clone(),
         slots: Arc::new(slots),
@@ -344,6 +361,7 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
         dispatch: Arc::new(dispatch),
         workflows,
         invocations,
+        objects,
         cluster,
         arena,
         metrics,
@@ -360,6 +378,7 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
         models: models_as_of,
         workflows: workflows_as_of,
         invocations: invocations_as_of,
+        objects: objects_as_of,
         prepare,
     };
     Ok(Started { state, datastore, listener, begin, participation, lock })

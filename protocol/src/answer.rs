@@ -25,22 +25,30 @@ pub struct Given<'a> {
     datatype: ElementType,
     shape: &'a [u32],
     data: &'a [u8],
-    form: Form,
+    form: Form<'a>,
 }
 
 /// How an output is given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
+pub enum Form<'a> {
     /// As a list in the JSON.
     Json,
     /// As bytes behind it.
     Binary,
+    /// Not at all: it is kept with the server, under this name.
+    Region(&'a str),
 }
 
 impl<'a> Given<'a> {
     /// An output whose `data` fits its type and shape.
     #[must_use]
-    pub fn new(name: &'a str, datatype: ElementType, shape: &'a [u32], data: &'a [u8], form: Form) -> Self {
+    pub fn new(
+        name: &'a str,
+        datatype: ElementType,
+        shape: &'a [u32],
+        data: &'a [u8],
+        form: Form<'a>,
+    ) -> Self {
         Self { name, datatype, shape, data, form }
     }
 }
@@ -56,6 +64,11 @@ impl Serialize for Given<'_> {
             Form::Binary => {
                 output.serialize_field("parameters", &BinarySize { binary_data_size: self.data.len() })?;
             }
+            Form::Region(shared_memory_region) => {
+                let shared_memory_byte_size = self.data.len();
+                let kept = Kept { shared_memory_region, shared_memory_byte_size };
+                output.serialize_field("parameters", &kept)?;
+            }
         }
         output.end()
     }
@@ -64,6 +77,12 @@ impl Serialize for Given<'_> {
 #[derive(Serialize)]
 struct BinarySize {
     binary_data_size: usize,
+}
+
+#[derive(Serialize)]
+struct Kept<'a> {
+    shared_memory_region: &'a str,
+    shared_memory_byte_size: usize,
 }
 
 /// The elements of a tensor, as a flat list.
@@ -114,7 +133,7 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    fn given(datatype: ElementType, shape: &[u32], data: &[u8], form: Form) -> Value {
+    fn given(datatype: ElementType, shape: &[u32], data: &[u8], form: Form<'_>) -> Value {
         serde_json::to_value(Given::new("x", datatype, shape, data, form)).unwrap()
     }
 
@@ -127,6 +146,10 @@ mod tests {
         assert_eq!(
             given(ElementType::Fp16, &[0], &[], Form::Binary),
             json!({"name": "x", "datatype": "FP16", "shape": [0], "parameters": {"binary_data_size": 0}})
+        );
+        assert_eq!(
+            given(ElementType::Int8, &[2], &[1, 2], Form::Region("kept"))["parameters"],
+            json!({"shared_memory_region": "kept", "shared_memory_byte_size": 2})
         );
         let strings = given(ElementType::Bytes, &[2], "\0\0\0\0\u{2}\0\0\0ä".as_bytes(), Form::Json);
         assert_eq!(strings["data"], json!(["", "ä"]));

@@ -15,7 +15,9 @@
 //! ```
 
 mod request;
-pub use request::{Data, INPUTS_MAX, Input, JSON_BYTES_MAX, OUTPUTS_MAX, Output, Request, RequestError};
+pub use request::{
+    Data, INPUTS_MAX, Input, JSON_BYTES_MAX, OUTPUTS_MAX, Output, Region, Request, RequestError,
+};
 
 mod raw;
 pub use raw::{RawError, RawInput};

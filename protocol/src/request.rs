@@ -46,6 +46,20 @@ pub enum Data<'a> {
     Binary(Range<usize>),
     /// In the JSON.
     Json(Elements<'a>),
+    /// With the server.
+    Region(Region),
+}
+
+/// Bytes that the server keeps under a name, in the place of data in a request or an answer: what the protocol's extension calls a region of
+/// shared memory. Here it is a named object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Region {
+    /// Which.
+    pub name: String,
+    /// Where in it the data begins.
+    pub offset: u64,
+    /// How long the data is; none for all that is there.
+    pub bytes: Option<u64>,
 }
 
 /// One output that is wanted.
@@ -57,6 +71,19 @@ pub struct Output {
     pub binary: Option<bool>,
     /// Give so many of its largest elements, with their places, instead of the tensor; 0 for the tensor.
     pub classes: u32,
+    /// Keep it there instead of giving it.
+    pub region: Option<Region>,
+}
+
+impl Output {
+    /// Itself, if it makes sense.
+    pub fn check(self) -> Result<Self, RequestError> {
+        match &self.region {
+            Some(region) if region.offset > 0 => Err(RequestError::PartOfRegion(self.name)),
+            Some(_) if self.classes > 0 => Err(RequestError::ClassesInRegion(self.name)),
+            _ => Ok(self),
+        }
+    }
 }
 
 /// Why a body is no inference request.
@@ -86,9 +113,12 @@ pub enum RequestError {
         /// In which way.
         why: InputError,
     },
-    /// An output is wanted in a way that there is not.
-    #[error("output {0:?}: shared memory is not supported here; take the output in the answer")]
-    SharedOutput(String),
+    /// An output is to be kept in a part of what is replaced as a whole.
+    #[error("output {0:?}: an object is replaced as a whole; leave shared_memory_offset out")]
+    PartOfRegion(String),
+    /// Nobody would see the classes.
+    #[error("output {0:?} has both shared_memory_region and classification; leave one out")]
+    ClassesInRegion(String),
     /// An output is wanted twice.
     #[error("output {0:?} is wanted twice")]
     OutputTwice(String),
@@ -107,10 +137,10 @@ pub enum InputError {
     #[error("it is given twice")]
     Twice,
     /// It has no elements.
-    #[error("it has neither `data` nor the parameter binary_data_size")]
+    #[error("it has neither `data` nor the parameters binary_data_size or shared_memory_region")]
     NoData,
     /// It has its elements twice.
-    #[error("it has both `data` and the parameter binary_data_size; leave one out")]
+    #[error("it has more than one of `data`, binary_data_size and shared_memory_region; leave one")]
     BothForms,
     /// It is binary in a request that says it has none.
     #[error(
@@ -125,9 +155,6 @@ pub enum InputError {
         /// What there is.
         left_bytes: usize,
     },
-    /// It is somewhere else.
-    #[error("shared memory is not supported here; send the data in the request")]
-    Shared,
 }
 
 impl<'a> Request<'a> {
@@ -146,11 +173,7 @@ impl<'a> Request<'a> {
         if let Some(InputHead { name, .. }) = repeated {
             return Err(RequestError::Input { name: name.clone(), why: InputError::Twice });
         }
-        let describe = |input: InputHead<'a>| match binary.describe(&input) {
-            Ok((shape, data)) => Ok(Input { name: input.name, datatype: input.datatype, shape, data }),
-            Err(why) => Err(RequestError::Input { name: input.name, why }),
-        };
-        let inputs = inputs.into_iter().map(describe).collect::<Result<_, _>>()?;
+        let inputs = inputs.into_iter().map(|input| binary.describe(input)).collect::<Result<_, _>>()?;
         match binary.left() {
             0 => {}
             left => return Err(RequestError::BytesLeft(left)),
@@ -173,17 +196,25 @@ struct Binary {
 }
 
 impl Binary {
-    fn describe<'a>(&mut self, input: &InputHead<'a>) -> Result<(Shape, Data<'a>), InputError> {
-        if input.parameters.shared_memory_region.is_some() {
-            return Err(InputError::Shared);
-        }
-        let data = match (input.data, input.parameters.binary_data_size) {
-            (Some(text), None) => Data::Json(Elements::new(input.datatype, text)),
-            (None, Some(bytes)) => Data::Binary(self.take(bytes)?),
-            (Some(_), Some(_)) => return Err(InputError::BothForms),
-            (None, None) => return Err(InputError::NoData),
+    fn describe<'a>(&mut self, input: InputHead<'a>) -> Result<Input<'a>, RequestError> {
+        let InputHead { name, datatype, shape, parameters, data } = input;
+        let region = parameters.shared_memory_region.map(|name| Region {
+            name,
+            offset: parameters.shared_memory_offset,
+            bytes: parameters.shared_memory_byte_size,
+        });
+        let data = match (data, parameters.binary_data_size, region) {
+            (Some(text), None, None) => Ok(Data::Json(Elements::new(datatype, text))),
+            (None, Some(bytes), None) => self.take(bytes).map(Data::Binary),
+            (None, None, Some(region)) => Ok(Data::Region(region)),
+            (None, None, None) => Err(InputError::NoData),
+            _ => Err(InputError::BothForms),
         };
-        Ok((Shape::new(&input.shape)?, data))
+        let described = data.and_then(|data| Ok((Shape::new(&shape)?, data)));
+        match described {
+            Ok((shape, data)) => Ok(Input { name, datatype, shape, data }),
+            Err(why) => Err(RequestError::Input { name, why }),
+        }
     }
 
     fn take(&mut self, bytes: u64) -> Result<Range<usize>, InputError> {
@@ -203,10 +234,9 @@ impl Binary {
 
 fn output(head: OutputHead) -> Result<Output, RequestError> {
     let OutputHead { name, parameters } = head;
-    if parameters.shared_memory_region.is_some() {
-        return Err(RequestError::SharedOutput(name));
-    }
-    Ok(Output { name, binary: parameters.binary_data, classes: parameters.classification })
+    let (offset, bytes) = (parameters.shared_memory_offset, parameters.shared_memory_byte_size);
+    let region = parameters.shared_memory_region.map(|name| Region { name, offset, bytes });
+    Output { name, binary: parameters.binary_data, classes: parameters.classification, region }.check()
 }
 
 #[cfg(test)]

@@ -48,6 +48,8 @@ pub(crate) struct InputHead<'a> {
 pub(crate) struct InputParameters {
     pub(crate) binary_data_size: Option<u64>,
     pub(crate) shared_memory_region: Option<String>,
+    pub(crate) shared_memory_offset: u64,
+    pub(crate) shared_memory_byte_size: Option<u64>,
 }
 
 #[derive(Deserialize)]
@@ -63,6 +65,8 @@ pub(crate) struct OutputParameters {
     pub(crate) binary_data: Option<bool>,
     pub(crate) classification: u32,
     pub(crate) shared_memory_region: Option<String>,
+    pub(crate) shared_memory_offset: u64,
+    pub(crate) shared_memory_byte_size: Option<u64>,
 }
 
 /// A list of at most `MAX` items: one more ends the reading, before it takes memory.

@@ -131,6 +131,19 @@ class Sync(unittest.TestCase):
         self.assertEqual(list(self.client.get_model_config("mean").config.output[0].dims), [-1, 3])
         self.assertGreater(self.client.get_inference_statistics("mean").model_stats[0].inference_count, 0)
 
+    def test_named_objects_are_regions_of_shared_memory(self):
+        y = sync.InferRequestedOutput("x")
+        y.set_shared_memory("grpc-kept", 8)
+        given = self.client.infer("echo", [tensor("x", "FP32", np.float32([1.5, 2.5]))], outputs=[y])
+        self.assertEqual(given.get_output("x").parameters["shared_memory_byte_size"].int64_param, 8)
+        x = sync.InferInput("x", [1], "FP32")
+        x.set_shared_memory("grpc-kept", 4, offset=4)
+        self.assertEqual(self.client.infer("echo", [x]).as_numpy("x"), [2.5])
+        missing = sync.InferInput("x", [2], "FP32")
+        missing.set_shared_memory("nothing", 8)
+        with self.assertRaisesRegex(InferenceServerException, "there is no object nothing"):
+            self.client.infer("echo", [missing])
+
     def test_errors_have_their_codes(self):
         x = np.ones((1, 4), np.float32)
         for call, code in [

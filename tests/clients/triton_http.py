@@ -200,10 +200,19 @@ class Sync(unittest.TestCase):
             with self.assertRaisesRegex(InferenceServerException, "not supported") as refused:
                 call()
             self.assertEqual(refused.exception.status(), "501")
-        shared = sync.InferInput("x", [2], "FP32")
-        shared.set_shared_memory("r", 8)
-        with self.assertRaisesRegex(InferenceServerException, "shared memory"):
-            self.echo([shared])
+
+    def test_named_objects_are_regions_of_shared_memory(self):
+        y = sync.InferRequestedOutput("x")
+        y.set_shared_memory("http-kept", 8)
+        given = self.echo([tensor("x", "FP32", np.float32([1.5, 2.5]))], outputs=[y])
+        self.assertEqual(given.get_output("x")["parameters"], {"shared_memory_region": "http-kept", "shared_memory_byte_size": 8})
+        x = sync.InferInput("x", [1], "FP32")
+        x.set_shared_memory("http-kept", 4, offset=4)
+        self.assertEqual(self.echo([x]).as_numpy("x"), [2.5])
+        missing = sync.InferInput("x", [2], "FP32")
+        missing.set_shared_memory("nothing", 8)
+        with self.assertRaisesRegex(InferenceServerException, 'input "x": there is no object nothing'):
+            self.echo([missing])
 
 
 class Aio(unittest.IsolatedAsyncioTestCase):

@@ -12,6 +12,9 @@ pub use invocations::{
     InvocationResponse, InvocationStatus,
 };
 
+mod objects;
+pub use objects::{DATATYPE_HEADER, Object, SHAPE_HEADER};
+
 mod sizing;
 pub use sizing::{ModelSizing, ProfileEvent, ProfileRequest};
 

@@ -79,6 +79,8 @@ codes! {
     VersionNotFound = "version-not-found";
     /// No such asynchronous invocation.
     InvocationNotFound = "invocation-not-found";
+    /// No such named object, or it has expired.
+    ObjectNotFound = "object-not-found";
     /// The asynchronous invocation ended so long ago that it is not kept any more.
     InvocationExpired = "invocation-expired";
     /// The asynchronous invocation has no result yet.
@@ -97,6 +99,8 @@ codes! {
     QueueFull = "queue-full";
     /// Too many asynchronous invocations wait to be run, or take too much room.
     AsyncQueueFull = "async-queue-full";
+    /// The tenant has as many named objects, or bytes of them, as it may have.
+    ObjectsFull = "objects-full";
     /// It would miss its service level objective, and was turned away so that those admitted before keep theirs.
     SloUnattainable = "slo-unattainable";
     /// No device can hold the models that the function needs.

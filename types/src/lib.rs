@@ -21,6 +21,9 @@ pub use manifest::{
     CACHE_TTL_MS_MAX, FunctionKind, FunctionManifest, ManifestError, ModelManifest, ModelRef, reuse,
 };
 
+mod objects;
+pub use objects::{NamePattern, NamePatternError, ObjectGrants};
+
 mod batching;
 pub use batching::{Batching, BatchingError, BatchingMode};
 

@@ -1,6 +1,6 @@
 //! What the owner of a function or model says about it. Read from TOML in a project and from JSON over HTTP; unknown keys are refused.
 
-use crate::{Autosize, Batching, Cost, DeviceChoice, Limits, Name, Reuse, Version};
+use crate::{Autosize, Batching, Cost, DeviceChoice, Limits, Name, ObjectGrants, Reuse, Version};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -17,6 +17,9 @@ pub struct FunctionManifest {
     pub env: BTreeMap<String, String>,
     /// Hosts that the guest may send HTTP requests to, as `host` or `host:port`; `*` allows all.
     pub outbound_hosts: Vec<String>,
+    /// The named objects that the function may use.
+    #[serde(skip_serializing_if = "ObjectGrants::is_empty")]
+    pub objects: ObjectGrants,
     /// Whether a call whose node was lost may be made again, on another. A GET always may. A node by itself makes no call twice.
     pub idempotent: bool,
     /// How long an answer may be given to calls that are equal, in milliseconds, up to [`CACHE_TTL_MS_MAX`]; none runs every call.

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use weir_host::NodeConfig;
-use weir_types::{Cost, FunctionManifest, Limits, ModelRef, Name, Reuse};
+use weir_types::{Cost, FunctionManifest, Limits, ModelRef, Name, ObjectGrants, Reuse};
 
 const FILE_NAME: &str = "weir.toml";
 
@@ -59,6 +59,8 @@ pub(crate) struct FunctionProject {
     #[serde(default)]
     outbound_hosts: Vec<String>,
     #[serde(default)]
+    objects: ObjectGrants,
+    #[serde(default)]
     idempotent: bool,
     cache_ttl_ms: Option<u64>,
     #[serde(default, deserialize_with = "weir_types::reuse")]
@@ -77,6 +79,7 @@ impl FunctionProject {
             models: self.models.clone(),
             env: self.env.clone(),
             outbound_hosts: self.outbound_hosts.clone(),
+            objects: self.objects.clone(),
             idempotent: self.idempotent,
             cache_ttl_ms: self.cache_ttl_ms,
             reuse: self.reuse.clone(),

@@ -22,6 +22,7 @@ fn main() -> Result<()> {
         with: with(&[
             ("weir:inference/tensors@0.1.0", "crate::bindings::imports::weir::inference::tensors"),
             ("weir:inference/models@0.1.0", "crate::bindings::imports::weir::inference::models"),
+            ("weir:inference/objects@0.1.0", "crate::bindings::imports::weir::inference::objects"),
         ]),
         pub_export_macro: true,
         export_macro_name: Some("__export_stage".into()),
@@ -65,6 +66,7 @@ const CALLED: &str = "\
     world abi {
         import weir:inference/tensors@0.1.0;
         import weir:inference/models@0.1.0;
+        import weir:inference/objects@0.1.0;
         import weir:inference/request@0.1.0;
     }";
 

@@ -40,6 +40,17 @@ extern void __wasm_import_weir_inference_models_method_pending_wait(int32_t, uin
 __attribute__((__import_module__("weir:inference/models@0.1.0"), __import_name__("[method]pending.cancel")))
 extern void __wasm_import_weir_inference_models_method_pending_cancel(int32_t);
 
+// Imported Functions from `weir:inference/objects@0.1.0`
+
+__attribute__((__import_module__("weir:inference/objects@0.1.0"), __import_name__("put")))
+extern void __wasm_import_weir_inference_objects_put(uint8_t *, size_t, int32_t, int32_t, int64_t, uint8_t *);
+
+__attribute__((__import_module__("weir:inference/objects@0.1.0"), __import_name__("get")))
+extern void __wasm_import_weir_inference_objects_get(uint8_t *, size_t, uint8_t *);
+
+__attribute__((__import_module__("weir:inference/objects@0.1.0"), __import_name__("delete")))
+extern void __wasm_import_weir_inference_objects_delete(uint8_t *, size_t, uint8_t *);
+
 // Imported Functions from `weir:inference/request@0.1.0`
 
 __attribute__((__import_module__("weir:inference/request@0.1.0"), __import_name__("take-body-as-tensor")))
@@ -291,6 +302,29 @@ void weir_inference_models_result_own_pending_error_free(weir_inference_models_r
   if (!ptr->is_err) {
   } else {
     weir_inference_models_error_free(&ptr->val.err);
+  }
+}
+
+void weir_inference_objects_error_free(weir_inference_objects_error_t *ptr) {
+  weir_inference_tensors_error_free(ptr);
+}
+
+void weir_abi_option_u64_free(weir_abi_option_u64_t *ptr) {
+  if (ptr->is_some) {
+  }
+}
+
+void weir_inference_objects_result_void_error_free(weir_inference_objects_result_void_error_t *ptr) {
+  if (!ptr->is_err) {
+  } else {
+    weir_inference_objects_error_free(&ptr->val.err);
+  }
+}
+
+void weir_inference_objects_result_own_tensor_error_free(weir_inference_objects_result_own_tensor_error_t *ptr) {
+  if (!ptr->is_err) {
+  } else {
+    weir_inference_objects_error_free(&ptr->val.err);
   }
 }
 
@@ -874,6 +908,202 @@ bool weir_inference_models_method_pending_wait(weir_inference_models_borrow_pend
 
 void weir_inference_models_method_pending_cancel(weir_inference_models_borrow_pending_t self) {
   __wasm_import_weir_inference_models_method_pending_cancel((self).__handle);
+}
+
+bool weir_inference_objects_put(weir_abi_string_t *name, weir_inference_objects_borrow_tensor_t value, uint64_t *maybe_ttl_ms, weir_inference_objects_error_t *err) {
+  __attribute__((__aligned__(sizeof(void*))))
+  uint8_t ret_area[(4*sizeof(void*))];
+  weir_abi_option_u64_t ttl_ms;
+  ttl_ms.is_some = maybe_ttl_ms != NULL;if (maybe_ttl_ms) {
+    ttl_ms.val = *maybe_ttl_ms;
+  }
+  int32_t option;
+  int64_t option1;
+  if ((ttl_ms).is_some) {
+    const uint64_t *payload0 = &(ttl_ms).val;
+    option = 1;
+    option1 = (int64_t) (*payload0);
+  } else {
+    option = 0;
+    option1 = 0;
+  }
+  uint8_t *ptr = (uint8_t *) &ret_area;
+  __wasm_import_weir_inference_objects_put((uint8_t *) (*name).ptr, (*name).len, (value).__handle, option, option1, ptr);
+  weir_inference_objects_result_void_error_t result;
+  switch ((int32_t) *((uint8_t*) (ptr + 0))) {
+    case 0: {
+      result.is_err = false;
+      break;
+    }
+    case 1: {
+      result.is_err = true;
+      weir_inference_tensors_error_t variant;
+      variant.tag = (int32_t) *((uint8_t*) (ptr + sizeof(void*)));
+      switch ((int32_t) variant.tag) {
+        case 0: {
+          variant.val.invalid_argument = (weir_abi_string_t) { (uint8_t*)(*((uint8_t **) (ptr + (2*sizeof(void*))))), (*((size_t*) (ptr + (3*sizeof(void*))))) };
+          break;
+        }
+        case 1: {
+          variant.val.not_found = (weir_abi_string_t) { (uint8_t*)(*((uint8_t **) (ptr + (2*sizeof(void*))))), (*((size_t*) (ptr + (3*sizeof(void*))))) };
+          break;
+        }
+        case 2: {
+          variant.val.not_granted = (weir_abi_string_t) { (uint8_t*)(*((uint8_t **) (ptr + (2*sizeof(void*))))), (*((size_t*) (ptr + (3*sizeof(void*))))) };
+          break;
+        }
+        case 3: {
+          variant.val.resource_exhausted = (weir_abi_string_t) { (uint8_t*)(*((uint8_t **) (ptr + (2*sizeof(void*))))), (*((size_t*) (ptr + (3*sizeof(void*))))) };
+          break;
+        }
+        case 4: {
+          break;
+        }
+        case 5: {
+          break;
+        }
+        case 6: {
+          variant.val.unavailable = (weir_abi_string_t) { (uint8_t*)(*((uint8_t **) (ptr + (2*sizeof(void*))))), (*((size_t*) (ptr + (3*sizeof(void*))))) };
+          break;
+        }
+        case 7: {
+          variant.val.internal = (weir_abi_string_t) { (uint8_t*)(*((uint8_t **) (ptr + (2*sizeof(void*))))), (*((size_t*) (ptr + (3*sizeof(void*))))) };
+          break;
+        }
+      }
+
+      result.val.err = variant;
+      break;
+    }
+  }
+  if (!result.is_err) {
+    return 1;
+  } else {
+    *err = result.val.err;
+    return 0;
+  }
+}
+
+bool weir_inference_objects_get(weir_abi_string_t *name, weir_inference_objects_own_tensor_t *ret, weir_inference_objects_error_t *err) {
+  __attribute__((__aligned__(sizeof(void*))))
+  uint8_t ret_area[(4*sizeof(void*))];
+  uint8_t *ptr = (uint8_t *) &ret_area;
+  __wasm_import_weir_inference_objects_get((uint8_t *) (*name).ptr, (*name).len, ptr);
+  weir_inference_objects_result_own_tensor_error_t result;
+  switch ((int32_t) *((uint8_t*) (ptr + 0))) {
+    case 0: {
+      result.is_err = false;
+      result.val.ok = (weir_inference_objects_own_tensor_t) { *((int32_t*) (ptr + sizeof(void*))) };
+      break;
+    }
+    case 1: {
+      result.is_err = true;
+      weir_inference_tensors_error_t variant;
+      variant.tag = (int32_t) *((uint8_t*) (ptr + sizeof(void*)));
+      switch ((int32_t) variant.tag) {
+        case 0: {
+          variant.val.invalid_argument = (weir_abi_string_t) { (uint8_t*)(*((uint8_t **) (ptr + (2*sizeof(void*))))), (*((size_t*) (ptr + (3*sizeof(void*))))) };
+          break;
+        }
+        case 1: {
+          variant.val.not_found = (weir_abi_string_t) { (uint8_t*)(*((uint8_t **) (ptr + (2*sizeof(void*))))), (*((size_t*) (ptr + (3*sizeof(void*))))) };
+          break;
+        }
+        case 2: {
+          variant.val.not_granted = (weir_abi_string_t) { (uint8_t*)(*((uint8_t **) (ptr + (2*sizeof(void*))))), (*((size_t*) (ptr + (3*sizeof(void*))))) };
+          break;
+        }
+        case 3: {
+          variant.val.resource_exhausted = (weir_abi_string_t) { (uint8_t*)(*((uint8_t **) (ptr + (2*sizeof(void*))))), (*((size_t*) (ptr + (3*sizeof(void*))))) };
+          break;
+        }
+        case 4: {
+          break;
+        }
+        case 5: {
+          break;
+        }
+        case 6: {
+          variant.val.unavailable = (weir_abi_string_t) { (uint8_t*)(*((uint8_t **) (ptr + (2*sizeof(void*))))), (*((size_t*) (ptr + (3*sizeof(void*))))) };
+          break;
+        }
+        case 7: {
+          variant.val.internal = (weir_abi_string_t) { (uint8_t*)(*((uint8_t **) (ptr + (2*sizeof(void*))))), (*((size_t*) (ptr + (3*sizeof(void*))))) };
+          break;
+        }
+      }
+
+      result.val.err = variant;
+      break;
+    }
+  }
+  if (!result.is_err) {
+    *ret = result.val.ok;
+    return 1;
+  } else {
+    *err = result.val.err;
+    return 0;
+  }
+}
+
+bool weir_inference_objects_delete(weir_abi_string_t *name, weir_inference_objects_error_t *err) {
+  __attribute__((__aligned__(sizeof(void*))))
+  uint8_t ret_area[(4*sizeof(void*))];
+  uint8_t *ptr = (uint8_t *) &ret_area;
+  __wasm_import_weir_inference_objects_delete((uint8_t *) (*name).ptr, (*name).len, ptr);
+  weir_inference_objects_result_void_error_t result;
+  switch ((int32_t) *((uint8_t*) (ptr + 0))) {
+    case 0: {
+      result.is_err = false;
+      break;
+    }
+    case 1: {
+      result.is_err = true;
+      weir_inference_tensors_error_t variant;
+      variant.tag = (int32_t) *((uint8_t*) (ptr + sizeof(void*)));
+      switch ((int32_t) variant.tag) {
+        case 0: {
+          variant.val.invalid_argument = (weir_abi_string_t) { (uint8_t*)(*((uint8_t **) (ptr + (2*sizeof(void*))))), (*((size_t*) (ptr + (3*sizeof(void*))))) };
+          break;
+        }
+        case 1: {
+          variant.val.not_found = (weir_abi_string_t) { (uint8_t*)(*((uint8_t **) (ptr + (2*sizeof(void*))))), (*((size_t*) (ptr + (3*sizeof(void*))))) };
+          break;
+        }
+        case 2: {
+          variant.val.not_granted = (weir_abi_string_t) { (uint8_t*)(*((uint8_t **) (ptr + (2*sizeof(void*))))), (*((size_t*) (ptr + (3*sizeof(void*))))) };
+          break;
+        }
+        case 3: {
+          variant.val.resource_exhausted = (weir_abi_string_t) { (uint8_t*)(*((uint8_t **) (ptr + (2*sizeof(void*))))), (*((size_t*) (ptr + (3*sizeof(void*))))) };
+          break;
+        }
+        case 4: {
+          break;
+        }
+        case 5: {
+          break;
+        }
+        case 6: {
+          variant.val.unavailable = (weir_abi_string_t) { (uint8_t*)(*((uint8_t **) (ptr + (2*sizeof(void*))))), (*((size_t*) (ptr + (3*sizeof(void*))))) };
+          break;
+        }
+        case 7: {
+          variant.val.internal = (weir_abi_string_t) { (uint8_t*)(*((uint8_t **) (ptr + (2*sizeof(void*))))), (*((size_t*) (ptr + (3*sizeof(void*))))) };
+          break;
+        }
+      }
+
+      result.val.err = variant;
+      break;
+    }
+  }
+  if (!result.is_err) {
+    return 1;
+  } else {
+    *err = result.val.err;
+    return 0;
+  }
 }
 
 bool weir_inference_request_take_body_as_tensor(weir_inference_request_element_type_t element_type, weir_abi_list_u32_t *shape, weir_inference_request_own_tensor_t *ret, weir_inference_request_error_t *err) {

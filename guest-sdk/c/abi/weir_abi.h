@@ -63,7 +63,7 @@ typedef struct weir_inference_tensors_error_t {
 
 // The request is wrong in itself: a shape that does not fit the data, an unknown input name, a range past the end.
 #define WEIR_INFERENCE_TENSORS_ERROR_INVALID_ARGUMENT 0
-// No model of that name, or no such version of it, is deployed.
+// No model of that name, or no such version of it, is deployed; or there is no such object.
 #define WEIR_INFERENCE_TENSORS_ERROR_NOT_FOUND 1
 // It exists, but the function's manifest does not grant it.
 #define WEIR_INFERENCE_TENSORS_ERROR_NOT_GRANTED 2
@@ -242,6 +242,32 @@ typedef struct {
   } val;
 } weir_inference_models_result_own_pending_error_t;
 
+typedef weir_inference_tensors_error_t weir_inference_objects_error_t;
+
+typedef weir_inference_tensors_borrow_tensor_t weir_inference_objects_borrow_tensor_t;
+
+typedef struct {
+  bool is_some;
+  uint64_t val;
+} weir_abi_option_u64_t;
+
+typedef struct {
+  bool is_err;
+  union {
+    weir_inference_objects_error_t err;
+  } val;
+} weir_inference_objects_result_void_error_t;
+
+typedef weir_inference_tensors_own_tensor_t weir_inference_objects_own_tensor_t;
+
+typedef struct {
+  bool is_err;
+  union {
+    weir_inference_objects_own_tensor_t ok;
+    weir_inference_objects_error_t err;
+  } val;
+} weir_inference_objects_result_own_tensor_error_t;
+
 typedef weir_inference_tensors_element_type_t weir_inference_request_element_type_t;
 
 typedef weir_inference_tensors_error_t weir_inference_request_error_t;
@@ -300,6 +326,17 @@ extern bool weir_inference_models_method_model_submit(weir_inference_models_borr
 extern bool weir_inference_models_method_pending_wait(weir_inference_models_borrow_pending_t self, weir_inference_models_list_tuple2_string_own_tensor_t *ret, weir_inference_models_error_t *err);
 // Stop the run if it has not finished; `wait` then fails with `cancelled`.
 extern void weir_inference_models_method_pending_cancel(weir_inference_models_borrow_pending_t self);
+
+// Imported Functions from `weir:inference/objects@0.1.0`
+// Keep a copy of `value` under `name`, in the place of what was there. When it returns, the object is durable.
+// 
+// It is kept for `ttl-ms` milliseconds, or for as long as the node's settings say. Fails with `invalid-argument` for a name or a time
+// that cannot be, and with `resource-exhausted` where the tenant has no room left or the tensor is too large.
+extern bool weir_inference_objects_put(weir_abi_string_t *name, weir_inference_objects_borrow_tensor_t value, uint64_t *maybe_ttl_ms, weir_inference_objects_error_t *err);
+// The tensor that is kept under `name`, whole and as it was put. Fails with `not-found` where there is none, or it has expired.
+extern bool weir_inference_objects_get(weir_abi_string_t *name, weir_inference_objects_own_tensor_t *ret, weir_inference_objects_error_t *err);
+// Let nobody find `name` any more. Whoever has the tensor keeps it. Fails with `not-found` where there is none.
+extern bool weir_inference_objects_delete(weir_abi_string_t *name, weir_inference_objects_error_t *err);
 
 // Imported Functions from `weir:inference/request@0.1.0`
 // Take the whole request body as one tensor.
@@ -378,6 +415,14 @@ void weir_inference_models_list_tuple2_string_own_tensor_free(weir_inference_mod
 void weir_inference_models_result_list_tuple2_string_own_tensor_error_free(weir_inference_models_result_list_tuple2_string_own_tensor_error_t *ptr);
 
 void weir_inference_models_result_own_pending_error_free(weir_inference_models_result_own_pending_error_t *ptr);
+
+void weir_inference_objects_error_free(weir_inference_objects_error_t *ptr);
+
+void weir_abi_option_u64_free(weir_abi_option_u64_t *ptr);
+
+void weir_inference_objects_result_void_error_free(weir_inference_objects_result_void_error_t *ptr);
+
+void weir_inference_objects_result_own_tensor_error_free(weir_inference_objects_result_own_tensor_error_t *ptr);
 
 void weir_inference_request_error_free(weir_inference_request_error_t *ptr);
 

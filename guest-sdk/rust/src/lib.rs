@@ -80,6 +80,7 @@ pub use tensors::Tensors;
 
 mod model;
 pub use model::{Description, Model, Pending, Port, Run};
+pub mod objects;
 mod stage;
 
 mod body;

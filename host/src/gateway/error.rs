@@ -154,15 +154,19 @@ pub(crate) fn status(code: ErrorCode) -> StatusCode {
         | Code::ModelNotFound
         | Code::WorkflowNotFound
         | Code::VersionNotFound
-        | Code::InvocationNotFound => StatusCode::NOT_FOUND,
+        | Code::InvocationNotFound
+        | Code::ObjectNotFound => StatusCode::NOT_FOUND,
         Code::InvocationExpired => StatusCode::GONE,
         Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
         Code::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         Code::QueueFull | Code::AsyncQueueFull => StatusCode::TOO_MANY_REQUESTS,
         // The function asked for more than it may have: its owner's to mend, not the caller's.
-        Code::MemoryLimit | Code::TableLimit | Code::HandleLimit | Code::HostCallLimit | Code::NoCapacity => {
-            StatusCode::INSUFFICIENT_STORAGE
-        }
+        Code::MemoryLimit
+        | Code::TableLimit
+        | Code::HandleLimit
+        | Code::HostCallLimit
+        | Code::NoCapacity
+        | Code::ObjectsFull => StatusCode::INSUFFICIENT_STORAGE,
         Code::CpuTimeLimit | Code::DeadlineExceeded => StatusCode::GATEWAY_TIMEOUT,
         Code::ResponseTooLarge | Code::NoResponse | Code::GuestError | Code::NodeLost => {
             StatusCode::BAD_GATEWAY

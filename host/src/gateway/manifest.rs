@@ -81,26 +81,19 @@ fn from_query(uri: &Uri) -> Result<(Map<String, Value>, Options), ApiError> {
         match &*key {
             "strict" => options.strict = value.is_empty() || &*value == "true" || &*value == "1",
             "manifest" => merge(&mut manifest, parse(value.as_bytes())?),
-            "models" | "outbound_hosts" => {
+            "models" | "outbound_hosts" | "objects.read" | "objects.write" => {
                 let items = value.split(',').filter(|item| !item.is_empty()).map(Value::from).collect();
-                manifest.insert(key.into_owned(), Value::Array(items));
+                merge(&mut manifest, at(&key, Value::Array(items)));
             }
             "batching.preferred_sizes" => {
                 let sizes = value.split(',').filter(|size| !size.is_empty());
                 let sizes =
                     sizes.map(|size| serde_json::from_str(size).unwrap_or_else(|_| Value::from(size)));
-                let inner = Map::from_iter([("preferred_sizes".to_owned(), Value::Array(sizes.collect()))]);
-                merge(&mut manifest, Map::from_iter([("batching".to_owned(), Value::Object(inner))]));
+                merge(&mut manifest, at(&key, Value::Array(sizes.collect())));
             }
             path => {
                 let value = serde_json::from_str(&value).unwrap_or_else(|_| Value::from(&*value));
-                match path.split_once('.') {
-                    Some((outer, inner)) => {
-                        let inner = Map::from_iter([(inner.to_owned(), value)]);
-                        merge(&mut manifest, Map::from_iter([(outer.to_owned(), Value::Object(inner))]));
-                    }
-                    None => merge(&mut manifest, Map::from_iter([(path.to_owned(), value)])),
-                }
+                merge(&mut manifest, at(path, value));
             }
         }
     }
@@ -111,6 +104,17 @@ fn from_query(uri: &Uri) -> Result<(Map<String, Value>, Options), ApiError> {
             .for_each(|value| *value = Value::from(value.to_string()));
     }
     Ok((manifest, options))
+}
+
+/// `value` at `path`.
+fn at(path: &str, value: Value) -> Map<String, Value> {
+    match path.split_once('.') {
+        Some((outer, inner)) => {
+            let inner = Map::from_iter([(inner.to_owned(), value)]);
+            Map::from_iter([(outer.to_owned(), Value::Object(inner))])
+        }
+        None => Map::from_iter([(path.to_owned(), value)]),
+    }
 }
 
 fn from_header(headers: &HeaderMap) -> Result<Option<Map<String, Value>>, ApiError> {

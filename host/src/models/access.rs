@@ -7,6 +7,7 @@ use super::{ModelEntry, Models, ModelsError};
 use crate::devices::{NodeDevice, Ordinal};
 use crate::dispatch::{Dispatch, Invocation, Placements, Spot, Steps};
 use crate::instance::Fault;
+use crate::objects::ObjectAccess;
 use crate::registry::Deployment;
 use crate::telemetry::{ColdStart, Phase, Served, Trace};
 use crate::workflows::Workflow;
@@ -18,7 +19,7 @@ use tracing::Instrument;
 use weir_inference::{Completion, ErrorKind, Execution, InferenceError, ModelSource, Pin, RunRequest};
 use weir_types::{ErrorCode, ModelId, ModelRef, Platform, Platforms, Signature, WorkflowId};
 
-/// The models and workflows of one invocation. Cheap to clone.
+/// The models, workflows and named objects of one invocation. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct ModelAccess {
     dispatch: Arc<Dispatch>,
@@ -65,6 +66,12 @@ impl ModelAccess {
             request_id: invocation.request_id.clone(),
             depth: invocation.depth,
         }
+    }
+
+    /// The named objects of the function's tenant, as far as it is granted them.
+    pub(crate) fn objects(&self) -> ObjectAccess<'_> {
+        let (tenant, grants) = (&self.deployment.id.tenant, &self.deployment.manifest.objects);
+        ObjectAccess { objects: &self.dispatch.objects, tenant, grants }
     }
 
     /// Bytes of models that the function may load from its own memory; 0: it may not.

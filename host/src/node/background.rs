@@ -38,13 +38,14 @@ pub(super) struct Begin {
     pub(super) models: Revision,
     pub(super) workflows: Revision,
     pub(super) invocations: Revision,
+    pub(super) objects: Revision,
     /// Components that others have deployed.
     pub(super) prepare: mpsc::Receiver<Prepare>,
 }
 
 impl Background {
     pub(super) fn start(runtime: &Handle, state: &Arc<NodeState>, begin: Begin) -> Self {
-        let Begin { functions, models, workflows, invocations, prepare } = begin;
+        let Begin { functions, models, workflows, invocations, objects, prepare } = begin;
         // First: what was left by a node that was lost waits already.
         let give_up = CancellationToken::new();
         let stop = Stop { begin_nothing: state.stopping.clone(), give_up: give_up.clone() };
@@ -57,10 +58,13 @@ impl Background {
         spawn(boxed(state.models.follow(models)));
         spawn(boxed(state.workflows.follow(workflows)));
         spawn(boxed(state.invocations.follow(invocations)));
+        spawn(boxed(state.objects.follow(objects)));
         spawn(boxed(prepare_components(Arc::downgrade(state), prepare)));
         spawn(boxed(preload_components(Arc::downgrade(state))));
         // Give back what nobody needs any more.
         spawn(boxed(state.invocations.clone().sweep(leads(state))));
+        spawn(boxed(state.objects.clone().sweep(leads(state))));
+        spawn(boxed(state.objects.clone().relieve()));
         spawn(boxed(garbage::collect(Arc::downgrade(state))));
         spawn(boxed(sweep_instances(Arc::downgrade(state))));
         spawn(boxed(sweep_arena(state.arena.clone())));

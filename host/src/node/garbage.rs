@@ -22,7 +22,9 @@ pub(super) async fn collect(state: Weak<NodeState>) {
         if state.cluster.as_ref().is_some_and(|cluster| cluster.is_dispatcher()) {
             let (components, models) = (state.registry.referred().await, state.models.referred().await);
             look("components", &state.blobs, components.map_err(|error| error.to_string()), grace).await;
+            let objects = state.objects.referred().await;
             look("models", state.models.blobs(), models.map_err(|error| error.to_string()), grace).await;
+            look("objects", state.objects.blobs(), objects.map_err(|error| error.to_string()), grace).await;
         }
     }
 }

@@ -6,6 +6,7 @@ mod asynchronous;
 mod devices;
 mod functions;
 mod hedges;
+mod objects;
 mod response_cache;
 mod served;
 mod sizes;
@@ -14,6 +15,7 @@ mod triton;
 pub(crate) use asynchronous::AsyncMetrics;
 pub(crate) use functions::{FunctionMetrics, Retired};
 pub(crate) use hedges::HedgeMetrics;
+use objects::ObjectMetrics;
 pub(crate) use served::{Demand, Served, Tally, Times};
 pub(crate) use sizes::SizeMetrics;
 
@@ -47,6 +49,7 @@ pub(crate) struct Metrics {
     pub(crate) response_cache: ResponseCacheMetrics,
     /// Asynchronous invocations.
     pub(crate) asynchronous: AsyncMetrics,
+    pub(crate) objects: ObjectMetrics,
     /// Components loaded before anybody called them.
     pub(crate) preloaded: Counter,
     /// Invocations running now.
@@ -119,6 +122,7 @@ impl Metrics {
         let sizes = AllSizes::register(registry);
         let hedges = AllHedges::register(registry);
         let asynchronous = AsyncMetrics::register(registry);
+        let objects = ObjectMetrics::register(registry);
         let devices = DeviceMetrics::register(registry);
         let cold_starts = Family::<Cause, Counter>::default();
         let phase_seconds: [Histogram; Phase::ALL.len()] = std::array::from_fn(|_| time_buckets());
@@ -176,6 +180,7 @@ impl Metrics {
             guest_memory_bytes,
             response_cache,
             asynchronous,
+            objects,
             preloaded,
             passed_on,
             placed_again,

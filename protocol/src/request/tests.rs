@@ -36,6 +36,8 @@ fn use_up(body: &[u8], json_bytes: Option<usize>) -> Result<(), String> {
     for input in request.inputs {
         let bytes = match input.data {
             Data::Binary(range) => body[range].to_vec(),
+            // What it is, is looked up.
+            Data::Region(_) => continue,
             Data::Json(elements) => {
                 let mut bytes = Vec::new();
                 let put = |more: &[u8]| -> Result<(), Infallible> {
@@ -66,6 +68,7 @@ proptest! {
             match &input.data {
                 Data::Binary(range) => prop_assert_eq!(&body[range.clone()], &data[..]),
                 Data::Json(_) => prop_assert!(!is_binary),
+                Data::Region(region) => prop_assert!(false, "{region:?}"),
             }
         }
     }
@@ -116,11 +119,16 @@ fn each_mistake_has_its_own_error() {
     assert!(refusal(&input(&json!({})), &[]).contains("neither `data` nor"));
     let both = input(&json!({"data": [1], "parameters": {"binary_data_size": 4}}));
     assert!(refusal(&both, &[0; 4]).contains("both `data` and"));
-    let shared = input(&json!({"parameters": {"shared_memory_region": "r"}}));
-    assert!(refusal(&shared, &[]).contains("shared memory is not supported"));
-    let shared =
-        json!({"inputs": [], "outputs": [{"name": "y", "parameters": {"shared_memory_region": "r"}}]});
-    assert!(refusal(&shared, &[]).contains("output \"y\""));
+    let both = input(&json!({"data": [1], "parameters": {"shared_memory_region": "r"}}));
+    assert!(refusal(&both, &[]).contains("leave one"));
+    for (parameters, why) in [
+        (json!({"shared_memory_region": "r", "shared_memory_offset": 4}), "replaced as a whole"),
+        (json!({"shared_memory_region": "r", "classification": 1}), "classification"),
+    ] {
+        let output = json!({"inputs": [], "outputs": [{"name": "y", "parameters": parameters}]});
+        let refused = refusal(&output, &[]);
+        assert!(refused.contains("output \"y\"") && refused.contains(why), "{refused}");
+    }
     let one = input(&json!({"data": [1]}))["inputs"][0].clone();
     assert_eq!(refusal(&json!({"inputs": [one, one]}), &[]), r#"input "x": it is given twice"#);
     let twice = json!({"inputs": [], "outputs": [{"name": "y"}, {"name": "y"}]});
@@ -166,7 +174,10 @@ fn parameters_that_nobody_knows_are_passed_over() {
     let json = json.to_string();
     let request = Request::parse(json.as_bytes(), None).unwrap();
     assert_eq!(request.parameters, Parameters { binary_data_output: false, priority: 3, timeout: 250 });
-    assert_eq!(request.outputs.unwrap(), [Output { name: "y".into(), binary: Some(false), classes: 5 }]);
+    assert_eq!(
+        request.outputs.unwrap(),
+        [Output { name: "y".into(), binary: Some(false), classes: 5, region: None }]
+    );
 }
 
 #[test]
@@ -177,4 +188,21 @@ fn nesting_in_what_is_passed_over_costs_nothing() {
     };
     // Passed over without recursion: it is as if it were not there.
     assert_eq!((deep(10), deep(10_000_000)), (Ok(()), Ok(())));
+}
+
+#[test]
+fn what_is_with_the_server_is_told_by_name() {
+    let place = json!({"shared_memory_region": "r", "shared_memory_offset": 4, "shared_memory_byte_size": 8});
+    let kept = json!({"shared_memory_region": "s"});
+    let input = |name: &str, parameters: &Value| json!({"name": name, "datatype": "FP32", "shape": [2], "parameters": parameters});
+    let text = json!({
+        "inputs": [input("x", &place), input("y", &kept)],
+        "outputs": [{"name": "z", "parameters": kept}],
+    })
+    .to_string();
+    let request = Request::parse(text.as_bytes(), None).unwrap();
+    let region = |name: &str, offset, bytes| Region { name: name.to_owned(), offset, bytes };
+    assert_eq!(request.inputs[0].data, Data::Region(region("r", 4, Some(8))));
+    assert_eq!(request.inputs[1].data, Data::Region(region("s", 0, None)));
+    assert_eq!(request.outputs.unwrap()[0].region, Some(region("s", 0, None)));
 }

@@ -199,3 +199,24 @@ async fn blobs_that_nothing_refers_to_go_and_come_back_with_the_next_deploy() {
     assert_eq!(joined.get("/fn/kept").await.ok().text(), "hello\n");
     assert_eq!(joined.models().await.len(), 1);
 }
+
+#[tokio::test]
+async fn an_object_that_one_node_keeps_every_node_gives_and_goes_everywhere_when_it_goes() {
+    let cluster = Cluster::builder().start(3).await;
+    let [a, b, c] = &cluster.nodes[..] else { unreachable!("there are three") };
+    // At once, whether or not news of it have come.
+    assert!(a.put("/v1/objects/kept", "of a").await.is_ok());
+    assert_eq!(b.get("/v1/objects/kept/data").await.ok().text(), "of a");
+    a.deploy_with("objects", "objects.read=*&objects.write=*", function("objects")).await;
+    cluster.all_know("objects").await;
+    assert!(c.put("/fn/objects/kept", "of c").await.is_ok());
+    for node in &cluster.nodes {
+        let is_new = async || (node.get("/v1/objects/kept/data").await.ok().text() == "of c").then_some(());
+        eventually("what c has put", is_new).await;
+    }
+    assert!(b.delete("/v1/objects/kept").await.is_ok());
+    for node in &cluster.nodes {
+        let is_gone = async || (node.get("/v1/objects/kept/data").await.status == 404).then_some(());
+        eventually("the deletion", is_gone).await;
+    }
+}

@@ -25,6 +25,7 @@ mod misbehaving;
 mod models;
 mod nn;
 mod objectives;
+mod objects;
 mod other_sdks;
 mod overlapping;
 mod protocol;

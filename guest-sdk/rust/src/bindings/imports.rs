@@ -120,7 +120,7 @@ pub mod weir {
             pub enum Error {
                 /// The request is wrong in itself: a shape that does not fit the data, an unknown input name, a range past the end.
                 InvalidArgument(_rt::String),
-                /// No model of that name, or no such version of it, is deployed.
+                /// No model of that name, or no such version of it, is deployed; or there is no such object.
                 NotFound(_rt::String),
                 /// It exists, but the function's manifest does not grant it.
                 NotGranted(_rt::String),
@@ -2126,6 +2126,554 @@ pub mod weir {
                 }
             }
         }
+        /// Tensors that are kept under a name, for other functions, inferences and clients of the same tenant to read: a data layer beside the calls
+        /// that use it.
+        ///
+        /// An object is replaced as a whole, survives restarts, and goes when its time is over. Every node of a cluster finds it. The function's
+        /// manifest says which names it may read and which it may put and delete; with others these fail with `not-granted`.
+        #[allow(dead_code, async_fn_in_trait, unused_imports, clippy::all)]
+        pub mod objects {
+            #[used]
+            #[doc(hidden)]
+            static __FORCE_SECTION_REF: fn() = super::super::super::__link_custom_section_describing_imports;
+            use super::super::super::_rt;
+            pub type Tensor = super::super::super::weir::inference::tensors::Tensor;
+            pub type Error = super::super::super::weir::inference::tensors::Error;
+            #[allow(unused_unsafe, clippy::all)]
+            /// Keep a copy of `value` under `name`, in the place of what was there. When it returns, the object is durable.
+            ///
+            /// It is kept for `ttl-ms` milliseconds, or for as long as the node's settings say. Fails with `invalid-argument` for a name or a time
+            /// that cannot be, and with `resource-exhausted` where the tenant has no room left or the tensor is too large.
+            #[allow(async_fn_in_trait)]
+            pub fn put(
+                name: &str,
+                value: &Tensor,
+                ttl_ms: Option<u64>,
+            ) -> Result<(), Error> {
+                unsafe {
+                    #[cfg_attr(target_pointer_width = "64", repr(align(8)))]
+                    #[cfg_attr(target_pointer_width = "32", repr(align(4)))]
+                    struct RetArea(
+                        [::core::mem::MaybeUninit<
+                            u8,
+                        >; 4 * ::core::mem::size_of::<*const u8>()],
+                    );
+                    let mut ret_area = RetArea(
+                        [::core::mem::MaybeUninit::uninit(); 4
+                            * ::core::mem::size_of::<*const u8>()],
+                    );
+                    let vec0 = name;
+                    let ptr0 = vec0.as_ptr().cast::<u8>();
+                    let len0 = vec0.len();
+                    let (result1_0, result1_1) = match ttl_ms {
+                        Some(e) => (1i32, _rt::as_i64(e)),
+                        None => (0i32, 0i64),
+                    };
+                    let ptr2 = ret_area.0.as_mut_ptr().cast::<u8>();
+                    #[cfg(target_arch = "wasm32")]
+                    #[link(wasm_import_module = "weir:inference/objects@0.1.0")]
+                    unsafe extern "C" {
+                        #[link_name = "put"]
+                        fn wit_import3(
+                            _: *mut u8,
+                            _: usize,
+                            _: i32,
+                            _: i32,
+                            _: i64,
+                            _: *mut u8,
+                        );
+                    }
+                    #[cfg(not(target_arch = "wasm32"))]
+                    unsafe extern "C" fn wit_import3(
+                        _: *mut u8,
+                        _: usize,
+                        _: i32,
+                        _: i32,
+                        _: i64,
+                        _: *mut u8,
+                    ) {
+                        unreachable!()
+                    }
+                    wit_import3(
+                        ptr0.cast_mut(),
+                        len0,
+                        (value).handle() as i32,
+                        result1_0,
+                        result1_1,
+                        ptr2,
+                    );
+                    let l4 = i32::from(*ptr2.add(0).cast::<u8>());
+                    let result25 = match l4 {
+                        0 => {
+                            let e = ();
+                            Ok(e)
+                        }
+                        1 => {
+                            let e = {
+                                let l5 = i32::from(
+                                    *ptr2.add(::core::mem::size_of::<*const u8>()).cast::<u8>(),
+                                );
+                                use super::super::super::weir::inference::tensors::Error as V24;
+                                let v24 = match l5 {
+                                    0 => {
+                                        let e24 = {
+                                            let l6 = *ptr2
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l7 = *ptr2
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len8 = l7;
+                                            let bytes8 = _rt::Vec::from_raw_parts(
+                                                l6.cast(),
+                                                len8,
+                                                len8,
+                                            );
+                                            _rt::string_lift(bytes8)
+                                        };
+                                        V24::InvalidArgument(e24)
+                                    }
+                                    1 => {
+                                        let e24 = {
+                                            let l9 = *ptr2
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l10 = *ptr2
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len11 = l10;
+                                            let bytes11 = _rt::Vec::from_raw_parts(
+                                                l9.cast(),
+                                                len11,
+                                                len11,
+                                            );
+                                            _rt::string_lift(bytes11)
+                                        };
+                                        V24::NotFound(e24)
+                                    }
+                                    2 => {
+                                        let e24 = {
+                                            let l12 = *ptr2
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l13 = *ptr2
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len14 = l13;
+                                            let bytes14 = _rt::Vec::from_raw_parts(
+                                                l12.cast(),
+                                                len14,
+                                                len14,
+                                            );
+                                            _rt::string_lift(bytes14)
+                                        };
+                                        V24::NotGranted(e24)
+                                    }
+                                    3 => {
+                                        let e24 = {
+                                            let l15 = *ptr2
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l16 = *ptr2
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len17 = l16;
+                                            let bytes17 = _rt::Vec::from_raw_parts(
+                                                l15.cast(),
+                                                len17,
+                                                len17,
+                                            );
+                                            _rt::string_lift(bytes17)
+                                        };
+                                        V24::ResourceExhausted(e24)
+                                    }
+                                    4 => V24::DeadlineExceeded,
+                                    5 => V24::Cancelled,
+                                    6 => {
+                                        let e24 = {
+                                            let l18 = *ptr2
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l19 = *ptr2
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len20 = l19;
+                                            let bytes20 = _rt::Vec::from_raw_parts(
+                                                l18.cast(),
+                                                len20,
+                                                len20,
+                                            );
+                                            _rt::string_lift(bytes20)
+                                        };
+                                        V24::Unavailable(e24)
+                                    }
+                                    n => {
+                                        debug_assert_eq!(n, 7, "invalid enum discriminant");
+                                        let e24 = {
+                                            let l21 = *ptr2
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l22 = *ptr2
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len23 = l22;
+                                            let bytes23 = _rt::Vec::from_raw_parts(
+                                                l21.cast(),
+                                                len23,
+                                                len23,
+                                            );
+                                            _rt::string_lift(bytes23)
+                                        };
+                                        V24::Internal(e24)
+                                    }
+                                };
+                                v24
+                            };
+                            Err(e)
+                        }
+                        _ => _rt::invalid_enum_discriminant(),
+                    };
+                    result25
+                }
+            }
+            #[allow(unused_unsafe, clippy::all)]
+            /// The tensor that is kept under `name`, whole and as it was put. Fails with `not-found` where there is none, or it has expired.
+            #[allow(async_fn_in_trait)]
+            pub fn get(name: &str) -> Result<Tensor, Error> {
+                unsafe {
+                    #[cfg_attr(target_pointer_width = "64", repr(align(8)))]
+                    #[cfg_attr(target_pointer_width = "32", repr(align(4)))]
+                    struct RetArea(
+                        [::core::mem::MaybeUninit<
+                            u8,
+                        >; 4 * ::core::mem::size_of::<*const u8>()],
+                    );
+                    let mut ret_area = RetArea(
+                        [::core::mem::MaybeUninit::uninit(); 4
+                            * ::core::mem::size_of::<*const u8>()],
+                    );
+                    let vec0 = name;
+                    let ptr0 = vec0.as_ptr().cast::<u8>();
+                    let len0 = vec0.len();
+                    let ptr1 = ret_area.0.as_mut_ptr().cast::<u8>();
+                    #[cfg(target_arch = "wasm32")]
+                    #[link(wasm_import_module = "weir:inference/objects@0.1.0")]
+                    unsafe extern "C" {
+                        #[link_name = "get"]
+                        fn wit_import2(_: *mut u8, _: usize, _: *mut u8);
+                    }
+                    #[cfg(not(target_arch = "wasm32"))]
+                    unsafe extern "C" fn wit_import2(_: *mut u8, _: usize, _: *mut u8) {
+                        unreachable!()
+                    }
+                    wit_import2(ptr0.cast_mut(), len0, ptr1);
+                    let l3 = i32::from(*ptr1.add(0).cast::<u8>());
+                    let result25 = match l3 {
+                        0 => {
+                            let e = {
+                                let l4 = *ptr1
+                                    .add(::core::mem::size_of::<*const u8>())
+                                    .cast::<i32>();
+                                super::super::super::weir::inference::tensors::Tensor::from_handle(
+                                    l4 as u32,
+                                )
+                            };
+                            Ok(e)
+                        }
+                        1 => {
+                            let e = {
+                                let l5 = i32::from(
+                                    *ptr1.add(::core::mem::size_of::<*const u8>()).cast::<u8>(),
+                                );
+                                use super::super::super::weir::inference::tensors::Error as V24;
+                                let v24 = match l5 {
+                                    0 => {
+                                        let e24 = {
+                                            let l6 = *ptr1
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l7 = *ptr1
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len8 = l7;
+                                            let bytes8 = _rt::Vec::from_raw_parts(
+                                                l6.cast(),
+                                                len8,
+                                                len8,
+                                            );
+                                            _rt::string_lift(bytes8)
+                                        };
+                                        V24::InvalidArgument(e24)
+                                    }
+                                    1 => {
+                                        let e24 = {
+                                            let l9 = *ptr1
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l10 = *ptr1
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len11 = l10;
+                                            let bytes11 = _rt::Vec::from_raw_parts(
+                                                l9.cast(),
+                                                len11,
+                                                len11,
+                                            );
+                                            _rt::string_lift(bytes11)
+                                        };
+                                        V24::NotFound(e24)
+                                    }
+                                    2 => {
+                                        let e24 = {
+                                            let l12 = *ptr1
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l13 = *ptr1
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len14 = l13;
+                                            let bytes14 = _rt::Vec::from_raw_parts(
+                                                l12.cast(),
+                                                len14,
+                                                len14,
+                                            );
+                                            _rt::string_lift(bytes14)
+                                        };
+                                        V24::NotGranted(e24)
+                                    }
+                                    3 => {
+                                        let e24 = {
+                                            let l15 = *ptr1
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l16 = *ptr1
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len17 = l16;
+                                            let bytes17 = _rt::Vec::from_raw_parts(
+                                                l15.cast(),
+                                                len17,
+                                                len17,
+                                            );
+                                            _rt::string_lift(bytes17)
+                                        };
+                                        V24::ResourceExhausted(e24)
+                                    }
+                                    4 => V24::DeadlineExceeded,
+                                    5 => V24::Cancelled,
+                                    6 => {
+                                        let e24 = {
+                                            let l18 = *ptr1
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l19 = *ptr1
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len20 = l19;
+                                            let bytes20 = _rt::Vec::from_raw_parts(
+                                                l18.cast(),
+                                                len20,
+                                                len20,
+                                            );
+                                            _rt::string_lift(bytes20)
+                                        };
+                                        V24::Unavailable(e24)
+                                    }
+                                    n => {
+                                        debug_assert_eq!(n, 7, "invalid enum discriminant");
+                                        let e24 = {
+                                            let l21 = *ptr1
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l22 = *ptr1
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len23 = l22;
+                                            let bytes23 = _rt::Vec::from_raw_parts(
+                                                l21.cast(),
+                                                len23,
+                                                len23,
+                                            );
+                                            _rt::string_lift(bytes23)
+                                        };
+                                        V24::Internal(e24)
+                                    }
+                                };
+                                v24
+                            };
+                            Err(e)
+                        }
+                        _ => _rt::invalid_enum_discriminant(),
+                    };
+                    result25
+                }
+            }
+            #[allow(unused_unsafe, clippy::all)]
+            /// Let nobody find `name` any more. Whoever has the tensor keeps it. Fails with `not-found` where there is none.
+            #[allow(async_fn_in_trait)]
+            pub fn delete(name: &str) -> Result<(), Error> {
+                unsafe {
+                    #[cfg_attr(target_pointer_width = "64", repr(align(8)))]
+                    #[cfg_attr(target_pointer_width = "32", repr(align(4)))]
+                    struct RetArea(
+                        [::core::mem::MaybeUninit<
+                            u8,
+                        >; 4 * ::core::mem::size_of::<*const u8>()],
+                    );
+                    let mut ret_area = RetArea(
+                        [::core::mem::MaybeUninit::uninit(); 4
+                            * ::core::mem::size_of::<*const u8>()],
+                    );
+                    let vec0 = name;
+                    let ptr0 = vec0.as_ptr().cast::<u8>();
+                    let len0 = vec0.len();
+                    let ptr1 = ret_area.0.as_mut_ptr().cast::<u8>();
+                    #[cfg(target_arch = "wasm32")]
+                    #[link(wasm_import_module = "weir:inference/objects@0.1.0")]
+                    unsafe extern "C" {
+                        #[link_name = "delete"]
+                        fn wit_import2(_: *mut u8, _: usize, _: *mut u8);
+                    }
+                    #[cfg(not(target_arch = "wasm32"))]
+                    unsafe extern "C" fn wit_import2(_: *mut u8, _: usize, _: *mut u8) {
+                        unreachable!()
+                    }
+                    wit_import2(ptr0.cast_mut(), len0, ptr1);
+                    let l3 = i32::from(*ptr1.add(0).cast::<u8>());
+                    let result24 = match l3 {
+                        0 => {
+                            let e = ();
+                            Ok(e)
+                        }
+                        1 => {
+                            let e = {
+                                let l4 = i32::from(
+                                    *ptr1.add(::core::mem::size_of::<*const u8>()).cast::<u8>(),
+                                );
+                                use super::super::super::weir::inference::tensors::Error as V23;
+                                let v23 = match l4 {
+                                    0 => {
+                                        let e23 = {
+                                            let l5 = *ptr1
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l6 = *ptr1
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len7 = l6;
+                                            let bytes7 = _rt::Vec::from_raw_parts(
+                                                l5.cast(),
+                                                len7,
+                                                len7,
+                                            );
+                                            _rt::string_lift(bytes7)
+                                        };
+                                        V23::InvalidArgument(e23)
+                                    }
+                                    1 => {
+                                        let e23 = {
+                                            let l8 = *ptr1
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l9 = *ptr1
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len10 = l9;
+                                            let bytes10 = _rt::Vec::from_raw_parts(
+                                                l8.cast(),
+                                                len10,
+                                                len10,
+                                            );
+                                            _rt::string_lift(bytes10)
+                                        };
+                                        V23::NotFound(e23)
+                                    }
+                                    2 => {
+                                        let e23 = {
+                                            let l11 = *ptr1
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l12 = *ptr1
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len13 = l12;
+                                            let bytes13 = _rt::Vec::from_raw_parts(
+                                                l11.cast(),
+                                                len13,
+                                                len13,
+                                            );
+                                            _rt::string_lift(bytes13)
+                                        };
+                                        V23::NotGranted(e23)
+                                    }
+                                    3 => {
+                                        let e23 = {
+                                            let l14 = *ptr1
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l15 = *ptr1
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len16 = l15;
+                                            let bytes16 = _rt::Vec::from_raw_parts(
+                                                l14.cast(),
+                                                len16,
+                                                len16,
+                                            );
+                                            _rt::string_lift(bytes16)
+                                        };
+                                        V23::ResourceExhausted(e23)
+                                    }
+                                    4 => V23::DeadlineExceeded,
+                                    5 => V23::Cancelled,
+                                    6 => {
+                                        let e23 = {
+                                            let l17 = *ptr1
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l18 = *ptr1
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len19 = l18;
+                                            let bytes19 = _rt::Vec::from_raw_parts(
+                                                l17.cast(),
+                                                len19,
+                                                len19,
+                                            );
+                                            _rt::string_lift(bytes19)
+                                        };
+                                        V23::Unavailable(e23)
+                                    }
+                                    n => {
+                                        debug_assert_eq!(n, 7, "invalid enum discriminant");
+                                        let e23 = {
+                                            let l20 = *ptr1
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l21 = *ptr1
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len22 = l21;
+                                            let bytes22 = _rt::Vec::from_raw_parts(
+                                                l20.cast(),
+                                                len22,
+                                                len22,
+                                            );
+                                            _rt::string_lift(bytes22)
+                                        };
+                                        V23::Internal(e23)
+                                    }
+                                };
+                                v23
+                            };
+                            Err(e)
+                        }
+                        _ => _rt::invalid_enum_discriminant(),
+                    };
+                    result24
+                }
+            }
+        }
         /// Waiting for several runs, or for a run and something else, at once. Apart from `models` because it needs `wasi:io`.
         #[allow(dead_code, async_fn_in_trait, unused_imports, clippy::all)]
         pub mod readiness {
@@ -2719,9 +3267,9 @@ mod _rt {
 )]
 #[doc(hidden)]
 #[allow(clippy::octal_escapes)]
-pub static __WIT_BINDGEN_COMPONENT_TYPE: [u8; 1801] = *b"\
-\0asm\x0d\0\x01\0\0\x19\x16wit-component-encoding\x04\0\x07\x8b\x0d\x01A\x02\x01\
-A\x0f\x01B\x15\x01m\x0e\x04bool\x05uint8\x06uint16\x06uint32\x06uint64\x04int8\x05\
+pub static __WIT_BINDGEN_COMPONENT_TYPE: [u8; 1965] = *b"\
+\0asm\x0d\0\x01\0\0\x19\x16wit-component-encoding\x04\0\x07\xaf\x0e\x01A\x02\x01\
+A\x11\x01B\x15\x01m\x0e\x04bool\x05uint8\x06uint16\x06uint32\x06uint64\x04int8\x05\
 int16\x05int32\x05int64\x04fp16\x04bf16\x04fp32\x04fp64\x05bytes\x04\0\x0celemen\
 t-type\x03\0\0\x01q\x08\x10invalid-argument\x01s\0\x09not-found\x01s\0\x0bnot-gr\
 anted\x01s\0\x12resource-exhausted\x01s\0\x11deadline-exceeded\0\0\x09cancelled\0\
@@ -2747,21 +3295,25 @@ s\x1b\0\x1f\x04\0\x13[method]model.infer\x01\x20\x01i\x12\x01j\x01!\x01\x05\x01@
 \x03\x04self\x16\x06inputs\x1a\x07options\x1b\0\"\x04\0\x14[method]model.submit\x01\
 #\x01h\x12\x01@\x01\x04self$\0\x1f\x04\0\x14[method]pending.wait\x01%\x01@\x01\x04\
 self$\x01\0\x04\0\x16[method]pending.cancel\x01&\x03\0\x1bweir:inference/models@\
-0.1.0\x05\x04\x01B\x0a\x04\0\x08pollable\x03\x01\x01h\0\x01@\x01\x04self\x01\0\x7f\
-\x04\0\x16[method]pollable.ready\x01\x02\x01@\x01\x04self\x01\x01\0\x04\0\x16[me\
-thod]pollable.block\x01\x03\x01p\x01\x01py\x01@\x01\x02in\x04\0\x05\x04\0\x04pol\
-l\x01\x06\x03\0\x13wasi:io/poll@0.2.12\x05\x05\x02\x03\0\x01\x07pending\x02\x03\0\
-\x02\x08pollable\x01B\x08\x02\x03\x02\x01\x06\x04\0\x07pending\x03\0\0\x02\x03\x02\
-\x01\x07\x04\0\x08pollable\x03\0\x02\x01h\x01\x01i\x03\x01@\x01\x07pending\x04\0\
-\x05\x04\0\x09subscribe\x01\x06\x03\0\x1eweir:inference/readiness@0.1.0\x05\x08\x01\
-B\x0f\x02\x03\x02\x01\x01\x04\0\x06tensor\x03\0\0\x02\x03\x02\x01\x02\x04\0\x0ce\
-lement-type\x03\0\x02\x02\x03\x02\x01\x03\x04\0\x05error\x03\0\x04\x01py\x01i\x01\
-\x01j\x01\x07\x01\x05\x01@\x02\x0celement-type\x03\x05shape\x06\0\x08\x04\0\x13t\
-ake-body-as-tensor\x01\x09\x01h\x01\x01j\0\x01\x05\x01@\x01\x06tensor\x0a\0\x0b\x04\
-\0\x11reply-with-tensor\x01\x0c\x03\0\x1cweir:inference/request@0.1.0\x05\x09\x04\
-\0\x1cweir:inference/imports@0.1.0\x04\0\x0b\x0d\x01\0\x07imports\x03\0\0\0G\x09\
-producers\x01\x0cprocessed-by\x02\x0dwit-component\x070.247.0\x10wit-bindgen-rus\
-t\x060.57.1";
+0.1.0\x05\x04\x01B\x0f\x02\x03\x02\x01\x01\x04\0\x06tensor\x03\0\0\x02\x03\x02\x01\
+\x03\x04\0\x05error\x03\0\x02\x01h\x01\x01kw\x01j\0\x01\x03\x01@\x03\x04names\x05\
+value\x04\x06ttl-ms\x05\0\x06\x04\0\x03put\x01\x07\x01i\x01\x01j\x01\x08\x01\x03\
+\x01@\x01\x04names\0\x09\x04\0\x03get\x01\x0a\x01@\x01\x04names\0\x06\x04\0\x06d\
+elete\x01\x0b\x03\0\x1cweir:inference/objects@0.1.0\x05\x05\x01B\x0a\x04\0\x08po\
+llable\x03\x01\x01h\0\x01@\x01\x04self\x01\0\x7f\x04\0\x16[method]pollable.ready\
+\x01\x02\x01@\x01\x04self\x01\x01\0\x04\0\x16[method]pollable.block\x01\x03\x01p\
+\x01\x01py\x01@\x01\x02in\x04\0\x05\x04\0\x04poll\x01\x06\x03\0\x13wasi:io/poll@\
+0.2.12\x05\x06\x02\x03\0\x01\x07pending\x02\x03\0\x03\x08pollable\x01B\x08\x02\x03\
+\x02\x01\x07\x04\0\x07pending\x03\0\0\x02\x03\x02\x01\x08\x04\0\x08pollable\x03\0\
+\x02\x01h\x01\x01i\x03\x01@\x01\x07pending\x04\0\x05\x04\0\x09subscribe\x01\x06\x03\
+\0\x1eweir:inference/readiness@0.1.0\x05\x09\x01B\x0f\x02\x03\x02\x01\x01\x04\0\x06\
+tensor\x03\0\0\x02\x03\x02\x01\x02\x04\0\x0celement-type\x03\0\x02\x02\x03\x02\x01\
+\x03\x04\0\x05error\x03\0\x04\x01py\x01i\x01\x01j\x01\x07\x01\x05\x01@\x02\x0cel\
+ement-type\x03\x05shape\x06\0\x08\x04\0\x13take-body-as-tensor\x01\x09\x01h\x01\x01\
+j\0\x01\x05\x01@\x01\x06tensor\x0a\0\x0b\x04\0\x11reply-with-tensor\x01\x0c\x03\0\
+\x1cweir:inference/request@0.1.0\x05\x0a\x04\0\x1cweir:inference/imports@0.1.0\x04\
+\0\x0b\x0d\x01\0\x07imports\x03\0\0\0G\x09producers\x01\x0cprocessed-by\x02\x0dw\
+it-component\x070.247.0\x10wit-bindgen-rust\x060.57.1";
 #[inline(never)]
 #[doc(hidden)]
 pub fn __link_custom_section_describing_imports() {

@@ -3,6 +3,7 @@
 //   * runtime_path: "::wit_bindgen::rt"
 //   * with "weir:inference/tensors@0.1.0" = "crate::bindings::imports::weir::inference::tensors"
 //   * with "weir:inference/models@0.1.0" = "crate::bindings::imports::weir::inference::models"
+//   * with "weir:inference/objects@0.1.0" = "crate::bindings::imports::weir::inference::objects"
 //   * type_section_suffix: "weir-guest-sdk-tensor-function"
 //   * default-bindings-module: "$crate::bindings::tensor_function"
 //   * export-macro-name: __export_stage
@@ -11,6 +12,8 @@
 use crate::bindings::imports::weir::inference::tensors as __with_name0;
 #[allow(unfulfilled_lint_expectations, unused_imports)]
 use crate::bindings::imports::weir::inference::models as __with_name1;
+#[allow(unfulfilled_lint_expectations, unused_imports)]
+use crate::bindings::imports::weir::inference::objects as __with_name2;
 #[rustfmt::skip]
 #[allow(dead_code, clippy::all)]
 pub mod exports {
@@ -419,9 +422,60 @@ macro_rules! __export_tensor_function_impl {
         : () = { #[rustfmt::skip] #[cfg(target_arch = "wasm32")] #[unsafe (link_section =
         "component-type:wit-bindgen:0.57.1:weir:inference@0.1.0:tensor-function:imports and exportsweir-guest-sdk-tensor-function")]
         #[doc(hidden)] #[allow(clippy::octal_escapes)] pub static
-        __WIT_BINDGEN_COMPONENT_TYPE : [u8; 1448] = *
+        __WIT_BINDGEN_COMPONENT_TYPE : [u8; 1612] = *
         b"\
-\0asm\x0d\0\x01\0\0\x19\x16wit-component-encoding\x04\0\x07\xa2\x0a\x01A\x02\x01\
+\0asm\x0d\0\x01\0\0\x19\x16wit-component-encoding\x04\0\x07\xc6\x0b\x01A\x02\x01\
+A\x0b\x01B\x15\x01m\x0e\x04bool\x05uint8\x06uint16\x06uint32\x06uint64\x04int8\x05\
+int16\x05int32\x05int64\x04fp16\x04bf16\x04fp32\x04fp64\x05bytes\x04\0\x0celemen\
+t-type\x03\0\0\x01q\x08\x10invalid-argument\x01s\0\x09not-found\x01s\0\x0bnot-gr\
+anted\x01s\0\x12resource-exhausted\x01s\0\x11deadline-exceeded\0\0\x09cancelled\0\
+\0\x0bunavailable\x01s\0\x08internal\x01s\0\x04\0\x05error\x03\0\x02\x04\0\x06te\
+nsor\x03\x01\x01py\x01p}\x01i\x04\x01j\x01\x07\x01\x03\x01@\x03\x0celement-type\x01\
+\x05shape\x05\x04data\x06\0\x08\x04\0\x19[static]tensor.from-bytes\x01\x09\x01h\x04\
+\x01@\x01\x04self\x0a\0\x01\x04\0\x1b[method]tensor.element-type\x01\x0b\x01@\x01\
+\x04self\x0a\0\x05\x04\0\x14[method]tensor.shape\x01\x0c\x01@\x01\x04self\x0a\0w\
+\x04\0\x1a[method]tensor.byte-length\x01\x0d\x01j\x01\x06\x01\x03\x01@\x03\x04se\
+lf\x0a\x06offsetw\x06lengthw\0\x0e\x04\0\x13[method]tensor.read\x01\x0f\x03\0\x1c\
+weir:inference/tensors@0.1.0\x05\0\x02\x03\0\0\x06tensor\x02\x03\0\0\x0celement-\
+type\x02\x03\0\0\x05error\x01B-\x02\x03\x02\x01\x01\x04\0\x06tensor\x03\0\0\x02\x03\
+\x02\x01\x02\x04\0\x0celement-type\x03\0\x02\x02\x03\x02\x01\x03\x04\0\x05error\x03\
+\0\x04\x01ky\x01p\x06\x01r\x03\x04names\x0celement-type\x03\x05shape\x07\x04\0\x04\
+port\x03\0\x08\x01p\x09\x01r\x04\x04names\x07versions\x06inputs\x0a\x07outputs\x0a\
+\x04\0\x0bdescription\x03\0\x0b\x01ps\x01k\x0d\x01r\x03\x07outputs\x0e\x0bdeadli\
+ne-ms\x06\x08priority\x06\x04\0\x07options\x03\0\x0f\x04\0\x05model\x03\x01\x04\0\
+\x07pending\x03\x01\x01i\x11\x01j\x01\x13\x01\x05\x01@\x01\x04names\0\x14\x04\0\x12\
+[static]model.open\x01\x15\x01h\x11\x01@\x01\x04self\x16\0\x0c\x04\0\x16[method]\
+model.describe\x01\x17\x01h\x01\x01o\x02s\x18\x01p\x19\x01k\x10\x01i\x01\x01o\x02\
+s\x1c\x01p\x1d\x01j\x01\x1e\x01\x05\x01@\x03\x04self\x16\x06inputs\x1a\x07option\
+s\x1b\0\x1f\x04\0\x13[method]model.infer\x01\x20\x01i\x12\x01j\x01!\x01\x05\x01@\
+\x03\x04self\x16\x06inputs\x1a\x07options\x1b\0\"\x04\0\x14[method]model.submit\x01\
+#\x01h\x12\x01@\x01\x04self$\0\x1f\x04\0\x14[method]pending.wait\x01%\x01@\x01\x04\
+self$\x01\0\x04\0\x16[method]pending.cancel\x01&\x03\0\x1bweir:inference/models@\
+0.1.0\x05\x04\x01B\x0f\x02\x03\x02\x01\x01\x04\0\x06tensor\x03\0\0\x02\x03\x02\x01\
+\x03\x04\0\x05error\x03\0\x02\x01h\x01\x01kw\x01j\0\x01\x03\x01@\x03\x04names\x05\
+value\x04\x06ttl-ms\x05\0\x06\x04\0\x03put\x01\x07\x01i\x01\x01j\x01\x08\x01\x03\
+\x01@\x01\x04names\0\x09\x04\0\x03get\x01\x0a\x01@\x01\x04names\0\x06\x04\0\x06d\
+elete\x01\x0b\x03\0\x1cweir:inference/objects@0.1.0\x05\x05\x01B\x0a\x02\x03\x02\
+\x01\x01\x04\0\x06tensor\x03\0\0\x02\x03\x02\x01\x03\x04\0\x05error\x03\0\x02\x01\
+i\x01\x01o\x02s\x04\x01p\x05\x01j\x01\x06\x01\x03\x01@\x01\x06inputs\x06\0\x07\x04\
+\0\x03run\x01\x08\x04\0\x1aweir:inference/stage@0.1.0\x05\x06\x04\0$weir:inferen\
+ce/tensor-function@0.1.0\x04\0\x0b\x15\x01\0\x0ftensor-function\x03\0\0\0G\x09pr\
+oducers\x01\x0cprocessed-by\x02\x0dwit-component\x070.247.0\x10wit-bindgen-rust\x06\
+0.57.1";
+        };
+    };
+}
+#[doc(inline)]
+pub use __export_tensor_function_impl as __export_stage;
+#[rustfmt::skip]
+#[cfg(target_arch = "wasm32")]
+#[unsafe(
+    link_section = "component-type:wit-bindgen:0.57.1:weir:inference@0.1.0:tensor-function-with-all-of-its-exports-removed:encoded worldweir-guest-sdk-tensor-function"
+)]
+#[doc(hidden)]
+#[allow(clippy::octal_escapes)]
+pub static __WIT_BINDGEN_COMPONENT_TYPE: [u8; 1571] = *b"\
+\0asm\x0d\0\x01\0\0\x19\x16wit-component-encoding\x04\0\x07\xfd\x0a\x01A\x02\x01\
 A\x09\x01B\x15\x01m\x0e\x04bool\x05uint8\x06uint16\x06uint32\x06uint64\x04int8\x05\
 int16\x05int32\x05int64\x04fp16\x04bf16\x04fp32\x04fp64\x05bytes\x04\0\x0celemen\
 t-type\x03\0\0\x01q\x08\x10invalid-argument\x01s\0\x09not-found\x01s\0\x0bnot-gr\
@@ -448,56 +502,14 @@ s\x1b\0\x1f\x04\0\x13[method]model.infer\x01\x20\x01i\x12\x01j\x01!\x01\x05\x01@
 \x03\x04self\x16\x06inputs\x1a\x07options\x1b\0\"\x04\0\x14[method]model.submit\x01\
 #\x01h\x12\x01@\x01\x04self$\0\x1f\x04\0\x14[method]pending.wait\x01%\x01@\x01\x04\
 self$\x01\0\x04\0\x16[method]pending.cancel\x01&\x03\0\x1bweir:inference/models@\
-0.1.0\x05\x04\x01B\x0a\x02\x03\x02\x01\x01\x04\0\x06tensor\x03\0\0\x02\x03\x02\x01\
-\x03\x04\0\x05error\x03\0\x02\x01i\x01\x01o\x02s\x04\x01p\x05\x01j\x01\x06\x01\x03\
-\x01@\x01\x06inputs\x06\0\x07\x04\0\x03run\x01\x08\x04\0\x1aweir:inference/stage\
-@0.1.0\x05\x05\x04\0$weir:inference/tensor-function@0.1.0\x04\0\x0b\x15\x01\0\x0f\
-tensor-function\x03\0\0\0G\x09producers\x01\x0cprocessed-by\x02\x0dwit-component\
-\x070.247.0\x10wit-bindgen-rust\x060.57.1";
-        };
-    };
-}
-#[doc(inline)]
-pub use __export_tensor_function_impl as __export_stage;
-#[rustfmt::skip]
-#[cfg(target_arch = "wasm32")]
-#[unsafe(
-    link_section = "component-type:wit-bindgen:0.57.1:weir:inference@0.1.0:tensor-function-with-all-of-its-exports-removed:encoded worldweir-guest-sdk-tensor-function"
-)]
-#[doc(hidden)]
-#[allow(clippy::octal_escapes)]
-pub static __WIT_BINDGEN_COMPONENT_TYPE: [u8; 1407] = *b"\
-\0asm\x0d\0\x01\0\0\x19\x16wit-component-encoding\x04\0\x07\xd9\x09\x01A\x02\x01\
-A\x07\x01B\x15\x01m\x0e\x04bool\x05uint8\x06uint16\x06uint32\x06uint64\x04int8\x05\
-int16\x05int32\x05int64\x04fp16\x04bf16\x04fp32\x04fp64\x05bytes\x04\0\x0celemen\
-t-type\x03\0\0\x01q\x08\x10invalid-argument\x01s\0\x09not-found\x01s\0\x0bnot-gr\
-anted\x01s\0\x12resource-exhausted\x01s\0\x11deadline-exceeded\0\0\x09cancelled\0\
-\0\x0bunavailable\x01s\0\x08internal\x01s\0\x04\0\x05error\x03\0\x02\x04\0\x06te\
-nsor\x03\x01\x01py\x01p}\x01i\x04\x01j\x01\x07\x01\x03\x01@\x03\x0celement-type\x01\
-\x05shape\x05\x04data\x06\0\x08\x04\0\x19[static]tensor.from-bytes\x01\x09\x01h\x04\
-\x01@\x01\x04self\x0a\0\x01\x04\0\x1b[method]tensor.element-type\x01\x0b\x01@\x01\
-\x04self\x0a\0\x05\x04\0\x14[method]tensor.shape\x01\x0c\x01@\x01\x04self\x0a\0w\
-\x04\0\x1a[method]tensor.byte-length\x01\x0d\x01j\x01\x06\x01\x03\x01@\x03\x04se\
-lf\x0a\x06offsetw\x06lengthw\0\x0e\x04\0\x13[method]tensor.read\x01\x0f\x03\0\x1c\
-weir:inference/tensors@0.1.0\x05\0\x02\x03\0\0\x06tensor\x02\x03\0\0\x0celement-\
-type\x02\x03\0\0\x05error\x01B-\x02\x03\x02\x01\x01\x04\0\x06tensor\x03\0\0\x02\x03\
-\x02\x01\x02\x04\0\x0celement-type\x03\0\x02\x02\x03\x02\x01\x03\x04\0\x05error\x03\
-\0\x04\x01ky\x01p\x06\x01r\x03\x04names\x0celement-type\x03\x05shape\x07\x04\0\x04\
-port\x03\0\x08\x01p\x09\x01r\x04\x04names\x07versions\x06inputs\x0a\x07outputs\x0a\
-\x04\0\x0bdescription\x03\0\x0b\x01ps\x01k\x0d\x01r\x03\x07outputs\x0e\x0bdeadli\
-ne-ms\x06\x08priority\x06\x04\0\x07options\x03\0\x0f\x04\0\x05model\x03\x01\x04\0\
-\x07pending\x03\x01\x01i\x11\x01j\x01\x13\x01\x05\x01@\x01\x04names\0\x14\x04\0\x12\
-[static]model.open\x01\x15\x01h\x11\x01@\x01\x04self\x16\0\x0c\x04\0\x16[method]\
-model.describe\x01\x17\x01h\x01\x01o\x02s\x18\x01p\x19\x01k\x10\x01i\x01\x01o\x02\
-s\x1c\x01p\x1d\x01j\x01\x1e\x01\x05\x01@\x03\x04self\x16\x06inputs\x1a\x07option\
-s\x1b\0\x1f\x04\0\x13[method]model.infer\x01\x20\x01i\x12\x01j\x01!\x01\x05\x01@\
-\x03\x04self\x16\x06inputs\x1a\x07options\x1b\0\"\x04\0\x14[method]model.submit\x01\
-#\x01h\x12\x01@\x01\x04self$\0\x1f\x04\0\x14[method]pending.wait\x01%\x01@\x01\x04\
-self$\x01\0\x04\0\x16[method]pending.cancel\x01&\x03\0\x1bweir:inference/models@\
-0.1.0\x05\x04\x04\0Dweir:inference/tensor-function-with-all-of-its-exports-remov\
-ed@0.1.0\x04\0\x0b5\x01\0/tensor-function-with-all-of-its-exports-removed\x03\0\0\
-\0G\x09producers\x01\x0cprocessed-by\x02\x0dwit-component\x070.247.0\x10wit-bind\
-gen-rust\x060.57.1";
+0.1.0\x05\x04\x01B\x0f\x02\x03\x02\x01\x01\x04\0\x06tensor\x03\0\0\x02\x03\x02\x01\
+\x03\x04\0\x05error\x03\0\x02\x01h\x01\x01kw\x01j\0\x01\x03\x01@\x03\x04names\x05\
+value\x04\x06ttl-ms\x05\0\x06\x04\0\x03put\x01\x07\x01i\x01\x01j\x01\x08\x01\x03\
+\x01@\x01\x04names\0\x09\x04\0\x03get\x01\x0a\x01@\x01\x04names\0\x06\x04\0\x06d\
+elete\x01\x0b\x03\0\x1cweir:inference/objects@0.1.0\x05\x05\x04\0Dweir:inference\
+/tensor-function-with-all-of-its-exports-removed@0.1.0\x04\0\x0b5\x01\0/tensor-f\
+unction-with-all-of-its-exports-removed\x03\0\0\0G\x09producers\x01\x0cprocessed\
+-by\x02\x0dwit-component\x070.247.0\x10wit-bindgen-rust\x060.57.1";
 #[inline(never)]
 #[doc(hidden)]
 pub fn __link_custom_section_describing_imports() {

@@ -1,7 +1,7 @@
 //! Inference messages in and out.
 
 use super::super::error::ApiError;
-use super::super::v2::{Answered, Asked, CallLimits, classify};
+use super::super::v2::{Answered, Asked, CallLimits, Input, Unresolved, classify};
 use crate::node::NodeState;
 use bytes::Bytes;
 use std::collections::HashMap;
@@ -11,7 +11,7 @@ use weir_grpc::model_infer_request::{InferInputTensor, InferRequestedOutputTenso
 use weir_grpc::model_infer_response::InferOutputTensor;
 use weir_grpc::{InferParameter, InferTensorContents, ModelInferRequest, ModelInferResponse};
 use weir_inference::Tensor;
-use weir_protocol::{Output, Parameters};
+use weir_protocol::{Output, Parameters, Region};
 use weir_types::{ElementType, ErrorCode, Shape};
 
 /// Raw data counts as this much less work than elements: most of it is not looked at.
@@ -22,7 +22,7 @@ pub(super) async fn read(
     node: &NodeState,
     message: ModelInferRequest,
     bytes_max: u64,
-) -> Result<Asked, ApiError> {
+) -> Result<Unresolved, ApiError> {
     let raw_bytes: usize = message.raw_input_contents.iter().map(Bytes::len).sum();
     if raw_bytes as u64 > bytes_max {
         let text = format!("the inputs have more than {bytes_max} bytes");
@@ -31,7 +31,7 @@ pub(super) async fn read(
     node.json(raw_bytes / RAW_WEIGHT, move || asked(message)).await
 }
 
-fn asked(message: ModelInferRequest) -> Result<Asked, ApiError> {
+fn asked(message: ModelInferRequest) -> Result<Unresolved, ApiError> {
     let started = Instant::now();
     let ModelInferRequest { id, parameters, inputs, outputs, raw_input_contents, .. } = message;
     let parameters = Parameters {
@@ -40,44 +40,66 @@ fn asked(message: ModelInferRequest) -> Result<Asked, ApiError> {
         timeout: number(&parameters, "timeout")?,
     };
     let mut raw = raw_input_contents.into_iter();
-    let mut tensors: Vec<(String, Tensor)> = Vec::with_capacity(inputs.len());
-    for input in inputs {
-        let name = input.name.clone();
+    let mut given: Vec<(String, Input)> = Vec::with_capacity(inputs.len());
+    for described in inputs {
+        let name = described.name.clone();
         let wrong = |why: String| invalid(format!("input {name:?}: {why}"));
-        if tensors.iter().any(|(given, _)| *given == name) {
+        if given.iter().any(|(given, _)| *given == name) {
             return Err(wrong("it is given twice".to_owned()));
         }
-        let tensor = tensor(input, &mut raw).map_err(wrong)?;
-        tensors.push((name, tensor));
+        let region = region(&described.parameters)?;
+        let input = input(described, region, &mut raw).map_err(wrong)?;
+        given.push((name, input));
     }
     if raw.next().is_some() {
         return Err(invalid("there are more raw_input_contents than inputs without contents".to_owned()));
     }
     let outputs = outputs.into_iter().map(output).collect::<Result<Vec<_>, _>>()?;
-    Ok(Asked {
+    let asked = Asked {
         id: Some(id).filter(|id| !id.is_empty()),
         parameters,
-        inputs: tensors,
+        inputs: Vec::new(),
         outputs: Some(outputs).filter(|outputs| !outputs.is_empty()),
         time: started.elapsed(),
-    })
+    };
+    Ok(Unresolved { asked, inputs: given })
 }
 
-fn tensor(input: InferInputTensor, raw: &mut impl Iterator<Item = Bytes>) -> Result<Tensor, String> {
-    if input.parameters.contains_key("shared_memory_region") {
-        return Err("shared memory is not supported here; send the data in the request".to_owned());
-    }
+fn input(
+    input: InferInputTensor,
+    region: Option<Region>,
+    raw: &mut impl Iterator<Item = Bytes>,
+) -> Result<Input, String> {
     let known = ElementType::ALL.iter().find(|known| known.as_str() == input.datatype);
     let datatype = *known.ok_or_else(|| format!("there is no datatype {:?}", input.datatype))?;
     let dimension =
         |size: &i64| u32::try_from(*size).map_err(|_| format!("{size} is no size of a dimension"));
     let shape = input.shape.iter().map(dimension).collect::<Result<Vec<_>, _>>()?;
     let shape = Shape::new(&shape).map_err(|error| error.to_string())?;
-    let data = match input.contents {
-        Some(contents) => elements(datatype, contents)?.into(),
-        None => raw.next().ok_or("it has neither contents nor raw_input_contents")?,
+    let data = match (input.contents, region) {
+        (Some(contents), None) => elements(datatype, contents)?.into(),
+        (None, None) => {
+            raw.next().ok_or("it has neither contents, raw_input_contents nor a shared_memory_region")?
+        }
+        (None, Some(region)) => return Ok(Input::Kept { datatype, shape, region }),
+        (Some(_), Some(_)) => {
+            return Err("it has both contents and a shared_memory_region; leave one out".to_owned());
+        }
     };
-    Tensor::new(datatype, shape, data.into()).map_err(|error| error.to_string())
+    Tensor::new(datatype, shape, data.into()).map(Input::Here).map_err(|error| error.to_string())
+}
+
+/// The named object that takes the place of data.
+fn region(parameters: &HashMap<String, InferParameter>) -> Result<Option<Region>, ApiError> {
+    let given = parameters.get("shared_memory_region").and_then(|given| given.parameter_choice.as_ref());
+    let name = match given {
+        None => return Ok(None),
+        Some(ParameterChoice::StringParam(name)) => name.clone(),
+        Some(_) => return Err(invalid("the parameter shared_memory_region is not a name".to_owned())),
+    };
+    let has_bytes = parameters.contains_key("shared_memory_byte_size");
+    let bytes = has_bytes.then(|| number(parameters, "shared_memory_byte_size")).transpose()?;
+    Ok(Some(Region { name, offset: number(parameters, "shared_memory_offset")?, bytes }))
 }
 
 /// The elements of a tensor, from the list that its type takes.
@@ -119,10 +141,8 @@ fn elements(datatype: ElementType, contents: InferTensorContents) -> Result<Vec<
 
 fn output(wanted: InferRequestedOutputTensor) -> Result<Output, ApiError> {
     let InferRequestedOutputTensor { name, parameters } = wanted;
-    if parameters.contains_key("shared_memory_region") {
-        return Err(invalid(format!("output {name:?}: shared memory is not supported here")));
-    }
-    Ok(Output { classes: number(&parameters, "classification")?, name, binary: Some(true) })
+    let (classes, region) = (number(&parameters, "classification")?, region(&parameters)?);
+    Ok(Output { name, binary: Some(true), classes, region }.check()?)
 }
 
 /// A parameter that is a number from 0 up; 0 where it is not given.
@@ -153,17 +173,22 @@ pub(super) fn write(answered: Answered, limits: &CallLimits) -> Result<ModelInfe
     for (name, tensor) in completion.outputs {
         let wanted = asked.outputs.iter().flatten().find(|output| output.name == name);
         let classes = wanted.map_or(0, |output| output.classes);
+        let mut output = InferOutputTensor { name, ..InferOutputTensor::default() };
+        if let Some(region) = wanted.and_then(|output| output.region.as_ref()) {
+            output.parameters = kept(region, &tensor);
+            output.datatype = tensor.element_type().to_string();
+            output.shape = shape(&tensor);
+            outputs.push(output);
+            continue;
+        }
         let tensor = match classes {
             0 => tensor,
-            count => classify(&name, &tensor, count, bytes_left)?.ok_or_else(too_large)?,
+            count => classify(&output.name, &tensor, count, bytes_left)?.ok_or_else(too_large)?,
         };
         bytes_left = bytes_left.checked_sub(tensor.data().len()).ok_or_else(too_large)?;
-        outputs.push(InferOutputTensor {
-            name,
-            datatype: tensor.element_type().to_string(),
-            shape: tensor.shape().dimensions().iter().map(|size| i64::from(*size)).collect(),
-            ..InferOutputTensor::default()
-        });
+        output.datatype = tensor.element_type().to_string();
+        output.shape = shape(&tensor);
+        outputs.push(output);
         raw_output_contents.push(tensor.into_data().into());
     }
     let id = asked.id.unwrap_or_default();
@@ -175,6 +200,21 @@ pub(super) fn write(answered: Answered, limits: &CallLimits) -> Result<ModelInfe
         raw_output_contents,
         ..Default::default()
     })
+}
+
+fn shape(tensor: &Tensor) -> Vec<i64> {
+    tensor.shape().dimensions().iter().map(|size| i64::from(*size)).collect()
+}
+
+/// Where an output is that was kept.
+fn kept(region: &Region, tensor: &Tensor) -> HashMap<String, InferParameter> {
+    let bytes = i64::try_from(tensor.data().len()).unwrap_or(i64::MAX);
+    let parameters = [
+        ("shared_memory_region", ParameterChoice::StringParam(region.name.clone())),
+        ("shared_memory_byte_size", ParameterChoice::Int64Param(bytes)),
+    ];
+    let parameter = |choice| InferParameter { parameter_choice: Some(choice) };
+    parameters.into_iter().map(|(name, choice)| (name.to_owned(), parameter(choice))).collect()
 }
 
 fn invalid(text: String) -> ApiError {

@@ -49,23 +49,26 @@ impl Written {
     }
 
     /// The form of each output, and how many of its classes are wanted instead of it.
-    fn forms(&self) -> impl Iterator<Item = (Form, u32)> {
+    fn forms(&self) -> impl Iterator<Item = (Form<'_>, u32)> {
         self.outputs.iter().map(|(name, _)| {
             let wanted = self.wanted.iter().flatten().find(|output| output.name == *name);
+            let region = wanted.and_then(|output| output.region.as_ref());
             let is_binary = wanted.and_then(|output| output.binary).unwrap_or(self.is_binary);
-            let form = if is_binary { Form::Binary } else { Form::Json };
+            let form = match region {
+                Some(region) => Form::Region(&region.name),
+                None if is_binary => Form::Binary,
+                None => Form::Json,
+            };
             (form, wanted.map_or(0, |output| output.classes))
         })
     }
 
-    fn write(mut self) -> Result<Response, ApiError> {
+    fn write(self) -> Result<Response, ApiError> {
         let bytes_max = usize::try_from(self.bytes_max).unwrap_or(usize::MAX);
-        let forms: Vec<_> = self.forms().collect();
-        let outputs = std::mem::take(&mut self.outputs).into_iter().zip(forms);
-        let shown = outputs.map(|((name, tensor), (form, classes))| {
+        let shown = self.outputs.iter().zip(self.forms()).map(|((name, tensor), (form, classes))| {
             let tensor = match classes {
-                0 => tensor,
-                count => classify(&name, &tensor, count, bytes_max)?.ok_or_else(|| self.too_large())?,
+                0 => tensor.clone(),
+                count => classify(name, tensor, count, bytes_max)?.ok_or_else(|| self.too_large())?,
             };
             Ok(Shown { name, tensor, form })
         });
@@ -79,7 +82,7 @@ impl Written {
         self.response(pieces, has_binary.then_some(json_bytes))
     }
 
-    fn json(&self, outputs: &[Shown], binary_bytes: u64) -> Result<Vec<u8>, ApiError> {
+    fn json(&self, outputs: &[Shown<'_>], binary_bytes: u64) -> Result<Vec<u8>, ApiError> {
         let answer = Answer {
             model_name: &self.model_name,
             model_version: &self.model_version,
@@ -125,13 +128,13 @@ impl Written {
 }
 
 /// An output, and how it is given.
-struct Shown {
-    name: String,
+struct Shown<'a> {
+    name: &'a str,
     tensor: Tensor,
-    form: Form,
+    form: Form<'a>,
 }
 
-impl Shown {
+impl Shown<'_> {
     fn given(&self) -> Given<'_> {
         let Self { name, tensor, form } = self;
         Given::new(name, tensor.element_type(), tensor.shape().dimensions(), tensor.data(), *form)

@@ -7,7 +7,8 @@ use super::super::error::ApiError;
 use super::super::invoke::{self, received};
 use super::super::request_id::RequestId;
 use super::cached::{self, Cached};
-use super::read::Asked;
+use super::read::{Asked, Unresolved};
+use super::regions;
 use super::target::Target;
 use crate::cluster::wire::Grant;
 use crate::dispatch::{Account, Inference, Invocation, WorkflowCall};
@@ -23,7 +24,7 @@ use run::{Ran, function, model, workflow};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_inference::{Completion, RunRequest, Tensor};
-use weir_types::{ErrorCode, Port};
+use weir_types::{ErrorCode, Port, TenantId};
 
 /// What is asked, before it has been read.
 pub(in super::super) struct Call {
@@ -159,12 +160,14 @@ impl Call {
     pub(in super::super) async fn answer<T>(
         mut self,
         node: &NodeState,
-        read: impl AsyncFnOnce(&Self) -> Result<Asked, ApiError>,
+        read: impl AsyncFnOnce(&Self) -> Result<Unresolved, ApiError>,
         write: impl AsyncFnOnce(Answered) -> Result<T, ApiError>,
     ) -> Result<T, ApiError> {
         let serving = self.served(node).begin_with(self.arrived, self.objective());
         let answering = async {
-            let mut asked = read(&self).await?;
+            let tenant = self.tenant().clone();
+            let resolving = read(&self).await?.resolve(node, &tenant);
+            let mut asked = self.by_deadline("the objects that it names were not there", resolving).await?;
             let (batch, input) = (batch(&asked.inputs), asked.time);
             let Ran { completion, is_elsewhere, ran_on, cached } = self.run(node, &mut asked).await?;
             if let Some((Verdict::Miss, look)) = cached {
@@ -173,6 +176,8 @@ impl Call {
             let (times, started) = (Times::of(batch, &completion), Instant::now());
             let (model_name, model_version) = self.name();
             let verdict = cached.map(|(verdict, _)| verdict);
+            let keeping = regions::keep(node, &tenant, &completion.outputs, asked.outputs.as_deref());
+            self.by_deadline("its outputs were not kept as objects", keeping).await?;
             let answered = Answered { model_name, model_version, asked, completion, verdict, ran_on };
             let answer = write(answered).await?;
             let times = Times { input, output: started.elapsed(), ..times };
@@ -282,6 +287,31 @@ impl Call {
             None => {
                 Err(waited_too_long("its time (limits.deadline_ms, infer_time_ms_max or its own timeout)"))
             }
+        }
+    }
+
+    /// What is done by the deadline; else it was `not_done` in time.
+    async fn by_deadline<T>(
+        &self,
+        not_done: &str,
+        work: impl Future<Output = Result<T, ApiError>>,
+    ) -> Result<T, ApiError> {
+        let deadline = match &self.kind {
+            Kind::Function(invocation, _) => invocation.deadline,
+            Kind::Model(inference) => inference.deadline,
+            Kind::Workflow(call) => call.deadline,
+        };
+        until(deadline, work).await.unwrap_or_else(|| {
+            let text = format!("{not_done} in its time (limits.deadline_ms, infer_time_ms_max)");
+            Err(ApiError::new(ErrorCode::DeadlineExceeded, text))
+        })
+    }
+
+    fn tenant(&self) -> &TenantId {
+        match &self.kind {
+            Kind::Function(invocation, _) => &invocation.deployment.id.tenant,
+            Kind::Model(inference) => &inference.entry.source.id().tenant,
+            Kind::Workflow(call) => &call.workflow.id.tenant,
         }
     }
 

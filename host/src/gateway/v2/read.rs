@@ -4,6 +4,7 @@ use super::super::body::receive_behind;
 use super::super::error::ApiError;
 use super::super::headers::INFERENCE_HEADER_LENGTH;
 use super::encoding::Encoding;
+use super::regions::Input;
 use crate::node::NodeState;
 use axum::body::Body;
 use http::HeaderMap;
@@ -11,8 +12,8 @@ use http::header::CONTENT_LENGTH;
 use std::time::{Duration, Instant};
 use weir_device::{Arena, Buffer};
 use weir_inference::Tensor;
-use weir_protocol::{Data, Input, Output, Parameters, RawInput, Request, RequestError};
-use weir_types::{ErrorCode, Port};
+use weir_protocol::{Data, Output, Parameters, RawInput, Request, RequestError};
+use weir_types::{ElementType, ErrorCode, Port, Shape};
 
 /// What the data behind the JSON is aligned to in memory, so that the first tensor, and those behind it whose sizes allow it, are run where
 /// they are.
@@ -50,6 +51,12 @@ impl Asked {
     }
 }
 
+/// The same, while inputs that are named objects are still to be had.
+pub(in super::super) struct Unresolved {
+    pub(in super::super) asked: Asked,
+    pub(in super::super) inputs: Vec<(String, Input)>,
+}
+
 /// What the head says of the body.
 struct Wire {
     encoding: Option<Encoding>,
@@ -81,7 +88,7 @@ pub(super) async fn read(
     body: Body,
     bytes_max: u64,
     ports: Option<Vec<Port>>,
-) -> Result<Asked, ApiError> {
+) -> Result<Unresolved, ApiError> {
     let wire = Wire::of(headers)?;
     let lead = if wire.encoding.is_none() { wire.lead() } else { 0 };
     let body = receive_behind(lead, body, wire.length, &node.arena, bytes_max).await?;
@@ -97,44 +104,56 @@ pub(super) async fn read(
             Some(encoding) => encoding.decode(&body, wire.lead(), &arena, bytes_max)?,
             None => body,
         };
-        let asked = match wire.json_bytes {
+        let mut read = match wire.json_bytes {
             Some(0) => raw(&body, ports.as_deref(), &arena)?,
             json_bytes => parse(&body, json_bytes, &arena)?,
         };
-        Ok(Asked { time: started.elapsed(), ..asked })
+        read.asked.time = started.elapsed();
+        Ok(read)
     };
     node.json(work_bytes, work).await
 }
 
-fn parse(body: &Buffer, json_bytes: Option<usize>, arena: &Arena) -> Result<Asked, ApiError> {
+fn parse(body: &Buffer, json_bytes: Option<usize>, arena: &Arena) -> Result<Unresolved, ApiError> {
     let Request { id, parameters, inputs, outputs } = Request::parse(body, json_bytes)?;
-    let tensor = |input: Input<'_>| match tensor(&input, body, arena) {
-        Ok(tensor) => Ok((input.name, tensor)),
-        Err(why) => Err(invalid(format!("input {:?}: {why}", input.name))),
+    let read = |described: weir_protocol::Input<'_>| {
+        let weir_protocol::Input { name, datatype, shape, data } = described;
+        match input(datatype, shape, data, body, arena) {
+            Ok(input) => Ok((name, input)),
+            Err(why) => Err(invalid(format!("input {name:?}: {why}"))),
+        }
     };
-    let inputs = inputs.into_iter().map(tensor).collect::<Result<_, _>>()?;
+    let inputs = inputs.into_iter().map(read).collect::<Result<_, _>>()?;
     // An empty list asks for nothing in particular.
     let outputs = outputs.filter(|outputs| !outputs.is_empty());
-    Ok(Asked { id, parameters, inputs, outputs, time: Duration::ZERO })
+    let asked = Asked { id, parameters, inputs: Vec::new(), outputs, time: Duration::ZERO };
+    Ok(Unresolved { asked, inputs })
 }
 
-fn tensor(input: &Input<'_>, body: &Buffer, arena: &Arena) -> Result<Tensor, String> {
-    let data = match &input.data {
-        Data::Binary(range) => body.slice(range.clone()),
+fn input(
+    datatype: ElementType,
+    shape: Shape,
+    data: Data<'_>,
+    body: &Buffer,
+    arena: &Arena,
+) -> Result<Input, String> {
+    let data = match data {
+        Data::Region(region) => return Ok(Input::Kept { datatype, shape, region }),
+        Data::Binary(range) => body.slice(range),
         Data::Json(elements) => {
-            let count = usize::try_from(input.shape.element_count()).unwrap_or(usize::MAX);
-            let fitting = input.datatype.size_bytes().map_or(usize::MAX, |size| count.saturating_mul(size));
+            let count = usize::try_from(shape.element_count()).unwrap_or(usize::MAX);
+            let fitting = datatype.size_bytes().map_or(usize::MAX, |size| count.saturating_mul(size));
             let room = elements.bytes_max().min(fitting);
             let mut data = arena.with_capacity(room).map_err(|error| error.to_string())?;
             elements.decode(|bytes| data.extend_from_slice(bytes)).map_err(|error| error.to_string())?;
             data.freeze()
         }
     };
-    Tensor::new(input.datatype, input.shape.clone(), data).map_err(|error| error.to_string())
+    Tensor::new(datatype, shape, data).map(Input::Here).map_err(|error| error.to_string())
 }
 
 /// A body that is the only input of a model, which says what it is.
-fn raw(body: &Buffer, ports: Option<&[Port]>, arena: &Arena) -> Result<Asked, ApiError> {
+fn raw(body: &Buffer, ports: Option<&[Port]>, arena: &Arena) -> Result<Unresolved, ApiError> {
     let ports = ports.ok_or_else(|| {
         invalid("a tensor function does not say what its inputs are: send JSON with the data".to_owned())
     })?;
@@ -153,7 +172,8 @@ fn raw(body: &Buffer, ports: Option<&[Port]>, arena: &Arena) -> Result<Asked, Ap
     let tensor = Tensor::new(datatype, shape, data).map_err(|error| invalid(error.to_string()))?;
     // Whoever sends nothing but data gets it back the same way.
     let parameters = Parameters { binary_data_output: true, ..Parameters::default() };
-    Ok(Asked { id: None, parameters, inputs: vec![(name, tensor)], outputs: None, time: Duration::ZERO })
+    let asked = Asked { id: None, parameters, inputs: Vec::new(), outputs: None, time: Duration::ZERO };
+    Ok(Unresolved { asked, inputs: vec![(name, Input::Here(tensor))] })
 }
 
 fn invalid(text: String) -> ApiError {
@@ -194,8 +214,11 @@ mod tests {
             let whole = [json.as_bytes(), &[7; 256]].concat();
             let body = receive_behind(wire.lead(), Body::from(whole), None, &arena, 1 << 20).await.unwrap();
             let used_bytes = arena.used_bytes();
-            let asked = parse(&body, wire.json_bytes, &arena).unwrap();
-            let starts = asked.inputs.iter().map(|(_, tensor)| tensor.data().as_ptr());
+            let read = parse(&body, wire.json_bytes, &arena).unwrap();
+            let starts = read.inputs.iter().map(|(_, input)| match input {
+                Input::Here(tensor) => tensor.data().as_ptr(),
+                Input::Kept { .. } => panic!("it is in the body"),
+            });
             let expected = [body[json.len()..].as_ptr(), body[json.len() + 128..].as_ptr()];
             assert_eq!(starts.collect::<Vec<_>>(), expected, "they were copied");
             assert_eq!((expected[0] as usize % ALIGNMENT_BYTES, arena.used_bytes()), (0, used_bytes));

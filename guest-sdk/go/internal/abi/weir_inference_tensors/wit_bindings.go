@@ -64,7 +64,7 @@ type ElementType = uint8
 const (
 // The request is wrong in itself: a shape that does not fit the data, an unknown input name, a range past the end.
 ErrorInvalidArgument uint8 = 0
-// No model of that name, or no such version of it, is deployed.
+// No model of that name, or no such version of it, is deployed; or there is no such object.
 ErrorNotFound uint8 = 1
 // It exists, but the function's manifest does not grant it.
 ErrorNotGranted uint8 = 2

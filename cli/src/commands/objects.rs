@@ -1,0 +1,169 @@
+//! `weir objects`.
+
+use crate::client::{Upload, refusal};
+use crate::commands::Context;
+use crate::output::{age, size, table, time};
+use crate::settings::ClientArgs;
+use anyhow::{Context as _, Result};
+use clap::Subcommand;
+use serde_json::json;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use ureq::SendBody;
+use ureq::http::Method;
+use weir_types::api::Object;
+use weir_types::{ElementType, Name};
+
+/// Keep tensors under names, for functions, inferences and kernel graphs to read
+///
+/// An object is found by every node of a cluster until it expires (objects.ttl_ms_default, a day).
+///
+/// Examples:
+///   weir objects put weights w.bin --datatype FP32 --shape 128,64
+///   weir objects put session-7 state.bin --ttl-ms 600000
+///   weir objects                              # what is there
+///   weir objects get weights -o w.bin
+///   weir objects rm weights
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct ObjectsArgs {
+    #[command(subcommand)]
+    action: Option<Action>,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// List all objects (also without any action)
+    #[command(visible_alias = "ls")]
+    List,
+    /// Keep the bytes of a file, in the place of what was there
+    Put {
+        /// What others will ask for
+        name: Name,
+        /// The file: elements in their order, little-endian, without gaps
+        file: PathBuf,
+        /// The type of the elements, as BOOL, UINT8, INT64 or FP32 [default: UINT8]
+        #[arg(long, value_name = "TYPE", value_parser = datatype)]
+        datatype: Option<ElementType>,
+        /// The size of each dimension, outermost first [default: one dimension, as long as the file makes it]
+        #[arg(long, value_name = "N,N,...", value_delimiter = ',')]
+        shape: Option<Vec<u32>>,
+        /// How long it is kept [default: objects.ttl_ms_default of the node]
+        #[arg(long, value_name = "MS")]
+        ttl_ms: Option<u64>,
+    },
+    /// Print the bytes of one
+    Get {
+        /// The object
+        name: Name,
+        /// Write them to a file instead, and show what they are
+        #[arg(long, short, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
+    /// Show one: its type, its shape, and when it expires
+    Show {
+        /// The object
+        name: Name,
+    },
+    /// Remove one
+    #[command(visible_alias = "delete")]
+    Rm {
+        /// The object
+        name: Name,
+    },
+}
+
+pub(crate) fn run(args: ObjectsArgs, context: &Context) -> Result<()> {
+    let (client, output) = (context.client(&args.client)?, context.output);
+    match args.action.unwrap_or(Action::List) {
+        Action::List => {
+            let objects: Vec<Object> = client.get("/v1/objects", "list the objects")?;
+            output.result(&objects, |objects| list(objects))
+        }
+        Action::Put { name, file, datatype, shape, ttl_ms } => {
+            let shape = shape.map(|sizes| sizes.iter().map(u32::to_string).collect::<Vec<_>>().join(","));
+            let options = [
+                datatype.map(|datatype| format!("datatype={datatype}")),
+                shape.map(|shape| format!("shape={shape}")),
+                ttl_ms.map(|ttl_ms| format!("ttl_ms={ttl_ms}")),
+            ];
+            let query: Vec<String> = options.into_iter().flatten().collect();
+            let path = format!("/v1/objects/{name}?{}", query.join("&"));
+            let mut upload = Upload::open(&file, output, &format!("sending {name}"), "keeping it")?;
+            let object: Object = client.put(&path, &format!("put {name}"), &[], &mut upload)?;
+            drop(upload);
+            output.result(&object, details)
+        }
+        Action::Get { name, output: file } => {
+            let what = format!("get {name}");
+            let path = format!("/v1/objects/{name}/data");
+            let answer = client.send(client.request(Method::GET, &path, SendBody::none())?)?;
+            if !answer.status().is_success() {
+                return Err(refusal(answer, &what).into());
+            }
+            let mut data = answer.into_body().into_reader();
+            match file {
+                None => {
+                    let copied = io::copy(&mut data, &mut io::stdout().lock());
+                    copied.map(|_| ()).with_context(|| format!("cannot {what}"))
+                }
+                Some(file) => {
+                    write(&mut data, &file)?;
+                    let object: Object = client.get(&format!("/v1/objects/{name}"), &what)?;
+                    output.result(&object, details)
+                }
+            }
+        }
+        Action::Show { name } => {
+            let object: Object = client.get(&format!("/v1/objects/{name}"), &format!("show {name}"))?;
+            output.result(&object, details)
+        }
+        Action::Rm { name } => {
+            client.delete(&format!("/v1/objects/{name}"), &format!("remove {name}"))?;
+            output.result(&json!({ "removed": name }), |_| format!("removed {name}"))
+        }
+    }
+}
+
+fn write(data: &mut impl io::Read, path: &Path) -> Result<()> {
+    let copied = File::create(path).and_then(|mut file| io::copy(data, &mut file));
+    copied.map(|_| ()).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn datatype(text: &str) -> Result<ElementType, String> {
+    let all = || ElementType::ALL.iter().map(|known| known.as_str()).collect::<Vec<_>>().join(", ");
+    let found = ElementType::ALL.iter().find(|known| known.as_str().eq_ignore_ascii_case(text));
+    found.copied().ok_or_else(|| format!("there are {}", all()))
+}
+
+fn list(objects: &[Object]) -> String {
+    if objects.is_empty() {
+        return "no objects are there; `weir objects put NAME FILE` adds one".into();
+    }
+    let row = |object: &Object| {
+        [
+            object.name.to_string(),
+            format!("{}{}", object.datatype, object.shape),
+            size(object.bytes),
+            age(object.put_at_ms),
+            time(object.expires_at_ms),
+        ]
+    };
+    table(["NAME", "TENSOR", "SIZE", "PUT", "EXPIRES"], objects.iter().map(row))
+}
+
+fn details(object: &Object) -> String {
+    let Object { name, datatype, shape, bytes, digest, put_at_ms, expires_at_ms } = object;
+    let rows = [
+        ("name", name.to_string()),
+        ("tensor", format!("{datatype}{shape}")),
+        ("size", size(*bytes)),
+        ("digest", digest.to_string()),
+        ("put", time(*put_at_ms)),
+        ("expires", time(*expires_at_ms)),
+    ];
+    rows.map(|(what, value)| format!("{what:<12} {value}\n")).concat()
+}

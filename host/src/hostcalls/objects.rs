@@ -1,0 +1,69 @@
+//! `weir:inference/objects`.
+
+use super::bindings::weir::inference::objects::Host;
+use super::bindings::weir::inference::tensors::Error as GuestError;
+use super::tensors::push;
+use super::{CallError, InferenceView};
+use crate::objects::AccessError;
+use crate::until::until;
+use std::time::Instant;
+use wasmtime::component::Resource;
+use weir_inference::Tensor;
+use weir_types::{ErrorCode, Name};
+
+impl Host for InferenceView<'_> {
+    async fn put(
+        &mut self,
+        name: String,
+        value: Resource<Tensor>,
+        ttl_ms: Option<u64>,
+    ) -> Result<(), CallError> {
+        let (name, tensor) = (parse(&name)?, self.table.get(&value)?.clone());
+        in_time(self.ctx.deadline, self.ctx.models.objects().put(&name, &tensor, ttl_ms)).await
+    }
+
+    async fn get(&mut self, name: String) -> Result<Resource<Tensor>, CallError> {
+        let name = parse(&name)?;
+        let tensor = in_time(self.ctx.deadline, self.ctx.models.objects().get(&name)).await?;
+        push(self.ctx, self.table, tensor)
+    }
+
+    async fn delete(&mut self, name: String) -> Result<(), CallError> {
+        let name = parse(&name)?;
+        in_time(self.ctx.deadline, self.ctx.models.objects().remove(&name)).await
+    }
+}
+
+/// What is done by the invocation's deadline.
+async fn in_time<T>(
+    deadline: Instant,
+    asked: impl Future<Output = Result<T, AccessError>>,
+) -> Result<T, CallError> {
+    let done = until(deadline, asked).await.ok_or(GuestError::DeadlineExceeded)?;
+    Ok(done?)
+}
+
+fn parse(name: &str) -> Result<Name, CallError> {
+    Name::new(name).map_err(CallError::invalid)
+}
+
+impl From<AccessError> for CallError {
+    fn from(error: AccessError) -> Self {
+        let text = error.to_string();
+        let object = match error {
+            AccessError::NotGranted(..) => return GuestError::NotGranted(text).into(),
+            AccessError::Object(object) => object,
+        };
+        let error = match object.code() {
+            ErrorCode::ObjectNotFound => GuestError::NotFound(text),
+            ErrorCode::InvalidRequest => GuestError::InvalidArgument(text),
+            ErrorCode::BodyTooLarge | ErrorCode::ObjectsFull => GuestError::ResourceExhausted(text),
+            ErrorCode::Unavailable => GuestError::Unavailable(text),
+            _ => {
+                tracing::error!(error = text, "a function cannot have an object");
+                GuestError::Internal("the node has a fault; its log tells more".to_owned())
+            }
+        };
+        error.into()
+    }
+}

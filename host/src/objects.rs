@@ -1,0 +1,273 @@
+//! Named objects: tensors that functions, inferences and clients leave for each other under a name (the data layer of Kernel-as-a-Service).
+//!
+//! What an object is lies in the datastore, and its bytes are a blob: it outlives the call that made it, and the node, until it expires.
+//! [`known`] is what every node has of all records, by following the datastore; [`memory`] keeps bytes that were used lately in a share of the
+//! memory for tensors that nobody needs. An object is replaced as a whole: whoever reads one has the old bytes or the new ones.
+
+mod access;
+mod known;
+mod memory;
+mod news;
+mod record;
+mod sweep;
+
+pub(crate) use access::{AccessError, ObjectAccess};
+
+use crate::blobs::{BlobError, Blobs, PutError};
+use crate::changes::{Changes, CutOff};
+use crate::config::ObjectsConfig;
+use crate::telemetry::Metrics;
+use crate::telemetry::logs::now_ms;
+use bytes::Bytes;
+use futures::stream;
+use known::{Full, Known};
+use memory::Memory;
+use record::{Record, object_key};
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use tokio::sync::watch;
+use weir_datastore::{Compare, Datastore, Key, KeyError, Revision, Transaction};
+use weir_device::{Arena, OutOfMemory};
+use weir_inference::{Tensor, TensorError};
+use weir_types::api::Object;
+use weir_types::{ErrorCode, Name, TenantId};
+
+/// The objects of all tenants.
+pub(crate) struct Objects {
+    config: ObjectsConfig,
+    datastore: Arc<dyn Datastore>,
+    blobs: Blobs,
+    changes: Changes,
+    metrics: Arc<Metrics>,
+    /// Changed only by what the datastore tells.
+    known: RwLock<Known>,
+    /// The state of the datastore that `known` is as of.
+    heard: watch::Sender<Revision>,
+    memory: Memory,
+    /// Whether blobs have lost their records since the last sweep.
+    has_leftovers: AtomicBool,
+}
+
+/// What the objects of a node are made from.
+pub(crate) struct Parts {
+    pub(crate) config: ObjectsConfig,
+    pub(crate) datastore: Arc<dyn Datastore>,
+    pub(crate) blobs: Blobs,
+    pub(crate) changes: Changes,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) arena: Arena,
+}
+
+/// Why an object was not kept, or cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ObjectError {
+    #[error("there is no object {0}")]
+    NotFound(Name),
+    #[error("the object has {bytes} bytes, and at most {bytes_max} are kept (objects.object_bytes_max)")]
+    TooLarge { bytes: u64, bytes_max: u64 },
+    #[error(transparent)]
+    Full(#[from] Full),
+    #[error("an object is kept for 1 to {ttl_ms_max} ms (objects.ttl_ms_max), not for {ttl_ms}")]
+    Ttl { ttl_ms: u64, ttl_ms_max: u64 },
+    #[error("{0}; try again")]
+    OutOfMemory(#[from] OutOfMemory),
+    #[error("the record {key} cannot be read: {why}")]
+    Damaged { key: Key, why: String },
+    #[error("object {name} is not what its record says: {why}")]
+    NotATensor { name: Name, why: TensorError },
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    #[error(transparent)]
+    Datastore(#[from] weir_datastore::Error),
+    #[error(transparent)]
+    Blob(#[from] BlobError),
+    #[error(transparent)]
+    Put(#[from] PutError),
+    #[error(transparent)]
+    CutOff(#[from] CutOff),
+}
+
+impl ObjectError {
+    /// What a client is told that it is.
+    pub(crate) fn code(&self) -> ErrorCode {
+        match self {
+            Self::NotFound(_) => ErrorCode::ObjectNotFound,
+            Self::TooLarge { .. } => ErrorCode::BodyTooLarge,
+            Self::Full(_) => ErrorCode::ObjectsFull,
+            Self::Ttl { .. } => ErrorCode::InvalidRequest,
+            Self::OutOfMemory(_)
+            | Self::Datastore(weir_datastore::Error::Unavailable { .. } | weir_datastore::Error::Closed)
+            | Self::Blob(BlobError::OutOfReach(_)) => ErrorCode::Unavailable,
+            _ => ErrorCode::Internal,
+        }
+    }
+}
+
+impl Objects {
+    /// Read what there is, and as of when.
+    pub(crate) async fn open(parts: Parts) -> Result<(Arc<Self>, Revision), ObjectError> {
+        let Parts { config, datastore, blobs, changes, metrics, arena } = parts;
+        let objects = Self {
+            memory: Memory::new(arena, config.free_percent_max),
+            config,
+            datastore,
+            blobs,
+            changes,
+            metrics,
+            known: RwLock::default(),
+            heard: watch::Sender::new(Revision(0)),
+            has_leftovers: AtomicBool::new(true),
+        };
+        let revision = objects.load().await?;
+        Ok((Arc::new(objects), revision))
+    }
+
+    /// The most bytes of one object.
+    pub(crate) fn object_bytes_max(&self) -> u64 {
+        self.config.object_bytes_max
+    }
+
+    /// Keep `tensor` under `name`, in the place of what was there, for `ttl_ms`; none for the time that the node's settings say. It is durable,
+    /// and found by every node's next [`get`](Self::get), when this returns.
+    pub(crate) async fn put(
+        self: &Arc<Self>,
+        tenant: &TenantId,
+        name: &Name,
+        tensor: &Tensor,
+        ttl_ms: Option<u64>,
+    ) -> Result<Object, ObjectError> {
+        let ttl_ms_max = self.config.ttl_ms_max;
+        let ttl_ms = ttl_ms.unwrap_or(self.config.ttl_ms_default.min(ttl_ms_max));
+        if !(1..=ttl_ms_max).contains(&ttl_ms) {
+            return Err(ObjectError::Ttl { ttl_ms, ttl_ms_max });
+        }
+        let (bytes, bytes_max) = (tensor.data().len() as u64, self.config.object_bytes_max);
+        if bytes > bytes_max {
+            return Err(ObjectError::TooLarge { bytes, bytes_max });
+        }
+        let room = self.reserve(tenant, name, bytes)?;
+        let data = tensor.data().clone();
+        let source = stream::iter([Ok::<_, Infallible>(Bytes::from(data.clone()))]);
+        let staged = self.blobs.stage(source, bytes).await?;
+        let put_at_ms = now_ms();
+        let record = Record {
+            datatype: tensor.element_type(),
+            shape: tensor.shape().clone(),
+            bytes,
+            digest: staged.digest,
+            put_at_ms,
+            expires_at_ms: put_at_ms.saturating_add(ttl_ms),
+        };
+        let (objects, key, described) = (self.clone(), object_key(tenant, name)?, record.describe(name));
+        let keeping = async move {
+            let digest = staged.digest;
+            let hold = objects.blobs.keep(staged).await?;
+            let put = Transaction::new().put(key, record.encode());
+            if let Some(revision) = objects.datastore.commit(put).await?.done() {
+                objects.hear_of(revision).await;
+            }
+            objects.memory.keep(digest, data);
+            // From here on the record keeps the blob, and takes the room.
+            drop((hold, room));
+            Ok::<_, ObjectError>(())
+        };
+        self.changes.carry_through(keeping).await??;
+        self.metrics.objects.put(tenant);
+        Ok(described)
+    }
+
+    /// What is kept under `name`, and the tensor itself.
+    pub(crate) async fn get(&self, tenant: &TenantId, name: &Name) -> Result<(Object, Tensor), ObjectError> {
+        let record = self.record(tenant, name).await?;
+        let Record { digest, bytes, .. } = record;
+        // Against sweeps: on a node that has not heard of it yet, nothing refers to it.
+        let _hold = self.blobs.in_use().hold([digest]);
+        let (data, was_in_memory) = self.memory.get(digest, bytes, &self.blobs).await?;
+        self.metrics.objects.got(tenant, was_in_memory);
+        let tensor = Tensor::new(record.datatype, record.shape.clone(), data)
+            .map_err(|why| ObjectError::NotATensor { name: name.clone(), why })?;
+        Ok((record.describe(name), tensor))
+    }
+
+    /// What is kept under `name`.
+    pub(crate) async fn describe(&self, tenant: &TenantId, name: &Name) -> Result<Object, ObjectError> {
+        Ok(self.record(tenant, name).await?.describe(name))
+    }
+
+    /// Everything of `tenant`, by name.
+    pub(crate) fn list(&self, tenant: &TenantId) -> Vec<Object> {
+        self.read_known().list(tenant, now_ms()).map(|(name, record)| record.describe(name)).collect()
+    }
+
+    /// Let nobody find `name` any more. Whoever reads it goes on.
+    pub(crate) async fn remove(self: &Arc<Self>, tenant: &TenantId, name: &Name) -> Result<(), ObjectError> {
+        let key = object_key(tenant, name)?;
+        let there = self.datastore.get(&key).await?.ok_or_else(|| ObjectError::NotFound(name.clone()))?;
+        let is_over = Record::decode(&there).is_ok_and(|record| record.is_over(now_ms()));
+        let objects = self.clone();
+        let removing = async move {
+            if let Some(revision) = objects.datastore.commit(Transaction::new().delete(key)).await?.done() {
+                objects.hear_of(revision).await;
+            }
+            Ok::<_, ObjectError>(())
+        };
+        self.changes.carry_through(removing).await??;
+        if is_over { Err(ObjectError::NotFound(name.clone())) } else { Ok(()) }
+    }
+
+    /// Its record, which another node may have written just now.
+    async fn record(&self, tenant: &TenantId, name: &Name) -> Result<Record, ObjectError> {
+        let known = self.read_known().get(tenant, name).cloned();
+        let record = match known {
+            Some(record) => Some(record),
+            None => {
+                let found = self.datastore.get(&object_key(tenant, name)?).await?;
+                found.as_ref().map(Record::decode).transpose()?
+            }
+        };
+        record.filter(|record| !record.is_over(now_ms())).ok_or_else(|| ObjectError::NotFound(name.clone()))
+    }
+
+    /// Take room for an object that is about to be put.
+    fn reserve(self: &Arc<Self>, tenant: &TenantId, name: &Name, bytes: u64) -> Result<Room, ObjectError> {
+        let ObjectsConfig { tenant_len_max, tenant_bytes_max, .. } = self.config;
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        known.reserve(tenant, name, bytes, tenant_len_max, tenant_bytes_max)?;
+        Ok(Room { objects: self.clone(), tenant: tenant.clone(), bytes })
+    }
+
+    /// Forget an object that nobody has put anew since.
+    async fn forget(&self, key: Key, seen: Revision) -> Result<(), ObjectError> {
+        let delete = Transaction::new().when(Compare::ModifiedAt(key.clone(), seen)).delete(key);
+        if let Some(revision) = self.datastore.commit(delete).await?.done() {
+            self.hear_of(revision).await;
+        }
+        Ok(())
+    }
+
+    fn read_known(&self) -> RwLockReadGuard<'_, Known> {
+        self.known.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn leave_behind(&self) {
+        self.has_leftovers.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Room for an object that is being put, until the record takes it.
+struct Room {
+    objects: Arc<Objects>,
+    tenant: TenantId,
+    bytes: u64,
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        let mut known = self.objects.known.write().unwrap_or_else(PoisonError::into_inner);
+        known.release(&self.tenant, self.bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,209 @@
+//! Bytes of objects in memory, so that what is used often is not read from disk each time.
+//!
+//! They take a share of the memory for tensors that is *free*, and give way early: requests that need it must not run into them (the rule of
+//! StreamBox's elastic communication store, Wu et al., USENIX ATC 2024). What a call holds is its own, whatever becomes of it here.
+
+use super::ObjectError;
+use crate::blobs::{BlobError, Blobs};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Read;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::OnceCell;
+use weir_device::{Arena, Buffer};
+use weir_types::{ContentHash, Hasher};
+
+/// What is read from disk at once.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// Bytes by their hash.
+pub(super) struct Memory {
+    arena: Arena,
+    free_percent_max: u64,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    kept: HashMap<ContentHash, Kept>,
+    bytes: u64,
+    /// Counts uses: the one used last has the highest.
+    uses: u64,
+    /// What is being read, by those who wait for it.
+    reading: HashMap<ContentHash, Arc<OnceCell<Buffer>>>,
+}
+
+struct Kept {
+    data: Buffer,
+    used: u64,
+}
+
+impl Memory {
+    /// Bytes in `arena`, of whose free memory they take `free_percent_max` per cent at most.
+    pub(super) fn new(arena: Arena, free_percent_max: u64) -> Self {
+        Self { arena, free_percent_max, state: Mutex::default() }
+    }
+
+    /// The `bytes` that are called `digest`: as they are here, or from their file, which is fetched if need be. Also whether they were here.
+    /// However many ask at once, they are read once.
+    pub(super) async fn get(
+        &self,
+        digest: ContentHash,
+        bytes: u64,
+        blobs: &Blobs,
+    ) -> Result<(Buffer, bool), ObjectError> {
+        let cell = {
+            let mut state = self.lock();
+            if let Some(data) = state.find(digest) {
+                return Ok((data, true));
+            }
+            state.reading.entry(digest).or_default().clone()
+        };
+        let read = cell
+            .get_or_try_init(async || {
+                let (path, arena) = (blobs.fetch(digest).await?, self.arena.clone());
+                let reading = move || read(&path, digest, bytes, &arena);
+                tokio::task::spawn_blocking(reading)
+                    .await
+                    .map_err(|error| io(std::io::Error::other(error)))?
+            })
+            .await
+            .cloned();
+        {
+            let mut state = self.lock();
+            // Those who still wait have the cell.
+            if state.reading.get(&digest).is_some_and(|reading| Arc::ptr_eq(reading, &cell)) {
+                state.reading.remove(&digest);
+            }
+        }
+        let data = read?;
+        self.keep(digest, data.clone());
+        Ok((data, false))
+    }
+
+    /// Keep `data` here if there is room for it.
+    pub(super) fn keep(&self, digest: ContentHash, data: Buffer) {
+        let bytes = data.len() as u64;
+        let mut state = self.lock();
+        if state.find(digest).is_some() || bytes > self.share(&state) {
+            return;
+        }
+        state.bytes += bytes;
+        let used = state.uses;
+        state.kept.insert(digest, Kept { data, used });
+        let share_bytes = self.share(&state);
+        drop(state.shrink(share_bytes));
+    }
+
+    /// Give up what is more than the share of what is free now: what was not used for longest goes first. Call it often.
+    pub(super) fn relieve(&self) {
+        let gone = {
+            let mut state = self.lock();
+            let share_bytes = self.share(&state);
+            state.shrink(share_bytes)
+        };
+        drop(gone);
+    }
+
+    /// Bytes here.
+    pub(super) fn bytes(&self) -> u64 {
+        self.lock().bytes
+    }
+
+    /// What may be here, as things are: free is what nobody else uses.
+    fn share(&self, state: &State) -> u64 {
+        let others_bytes = self.arena.used_bytes().saturating_sub(state.bytes);
+        let free_bytes = self.arena.bytes_max().saturating_sub(others_bytes);
+        let share = u128::from(free_bytes) * u128::from(self.free_percent_max.min(100)) / 100;
+        u64::try_from(share).unwrap_or(u64::MAX)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn find(&mut self, digest: ContentHash) -> Option<Buffer> {
+        self.uses += 1;
+        let kept = self.kept.get_mut(&digest)?;
+        kept.used = self.uses;
+        Some(kept.data.clone())
+    }
+
+    /// Take out what is too much.
+    fn shrink(&mut self, bytes_max: u64) -> Vec<Kept> {
+        let mut gone = Vec::new();
+        while self.bytes > bytes_max {
+            let oldest = self.kept.iter().min_by_key(|(_, kept)| kept.used).map(|(digest, _)| *digest);
+            let Some(kept) = oldest.and_then(|digest| self.kept.remove(&digest)) else { break };
+            self.bytes -= kept.data.len() as u64;
+            gone.push(kept);
+        }
+        gone
+    }
+}
+
+/// Read a file of `bytes` and check that it is what its name says. Blocks.
+fn read(
+    path: &std::path::Path,
+    digest: ContentHash,
+    bytes: u64,
+    arena: &Arena,
+) -> Result<Buffer, ObjectError> {
+    let damaged = || ObjectError::Blob(BlobError::Damaged(digest));
+    let mut file = File::open(path).map_err(io)?;
+    let len = usize::try_from(bytes).map_err(|_| damaged())?;
+    let (mut data, mut hasher) = (arena.buffer(len)?, Hasher::default());
+    for chunk in data.chunks_mut(CHUNK_BYTES) {
+        file.read_exact(chunk).map_err(|_| damaged())?;
+        hasher.update(chunk);
+    }
+    if hasher.finish() != digest || file.read(&mut [0]).map_err(io)? > 0 {
+        return Err(damaged());
+    }
+    Ok(data.freeze())
+}
+
+fn io(error: std::io::Error) -> ObjectError {
+    BlobError::from(error).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIB: u64 = 1 << 10;
+
+    fn digest(of: u8) -> ContentHash {
+        ContentHash::of(&[of])
+    }
+
+    #[test]
+    fn what_is_kept_is_a_share_of_what_is_free_and_gives_way_to_others() {
+        let arena = Arena::new(1 << 20);
+        let memory = Memory::new(arena.clone(), 50);
+        let buffer = |kib: u64| arena.buffer((kib * KIB) as usize).unwrap().freeze();
+        let is_here = |of: u8| memory.lock().kept.contains_key(&digest(of));
+        for of in 0..3 {
+            memory.keep(digest(of), buffer(128));
+        }
+        assert_eq!((memory.bytes(), is_here(0)), (384 * KIB, true));
+        // The first is used again, so the second goes when two more come.
+        assert!(memory.lock().find(digest(0)).is_some());
+        memory.keep(digest(3), buffer(128));
+        memory.keep(digest(4), buffer(128));
+        assert_eq!([0, 1, 2, 3, 4].map(is_here), [true, false, true, true, true]);
+        // Somebody needs three quarters of the memory: half of what is left is an eighth.
+        let needed = buffer(512);
+        memory.relieve();
+        assert_eq!(memory.bytes(), 256 * KIB, "half of what 512 KiB leave");
+        let more = buffer(256);
+        memory.relieve();
+        assert_eq!(memory.bytes(), 128 * KIB, "half of what 768 KiB leave");
+        drop((needed, more));
+        memory.keep(digest(9), buffer(640));
+        assert!(!is_here(9), "it is more than may be here at all");
+        assert_eq!(memory.bytes(), 128 * KIB);
+    }
+}

@@ -1,0 +1,93 @@
+//! Keeping what is known of objects in step with the datastore.
+
+use super::record::{Record, object_of, objects};
+use super::{ObjectError, Objects};
+use crate::follow::{Follow, follow};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+use weir_datastore::{Change, Entry, Event, Prefix, Revision};
+
+/// How long anybody waits for news of what has been written.
+const TIME_MAX: Duration = Duration::from_secs(1);
+
+impl Objects {
+    /// Follow what is written after `revision`, for as long as the future lives.
+    pub(crate) fn follow(self: &Arc<Self>, revision: Revision) -> impl Future<Output = ()> + Send + 'static {
+        follow(self.datastore.clone(), Follower(self.clone()), revision)
+    }
+
+    /// Read everything, and tell as of when.
+    pub(super) async fn load(&self) -> Result<Revision, ObjectError> {
+        let (all, revision) = self.datastore.read_all(&objects()?).await?;
+        let read = |entry: &Entry| {
+            let (tenant, name) = object_of(&entry.key)?;
+            Some((tenant, name, told(entry)?, entry.modified_at))
+        };
+        let all: Vec<_> = all.iter().filter_map(read).collect();
+        self.known.write().unwrap_or_else(PoisonError::into_inner).load(all);
+        self.leave_behind();
+        self.heard_of(revision);
+        Ok(revision)
+    }
+
+    fn apply(&self, change: &Change) {
+        {
+            let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+            for event in &change.events {
+                let Some((tenant, name)) = object_of(event.key()) else { continue };
+                match event {
+                    Event::Put(entry) => match told(entry) {
+                        Some(record) => known.put(tenant, name, record, entry.modified_at),
+                        None => known.remove(&tenant, &name),
+                    },
+                    Event::Delete(_) => known.remove(&tenant, &name),
+                }
+            }
+        }
+        // What was there before, if anything, has lost its record.
+        self.leave_behind();
+        self.heard_of(change.revision);
+    }
+
+    fn heard_of(&self, revision: Revision) {
+        let (len, bytes) = self.read_known().usage();
+        self.metrics.objects.usage(len, bytes);
+        self.heard.send_if_modified(|heard| std::mem::replace(heard, revision.max(*heard)) < revision);
+    }
+
+    /// Wait until the news have come of what was written at `revision`. Not for long: where they are slow, what waits for them goes on.
+    pub(super) async fn hear_of(&self, revision: Revision) {
+        let mut heard = self.heard.subscribe();
+        let hearing = heard.wait_for(|heard| *heard >= revision);
+        if tokio::time::timeout(TIME_MAX, hearing).await.is_err() {
+            tracing::debug!(%revision, "news of an object are slow");
+        }
+    }
+}
+
+/// What was read, or a word about it in the log: what cannot be read is left alone.
+fn told(entry: &Entry) -> Option<Record> {
+    Record::decode(entry).inspect_err(|error| tracing::error!(%error, "an object is left alone")).ok()
+}
+
+struct Follower(Arc<Objects>);
+
+impl Follow for Follower {
+    const WHAT: &'static str = "objects";
+
+    fn prefix(&self) -> Option<Prefix> {
+        objects().ok()
+    }
+
+    async fn apply(&self, change: Change) {
+        self.0.apply(&change);
+    }
+
+    async fn load(&self) -> Result<Revision, weir_datastore::Error> {
+        match self.0.load().await {
+            Ok(revision) => Ok(revision),
+            Err(ObjectError::Datastore(error)) => Err(error),
+            Err(other) => Err(weir_datastore::Error::Unavailable { source: Arc::new(other) }),
+        }
+    }
+}
