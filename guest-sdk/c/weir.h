@@ -223,4 +223,23 @@ void weir_pending_cancel(weir_pending run);
 /* Give it back before the call ends, and make it empty; stops it if it has not finished. Does nothing where it is empty or was dropped. */
 void weir_pending_drop(weir_pending *run);
 
+/* Tensors that are kept under names, for other functions, inferences and clients to read. The function's manifest says which names it may read,
+ * and which it may put and delete:
+ *
+ *     [function.objects]
+ *     read = ["thresholds"]
+ *     write = ["session-*"]
+ */
+
+/* The tensor that is kept under `name`, as it was put. Fails with WEIR_NOT_FOUND where there is none, or it has expired, and with
+ * WEIR_NOT_GRANTED. The function owns `*found`: weir_tensor_drop. */
+bool weir_object_get(const char *name, weir_tensor *found);
+
+/* Keep a copy of `value` under `name`, in the place of what was there, for `ttl_ms` milliseconds; 0 is for as long as the node's settings say.
+ * It is durable when this returns. Fails with WEIR_RESOURCE_EXHAUSTED where there is no room for it. */
+bool weir_object_put(const char *name, weir_tensor value, uint64_t ttl_ms);
+
+/* Let nobody find `name` any more. */
+bool weir_object_delete(const char *name);
+
 #endif

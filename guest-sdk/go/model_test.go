@@ -96,3 +96,32 @@ func TestABodyBecomesATensorOfItsLength(t *testing.T) {
 		t.Error(err, answer.String())
 	}
 }
+
+func TestAnObjectIsThereUntilItIsDeleted(t *testing.T) {
+	value, err := New([]int32{1, 2})
+	if err == nil {
+		err = PutObject("kept", value, time.Minute)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := GetObject("kept")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if values, err := Values[int32](found); err != nil || !slices.Equal(values, []int32{1, 2}) {
+		t.Error(values, err)
+	}
+	if err := PutObject("kept", value, time.Microsecond); err == nil {
+		t.Error("an object for no time was kept")
+	}
+	if err := DeleteObject("kept"); err != nil {
+		t.Error(err)
+	}
+	if _, err := GetObject("kept"); err == nil {
+		t.Error("the object is still there")
+	}
+	if err := DeleteObject("kept"); err == nil {
+		t.Error("the object was deleted twice")
+	}
+}

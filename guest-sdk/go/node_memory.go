@@ -17,6 +17,7 @@ type memoryTensor struct {
 var (
 	providing sync.Mutex
 	provided  = map[string]Stage{}
+	objects   = map[string]nodeTensor{}
 )
 
 // Provide has [Open] find a model, which run runs. It is there for tests, and not in a component. Without run the model is gone again.
@@ -60,6 +61,34 @@ func (t *memoryTensor) read(offset, size int64) ([]byte, error) {
 		return nil, Errorf(InvalidArgument, "%d bytes from %d on go past the end", size, offset)
 	}
 	return slices.Clone(t.data[offset:][:size]), nil
+}
+
+func getObject(name string) (nodeTensor, error) {
+	providing.Lock()
+	defer providing.Unlock()
+	found, is := objects[name]
+	if !is {
+		return nil, Errorf(NotFound, "there is no object %s", name)
+	}
+	return found, nil
+}
+
+// They do not expire here.
+func putObject(name string, value nodeTensor, _ uint64) error {
+	providing.Lock()
+	defer providing.Unlock()
+	objects[name] = value
+	return nil
+}
+
+func deleteObject(name string) error {
+	if _, err := getObject(name); err != nil {
+		return err
+	}
+	providing.Lock()
+	defer providing.Unlock()
+	delete(objects, name)
+	return nil
 }
 
 type memoryModel struct {

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	abimodels "github.com/weir-platform/weir/guest-sdk/go/internal/abi/weir_inference_models"
+	abiobjects "github.com/weir-platform/weir/guest-sdk/go/internal/abi/weir_inference_objects"
 	abirequest "github.com/weir-platform/weir/guest-sdk/go/internal/abi/weir_inference_request"
 	abitensors "github.com/weir-platform/weir/guest-sdk/go/internal/abi/weir_inference_tensors"
 	"github.com/weir-platform/weir/guest-sdk/go/internal/wit"
@@ -66,6 +67,34 @@ func (t componentTensor) read(offset, size int64) (data []byte, err error) {
 		}
 	})
 	return data, err
+}
+
+func getObject(name string) (found nodeTensor, err error) {
+	wit.Ask(wit.Text, func() { found, err = lent(abiobjects.Get(name)) })
+	return found, err
+}
+
+// No time is as long as the node's settings say.
+func putObject(name string, value nodeTensor, ttlMs uint64) (err error) {
+	var ttl wit.Option[uint64]
+	if ttlMs > 0 {
+		ttl = wit.Some(ttlMs)
+	}
+	wit.Ask(wit.Text, func() {
+		if put := abiobjects.Put(name, value.(componentTensor).Tensor, ttl); put.IsErr() {
+			err = refused(put.Err())
+		}
+	})
+	return err
+}
+
+func deleteObject(name string) (err error) {
+	wit.Ask(wit.Text, func() {
+		if deleted := abiobjects.Delete(name); deleted.IsErr() {
+			err = refused(deleted.Err())
+		}
+	})
+	return err
 }
 
 type componentModel struct{ *abimodels.Model }

@@ -95,7 +95,9 @@ fn c(repo: &Repo) -> Result<()> {
         "tests/main.c",
         "tests/node.c",
     ]);
-    compiler.args(["src/call.c", "src/tensor.c", "src/model.c", "src/stage.c", "-o"]).arg(&program);
+    compiler
+        .args(["src/call.c", "src/tensor.c", "src/model.c", "src/object.c", "src/stage.c", "-o"])
+        .arg(&program);
     process::run(&mut compiler)?;
     process::run(&mut Command::new(program))
 }

@@ -1,7 +1,7 @@
 /* Tests of the SDK without a node. From the repository's root, with any C compiler:
  *
  *     mkdir -p target && cc -std=c11 -Wall -Wextra -Werror -Wno-attributes -Iguest-sdk/c guest-sdk/c/tests/main.c guest-sdk/c/tests/node.c \
- *         guest-sdk/c/src/call.c guest-sdk/c/src/tensor.c guest-sdk/c/src/model.c guest-sdk/c/src/stage.c -o target/weir-c-tests && \
+ *         guest-sdk/c/src/call.c guest-sdk/c/src/tensor.c guest-sdk/c/src/model.c guest-sdk/c/src/object.c guest-sdk/c/src/stage.c -o target/weir-c-tests && \
  *         target/weir-c-tests
  */
 
@@ -137,6 +137,22 @@ static void options_reach_the_node(void) {
     options = (weir_options){.deadline_ms = 7};
     CHECK(weir_model_submit_with(twice(), &inputs, &options, &run));
     CHECK(!got->outputs.is_some && got->deadline_ms.val == 7 && !got->priority.is_some);
+}
+
+static void an_object_is_there_until_it_is_deleted(void) {
+    weir_tensor kept = numbers(), found, gone = numbers();
+    const void *values;
+    size_t count;
+    CHECK(weir_object_put("kept", kept, 0) && node_ttl_ms() == 0);
+    CHECK(weir_object_put("kept", kept, 60000) && node_ttl_ms() == 60000);
+    weir_tensor_drop(&kept);
+    CHECK(weir_object_get("kept", &found));
+    CHECK(weir_tensor_values(found, WEIR_FP32, &values, &count) && count == 3 && memcmp(values, NUMBERS, sizeof NUMBERS) == 0);
+    CHECK(weir_object_delete("kept"));
+    CHECK(!weir_object_get("kept", &found) && weir_error()->code == WEIR_NOT_FOUND);
+    CHECK(!weir_object_delete("kept") && weir_error()->code == WEIR_NOT_FOUND);
+    weir_tensor_drop(&gone);
+    CHECK(!weir_object_put("kept", gone, 0) && weir_error()->code == WEIR_INVALID_ARGUMENT);
 }
 
 static void tensors_are_read_in_parts(void) {
@@ -294,6 +310,7 @@ int main(void) {
     TEST(models_and_runs_are_given_back);
     TEST(a_model_is_described);
     TEST(options_reach_the_node);
+    TEST(an_object_is_there_until_it_is_deleted);
     TEST(tensors_are_read_in_parts);
     TEST(byte_strings_come_back);
     TEST(values_come_back);

@@ -1,4 +1,4 @@
-/* One model, `twice`, whose output `y` is its input `x`, and whose output `size` is how many bytes that has. */
+/* One place for an object, and one model, `twice`, whose output `y` is its input `x`, and whose output `size` is how many bytes that has. */
 
 #include "../src/call.h"
 #include "node.h"
@@ -228,4 +228,54 @@ void weir_inference_models_pending_drop_own(weir_inference_models_own_pending_t 
     const int32_t *made = handles[held(own.__handle, PENDING)].outputs;
     for (int at = 0; at < 2 && made[0] != 0; at++) end(made[at], TENSOR);
     end(own.__handle, PENDING);
+}
+
+/* The object that is kept, a tensor of the node's own. */
+static struct {
+    bool is_there;
+    char name[16];
+    uint64_t ttl_ms;
+    uint8_t type;
+    uint32_t shape[4];
+    size_t rank, size;
+    uint8_t bytes[64];
+} object;
+
+uint64_t node_ttl_ms(void) {
+    return object.ttl_ms;
+}
+
+static bool is_object(const weir_abi_string_t *name, weir_inference_objects_error_t *error) {
+    bool is = object.is_there && name->len == strlen(object.name) && memcmp(name->ptr, object.name, name->len) == 0;
+    return is || refuse(error, WEIR_INFERENCE_TENSORS_ERROR_NOT_FOUND, "there is no such object");
+}
+
+bool weir_inference_objects_put(weir_abi_string_t *name, weir_inference_objects_borrow_tensor_t value, uint64_t *ttl_ms,
+                                weir_inference_objects_error_t *error) {
+    int32_t at = held(value.__handle, TENSOR);
+    if (name->len >= sizeof object.name || handles[at].size > sizeof object.bytes) {
+        return refuse(error, WEIR_INFERENCE_TENSORS_ERROR_RESOURCE_EXHAUSTED, "it is too large");
+    }
+    memset(&object, 0, sizeof object);
+    memcpy(object.name, name->ptr, name->len);
+    memcpy(object.shape, handles[at].shape, sizeof object.shape);
+    memcpy(object.bytes, handles[at].bytes, handles[at].size);
+    object.is_there = true;
+    object.type = handles[at].type;
+    object.rank = handles[at].rank;
+    object.size = handles[at].size;
+    object.ttl_ms = ttl_ms == NULL ? 0 : *ttl_ms;
+    return true;
+}
+
+bool weir_inference_objects_get(weir_abi_string_t *name, weir_inference_objects_own_tensor_t *found, weir_inference_objects_error_t *error) {
+    if (!is_object(name, error)) return false;
+    found->__handle = tensor(object.type, object.shape, object.rank, object.bytes, object.size);
+    return true;
+}
+
+bool weir_inference_objects_delete(weir_abi_string_t *name, weir_inference_objects_error_t *error) {
+    if (!is_object(name, error)) return false;
+    object.is_there = false;
+    return true;
 }

@@ -17,4 +17,7 @@ int node_take(int32_t handle);
 /* The options of the last run. */
 const weir_inference_models_options_t *node_options(void);
 
+/* How long the object is kept that was put last; 0 where nobody said. */
+uint64_t node_ttl_ms(void);
+
 #endif

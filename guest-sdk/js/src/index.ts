@@ -46,5 +46,6 @@ export {
   WeirError,
 } from "./errors.ts";
 export { type Description, Model, Pending, type Port, type RunOptions } from "./model.ts";
+export * as objects from "./objects.ts";
 export { tensorFunction } from "./stage.ts";
 export { type NamedTensors, Tensor, Tensors } from "./tensor.ts";

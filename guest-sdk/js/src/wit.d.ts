@@ -48,6 +48,15 @@ declare module "weir:inference/models@0.1.0" {
   }
 }
 
+declare module "weir:inference/objects@0.1.0" {
+  import type { Tensor } from "weir:inference/tensors@0.1.0";
+
+  export function put(name: string, value: Tensor, ttlMs: number | null): void;
+  export function get(name: string): Tensor;
+  function remove(name: string): void;
+  export { remove as delete };
+}
+
 declare module "weir:inference/request@0.1.0" {
   import type { Tensor } from "weir:inference/tensors@0.1.0";
 

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { Cancelled, InvalidArgument, Model, NotFound, StatusError, Tensor, Tensors, tensorFunction } from "../src/index.ts";
+import { Cancelled, InvalidArgument, Model, NotFound, objects, StatusError, Tensor, Tensors, tensorFunction } from "../src/index.ts";
 import type { ElementType } from "../src/elements.ts";
 import type { RawError } from "../src/errors.ts";
 import { model } from "../src/testing.ts";
@@ -129,4 +129,13 @@ test("a model that is run with something else says so", () => {
   assert.equal(same.infer({ a: tensor, b: tensor }).only().shape[0], 1);
   assert.throws(() => same.infer([tensor] as never), /a model takes tensors by name, like { x: tensor }, and was given an Array/);
   assert.throws(() => same.infer({ a: [1] } as never), /the input a is no Tensor: it is an Array/);
+});
+
+test("an object is there until it is deleted", () => {
+  objects.put("kept", Tensor.from([1.5, 2.5]), { ttlMs: 60_000 });
+  assert.deepEqual([...objects.get("kept").values("fp32")], [1.5, 2.5]);
+  objects.delete("kept");
+  assert.throws(() => objects.get("kept"), NotFound);
+  assert.throws(() => objects.delete("kept"), NotFound);
+  assert.throws(() => objects.put("kept", Tensor.from([1]), { ttlMs: 0 }), InvalidArgument);
 });

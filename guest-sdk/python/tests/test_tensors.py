@@ -8,7 +8,7 @@ import unittest
 from array import array
 
 from weir import Cancelled, ElementType, Error, InvalidArgument, Model, NotFound, StatusError, Tensor, Tensors, testing
-from weir import elements, gather, tensor_function
+from weir import elements, gather, objects, tensor_function
 from weir._wit import Err, tensors
 from weir.coroutines import finish
 
@@ -227,6 +227,16 @@ class ModelTests(unittest.TestCase):
             self.assertIsInstance(raised.exception.value, tensors.Error_Internal)
             self.assertIn(words, raised.exception.value.value)
             self.assertIn(words, log.getvalue())
+
+    def test_an_object_is_there_until_it_is_deleted(self):
+        objects.put("kept", Tensor([1.5, 2.5]), ttl=60)
+        self.assertEqual(objects.get("kept").tolist(), [1.5, 2.5])
+        objects.delete("kept")
+        for gone in (objects.get, objects.delete):
+            with self.assertRaisesRegex(NotFound, "no object kept"):
+                gone("kept")
+        with self.assertRaises(InvalidArgument):
+            objects.put("kept", Tensor([1]), ttl=0)
 
     def test_a_tensor_function_may_be_a_coroutine(self):
         @tensor_function

@@ -6,5 +6,6 @@ mod bodies;
 mod digits;
 mod fetching;
 mod misbehaving;
+mod objects;
 mod seeing;
 mod templates;

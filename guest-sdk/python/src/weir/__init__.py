@@ -27,6 +27,7 @@ Outside a component, on a developer's machine, there is no node. Tensors are the
 function's own tests can call it: see :mod:`weir.testing`.
 """
 
+from weir import objects
 from weir.coroutines import gather
 from weir.elements import ElementType
 from weir.errors import (
@@ -64,6 +65,7 @@ __all__ = [
     "Tensors",
     "Unavailable",
     "gather",
+    "objects",
     "tensor_function",
 ]
 

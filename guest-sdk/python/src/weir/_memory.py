@@ -11,6 +11,8 @@ from typing import Any
 
 #: Models by name, as functions of raw tensors by name. :mod:`weir.testing` fills it.
 MODELS: dict[str, SimpleNamespace] = {}
+#: Named objects. They do not expire.
+OBJECTS: dict[str, Tensor] = {}
 
 _SIZES = dict.fromkeys(("BOOL", "UINT8", "INT8"), 1)
 _SIZES |= dict.fromkeys(("UINT16", "INT16", "FP16", "BF16"), 2)
@@ -114,6 +116,23 @@ class Model(_Resource):
         return Pending(lambda: self.infer(inputs, options))
 
 
+def _put(name: str, value: Tensor, ttl_ms: int | None) -> None:
+    if ttl_ms == 0:
+        raise invalid("an object is kept for 1 ms at least")
+    OBJECTS[name] = value
+
+
+def _get(name: str) -> Tensor:
+    if name not in OBJECTS:
+        raise Err(_CASES["Error_NotFound"](f"there is no object {name}"))
+    return OBJECTS[name]
+
+
+def _delete(name: str) -> None:
+    _get(name)
+    del OBJECTS[name]
+
+
 def invalid(text: str) -> Err:
     """A refusal of something that is wrong in itself."""
     return Err(_CASES["Error_InvalidArgument"](text))
@@ -133,3 +152,4 @@ models = SimpleNamespace(
     Pending=Pending,
     Options=lambda outputs, deadline_ms, priority: SimpleNamespace(outputs=outputs),
 )
+objects = SimpleNamespace(put=_put, get=_get, delete=_delete)
