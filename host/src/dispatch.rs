@@ -5,15 +5,20 @@
 //! computes for longer than a time slice moves to the guest threads, so that the gateway's stay free. All waits end at the deadline.
 
 mod account;
+mod anywhere;
 mod inference;
 mod outgoing;
+mod passing;
 mod placement;
+mod remote;
 mod slice;
 mod slots;
 mod workflow;
 
 pub(crate) use account::Account;
+pub(crate) use anywhere::Ran;
 pub(crate) use inference::{Inference, InferenceTurn, Ready};
+pub(crate) use passing::{Passed, Passing};
 pub(crate) use placement::{Away, Link, LinkId, PlacementConfig, Placements, Spot};
 pub(crate) use slots::Slots;
 pub(crate) use workflow::{Steps, WorkflowCall, WorkflowTurn};
@@ -68,6 +73,8 @@ pub(crate) struct Dispatch {
     pub(crate) recompiler: Recompiler,
     /// Turns at work that would hold up other requests.
     pub(crate) turns: Arc<Semaphore>,
+    /// The largest answer that is taken of a model or workflow that another node has run.
+    pub(crate) answer_bytes_max: u64,
 }
 
 /// What the gateway knows about an invocation.

@@ -15,7 +15,6 @@ mod json;
 mod manifest;
 mod models;
 mod objects;
-mod passing;
 mod prefer;
 mod request_id;
 mod server;

@@ -332,6 +332,7 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
             workflows: workflows.clone(),
         },
         turns: json_turns.clone(),
+        answer_bytes_max: config.infer_body_bytes_max,
         placements: placements.clone(),
         cluster: cluster.clone(),
         objects: objects.clone(),

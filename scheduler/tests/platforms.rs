@@ -177,6 +177,33 @@ fn every_kind_of_device_is_tried_and_the_quickest_is_stayed_with() {
     assert_eq!(ran[10..], [0; 10], "{ran:?}");
 }
 
+/// What is quickest for both is so for one of them only: each gain of one is a loss of the other.
+#[test]
+fn two_models_do_not_take_the_quicker_device_from_each_other_by_turns() {
+    for times_ms in [[3, 4], [4, 3], [30, 40], [5, 500]] {
+        let room_for_one = |kind| DeviceSpec { capacity_bytes: 5, ..spec(kind, Platform::Cuda) };
+        let mut cluster =
+            Cluster::of(PolicyKind::default(), vec![room_for_one("one"), room_for_one("other")]);
+        let mut call = |name| {
+            let (invocation, actions) = cluster.arrive(&[(name, Platforms::ALL)]);
+            let Some(Action::Start { device: Some(on), evict, .. }) = actions.first().cloned() else {
+                panic!("{actions:?}")
+            };
+            for model in &evict {
+                cluster.tell(Event::Evicted { device: on, model: model.clone() });
+            }
+            let (model, parts) = (model(name), Vec::new());
+            cluster.tell(Event::Loaded { device: on, model, bytes: 4, load_time_ns: None, parts });
+            cluster.now_ns += times_ms[on.ordinal as usize] * MS;
+            cluster.tell(Event::Finished { invocation });
+            cluster.now_ns += 5 * MS;
+            evict.len()
+        };
+        let evicted: Vec<_> = (0..60).map(|at| call(["a", "b"][at % 2])).collect();
+        assert_eq!(evicted[20..], [0; 40], "{times_ms:?}: {evicted:?}");
+    }
+}
+
 #[test]
 fn a_slower_device_helps_out_while_the_quickest_is_taken() {
     let mut cluster = Cluster::of(PolicyKind::default(), vec![cpu(), gpu()]);

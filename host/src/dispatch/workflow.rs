@@ -1,14 +1,16 @@
 //! One run of a workflow, from admission to its outputs.
 //!
-//! It is placed as a unit, with all the models that its steps may need, as a function is with those it is granted. On its node, what one
-//! step gives goes to the next as a handle: nothing is copied or written down between them. Steps that do not wait for each other run at
+//! It is placed as a unit, with all the models that its steps may need, as a function is with those it is granted; where no device has room for
+//! all of them, each step is placed by itself (`apart.rs`). On its node, what one step gives goes to the next as a handle: nothing is copied or written down between them. Steps that do not wait for each other run at
 //! the same time. Dropping the run drops its steps, and with them their model runs and sandboxes; the first step that fails ends the run.
 
+mod apart;
 mod builtin;
 mod hedge;
 mod steps;
 
 pub(crate) use steps::Steps;
+pub(super) use steps::batch;
 
 use super::Dispatch;
 use super::account::Counted;
@@ -90,19 +92,27 @@ impl Dispatch {
     ) -> Result<Completion, Fault> {
         let _running = Counted::new(&self.metrics.running);
         let started = Instant::now();
-        let steps = Steps {
+        let steps = self.steps(call, place.spot, false);
+        let execution = Some(Execution::alone(&inputs));
+        let outputs = steps.run(&call.workflow, inputs, wanted).await?;
+        Ok(Completion { outputs, queue_time: place.queue_time, run_time: started.elapsed(), execution })
+    }
+}
+
+impl Dispatch {
+    /// The steps of a call that a client has asked for.
+    fn steps(self: &Arc<Self>, call: &WorkflowCall, spot: Spot, is_apart: bool) -> Steps {
+        Steps {
             dispatch: self.clone(),
             tenant: call.workflow.id.tenant.clone(),
-            spot: place.spot,
+            spot,
+            is_apart,
             request_id: call.request_id.clone(),
             trace: call.trace.clone(),
             deadline: call.deadline,
             priority: call.priority,
             depth: 0,
-        };
-        let execution = Some(Execution::alone(&inputs));
-        let outputs = steps.run(&call.workflow, inputs, wanted).await?;
-        Ok(Completion { outputs, queue_time: place.queue_time, run_time: started.elapsed(), execution })
+        }
     }
 }
 

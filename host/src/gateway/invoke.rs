@@ -5,13 +5,12 @@ use super::cached;
 use super::error::ApiError;
 use super::headers;
 use super::invocations::{self, Later};
-use super::passing::{Passed, Passing};
 use super::prefer::Wishes;
 use super::request_id::RequestId;
 use super::v2;
 use crate::cluster::wire::Grant;
 use crate::cluster::{Call, refused};
-use crate::dispatch::{Account, Admission, Admitted, Invocation, deadline};
+use crate::dispatch::{Account, Admission, Admitted, Invocation, Passed, Passing, deadline};
 use crate::instance::RequestBody;
 use crate::node::NodeState;
 use crate::registry::Deployment;
@@ -141,7 +140,7 @@ async fn admit(
     let deployment = invocation.deployment.clone();
     let FunctionId { tenant, version, .. } = &deployment.id;
     let mut passing = Passing {
-        node,
+        dispatch: &node.dispatch,
         id: invocation.id,
         tenant,
         version: *version,

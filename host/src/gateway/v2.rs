@@ -12,7 +12,6 @@ mod infer;
 mod metadata;
 mod read;
 mod regions;
-mod remote;
 mod repository;
 mod stats;
 mod target;

@@ -153,6 +153,7 @@ impl ModelAccess {
             dispatch: self.dispatch.clone(),
             tenant: tenant.clone(),
             spot: self.spot,
+            is_apart: false,
             request_id: self.request_id.clone(),
             trace: trace.clone(),
             // Those of each run are its own.

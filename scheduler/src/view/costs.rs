@@ -91,13 +91,27 @@ impl View {
         if self.kinds.len() <= 1 {
             return u64::MAX;
         }
+        self.run_times_ns(request).map(|(_, run_time_ns)| run_time_ns).min().unwrap_or(u64::MAX)
+    }
+
+    /// How much longer a run takes than on `device` where it would be quickest without that: 0 where there is another of its kind, and where
+    /// nothing else can run it.
+    pub(crate) fn slower_elsewhere_ns(&self, device: &DeviceView, request: &Request) -> u64 {
+        let own = device.kind();
+        if self.kinds_up.get(own.index()).is_none_or(|(_, up)| *up != 1) {
+            return 0;
+        }
+        let others = self.run_times_ns(request).filter(|(kind, _)| *kind != own);
+        let quickest_ns = others.map(|(_, run_time_ns)| run_time_ns).min().unwrap_or(0);
+        quickest_ns.saturating_sub(self.run_time_ns(device, request))
+    }
+
+    /// The expected time to run on each kind of device that there is and that can run it.
+    fn run_times_ns(&self, request: &Request) -> impl Iterator<Item = (KindKey, u64)> {
         let kinds = (0..).map(KindKey).zip(&self.kinds_up).filter(|(_, (_, up))| *up > 0);
         let runs = |platform: Platform| request.models.iter().any(|demand| demand.runs_on.contains(platform));
-        let times_ns = kinds.filter(|(_, (platform, _))| runs(*platform));
-        times_ns
-            .map(|(kind, (platform, _))| self.run_time_on_ns(kind, *platform, request))
-            .min()
-            .unwrap_or(u64::MAX)
+        let able = kinds.filter(move |(_, (platform, _))| runs(*platform));
+        able.map(|(kind, (platform, _))| (kind, self.run_time_on_ns(kind, *platform, request)))
     }
 
     /// How many runs the expected time to run there was measured by.

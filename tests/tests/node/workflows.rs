@@ -1,5 +1,6 @@
 //! Workflows: deployed like functions, asked like models.
 
+mod apart;
 mod commands;
 mod deploying;
 mod examples;

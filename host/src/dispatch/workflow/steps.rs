@@ -33,6 +33,8 @@ pub(crate) struct Steps {
     pub(crate) tenant: TenantId,
     /// Where the run was placed.
     pub(crate) spot: Spot,
+    /// Whether each step is placed by itself instead.
+    pub(crate) is_apart: bool,
     pub(crate) request_id: Arc<str>,
     pub(crate) trace: Trace,
     pub(crate) deadline: Instant,
@@ -58,14 +60,16 @@ impl Steps {
         let begun = Run::new(plan.clone(), inputs, wanted, draw);
         let mut run = begun.map_err(|error| Fault::new(ErrorCode::InvalidRequest, error.to_string()))?;
         // The models that will run for sure are brought in while the first steps run. Dropped with the run.
-        let sure: Vec<_> = (0..plan.steps().len()).filter(|step| run.is_sure(*step)).collect();
+        let is_sure = |step: &usize| !self.is_apart && run.is_sure(*step);
+        let sure: Vec<_> = (0..plan.steps().len()).filter(is_sure).collect();
         let mut loading = std::pin::pin!(self.load_ahead(plan, &sure));
         let mut under_way = FuturesUnordered::new();
         let mut names: Vec<usize> = Vec::new();
         loop {
             while let Some(begin) = run.next_step() {
                 names.push(begin.step);
-                let hedge = workflow.hedge(plan, begin.step).cloned();
+                // What is placed by itself goes where it is soonest done already.
+                let hedge = workflow.hedge(plan, begin.step).filter(|_| !self.is_apart).cloned();
                 under_way.push(self.step(plan, begin, hedge));
             }
             if under_way.is_empty() {
@@ -137,6 +141,7 @@ impl Steps {
         outputs: Vec<String>,
     ) -> Result<Tensors, Fault> {
         match self.found(pinned)? {
+            found if self.is_apart => self.run_alone(found, inputs, outputs).await,
             Found::Model(entry) => self.model(&entry, inputs, outputs).await,
             Found::Function(deployment) => self.function(deployment, inputs).await,
             Found::Workflow(workflow) => {
@@ -192,18 +197,7 @@ impl Steps {
 
     async fn function(&self, deployment: Arc<Deployment>, inputs: Tensors) -> Result<Tensors, Fault> {
         let arrived = Instant::now();
-        let own = arrived + Duration::from_millis(deployment.manifest.limits.deadline_ms);
-        let invocation = Invocation {
-            id: self.spot.invocation,
-            request_id: self.request_id.clone(),
-            trace: self.trace.clone(),
-            arrived,
-            deadline: self.deadline.min(own),
-            priority: self.priority,
-            depth: self.depth + 1,
-            deployment,
-            granted: None,
-        };
+        let invocation = self.invocation(deployment, arrived);
         let account = self.dispatch.account(&invocation);
         let serving = self.dispatch.served(&invocation.deployment).begin(arrived);
         let batch = batch(&inputs);
@@ -221,6 +215,22 @@ impl Steps {
                 serving.failed(fault.code);
                 Err(fault)
             }
+        }
+    }
+
+    /// The call of a function by a step.
+    pub(super) fn invocation(&self, deployment: Arc<Deployment>, arrived: Instant) -> Invocation {
+        let own = arrived + Duration::from_millis(deployment.manifest.limits.deadline_ms);
+        Invocation {
+            id: self.spot.invocation,
+            request_id: self.request_id.clone(),
+            trace: self.trace.clone(),
+            arrived,
+            deadline: self.deadline.min(own),
+            priority: self.priority,
+            depth: self.depth + 1,
+            deployment,
+            granted: None,
         }
     }
 
@@ -243,7 +253,8 @@ impl Steps {
     }
 }
 
-fn batch(tensors: &Tensors) -> u32 {
+/// Items that a run works on: the first dimension of the first input.
+pub(crate) fn batch(tensors: &Tensors) -> u32 {
     tensors.iter().find_map(|(_, tensor)| tensor.shape().dimensions().first().copied()).unwrap_or(1)
 }
 

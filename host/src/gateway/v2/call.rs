@@ -1,6 +1,6 @@
 //! One inference from its request to its answer, of whichever kind it is and in whatever form it came.
 
-mod run;
+mod pick;
 
 use super::super::cached::{Verdict, waited_too_long};
 use super::super::error::ApiError;
@@ -11,7 +11,7 @@ use super::read::{Asked, Unresolved};
 use super::regions;
 use super::target::Target;
 use crate::cluster::wire::Grant;
-use crate::dispatch::{Account, Inference, Invocation, WorkflowCall};
+use crate::dispatch::{Account, Inference, Invocation, Ran, WorkflowCall};
 use crate::models::{ModelEntry, RanOn};
 use crate::node::NodeState;
 use crate::objective::Objective;
@@ -20,7 +20,7 @@ use crate::telemetry::{Served, Times};
 use crate::until::until;
 use crate::workflows::Workflow;
 use http::HeaderMap;
-use run::{Ran, function, model, workflow};
+use pick::pick;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_inference::{Completion, RunRequest, Tensor};
@@ -33,6 +33,9 @@ pub(in super::super) struct Call {
     /// Answers made for equal ones, where there can be any.
     cached: Option<Cached>,
 }
+
+/// What the response cache had to do with an answer, and how long looking there took; none where it was not asked.
+type Looked = Option<(Verdict, Duration)>;
 
 enum Kind {
     /// With its account, which is closed where the call fails here.
@@ -169,7 +172,8 @@ impl Call {
             let resolving = read(&self).await?.resolve(node, &tenant);
             let mut asked = self.by_deadline("the objects that it names were not there", resolving).await?;
             let (batch, input) = (batch(&asked.inputs), asked.time);
-            let Ran { completion, is_elsewhere, ran_on, cached } = self.run(node, &mut asked).await?;
+            let (ran, cached) = self.run(node, &mut asked).await?;
+            let Ran { completion, is_elsewhere, ran_on } = ran;
             if let Some((Verdict::Miss, look)) = cached {
                 serving.missed(look);
             }
@@ -215,7 +219,7 @@ impl Call {
     }
 
     /// Have it answered with what is kept for it, or run.
-    async fn run(&mut self, node: &NodeState, asked: &mut Asked) -> Result<Ran, ApiError> {
+    async fn run(&mut self, node: &NodeState, asked: &mut Asked) -> Result<(Ran, Looked), ApiError> {
         let inputs = std::mem::take(&mut asked.inputs);
         let (deadline, priority) = match &mut self.kind {
             Kind::Function(invocation, _) => (&mut invocation.deadline, &mut invocation.priority),
@@ -230,14 +234,14 @@ impl Call {
             Kind::Function(..) => (None, asked.wanted()),
             Kind::Model(_) | Kind::Workflow(_) => (asked.wanted(), None),
         };
-        let ran = match self.cached.take() {
-            None => self.run_now(node, inputs, of_model).await?,
+        let (mut ran, looked) = match self.cached.take() {
+            None => (self.run_now(node, inputs, of_model).await?, None),
             Some(cached) => Box::pin(self.run_once(node, cached, deadline, inputs, of_model)).await?,
         };
-        match of_function {
-            None => Ok(ran),
-            Some(wanted) => ran.pick(&wanted),
+        if let Some(wanted) = of_function {
+            ran.completion.outputs = pick(ran.completion.outputs, &wanted)?;
         }
+        Ok((ran, looked))
     }
 
     /// Have it run on the node that it is placed on.
@@ -248,12 +252,17 @@ impl Call {
         outputs: Option<Vec<String>>,
     ) -> Result<Ran, ApiError> {
         match &mut self.kind {
-            Kind::Function(invocation, account) => function(node, invocation, account, inputs).await,
+            Kind::Function(invocation, account) => {
+                Ok(node.dispatch.function_anywhere(invocation, account, inputs).await?)
+            }
             Kind::Model(inference) => {
                 let (deadline, priority) = (Some(inference.deadline), inference.priority);
-                model(node, inference, RunRequest { inputs, outputs, deadline, priority }).await
+                let request = RunRequest { inputs, outputs, deadline, priority };
+                Ok(node.dispatch.model_anywhere(inference, request).await?)
             }
-            Kind::Workflow(call) => workflow(node, call, inputs, outputs.as_deref()).await,
+            Kind::Workflow(call) => {
+                Ok(node.dispatch.workflow_anywhere(call, inputs, outputs.as_deref()).await?)
+            }
         }
     }
 
@@ -265,21 +274,21 @@ impl Call {
         deadline: Instant,
         inputs: Vec<(String, Tensor)>,
         outputs: Option<Vec<String>>,
-    ) -> Result<Ran, ApiError> {
+    ) -> Result<(Ran, Looked), ApiError> {
         let began = Instant::now();
         let input = cached::input(node, &inputs, outputs.as_deref()).await?;
         let run = async || {
             let look = began.elapsed();
             let ran = self.run_now(node, inputs, outputs).await?;
             let keep = cached::keep(&ran.completion.outputs, scope.answer_bytes_max());
-            Ok::<_, ApiError>((Ran { cached: Some((Verdict::Miss, look)), ..ran }, keep))
+            Ok::<_, ApiError>(((ran, Some((Verdict::Miss, look))), keep))
         };
         match scope.answer(input, wish, deadline, run).await? {
             Some(Given::Ran(ran)) => Ok(ran),
             Some(Given::Hit(Answer::Tensors(outputs), age)) => {
                 let (outputs, none) = (outputs.to_vec(), Duration::ZERO);
                 let completion = Completion { outputs, queue_time: none, run_time: none, execution: None };
-                Ok(Ran { cached: Some((Verdict::Hit(age), began.elapsed())), ..Ran::here(completion) })
+                Ok((Ran::here(completion), Some((Verdict::Hit(age), began.elapsed()))))
             }
             Some(Given::Hit(Answer::Http(_), _)) => {
                 Err(ApiError::internal(&"a response was kept for an inference"))

@@ -5,7 +5,7 @@
 //! for them in the next [`FORESIGHT_S`] take longer, too.
 //! *Others* wait while the device is taken: those that wait for its other models already as long as that takes, and those that will ask for
 //! them meanwhile half as long on average. A load costs those that come *later* what the victims will be missed, less what another copy is
-//! worth to them; see [`loss_ns`].
+//! worth to them (see [`loss_ns`]), and what runs of the victims take longer elsewhere, where this is the quickest place.
 //!
 //! What those lose that wait already counts less the longer the first of a queue has waited, and nothing after [`PATIENCE_NS`]; what is
 //! expected of the future counts nothing after [`PATIENCE_MAX_NS`]. So nobody is put off for good.
@@ -14,7 +14,7 @@ use super::queues::Order;
 use super::{Claims, Reach};
 use crate::estimate::round_ns;
 use crate::policy::Placer;
-use crate::victims::loss_ns;
+use crate::victims::{Victims, loss_ns};
 use crate::view::together_bytes;
 use crate::{DeviceKey, DeviceView, ModelKey, Request, View};
 use smallvec::SmallVec;
@@ -31,6 +31,10 @@ const FORESIGHT_S: f64 = 10.0;
 
 /// No load costs less than this part of what it takes, whatever another copy is worth.
 const LOAD_PART_MIN: f64 = 0.35;
+
+/// A model takes the quickest place for it from others only if it is asked for so many times as often: how often is never known exactly, least of
+/// all of one that was asked for just now.
+const SEATED: f64 = 2.0;
 
 /// All that the costs of one that waits follow from.
 pub(super) struct Costs<'a> {
@@ -131,9 +135,10 @@ impl Costs<'_> {
                 continue;
             }
             let Some(victims) = self.placer.fit(self.now_ns, self.view, key, self.request) else { continue };
+            let displaced_ns = self.displaced_ns(key, device, &victims);
             let work_ns = estimate.load_time_ns.saturating_add(estimate.run_time_ns).max(1);
             let (waiting_ns, later_ns) = self.delays_ns(device, work_ns);
-            let others_ns = waiting_ns.saturating_add(later_ns);
+            let others_ns = waiting_ns.saturating_add(later_ns).saturating_add(displaced_ns);
             best.offer(key, device.is_open(), cost_ns(victims.loss_ns).saturating_add(others_ns), work_ns);
         }
         best
@@ -205,6 +210,22 @@ impl Costs<'_> {
         }
         let come = self.view.demand_per_s(first.model, self.now_ns) * FORESIGHT_S;
         round_ns(come * slower_ns as f64)
+    }
+
+    /// What those to come lose whose models give up the quickest place for them: as much, for each, as this one gains by it. Without that, two
+    /// models would take it from each other by turns.
+    fn displaced_ns(&self, key: DeviceKey, device: &DeviceView, victims: &Victims) -> u64 {
+        if self.view.kinds_len() <= 1 || victims.models.is_empty() {
+            return 0;
+        }
+        let slower_ns = self.view.slower_elsewhere_ns(device, self.request);
+        let is_as_quick = |other: &DeviceKey| {
+            *other != key && self.view.device(*other).is_some_and(|other| other.kind() == device.kind())
+        };
+        let leave =
+            victims.models.iter().filter(|model| !self.view.model(**model).holders().iter().any(is_as_quick));
+        let come: f64 = leave.map(|model| self.view.demand_per_s(*model, self.now_ns)).sum();
+        round_ns(SEATED * come * FORESIGHT_S * slower_ns as f64)
     }
 
     /// What one more copy of a model that is held elsewhere would be missed if it went again.

@@ -1,11 +1,9 @@
 //! Passing a call on to the node that is to run it. Where that one does not take it, it runs here; where it is lost, once more elsewhere.
 
-use super::error::ApiError;
+use super::{Away, Dispatch};
 use crate::cluster::wire::{Grant, Granted};
 use crate::cluster::{Call, GRACE, NotForwarded};
-use crate::dispatch::Away;
-use crate::instance::RequestBody;
-use crate::node::NodeState;
+use crate::instance::{Fault, RequestBody};
 use crate::until::until;
 use axum::body::Body;
 use axum::response::Response;
@@ -17,22 +15,22 @@ use weir_types::{ErrorCode, InvocationId, TenantId, Version};
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
 
 /// A call that may run elsewhere.
-pub(super) struct Passing<'a> {
-    pub(super) node: &'a NodeState,
-    pub(super) call: Call<'a>,
-    pub(super) id: InvocationId,
-    pub(super) tenant: &'a TenantId,
+pub(crate) struct Passing<'a> {
+    pub(crate) dispatch: &'a Dispatch,
+    pub(crate) call: Call<'a>,
+    pub(crate) id: InvocationId,
+    pub(crate) tenant: &'a TenantId,
     /// Which version of the function or model it is about.
-    pub(super) version: Version,
-    pub(super) deadline: Instant,
+    pub(crate) version: Version,
+    pub(crate) deadline: Instant,
     /// Whether running it a second time does no harm.
-    pub(super) may_run_twice: bool,
+    pub(crate) may_run_twice: bool,
     /// Whether it was lost with a node before.
-    pub(super) was_lost: bool,
+    pub(crate) was_lost: bool,
 }
 
 /// What has become of a call that was passed on.
-pub(super) enum Passed<T> {
+pub(crate) enum Passed<T> {
     Answered(T),
     /// It is to run on this node, with this.
     Here(Granted),
@@ -42,14 +40,14 @@ pub(super) enum Passed<T> {
 
 impl Passing<'_> {
     /// Pass the call on with `body`, which is left where it can be sent again. `held` is let go of when the answer has gone out.
-    pub(super) async fn on<Held: Send + 'static>(
+    pub(crate) async fn on<Held: Send + 'static>(
         &mut self,
         away: &Away,
         held: Held,
         body: &mut Option<RequestBody>,
-    ) -> Result<Passed<Response>, ApiError> {
-        let Some(cluster) = &self.node.cluster else {
-            return Err(ApiError::new(ErrorCode::Unavailable, "the node has left its cluster; try again"));
+    ) -> Result<Passed<Response>, Fault> {
+        let Some(cluster) = &self.dispatch.cluster else {
+            return Err(Fault::new(ErrorCode::Unavailable, "the node has left its cluster; try again"));
         };
         let grant = self.grant(away);
         let sent = match body {
@@ -60,11 +58,11 @@ impl Passing<'_> {
         let forwarded = cluster.forward(away, &grant, &self.call, sent, held, latest);
         let Some(forwarded) = until(latest, forwarded).await else {
             let text = format!("the node at {} did not answer in time", away.address);
-            return Err(ApiError::new(ErrorCode::DeadlineExceeded, text));
+            return Err(Fault::new(ErrorCode::DeadlineExceeded, text));
         };
         let error = match forwarded {
             Ok(response) => {
-                self.node.metrics.passed_on.inc();
+                self.dispatch.metrics.passed_on.inc();
                 return Ok(Passed::Answered(response));
             }
             Err(error) => error,
@@ -74,19 +72,19 @@ impl Passing<'_> {
         match error {
             // It streams: part of it has gone.
             NotForwarded::Refused(_) if body.is_none() => {
-                return Err(ApiError::new(ErrorCode::Unavailable, format!("{text}; try again")));
+                return Err(Fault::new(ErrorCode::Unavailable, format!("{text}; try again")));
             }
             NotForwarded::Lost(_) if body.is_none() || !is_first || !self.may_run_twice => {
-                return Err(ApiError::new(ErrorCode::NodeLost, text));
+                return Err(Fault::new(ErrorCode::NodeLost, text));
             }
             _ => {}
         }
         tracing::warn!(why = text, "a call is placed once more");
-        self.node.metrics.placed_again.inc();
+        self.dispatch.metrics.placed_again.inc();
         if matches!(error, NotForwarded::Refused(_)) {
             let models = grant.granted.models;
-            let device = self.node.models.device_for(&models);
-            return Ok(Passed::Here(self.node.dispatch.placements.grant_here(models, device)));
+            let device = self.dispatch.models.device_for(&models);
+            return Ok(Passed::Here(self.dispatch.placements.grant_here(models, device)));
         }
         tokio::time::sleep(AGAIN_AFTER).await;
         Ok(Passed::Again)

@@ -1,19 +1,17 @@
 //! An inference that another node runs: the one that it is placed on, and another if that one does not run it.
 
-use super::super::error::ApiError;
-use super::super::passing::{Passed, Passing};
-use super::written::Written;
-use crate::dispatch::Away;
-use crate::instance::RequestBody;
+use super::passing::{Passed, Passing};
+use super::{Away, Dispatch};
+use crate::gateway::Written;
+use crate::instance::{Fault, RequestBody};
 use crate::models::RanOn;
-use crate::node::NodeState;
 use std::time::Instant;
 use weir_inference::{Completion, Tensor};
 use weir_types::{InvocationId, Name, TenantId, Version};
 
 /// An inference on its way to another node, and to others if that one does not run it.
 pub(super) struct Remote<'a> {
-    node: &'a NodeState,
+    dispatch: &'a Dispatch,
     tenant: &'a TenantId,
     version: Version,
     id: InvocationId,
@@ -27,15 +25,15 @@ pub(super) struct Remote<'a> {
 impl<'a> Remote<'a> {
     /// Write down what is asked: of which version, as which call, with what, and whether it may run twice with how large an answer.
     pub(super) fn new(
-        node: &'a NodeState,
+        dispatch: &'a Dispatch,
         (tenant, name, version): (&'a TenantId, &Name, Version),
         (id, deadline, priority): (InvocationId, Instant, u32),
         (inputs, wanted): (&[(String, Tensor)], Option<&[String]>),
         (may_run_twice, answer_bytes_max): (bool, u64),
-    ) -> Result<Self, ApiError> {
-        let written = Written::new(&node.arena, (name, version), priority, inputs, wanted)?;
+    ) -> Result<Self, Fault> {
+        let written = Written::new(&dispatch.arena, (name, version), priority, inputs, wanted)?;
         Ok(Self {
-            node,
+            dispatch,
             tenant,
             version,
             id,
@@ -52,9 +50,9 @@ impl<'a> Remote<'a> {
         &mut self,
         away: &Away,
         held: Held,
-    ) -> Result<Passed<(Completion, Option<RanOn>)>, ApiError> {
+    ) -> Result<Passed<(Completion, Option<RanOn>)>, Fault> {
         let mut passing = Passing {
-            node: self.node,
+            dispatch: self.dispatch,
             call: self.written.call(),
             id: self.id,
             tenant: self.tenant,
@@ -68,7 +66,7 @@ impl<'a> Remote<'a> {
         self.was_lost = passing.was_lost;
         Ok(match answered? {
             Passed::Answered(response) => {
-                let read = Written::read(&self.node.arena, response, self.answer_bytes_max);
+                let read = Written::read(&self.dispatch.arena, response, self.answer_bytes_max);
                 Passed::Answered(read.await?)
             }
             Passed::Here(granted) => Passed::Here(granted),

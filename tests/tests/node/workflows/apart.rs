@@ -1,0 +1,77 @@
+//! Workflows that no device has room for as a whole: each step runs wherever that has its place.
+
+use super::{asked, deploy, fake, infer, rows, step, workflow};
+use serde_json::{Value, json};
+use weir_tests::{Node, eventually, function};
+use weir_types::ErrorCode;
+
+/// A node with two devices, each with room for one of the models `a`, `b` and `c`.
+async fn node() -> Node {
+    let node = Node::builder()
+        .set("backend", "fake")
+        .set("model_memory_bytes_max", 1_500)
+        .argument("--devices")
+        .argument("cpu,fake:one,fake:other")
+        .start()
+        .await;
+    for name in ["a", "b", "c"] {
+        let mut model: Value = serde_json::from_slice(&fake(0.0)).unwrap();
+        model["load_time_ms"] = json!(50);
+        node.put(&format!("/v1/models/{name}/versions/1?device=fake"), model.to_string()).await.ok();
+    }
+    node
+}
+
+const ROW: [f32; 4] = [1.0, 2.0, 3.0, 4.0];
+
+#[tokio::test]
+async fn a_workflow_that_no_device_has_room_for_runs_on_several() {
+    let node = node().await;
+    let two = step("one", "a", "x") + &step("two", "b", "one.y");
+    deploy(&node, "w", &workflow(&two, "two")).await.ok();
+    let loads = async || node.metric("weir_phase_model_load_seconds_count", "").await;
+    let mut calls = 0.0;
+    // Once it is known how long each takes on either device.
+    let mut call = async || {
+        let before = loads().await;
+        let answer: Value = infer(&node, "w", &rows(&ROW)).await.ok().json();
+        assert_eq!(answer["outputs"][0]["data"], json!(ROW));
+        calls += 1.0;
+        (calls > 2.0 && loads().await == before).then_some(())
+    };
+    eventually("a call that finds both models", &mut call).await;
+    let of_all = [asked(&node, "a").await, asked(&node, "b").await, asked(&node, "w").await];
+    assert_eq!(of_all, [calls; 3]);
+    let mut resident: Vec<_> =
+        node.status().await.devices.into_iter().flat_map(|device| device.resident).collect();
+    resident.sort();
+    assert_eq!(resident, ["a:1", "b:1"]);
+}
+
+#[tokio::test]
+async fn functions_and_workflows_within_it_are_placed_by_themselves_too() {
+    let node = node().await;
+    node.deploy("echo", function("echo-tensor")).await;
+    let inner = step("one", "a", "x") + &step("two", "b", "one.y");
+    deploy(&node, "inner", &workflow(&inner, "two")).await.ok();
+    let echo = "[steps.echo]\nrun = \"echo\"\ninputs = { y = \"x\" }\noutputs = { y = \"FP32[n, 4]\" }\n";
+    let outer = echo.to_owned() + &step("inner", "inner", "echo.y") + &step("three", "c", "inner.y");
+    deploy(&node, "w", &workflow(&outer, "three")).await.ok();
+    let answer: Value = infer(&node, "w", &rows(&ROW)).await.ok().json();
+    assert_eq!(answer["outputs"][0]["data"], json!(ROW));
+    for name in ["a", "b", "c", "echo", "inner", "w"] {
+        assert_eq!(asked(&node, name).await, 1.0, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_step_that_no_device_has_room_for_is_named() {
+    let node = node().await;
+    let large = String::from_utf8(fake(0.0)).unwrap().replace("1000", "2000");
+    node.put("/v1/models/large/versions/1?device=fake", large).await.ok();
+    let two = step("one", "a", "x") + &step("two", "large", "one.y");
+    deploy(&node, "w", &workflow(&two, "two")).await.ok();
+    let refusal = infer(&node, "w", &rows(&ROW)).await.refusal();
+    assert_eq!((refusal.status, refusal.code), (507, ErrorCode::NoCapacity));
+    assert!(refusal.text.starts_with("step two: no device"), "{}", refusal.text);
+}
