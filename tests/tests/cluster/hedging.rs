@@ -4,14 +4,13 @@ use std::time::Duration;
 use weir_tests::{Client, Cluster, eventually};
 use weir_types::api::Workflow;
 
-const WORKFLOW: &str = r#"
-inputs = { x = "FP32[n, 1]" }
-outputs = { y = "a" }
-[steps.a]
-run = "m"
-inputs = { x = "x" }
-hedge = true
-"#;
+/// A workflow of one step.
+fn workflow(runs: &str, hedge: bool) -> String {
+    format!(
+        "outputs = {{ y = \"a\" }}\n[inputs]\nx = \"FP32[n, 1]\"\n\
+         [steps.a]\nrun = \"{runs}\"\ninputs = {{ x = \"x\" }}\nhedge = {hedge}\n"
+    )
+}
 
 async fn infer(node: &Client, rows: usize) -> weir_tests::Answer {
     let input =
@@ -19,9 +18,18 @@ async fn infer(node: &Client, rows: usize) -> weir_tests::Answer {
     node.post("/v2/models/w/infer", serde_json::json!({ "inputs": [input] }).to_string()).await
 }
 
-/// Eight rows take an hour on the node that is quicker with one row; the other is asked, too.
 #[tokio::test]
 async fn a_second_copy_runs_on_another_node_that_has_the_model() {
+    a_second_copy_runs_elsewhere("m").await;
+}
+
+#[tokio::test]
+async fn a_second_copy_of_a_workflow_runs_on_another_node_that_has_its_models() {
+    a_second_copy_runs_elsewhere("inner").await;
+}
+
+/// Eight rows take an hour on the node that is quicker with one row; the other is asked, too.
+async fn a_second_copy_runs_elsewhere(runs: &str) {
     let mut cluster =
         Cluster::builder().set("backend", "fake").set("infer_time_ms_max", 3_600_000).start(1).await;
     for devices in ["cpu,fake:quick", "cpu,fake:steady"] {
@@ -39,7 +47,8 @@ async fn a_second_copy_runs_on_another_node_that_has_the_model() {
     });
     let [_, quick, steady] = &cluster.nodes[..] else { panic!("there are three") };
     quick.put("/v1/models/m/versions/1?device=fake&batching.mode=off", model.to_string()).await.ok();
-    quick.put("/v1/workflows/w", WORKFLOW).await.ok();
+    quick.put("/v1/workflows/inner", workflow("m", false)).await.ok();
+    quick.put("/v1/workflows/w", workflow(runs, true)).await.ok();
     cluster.all_have_heard_of("m").await;
     for node in &cluster.nodes {
         let heard = async || node.get("/v1/workflows/w").await.is_ok().then_some(());
