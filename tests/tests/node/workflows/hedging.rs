@@ -1,6 +1,6 @@
 //! Second copies of steps that take unusually long.
 
-use super::{deploy, fake_node, infer, pending, rows, step, workflow};
+use super::{asked, deploy, fake_node, infer, pending, rows, step, workflow};
 use serde_json::{Value, json};
 use std::time::Duration;
 use weir_tests::{Client, Node, eventually, function};
@@ -96,6 +96,10 @@ async fn at_most_one_run_in_ten_has_a_second_copy() {
     assert_eq!(runs, 81);
     // Four were saved up, and the last twenty runs earn two more.
     assert!((4..=6).contains(&started), "{started} of {runs}");
+    // Whether they were to go on or not.
+    let all = async || (pending(&node, "m").await == 0.0).then_some(());
+    eventually("the end of all copies", all).await;
+    assert_eq!(asked(&node, "m").await, (runs + started) as f64);
 }
 
 #[tokio::test]
