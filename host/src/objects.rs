@@ -167,7 +167,7 @@ impl Objects {
             if let Some(revision) = objects.datastore.commit(put).await?.done() {
                 objects.hear_of(revision).await;
             }
-            objects.memory.keep(digest, data);
+            objects.memory.keep_copy(digest, &data);
             // From here on the record keeps the blob, and takes the room.
             drop((hold, room));
             Ok::<_, ObjectError>(())

@@ -36,22 +36,24 @@ pub(crate) enum Full {
 }
 
 impl Known {
-    /// An object is there, or is another one.
-    pub(super) fn put(&mut self, tenant: TenantId, name: Name, record: Record, revision: Revision) {
-        self.remove(&tenant, &name);
+    /// An object is there, or is another one. Whether one was there before.
+    pub(super) fn put(&mut self, tenant: TenantId, name: Name, record: Record, revision: Revision) -> bool {
+        let was_there = self.remove(&tenant, &name);
         self.expiries.insert((record.expires_at_ms, tenant.clone(), name.clone()));
         let of = self.tenants.entry(tenant).or_default();
         of.bytes += record.bytes;
         of.objects.insert(name, (record, revision));
+        was_there
     }
 
-    /// An object is not there any more.
-    pub(super) fn remove(&mut self, tenant: &TenantId, name: &Name) {
-        let Some(of) = self.tenants.get_mut(tenant) else { return };
-        let Some((record, _)) = of.objects.remove(name) else { return };
+    /// An object is not there any more. Whether it was.
+    pub(super) fn remove(&mut self, tenant: &TenantId, name: &Name) -> bool {
+        let Some(of) = self.tenants.get_mut(tenant) else { return false };
+        let Some((record, _)) = of.objects.remove(name) else { return false };
         of.bytes -= record.bytes;
         self.expiries.remove(&(record.expires_at_ms, tenant.clone(), name.clone()));
         self.tidy(tenant);
+        true
     }
 
     /// What there is, in the place of all that was known. What is being put stays so.
@@ -61,7 +63,9 @@ impl Known {
             (of.objects, of.bytes) = (BTreeMap::new(), 0);
         }
         self.tenants.retain(|_, of| of.coming_len > 0);
-        all.into_iter().for_each(|(tenant, name, record, revision)| self.put(tenant, name, record, revision));
+        for (tenant, name, record, revision) in all {
+            self.put(tenant, name, record, revision);
+        }
     }
 
     pub(super) fn get(&self, tenant: &TenantId, name: &Name) -> Option<&Record> {
@@ -177,7 +181,7 @@ mod tests {
                         known.put(tenant.clone(), name, record(bytes, expires_at_ms), Revision(revision));
                         known.release(&tenant, bytes);
                     },
-                    3 => known.remove(&tenant, &name),
+                    3 => drop(known.remove(&tenant, &name)),
                     _ => for (tenant, name, _) in known.expired(time_ms, usize::MAX) {
                         prop_assert!(known.get(&tenant, &name).unwrap().is_over(time_ms));
                         known.remove(&tenant, &name);

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::sync::OnceCell;
+use tokio::sync::{Notify, OnceCell};
 use weir_device::{Arena, Buffer};
 use weir_types::{ContentHash, Hasher};
 
@@ -21,6 +21,15 @@ pub(super) struct Memory {
     arena: Arena,
     free_percent_max: u64,
     state: Mutex<State>,
+    /// Rung when bytes come.
+    filled: Notify,
+}
+
+/// Somebody who reads bytes, or waits for them to be read.
+struct Reading<'a> {
+    memory: &'a Memory,
+    digest: ContentHash,
+    cell: Arc<OnceCell<Buffer>>,
 }
 
 #[derive(Default)]
@@ -41,7 +50,7 @@ struct Kept {
 impl Memory {
     /// Bytes in `arena`, of whose free memory they take `free_percent_max` per cent at most.
     pub(super) fn new(arena: Arena, free_percent_max: u64) -> Self {
-        Self { arena, free_percent_max, state: Mutex::default() }
+        Self { arena, free_percent_max, state: Mutex::default(), filled: Notify::new() }
     }
 
     /// The `bytes` that are called `digest`: as they are here, or from their file, which is fetched if need be. Also whether they were here.
@@ -52,37 +61,33 @@ impl Memory {
         bytes: u64,
         blobs: &Blobs,
     ) -> Result<(Buffer, bool), ObjectError> {
-        let cell = {
+        let reading = {
             let mut state = self.lock();
             if let Some(data) = state.find(digest) {
                 return Ok((data, true));
             }
-            state.reading.entry(digest).or_default().clone()
+            let cell = state.reading.entry(digest).or_default().clone();
+            Reading { memory: self, digest, cell }
         };
-        let read = cell
-            .get_or_try_init(async || {
-                let (path, arena) = (blobs.fetch(digest).await?, self.arena.clone());
-                let reading = move || read(&path, digest, bytes, &arena);
-                tokio::task::spawn_blocking(reading)
-                    .await
-                    .map_err(|error| io(std::io::Error::other(error)))?
-            })
-            .await
-            .cloned();
-        {
-            let mut state = self.lock();
-            // Those who still wait have the cell.
-            if state.reading.get(&digest).is_some_and(|reading| Arc::ptr_eq(reading, &cell)) {
-                state.reading.remove(&digest);
-            }
-        }
-        let data = read?;
+        let read = reading.cell.get_or_try_init(async || {
+            let (path, arena) = (blobs.fetch(digest).await?, self.arena.clone());
+            let reading = move || read(&path, digest, bytes, &arena);
+            tokio::task::spawn_blocking(reading).await.map_err(|error| io(std::io::Error::other(error)))?
+        });
+        let data = read.await?.clone();
         self.keep(digest, data.clone());
         Ok((data, false))
     }
 
+    /// Keep a copy of `data` here if there is room for it: what it is a part of may be much larger.
+    pub(super) fn keep_copy(&self, digest: ContentHash, data: &[u8]) {
+        if let Ok(copy) = self.arena.copy_of(data) {
+            self.keep(digest, copy);
+        }
+    }
+
     /// Keep `data` here if there is room for it.
-    pub(super) fn keep(&self, digest: ContentHash, data: Buffer) {
+    fn keep(&self, digest: ContentHash, data: Buffer) {
         let bytes = data.len() as u64;
         let mut state = self.lock();
         if state.find(digest).is_some() || bytes > self.share(&state) {
@@ -93,6 +98,14 @@ impl Memory {
         state.kept.insert(digest, Kept { data, used });
         let share_bytes = self.share(&state);
         drop(state.shrink(share_bytes));
+        self.filled.notify_one();
+    }
+
+    /// Wait until there is something here.
+    pub(super) async fn filled(&self) {
+        while self.bytes() == 0 {
+            self.filled.notified().await;
+        }
     }
 
     /// Give up what is more than the share of what is free now: what was not used for longest goes first. Call it often.
@@ -110,6 +123,11 @@ impl Memory {
         self.lock().bytes
     }
 
+    #[cfg(test)]
+    pub(super) fn is_reading_nothing(&self) -> bool {
+        self.lock().reading.is_empty()
+    }
+
     /// What may be here, as things are: free is what nobody else uses.
     fn share(&self, state: &State) -> u64 {
         let others_bytes = self.arena.used_bytes().saturating_sub(state.bytes);
@@ -120,6 +138,16 @@ impl Memory {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        // Those who wait still have the cell; who comes later finds the bytes, or reads them anew.
+        let mut state = self.memory.lock();
+        if state.reading.get(&self.digest).is_some_and(|reading| Arc::ptr_eq(reading, &self.cell)) {
+            state.reading.remove(&self.digest);
+        }
     }
 }
 

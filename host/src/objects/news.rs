@@ -31,21 +31,24 @@ impl Objects {
     }
 
     fn apply(&self, change: &Change) {
+        let mut was_there = false;
         {
             let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
             for event in &change.events {
                 let Some((tenant, name)) = object_of(event.key()) else { continue };
-                match event {
+                was_there |= match event {
                     Event::Put(entry) => match told(entry) {
                         Some(record) => known.put(tenant, name, record, entry.modified_at),
                         None => known.remove(&tenant, &name),
                     },
                     Event::Delete(_) => known.remove(&tenant, &name),
-                }
+                };
             }
         }
-        // What was there before, if anything, has lost its record.
-        self.leave_behind();
+        // Its blob has lost its record.
+        if was_there {
+            self.leave_behind();
+        }
         self.heard_of(change.revision);
     }
 

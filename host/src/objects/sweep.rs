@@ -23,6 +23,7 @@ impl Objects {
         let mut tick = tokio::time::interval(RELIEVE_EVERY);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
+            self.memory.filled().await;
             tick.tick().await;
             self.memory.relieve();
             self.metrics.objects.memory(self.memory.bytes());

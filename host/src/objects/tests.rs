@@ -160,3 +160,23 @@ async fn a_file_that_is_not_what_it_was_is_never_given() {
         assert!(matches!(got, Err(ObjectError::Blob(BlobError::Damaged(_)))), "{damaged:?}: {got:?}");
     }
 }
+
+#[tokio::test]
+async fn an_object_takes_no_more_memory_than_it_has_bytes_and_is_read_once_for_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let datastore: Arc<dyn Datastore> = Arc::new(MemoryStore::new());
+    let (tenant, name) = names();
+    let before = node(folder.path(), "ours", &datastore, ObjectsConfig::default()).await;
+    let large = before.arena.buffer(512 << 10).unwrap().freeze();
+    let small = Tensor::new(ElementType::Uint8, Shape::new(&[8]).unwrap(), large.slice(..8)).unwrap();
+    before.objects.put(&tenant, &name, &small, None).await.unwrap();
+    drop((large, small));
+    assert!(before.arena.used_bytes() < 64 << 10, "{} bytes are held", before.arena.used_bytes());
+    drop(before);
+    let after = node(folder.path(), "ours", &datastore, ObjectsConfig::default()).await;
+    let gets = futures::future::join_all((0..16).map(|_| after.objects.get(&tenant, &name))).await;
+    let starts: std::collections::HashSet<_> =
+        gets.into_iter().map(|got| got.unwrap().1.data().as_ptr()).collect();
+    assert_eq!(starts.len(), 1);
+    assert!(after.objects.memory.is_reading_nothing());
+}

@@ -37,6 +37,9 @@ pub(super) fn advice(node: &NodeState, function: &FunctionVersion, imports: &[St
     if !uses_models && !manifest.models.is_empty() {
         advice.push("the manifest grants models, but the component does not use any".to_owned());
     }
+    if !uses("weir:inference/objects") && !manifest.objects.is_empty() {
+        advice.push("the manifest grants named objects, but the component does not use any".to_owned());
+    }
     if !uses("wasi:cli/environment") && !manifest.env.is_empty() {
         advice
             .push("the manifest sets environment variables, but the component does not read any".to_owned());
