@@ -51,6 +51,33 @@ async fn a_chain_of_products_is_called_like_a_model_and_its_worker_ends_when_nob
     assert_eq!(output(&infer(&node, "chain", &inputs).await.ok(), "d"), [24.0]);
 }
 
+/// Two calls that go on from each other by way of an object give what one with all of the sweeps would, and the client sees none of the data.
+#[tokio::test]
+async fn a_call_goes_on_with_what_another_has_left() {
+    let node = with_kernel_graphs().start().await;
+    push(&node, "jacobi", &packed("jacobi")).await.ok();
+    let (n, source) = (9, vec![1.0_f32; 81]);
+    let first = [tensor("guess", &[n, n], &[0.0; 81]), tensor("source", &[n, n], &source)];
+    let once = output(&infer(&node, "jacobi", &first).await.ok(), "x");
+    let next =
+        [tensor("guess", &[n, n], &once.iter().map(|x| *x as f32).collect::<Vec<_>>()), first[1].clone()];
+    let twice = output(&infer(&node, "jacobi", &next).await.ok(), "x");
+
+    let zeroes = vec![0_u8; 4 * 81];
+    node.put("/v1/objects/x?datatype=FP32&shape=9,9", zeroes).await.ok();
+    let kept = json!({"shared_memory_region": "x"});
+    let guess = json!({"name": "guess", "datatype": "FP32", "shape": [n, n], "parameters": kept});
+    let outputs = json!([{"name": "x", "parameters": kept}]);
+    let request = json!({"inputs": [guess, first[1]], "outputs": outputs}).to_string();
+    for _ in 0..2 {
+        let answer: Value = node.post("/v2/models/jacobi/infer", request.clone()).await.ok().json();
+        assert_eq!(answer["outputs"][0].get("data"), None);
+    }
+    let left = node.get("/v1/objects/x/data").await.ok();
+    let left: Vec<f32> = left.body.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+    close(&wide(&left), &twice, 1e-6);
+}
+
 #[tokio::test]
 async fn jacobis_iteration_comes_near_a_solution() {
     let node = with_kernel_graphs().start().await;
