@@ -67,6 +67,7 @@ pub(crate) enum Command {
     Workflows(commands::workflows::WorkflowsArgs),
     Logs(commands::logs::LogsArgs),
     Status(commands::status::StatusArgs),
+    Usage(commands::usage::UsageArgs),
     Simulate(Box<commands::simulate::SimulateArgs>),
     Doctor(commands::doctor::DoctorArgs),
     Config(commands::config::ConfigArgs),

@@ -20,6 +20,7 @@ pub(crate) mod rollback;
 pub(crate) mod simulate;
 pub(crate) mod status;
 pub(crate) mod up;
+pub(crate) mod usage;
 pub(crate) mod workflows;
 
 use crate::args::{Args, Command};
@@ -87,6 +88,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         Command::Workflows(args) => workflows::run(args, &context),
         Command::Logs(args) => logs::run(&args, &context),
         Command::Status(args) => status::run(&args, &context),
+        Command::Usage(args) => usage::run(&args, &context),
         Command::Simulate(args) => simulate::run(&args, &context),
         Command::Doctor(args) => doctor::run(&args, &context),
         Command::Config(args) => config::run(&args, &context),

@@ -107,6 +107,11 @@ impl Devices {
         self.iter().map(spec).collect()
     }
 
+    /// Have the meters of models count their time in memory up to now.
+    pub(crate) fn meter_memory(&self) {
+        self.iter().for_each(|device| device.cache.meter_memory());
+    }
+
     /// As people see them.
     pub(crate) fn reports(&self) -> Vec<DeviceReport> {
         self.iter().map(NodeDevice::report).collect()

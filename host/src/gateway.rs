@@ -20,6 +20,7 @@ mod request_id;
 mod server;
 mod unread;
 mod uploads;
+mod usage;
 mod v2;
 mod workflows;
 
@@ -66,6 +67,7 @@ impl Gateway {
         let router = Router::new()
             .route("/", get(health::index))
             .route("/v1/status", get(health::status))
+            .route("/v1/usage", get(usage::show))
             .route("/v1/functions", get(functions::list))
             .route(
                 "/v1/functions/{name}",

@@ -30,6 +30,7 @@ use crate::blobs::Blobs;
 use crate::changes::{Changes, CutOff};
 use crate::devices::{Devices, NodeDevice, Ordinal};
 use crate::response_cache::Scope;
+use crate::telemetry::usage::ModelMeters;
 use crate::telemetry::{Metrics, Served};
 use futures::StreamExt;
 use placing::Refusals;
@@ -93,6 +94,8 @@ pub(crate) struct ModelEntry {
     pub(crate) record: ModelRecord,
     pub(crate) source: Arc<ModelSource>,
     pub(crate) served: Served,
+    /// What counts what is used of devices for it.
+    pub(crate) meters: ModelMeters,
     /// What turned out not to run it.
     pub(crate) refusals: Refusals,
     /// What it has in common with other models of its tenant.
@@ -392,6 +395,7 @@ impl Models {
         prepared: Prepared,
     ) -> Arc<ModelEntry> {
         let ModelId { tenant, name, version } = id.clone();
+        let meters = self.metrics.usage.model(id);
         let source = ModelSource {
             // A revision is of one commit: no two pushes have the same.
             key: ModelKey { id: id.clone(), generation: revision.0 },
@@ -399,6 +403,7 @@ impl Models {
             blobs: self.store.blobs().folder().to_owned(),
             slots: record.manifest.slots,
             batching: record.manifest.batching.clone(),
+            meter: meters.own().clone(),
         };
         let served = self.metrics.served(&tenant, &name, version);
         let mut known = self.write();
@@ -407,6 +412,7 @@ impl Models {
             shared: known.sharing.add(id, &source.prepared),
             source: Arc::new(source),
             served,
+            meters,
             refusals: Refusals::default(),
             answers: OnceLock::new(),
         });

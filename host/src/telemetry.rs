@@ -4,6 +4,7 @@ pub(crate) mod logs;
 mod metrics;
 mod spans;
 mod trace;
+pub(crate) mod usage;
 
 pub(crate) use metrics::{
     ColdStart, Demand, FunctionMetrics, HedgeMetrics, Metrics, Retired, Served, SizeMetrics, Tally, Times,

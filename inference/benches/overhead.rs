@@ -130,6 +130,7 @@ fn idle_device() {
         blobs: folder.path().to_owned(),
         slots: None,
         batching: Batching::default(),
+        meter: weir_inference::Meter::default(),
     });
     let pin = runtime.block_on(cache.acquire(&source, &[])).unwrap();
 

@@ -6,6 +6,7 @@
 use crate::error::InferenceError;
 use crate::footprint::Footprint;
 use crate::interrupt::Interrupt;
+use crate::meter::Meter;
 use crate::prepare::{PrepareError, Prepared, Variant};
 use crate::request::Job;
 use crate::tensor::Tensor;
@@ -130,6 +131,8 @@ pub struct ModelSource {
     pub slots: Option<u32>,
     /// How requests that wait for it are run together.
     pub batching: Batching,
+    /// What counts its loads, its time in memory, and the runs of those who name no meter of their own.
+    pub meter: Meter,
 }
 
 impl ModelSource {

@@ -20,6 +20,7 @@ mod load;
 mod loss;
 mod pool;
 mod probe;
+mod residency;
 mod resident;
 mod run;
 mod setting;
@@ -34,13 +35,14 @@ use crate::error::InferenceError;
 use crate::footprint::{Footprint, Together};
 use crate::profiles::Profiles;
 use crate::threads::{DeviceThreads, Runs};
+use residency::Residency;
 use resident::Resident;
 use run::ModelRun;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{oneshot, watch};
-use weir_device::Arena;
+use weir_device::{Arena, Device};
 use weir_types::{ModelId, TenantId};
 
 /// How much a device holds and does at once.
@@ -81,9 +83,10 @@ struct Shared {
     state: Mutex<State>,
 }
 
-#[derive(Default)]
 struct State {
     entries: HashMap<ModelKey, Entry>,
+    residency: Residency,
+    began: Instant,
     /// Counts acquisitions, to tell which model was used last.
     clock: u64,
     lanes: u64,
@@ -131,7 +134,7 @@ impl ModelCache {
             DeviceThreads::start(&format!("weir-{}", backend.device()), slots, config.run_queue_len_max)?;
         let config = CacheConfig { slots, ..config };
         let runs = threads.runs().clone();
-        let (health, state) = (watch::Sender::new(Health::Up), Mutex::default());
+        let (health, state) = (watch::Sender::new(Health::Up), State::new(backend.device()).into());
         let shared = Shared { config, backend, arena, runs, profiles, health, state };
         Ok(Self { shared: Arc::new(shared), threads })
     }
@@ -226,6 +229,13 @@ impl ModelCache {
         state.entries.values().map(Entry::footprint).collect::<Together>().bytes()
     }
 
+    /// Have the meters of the models in the device's memory count the time there up to now. They do by themselves only when one comes or goes.
+    pub fn meter_memory(&self) {
+        let mut state = self.shared.lock();
+        let now_ns = state.now_ns();
+        state.residency.settle(now_ns);
+    }
+
     /// Memory that models may take.
     #[must_use]
     pub fn capacity_bytes(&self) -> u64 {
@@ -310,6 +320,36 @@ impl Shared {
             }
         }
         Some(gone)
+    }
+}
+
+impl State {
+    fn new(device: Device) -> Self {
+        Self {
+            entries: HashMap::new(),
+            residency: Residency::new(device),
+            began: Instant::now(),
+            clock: 0,
+            lanes: 0,
+            turns: HashMap::new(),
+            lost: None,
+        }
+    }
+
+    fn now_ns(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// A model is in the device's memory from now on.
+    fn has_come(&mut self, resident: &Resident) {
+        let now_ns = self.now_ns();
+        self.residency.enter(now_ns, &resident.source.key, &resident.footprint, &resident.source.meter);
+    }
+
+    /// A model is not there any more.
+    fn has_gone(&mut self, key: &ModelKey) {
+        let now_ns = self.now_ns();
+        self.residency.leave(now_ns, key);
     }
 }
 

@@ -40,6 +40,16 @@ impl Footprint {
         self
     }
 
+    /// What it takes that no other model can have in common with it.
+    pub(crate) fn own_bytes(&self) -> u64 {
+        self.own_bytes
+    }
+
+    /// What it may have in common with others, and the bytes of that.
+    pub(crate) fn parts(&self) -> &[(Part, u64)] {
+        &self.parts
+    }
+
     /// What it takes by itself, where nothing of it is there.
     #[must_use]
     pub fn total_bytes(&self) -> u64 {

@@ -10,7 +10,7 @@
 //! # async fn example(file: &std::path::Path, blobs: &std::path::Path, image: weir_inference::Tensor) -> Result<(), Box<dyn std::error::Error>> {
 //! use std::sync::Arc;
 //! use weir_inference::{
-//!     CacheConfig, FakeBackend, ModelCache, ModelKey, ModelSource, Preparer, Profiles, RunRequest,
+//!     CacheConfig, FakeBackend, Meter, ModelCache, ModelKey, ModelSource, Preparer, Profiles, RunRequest,
 //! };
 //! use weir_types::{Batching, ModelId, Name, TenantId, Version};
 //!
@@ -22,7 +22,8 @@
 //! let cache = ModelCache::start(config, backend, arena, Profiles::default())?;
 //! let id = ModelId { tenant: TenantId::default(), name: Name::new("digits")?, version: Version(1) };
 //! let key = ModelKey { id, generation: 1 };
-//! let source = Arc::new(ModelSource { key, prepared, blobs: blobs.to_owned(), slots: None, batching: Batching::default() });
+//! let (batching, meter) = (Batching::default(), Meter::default());
+//! let source = Arc::new(ModelSource { key, prepared, blobs: blobs.to_owned(), slots: None, batching, meter });
 //!
 //! let pin = cache.acquire(&source, &[]).await?;
 //! let request = RunRequest { inputs: vec![("image".to_owned(), image)], ..RunRequest::default() };
@@ -44,6 +45,9 @@ pub use prepare::{Content, PrepareError, Prepared, Refusal, Shareable, Unsupport
 
 mod footprint;
 pub use footprint::{Footprint, Part};
+
+mod meter;
+pub use meter::{Meter, Used};
 
 mod backend;
 pub use backend::{Backend, Model, ModelKey, ModelSource, Preparer, Session};

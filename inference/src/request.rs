@@ -1,6 +1,7 @@
 //! What a caller asks of a model, and whether the model can do it. Plain functions of plain data.
 
 use crate::error::InferenceError;
+use crate::meter::Meter;
 use crate::tensor::Tensor;
 use std::time::{Duration, Instant};
 use weir_types::{Port, Signature};
@@ -19,6 +20,8 @@ pub struct RunRequest {
     pub deadline: Option<Instant>,
     /// 1 is the most urgent; 0 is the default, [`PRIORITY_DEFAULT`].
     pub priority: u32,
+    /// What counts the time that it takes of the device; none for the model's own meter.
+    pub meter: Option<Meter>,
 }
 
 /// What a run gave.

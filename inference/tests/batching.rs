@@ -71,8 +71,14 @@ impl Stage {
         let blobs = self.cpu.as_ref().map_or(self.folder.path(), Cpu::blobs);
         let prepared = Arc::new(self.backend.prepare(file, blobs).await.unwrap());
         let key = ModelKey { id: id(name), generation: 1 };
-        let source =
-            ModelSource { key: key.clone(), prepared, blobs: blobs.to_owned(), slots: None, batching };
+        let source = ModelSource {
+            key: key.clone(),
+            prepared,
+            blobs: blobs.to_owned(),
+            slots: None,
+            batching,
+            meter: weir_inference::Meter::default(),
+        };
         let mut profile = Profile::default();
         for (items, time_ms) in times_ms {
             let time = profile.run_time_ns.entry(*items).or_default();

@@ -201,6 +201,7 @@ fn source(name: &str, resident_bytes: u64) -> Arc<ModelSource> {
         blobs: PathBuf::new(),
         slots: None,
         batching: Batching::default(),
+        meter: weir_inference::Meter::default(),
     })
 }
 

@@ -31,6 +31,7 @@ fn source(folder: &Path) -> ModelSource {
         blobs: folder.to_owned(),
         slots: None,
         batching: Batching::default(),
+        meter: weir_inference::Meter::default(),
     }
 }
 

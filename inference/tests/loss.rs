@@ -42,7 +42,14 @@ impl Stage {
         std::fs::write(&file, json).unwrap();
         let prepared = Arc::new(self.backend.prepare(&file, self.folder.path()).await.unwrap());
         let (key, blobs) = (ModelKey { id: id(name), generation: 1 }, self.folder.path().to_owned());
-        Arc::new(ModelSource { key, prepared, blobs, slots: None, batching: Batching::default() })
+        Arc::new(ModelSource {
+            key,
+            prepared,
+            blobs,
+            slots: None,
+            batching: Batching::default(),
+            meter: weir_inference::Meter::default(),
+        })
     }
 
     async fn acquire(&self, source: &Arc<ModelSource>) -> Result<Pin, InferenceError> {

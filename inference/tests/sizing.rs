@@ -47,7 +47,14 @@ impl Stage {
         std::fs::write(&file, json).unwrap();
         let prepared = Arc::new(self.backend.prepare(&file, self.folder.path()).await.unwrap());
         let (key, blobs) = (ModelKey { id: id("m"), generation: 1 }, self.folder.path().to_owned());
-        let source = ModelSource { key, prepared, blobs, slots: None, batching: Batching::default() };
+        let source = ModelSource {
+            key,
+            prepared,
+            blobs,
+            slots: None,
+            batching: Batching::default(),
+            meter: weir_inference::Meter::default(),
+        };
         self.cache.acquire(&Arc::new(source), &[]).await.unwrap()
     }
 

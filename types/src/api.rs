@@ -18,6 +18,9 @@ pub use objects::{DATATYPE_HEADER, Object, SHAPE_HEADER};
 mod sizing;
 pub use sizing::{ModelSizing, ProfileEvent, ProfileRequest};
 
+mod usage;
+pub use usage::{DeviceUsage, Usage, UsageRow};
+
 /// The port Weir listens on unless told otherwise: W-E-I-R on a telephone.
 pub const DEFAULT_PORT: u16 = 9347;
 

@@ -107,6 +107,7 @@ impl Dispatch {
             tenant: call.workflow.id.tenant.clone(),
             spot,
             is_apart,
+            caller: None,
             request_id: call.request_id.clone(),
             trace: call.trace.clone(),
             deadline: call.deadline,

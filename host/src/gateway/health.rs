@@ -40,6 +40,7 @@ Weir runs WebAssembly functions with shared models.
   GET    /v1/invocations/ID                   one of them: ?wait_ms=N waits for its end (also /events; DELETE cancels or forgets it)
   GET    /v1/invocations/ID/result            its answer
   POST   /v1/invocations/ID/retry             begin a dead one anew (also /cancel)
+  GET    /v1/usage                            what your functions and models used of devices: time, loads, memory
   GET    /v1/status, /healthz, /readyz, /metrics
 ";
 
@@ -95,6 +96,7 @@ pub(super) fn metrics(node: &NodeState, of: Option<&TenantId>) -> Result<Respons
     for device in node.models.devices().reports() {
         node.metrics.devices.set(&device);
     }
+    node.models.devices().meter_memory();
     let (answers, bytes) = node.response_cache.size();
     node.metrics.response_cache.answers.set(gauge(answers));
     node.metrics.response_cache.bytes.set(gauge(bytes));

@@ -108,6 +108,7 @@ impl InferenceView<'_> {
             outputs: options.outputs,
             deadline: Some(asked.map_or(self.ctx.deadline, |asked| asked.min(self.ctx.deadline))),
             priority: options.priority.filter(|given| *given > 0).unwrap_or(self.ctx.priority),
+            ..RunRequest::default()
         };
         self.table.get_mut(model)?.run(request, self.ctx).await
     }

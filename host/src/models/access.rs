@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
-use weir_inference::{Completion, ErrorKind, Execution, InferenceError, ModelSource, Pin, RunRequest};
+use weir_inference::{Completion, ErrorKind, Execution, InferenceError, Meter, ModelSource, Pin, RunRequest};
 use weir_types::{ErrorCode, ModelId, ModelRef, Platform, Platforms, Signature, WorkflowId};
 
 /// The models, workflows and named objects of one invocation. Cheap to clone.
@@ -42,7 +42,8 @@ pub(crate) struct Opened {
 
 /// What runs what was opened.
 pub(crate) enum Runner {
-    Model(ModelPin),
+    /// With what counts the time of its runs.
+    Model(ModelPin, Meter),
     Workflow(Box<(Steps, Arc<Workflow>)>),
 }
 
@@ -101,10 +102,11 @@ impl ModelAccess {
         )?;
         let pin = models.pin(&entry, self.spot, placements, trace).await?;
         let (id, served) = (entry.source.id().clone(), Some(entry.served.clone()));
+        let meter = entry.meters.of_function(&self.deployment.id.name);
         Ok(Opened {
             id,
             signature: pin.signature().clone(),
-            runner: Runner::Model(pin),
+            runner: Runner::Model(pin, meter),
             served,
             _loaded: None,
         })
@@ -124,7 +126,8 @@ impl ModelAccess {
             let why = "this node has no device of the kind that was asked for";
             return Err(InferenceError::Unsupported(why.into()).into());
         }
-        let (source, loaded) = Loaded::prepare(models, tenant, onnx).await?;
+        let meter = self.deployment.meter.own();
+        let (source, loaded) = Loaded::prepare(models, tenant, meter, onnx).await?;
         let runs = |device: &&NodeDevice| on.contains(device.platform) && device.runs(&source.prepared);
         let device = models.devices.iter().find(runs).ok_or_else(|| {
             let why = on.iter().find_map(|platform| source.prepared.why_not(platform));
@@ -136,7 +139,7 @@ impl ModelAccess {
         Ok(Opened {
             id: source.id().clone(),
             signature: pin.signature().clone(),
-            runner: Runner::Model(pin),
+            runner: Runner::Model(pin, meter.clone()),
             served: None,
             _loaded: Some(loaded),
         })
@@ -154,6 +157,7 @@ impl ModelAccess {
             tenant: tenant.clone(),
             spot: self.spot,
             is_apart: false,
+            caller: Some(self.deployment.clone()),
             request_id: self.request_id.clone(),
             trace: trace.clone(),
             // Those of each run are its own.
@@ -171,13 +175,13 @@ impl Runner {
     /// Begin a run. Dropping the future stops it.
     pub(crate) fn run(&self, request: RunRequest) -> BoxFuture<'static, Result<Completion, InferenceError>> {
         let (steps, workflow) = match self {
-            Self::Model(pin) => {
-                let run = pin.run(request);
+            Self::Model(pin, meter) => {
+                let run = pin.run(RunRequest { meter: Some(meter.clone()), ..request });
                 return async move { run.await.map(|(completion, _)| completion) }.boxed();
             }
             Self::Workflow(workflow) => (**workflow).clone(),
         };
-        let RunRequest { inputs, outputs, deadline, priority } = request;
+        let RunRequest { inputs, outputs, deadline, priority, meter: _ } = request;
         let guests = steps.dispatch.guests.clone();
         let steps = Steps { deadline: deadline.unwrap_or(steps.deadline), priority, ..steps };
         // On its own, so that it goes on while the guest does something else.

@@ -5,7 +5,7 @@ use crate::blobs::STAGED_PREFIX;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tempfile::TempDir;
-use weir_inference::{InferenceError, ModelKey, ModelSource};
+use weir_inference::{InferenceError, Meter, ModelKey, ModelSource};
 use weir_types::{Batching, ModelId, Name, TenantId, Version};
 
 /// What they are called, where models are listed. No push has version 0.
@@ -29,10 +29,11 @@ pub(crate) struct Loaded {
 }
 
 impl Loaded {
-    /// Check and optimise the model in a limited process. Dropping the future ends that.
+    /// Check and optimise the model in a limited process; what it then uses of devices counts to `meter`. Dropping the future ends that.
     pub(super) async fn prepare(
         models: &Arc<Models>,
         tenant: &TenantId,
+        meter: &Meter,
         onnx: Vec<u8>,
     ) -> Result<(Arc<ModelSource>, Self), LoadError> {
         let folder = models.blobs().folder().to_owned();
@@ -53,6 +54,7 @@ impl Loaded {
             blobs: files.path().to_owned(),
             slots: Some(1),
             batching: Batching::default(),
+            meter: meter.clone(),
         };
         Ok((Arc::new(source), Self { models: models.clone(), key, files: Some(files) }))
     }

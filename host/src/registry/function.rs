@@ -6,6 +6,7 @@ use super::{Registry, RegistryError};
 use crate::instance::Fault;
 use crate::response_cache::Scope;
 use crate::telemetry::logs::{FunctionLog, Logs};
+use crate::telemetry::usage::FunctionMeter;
 use crate::telemetry::{FunctionMetrics, Metrics, Served};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashSet};
@@ -45,6 +46,7 @@ impl Functions {
 #[derive(Clone)]
 pub(crate) struct FunctionShared {
     pub(crate) metrics: FunctionMetrics,
+    pub(crate) meter: FunctionMeter,
     pub(crate) log: Arc<FunctionLog>,
 }
 
@@ -73,6 +75,8 @@ pub(crate) struct Deployment {
     pub(crate) manifest: Arc<FunctionManifest>,
     pub(crate) gate: Gate,
     pub(crate) metrics: FunctionMetrics,
+    /// What counts what is used of devices for it.
+    pub(crate) meter: FunctionMeter,
     /// Its inferences, from the first on.
     pub(crate) served: OnceLock<Served>,
     /// Its answers that are kept for equal calls, from the first on.
@@ -92,7 +96,8 @@ impl Kind for Functions {
 
     fn share(&self, tenant: &TenantId, name: &Name) -> FunctionShared {
         let metrics = self.metrics.function(tenant, name);
-        FunctionShared { metrics: metrics.clone(), log: self.logs.open(metrics) }
+        let meter = self.metrics.usage.function(tenant, name);
+        FunctionShared { metrics: metrics.clone(), meter, log: self.logs.open(metrics) }
     }
 
     fn deployment(
@@ -108,6 +113,7 @@ impl Kind for Functions {
             manifest: Arc::new(record.manifest.clone()),
             gate: Gate::new(limits.concurrency_max, limits.queue_len_max),
             metrics: shared.metrics.clone(),
+            meter: shared.meter.clone(),
             served: OnceLock::new(),
             answers: OnceLock::new(),
             log: shared.log.clone(),

@@ -11,6 +11,7 @@ mod response_cache;
 mod served;
 mod sizes;
 mod triton;
+mod usage;
 
 pub(crate) use asynchronous::AsyncMetrics;
 pub(crate) use functions::{FunctionMetrics, Retired};
@@ -20,6 +21,7 @@ pub(crate) use served::{Demand, Served, Tally, Times};
 pub(crate) use sizes::SizeMetrics;
 
 use super::trace::Phase;
+use super::usage::Meters;
 use devices::DeviceMetrics;
 use functions::Functions;
 use hedges::AllHedges;
@@ -43,6 +45,8 @@ pub(crate) struct Metrics {
     served: AllServed,
     sizes: AllSizes,
     hedges: AllHedges,
+    /// What tenants use of devices.
+    pub(crate) usage: Meters,
     phase_seconds: [Histogram; Phase::ALL.len()],
     cold_starts: Family<Cause, Counter>,
     guest_memory_bytes: Histogram,
@@ -116,6 +120,8 @@ impl Metrics {
     pub(crate) fn new() -> Arc<Self> {
         let mut all = Registry::default();
         let served = AllServed::register(&mut all);
+        let usage = Meters::default();
+        all.register_collector(Box::new(usage.clone()));
         let registry = all.sub_registry_with_prefix("weir");
         let functions_counted = Functions::register(registry);
         let response_cache = ResponseCacheMetrics::register(registry);
@@ -175,6 +181,7 @@ impl Metrics {
             served,
             sizes,
             hedges,
+            usage,
             phase_seconds,
             cold_starts,
             guest_memory_bytes,

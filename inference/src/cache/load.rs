@@ -6,6 +6,7 @@ use crate::backend::{ModelKey, ModelSource};
 use crate::batching::{BatchRules, Batcher};
 use crate::error::InferenceError;
 use crate::footprint::{Footprint, Together};
+use crate::meter::Used;
 use crate::threads::{Lane, LaneSlots};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -69,6 +70,7 @@ impl Shared {
         resident.unload();
         let mut state = self.lock();
         let entry = state.entries.remove(&resident.source.key);
+        state.has_gone(&resident.source.key);
         drop(state);
         let bytes = resident.footprint.total_bytes();
         info!(model = %resident.source.id(), bytes, "model unloaded");
@@ -173,7 +175,9 @@ fn load(shared: Arc<Shared>, source: Arc<ModelSource>, lane: Lane, victims: &[Ar
     }
     let started = Instant::now();
     let loaded = load_resident(&answer.shared, &answer.source, lane);
-    answer.outcome = Some(loaded.map(|resident| (resident, started.elapsed())));
+    let load_time = started.elapsed();
+    answer.source.meter.add(answer.shared.backend.device(), &Used::load(load_time));
+    answer.outcome = Some(loaded.map(|resident| (resident, load_time)));
 }
 
 fn load_resident(shared: &Shared, source: &Arc<ModelSource>, lane: Lane) -> Result<Resident, InferenceError> {
@@ -232,6 +236,7 @@ impl Answer {
             Entry::Unloading { resident: Arc::clone(&resident), waiting: unloading }
         };
         state.entries.insert(key.clone(), entry);
+        state.has_come(&resident);
         drop(state);
         if is_leaving {
             self.shared.free(&resident);

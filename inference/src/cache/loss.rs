@@ -34,6 +34,7 @@ impl Shared {
             return;
         }
         state.lost = Some(Arc::clone(why));
+        let mut gone = Vec::new();
         for entry in state.entries.values_mut() {
             // A load that is under way finds out by itself; so does one that waits for its turn.
             let (resident, waiting) = match entry {
@@ -42,12 +43,14 @@ impl Shared {
                 Entry::Unloading { resident, waiting } => (Arc::clone(resident), std::mem::take(waiting)),
             };
             resident.lose();
+            gone.push(resident.source.key.clone());
             let is_free = resident.retire();
             *entry = Entry::Unloading { resident: Arc::clone(&resident), waiting };
             if is_free {
                 self.free(&resident);
             }
         }
+        gone.iter().for_each(|key| state.has_gone(key));
         drop(state);
         warn!(device = %self.backend.device(), %why, "the device is lost, and what was in its memory");
         self.health.send_replace(Health::Lost(Arc::clone(why)));

@@ -1,5 +1,6 @@
 //! One run of a resident model, from the request to its outputs; alone, or as one of a batch.
 
+mod metered;
 mod together;
 mod trial;
 
@@ -9,9 +10,11 @@ use crate::backend::Session;
 use crate::batching::{Fit, Ran};
 use crate::error::InferenceError;
 use crate::interrupt::{Interrupt, Reason};
+use crate::meter::Meter;
 use crate::request::{Completion, Execution, Job, PRIORITY_DEFAULT, RunRequest};
 use crate::tensor::Tensor;
 use crate::threads::{Entry, Lane, Taken, Ticket, Work, error_of, lost};
+use metered::Metered;
 use std::future::Future;
 use std::pin::Pin as StdPin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -78,14 +81,15 @@ fn submit(
 ) -> Result<State, InferenceError> {
     let priority = if request.priority == 0 { PRIORITY_DEFAULT } else { request.priority };
     let deadline = request.deadline;
+    let meter = request.meter.clone().unwrap_or_else(|| pin.resident().source.meter.clone());
     let job = request.check(pin.signature())?;
     if pin.resident().is_lost() {
         return Err(lost());
     }
     let (reply, answer) = oneshot::channel();
     let runs = pin.shared().runs.clone();
-    let work =
-        ModelRun { pool, pin, job, reply: Reply::new(reply), submitted: Instant::now(), outcome: None };
+    let (reply, submitted) = (Reply::new(reply), Instant::now());
+    let work = ModelRun { pool, pin, meter, job, reply, submitted, outcome: None };
     let ticket = runs.submit(lane, priority, deadline, work)?;
     Ok(State::UnderWay { ticket, answer })
 }
@@ -95,6 +99,8 @@ pub(super) struct ModelRun {
     /// Where its session comes from, if not from the model's own: a run that is only measured.
     pool: Option<Arc<Pool>>,
     pin: Pin,
+    /// What counts the time that it takes.
+    meter: Meter,
     job: Job,
     reply: Reply,
     submitted: Instant,
@@ -157,7 +163,7 @@ fn run_alone(entry: &mut Entry<ModelRun>, is_trial: bool) {
     let trial = is_trial.then(|| OpenTrial::new(entry.lane.clone()));
     let (run, interrupt) = (&mut entry.job, &*entry.interrupt);
     let started = Instant::now();
-    let outcome = run.with_session(interrupt, |session| {
+    let outcome = run.with_session(&run.meter, interrupt, |session| {
         let outputs = session.run(&run.job, interrupt)?;
         Ok((outputs, session.device_time()))
     });
@@ -186,9 +192,11 @@ fn run_alone(entry: &mut Entry<ModelRun>, is_trial: bool) {
     }
 }
 
+/// Do something with a session, whose runs are borne by `bearers` by their items.
 fn with_session<T>(
     pin: &Pin,
     pool: &Pool,
+    bearers: &[(&Meter, u32)],
     interrupt: &Interrupt,
     body: impl FnOnce(&mut dyn Session) -> Result<T, InferenceError>,
 ) -> Result<T, InferenceError> {
@@ -198,7 +206,8 @@ fn with_session<T>(
     let resident = pin.resident();
     let outcome = resident.take_session(pool).and_then(|mut pooled| {
         // Should this panic, the session is dropped: nobody knows what state it is in.
-        let outcome = body(&mut *pooled.session);
+        let device = pin.shared().backend.device();
+        let outcome = body(&mut Metered { session: &mut *pooled.session, device, bearers });
         pool.put(pooled);
         outcome
     });
@@ -213,12 +222,14 @@ fn with_session<T>(
 impl ModelRun {
     fn with_session<T>(
         &self,
+        meter: &Meter,
         interrupt: &Interrupt,
         body: impl FnOnce(&mut dyn Session) -> Result<T, InferenceError>,
     ) -> Result<T, InferenceError> {
+        let bearers = [(meter, self.job.batch())];
         match &self.pool {
-            Some(pool) => with_session(&self.pin, pool, interrupt, body),
-            None => with_session(&self.pin, &self.pin.resident().pool(), interrupt, body),
+            Some(pool) => with_session(&self.pin, pool, &bearers, interrupt, body),
+            None => with_session(&self.pin, &self.pin.resident().pool(), &bearers, interrupt, body),
         }
     }
 

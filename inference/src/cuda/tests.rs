@@ -75,6 +75,7 @@ impl Setup {
             blobs: self.blobs.path().to_owned(),
             slots: None,
             batching: Batching::default(),
+            meter: crate::Meter::default(),
         }
     }
 

@@ -68,6 +68,7 @@ impl Cpu {
             blobs: self.blobs().to_owned(),
             slots: None,
             batching: Batching::default(),
+            meter: weir_inference::Meter::default(),
         })
     }
 

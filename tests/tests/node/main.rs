@@ -38,5 +38,6 @@ mod telemetry;
 mod tenants;
 mod tensors;
 mod uploads;
+mod usage;
 mod versions;
 mod workflows;

@@ -43,7 +43,8 @@ impl Steps {
                 Found::Model(entry) => {
                     let served = entry.served.clone();
                     let (deadline, priority) = (Some(self.deadline), self.priority);
-                    let request = RunRequest { inputs, outputs: Some(outputs), deadline, priority };
+                    let meter = self.meter(&entry);
+                    let request = RunRequest { inputs, outputs: Some(outputs), deadline, priority, meter };
                     let mut inference = Inference {
                         id: next_id(),
                         entry,

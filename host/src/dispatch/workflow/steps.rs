@@ -17,7 +17,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::Instrument;
-use weir_inference::{Execution, RunRequest, Tensor};
+use weir_inference::{Execution, Meter, RunRequest, Tensor};
 use weir_types::{ErrorCode, TenantId};
 use weir_workflow::{Action, Begin, Pinned, Plan, Run, RunError, TargetKind};
 
@@ -35,6 +35,8 @@ pub(crate) struct Steps {
     pub(crate) spot: Spot,
     /// Whether each step is placed by itself instead.
     pub(crate) is_apart: bool,
+    /// The function that it is within, which bears what it uses of devices; none for one that a client has asked for.
+    pub(crate) caller: Option<Arc<Deployment>>,
     pub(crate) request_id: Arc<str>,
     pub(crate) trace: Trace,
     pub(crate) deadline: Instant,
@@ -168,7 +170,8 @@ impl Steps {
         outputs: Vec<String>,
     ) -> Result<Tensors, Fault> {
         let (deadline, priority) = (Some(self.deadline), self.priority);
-        let request = RunRequest { inputs, outputs: Some(outputs), deadline, priority };
+        let meter = self.meter(entry);
+        let request = RunRequest { inputs, outputs: Some(outputs), deadline, priority, meter };
         let (started, batch) = (Instant::now(), request.batch());
         let serving = entry.served.begin(started);
         let pinned = self.dispatch.models.pin(entry, self.spot, &self.dispatch.placements, &self.trace).await;
@@ -193,6 +196,11 @@ impl Steps {
                 Err(fault)
             }
         }
+    }
+
+    /// What counts the time that a step takes of a device; none for the model's own meter.
+    pub(super) fn meter(&self, entry: &ModelEntry) -> Option<Meter> {
+        self.caller.as_ref().map(|caller| entry.meters.of_function(&caller.id.name))
     }
 
     async fn function(&self, deployment: Arc<Deployment>, inputs: Tensors) -> Result<Tensors, Fault> {

@@ -257,7 +257,7 @@ impl Call {
             }
             Kind::Model(inference) => {
                 let (deadline, priority) = (Some(inference.deadline), inference.priority);
-                let request = RunRequest { inputs, outputs, deadline, priority };
+                let request = RunRequest { inputs, outputs, deadline, priority, meter: None };
                 Ok(node.dispatch.model_anywhere(inference, request).await?)
             }
             Kind::Workflow(call) => {

@@ -34,7 +34,7 @@ impl InferenceView<'_> {
             named.push((name_of(name, model.signature()), tensor?));
         }
         let (deadline, priority) = (Some(self.ctx.deadline), self.ctx.priority);
-        let request = RunRequest { inputs: named, outputs: None, deadline, priority };
+        let request = RunRequest { inputs: named, deadline, priority, ..RunRequest::default() };
         let run = model.run(request, self.ctx).await?;
         let outputs: Vec<(String, Tensor)> =
             run.await.map_err(|error| Failure::from(crate::hostcalls::CallError::from(error)))?;

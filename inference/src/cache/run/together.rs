@@ -92,8 +92,10 @@ fn run_joined(
     let Some(batcher) = &resident.lane.batcher else { return Ok(None) };
     let jobs: Vec<&Job> = members.iter().map(|member| &member.job.job).collect();
     let joined = join(batcher.rules(), &jobs, 0, arena)?;
-    let outputs =
-        with_session(pin, &resident.pool(), interrupt, |session| session.run(&joined.job, interrupt))?;
+    let bearers: Vec<_> = members.iter().map(|member| (&member.job.meter, member.job.job.batch())).collect();
+    let outputs = with_session(pin, &resident.pool(), &bearers, interrupt, |session| {
+        session.run(&joined.job, interrupt)
+    })?;
     let own = joined.part(&outputs, pin.signature(), arena)?;
     Ok(own.map(|own| (joined, own)))
 }

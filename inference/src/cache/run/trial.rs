@@ -37,7 +37,9 @@ fn try_out(run: &ModelRun, interrupt: &Interrupt) -> Option<Verdict> {
     }
     let batcher = run.pin.resident().lane.batcher.as_ref()?;
     let (signature, arena) = (run.pin.signature(), &run.pin.shared().arena);
-    let trial = run.with_session(interrupt, |session| {
+    // Whoever owns the model gains by it, and not the one whose request it happened to be.
+    let meter = &run.pin.resident().source.meter;
+    let trial = run.with_session(meter, interrupt, |session| {
         Ok(batching::try_out(batcher.rules(), signature, &run.job, session, (arena, interrupt)))
     });
     let verdict = trial.ok()?;

@@ -1,0 +1,137 @@
+//! What is used of devices, and by whom: time of runs and of loads, and memory for as long as it is taken.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use weir_device::Device;
+
+/// Counts what somebody uses of devices, from when it was made. Cheap to clone: all clones count together.
+///
+/// Who that is, the caches do not know: whoever makes a [`ModelSource`](crate::ModelSource) or a [`RunRequest`](crate::RunRequest) gives it one.
+#[derive(Debug, Clone, Default)]
+pub struct Meter(Arc<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// Few: those that it was used on.
+    used: Mutex<Vec<(Device, Used)>>,
+    within: Option<Meter>,
+}
+
+/// What was used of one device.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Used {
+    /// Requests that the device worked on, those that failed or were stopped meanwhile included.
+    pub runs: u64,
+    /// How long it worked on them, in nanoseconds. What it ran together is parted by items.
+    pub run_time_ns: u64,
+    /// Loads of models, those that failed included.
+    pub loads: u64,
+    /// How long they took, in nanoseconds.
+    pub load_time_ns: u64,
+    /// Bytes of the device's memory times the nanoseconds for which they were taken.
+    pub resident_byte_ns: u128,
+}
+
+impl Meter {
+    /// A meter of a part of what `whole` counts.
+    #[must_use]
+    pub fn within(whole: &Self) -> Self {
+        Self(Arc::new(Inner { used: Mutex::default(), within: Some(whole.clone()) }))
+    }
+
+    /// Count this besides, here and in the whole that this is within.
+    pub fn add(&self, device: Device, more: &Used) {
+        let mut used = self.0.used.lock().unwrap_or_else(PoisonError::into_inner);
+        match used.iter_mut().find(|(known, _)| *known == device) {
+            Some((_, used)) => used.add(more),
+            None => used.push((device, *more)),
+        }
+        drop(used);
+        if let Some(whole) = &self.0.within {
+            whole.add(device, more);
+        }
+    }
+
+    /// What was counted so far, by device.
+    #[must_use]
+    pub fn used(&self) -> Vec<(Device, Used)> {
+        self.0.used.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Used {
+    /// A load that took so long.
+    pub(crate) fn load(time: Duration) -> Self {
+        Self { loads: 1, load_time_ns: nanoseconds(time), ..Self::default() }
+    }
+
+    fn add(&mut self, more: &Self) {
+        let Self { runs, run_time_ns, loads, load_time_ns, resident_byte_ns } = more;
+        self.runs = self.runs.saturating_add(*runs);
+        self.run_time_ns = self.run_time_ns.saturating_add(*run_time_ns);
+        self.loads = self.loads.saturating_add(*loads);
+        self.load_time_ns = self.load_time_ns.saturating_add(*load_time_ns);
+        self.resident_byte_ns = self.resident_byte_ns.saturating_add(*resident_byte_ns);
+    }
+}
+
+/// Count a run that took so long: each who took part in it bears its part, by its items.
+pub(crate) fn charge(device: Device, time: Duration, bearers: &[(&Meter, u32)]) {
+    // Whoever brought no items took part as well.
+    let weights: Vec<u64> = bearers.iter().map(|(_, items)| u64::from((*items).max(1))).collect();
+    for ((meter, _), run_time_ns) in bearers.iter().zip(parted(nanoseconds(time), &weights)) {
+        meter.add(device, &Used { runs: 1, run_time_ns, ..Used::default() });
+    }
+}
+
+/// `whole` in parts as `weights` are to each other, none of them more than 1 off; together they are the whole.
+pub(crate) fn parted(whole: u64, weights: &[u64]) -> Vec<u64> {
+    let total: u128 = weights.iter().map(|weight| u128::from(*weight)).sum();
+    let (mut before, mut given) = (0_u128, 0);
+    let part = |weight: &u64| {
+        before += u128::from(*weight);
+        let upto = u64::try_from(u128::from(whole) * before / total.max(1)).unwrap_or(whole);
+        upto - std::mem::replace(&mut given, upto)
+    };
+    weights.iter().map(part).collect()
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const GPU: Device = Device::Cuda { ordinal: 1 };
+
+    #[test]
+    fn a_batch_is_borne_by_items_and_the_whole_counts_what_its_parts_do() {
+        let tenant = Meter::default();
+        let [first, second] = [(); 2].map(|()| Meter::within(&tenant));
+        charge(GPU, Duration::from_nanos(1_000), &[(&first, 3), (&second, 1), (&first, 0)]);
+        charge(Device::Cpu, Duration::from_nanos(7), &[(&second, 0)]);
+        first.add(GPU, &Used::load(Duration::from_nanos(5)));
+        let run = |runs, run_time_ns| Used { runs, run_time_ns, ..Used::default() };
+        assert_eq!(first.used(), [(GPU, Used { loads: 1, load_time_ns: 5, ..run(2, 800) })]);
+        assert_eq!(second.used(), [(GPU, run(1, 200)), (Device::Cpu, run(1, 7))]);
+        let whole = [(GPU, Used { loads: 1, load_time_ns: 5, ..run(3, 1_000) }), (Device::Cpu, run(1, 7))];
+        assert_eq!(tenant.used(), whole);
+    }
+
+    proptest! {
+        #[test]
+        fn parts_are_in_proportion_and_add_up(whole: u64, weights in prop::collection::vec(0..1_000_u64, 1..20)) {
+            let total: u64 = weights.iter().sum();
+            prop_assume!(total > 0);
+            let parts = parted(whole, &weights);
+            prop_assert_eq!(parts.iter().map(|part| u128::from(*part)).sum::<u128>(), u128::from(whole));
+            for (part, weight) in parts.iter().zip(&weights) {
+                let exact = u128::from(whole) * u128::from(*weight) / u128::from(total);
+                prop_assert!(u128::from(*part).abs_diff(exact) <= 1, "{part} is not {exact}");
+            }
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! What is used of a device is counted for whom it was used: through the cache, the device threads and the fake backend.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot be set up has failed")]
+
+mod support;
+
+use futures::future::join_all;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use support::{MIB, id};
+use tempfile::TempDir;
+use weir_device::{Arena, Device};
+use weir_inference::{
+    CacheConfig, FakeBackend, InferenceError, Meter, ModelCache, ModelKey, ModelSource, Pin, Preparer,
+    Profiles, RunRequest, Tensor, Used,
+};
+use weir_types::{Batching, BatchingMode, ElementType, Profile, Shape};
+
+const DEVICE: Device = Device::Fake { ordinal: 1 };
+
+/// A device of one slot.
+struct Stage {
+    arena: Arena,
+    backend: Arc<FakeBackend>,
+    cache: ModelCache,
+    folder: TempDir,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let arena = Arena::new(MIB);
+        let backend = Arc::new(FakeBackend::accelerator(1, "fast", arena.clone()));
+        let config = CacheConfig { capacity_bytes: 10_000, slots: 1, run_queue_len_max: 100 };
+        let cache = ModelCache::start(config, backend.clone(), arena.clone(), Profiles::default()).unwrap();
+        Self { arena, backend, cache, folder: tempfile::tempdir().unwrap() }
+    }
+
+    /// A model of 1,000 bytes that takes and gives FP32[?, 1]; `on_fast` says what it costs there.
+    async fn source(&self, name: &str, mode: BatchingMode, on_fast: Value) -> Arc<ModelSource> {
+        let port = |name| json!({"name": name, "datatype": "FP32", "shape": [null, 1]});
+        let signature = json!({"inputs": [port("x")], "outputs": [port("y")]});
+        let model = json!({"resident_bytes": 1_000, "on": {"fast": on_fast}, "signature": signature});
+        let file = self.folder.path().join(format!("{name}.json"));
+        std::fs::write(&file, model.to_string()).unwrap();
+        Arc::new(ModelSource {
+            key: ModelKey { id: id(name), generation: 1 },
+            prepared: Arc::new(self.backend.prepare(&file, self.folder.path()).await.unwrap()),
+            blobs: self.folder.path().to_owned(),
+            slots: None,
+            batching: Batching { mode, ..Batching::default() },
+            meter: Meter::default(),
+        })
+    }
+
+    fn request(&self, items: u32, meter: Option<&Meter>) -> RunRequest {
+        let shape = Shape::new(&[items, 1]).unwrap();
+        let data = self.arena.copy_of(&vec![0; 4 * items as usize]).unwrap();
+        let input = Tensor::new(ElementType::Fp32, shape, data).unwrap();
+        RunRequest { inputs: vec![("x".into(), input)], meter: meter.cloned(), ..RunRequest::default() }
+    }
+
+    /// The meter of a model, up to now.
+    fn metered(&self, source: &ModelSource) -> Used {
+        self.cache.meter_memory();
+        used(&source.meter)
+    }
+}
+
+fn used(meter: &Meter) -> Used {
+    match meter.used()[..] {
+        [] => Used::default(),
+        [(DEVICE, used)] => used,
+        ref other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_run_is_borne_by_whom_it_was_for_and_a_batch_by_its_items() {
+    let stage = Stage::new();
+    let times_ms = [(1, 5_u64), (2, 6), (4, 7), (8, 8)];
+    let by_items: BTreeMap<String, u64> =
+        times_ms.iter().map(|(items, ms)| (items.to_string(), *ms)).collect();
+    let source = stage.source("m", BatchingMode::On, json!({"run_time_ms": by_items})).await;
+    // It is known that running them together pays.
+    let mut profile = Profile::default();
+    for (items, ms) in times_ms {
+        let time = profile.run_time_ns.entry(items).or_default();
+        (0..100).for_each(|_| time.add(ms * 1_000_000));
+    }
+    stage.cache.profiles().set(source.key.clone(), profile);
+    let pin = stage.cache.acquire(&source, &[]).await.unwrap();
+    let [large, small] = [(); 2].map(|()| Meter::default());
+    pin.run(stage.request(1, None)).await.unwrap();
+    let alone = used(&source.meter);
+    assert_eq!(alone.runs, 1);
+    assert!(alone.run_time_ns >= 5_000_000, "{alone:?}");
+
+    // Both are in line before either can run.
+    let blocker = stage.source("blocker", BatchingMode::Off, json!({"run_time_ms": {"1": 3_600_000}})).await;
+    let blocker: Pin = stage.cache.acquire(&blocker, &[]).await.unwrap();
+    let blocking = blocker.run(stage.request(1, None));
+    let together =
+        [(6, &large), (2, &small)].map(|(items, meter)| pin.run(stage.request(items, Some(meter))));
+    drop(blocking);
+    let executions = join_all(together).await.into_iter().filter_map(|run| run.unwrap().execution);
+    assert_eq!(executions.map(|execution| execution.items).collect::<Vec<_>>(), [8]);
+    let (large, small) = (used(&large), used(&small));
+    assert_eq!((large.runs, small.runs), (1, 1));
+    assert!(large.run_time_ns + small.run_time_ns >= 8_000_000, "{large:?} {small:?}");
+    assert!(large.run_time_ns.abs_diff(3 * small.run_time_ns) <= 3, "{large:?} {small:?}");
+    assert_eq!(used(&source.meter), alone, "others' runs are not the model's own");
+}
+
+#[tokio::test]
+async fn a_run_that_is_stopped_is_charged_for_as_long_as_it_ran() {
+    let stage = Stage::new();
+    let source = stage.source("m", BatchingMode::Off, json!({"run_time_ms": {"1": 3_600_000}})).await;
+    let pin = stage.cache.acquire(&source, &[]).await.unwrap();
+    let (began, meter) = (Instant::now(), Meter::default());
+    let deadline = Some(began + Duration::from_millis(200));
+    let ended = pin.run(RunRequest { deadline, ..stage.request(1, Some(&meter)) }).await;
+    let elapsed_ns = began.elapsed().as_nanos();
+    assert!(matches!(ended, Err(InferenceError::DeadlineExceeded)), "{ended:?}");
+    let Used { runs, run_time_ns, .. } = used(&meter);
+    assert_eq!(runs, 1);
+    assert!(run_time_ns > 0 && u128::from(run_time_ns) <= elapsed_ns, "{run_time_ns} of {elapsed_ns}");
+}
+
+#[tokio::test]
+async fn loads_and_memory_are_charged_from_the_end_of_a_load_to_the_end_of_an_unload() {
+    let stage = Stage::new();
+    let source = stage.source("m", BatchingMode::Off, json!({"load_time_ms": 20})).await;
+    let asked = Instant::now();
+    let pin = stage.cache.acquire(&source, &[]).await.unwrap();
+    let there = Instant::now();
+    pin.run(stage.request(1, None)).await.unwrap();
+    let least = 1_000 * there.elapsed().as_nanos();
+    let loaded = stage.metered(&source);
+    let most = 1_000 * (asked.elapsed().as_nanos() - 20_000_000);
+    assert_eq!(loaded.loads, 1);
+    assert!(loaded.load_time_ns >= 20_000_000, "{loaded:?}");
+    assert!((least..=most).contains(&loaded.resident_byte_ns), "{loaded:?} is not in {least}..={most}");
+
+    drop(pin);
+    stage.cache.unload(&source.key).unwrap().await;
+    let gone = stage.metered(&source);
+    assert!(gone.resident_byte_ns > loaded.resident_byte_ns);
+    assert_eq!(stage.metered(&source), gone, "what is not there is not charged");
+    assert_eq!(gone.loads, 1);
+}
+
+#[tokio::test]
+async fn what_is_lost_with_its_device_is_not_charged_whoever_still_pins_it() {
+    let stage = Stage::new();
+    let kept = stage.source("kept", BatchingMode::Off, json!({})).await;
+    let breaks = stage.source("breaks", BatchingMode::Off, json!({"loses_device_ms": 0})).await;
+    let pins =
+        [stage.cache.acquire(&kept, &[]).await.unwrap(), stage.cache.acquire(&breaks, &[]).await.unwrap()];
+    let meter = Meter::default();
+    let ended = pins[1].run(stage.request(1, Some(&meter))).await;
+    assert!(matches!(ended, Err(InferenceError::DeviceLost(_))), "{ended:?}");
+    assert_eq!(used(&meter).runs, 1, "one that failed was worked on all the same");
+    let lost = stage.metered(&kept);
+    assert!(lost.resident_byte_ns > 0);
+    assert_eq!(stage.metered(&kept), lost);
+}
