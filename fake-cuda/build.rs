@@ -1,4 +1,4 @@
-//! Builds the fake driver: its own sources, the emulator's, and every kernel.
+//! Builds the fake driver: its own sources, the emulator's, and every kernel; and beside it a fake of the management library.
 
 use std::env;
 use std::error::Error;
@@ -26,7 +26,20 @@ fn main() -> Result<(), Box<dyn Error>> {
     if !link.status()?.success() {
         return Err("the fake driver could not be linked".into());
     }
+    management(&build.get_compiler(), &folder)?;
     println!("cargo::rustc-env=WEIR_FAKE_CUDA_LIBRARY={}", library.display());
+    Ok(())
+}
+
+/// Where a real one would be.
+fn management(compiler: &cc::Tool, folder: &Path) -> Result<(), Box<dyn Error>> {
+    let source = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?).join("management/nvml.cpp");
+    println!("cargo::rerun-if-changed={}", source.display());
+    let mut compile = compiler.to_command();
+    compile.args(["-shared", "-Wl,-soname,libnvidia-ml.so.1", "-o"]).arg(folder.join("libnvidia-ml.so.1"));
+    if !compile.arg(source).status()?.success() {
+        return Err("the fake management library could not be built".into());
+    }
     Ok(())
 }
 

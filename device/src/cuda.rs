@@ -1,7 +1,7 @@
 //! NVIDIA's GPUs, through the driver's own interface.
 //!
 //! In the order in which they are met: a [`Search`] says where NVIDIA's libraries may be; [`Devices::discover`] opens the driver and lists the
-//! GPUs, or says why there are none; a [`Context`] is what a process holds of one of them. Work is ordered by [`Stream`]s and [`Event`]s: copies,
+//! GPUs, or says why there are none, and a [`Monitor`] reads what they say of themselves; a [`Context`] is what a process holds of one of them. Work is ordered by [`Stream`]s and [`Event`]s: copies,
 //! [`Function`]s of a [`Module`] launched with [`Parameters`], and whole [`GraphExec`]s of both. Memory comes from one [`BlockPool`] of 2 MiB blocks per
 //! device, mapped into [`AddressRange`]s, of which each slot has one ([`SlotMemory`]), and the stores one each: weights by what is in them ([`TensorStore`]), and what one
 //! step of a workflow leaves for the next ([`CommStore`]). The bus is shared by a [`TransferEngine`], in blocks.
@@ -24,6 +24,8 @@ pub use unavailable::Unavailable;
 mod devices;
 mod driver;
 pub use devices::{DeviceInfo, Devices};
+mod monitor;
+pub use monitor::Monitor;
 
 mod error;
 pub use error::{CudaError, OutOfMemory};

@@ -8,6 +8,9 @@
 mod kind;
 pub use kind::Device;
 
+mod figures;
+pub use figures::GpuFigures;
+
 mod arena;
 pub use arena::{Arena, OutOfMemory};
 

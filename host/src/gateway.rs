@@ -149,7 +149,7 @@ impl Gateway {
             Err(error) => return error.into_response(),
         };
         if request.uri().path() == "/metrics" {
-            return health::metrics(&self.node, identity.reads_only()).into_response();
+            return health::metrics(&self.node, identity.reads_only()).await.into_response();
         }
         let tenant = match identity.tenant() {
             Ok(tenant) => tenant,

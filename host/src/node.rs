@@ -244,7 +244,7 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
         .await
         .context("cannot read the registry")?;
 
-    let devices = devices::start(&config, &arena)?;
+    let devices = devices::start(&config, &arena, &metrics.gpus)?;
     let model_blobs = Blobs::open(data.join("models"), shared.as_ref().map(|shared| shared.folder("models")))
         .context("cannot open the models")?;
     let (models, models_as_of) =

@@ -1,5 +1,6 @@
 //! What the node tells about itself: metrics, spans and the functions' logs.
 
+pub(crate) mod gpus;
 pub(crate) mod logs;
 mod metrics;
 mod spans;

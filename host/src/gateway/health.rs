@@ -89,7 +89,7 @@ pub(super) async fn status(
 }
 
 /// `GET /metrics`, in the OpenMetrics text format: the node's own, and those of the functions of one tenant or of all.
-pub(super) fn metrics(node: &NodeState, of: Option<&TenantId>) -> Result<Response, ApiError> {
+pub(super) async fn metrics(node: &NodeState, of: Option<&TenantId>) -> Result<Response, ApiError> {
     let gauge = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
     node.metrics.arena_used_bytes.set(gauge(node.arena.used_bytes()));
     node.metrics.arena_pooled_bytes.set(gauge(node.arena.pooled_bytes()));
@@ -97,6 +97,7 @@ pub(super) fn metrics(node: &NodeState, of: Option<&TenantId>) -> Result<Respons
         node.metrics.devices.set(&device);
     }
     node.models.devices().meter_memory();
+    node.metrics.gpus.refresh().await;
     let (answers, bytes) = node.response_cache.size();
     node.metrics.response_cache.answers.set(gauge(answers));
     node.metrics.response_cache.bytes.set(gauge(bytes));

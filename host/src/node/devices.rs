@@ -8,6 +8,7 @@ mod gpus;
 
 use crate::config::{BackendKind, DeviceConfig, DeviceName, DevicesConfig, NodeConfig};
 use crate::devices::Devices;
+use crate::telemetry::gpus::GpuMonitor;
 use anyhow::{Context, bail};
 use gpus::Gpus;
 use std::collections::BTreeMap;
@@ -17,10 +18,11 @@ use weir_inference::{
     Backend, CacheConfig, FakeBackend, ModelCache, OnnxRuntime, OnnxRuntimeConfig, Preparer, Profiles,
 };
 
-/// Start the threads of every device, with nothing in their memory. Outputs live in `arena`.
-pub(super) fn start(config: &NodeConfig, arena: &Arena) -> anyhow::Result<Devices> {
+/// Start the threads of every device, with nothing in their memory. Outputs live in `arena`; what GPUs say of themselves goes to `monitor`.
+pub(super) fn start(config: &NodeConfig, arena: &Arena, monitor: &GpuMonitor) -> anyhow::Result<Devices> {
     let (cpu, preparer) = processor(config, arena);
     let gpus = Gpus::find();
+    gpus.tell(monitor);
     let mut caches = Vec::new();
     let mut profiles = BTreeMap::<String, Profiles>::new();
     for (ordinal, device) in (0..).zip(named(config, &gpus)) {

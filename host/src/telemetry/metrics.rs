@@ -5,6 +5,7 @@
 mod asynchronous;
 mod devices;
 mod functions;
+mod gpus;
 mod hedges;
 mod objects;
 mod response_cache;
@@ -20,6 +21,7 @@ use objects::ObjectMetrics;
 pub(crate) use served::{Demand, Served, Tally, Times};
 pub(crate) use sizes::SizeMetrics;
 
+use super::gpus::GpuMonitor;
 use super::trace::Phase;
 use super::usage::Meters;
 use devices::DeviceMetrics;
@@ -45,6 +47,8 @@ pub(crate) struct Metrics {
     served: AllServed,
     sizes: AllSizes,
     hedges: AllHedges,
+    /// What GPUs say of themselves.
+    pub(crate) gpus: GpuMonitor,
     /// What tenants use of devices.
     pub(crate) usage: Meters,
     phase_seconds: [Histogram; Phase::ALL.len()],
@@ -120,6 +124,8 @@ impl Metrics {
     pub(crate) fn new() -> Arc<Self> {
         let mut all = Registry::default();
         let served = AllServed::register(&mut all);
+        let gpus = GpuMonitor::default();
+        all.register_collector(Box::new(gpus.clone()));
         let usage = Meters::default();
         all.register_collector(Box::new(usage.clone()));
         let registry = all.sub_registry_with_prefix("weir");
@@ -181,6 +187,7 @@ impl Metrics {
             served,
             sizes,
             hedges,
+            gpus,
             usage,
             phase_seconds,
             cold_starts,

@@ -1,7 +1,7 @@
 //! A node with a GPU: the driver is a fake, all else is what is shipped.
 
 use serde_json::{Value, json};
-use weir_tests::{Answer, Client, Node, NodeBuilder, digits, function, model};
+use weir_tests::{Answer, Client, Node, NodeBuilder, digits, eventually, function, model};
 
 /// A node that finds a driver with one GPU.
 fn with_gpu(devices: &str) -> NodeBuilder {
@@ -49,6 +49,35 @@ async fn a_model_runs_on_the_gpu_for_clients_and_for_functions() {
     let devices = node.status().await.devices;
     assert_eq!(devices.len(), 1);
     assert_eq!((&*devices[0].name, &*devices[0].resident), ("cuda:0", &["digits:1".to_owned()][..]));
+}
+
+/// The names are those that dashboards for Triton look for.
+#[tokio::test]
+async fn what_gpus_say_of_themselves_is_in_the_metrics() {
+    let node = with_gpu("cuda").env("WEIR_FAKE_CUDA", "devices=2,seed=3").start().await;
+    let [first, second] =
+        [0, 1].map(|number| format!("gpu_uuid=\"GPU-00000000-0000-0000-0000-{number:012}\""));
+    for (name, of_first, of_second) in [
+        ("nv_gpu_utilization", 0.40, 0.41),
+        ("nv_gpu_memory_total_bytes", 85_899_345_920.0, 85_899_345_920.0),
+        ("nv_gpu_memory_used_bytes", 1_073_741_824.0, 2_147_483_648.0),
+        ("nv_gpu_power_usage", 123.5, 123.5),
+    ] {
+        assert_eq!(node.metric(name, &first).await, of_first, "{name}");
+        assert_eq!(node.metric(name, &second).await, of_second, "{name}");
+    }
+    assert_eq!(node.metric("nv_gpu_power_limit", &first).await, 700.0);
+    let text = node.get("/metrics").await.ok().text().to_owned();
+    assert!(!text.contains(&format!("nv_gpu_power_limit{{{second}}}")), "it does not tell\n{text}");
+    // From the first look on, each of which costs something; however many look within a second.
+    let energy = async || {
+        let energy = node.metric("nv_energy_consumption", &first).await;
+        (energy > 0.0).then_some(energy)
+    };
+    assert_eq!(eventually("another look", energy).await % 2.5, 0.0);
+
+    let node = without_gpu("cpu").start().await;
+    assert!(!node.get("/metrics").await.ok().text().contains("nv_gpu_"));
 }
 
 #[tokio::test]

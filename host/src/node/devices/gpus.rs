@@ -1,11 +1,12 @@
 //! The GPUs that the driver shows.
 
 use crate::config::{DeviceConfig, DeviceName, KernelGraphsConfig, NodeConfig};
+use crate::telemetry::gpus::{GpuMonitor, GpuSource};
 use anyhow::{Context, bail};
 use std::sync::Arc;
 use std::time::Duration;
-use weir_device::Arena;
-use weir_device::cuda::{DeviceInfo, Devices, Search, Unavailable};
+use weir_device::cuda::{DeviceInfo, Devices, Monitor, Search, Unavailable};
+use weir_device::{Arena, GpuFigures};
 use weir_inference::{
     Backend, CacheConfig, Cuda, CudaConfig, CudaPrecision, KernelGraphConfig, KernelGraphPreparer,
     KernelGraphPreparerConfig, Preparer,
@@ -25,6 +26,13 @@ impl Gpus {
     /// Look for them. Never fails: what it cannot find it tells when a GPU is asked for.
     pub(super) fn find() -> Self {
         Self(Devices::discover(&Search::from_environment()).map(Arc::new))
+    }
+
+    /// Have what they say of themselves read for the metrics.
+    pub(super) fn tell(&self, monitor: &GpuMonitor) {
+        if let Ok(devices) = &self.0 {
+            monitor.watch(Arc::new(Monitor::of(devices)));
+        }
     }
 
     /// A setting for each of them; none, and a line in the log, where there are none.
@@ -71,6 +79,12 @@ impl Gpus {
         let capacity_bytes = memory_bytes_max - memory_bytes_max / RUNS_SHARE;
         let run_queue_len_max = node.run_queue_len_max;
         Ok((Arc::new(cuda), CacheConfig { capacity_bytes, slots, run_queue_len_max }))
+    }
+}
+
+impl GpuSource for Monitor {
+    fn read(&self) -> Vec<GpuFigures> {
+        Self::read(self)
     }
 }
 

@@ -1,6 +1,7 @@
 //! A node that was built without the feature `cuda`.
 
 use crate::config::{DeviceConfig, NodeConfig};
+use crate::telemetry::gpus::GpuMonitor;
 use anyhow::bail;
 use std::sync::Arc;
 use weir_device::Arena;
@@ -20,6 +21,8 @@ impl Gpus {
     pub(super) fn find() -> Self {
         Self
     }
+
+    pub(super) fn tell(&self, _: &GpuMonitor) {}
 
     pub(super) fn all(&self) -> Vec<DeviceConfig> {
         Vec::new()

@@ -1,0 +1,91 @@
+//! What GPUs say of themselves, through NVIDIA's management library (NVML), which comes with the driver.
+
+use super::devices::Devices;
+use crate::GpuFigures;
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::{Device, Nvml};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use tracing::debug;
+
+/// The library's file name.
+const LIBRARY: &str = "libnvidia-ml.so.1";
+
+/// Reads the figures of the GPUs that the driver shows to this process.
+pub struct Monitor {
+    /// Where the GPUs sit: what both of NVIDIA's interfaces know them by.
+    pci: Vec<String>,
+    library: PathBuf,
+    /// None once it turned out that there is no using it.
+    nvml: OnceLock<Option<Nvml>>,
+    /// The energy that each had used up when it was first asked, in millijoules.
+    energy_before_mj: Mutex<HashMap<String, u64>>,
+}
+
+impl Monitor {
+    /// For these GPUs. Opens nothing yet.
+    #[must_use]
+    pub fn of(devices: &Devices) -> Self {
+        let pci = devices.infos().iter().map(|info| info.pci.clone()).collect();
+        // Of the same version as the driver, if it is beside it; or else what the loader finds.
+        let beside = devices.driver_path().with_file_name(LIBRARY);
+        let library = if beside.is_file() { beside } else { LIBRARY.into() };
+        Self { pci, library, nvml: OnceLock::new(), energy_before_mj: Mutex::default() }
+    }
+
+    /// What each of the GPUs says now; nothing where there is no NVML. Blocks: the first time for as long as it takes to open the library, and for as long as the
+    /// driver takes to answer, which is long where a GPU is ill.
+    #[must_use]
+    pub fn read(&self) -> Vec<GpuFigures> {
+        let Some(nvml) = self.nvml.get_or_init(|| self.open()) else { return Vec::new() };
+        let read = |pci: &String| match self.read_one(nvml, pci) {
+            Ok(figures) => Some(figures),
+            Err(error) => {
+                debug!(%error, pci, "a GPU tells nothing of itself");
+                None
+            }
+        };
+        self.pci.iter().filter_map(read).collect()
+    }
+
+    fn open(&self) -> Option<Nvml> {
+        let opened = Nvml::builder().lib_path(self.library.as_os_str()).init();
+        let refused = |error: &NvmlError| {
+            debug!(%error, library = %self.library.display(), "GPUs tell nothing of themselves: NVML cannot be used");
+        };
+        opened.inspect_err(refused).ok()
+    }
+
+    fn read_one(&self, nvml: &Nvml, pci: &str) -> Result<GpuFigures, NvmlError> {
+        let gpu: Device<'_> = nvml.device_by_pci_bus_id(pci)?;
+        let uuid = gpu.uuid()?;
+        let memory = gpu.memory_info().ok();
+        let watts = |milliwatts: u32| f64::from(milliwatts) / 1e3;
+        Ok(GpuFigures {
+            utilization: gpu.utilization_rates().ok().map(|rates| f64::from(rates.gpu) / 100.0),
+            memory_total_bytes: memory.as_ref().map(|memory| memory.total),
+            memory_used_bytes: memory.as_ref().map(|memory| memory.used),
+            power_w: gpu.power_usage().ok().map(watts),
+            power_limit_w: gpu.power_management_limit().ok().map(watts),
+            energy_j: gpu.total_energy_consumption().ok().map(|total_mj| self.energy_j(&uuid, total_mj)),
+            uuid,
+        })
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "a counter of Prometheus is a float")]
+    fn energy_j(&self, uuid: &str, total_mj: u64) -> f64 {
+        let mut before = self.energy_before_mj.lock().unwrap_or_else(PoisonError::into_inner);
+        let before_mj = *before.entry(uuid.to_owned()).or_insert(total_mj);
+        total_mj.saturating_sub(before_mj) as f64 / 1e3
+    }
+}
+
+impl std::fmt::Debug for Monitor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Monitor")
+            .field("pci", &self.pci)
+            .field("library", &self.library)
+            .finish_non_exhaustive()
+    }
+}
