@@ -19,7 +19,15 @@ pub(crate) struct Devices {
     others: Vec<NodeDevice>,
     preparer: Arc<dyn Preparer>,
     /// None where there are no kernel graphs.
-    kernel_graphs: Option<Arc<dyn Preparer>>,
+    kernel_graphs: Option<KernelGraphs>,
+}
+
+/// How kernel graphs are taken.
+pub(crate) struct KernelGraphs {
+    /// What checks them.
+    pub(crate) preparer: Arc<dyn Preparer>,
+    /// What the worker of a tenant takes of a device, once for all of its graphs there.
+    pub(crate) worker_bytes: u64,
 }
 
 /// One device.
@@ -40,7 +48,7 @@ impl Devices {
     pub(crate) fn new(
         caches: Vec<ModelCache>,
         preparer: Arc<dyn Preparer>,
-        kernel_graphs: Option<Arc<dyn Preparer>>,
+        kernel_graphs: Option<KernelGraphs>,
     ) -> Option<Self> {
         let mut devices = (0..).zip(caches).map(|(ordinal, cache)| {
             let backend = cache.backend();
@@ -60,7 +68,15 @@ impl Devices {
     pub(crate) fn preparer_of(&self, content: Content) -> Option<&dyn Preparer> {
         match content {
             Content::Network => Some(&*self.preparer),
-            Content::KernelGraph => self.kernel_graphs.as_deref(),
+            Content::KernelGraph => self.kernel_graphs.as_ref().map(|graphs| &*graphs.preparer),
+        }
+    }
+
+    /// What a model of that kind takes of a device besides what is its own, once for all of its tenant's there.
+    pub(crate) fn worker_bytes(&self, content: Content) -> u64 {
+        match content {
+            Content::Network => 0,
+            Content::KernelGraph => self.kernel_graphs.as_ref().map_or(0, |graphs| graphs.worker_bytes),
         }
     }
 

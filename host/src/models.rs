@@ -100,6 +100,8 @@ pub(crate) struct ModelEntry {
     pub(crate) refusals: Refusals,
     /// What it has in common with other models of its tenant.
     pub(crate) shared: Arc<Shared>,
+    /// What its tenant's worker takes of a device besides, where it runs in one: once for all that do.
+    pub(crate) worker_bytes: u64,
     /// Its answers that are kept for equal inferences, from the first on.
     pub(crate) answers: OnceLock<Arc<Scope>>,
 }
@@ -406,10 +408,12 @@ impl Models {
             meter: meters.own().clone(),
         };
         let served = self.metrics.served(&tenant, &name, version);
+        let worker_bytes = self.devices.worker_bytes(source.prepared.content());
         let mut known = self.write();
         let entry = Arc::new(ModelEntry {
             record,
-            shared: known.sharing.add(id, &source.prepared),
+            shared: known.sharing.add(id, &source.prepared, worker_bytes),
+            worker_bytes,
             source: Arc::new(source),
             served,
             meters,

@@ -67,7 +67,8 @@ impl ModelEntry {
     /// What it asks of a device, as the scheduler sees it.
     pub(crate) fn demand(&self) -> ModelDemand {
         let prepared = &self.source.prepared;
-        let (model, bytes) = (self.source.id().clone(), prepared.resident_bytes);
+        let bytes = prepared.resident_bytes.saturating_add(self.worker_bytes);
+        let model = self.source.id().clone();
         let parts = self.shared.get().to_vec();
         ModelDemand { model, bytes, load_time_ns: None, runs_on: self.runs_on(), parts }
     }

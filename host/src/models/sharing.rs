@@ -91,10 +91,16 @@ impl Shared {
 }
 
 impl Sharing {
-    /// A model is there, or is another than before. Returns what its parts can be read from.
-    pub(super) fn add(&mut self, id: &ModelId, prepared: &Prepared) -> Arc<Shared> {
+    /// A model is there, or is another than before; where it runs in a worker of its tenant's, that takes `worker_bytes`. Returns what its parts can be
+    /// read from.
+    pub(super) fn add(&mut self, id: &ModelId, prepared: &Prepared, worker_bytes: u64) -> Arc<Shared> {
         self.remove(id);
-        let weights = weights_of(prepared);
+        let mut weights = weights_of(prepared);
+        if worker_bytes > 0 {
+            // As good as a weight that all graphs of the tenant have.
+            let hash = ContentHash::of(b"the worker for kernels of a tenant");
+            weights.push(Shareable { hash, bytes: worker_bytes, packed_bytes: 0 });
+        }
         let holder = Holder { lot: rand::random(), bytes: sum(weights.iter().map(|weight| weight.bytes)) };
         let holdings = self.tenants.entry(id.tenant.clone()).or_default().clone();
         holdings.add(holder, &weights);
@@ -259,12 +265,12 @@ mod tests {
     #[test]
     fn what_the_same_models_have_is_one_part_with_one_name() {
         let mut sharing = Sharing::default();
-        let one = sharing.add(&id("one"), &prepared(&[1, 2, 3, 4]));
+        let one = sharing.add(&id("one"), &prepared(&[1, 2, 3, 4]), 0);
         assert_eq!(bytes(&one), [0; 0]);
-        let other = sharing.add(&id("other"), &prepared(&[5, 1, 2, 3]));
+        let other = sharing.add(&id("other"), &prepared(&[5, 1, 2, 3]), 0);
         assert_eq!((bytes(&one), one.get()), (vec![6], other.get()));
         // A part comes in two where a third model has only some of it. Of that, no form for kernels is shared: it is less than half.
-        let third = sharing.add(&id("third"), &prepared(&[1, 6, 7, 8]));
+        let third = sharing.add(&id("third"), &prepared(&[1, 6, 7, 8]), 0);
         assert_eq!((bytes(&one), bytes(&other), bytes(&third)), (vec![4, 1], vec![4, 1], vec![1]));
         assert!(one.get().contains(&third.get()[0]));
         sharing.remove(&id("third"));
@@ -280,7 +286,7 @@ mod tests {
         const FAMILY: u8 = 100;
         let mut sharing = Sharing::default();
         let family: Vec<_> = (0..FAMILY)
-            .map(|number| sharing.add(&id(&format!("m{number}")), &prepared(&[200, 201, 202, number])))
+            .map(|number| sharing.add(&id(&format!("m{number}")), &prepared(&[200, 201, 202, number]), 0))
             .collect();
         let lookups = || family[0].holdings.lookups.load(Ordering::Relaxed);
         assert_eq!(lookups(), 0, "nobody has asked");
@@ -295,15 +301,15 @@ mod tests {
     #[test]
     fn names_are_the_same_on_all_nodes_and_tenants_share_nothing() {
         let (mut here, mut there) = (Sharing::default(), Sharing::default());
-        let one = here.add(&id("one"), &prepared(&[1, 2]));
-        here.add(&id("other"), &prepared(&[2, 1]));
-        there.add(&id("other"), &prepared(&[2, 1]));
-        assert_eq!(there.add(&id("one"), &prepared(&[1, 2])).get(), one.get());
+        let one = here.add(&id("one"), &prepared(&[1, 2]), 0);
+        here.add(&id("other"), &prepared(&[2, 1]), 0);
+        there.add(&id("other"), &prepared(&[2, 1]), 0);
+        assert_eq!(there.add(&id("one"), &prepared(&[1, 2]), 0).get(), one.get());
         let stranger = ModelId { tenant: TenantId::new("stranger").unwrap(), ..id("one") };
-        let theirs = here.add(&stranger, &prepared(&[1, 2]));
+        let theirs = here.add(&stranger, &prepared(&[1, 2]), 0);
         assert_eq!(bytes(&theirs), [0; 0]);
         // Nor where they have the same: in memory it is there twice.
-        here.add(&ModelId { name: Name::new("other").unwrap(), ..stranger }, &prepared(&[2, 1]));
+        here.add(&ModelId { name: Name::new("other").unwrap(), ..stranger }, &prepared(&[2, 1]), 0);
         assert_eq!(bytes(&theirs), bytes(&one));
         assert_ne!(theirs.get()[0].id, one.get()[0].id);
     }

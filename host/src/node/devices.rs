@@ -7,7 +7,7 @@ mod gpus;
 mod gpus;
 
 use crate::config::{BackendKind, DeviceConfig, DeviceName, DevicesConfig, NodeConfig};
-use crate::devices::Devices;
+use crate::devices::{Devices, KernelGraphs};
 use crate::telemetry::gpus::GpuMonitor;
 use anyhow::{Context, bail};
 use gpus::Gpus;
@@ -43,7 +43,10 @@ pub(super) fn start(config: &NodeConfig, arena: &Arena, monitor: &GpuMonitor) ->
         let cache = ModelCache::start(limits, backend, arena.clone(), profiles);
         caches.push(cache.with_context(|| format!("cannot start the threads of device {}", device.device))?);
     }
-    Devices::new(caches, preparer, gpus::kernel_graphs(config)?).context("a node needs a device (devices)")
+    let worker_bytes =
+        config.kernel_graphs.context_bytes.saturating_add(config.kernel_graphs.memory_bytes_max);
+    let kernel_graphs = gpus::kernel_graphs(config)?.map(|preparer| KernelGraphs { preparer, worker_bytes });
+    Devices::new(caches, preparer, kernel_graphs).context("a node needs a device (devices)")
 }
 
 /// The devices that are meant, one by one.

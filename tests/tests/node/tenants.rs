@@ -193,6 +193,48 @@ async fn a_tenants_models_keep_to_the_memory_that_it_may_have() {
     assert!(refused.text().contains("resident_bytes_max"), "{}", refused.text());
 }
 
+/// Whoever has used up its part of the devices' time waits for more, and the other has all of it.
+#[tokio::test]
+async fn a_tenant_keeps_to_its_part_of_device_time_and_its_neighbour_does_not_notice() {
+    let lines = ["acme-token-0123456789 acme", "other-token-0123456789 other"];
+    let node = Node::builder().tokens(&lines).set("backend", "fake").set("model_slots", 1);
+    // One run of 20 ms is its part of some hours.
+    let node = node.set("tenants.acme.device_share_max", 0.000_001).start().await;
+    let tensor = |name| serde_json::json!({ "name": name, "datatype": "FP32", "shape": [1] });
+    let model = serde_json::json!({
+        "run_time_ms": { "1": 20 }, "resident_bytes": 1_000,
+        "signature": { "inputs": [tensor("x")], "outputs": [tensor("y")] },
+    });
+    let (acme, other) = (node.with_token(ACME), node.with_token(OTHER));
+    let infer = async |client: &weir_tests::Client| {
+        let request = serde_json::json!({
+            "inputs": [{ "name": "x", "datatype": "FP32", "shape": [1], "data": [0.5] }],
+            "parameters": { "timeout": 1_000_000 },
+        });
+        client.post("/v2/models/m/infer", request.to_string()).await
+    };
+    for client in [&acme, &other] {
+        client.push_model("m", 1, model.to_string()).await;
+        infer(client).await.ok();
+    }
+    let (held_back, ()) = tokio::join!(infer(&acme), async {
+        for _ in 0..10 {
+            infer(&other).await.ok();
+        }
+    });
+    assert_eq!(
+        (held_back.status, held_back.code()),
+        (504, ErrorCode::DeadlineExceeded),
+        "{}",
+        held_back.text()
+    );
+    // What was held back has used nothing.
+    let usage = async |client: &weir_tests::Client| {
+        client.get("/v1/usage").await.ok().json::<weir_types::api::Usage>()
+    };
+    assert_eq!((usage(&acme).await.total[0].runs, usage(&other).await.total[0].runs), (1, 11));
+}
+
 #[tokio::test]
 async fn limits_under_which_a_tenant_could_do_nothing_keep_the_node_from_starting() {
     let Err(log) = Node::builder().set("tenants.acme.weight", 0).try_start().await else {

@@ -1,6 +1,7 @@
 //! Moving elements, and picking them by index.
 
 use super::{Case, case, floats, run, tensor};
+use weir_graph::reference::Tensor;
 use weir_graph::{Copy, Gather, GatherElements, Layout, Op, Part, Scalar, row_major};
 use weir_kernels_tests::{Tolerance, Values};
 use weir_types::ElementType::{self, Bf16, Fp16, Fp32, Fp64, Int8, Int32, Int64, Uint8};
@@ -72,6 +73,21 @@ pub(super) fn cases() -> Vec<Case> {
                 tensor(element_type, &[2, 13, inner]),
                 Tolerance::NONE,
             ));
+        }
+    }
+    // However far away they are.
+    for index_type in [Int64, Int32] {
+        let ends =
+            if index_type == Int64 { [i64::MIN, i64::MAX] } else { [i32::MIN, i32::MAX].map(i64::from) };
+        let far = [ends[0], ends[0] + 1, -1 - (1 << 30), -10, -9, 8, 9, 1 << 30, ends[1] - 1, ends[1]];
+        let indices = Tensor::integers(tensor(index_type, &[10]), far.to_vec());
+        let x = Values::new(7).integers(&tensor(Fp32, &[9]), -90, 90);
+        let elements = GatherElements { dims: vec![10], strides: vec![0], axis: 9, axis_stride: 1 };
+        for op in
+            [Op::Gather(Gather { outer: 1, axis: 9, inner: 1, count: 10 }), Op::GatherElements(elements)]
+        {
+            let inputs = vec![Some(x.clone()), Some(indices.clone())];
+            cases.push(case(op, inputs, tensor(Fp32, &[10]), Tolerance::NONE));
         }
     }
     for element_type in [Int8, Fp16, Fp32, Int64] {

@@ -50,6 +50,33 @@ async fn a_kernel_that_writes_out_of_bounds_loses_its_worker_and_nobody_elses() 
     .await;
 }
 
+/// A worker was not part of what its tenant's graphs were placed by: a cap held only the graphs themselves, and then the worker once for each.
+#[tokio::test]
+async fn a_worker_counts_once_against_what_its_tenant_may_have() {
+    // A worker takes 128 MiB.
+    let capped = |mib: u64| with_kernel_graphs().set("tenants.alice.resident_bytes_max", mib << 20);
+    let (node, alice, bob) = with_neighbours(capped(120)).await;
+    push(&alice, "chain", &packed("sgemm-chain")).await.ok();
+    let inputs = [tensor("a", &[1, 1], &[2.0]), tensor("b", &[1, 1], &[3.0]), tensor("c", &[1, 1], &[4.0])];
+    let refusal = infer(&alice, "chain", &inputs).await.refusal();
+    assert_eq!((refusal.status, refusal.code), (507, ErrorCode::NoCapacity), "{refusal:?}");
+    assert!(refusal.text.contains("resident_bytes_max"), "{refusal:?}");
+    assert_eq!(workers(&node).len(), 1, "the neighbour's");
+    is_well(&bob).await;
+
+    let (_node, alice, bob) = with_neighbours(capped(140)).await;
+    for name in ["chain", "again"] {
+        push(&alice, name, &packed("sgemm-chain")).await.ok();
+    }
+    for name in ["chain", "again", "chain"] {
+        infer(&alice, name, &inputs).await.ok();
+    }
+    let devices = alice.status().await.devices;
+    let resident: Vec<_> = devices.iter().flat_map(|device| &device.resident).collect();
+    assert_eq!(resident.len(), 2, "one made room for the other: {devices:?}");
+    is_well(&bob).await;
+}
+
 #[tokio::test]
 async fn a_kernel_that_never_ends_is_stopped_with_its_worker() {
     let (node, alice, bob) =
