@@ -39,6 +39,9 @@ pub(crate) struct Args {
     /// A Python that has what `bench/python/requirements.txt` pins
     #[arg(long)]
     pub(crate) python: PathBuf,
+    /// A Python that has what `bench/python/serving/requirements.txt` pins; only `serving` needs it
+    #[arg(long)]
+    pub(crate) serving_python: Option<PathBuf>,
     /// The folder of Python scripts
     #[arg(long)]
     pub(crate) scripts: PathBuf,
@@ -63,6 +66,8 @@ pub(crate) enum Suite {
     Hello,
     /// A model behind HTTP.
     Inference,
+    /// Models beside servers of models.
+    Serving,
     /// The first call after a restart, and memory per function.
     Coldstart,
     /// A function beside one that misbehaves.
@@ -84,6 +89,7 @@ impl fmt::Display for Suite {
         f.write_str(match self {
             Self::Hello => "hello",
             Self::Inference => "inference",
+            Self::Serving => "serving",
             Self::Coldstart => "coldstart",
             Self::Neighbours => "neighbours",
             Self::Languages => "languages",

@@ -1,4 +1,5 @@
 -- Posts the file that WEIR_BENCH_BODY names, or gets where it names none, and prints what was measured as a line of JSON.
+-- WEIR_BENCH_HEADER may name one more header, as `name: value`.
 local path = os.getenv("WEIR_BENCH_BODY")
 if path then
   local file = assert(io.open(path, "rb"))
@@ -6,6 +7,12 @@ if path then
   wrk.body = file:read("*a")
   wrk.headers["content-type"] = "application/octet-stream"
   file:close()
+end
+
+local header = os.getenv("WEIR_BENCH_HEADER")
+if header then
+  local name, value = header:match("^([^:]+): (.*)$")
+  wrk.headers[name] = value
 end
 
 function done(summary, latency, requests)

@@ -39,6 +39,7 @@ pub(crate) struct Sample {
 pub(crate) struct Load {
     script: PathBuf,
     body: Option<PathBuf>,
+    header: Option<String>,
     seconds: u32,
     cores: f64,
 }
@@ -61,7 +62,12 @@ impl Load {
         let script = folder.join("load.lua");
         std::fs::write(&script, include_str!("load.lua"))?;
         let cores = thread::available_parallelism()?.get() as f64;
-        Ok(Self { script, body, seconds, cores })
+        Ok(Self { script, body, header: None, seconds, cores })
+    }
+
+    /// One that sends a header of its own.
+    pub(crate) fn with_header(self, name: &str, value: &str) -> Self {
+        Self { header: Some(format!("{name}: {value}")), ..self }
     }
 
     /// Warm `path` on the server up, then measure it with each of [`CONNECTIONS`].
@@ -136,10 +142,14 @@ impl Load {
             .arg(&self.script)
             .arg(url)
             .env_remove("WEIR_BENCH_BODY")
+            .env_remove("WEIR_BENCH_HEADER")
             .stdin(Stdio::null())
             .stdout(Stdio::piped());
         if let Some(body) = &self.body {
             command.env("WEIR_BENCH_BODY", body);
+        }
+        if let Some(header) = &self.header {
+            command.env("WEIR_BENCH_HEADER", header);
         }
         let mut wrk =
             command.spawn().context("cannot start wrk (Debian and Ubuntu: `apt-get install wrk`)")?;

@@ -2,14 +2,16 @@
 //!
 //! `cargo xtask bench` brings the programs that are compared and runs this. In the order data meets them: [`args`] says what is compared;
 //! [`contender`] interleaves the rounds; [`server`] starts one program, [`load`] puts it under load with wrk and [`process`] reads what it
-//! took; [`hello`], [`inference`], [`coldstart`], [`neighbours`], [`languages`], [`cluster`], [`faults`], [`batching`] and [`workflows`] are what is
+//! took; [`protocol`] is how models are asked, and [`interrupt`] what becomes of it all on Ctrl-C; [`hello`], [`inference`], [`serving`], [`coldstart`], [`neighbours`], [`languages`], [`cluster`], [`faults`], [`batching`] and [`workflows`] are what is
 //! measured; [`report`] shows them and puts them into the documentation.
 
 mod args;
 mod contender;
+mod interrupt;
 mod load;
 mod machine;
 mod process;
+mod protocol;
 mod server;
 mod stats;
 mod weir;
@@ -22,6 +24,7 @@ mod hello;
 mod inference;
 mod languages;
 mod neighbours;
+mod serving;
 mod workflows;
 
 mod report;
@@ -43,6 +46,7 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<()> {
+    interrupt::watch()?;
     let heading = report::Heading {
         machine: machine::describe()?,
         command: args.command_line(),
@@ -54,6 +58,7 @@ fn run(args: &Args) -> Result<()> {
         let section: Section = match suite {
             Suite::Hello => hello::run(args),
             Suite::Inference => inference::run(args),
+            Suite::Serving => serving::run(args),
             Suite::Coldstart => coldstart::run(args),
             Suite::Neighbours => neighbours::run(args),
             Suite::Languages => languages::run(args),

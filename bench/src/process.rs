@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result, anyhow};
 use procfs::process::Process;
-use procfs::{CurrentSI as _, KernelStats};
+use procfs::{CurrentSI as _, KernelStats, ProcResult};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -29,8 +29,7 @@ impl Tree {
     /// Processor time so far, of processes that have ended too. Exact to a kernel tick (10 ms) per process.
     pub(crate) fn cpu_time(&self) -> Result<Duration> {
         let mut ticks = 0;
-        for process in self.processes()? {
-            let stat = process.stat()?;
+        for stat in self.each(Process::stat)? {
             ticks += stat.utime + stat.stime + stat.cutime.cast_unsigned() + stat.cstime.cast_unsigned();
         }
         Ok(of_ticks(ticks))
@@ -39,8 +38,7 @@ impl Tree {
     /// Pages that several processes share count for each of them.
     pub(crate) fn resident(&self) -> Result<Resident> {
         let mut resident = Resident::default();
-        for process in self.processes()? {
-            let status = process.status()?;
+        for status in self.each(Process::status)? {
             resident.total_bytes += status.vmrss.unwrap_or(0) << 10;
             resident.anonymous_bytes += status.rssanon.unwrap_or(0) << 10;
         }
@@ -70,6 +68,14 @@ impl Tree {
         Ok(())
     }
 
+    /// What `read` says of each process. One that ends before it is read is left out, but for the root: then there is nothing to measure any more.
+    fn each<T>(&self, read: impl Fn(&Process) -> ProcResult<T>) -> Result<Vec<T>> {
+        let processes = self.processes()?;
+        let root = processes.first().map(&read).transpose().context("the measured program has ended")?;
+        let children = processes.iter().skip(1).filter_map(|process| read(process).ok());
+        Ok(root.into_iter().chain(children).collect())
+    }
+
     /// The root first.
     pub(crate) fn processes(&self) -> Result<Vec<Process>> {
         let root = Process::new(self.root).context("the measured program has ended")?;
@@ -77,8 +83,8 @@ impl Tree {
         let mut next = 0;
         while let Some(process) = found.get(next) {
             let mut children = Vec::new();
-            for task in process.tasks()?.flatten() {
-                // A thread or child may end while it is looked at.
+            // A process, a thread or a child may end while it is looked at.
+            for task in process.tasks().into_iter().flatten().flatten() {
                 children.extend(task.children().unwrap_or_default());
             }
             found.extend(children.into_iter().filter_map(|pid| Process::new(pid.cast_signed()).ok()));
@@ -160,6 +166,19 @@ mod tests {
         child.wait().unwrap();
         assert_eq!(tree.children_peak(), 0);
         assert!(watch.stop().unwrap() < 1 << 30);
+    }
+
+    #[test]
+    fn a_child_that_ends_while_it_is_looked_at_is_left_out_and_the_root_is_not() {
+        let gone = || Err(procfs::ProcError::NotFound(None));
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let (tree, root) = (Tree::of(std::process::id()), std::process::id().cast_signed());
+        let only_root = |process: &Process| if process.pid() == root { Ok(root) } else { gone() };
+        let but_root = |process: &Process| if process.pid() == root { gone() } else { Ok(root) };
+        assert_eq!(tree.each(only_root).unwrap(), [root]);
+        assert!(tree.each(but_root).is_err());
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 
     #[test]

@@ -6,6 +6,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
 use std::io::Read as _;
 use std::net::TcpStream;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -28,6 +29,8 @@ impl Server {
         let name = command.get_program().to_string_lossy().into_owned();
         let file = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
+        // Ctrl-C on the terminal is for this program, which ends servers in order (`interrupt`), and not for what they have started.
+        command.process_group(0);
         let child = command.spawn().with_context(|| format!("cannot start {name}"))?;
         let mut server = Self { child, url: String::new() };
         let started = Instant::now();
@@ -94,9 +97,11 @@ impl Drop for Server {
 
 /// The first complete `http://ADDRESS:PORT` that has been written.
 fn url_in(text: &str) -> Option<&str> {
-    let url = &text[text.find("http://")?..];
-    let end = url.find(|c: char| c.is_whitespace() || matches!(c, '"' | ',' | '\x1b'))?;
-    Some(url[..end].trim_end_matches('/'))
+    const SCHEME: &str = "http://";
+    let url = &text[text.find(SCHEME)?..];
+    // What ends it shows that all of it is there.
+    let end = url[SCHEME.len()..].find(|c: char| !(c.is_ascii_alphanumeric() || ":.-[]".contains(c)))?;
+    Some(&url[..SCHEME.len() + end])
 }
 
 #[cfg(test)]
@@ -112,6 +117,9 @@ mod tests {
         command.args(["-c", &format!("echo Serving HTTP on http://{address}/; exec sleep 60")]);
         let server = Server::start(command, &folder.path().join("log")).unwrap();
         assert_eq!(server.url("/x"), format!("http://{address}/x"));
+        // Not in that of this program, which Ctrl-C on a terminal ends.
+        let group = rustix::process::getpgid(Pid::from_raw(server.pid().cast_signed())).unwrap();
+        assert_eq!(group.as_raw_nonzero().get(), server.pid().cast_signed());
         let tree = server.tree();
         drop(server);
         assert!(tree.cpu_time().is_err());
@@ -131,5 +139,6 @@ mod tests {
         assert_eq!(url_in("listening on http://127.0.0.1:80"), None);
         assert_eq!(url_in("listening on http://127.0.0.1:8080\n"), Some("http://127.0.0.1:8080"));
         assert_eq!(url_in("on http://127.0.0.1:80/ (CTRL+C)"), Some("http://127.0.0.1:80"));
+        assert_eq!(url_in("ready at http://127.0.0.1:80/.\n"), Some("http://127.0.0.1:80"));
     }
 }

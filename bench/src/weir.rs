@@ -1,15 +1,13 @@
 //! A Weir node to measure: how it is started, deployed to and asked for its metrics.
 
 use crate::args::Args;
+use crate::protocol::Request;
 use crate::server::Server;
 use anyhow::{Context as _, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 use ureq::Agent;
-
-/// The largest answer of an inference.
-const ANSWER_BYTES_MAX: u64 = 128 << 20;
 
 /// A data folder, and how to start a node on it.
 pub(crate) struct Weir<'a> {
@@ -101,18 +99,9 @@ impl Node {
         read(self.agent.post(self.server.url(path)).send(body), path)
     }
 
-    /// Ask for an inference with a body whose first `json_bytes` are JSON. Gives the tensors behind the JSON of the answer.
-    pub(crate) fn infer(&self, path: &str, json_bytes: usize, body: &[u8]) -> Result<Vec<u8>> {
-        const HEADER: &str = "inference-header-content-length";
-        let request = self.agent.post(self.server.url(path)).header(HEADER, json_bytes.to_string());
-        let mut answer = request.send(body).with_context(|| format!("no answer from {path}"))?;
-        let length = answer.headers().get(HEADER).and_then(|length| length.to_str().ok()?.parse().ok());
-        let body = answer.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec()?;
-        if !answer.status().is_success() {
-            bail!("{path} answered {}: {}", answer.status(), String::from_utf8_lossy(&body));
-        }
-        let tensors = length.and_then(|length: usize| body.get(length..));
-        Ok(tensors.with_context(|| format!("{path} answered without binary tensors"))?.to_owned())
+    /// Ask for an inference. Gives the tensors behind the JSON of the answer.
+    pub(crate) fn infer(&self, path: &str, request: &Request) -> Result<Vec<u8>> {
+        Ok(request.send(&self.agent, &self.server.url(path))?.tensors)
     }
 
     /// The node's metrics, now.

@@ -1,6 +1,7 @@
 //! Workflows: what it costs to put steps together, beside the steps by themselves and the same pipeline as HTTP calls.
 
 use crate::args::Args;
+use crate::protocol::{Input, Request, numbers};
 use crate::report::{Section, Table};
 use crate::stats::Spread;
 use crate::weir::{Node, Spans, Weir};
@@ -139,9 +140,9 @@ fn pipeline(args: &Args, node: &Node, samples: &mut Vec<Samples>) -> Result<Tabl
     let mut table = Table::new(title, &["digits", "workflow, p50", "four calls, p50", "calls over workflow"]);
     for batch in BATCHES {
         let pixels: Vec<u8> = (0..batch * 64).map(|i| (i * 7 % 17) as u8).collect();
-        let body = binary("pixels", "UINT8", &json!([batch, 8, 8]), &pixels);
+        let body = binary("pixels", "UINT8", &[batch, 8, 8], &pixels);
         let by_hand = by_hand(node, batch, &body)?;
-        let answered = tensor(&infer(node, "digits-ensemble", &body)?)?;
+        let answered = numbers(&infer(node, "digits-ensemble", &body)?)?;
         ensure!(is_close(&answered, &by_hand), "the workflow answers otherwise than its models");
         let measured = compare(
             args,
@@ -160,14 +161,14 @@ fn pipeline(args: &Args, node: &Node, samples: &mut Vec<Samples>) -> Result<Tabl
 }
 
 /// The pipeline as a client makes it.
-fn by_hand(node: &Node, batch: usize, body: &(usize, Vec<u8>)) -> Result<Vec<f32>> {
-    let image = tensor(&infer(node, "digits-prepare", body)?)?;
+fn by_hand(node: &Node, batch: usize, body: &Request) -> Result<Vec<f32>> {
+    let image = numbers(&infer(node, "digits-prepare", body)?)?;
     let bytes: Vec<u8> = image.iter().flat_map(|value| value.to_le_bytes()).collect();
-    let body = binary("image", "FP32", &json!([batch, 1, 8, 8]), &bytes);
+    let body = binary("image", "FP32", &[batch, 1, 8, 8], &bytes);
     let answers = std::thread::scope(|scope| {
         let calls = ["digits-linear", "digits-hidden", "digits"].map(|name| {
             let body = &body;
-            scope.spawn(move || tensor(&infer(node, name, body)?))
+            scope.spawn(move || numbers(&infer(node, name, body)?))
         });
         calls.map(|call| call.join().unwrap_or_else(|_| anyhow::bail!("a call panicked")))
     });
@@ -219,32 +220,18 @@ fn deploy(node: &Node, name: &str, document: &Value) -> Result<()> {
     node.put(&format!("/v1/workflows/{name}"), document.to_string().as_bytes()).map(drop)
 }
 
-fn request(values: &[f32]) -> (usize, Vec<u8>) {
+fn request(values: &[f32]) -> Request {
     let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-    binary("x", "FP32", &json!([values.len()]), &bytes)
+    binary("x", "FP32", &[values.len()], &bytes)
 }
 
-/// A request with one binary tensor that wants binary tensors: how much of it is JSON, and all of it.
-fn binary(name: &str, datatype: &str, shape: &Value, bytes: &[u8]) -> (usize, Vec<u8>) {
-    let json = json!({
-        "inputs": [{
-            "name": name, "datatype": datatype, "shape": shape, "parameters": {"binary_data_size": bytes.len()},
-        }],
-        "parameters": {"binary_data_output": true},
-    });
-    let json = json.to_string();
-    (json.len(), [json.as_bytes(), bytes].concat())
+fn binary(name: &str, datatype: &str, shape: &[usize], bytes: &[u8]) -> Request {
+    Request::new(&[Input { name, datatype, shape, bytes }])
 }
 
 /// The tensors behind the JSON of an answer.
-fn infer(node: &Node, name: &str, (json_bytes, body): &(usize, Vec<u8>)) -> Result<Vec<u8>> {
-    node.infer(&format!("/v2/models/{name}/infer"), *json_bytes, body)
-}
-
-fn tensor(bytes: &[u8]) -> Result<Vec<f32>> {
-    let (values, rest) = bytes.as_chunks();
-    ensure!(rest.is_empty() && !values.is_empty(), "{} bytes are no FP32", bytes.len());
-    Ok(values.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
+fn infer(node: &Node, name: &str, request: &Request) -> Result<Vec<u8>> {
+    node.infer(&format!("/v2/models/{name}/infer"), request)
 }
 
 fn is_close(a: &[f32], b: &[f32]) -> bool {

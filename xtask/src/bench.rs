@@ -5,7 +5,8 @@ use crate::functions::{self, FunctionsArgs};
 use crate::repo::Repo;
 use crate::setup::{self, report, step};
 use crate::{models, process, weir};
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -25,10 +26,11 @@ const FUNCTIONS: [&str; 10] = [
     "echo-body-ts",
 ];
 
-/// Measure Weir side by side with axum, `wasmtime serve`, ONNX Runtime and uvicorn, on this machine
+/// Measure Weir side by side with axum, `wasmtime serve`, ONNX Runtime, uvicorn, Ray Serve and BentoML, on this machine
 ///
 /// Brings what it needs: wrk from the distribution, and into `.weir/bench/` the wasmtime command line (built from crates.io, some minutes the
-/// first time) and a Python environment. A full run takes about half an hour; docs/measurements.md explains the figures.
+/// first time) and Python environments, that of Ray Serve and BentoML (600 MB) only where `serving` is measured. A full run takes about
+/// an hour and a half; docs/measurements.md explains the figures.
 #[derive(Debug, clap::Args)]
 pub(crate) struct BenchArgs {
     /// Rounds; each measures every contender once
@@ -37,7 +39,7 @@ pub(crate) struct BenchArgs {
     /// How long each measurement lasts
     #[arg(long, default_value_t = 3)]
     seconds: u32,
-    /// What to measure, of hello, inference, coldstart, neighbours, languages, cluster, faults, batching and workflows [default: all of them]
+    /// What to measure, of hello, inference, serving, coldstart, neighbours, languages, cluster, faults, batching and workflows [default: all of them]
     #[arg(long, value_delimiter = ',', value_name = "SUITES")]
     only: Vec<String>,
     /// One round of one second and few restarts: to see that everything runs, not for figures
@@ -61,10 +63,14 @@ pub(crate) fn run(repo: &Repo, args: &BenchArgs) -> Result<()> {
     functions::run(repo, &FunctionsArgs::of(&FUNCTIONS))?;
     let models = models::light(repo)?;
     models::minilm(repo)?;
+    let serving = serving(repo, args)?;
     let programs = programs(repo)?;
     let snapshot = build_function(repo, &programs.join("weir"), "embed-text", "embed_text.snapshot.wasm")?;
 
-    let mut bench = Command::new(programs.join("weir-bench"));
+    let mut bench = match &serving {
+        Some(_) => on_loopback(&programs.join("weir-bench"))?,
+        None => Command::new(programs.join("weir-bench")),
+    };
     bench.args(["--rounds", &args.rounds.to_string(), "--seconds", &args.seconds.to_string()]);
     if !args.only.is_empty() {
         bench.args(["--only", &args.only.join(",")]);
@@ -78,6 +84,9 @@ pub(crate) fn run(repo: &Repo, args: &BenchArgs) -> Result<()> {
     file("--weir", &programs.join("weir"));
     file("--wasmtime", &wasmtime);
     file("--python", &python);
+    if let Some(python) = &serving {
+        file("--serving-python", python);
+    }
     file("--scripts", &sources);
     file("--functions", &repo.built_functions());
     file("--embed-snapshot", &snapshot);
@@ -89,7 +98,36 @@ pub(crate) fn run(repo: &Repo, args: &BenchArgs) -> Result<()> {
     if args.write {
         file("--write", &repo.root().join("docs/measurements.md"));
     }
-    process::run(bench.args(["--commit", &commit(repo)]))
+    bench.args(["--commit", &commit(repo)]);
+    // In the place of this program, so that a Ctrl-C is over when the benchmark has ended what it started.
+    Err(bench.exec()).with_context(|| format!("cannot start `{}`", process::line(&bench)))
+}
+
+/// The Python of the servers of models, where these are measured.
+fn serving(repo: &Repo, args: &BenchArgs) -> Result<Option<PathBuf>> {
+    if !args.only.is_empty() && !args.only.iter().any(|suite| suite == "serving") {
+        return Ok(None);
+    }
+    let requirements = repo.root().join("bench/python/serving/requirements.txt");
+    let programs = setup::environment(repo, "bench/serving", &requirements)?;
+    Ok(Some(programs.join("python")))
+}
+
+/// `program` in a network namespace of its own: what it starts can be reached from here only, whatever it listens on.
+fn on_loopback(program: &Path) -> Result<Command> {
+    const LOOPBACK: [&str; 5] = ["ip", "link", "set", "lo", "up"];
+    // As root, or as one who is root in there only.
+    for options in [&["--net"][..], &["--map-root-user", "--net"]] {
+        if process::succeeds(Command::new("unshare").args(options).args(LOOPBACK)) {
+            let mut command = Command::new("unshare");
+            let script = format!("{} && exec \"$0\" \"$@\"", LOOPBACK.join(" "));
+            command.args(options).args(["sh", "-c", &script]).arg(program);
+            return Ok(command);
+        }
+    }
+    bail!(
+        "Ray listens on all networks, so `serving` is measured in a network namespace, and this user cannot make one.\n\nWhat to do: install `unshare` and `ip` (Debian and Ubuntu: `apt-get install util-linux iproute2`), run this as root or allow namespaces to users (`sysctl kernel.apparmor_restrict_unprivileged_userns=0`), or name the other suites with --only"
+    )
 }
 
 /// The load generator.

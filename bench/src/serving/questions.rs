@@ -1,0 +1,157 @@
+//! What the servers are asked, and what they are to answer.
+
+use super::peers::Peers;
+use crate::protocol::{Answer, Input, Request, numbers};
+use crate::weir::agent;
+use anyhow::{Context as _, Result, bail, ensure};
+use std::path::Path;
+use std::thread;
+
+/// Different requests, so that one that gets another's answer is found out.
+const QUESTIONS: usize = 4;
+/// All of them are asked at once so many times, so that those who run requests together do.
+const ASKED: usize = 4;
+/// Of the largest number of an answer: kernels add up in another order for another number of requests.
+const DIFFERENCE_MAX: f32 = 1e-4;
+
+/// "A man is playing a guitar on the street.", as the model's tokenizer cuts it.
+const TOKENS: [i64; 12] = [101, 1037, 2158, 2003, 2652, 1037, 2858, 2006, 1996, 2395, 1012, 102];
+/// The token that other questions have another of in its place: "man".
+const VARIED: usize = 2;
+
+/// Requests for one model, all of the same shapes.
+pub(super) struct Questions {
+    pub(super) model: &'static str,
+    requests: [Request; QUESTIONS],
+    tensor_bytes: [usize; 2],
+}
+
+impl Questions {
+    /// Pictures.
+    pub(super) fn squeezenet() -> Self {
+        const SHAPE: [usize; 4] = [1, 3, 224, 224];
+        let elements: usize = SHAPE.iter().product();
+        let picture = |question: usize| -> Vec<u8> {
+            let value =
+                |i: usize| ((i + question * elements / QUESTIONS) % elements) as f32 / elements as f32;
+            (0..elements).flat_map(|i| value(i).to_le_bytes()).collect()
+        };
+        let request = |question| {
+            let bytes = picture(question);
+            Request::new(&[Input { name: "data_0", datatype: "FP32", shape: &SHAPE, bytes: &bytes }])
+        };
+        Self {
+            model: "light_squeezenet_batched",
+            requests: std::array::from_fn(request),
+            tensor_bytes: [elements * 4, 1_000 * 4],
+        }
+    }
+
+    /// Sentences.
+    pub(super) fn minilm() -> Self {
+        let shape = [1, TOKENS.len()];
+        let bytes = |values: &[i64]| -> Vec<u8> { values.iter().flat_map(|v| v.to_le_bytes()).collect() };
+        let mask = bytes(&[1; TOKENS.len()]);
+        let request = |question: usize| {
+            let mut tokens = TOKENS;
+            tokens[VARIED] += question as i64;
+            Request::new(&[
+                Input { name: "input_ids", datatype: "INT64", shape: &shape, bytes: &bytes(&tokens) },
+                Input { name: "attention_mask", datatype: "INT64", shape: &shape, bytes: &mask },
+            ])
+        };
+        Self {
+            model: "minilm",
+            requests: std::array::from_fn(request),
+            tensor_bytes: [2 * mask.len(), 384 * 4],
+        }
+    }
+
+    /// The one that is measured.
+    pub(super) fn first(&self) -> &Request {
+        &self.requests[0]
+    }
+
+    /// How large the tensors are, for people.
+    pub(super) fn sizes(&self) -> String {
+        let [inputs, outputs] = self.tensor_bytes;
+        format!("{inputs} bytes of tensors in and {outputs} out")
+    }
+
+    /// The numbers of each answer, from ONNX Runtime in a process without a server.
+    pub(super) fn expected(&self, peers: &Peers, model: &Path) -> Result<Vec<Vec<f32>>> {
+        let mut arguments = vec!["--json-bytes".to_owned(), self.first().json_bytes.to_string()];
+        let files = |end: &str| {
+            let file = |question| peers.scratch().join(format!("question-{question}{end}"));
+            (0..QUESTIONS).map(file).collect::<Vec<_>>()
+        };
+        for (file, request) in files("").iter().zip(&self.requests) {
+            ensure!(request.json_bytes == self.first().json_bytes, "the questions have different shapes");
+            std::fs::write(file, &request.body)?;
+            arguments.push(file.to_string_lossy().into_owned());
+        }
+        peers.script(model, "answer.py", &arguments)?;
+        files(".answer").iter().map(|file| numbers(&std::fs::read(file)?)).collect()
+    }
+
+    /// Ask `url` all questions, many at once, and compare the answers with those `expected`.
+    pub(super) fn check(&self, url: &str, expected: &[Vec<f32>]) -> Result<()> {
+        let agent = agent();
+        // A server that has only just begun to listen may take its time for the first.
+        let first = self.first().send(&agent, url)?;
+        let answers = thread::scope(|scope| {
+            let ask = |request| {
+                let agent = &agent;
+                scope.spawn(move || Request::send(request, agent, url))
+            };
+            let asked: Vec<_> = (0..ASKED).flat_map(|_| &self.requests).map(ask).collect();
+            let answers = asked.into_iter().map(|asked| match asked.join() {
+                Ok(answer) => answer,
+                Err(_) => bail!("a thread that asked {url} panicked"),
+            });
+            answers.collect::<Result<Vec<_>>>()
+        })?;
+        for (answer, expected) in answers.iter().zip(expected.iter().cycle()).chain([(&first, &expected[0])])
+        {
+            same(answer, &first, expected).with_context(|| format!("{url} answered wrongly"))?;
+        }
+        Ok(())
+    }
+}
+
+fn same(answer: &Answer, first: &Answer, expected: &[f32]) -> Result<()> {
+    ensure!(answer.json == first.json, "{} is not {}", answer.json, first.json);
+    let numbers = numbers(&answer.tensors)?;
+    ensure!(is_close(&numbers, expected), "it is not what ONNX Runtime answers in-process");
+    Ok(())
+}
+
+fn is_close(a: &[f32], b: &[f32]) -> bool {
+    let largest = b.iter().fold(0.0_f32, |largest, number| largest.max(number.abs()));
+    let close = |(a, b): (&f32, &f32)| (a - b).abs() <= DIFFERENCE_MAX * largest;
+    a.len() == b.len() && largest > 0.0 && a.iter().zip(b).all(close)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_compared_by_their_largest_number() {
+        assert!(is_close(&[0.001, 0.0], &[0.001, 1e-8]));
+        assert!(!is_close(&[0.001, 1e-6], &[0.001, 0.0]));
+        assert!(!is_close(&[0.001], &[0.001, 0.0]) && !is_close(&[0.0], &[0.0]));
+        assert!(!is_close(&[f32::NAN], &[1.0]) && !is_close(&[], &[]));
+    }
+
+    #[test]
+    fn questions_have_one_shape_and_different_values() {
+        for questions in [Questions::squeezenet(), Questions::minilm()] {
+            for (place, request) in questions.requests.iter().enumerate() {
+                assert_eq!(request.json_bytes, questions.first().json_bytes);
+                assert_eq!(request.body.len() - request.json_bytes, questions.tensor_bytes[0]);
+                assert!(questions.requests[..place].iter().all(|other| other.body != request.body));
+            }
+        }
+    }
+}
