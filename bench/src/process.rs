@@ -173,6 +173,8 @@ mod tests {
         let gone = || Err(procfs::ProcError::NotFound(None));
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let (tree, root) = (Tree::of(std::process::id()), std::process::id().cast_signed());
+        let all = tree.each(|process| Ok(process.pid())).unwrap();
+        assert!(all[0] == root && all.contains(&child.id().cast_signed()));
         let only_root = |process: &Process| if process.pid() == root { Ok(root) } else { gone() };
         let but_root = |process: &Process| if process.pid() == root { gone() } else { Ok(root) };
         assert_eq!(tree.each(only_root).unwrap(), [root]);
