@@ -11,8 +11,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a server may take until it listens: Python imports are slow, and `wasmtime serve` compiles first.
-const START_MAX: Duration = Duration::from_secs(60);
+/// How long a server may take until it listens: `wasmtime serve` compiles first, and Ray starts ten processes in Python, which takes ten seconds
+/// where nothing else runs.
+const START_MAX: Duration = Duration::from_secs(180);
 /// How long it may take to end by itself.
 const STOP_MAX: Duration = Duration::from_secs(10);
 
