@@ -2,7 +2,7 @@
 
 use crate::process::Tree;
 use anyhow::{Context as _, Result, bail};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use std::fs::File;
 use std::io::Read as _;
 use std::net::TcpStream;
@@ -71,8 +71,11 @@ impl Server {
     fn stop(&mut self) -> Result<()> {
         // Whoever has children is asked, so that it can end them; whatever is left is killed.
         let processes = self.tree().processes().unwrap_or_default();
-        let signal = |pid: i32, signal| Pid::from_raw(pid).map_or(Ok(()), |pid| kill_process(pid, signal));
-        signal(self.child.id().cast_signed(), Signal::TERM)?;
+        let id = |pid: i32| Pid::from_raw(pid).context("a process has no id");
+        let root = id(self.child.id().cast_signed())?;
+        if self.child.try_wait()?.is_none() {
+            kill_process(root, Signal::TERM)?;
+        }
         let asked = Instant::now();
         while self.child.try_wait()?.is_none() {
             if asked.elapsed() > STOP_MAX {
@@ -81,9 +84,12 @@ impl Server {
             }
             std::thread::sleep(Duration::from_millis(5));
         }
+        // What has ended by itself meanwhile is no error.
         for process in processes.iter().skip(1).filter(|process| process.is_alive()) {
-            signal(process.pid(), Signal::KILL)?;
+            let _ = kill_process(id(process.pid())?, Signal::KILL);
         }
+        // Those whose parents had ended before they could be listed.
+        let _ = kill_process_group(root, Signal::KILL);
         Ok(())
     }
 }
@@ -133,6 +139,23 @@ mod tests {
         command.args(["-c", "echo the port is taken >&2; exit 3"]);
         let error = Server::start(command, &folder.path().join("log")).unwrap_err().to_string();
         assert!(error.contains("the port is taken"), "{error}");
+    }
+
+    #[test]
+    fn what_a_server_leaves_behind_ends_with_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 60 & echo $! >&2; exit 3"]);
+        let log = folder.path().join("log");
+        Server::start(command, &log).unwrap_err();
+        let orphan: i32 = std::fs::read_to_string(log).unwrap().trim().parse().unwrap();
+        // Whoever adopts it has to notice that it has ended.
+        let is_gone = || procfs::process::Process::new(orphan).map_or(true, |process| !process.is_alive());
+        let started = Instant::now();
+        while !is_gone() {
+            assert!(started.elapsed() < STOP_MAX, "it goes on");
+            std::thread::yield_now();
+        }
     }
 
     #[test]

@@ -10,6 +10,10 @@ use std::process::Command;
 const RAY_THROUGHPUT: [(&str, &str); 2] =
     [("RAY_SERVE_THROUGHPUT_OPTIMIZED", "1"), ("RAY_SERVE_ENABLE_HA_PROXY", "1")];
 
+/// How long Ray waits for its own processes, in seconds: on a busy machine they need longer than it gives them.
+const RAY_PATIENCE: [(&str, &str); 2] =
+    [("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60"), ("RAY_SERVE_HAPROXY_STARTUP_TIMEOUT_S", "60")];
+
 /// A server, set up in one way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Peer {
@@ -81,6 +85,7 @@ impl Peers {
             }
             Peer::Ray | Peer::RayHaproxy | Peer::RayBatches => {
                 command.args(["ray_app.py", "--replicas", &self.workers, "--folder"]).arg(self.ray_folder()?);
+                command.envs(RAY_PATIENCE);
                 if peer != Peer::Ray {
                     command.envs(RAY_THROUGHPUT);
                 }
