@@ -118,7 +118,7 @@ fn each_mistake_has_its_own_error() {
     assert!(refusal(&json!({"inputs": []}), &[0]).starts_with("1 bytes are left over"));
     assert!(refusal(&input(&json!({})), &[]).contains("neither `data` nor"));
     let both = input(&json!({"data": [1], "parameters": {"binary_data_size": 4}}));
-    assert!(refusal(&both, &[0; 4]).contains("both `data` and"));
+    assert!(refusal(&both, &[0; 4]).contains("more than one of `data`"));
     let both = input(&json!({"data": [1], "parameters": {"shared_memory_region": "r"}}));
     assert!(refusal(&both, &[]).contains("leave one"));
     for (parameters, why) in [
