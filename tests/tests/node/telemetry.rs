@@ -67,6 +67,8 @@ async fn call(node: &Node, path: &str, id: &str, traceparent: &str) {
         request.header("traceparent", traceparent).header(REQUEST_ID_HEADER, id).send().await.unwrap();
     assert!(answer.status().is_success(), "{traceparent:?} must be used or ignored");
     assert_eq!(answer.headers()[REQUEST_ID_HEADER], id);
+    // A client that leaves before the end takes the guest with it.
+    answer.bytes().await.unwrap();
 }
 
 #[tokio::test]
