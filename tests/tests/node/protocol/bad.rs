@@ -25,7 +25,7 @@ async fn bad_bodies_are_told_what_is_wrong_with_them() {
                 "data twice",
                 input(json!({"data": [1, 2, 3, 4], "parameters": {"binary_data_size": 16}})),
                 16,
-                "both",
+                "more than one of",
             ),
             (
                 "an overflowing shape",
