@@ -149,7 +149,7 @@ async fn ctrl_c_ends_the_measuring_and_another_can_begin() {
     let node = fake_node().await;
     node.put("/v1/models/m", fake(5)).await.ok();
     let mut command = Command::new(node.binary());
-    command.args(["models", "profile", "m", "--duration", "10s", "--threads", "1", "--batch", "1"]);
+    command.args(["models", "profile", "m", "--duration", "10s", "--threads", "1", "--batch", "1,2,4,8"]);
     command.env("WEIR_URL", node.url("").as_str().trim_end_matches('/'));
     let mut profiling =
         command.stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true).spawn().unwrap();
