@@ -100,7 +100,12 @@ impl Stage {
             None => ("x", self.row(0.0)),
             Some(cpu) => ("steps", cpu.tensor(&[], &[i64::MAX])),
         };
-        pin.run(request(&[input]))
+        let run = pin.run(request(&[input]));
+        // Until it has begun, what is more urgent would go first.
+        while self.cache.queue_len() > 0 {
+            tokio::task::yield_now().await;
+        }
+        run
     }
 
     fn row(&self, value: f32) -> Tensor {
