@@ -31,6 +31,7 @@ pub(crate) use work::Stop;
 use crate::blobs::{BlobError, Blobs, PutError};
 use crate::changes::{Changes, CutOff};
 use crate::config::AsyncConfig;
+use crate::follow::Heard;
 use crate::telemetry::Metrics;
 use crate::telemetry::logs::now_ms;
 use index::Index;
@@ -56,7 +57,7 @@ pub(crate) struct Invocations {
     is_alone: bool,
     index: Mutex<Index>,
     /// The state of the datastore that the index has heard of.
-    heard: watch::Sender<Revision>,
+    heard: Heard,
     /// Rung when there may be something to work on.
     news: Notify,
     /// Clients that wait for something to happen to an invocation.
@@ -126,22 +127,13 @@ impl Invocations {
             owner,
             keeper,
             is_alone,
-            heard: watch::Sender::new(Revision(0)),
+            heard: Heard::default(),
             news: Notify::new(),
             waiting: Mutex::default(),
             has_leftovers: AtomicBool::new(true),
         };
         let revision = invocations.load().await?;
         Ok((Arc::new(invocations), revision))
-    }
-
-    /// Wait until the index has heard of what was written at `revision`. Not for long: where news are slow, what waits for them goes on.
-    async fn hear_of(&self, revision: Revision) {
-        let mut heard = self.heard.subscribe();
-        let hearing = heard.wait_for(|heard| *heard >= revision);
-        if tokio::time::timeout(news::TIME_MAX, hearing).await.is_err() {
-            tracing::debug!(%revision, "news of an asynchronous invocation are slow");
-        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Index> {

@@ -2,10 +2,40 @@
 
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 use weir_datastore::{Change, Datastore, Error, Prefix, Revision, WatchEnd};
 
 /// The pause before a datastore that is out of reach is asked again.
 const RETRY: Duration = Duration::from_secs(1);
+
+/// How long anybody waits for news of what has been written.
+const NEWS_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// The state of the datastore that something in memory is as of.
+#[derive(Debug)]
+pub(crate) struct Heard(watch::Sender<Revision>);
+
+impl Default for Heard {
+    fn default() -> Self {
+        Self(watch::Sender::new(Revision(0)))
+    }
+}
+
+impl Heard {
+    /// Memory is as of `revision` now.
+    pub(crate) fn of(&self, revision: Revision) {
+        self.0.send_if_modified(|heard| std::mem::replace(heard, revision.max(*heard)) < revision);
+    }
+
+    /// Wait until the news have come of what was written at `revision`. Not for long: where they are slow, what waits for them goes on.
+    pub(crate) async fn wait(&self, revision: Revision) {
+        let mut heard = self.0.subscribe();
+        let hearing = heard.wait_for(|heard| *heard >= revision);
+        if tokio::time::timeout(NEWS_TIME_MAX, hearing).await.is_err() {
+            tracing::debug!(%revision, "news of what was written are slow");
+        }
+    }
+}
 
 /// Something in memory that mirrors what is below a prefix.
 pub(crate) trait Follow: Send + Sync + 'static {

@@ -16,6 +16,7 @@ pub(crate) use access::{AccessError, ObjectAccess};
 use crate::blobs::{BlobError, Blobs, PutError};
 use crate::changes::{Changes, CutOff};
 use crate::config::ObjectsConfig;
+use crate::follow::Heard;
 use crate::telemetry::Metrics;
 use crate::telemetry::logs::now_ms;
 use bytes::Bytes;
@@ -26,7 +27,6 @@ use record::{Record, object_key};
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
-use tokio::sync::watch;
 use weir_datastore::{Compare, Datastore, Key, KeyError, Revision, Transaction};
 use weir_device::{Arena, OutOfMemory};
 use weir_inference::{Tensor, TensorError};
@@ -43,7 +43,7 @@ pub(crate) struct Objects {
     /// Changed only by what the datastore tells.
     known: RwLock<Known>,
     /// The state of the datastore that `known` is as of.
-    heard: watch::Sender<Revision>,
+    heard: Heard,
     memory: Memory,
     /// Whether blobs have lost their records since the last sweep.
     has_leftovers: AtomicBool,
@@ -116,7 +116,7 @@ impl Objects {
             changes,
             metrics,
             known: RwLock::default(),
-            heard: watch::Sender::new(Revision(0)),
+            heard: Heard::default(),
             has_leftovers: AtomicBool::new(true),
         };
         let revision = objects.load().await?;
@@ -165,7 +165,7 @@ impl Objects {
             let hold = objects.blobs.keep(staged).await?;
             let put = Transaction::new().put(key, record.encode());
             if let Some(revision) = objects.datastore.commit(put).await?.done() {
-                objects.hear_of(revision).await;
+                objects.heard.wait(revision).await;
             }
             objects.memory.keep_copy(digest, &data);
             // From here on the record keeps the blob, and takes the room.
@@ -208,7 +208,7 @@ impl Objects {
         let objects = self.clone();
         let removing = async move {
             if let Some(revision) = objects.datastore.commit(Transaction::new().delete(key)).await?.done() {
-                objects.hear_of(revision).await;
+                objects.heard.wait(revision).await;
             }
             Ok::<_, ObjectError>(())
         };
@@ -241,7 +241,7 @@ impl Objects {
     async fn forget(&self, key: Key, seen: Revision) -> Result<(), ObjectError> {
         let delete = Transaction::new().when(Compare::ModifiedAt(key.clone(), seen)).delete(key);
         if let Some(revision) = self.datastore.commit(delete).await?.done() {
-            self.hear_of(revision).await;
+            self.heard.wait(revision).await;
         }
         Ok(())
     }

@@ -98,7 +98,7 @@ impl Invocations {
             };
             all.metrics.asynchronous.accepted(&tenant);
             // From then on the index keeps the blob, and the place.
-            all.hear_of(revision).await;
+            all.heard.wait(revision).await;
             drop((kept, place));
             Ok(record.describe(&tenant, id, all.config.retention_ms))
         };

@@ -147,11 +147,11 @@ impl Invocations {
                 }
             };
             match &settled {
-                Ok(Worked::Written(revision)) => self.hear_of(*revision).await,
+                Ok(Worked::Written(revision)) => self.heard.wait(*revision).await,
                 // The former try may have been written although nobody said so.
                 Ok(Worked::Stale) => {
                     if let Some(now) = self.read(&begun.tenant, begun.id).await? {
-                        self.hear_of(now.revision).await;
+                        self.heard.wait(now.revision).await;
                     }
                 }
                 Err(AsyncError::Datastore(weir_datastore::Error::Unavailable { .. })) => {

@@ -6,13 +6,10 @@ use crate::follow::{Follow, follow};
 use rand::Rng;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
 use tokio::sync::watch;
 use weir_datastore::{Change, Event, Prefix, Revision};
 use weir_types::AsyncId;
 
-/// How long anybody waits for news of what has been written.
-pub(super) const TIME_MAX: Duration = Duration::from_secs(1);
 /// Nodes that take over from another begin within this share of a lease.
 const SPREAD: u64 = 4;
 
@@ -74,7 +71,7 @@ impl Invocations {
 
     fn heard_of(&self, revision: Revision) {
         self.count();
-        self.heard.send_if_modified(|heard| std::mem::replace(heard, revision.max(*heard)) < revision);
+        self.heard.of(revision);
         self.news.notify_one();
     }
 

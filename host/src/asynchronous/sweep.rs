@@ -77,7 +77,7 @@ impl Invocations {
         if let Some(seen) = read.filter(|seen| seen.record.status.is_end())
             && let Some(revision) = self.forget(&seen).await?
         {
-            self.hear_of(revision).await;
+            self.heard.wait(revision).await;
         }
         Ok(())
     }

@@ -79,7 +79,7 @@ impl Invocations {
         };
         match worked {
             Ok(Worked::Written(revision)) => {
-                self.hear_of(revision).await;
+                self.heard.wait(revision).await;
                 working.not_before_ms = 0;
             }
             Ok(Worked::Stale) => {}

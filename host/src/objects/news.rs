@@ -4,11 +4,7 @@ use super::record::{Record, object_of, objects};
 use super::{ObjectError, Objects};
 use crate::follow::{Follow, follow};
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
 use weir_datastore::{Change, Entry, Event, Prefix, Revision};
-
-/// How long anybody waits for news of what has been written.
-const TIME_MAX: Duration = Duration::from_secs(1);
 
 impl Objects {
     /// Follow what is written after `revision`, for as long as the future lives.
@@ -55,16 +51,7 @@ impl Objects {
     fn heard_of(&self, revision: Revision) {
         let (len, bytes) = self.read_known().usage();
         self.metrics.objects.usage(len, bytes);
-        self.heard.send_if_modified(|heard| std::mem::replace(heard, revision.max(*heard)) < revision);
-    }
-
-    /// Wait until the news have come of what was written at `revision`. Not for long: where they are slow, what waits for them goes on.
-    pub(super) async fn hear_of(&self, revision: Revision) {
-        let mut heard = self.heard.subscribe();
-        let hearing = heard.wait_for(|heard| *heard >= revision);
-        if tokio::time::timeout(TIME_MAX, hearing).await.is_err() {
-            tracing::debug!(%revision, "news of an object are slow");
-        }
+        self.heard.of(revision);
     }
 }
 

@@ -6,7 +6,7 @@ use super::WorkflowCall;
 use super::steps::{Steps, Tensors, batch};
 use crate::gateway::next_id;
 use crate::instance::Fault;
-use crate::telemetry::{Served, Times};
+use crate::telemetry::Times;
 use crate::workflows::Found;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -39,9 +39,14 @@ impl Steps {
     ) -> futures::future::BoxFuture<'_, Result<Tensors, Fault>> {
         let (arrived, items) = (Instant::now(), batch(&inputs));
         Box::pin(async move {
-            let (served, ran) = match found {
+            let served = match &found {
+                Found::Model(entry) => entry.served.clone(),
+                Found::Function(deployment) => self.dispatch.served(deployment),
+                Found::Workflow(workflow) => workflow.served.clone(),
+            };
+            let serving = served.begin(arrived);
+            let ran = match found {
                 Found::Model(entry) => {
-                    let served = entry.served.clone();
                     let (deadline, priority) = (Some(self.deadline), self.priority);
                     let meter = self.meter(&entry);
                     let request = RunRequest { inputs, outputs: Some(outputs), deadline, priority, meter };
@@ -54,10 +59,9 @@ impl Steps {
                         priority,
                         granted: None,
                     };
-                    (served, self.dispatch.model_anywhere(&mut inference, request).await)
+                    self.dispatch.model_anywhere(&mut inference, request).await
                 }
                 Found::Function(deployment) => {
-                    let served = self.dispatch.served(&deployment);
                     let mut invocation = Invocation { id: next_id(), ..self.invocation(deployment, arrived) };
                     let account = self.dispatch.account(&invocation);
                     let ran = self.dispatch.function_anywhere(&mut invocation, &account, inputs).await;
@@ -66,10 +70,9 @@ impl Steps {
                         Ok(_) => {}
                         Err(fault) => account.close(fault.code),
                     }
-                    (served, ran)
+                    ran
                 }
                 Found::Workflow(workflow) => {
-                    let served = workflow.served.clone();
                     let mut call = WorkflowCall {
                         id: next_id(),
                         request_id: self.request_id.clone(),
@@ -80,29 +83,24 @@ impl Steps {
                         priority: self.priority,
                         granted: None,
                     };
-                    (served, self.dispatch.workflow_anywhere(&mut call, inputs, Some(&outputs)).await)
+                    self.dispatch.workflow_anywhere(&mut call, inputs, Some(&outputs)).await
                 }
             };
-            count(&served, arrived, items, ran)
-        })
-    }
-}
-
-/// What a step gave, in the statistics of what it ran: of the node that ran it.
-fn count(served: &Served, arrived: Instant, items: u32, ran: Result<Ran, Fault>) -> Result<Tensors, Fault> {
-    let serving = served.begin(arrived);
-    match ran {
-        Ok(Ran { completion, is_elsewhere, .. }) => {
-            if is_elsewhere {
-                serving.passed_on();
-            } else {
-                serving.done(Times::of(items, &completion));
+            match ran {
+                Ok(Ran { completion, is_elsewhere, .. }) => {
+                    // In the statistics of the node that ran it.
+                    if is_elsewhere {
+                        serving.passed_on();
+                    } else {
+                        serving.done(Times::of(items, &completion));
+                    }
+                    Ok(completion.outputs)
+                }
+                Err(fault) => {
+                    serving.failed(fault.code);
+                    Err(fault)
+                }
             }
-            Ok(completion.outputs)
-        }
-        Err(fault) => {
-            serving.failed(fault.code);
-            Err(fault)
-        }
+        })
     }
 }
