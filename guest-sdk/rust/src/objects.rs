@@ -13,7 +13,7 @@
 //! # use std::time::Duration;
 //! # fn example() -> Result<()> {
 //! let thresholds = objects::get("thresholds")?.to_vec::<f32>()?;
-//! let state = Tensor::from_slice(&thresholds, [thresholds.len() as u32])?;
+//! let state = Tensor::from_slice(&thresholds, [thresholds.len()])?;
 //! objects::put_for("session-7", &state, Duration::from_secs(600))?;
 //! # Ok(())
 //! # }
