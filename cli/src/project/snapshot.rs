@@ -110,6 +110,27 @@ mod tests {
     }
 
     #[test]
+    fn the_world_outside_is_not_there_yet() {
+        let interface = "wasi:sockets/instance-network@0.2.6";
+        let wasm = component(interface, "instance-network", "(result (tuple u64 u64))");
+        let error = format!("{:#}", take(&wasm, INIT_DEFAULT).map(drop).unwrap_err());
+        assert!(error.contains(&format!("{interface}#instance-network can be called only")), "{error}");
+    }
+
+    #[test]
+    fn what_is_imported_and_not_called_is_no_matter() {
+        let wasm = wat::parse_str(
+            r#"(component
+                (import "wasi:http/client@0.3.0" (instance (export "send" (func async (result u32)))))
+                (core module $code (memory (export "memory") 1) (func (export "wizer-initialize")))
+                (core instance $code (instantiate $code))
+                (func (export "wizer-initialize") (canon lift (core func $code "wizer-initialize"))))"#,
+        );
+        let snapshot = take(&wasm.unwrap(), INIT_DEFAULT).unwrap();
+        assert_eq!(snapshot.warnings, Vec::<String>::new());
+    }
+
+    #[test]
     fn a_missing_start_up_export_is_named() {
         let wasm = wat::parse_str("(component)").unwrap();
         let error = take(&wasm, "warm-up").map(drop).unwrap_err();

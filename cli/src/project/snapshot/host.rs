@@ -5,21 +5,18 @@ use wasmtime::Engine;
 use wasmtime::component::{HasData, Linker, ResourceTable};
 use wasmtime_wasi::cli::{WasiCli, WasiCliView as _};
 use wasmtime_wasi::clocks::{WasiClocks, WasiClocksView as _};
+use wasmtime_wasi::filesystem::{WasiFilesystem, WasiFilesystemView as _};
 use wasmtime_wasi::p2::bindings as p2;
 use wasmtime_wasi::p3::bindings as p3;
 use wasmtime_wasi::random::WasiRandom;
 use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
-use wasmtime_wasi_http::{
-    Error, RequestOptions, WasiBody, WasiHttpCtx, WasiHttpCtxView, WasiHttpHooks, WasiHttpView,
-};
+use wasmtime_wasi_io::IoView;
 use wasmtime_wasi_io::poll::DynPollable;
 use wasmtime_wasi_io::streams::{DynInputStream, DynOutputStream};
 
 /// What the start-up code can reach, and whether it did.
 pub(super) struct Host {
     ctx: WasiCtx,
-    http: WasiHttpCtx,
-    closed: Closed,
     table: ResourceTable,
     used: Used,
 }
@@ -35,13 +32,7 @@ impl Host {
     pub(super) fn new() -> Self {
         // What it prints is for the author to see.
         let ctx = WasiCtx::builder().inherit_stderr().build();
-        Self {
-            ctx,
-            http: WasiHttpCtx::new(),
-            closed: Closed,
-            table: ResourceTable::new(),
-            used: Used::default(),
-        }
+        Self { ctx, table: ResourceTable::new(), used: Used::default() }
     }
 
     /// What its author should know. Where an adapter is made to forget its streams, those are no matter.
@@ -82,48 +73,51 @@ impl WasiView for Host {
     }
 }
 
-impl WasiHttpView for Host {
-    fn http(&mut self) -> WasiHttpCtxView<'_> {
-        WasiHttpCtxView { ctx: &mut self.http, table: &mut self.table, hooks: &mut self.closed }
+impl IoView for Host {
+    fn table(&mut self) -> &mut ResourceTable {
+        &mut self.table
     }
 }
 
-/// No way out: what a build machine can reach must not end up in a component.
-struct Closed;
-
-type Sent = wasmtime_wasi_http::Result<(ureq::http::Response<WasiBody>, Io)>;
-type Io = Box<dyn Future<Output = Result<(), Error>> + Send>;
-
-impl WasiHttpHooks for Closed {
-    fn send_request(
-        &mut self,
-        _: ureq::http::Request<WasiBody>,
-        _: Option<RequestOptions>,
-        _: Io,
-    ) -> Box<dyn Future<Output = Sent> + Send> {
-        Box::new(async { Err(Error::HttpRequestDenied) })
-    }
-}
-
-/// All of WASI 0.2 and 0.3, with a note of the uses that a snapshot freezes.
+/// What start-up code may use of WASI 0.2 and 0.3, with a note of the uses that a snapshot freezes.
 pub(super) fn linker(engine: &Engine) -> wasmtime::Result<Linker<Host>> {
     let mut linker = Linker::new(engine);
-    wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
-    wasmtime_wasi_http::p2::add_only_http_to_linker_async(&mut linker)?;
-    wasmtime_wasi::p3::add_to_linker(&mut linker)?;
-    wasmtime_wasi_http::p3::add_to_linker(&mut linker)?;
-    linker.allow_shadowing(true);
     let l = &mut linker;
+    wasmtime_wasi_io::add_to_linker_async(l)?;
+    p2::clocks::monotonic_clock::add_to_linker::<_, WasiClocks>(l, Host::clocks)?;
+    p2::clocks::wall_clock::add_to_linker::<_, WasiClocks>(l, clocks)?;
     p2::random::random::add_to_linker::<_, WasiRandom>(l, random)?;
     p2::random::insecure::add_to_linker::<_, WasiRandom>(l, random)?;
     p2::random::insecure_seed::add_to_linker::<_, WasiRandom>(l, random)?;
-    p2::clocks::wall_clock::add_to_linker::<_, WasiClocks>(l, clocks)?;
+    p2::filesystem::preopens::add_to_linker::<_, WasiFilesystem>(l, Host::filesystem)?;
     p2::cli::environment::add_to_linker::<_, WasiCli>(l, cli)?;
+    p2::cli::exit::add_to_linker::<_, WasiCli>(l, Host::cli)?;
+    p2::cli::stdin::add_to_linker::<_, WasiCli>(l, Host::cli)?;
+    p2::cli::stdout::add_to_linker::<_, WasiCli>(l, Host::cli)?;
+    p2::cli::stderr::add_to_linker::<_, WasiCli>(l, Host::cli)?;
+    p2::cli::terminal_input::add_to_linker::<_, WasiCli>(l, Host::cli)?;
+    p2::cli::terminal_output::add_to_linker::<_, WasiCli>(l, Host::cli)?;
+    p2::cli::terminal_stdin::add_to_linker::<_, WasiCli>(l, Host::cli)?;
+    p2::cli::terminal_stdout::add_to_linker::<_, WasiCli>(l, Host::cli)?;
+    p2::cli::terminal_stderr::add_to_linker::<_, WasiCli>(l, Host::cli)?;
+
+    p3::clocks::types::add_to_linker::<_, WasiClocks>(l, Host::clocks)?;
+    p3::clocks::monotonic_clock::add_to_linker::<_, WasiClocks>(l, Host::clocks)?;
+    p3::clocks::system_clock::add_to_linker::<_, WasiClocks>(l, clocks)?;
     p3::random::random::add_to_linker::<_, WasiRandom>(l, random)?;
     p3::random::insecure::add_to_linker::<_, WasiRandom>(l, random)?;
     p3::random::insecure_seed::add_to_linker::<_, WasiRandom>(l, random)?;
-    p3::clocks::system_clock::add_to_linker::<_, WasiClocks>(l, clocks)?;
+    p3::filesystem::preopens::add_to_linker::<_, WasiFilesystem>(l, Host::filesystem)?;
     p3::cli::environment::add_to_linker::<_, WasiCli>(l, cli)?;
+    p3::cli::exit::add_to_linker::<_, WasiCli>(l, Host::cli)?;
+    p3::cli::stdin::add_to_linker::<_, WasiCli>(l, Host::cli)?;
+    p3::cli::stdout::add_to_linker::<_, WasiCli>(l, Host::cli)?;
+    p3::cli::stderr::add_to_linker::<_, WasiCli>(l, Host::cli)?;
+    p3::cli::terminal_input::add_to_linker::<_, WasiCli>(l, Host::cli)?;
+    p3::cli::terminal_output::add_to_linker::<_, WasiCli>(l, Host::cli)?;
+    p3::cli::terminal_stdin::add_to_linker::<_, WasiCli>(l, Host::cli)?;
+    p3::cli::terminal_stdout::add_to_linker::<_, WasiCli>(l, Host::cli)?;
+    p3::cli::terminal_stderr::add_to_linker::<_, WasiCli>(l, Host::cli)?;
     Ok(linker)
 }
 
