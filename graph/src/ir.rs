@@ -74,8 +74,7 @@ pub struct Value {
 pub enum Source {
     /// Given to each run.
     Input,
-    /// One of the model's weights: an index into [`Model::weights`](crate::Model::weights). Its bytes are those of the file. If the value's element type is not
-    /// the weight's, it is to be converted when it is loaded ([`Graph::in_storage`]).
+    /// One of the model's weights: an index into [`Model::weights`](crate::Model::weights). Its elements are what the model keeps the weight as.
     Weight(u32),
     /// Worked out when the graph was made, or written in the model's graph: little-endian elements.
     Constant(Bytes),

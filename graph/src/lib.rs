@@ -3,7 +3,7 @@
 //! Plain functions of plain data: nothing here knows a device, a file or a thread. In the order a model meets them: [`Model::read`] checks a file and
 //! takes its weights apart ([`Model::without_weights`] leaves them out). [`Model::specialise`] fixes the shapes of its inputs, works out all that
 //! depends on shapes and constants only, and leaves a [`Graph`] of device operations ([`Op`]). [`Graph::fuse`] puts neighbours together, and
-//! [`Graph::in_storage`] keeps floats in 16 bits where that is wanted, and [`MemoryPlan`] says where every value lies. [`mod@reference`] runs any graph on the CPU, plainly: what a device computes must agree with it.
+//! [`Model::with_weights_as`] and [`Graph::in_storage`] keep floats in 16 bits where that is wanted, and [`MemoryPlan`] says where every value lies. [`mod@reference`] runs any graph on the CPU, plainly: what a device computes must agree with it.
 //!
 //! Files come from users. Whatever is in them becomes an error that names the node, and what to do; sizes have limits, which are constants here.
 //!

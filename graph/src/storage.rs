@@ -1,10 +1,10 @@
 //! Graphs whose floats are kept in half precision: [`Graph::in_storage`].
 
-use crate::GraphError;
 use crate::ir::{
     Conv, Elementwise, Graph, Instruction, Lane, MatMul, Node, Op, Program, Source, Value, ValueId,
 };
 use crate::reference::Tensor;
+use crate::{GraphError, Model};
 use std::collections::HashMap;
 use weir_types::ElementType;
 
@@ -12,8 +12,9 @@ impl Graph {
     /// The same graph with `storage`, a type of 16 bits, for what is kept in fp32: weights, constants, and everything in between. What goes in and
     /// out stays as it is, and so do the factors and summands of channels behind convolutions and products, which are few and matter much.
     ///
-    /// Weights are then of another type than in the file, and must be converted when they are loaded. Best done after [`Graph::fuse`].
-    pub fn in_storage(mut self, storage: ElementType) -> Result<Self, GraphError> {
+    /// Weights that the model it was made of keeps in another type ([`Model::with_weights_as`]) are converted before the first run, as what depends on no input is.
+    /// Best done after [`Graph::fuse`].
+    pub fn in_storage(mut self, model: &Model, storage: ElementType) -> Result<Self, GraphError> {
         if !matches!(storage, ElementType::Fp16 | ElementType::Bf16) {
             return Err(GraphError::Refused(format!("values kept as {storage}")));
         }
@@ -29,6 +30,7 @@ impl Graph {
                 self.store(id, storage)?;
             }
         }
+        caster.weights(&mut self, model)?;
         caster.vectors(&mut self)?;
         caster.outputs(&mut self, &outputs)?;
         self.tidy();
@@ -118,6 +120,32 @@ impl Caster {
         graph.nodes.push(Node { name, op, inputs: vec![Some(id)], outputs: vec![Some(made)] });
         self.names.insert(id, made);
         Ok(made)
+    }
+
+    /// Let weights be read as what they are kept as, and converted where they are wanted as something else.
+    fn weights(&mut self, graph: &mut Graph, model: &Model) -> Result<(), GraphError> {
+        for id in graph.ids() {
+            let Source::Weight(index) = graph.value(id).source else { continue };
+            let Some(weight) = model.weights().get(index as usize) else { continue };
+            let wanted = graph.value(id).tensor.element_type();
+            if weight.stored_as == wanted {
+                continue;
+            }
+            let value = &mut graph.values[id.0 as usize];
+            value.tensor = value
+                .tensor
+                .with_elements(weight.stored_as)
+                .map_err(|error| GraphError::value(&value.name, &error))?;
+            let converted = self.cast(graph, id, wanted)?;
+            // Whoever reads it reads what it is converted to, by the same id.
+            self.names.remove(&id);
+            let (stored, made) = (id.0 as usize, converted.0 as usize);
+            graph.values.swap(stored, made);
+            if let Some(cast) = graph.nodes.last_mut() {
+                (cast.inputs[0], cast.outputs[0]) = (Some(converted), Some(id));
+            }
+        }
+        Ok(())
     }
 
     /// Let nodes read converted inputs. Views of an input become views of what it is converted to, but for those that are outputs.

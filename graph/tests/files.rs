@@ -8,11 +8,12 @@
 
 mod support;
 
+use bytes::Bytes;
 use proptest::prelude::*;
 use std::sync::LazyLock;
 use support::{file, shape};
-use weir_graph::{GraphError, MemoryPlan, Model, Source, WeightData};
-use weir_types::{ContentHash, Shape};
+use weir_graph::{GraphError, MemoryPlan, Model, Source, Weight, WeightData};
+use weir_types::{ContentHash, ElementType, Shape};
 
 fn read(path: &str) -> Result<Model, GraphError> {
     Model::read(file(path))
@@ -52,6 +53,28 @@ fn a_skeleton_makes_the_same_graph_without_the_weights() {
     let model = read(".weir/models/minilm.onnx").unwrap();
     let kept = model.without_weights().skeleton.len();
     assert!(kept < 1 << 20, "{kept} bytes are left of 90 MB");
+}
+
+#[test]
+fn a_skeleton_knows_what_its_weights_are_kept_as() {
+    let model = read(".weir/models/minilm.onnx").unwrap();
+    let bytes = |model: &Model| model.weights().iter().map(|weight| weight.bytes()).sum::<usize>();
+    let stored = model.clone().with_weights_as(ElementType::Fp16).unwrap();
+    let small: usize = model.weights().iter().filter_map(|weight| weight.inline()).map(Bytes::len).sum();
+    assert_eq!(bytes(&stored) - small, (bytes(&model) - small) / 2, "all that is large is fp32");
+
+    let separated = stored.without_weights();
+    let skeleton = Model::read_skeleton(separated.skeleton).unwrap();
+    for (weight, whole) in skeleton.weights().iter().zip(stored.weights()) {
+        let known = |weight: &Weight| (weight.tensor.clone(), weight.stored_as, weight.hash());
+        assert_eq!(known(weight), known(whole), "{}", weight.name);
+    }
+    let files: usize = separated.weights.iter().map(|file| file.bytes.len()).sum();
+    assert_eq!(files + small, bytes(&stored), "no two of them are equal");
+    // What the graph says of them does not change.
+    let shapes = shapes(&model, 2);
+    assert_eq!(skeleton.specialise(&shapes).unwrap(), model.specialise(&shapes).unwrap());
+    assert!(matches!(model.with_weights_as(ElementType::Bytes), Err(GraphError::Refused(_))));
 }
 
 #[test]

@@ -121,7 +121,9 @@ fn idle_device() {
         .unwrap();
     let arena = Arena::new(1 << 20);
     let backend = Arc::new(FakeBackend::new(arena.clone()));
-    let prepared = Arc::new(runtime.block_on(backend.prepare(&file, folder.path())).unwrap());
+    let prepared = Arc::new(
+        runtime.block_on(backend.prepare(&file, weir_types::Precision::default(), folder.path())).unwrap(),
+    );
     let config = CacheConfig { capacity_bytes: 1 << 20, slots: 1, run_queue_len_max: 10 };
     let cache = ModelCache::start(config, backend, arena, Profiles::default()).unwrap();
     let source = Arc::new(ModelSource {

@@ -14,14 +14,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use weir_device::Device;
-use weir_types::{Batching, ModelId, Platform, TenantId};
+use weir_types::{Batching, ModelId, Platform, Precision, TenantId};
 
 /// Checks what is pushed, and makes of it the forms that the devices of a node or cluster load.
 #[async_trait::async_trait]
 pub trait Preparer: Send + Sync + 'static {
     /// Check and optimise the model in `file`, which nobody has vouched for, and write what loading it will need into the existing
-    /// folder `out`: files named by their hash. Called once, at upload. Dropping the future ends the work.
-    async fn prepare(&self, file: &Path, out: &Path) -> Result<Prepared, PrepareError>;
+    /// folder `out`: files named by their hash. What GPUs load computes in `precision`. Called once, at upload. Dropping the future ends the work.
+    async fn prepare(&self, file: &Path, precision: Precision, out: &Path) -> Result<Prepared, PrepareError>;
 }
 
 /// Runs models on one device.

@@ -40,6 +40,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use store::TensorStore;
 use weir_device::{Arena, Device};
+use weir_types::Precision;
 
 /// The argument that makes `weir` a child that prepares a model: it then calls [`prepare_main`] and nothing else.
 pub const PREPARE_COMMAND: &str = "__prepare-model";
@@ -83,9 +84,9 @@ impl OnnxRuntime {
 
 #[async_trait::async_trait]
 impl Preparer for OnnxRuntime {
-    async fn prepare(&self, file: &Path, out: &Path) -> Result<Prepared, PrepareError> {
+    async fn prepare(&self, file: &Path, precision: Precision, out: &Path) -> Result<Prepared, PrepareError> {
         let library = find_onnxruntime(self.config.library.as_deref()).map_err(Arc::new)?;
-        preparer::prepare(&self.config, &library, file, out).await
+        preparer::prepare(&self.config, &library, (file, precision), out).await
     }
 }
 

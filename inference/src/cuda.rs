@@ -47,8 +47,6 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use weir_device::cuda::{CudaError, Devices};
 use weir_device::{Arena, Device};
-pub use weir_kernels::Precision as CudaPrecision;
-use weir_kernels::Precision;
 use weir_types::{ContentHash, Platform, TenantId};
 
 /// How models run on one GPU.
@@ -60,8 +58,6 @@ pub struct CudaConfig {
     pub memory_bytes_max: u64,
     /// Runs at once.
     pub slots: usize,
-    /// What models compute in.
-    pub precision: Precision,
 }
 
 /// Runs ONNX models on a GPU.

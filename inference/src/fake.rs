@@ -24,7 +24,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use weir_device::{Arena, Device};
-use weir_types::{ContentHash, ModelId, Platform, Platforms, Port, Shape, Signature};
+use weir_types::{ContentHash, ModelId, Platform, Platforms, Port, Precision, Shape, Signature};
 
 /// The largest file that is read as a fake model.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -131,7 +131,7 @@ impl Loss {
 
 #[async_trait::async_trait]
 impl Preparer for FakeBackend {
-    async fn prepare(&self, file: &Path, out: &Path) -> Result<Prepared, PrepareError> {
+    async fn prepare(&self, file: &Path, _: Precision, out: &Path) -> Result<Prepared, PrepareError> {
         let (file, out) = (file.to_owned(), out.to_owned());
         let prepared = tokio::task::spawn_blocking(move || prepare(&file, &out)).await;
         prepared.unwrap_or_else(|error| Err(Refusal::Crashed { how: error.to_string() }.into()))
@@ -196,6 +196,7 @@ fn prepare(file: &Path, out: &Path) -> Result<Prepared, PrepareError> {
         platform,
         content: Content::Network,
         only_on: None,
+        precision: Precision::default(),
         skeleton,
         weights: Vec::new(),
         placeholder: None,

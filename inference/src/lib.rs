@@ -12,11 +12,11 @@
 //! use weir_inference::{
 //!     CacheConfig, FakeBackend, Meter, ModelCache, ModelKey, ModelSource, Preparer, Profiles, RunRequest,
 //! };
-//! use weir_types::{Batching, ModelId, Name, TenantId, Version};
+//! use weir_types::{Batching, ModelId, Name, Precision, TenantId, Version};
 //!
 //! let arena = weir_device::Arena::new(64 << 20);
 //! let backend = Arc::new(FakeBackend::new(arena.clone()));
-//! let prepared = Arc::new(backend.prepare(file, blobs).await?);
+//! let prepared = Arc::new(backend.prepare(file, Precision::default(), blobs).await?);
 //!
 //! let config = CacheConfig { capacity_bytes: 1 << 30, slots: 2, run_queue_len_max: 1_000 };
 //! let cache = ModelCache::start(config, backend, arena, Profiles::default())?;
@@ -80,8 +80,8 @@ pub use cpu::{
 mod cuda;
 #[cfg(feature = "cuda")]
 pub use cuda::{
-    COMPILE_COMMAND, Cuda, CudaConfig, CudaPrecision, KernelGraphConfig, KernelGraphPreparer,
-    KernelGraphPreparerConfig, WORKER_COMMAND, check as gpu_check, compile_main, worker_main,
+    COMPILE_COMMAND, Cuda, CudaConfig, KernelGraphConfig, KernelGraphPreparer, KernelGraphPreparerConfig,
+    WORKER_COMMAND, check as gpu_check, compile_main, worker_main,
 };
 
 mod fake;

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use weir_types::{ContentHash, ElementType, ErrorCode, Platform, Platforms, Signature};
+use weir_types::{ContentHash, ElementType, ErrorCode, Platform, Platforms, Precision, Signature};
 
 /// A model that was checked and optimised. Kept beside it in the registry; names every file that loading needs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,6 +43,9 @@ pub struct Variant {
     pub content: Content,
     /// The kind of processor, and of runtime, that it can be loaded on; none for all.
     pub only_on: Option<String>,
+    /// What it computes in, where its platform leaves a choice.
+    #[serde(default, skip_serializing_if = "Precision::is_default")]
+    pub precision: Precision,
     /// The file with the optimised graph, without its large weights.
     pub skeleton: ContentHash,
     /// The weights that are kept beside the skeleton.

@@ -69,7 +69,8 @@ impl Stage {
 
     async fn pin(&self, name: &str, file: &Path, batching: Batching, times_ms: &[(u32, f64)]) -> Pin {
         let blobs = self.cpu.as_ref().map_or(self.folder.path(), Cpu::blobs);
-        let prepared = Arc::new(self.backend.prepare(file, blobs).await.unwrap());
+        let prepared =
+            Arc::new(self.backend.prepare(file, weir_types::Precision::default(), blobs).await.unwrap());
         let key = ModelKey { id: id(name), generation: 1 };
         let source = ModelSource {
             key: key.clone(),

@@ -54,7 +54,10 @@ async fn a_missing_or_wrong_library_is_an_error_that_says_what_to_do() {
 
     for library in [&missing, &text, Path::new(other)] {
         let backend = backend(library);
-        let error = backend.prepare(&shared_model("good/add.onnx"), folder.path()).await.unwrap_err();
+        let error = backend
+            .prepare(&shared_model("good/add.onnx"), weir_types::Precision::default(), folder.path())
+            .await
+            .unwrap_err();
         assert!(matches!(error, PrepareError::Library(_)), "{error:?}");
         assert_eq!(error.code(), ErrorCode::Unavailable);
         let Err(error) = backend.load(&source(folder.path())) else {

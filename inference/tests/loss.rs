@@ -40,7 +40,9 @@ impl Stage {
             r#"{{ "resident_bytes": 10, "on": {{ "fast": {on_fast} }}, "signature": {{ "inputs": [], "outputs": [] }} }}"#
         );
         std::fs::write(&file, json).unwrap();
-        let prepared = Arc::new(self.backend.prepare(&file, self.folder.path()).await.unwrap());
+        let prepared = Arc::new(
+            self.backend.prepare(&file, weir_types::Precision::default(), self.folder.path()).await.unwrap(),
+        );
         let (key, blobs) = (ModelKey { id: id(name), generation: 1 }, self.folder.path().to_owned());
         Arc::new(ModelSource {
             key,

@@ -45,7 +45,12 @@ impl Stage {
         std::fs::write(&file, model.to_string()).unwrap();
         Arc::new(ModelSource {
             key: ModelKey { id: id(name), generation: 1 },
-            prepared: Arc::new(self.backend.prepare(&file, self.folder.path()).await.unwrap()),
+            prepared: Arc::new(
+                self.backend
+                    .prepare(&file, weir_types::Precision::default(), self.folder.path())
+                    .await
+                    .unwrap(),
+            ),
             blobs: self.folder.path().to_owned(),
             slots: None,
             batching: Batching { mode, ..Batching::default() },

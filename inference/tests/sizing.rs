@@ -45,7 +45,9 @@ impl Stage {
             run_time.as_millis()
         );
         std::fs::write(&file, json).unwrap();
-        let prepared = Arc::new(self.backend.prepare(&file, self.folder.path()).await.unwrap());
+        let prepared = Arc::new(
+            self.backend.prepare(&file, weir_types::Precision::default(), self.folder.path()).await.unwrap(),
+        );
         let (key, blobs) = (ModelKey { id: id("m"), generation: 1 }, self.folder.path().to_owned());
         let source = ModelSource {
             key,

@@ -34,7 +34,8 @@
 //! ```
 
 mod target;
-pub use target::{Precision, Target};
+pub use target::Target;
+pub use weir_types::Precision;
 
 mod plan;
 pub use plan::{Operands, Plan, Unsupported, plan};

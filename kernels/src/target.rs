@@ -1,7 +1,5 @@
 //! What of a device, and of a model's settings, decides how an operation is launched.
 
-use weir_types::ElementType;
-
 /// A device, as far as launches depend on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Target {
@@ -21,32 +19,5 @@ impl Target {
     #[must_use]
     pub fn has_tensor_units(&self) -> bool {
         self.compute_capability >= 80
-    }
-}
-
-/// What a model computes in. Sums are always f32.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
-pub enum Precision {
-    /// f32 throughout.
-    Fp32,
-    /// Stored as f32; factors in products of matrices and convolutions are rounded to 10 bits of fraction, so that the device's units for
-    /// matrices can be used.
-    #[default]
-    Tf32,
-    /// Stored as binary16.
-    Fp16,
-    /// Stored as bfloat16.
-    Bf16,
-}
-
-impl Precision {
-    /// What activations and weights are stored as.
-    #[must_use]
-    pub fn storage(self) -> ElementType {
-        match self {
-            Self::Fp32 | Self::Tf32 => ElementType::Fp32,
-            Self::Fp16 => ElementType::Fp16,
-            Self::Bf16 => ElementType::Bf16,
-        }
     }
 }

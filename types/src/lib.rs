@@ -16,6 +16,9 @@ pub use hash::{ContentHash, HashError, Hasher};
 mod platform;
 pub use platform::{DeviceChoice, Platform, Platforms};
 
+mod precision;
+pub use precision::Precision;
+
 mod manifest;
 pub use manifest::{
     CACHE_TTL_MS_MAX, FunctionKind, FunctionManifest, ManifestError, ModelManifest, ModelRef, reuse,

@@ -1,6 +1,6 @@
 //! What the owner of a function or model says about it. Read from TOML in a project and from JSON over HTTP; unknown keys are refused.
 
-use crate::{Autosize, Batching, Cost, DeviceChoice, Limits, Name, ObjectGrants, Reuse, Version};
+use crate::{Autosize, Batching, Cost, DeviceChoice, Limits, Name, ObjectGrants, Precision, Reuse, Version};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -145,6 +145,9 @@ pub struct ModelManifest {
     /// Where it may run: `any`, `cpu` or `cuda`.
     #[serde(skip_serializing_if = "DeviceChoice::is_any")]
     pub device: DeviceChoice,
+    /// What it computes in on a GPU: `fp32`, `tf32` (the default), `fp16` or `bf16`. On a processor it is what its file says.
+    #[serde(skip_serializing_if = "Precision::is_default")]
+    pub precision: Precision,
     /// How long an inference of the model by itself may take, in milliseconds; see [`FunctionManifest::slo_ms`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slo_ms: Option<u64>,

@@ -12,7 +12,7 @@ use clap::Subcommand;
 use std::path::PathBuf;
 use std::time::Duration;
 use weir_types::api::{Model, ModelOnDevice, ModelRuns, ModelVersion};
-use weir_types::{CACHE_TTL_MS_MAX, Cost, Name, Port, RunningMean, Signature};
+use weir_types::{CACHE_TTL_MS_MAX, Cost, Name, Port, Precision, RunningMean, Signature};
 
 /// Push, list, show and remove models
 ///
@@ -52,6 +52,9 @@ enum Action {
         /// Where it may run: any, cpu or cuda [default: any]
         #[arg(long, value_name = "WHERE", value_parser = ["any", "cpu", "cuda", "fake"])]
         device: Option<String>,
+        /// What it computes in on a GPU: fp32, tf32, fp16 or bf16; the last two take half the memory [default: tf32]
+        #[arg(long, value_name = "TYPE")]
+        precision: Option<Precision>,
         /// How long an inference may take, in milliseconds: one that would take longer is turned away at once
         #[arg(long = "slo-ms", value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
         slo_ms: Option<u64>,
@@ -124,6 +127,7 @@ pub(crate) fn run(args: ModelsArgs, context: &Context) -> Result<()> {
             version,
             slots,
             device,
+            precision,
             slo_ms,
             cost_slo,
             batching,
@@ -141,6 +145,7 @@ pub(crate) fn run(args: ModelsArgs, context: &Context) -> Result<()> {
             let query = query(&[
                 ("slots", slots.map(|slots| slots.to_string())),
                 ("device", device),
+                ("precision", precision.map(|precision| precision.to_string())),
                 ("cache_ttl_ms", cache_ttl_ms.map(|ttl_ms| ttl_ms.to_string())),
                 ("slo_ms", slo_ms.map(|slo_ms| slo_ms.to_string())),
                 ("cost_slo", cost_slo.map(|cost| cost.to_string())),
@@ -242,6 +247,7 @@ fn details(model: &ModelVersion) -> String {
         ("pushed", format!("{} ({})", time(model.pushed_at_ms), age(model.pushed_at_ms))),
         ("slots", slots),
         ("device", model.manifest.device.to_string()),
+        ("precision", format!("{} on GPUs", model.manifest.precision)),
         ("batching", batching(model, &model.manifest.batching)),
         ("cache", cache(model.manifest.cache_ttl_ms)),
         ("resident", if model.resident { "yes" } else { "no" }.to_owned()),

@@ -3,14 +3,16 @@
 //! A skeleton is an ONNX file with "external data", ONNX's own way to say that bytes are elsewhere; the location is `sha256:` and a hash.
 
 use super::{Model, Weight, WeightData, weights};
-use crate::onnx;
+use crate::{GraphError, onnx};
 use bytes::Bytes;
 use prost::Message;
 use std::collections::HashSet;
-use weir_types::ContentHash;
+use weir_types::{ContentHash, ElementType};
 
 const LOCATION: &str = "location";
 const SCHEME: &str = "sha256:";
+/// What the bytes elsewhere are elements of, by its number in the standard, where that is another type than the weight's.
+const STORED_AS: &str = "stored-as";
 
 /// A model in two.
 #[derive(Debug, Clone)]
@@ -33,6 +35,16 @@ pub struct WeightFile {
 }
 
 impl Model {
+    /// The same model with its large weights of fp32 in a type of 16 bits, which is half the bytes to keep and to load. What it computes with them is said by
+    /// [`Graph::in_storage`](crate::Graph::in_storage).
+    pub fn with_weights_as(mut self, storage: ElementType) -> Result<Self, GraphError> {
+        if !matches!(storage, ElementType::Fp16 | ElementType::Bf16) {
+            return Err(GraphError::Refused(format!("weights kept as {storage}")));
+        }
+        self.weights.iter_mut().try_for_each(|weight| weights::store(weight, storage))?;
+        Ok(self)
+    }
+
     /// Take the large weights out, so that the rest can be kept in memory and sent around. Both forms make the same graphs.
     #[must_use]
     pub fn without_weights(&self) -> Separated {
@@ -48,6 +60,10 @@ impl Model {
                     tensor.data_location = onnx::EXTERNAL;
                     let value = format!("{SCHEME}{hash}");
                     tensor.external_data = vec![onnx::Pair { key: LOCATION.to_owned(), value }];
+                    if weight.stored_as != weight.tensor.element_type() {
+                        let value = weights::number(weight.stored_as).to_string();
+                        tensor.external_data.push(onnx::Pair { key: STORED_AS.to_owned(), value });
+                    }
                     if let (WeightData::Bytes(bytes), true) = (data, seen.insert(hash)) {
                         files.push(WeightFile { name: weight.name.clone(), hash, bytes: bytes.clone() });
                     }
@@ -70,6 +86,11 @@ fn described(weight: &Weight) -> onnx::Tensor {
     let dims = weight.tensor.dims().iter().map(|dim| i64::try_from(*dim).unwrap_or(i64::MAX)).collect();
     let data_type = weights::number(weight.tensor.element_type());
     onnx::Tensor { name: weight.name.clone(), dims, data_type, ..onnx::Tensor::default() }
+}
+
+/// What the bytes of a weight of a skeleton are elements of, where it says so.
+pub(super) fn stored_as(tensor: &onnx::Tensor) -> Option<ElementType> {
+    weights::element_type(tensor.external(STORED_AS)?.parse().ok()?)
 }
 
 /// The hash that a weight of a skeleton is under.

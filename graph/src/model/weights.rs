@@ -1,5 +1,6 @@
 //! Weights: initialisers and constants, as bytes.
 
+use crate::reference::Tensor;
 use crate::tensor_type::TensorType;
 use crate::{GraphError, onnx};
 use bytes::Bytes;
@@ -16,8 +17,10 @@ pub const INLINE_INTEGER_BYTES_MAX: usize = 1 << 20;
 pub struct Weight {
     /// Its name in the file.
     pub name: String,
-    /// Its elements and dimensions.
+    /// Its elements and dimensions, as the graph knows it.
     pub tensor: TensorType,
+    /// What its bytes are elements of: the same, unless it is kept in another type ([`Model::with_weights_as`](crate::Model::with_weights_as)).
+    pub stored_as: ElementType,
     /// Its bytes, or which they are.
     pub data: WeightData,
 }
@@ -39,6 +42,13 @@ impl Weight {
             WeightData::Bytes(bytes) => ContentHash::of(bytes),
             WeightData::Elsewhere(hash) => *hash,
         }
+    }
+
+    /// How many bytes it has.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        // A type that holds as many elements was made of it before.
+        self.tensor.with_elements(self.stored_as).map_or(0, |stored| stored.bytes())
     }
 
     /// Its bytes, if it is so small that it may be used while a graph is made. Whether it is does not depend on whether the bytes are here.
@@ -128,7 +138,9 @@ fn weight(mut tensor: onnx::Tensor, is_skeleton: bool) -> Result<Weight, GraphEr
     if tensor.is_external() {
         let hash = super::skeleton::hash(&tensor).filter(|_| is_skeleton);
         let hash = hash.ok_or_else(|| GraphError::Refused(format!("a weight, {name:?}, in another file")))?;
-        return Ok(Weight { name, tensor: shape, data: WeightData::Elsewhere(hash) });
+        let stored_as = super::skeleton::stored_as(&tensor).unwrap_or(element_type);
+        shape.with_elements(stored_as).map_err(|error| GraphError::value(&name, &error))?;
+        return Ok(Weight { name, tensor: shape, stored_as, data: WeightData::Elsewhere(hash) });
     }
     let bytes = bytes(tensor, element_type);
     if bytes.len() != shape.bytes() {
@@ -139,7 +151,21 @@ fn weight(mut tensor: onnx::Tensor, is_skeleton: bool) -> Result<Weight, GraphEr
         );
         return Err(GraphError::Malformed(why));
     }
-    Ok(Weight { name, tensor: shape, data: WeightData::Bytes(bytes) })
+    Ok(Weight { name, tensor: shape, stored_as: element_type, data: WeightData::Bytes(bytes) })
+}
+
+/// Keep a large weight of fp32 in another type.
+pub(super) fn store(weight: &mut Weight, storage: ElementType) -> Result<(), GraphError> {
+    let WeightData::Bytes(bytes) = &weight.data else { return Ok(()) };
+    if weight.is_small() || weight.stored_as != ElementType::Fp32 {
+        return Ok(());
+    }
+    let stored =
+        Tensor::from_bytes(weight.tensor.clone(), bytes).and_then(|tensor| tensor.in_elements(storage));
+    let stored = stored.ok_or_else(|| GraphError::Refused(format!("weights kept as {storage}")))?;
+    weight.data = WeightData::Bytes(stored.to_bytes().into());
+    weight.stored_as = storage;
+    Ok(())
 }
 
 /// The tensor's elements as bytes, from whichever field has them.

@@ -8,7 +8,10 @@ pub(crate) fn run(model: &Model, graph: &Graph, inputs: &[Tensor]) -> Vec<Tensor
     let weight = |index: u32| {
         let weight = model.weights().get(index as usize)?;
         match &weight.data {
-            WeightData::Bytes(bytes) => Tensor::from_bytes(weight.tensor.clone(), bytes),
+            WeightData::Bytes(bytes) => {
+                let stored = weight.tensor.with_elements(weight.stored_as).ok()?;
+                Tensor::from_bytes(stored, bytes)
+            }
             WeightData::Elsewhere(_) => None,
         }
     };

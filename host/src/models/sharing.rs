@@ -218,7 +218,7 @@ fn weights_of(prepared: &Prepared) -> Vec<Shareable> {
 mod tests {
     use super::*;
     use weir_inference::{Content, Variant, Weight};
-    use weir_types::{ElementType, Name, Signature, Version};
+    use weir_types::{ElementType, Name, Precision, Signature, Version};
 
     const MIB: u64 = 1 << 20;
 
@@ -241,6 +241,7 @@ mod tests {
             platform: Platform::Cpu,
             content: Content::default(),
             only_on: None,
+            precision: Precision::default(),
             skeleton: ContentHash::of(b"skeleton"),
             weights: weights.iter().map(weight).collect(),
             placeholder: None,

@@ -7,7 +7,7 @@ use std::path::Path;
 use tempfile::{NamedTempFile, TempDir};
 use tokio::sync::Semaphore;
 use weir_inference::{PrepareError, Prepared, Preparer};
-use weir_types::{ContentHash, Platform};
+use weir_types::{ContentHash, Platform, Precision};
 
 /// Files of a model that are fetched at once.
 const FETCHES_AT_ONCE: usize = 8;
@@ -65,10 +65,15 @@ impl Store {
     }
 
     /// Check and optimise `upload`. Dropping the future ends that.
-    pub(super) async fn prepare(&self, upload: Staged, preparer: &dyn Preparer) -> Result<Fresh, PushError> {
+    pub(super) async fn prepare(
+        &self,
+        upload: Staged,
+        precision: Precision,
+        preparer: &dyn Preparer,
+    ) -> Result<Fresh, PushError> {
         let _turn = self.preparing.acquire().await;
         let out = tempfile::Builder::new().prefix(STAGED_PREFIX).tempdir_in(self.blobs.folder())?;
-        let prepared = preparer.prepare(upload.path(), out.path()).await?;
+        let prepared = preparer.prepare(upload.path(), precision, out.path()).await?;
         Ok(Fresh { upload, out, prepared })
     }
 
@@ -79,7 +84,7 @@ impl Store {
         preparer: &dyn Preparer,
     ) -> Result<Prepared, PushError> {
         let _turn = self.preparing.acquire().await;
-        Ok(preparer.prepare(&files.path().join("upload"), files.path()).await?)
+        Ok(preparer.prepare(&files.path().join("upload"), Precision::default(), files.path()).await?)
     }
 
     /// Make the upload, and all that came of it, durable.

@@ -19,7 +19,7 @@ fn prepare(task: &Task, memory_bytes_max: u64) -> Answer {
         Ok(runtime) => runtime,
         Err(error) => return Answer::Library { path: task.library.clone(), why: why(error) },
     };
-    match optimise::prepare(runtime, &task.model, &task.out, memory_bytes_max) {
+    match optimise::prepare(runtime, task, memory_bytes_max) {
         Ok(prepared) => Answer::Prepared(prepared),
         Err(PrepareError::Refused(Refusal::OverMemory { .. })) => {
             Answer::Refused(Refusal::OverMemory { bytes_max: memory_bytes_max })

@@ -10,6 +10,7 @@
 
 use super::onnx;
 use super::processor::processor;
+use super::protocol::Task;
 use super::runtime::Runtime;
 use super::scan::scan;
 use super::signature::signature;
@@ -24,7 +25,6 @@ use ort::ErrorCode;
 use ort::session::Session;
 use ort::session::builder::{GraphOptimizationLevel, PrepackedWeights};
 use std::fs;
-use std::path::Path;
 #[cfg(feature = "cuda")]
 use weir_types::Platform;
 use weir_types::Signature;
@@ -32,13 +32,13 @@ use weir_types::Signature;
 /// Weights from this size on are kept beside the skeleton, once for all sessions; smaller ones within it.
 const BESIDE_BYTES_MIN: u64 = 1 << 10;
 
-/// Check and optimise the model in `file`, and write its files to `out`.
+/// Check and optimise a model, and write its files.
 pub(super) fn prepare(
     runtime: &Runtime,
-    file: &Path,
-    out: &Path,
+    task: &Task,
     memory_bytes_max: u64,
 ) -> Result<Prepared, PrepareError> {
+    let (file, out) = (task.model.as_path(), task.out.as_path());
     let upload = Mapping::of(file).map_err(|error| PrepareError::io("read", file, error))?;
     let upload = Bytes::from_owner(upload);
     let scanned = scan(upload.clone(), memory_bytes_max)?;
@@ -63,14 +63,18 @@ pub(super) fn prepare(
         Err(error) => return Err(error),
     }
     files.settle_placeholder(&variants)?;
-    let unsupported = on_gpus(upload.clone(), out, &mut variants)?;
+    let unsupported = on_gpus(upload.clone(), task, &mut variants)?;
     Ok(Prepared { signature, weight_bytes, resident_bytes, variants, unsupported })
 }
 
 /// Add the form for GPUs, whether or not there are any here; or say why there is none.
 #[cfg(feature = "cuda")]
-fn on_gpus(upload: Bytes, out: &Path, variants: &mut Vec<Variant>) -> Result<Vec<Unsupported>, PrepareError> {
-    match crate::cuda::form(upload, out)? {
+fn on_gpus(
+    upload: Bytes,
+    task: &Task,
+    variants: &mut Vec<Variant>,
+) -> Result<Vec<Unsupported>, PrepareError> {
+    match crate::cuda::form(upload, task.precision, &task.out)? {
         Ok(form) => {
             variants.push(form);
             Ok(Vec::new())
@@ -80,7 +84,7 @@ fn on_gpus(upload: Bytes, out: &Path, variants: &mut Vec<Variant>) -> Result<Vec
 }
 
 #[cfg(not(feature = "cuda"))]
-fn on_gpus(_: Bytes, _: &Path, _: &mut [Variant]) -> Result<Vec<Unsupported>, PrepareError> {
+fn on_gpus(_: Bytes, _: &Task, _: &mut [Variant]) -> Result<Vec<Unsupported>, PrepareError> {
     Ok(Vec::new())
 }
 

@@ -7,19 +7,20 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use weir_child::{Command, Failure, Limits};
+use weir_types::Precision;
 
-/// Have a child prepare the model in `file`. It is killed when the future drops.
+/// Have a child prepare the model in `file`, to compute in `precision` on GPUs. It is killed when the future drops.
 pub(super) async fn prepare(
     config: &OnnxRuntimeConfig,
     library: &Path,
-    file: &Path,
+    (file, precision): (&Path, Precision),
     out: &Path,
 ) -> Result<Prepared, PrepareError> {
     let command = match &config.prepare_command {
         Some((program, arguments)) => Command::new(program, arguments.clone()),
         None => Command::this_program(PREPARE_COMMAND),
     };
-    let task = Task { library: absolute(library)?, model: absolute(file)?, out: absolute(out)? };
+    let task = Task { library: absolute(library)?, model: absolute(file)?, precision, out: absolute(out)? };
     let limits = Limits {
         memory_bytes_max: config.prepare_memory_bytes_max,
         cpu_time_ms_max: config.prepare_time_ms_max,

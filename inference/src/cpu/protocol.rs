@@ -3,6 +3,7 @@
 use crate::prepare::{Prepared, Refusal};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+use weir_types::Precision;
 
 /// What the child is to do.
 #[derive(Debug, Serialize, Deserialize)]
@@ -11,6 +12,8 @@ pub(super) struct Task {
     pub(super) library: PathBuf,
     /// The model as it was uploaded.
     pub(super) model: PathBuf,
+    /// What it is to compute in on GPUs.
+    pub(super) precision: Precision,
     /// The folder to write to.
     pub(super) out: PathBuf,
 }

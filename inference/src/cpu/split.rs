@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use weir_types::{ContentHash, Platform, Signature};
+use weir_types::{ContentHash, Platform, Precision, Signature};
 
 /// Weights from this size on have a file of their own, to be shared with other models. Smaller ones have one together: each file takes a
 /// mapping, of which a process may have some 65,000.
@@ -94,6 +94,7 @@ pub(super) fn split(files: &Files<'_>, signature: &Signature) -> Result<Option<V
     Ok(Some(Variant {
         platform,
         content: Content::Network,
+        precision: Precision::default(),
         only_on,
         skeleton,
         weights,
@@ -112,6 +113,7 @@ pub(super) fn whole(files: &Files<'_>, signature: &Signature) -> Result<Variant,
         platform: Platform::Cpu,
         content: Content::Network,
         only_on: None,
+        precision: Precision::default(),
         skeleton,
         weights: Vec::new(),
         placeholder: None,

@@ -21,7 +21,6 @@ use std::str::FromStr;
 use std::sync::Arc;
 use weir_device::Arena;
 use weir_device::cuda::{CudaError, Devices};
-use weir_kernels::Precision;
 
 /// Host memory for what comes back.
 const ARENA_BYTES_MAX: u64 = 1 << 30;
@@ -170,22 +169,17 @@ pub fn check(
         environment(devices, tell);
         return Ok(());
     }
-    let gpu = |precision| {
-        let CheckConfig { ordinal, memory_bytes_max, .. } = *config;
-        let config = CudaConfig { ordinal, memory_bytes_max, slots: 2, precision };
-        Gpu::open(devices, &config, &Arena::new(ARENA_BYTES_MAX))
-    };
+    let CheckConfig { ordinal, memory_bytes_max, .. } = *config;
+    let gpu = CudaConfig { ordinal, memory_bytes_max, slots: 2 };
+    let gpu = Arc::new(Gpu::open(devices, &gpu, &Arena::new(ARENA_BYTES_MAX))?);
     match stage {
         Stage::Environment => {}
-        Stage::Operations => operations::check(&gpu(Precision::Fp32)?, config, tell)?,
-        Stage::Transfers => transfers::check(&gpu(Precision::Fp32)?, config, tell)?,
-        Stage::Launches => launches::check(&gpu(Precision::Fp32)?, config, tell)?,
-        Stage::Memory => memory::check(&gpu(Precision::Fp32)?, tell)?,
+        Stage::Operations => operations::check(&gpu, config, tell)?,
+        Stage::Transfers => transfers::check(&gpu, config, tell)?,
+        Stage::Launches => launches::check(&gpu, config, tell)?,
+        Stage::Memory => memory::check(&gpu, tell)?,
         Stage::Networks => {
-            for precision in [Precision::Fp32, Precision::Tf32] {
-                let gpu = Arc::new(gpu(precision)?);
-                config.models.iter().try_for_each(|path| network::check(&gpu, config, path, tell))?;
-            }
+            config.models.iter().try_for_each(|path| network::check(&gpu, config, path, tell))?;
         }
     }
     Ok(())

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use weir_device::Arena;
 use weir_device::cuda::{BlockPool, Context, CudaError, Devices, PinnedRing, TensorStore, TransferEngine};
-use weir_kernels::{Precision, Target};
+use weir_kernels::Target;
 
 /// Blocks of pinned memory that copies of weights go through.
 const RING_BLOCKS: usize = 16;
@@ -21,7 +21,6 @@ pub(super) struct Gpu {
     pub(super) pool: Arc<BlockPool>,
     pub(super) context: Arc<Context>,
     pub(super) target: Target,
-    pub(super) precision: Precision,
     pub(super) arena: Arena,
     began: Instant,
 }
@@ -50,7 +49,6 @@ impl Gpu {
             pool,
             context,
             target,
-            precision: config.precision,
             arena: arena.clone(),
             began: Instant::now(),
         })

@@ -1,4 +1,4 @@
-//! The form of a model that GPUs load: the graph as it was pushed, and its large weights in files of their own.
+//! The form of a model that GPUs load: the graph as it was pushed, and its large weights in files of their own, in the type that they are computed with.
 
 use super::program::{CompileError, Program};
 use crate::prepare::{Content, PrepareError, Variant, Weight};
@@ -7,11 +7,15 @@ use std::fs;
 use std::path::Path;
 use weir_graph::{GraphError, Model};
 use weir_kernels::{Precision, Target};
-use weir_types::{ContentHash, Platform, Shape};
+use weir_types::{ContentHash, ElementType, Platform, Shape};
 
-/// Write the files of an upload's form for GPUs to `out`, by hash; or say why it cannot run on one.
-pub(crate) fn form(upload: Bytes, out: &Path) -> Result<Result<Variant, String>, PrepareError> {
-    let model = match read(upload) {
+/// Write the files of an upload's form for GPUs, which computes in `precision` there, to `out`, by hash; or say why it cannot run on one.
+pub(crate) fn form(
+    upload: Bytes,
+    precision: Precision,
+    out: &Path,
+) -> Result<Result<Variant, String>, PrepareError> {
+    let model = match read(upload, precision) {
         Ok(model) => model,
         Err(why) => return Ok(Err(why)),
     };
@@ -24,7 +28,7 @@ pub(crate) fn form(upload: Bytes, out: &Path) -> Result<Result<Variant, String>,
         let Some(weight) = model.weights().iter().find(|weight| weight.name == file.name) else { continue };
         weights.push(Weight {
             name: file.name.clone(),
-            element_type: weight.tensor.element_type(),
+            element_type: weight.stored_as,
             dimensions: weight
                 .tensor
                 .dims()
@@ -42,6 +46,7 @@ pub(crate) fn form(upload: Bytes, out: &Path) -> Result<Result<Variant, String>,
         platform: Platform::Cuda,
         content: Content::Network,
         only_on: None,
+        precision,
         skeleton,
         weights,
         placeholder: None,
@@ -52,8 +57,9 @@ pub(crate) fn form(upload: Bytes, out: &Path) -> Result<Result<Variant, String>,
 }
 
 /// The model, if GPUs can run it as far as can be told without knowing the shapes of its inputs.
-fn read(upload: Bytes) -> Result<Model, String> {
+fn read(upload: Bytes, precision: Precision) -> Result<Model, String> {
     let model = Model::read(upload).map_err(|error| error.to_string())?;
+    let model = stored_for(model, precision).map_err(|error| error.to_string())?;
     let unsupported = model.unsupported();
     if let Some(first) = unsupported.first() {
         let others = unsupported.len() - 1;
@@ -69,11 +75,19 @@ fn read(upload: Bytes) -> Result<Model, String> {
     let shapes: Result<Vec<_>, _> =
         model.signature().inputs.iter().map(|port| nominal(&port.shape)).collect();
     let Ok(shapes) = shapes else { return Ok(model) };
-    match Program::compile(&model, &shapes, Precision::default(), &Target::H200) {
+    match Program::compile(&model, &shapes, precision, &Target::H200) {
         Err(error @ (CompileError::Kernel { .. } | CompileError::Graph(GraphError::Unsupported { .. }))) => {
             Err(error.to_string())
         }
         _ => Ok(model),
+    }
+}
+
+/// The model with its weights as runs in `precision` read them.
+pub(super) fn stored_for(model: Model, precision: Precision) -> Result<Model, GraphError> {
+    match precision.storage() {
+        ElementType::Fp32 => Ok(model),
+        storage => model.with_weights_as(storage),
     }
 }
 

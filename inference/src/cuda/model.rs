@@ -13,7 +13,7 @@ use moka::sync::Cache;
 use std::sync::Arc;
 use weir_device::cuda::{Owner, TransferError};
 use weir_graph::WeightData;
-use weir_types::{ContentHash, ModelId, Platform, Port, Shape};
+use weir_types::{ContentHash, ModelId, Platform, Port, Precision, Shape};
 
 /// Shapes of inputs that programs are kept for.
 const PROGRAMS_MAX: u64 = 32;
@@ -26,6 +26,7 @@ pub(super) struct Shared {
     programs: Cache<Vec<Shape>, Arc<Bound>>,
     pub(super) weights: Weights,
     model: weir_graph::Model,
+    precision: Precision,
     /// For each input of the graph, which of the signature's it is.
     inputs: Vec<usize>,
     /// For each output of the signature, which of the graph's it is.
@@ -52,21 +53,30 @@ impl CudaModel {
             WeightsError::Transfer(error) => weights_failure(&error),
             error => broken(error.to_string()),
         })?;
-        let programs = Cache::new(PROGRAMS_MAX);
-        let owner = owner(id);
-        Ok(Self(Arc::new(Shared { programs, weights, model, inputs, outputs, owner, id: id.clone(), gpu })))
+        let shared = Shared {
+            programs: Cache::new(PROGRAMS_MAX),
+            weights,
+            model,
+            precision: form.precision,
+            inputs,
+            outputs,
+            owner: owner(id),
+            id: id.clone(),
+            gpu,
+        };
+        Ok(Self(Arc::new(shared)))
     }
 }
 
 impl Model for CudaModel {
     fn footprint(&self) -> Footprint {
         let large = self.0.model.weights().iter().filter_map(|weight| match weight.data {
-            WeightData::Elsewhere(hash) => Some((Part { hash, family: None }, weight.tensor.bytes() as u64)),
+            WeightData::Elsewhere(hash) => Some((Part { hash, family: None }, weight.bytes() as u64)),
             WeightData::Bytes(_) => None,
         });
         let small =
             self.0.model.weights().iter().filter(|weight| matches!(weight.data, WeightData::Bytes(_)));
-        Footprint::new(small.map(|weight| weight.tensor.bytes() as u64).sum(), large)
+        Footprint::new(small.map(|weight| weight.bytes() as u64).sum(), large)
     }
 
     fn session(&self, _threads: u32) -> Result<Box<dyn Session>, InferenceError> {
@@ -83,7 +93,7 @@ impl Shared {
     /// What a run with inputs of these shapes does, in the order of the graph. Made when shapes are first seen: some milliseconds.
     pub(super) fn bound(&self, shapes: &[Shape]) -> Result<Arc<Bound>, InferenceError> {
         let make = || {
-            let program = Program::compile(&self.model, shapes, self.gpu.precision, &self.gpu.target);
+            let program = Program::compile(&self.model, shapes, self.precision, &self.gpu.target);
             let program = program.map_err(|error| self.refused(&error))?;
             Bound::new(&self.gpu, program, &self.weights, self.owner).map(Arc::new)
         };

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use std::collections::HashMap;
 use weir_graph::{ALIGNMENT_BYTES, Graph, GraphError, MemoryPlan, Model, Node, Source, TensorType, ValueId};
 use weir_kernels::{Launch, Operands, Plan, Precision, Slot, Target, Unsupported};
-use weir_types::Shape;
+use weir_types::{ElementType, Shape};
 
 /// The launches of one run, in order.
 #[derive(Debug)]
@@ -64,14 +64,19 @@ pub(super) enum CompileError {
 }
 
 impl Program {
-    /// The program of `model` for inputs of these shapes, in the order of its signature.
+    /// The program of `model`, whose weights are stored for `precision`, for inputs of these shapes, in the order of its signature.
     pub(super) fn compile(
         model: &Model,
         shapes: &[Shape],
         precision: Precision,
         target: &Target,
     ) -> Result<Self, CompileError> {
-        Self::of(&model.specialise(shapes)?.fuse()?, precision, target)
+        let graph = model.specialise(shapes)?.fuse()?;
+        let graph = match precision.storage() {
+            ElementType::Fp32 => graph,
+            storage => graph.in_storage(model, storage)?,
+        };
+        Self::of(&graph, precision, target)
     }
 
     /// The program of a graph.

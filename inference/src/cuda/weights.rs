@@ -39,8 +39,8 @@ impl Weights {
                     Bytes::from_owner(file.map_err(|source| WeightsError::File { hash: *hash, source })?)
                 }
             };
-            if bytes.len() != weight.tensor.bytes() {
-                let (name, expected) = (weight.name.clone(), weight.tensor.bytes());
+            if bytes.len() != weight.bytes() {
+                let (name, expected) = (weight.name.clone(), weight.bytes());
                 return Err(WeightsError::Length { name, found: bytes.len(), expected });
             }
             if group_bytes >= GROUP_BYTES {

@@ -55,7 +55,7 @@ impl Cpu {
     }
 
     pub async fn prepare(&self, model: &Path) -> Result<Prepared, PrepareError> {
-        self.backend.prepare(model, self.blobs()).await
+        self.backend.prepare(model, weir_types::Precision::default(), self.blobs()).await
     }
 
     /// A prepared model, as version 1 of `name`.

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use weir_tests::{Answer, Client, Node, NodeBuilder, digits, eventually, function, model};
+use weir_types::ErrorCode;
 
 /// A node that finds a driver with one GPU.
 fn with_gpu(devices: &str) -> NodeBuilder {
@@ -16,9 +17,9 @@ fn without_gpu(devices: &str) -> NodeBuilder {
     node.argument("--devices").argument(devices)
 }
 
-/// The digits' model, asked by itself about so many made-up images: its answer, and where that was.
+/// The digits' model, asked by itself about so many made-up images, which it is not sure of: its answer, and where that was.
 async fn ask(node: &Client, count: usize) -> (Vec<f64>, String) {
-    let image: Vec<f32> = (0..count * 64).map(|at| (at * 7 % 17) as f32).collect();
+    let image: Vec<f32> = (0..count * 64).map(|at| (at * 7 % 17) as f32 / 17.0).collect();
     let input = json!({"name": "image", "datatype": "FP32", "shape": [count, 1, 8, 8], "data": image});
     let body = json!({"inputs": [input]}).to_string();
     let answer = node.post("/v2/models/digits/infer", body).await.ok();
@@ -49,6 +50,27 @@ async fn a_model_runs_on_the_gpu_for_clients_and_for_functions() {
     let devices = node.status().await.devices;
     assert_eq!(devices.len(), 1);
     assert_eq!((&*devices[0].name, &*devices[0].resident), ("cuda:0", &["digits:1".to_owned()][..]));
+}
+
+#[tokio::test]
+async fn the_precision_of_a_model_is_its_owners_choice() {
+    let node = with_gpu("cuda").start().await;
+    let mut answers = Vec::new();
+    for (version, precision) in (1..).zip(["fp32", "tf32", "fp16", "bf16"]) {
+        let path = format!("/v1/models/digits/versions/{version}?precision={precision}");
+        let pushed: Value = node.put(&path, digits()).await.ok().json();
+        assert_eq!(pushed["manifest"]["precision"].as_str().unwrap_or("tf32"), precision);
+        answers.push(ask(&node, 2).await.0);
+    }
+    let (exact, coarser) = answers.split_first().expect("four");
+    let off = |found: &Vec<f64>| found.iter().zip(exact).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+    let [tf32, fp16, bf16] = [0, 1, 2].map(|at| off(&coarser[at]));
+    assert!(0.0 < fp16 && fp16 < 5e-3 && fp16 < bf16 && bf16 < 5e-2 && tf32 < 5e-3, "{tf32} {fp16} {bf16}");
+
+    let refused = node.put("/v1/models/digits/versions/5?precision=fp8", digits()).await;
+    let refused = refused.refusal();
+    assert_eq!(refused.code, ErrorCode::InvalidManifest);
+    assert!(refused.text.contains("fp16"), "{refused:?}");
 }
 
 /// The names are those that dashboards for Triton look for.

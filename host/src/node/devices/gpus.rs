@@ -8,7 +8,7 @@ use std::time::Duration;
 use weir_device::cuda::{DeviceInfo, Devices, Monitor, Search, Unavailable};
 use weir_device::{Arena, GpuFigures};
 use weir_inference::{
-    Backend, CacheConfig, Cuda, CudaConfig, CudaPrecision, KernelGraphConfig, KernelGraphPreparer,
+    Backend, CacheConfig, Cuda, CudaConfig, KernelGraphConfig, KernelGraphPreparer,
     KernelGraphPreparerConfig, Preparer,
 };
 
@@ -71,7 +71,7 @@ impl Gpus {
         };
         let memory_bytes_max = memory_bytes(device, info);
         let slots = device.slots.or(node.model_slots).unwrap_or(SLOTS).max(1) as usize;
-        let config = CudaConfig { ordinal, memory_bytes_max, slots, precision: CudaPrecision::default() };
+        let config = CudaConfig { ordinal, memory_bytes_max, slots };
         let cuda = Cuda::open(devices, config, arena.clone());
         let cuda = cuda.with_context(|| format!("device {}: {} cannot be used", device.device, info.name))?;
         let cuda = if node.kernel_graphs.enabled { cuda.with_kernel_graphs(kernels(node)) } else { cuda };

@@ -12,6 +12,7 @@ use weir_graph::{
     Elementwise, Graph, Instruction, Lane, Node, Op, Port, Source, TensorType, Unary, Value, ValueId,
 };
 use weir_types::ElementType::Fp32;
+use weir_types::Precision;
 
 /// Operations in the chain.
 const CHAIN: u32 = 64;
@@ -40,7 +41,7 @@ pub(super) fn check(
 /// The chain for a device, and what it is given.
 pub(super) fn program(gpu: &Gpu) -> Result<(Program, Tensor), CudaError> {
     let tensor = TensorType::new(Fp32, [ELEMENTS]).map_err(|error| CudaError::Invalid(error.to_string()))?;
-    let program = Program::of(&chain(&tensor), gpu.precision, &gpu.target);
+    let program = Program::of(&chain(&tensor), Precision::Fp32, &gpu.target);
     let program = program.map_err(|error| CudaError::Invalid(error.to_string()))?;
     Ok((program, Tensor::floats(tensor, vec![1.0; ELEMENTS])))
 }

@@ -38,7 +38,7 @@ fn one(
     float: ElementType,
     precision: Precision,
 ) -> Result<Check, CheckFailure> {
-    let what = format!("{}, {}", case.name, format!("{precision:?}").to_lowercase());
+    let what = format!("{}, {precision}", case.name);
     let failed = |why: &dyn std::fmt::Display| Ok(Check::failed(Stage::Operations, what.clone(), why));
     let graph = match case.graph(float) {
         Ok(graph) => graph,

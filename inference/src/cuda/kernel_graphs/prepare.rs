@@ -7,7 +7,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use weir_kernel_graph::{Bundle, GraphError, KernelGraph, UPLOAD_BYTES_MAX, check_source};
-use weir_types::{ContentHash, Platform};
+use weir_types::{ContentHash, Platform, Precision};
 
 /// How kernel graphs are checked.
 #[derive(Debug, Clone, Copy)]
@@ -32,7 +32,7 @@ impl KernelGraphPreparer {
 
 #[async_trait::async_trait]
 impl Preparer for KernelGraphPreparer {
-    async fn prepare(&self, file: &Path, out: &Path) -> Result<Prepared, PrepareError> {
+    async fn prepare(&self, file: &Path, _: Precision, out: &Path) -> Result<Prepared, PrepareError> {
         let (file, out) = (file.to_owned(), out.to_owned());
         let mut bundle = blocking(move || read(&file)).await?;
         let limits = CompileLimits {
@@ -95,6 +95,7 @@ fn write(bundle: Bundle, out: &Path) -> Result<Prepared, PrepareError> {
         skeleton,
         weights: Vec::new(),
         placeholder: None,
+        precision: Precision::default(),
         weight_bytes: bytes,
         resident_bytes: bytes,
         session_bytes: None,
