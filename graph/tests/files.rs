@@ -58,9 +58,9 @@ fn a_skeleton_makes_the_same_graph_without_the_weights() {
 #[test]
 fn a_skeleton_knows_what_its_weights_are_kept_as() {
     let model = read(".weir/models/minilm.onnx").unwrap();
-    let bytes = |model: &Model| model.weights().iter().map(|weight| weight.bytes()).sum::<usize>();
+    let bytes = |model: &Model| model.weights().iter().map(Weight::bytes).sum::<usize>();
     let stored = model.clone().with_weights_as(ElementType::Fp16).unwrap();
-    let small: usize = model.weights().iter().filter_map(|weight| weight.inline()).map(Bytes::len).sum();
+    let small: usize = model.weights().iter().filter_map(Weight::inline).map(Bytes::len).sum();
     assert_eq!(bytes(&stored) - small, (bytes(&model) - small) / 2, "all that is large is fp32");
 
     let separated = stored.without_weights();

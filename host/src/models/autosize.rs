@@ -1,13 +1,13 @@
 //! Keeping models as large as the rate of requests takes: [`weir_scheduler::Autosizer`], told the rates of this node.
 //!
-//! Models whose owners ask for it (`autosize` in the manifest) are looked at on each of their intervals, on the first device that has them in
-//! memory. What is chosen is carried out beside the runs under way: new sessions first, then the switch, and the old ones are kept for a while.
+//! Models whose owners ask for it (`autosize` in the manifest) are looked at on each of their intervals, on every device that has them in
+//! memory, by the part of the rate that went there. What is chosen is carried out beside the runs under way: new sessions first, then the switch, and the old ones are kept for a while.
 //! A model that leaves memory and comes back is as every other, until it is looked at again.
 
 use super::{ModelEntry, Models};
-use crate::devices::NodeDevice;
+use crate::devices::{NodeDevice, Ordinal};
 use crate::telemetry::{Demand, SizeMetrics};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -24,6 +24,14 @@ struct Sizer {
     demand: Demand,
     /// Of the last interval in which any ended.
     items_per_request: f64,
+    /// The devices that have it in memory.
+    on: BTreeMap<Ordinal, OnDevice>,
+}
+
+/// The same on one device.
+struct OnDevice {
+    /// Requests that went there since it was loaded, when it was last looked at.
+    asked: u64,
     autosizer: Autosizer,
     /// What kept it from being sized, as it was logged.
     trouble: Option<String>,
@@ -49,10 +57,9 @@ impl Models {
         let mut pause = LOOK_EVERY;
         for (entry, settings) in sized {
             let interval = Duration::from_millis(settings.interval_ms);
-            let sizer = sizers.entry(entry.source.key.clone()).or_insert_with(|| self.sizer(&entry));
+            let sizer = sizers.entry(entry.source.key.clone()).or_insert_with(|| Sizer::new(&entry));
             if sizer.looked_at.elapsed() >= interval {
-                let rate_per_s = sizer.rate_per_s(entry.served.demand());
-                self.size(&entry, &settings, sizer, rate_per_s).await;
+                self.size(&entry, &settings, sizer).await;
             }
             pause = pause.min(interval.saturating_sub(sizer.looked_at.elapsed()));
         }
@@ -67,60 +74,38 @@ impl Models {
         all.filter_map(|entry| Some((entry.clone(), entry.record.manifest.autosize?))).collect()
     }
 
-    fn sizer(&self, entry: &ModelEntry) -> Sizer {
-        Sizer {
-            looked_at: Instant::now(),
-            demand: entry.served.demand(),
-            items_per_request: 1.0,
-            autosizer: Autosizer::default(),
-            trouble: None,
-            metrics: self.metrics.sizes(entry.source.id()),
-        }
-    }
-
-    async fn size(&self, entry: &ModelEntry, settings: &Autosize, sizer: &mut Sizer, rate_per_s: f64) {
-        sizer.metrics.rate(rate_per_s);
+    /// Size a model on each device that has it, by the part of the rate that goes there.
+    async fn size(&self, entry: &ModelEntry, settings: &Autosize, sizer: &mut Sizer) {
+        let rate_per_s = sizer.rate_per_s(entry.served.demand());
         let key = &entry.source.key;
-        let resident = |device: &NodeDevice| Some((device.cache.run_setting(key)?, device.ordinal));
-        let Some(((now, sessions), ordinal)) = self.devices.iter().find_map(resident) else {
-            return sizer.metrics.gone();
-        };
-        let Some(device) = self.devices.get(ordinal) else { return };
-        device.cache.retire_sessions(key, Duration::from_millis(settings.keep_alive_ms));
-        let measured: Vec<_> =
-            device.cache.profiles().get(key).measured.iter().map(Configuration::from).collect();
-        let slo_ns = settings.slo_ms.saturating_mul(1_000_000);
-        let chosen = sizer.autosizer.step(rate_per_s, slo_ns, &measured, &room(entry, device));
-        let chosen = match chosen {
-            Ok(chosen) => chosen,
-            Err(error) => {
-                sizer.metrics.set(&now, sessions, false);
-                return sizer.note(entry, Some(trouble(entry, &error)));
-            }
-        };
-        let wanted = setting(&chosen);
-        let mut trouble = None;
-        if wanted != now
-            && let Some(applied) = device.cache.set_run_setting(key, wanted)
-        {
-            match applied.await {
-                Ok(()) => {
-                    let model = entry.source.id();
-                    let RunSetting { threads, sessions } = wanted;
-                    tracing::info!(%model, threads, sessions, rate_per_s, "model sized");
-                    sizer.metrics.changed();
-                }
-                Err(error) => trouble = Some(error.to_string()),
-            }
+        let asked = |device: &NodeDevice| Some((device.ordinal, device.cache.asked(key)?));
+        let asked: BTreeMap<Ordinal, u64> = self.devices.iter().filter_map(asked).collect();
+        sizer.on.retain(|ordinal, _| asked.contains_key(ordinal));
+        let mut asked_since = Vec::with_capacity(asked.len());
+        for (ordinal, asked) in asked {
+            let Some(device) = self.devices.get(ordinal) else { continue };
+            let on = sizer.on.entry(ordinal).or_insert_with(|| OnDevice {
+                asked: 0,
+                autosizer: Autosizer::default(),
+                trouble: None,
+                metrics: self.metrics.sizes(entry.source.id(), &device.name),
+            });
+            asked_since.push(on.asked_since(asked));
         }
-        if let Some((now, sessions)) = device.cache.run_setting(key) {
-            sizer.metrics.set(&now, sessions, chosen.is_short);
+        for ((ordinal, on), share) in sizer.on.iter_mut().zip(shares(&asked_since)) {
+            let Some(device) = self.devices.get(*ordinal) else { continue };
+            let trouble = on.size(entry, settings, device, rate_per_s * share).await.err();
+            on.note(entry, device, trouble);
         }
-        sizer.note(entry, trouble);
     }
 }
 
 impl Sizer {
+    fn new(entry: &ModelEntry) -> Self {
+        let (looked_at, demand) = (Instant::now(), entry.served.demand());
+        Self { looked_at, demand, items_per_request: 1.0, on: BTreeMap::new() }
+    }
+
     /// The items that were asked for in each second since it was last looked at.
     fn rate_per_s(&mut self, demand: Demand) -> f64 {
         let (elapsed, before) = (self.looked_at.elapsed(), self.demand);
@@ -132,13 +117,68 @@ impl Sizer {
         let asked = demand.asked.saturating_sub(before.asked) as f64;
         asked * self.items_per_request.max(1.0) / elapsed.as_secs_f64().max(1e-3)
     }
+}
+
+impl OnDevice {
+    /// The requests that went there since it was last looked at, or loaded.
+    fn asked_since(&mut self, asked: u64) -> u64 {
+        let before = std::mem::replace(&mut self.asked, asked);
+        asked.checked_sub(before).unwrap_or(asked)
+    }
+
+    /// Choose anew for a rate, and have it so. The error says what keeps it from that.
+    async fn size(
+        &mut self,
+        entry: &ModelEntry,
+        settings: &Autosize,
+        device: &NodeDevice,
+        rate_per_s: f64,
+    ) -> Result<(), String> {
+        self.metrics.rate(rate_per_s);
+        let (key, cache) = (&entry.source.key, &device.cache);
+        // It may have left meanwhile.
+        let Some((now, sessions)) = cache.run_setting(key) else { return Ok(()) };
+        cache.retire_sessions(key, Duration::from_millis(settings.keep_alive_ms));
+        let measured: Vec<_> = cache.profiles().get(key).measured.iter().map(Configuration::from).collect();
+        let slo_ns = settings.slo_ms.saturating_mul(1_000_000);
+        let chosen = self.autosizer.step(rate_per_s, slo_ns, &measured, &room(entry, device));
+        let chosen = chosen.map_err(|error| {
+            self.metrics.set(&now, sessions, false);
+            trouble(entry, &error)
+        })?;
+        let wanted = setting(&chosen);
+        let mut outcome = Ok(());
+        if wanted != now
+            && let Some(applied) = cache.set_run_setting(key, wanted)
+        {
+            outcome = applied.await.map_err(|error| error.to_string());
+            if outcome.is_ok() {
+                let RunSetting { threads, sessions } = wanted;
+                tracing::info!(model = %entry.source.id(), device = %device.name, threads, sessions, rate_per_s, "model sized");
+                self.metrics.changed();
+            }
+        }
+        if let Some((now, sessions)) = cache.run_setting(key) {
+            self.metrics.set(&now, sessions, chosen.is_short);
+        }
+        outcome
+    }
 
     /// Log what keeps a model from being sized, once.
-    fn note(&mut self, entry: &ModelEntry, trouble: Option<String>) {
-        if let Some(trouble) = trouble.as_ref().filter(|trouble| self.trouble.as_ref() != Some(*trouble)) {
-            tracing::warn!(model = %entry.source.id(), why = trouble, "model not sized");
+    fn note(&mut self, entry: &ModelEntry, device: &NodeDevice, trouble: Option<String>) {
+        if let Some(why) = trouble.as_ref().filter(|trouble| self.trouble.as_ref() != Some(*trouble)) {
+            tracing::warn!(model = %entry.source.id(), device = %device.name, why, "model not sized");
         }
         self.trouble = trouble;
+    }
+}
+
+/// How a rate is parted among devices: as requests went to them, or evenly where none did.
+#[expect(clippy::cast_precision_loss, reason = "a share")]
+fn shares(asked: &[u64]) -> Vec<f64> {
+    match asked.iter().sum::<u64>() {
+        0 => vec![1.0 / asked.len() as f64; asked.len()],
+        all => asked.iter().map(|asked| *asked as f64 / all as f64).collect(),
     }
 }
 
@@ -169,19 +209,17 @@ fn trouble(entry: &ModelEntry, error: &SizingError) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::telemetry::Metrics;
-    use weir_types::{ModelId, Name, TenantId, Version};
 
     fn sizer() -> Sizer {
-        let id = ModelId { tenant: TenantId::default(), name: Name::new("m").unwrap(), version: Version(1) };
-        Sizer {
-            looked_at: Instant::now(),
-            demand: Demand::default(),
-            items_per_request: 1.0,
-            autosizer: Autosizer::default(),
-            trouble: None,
-            metrics: Metrics::new().sizes(&id),
-        }
+        let (looked_at, demand) = (Instant::now(), Demand::default());
+        Sizer { looked_at, demand, items_per_request: 1.0, on: BTreeMap::new() }
+    }
+
+    #[test]
+    fn a_rate_is_parted_as_requests_went() {
+        assert_eq!(shares(&[3, 0, 1]), [0.75, 0.0, 0.25]);
+        assert_eq!(shares(&[0, 0]), [0.5, 0.5]);
+        assert_eq!(shares(&[]), [0.0; 0]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -240,9 +240,9 @@ impl Metrics {
         self.served.of(tenant, name, version)
     }
 
-    /// How large one version of a model is kept.
-    pub(crate) fn sizes(&self, model: &ModelId) -> SizeMetrics {
-        self.sizes.of(model)
+    /// How large one version of a model is kept on a device.
+    pub(crate) fn sizes(&self, model: &ModelId, device: &str) -> SizeMetrics {
+        self.sizes.of(model, device)
     }
 
     /// The second copies of one step of a workflow.

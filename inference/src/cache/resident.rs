@@ -8,7 +8,7 @@ use crate::error::InferenceError;
 use crate::footprint::Footprint;
 use crate::request::RunRequest;
 use crate::threads::{Lane, shutting_down};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use weir_types::{Measured, ModelId, Signature};
@@ -37,6 +37,8 @@ pub(super) struct Resident {
     lost: AtomicBool,
     /// What one more session takes of the device's memory.
     pub(super) session_bytes: u64,
+    /// Requests for it since it was loaded.
+    asked: AtomicU64,
     loaded: Mutex<Loaded>,
 }
 
@@ -98,6 +100,7 @@ impl Pin {
     ///
     /// What is wrong with the request is found before it gets in line, and is the future's answer like any other error.
     pub fn run(&self, request: RunRequest) -> Run {
+        self.resident.asked.fetch_add(1, Ordering::Relaxed);
         Run::start(self.clone(), request)
     }
 
@@ -157,8 +160,14 @@ impl Resident {
             freeing,
             lost,
             session_bytes,
+            asked: AtomicU64::new(0),
             loaded,
         })
+    }
+
+    /// Requests for it since it was loaded, those that failed included.
+    pub(super) fn asked(&self) -> u64 {
+        self.asked.load(Ordering::Relaxed)
     }
 
     /// The sessions that runs take now.

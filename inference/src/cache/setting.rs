@@ -30,6 +30,12 @@ impl ModelCache {
         Some((resident.run_setting(), resident.sessions()))
     }
 
+    /// How many requests a model was run for since it was loaded, those that are under way included. None if it is not in memory.
+    #[must_use]
+    pub fn asked(&self, key: &ModelKey) -> Option<u64> {
+        Some(self.shared.lock().entries.get(key)?.resident()?.asked())
+    }
+
     /// Run a model like this from now on, within the device's slots and its threads. The future is ready once it is so; it goes on if it is
     /// dropped. None if the model is not in memory: when it comes back, it runs as every model does.
     pub fn set_run_setting(

@@ -5,6 +5,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::process::Command;
+use tokio::task::JoinHandle;
 use weir_tests::{Node, digits, eventually, model};
 use weir_types::ErrorCode;
 use weir_types::api::{Model, ModelSizing};
@@ -185,6 +186,60 @@ async fn a_model_without_a_batch_dimension_is_measured_one_by_one() {
 }
 
 #[tokio::test]
+async fn a_model_is_sized_on_every_device_that_has_it() {
+    let node = Node::builder()
+        .set("backend", "fake")
+        .set("model_slots", 2)
+        .argument("--devices")
+        .argument("fake:a,fake:a")
+        .start()
+        .await;
+    // One thread takes too long, two do not.
+    let query = "autosize.slo_ms=380&autosize.interval_ms=300";
+    node.put(&format!("/v1/models/m?{query}"), fake(400)).await.ok();
+    let arguments = ["--threads", "1,2", "--batch", "1", "--concurrency", "1", "--duration", "1ms"];
+    node.weir(&[&["models", "profile", "m"][..], &arguments].concat()).await.unwrap();
+    let of = async |name: &str, device: &str| node.metric(name, &format!("device=\"{device}\"")).await;
+    let sized = async || {
+        let threads = [of("weir_model_threads", "fake:0").await, of("weir_model_threads", "fake:1").await];
+        threads.map(|threads| threads == 2.0)
+    };
+    let on_one = async || sized().await.contains(&true).then_some(());
+    eventually("sizing where it was measured", on_one).await;
+    assert!(sized().await.contains(&false), "it is not on the other");
+
+    // Others that wait bring it to the second.
+    let stop = Arc::new(AtomicBool::new(false));
+    let clients = clients(&node, 6, &stop);
+    let on_both = async || (sized().await == [true, true]).then_some(());
+    eventually("sizing on the second", on_both).await;
+    eventually("what both are asked", async || {
+        let rates = [of("weir_model_rate", "fake:0").await, of("weir_model_rate", "fake:1").await];
+        rates.iter().all(|rate| *rate > 0.0).then_some(())
+    })
+    .await;
+    stop.store(true, Ordering::Relaxed);
+    for client in clients {
+        client.await.unwrap();
+    }
+}
+
+/// So many clients that ask for `m` again and again.
+fn clients(node: &Node, count: usize, stop: &Arc<AtomicBool>) -> Vec<JoinHandle<()>> {
+    let body =
+        json!({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [7]}]}).to_string();
+    let client = || {
+        let (client, body, stop) = (node.client().clone(), body.clone(), stop.clone());
+        tokio::spawn(async move {
+            while !stop.load(Ordering::Relaxed) {
+                client.post("/v2/models/m/infer", body.clone()).await.ok();
+            }
+        })
+    };
+    (0..count).map(|_| client()).collect()
+}
+
+#[tokio::test]
 async fn a_model_is_kept_as_large_as_its_rate_takes() {
     let node = fake_node().await;
     // One thread takes too long, two do not.
@@ -207,16 +262,7 @@ async fn a_model_is_kept_as_large_as_its_rate_takes() {
 
     // As many as one after the other can be at most: that is more than one session is to be busy with.
     let stop = Arc::new(AtomicBool::new(false));
-    let clients: Vec<_> = (0..4)
-        .map(|_| {
-            let (client, body, stop) = (node.client().clone(), body.clone(), stop.clone());
-            tokio::spawn(async move {
-                while !stop.load(Ordering::Relaxed) {
-                    client.post("/v2/models/m/infer", body.clone()).await.ok();
-                }
-            })
-        })
-        .collect();
+    let clients = clients(&node, 4, &stop);
     eventually("growth", async || (number("weir_model_sessions_max").await == 2.0).then_some(())).await;
     assert!(number("weir_model_rate").await > 0.0);
     stop.store(true, Ordering::Relaxed);

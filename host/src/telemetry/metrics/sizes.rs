@@ -25,9 +25,10 @@ struct Labels {
     tenant: String,
     model: String,
     version: String,
+    device: String,
 }
 
-/// The series of one model. They go with this.
+/// The series of one model on one device. They go with this.
 pub(crate) struct SizeMetrics {
     all: AllSizes,
     labels: Labels,
@@ -51,7 +52,11 @@ impl AllSizes {
             "Whether all that there is room for is too little for its rate",
             &all.is_short,
         );
-        registry.register("model_rate", "Items asked for per second in the last interval", all.rate.clone());
+        registry.register(
+            "model_rate",
+            "Items asked for per second in the last interval, by the device that they went to",
+            all.rate.clone(),
+        );
         registry.register(
             "model_sizings",
             "Times that its threads or sessions were changed",
@@ -60,9 +65,13 @@ impl AllSizes {
         all
     }
 
-    pub(super) fn of(&self, ModelId { tenant, name, version }: &ModelId) -> SizeMetrics {
-        let labels =
-            Labels { tenant: tenant.to_string(), model: name.to_string(), version: version.to_string() };
+    pub(super) fn of(&self, ModelId { tenant, name, version }: &ModelId, device: &str) -> SizeMetrics {
+        let labels = Labels {
+            tenant: tenant.to_string(),
+            model: name.to_string(),
+            version: version.to_string(),
+            device: device.to_owned(),
+        };
         // Shown from the start.
         drop(self.changes.get_or_create(&labels));
         SizeMetrics { all: self.clone(), labels }
@@ -83,12 +92,6 @@ impl SizeMetrics {
         self.all.is_short.get_or_create(&self.labels).set(i64::from(is_short));
     }
 
-    /// It is in no device's memory.
-    pub(crate) fn gone(&self) {
-        let Self { all: AllSizes { threads, sessions_max, sessions, is_short, .. }, labels } = self;
-        [threads, sessions_max, sessions, is_short].into_iter().for_each(|family| _ = family.remove(labels));
-    }
-
     pub(crate) fn changed(&self) {
         self.all.changes.get_or_create(&self.labels).inc();
     }
@@ -96,8 +99,10 @@ impl SizeMetrics {
 
 impl Drop for SizeMetrics {
     fn drop(&mut self) {
-        self.gone();
-        self.all.rate.remove(&self.labels);
-        self.all.changes.remove(&self.labels);
+        let Self { all: AllSizes { threads, sessions_max, sessions, rate, is_short, changes }, labels } =
+            self;
+        [threads, sessions_max, sessions, is_short].into_iter().for_each(|family| _ = family.remove(labels));
+        rate.remove(labels);
+        changes.remove(labels);
     }
 }
