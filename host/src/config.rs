@@ -34,7 +34,7 @@ pub struct NodeConfig {
     /// The cluster that the node is one of. None: it is by itself.
     pub cluster: Option<ClusterConfig>,
 
-    /// Threads that speak HTTP; never used by a guest for longer than one epoch tick.
+    /// Threads that connections live on, each on one; never used by a guest for longer than one epoch tick.
     pub gateway_threads: usize,
     /// Threads that run guests.
     pub guest_threads: usize,

@@ -29,7 +29,7 @@ pub(crate) use body::{Guarded, Witness};
 pub(crate) use error::status;
 pub(crate) use headers::ERROR_CODE;
 pub(crate) use request_id::next_id;
-pub(crate) use server::Server;
+pub(crate) use server::{Server, Threads};
 pub(crate) use v2::Written;
 
 use crate::cluster::wire::Grant;

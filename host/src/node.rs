@@ -123,7 +123,8 @@ impl Node {
         match started.context("the node failed while it started").and_then(|started| started) {
             Ok(Started { state, datastore, listener, begin, participation, lock }) => {
                 let local_addr = listener.local_addr()?;
-                let server = Server::new(Gateway::new(state.clone()), &state.config);
+                let (connections, shared) = (&runtimes.connections, gateway.clone());
+                let server = Server::new(Gateway::new(state.clone()), &state.config, connections, shared);
                 let closing = CancellationToken::new();
                 let serving = gateway.spawn(server.run(listener, closing.clone()));
                 let background = Background::start(&gateway, &state, begin);

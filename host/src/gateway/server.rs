@@ -2,6 +2,8 @@
 
 mod activity;
 mod linger;
+mod threads;
+pub(crate) use threads::Threads;
 
 use super::Gateway;
 use crate::config::NodeConfig;
@@ -10,14 +12,16 @@ use axum::body::{Body, HttpBody};
 use futures::FutureExt;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
 use linger::Linger;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
+use threads::Place;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -40,12 +44,25 @@ pub(crate) struct Server {
     header_timeout: Duration,
     idle_timeout: Duration,
     drain_timeout: Duration,
-    builder: auto::Builder<TokioExecutor>,
+    builder: auto::Builder<Streams>,
+    places: Vec<Place>,
+}
+
+/// Where the requests of HTTP/2 connections run, which may be many on one: on threads that share their work.
+#[derive(Clone)]
+struct Streams(Handle);
+
+impl<F: Future<Output: Send> + Send + 'static> hyper::rt::Executor<F> for Streams {
+    fn execute(&self, stream: F) {
+        // Ends with its connection.
+        drop(self.0.spawn(stream));
+    }
 }
 
 impl Server {
-    pub(crate) fn new(gateway: Gateway, config: &NodeConfig) -> Self {
-        let mut builder = auto::Builder::new(TokioExecutor::new());
+    /// One whose connections live on `threads`, and the requests of those that have many at once on `shared`.
+    pub(crate) fn new(gateway: Gateway, config: &NodeConfig, threads: &Threads, shared: Handle) -> Self {
+        let mut builder = auto::Builder::new(Streams(shared));
         builder
             .http1()
             // `Activity` ends a connection whose next head does not come, without a timer for each request.
@@ -64,6 +81,7 @@ impl Server {
             idle_timeout: Duration::from_millis(config.idle_timeout_ms),
             drain_timeout: Duration::from_millis(config.drain_timeout_ms),
             builder,
+            places: threads.places(),
         }
     }
 
@@ -113,6 +131,8 @@ impl Server {
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "cannot set TCP_NODELAY");
         }
+        // It wakes the thread that it was registered on.
+        let (Ok(stream), Some(place)) = (stream.into_std(), Place::least_busy(&self.places)) else { return };
         let gateway = self.gateway.clone();
         let metrics = gateway.node.metrics.clone();
         let (first, later) = (self.header_timeout, self.idle_timeout);
@@ -125,11 +145,15 @@ impl Server {
                 Ok::<_, Infallible>(response.map(|body| Tracked { body, _under_way: under_way }))
             }
         });
-        let connection = self.builder.serve_connection(TokioIo::new(Linger::new(stream)), service);
-        let connection = graceful.watch(connection.into_owned());
+        let (builder, watcher, placed) = (self.builder.clone(), graceful.watcher(), place.take());
         // Ends with its client, its timeouts, or the drain; the graceful shutdown waits for it.
-        tokio::spawn(async move {
-            let _permit = permit;
+        place.runtime().spawn(async move {
+            let _held = (permit, placed);
+            let stream = match TcpStream::from_std(stream) {
+                Ok(stream) => TokioIo::new(Linger::new(stream)),
+                Err(error) => return tracing::warn!(%error, "a connection was lost on its way to its thread"),
+            };
+            let connection = watcher.watch(builder.serve_connection(stream, service).into_owned());
             metrics.connections.inc();
             tokio::select! {
                 biased;

@@ -1,6 +1,7 @@
 //! The node's threads.
 
 use crate::config::NodeConfig;
+use crate::gateway::Threads;
 use anyhow::Context;
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
@@ -10,6 +11,8 @@ const GUEST_SHUTDOWN: Duration = Duration::from_secs(1);
 
 /// Gateway I/O has threads of its own, so that health answers while every guest thread is busy.
 pub(super) struct Runtimes {
+    pub(super) connections: Threads,
+    /// What is not a request of one connection: requests of connections that have many at once, and the node's own work.
     pub(super) gateway: Runtime,
     pub(super) guests: Runtime,
 }
@@ -25,6 +28,7 @@ impl Runtimes {
             runtime.with_context(|| format!("cannot start the {name} threads"))
         };
         Ok(Self {
+            connections: Threads::start(config.gateway_threads, GUEST_SHUTDOWN)?,
             gateway: runtime("weir-gateway", config.gateway_threads)?,
             guests: runtime("weir-guest", config.guest_threads)?,
         })
@@ -34,6 +38,7 @@ impl Runtimes {
     pub(super) fn stop(self) {
         let stop = move || {
             self.guests.shutdown_timeout(GUEST_SHUTDOWN);
+            self.connections.stop();
             self.gateway.shutdown_timeout(GUEST_SHUTDOWN);
         };
         match std::thread::Builder::new().name("weir-stop".to_owned()).spawn(stop) {
