@@ -2,12 +2,16 @@
 
 mod adapter;
 mod host;
+mod memory;
 mod stubs;
 
 use crate::error::Problem;
 use anyhow::Result;
 use host::Host;
+use memory::Memory;
 use wasmtime::component::Component;
+use wasmtime::component::types::ComponentItem;
+use wasmtime::error::Context as _;
 use wasmtime::{Config, Engine, Store};
 use wasmtime_wizer::Wizer;
 
@@ -21,40 +25,67 @@ pub(super) struct Snapshot {
     pub(super) warnings: Vec<String>,
 }
 
-/// Run the export `init` of the component `wasm` and keep what it leaves in memory.
-pub(super) fn take(wasm: &[u8], init: &str) -> Result<Snapshot> {
-    let failed = |error: wasmtime::Error| {
-        let text = format!("{error:#}");
-        let problem =
-            Problem::new("cannot pre-initialise the component").because(anyhow::anyhow!(text.clone()));
-        if text.contains("does export the function") || text.contains("not a function") {
-            return problem.hint(format!(
-                "export `{init}: func();` from the component's world, or name another export as `snapshot_init` in weir.toml"
-            ));
-        }
-        problem.hint("the start-up code may use clocks, random numbers and standard output, and no model, network or file")
-    };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(run(wasm, init)).map_err(|error| failed(error).into())
+/// Why there is none.
+enum Failure {
+    /// There is no start-up code of that name.
+    NoStart(&'static str),
+    Failed(wasmtime::Error),
 }
 
-async fn run(wasm: &[u8], init: &str) -> wasmtime::Result<Snapshot> {
+impl From<wasmtime::Error> for Failure {
+    fn from(error: wasmtime::Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// Run the export `init` of the component `wasm` and keep what it leaves in memory.
+pub(super) fn take(wasm: &[u8], init: &str) -> Result<Snapshot> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(run(wasm, init)).map_err(|failure| {
+        let problem = Problem::new("cannot pre-initialise the component");
+        let problem = match failure {
+            Failure::NoStart(what) => {
+                problem.because(anyhow::anyhow!("the component's `{init}` {what}")).hint(format!(
+                    "export `{init}: func();` from the component's world, or name another export as `snapshot_init` in weir.toml"
+                ))
+            }
+            Failure::Failed(error) => problem
+                .because(anyhow::anyhow!("{error:#}"))
+                .hint("the start-up code may use clocks, random numbers and standard output, and no model, network or file"),
+        };
+        problem.into()
+    })
+}
+
+async fn run(wasm: &[u8], init: &str) -> Result<Snapshot, Failure> {
     let mut config = Config::new();
     // What is computed here must be what an instance would have computed.
     config.relaxed_simd_deterministic(true).wasm_component_model_async(true);
     let engine = Engine::new(&config)?;
-    let linker = host::linker(&engine)?;
-    let mut store = Store::new(&engine, Host::new());
+    let mut linker = host::linker(&engine)?;
     let mut wizer = Wizer::new();
     // Without its export inside, the component would lift a function that is gone. Nothing on a node can call it.
     wizer.init_func(init).keep_init_func(true);
-    let instantiate = async |store: &mut Store<Host>, component: &Component| {
-        let mut linker = linker.clone();
-        stubs::define(&mut linker, component)?;
-        linker.instantiate_async(store, component).await
+    let (context, instrumented) = wizer.instrument_component(wasm)?;
+    let component = Component::new(&engine, &instrumented)?;
+    let start = match component.get_export(None, init) {
+        None => return Err(Failure::NoStart("is not there")),
+        Some((ComponentItem::ComponentFunc(function), index))
+            if function.params().len() == 0 && function.results().len() == 0 =>
+        {
+            index
+        }
+        Some(_) => return Err(Failure::NoStart("is not a function without parameters and results")),
     };
-    let (snapshot, _) = wizer.run_component(&mut store, wasm, instantiate).await?;
-    let restored = adapter::restore(wasm, &snapshot)?;
+    stubs::define(&mut linker, &component)?;
+    let mut store = Store::new(&engine, Host::new());
+    let instance = linker.instantiate_async(&mut store, &component).await?;
+    let start = instance.get_func(&mut store, start).ok_or(Failure::NoStart("is not there"))?;
+    start.call_async(&mut store, &[], &mut []).await.context("the initialization function trapped")?;
+    let mut memory = Memory::of(&mut store, instance);
+    let snapshot = wizer.snapshot_component(&context, &mut memory).await?;
+    memory.outcome()?;
+    let restored = adapter::restore(wasm, &snapshot).map_err(wasmtime::Error::from)?;
     let warnings = store.data_mut().warnings(restored.is_some());
     Ok(Snapshot { wasm: restored.unwrap_or(snapshot), warnings })
 }
