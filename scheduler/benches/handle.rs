@@ -91,6 +91,7 @@ impl World {
             run_time_ns: Some(RUN_NS),
             run_times_ns: Vec::new(),
             slo: self.slo_ns.map(|slo_ns| Slo { due_at_ns: self.now_ns + slo_ns, ..Slo::default() }),
+            inputs: Vec::new(),
         }));
     }
 

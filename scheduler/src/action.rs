@@ -58,6 +58,9 @@ pub struct Estimate {
     pub wait_ns: u64,
     /// Time to load what is missing.
     pub load_time_ns: u64,
+    /// Time to bring its inputs from where they are to the node of the device.
+    #[serde(default, skip_serializing_if = "is_no_time")]
+    pub move_time_ns: u64,
     /// Time to run once everything is there.
     pub run_time_ns: u64,
     /// Bytes of what is missing.
@@ -65,6 +68,10 @@ pub struct Estimate {
     /// What the device time costs; nothing unless it was asked for by an SLO.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub cost: Cost,
+}
+
+fn is_no_time(time_ns: &u64) -> bool {
+    *time_ns == 0
 }
 
 fn is_zero(cost: &Cost) -> bool {
@@ -92,10 +99,10 @@ pub struct Alternative {
 }
 
 impl Estimate {
-    /// Time until the models can run and are there.
+    /// Time until the models can run, and they and the inputs are there.
     #[must_use]
     pub fn ready_after_ns(&self) -> u64 {
-        self.wait_ns.saturating_add(self.load_time_ns)
+        self.wait_ns.saturating_add(self.move_time_ns).saturating_add(self.load_time_ns)
     }
 
     /// Time until the invocation is over.

@@ -3,6 +3,9 @@
 mod load;
 pub use load::{LoadTimes, Tier};
 
+mod moving;
+pub use moving::Network;
+
 mod run;
 pub use run::{RunLine, RunTimes};
 

@@ -111,6 +111,18 @@ pub struct Arrival {
     /// What it is to keep to: it is turned away on arrival if it would not. None: it waits as long as it takes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slo: Option<Slo>,
+    /// Where what it works on lies, as far as that makes a difference: it is moved to where it runs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub inputs: Vec<InputsOn>,
+}
+
+/// What an invocation works on that is on one node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct InputsOn {
+    /// The node.
+    pub node: NodeId,
+    /// How much there is.
+    pub bytes: u64,
 }
 
 /// A model that an invocation may open.

@@ -9,7 +9,7 @@
 //! model that is granted is never given up as a victim.
 
 mod event;
-pub use event::{Arrival, DeviceKind, DeviceSpec, Event, ModelDemand, Part, PartId};
+pub use event::{Arrival, DeviceKind, DeviceSpec, Event, InputsOn, ModelDemand, Part, PartId};
 
 mod action;
 pub use action::{Action, Alternative, Estimate, Rejection, Why};
@@ -27,7 +27,7 @@ mod tenants;
 pub use tenants::{TenantLimits, TenantLimitsError, Tenants};
 
 mod estimate;
-pub use estimate::{LoadTimes, RunLine, RunTimes, Tier};
+pub use estimate::{LoadTimes, Network, RunLine, RunTimes, Tier};
 
 mod policy;
 pub use policy::{

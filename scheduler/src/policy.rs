@@ -41,7 +41,7 @@ mod cycle;
 mod line;
 mod plain;
 
-use crate::{DeviceKey, FunctionKey, KindKey, ModelKey, Parts, Slo, TenantKey, View, Why};
+use crate::{DeviceKey, FunctionKey, InputsOn, KindKey, ModelKey, Parts, Slo, TenantKey, View, Why};
 use smallvec::SmallVec;
 use weir_types::{InvocationId, NodeId, Platforms};
 
@@ -107,6 +107,8 @@ pub struct Request {
     pub told_ns: Box<[(KindKey, u64)]>,
     /// What it is to keep to. Of those that have anything to keep to, policies see only what is turned away by nobody.
     pub slo: Slo,
+    /// Where what it works on lies.
+    pub inputs: Box<[InputsOn]>,
 }
 
 /// A model that an invocation may open.

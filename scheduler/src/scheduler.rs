@@ -3,8 +3,8 @@
 use crate::slo::{Admission, Refused};
 use crate::view::together_bytes;
 use crate::{
-    Action, Arrival, DeviceKey, DeviceView, Estimate, Event, Placement, Policy, PolicyKind, PolicyOptions,
-    Rejection, Request, Slo, SloSettings, TenantLimits, View,
+    Action, Arrival, DeviceKey, DeviceView, Estimate, Event, Network, Placement, Policy, PolicyKind,
+    PolicyOptions, Rejection, Request, Slo, SloSettings, TenantLimits, View,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -22,6 +22,13 @@ pub struct Settings {
     /// How SLOs are kept.
     #[serde(default)]
     pub slo: SloSettings,
+    /// What nodes are connected by.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub network: Network,
+}
+
+fn is_default(network: &Network) -> bool {
+    *network == Network::default()
 }
 
 impl Settings {
@@ -34,8 +41,8 @@ impl Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        let (tenants, tenant_default, slo) = Default::default();
-        Self { queue_len_max: 4_096, tenants, tenant_default, slo }
+        let (tenants, tenant_default, slo, network) = Default::default();
+        Self { queue_len_max: 4_096, tenants, tenant_default, slo, network }
     }
 }
 

@@ -21,7 +21,7 @@ mod running;
 
 mod costs;
 
-use crate::estimate::RunTimes;
+use crate::estimate::{Network, RunTimes};
 use crate::keys::Table;
 use crate::policy::Demand;
 use crate::{
@@ -63,6 +63,7 @@ pub struct View {
     running: HashMap<InvocationId, Running>,
     load_times: LoadTimes,
     run_times: RunTimes,
+    network: Network,
     /// Counts grants, to tell which model was used last.
     clock: u64,
     freed: u64,
@@ -88,6 +89,7 @@ impl View {
             running,
             load_times: LoadTimes::default(),
             run_times: RunTimes::default(),
+            network: settings.network,
             clock: 0,
             freed: 0,
             capacity_bytes_max: None,
@@ -252,6 +254,7 @@ impl View {
             run_time_ns: arrival.run_time_ns,
             told_ns,
             slo: arrival.slo.unwrap_or_default(),
+            inputs: arrival.inputs.as_slice().into(),
         }
     }
 

@@ -4,8 +4,8 @@
 
 use proptest::prelude::*;
 use weir_scheduler::{
-    Arrival, Choice, DeviceSpec, Event, ModelDemand, Part, PartId, PolicyKind, PolicyOptions, Recorder,
-    Settings, Setup, Slo, SloSettings, TenantLimits, Tier, VictimKind, replay,
+    Arrival, Choice, DeviceSpec, Event, InputsOn, ModelDemand, Part, PartId, PolicyKind, PolicyOptions,
+    Recorder, Settings, Setup, Slo, SloSettings, TenantLimits, Tier, VictimKind, replay,
 };
 use weir_types::{
     Cost, DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, Platform, Platforms, TenantId, Version,
@@ -69,9 +69,11 @@ fn arrival() -> impl Strategy<Value = Arrival> {
     );
     let slo = (number(), number())
         .prop_map(|(due_at_ns, cost)| Slo { due_at_ns, cost_max: Cost::from_nanos(cost) });
-    let run = (any::<u32>(), prop::option::of(number()), prop::option::of(slo));
+    let inputs = (0_u32..3, number()).prop_map(|(node, bytes)| InputsOn { node: NodeId(node), bytes });
+    let inputs = prop::collection::vec(inputs, 0..3);
+    let run = (any::<u32>(), prop::option::of(number()), prop::option::of(slo), inputs);
     (invocation(), tenant(), prop::collection::vec(demand, 0..4), number(), any::<u32>(), run).prop_map(
-        |(invocation, tenant, models, deadline_at_ns, priority, (batch, run_time_ns, slo))| {
+        |(invocation, tenant, models, deadline_at_ns, priority, (batch, run_time_ns, slo, inputs))| {
             let name = Name::new("f").unwrap();
             let function = FunctionId { tenant, name, version: Version(1) };
             let run_times_ns =
@@ -86,6 +88,7 @@ fn arrival() -> impl Strategy<Value = Arrival> {
                 run_time_ns,
                 run_times_ns,
                 slo,
+                inputs,
             }
         },
     )

@@ -86,6 +86,7 @@ fn arrival(id: u64, models: &[(&str, u64)], deadline_at_ns: u64) -> Event {
         run_time_ns: None,
         run_times_ns: Vec::new(),
         slo: None,
+        inputs: Vec::new(),
     })
 }
 

@@ -86,6 +86,7 @@ impl Cluster {
             run_time_ns: slo.map(|_| 10 * MS),
             run_times_ns: Vec::new(),
             slo,
+            inputs: Vec::new(),
         }));
         (invocation, actions)
     }

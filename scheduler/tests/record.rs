@@ -39,6 +39,7 @@ fn arrival(id: u64) -> Event {
         run_time_ns: None,
         run_times_ns: Vec::new(),
         slo: None,
+        inputs: Vec::new(),
     })
 }
 

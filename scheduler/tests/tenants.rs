@@ -72,6 +72,7 @@ impl Cluster {
             run_time_ns: Some(RUN_NS),
             run_times_ns: Vec::new(),
             slo: None,
+            inputs: Vec::new(),
         }));
     }
 
@@ -248,6 +249,7 @@ fn a_call_without_models_that_a_cap_held_back_starts_when_another_ends() {
                 run_time_ns: None,
                 run_times_ns: Vec::new(),
                 slo: None,
+                inputs: Vec::new(),
             })
         };
         assert_eq!([tell(arrival(1)), tell(arrival(2))], [vec![1], vec![]], "{policy:?}");

@@ -150,6 +150,7 @@ impl Placements {
             run_time_ns: None,
             run_times_ns: Vec::new(),
             slo: self.slo(&objective, invocation.arrived),
+            inputs: Vec::new(),
         };
         self.settle(arrival, &objective, invocation.arrived).await
     }
@@ -180,6 +181,7 @@ impl Placements {
             run_time_ns: None,
             run_times_ns: known.run_times_ns,
             slo: self.slo(&objective, inference.arrived),
+            inputs: Vec::new(),
         };
         self.settle(arrival, &objective, inference.arrived).await
     }
@@ -204,6 +206,7 @@ impl Placements {
             run_time_ns: None,
             run_times_ns: Vec::new(),
             slo: None,
+            inputs: Vec::new(),
         };
         self.settle(arrival, &Objective::default(), inference.arrived).await
     }
@@ -237,6 +240,7 @@ impl Placements {
             run_time_ns: None,
             run_times_ns,
             slo: self.slo(&objective, call.arrived),
+            inputs: Vec::new(),
         };
         self.settle(arrival, &objective, call.arrived).await
     }

@@ -263,6 +263,7 @@ impl<'a> World<'a> {
             run_time_ns: told.then_some(costs.run_time_ns),
             run_times_ns: Vec::new(),
             slo,
+            inputs: Vec::new(),
         }))
     }
 

@@ -18,6 +18,7 @@ impl View {
         let missing_bytes = |demand: &Demand| device.missing_bytes(demand.model, demand.bytes, &demand.parts);
         Estimate {
             wait_ns: device.wait_ns(now_ns),
+            move_time_ns: self.move_time_ns(device, request),
             load_time_ns: missing()
                 .map(|demand| self.load_time_ns(device, demand))
                 .fold(0, u64::saturating_add),
@@ -25,6 +26,12 @@ impl View {
             missing_bytes: missing().map(missing_bytes).fold(0, u64::saturating_add),
             cost: Cost::ZERO,
         }
+    }
+
+    /// The expected time to bring the inputs of `request` to the node of a device.
+    #[must_use]
+    pub fn move_time_ns(&self, device: &DeviceView, request: &Request) -> u64 {
+        self.network.move_time_ns(&request.inputs, device.id().node)
     }
 
     /// The expected time to load what is missing of a model: as measured from where it is now, else as the caller said, else by the bytes in

@@ -49,9 +49,9 @@ impl View {
         for demand in &request.models {
             self.models.get_mut(demand.model).waits_no_more();
         }
-        let Estimate { wait_ns, load_time_ns, run_time_ns, .. } = why.estimate;
+        let Estimate { load_time_ns, run_time_ns, .. } = why.estimate;
         let charged_ns = load_time_ns.saturating_add(run_time_ns);
-        let there_at_ns = now_ns.saturating_add(wait_ns).saturating_add(load_time_ns);
+        let there_at_ns = now_ns.saturating_add(why.estimate.ready_after_ns());
         let end_ns = there_at_ns.saturating_add(run_time_ns);
         let mut missing = SmallVec::new();
         if let Some(device) = *device {

@@ -121,6 +121,7 @@ impl World {
             run_time_ns,
             run_times_ns,
             slo,
+            inputs: Vec::new(),
         };
         self.tell(Event::Arrived(arrival.clone()));
         // The same one again must change nothing.

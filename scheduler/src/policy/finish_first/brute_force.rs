@@ -6,8 +6,8 @@ use super::queues::Order;
 use super::{Claims, FinishFirst, PASSES_MAX, Passes, Plain, Reach, Verdict, YIELD_LOADS};
 use crate::estimate::round_ns;
 use crate::{
-    Action, Arrival, DeviceKey, DeviceSpec, Event, LeastLoss, ModelDemand, Part, PartId, Placement, Placer,
-    Policy, Request, Scheduler, Settings, TenantLimits, View,
+    Action, Arrival, DeviceKey, DeviceSpec, Event, InputsOn, LeastLoss, ModelDemand, Part, PartId, Placement,
+    Placer, Policy, Request, Scheduler, Settings, TenantLimits, View,
 };
 use proptest::prelude::*;
 use std::cell::OnceCell;
@@ -37,7 +37,8 @@ fn lag_ns(request: &Request) -> u64 {
 
 fn are_alike(a: &Request, b: &Request) -> bool {
     let models = |request: &Request| request.models.iter().map(|demand| demand.model).collect::<Vec<_>>();
-    (a.tenant, a.function, lag_ns(a), models(a)) == (b.tenant, b.function, lag_ns(b), models(b))
+    (a.tenant, a.function, lag_ns(a), models(a), &a.inputs)
+        == (b.tenant, b.function, lag_ns(b), models(b), &b.inputs)
 }
 
 impl BruteForce {
@@ -187,6 +188,8 @@ enum Step {
         tenant: u8,
         priority: u32,
         deadline_ns: u64,
+        /// On which node, and how many bytes.
+        inputs: Option<(u32, u64)>,
     },
     Pass {
         ns: u64,
@@ -218,9 +221,12 @@ fn step() -> impl Strategy<Value = Step> {
     ];
     let deadline_ns = prop_oneof![4 => Just(u64::MAX), 1 => 1_u64..20_000_000_000];
     let capacities = prop::collection::vec(6_u64..14, 1..3);
+    // None mostly, and else what takes from a run to a load to move.
+    let inputs =
+        prop::option::weighted(0.3, (0_u32..3, prop::sample::select(vec![0, 1_000_000_000, 4_000_000_000])));
     prop_oneof![
-        12 => (models, 0_u8..2, prop::sample::select(vec![0, 0, 0, 2]), deadline_ns)
-            .prop_map(|(models, tenant, priority, deadline_ns)| Step::Arrive { models, tenant, priority, deadline_ns }),
+        12 => (models, 0_u8..2, prop::sample::select(vec![0, 0, 0, 2]), deadline_ns, inputs)
+            .prop_map(|(models, tenant, priority, deadline_ns, inputs)| Step::Arrive { models, tenant, priority, deadline_ns, inputs }),
         8 => (0_u64..3_000_000_000).prop_map(|ns| Step::Pass { ns }),
         8 => (any::<usize>(), prop::bool::weighted(0.1)).prop_map(|(which, failed)| Step::End { which, failed }),
         1 => any::<usize>().prop_map(|which| Step::Cancel { which }),
@@ -233,7 +239,13 @@ fn name(text: &str) -> Name {
     Name::new(text).unwrap()
 }
 
-fn arrival(id: u64, models: &[usize], tenant: u8, priority: u32, deadline_at_ns: u64) -> Event {
+fn arrival(
+    id: u64,
+    models: &[usize],
+    (tenant, priority): (u8, u32),
+    deadline_at_ns: u64,
+    inputs: Option<(u32, u64)>,
+) -> Event {
     let tenant = TenantId::new(&format!("t{tenant}")).unwrap();
     let model = |index: &usize| ModelDemand {
         runs_on: Platforms::ALL,
@@ -255,6 +267,7 @@ fn arrival(id: u64, models: &[usize], tenant: u8, priority: u32, deadline_at_ns:
         run_time_ns: Some(1_300_000_000),
         run_times_ns: Vec::new(),
         slo: None,
+        inputs: inputs.map(|(node, bytes)| InputsOn { node: NodeId(node), bytes }).into_iter().collect(),
     })
 }
 
@@ -300,8 +313,9 @@ impl Pair {
 
     fn take(&mut self, id: u64, step: Step) -> Result<(), TestCaseError> {
         match step {
-            Step::Arrive { models, tenant, priority, deadline_ns } => {
-                let event = arrival(id, &models, tenant, priority, self.now_ns.saturating_add(deadline_ns));
+            Step::Arrive { models, tenant, priority, deadline_ns, inputs } => {
+                let deadline_at_ns = self.now_ns.saturating_add(deadline_ns);
+                let event = arrival(id, &models, (tenant, priority), deadline_at_ns, inputs);
                 if let Event::Arrived(arrival) = &event {
                     self.arrivals.insert(arrival.invocation, arrival.clone());
                 }

@@ -1,7 +1,7 @@
 //! What starting on a device would cost, all told: the time that anybody waits longer for it.
 //!
-//! The invocation itself waits until the device is free, for the work of what came before and waits for the models there, for the load, and
-//! for what its run takes longer there than on the quickest kind of device: where none that is quicker holds the models, those that will ask
+//! The invocation itself waits until the device is free, for the work of what came before and waits for the models there, for the load, for
+//! its inputs where they have to be brought from other nodes, and for what its run takes longer there than on the quickest kind of device: where none that is quicker holds the models, those that will ask
 //! for them in the next [`FORESIGHT_S`] take longer, too.
 //! *Others* wait while the device is taken: those that wait for its other models already as long as that takes, and those that will ask for
 //! them meanwhile half as long on average. A load costs those that come *later* what the victims will be missed, less what another copy is
@@ -35,6 +35,9 @@ const LOAD_PART_MIN: f64 = 0.35;
 /// A model takes the quickest place for it from others only if it is asked for so many times as often: how often is never known exactly, least of
 /// all of one that was asked for just now.
 const SEATED: f64 = 2.0;
+
+/// The most devices that are looked at since inputs are near them.
+const NEAR_MAX: usize = 16;
 
 /// All that the costs of one that waits follow from.
 pub(super) struct Costs<'a> {
@@ -87,15 +90,12 @@ impl Costs<'_> {
     fn best_holder(&self, order: Order) -> Best {
         let mut best = Best::default();
         let Some((first, others)) = self.request.models.split_first() else { return best };
-        for key in self.view.model(first.model).holders_by_free().take(self.reach.holders) {
-            let Some(device) = self.device(key) else { continue };
-            let wait_ns = device.wait_ns(self.now_ns);
-            if best.device.is_some() && wait_ns >= best.cost_ns {
-                break;
-            }
+        let offer = |key: DeviceKey, device: &DeviceView, best: &mut Best| {
             if !others.iter().all(|demand| device.holds(demand.model)) {
-                continue;
+                return;
             }
+            let wait_ns =
+                device.wait_ns(self.now_ns).saturating_add(self.view.move_time_ns(device, self.request));
             let run_time_ns = self.view.run_time_ns(device, self.request);
             let slower_ns = self.slower_ns(run_time_ns);
             let wait_ns = wait_ns.saturating_add(slower_ns).saturating_add(self.missed_ns(run_time_ns));
@@ -108,6 +108,16 @@ impl Costs<'_> {
                 let (waiting_ns, later_ns) = self.delays_ns(device, run_time_ns);
                 best.offer(key, true, wait_ns.saturating_add(waiting_ns).saturating_add(later_ns), 0);
             }
+        };
+        for (key, device) in self.near().filter(|(_, device)| device.holds(first.model)) {
+            offer(key, device, &mut best);
+        }
+        for key in self.view.model(first.model).holders_by_free().take(self.reach.holders) {
+            let Some(device) = self.device(key) else { continue };
+            if best.device.is_some() && device.wait_ns(self.now_ns) >= best.cost_ns {
+                break;
+            }
+            offer(key, device, &mut best);
         }
         best
     }
@@ -117,14 +127,16 @@ impl Costs<'_> {
         let mut best = Best::default();
         let busy = self.view.closed().filter(|key| self.device(*key).is_some());
         let busy = busy.take(if self.news_only { 0 } else { self.reach.busy });
-        for key in self.free().into_iter().chain(busy) {
+        let near = self.near().filter(|_| !self.news_only).map(|(key, _)| key);
+        for key in near.chain(self.free()).chain(busy) {
             let Some(device) = self.device(key) else { continue };
             if self.holds_all(device) {
                 continue;
             }
             let estimate = self.view.estimate(self.now_ns, device, self.request);
             let slower_ns = self.slower_ns(estimate.run_time_ns);
-            let wait_ns = estimate.wait_ns.saturating_add(self.claimed_ns(key)).saturating_add(slower_ns);
+            let wait_ns = estimate.wait_ns.saturating_add(estimate.move_time_ns);
+            let wait_ns = wait_ns.saturating_add(self.claimed_ns(key)).saturating_add(slower_ns);
             let worth_ns = self.worth_ns(device);
             let cost_ns = |loss_ns: u64| {
                 let load_ns = estimate.load_time_ns;
@@ -142,6 +154,13 @@ impl Costs<'_> {
             best.offer(key, device.is_open(), cost_ns(victims.loss_ns).saturating_add(others_ns), work_ns);
         }
         best
+    }
+
+    /// The devices of the nodes that have some of the inputs: all of them count, wherever they stand among the others.
+    fn near(&self) -> impl Iterator<Item = (DeviceKey, &DeviceView)> {
+        let nodes = self.request.inputs.iter().filter_map(|input| self.view.node(input.node));
+        let keys = nodes.flat_map(|node| node.devices()).take(NEAR_MAX);
+        keys.filter_map(|key| Some((*key, self.device(*key)?)))
     }
 
     /// Free devices on which loads are costed: those that hold a part of what is needed, be it some of the models or what those have in common

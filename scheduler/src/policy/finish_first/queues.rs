@@ -1,6 +1,6 @@
 //! What waits, by function, models and tenant.
 
-use crate::{FunctionKey, ModelKey, Request, TenantKey};
+use crate::{FunctionKey, InputsOn, ModelKey, Request, TenantKey};
 use smallvec::SmallVec;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use weir_types::InvocationId;
@@ -32,6 +32,7 @@ struct Class {
     function: FunctionKey,
     lead_ns: u64,
     models: SmallVec<[ModelKey; 1]>,
+    inputs: Box<[InputsOn]>,
 }
 
 /// The most urgent are treated as if they had arrived this much earlier.
@@ -45,6 +46,7 @@ impl Class {
             function: request.function,
             lead_ns,
             models: request.models.iter().map(|demand| demand.model).collect(),
+            inputs: request.inputs.clone(),
         }
     }
 }
@@ -236,6 +238,7 @@ mod tests {
             run_time_ns: None,
             told_ns: Box::default(),
             slo: Slo::NONE,
+            inputs: Box::default(),
         }
     }
 

@@ -85,6 +85,7 @@ impl Admission {
             Estimate {
                 wait_ns: (end_at_ns - now_ns).saturating_sub(work_ns),
                 load_time_ns: *load_ns,
+                move_time_ns: 0,
                 run_time_ns: *run_ns,
                 missing_bytes: missing.map(|demand| demand.bytes).fold(0, u64::saturating_add),
                 cost: *cost,

@@ -67,6 +67,7 @@ fn entry(invocation: u64, models: &[u32], due_at_ns: u64, run_ns: u64) -> Entry 
         run_time_ns: None,
         told_ns: Default::default(),
         slo: Slo::NONE,
+        inputs: Box::default(),
     };
     Entry::new(request, due_at_ns, run_ns)
 }
