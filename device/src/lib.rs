@@ -14,6 +14,9 @@ pub use figures::GpuFigures;
 mod arena;
 pub use arena::{Arena, OutOfMemory};
 
+mod share;
+pub use share::share_of_free_bytes;
+
 mod buffer;
 pub use buffer::{Buffer, BufferMut};
 

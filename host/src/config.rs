@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use weir_scheduler::{PolicyKind, PolicyOptions, SloSettings, TenantLimits};
+use weir_scheduler::{Network, PolicyKind, PolicyOptions, SloSettings, TenantLimits};
 use weir_types::api::DEFAULT_PORT;
 use weir_types::{Limits, Reuse, TenantId};
 
@@ -129,6 +129,10 @@ pub struct NodeConfig {
 
     /// Tensors that are kept under names.
     pub objects: ObjectsConfig,
+    /// What the nodes of the cluster are connected by: for what of a workflow goes to another node.
+    pub network: Network,
+    /// How steps of workflows that are placed by themselves hand tensors to each other.
+    pub intermediates: IntermediatesConfig,
 
     /// Log lines kept per function.
     pub log_lines_max: usize,
@@ -278,6 +282,22 @@ impl Default for ObjectsConfig {
     }
 }
 
+/// What steps of workflows that are placed by themselves leave for each other. See docs/workflows.md.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct IntermediatesConfig {
+    /// The share of the *free* memory for bodies and tensors that they may take, in per cent. What does not fit goes back with the answer.
+    pub free_percent_max: u64,
+    /// The most of them on this node.
+    pub len_max: usize,
+}
+
+impl Default for IntermediatesConfig {
+    fn default() -> Self {
+        Self { free_percent_max: 50, len_max: 4_096 }
+    }
+}
+
 /// What runs models.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -337,6 +357,8 @@ impl Default for NodeConfig {
             kernel_graphs: KernelGraphsConfig::default(),
             asynchronous: AsyncConfig::default(),
             objects: ObjectsConfig::default(),
+            network: Network::default(),
+            intermediates: IntermediatesConfig::default(),
             log_lines_max: 1_000,
             log_bytes_max: MIB,
             all_logs_bytes_max: 64 * MIB,

@@ -7,6 +7,7 @@
 mod account;
 mod anywhere;
 mod inference;
+mod job;
 mod outgoing;
 mod passing;
 mod placement;
@@ -18,10 +19,11 @@ mod workflow;
 pub(crate) use account::Account;
 pub(crate) use anywhere::Ran;
 pub(crate) use inference::{Inference, InferenceTurn, Ready};
+pub(crate) use job::Job;
 pub(crate) use passing::{Passed, Passing};
 pub(crate) use placement::{Away, Link, LinkId, PlacementConfig, Placements, Spot};
 pub(crate) use slots::Slots;
-pub(crate) use workflow::{Steps, WorkflowCall, WorkflowTurn};
+pub(crate) use workflow::{Steps, WorkflowCall, WorkflowPlace, WorkflowTurn};
 
 use crate::cluster::Cluster;
 use crate::cluster::wire::Granted;
@@ -30,6 +32,7 @@ use crate::hostcalls::InferenceCtx;
 use crate::instance::{
     Answer, AnswerReceiver, Call, Fault, Lent, OutputSink, Report, RequestBody, RequestCell, Sandbox,
 };
+use crate::intermediates::Intermediates;
 use crate::models::{ModelAccess, Models};
 use crate::objects::Objects;
 use crate::registry::{Deployment, FunctionRecord};
@@ -51,6 +54,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 use weir_device::Arena;
 use weir_inference::{Completion, Execution, Tensor};
+use weir_scheduler::InputsOn;
 use weir_types::{ErrorCode, FunctionKind, InvocationId};
 
 /// Runs invocations.
@@ -63,6 +67,8 @@ pub(crate) struct Dispatch {
     /// The cluster that the node is one of.
     pub(crate) cluster: Option<Arc<Cluster>>,
     pub(crate) objects: Arc<Objects>,
+    /// What steps of workflows leave for each other.
+    pub(crate) intermediates: Arc<Intermediates>,
     pub(crate) arena: Arena,
     pub(crate) metrics: Arc<Metrics>,
     /// Places for instances, shared by all functions.
@@ -88,6 +94,8 @@ pub(crate) struct Invocation {
     pub(crate) priority: u32,
     /// How many calls of functions and workflows it is within: 0 for one that a client has asked for.
     pub(crate) depth: u32,
+    /// Where what it works on lies, as far as its placement is to count that.
+    pub(crate) inputs: Vec<InputsOn>,
     /// What it was granted here, without asking the scheduler; none if that is to be asked.
     pub(crate) granted: Option<Granted>,
 }

@@ -25,16 +25,17 @@ mod v2;
 mod workflows;
 
 pub(crate) use auth::Tokens;
-pub(crate) use body::{Guarded, Witness};
+pub(crate) use body::{Guarded, Witness, receive_whole};
 pub(crate) use error::status;
 pub(crate) use headers::ERROR_CODE;
 pub(crate) use request_id::next_id;
 pub(crate) use server::{Server, Threads};
-pub(crate) use v2::Written;
+pub(crate) use v2::{Read, Written, refusal};
 
 use crate::cluster::wire::Grant;
 use crate::cluster::{GRANT, LINK_PATH, answer_link, refused, restore_host};
 use crate::instance::Fault;
+use crate::intermediates;
 use crate::node::NodeState;
 use axum::Router;
 use axum::body::Body;
@@ -140,7 +141,10 @@ impl Gateway {
             path @ ("/v2/health/live" | "/v2/health/ready") => return v2::health(&self.node, path),
             _ => {}
         }
-        let is_of_cluster = request.headers().contains_key(GRANT) || request.uri().path() == LINK_PATH;
+        let path = request.uri().path();
+        let is_of_cluster = request.headers().contains_key(GRANT)
+            || path == LINK_PATH
+            || path.starts_with(intermediates::PATH);
         if is_of_cluster {
             return self.route_of_cluster(request, id).await.unwrap_or_else(IntoResponse::into_response);
         }
@@ -200,7 +204,7 @@ impl Gateway {
         // Of another node, that it was passed on to.
         let (head, body) = response.into_parts();
         let text = axum::body::to_bytes(body, REJECTION_BYTES_MAX).await.unwrap_or_default();
-        let error = v2::refusal(&head.headers, &text);
+        let error = refusal(&head.headers, &text);
         Err(Fault::new(error.code, error.text))
     }
 
@@ -218,6 +222,10 @@ impl Gateway {
             let text = "this is for nodes of the cluster, which show its secret (cluster.secret_file)";
             return Err(ApiError::new(ErrorCode::Unauthorized, text));
         };
+        if request.uri().path().starts_with(intermediates::PATH) {
+            let intermediates = &self.node.dispatch.intermediates;
+            return Ok(intermediates::answer(intermediates, request.method(), request.uri().path())?);
+        }
         let Some(grant) = request.headers_mut().remove(GRANT) else {
             let placements = &self.node.dispatch.placements;
             return Ok(answer_link(cluster, placements, request.into_body(), &self.node.stopping));

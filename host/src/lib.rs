@@ -6,7 +6,7 @@
 mod config;
 pub use config::{
     AsyncConfig, BackendKind, ClusterConfig, DeviceConfig, DeviceName, DevicesConfig, DevicesError,
-    KernelGraphsConfig, NodeConfig, ObjectsConfig,
+    IntermediatesConfig, KernelGraphsConfig, NodeConfig, ObjectsConfig,
 };
 
 mod node;
@@ -26,6 +26,8 @@ mod asynchronous;
 mod objective;
 
 mod objects;
+
+mod intermediates;
 
 mod profiling;
 

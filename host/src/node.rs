@@ -14,6 +14,7 @@ use crate::component::{Components, Engines, Recompiler};
 use crate::config::NodeConfig;
 use crate::dispatch::{Dispatch, PlacementConfig, Placements, Slots};
 use crate::gateway::{Gateway, Server, Tokens};
+use crate::intermediates::Intermediates;
 use crate::models::Models;
 use crate::objects::{self, Objects};
 use crate::registry::{Functions, Registry};
@@ -324,6 +325,14 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
     let slots =
         Slots::new(config.instances_max as usize, config.instances_idle_max as usize, metrics.clone());
     let json_turns = Arc::new(Semaphore::new(config.gateway_threads.max(1)));
+    let node = placements.node();
+    let intermediates = Intermediates::start(
+        node,
+        cluster.clone(),
+        arena.clone(),
+        config.intermediates.clone(),
+        metrics.clone(),
+    );
     let dispatch = Dispatch {
         components: components.clone(),
         models: models.clone(),
@@ -337,6 +346,7 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
         placements: placements.clone(),
         cluster: cluster.clone(),
         objects: objects.clone(),
+        intermediates: Arc::new(intermediates),
         arena: arena.clone(),
         metrics: metrics.clone(),
         slots: Arc::new(slots),

@@ -81,6 +81,8 @@ codes! {
     InvocationNotFound = "invocation-not-found";
     /// No such named object, or it has expired.
     ObjectNotFound = "object-not-found";
+    /// What a step of a workflow has left for another on a node is not there any more: that node was lost, or it has expired. Ask again.
+    IntermediateLost = "intermediate-lost";
     /// The asynchronous invocation ended so long ago that it is not kept any more.
     InvocationExpired = "invocation-expired";
     /// The asynchronous invocation has no result yet.

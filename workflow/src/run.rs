@@ -18,6 +18,8 @@ pub struct Run<V> {
     values: Vec<Held<V>>,
     /// How many will still read each value.
     readers: Vec<usize>,
+    /// Whether each value is read by what runs something, and by nothing else.
+    is_handed_on: Vec<bool>,
     steps: Vec<State>,
     /// What is known of the conditions.
     told: Vec<Option<bool>>,
@@ -36,6 +38,8 @@ pub struct Begin<V> {
     pub inputs: Vec<(String, V)>,
     /// The outputs that are read, and so have to be given.
     pub outputs: Vec<String>,
+    /// Those of them that nothing reads but steps that run something: they may be given [without their data](Value::view), by whoever has those steps find it.
+    pub handed_on: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -79,6 +83,7 @@ impl<V: Value> Run<V> {
     ) -> Result<Self, RunError> {
         let wanted = wanted_outputs(&plan, wanted)?;
         let (needed, readers) = needs(&plan, &wanted);
+        let is_handed_on = handed_on(&plan, &wanted, &needed);
         let told = plan.conditions.iter().map(|condition| match condition.test {
             Test::Chance(share) => Some(draw() < share),
             Test::Compare { .. } => None,
@@ -90,6 +95,7 @@ impl<V: Value> Run<V> {
         let mut run = Self {
             values: plan.values.iter().map(|_| Held::Awaited).collect(),
             readers,
+            is_handed_on,
             steps: steps.collect(),
             told: told.collect(),
             sizes: Sizes::new(plan.sizes),
@@ -126,9 +132,11 @@ impl<V: Value> Run<V> {
             }
         }
         planned.inputs.iter().for_each(|(_, value)| self.release(*value));
-        let needed = planned.outputs.iter().filter(|value| self.readers[**value] > 0);
-        let outputs = needed.map(|value| plan.values[*value].name.clone()).collect();
-        Some(Begin { step, inputs, outputs })
+        let needed = || planned.outputs.iter().filter(|value| self.readers[**value] > 0);
+        let name = |value: &usize| plan.values[*value].name.clone();
+        let outputs = needed().map(name).collect();
+        let handed_on = needed().filter(|value| self.is_handed_on[**value]).map(name).collect();
+        Some(Begin { step, inputs, outputs, handed_on })
     }
 
     /// A step has given its outputs. What is not read is let go of.
@@ -340,6 +348,21 @@ fn needs(plan: &Plan, wanted: &[usize]) -> (Vec<bool>, Vec<usize>) {
         }
     }
     (needed, readers)
+}
+
+/// Which values are read by steps that run something, and by nothing else: no condition looks at them, no other step works on them, and the workflow does not give
+/// them.
+fn handed_on(plan: &Plan, wanted: &[usize], needed: &[bool]) -> Vec<bool> {
+    let mut handed_on = vec![true; plan.values.len()];
+    let given = wanted.iter().filter_map(|output| Some(plan.outputs.get(*output)?.1));
+    let steps = plan.steps.iter().zip(needed).filter(|(_, is_needed)| **is_needed).map(|(step, _)| step);
+    let looked_at = steps.flat_map(|step| {
+        let is_run = matches!(step.action, Action::Run(_));
+        let inputs = step.inputs.iter().map(|(_, value)| *value).filter(move |_| !is_run);
+        inputs.chain(guard_value(plan, step))
+    });
+    given.chain(looked_at).for_each(|value| handed_on[value] = false);
+    handed_on
 }
 
 /// What the guard of a step looks at.

@@ -9,13 +9,13 @@ pub struct View<'a> {
     pub datatype: ElementType,
     /// The size of each dimension.
     pub shape: &'a Shape,
-    /// Its elements, little-endian, without gaps.
+    /// Its elements, little-endian, without gaps. None of them where the tensor is elsewhere, as one that is [handed on](crate::Begin::handed_on) may be.
     pub data: &'a [u8],
 }
 
 /// A handle to a tensor: what goes from step to step. Cheap to clone.
 pub trait Value: Clone {
-    /// The tensor.
+    /// The tensor. Its data is looked at by conditions alone.
     fn view(&self) -> View<'_>;
 }
 

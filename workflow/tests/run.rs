@@ -8,16 +8,16 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
 use std::rc::{Rc, Weak};
 use weir_types::{ElementType, Shape};
-use weir_workflow::{Action, Document, Part, Plan, Run, RunError, Value, View, split};
+use weir_workflow::{Action, Begin, Document, Part, Plan, Run, RunError, Value, View, split};
 
-/// A column of numbers.
+/// A column of numbers, and whether only steps that run something can have them.
 #[derive(Debug, Clone)]
-struct Column(Rc<(Vec<u8>, Shape)>);
+struct Column(Rc<(Vec<u8>, Shape)>, bool);
 
 impl Column {
     fn new(values: &[f32]) -> Self {
         let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        Self(Rc::new((bytes, Shape::new(&[values.len() as u32]).unwrap())))
+        Self(Rc::new((bytes, Shape::new(&[values.len() as u32]).unwrap())), false)
     }
 
     fn values(&self) -> Vec<f32> {
@@ -27,7 +27,8 @@ impl Column {
 
 impl Value for Column {
     fn view(&self) -> View<'_> {
-        View { datatype: ElementType::Fp32, shape: &self.0.1, data: &self.0.0 }
+        let data = if self.1 { &[] } else { &self.0.0[..] };
+        View { datatype: ElementType::Fp32, shape: &self.0.1, data }
     }
 }
 
@@ -180,8 +181,21 @@ impl Oracle<'_> {
     }
 }
 
-fn perform(plan: &Plan, step: usize, inputs: &[(String, Column)]) -> Vec<(String, Column)> {
+/// What a step gives: what may be handed on, is.
+fn perform(plan: &Plan, Begin { step, inputs, handed_on, .. }: &Begin<Column>) -> Vec<(String, Column)> {
+    let mut given = made_of(plan, *step, inputs);
+    given.iter_mut().for_each(|(name, column)| column.1 |= handed_on.contains(name));
+    given
+}
+
+fn made_of(plan: &Plan, step: usize, inputs: &[(String, Column)]) -> Vec<(String, Column)> {
     let planned = &plan.steps()[step];
+    let is_run = matches!(planned.action, Action::Run(_));
+    assert!(
+        is_run || inputs.iter().all(|(_, column)| !column.1),
+        "{} looks at what is elsewhere",
+        planned.name
+    );
     let values: Vec<_> = inputs.iter().map(|(_, column)| column.values()).collect();
     match &planned.action {
         Action::Run(_) => ["a", "b"]
@@ -256,7 +270,7 @@ proptest! {
                 let name = &plan.steps()[begin.step].name;
                 prop_assert!(oracle.runs(name), "{name} should not run\n{text}");
                 prop_assert!(done.insert(name.clone()), "{name} runs twice");
-                let outputs = perform(&plan, begin.step, &begin.inputs);
+                let outputs = perform(&plan, &begin);
                 under_way.push((begin.step, outputs));
             }
             if under_way.is_empty() {
@@ -273,7 +287,7 @@ proptest! {
             while let Some(begin) = run.next_step() {
                 let name = &plan.steps()[begin.step].name;
                 prop_assert!(oracle.runs(name) && done.insert(name.clone()), "{name}\n{text}");
-                under_way.push((begin.step, perform(&plan, begin.step, &begin.inputs)));
+                under_way.push((begin.step, perform(&plan, &begin)));
             }
             let passes = |source: &String| readers.get(source).into_iter().flatten().any(|step| document.steps.get(step).unwrap().combine.is_some());
             for (source, value) in alive.iter().filter(|(source, _)| !passes(source)) {
@@ -398,7 +412,7 @@ fn what_does_not_fit_at_run_time_names_the_step() {
             .starts_with("the workflow has no input \"w\"; its inputs are x: FP32[?]")
     );
     assert_eq!(why(new(vec![("x", column(1)), ("x", column(1))], None)), "input \"x\" is given twice");
-    let scalar = Column(Rc::new((vec![0; 4], Shape::default())));
+    let scalar = Column(Rc::new((vec![0; 4], Shape::default())), false);
     assert_eq!(why(new(vec![("x", scalar)], None)), "input x: FP32[?] is given as FP32[]");
     assert!(why(new(vec![("x", column(1))], Some(&["q"]))).contains("no output \"q\"; its outputs are"));
     assert!(why(new(vec![("x", column(1))], Some(&["z", "z"]))).contains("wanted twice"));

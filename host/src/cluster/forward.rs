@@ -20,6 +20,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
+use weir_types::NodeId;
 
 /// What a node may do for a call that was passed on to it, as JSON.
 pub(crate) const GRANT: HeaderName = HeaderName::from_static("weir-grant");
@@ -167,6 +168,21 @@ impl Cluster {
             let _ = tokio::time::timeout_at(latest.into(), end).await;
         });
         Ok(Response::from_parts(head, Body::new(Holding { body, _ended: ended })))
+    }
+}
+
+impl Cluster {
+    /// Ask another node for what is between nodes. Why there is no answer, as text.
+    pub(crate) async fn ask(&self, node: NodeId, method: Method, target: &str) -> Result<Response, String> {
+        let address = self.view.borrow().nodes.get(&node).map(|member| member.address.clone());
+        let address = address.ok_or_else(|| format!("node {} has left the cluster", node.0))?;
+        let mut request = Request::new(Body::empty());
+        *request.method_mut() = method;
+        let answer = self.client.send(&address, target, request).await;
+        answer.map(|answer| answer.map(Body::new)).map_err(|error| {
+            let text = causes(&error).map(ToString::to_string).collect::<Vec<_>>().join(": ");
+            format!("node {} cannot be asked: {text}", node.0)
+        })
     }
 }
 

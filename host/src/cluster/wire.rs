@@ -114,6 +114,9 @@ pub(crate) struct Grant {
     pub(crate) version: Version,
     /// How long it may still take.
     pub(crate) deadline_in_ms: u64,
+    /// How long what it leaves there for other calls is kept: until the end of what they are all part of.
+    #[serde(default)]
+    pub(crate) left_for_ms: u64,
     pub(crate) granted: Granted,
 }
 

@@ -18,6 +18,7 @@ impl NodeConfig {
             tenants: self.tenants.clone(),
             tenant_default: self.tenant_default.clone(),
             slo: self.slo.clone(),
+            network: self.network,
             ..Settings::default()
         };
         Ok(Setup { policy: self.policy, options: self.policy_options.clone(), settings })

@@ -1,18 +1,26 @@
 //! Running what is asked: here, or on the node of the cluster that it is placed on.
 
+use super::job::Job;
 use super::passing::Passed;
-use super::remote::Remote;
-use super::workflow::batch;
-use super::{Account, Admitted, Dispatch, Inference, InferenceTurn, Invocation, WorkflowCall, WorkflowTurn};
+use super::placement::Placed;
+use super::remote::{About, Remote};
+use super::{
+    Account, Admission, Admitted, Away, Dispatch, HeldAway, Inference, InferenceTurn, Invocation, Ready,
+    WorkflowCall, WorkflowPlace, WorkflowTurn,
+};
+use crate::cluster::wire::Granted;
 use crate::instance::Fault;
+use crate::intermediates::Handle;
 use crate::models::RanOn;
 use std::sync::Arc;
-use weir_inference::{Completion, RunRequest, Tensor};
+use weir_inference::{Completion, Meter, RunRequest, Tensor};
 use weir_types::{ErrorCode, FunctionId, ModelId, WorkflowId};
 
 /// What has become of an inference.
 pub(crate) struct Ran {
     pub(crate) completion: Completion,
+    /// Outputs that were left where it ran.
+    pub(crate) left: Vec<(String, Handle)>,
     pub(crate) is_elsewhere: bool,
     /// Where, if it is a model by itself.
     pub(crate) ran_on: Option<RanOn>,
@@ -20,12 +28,44 @@ pub(crate) struct Ran {
 
 impl Ran {
     pub(crate) fn here(completion: Completion) -> Self {
-        Self { completion, is_elsewhere: false, ran_on: None }
+        Self { completion, left: Vec::new(), is_elsewhere: false, ran_on: None }
     }
+}
 
-    fn elsewhere((completion, ran_on): (Completion, Option<RanOn>)) -> Self {
-        Self { completion, is_elsewhere: true, ran_on }
-    }
+/// Where it is to run: here, with what it needs for that; or elsewhere, while it holds this here.
+enum Turn<Place, Held> {
+    Here(Place),
+    There(Away, Held),
+}
+
+/// Something that can be asked, here or elsewhere.
+trait Asked {
+    /// What it needs to run here.
+    type Place: Send;
+    /// What it holds here while it runs elsewhere.
+    type Held: Send + 'static;
+
+    /// What another node is told of it.
+    fn about(&self, dispatch: &Dispatch) -> About;
+
+    /// It is to run here, with this.
+    fn grant(&mut self, granted: Granted);
+
+    /// Have it placed.
+    fn place(
+        &self,
+        dispatch: &Dispatch,
+        job: &Job,
+    ) -> impl Future<Output = Result<Turn<Self::Place, Self::Held>, Fault>> + Send;
+
+    /// Run it here.
+    fn run(
+        &self,
+        dispatch: &Arc<Dispatch>,
+        place: Self::Place,
+        inputs: Vec<(String, Tensor)>,
+        wanted: Option<Vec<String>>,
+    ) -> impl Future<Output = Result<Ran, Fault>> + Send;
 }
 
 impl Dispatch {
@@ -34,73 +74,19 @@ impl Dispatch {
         self: &Arc<Self>,
         invocation: &mut Invocation,
         account: &Arc<Account>,
-        inputs: Vec<(String, Tensor)>,
+        job: Job,
     ) -> Result<Ran, Fault> {
-        let deployment = invocation.deployment.clone();
-        let FunctionId { tenant, name, version } = &deployment.id;
-        let limits = &deployment.manifest.limits;
-        let mut remote = None;
-        loop {
-            match self.admit(invocation).await? {
-                Admitted::Here(admission) => {
-                    return Ok(Ran::here(self.tensor(invocation, admission, account, inputs).await?));
-                }
-                Admitted::There(away, held) => {
-                    let remote = match &mut remote {
-                        Some(remote) => remote,
-                        none => none.insert(Remote::new(
-                            self,
-                            (tenant, name, *version),
-                            (invocation.id, invocation.deadline, invocation.priority),
-                            (&inputs, None),
-                            (deployment.manifest.idempotent, limits.response_body_bytes),
-                        )?),
-                    };
-                    match remote.run(&away, held).await? {
-                        Passed::Answered(answer) => return Ok(Ran::elsewhere(answer)),
-                        Passed::Here(granted) => invocation.granted = Some(granted),
-                        Passed::Again => {}
-                    }
-                }
-            }
-        }
+        self.anywhere(&mut (invocation, account), job).await
     }
 
-    /// The same for a model.
+    /// The same for a model, whose time on a device `meter` counts; none for the model's own.
     pub(crate) async fn model_anywhere(
         self: &Arc<Self>,
         inference: &mut Inference,
-        request: RunRequest,
+        meter: Option<Meter>,
+        job: Job,
     ) -> Result<Ran, Fault> {
-        let entry = inference.entry.clone();
-        let ModelId { tenant, name, version } = entry.source.id();
-        let mut remote = None;
-        loop {
-            match self.ready(inference, request.batch()).await? {
-                InferenceTurn::Here(ready) => {
-                    let (completion, ran_on) = self.infer(inference, ready, request).await?;
-                    return Ok(Ran { completion, is_elsewhere: false, ran_on: Some(ran_on) });
-                }
-                InferenceTurn::There(away, placed) => {
-                    let remote = match &mut remote {
-                        Some(remote) => remote,
-                        none => none.insert(Remote::new(
-                            self,
-                            (tenant, name, *version),
-                            (inference.id, inference.deadline, inference.priority),
-                            (&request.inputs, request.outputs.as_deref()),
-                            // A model keeps nothing from one run to the next.
-                            (true, self.answer_bytes_max),
-                        )?),
-                    };
-                    match remote.run(&away, placed).await? {
-                        Passed::Answered(answer) => return Ok(Ran::elsewhere(answer)),
-                        Passed::Here(granted) => inference.granted = Some(granted),
-                        Passed::Again => {}
-                    }
-                }
-            }
-        }
+        self.anywhere(&mut (inference, meter), job).await
     }
 
     /// The same for a workflow, which is passed on as a whole. One that no device has room for runs here, and each of its steps wherever that is
@@ -108,44 +94,166 @@ impl Dispatch {
     pub(crate) async fn workflow_anywhere(
         self: &Arc<Self>,
         call: &mut WorkflowCall,
-        inputs: Vec<(String, Tensor)>,
-        wanted: Option<&[String]>,
+        job: Job,
     ) -> Result<Ran, Fault> {
-        let workflow = call.workflow.clone();
-        let WorkflowId { tenant, name, version } = &workflow.id;
+        self.anywhere(call, job).await
+    }
+
+    async fn anywhere<A: Asked>(self: &Arc<Self>, asked: &mut A, job: Job) -> Result<Ran, Fault> {
         let mut remote = None;
         loop {
-            let turn = match self.place_workflow(call, batch(&inputs)).await {
-                // No device has room for all of it: for each of its steps, some may.
-                Err(fault)
-                    if fault.code == ErrorCode::NoCapacity && self.catalog.demands(&workflow).len() > 1 =>
-                {
-                    return Ok(Ran::here(self.run_apart(call, inputs, wanted).await?));
+            match asked.place(self, &job).await? {
+                Turn::Here(place) => {
+                    let Job { inputs, wanted, .. } = job;
+                    let inputs = self.intermediates.here(inputs).await?;
+                    return asked.run(self, place, inputs, wanted).await;
                 }
-                turn => turn?,
-            };
-            match turn {
-                WorkflowTurn::Here(place) => {
-                    return Ok(Ran::here(self.run_workflow(call, place, inputs, wanted).await?));
-                }
-                WorkflowTurn::There(away, placed) => {
+                Turn::There(away, held) => {
                     let remote = match &mut remote {
                         Some(remote) => remote,
-                        none => none.insert(Remote::new(
-                            self,
-                            (tenant, name, *version),
-                            (call.id, call.deadline, call.priority),
-                            (&inputs, wanted),
-                            (self.catalog.may_run_twice(&workflow), self.answer_bytes_max),
-                        )?),
+                        none => none.insert(Remote::new(self, asked.about(self), &job)?),
                     };
-                    match remote.run(&away, placed).await? {
-                        Passed::Answered(answer) => return Ok(Ran::elsewhere(answer)),
-                        Passed::Here(granted) => call.granted = Some(granted),
+                    match remote.run(&away, held).await? {
+                        Passed::Answered(ran) => return Ok(ran),
+                        Passed::Here(granted) => asked.grant(granted),
                         Passed::Again => {}
                     }
                 }
             }
         }
+    }
+}
+
+impl Asked for (&mut Invocation, &Arc<Account>) {
+    type Place = Admission;
+    type Held = HeldAway;
+
+    fn about(&self, _: &Dispatch) -> About {
+        let Invocation { id, deadline, priority, ref deployment, .. } = *self.0;
+        let FunctionId { tenant, name, version } = deployment.id.clone();
+        About {
+            tenant,
+            name,
+            version,
+            id,
+            deadline,
+            priority,
+            may_run_twice: deployment.manifest.idempotent,
+            answer_bytes_max: deployment.manifest.limits.response_body_bytes,
+        }
+    }
+
+    fn grant(&mut self, granted: Granted) {
+        self.0.granted = Some(granted);
+    }
+
+    async fn place(&self, dispatch: &Dispatch, _: &Job) -> Result<Turn<Admission, HeldAway>, Fault> {
+        Ok(match dispatch.admit(self.0).await? {
+            Admitted::Here(admission) => Turn::Here(admission),
+            Admitted::There(away, held) => Turn::There(away, held),
+        })
+    }
+
+    /// It gives all it has, whatever is wanted.
+    async fn run(
+        &self,
+        dispatch: &Arc<Dispatch>,
+        admission: Admission,
+        inputs: Vec<(String, Tensor)>,
+        _: Option<Vec<String>>,
+    ) -> Result<Ran, Fault> {
+        Ok(Ran::here(dispatch.tensor(self.0, admission, self.1, inputs).await?))
+    }
+}
+
+impl Asked for (&mut Inference, Option<Meter>) {
+    type Place = Ready;
+    type Held = Placed;
+
+    fn about(&self, dispatch: &Dispatch) -> About {
+        let Inference { id, deadline, priority, ref entry, .. } = *self.0;
+        let ModelId { tenant, name, version } = entry.source.id().clone();
+        // A model keeps nothing from one run to the next.
+        let may_run_twice = true;
+        let answer_bytes_max = dispatch.answer_bytes_max;
+        About { tenant, name, version, id, deadline, priority, may_run_twice, answer_bytes_max }
+    }
+
+    fn grant(&mut self, granted: Granted) {
+        self.0.granted = Some(granted);
+    }
+
+    async fn place(&self, dispatch: &Dispatch, job: &Job) -> Result<Turn<Ready, Placed>, Fault> {
+        Ok(match dispatch.ready(self.0, job.batch()).await? {
+            InferenceTurn::Here(ready) => Turn::Here(ready),
+            InferenceTurn::There(away, placed) => Turn::There(away, placed),
+        })
+    }
+
+    async fn run(
+        &self,
+        dispatch: &Arc<Dispatch>,
+        ready: Ready,
+        inputs: Vec<(String, Tensor)>,
+        outputs: Option<Vec<String>>,
+    ) -> Result<Ran, Fault> {
+        let (inference, meter) = (&*self.0, self.1.clone());
+        let (deadline, priority) = (Some(inference.deadline), inference.priority);
+        let request = RunRequest { inputs, outputs, deadline, priority, meter };
+        let (completion, ran_on) = dispatch.infer(inference, ready, request).await?;
+        Ok(Ran { ran_on: Some(ran_on), ..Ran::here(completion) })
+    }
+}
+
+/// Where a workflow runs on this node.
+enum Stage {
+    Unit(WorkflowPlace),
+    /// Nowhere as a whole.
+    Apart,
+}
+
+impl Asked for WorkflowCall {
+    type Place = Stage;
+    type Held = Placed;
+
+    fn about(&self, dispatch: &Dispatch) -> About {
+        let Self { id, deadline, priority, ref workflow, .. } = *self;
+        let WorkflowId { tenant, name, version } = workflow.id.clone();
+        let may_run_twice = dispatch.catalog.may_run_twice(workflow);
+        let answer_bytes_max = dispatch.answer_bytes_max;
+        About { tenant, name, version, id, deadline, priority, may_run_twice, answer_bytes_max }
+    }
+
+    fn grant(&mut self, granted: Granted) {
+        self.granted = Some(granted);
+    }
+
+    async fn place(&self, dispatch: &Dispatch, job: &Job) -> Result<Turn<Stage, Placed>, Fault> {
+        Ok(match dispatch.place_workflow(self, job.batch()).await {
+            Ok(WorkflowTurn::Here(place)) => Turn::Here(Stage::Unit(place)),
+            Ok(WorkflowTurn::There(away, placed)) => Turn::There(away, placed),
+            // No device has room for all of it: for each of its steps, some may.
+            Err(fault)
+                if fault.code == ErrorCode::NoCapacity
+                    && dispatch.catalog.demands(&self.workflow).len() > 1 =>
+            {
+                Turn::Here(Stage::Apart)
+            }
+            Err(fault) => return Err(fault),
+        })
+    }
+
+    async fn run(
+        &self,
+        dispatch: &Arc<Dispatch>,
+        stage: Stage,
+        inputs: Vec<(String, Tensor)>,
+        wanted: Option<Vec<String>>,
+    ) -> Result<Ran, Fault> {
+        let wanted = wanted.as_deref();
+        Ok(Ran::here(match stage {
+            Stage::Unit(place) => dispatch.run_workflow(self, place, inputs, wanted).await?,
+            Stage::Apart => dispatch.run_apart(self, inputs, wanted).await?,
+        }))
     }
 }

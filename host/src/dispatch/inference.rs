@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::Instrument;
 use weir_inference::{Completion, InferenceError, Pin, RunRequest};
+use weir_scheduler::InputsOn;
 use weir_types::{ErrorCode, InvocationId};
 
 /// What the gateway knows about an inference.
@@ -23,6 +24,8 @@ pub(crate) struct Inference {
     pub(crate) arrived: Instant,
     pub(crate) deadline: Instant,
     pub(crate) priority: u32,
+    /// Where what it works on lies, as far as its placement is to count that.
+    pub(crate) inputs: Vec<InputsOn>,
     /// What it was granted here, without asking the scheduler; none if that is to be asked.
     pub(crate) granted: Option<Granted>,
 }

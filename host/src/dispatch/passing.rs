@@ -23,6 +23,8 @@ pub(crate) struct Passing<'a> {
     /// Which version of the function or model it is about.
     pub(crate) version: Version,
     pub(crate) deadline: Instant,
+    /// Until when what it leaves there for other calls is kept.
+    pub(crate) left_until: Instant,
     /// Whether running it a second time does no harm.
     pub(crate) may_run_twice: bool,
     /// Whether it was lost with a node before.
@@ -92,12 +94,16 @@ impl Passing<'_> {
 
     /// What the node at the other end of `away` may do for the call.
     fn grant(&self, away: &Away) -> Grant {
-        let left = self.deadline.saturating_duration_since(Instant::now());
+        let now = Instant::now();
+        let in_ms = |until: Instant| {
+            u64::try_from(until.saturating_duration_since(now).as_millis()).unwrap_or(u64::MAX)
+        };
         Grant {
             invocation: self.id,
             tenant: self.tenant.clone(),
             version: self.version,
-            deadline_in_ms: u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
+            deadline_in_ms: in_ms(self.deadline),
+            left_for_ms: in_ms(self.left_until),
             granted: away.granted.clone(),
         }
     }

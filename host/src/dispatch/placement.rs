@@ -126,6 +126,11 @@ impl Placements {
         placements
     }
 
+    /// What the cluster calls this node.
+    pub(crate) fn node(&self) -> NodeId {
+        self.node
+    }
+
     /// Wait for a placement. Dropping the future, or the placement, tells the scheduler that the invocation is over.
     pub(crate) async fn place(
         self: &Arc<Self>,
@@ -150,7 +155,7 @@ impl Placements {
             run_time_ns: None,
             run_times_ns: Vec::new(),
             slo: self.slo(&objective, invocation.arrived),
-            inputs: Vec::new(),
+            inputs: invocation.inputs.clone(),
         };
         self.settle(arrival, &objective, invocation.arrived).await
     }
@@ -181,7 +186,7 @@ impl Placements {
             run_time_ns: None,
             run_times_ns: known.run_times_ns,
             slo: self.slo(&objective, inference.arrived),
-            inputs: Vec::new(),
+            inputs: inference.inputs.clone(),
         };
         self.settle(arrival, &objective, inference.arrived).await
     }
@@ -240,7 +245,7 @@ impl Placements {
             run_time_ns: None,
             run_times_ns,
             slo: self.slo(&objective, call.arrived),
-            inputs: Vec::new(),
+            inputs: call.inputs.clone(),
         };
         self.settle(arrival, &objective, call.arrived).await
     }

@@ -1,48 +1,46 @@
 //! An inference that another node runs: the one that it is placed on, and another if that one does not run it.
 
+use super::anywhere::Ran;
+use super::job::Job;
 use super::passing::{Passed, Passing};
 use super::{Away, Dispatch};
-use crate::gateway::Written;
+use crate::gateway::{Read, Written};
 use crate::instance::{Fault, RequestBody};
-use crate::models::RanOn;
 use std::time::Instant;
-use weir_inference::{Completion, Tensor};
 use weir_types::{InvocationId, Name, TenantId, Version};
+
+/// What another node is told of what it is to run, and what goes for that.
+pub(super) struct About {
+    pub(super) tenant: TenantId,
+    pub(super) name: Name,
+    pub(super) version: Version,
+    pub(super) id: InvocationId,
+    pub(super) deadline: Instant,
+    pub(super) priority: u32,
+    /// Whether running it a second time does no harm.
+    pub(super) may_run_twice: bool,
+    pub(super) answer_bytes_max: u64,
+}
 
 /// An inference on its way to another node, and to others if that one does not run it.
 pub(super) struct Remote<'a> {
     dispatch: &'a Dispatch,
-    tenant: &'a TenantId,
-    version: Version,
-    id: InvocationId,
-    deadline: Instant,
-    may_run_twice: bool,
-    answer_bytes_max: u64,
+    about: About,
     written: Written,
+    /// Until when what it leaves where it runs is kept.
+    left_until: Instant,
     was_lost: bool,
 }
 
 impl<'a> Remote<'a> {
-    /// Write down what is asked: of which version, as which call, with what, and whether it may run twice with how large an answer.
-    pub(super) fn new(
-        dispatch: &'a Dispatch,
-        (tenant, name, version): (&'a TenantId, &Name, Version),
-        (id, deadline, priority): (InvocationId, Instant, u32),
-        (inputs, wanted): (&[(String, Tensor)], Option<&[String]>),
-        (may_run_twice, answer_bytes_max): (bool, u64),
-    ) -> Result<Self, Fault> {
-        let written = Written::new(&dispatch.arena, (name, version), priority, inputs, wanted)?;
-        Ok(Self {
-            dispatch,
-            tenant,
-            version,
-            id,
-            deadline,
-            may_run_twice,
-            answer_bytes_max,
-            written,
-            was_lost: false,
-        })
+    /// Write down what is asked.
+    pub(super) fn new(dispatch: &'a Dispatch, about: About, job: &Job) -> Result<Self, Fault> {
+        let Job { inputs, wanted, step } = job;
+        let outputs = (wanted.as_deref(), job.handed_on());
+        let what = (&about.name, about.version);
+        let written = Written::new(&dispatch.arena, what, about.priority, inputs, outputs)?;
+        let left_until = step.as_ref().map_or(about.deadline, |step| step.until);
+        Ok(Self { dispatch, about, written, left_until, was_lost: false })
     }
 
     /// Have the node at the other end of `away` run it.
@@ -50,24 +48,31 @@ impl<'a> Remote<'a> {
         &mut self,
         away: &Away,
         held: Held,
-    ) -> Result<Passed<(Completion, Option<RanOn>)>, Fault> {
+    ) -> Result<Passed<Ran>, Fault> {
+        let About { ref tenant, version, id, deadline, may_run_twice, answer_bytes_max, .. } = self.about;
+        let Dispatch { intermediates, metrics, .. } = self.dispatch;
         let mut passing = Passing {
             dispatch: self.dispatch,
             call: self.written.call(),
-            id: self.id,
-            tenant: self.tenant,
-            version: self.version,
-            deadline: self.deadline,
-            may_run_twice: self.may_run_twice,
+            id,
+            tenant,
+            version,
+            deadline,
+            left_until: self.left_until,
+            may_run_twice,
             was_lost: self.was_lost,
         };
         let mut body = Some(RequestBody::Whole(self.written.body()));
+        metrics.intermediates.sent_bytes.inc_by(self.written.tensor_bytes());
         let answered = passing.on(away, held, &mut body).await;
         self.was_lost = passing.was_lost;
         Ok(match answered? {
             Passed::Answered(response) => {
-                let read = Written::read(&self.dispatch.arena, response, self.answer_bytes_max);
-                Passed::Answered(read.await?)
+                let read = Written::read(intermediates, tenant, response, answer_bytes_max);
+                let Read { completion, left, ran_on } = read.await?;
+                let bytes = completion.outputs.iter().map(|(_, tensor)| tensor.data().len() as u64).sum();
+                metrics.intermediates.received_bytes.inc_by(bytes);
+                Passed::Answered(Ran { completion, left, is_elsewhere: true, ran_on })
             }
             Passed::Here(granted) => Passed::Here(granted),
             Passed::Again => Passed::Again,

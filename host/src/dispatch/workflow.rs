@@ -10,7 +10,6 @@ mod hedge;
 mod steps;
 
 pub(crate) use steps::Steps;
-pub(super) use steps::batch;
 
 use super::Dispatch;
 use super::account::Counted;
@@ -24,6 +23,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::Instrument;
 use weir_inference::{Completion, Execution, Tensor};
+use weir_scheduler::InputsOn;
 use weir_types::{ErrorCode, InvocationId};
 use weir_workflow::Plan;
 
@@ -36,6 +36,8 @@ pub(crate) struct WorkflowCall {
     pub(crate) arrived: Instant,
     pub(crate) deadline: Instant,
     pub(crate) priority: u32,
+    /// Where what it works on lies, as far as its placement is to count that.
+    pub(crate) inputs: Vec<InputsOn>,
     /// What it was granted here, without asking the scheduler; none if that is to be asked.
     pub(crate) granted: Option<Granted>,
 }

@@ -72,7 +72,11 @@ impl ApiError {
         use ErrorCode as Code;
         if matches!(
             self.code,
-            Code::QueueFull | Code::AsyncQueueFull | Code::Unavailable | Code::SloUnattainable
+            Code::QueueFull
+                | Code::AsyncQueueFull
+                | Code::Unavailable
+                | Code::SloUnattainable
+                | Code::IntermediateLost
         ) {
             let after_s = self.slo.as_ref().map_or(1, |slo| retry_after_s(slo));
             response.headers_mut().insert(http::header::RETRY_AFTER, after_s.into());
@@ -175,7 +179,7 @@ pub(crate) fn status(code: ErrorCode) -> StatusCode {
         Code::GuestTrap | Code::StackOverflow | Code::ModelError | Code::Internal => {
             StatusCode::INTERNAL_SERVER_ERROR
         }
-        Code::Unavailable | Code::SloUnattainable => StatusCode::SERVICE_UNAVAILABLE,
+        Code::Unavailable | Code::SloUnattainable | Code::IntermediateLost => StatusCode::SERVICE_UNAVAILABLE,
         // nginx's "client closed request"; nobody is there to read it, but logs and metrics are.
         Code::Cancelled => StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST),
     }

@@ -117,6 +117,7 @@ pub(super) fn invocation(
         priority: priority(headers)?,
         depth: 0,
         deployment,
+        inputs: Vec::new(),
         granted: grant.map(|grant| grant.granted),
     })
 }
@@ -145,6 +146,7 @@ async fn admit(
         tenant,
         version: *version,
         deadline: invocation.deadline,
+        left_until: invocation.deadline,
         may_run_twice: call.method.is_safe() || deployment.manifest.idempotent,
         call,
         was_lost: false,

@@ -25,8 +25,7 @@ pub(super) use read::{Asked, Unresolved};
 pub(super) use regions::Input;
 pub(super) use repository::{IndexEntry, bring_in as load, entries as index, give_back as unload};
 pub(super) use target::{At, Target};
-pub(crate) use written::Written;
-pub(super) use written::refusal;
+pub(crate) use written::{Read, Written, refusal};
 
 use super::error::ApiError;
 use crate::node::NodeState;

@@ -5,6 +5,7 @@ use crate::asynchronous::Stop;
 use crate::devices::NodeDevice;
 use crate::dispatch::Placements;
 use crate::gateway::Gateway;
+use crate::intermediates::Intermediates;
 use crate::models::{Models, autosize, keep_profiles, let_idle_go};
 use crate::registry::Prepare;
 use crate::until::until;
@@ -65,6 +66,7 @@ impl Background {
         spawn(boxed(state.invocations.clone().sweep(leads(state))));
         spawn(boxed(state.objects.clone().sweep(leads(state))));
         spawn(boxed(state.objects.clone().relieve()));
+        spawn(boxed(Intermediates::sweep(Arc::downgrade(&state.dispatch.intermediates))));
         spawn(boxed(garbage::collect(Arc::downgrade(state))));
         spawn(boxed(sweep_instances(Arc::downgrade(state))));
         spawn(boxed(sweep_arena(state.arena.clone())));

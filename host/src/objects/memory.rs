@@ -1,7 +1,7 @@
 //! Bytes of objects in memory, so that what is used often is not read from disk each time.
 //!
-//! They take a share of the memory for tensors that is *free*, and give way early: requests that need it must not run into them (the rule of
-//! StreamBox's elastic communication store, Wu et al., USENIX ATC 2024). What a call holds is its own, whatever becomes of it here.
+//! They take a share of the memory for tensors that is *free* ([`share_of_free_bytes`]), and give way early: requests that need it must not run
+//! into them. What a call holds is its own, whatever becomes of it here.
 
 use super::ObjectError;
 use crate::blobs::{BlobError, Blobs};
@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::Read;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, OnceCell};
-use weir_device::{Arena, Buffer};
+use weir_device::{Arena, Buffer, share_of_free_bytes};
 use weir_types::{ContentHash, Hasher};
 
 /// What is read from disk at once.
@@ -128,12 +128,10 @@ impl Memory {
         self.lock().reading.is_empty()
     }
 
-    /// What may be here, as things are: free is what nobody else uses.
+    /// What may be here, as things are.
     fn share(&self, state: &State) -> u64 {
-        let others_bytes = self.arena.used_bytes().saturating_sub(state.bytes);
-        let free_bytes = self.arena.bytes_max().saturating_sub(others_bytes);
-        let share = u128::from(free_bytes) * u128::from(self.free_percent_max.min(100)) / 100;
-        u64::try_from(share).unwrap_or(u64::MAX)
+        let arena = &self.arena;
+        share_of_free_bytes(arena.bytes_max(), arena.used_bytes(), state.bytes, self.free_percent_max)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

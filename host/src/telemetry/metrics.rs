@@ -7,6 +7,7 @@ mod devices;
 mod functions;
 mod gpus;
 mod hedges;
+mod intermediates;
 mod objects;
 mod response_cache;
 mod served;
@@ -27,6 +28,7 @@ use super::usage::Meters;
 use devices::DeviceMetrics;
 use functions::Functions;
 use hedges::AllHedges;
+use intermediates::IntermediateMetrics;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -58,6 +60,8 @@ pub(crate) struct Metrics {
     /// Asynchronous invocations.
     pub(crate) asynchronous: AsyncMetrics,
     pub(crate) objects: ObjectMetrics,
+    /// Tensors between nodes.
+    pub(crate) intermediates: IntermediateMetrics,
     /// Components loaded before anybody called them.
     pub(crate) preloaded: Counter,
     /// Invocations running now.
@@ -135,6 +139,7 @@ impl Metrics {
         let hedges = AllHedges::register(registry);
         let asynchronous = AsyncMetrics::register(registry);
         let objects = ObjectMetrics::register(registry);
+        let intermediates = IntermediateMetrics::register(registry);
         let devices = DeviceMetrics::register(registry);
         let cold_starts = Family::<Cause, Counter>::default();
         let phase_seconds: [Histogram; Phase::ALL.len()] = std::array::from_fn(|_| time_buckets());
@@ -195,6 +200,7 @@ impl Metrics {
             response_cache,
             asynchronous,
             objects,
+            intermediates,
             preloaded,
             passed_on,
             placed_again,

@@ -5,6 +5,7 @@
 mod apart;
 mod asynchronous;
 mod faults;
+mod handing_over;
 mod hedging;
 mod placing;
 mod secrets;

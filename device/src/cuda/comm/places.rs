@@ -2,11 +2,11 @@
 
 use super::STORE;
 use super::ledger::Ledger;
-use crate::Buffer;
 use crate::cuda::error::CudaError;
 use crate::cuda::event::Event;
 use crate::cuda::memory::{AddressRange, BlockMap, Owner, Span};
 use crate::cuda::stream::Stream;
+use crate::{Buffer, share_of_free_bytes};
 use std::sync::Arc;
 
 /// The memory of a store, and what is in it.
@@ -39,9 +39,8 @@ impl State {
     /// How much of the device the store may use, now, and how much it does.
     pub(super) fn share(&self, free_percent_max: u64) -> (u64, u64) {
         let (usage, own) = (self.range.pool().usage(), self.range.mapped_bytes());
-        let free = usage.capacity_bytes.saturating_sub(usage.used_bytes.saturating_sub(own));
-        let share = u128::from(free) * u128::from(free_percent_max.min(100)) / 100;
-        (u64::try_from(share).unwrap_or(u64::MAX), self.map.used_bytes())
+        let share_bytes = share_of_free_bytes(usage.capacity_bytes, usage.used_bytes, own, free_percent_max);
+        (share_bytes, self.map.used_bytes())
     }
 
     /// Copy `from` to a place of our own, in the order of `stream`.

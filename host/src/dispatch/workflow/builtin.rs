@@ -6,22 +6,12 @@ use tokio::sync::Semaphore;
 use weir_device::Arena;
 use weir_inference::Tensor;
 use weir_types::ErrorCode;
-use weir_workflow::{Combination, Combiner, Value, View, split};
+use weir_workflow::{Combination, Combiner, View, split};
 
 /// What is combined of less than this is where the run is; more goes to a thread that may block.
 const BRIEF_BYTES: usize = 64 << 10;
 
 type Tensors = Vec<(String, Tensor)>;
-
-/// A tensor, as steps hand it on.
-#[derive(Debug, Clone)]
-pub(super) struct Handle(pub(super) Tensor);
-
-impl Value for Handle {
-    fn view(&self) -> View<'_> {
-        view(&self.0)
-    }
-}
 
 fn view(tensor: &Tensor) -> View<'_> {
     View { datatype: tensor.element_type(), shape: tensor.shape(), data: tensor.data() }

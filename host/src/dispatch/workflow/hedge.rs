@@ -4,7 +4,7 @@
 //! scheduler places it: it uses what is there, and [`Hedge`] bounds how many there are.
 
 use super::super::{Away, Dispatch, Spot};
-use super::steps::{Steps, Tensors};
+use super::steps::{Steps, Tensors, handles};
 use crate::cluster::wire::Grant;
 use crate::cluster::{Cluster, GRACE};
 use crate::gateway::{Written, next_id};
@@ -123,15 +123,17 @@ impl Steps {
         pinned: &Pinned,
         (inputs, outputs): (&Tensors, &[String]),
     ) -> Result<Tensors, Fault> {
-        let arena = &self.dispatch.arena;
+        let Dispatch { arena, intermediates, .. } = &*self.dispatch;
+        let what = (&pinned.name, pinned.version);
         let written =
-            Written::new(arena, (&pinned.name, pinned.version), self.priority, inputs, Some(outputs))?;
+            Written::new(arena, what, self.priority, &handles(inputs.clone()), (Some(outputs), &[]))?;
         let left = self.deadline.saturating_duration_since(Instant::now());
         let grant = Grant {
             invocation: next_id(),
             tenant: self.tenant.clone(),
             version: pinned.version,
             deadline_in_ms: u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
+            left_for_ms: 0,
             granted: away.granted.clone(),
         };
         let body = Body::from(Bytes::from(written.body()));
@@ -143,7 +145,7 @@ impl Steps {
             return Err(Fault::new(ErrorCode::DeadlineExceeded, text));
         };
         let response = forwarded.map_err(|error| Fault::new(ErrorCode::NodeLost, error.to_string()))?;
-        let (completion, _) = Written::read(arena, response, arena.bytes_max()).await?;
-        Ok(completion.outputs)
+        let read = Written::read(intermediates, &self.tenant, response, arena.bytes_max()).await?;
+        Ok(read.completion.outputs)
     }
 }

@@ -2,9 +2,10 @@
 
 use super::super::inference::{fault_of, not_opened};
 use super::super::{Dispatch, Invocation, Spot};
-use super::builtin::{self, Handle};
+use super::builtin;
 use super::plan;
 use crate::instance::Fault;
+use crate::intermediates::Handle;
 use crate::models::{ModelEntry, ModelPin};
 use crate::registry::Deployment;
 use crate::telemetry::{Phase, Times, Trace};
@@ -25,6 +26,7 @@ use weir_workflow::{Action, Begin, Pinned, Plan, Run, RunError, TargetKind};
 const CALLS_DEPTH_MAX: u32 = 8;
 
 pub(super) type Tensors = Vec<(String, Tensor)>;
+pub(super) type Handles = Vec<(String, Handle)>;
 
 /// What all steps of a run have in common. Cheap to clone.
 #[derive(Clone)]
@@ -58,8 +60,7 @@ impl Steps {
             return Err(Fault::new(ErrorCode::InvalidRequest, text));
         }
         let plan = plan(workflow)?;
-        let inputs = inputs.into_iter().map(|(name, tensor)| (name, Handle(tensor))).collect();
-        let begun = Run::new(plan.clone(), inputs, wanted, draw);
+        let begun = Run::new(plan.clone(), handles(inputs), wanted, draw);
         let mut run = begun.map_err(|error| Fault::new(ErrorCode::InvalidRequest, error.to_string()))?;
         // The models that will run for sure are brought in while the first steps run. Dropped with the run.
         let is_sure = |step: &usize| !self.is_apart && run.is_sure(*step);
@@ -75,11 +76,7 @@ impl Steps {
                 under_way.push(self.step(plan, begin, hedge));
             }
             if under_way.is_empty() {
-                return Ok(run
-                    .into_outputs()
-                    .into_iter()
-                    .map(|(name, Handle(tensor))| (name, tensor))
-                    .collect());
+                return self.dispatch.intermediates.here(run.into_outputs()).await;
             }
             let ended = async {
                 tokio::select! {
@@ -94,7 +91,6 @@ impl Steps {
             let Some((step, outputs)) = ended else { continue };
             names.retain(|begun| *begun != step);
             let outputs = outputs.map_err(|fault| named(plan, step, fault))?;
-            let outputs = outputs.into_iter().map(|(name, tensor)| (name, Handle(tensor))).collect();
             run.finished(step, outputs).map_err(|error| not_gone_on(plan, step, &error))?;
         }
     }
@@ -105,29 +101,41 @@ impl Steps {
         plan: &Arc<Plan>,
         begin: Begin<Handle>,
         hedge: Option<Arc<Hedge>>,
-    ) -> BoxFuture<'static, (usize, Result<Tensors, Fault>)> {
+    ) -> BoxFuture<'static, (usize, Result<Handles, Fault>)> {
         let (steps, plan) = (self.clone(), plan.clone());
         async move {
-            let Begin { step, inputs, outputs } = begin;
-            let inputs: Tensors = inputs.into_iter().map(|(name, Handle(tensor))| (name, tensor)).collect();
+            let step = begin.step;
             let given = match plan.steps().get(step).map(|step| &step.action) {
-                Some(Action::Run(Some(pinned))) => match &hedge {
-                    Some(hedge) => steps.run_hedged(hedge, pinned, inputs, outputs).await,
-                    None => steps.run_pinned(pinned, inputs, outputs).await,
-                },
-                Some(Action::Combine(combiner)) => {
-                    let Dispatch { arena, turns, .. } = &*steps.dispatch;
-                    let combined = builtin::combine(arena, turns, *combiner, inputs).await;
-                    combined.map(|tensor| outputs.into_iter().map(|name| (name, tensor.clone())).collect())
-                }
-                Some(Action::Split { parts }) => builtin::take_apart(&inputs, *parts),
-                Some(Action::Run(None)) | None => {
-                    Err(Fault::new(ErrorCode::Internal, "it is not known what the step runs"))
-                }
+                Some(Action::Run(Some(pinned))) if steps.is_apart => steps.run_alone(pinned, begin).await,
+                Some(action) => steps.run_here(action, hedge, begin).await.map(handles),
+                None => Err(unknown()),
             };
             (step, given)
         }
         .boxed()
+    }
+
+    /// Take a step where the run is.
+    async fn run_here(
+        &self,
+        action: &Action,
+        hedge: Option<Arc<Hedge>>,
+        Begin { inputs, outputs, .. }: Begin<Handle>,
+    ) -> Result<Tensors, Fault> {
+        let Dispatch { arena, turns, intermediates, .. } = &*self.dispatch;
+        let inputs = intermediates.here(inputs).await?;
+        match action {
+            Action::Run(Some(pinned)) => match &hedge {
+                Some(hedge) => self.run_hedged(hedge, pinned, inputs, outputs).await,
+                None => self.run_pinned(pinned, inputs, outputs).await,
+            },
+            Action::Combine(combiner) => {
+                let combined = builtin::combine(arena, turns, *combiner, inputs).await;
+                combined.map(|tensor| outputs.into_iter().map(|name| (name, tensor.clone())).collect())
+            }
+            Action::Split { parts } => builtin::take_apart(&inputs, *parts),
+            Action::Run(None) => Err(unknown()),
+        }
     }
 
     /// What a step runs, if it is still there.
@@ -143,7 +151,6 @@ impl Steps {
         outputs: Vec<String>,
     ) -> Result<Tensors, Fault> {
         match self.found(pinned)? {
-            found if self.is_apart => self.run_alone(found, inputs, outputs).await,
             Found::Model(entry) => self.model(&entry, inputs, outputs).await,
             Found::Function(deployment) => self.function(deployment, inputs).await,
             Found::Workflow(workflow) => {
@@ -238,6 +245,7 @@ impl Steps {
             priority: self.priority,
             depth: self.depth + 1,
             deployment,
+            inputs: Vec::new(),
             granted: None,
         }
     }
@@ -259,6 +267,11 @@ impl Steps {
         let _pins: Vec<Option<ModelPin>> = futures::future::join_all(loading).await;
         std::future::pending::<()>().await;
     }
+}
+
+/// Tensors that are here, as they are handed on.
+pub(super) fn handles(tensors: Tensors) -> Handles {
+    tensors.into_iter().map(|(name, tensor)| (name, Handle::Here(tensor))).collect()
 }
 
 /// Items that a run works on: the first dimension of the first input.
@@ -284,6 +297,10 @@ fn late(plan: &Plan, under_way: &[usize]) -> Fault {
     let names = names.collect::<Vec<_>>().join(", ");
     let text = format!("step {names}: the deadline passed before it was done (timeout, infer_time_ms_max)");
     Fault::new(ErrorCode::DeadlineExceeded, text)
+}
+
+fn unknown() -> Fault {
+    Fault::new(ErrorCode::Internal, "it is not known what the step runs")
 }
 
 /// What a step gave does not fit. A function has not kept to what is declared of it; the shapes of what models give follow from what the

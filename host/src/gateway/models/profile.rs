@@ -61,6 +61,7 @@ pub(in crate::gateway) async fn profile(
         deadline: latest,
         priority: PRIORITY_DEFAULT,
         entry: entry.clone(),
+        inputs: Vec::new(),
         granted: None,
     };
     let ready = node.dispatch.ready_to_measure(&mut inference).await?;

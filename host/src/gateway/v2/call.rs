@@ -8,10 +8,10 @@ use super::super::invoke::{self, received};
 use super::super::request_id::RequestId;
 use super::cached::{self, Cached};
 use super::read::{Asked, Unresolved};
-use super::regions;
+use super::regions::{self, Left};
 use super::target::Target;
 use crate::cluster::wire::Grant;
-use crate::dispatch::{Account, Inference, Invocation, Ran, WorkflowCall};
+use crate::dispatch::{Account, Inference, Invocation, Job, Ran, WorkflowCall};
 use crate::models::{ModelEntry, RanOn};
 use crate::node::NodeState;
 use crate::objective::Objective;
@@ -23,7 +23,7 @@ use http::HeaderMap;
 use pick::pick;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use weir_inference::{Completion, RunRequest, Tensor};
+use weir_inference::{Completion, Tensor};
 use weir_types::{ErrorCode, Port, TenantId};
 
 /// What is asked, before it has been read.
@@ -32,6 +32,8 @@ pub(in super::super) struct Call {
     kind: Kind,
     /// Answers made for equal ones, where there can be any.
     cached: Option<Cached>,
+    /// Where it comes from another node.
+    left: Option<Left>,
 }
 
 /// What the response cache had to do with an answer, and how long looking there took; none where it was not asked.
@@ -79,6 +81,8 @@ impl Call {
         }
         // Where a call comes from another node, that one keeps its answer.
         let cached = if grant.is_none() { target.cached(node, headers) } else { None };
+        let until = |grant: &Grant| arrived.checked_add(Duration::from_millis(grant.left_for_ms));
+        let left = grant.as_ref().map(|grant| Left { until: until(grant).unwrap_or(arrived) });
         let kind = match target {
             Target::Function(deployment) => {
                 let invocation = invoke::invocation(node, deployment, grant, headers, id, arrived)?;
@@ -90,7 +94,7 @@ impl Call {
                 Kind::Workflow(workflow_call(node, workflow, grant, headers, id, arrived)?)
             }
         };
-        Ok(Self { arrived, kind, cached })
+        Ok(Self { arrived, kind, cached, left })
     }
 
     /// A call of a tensor function.
@@ -104,7 +108,8 @@ impl Call {
             None => Target::Function(invocation.deployment.clone()).cached(node, headers),
             Some(_) => None,
         };
-        Self { arrived: invocation.arrived, kind: Kind::Function(Box::new(invocation), account), cached }
+        let arrived = invocation.arrived;
+        Self { arrived, kind: Kind::Function(Box::new(invocation), account), cached, left: None }
     }
 
     /// The inputs, where it is known what they are.
@@ -169,18 +174,23 @@ impl Call {
         let serving = self.served(node).begin_with(self.arrived, self.objective());
         let answering = async {
             let tenant = self.tenant().clone();
-            let resolving = read(&self).await?.resolve(node, &tenant);
+            let may_name_left = self.left.is_some();
+            let resolving = read(&self).await?.resolve(node, &tenant, may_name_left);
             let mut asked = self.by_deadline("the objects that it names were not there", resolving).await?;
             let (batch, input) = (batch(&asked.inputs), asked.time);
             let (ran, cached) = self.run(node, &mut asked).await?;
-            let Ran { completion, is_elsewhere, ran_on } = ran;
+            let Ran { completion, is_elsewhere, ran_on, left: _ } = ran;
             if let Some((Verdict::Miss, look)) = cached {
                 serving.missed(look);
             }
             let (times, started) = (Times::of(batch, &completion), Instant::now());
             let (model_name, model_version) = self.name();
             let verdict = cached.map(|(verdict, _)| verdict);
-            let keeping = regions::keep(node, &tenant, &completion.outputs, asked.outputs.as_deref());
+            if let Some(left) = self.left {
+                regions::leave(node, &tenant, &completion.outputs, asked.outputs.as_deref_mut(), left);
+            }
+            let wanted = asked.outputs.as_deref();
+            let keeping = regions::keep(node, &tenant, &completion.outputs, wanted, may_name_left);
             self.by_deadline("its outputs were not kept as objects", keeping).await?;
             let answered = Answered { model_name, model_version, asked, completion, verdict, ran_on };
             let answer = write(answered).await?;
@@ -238,8 +248,13 @@ impl Call {
             None => (self.run_now(node, inputs, of_model).await?, None),
             Some(cached) => Box::pin(self.run_once(node, cached, deadline, inputs, of_model)).await?,
         };
-        if let Some(wanted) = of_function {
-            ran.completion.outputs = pick(ran.completion.outputs, &wanted)?;
+        match of_function {
+            // What is missing is for the node that has the workflow to say.
+            Some(wanted) if self.left.is_some() => {
+                ran.completion.outputs.retain(|(name, _)| wanted.contains(name));
+            }
+            Some(wanted) => ran.completion.outputs = pick(ran.completion.outputs, &wanted)?,
+            None => {}
         }
         Ok((ran, looked))
     }
@@ -251,19 +266,14 @@ impl Call {
         inputs: Vec<(String, Tensor)>,
         outputs: Option<Vec<String>>,
     ) -> Result<Ran, ApiError> {
-        match &mut self.kind {
+        let job = Job::of_client(inputs, outputs);
+        Ok(match &mut self.kind {
             Kind::Function(invocation, account) => {
-                Ok(node.dispatch.function_anywhere(invocation, account, inputs).await?)
+                node.dispatch.function_anywhere(invocation, account, job).await?
             }
-            Kind::Model(inference) => {
-                let (deadline, priority) = (Some(inference.deadline), inference.priority);
-                let request = RunRequest { inputs, outputs, deadline, priority, meter: None };
-                Ok(node.dispatch.model_anywhere(inference, request).await?)
-            }
-            Kind::Workflow(call) => {
-                Ok(node.dispatch.workflow_anywhere(call, inputs, outputs.as_deref()).await?)
-            }
-        }
+            Kind::Model(inference) => node.dispatch.model_anywhere(inference, None, job).await?,
+            Kind::Workflow(call) => node.dispatch.workflow_anywhere(call, job).await?,
+        })
     }
 
     /// Have it run unless there is an answer to an equal one, or is about to be.
@@ -377,6 +387,7 @@ pub(in super::super) fn inference(
         deadline: arrived + Duration::from_millis(time_ms_max),
         priority: invoke::priority(headers)?,
         entry,
+        inputs: Vec::new(),
         granted: grant.map(|grant| grant.granted),
     })
 }
@@ -400,6 +411,7 @@ fn workflow_call(
         deadline: arrived + Duration::from_millis(time_ms_max),
         priority: invoke::priority(headers)?,
         workflow,
+        inputs: Vec::new(),
         granted: grant.map(|grant| grant.granted),
     })
 }

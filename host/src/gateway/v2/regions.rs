@@ -1,10 +1,12 @@
 //! Named objects in the place of data: inputs that are looked up, and outputs that are kept. The protocol calls them regions of shared memory,
-//! so that its clients can name them.
+//! so that its clients can name them. Between nodes, what steps of workflows leave for each other is named the same way.
 
 use super::super::error::ApiError;
 use super::super::functions::parse_name;
 use super::read::{Asked, Unresolved};
+use crate::intermediates::{LEFT_HERE, Stands, region_of};
 use crate::node::NodeState;
+use std::time::Instant;
 use weir_inference::Tensor;
 use weir_protocol::{Output, Region};
 use weir_types::{ElementType, ErrorCode, Shape, TenantId};
@@ -17,22 +19,36 @@ pub(in super::super) enum Input {
     Kept { datatype: ElementType, shape: Shape, region: Region },
 }
 
+/// Goes with a call that another node has passed on: what its steps leave for each other can be named, and is kept until then.
+#[derive(Debug, Clone, Copy)]
+pub(in super::super) struct Left {
+    pub(in super::super) until: Instant,
+}
+
 impl Unresolved {
-    /// Have the objects of `tenant` that it names.
-    pub(super) async fn resolve(self, node: &NodeState, tenant: &TenantId) -> Result<Asked, ApiError> {
+    /// Have the objects of `tenant` that it names, and the intermediates if it may name any.
+    pub(super) async fn resolve(
+        self,
+        node: &NodeState,
+        tenant: &TenantId,
+        may_name_left: bool,
+    ) -> Result<Asked, ApiError> {
         let Self { asked, inputs } = self;
-        let mut tensors = Vec::with_capacity(inputs.len());
-        for (name, input) in inputs {
+        let resolving = inputs.into_iter().map(async |(name, input)| {
             let tensor = match input {
                 Input::Here(tensor) => tensor,
                 Input::Kept { datatype, shape, region } => {
-                    let found = part(node, tenant, datatype, shape, &region).await;
+                    let found = match region_of(&region.name).filter(|_| may_name_left) {
+                        Some(stands) => left(node, tenant, datatype, shape, (stands, region.bytes)).await,
+                        None => part(node, tenant, datatype, shape, &region).await,
+                    };
                     found.map_err(|error| within("input", &name, error))?
                 }
             };
-            tensors.push((name, tensor));
-        }
-        Ok(Asked { inputs: tensors, ..asked })
+            Ok::<_, ApiError>((name, tensor))
+        });
+        let inputs = futures::future::try_join_all(resolving).await?;
+        Ok(Asked { inputs, ..asked })
     }
 }
 
@@ -56,15 +72,56 @@ async fn part(
     Tensor::new(datatype, shape, data).map_err(|error| invalid(error.to_string()))
 }
 
+/// What a step has left.
+async fn left(
+    node: &NodeState,
+    tenant: &TenantId,
+    datatype: ElementType,
+    shape: Shape,
+    (stands, bytes): (Stands, Option<u64>),
+) -> Result<Tensor, ApiError> {
+    let (Stands::For(index), Some(bytes)) = (stands, bytes) else {
+        return Err(ApiError::new(
+            ErrorCode::InvalidRequest,
+            "it is of no intermediate that is there already",
+        ));
+    };
+    let data = node.dispatch.intermediates.take(tenant, index, bytes).await?;
+    Tensor::new(datatype, shape, data)
+        .map_err(|error| ApiError::new(ErrorCode::InvalidRequest, error.to_string()))
+}
+
+/// Leave those of `outputs` here for other steps that are `wanted` so, as far as that is worth it and there is room. The others are given.
+pub(super) fn leave(
+    node: &NodeState,
+    tenant: &TenantId,
+    outputs: &[(String, Tensor)],
+    wanted: Option<&mut [Output]>,
+    Left { until }: Left,
+) {
+    for output in wanted.into_iter().flatten() {
+        let Some(region) = output.region.as_mut().filter(|region| region.name == LEFT_HERE) else { continue };
+        let tensor = outputs.iter().find(|(given, _)| *given == output.name).map(|(_, tensor)| tensor);
+        match tensor.and_then(|tensor| node.dispatch.intermediates.keep(tenant, tensor, until)) {
+            Some(index) => region.name = index.region(),
+            None => output.region = None,
+        }
+    }
+}
+
 /// Keep those of `outputs` as objects of `tenant` that are `wanted` so.
 pub(super) async fn keep(
     node: &NodeState,
     tenant: &TenantId,
     outputs: &[(String, Tensor)],
     wanted: Option<&[Output]>,
+    may_name_left: bool,
 ) -> Result<(), ApiError> {
     for output in wanted.into_iter().flatten() {
         let Some(Region { name, bytes, .. }) = &output.region else { continue };
+        if region_of(name).is_some() && may_name_left {
+            continue;
+        }
         let Some((_, tensor)) = outputs.iter().find(|(given, _)| *given == output.name) else { continue };
         let put = async {
             let (len, name) = (tensor.data().len() as u64, parse_name(name)?);

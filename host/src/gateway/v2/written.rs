@@ -5,6 +5,7 @@ use super::super::error::ApiError;
 use super::super::headers::{ERROR_CODE, INFERENCE_HEADER_LENGTH, PRIORITY};
 use super::device;
 use crate::cluster::Call;
+use crate::intermediates::{Handle, Intermediates, LEFT_HERE, Stands, region_of};
 use crate::models::RanOn;
 use axum::response::Response;
 use http::{HeaderMap, HeaderValue, Method, Uri};
@@ -14,7 +15,7 @@ use std::time::Duration;
 use weir_device::{Arena, Buffer};
 use weir_inference::{Completion, Tensor};
 use weir_types::api::ErrorBody;
-use weir_types::{ElementType, ErrorCode, Name, Shape, Version};
+use weir_types::{ElementType, ErrorCode, Name, Shape, TenantId, Version};
 
 /// What the description of the outputs may take besides them.
 const DESCRIPTION_BYTES_MAX: u64 = 1 << 20;
@@ -24,28 +25,45 @@ pub(crate) struct Written {
     uri: Uri,
     headers: HeaderMap,
     body: Buffer,
+    tensor_bytes: u64,
+}
+
+/// An answer, as it was read.
+pub(crate) struct Read {
+    pub(crate) completion: Completion,
+    /// Outputs that were left where they were made.
+    pub(crate) left: Vec<(String, Handle)>,
+    /// Where a model by itself has run.
+    pub(crate) ran_on: Option<RanOn>,
 }
 
 impl Written {
-    /// Write down what is asked of a version of a model, tensor function or workflow. `wanted` are its outputs; none for all.
+    /// Write down what is asked of a version of a model, tensor function or workflow. `wanted` are its outputs, none for all; of them, those
+    /// `handed_on` may be left where they are made.
     pub(crate) fn new(
         arena: &Arena,
         (name, version): (&Name, Version),
         priority: u32,
-        inputs: &[(String, Tensor)],
-        wanted: Option<&[String]>,
+        inputs: &[(String, Handle)],
+        (wanted, handed_on): (Option<&[String]>, &[String]),
     ) -> Result<Self, ApiError> {
-        let described: Vec<Value> = inputs.iter().map(|(name, tensor)| describe(name, tensor)).collect();
+        let described: Vec<Value> = inputs.iter().map(|(name, handle)| describe(name, handle)).collect();
         let mut request = json!({ "inputs": described, "parameters": { "binary_data_output": true } });
         if let Some(wanted) = wanted {
-            request["outputs"] = wanted.iter().map(|name| json!({ "name": name })).collect();
+            let output = |name: &String| {
+                let is_left = handed_on.contains(name);
+                let region = is_left.then(|| json!({ "shared_memory_region": LEFT_HERE }));
+                json!({ "name": name, "parameters": region.unwrap_or_else(|| json!({})) })
+            };
+            request["outputs"] = wanted.iter().map(output).collect();
         }
         let json = request.to_string();
         let full = |error: weir_device::OutOfMemory| ApiError::new(ErrorCode::Unavailable, error.to_string());
-        let bytes = inputs.iter().map(|(_, tensor)| tensor.data().len()).sum::<usize>() + json.len();
-        let mut body = arena.with_capacity(bytes).map_err(full)?;
+        let here = || inputs.iter().filter_map(|(_, handle)| handle.here());
+        let tensor_bytes: usize = here().map(|tensor| tensor.data().len()).sum();
+        let mut body = arena.with_capacity(json.len() + tensor_bytes).map_err(full)?;
         body.extend_from_slice(json.as_bytes()).map_err(full)?;
-        for (_, tensor) in inputs {
+        for tensor in here() {
             body.extend_from_slice(tensor.data()).map_err(full)?;
         }
         let mut headers = HeaderMap::new();
@@ -53,7 +71,7 @@ impl Written {
         headers.insert(PRIORITY, HeaderValue::from(priority));
         let uri = format!("/v2/models/{name}/versions/{version}/infer");
         let uri = uri.parse().map_err(|error| ApiError::internal(&error))?;
-        Ok(Self { uri, headers, body: body.freeze() })
+        Ok(Self { uri, headers, body: body.freeze(), tensor_bytes: tensor_bytes as u64 })
     }
 
     /// The request but for its body.
@@ -66,15 +84,21 @@ impl Written {
         self.body.clone()
     }
 
-    /// What the other node has answered.
+    /// Bytes of tensors in the body.
+    pub(crate) fn tensor_bytes(&self) -> u64 {
+        self.tensor_bytes
+    }
+
+    /// What the other node has answered to a call of `tenant`.
     pub(crate) async fn read(
-        arena: &Arena,
+        intermediates: &Intermediates,
+        tenant: &TenantId,
         response: Response,
         answer_bytes_max: u64,
-    ) -> Result<(Completion, Option<RanOn>), ApiError> {
+    ) -> Result<Read, ApiError> {
         let (head, body) = response.into_parts();
         let bytes_max = answer_bytes_max.saturating_add(DESCRIPTION_BYTES_MAX);
-        let body = receive_whole(body, None, arena, bytes_max).await.map_err(|error| {
+        let body = receive_whole(body, None, intermediates.arena(), bytes_max).await.map_err(|error| {
             ApiError::new(
                 ErrorCode::NodeLost,
                 format!("the node that ran it broke off its answer: {}", error.text),
@@ -85,20 +109,30 @@ impl Written {
         }
         let json_bytes =
             head.headers.get(INFERENCE_HEADER_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-        let outputs = outputs(&body, json_bytes.unwrap_or(body.len()))
-            .ok_or_else(|| ApiError::internal(&"the answer of another node cannot be read"))?;
+        let read = outputs(&body, json_bytes.unwrap_or(body.len()), intermediates, tenant);
+        let (outputs, left) =
+            read.ok_or_else(|| ApiError::internal(&"the answer of another node cannot be read"))?;
         // The other node counts the run.
         let (queue_time, run_time) = (Duration::ZERO, Duration::ZERO);
-        Ok((Completion { outputs, queue_time, run_time, execution: None }, device::told(&head.headers)))
+        let completion = Completion { outputs, queue_time, run_time, execution: None };
+        Ok(Read { completion, left, ran_on: device::told(&head.headers) })
     }
 }
 
-fn describe(name: &str, tensor: &Tensor) -> Value {
+fn describe(name: &str, handle: &Handle) -> Value {
+    let (datatype, place) = match handle {
+        Handle::Here(tensor) => (tensor.element_type(), json!({ "binary_data_size": tensor.data().len() })),
+        Handle::Left(left) => {
+            let place =
+                json!({ "shared_memory_region": left.index.region(), "shared_memory_byte_size": left.bytes });
+            (left.datatype, place)
+        }
+    };
     json!({
         "name": name,
-        "datatype": tensor.element_type(),
-        "shape": tensor.shape().dimensions(),
-        "parameters": { "binary_data_size": tensor.data().len() },
+        "datatype": datatype,
+        "shape": handle.shape().dimensions(),
+        "parameters": place,
     })
 }
 
@@ -115,27 +149,44 @@ struct Output {
     parameters: Parameters,
 }
 
+/// Where an output is.
 #[derive(Deserialize)]
-struct Parameters {
-    binary_data_size: usize,
+#[serde(untagged)]
+enum Parameters {
+    Here { binary_data_size: usize },
+    Left { shared_memory_region: String, shared_memory_byte_size: u64 },
 }
 
-/// The outputs in an answer whose first `json_bytes` describe them.
-fn outputs(body: &Buffer, json_bytes: usize) -> Option<Vec<(String, Tensor)>> {
+/// The outputs in an answer whose first `json_bytes` describe them: those that are in it, and those that were left.
+#[expect(clippy::type_complexity, reason = "both are what outputs are")]
+fn outputs(
+    body: &Buffer,
+    json_bytes: usize,
+    intermediates: &Intermediates,
+    tenant: &TenantId,
+) -> Option<(Vec<(String, Tensor)>, Vec<(String, Handle)>)> {
     let answer: Answer = serde_json::from_slice(body.get(..json_bytes)?).ok()?;
+    let (mut here, mut left) = (Vec::new(), Vec::new());
     let mut at = json_bytes;
-    let output = |output: Output| {
-        let end = at.checked_add(output.parameters.binary_data_size).filter(|end| *end <= body.len())?;
-        let data = body.slice(at..end);
-        at = end;
-        let tensor = Tensor::new(output.datatype, Shape::new(&output.shape).ok()?, data).ok()?;
-        Some((output.name, tensor))
-    };
-    answer.outputs.into_iter().map(output).collect()
+    for Output { name, datatype, shape, parameters } in answer.outputs {
+        let shape = Shape::new(&shape).ok()?;
+        match parameters {
+            Parameters::Here { binary_data_size } => {
+                let end = at.checked_add(binary_data_size).filter(|end| *end <= body.len())?;
+                here.push((name, Tensor::new(datatype, shape, body.slice(at..end)).ok()?));
+                at = end;
+            }
+            Parameters::Left { shared_memory_region, shared_memory_byte_size: bytes } => {
+                let Some(Stands::For(index)) = region_of(&shared_memory_region) else { return None };
+                left.push((name, intermediates.left(index, tenant, (datatype, shape, bytes))));
+            }
+        }
+    }
+    Some((here, left))
 }
 
 /// The error that another node has answered, as if it were this one's.
-pub(in super::super) fn refusal(headers: &HeaderMap, body: &[u8]) -> ApiError {
+pub(crate) fn refusal(headers: &HeaderMap, body: &[u8]) -> ApiError {
     let told = headers.get(ERROR_CODE).and_then(|code| code.to_str().ok());
     let code = ErrorCode::ALL.iter().copied().find(|code| Some(code.as_str()) == told);
     let text = serde_json::from_slice::<ErrorBody>(body)

@@ -1,0 +1,114 @@
+//! A tensor, as steps hand it on.
+
+use super::{Index, Intermediates, let_go::LetGo};
+use crate::instance::Fault;
+use std::sync::Arc;
+use tokio::sync::OnceCell;
+use weir_inference::Tensor;
+use weir_types::{ElementType, ErrorCode, NodeId, Shape, TenantId};
+use weir_workflow::{Value, View};
+
+/// A tensor, as steps hand it on. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) enum Handle {
+    /// In this node's memory.
+    Here(Tensor),
+    /// On the node where it was made.
+    Left(Arc<Intermediate>),
+}
+
+/// A tensor that a step has left on the node where it ran. Dropping the last handle lets go of it there.
+#[derive(Debug)]
+pub(crate) struct Intermediate {
+    pub(crate) index: Index,
+    pub(crate) datatype: ElementType,
+    pub(crate) shape: Shape,
+    pub(crate) bytes: u64,
+    pub(super) tenant: TenantId,
+    pub(super) let_go: LetGo,
+    /// Itself, once somebody on this node has needed it.
+    taken: OnceCell<Tensor>,
+}
+
+impl Handle {
+    /// The tensor, if it is in this node's memory.
+    pub(crate) fn here(&self) -> Option<&Tensor> {
+        match self {
+            Self::Here(tensor) => Some(tensor),
+            Self::Left(_) => None,
+        }
+    }
+
+    /// How many bytes there are of it.
+    pub(crate) fn bytes(&self) -> u64 {
+        match self {
+            Self::Here(tensor) => tensor.data().len() as u64,
+            Self::Left(left) => left.bytes,
+        }
+    }
+
+    /// The node that has it, of which `here` is this one.
+    pub(crate) fn node(&self, here: NodeId) -> NodeId {
+        match self {
+            Self::Here(_) => here,
+            Self::Left(left) => left.index.node,
+        }
+    }
+
+    /// The size of each dimension.
+    pub(crate) fn shape(&self) -> &Shape {
+        match self {
+            Self::Here(tensor) => tensor.shape(),
+            Self::Left(left) => &left.shape,
+        }
+    }
+}
+
+impl Value for Handle {
+    fn view(&self) -> View<'_> {
+        match self {
+            Self::Here(tensor) => {
+                View { datatype: tensor.element_type(), shape: tensor.shape(), data: tensor.data() }
+            }
+            Self::Left(left) => View { datatype: left.datatype, shape: &left.shape, data: &[] },
+        }
+    }
+}
+
+impl Intermediates {
+    /// A handle to what another node has said that it keeps for `tenant`.
+    pub(crate) fn left(
+        &self,
+        index: Index,
+        tenant: &TenantId,
+        (datatype, shape, bytes): (ElementType, Shape, u64),
+    ) -> Handle {
+        let (tenant, let_go, taken) = (tenant.clone(), self.let_go.clone(), OnceCell::new());
+        Handle::Left(Arc::new(Intermediate { index, datatype, shape, bytes, tenant, let_go, taken }))
+    }
+
+    /// The tensors that these stand for, in the memory of this node. Each is taken at most once.
+    pub(crate) async fn here(&self, handles: Vec<(String, Handle)>) -> Result<Vec<(String, Tensor)>, Fault> {
+        let here = handles.into_iter().map(async |(name, handle)| {
+            let tensor = match handle {
+                Handle::Here(tensor) => tensor,
+                Handle::Left(left) => left.taken.get_or_try_init(|| self.fetch(&left)).await?.clone(),
+            };
+            Ok((name, tensor))
+        });
+        futures::future::try_join_all(here).await
+    }
+
+    async fn fetch(&self, left: &Intermediate) -> Result<Tensor, Fault> {
+        let data = self.take(&left.tenant, left.index, left.bytes).await?;
+        let tensor = Tensor::new(left.datatype, left.shape.clone(), data);
+        tensor
+            .map_err(|error| Fault::new(ErrorCode::Internal, format!("intermediate {}: {error}", left.index)))
+    }
+}
+
+impl Drop for Intermediate {
+    fn drop(&mut self) {
+        self.let_go.tell(self.index, &self.tenant);
+    }
+}

@@ -1,0 +1,68 @@
+//! What a node has of intermediates. Bookkeeping only.
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::Instant;
+use weir_device::Buffer;
+use weir_types::TenantId;
+
+/// Bytes by number.
+#[derive(Default)]
+pub(super) struct Kept {
+    entries: HashMap<u64, Entry>,
+    /// When each expires, and its number.
+    expiries: BTreeSet<(Instant, u64)>,
+    bytes: u64,
+    next_number: u64,
+}
+
+struct Entry {
+    tenant: TenantId,
+    data: Buffer,
+    until: Instant,
+}
+
+impl Kept {
+    /// Keep `data` of `tenant` until then, under a number that was not used before.
+    pub(super) fn add(&mut self, tenant: &TenantId, data: &Buffer, until: Instant) -> u64 {
+        let number = self.next_number;
+        self.next_number += 1;
+        self.bytes += data.len() as u64;
+        self.expiries.insert((until, number));
+        self.entries.insert(number, Entry { tenant: tenant.clone(), data: data.clone(), until });
+        number
+    }
+
+    /// What is there of `tenant` under a number.
+    pub(super) fn get(&self, tenant: &TenantId, number: u64) -> Option<Buffer> {
+        let entry = self.entries.get(&number).filter(|entry| entry.tenant == *tenant)?;
+        Some(entry.data.clone())
+    }
+
+    /// Take out what is there of `tenant` under a number.
+    pub(super) fn remove(&mut self, tenant: &TenantId, number: u64) -> Option<Buffer> {
+        self.get(tenant, number)?;
+        self.take(number)
+    }
+
+    /// Take out what has expired by now.
+    pub(super) fn expire(&mut self, now: Instant) -> Vec<Buffer> {
+        let expired = self.expiries.iter().take_while(|(until, _)| *until <= now);
+        let expired: Vec<_> = expired.map(|(_, number)| *number).collect();
+        expired.into_iter().filter_map(|number| self.take(number)).collect()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn take(&mut self, number: u64) -> Option<Buffer> {
+        let Entry { data, until, .. } = self.entries.remove(&number)?;
+        self.expiries.remove(&(until, number));
+        self.bytes -= data.len() as u64;
+        Some(data)
+    }
+}

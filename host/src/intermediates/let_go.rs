@@ -1,0 +1,60 @@
+//! Telling other nodes that nobody will read what they keep any more.
+
+use super::{Index, serve};
+use crate::cluster::Cluster;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio_util::task::AbortOnDropHandle;
+use weir_types::TenantId;
+
+/// Intermediates that wait to be told of. One more is not told of, and expires.
+const WAITING_MAX: usize = 4_096;
+/// Those that are told of at once.
+const AT_ONCE_MAX: usize = 64;
+/// How long a node has to hear of it: one that does not lets it expire.
+const TIME_MAX: Duration = Duration::from_secs(1);
+
+/// The way there. Cheap to clone; with the last, the task behind it ends.
+#[derive(Debug, Clone)]
+pub(super) struct LetGo(Option<Arc<Telling>>);
+
+#[derive(Debug)]
+struct Telling {
+    gone: mpsc::Sender<(Index, TenantId)>,
+    _task: AbortOnDropHandle<()>,
+}
+
+impl LetGo {
+    /// Begin to tell the nodes of `cluster`.
+    pub(super) fn start(cluster: Option<Arc<Cluster>>) -> Self {
+        Self(cluster.map(|cluster| {
+            let (gone, told) = mpsc::channel(WAITING_MAX);
+            let task = AbortOnDropHandle::new(tokio::spawn(tell(cluster, told)));
+            Arc::new(Telling { gone, _task: task })
+        }))
+    }
+
+    /// Nobody will read it any more. Returns at once.
+    pub(super) fn tell(&self, index: Index, tenant: &TenantId) {
+        let Some(Telling { gone, .. }) = self.0.as_deref() else { return };
+        if gone.try_send((index, tenant.clone())).is_err() {
+            tracing::debug!(%index, "an intermediate is left to expire");
+        }
+    }
+}
+
+async fn tell(cluster: Arc<Cluster>, mut told: mpsc::Receiver<(Index, TenantId)>) {
+    let mut gone = Vec::with_capacity(AT_ONCE_MAX);
+    while told.recv_many(&mut gone, AT_ONCE_MAX).await > 0 {
+        let telling = gone.drain(..).map(async |(index, tenant)| {
+            let telling = serve::let_go(&cluster, &tenant, index);
+            match tokio::time::timeout(TIME_MAX, telling).await {
+                Ok(Ok(())) => {}
+                Ok(Err(why)) => tracing::debug!(%index, why, "an intermediate is left to expire"),
+                Err(_) => tracing::debug!(%index, why = "no answer", "an intermediate is left to expire"),
+            }
+        });
+        futures::future::join_all(telling).await;
+    }
+}

@@ -1,0 +1,81 @@
+//! What is counted of tensors that go from node to node.
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+/// The series, each of this node.
+pub(crate) struct IntermediateMetrics {
+    /// Along with inferences that others run.
+    pub(crate) sent_bytes: Counter,
+    /// With their answers.
+    pub(crate) received_bytes: Counter,
+    kept_bytes: Counter,
+    pub(crate) taken_bytes: Counter,
+    pub(crate) found_bytes: Counter,
+    pub(crate) refused: Counter,
+    pub(crate) expired: Counter,
+    len: Gauge,
+    bytes: Gauge,
+}
+
+impl IntermediateMetrics {
+    pub(super) fn register(registry: &mut Registry) -> Self {
+        let mut counter = |name: &str, help: &str| {
+            let counter = Counter::default();
+            registry.register(name, help, counter.clone());
+            counter
+        };
+        let sent_bytes = counter(
+            "passed_on_sent_bytes",
+            "Bytes of tensors sent along with inferences that another node ran",
+        );
+        let received_bytes = counter(
+            "passed_on_received_bytes",
+            "Bytes of tensors in the answers of nodes that ran inferences",
+        );
+        let kept_bytes =
+            counter("intermediates_kept_bytes", "Bytes that steps have left here for steps on any node");
+        let taken_bytes = counter(
+            "intermediates_taken_bytes",
+            "Bytes that steps left on another node and were taken from there",
+        );
+        let found_bytes =
+            counter("intermediates_found_bytes", "Bytes that steps left here and other steps here have read");
+        let refused = counter(
+            "intermediates_refused",
+            "Tensors that went back with the answer since there was no room",
+        );
+        let expired =
+            counter("intermediates_expired", "Intermediates that nobody let go of before their deadline");
+        let mut gauge = |name: &str, help: &str| {
+            let gauge = Gauge::default();
+            registry.register(name, help, gauge.clone());
+            gauge
+        };
+        let len = gauge("intermediates", "Intermediates here now");
+        let bytes = gauge("intermediates_bytes", "Bytes of intermediates here now");
+        Self {
+            sent_bytes,
+            received_bytes,
+            kept_bytes,
+            taken_bytes,
+            found_bytes,
+            refused,
+            expired,
+            len,
+            bytes,
+        }
+    }
+
+    /// So many bytes more are kept, which makes so many in so many bytes.
+    pub(crate) fn kept(&self, more_bytes: usize, (len, bytes): (usize, u64)) {
+        self.kept_bytes.inc_by(more_bytes as u64);
+        self.usage(len, bytes);
+    }
+
+    pub(crate) fn usage(&self, len: usize, bytes: u64) {
+        self.len.set(i64::try_from(len).unwrap_or(i64::MAX));
+        self.bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+    }
+}
