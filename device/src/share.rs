@@ -1,8 +1,8 @@
 //! How much of a memory may be taken by what gives way to requests.
 
-/// `percent_max` of what is free of a memory of `capacity_bytes`, in bytes. Of the `used_bytes`, those who ask have `own_bytes` themselves: free for them is
-/// what nobody else uses. What is free is for bursts of requests, which must not run into what is kept for later (the rule of StreamBox's elastic communication
-/// store, Wu et al., USENIX ATC 2024).
+/// `percent_max` of what is free of a memory of `capacity_bytes`, in bytes. Of the `used_bytes`, those who ask have `own_bytes` themselves: free
+/// for them is what nobody else uses. What is free is for bursts of requests, which must not run into what is kept for later (the rule of
+/// StreamBox's elastic communication store, Wu et al., USENIX ATC 2024).
 #[must_use]
 pub fn share_of_free_bytes(capacity_bytes: u64, used_bytes: u64, own_bytes: u64, percent_max: u64) -> u64 {
     let others_bytes = used_bytes.saturating_sub(own_bytes);

@@ -1,13 +1,14 @@
-//! What steps of a workflow leave for each other where each is placed by itself: tensors by a globally unique index, in the memory of the node on which they were made.
+//! What steps of a workflow leave for each other where each is placed by itself: tensors by a globally unique index, in the memory of the node
+//! on which they were made.
 //!
-//! A node that is passed a step [keeps](Intermediates::keep) what nobody but other steps will read, and answers with its index. A later step is given the index, and
-//! [takes](Intermediates::take) the tensor from the node that has it, in one hop; or as a handle, where that is the node that it runs on. So the node that the
-//! workflow was asked of passes on indices, and only those bytes that it needs itself. It is StreamBox's communication store (Wu et al., USENIX ATC 2024,
-//! section 5), for tensors of the host and over nodes.
+//! A node that is passed a step [keeps](Intermediates::keep) what nobody but other steps will read, and answers with its index. A later step is
+//! given the index, and [takes](Intermediates::take) the tensor from the node that has it, in one hop; or as a handle, where that is the node
+//! that it runs on. So the node that the workflow was asked of passes on indices, and only those bytes that it needs itself. It is StreamBox's
+//! communication store (Wu et al., USENIX ATC 2024), for tensors of the host and over nodes.
 //!
-//! Memory is a share of what is *free* for tensors: what does not fit, and what is too small to be worth another round trip, goes back with the answer. What ends an
-//! intermediate:
-//! - the last step that reads it has it, or the run is over: the asked node lets go of its [`Intermediate`](handle::Intermediate), which tells the node that has the tensor;
+//! Memory is a share of what is *free* for tensors: what does not fit, and what is too small to be worth another round trip, goes back with the
+//! answer. What ends an intermediate:
+//! - the last step that reads it has it, or the run is over: the asked node lets go of its handle, which tells the node that has the tensor;
 //! - the deadline of the call passes, whatever became of the asked node: [`sweep`](Intermediates::sweep).
 //!
 //! What somebody reads stays in memory until they have read it, as every buffer does.

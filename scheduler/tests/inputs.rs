@@ -22,6 +22,9 @@ struct Nodes {
     now_ns: u64,
 }
 
+/// A node, and the time that moving inputs to it is expected to take.
+type Place = (u32, u64);
+
 fn model() -> ModelId {
     ModelId { tenant: TenantId::default(), name: Name::new("m").unwrap(), version: Version(1) }
 }
@@ -59,8 +62,8 @@ impl Nodes {
         actions
     }
 
-    /// The node that it starts on at once, the time that moving its inputs is expected to take, and the same of the best other place.
-    fn arrive(&mut self, id: u64, inputs: &[(u32, u64)]) -> Option<(u32, u64, Option<(u32, u64)>)> {
+    /// Where it starts at once, and the best other place.
+    fn arrive(&mut self, id: u64, inputs: &[(u32, u64)]) -> Option<(Place, Option<Place>)> {
         let inputs = inputs.iter().map(|(node, bytes)| InputsOn { node: NodeId(*node), bytes: *bytes });
         let ModelId { tenant, name, version } = model();
         let demand = ModelDemand {
@@ -86,7 +89,7 @@ impl Nodes {
             Action::Start { node, why, .. } => {
                 let other = why.alternatives.first();
                 let other = other.map(|other| (other.device.node.0, other.estimate.move_time_ns));
-                Some((node.0, why.estimate.move_time_ns, other))
+                Some(((node.0, why.estimate.move_time_ns), other))
             }
             _ => None,
         })
@@ -96,20 +99,19 @@ impl Nodes {
 #[test]
 fn what_is_large_is_worked_on_where_it_lies_and_the_answer_says_why() {
     let mut nodes = Nodes::new(PolicyKind::FinishFirst, 2);
-    let (on, move_time_ns, other) = nodes.arrive(1, &[(1, 100 * MB)]).unwrap();
-    assert_eq!((on, move_time_ns, other), (1, 0, Some((0, 101 * MS))));
+    assert_eq!(nodes.arrive(1, &[(1, 100 * MB)]).unwrap(), ((1, 0), Some((0, 101 * MS))));
     // The same the other way round, and where most of it lies.
     let mut nodes = Nodes::new(PolicyKind::FinishFirst, 2);
-    assert_eq!(nodes.arrive(1, &[(0, 100 * MB), (1, 5 * MB)]).unwrap(), (0, 6 * MS, Some((1, 101 * MS))));
+    assert_eq!(nodes.arrive(1, &[(0, 100 * MB), (1, 5 * MB)]).unwrap(), ((0, 6 * MS), Some((1, 101 * MS))));
 }
 
 #[test]
 fn steps_stay_together_where_moving_takes_longer_than_waiting_and_spread_where_it_does_not() {
     let mut nodes = Nodes::new(PolicyKind::FinishFirst, 2);
-    assert_eq!(nodes.arrive(1, &[(1, MB)]).unwrap().0, 1);
+    assert_eq!(nodes.arrive(1, &[(1, MB)]).unwrap().0.0, 1);
     // Node 1 is taken for 20 ms.
     assert_eq!(nodes.arrive(2, &[(1, 100 * MB)]), None, "moving takes 101 ms: it waits for its node");
-    assert_eq!(nodes.arrive(3, &[(1, 5 * MB)]).unwrap(), (0, 6 * MS, Some((1, 0))), "moving takes 6 ms");
+    assert_eq!(nodes.arrive(3, &[(1, 5 * MB)]).unwrap(), ((0, 6 * MS), Some((1, 0))), "moving takes 6 ms");
     nodes.now_ns = RUN_MS * MS;
     let actions = nodes.tell(Event::Finished { invocation: InvocationId(1) });
     let started = actions.iter().find_map(|action| match action {
@@ -122,8 +124,8 @@ fn steps_stay_together_where_moving_takes_longer_than_waiting_and_spread_where_i
 #[test]
 fn other_policies_place_as_they_did() {
     for policy in PolicyKind::ALL.iter().copied().filter(|policy| *policy != PolicyKind::FinishFirst) {
-        let with = Nodes::new(policy, 3).arrive(1, &[(2, 1_000 * MB)]).map(|(node, ..)| node);
-        let without = Nodes::new(policy, 3).arrive(1, &[]).map(|(node, ..)| node);
+        let with = Nodes::new(policy, 3).arrive(1, &[(2, 1_000 * MB)]).map(|((node, _), _)| node);
+        let without = Nodes::new(policy, 3).arrive(1, &[]).map(|((node, _), _)| node);
         assert_eq!(with, without, "{policy:?}");
     }
 }
@@ -132,7 +134,7 @@ proptest! {
     /// Of nodes that are equal otherwise, the one to which the least has to be moved is taken.
     #[test]
     fn the_least_is_moved(inputs in prop::collection::vec((0_u32..4, 1_u64..1_000 * MB), 0..4), nodes in 2_u32..40) {
-        let (on, move_time_ns, _) = Nodes::new(PolicyKind::FinishFirst, nodes).arrive(1, &inputs).unwrap();
+        let ((on, move_time_ns), _) = Nodes::new(PolicyKind::FinishFirst, nodes).arrive(1, &inputs).unwrap();
         let network = Network { bytes_per_second: 1_000 * MB, round_trip_ns: MS };
         let inputs: Vec<_> =
             inputs.iter().map(|(node, bytes)| InputsOn { node: NodeId(*node), bytes: *bytes }).collect();

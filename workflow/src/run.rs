@@ -38,7 +38,8 @@ pub struct Begin<V> {
     pub inputs: Vec<(String, V)>,
     /// The outputs that are read, and so have to be given.
     pub outputs: Vec<String>,
-    /// Those of them that nothing reads but steps that run something: they may be given [without their data](Value::view), by whoever has those steps find it.
+    /// Those of them that nothing reads but steps that run something: they may be given [without their data](Value::view), by whoever has
+    /// those steps find it.
     pub handed_on: Vec<String>,
 }
 
@@ -350,8 +351,8 @@ fn needs(plan: &Plan, wanted: &[usize]) -> (Vec<bool>, Vec<usize>) {
     (needed, readers)
 }
 
-/// Which values are read by steps that run something, and by nothing else: no condition looks at them, no other step works on them, and the workflow does not give
-/// them.
+/// Which values are read by steps that run something, and by nothing else: no condition looks at them, no other step works on them, and the
+/// workflow does not give them.
 fn handed_on(plan: &Plan, wanted: &[usize], needed: &[bool]) -> Vec<bool> {
     let mut handed_on = vec![true; plan.values.len()];
     let given = wanted.iter().filter_map(|output| Some(plan.outputs.get(*output)?.1));

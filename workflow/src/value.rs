@@ -9,7 +9,8 @@ pub struct View<'a> {
     pub datatype: ElementType,
     /// The size of each dimension.
     pub shape: &'a Shape,
-    /// Its elements, little-endian, without gaps. None of them where the tensor is elsewhere, as one that is [handed on](crate::Begin::handed_on) may be.
+    /// Its elements, little-endian, without gaps. None of them where the tensor is elsewhere, as one that is
+    /// [handed on](crate::Begin::handed_on) may be.
     pub data: &'a [u8],
 }
 

@@ -1,8 +1,9 @@
 //! One run of a workflow, from admission to its outputs.
 //!
 //! It is placed as a unit, with all the models that its steps may need, as a function is with those it is granted; where no device has room for
-//! all of them, each step is placed by itself (`apart.rs`). On its node, what one step gives goes to the next as a handle: nothing is copied or written down between them. Steps that do not wait for each other run at
-//! the same time. Dropping the run drops its steps, and with them their model runs and sandboxes; the first step that fails ends the run.
+//! all of them, each step is placed by itself (`apart.rs`). What one step gives goes to the next as a handle: nothing is copied or written down
+//! between them on a node, and what goes to another node goes there straight. Steps that do not wait for each other run at the same time. Dropping
+//! the run drops its steps, and with them their model runs and sandboxes; the first step that fails ends the run.
 
 mod apart;
 mod builtin;

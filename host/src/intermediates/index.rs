@@ -4,7 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 use weir_types::NodeId;
 
-/// Between nodes, an intermediate stands in the place of data as a region does: by a name that no object can have. Behind this comes its index.
+/// Between nodes, an intermediate stands in the place of data as a region does: by a name that no object can have. Behind this comes its
+/// index.
 const REGION: &str = "intermediate/";
 
 /// In the place of an output that is wanted: it is to be left where it is made.

@@ -1,5 +1,5 @@
-//! Intermediates between nodes: `GET /cluster/v1/intermediates/{tenant}/{number}` gives the bytes of one, `DELETE` lets go of it. Only for nodes that show the
-//! cluster's secret.
+//! Intermediates between nodes: `GET /cluster/v1/intermediates/{tenant}/{number}` gives the bytes of one, `DELETE` lets go of it. Only for nodes
+//! that show the cluster's secret.
 
 use super::{Index, Intermediates, lost};
 use crate::cluster::Cluster;

@@ -143,7 +143,7 @@ async fn intermediates_are_for_nodes_alone() {
 /// What a step has left is lost with its node while another step runs, and a third that would read it waits for that.
 const LOST: &str = r#"
 inputs = { x = "FP32[n, 1]", slow = "FP32[m, 1]" }
-outputs = { y = "last" }
+outputs = { y = "given" }
 [steps.first]
 run = "a"
 inputs = { x = "x" }
@@ -154,6 +154,13 @@ inputs = { x = "slow" }
 run = "c"
 inputs = { x = "first.y" }
 when = "max(meanwhile.y) >= 0"
+[steps.otherwise]
+run = "c"
+inputs = { x = "x" }
+unless = "max(meanwhile.y) >= 0"
+[steps.given]
+combine = "first"
+of = ["last", "otherwise"]
 "#;
 
 #[tokio::test]

@@ -110,7 +110,7 @@ impl Written {
         let json_bytes =
             head.headers.get(INFERENCE_HEADER_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
         let read = outputs(&body, json_bytes.unwrap_or(body.len()), intermediates, tenant);
-        let (outputs, left) =
+        let Outputs { here: outputs, left } =
             read.ok_or_else(|| ApiError::internal(&"the answer of another node cannot be read"))?;
         // The other node counts the run.
         let (queue_time, run_time) = (Duration::ZERO, Duration::ZERO);
@@ -149,6 +149,13 @@ struct Output {
     parameters: Parameters,
 }
 
+/// Outputs that were read.
+#[derive(Default)]
+struct Outputs {
+    here: Vec<(String, Tensor)>,
+    left: Vec<(String, Handle)>,
+}
+
 /// Where an output is.
 #[derive(Deserialize)]
 #[serde(untagged)]
@@ -158,31 +165,30 @@ enum Parameters {
 }
 
 /// The outputs in an answer whose first `json_bytes` describe them: those that are in it, and those that were left.
-#[expect(clippy::type_complexity, reason = "both are what outputs are")]
 fn outputs(
     body: &Buffer,
     json_bytes: usize,
     intermediates: &Intermediates,
     tenant: &TenantId,
-) -> Option<(Vec<(String, Tensor)>, Vec<(String, Handle)>)> {
+) -> Option<Outputs> {
     let answer: Answer = serde_json::from_slice(body.get(..json_bytes)?).ok()?;
-    let (mut here, mut left) = (Vec::new(), Vec::new());
+    let mut outputs = Outputs::default();
     let mut at = json_bytes;
     for Output { name, datatype, shape, parameters } in answer.outputs {
         let shape = Shape::new(&shape).ok()?;
         match parameters {
             Parameters::Here { binary_data_size } => {
                 let end = at.checked_add(binary_data_size).filter(|end| *end <= body.len())?;
-                here.push((name, Tensor::new(datatype, shape, body.slice(at..end)).ok()?));
+                outputs.here.push((name, Tensor::new(datatype, shape, body.slice(at..end)).ok()?));
                 at = end;
             }
             Parameters::Left { shared_memory_region, shared_memory_byte_size: bytes } => {
                 let Some(Stands::For(index)) = region_of(&shared_memory_region) else { return None };
-                left.push((name, intermediates.left(index, tenant, (datatype, shape, bytes))));
+                outputs.left.push((name, intermediates.left(index, tenant, (datatype, shape, bytes))));
             }
         }
     }
-    Some((here, left))
+    Some(outputs)
 }
 
 /// The error that another node has answered, as if it were this one's.

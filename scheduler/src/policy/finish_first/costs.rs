@@ -16,7 +16,7 @@ use crate::estimate::round_ns;
 use crate::policy::Placer;
 use crate::victims::{Victims, loss_ns};
 use crate::view::together_bytes;
-use crate::{DeviceKey, DeviceView, ModelKey, Request, View};
+use crate::{DeviceKey, DeviceView, ModelKey, NodeView, Request, View};
 use smallvec::SmallVec;
 use std::cell::OnceCell;
 
@@ -159,7 +159,7 @@ impl Costs<'_> {
     /// The devices of the nodes that have some of the inputs: all of them count, wherever they stand among the others.
     fn near(&self) -> impl Iterator<Item = (DeviceKey, &DeviceView)> {
         let nodes = self.request.inputs.iter().filter_map(|input| self.view.node(input.node));
-        let keys = nodes.flat_map(|node| node.devices()).take(NEAR_MAX);
+        let keys = nodes.flat_map(NodeView::devices).take(NEAR_MAX);
         keys.filter_map(|key| Some((*key, self.device(*key)?)))
     }
 
