@@ -22,6 +22,7 @@ static bool set(const std::string& name, const std::string& value) {
     else if (name == "allocations_fail") settings.allocations_fail = number;
     else if (name == "launches_left") settings.launches_left = number;
     else if (name == "fault_kernel") settings.fault_kernel = value;
+    else if (name == "fault_device") settings.fault_device = int(number);
     else if (name == "fault") settings.fault = int(number);
     else if (name == "paused") settings.paused = number != 0;
     else return false;

@@ -139,9 +139,11 @@ struct Settings {
     unsigned workers = 1;
     // Allocations that still succeed, and how many fail then.
     uint64_t allocations_left = UINT64_MAX, allocations_fail = 0;
-    // Launches until one fails, or the kernel that does, and what it reports.
+    // Launches until one fails, or the kernel that does, on this device or, below 0, on any, and what it reports; below 0, it is reported well, and from then
+    // on nothing goes on.
     uint64_t launches_left = UINT64_MAX;
     std::string fault_kernel;
+    int fault_device = -1;
     Result fault = ILLEGAL_ADDRESS;
     bool paused = false;
 };

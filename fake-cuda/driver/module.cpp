@@ -34,15 +34,21 @@ static void watch_faults() {
 }
 
 // Whether this launch is the one that was asked to fail.
-static bool fails(const std::string& name) {
+static bool fails(const std::string& name, int device) {
     Settings& settings = state().settings;
+    if (settings.fault_device >= 0 && settings.fault_device != device) return false;
     const bool counted = settings.launches_left == 0;
     if (settings.launches_left != UINT64_MAX) settings.launches_left = counted ? UINT64_MAX : settings.launches_left - 1;
     return counted || name == settings.fault_kernel;
 }
 
-static Result run(const std::string& name, const emulator::Kernel* kernel, emulator::Dim3 grid, emulator::Dim3 block, size_t shared_bytes, std::vector<std::vector<uint64_t>>& values) {
-    if (fails(name)) {
+static Result run(const std::string& name, int device, const emulator::Kernel* kernel, emulator::Dim3 grid, emulator::Dim3 block, size_t shared_bytes, std::vector<std::vector<uint64_t>>& values) {
+    if (fails(name, device)) {
+        if (state().settings.fault < 0) {
+            // Not a fault: from here on nothing goes on.
+            state().settings.paused = true;
+            return SUCCESS;
+        }
         state().last_fault = name + ": fails as it was told to";
         return state().settings.fault;
     }
@@ -191,8 +197,9 @@ CUDA_API cuLaunchKernel(Function* function, unsigned gx, unsigned gy, unsigned g
     state().counts["launches of " + function->name]++;
     const std::string name = function->name;
     const emulator::Kernel* kernel = function->kernel;
+    const int device = call.device->ordinal;
     const Result result = enqueue(stream, {"a kernel", Engine::COMPUTE, 5'000, [=]() mutable {
-        return run(name, kernel, {gx, gy, gz}, {bx, by, bz}, shared_bytes, values);
+        return run(name, device, kernel, {gx, gy, gz}, {bx, by, bz}, shared_bytes, values);
     }});
     progress(call.lock);
     return result;

@@ -1,4 +1,4 @@
-//! What this program does when a node has started it as a child, with a hidden subcommand, to work on untrusted input.
+//! What this program does when a node has started it as a child, with a hidden subcommand, to work on untrusted input, or to hold a device.
 
 use crate::component::compile;
 use std::process::ExitCode;
@@ -13,6 +13,9 @@ pub enum ChildKind {
     /// Compile kernels that users bring.
     #[cfg(feature = "cuda")]
     CompileKernels,
+    /// Hold a device, and run the models of all tenants there: it stays for as long as the node.
+    #[cfg(feature = "cuda")]
+    RunModels,
     /// Run kernels that users bring: it stays for as long as they are wanted.
     #[cfg(feature = "cuda")]
     RunKernelGraphs,
@@ -28,6 +31,8 @@ impl ChildKind {
             #[cfg(feature = "cuda")]
             weir_inference::COMPILE_COMMAND => Some(Self::CompileKernels),
             #[cfg(feature = "cuda")]
+            weir_inference::DEVICE_WORKER_COMMAND => Some(Self::RunModels),
+            #[cfg(feature = "cuda")]
             weir_inference::WORKER_COMMAND => Some(Self::RunKernelGraphs),
             _ => None,
         }
@@ -41,6 +46,8 @@ impl ChildKind {
             Self::PrepareModel => weir_inference::prepare_main(),
             #[cfg(feature = "cuda")]
             Self::CompileKernels => weir_inference::compile_main(),
+            #[cfg(feature = "cuda")]
+            Self::RunModels => weir_inference::device_worker_main(),
             #[cfg(feature = "cuda")]
             Self::RunKernelGraphs => weir_inference::worker_main(),
         }

@@ -120,6 +120,8 @@ pub struct NodeConfig {
     /// of it. 0: none are kept.
     pub response_cache_bytes_max: u64,
 
+    /// How long one run on a GPU may take before the worker of the device is taken to hang, and is started anew.
+    pub gpu_run_time_ms_max: u64,
     /// Kernels that users bring. See docs/kernel-graphs.md.
     pub kernel_graphs: KernelGraphsConfig,
 
@@ -354,6 +356,7 @@ impl Default for NodeConfig {
             infer_time_ms_max: 60_000,
             arena_bytes_max: 1024 * MIB,
             response_cache_bytes_max: 64 * MIB,
+            gpu_run_time_ms_max: 60_000,
             kernel_graphs: KernelGraphsConfig::default(),
             asynchronous: AsyncConfig::default(),
             objects: ObjectsConfig::default(),

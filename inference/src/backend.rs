@@ -24,6 +24,9 @@ pub trait Preparer: Send + Sync + 'static {
     async fn prepare(&self, file: &Path, precision: Precision, out: &Path) -> Result<Prepared, PrepareError>;
 }
 
+/// Told of the loss of a device: [`InferenceError::DeviceLost`]. Does not block.
+pub type LossHook = Box<dyn Fn(&InferenceError) + Send + Sync>;
+
 /// Runs models on one device.
 pub trait Backend: Send + Sync + 'static {
     /// What it is called in the status and in metrics, such as `onnxruntime`.
@@ -52,6 +55,9 @@ pub trait Backend: Send + Sync + 'static {
     fn in_turn(&self, _source: &ModelSource) -> Option<TenantId> {
         None
     }
+
+    /// Have `tell` called, from any thread, if the device is lost while no load or run would say so. Called once, before anything else.
+    fn on_loss(&self, _tell: LossHook) {}
 
     /// Bring a prepared model into the device's memory. Blocks; called on the device's loader thread, one at a time.
     fn load(&self, source: &ModelSource) -> Result<Box<dyn Model>, InferenceError>;

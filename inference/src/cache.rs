@@ -135,8 +135,14 @@ impl ModelCache {
         let config = CacheConfig { slots, ..config };
         let runs = threads.runs().clone();
         let (health, state) = (watch::Sender::new(Health::Up), State::new(backend.device()).into());
-        let shared = Shared { config, backend, arena, runs, profiles, health, state };
-        Ok(Self { shared: Arc::new(shared), threads })
+        let shared = Arc::new(Shared { config, backend, arena, runs, profiles, health, state });
+        let told = Arc::downgrade(&shared);
+        shared.backend.on_loss(Box::new(move |error| {
+            if let Some(shared) = told.upgrade() {
+                shared.note_loss(error);
+            }
+        }));
+        Ok(Self { shared, threads })
     }
 
     /// Pin a model, loading it first if it is not there.

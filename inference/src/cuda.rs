@@ -1,7 +1,8 @@
-//! Models on NVIDIA's GPUs, run by an executor of our own.
+//! Models on NVIDIA's GPUs, run by an executor of our own, in a process of its own for each device.
 //!
 //! ```text
 //!   upload ──form──► skeleton + weights by hash         once, in the child that checks it
+//!   the node ──Worker──► a process that holds the device, for the models of all tenants; started anew when it fails
 //!   skeleton, shapes ──Program──► launches and places   once for each shape of the inputs, on the processor
 //!   Program + tensors on the device = Bound             addresses, but for those in a slot's memory
 //!   Bound in a Slot ──► launches, then a captured graph one run at a time
@@ -13,6 +14,11 @@
 
 mod form;
 pub(crate) use form::form;
+
+mod process;
+
+mod worker;
+pub use worker::{DEVICE_WORKER_COMMAND, device_worker_main};
 
 mod device;
 mod kernels;
@@ -36,18 +42,20 @@ pub mod check;
 #[cfg(test)]
 mod tests;
 
-use crate::backend::{Backend, Model, ModelSource};
+use crate::backend::{Backend, LossHook, Model, ModelSource};
 use crate::error::InferenceError;
 use crate::footprint::{Footprint, Part};
 use crate::prepare::{Content, Variant};
-use device::Gpu;
+use device::GpuConfig;
 use kernel_graphs::KernelGraphs;
-use model::CudaModel;
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
-use weir_device::cuda::{CudaError, Devices};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use weir_device::cuda::CudaError;
 use weir_device::{Arena, Device};
 use weir_types::{ContentHash, Platform, TenantId};
+use worker::{Supervisor, WorkerConfig, WorkerModel};
 
 /// How models run on one GPU.
 #[derive(Debug, Clone)]
@@ -58,45 +66,40 @@ pub struct CudaConfig {
     pub memory_bytes_max: u64,
     /// Runs at once.
     pub slots: usize,
+    /// How long a run may take before its worker is taken to hang, and is started anew.
+    pub run_time_max: Duration,
+    /// The program that is a worker, and its arguments; none for this same program with [`DEVICE_WORKER_COMMAND`].
+    pub command: Option<(PathBuf, Vec<OsString>)>,
 }
 
-/// Runs ONNX models on a GPU.
+/// Runs ONNX models on a GPU, which a worker holds.
 pub struct Cuda {
-    config: CudaConfig,
-    devices: Arc<Devices>,
+    ordinal: u32,
+    driver: PathBuf,
     arena: Arena,
     name: String,
-    /// Replaced when the device was lost.
-    gpu: RwLock<Arc<Gpu>>,
+    worker: Supervisor,
     /// None where users' kernels do not run.
     kernel_graphs: Option<KernelGraphs>,
 }
 
 impl Cuda {
-    /// Take hold of a device. Takes some hundred milliseconds; blocks.
-    pub fn open(devices: &Arc<Devices>, config: CudaConfig, arena: Arena) -> Result<Self, CudaError> {
-        let gpu = Gpu::open(devices, &config, &arena)?;
-        let name = gpu.context.info().name.clone();
-        Ok(Self {
-            config,
-            devices: Arc::clone(devices),
-            arena,
-            name,
-            gpu: RwLock::new(Arc::new(gpu)),
-            kernel_graphs: None,
-        })
+    /// Have a worker take hold of a device of the driver in that file. Outputs live in `arena`. Takes some hundred milliseconds; blocks.
+    pub fn open(driver: &Path, config: CudaConfig, arena: Arena) -> Result<Self, InferenceError> {
+        let CudaConfig { ordinal, memory_bytes_max, slots, run_time_max, command } = config;
+        let gpu = GpuConfig { ordinal, memory_bytes_max, slots };
+        let driver = driver.to_owned();
+        let config = WorkerConfig { program: command, driver: driver.clone(), gpu, run_time_max };
+        let (worker, name) = Supervisor::start(config)?;
+        Ok(Self { ordinal, driver, arena, name, worker, kernel_graphs: None })
     }
 
     /// Run kernels that users bring, too: each tenant's in a process of its own.
     #[must_use]
     pub fn with_kernel_graphs(mut self, config: KernelGraphConfig) -> Self {
-        let driver = self.devices.driver_path().to_owned();
-        self.kernel_graphs = Some(KernelGraphs::new(config, driver, self.config.ordinal, self.arena.clone()));
+        let (driver, arena) = (self.driver.clone(), self.arena.clone());
+        self.kernel_graphs = Some(KernelGraphs::new(config, driver, self.ordinal, arena));
         self
-    }
-
-    fn gpu(&self) -> Arc<Gpu> {
-        Arc::clone(&self.gpu.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -106,7 +109,7 @@ impl Backend for Cuda {
     }
 
     fn device(&self) -> Device {
-        Device::Cuda { ordinal: self.config.ordinal }
+        Device::Cuda { ordinal: self.ordinal }
     }
 
     fn kind(&self) -> String {
@@ -115,6 +118,10 @@ impl Backend for Cuda {
 
     fn runs(&self, form: &Variant) -> bool {
         form.platform == Platform::Cuda && (form.content == Content::Network || self.kernel_graphs.is_some())
+    }
+
+    fn on_loss(&self, tell: LossHook) {
+        self.worker.on_loss(tell);
     }
 
     fn in_turn(&self, source: &ModelSource) -> Option<TenantId> {
@@ -130,7 +137,7 @@ impl Backend for Cuda {
             };
             return self.kernel_graphs.as_ref().ok_or_else(off)?.load(source);
         }
-        Ok(Box::new(CudaModel::load(self.gpu(), source)?))
+        Ok(Box::new(WorkerModel::load(self.worker.worker()?, source, self.arena.clone())?))
     }
 
     fn footprint(&self, source: &ModelSource) -> Footprint {
@@ -149,13 +156,14 @@ impl Backend for Cuda {
     }
 
     fn trim(&self) {
-        self.gpu().trim();
+        // What there is none of has nothing to give up.
+        if let Ok(worker) = self.worker.worker() {
+            worker.trim();
+        }
     }
 
     fn recover(&self) -> Result<(), InferenceError> {
-        let gpu = Gpu::open(&self.devices, &self.config, &self.arena).map_err(|error| lost(&error))?;
-        *self.gpu.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(gpu);
-        Ok(())
+        self.worker.restart()
     }
 }
 

@@ -50,7 +50,7 @@ mod meter;
 pub use meter::{Meter, Used};
 
 mod backend;
-pub use backend::{Backend, Model, ModelKey, ModelSource, Preparer, Session};
+pub use backend::{Backend, LossHook, Model, ModelKey, ModelSource, Preparer, Session};
 
 mod cache;
 pub use cache::{CacheConfig, Health, ModelCache, Pin, Probe, ResidentModel, Run, RunSetting};
@@ -80,8 +80,9 @@ pub use cpu::{
 mod cuda;
 #[cfg(feature = "cuda")]
 pub use cuda::{
-    COMPILE_COMMAND, Cuda, CudaConfig, KernelGraphConfig, KernelGraphPreparer, KernelGraphPreparerConfig,
-    WORKER_COMMAND, check as gpu_check, compile_main, worker_main,
+    COMPILE_COMMAND, Cuda, CudaConfig, DEVICE_WORKER_COMMAND, KernelGraphConfig, KernelGraphPreparer,
+    KernelGraphPreparerConfig, WORKER_COMMAND, check as gpu_check, compile_main, device_worker_main,
+    worker_main,
 };
 
 mod fake;

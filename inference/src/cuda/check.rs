@@ -10,9 +10,9 @@ mod memory;
 mod network;
 mod operations;
 mod transfers;
+mod worker;
 
-use super::CudaConfig;
-use super::device::Gpu;
+use super::device::{Gpu, GpuConfig};
 use crate::error::InferenceError;
 use serde::Serialize;
 use std::fmt;
@@ -41,6 +41,8 @@ pub enum Stage {
     Memory,
     /// Whole models: loading, running, running again.
     Networks,
+    /// The same in a worker, as nodes run them: what the way there costs, and that a worker can be replaced. It is started from this same program.
+    Worker,
 }
 
 /// What is to be checked, and with how much.
@@ -50,7 +52,7 @@ pub struct CheckConfig {
     pub ordinal: u32,
     /// Memory of the device that may be used.
     pub memory_bytes_max: u64,
-    /// ONNX models for [`Stage::Networks`].
+    /// ONNX models for [`Stage::Networks`] and [`Stage::Worker`].
     pub models: Vec<PathBuf>,
     /// How often what is timed is repeated; the median counts.
     pub repeats: u32,
@@ -92,8 +94,15 @@ pub enum CheckFailure {
 
 impl Stage {
     /// All of them, in order.
-    pub const ALL: [Self; 6] =
-        [Self::Environment, Self::Operations, Self::Transfers, Self::Launches, Self::Memory, Self::Networks];
+    pub const ALL: [Self; 7] = [
+        Self::Environment,
+        Self::Operations,
+        Self::Transfers,
+        Self::Launches,
+        Self::Memory,
+        Self::Networks,
+        Self::Worker,
+    ];
 
     /// As it is written.
     #[must_use]
@@ -105,6 +114,7 @@ impl Stage {
             Self::Launches => "launches",
             Self::Memory => "memory",
             Self::Networks => "networks",
+            Self::Worker => "worker",
         }
     }
 }
@@ -169,11 +179,15 @@ pub fn check(
         environment(devices, tell);
         return Ok(());
     }
+    if stage == Stage::Worker {
+        // That holds the device itself.
+        return worker::check(devices, config, tell);
+    }
     let CheckConfig { ordinal, memory_bytes_max, .. } = *config;
-    let gpu = CudaConfig { ordinal, memory_bytes_max, slots: 2 };
+    let gpu = GpuConfig { ordinal, memory_bytes_max, slots: 2 };
     let gpu = Arc::new(Gpu::open(devices, &gpu, &Arena::new(ARENA_BYTES_MAX))?);
     match stage {
-        Stage::Environment => {}
+        Stage::Environment | Stage::Worker => {}
         Stage::Operations => operations::check(&gpu, config, tell)?,
         Stage::Transfers => transfers::check(&gpu, config, tell)?,
         Stage::Launches => launches::check(&gpu, config, tell)?,

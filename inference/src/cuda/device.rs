@@ -1,8 +1,8 @@
 //! What all models on a device share.
 
-use super::CudaConfig;
 use super::kernels::Kernels;
 use super::slots::Slots;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Instant;
 use weir_device::Arena;
@@ -11,6 +11,17 @@ use weir_kernels::Target;
 
 /// Blocks of pinned memory that copies of weights go through.
 const RING_BLOCKS: usize = 16;
+
+/// How a device is held.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct GpuConfig {
+    /// Which of the driver's.
+    pub(super) ordinal: u32,
+    /// Memory for weights and for what runs work in, together.
+    pub(super) memory_bytes_max: u64,
+    /// Runs at once.
+    pub(super) slots: usize,
+}
 
 /// A device that is held.
 pub(super) struct Gpu {
@@ -26,7 +37,7 @@ pub(super) struct Gpu {
 }
 
 impl Gpu {
-    pub(super) fn open(devices: &Devices, config: &CudaConfig, arena: &Arena) -> Result<Self, CudaError> {
+    pub(super) fn open(devices: &Devices, config: &GpuConfig, arena: &Arena) -> Result<Self, CudaError> {
         let context = devices.open(config.ordinal)?;
         let info = context.info();
         let (major, minor) = info.compute_capability;

@@ -12,7 +12,6 @@
 
 mod message;
 mod process;
-mod restarts;
 
 mod worker;
 pub(crate) use worker::Worker;

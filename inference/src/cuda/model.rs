@@ -10,10 +10,12 @@ use crate::error::InferenceError;
 use crate::footprint::{Footprint, Part};
 use bytes::Bytes;
 use moka::sync::Cache;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 use std::sync::Arc;
 use weir_device::cuda::{Owner, TransferError};
 use weir_graph::WeightData;
-use weir_types::{ContentHash, ModelId, Platform, Port, Precision, Shape};
+use weir_types::{ContentHash, ModelId, Platform, Port, Precision, Shape, Signature};
 
 /// Shapes of inputs that programs are kept for.
 const PROGRAMS_MAX: u64 = 32;
@@ -36,20 +38,49 @@ pub(super) struct Shared {
     pub(super) gpu: Arc<Gpu>,
 }
 
+/// What loading a model takes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct ModelFiles {
+    /// Which it is.
+    id: ModelId,
+    /// What it takes and gives.
+    pub(super) signature: Signature,
+    /// What it computes in.
+    precision: Precision,
+    /// The file with its graph.
+    skeleton: ContentHash,
+    /// The folder with that file and those of its weights.
+    blobs: PathBuf,
+}
+
+impl ModelFiles {
+    /// The form that GPUs run.
+    pub(super) fn of(source: &ModelSource) -> Result<Self, InferenceError> {
+        let id = source.id().clone();
+        let Some(form) = source.prepared.variants_for(Platform::Cuda).next() else {
+            return Err(InferenceError::Load { model: id, why: "it has no form for a GPU".into() });
+        };
+        let blobs = std::path::absolute(&source.blobs);
+        let blobs = blobs
+            .map_err(|error| InferenceError::Load { model: id.clone(), why: error.to_string().into() })?;
+        let signature = source.prepared.signature.clone();
+        Ok(Self { id, signature, precision: form.precision, skeleton: form.skeleton, blobs })
+    }
+}
+
 impl CudaModel {
-    pub(super) fn load(gpu: Arc<Gpu>, source: &ModelSource) -> Result<Self, InferenceError> {
-        let id = source.id();
+    /// Bring a model into the memory of a device. Blocks.
+    pub(super) fn load(gpu: Arc<Gpu>, files: &ModelFiles) -> Result<Self, InferenceError> {
+        let ModelFiles { id, signature, precision, skeleton, blobs } = files;
         let broken = |why: String| InferenceError::Load { model: id.clone(), why: why.into() };
-        let form = source.prepared.variants_for(Platform::Cuda).next();
-        let form = form.ok_or_else(|| broken("it has no form for a GPU".to_owned()))?;
-        let skeleton = std::fs::read(source.blobs.join(form.skeleton.to_string()));
-        let skeleton = skeleton.map_err(|error| broken(format!("{}: {error}", form.skeleton)))?;
-        let model = weir_graph::Model::read_skeleton(Bytes::from(skeleton))
-            .map_err(|error| broken(error.to_string()))?;
-        let (signature, own) = (&source.prepared.signature, model.signature());
+        let file = std::fs::read(blobs.join(skeleton.to_string()));
+        let file = file.map_err(|error| broken(format!("{skeleton}: {error}")))?;
+        let model =
+            weir_graph::Model::read_skeleton(Bytes::from(file)).map_err(|error| broken(error.to_string()))?;
+        let own = model.signature();
         let inputs = positions(&own.inputs, &signature.inputs).map_err(&broken)?;
         let outputs = positions(&signature.outputs, &own.outputs).map_err(&broken)?;
-        let weights = Weights::load(&gpu, &model, &source.blobs).map_err(|error| match error {
+        let weights = Weights::load(&gpu, &model, blobs).map_err(|error| match error {
             WeightsError::Transfer(error) => weights_failure(&error),
             error => broken(error.to_string()),
         })?;
@@ -57,7 +88,7 @@ impl CudaModel {
             programs: Cache::new(PROGRAMS_MAX),
             weights,
             model,
-            precision: form.precision,
+            precision: *precision,
             inputs,
             outputs,
             owner: owner(id),
@@ -65,6 +96,11 @@ impl CudaModel {
             gpu,
         };
         Ok(Self(Arc::new(shared)))
+    }
+
+    /// One more session over the same weights.
+    pub(super) fn open_session(&self) -> CudaSession {
+        CudaSession::new(Arc::clone(&self.0))
     }
 }
 
@@ -80,7 +116,7 @@ impl Model for CudaModel {
     }
 
     fn session(&self, _threads: u32) -> Result<Box<dyn Session>, InferenceError> {
-        Ok(Box::new(CudaSession::new(Arc::clone(&self.0))))
+        Ok(Box::new(self.open_session()))
     }
 }
 

@@ -9,11 +9,13 @@ use crate::backend::Session;
 use crate::error::InferenceError;
 use crate::interrupt::Interrupt;
 use crate::request::Job;
-use crate::tensor::Tensor;
+use crate::tensor::{Tensor, TensorError};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+use weir_device::Arena;
 use weir_device::cuda::{CudaError, GraphExec, Span};
-use weir_types::Shape;
+use weir_types::{ElementType, Shape};
 
 /// Captured runs that a session keeps; all are forgotten when there are more.
 const GRAPHS_MAX: usize = 16;
@@ -25,6 +27,28 @@ pub(super) struct CudaSession {
     /// Where it ran last.
     slot: Option<usize>,
     model: Arc<Shared>,
+}
+
+/// Where the inputs of a run come from, and its outputs go. Inputs go by their positions in the signature.
+pub(super) trait Exchange {
+    /// The shape of an input.
+    fn shape(&self, input: usize) -> Option<&Shape>;
+
+    /// How long it is.
+    fn bytes(&self, input: usize) -> usize;
+
+    /// Write it to `place`, which is as long.
+    fn read(&self, input: usize, place: &mut [u8]) -> Result<(), InferenceError>;
+
+    /// Take the next output.
+    fn write(&mut self, element_type: ElementType, shape: Shape, bytes: &[u8]) -> Result<(), InferenceError>;
+}
+
+/// Tensors of this process.
+struct Tensors<'a> {
+    inputs: &'a [Tensor],
+    outputs: Vec<Tensor>,
+    arena: &'a Arena,
 }
 
 /// A program, by its number, in a slot, by its own.
@@ -53,51 +77,64 @@ impl CudaSession {
 
 impl Session for CudaSession {
     fn run(&mut self, job: &Job, interrupt: &Interrupt) -> Result<Vec<Tensor>, InferenceError> {
-        if interrupt.reason().is_some() {
-            return Err(InferenceError::Cancelled);
-        }
         let model = Arc::clone(&self.model);
-        let inputs: Vec<&Tensor> =
-            model.inputs().iter().filter_map(|position| job.inputs.get(*position)).collect();
-        let shapes: Vec<Shape> = inputs.iter().map(|tensor| tensor.shape().clone()).collect();
-        let bound = model.bound(&shapes)?;
-        let mut taken = model.gpu.slots.take(self.slot);
-        let slot =
-            taken.slot().ok_or_else(|| InferenceError::Unavailable("the device has no slots".into()))?;
-        self.slot = Some(slot.number);
-        let ran = self.run_in(slot, &bound, &inputs, job);
-        if ran.is_err() {
-            // Whatever was given to the device is over before anybody else gets the slot.
-            let _ = slot.stream.synchronize();
-        }
-        ran
+        let mut tensors = Tensors { inputs: &job.inputs, outputs: Vec::new(), arena: &model.gpu.arena };
+        self.exchange(&mut tensors, &job.outputs, interrupt)?;
+        Ok(tensors.outputs)
     }
 }
 
 impl CudaSession {
+    /// Run once, with what `exchange` has, and give it the wanted outputs in their order. Gives how long that took from when there was a slot for it. Told to stop, it
+    /// does not begin; what the device has begun it ends.
+    pub(super) fn exchange(
+        &mut self,
+        exchange: &mut dyn Exchange,
+        wanted: &[usize],
+        interrupt: &Interrupt,
+    ) -> Result<Duration, InferenceError> {
+        let model = Arc::clone(&self.model);
+        let shape = |input: &usize| exchange.shape(*input).cloned().ok_or_else(misfit);
+        let shapes: Vec<Shape> = model.inputs().iter().map(shape).collect::<Result<_, _>>()?;
+        let bound = model.bound(&shapes)?;
+        let mut taken = model.gpu.slots.take(self.slot);
+        let slot =
+            taken.slot().ok_or_else(|| InferenceError::Unavailable("the device has no slots".into()))?;
+        if interrupt.reason().is_some() {
+            return Err(InferenceError::Cancelled);
+        }
+        let began = Instant::now();
+        self.slot = Some(slot.number);
+        let ran = self.run_in(slot, &bound, exchange, wanted);
+        if ran.is_err() {
+            // Whatever was given to the device is over before anybody else gets the slot.
+            let _ = slot.stream.synchronize();
+        }
+        ran.map(|()| began.elapsed())
+    }
+
     fn run_in(
         &mut self,
         slot: &mut Slot,
         bound: &Arc<Bound>,
-        inputs: &[&Tensor],
-        job: &Job,
-    ) -> Result<Vec<Tensor>, InferenceError> {
+        exchange: &mut dyn Exchange,
+        wanted: &[usize],
+    ) -> Result<(), InferenceError> {
         let model = Arc::clone(&self.model);
         let (gpu, program) = (&model.gpu, &bound.program);
         let stream = Arc::clone(&slot.stream);
         let arena = gpu.make_room(|| slot.memory.prepare(program.arena_bytes, model.owner, gpu.now_ns()));
         let arena = arena.map_err(|error| failure(&error))?;
 
-        let input_bytes: usize = inputs.iter().map(|tensor| tensor.data().len()).sum();
-        let (outputs, staging_bytes) = self.outputs(bound, job, arena, input_bytes)?;
+        let input_bytes = model.inputs().iter().map(|input| exchange.bytes(*input)).sum();
+        let (outputs, staging_bytes) = self.outputs(bound, wanted, arena, input_bytes)?;
         let staging = slot.staging(staging_bytes).map_err(|error| failure(&error))?;
         let mut rest = &mut *staging;
-        for (tensor, port) in inputs.iter().zip(&program.inputs) {
-            let data = tensor.data();
-            let (place, behind) = rest.split_at_mut_checked(data.len()).ok_or_else(misfit)?;
+        for (input, port) in model.inputs().iter().zip(&program.inputs) {
+            let (place, behind) = rest.split_at_mut_checked(exchange.bytes(*input)).ok_or_else(misfit)?;
             rest = behind;
-            place.copy_from_slice(data);
-            let to = bound.span(port.place, data.len() as u64, &model.weights, arena).ok_or_else(misfit)?;
+            exchange.read(*input, place)?;
+            let to = bound.span(port.place, place.len() as u64, &model.weights, arena).ok_or_else(misfit)?;
             // SAFETY: the staging memory is the slot's, and is neither written nor given up before the stream is synchronised below.
             unsafe { stream.copy_from_host(place.as_ptr(), to) }.map_err(|error| failure(&error))?;
         }
@@ -112,20 +149,20 @@ impl CudaSession {
                 .map_err(|error| failure(&error))?;
         }
         stream.synchronize().map_err(|error| failure(&error))?;
-        outputs.iter().map(|output| self.tensor(bound, output, staging)).collect()
+        outputs.iter().try_for_each(|output| give(bound, output, staging, exchange))
     }
 
     /// Where the wanted outputs are, and where they go behind the inputs; how much staging memory that takes.
     fn outputs(
         &self,
         bound: &Bound,
-        job: &Job,
+        wanted: &[usize],
         arena: Span,
         input_bytes: usize,
     ) -> Result<(Vec<Output>, usize), InferenceError> {
         let mut end = input_bytes;
-        let mut outputs = Vec::with_capacity(job.outputs.len());
-        for wanted in &job.outputs {
+        let mut outputs = Vec::with_capacity(wanted.len());
+        for wanted in wanted {
             let position = self.model.outputs.get(*wanted).copied().ok_or_else(misfit)?;
             let port = bound.program.outputs.get(position).ok_or_else(misfit)?;
             let bytes = port.tensor.bytes();
@@ -163,18 +200,43 @@ impl CudaSession {
         }
         Ok(())
     }
+}
 
-    fn tensor(&self, bound: &Bound, output: &Output, staging: &[u8]) -> Result<Tensor, InferenceError> {
-        let port = bound.program.outputs.get(output.position).ok_or_else(misfit)?;
-        let bytes = staging.get(output.offset..output.offset + port.tensor.bytes()).ok_or_else(misfit)?;
-        let dims: Option<Vec<u32>> = port.tensor.dims().iter().map(|dim| u32::try_from(*dim).ok()).collect();
-        let shape = Shape::new(&dims.ok_or_else(misfit)?).map_err(crate::tensor::TensorError::from)?;
-        let data = self.model.gpu.arena.copy_of(bytes)?;
-        Ok(Tensor::new(port.tensor.element_type(), shape, data)?)
+/// Hand out an output that has come back.
+fn give(
+    bound: &Bound,
+    output: &Output,
+    staging: &[u8],
+    exchange: &mut dyn Exchange,
+) -> Result<(), InferenceError> {
+    let port = bound.program.outputs.get(output.position).ok_or_else(misfit)?;
+    let bytes = staging.get(output.offset..output.offset + port.tensor.bytes()).ok_or_else(misfit)?;
+    let dims: Option<Vec<u32>> = port.tensor.dims().iter().map(|dim| u32::try_from(*dim).ok()).collect();
+    let shape = Shape::new(&dims.ok_or_else(misfit)?).map_err(TensorError::from)?;
+    exchange.write(port.tensor.element_type(), shape, bytes)
+}
+
+impl Exchange for Tensors<'_> {
+    fn shape(&self, input: usize) -> Option<&Shape> {
+        self.inputs.get(input).map(Tensor::shape)
+    }
+
+    fn bytes(&self, input: usize) -> usize {
+        self.inputs.get(input).map_or(0, |tensor| tensor.data().len())
+    }
+
+    fn read(&self, input: usize, place: &mut [u8]) -> Result<(), InferenceError> {
+        place.copy_from_slice(self.inputs.get(input).ok_or_else(misfit)?.data());
+        Ok(())
+    }
+
+    fn write(&mut self, element_type: ElementType, shape: Shape, bytes: &[u8]) -> Result<(), InferenceError> {
+        self.outputs.push(Tensor::new(element_type, shape, self.arena.copy_of(bytes)?)?);
+        Ok(())
     }
 }
 
 /// Sizes that were worked out beforehand do not agree.
-fn misfit() -> InferenceError {
+pub(super) fn misfit() -> InferenceError {
     InferenceError::Run("the run's inputs or outputs are not those that it was made for".into())
 }

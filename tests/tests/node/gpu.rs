@@ -1,5 +1,7 @@
 //! A node with a GPU: the driver is a fake, all else is what is shipped.
 
+mod workers;
+
 use serde_json::{Value, json};
 use weir_tests::{Answer, Client, Node, NodeBuilder, digits, eventually, function, model};
 use weir_types::ErrorCode;

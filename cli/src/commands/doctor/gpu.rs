@@ -15,13 +15,13 @@ const MEMORY_BYTES_MAX: u64 = 8 << 30;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "GPU")]
 pub(crate) struct GpuArgs {
-    /// Check a GPU instead: every kind of operation, copies, launches, memory, and models, against a reference on the processor
+    /// Check a GPU instead: every kind of operation, copies, launches, memory, and models, against a reference on the processor and in a worker
     #[arg(long)]
     pub(super) gpu: bool,
     /// Which GPU
     #[arg(long, value_name = "N", default_value_t = 0, requires = "gpu")]
     gpu_device: u32,
-    /// Only these: environment, operations, transfers, launches, memory, networks [default: all]
+    /// Only these: environment, operations, transfers, launches, memory, networks, worker [default: all]
     #[arg(long, value_name = "STAGES", value_delimiter = ',', requires = "gpu")]
     stage: Vec<Stage>,
     /// An ONNX model to run; may be given several times

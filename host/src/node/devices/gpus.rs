@@ -69,10 +69,19 @@ impl Gpus {
                 device.device
             );
         };
+        if node.gpu_run_time_ms_max == 0 {
+            bail!("gpu_run_time_ms_max is at least 1");
+        }
         let memory_bytes_max = memory_bytes(device, info);
         let slots = device.slots.or(node.model_slots).unwrap_or(SLOTS).max(1) as usize;
-        let config = CudaConfig { ordinal, memory_bytes_max, slots };
-        let cuda = Cuda::open(devices, config, arena.clone());
+        let config = CudaConfig {
+            ordinal,
+            memory_bytes_max,
+            slots,
+            run_time_max: Duration::from_millis(node.gpu_run_time_ms_max),
+            command: None,
+        };
+        let cuda = Cuda::open(devices.driver_path(), config, arena.clone());
         let cuda = cuda.with_context(|| format!("device {}: {} cannot be used", device.device, info.name))?;
         let cuda = if node.kernel_graphs.enabled { cuda.with_kernel_graphs(kernels(node)) } else { cuda };
         tracing::info!(device = %device.device, name = info.name, memory_bytes_max, slots, "a GPU is used");

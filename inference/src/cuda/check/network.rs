@@ -130,7 +130,7 @@ fn tolerance(precision: Precision) -> f64 {
 }
 
 /// An input of a shape that the model may take.
-fn made_up(port: &Port) -> Option<Tensor> {
+pub(super) fn made_up(port: &Port) -> Option<Tensor> {
     let size =
         |(axis, dim): (usize, &Option<u32>)| dim.unwrap_or(if axis == 0 { 1 } else { LENGTH }) as usize;
     let dims: Vec<usize> = port.shape.iter().enumerate().map(size).collect();

@@ -1,20 +1,19 @@
 //! A kernel graph as a model: in the cache of a device, with its runs one by one.
 
 use super::Worker;
-use super::message::{Answer, Part, Request};
-use super::worker::Turn;
+use super::message::{Answer, Request};
 use crate::backend::{Model, ModelSource, Session};
+use crate::cuda::process::{Part, read_tensor, write_tensors};
 use crate::error::InferenceError;
 use crate::footprint::Footprint;
 use crate::interrupt::Interrupt;
 use crate::request::Job;
 use crate::tensor::Tensor;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use weir_device::{Arena, Buffer};
+use weir_device::Arena;
 use weir_types::{ElementType, Platform};
 
 /// A graph that can be run.
@@ -85,7 +84,7 @@ impl Session for KernelGraphSession {
         if interrupt.reason().is_some() {
             return Err(InferenceError::Cancelled);
         }
-        let (inputs, outputs_at) = write(&turn, job)?;
+        let (inputs, outputs_at) = write_tensors(&job.inputs, turn.memory()?)?;
         let request = Request::Run { graph: *number, inputs, outputs: job.outputs.clone(), outputs_at };
         let Answer::Ran { outputs, device_time_ns } = turn.run(&request)? else {
             return Err(InferenceError::Run("its worker did not say what came of it".into()));
@@ -110,35 +109,6 @@ impl KernelGraphSession {
     fn tensor(&self, position: usize, part: &Part, memory: &File) -> Result<Tensor, InferenceError> {
         let datatype = self.graph.outputs.get(position).copied();
         let datatype = datatype.ok_or_else(|| InferenceError::Run("there is no such output".into()))?;
-        Ok(Tensor::new(datatype, part.shape.clone(), read(&self.graph.arena, part, memory)?)?)
+        read_tensor(datatype, part, memory, &self.graph.arena)
     }
-}
-
-/// Put the inputs behind each other where the worker finds them; gives where they end, too.
-fn write(turn: &Turn<'_>, job: &Job) -> Result<(Vec<Part>, u64), InferenceError> {
-    let (memory, mut offset) = (turn.memory()?, 0);
-    let mut parts = Vec::with_capacity(job.inputs.len());
-    for tensor in &job.inputs {
-        let data = tensor.data();
-        memory
-            .write_all_at(data, offset)
-            .map_err(|error| InferenceError::RunOutOfMemory(error.to_string().into()))?;
-        let bytes = data.len() as u64;
-        parts.push(Part { shape: tensor.shape().clone(), offset, bytes });
-        offset += bytes;
-    }
-    Ok((parts, offset))
-}
-
-fn read(arena: &Arena, part: &Part, memory: &File) -> Result<Buffer, InferenceError> {
-    let failed =
-        |error: std::io::Error| InferenceError::Run(format!("its outputs cannot be read: {error}").into());
-    // Not more than is there, whatever the worker says.
-    let there = memory.metadata().map_err(failed)?.len();
-    let end = part.offset.checked_add(part.bytes).filter(|end| *end <= there);
-    let len = end.and_then(|_| usize::try_from(part.bytes).ok());
-    let len = len.ok_or_else(|| failed(std::io::ErrorKind::UnexpectedEof.into()))?;
-    let mut buffer = arena.buffer(len)?;
-    memory.read_exact_at(&mut buffer, part.offset).map_err(failed)?;
-    Ok(buffer.freeze())
 }

@@ -1,20 +1,16 @@
 //! The process of a worker, as the node holds it.
 
-use super::message::{Answer, Request, receive, send};
+use super::message::{Answer, Request};
 use super::serve::WORKER_COMMAND;
+use crate::cuda::process::{Process, Program, command, receive, send};
 use crate::interrupt::Interrupt;
 use rustix::fs::{MemfdFlags, memfd_create};
-use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// This program as it runs, whatever has become of its file since.
-const THIS_PROGRAM: &str = "/proc/self/exe";
 /// How often somebody who waits for an answer looks whether it is still wanted.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How long a worker may take to take in a message: it reads all the time.
@@ -22,14 +18,12 @@ const SEND_TIME_MAX: Duration = Duration::from_secs(5);
 /// How long a run that nobody wants any more may take to end before the process is killed: most end by themselves.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// The variables of the environment that the driver and its compiler listen to. A worker gets no others.
-const VARIABLES: [&str; 2] = ["LD_LIBRARY_PATH", "WEIR_FAKE_CUDA"];
 /// The driver keeps what it compiles, for all of a user's processes: of no tenant for another.
 const NO_CACHE: (&str, &str) = ("CUDA_CACHE_DISABLE", "1");
 
 /// A worker that runs. Killed on drop.
-pub(super) struct Process {
-    child: Option<Child>,
+pub(super) struct WorkerProcess {
+    process: Process,
     socket: UnixStream,
     /// What both write tensors to, and read them from.
     pub(super) memory: File,
@@ -49,31 +43,17 @@ pub(super) enum CallError {
     Interrupted,
 }
 
-impl Process {
+impl WorkerProcess {
     /// Start one: this same program, or the one that is named.
-    pub(super) fn start(command: Option<&(PathBuf, Vec<OsString>)>) -> io::Result<Self> {
+    pub(super) fn start(program: Option<&Program>) -> io::Result<Self> {
         let (socket, theirs) = UnixStream::pair()?;
         let memory = File::from(memfd_create("weir-kernel-graphs", MemfdFlags::CLOEXEC)?);
-        let (program, arguments) = match command {
-            Some((program, arguments)) => (program.clone(), arguments.clone()),
-            None => (THIS_PROGRAM.into(), vec![WORKER_COMMAND.into()]),
-        };
-        let wanted = |name: &OsString| {
-            let name = name.to_string_lossy();
-            VARIABLES.contains(&&*name) || name.starts_with("CUDA_") || name.starts_with("NVIDIA_")
-        };
-        let child = Command::new(program)
-            .args(arguments)
-            .env_clear()
-            .envs(std::env::vars_os().filter(|(name, _)| wanted(name)))
-            .env(NO_CACHE.0, NO_CACHE.1)
-            .current_dir("/")
-            .stdin(Stdio::from(OwnedFd::from(theirs)))
-            .stdout(Stdio::from(OwnedFd::from(memory.try_clone()?)))
-            .spawn()?;
+        let mut command = command(program, WORKER_COMMAND);
+        command.env(NO_CACHE.0, NO_CACHE.1).stdin(OwnedFd::from(theirs)).stdout(memory.try_clone()?);
+        let process = Process::start(&mut command)?;
         socket.set_read_timeout(Some(LOOK_EVERY))?;
         socket.set_write_timeout(Some(SEND_TIME_MAX))?;
-        Ok(Self { child: Some(child), socket, memory })
+        Ok(Self { process, socket, memory })
     }
 
     /// Ask for something and wait for the answer: no longer than `time_max`, and not much longer than it is wanted. After an error, the process is of no
@@ -91,28 +71,9 @@ impl Process {
         match (received, patient.end()) {
             (Ok(Some(answer)), _) => Ok(answer),
             (_, Some(why)) => Err(why),
-            (Ok(None), None) => Err(CallError::Ended(self.last_words())),
+            (Ok(None), None) => Err(CallError::Ended(io::Error::other(self.process.last_words()))),
             (Err(error), None) => Err(CallError::Ended(error)),
         }
-    }
-
-    /// How it ended.
-    fn last_words(&mut self) -> io::Error {
-        // Its socket closes a little before it has ended: where that takes longer, nobody waits.
-        let status = self.child.as_mut().and_then(|child| child.try_wait().ok().flatten());
-        io::Error::other(
-            status.map_or_else(|| "it closed its socket".to_owned(), |status| status.to_string()),
-        )
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let Some(mut child) = self.child.take() else { return };
-        let _ = child.kill();
-        // Where a kernel does not end, the driver takes a while to do away with it. Nobody waits for that; the thread ends with the process.
-        let reap = move || _ = child.wait();
-        let _ = std::thread::Builder::new().name("weir-reap".to_owned()).stack_size(64 << 10).spawn(reap);
     }
 }
 

@@ -4,7 +4,8 @@
     reason = "users' kernels are launched, with addresses of this process's own memory on the device"
 )]
 
-use super::message::{Answer, Part};
+use super::message::Answer;
+use crate::cuda::process::Part;
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;

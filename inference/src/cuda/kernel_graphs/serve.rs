@@ -1,8 +1,9 @@
 //! What a worker does: the whole of what a process does that was started with [`WORKER_COMMAND`].
 
-use super::message::{Answer, Request, receive, send};
+use super::message::{Answer, Request};
 use super::runner::Runner;
-use rustix::process::{Resource, Rlimit, Signal, getpid, kill_process, setrlimit};
+use crate::cuda::process::{confine, end_at_once, receive, send};
+use rustix::process::{Resource, Rlimit, setrlimit};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
@@ -30,10 +31,8 @@ pub fn worker_main() -> ExitCode {
 }
 
 fn serve() -> io::Result<()> {
-    let exactly = |limit: u64| Rlimit { current: Some(limit), maximum: Some(limit) };
-    setrlimit(Resource::Core, exactly(0))?;
-    setrlimit(Resource::Nofile, exactly(OPEN_FILES_MAX))?;
-    rustix::thread::set_no_new_privs(true)?;
+    confine()?;
+    setrlimit(Resource::Nofile, Rlimit { current: Some(OPEN_FILES_MAX), maximum: Some(OPEN_FILES_MAX) })?;
     let mut socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let memory = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     let requests = listen(socket.try_clone()?)?;
@@ -70,8 +69,7 @@ fn listen(mut socket: UnixStream) -> io::Result<Receiver<Request>> {
                 break;
             }
         }
-        // Not by `exit`: the driver would wait for its kernels then.
-        let _ = kill_process(getpid(), Signal::KILL);
+        end_at_once();
     };
     std::thread::Builder::new().name("requests".to_owned()).spawn(read)?;
     Ok(requests)

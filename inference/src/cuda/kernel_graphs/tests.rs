@@ -1,7 +1,8 @@
 //! Graphs on the fake driver, in this process.
 
-use super::message::{Answer, Part};
+use super::message::Answer;
 use super::runner::Runner;
+use crate::cuda::process::Part;
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde_json::json;
 use std::fs::File;

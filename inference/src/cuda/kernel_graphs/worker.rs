@@ -2,8 +2,8 @@
 
 use super::KernelGraphConfig;
 use super::message::{Answer, Request};
-use super::process::{CallError, Process};
-use super::restarts::Restarts;
+use super::process::{CallError, WorkerProcess};
+use crate::cuda::process::{MEMORY_BYTES_KEPT, Restarts};
 use crate::error::InferenceError;
 use crate::interrupt::Interrupt;
 use std::collections::HashSet;
@@ -19,8 +19,6 @@ use weir_types::TenantId;
 const START_TIME_MAX: Duration = Duration::from_secs(30);
 /// How often somebody who waits for a turn looks whether it is still wanted.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Memory for tensors that is kept from one run to the next.
-const MEMORY_BYTES_KEPT: u64 = 16 << 20;
 
 /// A tenant's worker. Its process ends with the last who holds this.
 pub(crate) struct Worker {
@@ -40,7 +38,7 @@ pub(crate) struct Worker {
 /// What is there of it.
 #[derive(Default)]
 struct State {
-    process: Option<Process>,
+    process: Option<WorkerProcess>,
     /// The graphs that the process has.
     loaded: HashSet<u64>,
     restarts: Restarts,
@@ -151,7 +149,7 @@ impl Turn<'_> {
                 wait.as_millis()
             )));
         }
-        let process = Process::start(config.command.as_ref());
+        let process = WorkerProcess::start(config.command.as_ref());
         self.state.process = Some(process.map_err(|error| {
             self.state.restarts.died(Instant::now());
             unavailable(&format!("its worker cannot be started: {error}"))

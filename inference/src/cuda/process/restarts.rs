@@ -10,20 +10,20 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// Counts the deaths of a worker. The first is made good at once; more in a row wait longer and longer, so that kernels that always fault do
 /// not keep the driver busy with new contexts.
 #[derive(Debug, Default)]
-pub(super) struct Restarts {
+pub(crate) struct Restarts {
     deaths: u32,
     not_before: Option<Instant>,
 }
 
 impl Restarts {
     /// How long to wait until the next start; none if it may be now.
-    pub(super) fn wait(&self, now: Instant) -> Option<Duration> {
+    pub(crate) fn wait(&self, now: Instant) -> Option<Duration> {
         let wait = self.not_before?.saturating_duration_since(now);
         (!wait.is_zero()).then_some(wait)
     }
 
     /// A worker has died, or could not be started.
-    pub(super) fn died(&mut self, now: Instant) {
+    pub(crate) fn died(&mut self, now: Instant) {
         if let Some(doublings) = self.deaths.checked_sub(1) {
             let pause = PAUSE.saturating_mul(1 << doublings.min(10)).min(PAUSE_MAX);
             self.not_before = now.checked_add(pause);
@@ -32,7 +32,7 @@ impl Restarts {
     }
 
     /// A run has ended as it should.
-    pub(super) fn worked(&mut self) {
+    pub(crate) fn worked(&mut self) {
         *self = Self::default();
     }
 }

@@ -1,0 +1,170 @@
+//! Models by the way that a node runs them: in a worker, which is lost and had again. And what that way costs beside the run itself.
+
+use super::super::form::form;
+use super::super::{Cuda, CudaConfig};
+use super::network::made_up;
+use super::{Check, CheckConfig, CheckFailure, Stage};
+use crate::backend::{Backend, ModelKey, ModelSource, Session};
+use crate::interrupt::Interrupt;
+use crate::mapping::Mapping;
+use crate::meter::Meter;
+use crate::prepare::Prepared;
+use crate::request::Job;
+use crate::tensor::Tensor;
+use bytes::Bytes;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use weir_device::Arena;
+use weir_device::cuda::Devices;
+use weir_types::{Batching, ModelId, Name, Precision, Shape, TenantId, Version};
+
+/// Host memory for what goes in and out.
+const ARENA_BYTES_MAX: u64 = 1 << 30;
+/// Runs at once, where several are timed.
+const SLOTS: usize = 4;
+/// No run takes as long.
+const RUN_TIME_MAX: Duration = Duration::from_secs(600);
+
+pub(super) fn check(
+    devices: &Devices,
+    config: &CheckConfig,
+    tell: &mut dyn FnMut(Check),
+) -> Result<(), CheckFailure> {
+    let arena = Arena::new(ARENA_BYTES_MAX);
+    let cuda = CudaConfig {
+        ordinal: config.ordinal,
+        memory_bytes_max: config.memory_bytes_max,
+        slots: SLOTS,
+        run_time_max: RUN_TIME_MAX,
+        command: None,
+    };
+    let began = Instant::now();
+    let cuda = Cuda::open(devices.driver_path(), cuda, arena.clone())?;
+    tell(timed("start", began.elapsed()));
+    for path in &config.models {
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        match prepare(path, &arena) {
+            Ok(prepared) => model(&cuda, config, &name, &prepared, tell)?,
+            Err(why) => tell(Check::failed(Stage::Worker, name, why)),
+        }
+    }
+    Ok(())
+}
+
+/// A model as a node has it, and something to ask it.
+struct Ready {
+    source: ModelSource,
+    job: Job,
+    _blobs: Folder,
+}
+
+/// A folder for as long as it is needed.
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // Left in a folder that the system clears.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn prepare(path: &Path, arena: &Arena) -> Result<Ready, String> {
+    let text = |error: &dyn std::fmt::Display| error.to_string();
+    let upload = Bytes::from_owner(Mapping::of(path).map_err(|error| text(&error))?);
+    let signature =
+        weir_graph::Model::read(upload.clone()).map_err(|error| text(&error))?.signature().clone();
+    let folder = std::env::temp_dir().join(format!("weir-doctor-{}", std::process::id()));
+    let blobs = Folder(folder);
+    std::fs::create_dir_all(&blobs.0).map_err(|error| text(&error))?;
+    let form = form(upload, Precision::default(), &blobs.0).map_err(|error| text(&error))??;
+    let tensor = |port| {
+        let made = made_up(port).ok_or("its inputs cannot be made up")?;
+        let dims: Option<Vec<u32>> =
+            made.tensor().dims().iter().map(|dim| u32::try_from(*dim).ok()).collect();
+        let shape = Shape::new(&dims.ok_or("its inputs are too large")?).map_err(|error| text(&error))?;
+        let data = arena.copy_of(&made.to_bytes()).map_err(|error| text(&error))?;
+        Tensor::new(port.datatype, shape, data).map_err(|error| text(&error))
+    };
+    let inputs = signature.inputs.iter().map(tensor).collect::<Result<_, String>>()?;
+    let job = Job { inputs, outputs: (0..signature.outputs.len()).collect() };
+    let name = Name::new("doctor").map_err(|error| text(&error))?;
+    let id = ModelId { tenant: TenantId::default(), name, version: Version(1) };
+    let source = ModelSource {
+        key: ModelKey { id, generation: 1 },
+        prepared: Arc::new(Prepared {
+            signature,
+            weight_bytes: form.weight_bytes,
+            resident_bytes: form.resident_bytes,
+            variants: vec![form],
+            unsupported: Vec::new(),
+        }),
+        blobs: blobs.0.clone(),
+        slots: None,
+        batching: Batching::default(),
+        meter: Meter::default(),
+    };
+    Ok(Ready { source, job, _blobs: blobs })
+}
+
+fn model(
+    cuda: &Cuda,
+    config: &CheckConfig,
+    name: &str,
+    ready: &Ready,
+    tell: &mut dyn FnMut(Check),
+) -> Result<(), CheckFailure> {
+    let Ready { source, job, .. } = ready;
+    let model = cuda.load(source)?;
+    let mut sessions = (0..SLOTS).map(|_| model.session(1)).collect::<Result<Vec<_>, _>>()?;
+    // Until all of them repeat a captured run.
+    for _ in 0..3 {
+        sessions.iter_mut().try_for_each(|session| session.run(job, &Interrupt::default()).map(|_| ()))?;
+    }
+    let Some(alone) = sessions.first_mut() else { return Ok(()) };
+    let before = alone.run(job, &Interrupt::default())?;
+    tell(way(format!("{name}: there and back, beside the run"), beside(&mut **alone, job, config.repeats)?));
+    let together = std::thread::scope(|scope| {
+        let run = |session: &mut Box<dyn Session>| beside(&mut **session, job, config.repeats);
+        let threads: Vec<_> = sessions.iter_mut().map(|session| scope.spawn(move || run(session))).collect();
+        let joined = threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Ok(Vec::new())));
+        joined.collect::<Result<Vec<_>, _>>()
+    })?;
+    tell(way(format!("{name}: there and back, {SLOTS} at once"), together.concat()));
+    drop((sessions, model));
+
+    let began = Instant::now();
+    cuda.recover()?;
+    tell(timed(&format!("{name}: the worker anew"), began.elapsed()));
+    let model = cuda.load(source)?;
+    let after = model.session(1)?.run(job, &Interrupt::default())?;
+    let what = format!("{name}: the same answers");
+    tell(if after == before {
+        Check::passed(Stage::Worker, what)
+    } else {
+        Check::failed(Stage::Worker, what, "the new worker gives other answers")
+    });
+    Ok(())
+}
+
+/// What runs took beside what the worker says that they took there, one by one.
+fn beside(session: &mut dyn Session, job: &Job, repeats: u32) -> Result<Vec<Duration>, CheckFailure> {
+    let mut all = Vec::new();
+    for _ in 0..repeats {
+        let began = Instant::now();
+        session.run(job, &Interrupt::default())?;
+        all.push(began.elapsed().saturating_sub(session.device_time().unwrap_or_default()));
+    }
+    Ok(all)
+}
+
+fn way(what: String, mut times: Vec<Duration>) -> Check {
+    times.sort_unstable();
+    let at = |share: usize| times.get(times.len() * share / 100).copied().unwrap_or_default();
+    let detail = format!("p99 {:.1} us", at(99).as_secs_f64() * 1e6);
+    Check { detail, ..timed(&what, at(50)) }
+}
+
+fn timed(what: &str, time: Duration) -> Check {
+    Check::passed(Stage::Worker, what).took(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), 0, 0)
+}

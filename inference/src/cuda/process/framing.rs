@@ -1,0 +1,80 @@
+//! Messages over a socket: lengths, and JSON.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::io::{self, Read, Write};
+
+/// The longest message: names, shapes and places of tensors, and what a model takes of a device by its weights.
+const MESSAGE_BYTES_MAX: u32 = 16 << 20;
+
+/// Send a message.
+pub(crate) fn send(to: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
+    let json = serde_json::to_vec(message).map_err(io::Error::other)?;
+    let len = u32::try_from(json.len()).ok().filter(|len| *len <= MESSAGE_BYTES_MAX);
+    let len = len.ok_or_else(|| io::Error::other("a message is too long"))?;
+    let mut frame = Vec::with_capacity(json.len() + 4);
+    frame.extend_from_slice(&len.to_le_bytes());
+    frame.extend_from_slice(&json);
+    to.write_all(&frame)
+}
+
+/// Receive a message; none if the other side has closed.
+pub(crate) fn receive<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<Option<T>> {
+    let mut len = [0; 4];
+    if !fill(from, &mut len)? {
+        return Ok(None);
+    }
+    let len = u32::from_le_bytes(len);
+    if len > MESSAGE_BYTES_MAX {
+        return Err(io::Error::other(format!("a message of {len} bytes is too long")));
+    }
+    let mut json = vec![0; len as usize];
+    if !fill(from, &mut json)? {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    serde_json::from_slice(&json).map(Some).map_err(io::Error::other)
+}
+
+/// Read as much as there is room; false if there is nothing more at all.
+fn fill(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<bool> {
+    let mut filled = 0;
+    while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        match from.read(rest) {
+            Ok(0) if filled == 0 => return Ok(false),
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_arrive_as_they_were_sent() {
+        let mut sent = Vec::new();
+        send(&mut sent, &("one", 1)).unwrap();
+        send(&mut sent, &("two", 2)).unwrap();
+        let mut rest = &sent[..];
+        let mut next = || receive::<(String, u32)>(&mut rest).unwrap();
+        assert_eq!(
+            [next(), next(), next()],
+            [Some(("one".to_owned(), 1)), Some(("two".to_owned(), 2)), None]
+        );
+    }
+
+    #[test]
+    fn what_is_cut_off_or_too_long_is_an_error() {
+        let mut sent = Vec::new();
+        send(&mut sent, &"done").unwrap();
+        for end in 1..sent.len() {
+            assert!(receive::<String>(&mut &sent[..end]).is_err(), "{end}");
+        }
+        assert!(receive::<String>(&mut &u32::MAX.to_le_bytes()[..]).is_err());
+        assert!(send(&mut Vec::new(), &"x".repeat(MESSAGE_BYTES_MAX as usize)).is_err());
+    }
+}

@@ -1,0 +1,219 @@
+//! The worker of a device: the process that runs the models of all tenants there, as its node sees it.
+//!
+//! ```text
+//!   node                                         worker
+//!   Cuda ──starts, and starts anew──►            a process of this same program
+//!   a device thread ──Connection: socket──►      a thread: load, session, run...
+//!                   ──Connection: memory──►      tensors, read and written in place by both
+//!   control ──one way: connections, cancels──►   its main thread, which ends the process with the node
+//! ```
+//!
+//! A fault of a device ends everything that a process has there, and the driver gives the process no second chance. So the device is held by a worker, which
+//! can be done away with. What ends one: a fault; a run that takes too long; the worker's own death; its node drops it, or ends. After the first three
+//! [`Supervisor::restart`] gives the next one, which has nothing loaded.
+
+mod connection;
+mod control;
+mod message;
+
+mod lines;
+
+mod supervisor;
+pub(super) use supervisor::Supervisor;
+
+mod model;
+pub(super) use model::WorkerModel;
+
+mod serve;
+pub use serve::{DEVICE_WORKER_COMMAND, device_worker_main};
+
+use super::device::GpuConfig;
+use super::process::{Process, Program, command};
+use crate::error::InferenceError;
+use crate::interrupt::Interrupt;
+use connection::CallError;
+use control::Control;
+use lines::{Lent, Lines};
+use message::{Answer, Request};
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+use tracing::warn;
+use weir_device::Device;
+
+/// How long a worker may take to start and to have its device.
+const START_TIME_MAX: Duration = Duration::from_secs(60);
+/// How long it may take for what is done at once: a session, letting go of something.
+const CALL_TIME_MAX: Duration = Duration::from_secs(30);
+/// Connections beside those of the device's slots: for the loader, and for whoever lets go of something.
+const CONNECTIONS_BESIDE: usize = 4;
+
+/// What a worker is started with.
+#[derive(Debug, Clone)]
+pub(super) struct WorkerConfig {
+    pub(super) program: Option<Program>,
+    pub(super) driver: PathBuf,
+    pub(super) gpu: GpuConfig,
+    pub(super) run_time_max: Duration,
+}
+
+impl WorkerConfig {
+    fn device(&self) -> Device {
+        Device::Cuda { ordinal: self.gpu.ordinal }
+    }
+}
+
+/// A process that holds a device. Killed on drop.
+pub(super) struct Worker {
+    config: Arc<WorkerConfig>,
+    /// None once it was waited for.
+    process: Mutex<Option<Process>>,
+    control: Control,
+    lines: Lines,
+    /// Counts models, sessions and runs, to tell them from each other.
+    numbers: AtomicU64,
+    has_worked: AtomicBool,
+    /// Why it is of no use any more.
+    ended: OnceLock<Arc<str>>,
+}
+
+impl Worker {
+    /// Start one, and have it take hold of the device; gives what the device is called. Blocks.
+    pub(super) fn start(config: &Arc<WorkerConfig>) -> Result<(Arc<Self>, String), InferenceError> {
+        let started = Control::pair().and_then(|(control, theirs)| {
+            let mut command = command(config.program.as_ref(), DEVICE_WORKER_COMMAND);
+            // The number is for people who look at processes. The driver keeps what it compiles in the home.
+            command.arg(config.device().to_string()).stdin(theirs);
+            command.envs(std::env::var_os("HOME").map(|home| ("HOME", home)));
+            Ok((control, Process::start(&mut command)?))
+        });
+        let cannot = |error| format!("{}: its worker cannot be started: {error}", config.device());
+        let (control, process) = started.map_err(|error| InferenceError::DeviceLost(cannot(error).into()))?;
+        let worker = Arc::new(Self {
+            config: Arc::clone(config),
+            process: Mutex::new(Some(process)),
+            control,
+            lines: Lines::new(config.gpu.slots.saturating_add(CONNECTIONS_BESIDE)),
+            numbers: AtomicU64::new(0),
+            has_worked: AtomicBool::new(false),
+            ended: OnceLock::new(),
+        });
+        let open = Request::Open { driver: config.driver.clone(), gpu: config.gpu.clone() };
+        match worker.call(&open, START_TIME_MAX)? {
+            Answer::Opened { name } => Ok((worker, name)),
+            answer => Err(worker.senseless(&answer)),
+        }
+    }
+
+    /// Ask for something that is wanted whatever happens.
+    fn call(&self, request: &Request, time_max: Duration) -> Result<Answer, InferenceError> {
+        let wanted = Interrupt::default();
+        let mut line = self.line(&wanted)?;
+        let answered = line.connection().and_then(|connection| {
+            connection.settle(&wanted)?;
+            connection.call(request, time_max, &wanted)
+        });
+        self.understand(answered)
+    }
+
+    /// A connection to ask things over, for as long as the answer is wanted.
+    fn line(&self, interrupt: &Interrupt) -> Result<Lent<'_>, InferenceError> {
+        if let Some(why) = self.ended.get() {
+            return Err(InferenceError::DeviceLost(Arc::clone(why)));
+        }
+        self.lines.take(interrupt, || self.control.connect()).map_err(|error| self.failed(error))
+    }
+
+    /// Have it let go of something; what has ended has let go of everything.
+    fn let_go(&self, request: &Request) {
+        if self.ended.get().is_none() {
+            // Where that fails the worker has ended, which was told.
+            let _ = self.call(request, CALL_TIME_MAX);
+        }
+    }
+
+    /// Have it give up memory that nobody needs.
+    pub(super) fn trim(&self) {
+        self.let_go(&Request::Trim);
+    }
+
+    /// What an answer means. Whatever says that the worker is of no use any more ends it.
+    fn understand(&self, answered: Result<Answer, CallError>) -> Result<Answer, InferenceError> {
+        match answered.map_err(|error| self.failed(error))? {
+            Answer::Failed(failure) => {
+                let error = failure.into_error();
+                if let InferenceError::DeviceLost(why) = &error {
+                    self.end(why);
+                }
+                Err(error)
+            }
+            answer => Ok(answer),
+        }
+    }
+
+    fn failed(&self, error: CallError) -> InferenceError {
+        let why = match error {
+            CallError::Unwanted => return InferenceError::Cancelled,
+            CallError::Ended(_) if self.ended.get().is_some() => "its worker was stopped".to_owned(),
+            CallError::Ended(error) => {
+                let how = self.process().as_mut().map(Process::last_words).unwrap_or_default();
+                format!("its worker has ended: {how} ({error})")
+            }
+            CallError::OverTime(time_max) => {
+                let setting =
+                    if time_max == self.config.run_time_max { " (gpu_run_time_ms_max)" } else { "" };
+                format!("its worker took longer than {} ms{setting}, and was stopped", time_max.as_millis())
+            }
+        };
+        InferenceError::DeviceLost(self.end(&why))
+    }
+
+    fn senseless(&self, answer: &Answer) -> InferenceError {
+        InferenceError::DeviceLost(self.end(&format!("its worker gave a senseless answer: {answer:?}")))
+    }
+
+    /// It is of no use any more: whoever waits for it is told. Gives why, which is the reason that was given first.
+    fn end(&self, why: &str) -> Arc<str> {
+        let why = self.ended.get_or_init(|| {
+            let device = self.config.device();
+            warn!(%device, why, "the worker of a device has ended");
+            format!("{device}: {why}").into()
+        });
+        if let Some(process) = self.process().as_mut() {
+            process.kill();
+        }
+        Arc::clone(why)
+    }
+
+    /// Wait until what it held is free.
+    fn wait_for_end(&self, time_max: Duration) {
+        let process = self.process().take();
+        if let Some(process) = process {
+            process.end(time_max);
+        }
+    }
+
+    /// A run has ended as it should.
+    fn note_worked(&self) {
+        self.has_worked.store(true, Ordering::Relaxed);
+    }
+
+    fn has_worked(&self) -> bool {
+        self.has_worked.load(Ordering::Relaxed)
+    }
+
+    /// Its process has ended, as whoever watches that has found out. Says what that means to those who wait for something.
+    fn has_ended(&self) -> InferenceError {
+        self.failed(CallError::Ended(io::ErrorKind::UnexpectedEof.into()))
+    }
+
+    fn number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn process(&self) -> MutexGuard<'_, Option<Process>> {
+        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,227 @@
+//! A connection to a worker: a socket, and memory for tensors. Whoever has it asks one thing after the other.
+
+use super::message::{Answer, Request};
+use crate::cuda::process::{receive, send};
+use crate::interrupt::Interrupt;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a worker may take to take in a message, or to send the rest of one: both sides do that at once.
+const MESSAGE_TIME_MAX: Duration = Duration::from_secs(5);
+/// How long a run that nobody wants any more is waited for: most end by themselves, and their time counts.
+const GRACE: Duration = Duration::from_millis(20);
+
+/// One end of it, in the node.
+pub(super) struct Connection {
+    socket: UnixStream,
+    /// What both write tensors to, and read them from.
+    pub(super) memory: File,
+    waker: Waker,
+    /// Until when an answer is due that nobody waits for any more, and how long it may take in all.
+    owed: Option<(Instant, Duration)>,
+}
+
+/// Wakes whoever waits for an answer.
+#[derive(Clone)]
+pub(super) struct Waker(Arc<OwnedFd>);
+
+enum Ready {
+    Answer,
+    Woken,
+    Late,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(super) enum CallError {
+    /// The worker has ended, or makes no sense any more.
+    Ended(io::Error),
+    /// It took too long.
+    OverTime(Duration),
+    /// Nobody wants the answer any more; the connection can be used again.
+    Unwanted,
+}
+
+impl From<io::Error> for CallError {
+    fn from(error: io::Error) -> Self {
+        Self::Ended(error)
+    }
+}
+
+impl Connection {
+    pub(super) fn new(socket: UnixStream, memory: File) -> io::Result<Self> {
+        socket.set_read_timeout(Some(MESSAGE_TIME_MAX))?;
+        socket.set_write_timeout(Some(MESSAGE_TIME_MAX))?;
+        let waker = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { socket, memory, waker: Waker(Arc::new(waker)), owed: None })
+    }
+
+    /// Give up the memory if it has become longer, unless a run still has it.
+    pub(super) fn let_go_beyond(&self, bytes: u64) {
+        if self.owed.is_none() && self.memory.metadata().is_ok_and(|memory| memory.len() > bytes) {
+            let _ = self.memory.set_len(0);
+        }
+    }
+
+    /// What ends the wait for an answer that nobody wants any more.
+    pub(super) fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    /// Whether an answer is due that is not there yet.
+    pub(super) fn is_busy(&self) -> bool {
+        self.owed.is_some() && !matches!(self.poll(Instant::now(), false), Ok(Ready::Answer))
+    }
+
+    /// Take in the answer that is owed, if there is one, for as long as somebody wants that.
+    pub(super) fn settle(&mut self, interrupt: &Interrupt) -> Result<(), CallError> {
+        if let Some((until, time_max)) = self.owed {
+            self.wait(until, time_max, interrupt)?;
+            self.receive()?;
+            self.owed = None;
+        }
+        Ok(())
+    }
+
+    /// Ask, and wait for the answer: no longer than `time_max`, and not much longer than it is wanted. Nothing is owed.
+    pub(super) fn call(
+        &mut self,
+        request: &Request,
+        time_max: Duration,
+        interrupt: &Interrupt,
+    ) -> Result<Answer, CallError> {
+        let until = Instant::now() + time_max;
+        send(&mut self.socket, request)?;
+        match self.wait(until, time_max, interrupt) {
+            Ok(()) => self.receive(),
+            Err(error) => {
+                self.owed = Some((until, time_max));
+                Err(error)
+            }
+        }
+    }
+
+    /// Wait until there is something to receive.
+    fn wait(&self, until: Instant, time_max: Duration, interrupt: &Interrupt) -> Result<(), CallError> {
+        self.waker.calm();
+        if interrupt.reason().is_none() {
+            match self.poll(until, true)? {
+                Ready::Answer => return Ok(()),
+                Ready::Late => return Err(CallError::OverTime(time_max)),
+                Ready::Woken => {}
+            }
+        }
+        let grace = Instant::now() + GRACE;
+        match self.poll(grace.min(until), false)? {
+            Ready::Answer => Ok(()),
+            _ if grace < until => Err(CallError::Unwanted),
+            _ => Err(CallError::OverTime(time_max)),
+        }
+    }
+
+    /// What comes first: the answer, or its end, or `until`; or somebody who wakes, where that is of interest.
+    fn poll(&self, until: Instant, may_wake: bool) -> io::Result<Ready> {
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
+            let waker = if may_wake { PollFlags::IN } else { PollFlags::empty() };
+            let mut both = [PollFd::new(&self.socket, PollFlags::IN), PollFd::new(&*self.waker.0, waker)];
+            match poll(&mut both, Some(&timeout)) {
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+                Ok(0) => return Ok(Ready::Late),
+                Ok(_) if both[0].revents().is_empty() => return Ok(Ready::Woken),
+                Ok(_) => return Ok(Ready::Answer),
+            }
+        }
+    }
+
+    fn receive(&mut self) -> Result<Answer, CallError> {
+        let answer = receive(&mut self.socket)?;
+        answer.ok_or_else(|| CallError::Ended(io::ErrorKind::UnexpectedEof.into()))
+    }
+}
+
+impl Waker {
+    pub(super) fn wake(&self) {
+        let _ = rustix::io::write(&*self.0, &1_u64.to_ne_bytes());
+    }
+
+    /// Whoever was to be woken before has been.
+    fn calm(&self) {
+        let _ = rustix::io::read(&*self.0, &mut [0_u8; 8]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::interrupt::Reason;
+    use rustix::fs::{MemfdFlags, memfd_create};
+    use std::thread;
+
+    /// Far longer than any machine takes, so that only a hang fails.
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn pair() -> (Connection, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let memory = File::from(memfd_create("test", MemfdFlags::CLOEXEC).unwrap());
+        (Connection::new(ours, memory).unwrap(), theirs)
+    }
+
+    #[test]
+    fn an_answer_that_nobody_waits_for_is_taken_in_before_the_next() {
+        let (mut connection, mut worker) = pair();
+        let interrupt = Interrupt::default();
+        let waker = connection.waker();
+        let _hook = interrupt.hook(move || waker.wake());
+        thread::scope(|scope| {
+            let call = scope.spawn(|| {
+                let called = connection.call(&Request::Trim, LONG, &interrupt);
+                assert!(matches!(called, Err(CallError::Unwanted)), "{called:?}");
+                connection
+            });
+            // It has been asked, and does not answer.
+            assert_eq!(receive(&mut worker).unwrap(), Some(Request::Trim));
+            interrupt.fire(Reason::Deadline);
+            let mut connection = call.join().unwrap();
+            assert!(connection.is_busy());
+            send(&mut worker, &Answer::Opened { name: "late".to_owned() }).unwrap();
+            assert!(!connection.is_busy());
+            connection.settle(&Interrupt::default()).unwrap();
+            send(&mut worker, &Answer::Done).unwrap();
+            let called = connection.call(&Request::Unload { model: 1 }, LONG, &Interrupt::default());
+            assert_eq!(called.unwrap(), Answer::Done);
+        });
+    }
+
+    #[test]
+    fn an_answer_that_is_owed_is_late_when_it_was_due() {
+        let (mut connection, worker) = pair();
+        let (interrupt, time_max) = (Interrupt::default(), Duration::from_millis(200));
+        interrupt.fire(Reason::Cancelled);
+        let called = connection.call(&Request::Trim, time_max, &interrupt);
+        assert!(matches!(called, Err(CallError::Unwanted)), "{called:?}");
+        let settled = connection.settle(&Interrupt::default());
+        assert!(matches!(settled, Err(CallError::OverTime(limit)) if limit == time_max), "{settled:?}");
+        drop(worker);
+    }
+
+    #[test]
+    fn a_worker_that_has_gone_is_told_apart_from_one_that_is_slow() {
+        let (mut connection, worker) = pair();
+        let called = connection.call(&Request::Trim, Duration::from_millis(20), &Interrupt::default());
+        assert!(matches!(called, Err(CallError::OverTime(_))), "{called:?}");
+        drop(worker);
+        let (mut connection, worker) = pair();
+        drop(worker);
+        let called = connection.call(&Request::Trim, LONG, &Interrupt::default());
+        assert!(matches!(called, Err(CallError::Ended(_))), "{called:?}");
+    }
+}

@@ -1,0 +1,98 @@
+//! The connections to a worker. As many as are needed at once, up to a limit, each lent to one at a time.
+
+use super::connection::{CallError, Connection};
+use crate::cuda::process::MEMORY_BYTES_KEPT;
+use crate::interrupt::Interrupt;
+use std::io;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How often somebody who waits for a connection looks whether it is still wanted. Hardly anybody does: there are more than runs at once.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// The connections that there are.
+pub(super) struct Lines {
+    connections_max: usize,
+    state: Mutex<State>,
+    returned: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    idle: Vec<Connection>,
+    /// How many there are, lent ones included.
+    count: usize,
+}
+
+/// A connection that is lent, until it drops.
+pub(super) struct Lent<'a> {
+    lines: &'a Lines,
+    /// Present until the drop.
+    connection: Option<Connection>,
+}
+
+impl Lines {
+    pub(super) fn new(connections_max: usize) -> Self {
+        Self { connections_max, state: Mutex::default(), returned: Condvar::new() }
+    }
+
+    /// Take one: the one used last, of those whose run nobody waits for any more only where there is no other; or else a new one, which `connect` makes.
+    pub(super) fn take(
+        &self,
+        interrupt: &Interrupt,
+        connect: impl FnOnce() -> io::Result<Connection>,
+    ) -> Result<Lent<'_>, CallError> {
+        let mut state = self.lock();
+        loop {
+            let found = state.idle.iter().rposition(|connection| !connection.is_busy());
+            let connection = match found {
+                Some(place) => Some(state.idle.remove(place)),
+                None if state.count < self.connections_max => {
+                    state.count += 1;
+                    drop(state);
+                    // Counted out again on drop, should there be none.
+                    let mut lent = Lent { lines: self, connection: None };
+                    lent.connection = Some(connect()?);
+                    return Ok(lent);
+                }
+                None => state.idle.pop(),
+            };
+            if connection.is_some() {
+                return Ok(Lent { lines: self, connection });
+            }
+            if interrupt.reason().is_some() {
+                return Err(CallError::Unwanted);
+            }
+            let waited = self.returned.wait_timeout(state, LOOK_EVERY);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Lent<'_> {
+    /// The connection itself; there is one until the drop.
+    pub(super) fn connection(&mut self) -> Result<&mut Connection, CallError> {
+        let gone = || CallError::Ended(io::ErrorKind::NotConnected.into());
+        self.connection.as_mut().ok_or_else(gone)
+    }
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        let connection = self.connection.take();
+        if let Some(connection) = &connection {
+            connection.let_go_beyond(MEMORY_BYTES_KEPT);
+        }
+        let mut state = self.lines.lock();
+        match connection {
+            Some(connection) => state.idle.push(connection),
+            None => state.count -= 1,
+        }
+        drop(state);
+        self.lines.returned.notify_one();
+    }
+}

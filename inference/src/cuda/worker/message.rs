@@ -1,0 +1,118 @@
+//! What a node and the worker of a device say to each other over a connection. Each request is answered before the next is sent.
+
+use crate::cuda::device::GpuConfig;
+use crate::cuda::model::ModelFiles;
+use crate::cuda::process::Part;
+use crate::error::InferenceError;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use weir_types::{ContentHash, ModelId};
+
+/// What a node asks. Models, sessions and runs are known by numbers that it gives them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Request {
+    /// Take hold of the device: the first.
+    Open { driver: PathBuf, gpu: GpuConfig },
+    /// Bring a model into the device's memory.
+    Load { model: u64, files: ModelFiles },
+    /// Let go of a model that has no sessions any more.
+    Unload { model: u64 },
+    /// Make one more session of a model.
+    Session { model: u64, session: u64 },
+    /// Let go of a session.
+    Forget { session: u64 },
+    /// Run with inputs that lie in the connection's memory, and leave the wanted outputs behind each other from a place on.
+    Run { session: u64, run: u64, inputs: Vec<Part>, outputs: Vec<usize>, outputs_at: u64 },
+    /// Give up memory that nobody needs.
+    Trim,
+}
+
+/// What a worker answers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Answer {
+    /// The device is held; what it is called.
+    Opened { name: String },
+    /// A model is there: what it takes for itself, and weights that others may have, too.
+    Loaded { own_bytes: u64, weights: Vec<(ContentHash, u64)> },
+    /// It has run, and has had the device for so long.
+    Ran { outputs: Vec<Part>, device_time_ns: u64 },
+    /// It is done.
+    Done,
+    /// It is not done.
+    Failed(Failure),
+}
+
+/// Why something was not done: the errors that come of a device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Failure {
+    Refused(String),
+    OutOfMemory(String),
+    Cancelled,
+    Load {
+        model: ModelId,
+        why: String,
+    },
+    Unavailable(String),
+    Failed(String),
+    /// The context is lost, and the worker with it.
+    Lost(String),
+}
+
+impl Failure {
+    pub(super) fn of(error: &InferenceError) -> Self {
+        match error {
+            InferenceError::Refused(why) => Self::Refused(why.to_string()),
+            InferenceError::RunOutOfMemory(why) => Self::OutOfMemory(why.to_string()),
+            InferenceError::Cancelled => Self::Cancelled,
+            InferenceError::Load { model, why } => Self::Load { model: model.clone(), why: why.to_string() },
+            InferenceError::Unavailable(why) => Self::Unavailable(why.to_string()),
+            InferenceError::DeviceLost(why) => Self::Lost(why.to_string()),
+            InferenceError::Run(why) => Self::Failed(why.to_string()),
+            error => Self::Failed(error.to_string()),
+        }
+    }
+
+    pub(super) fn into_error(self) -> InferenceError {
+        match self {
+            Self::Refused(why) => InferenceError::Refused(why.into()),
+            Self::OutOfMemory(why) => InferenceError::RunOutOfMemory(why.into()),
+            Self::Cancelled => InferenceError::Cancelled,
+            Self::Load { model, why } => InferenceError::Load { model, why: why.into() },
+            Self::Unavailable(why) => InferenceError::Unavailable(why.into()),
+            Self::Lost(why) => InferenceError::DeviceLost(why.into()),
+            Self::Failed(why) => InferenceError::Run(why.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cuda::process::{receive, send};
+    use weir_types::{Name, TenantId, Version};
+
+    #[test]
+    fn errors_mean_the_same_on_the_other_side() {
+        let id = ModelId { tenant: TenantId::default(), name: Name::new("m").unwrap(), version: Version(1) };
+        for error in [
+            InferenceError::Refused("a".into()),
+            InferenceError::RunOutOfMemory("b".into()),
+            InferenceError::Cancelled,
+            InferenceError::Load { model: id, why: "c".into() },
+            InferenceError::Unavailable("d".into()),
+            InferenceError::DeviceLost("e".into()),
+            InferenceError::Run("f".into()),
+        ] {
+            let mut sent = Vec::new();
+            send(&mut sent, &Answer::Failed(Failure::of(&error))).unwrap();
+            let Some(Answer::Failed(failure)) = receive(&mut &sent[..]).unwrap() else {
+                panic!("another answer")
+            };
+            let there = failure.into_error();
+            assert_eq!((there.to_string(), there.kind()), (error.to_string(), error.kind()));
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! A model in the memory of a device that a worker holds.
+
+use super::message::{Answer, Request};
+use super::{CALL_TIME_MAX, Worker};
+use crate::backend::{Model, ModelSource, Session};
+use crate::cuda::model::ModelFiles;
+use crate::cuda::process::{read_tensor, write_tensors};
+use crate::error::InferenceError;
+use crate::footprint::{Footprint, Part};
+use crate::interrupt::Interrupt;
+use crate::request::Job;
+use crate::tensor::Tensor;
+use std::sync::Arc;
+use std::time::Duration;
+use weir_device::Arena;
+use weir_types::ElementType;
+
+/// How slowly weights may come from the disk before their worker is taken to hang.
+const LOAD_BYTES_PER_S_MIN: u64 = 20 << 20;
+
+/// A model that is loaded.
+pub(in crate::cuda) struct WorkerModel {
+    model: Arc<Loaded>,
+    footprint: Footprint,
+}
+
+/// What its sessions share.
+struct Loaded {
+    worker: Arc<Worker>,
+    /// What the worker knows it by.
+    number: u64,
+    outputs: Vec<ElementType>,
+    arena: Arena,
+}
+
+impl WorkerModel {
+    /// Have the worker load it. Blocks.
+    pub(in crate::cuda) fn load(
+        worker: Arc<Worker>,
+        source: &ModelSource,
+        arena: Arena,
+    ) -> Result<Self, InferenceError> {
+        let files = ModelFiles::of(source)?;
+        let outputs = files.signature.outputs.iter().map(|port| port.datatype).collect();
+        let seconds = source.prepared.weight_bytes / LOAD_BYTES_PER_S_MIN;
+        let time_max = CALL_TIME_MAX.saturating_add(Duration::from_secs(seconds));
+        let number = worker.number();
+        let model = Arc::new(Loaded { worker, number, outputs, arena });
+        match model.worker.call(&Request::Load { model: number, files }, time_max)? {
+            Answer::Loaded { own_bytes, weights } => {
+                let parts = weights.into_iter().map(|(hash, bytes)| (Part { hash, family: None }, bytes));
+                Ok(Self { model, footprint: Footprint::new(own_bytes, parts) })
+            }
+            answer => Err(model.worker.senseless(&answer)),
+        }
+    }
+}
+
+impl Model for WorkerModel {
+    fn footprint(&self) -> Footprint {
+        self.footprint.clone()
+    }
+
+    fn session(&self, _threads: u32) -> Result<Box<dyn Session>, InferenceError> {
+        let (worker, model) = (&self.model.worker, self.model.number);
+        let number = worker.number();
+        let session = WorkerSession { model: Arc::clone(&self.model), number, device_time: None };
+        match worker.call(&Request::Session { model, session: number }, CALL_TIME_MAX)? {
+            Answer::Done => Ok(Box::new(session)),
+            answer => Err(worker.senseless(&answer)),
+        }
+    }
+}
+
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        self.worker.let_go(&Request::Unload { model: self.number });
+    }
+}
+
+/// One slot's share of it.
+struct WorkerSession {
+    model: Arc<Loaded>,
+    number: u64,
+    device_time: Option<Duration>,
+}
+
+impl Session for WorkerSession {
+    fn run(&mut self, job: &Job, interrupt: &Interrupt) -> Result<Vec<Tensor>, InferenceError> {
+        self.device_time = None;
+        if interrupt.reason().is_some() {
+            return Err(InferenceError::Cancelled);
+        }
+        let Loaded { worker, outputs: types, arena, .. } = &*self.model;
+        let (session, run, wanted) = (self.number, worker.number(), &job.outputs);
+        let mut line = worker.line(interrupt)?;
+        let connection = line.connection().map_err(|error| worker.failed(error))?;
+        let (told, waker) = (Arc::clone(worker), connection.waker());
+        let _hook = interrupt.hook(move || {
+            told.control.cancel(run);
+            waker.wake();
+        });
+        connection.settle(interrupt).map_err(|error| worker.failed(error))?;
+        let (inputs, outputs_at) = write_tensors(&job.inputs, &connection.memory)?;
+        let request = Request::Run { session, run, inputs, outputs: wanted.clone(), outputs_at };
+        let answered = connection.call(&request, worker.config.run_time_max, interrupt);
+        let (outputs, device_time_ns) = match worker.understand(answered)? {
+            Answer::Ran { outputs, device_time_ns } if outputs.len() == wanted.len() => {
+                (outputs, device_time_ns)
+            }
+            answer => return Err(worker.senseless(&answer)),
+        };
+        worker.note_worked();
+        let tensors = wanted.iter().zip(&outputs).map(|(position, part)| {
+            let missing = || InferenceError::Run("there is no such output".into());
+            read_tensor(*types.get(*position).ok_or_else(missing)?, part, &connection.memory, arena)
+        });
+        let tensors = tensors.collect::<Result<_, _>>()?;
+        self.device_time = Some(Duration::from_nanos(device_time_ns));
+        Ok(tensors)
+    }
+
+    fn device_time(&self) -> Option<Duration> {
+        self.device_time
+    }
+}
+
+impl Drop for WorkerSession {
+    fn drop(&mut self) {
+        self.model.worker.let_go(&Request::Forget { session: self.number });
+    }
+}

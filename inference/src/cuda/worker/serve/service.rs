@@ -1,0 +1,123 @@
+//! What the connections of a worker have in common: the device, and the models and sessions there.
+
+use super::runs::{Runs, Window};
+use crate::backend::Model;
+use crate::cuda::device::{Gpu, GpuConfig};
+use crate::cuda::model::{CudaModel, ModelFiles};
+use crate::cuda::process::{receive, send};
+use crate::cuda::session::CudaSession;
+use crate::cuda::worker::message::{Answer, Failure, Request};
+use crate::error::InferenceError;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use weir_device::Arena;
+use weir_device::cuda::{Devices, Search};
+
+/// Memory for tensors that go neither to nor from a connection's: there are none on the way of a run.
+const ARENA_BYTES_MAX: u64 = 64 << 20;
+
+/// A device, once it is held, and what is there.
+#[derive(Default)]
+pub(super) struct Service {
+    gpu: OnceLock<Arc<Gpu>>,
+    models: Mutex<HashMap<u64, Arc<CudaModel>>>,
+    sessions: Mutex<HashMap<u64, Arc<Mutex<CudaSession>>>>,
+    runs: Runs,
+}
+
+impl Service {
+    /// Answer what is asked over a connection, until it closes.
+    pub(super) fn attend(&self, mut socket: UnixStream, memory: &File) -> io::Result<()> {
+        while let Some(request) = receive(&mut socket)? {
+            let answer = self.answer(request, memory);
+            send(&mut socket, &answer.unwrap_or_else(|error| Answer::Failed(Failure::of(&error))))?;
+        }
+        Ok(())
+    }
+
+    /// Nobody wants a run any more.
+    pub(super) fn cancel(&self, run: u64) {
+        self.runs.cancel(run);
+    }
+
+    fn answer(&self, request: Request, memory: &File) -> Result<Answer, InferenceError> {
+        match request {
+            Request::Open { driver, gpu } => self.open(driver, &gpu),
+            Request::Load { model, files } => self.load(model, &files),
+            Request::Unload { model } => {
+                // Freed outside the lock.
+                let gone = lock(&self.models).remove(&model);
+                drop(gone);
+                Ok(Answer::Done)
+            }
+            Request::Session { model, session } => {
+                let model = lock(&self.models).get(&model).cloned().ok_or_else(unknown)?;
+                lock(&self.sessions).insert(session, Arc::new(Mutex::new(model.open_session())));
+                Ok(Answer::Done)
+            }
+            Request::Forget { session } => {
+                let gone = lock(&self.sessions).remove(&session);
+                drop(gone);
+                Ok(Answer::Done)
+            }
+            Request::Run { session, run, inputs, outputs, outputs_at } => {
+                self.run(session, run, &outputs, Window::new(memory, &inputs, outputs_at))
+            }
+            Request::Trim => {
+                self.gpu()?.trim();
+                Ok(Answer::Done)
+            }
+        }
+    }
+
+    fn open(&self, driver: PathBuf, config: &GpuConfig) -> Result<Answer, InferenceError> {
+        let search = Search { driver: Some(driver), folders: Vec::new() };
+        let cannot = |error: &dyn std::fmt::Display| InferenceError::DeviceLost(error.to_string().into());
+        let devices = Devices::discover(&search).map_err(|error| cannot(&error))?;
+        let gpu =
+            Gpu::open(&devices, config, &Arena::new(ARENA_BYTES_MAX)).map_err(|error| cannot(&error))?;
+        let name = gpu.context.info().name.clone();
+        let opened = self.gpu.set(Arc::new(gpu));
+        opened.map_err(|_| InferenceError::Run("the device is held already".into()))?;
+        Ok(Answer::Opened { name })
+    }
+
+    fn load(&self, number: u64, files: &ModelFiles) -> Result<Answer, InferenceError> {
+        let model = CudaModel::load(self.gpu()?, files)?;
+        let footprint = model.footprint();
+        lock(&self.models).insert(number, Arc::new(model));
+        let weights = footprint.parts().iter().map(|(part, bytes)| (part.hash, *bytes)).collect();
+        Ok(Answer::Loaded { own_bytes: footprint.own_bytes(), weights })
+    }
+
+    fn run(
+        &self,
+        session: u64,
+        run: u64,
+        wanted: &[usize],
+        mut window: Window<'_>,
+    ) -> Result<Answer, InferenceError> {
+        let session = lock(&self.sessions).get(&session).cloned().ok_or_else(unknown)?;
+        let run = self.runs.begin(run);
+        let time = lock(&session).exchange(&mut window, wanted, run.interrupt())?;
+        let device_time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        Ok(Answer::Ran { outputs: window.into_outputs(), device_time_ns })
+    }
+
+    fn gpu(&self) -> Result<Arc<Gpu>, InferenceError> {
+        let gpu = self.gpu.get().cloned();
+        gpu.ok_or_else(|| InferenceError::Unavailable("the device is not held yet".into()))
+    }
+}
+
+fn unknown() -> InferenceError {
+    InferenceError::Unavailable("the worker does not know it".into())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,114 @@
+//! Having a worker again, after it has ended.
+
+use super::control::wait_for_end;
+use super::{Worker, WorkerConfig};
+use crate::backend::LossHook;
+use crate::cuda::process::Restarts;
+use crate::error::InferenceError;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+use tracing::info;
+
+/// How long is waited for what a worker held of the device to be free, before the next one is started beside it.
+const END_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// Has the worker of a device.
+pub(in crate::cuda) struct Supervisor(Arc<Shared>);
+
+struct Shared {
+    config: Arc<WorkerConfig>,
+    state: Mutex<State>,
+    /// Told when a worker ends that nobody is asking anything.
+    tell: OnceLock<LossHook>,
+}
+
+#[derive(Default)]
+struct State {
+    /// None from when one has ended until the next is there.
+    worker: Option<Arc<Worker>>,
+    restarts: Restarts,
+}
+
+impl Supervisor {
+    /// Start the first; gives what the device is called. Blocks.
+    pub(in crate::cuda) fn start(config: WorkerConfig) -> Result<(Self, String), InferenceError> {
+        let (config, state, tell) = (Arc::new(config), Mutex::default(), OnceLock::new());
+        let shared = Arc::new(Shared { config, state, tell });
+        let name = shared.start()?;
+        Ok((Self(shared), name))
+    }
+
+    /// The one that there is.
+    pub(in crate::cuda) fn worker(&self) -> Result<Arc<Worker>, InferenceError> {
+        let none = || self.0.lost("its worker is being started anew");
+        self.0.lock().worker.clone().ok_or_else(none)
+    }
+
+    /// Have `tell` called, from a thread of its own, when a worker has ended.
+    pub(in crate::cuda) fn on_loss(&self, tell: LossHook) {
+        // Nobody asks twice.
+        let _ = self.0.tell.set(tell);
+    }
+
+    /// Do away with the worker, and start the next: at once, if this one has worked, and after longer and longer pauses if not. Blocks; called by one
+    /// thread at a time.
+    pub(in crate::cuda) fn restart(&self) -> Result<(), InferenceError> {
+        let shared = &*self.0;
+        let former = shared.lock().worker.take();
+        if let Some(former) = former {
+            former.end("it is started anew");
+            former.wait_for_end(END_TIME_MAX);
+            let mut state = shared.lock();
+            if former.has_worked() {
+                state.restarts.worked();
+            }
+            state.restarts.died(Instant::now());
+        }
+        if let Some(wait) = shared.lock().restarts.wait(Instant::now()) {
+            let wait_ms = wait.as_millis();
+            let why = format!("its worker has ended again and again, and is not started within {wait_ms} ms");
+            return Err(shared.lost(&why));
+        }
+        self.0.start().inspect_err(|_| shared.lock().restarts.died(Instant::now()))?;
+        info!(device = %shared.config.device(), "the worker of a device was started anew");
+        Ok(())
+    }
+}
+
+impl Shared {
+    fn start(self: &Arc<Self>) -> Result<String, InferenceError> {
+        let (worker, name) = Worker::start(&self.config)?;
+        self.watch(&worker).map_err(|error| self.lost(&format!("its worker cannot be watched: {error}")))?;
+        self.lock().worker = Some(worker);
+        Ok(name)
+    }
+
+    /// Notice the end of a worker. The thread ends with its process.
+    fn watch(self: &Arc<Self>, worker: &Arc<Worker>) -> io::Result<()> {
+        let (shared, watched) = (Arc::downgrade(self), Arc::downgrade(worker));
+        let control = worker.control.watched()?;
+        let watch = move || {
+            wait_for_end(&control);
+            let (Some(shared), Some(worker)) = (shared.upgrade(), watched.upgrade()) else { return };
+            let error = worker.has_ended();
+            // Told under the lock: by the time that there is another worker, it is too late to say so of this one.
+            let state = shared.lock();
+            let is_current = state.worker.as_ref().is_some_and(|current| Arc::ptr_eq(current, &worker));
+            if let Some(tell) = shared.tell.get().filter(|_| is_current) {
+                tell(&error);
+            }
+        };
+        let name = format!("weir-{}-end", self.config.device());
+        std::thread::Builder::new().name(name).stack_size(256 << 10).spawn(watch)?;
+        Ok(())
+    }
+
+    fn lost(&self, why: &str) -> InferenceError {
+        InferenceError::DeviceLost(format!("{}: {why}", self.config.device()).into())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,157 @@
+//! The process that holds a device for the models of all tenants: one for each device, started anew when it fails, and gone with its node.
+
+use super::{ask, with_gpu};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use weir_tests::{Answer, Client, Node, NodeBuilder, children, digits, eventually, signal};
+use weir_types::ErrorCode;
+
+/// A node with a driver that is told how to behave, and one run at a time on each device.
+fn with_driver(settings: &str) -> NodeBuilder {
+    with_gpu("cuda").env("WEIR_FAKE_CUDA", settings).set("model_slots", 1)
+}
+
+/// The workers of a node, by their devices.
+fn workers(node: &Node) -> BTreeMap<String, u32> {
+    let device = |pid: u32| {
+        let command = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        let words: Vec<_> = command.split(|byte| *byte == 0).collect();
+        let is_worker = words.get(1).is_some_and(|word| *word == b"__run-models");
+        is_worker.then(|| (String::from_utf8_lossy(words[2]).into_owned(), pid))
+    };
+    children(node.pid()).into_iter().filter_map(device).collect()
+}
+
+/// Whether a process is there, and not only waited for.
+fn is_running(pid: u32) -> bool {
+    std::fs::read_link(format!("/proc/{pid}/exe")).is_ok()
+}
+
+async fn infer(node: &Client) -> Answer {
+    let input = json!({"name": "image", "datatype": "FP32", "shape": [1, 1, 8, 8], "data": vec![1.0; 64]});
+    node.post("/v2/models/digits/infer", json!({ "inputs": [input] }).to_string()).await
+}
+
+/// What a call failed with that may be tried again.
+#[track_caller]
+fn lost(answer: &Answer) -> String {
+    let refusal = answer.refusal();
+    assert_eq!((refusal.status, refusal.code), (503, ErrorCode::Unavailable), "{refusal:?}");
+    refusal.text
+}
+
+#[tokio::test]
+async fn a_fault_ends_in_errors_to_try_again_a_new_worker_and_nothing_on_the_other_device() {
+    let node = with_driver("devices=2,seed=3,fault_device=0,launches_left=60").start().await;
+    node.push_model("digits", 1, digits()).await;
+    let before = workers(&node);
+    assert_eq!(before.keys().collect::<Vec<_>>(), ["cuda:0", "cuda:1"]);
+    // The values are the same whichever worker computes them.
+    let mut answers: BTreeMap<String, usize> = BTreeMap::new();
+    let (mut expected, mut failed) = (None, 0);
+    let enough = async || {
+        for answer in futures::future::join_all((0..6).map(|_| infer(&node))).await {
+            if !answer.is_ok() {
+                let why = lost(&answer);
+                assert!(!why.contains("cuda:1"), "{why}");
+                failed += 1;
+                continue;
+            }
+            let device = answer.header("weir-device").unwrap_or_default().to_owned();
+            let values = answer.json::<Value>()["outputs"][0]["data"].clone();
+            assert_eq!(*expected.get_or_insert(values.clone()), values, "on {device}");
+            *answers.entry(device).or_default() += 1;
+        }
+        let of = |device| answers.get(device).copied().unwrap_or_default();
+        (failed > 0 && of("cuda:0") > 20 && of("cuda:1") > 20).then_some(())
+    };
+    eventually("both devices to have worked, and one to have failed", enough).await;
+    let after =
+        eventually("the workers", async || Some(workers(&node)).filter(|there| there.len() == 2)).await;
+    assert_eq!(before["cuda:1"], after["cuda:1"], "nobody has noticed");
+    assert_ne!(before["cuda:0"], after["cuda:0"], "it was started anew");
+    assert!(node.metric("weir_device_losses_total", "device=\"cuda:0\"").await >= 1.0);
+    assert_eq!(node.metric("weir_device_losses_total", "device=\"cuda:1\"").await, 0.0);
+}
+
+#[tokio::test]
+async fn a_worker_that_is_killed_is_replaced_and_nobody_elses() {
+    let node = with_driver("devices=2,seed=3").start().await;
+    node.push_model("digits", 1, digits()).await;
+    let (values, device) = ask(&node, 1).await;
+    let before = workers(&node);
+    signal(before[&device], "KILL");
+    eventually("the model to be served again", async || {
+        let answer = infer(&node).await;
+        if !answer.is_ok() {
+            lost(&answer);
+        }
+        answer.is_ok().then_some(())
+    })
+    .await;
+    eventually("its device", async || {
+        workers(&node).get(&device).filter(|pid| **pid != before[&device]).map(|_| ())
+    })
+    .await;
+    for (other, pid) in &before {
+        assert!(*other == device || workers(&node)[other] == *pid, "{other} has a new worker, too");
+    }
+    assert_eq!(ask(&node, 1).await.0, values);
+}
+
+#[tokio::test]
+async fn a_run_that_does_not_end_is_ended_with_its_worker() {
+    // The driver stops at a launch.
+    let builder = with_driver("devices=1,seed=3,launches_left=40,fault=-1").set("gpu_run_time_ms_max", 2_000);
+    let node = builder.start().await;
+    node.push_model("digits", 1, digits()).await;
+    let why = eventually("the driver to stop", async || {
+        let answer = infer(&node).await;
+        (!answer.is_ok()).then(|| lost(&answer))
+    })
+    .await;
+    assert!(why.contains("took longer than 2000 ms (gpu_run_time_ms_max)"), "{why}");
+    eventually("the next worker", async || infer(&node).await.is_ok().then_some(())).await;
+}
+
+#[tokio::test]
+async fn whoever_cannot_wait_any_longer_is_told_so_while_the_device_is_busy() {
+    let node = with_driver("devices=1,seed=3,launches_left=0,fault=-1").start().await;
+    node.push_model("digits", 1, digits()).await;
+    let input = json!({"name": "image", "datatype": "FP32", "shape": [1, 1, 8, 8], "data": vec![1.0; 64]});
+    let body = json!({"inputs": [input], "parameters": {"timeout": 300_000}}).to_string();
+    let refusal = node.post("/v2/models/digits/infer", body).await.refusal();
+    assert_eq!(refusal.code, ErrorCode::DeadlineExceeded, "{refusal:?}");
+    assert_eq!(workers(&node).len(), 1, "the worker has a minute for that");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn one_worker_serves_all_tenants_is_told_no_secrets_and_ends_with_its_node() {
+    let node = with_driver("devices=1,seed=3")
+        .env("AWS_SECRET_ACCESS_KEY", "not for workers")
+        .tokens(&["the-token-of-alice alice", "the-token-of-bob bob"])
+        .start()
+        .await;
+    let tenants = [node.with_token("the-token-of-alice"), node.with_token("the-token-of-bob")];
+    for tenant in &tenants {
+        tenant.push_model("digits", 1, digits()).await;
+    }
+    for tenant in [&tenants[0], &tenants[1], &tenants[0]] {
+        infer(tenant).await.ok();
+    }
+    let of = workers(&node);
+    let [worker] = of.values().copied().collect::<Vec<_>>()[..] else {
+        panic!("there is one worker: {of:?}")
+    };
+    let environment = std::fs::read(format!("/proc/{worker}/environ")).expect("it runs");
+    assert!(!String::from_utf8_lossy(&environment).contains("not for workers"));
+    let builder = node.kill().await;
+    eventually("it is gone", async || (!is_running(worker)).then_some(())).await;
+
+    let node = builder.start().await;
+    let of = workers(&node);
+    let worker = of["cuda:0"];
+    node.stop().await;
+    eventually("it is gone", async || (!is_running(worker)).then_some(())).await;
+}
