@@ -2,6 +2,7 @@
 
 use super::{ask, with_gpu};
 use serde_json::{Value, json};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use weir_tests::{Answer, Client, Node, NodeBuilder, children, digits, eventually, signal};
 use weir_types::ErrorCode;
@@ -74,28 +75,60 @@ async fn a_fault_ends_in_errors_to_try_again_a_new_worker_and_nothing_on_the_oth
     assert_eq!(node.metric("weir_device_losses_total", "device=\"cuda:1\"").await, 0.0);
 }
 
+/// The device has a worker other than `former`, and is used again.
+async fn is_back(node: &Node, device: &str, former: u32) {
+    eventually("another worker", async || {
+        let devices = node.status().await.devices;
+        let is_up = devices.iter().any(|there| there.name == device && there.lost.is_none());
+        (is_up && workers(node).get(device).is_some_and(|pid| *pid != former)).then_some(())
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_worker_that_is_killed_is_replaced_and_nobody_elses() {
     let node = with_driver("devices=2,seed=3").start().await;
     node.push_model("digits", 1, digits()).await;
     let (values, device) = ask(&node, 1).await;
     let before = workers(&node);
-    signal(before[&device], "KILL");
-    eventually("the model to be served again", async || {
-        let answer = infer(&node).await;
-        if !answer.is_ok() {
-            lost(&answer);
-        }
-        answer.is_ok().then_some(())
-    })
-    .await;
-    eventually("its device", async || {
-        workers(&node).get(&device).filter(|pid| **pid != before[&device]).map(|_| ())
-    })
-    .await;
-    for (other, pid) in &before {
-        assert!(*other == device || workers(&node)[other] == *pid, "{other} has a new worker, too");
+    let (other, bystander) = before.iter().find(|(name, _)| **name != device).expect("another device");
+
+    // While others call, and nobody calls it.
+    signal(*bystander, "KILL");
+    for _ in 0..10 {
+        infer(&node).await.ok();
     }
+    is_back(&node, other, *bystander).await;
+    assert_eq!(workers(&node)[&device], before[&device]);
+
+    // While nobody calls at all.
+    let killed = before[&device];
+    signal(killed, "KILL");
+    is_back(&node, &device, killed).await;
+    assert_eq!(ask(&node, 1).await.0, values);
+
+    // While it runs.
+    let (killed, untouched) = (workers(&node)[&device], workers(&node)[other]);
+    let is_killed = Cell::new(false);
+    let calls = async {
+        let mut answers = Vec::new();
+        while !is_killed.get() {
+            answers.extend(futures::future::join_all((0..8).map(|_| infer(&node))).await);
+        }
+        answers
+    };
+    let kill = async {
+        let runs = async || (node.status().await.running > 0).then_some(());
+        eventually("a call", runs).await;
+        signal(killed, "KILL");
+        is_killed.set(true);
+    };
+    for answer in tokio::join!(calls, kill).0.iter().filter(|answer| !answer.is_ok()) {
+        let why = lost(answer);
+        assert!(!why.contains(other.as_str()), "{why}");
+    }
+    is_back(&node, &device, killed).await;
+    assert_eq!(workers(&node)[other], untouched);
     assert_eq!(ask(&node, 1).await.0, values);
 }
 
