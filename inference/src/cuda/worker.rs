@@ -142,13 +142,10 @@ impl Worker {
     /// What an answer means. Whatever says that the worker is of no use any more ends it.
     fn understand(&self, answered: Result<Answer, CallError>) -> Result<Answer, InferenceError> {
         match answered.map_err(|error| self.failed(error))? {
-            Answer::Failed(failure) => {
-                let error = failure.into_error();
-                if let InferenceError::DeviceLost(why) = &error {
-                    self.end(why);
-                }
-                Err(error)
-            }
+            Answer::Failed(failure) => Err(match failure.into_error() {
+                InferenceError::DeviceLost(why) => InferenceError::DeviceLost(self.end(&why)),
+                error => error,
+            }),
             answer => Ok(answer),
         }
     }
