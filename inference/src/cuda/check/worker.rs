@@ -123,14 +123,14 @@ fn model(
     }
     let Some(alone) = sessions.first_mut() else { return Ok(()) };
     let before = alone.run(job, &Interrupt::default())?;
-    tell(way(format!("{name}: there and back, beside the run"), beside(&mut **alone, job, config.repeats)?));
+    tell(way(&format!("{name}: there and back, beside the run"), beside(&mut **alone, job, config.repeats)?));
     let together = std::thread::scope(|scope| {
         let run = |session: &mut Box<dyn Session>| beside(&mut **session, job, config.repeats);
         let threads: Vec<_> = sessions.iter_mut().map(|session| scope.spawn(move || run(session))).collect();
         let joined = threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Ok(Vec::new())));
         joined.collect::<Result<Vec<_>, _>>()
     })?;
-    tell(way(format!("{name}: there and back, {SLOTS} at once"), together.concat()));
+    tell(way(&format!("{name}: there and back, {SLOTS} at once"), together.concat()));
     drop((sessions, model));
 
     let began = Instant::now();
@@ -158,11 +158,11 @@ fn beside(session: &mut dyn Session, job: &Job, repeats: u32) -> Result<Vec<Dura
     Ok(all)
 }
 
-fn way(what: String, mut times: Vec<Duration>) -> Check {
+fn way(what: &str, mut times: Vec<Duration>) -> Check {
     times.sort_unstable();
     let at = |share: usize| times.get(times.len() * share / 100).copied().unwrap_or_default();
     let detail = format!("p99 {:.1} us", at(99).as_secs_f64() * 1e6);
-    Check { detail, ..timed(&what, at(50)) }
+    Check { detail, ..timed(what, at(50)) }
 }
 
 fn timed(what: &str, time: Duration) -> Check {
