@@ -146,13 +146,7 @@ impl Backend for Cuda {
         {
             return kernel_graphs.footprint(source);
         }
-        let Some(form) = source.prepared.variants_for(Platform::Cuda).next() else {
-            return Footprint::own(source.prepared.weight_bytes);
-        };
-        let files: BTreeMap<ContentHash, u64> =
-            form.weights.iter().map(|weight| (weight.hash, weight.bytes)).collect();
-        let parts = files.into_iter().map(|(hash, bytes)| (Part { hash, family: None }, bytes));
-        Footprint::new(0, parts)
+        estimate(source)
     }
 
     fn trim(&self) {
@@ -165,6 +159,17 @@ impl Backend for Cuda {
     fn recover(&self) -> Result<(), InferenceError> {
         self.worker.restart()
     }
+}
+
+/// What a model would take of a device by its files.
+fn estimate(source: &ModelSource) -> Footprint {
+    let Some(form) = source.prepared.variants_for(Platform::Cuda).next() else {
+        return Footprint::own(source.prepared.weight_bytes);
+    };
+    let files: BTreeMap<ContentHash, u64> =
+        form.weights.iter().map(|weight| (weight.hash, weight.bytes)).collect();
+    let parts = files.into_iter().map(|(hash, bytes)| (Part { hash, family: None }, bytes));
+    Footprint::new(0, parts)
 }
 
 /// What a device's error means to whoever loads or runs a model.
