@@ -19,7 +19,7 @@ use linger::Linger;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
-use threads::Place;
+use threads::Places;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
@@ -45,7 +45,7 @@ pub(crate) struct Server {
     idle_timeout: Duration,
     drain_timeout: Duration,
     builder: auto::Builder<Streams>,
-    places: Vec<Place>,
+    places: Places,
 }
 
 /// Where the requests of HTTP/2 connections run, which may be many on one: on threads that share their work.
@@ -62,6 +62,7 @@ impl<F: Future<Output: Send> + Send + 'static> hyper::rt::Executor<F> for Stream
 impl Server {
     /// One whose connections live on `threads`, and the requests of those that have many at once on `shared`.
     pub(crate) fn new(gateway: Gateway, config: &NodeConfig, threads: &Threads, shared: Handle) -> Self {
+        let places = threads.places(shared.clone());
         let mut builder = auto::Builder::new(Streams(shared));
         builder
             .http1()
@@ -81,7 +82,7 @@ impl Server {
             idle_timeout: Duration::from_millis(config.idle_timeout_ms),
             drain_timeout: Duration::from_millis(config.drain_timeout_ms),
             builder,
-            places: threads.places(),
+            places,
         }
     }
 
@@ -132,7 +133,7 @@ impl Server {
             tracing::debug!(%error, "cannot set TCP_NODELAY");
         }
         // It wakes the thread that it was registered on.
-        let (Ok(stream), Some(place)) = (stream.into_std(), Place::least_busy(&self.places)) else { return };
+        let (Ok(stream), place) = (stream.into_std(), self.places.next()) else { return };
         let gateway = self.gateway.clone();
         let metrics = gateway.node.metrics.clone();
         let (first, later) = (self.header_timeout, self.idle_timeout);

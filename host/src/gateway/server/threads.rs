@@ -1,8 +1,11 @@
 //! The threads that connections live on: each on one, from its beginning to its end.
 //!
 //! A request is read, answered and written where its connection is, so nothing has to be handed from one thread to another. Threads that share
-//! their work, as those of tokio's runtime do, wake each other for every event that one of them finds: where there is little to do, that is
-//! most of what a small request costs.
+//! their work, as those of tokio's runtime do, wake each other for every event that one of them finds, and carry a connection's memory from one processor
+//! to the next.
+//!
+//! A connection that is the only one is with threads that share their work: where nothing else goes on, the one that is woken for nothing keeps a
+//! processor awake, and an answer is sent sooner to a client that needs not be woken from the depths.
 
 use anyhow::Context;
 use std::sync::Arc;
@@ -22,7 +25,13 @@ pub(crate) struct Threads {
     stop: CancellationToken,
 }
 
-/// A thread, as connections are given to it.
+/// Where connections can be.
+pub(super) struct Places {
+    threads: Vec<Place>,
+    shared: Place,
+}
+
+/// A thread, or some that share their work, as connections are given to it.
 #[derive(Clone)]
 pub(super) struct Place {
     runtime: Handle,
@@ -53,9 +62,10 @@ impl Threads {
         Ok(started)
     }
 
-    /// What a server gives its connections to.
-    pub(super) fn places(&self) -> Vec<Place> {
-        self.places.clone()
+    /// What a server gives its connections to: these, and some that share their work.
+    pub(super) fn places(&self, shared: Handle) -> Places {
+        let shared = Place { runtime: shared, connections: Arc::default() };
+        Places { threads: self.places.clone(), shared }
     }
 
     /// End what goes on there, and the threads. Blocks.
@@ -80,10 +90,18 @@ fn run(runtime: Runtime, stop: &CancellationToken, shutdown: Duration) {
     runtime.shutdown_timeout(shutdown);
 }
 
+impl Places {
+    /// Where the next connection is to be: the thread that has the fewest, unless there is no other anywhere.
+    pub(super) fn next(&self) -> &Place {
+        let least_busy = self.threads.iter().min_by_key(|place| place.connections());
+        let is_alone = self.threads.iter().chain([&self.shared]).all(|place| place.connections() == 0);
+        least_busy.filter(|_| !is_alone).unwrap_or(&self.shared)
+    }
+}
+
 impl Place {
-    /// Of some, the one with the fewest connections.
-    pub(super) fn least_busy(places: &[Self]) -> Option<&Self> {
-        places.iter().min_by_key(|place| place.connections.load(Ordering::Relaxed))
+    fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
     }
 
     /// Count one more connection there, until what this gives is dropped.
@@ -100,5 +118,29 @@ impl Place {
 impl Drop for Placed {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn connections_are_spread_and_one_alone_is_where_work_is_shared() {
+        let threads = Threads::start(2, Duration::from_secs(1)).unwrap();
+        let places = threads.places(Handle::current());
+        let counts = || {
+            let all = places.threads.iter().chain([&places.shared]);
+            all.map(Place::connections).collect::<Vec<_>>()
+        };
+        let mut open: Vec<Placed> = (0..5).map(|_| places.next().take()).collect();
+        assert_eq!(counts(), [2, 2, 1]);
+        // The first two of the threads' own end, which were on different ones.
+        open.drain(1..3);
+        assert_eq!(counts(), [1, 1, 1]);
+        open.clear();
+        open.push(places.next().take());
+        assert_eq!(counts(), [0, 0, 1]);
+        tokio::task::spawn_blocking(|| threads.stop()).await.unwrap();
     }
 }
