@@ -12,7 +12,7 @@ const GUEST_SHUTDOWN: Duration = Duration::from_secs(1);
 /// Gateway I/O has threads of its own, so that health answers while every guest thread is busy.
 pub(super) struct Runtimes {
     pub(super) connections: Threads,
-    /// What is not a request of one connection: requests of connections that have many at once, and the node's own work.
+    /// What shares threads: a connection that is the only one, requests of connections that have many at once, and the node's own work.
     pub(super) gateway: Runtime,
     pub(super) guests: Runtime,
 }

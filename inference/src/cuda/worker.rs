@@ -4,7 +4,7 @@
 //!   node                                         worker
 //!   Cuda ──starts, and starts anew──►            a process of this same program
 //!   a device thread ──Connection: socket──►      a thread: load, session, run...
-//!                   ──Connection: memory──►      tensors, read and written in place by both
+//!                   ──Connection: memory──►      tensors, which both read and write as a file
 //!   control ──one way: connections, cancels──►   its main thread, which ends the process with the node
 //! ```
 //!
