@@ -11,8 +11,10 @@ use std::time::Duration;
 use wasmtime::{Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
 use weir_types::{FunctionKind, Limits};
 
-/// How often a running guest can be interrupted.
-pub(crate) const EPOCH_TICK: Duration = Duration::from_millis(1);
+/// How often a running guest can be interrupted, from the first tick that finds one running.
+const EPOCH_TICK: Duration = Duration::from_millis(1);
+/// How far apart ticks get that find none: each costs a wake-up, and whoever finds nothing to interrupt did not have to come.
+const EPOCH_TICK_MAX: Duration = Duration::from_millis(4);
 
 /// Memory of an instance slot that stays mapped between invocations: most requests touch less, and page faults cost more than the
 /// clearing does.
@@ -127,7 +129,8 @@ fn pool(instances_max: u32, caps: &Limits) -> PoolingAllocationConfig {
     pool
 }
 
-/// Raises the epoch every [`EPOCH_TICK`], and sleeps while no guest runs: guests that wait for a model need no clock.
+/// Raises the epoch every [`EPOCH_TICK`] while guests run, less often while they mostly wait, and not at all once none has begun for a while:
+/// guests that wait for a model need no clock.
 struct EpochTicker {
     shared: Arc<Ticks>,
     thread: Option<JoinHandle<()>>,
@@ -177,38 +180,46 @@ impl Drop for Ticking<'_> {
 }
 
 fn tick(engines: &[Engine], ticks: &Ticks) {
-    let mut quiet = Quiet::default();
+    let mut pace = Pace::default();
     while !ticks.stop.load(Ordering::Relaxed) {
-        std::thread::sleep(EPOCH_TICK);
+        std::thread::sleep(pace.interval);
         engines.iter().for_each(Engine::increment_epoch);
         let begun = ticks.begun.load(Ordering::SeqCst);
-        if quiet.lasts(begun, ticks.running.load(Ordering::Relaxed)) {
+        pace.ticked(begun, ticks.running.load(Ordering::Relaxed));
+        if pace.idle_ticks >= IDLE_TICKS_MAX {
             // Of a guest that begins between the store and the load below, one of the two sides hears: either it unparks us, or we do not park.
             ticks.parked.store(true, Ordering::SeqCst);
             if ticks.begun.load(Ordering::SeqCst) == begun && !ticks.stop.load(Ordering::SeqCst) {
                 std::thread::park();
             }
             ticks.parked.store(false, Ordering::SeqCst);
-            quiet = Quiet::default();
+            pace = Pace::default();
         }
     }
 }
 
-/// For how many ticks no guest has run.
-#[derive(Default)]
-struct Quiet {
+/// When the next tick is due.
+struct Pace {
+    interval: Duration,
+    /// Ticks in a row since a guest ran or began to.
+    idle_ticks: u32,
     begun: u64,
-    ticks: u32,
 }
 
-impl Quiet {
-    /// Count a tick, at which `running` guests ran and `begun` had begun to in all. Whether none has run for long enough.
-    fn lasts(&mut self, begun: u64, running: u32) -> bool {
+impl Default for Pace {
+    fn default() -> Self {
+        Self { interval: EPOCH_TICK, idle_ticks: 0, begun: 0 }
+    }
+}
+
+impl Pace {
+    /// Count a tick, at which `running` guests ran and `begun` had begun to in all.
+    fn ticked(&mut self, begun: u64, running: u32) {
+        self.interval = if running > 0 { EPOCH_TICK } else { (self.interval * 2).min(EPOCH_TICK_MAX) };
         // A guest may run without beginning anew, as in a long host call, and compute after that.
-        let is_quiet = begun == self.begun && running == 0;
-        self.ticks = if is_quiet { self.ticks + 1 } else { 0 };
+        let is_idle = begun == self.begun && running == 0;
+        self.idle_ticks = if is_idle { self.idle_ticks + 1 } else { 0 };
         self.begun = begun;
-        self.ticks >= IDLE_TICKS_MAX
     }
 }
 
@@ -230,13 +241,27 @@ mod tests {
 
     #[test]
     fn the_clock_stops_for_guests_that_wait_and_not_for_one_that_runs() {
-        let mut quiet = Quiet::default();
-        let mut lasts = |begun, running| quiet.lasts(begun, running);
-        assert_eq!([lasts(1, 0), lasts(1, 0), lasts(1, 0), lasts(1, 0)], [false, false, false, true]);
+        let mut pace = Pace::default();
+        let mut idle = |begun, running| {
+            pace.ticked(begun, running);
+            pace.idle_ticks
+        };
+        assert_eq!([idle(1, 0), idle(1, 0), idle(1, 0), idle(1, 0)], [0, 1, 2, IDLE_TICKS_MAX]);
         // It has begun anew, and is in a host call for long.
-        assert_eq!([lasts(2, 1), lasts(2, 1), lasts(2, 1), lasts(2, 1), lasts(2, 1)], [false; 5]);
+        assert_eq!([idle(2, 1), idle(2, 1), idle(2, 1), idle(2, 1)], [0; 4]);
         // One after the other, each over before the tick.
-        assert_eq!([lasts(3, 0), lasts(4, 0), lasts(5, 0), lasts(6, 0)], [false; 4]);
+        assert_eq!([idle(3, 0), idle(4, 0), idle(5, 0), idle(6, 0)], [0; 4]);
+    }
+
+    #[test]
+    fn the_clock_is_slow_while_ticks_find_no_guest_and_fast_once_one_does() {
+        let mut pace = Pace::default();
+        let mut interval = |begun, running| {
+            pace.ticked(begun, running);
+            pace.interval.as_millis()
+        };
+        assert_eq!([interval(1, 0), interval(2, 0), interval(3, 0), interval(4, 0)], [2, 4, 4, 4]);
+        assert_eq!([interval(5, 1), interval(5, 1), interval(6, 0)], [1, 1, 2]);
     }
 
     #[test]
