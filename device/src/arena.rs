@@ -10,8 +10,11 @@
 use crate::block::Block;
 use crate::buffer::{Buffer, BufferMut};
 use crate::class::{CLASSES, SizeClass, class_of};
+use crate::shared::SharedMemory;
+use std::fs::File;
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Returns to a pool between two looks at what lay idle in it.
 const RETURNS_PER_SWEEP: u32 = 1_024;
@@ -41,6 +44,8 @@ struct Shared {
     /// The part of it that is idle.
     pooled_bytes: AtomicU64,
     pools: [Mutex<Pool>; CLASSES],
+    /// What large blocks are parts of, once somebody else is to read them.
+    shared: OnceLock<Arc<SharedMemory>>,
 }
 
 /// The idle blocks of one size; the one used last is taken first.
@@ -61,7 +66,29 @@ impl Arena {
             held_bytes: AtomicU64::new(0),
             pooled_bytes: AtomicU64::new(0),
             pools: std::array::from_fn(|_| Mutex::default()),
+            shared: OnceLock::new(),
         }))
+    }
+
+    /// From now on have large blocks (64 KiB and more) where another process can read them. Gives the file that they are in, to be read.
+    ///
+    /// # Errors
+    /// The system has no such files.
+    pub fn share(&self) -> io::Result<File> {
+        let shared = match self.0.shared.get() {
+            Some(shared) => shared,
+            None => {
+                let new = Arc::new(SharedMemory::new()?);
+                self.0.shared.get_or_init(|| new)
+            }
+        };
+        shared.reader()
+    }
+
+    /// Where in the file that is [shared](Self::share) `bytes` are, for as long as their buffer lives; none where they are somewhere else.
+    #[must_use]
+    pub fn shared_offset(&self, bytes: &[u8]) -> Option<u64> {
+        self.0.shared.get()?.offset_of(bytes)
     }
 
     /// A buffer of `len` zeroes, to be overwritten.
@@ -145,7 +172,7 @@ impl Arena {
                 return Err(self.out_of_memory(len));
             }
         }
-        Block::new(class.block_bytes).ok_or_else(|| {
+        Block::new(class.block_bytes, self.0.shared.get()).ok_or_else(|| {
             self.0.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
             self.out_of_memory(len)
         })
@@ -240,6 +267,7 @@ fn lock(pool: &Mutex<Pool>) -> MutexGuard<'_, Pool> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 
     #[test]
     fn a_block_is_used_again_instead_of_asked_for_again() {
@@ -302,6 +330,36 @@ mod tests {
             drop(arena.buffer(1 << 20).unwrap());
         }
         assert_eq!(arena.pooled_bytes(), 1 << 20);
+    }
+
+    #[test]
+    fn what_is_shared_is_read_by_its_place_until_it_is_given_back() {
+        let arena = Arena::new(64 << 20);
+        let before = arena.copy_of(&[1; 100 << 10]).unwrap();
+        let file = arena.share().unwrap();
+        assert_eq!((arena.shared_offset(&before), arena.share().is_ok()), (None, true));
+        let small = arena.copy_of(&[2; 100]).unwrap();
+        assert_eq!(arena.shared_offset(&small), None);
+
+        let (first, second) =
+            (arena.copy_of(&[3; 300 << 10]).unwrap(), arena.copy_of(&[4; 300 << 10]).unwrap());
+        for (buffer, value) in [(&first, 3), (&second, 4)] {
+            let offset = arena.shared_offset(&buffer[1000..]).unwrap();
+            let mut read = vec![0; 290 << 10];
+            file.read_exact_at(&mut read, offset).unwrap();
+            assert!(read.iter().all(|byte| *byte == value), "{value}");
+        }
+        assert!(file.write_at(&[0], 0).is_err(), "it can only be read");
+
+        let offset = arena.shared_offset(&first).unwrap();
+        drop((first, second));
+        arena.trim();
+        assert_eq!(file.metadata().unwrap().blocks(), 0, "the memory should have been given back");
+        let mut read = [9; 10];
+        file.read_exact_at(&mut read, offset).unwrap();
+        assert_eq!(read, [0; 10]);
+        let fresh = arena.buffer(300 << 10).unwrap();
+        assert!(fresh.iter().all(|byte| *byte == 0) && arena.shared_offset(&fresh) != Some(offset));
     }
 
     #[test]

@@ -4,10 +4,12 @@
     reason = "raw memory is allocated, handed out as slices and freed here, and nowhere else in the crate"
 )]
 
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use crate::shared::{Lease, SharedMemory};
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use std::alloc::{Layout, alloc, dealloc};
 use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
 
 /// What every block is aligned to: a cache line, and the widest vector load.
 pub(crate) const ALIGNMENT_BYTES: usize = 64;
@@ -25,6 +27,8 @@ pub(crate) struct Block {
     bytes: usize,
     /// Whether every byte from here on is known to be zero, as in memory fresh from the system.
     zero_from: usize,
+    /// The part of a file that it is, where other processes can read it.
+    lease: Option<Lease>,
 }
 
 // SAFETY: a block owns its memory alone, like a `Box<[u8]>`.
@@ -33,20 +37,28 @@ unsafe impl Send for Block {}
 unsafe impl Sync for Block {}
 
 impl Block {
-    /// Get `bytes` bytes, at least one; none when the system has no more.
-    pub(crate) fn new(bytes: usize) -> Option<Self> {
-        if bytes >= MAPPED_BYTES_MIN {
-            let flags = MapFlags::PRIVATE;
-            // SAFETY: a new anonymous mapping at an address of the kernel's choosing aliases nothing.
-            let start =
-                unsafe { mmap_anonymous(ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags) }
-                    .ok()?;
-            return Some(Self { start: NonNull::new(start.cast())?, bytes, zero_from: 0 });
+    /// Get `bytes` bytes, at least one; none when the system has no more. What is large enough for a mapping of its own is part of `shared`, if
+    /// there is such a thing.
+    pub(crate) fn new(bytes: usize, shared: Option<&Arc<SharedMemory>>) -> Option<Self> {
+        if bytes < MAPPED_BYTES_MIN {
+            let layout = layout(bytes)?;
+            // SAFETY: the layout's size is not zero: callers ask for at least one byte.
+            let start = NonNull::new(unsafe { alloc(layout) })?;
+            return Some(Self { start, bytes, zero_from: bytes, lease: None });
         }
-        let layout = layout(bytes)?;
-        // SAFETY: the layout's size is not zero: callers ask for at least one byte.
-        let start = NonNull::new(unsafe { alloc(layout) })?;
-        Some(Self { start, bytes, zero_from: bytes })
+        let (at, access) = (ptr::null_mut(), ProtFlags::READ | ProtFlags::WRITE);
+        let Some(shared) = shared else {
+            // SAFETY: a new anonymous mapping at an address of the kernel's choosing aliases nothing.
+            let start = unsafe { mmap_anonymous(at, bytes, access, MapFlags::PRIVATE) }.ok()?;
+            return Some(Self { start: NonNull::new(start.cast())?, bytes, zero_from: 0, lease: None });
+        };
+        let lease = shared.lease(bytes)?;
+        // SAFETY: as above; no other mapping has this part of the file, and what other processes do with it is read.
+        let start =
+            unsafe { mmap(at, bytes, access, MapFlags::SHARED, lease.file(), lease.offset()) }.ok()?;
+        let start = NonNull::new(start.cast::<u8>())?;
+        lease.mapped_at(start.addr().get());
+        Some(Self { start, bytes, zero_from: 0, lease: Some(lease) })
     }
 
     /// How many bytes there are.
@@ -103,6 +115,9 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
+        if let Some(lease) = &self.lease {
+            lease.leaves(self.start.addr().get());
+        }
         if self.bytes >= MAPPED_BYTES_MIN {
             // SAFETY: `new` mapped exactly this range, and nobody can have a slice of it any more. An error would leave it mapped.
             let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };

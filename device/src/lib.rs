@@ -25,3 +25,4 @@ pub mod cuda;
 
 mod block;
 mod class;
+mod shared;

@@ -89,7 +89,8 @@ impl Cuda {
         let CudaConfig { ordinal, memory_bytes_max, slots, run_time_max, command } = config;
         let gpu = GpuConfig { ordinal, memory_bytes_max, slots };
         let driver = driver.to_owned();
-        let config = WorkerConfig { program: command, driver: driver.clone(), gpu, run_time_max };
+        let (program, shared) = (command, arena.clone());
+        let config = WorkerConfig { program, driver: driver.clone(), gpu, run_time_max, arena: shared };
         let (worker, name) = Supervisor::start(config)?;
         Ok(Self { ordinal, driver, arena, name, worker, kernel_graphs: None })
     }

@@ -11,7 +11,7 @@ mod restarts;
 pub(super) use restarts::Restarts;
 
 mod tensors;
-pub(super) use tensors::{MEMORY_BYTES_KEPT, Part, read_tensor, write_tensors};
+pub(super) use tensors::{Home, MEMORY_BYTES_KEPT, Part, read_tensor, write_tensors};
 
 use rustix::process::{Resource, Rlimit, Signal, getpid, kill_process, setrlimit};
 use std::ffi::OsString;

@@ -4,7 +4,8 @@
 //!   node                                         worker
 //!   Cuda ──starts, and starts anew──►            a process of this same program
 //!   a device thread ──Connection: socket──►      a thread: load, session, run...
-//!                   ──Connection: memory──►      tensors, which both read and write as a file
+//!                   ──Connection: memory──►      outputs and small inputs, which both read and write as a file
+//!   the arena ──its file──►                      large inputs, which the worker reads where they lie
 //!   control ──one way: connections, cancels──►   its main thread, which ends the process with the node
 //! ```
 //!
@@ -35,13 +36,14 @@ use connection::CallError;
 use control::Control;
 use lines::{Lent, Lines};
 use message::{Answer, Request};
+use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use tracing::warn;
-use weir_device::Device;
+use weir_device::{Arena, Device};
 
 /// How long a worker may take to start and to have its device.
 const START_TIME_MAX: Duration = Duration::from_secs(60);
@@ -57,6 +59,8 @@ pub(super) struct WorkerConfig {
     pub(super) driver: PathBuf,
     pub(super) gpu: GpuConfig,
     pub(super) run_time_max: Duration,
+    /// What inputs are in, mostly: the worker reads them there.
+    pub(super) arena: Arena,
 }
 
 impl WorkerConfig {
@@ -71,6 +75,8 @@ pub(super) struct Worker {
     /// None once it was waited for.
     process: Mutex<Option<Process>>,
     control: Control,
+    /// The arena, to be read.
+    arena: File,
     lines: Lines,
     /// Counts models, sessions and runs, to tell them from each other.
     numbers: AtomicU64,
@@ -83,18 +89,21 @@ impl Worker {
     /// Start one, and have it take hold of the device; gives what the device is called. Blocks.
     pub(super) fn start(config: &Arc<WorkerConfig>) -> Result<(Arc<Self>, String), InferenceError> {
         let started = Control::pair().and_then(|(control, theirs)| {
+            let arena = config.arena.share()?;
             let mut command = command(config.program.as_ref(), DEVICE_WORKER_COMMAND);
             // The number is for people who look at processes. The driver keeps what it compiles in the home.
             command.arg(config.device().to_string()).stdin(theirs);
             command.envs(std::env::var_os("HOME").map(|home| ("HOME", home)));
-            Ok((control, Process::start(&mut command)?))
+            Ok((control, arena, Process::start(&mut command)?))
         });
         let cannot = |error| format!("{}: its worker cannot be started: {error}", config.device());
-        let (control, process) = started.map_err(|error| InferenceError::DeviceLost(cannot(error).into()))?;
+        let (control, arena, process) =
+            started.map_err(|error| InferenceError::DeviceLost(cannot(error).into()))?;
         let worker = Arc::new(Self {
             config: Arc::clone(config),
             process: Mutex::new(Some(process)),
             control,
+            arena,
             lines: Lines::new(config.gpu.slots.saturating_add(CONNECTIONS_BESIDE)),
             numbers: AtomicU64::new(0),
             has_worked: AtomicBool::new(false),
@@ -113,7 +122,7 @@ impl Worker {
         let mut line = self.line(&wanted)?;
         let answered = line.connection().and_then(|connection| {
             connection.settle(&wanted)?;
-            connection.call(request, time_max, &wanted)
+            connection.call(request, &[], time_max, &wanted)
         });
         self.understand(answered)
     }
@@ -123,7 +132,7 @@ impl Worker {
         if let Some(why) = self.ended.get() {
             return Err(InferenceError::DeviceLost(Arc::clone(why)));
         }
-        self.lines.take(interrupt, || self.control.connect()).map_err(|error| self.failed(error))
+        self.lines.take(interrupt, || self.control.connect(&self.arena)).map_err(|error| self.failed(error))
     }
 
     /// Have it let go of something; what has ended has let go of everything.

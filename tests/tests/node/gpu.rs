@@ -38,7 +38,8 @@ async fn a_model_runs_on_the_gpu_for_clients_and_for_functions() {
         node.push_model("digits", 1, digits()).await;
         node.deploy_with("classify", "models=digits", function("classify-digits")).await;
     }
-    for count in [1, 3, 1, 1] {
+    // As many as 300 are read by the worker where they lie.
+    for count in [1, 3, 300, 1, 1] {
         let ((here, device), (expected, processor)) = tokio::join!(ask(&node, count), ask(&reference, count));
         assert_eq!((&*device, &*processor), ("cuda:0", "cpu"));
         assert_eq!(here.len(), count * 10);

@@ -84,7 +84,7 @@ impl Session for KernelGraphSession {
         if interrupt.reason().is_some() {
             return Err(InferenceError::Cancelled);
         }
-        let (inputs, outputs_at) = write_tensors(&job.inputs, turn.memory()?)?;
+        let (inputs, outputs_at) = write_tensors(&job.inputs, turn.memory()?, None)?;
         let request = Request::Run { graph: *number, inputs, outputs: job.outputs.clone(), outputs_at };
         let Answer::Ran { outputs, device_time_ns } = turn.run(&request)? else {
             return Err(InferenceError::Run("its worker did not say what came of it".into()));

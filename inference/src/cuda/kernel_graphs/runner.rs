@@ -5,7 +5,7 @@
 )]
 
 use super::message::Answer;
-use crate::cuda::process::Part;
+use crate::cuda::process::{Home, Part};
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -184,7 +184,12 @@ impl Runner {
         stream.synchronize()?;
         for (output, place) in outputs.iter().zip(places) {
             memory.write_all_at(place, offset)?;
-            parts.push(Part { shape: output.shape.clone(), offset, bytes: output.region.bytes });
+            parts.push(Part {
+                shape: output.shape.clone(),
+                home: Home::Connection,
+                offset,
+                bytes: output.region.bytes,
+            });
             offset = offset.saturating_add(output.region.bytes);
         }
         Ok(Answer::Ran { outputs: parts, device_time_ns: self.ended.since_ns(&self.began)? })

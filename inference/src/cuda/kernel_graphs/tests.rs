@@ -2,7 +2,7 @@
 
 use super::message::Answer;
 use super::runner::Runner;
-use crate::cuda::process::Part;
+use crate::cuda::process::{Home, Part};
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde_json::json;
 use std::fs::File;
@@ -48,7 +48,7 @@ fn run(runner: &mut Runner, memory: &File, values: &[f32], outputs: &[usize]) ->
     let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
     memory.write_all_at(&bytes, 0).unwrap();
     let shape = Shape::new(&[u32::try_from(values.len()).unwrap()]).unwrap();
-    let input = Part { shape, offset: 0, bytes: bytes.len() as u64 };
+    let input = Part { shape, home: Home::Connection, offset: 0, bytes: bytes.len() as u64 };
     runner.run(1, &[input], outputs, OUTPUTS_AT, memory)
 }
 

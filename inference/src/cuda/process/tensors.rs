@@ -1,4 +1,4 @@
-//! Tensors in a file in memory that a node and its worker both have open. They are written and read as a file is: neither side can take memory away under the
+//! Tensors in files in memory that a node and its worker both have open. They are written and read as files are: neither side can take memory away under the
 //! other's feet.
 
 use crate::error::InferenceError;
@@ -13,27 +13,49 @@ use weir_types::{ElementType, Shape};
 /// Memory for tensors that is kept from one run to the next.
 pub(crate) const MEMORY_BYTES_KEPT: u64 = 16 << 20;
 
-/// A tensor in the memory that both have.
+/// Which file a tensor is in.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Home {
+    /// The connection's own memory.
+    #[default]
+    Connection,
+    /// The node's arena, where the tensor was made: nothing was copied.
+    Arena,
+}
+
+/// A tensor in memory that both have.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Part {
     pub(crate) shape: Shape,
+    #[serde(default)]
+    pub(crate) home: Home,
     pub(crate) offset: u64,
     pub(crate) bytes: u64,
 }
 
-/// Put tensors behind each other from the beginning; gives where they are, and where they end.
-pub(crate) fn write_tensors(tensors: &[Tensor], memory: &File) -> Result<(Vec<Part>, u64), InferenceError> {
-    let (mut parts, mut offset) = (Vec::with_capacity(tensors.len()), 0);
+/// Put tensors behind each other from the beginning of `memory`, but for those that lie in an `arena` that the worker reads, too; gives where they
+/// are, and where those in `memory` end.
+pub(crate) fn write_tensors(
+    tensors: &[Tensor],
+    memory: &File,
+    arena: Option<&Arena>,
+) -> Result<(Vec<Part>, u64), InferenceError> {
+    let (mut parts, mut end) = (Vec::with_capacity(tensors.len()), 0);
     for tensor in tensors {
-        let data = tensor.data();
-        memory
-            .write_all_at(data, offset)
-            .map_err(|error| InferenceError::RunOutOfMemory(error.to_string().into()))?;
+        let (shape, data) = (tensor.shape().clone(), tensor.data());
         let bytes = data.len() as u64;
-        parts.push(Part { shape: tensor.shape().clone(), offset, bytes });
-        offset += bytes;
+        if let Some(offset) = arena.and_then(|arena| arena.shared_offset(data)) {
+            parts.push(Part { shape, home: Home::Arena, offset, bytes });
+            continue;
+        }
+        memory
+            .write_all_at(data, end)
+            .map_err(|error| InferenceError::RunOutOfMemory(error.to_string().into()))?;
+        parts.push(Part { shape, home: Home::Connection, offset: end, bytes });
+        end += bytes;
     }
-    Ok((parts, offset))
+    Ok((parts, end))
 }
 
 /// Take a tensor out, into `arena`.
@@ -53,4 +75,34 @@ pub(crate) fn read_tensor(
     let mut buffer = arena.buffer(len)?;
     memory.read_exact_at(&mut buffer, part.offset).map_err(failed)?;
     Ok(Tensor::new(element_type, part.shape.clone(), buffer.freeze())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{MemfdFlags, memfd_create};
+
+    #[test]
+    fn what_lies_in_the_arena_that_both_have_is_not_copied() {
+        let arena = Arena::new(8 << 20);
+        let shared = arena.share().unwrap();
+        let memory = File::from(memfd_create("test", MemfdFlags::CLOEXEC).unwrap());
+        let tensor = |value: u8, len: u32| {
+            let data = arena.copy_of(&vec![value; len as usize]).unwrap();
+            Tensor::new(ElementType::Uint8, Shape::new(&[len]).unwrap(), data).unwrap()
+        };
+        let tensors = [tensor(1, 100), tensor(2, 600_000), tensor(3, 200)];
+        let (parts, end) = write_tensors(&tensors, &memory, Some(&arena)).unwrap();
+        let homes: Vec<_> = parts.iter().map(|part| part.home).collect();
+        assert_eq!(homes, [Home::Connection, Home::Arena, Home::Connection]);
+        assert_eq!((end, memory.metadata().unwrap().len()), (300, 300));
+        for (part, tensor) in parts.iter().zip(&tensors) {
+            let file = if part.home == Home::Arena { &shared } else { &memory };
+            let mut read = vec![0; usize::try_from(part.bytes).unwrap()];
+            file.read_exact_at(&mut read, part.offset).unwrap();
+            assert_eq!(read, tensor.data()[..]);
+        }
+        let (parts, end) = write_tensors(&tensors, &memory, None).unwrap();
+        assert!(parts.iter().all(|part| part.home == Home::Connection) && end == 600_300);
+    }
 }

@@ -3,6 +3,7 @@
 use super::message::{Answer, Request};
 use crate::cuda::process::{receive, send};
 use crate::interrupt::Interrupt;
+use crate::tensor::Tensor;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use std::fs::File;
@@ -23,8 +24,17 @@ pub(super) struct Connection {
     /// What both write tensors to, and read them from.
     pub(super) memory: File,
     waker: Waker,
-    /// Until when an answer is due that nobody waits for any more, and how long it may take in all.
-    owed: Option<(Instant, Duration)>,
+    /// An answer that nobody waits for any more.
+    owed: Option<Owed>,
+}
+
+/// An answer that is due.
+struct Owed {
+    until: Instant,
+    /// How long it may take in all.
+    time_max: Duration,
+    /// What the worker may be reading meanwhile.
+    _read: Vec<Tensor>,
 }
 
 /// Wakes whoever waits for an answer.
@@ -81,18 +91,20 @@ impl Connection {
 
     /// Take in the answer that is owed, if there is one, for as long as somebody wants that.
     pub(super) fn settle(&mut self, interrupt: &Interrupt) -> Result<(), CallError> {
-        if let Some((until, time_max)) = self.owed {
-            self.wait(until, time_max, interrupt)?;
+        if let Some(owed) = &self.owed {
+            self.wait(owed.until, owed.time_max, interrupt)?;
             self.receive()?;
             self.owed = None;
         }
         Ok(())
     }
 
-    /// Ask, and wait for the answer: no longer than `time_max`, and not much longer than it is wanted. Nothing is owed.
+    /// Ask, and wait for the answer: no longer than `time_max`, and not much longer than it is wanted. Nothing is owed. `read` is what the worker reads
+    /// for it where it lies.
     pub(super) fn call(
         &mut self,
         request: &Request,
+        read: &[Tensor],
         time_max: Duration,
         interrupt: &Interrupt,
     ) -> Result<Answer, CallError> {
@@ -101,7 +113,7 @@ impl Connection {
         match self.wait(until, time_max, interrupt) {
             Ok(()) => self.receive(),
             Err(error) => {
-                self.owed = Some((until, time_max));
+                self.owed = Some(Owed { until, time_max, _read: read.to_vec() });
                 Err(error)
             }
         }
@@ -165,6 +177,8 @@ mod tests {
     use crate::interrupt::Reason;
     use rustix::fs::{MemfdFlags, memfd_create};
     use std::thread;
+    use weir_device::Arena;
+    use weir_types::{ElementType, Shape};
 
     /// Far longer than any machine takes, so that only a hang fails.
     const LONG: Duration = Duration::from_secs(60);
@@ -183,7 +197,7 @@ mod tests {
         let _hook = interrupt.hook(move || waker.wake());
         thread::scope(|scope| {
             let call = scope.spawn(|| {
-                let called = connection.call(&Request::Trim, LONG, &interrupt);
+                let called = connection.call(&Request::Trim, &[], LONG, &interrupt);
                 assert!(matches!(called, Err(CallError::Unwanted)), "{called:?}");
                 connection
             });
@@ -196,9 +210,26 @@ mod tests {
             assert!(!connection.is_busy());
             connection.settle(&Interrupt::default()).unwrap();
             send(&mut worker, &Answer::Done).unwrap();
-            let called = connection.call(&Request::Unload { model: 1 }, LONG, &Interrupt::default());
+            let called = connection.call(&Request::Unload { model: 1 }, &[], LONG, &Interrupt::default());
             assert_eq!(called.unwrap(), Answer::Done);
         });
+    }
+
+    #[test]
+    fn what_a_worker_may_still_be_reading_is_kept_for_it() {
+        let (mut connection, mut worker) = pair();
+        let arena = Arena::new(1 << 20);
+        let data = arena.copy_of(&[0; 100]).unwrap();
+        let read = [Tensor::new(ElementType::Uint8, Shape::new(&[100]).unwrap(), data).unwrap()];
+        let interrupt = Interrupt::default();
+        interrupt.fire(Reason::Cancelled);
+        let called = connection.call(&Request::Trim, &read, LONG, &interrupt);
+        assert!(matches!(called, Err(CallError::Unwanted)), "{called:?}");
+        drop(read);
+        assert!(arena.used_bytes() > 0, "the memory was given up while a worker may be reading it");
+        send(&mut worker, &Answer::Done).unwrap();
+        connection.settle(&Interrupt::default()).unwrap();
+        assert_eq!(arena.used_bytes(), 0);
     }
 
     #[test]
@@ -206,7 +237,7 @@ mod tests {
         let (mut connection, worker) = pair();
         let (interrupt, time_max) = (Interrupt::default(), Duration::from_millis(200));
         interrupt.fire(Reason::Cancelled);
-        let called = connection.call(&Request::Trim, time_max, &interrupt);
+        let called = connection.call(&Request::Trim, &[], time_max, &interrupt);
         assert!(matches!(called, Err(CallError::Unwanted)), "{called:?}");
         let settled = connection.settle(&Interrupt::default());
         assert!(matches!(settled, Err(CallError::OverTime(limit)) if limit == time_max), "{settled:?}");
@@ -216,12 +247,12 @@ mod tests {
     #[test]
     fn a_worker_that_has_gone_is_told_apart_from_one_that_is_slow() {
         let (mut connection, worker) = pair();
-        let called = connection.call(&Request::Trim, Duration::from_millis(20), &Interrupt::default());
+        let called = connection.call(&Request::Trim, &[], Duration::from_millis(20), &Interrupt::default());
         assert!(matches!(called, Err(CallError::OverTime(_))), "{called:?}");
         drop(worker);
         let (mut connection, worker) = pair();
         drop(worker);
-        let called = connection.call(&Request::Trim, LONG, &Interrupt::default());
+        let called = connection.call(&Request::Trim, &[], LONG, &Interrupt::default());
         assert!(matches!(called, Err(CallError::Ended(_))), "{called:?}");
     }
 }

@@ -26,10 +26,18 @@ pub(super) struct Control(OwnedFd);
 
 /// What a worker is told.
 pub(super) enum News {
-    /// Here is one more connection: its socket, and the memory for its tensors.
-    Connection(UnixStream, File),
+    /// Here is one more connection.
+    Connection(UnixStream, Files),
     /// Nobody wants this run any more.
     Cancel(u64),
+}
+
+/// What tensors are in.
+pub(super) struct Files {
+    /// The connection's own.
+    pub(super) memory: File,
+    /// The node's arena, to be read.
+    pub(super) arena: File,
 }
 
 impl Control {
@@ -41,13 +49,13 @@ impl Control {
         Ok((Self(ours), theirs))
     }
 
-    /// One more connection.
-    pub(super) fn connect(&self) -> io::Result<Connection> {
+    /// One more connection; its tensors may be in `arena`.
+    pub(super) fn connect(&self, arena: &File) -> io::Result<Connection> {
         let (socket, theirs) = UnixStream::pair()?;
         let memory = File::from(memfd_create("weir-tensors", MemfdFlags::CLOEXEC)?);
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        let brought = [theirs.as_fd(), memory.as_fd()];
+        let brought = [theirs.as_fd(), memory.as_fd(), arena.as_fd()];
         if !ancillary.push(SendAncillaryMessage::ScmRights(&brought)) {
             return Err(io::Error::other("there is no room for a connection in a packet"));
         }
@@ -76,7 +84,7 @@ pub(super) fn wait_for_end(control: &OwnedFd) {
 /// In the worker: what comes next; none when the node is gone.
 pub(super) fn next(control: &OwnedFd) -> io::Result<Option<News>> {
     let mut packet = [0; 8];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let received = loop {
         let into = &mut [IoSliceMut::new(&mut packet)];
@@ -96,8 +104,11 @@ pub(super) fn next(control: &OwnedFd) -> io::Result<Option<News>> {
         RecvAncillaryMessage::ScmRights(files) => files.collect(),
         _ => Vec::new(),
     });
-    match (brought.next(), brought.next()) {
-        (Some(socket), Some(memory)) => Ok(Some(News::Connection(socket.into(), memory.into()))),
+    match (brought.next(), brought.next(), brought.next()) {
+        (Some(socket), Some(memory), Some(arena)) => {
+            let files = Files { memory: memory.into(), arena: arena.into() };
+            Ok(Some(News::Connection(socket.into(), files)))
+        }
         _ => Err(io::Error::other("a connection came without its socket and memory")),
     }
 }

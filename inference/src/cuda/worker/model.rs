@@ -101,9 +101,9 @@ impl Session for WorkerSession {
             waker.wake();
         });
         connection.settle(interrupt).map_err(|error| worker.failed(error))?;
-        let (inputs, outputs_at) = write_tensors(&job.inputs, &connection.memory)?;
+        let (inputs, outputs_at) = write_tensors(&job.inputs, &connection.memory, Some(arena))?;
         let request = Request::Run { session, run, inputs, outputs: wanted.clone(), outputs_at };
-        let answered = connection.call(&request, worker.config.run_time_max, interrupt);
+        let answered = connection.call(&request, &job.inputs, worker.config.run_time_max, interrupt);
         let (outputs, device_time_ns) = match worker.understand(answered)? {
             Answer::Ran { outputs, device_time_ns } if outputs.len() == wanted.len() => {
                 (outputs, device_time_ns)

@@ -3,10 +3,9 @@
 mod runs;
 mod service;
 
-use super::control::{News, next};
+use super::control::{Files, News, next};
 use crate::cuda::process::{confine, end_at_once};
 use service::Service;
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -35,7 +34,7 @@ fn serve() -> io::Result<()> {
     let service = Arc::new(Service::default());
     while let Some(news) = next(&control)? {
         match news {
-            News::Connection(socket, memory) => attend(&service, socket, memory)?,
+            News::Connection(socket, files) => attend(&service, socket, files)?,
             News::Cancel(run) => service.cancel(run),
         }
     }
@@ -43,11 +42,11 @@ fn serve() -> io::Result<()> {
 }
 
 /// A thread for each connection: the node sees to it that there are not many.
-fn attend(service: &Arc<Service>, socket: UnixStream, memory: File) -> io::Result<()> {
+fn attend(service: &Arc<Service>, socket: UnixStream, files: Files) -> io::Result<()> {
     let service = Arc::clone(service);
     let thread = std::thread::Builder::new().name("connection".to_owned());
     thread.spawn(move || {
-        if let Err(error) = service.attend(socket, &memory) {
+        if let Err(error) = service.attend(socket, &files) {
             eprintln!("the worker of a device: {error}");
         }
     })?;

@@ -1,11 +1,11 @@
 //! Runs under way in a worker: how they are told to stop, and where their tensors are.
 
-use crate::cuda::process::Part;
+use crate::cuda::process::{Home, Part};
 use crate::cuda::session::{Exchange, misfit};
+use crate::cuda::worker::control::Files;
 use crate::error::InferenceError;
 use crate::interrupt::{Interrupt, Reason};
 use std::collections::HashMap;
-use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -54,17 +54,17 @@ impl Drop for UnderWay<'_> {
     }
 }
 
-/// The tensors of one run in the memory of its connection: read from there into pinned memory, and written from there.
+/// The tensors of one run in the files that its connection came with: read from there into pinned memory, and written from there.
 pub(super) struct Window<'a> {
-    memory: &'a File,
+    files: &'a Files,
     inputs: &'a [Part],
     outputs: Vec<Part>,
     end: u64,
 }
 
 impl<'a> Window<'a> {
-    pub(super) fn new(memory: &'a File, inputs: &'a [Part], outputs_at: u64) -> Self {
-        Self { memory, inputs, outputs: Vec::new(), end: outputs_at }
+    pub(super) fn new(files: &'a Files, inputs: &'a [Part], outputs_at: u64) -> Self {
+        Self { files, inputs, outputs: Vec::new(), end: outputs_at }
     }
 
     pub(super) fn into_outputs(self) -> Vec<Part> {
@@ -83,12 +83,16 @@ impl Exchange for Window<'_> {
 
     fn read(&self, input: usize, place: &mut [u8]) -> Result<(), InferenceError> {
         let part = self.inputs.get(input).ok_or_else(misfit)?;
-        self.memory.read_exact_at(place, part.offset).map_err(|error| failed(&error))
+        let file = match part.home {
+            Home::Connection => &self.files.memory,
+            Home::Arena => &self.files.arena,
+        };
+        file.read_exact_at(place, part.offset).map_err(|error| failed(&error))
     }
 
     fn write(&mut self, _: ElementType, shape: Shape, bytes: &[u8]) -> Result<(), InferenceError> {
-        self.memory.write_all_at(bytes, self.end).map_err(|error| failed(&error))?;
-        let part = Part { shape, offset: self.end, bytes: bytes.len() as u64 };
+        self.files.memory.write_all_at(bytes, self.end).map_err(|error| failed(&error))?;
+        let part = Part { shape, home: Home::Connection, offset: self.end, bytes: bytes.len() as u64 };
         self.end = part.offset.saturating_add(part.bytes);
         self.outputs.push(part);
         Ok(())

@@ -6,10 +6,10 @@ use crate::cuda::device::{Gpu, GpuConfig};
 use crate::cuda::model::{CudaModel, ModelFiles};
 use crate::cuda::process::{receive, send};
 use crate::cuda::session::CudaSession;
+use crate::cuda::worker::control::Files;
 use crate::cuda::worker::message::{Answer, Failure, Request};
 use crate::error::InferenceError;
 use std::collections::HashMap;
-use std::fs::File;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -31,9 +31,9 @@ pub(super) struct Service {
 
 impl Service {
     /// Answer what is asked over a connection, until it closes.
-    pub(super) fn attend(&self, mut socket: UnixStream, memory: &File) -> io::Result<()> {
+    pub(super) fn attend(&self, mut socket: UnixStream, files: &Files) -> io::Result<()> {
         while let Some(request) = receive(&mut socket)? {
-            let answer = self.answer(request, memory);
+            let answer = self.answer(request, files);
             send(&mut socket, &answer.unwrap_or_else(|error| Answer::Failed(Failure::of(&error))))?;
         }
         Ok(())
@@ -44,7 +44,7 @@ impl Service {
         self.runs.cancel(run);
     }
 
-    fn answer(&self, request: Request, memory: &File) -> Result<Answer, InferenceError> {
+    fn answer(&self, request: Request, files: &Files) -> Result<Answer, InferenceError> {
         match request {
             Request::Open { driver, gpu } => self.open(driver, &gpu),
             Request::Load { model, files } => self.load(model, &files),
@@ -65,7 +65,7 @@ impl Service {
                 Ok(Answer::Done)
             }
             Request::Run { session, run, inputs, outputs, outputs_at } => {
-                self.run(session, run, &outputs, Window::new(memory, &inputs, outputs_at))
+                self.run(session, run, &outputs, Window::new(files, &inputs, outputs_at))
             }
             Request::Trim => {
                 self.gpu()?.trim();

@@ -1,0 +1,97 @@
+//! A file in memory that blocks are parts of, so that another process can read them where they lie.
+
+use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// How long the file says it is: no part of it is given out twice, and there is no memory behind what nobody has.
+const FILE_BYTES: u64 = 1 << 62;
+
+/// The file, and which of its parts are where in this process.
+pub(crate) struct SharedMemory {
+    file: File,
+    /// Where the next part begins.
+    end: AtomicU64,
+    /// By the address of their first byte.
+    parts: Mutex<BTreeMap<usize, Part>>,
+}
+
+#[derive(Clone, Copy)]
+struct Part {
+    offset: u64,
+    bytes: usize,
+}
+
+/// A part that a block has. The memory behind it goes back to the system on drop.
+pub(crate) struct Lease {
+    memory: Arc<SharedMemory>,
+    part: Part,
+}
+
+impl SharedMemory {
+    pub(crate) fn new() -> io::Result<Self> {
+        let file = File::from(memfd_create("weir-arena", MemfdFlags::CLOEXEC)?);
+        file.set_len(FILE_BYTES)?;
+        Ok(Self { file, end: AtomicU64::new(0), parts: Mutex::default() })
+    }
+
+    /// A part of so many bytes, which are whole pages; none once all have been given out.
+    pub(crate) fn lease(self: &Arc<Self>, bytes: usize) -> Option<Lease> {
+        let offset = self.end.fetch_add(bytes as u64, Ordering::Relaxed);
+        let fits = offset.checked_add(bytes as u64).is_some_and(|end| end <= FILE_BYTES);
+        fits.then(|| Lease { memory: Arc::clone(self), part: Part { offset, bytes } })
+    }
+
+    /// Where in the file these bytes are, if they are a block's.
+    pub(crate) fn offset_of(&self, bytes: &[u8]) -> Option<u64> {
+        let address = bytes.as_ptr().addr();
+        let parts = self.parts();
+        let (start, part) = parts.range(..=address).next_back()?;
+        let within = address - start;
+        let is_within = within.checked_add(bytes.len()).is_some_and(|end| end <= part.bytes);
+        is_within.then_some(part.offset + within as u64)
+    }
+
+    /// The file once more, which can only be read.
+    pub(crate) fn reader(&self) -> io::Result<File> {
+        File::open(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
+    }
+
+    fn parts(&self) -> MutexGuard<'_, BTreeMap<usize, Part>> {
+        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Lease {
+    pub(crate) fn file(&self) -> BorrowedFd<'_> {
+        self.memory.file.as_fd()
+    }
+
+    pub(crate) fn offset(&self) -> u64 {
+        self.part.offset
+    }
+
+    /// It was mapped at `address`.
+    pub(crate) fn mapped_at(&self, address: usize) {
+        self.memory.parts().insert(address, self.part);
+    }
+
+    /// It will be mapped at `address` no more: said before others can get the address.
+    pub(crate) fn leaves(&self, address: usize) {
+        self.memory.parts().remove(&address);
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let Part { offset, bytes } = self.part;
+        if let Err(error) = fallocate(&self.memory.file, hole, offset, bytes as u64) {
+            tracing::warn!(%error, bytes, "memory that was shared with workers cannot be given back");
+        }
+    }
+}
