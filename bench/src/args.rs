@@ -53,7 +53,7 @@ pub(crate) struct Args {
     pub(crate) embed_snapshot: PathBuf,
     /// The folder of ONNX models
     #[arg(long)]
-    pub(crate) models: PathBuf,
+    models: PathBuf,
     /// The `libonnxruntime.so` that Weir uses
     #[arg(long)]
     pub(crate) onnxruntime: PathBuf,
@@ -106,6 +106,17 @@ impl Args {
     pub(crate) fn suites(&self) -> Vec<Suite> {
         let all = Suite::value_variants().iter().copied();
         all.filter(|suite| self.only.is_empty() || self.only.contains(suite)).collect()
+    }
+
+    /// The file of the model of that name.
+    pub(crate) fn model(&self, name: &str) -> PathBuf {
+        // The one that is in the repository itself.
+        let folder = if name == "digits" {
+            self.scripts.join("../../functions/classify-digits/model")
+        } else {
+            self.models.clone()
+        };
+        folder.join(format!("{name}.onnx"))
     }
 
     /// Rounds to measure.

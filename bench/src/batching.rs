@@ -94,8 +94,8 @@ fn on_the_processor(args: &Args, folder: &Path) -> Result<Vec<(String, Results)>
         std::fs::create_dir_all(&folder)?;
         let weir = Weir::new(args, &folder)?;
         let node = weir.start(Spans::Off)?;
-        for (model, file) in [("squeezenet", "light_squeezenet_batched.onnx"), ("minilm", "minilm.onnx")] {
-            let file = read(&args.models.join(file))?;
+        for (model, file) in [("squeezenet", "light_squeezenet_batched"), ("minilm", "minilm")] {
+            let file = read(&args.model(file))?;
             node.put(&format!("/v1/models/{model}/versions/1?batching.mode={batching}"), &file)?;
         }
         let infer = read(&args.functions.join("infer.wasm"))?;

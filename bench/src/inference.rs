@@ -38,7 +38,7 @@ pub(crate) fn run(args: &Args) -> Result<Section> {
     let cores = std::thread::available_parallelism()?;
     let (mut tables, mut samples, mut notes) = (Vec::new(), serde_json::Map::new(), Vec::new());
     for model in MODELS {
-        let path = args.models.join(format!("{model}.onnx"));
+        let path = args.model(model);
         let weir_path = format!("/fn/infer/{model}?shape={INPUT_SHAPE}");
         same_answers(args, &weir, &path, &weir_path, &body, scratch.path())?;
         let peer = |workers: usize| uvicorn(args, &path, workers, &scratch.path().join("log"));
@@ -62,7 +62,7 @@ pub(crate) fn run(args: &Args) -> Result<Section> {
 fn deploy(weir: &Weir<'_>, args: &Args) -> Result<()> {
     let node = weir.start(Spans::Off)?;
     for model in MODELS {
-        let path = args.models.join(format!("{model}.onnx"));
+        let path = args.model(model);
         let bytes = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
         node.put(&format!("/v1/models/{model}/versions/1"), &bytes)?;
     }

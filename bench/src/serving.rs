@@ -30,7 +30,7 @@ pub(crate) fn run(args: &Args) -> Result<Section> {
     let scratch = tempfile::tempdir()?;
     let peers = Peers::new(args, scratch.path())?;
     let (mut tables, mut samples, mut notes) = (Vec::new(), serde_json::Map::new(), Vec::new());
-    for questions in [Questions::squeezenet(), Questions::minilm()] {
+    for questions in [Questions::digits(), Questions::squeezenet(), Questions::minilm()] {
         let results = beside(args, &peers, &questions, scratch.path())?;
         let model = questions.model;
         tables.extend([
@@ -44,7 +44,7 @@ pub(crate) fn run(args: &Args) -> Result<Section> {
 }
 
 fn beside(args: &Args, peers: &Peers, questions: &Questions, scratch: &Path) -> Result<Results> {
-    let model = args.models.join(format!("{}.onnx", questions.model));
+    let model = args.model(questions.model);
     let expected = questions.expected(peers, &model)?;
     let body = scratch.join("body");
     std::fs::write(&body, &questions.first().body)?;

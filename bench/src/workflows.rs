@@ -8,6 +8,7 @@ use crate::weir::{Node, Spans, Weir};
 use anyhow::{Context as _, Result, ensure};
 use serde::Serialize;
 use serde_json::{Value, json};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How long each branch of the ensemble on the fake backend takes.
@@ -126,16 +127,16 @@ fn hand_over(args: &Args, node: &Node, samples: &mut Vec<Samples>) -> Result<Tab
 /// The ensemble of `examples/workflows`, beside a client that calls its models itself: one, then three at once, then the mean.
 fn pipeline(args: &Args, node: &Node, samples: &mut Vec<Samples>) -> Result<Table> {
     let examples = args.scripts.join("../../examples/workflows");
-    let read = |path: &str| std::fs::read(examples.join(path)).with_context(|| format!("cannot read {path}"));
+    let read = |path: &Path| std::fs::read(path).with_context(|| format!("cannot read {}", path.display()));
     for (name, file) in [
-        ("digits-prepare", "prepare.onnx"),
-        ("digits-linear", "linear.onnx"),
-        ("digits-hidden", "hidden.onnx"),
-        ("digits", "../../functions/classify-digits/model/digits.onnx"),
+        ("digits-prepare", examples.join("prepare.onnx")),
+        ("digits-linear", examples.join("linear.onnx")),
+        ("digits-hidden", examples.join("hidden.onnx")),
+        ("digits", args.model("digits")),
     ] {
-        node.put(&format!("/v1/models/{name}/versions/1"), &read(file)?)?;
+        node.put(&format!("/v1/models/{name}/versions/1"), &read(&file)?)?;
     }
-    node.put("/v1/workflows/digits-ensemble", &read("ensemble.toml")?)?;
+    node.put("/v1/workflows/digits-ensemble", &read(&examples.join("ensemble.toml"))?)?;
     let title = "The ensemble of digits (`examples/workflows`), beside a client that makes the same four HTTP calls, three of them at once";
     let mut table = Table::new(title, &["digits", "workflow, p50", "four calls, p50", "calls over workflow"]);
     for batch in BATCHES {

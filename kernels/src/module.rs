@@ -1,5 +1,6 @@
 //! The files of kernels, and what they were compiled to.
 
+use lzma_rust2::XzReader;
 use std::io::Read as _;
 
 /// A file of kernels: one `.cu` file in `cuda/`, and its PTX for each family of devices in `ptx/`.
@@ -82,7 +83,7 @@ impl Module {
             PTX.iter().filter(|(name, family, _)| *name == self.name() && *family <= compute_capability);
         let (_, _, packed) = fitting.max_by_key(|(_, family, _)| *family)?;
         let mut text = String::new();
-        flate2::read::ZlibDecoder::new(*packed).read_to_string(&mut text).ok()?;
+        XzReader::new(*packed, false).read_to_string(&mut text).ok()?;
         Some(text)
     }
 }

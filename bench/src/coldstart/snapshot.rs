@@ -37,7 +37,7 @@ pub(super) fn calls(args: &Args, scratch: &Path, restarts: u32) -> Result<[Built
     let plain = read(&args.functions.join("embed-text.wasm"))?;
     let snapshot = read(&args.embed_snapshot)?;
     let node = weir.start(Spans::Off)?;
-    node.put("/v1/models/minilm/versions/1", &read(&args.models.join("minilm.onnx"))?)?;
+    node.put("/v1/models/minilm/versions/1", &read(&args.model("minilm"))?)?;
     let mut built = [("plain", "as compiled", plain), ("snapshot", "pre-initialised", snapshot)].map(
         |(name, how, component)| {
             let built = Built { how, component_bytes: component.len(), first: Vec::new(), later: Vec::new() };

@@ -27,10 +27,18 @@ pub(super) struct Questions {
 }
 
 impl Questions {
+    /// A digit: as little of a model as there can be, so that it is the servers that are compared.
+    pub(super) fn digits() -> Self {
+        Self::pictures("digits", "image", [1, 1, 8, 8], 10)
+    }
+
     /// Pictures.
     pub(super) fn squeezenet() -> Self {
-        const SHAPE: [usize; 4] = [1, 3, 224, 224];
-        let elements: usize = SHAPE.iter().product();
+        Self::pictures("light_squeezenet_batched", "data_0", [1, 3, 224, 224], 1_000)
+    }
+
+    fn pictures(model: &'static str, input: &str, shape: [usize; 4], classes: usize) -> Self {
+        let elements: usize = shape.iter().product();
         let picture = |question: usize| -> Vec<u8> {
             let value =
                 |i: usize| ((i + question * elements / QUESTIONS) % elements) as f32 / elements as f32;
@@ -38,13 +46,9 @@ impl Questions {
         };
         let request = |question| {
             let bytes = picture(question);
-            Request::new(&[Input { name: "data_0", datatype: "FP32", shape: &SHAPE, bytes: &bytes }])
+            Request::new(&[Input { name: input, datatype: "FP32", shape: &shape, bytes: &bytes }])
         };
-        Self {
-            model: "light_squeezenet_batched",
-            requests: std::array::from_fn(request),
-            tensor_bytes: [elements * 4, 1_000 * 4],
-        }
+        Self { model, requests: std::array::from_fn(request), tensor_bytes: [elements * 4, classes * 4] }
     }
 
     /// Sentences.
@@ -146,7 +150,7 @@ mod tests {
 
     #[test]
     fn questions_have_one_shape_and_different_values() {
-        for questions in [Questions::squeezenet(), Questions::minilm()] {
+        for questions in [Questions::digits(), Questions::squeezenet(), Questions::minilm()] {
             for (place, request) in questions.requests.iter().enumerate() {
                 assert_eq!(request.json_bytes, questions.first().json_bytes);
                 assert_eq!(request.body.len() - request.json_bytes, questions.tensor_bytes[0]);
