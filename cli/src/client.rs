@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::{ErrorKind, Read};
 use std::time::Duration;
-use ureq::http::{Method, Request, Response, StatusCode};
+use ureq::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use ureq::{Agent, Body, BodyReader, SendBody};
 use weir_types::api::ErrorBody;
 
@@ -22,6 +22,11 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 /// How much of an answer that is no Weir answer goes into the error text.
 const FOREIGN_TEXT_CHARS: usize = 200;
+
+/// Have the body sent only once the node wants it: what is refused is told so, instead of a broken connection.
+pub(crate) fn ask_first(headers: &mut HeaderMap) {
+    headers.insert("expect", HeaderValue::from_static("100-continue"));
+}
 
 /// A node to send requests to.
 pub(crate) struct Client {
@@ -88,22 +93,12 @@ impl Client {
         let mut request = self.request(Method::PUT, path, SendBody::from_reader(upload))?;
         let map = request.headers_mut();
         map.insert("content-length", length.into());
-        map.insert("content-type", ureq::http::HeaderValue::from_static("application/octet-stream"));
-        map.insert("expect", ureq::http::HeaderValue::from_static("100-continue"));
+        map.insert("content-type", HeaderValue::from_static("application/octet-stream"));
+        ask_first(map);
         for (name, value) in headers {
-            map.insert(ureq::http::HeaderName::try_from(*name)?, value.parse()?);
+            map.insert(HeaderName::try_from(*name)?, value.parse()?);
         }
-        match self.agent.run(request) {
-            Err(ureq::Error::Io(error))
-                if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) =>
-            {
-                let problem =
-                    Problem::new(format!("cannot {what}: the node stopped taking the file")).because(error);
-                let hint = "it may be larger than the node takes (component_bytes_max, model_bytes_max in its [node]); its log says more";
-                Err(problem.exit(Exit::Refused).hint(hint).into())
-            }
-            answer => read(accepted(answer.map_err(|error| self.unreachable(error))?, what)?),
-        }
+        read(accepted(self.send(request)?, what)?)
     }
 
     /// Open `path` for reading as it comes.
@@ -141,10 +136,17 @@ impl Client {
 
     /// Send a request and give the head of the answer, whatever its status.
     pub(crate) fn send(&self, request: Request<SendBody<'_>>) -> Result<Response<Body>> {
-        Ok(self.agent.run(request).map_err(|error| self.unreachable(error))?)
+        Ok(self.agent.run(request).map_err(|error| self.unanswered(error))?)
     }
 
-    fn unreachable(&self, error: ureq::Error) -> Problem {
+    fn unanswered(&self, error: ureq::Error) -> Problem {
+        if let ureq::Error::Io(io) = &error
+            && matches!(io.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset)
+        {
+            let message = format!("the node at {} stopped taking what was sent", self.url());
+            let hint = "it may be more than the node takes (component_bytes_max, model_bytes_max, infer_body_bytes_max in its [node], limits.request_body_bytes of a function); its log says more";
+            return Problem::new(message).because(error).exit(Exit::Refused).hint(hint);
+        }
         Problem::new(format!("no answer from the node at {}", self.url()))
             .because(error)
             .exit(Exit::Unreachable)

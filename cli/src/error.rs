@@ -181,16 +181,20 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 fn hint_for(code: ErrorCode) -> Option<&'static str> {
     use ErrorCode as E;
     Some(match code {
-        E::FunctionNotFound => "`weir functions` lists what is deployed",
+        E::FunctionNotFound => {
+            "`weir functions` lists what is deployed; models and workflows are asked at /v2/models/NAME/infer"
+        }
         E::ModelNotFound => "`weir models` lists what is there; `weir models push NAME FILE` adds one",
         E::WorkflowNotFound => "`weir workflows` lists what is deployed",
         E::InvalidWorkflow => {
             "docs/workflows.md has the format; `weir workflows check FILE` tells what it can without a node"
         }
-        E::VersionNotFound => "`weir functions versions NAME` and `weir models show NAME` list versions",
+        E::VersionNotFound => {
+            "`weir functions versions NAME`, `weir workflows versions NAME` and `weir models show NAME` list versions"
+        }
         E::Unauthorized => "give a token with --token-from FILE or in WEIR_TOKEN",
         E::NotGranted => {
-            "grant it in [function] of weir.toml or with --models and --outbound, and deploy again"
+            "grant it in [function] of weir.toml, or with --models, --objects-read, --objects-write or --outbound, and deploy again"
         }
         E::InvalidComponent => {
             "build for wasm32-wasip2 (`weir build` does) and deploy the component it makes"
@@ -202,7 +206,7 @@ fn hint_for(code: ErrorCode) -> Option<&'static str> {
             "ask for less with --limit or in [function.limits], or raise [node.limit_caps] where the node runs"
         }
         E::VersionConflict => "versions never change: leave --version out to get the next free one",
-        E::Conflict => "see what else uses or changes it, then try again",
+        E::Conflict => "the message says what stands against it; once that has changed, try again",
         E::ExternalData => "save the model as one file with its weights inside",
         E::InvocationNotFound | E::InvocationExpired => "`weir invocations` lists those that are kept",
         E::NotEnded => "`weir invocations show ID --wait` waits for its end",
@@ -238,7 +242,6 @@ pub(crate) fn text(error: &anyhow::Error) -> String {
 }
 
 /// What [`report`] ends the process with.
-#[cfg(test)]
 pub(crate) fn exit_of(error: &anyhow::Error) -> Exit {
     View::of(error).exit
 }

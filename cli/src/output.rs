@@ -4,7 +4,7 @@ use comfy_table::{CellAlignment, Table};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use std::fmt::Display;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal as _, Write};
 use std::time::Duration;
 
 /// Where a command's results and progress go.
@@ -77,6 +77,10 @@ impl Output {
 
     /// A sign that something goes on whose length nobody knows.
     pub(crate) fn spinner(self, what: &str) -> ProgressBar {
+        if !io::stderr().is_terminal() {
+            // In a log, one line says what is being waited for.
+            self.note(format_args!("{what} ..."));
+        }
         let bar = ProgressBar::with_draw_target(None, self.target());
         let style = ProgressStyle::with_template("{spinner} {msg} {elapsed}");
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));

@@ -40,7 +40,7 @@ fn config_shows_flags_over_the_environment_over_the_file() {
     assert_eq!(node["listen"], "127.0.0.1:2");
     assert_eq!(node["data"], "/from/flag");
     assert_eq!((&node["gateway_threads"], &node["guest_threads"]), (&3.into(), &1.into()));
-    assert_eq!(shown["url"], "http://environment:2");
+    assert_eq!(shown["client"]["url"], "http://environment:2");
 }
 
 #[test]
@@ -73,4 +73,53 @@ fn a_clients_token_is_not_mistaken_for_a_nodes_file_of_tokens() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(said.contains("token_from"), "{said}");
+}
+
+#[test]
+fn what_config_shows_is_a_weir_toml() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("weir.toml");
+    let text = "[node]\ngateway_threads = 3\n[function]\nname = \"f\"\ncomponent = \"f.wasm\"\nmodels = [\"m:2\"]\n[function.objects]\nread = [\"a-*\"]\n";
+    std::fs::write(&file, text).unwrap();
+    let shown = weir(folder.path(), &["config"], &[]);
+    std::fs::write(&file, &shown.stdout).unwrap();
+    let again = weir(folder.path(), &["config"], &[]);
+    assert!(again.status.success(), "{}", String::from_utf8_lossy(&again.stderr));
+    assert_eq!(String::from_utf8(again.stdout), String::from_utf8(shown.stdout));
+    let shown = json(&weir(folder.path(), &["config", "--json"], &[]));
+    assert_eq!(
+        (&shown["node"]["gateway_threads"], &shown["function"]["models"][0]),
+        (&3.into(), &"m:2".into())
+    );
+}
+
+/// Defaults that follow from the machine.
+const BY_MACHINE: [&str; 3] = ["gateway_threads", "guest_threads", "compiles_max"];
+
+#[test]
+fn every_setting_is_documented_with_its_default() {
+    let folder = tempfile::tempdir().unwrap();
+    let page =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/configuration.md")).unwrap();
+    let shown = json(&weir(folder.path(), &["config", "--json"], &[]));
+    let mut tables = vec![&shown["node"]];
+    while let Some(table) = tables.pop() {
+        for (key, value) in table.as_object().unwrap() {
+            let row = match value {
+                Value::Object(_) => {
+                    tables.push(value);
+                    format!("`{key}`")
+                }
+                // A limit has its default beside it, so that only the cap is looked for.
+                Value::Number(_) | Value::Bool(_) | Value::String(_) if !BY_MACHINE.contains(&&**key) => {
+                    format!("`{value}` |")
+                }
+                _ => String::new(),
+            };
+            let is_documented = |line: &str| {
+                line.starts_with('|') && line.contains(&format!("`{key}`")) && line.contains(&row)
+            };
+            assert!(page.lines().any(is_documented), "{key}: {value} is not in docs/configuration.md");
+        }
+    }
 }

@@ -25,7 +25,7 @@ mod v2;
 mod workflows;
 
 pub(crate) use auth::Tokens;
-pub(crate) use body::{Guarded, Witness, receive_whole};
+pub(crate) use body::{BodyLimit, Guarded, Witness, receive_whole};
 pub(crate) use error::status;
 pub(crate) use headers::ERROR_CODE;
 pub(crate) use request_id::next_id;

@@ -4,9 +4,7 @@ use crate::commands::Context;
 use crate::settings::{ClientArgs, FunctionProject, NodeArgs};
 use anyhow::Result;
 use serde::Serialize;
-use std::path::Path;
 use weir_host::NodeConfig;
-use weir_types::FunctionManifest;
 
 /// Show the configuration that counts here
 ///
@@ -17,8 +15,11 @@ use weir_types::FunctionManifest;
 ///
 ///   [node]      how `weir up` sets up its node: the keys shown here
 ///   [client]    which node the other commands talk to: url, token_from
-///   [function]  this folder's function: name, build, component, snapshot, snapshot_init,
-///               models, env, outbound_hosts, idempotent, slo_ms, cost_slo, reuse, limits
+///   [function]  this folder's function: name, build, component, world, snapshot, snapshot_init,
+///               models, objects, env, outbound_hosts, idempotent, cache_ttl_ms, slo_ms,
+///               cost_slo, reuse, limits
+///
+/// What is shown is a weir.toml itself. docs/configuration.md says what each key means.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct ConfigArgs {
@@ -28,24 +29,31 @@ pub(crate) struct ConfigArgs {
     client: ClientArgs,
 }
 
+/// A `weir.toml` that says what counts.
 #[derive(Serialize)]
 struct Shown<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    file: Option<&'a Path>,
-    url: String,
+    client: Node,
     node: NodeConfig,
     #[serde(skip_serializing_if = "Option::is_none")]
-    function: Option<FunctionManifest>,
+    function: Option<&'a FunctionProject>,
+}
+
+/// Which node commands talk to.
+#[derive(Serialize)]
+struct Node {
+    url: String,
 }
 
 pub(crate) fn run(args: &ConfigArgs, context: &Context) -> Result<()> {
     let file = context.file.as_ref();
     let shown = Shown {
-        file: file.map(|file| file.path.as_path()),
-        url: args.client.url(file)?,
+        client: Node { url: args.client.url(file)? },
         node: args.node.config(file)?,
-        function: file.and_then(|file| file.function.as_ref()).map(FunctionProject::manifest),
+        function: file.and_then(|file| file.function.as_ref()),
     };
     let text = toml::to_string(&shown)?;
-    context.output.result(&shown, |_| text)
+    context.output.result(&shown, |_| match file {
+        Some(file) => format!("# By {} and what goes before it.\n\n{text}", file.path.display()),
+        None => text,
+    })
 }

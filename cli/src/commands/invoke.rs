@@ -3,7 +3,7 @@
 mod body;
 mod later;
 
-use crate::client::{Client, refusal};
+use crate::client::{Client, ask_first, refusal};
 use crate::commands::Context;
 use crate::error::{Exit, Problem};
 use crate::output::Output;
@@ -20,6 +20,8 @@ use weir_types::api::ERROR_CODE_HEADER;
 
 /// What is read from the answer before it is passed on.
 const CHUNK_BYTES: usize = 64 << 10;
+/// The longest body that is sent before the node says that it wants it.
+const SENT_UNASKED_BYTES_MAX: u64 = 64 << 10;
 
 /// Call a function
 ///
@@ -108,6 +110,9 @@ fn call(args: &InvokeArgs, client: &Client) -> Result<Response<Body>> {
     }
     if let Some(length) = length {
         headers.insert("content-length", length.into());
+    }
+    if length.is_none_or(|length| length > SENT_UNASKED_BYTES_MAX) {
+        ask_first(headers);
     }
     // A header that is given replaces our own; one given twice is sent twice.
     for (name, _) in &args.headers {

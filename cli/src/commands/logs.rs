@@ -16,7 +16,8 @@ const INDENT: usize = 4;
 /// Show what a function wrote
 ///
 /// That is what it wrote to standard output and error, and what the node has to say about its
-/// invocations. With --json, each line is one JSON object.
+/// invocations. With --json, each line is one JSON object. The node keeps the latest lines in
+/// memory (log_lines_max, log_bytes_max): they are gone when it is started anew.
 ///
 /// Examples:
 ///   weir logs hello
@@ -44,6 +45,7 @@ pub(crate) fn run(args: &LogsArgs, context: &Context) -> Result<()> {
     let client = context.client(&args.client)?;
     let path = format!("/v1/functions/{}/logs?lines={}&follow={}", args.name, args.lines, args.follow);
     let stream = client.stream(&path, &format!("read the log of {}", args.name))?;
+    let mut has_shown = false;
     for line in BufReader::new(stream).lines() {
         let line = line.map_err(|error| gone().because(error))?;
         // The node keeps a quiet connection open with empty lines.
@@ -55,7 +57,11 @@ pub(crate) fn run(args: &LogsArgs, context: &Context) -> Result<()> {
         })?;
         if !(args.errors && parsed.stream == "stdout") {
             show(&parsed, &line, context.output)?;
+            has_shown = true;
         }
+    }
+    if !has_shown && !args.follow {
+        context.output.note("no lines are kept: it has written none since the node started");
     }
     if args.follow { Err(gone().into()) } else { Ok(()) }
 }

@@ -2,7 +2,7 @@
 
 use crate::error::Problem;
 use anyhow::Result;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use weir_host::NodeConfig;
@@ -36,7 +36,7 @@ pub(crate) struct ClientSettings {
 }
 
 /// `[function]`.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct FunctionProject {
     /// What it is called on the node.
@@ -118,7 +118,7 @@ impl ConfigFile {
             let line =
                 error.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
             Problem::usage(format!("{shown}:{line}: {}", error.message())).hint(
-                "`weir config --json` shows every key of [node]; `weir config --help` describes the file, [function] too",
+                "`weir config` shows every key of [node]; `weir config --help` describes the file, [function] too",
             )
         })?;
         let path = std::path::absolute(path)?;

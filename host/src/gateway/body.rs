@@ -19,21 +19,28 @@ const WHOLE_BYTES_MAX: u64 = 8 << 20;
 /// How many times what has arrived of a body is set aside for the rest of it.
 const AHEAD: usize = 16;
 
+/// The most that a body may have, and what that is called where it is set.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BodyLimit {
+    pub(crate) bytes_max: u64,
+    pub(crate) setting: &'static str,
+}
+
 /// Receive a request body, or prepare to stream it.
 pub(crate) async fn receive(
     body: Body,
     length: Option<u64>,
     arena: &Arena,
-    bytes_max: u64,
+    limit: BodyLimit,
 ) -> Result<RequestBody, ApiError> {
     if body.is_end_stream() || length.is_some_and(|length| length <= WHOLE_BYTES_MAX) {
-        return receive_whole(body, length, arena, bytes_max).await.map(RequestBody::Whole);
+        return receive_whole(body, length, arena, limit).await.map(RequestBody::Whole);
     }
-    if length.is_some_and(|length| length > bytes_max) {
-        return Err(too_large(bytes_max));
+    if length.is_some_and(|length| length > limit.bytes_max) {
+        return Err(limit.too_large());
     }
-    let limit = usize::try_from(bytes_max).unwrap_or(usize::MAX);
-    Ok(RequestBody::Stream(Body::new(Limited::new(body, limit))))
+    let bytes_max = usize::try_from(limit.bytes_max).unwrap_or(usize::MAX);
+    Ok(RequestBody::Stream(Body::new(Limited::new(body, bytes_max))))
 }
 
 /// Receive a request body to its end.
@@ -41,9 +48,9 @@ pub(crate) async fn receive_whole(
     body: Body,
     length: Option<u64>,
     arena: &Arena,
-    bytes_max: u64,
+    limit: BodyLimit,
 ) -> Result<Buffer, ApiError> {
-    receive_behind(0, body, length, arena, bytes_max).await
+    receive_behind(0, body, length, arena, limit).await
 }
 
 /// The same, with the body `lead` bytes behind the start of its memory, which is aligned: so what is in the body somewhere can be, too.
@@ -52,10 +59,10 @@ pub(crate) async fn receive_behind(
     body: Body,
     length: Option<u64>,
     arena: &Arena,
-    bytes_max: u64,
+    limit: BodyLimit,
 ) -> Result<Buffer, ApiError> {
-    if length.is_some_and(|length| length > bytes_max) {
-        return Err(too_large(bytes_max));
+    if length.is_some_and(|length| length > limit.bytes_max) {
+        return Err(limit.too_large());
     }
     let full = |_| {
         ApiError::new(ErrorCode::Unavailable, "the node has no memory left for request bodies; try again")
@@ -72,8 +79,8 @@ pub(crate) async fn receive_behind(
             )
         })?;
         let received = buffer.len() - lead + frame.len();
-        if received as u64 > bytes_max {
-            return Err(too_large(bytes_max));
+        if received as u64 > limit.bytes_max {
+            return Err(limit.too_large());
         }
         if lead + received > buffer.capacity() {
             // A declared length is a promise: memory is set aside for some times as much as has come.
@@ -85,11 +92,14 @@ pub(crate) async fn receive_behind(
     Ok(buffer.freeze().slice(lead..))
 }
 
-pub(crate) fn too_large(bytes_max: u64) -> ApiError {
-    ApiError::new(
-        ErrorCode::BodyTooLarge,
-        format!("the request body has more than {bytes_max} bytes (limits.request_body_bytes)"),
-    )
+impl BodyLimit {
+    pub(crate) fn too_large(self) -> ApiError {
+        let Self { bytes_max, setting } = self;
+        ApiError::new(
+            ErrorCode::BodyTooLarge,
+            format!("the request body has more than {bytes_max} bytes ({setting})"),
+        )
+    }
 }
 
 /// A guest that goes on while its answer is being sent.

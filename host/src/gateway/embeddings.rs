@@ -4,7 +4,7 @@
 //! shape; `functions/embed-text` does. Only the name is read here.
 
 use super::Caller;
-use super::body::receive_whole;
+use super::body::{BodyLimit, receive_whole};
 use super::error::{ApiError, status};
 use super::functions::parse_name;
 use super::invoke;
@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use weir_types::ErrorCode;
 
 /// The largest request: some thousand texts.
-const BODY_BYTES_MAX: u64 = 16 << 20;
+const BODY_LIMIT: BodyLimit = BodyLimit { bytes_max: 16 << 20, setting: "no setting changes that" };
 /// Where embeddings are served, by the node and by a function.
 pub(super) const PATH: &str = "/v1/embeddings";
 
@@ -43,7 +43,7 @@ pub(super) async fn embed(
     let (mut head, body) = request.into_parts();
     let latest = Instant::now() + Duration::from_millis(node.config.infer_time_ms_max);
     let length = invoke::content_length(&head.headers)?;
-    let receiving = receive_whole(body, length, &node.arena, BODY_BYTES_MAX);
+    let receiving = receive_whole(body, length, &node.arena, BODY_LIMIT);
     let body = until(latest, receiving).await.unwrap_or_else(|| {
         let text = "the request body did not arrive in time (infer_time_ms_max)";
         Err(ApiError::new(ErrorCode::DeadlineExceeded, text))

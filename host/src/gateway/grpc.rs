@@ -240,7 +240,7 @@ async fn infer(
             call.end_by(arrived + timeout);
         }
         let limits = call.limits(node);
-        let read = async |_: &Call| message::read(node, message, limits.request_bytes_max).await;
+        let read = async |_: &Call| message::read(node, message, limits.request).await;
         call.answer(node, read, async |answered| message::write(answered, &limits)).await
     };
     answered.await.map_err(|error: ApiError| status_of(&error))

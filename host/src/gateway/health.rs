@@ -26,6 +26,10 @@ Weir runs WebAssembly functions with shared models.
   GET    /v1/models                           list models
   GET    /v1/models/NAME                      show one (also /versions/N)
   DELETE /v1/models/NAME                      remove it (also /versions/N)
+  POST   /v1/models/NAME/profile              measure it: {} (see docs/sizing.md)
+  GET    /v1/models/NAME/size                 settings that meet a rate and an SLO at the least memory (see docs/sizing.md)
+  PUT    /v1/objects/NAME                     keep a tensor under a name: ?datatype=FP32&shape=N,N&ttl_ms=N (see docs/objects.md)
+  GET    /v1/objects                          list objects (also /NAME; DELETE removes one)
   PUT    /v1/kernel-graphs/NAME               push a graph of CUDA kernels, in JSON (see docs/kernel-graphs.md)
   GET    /v1/kernel-graphs                    list kernel graphs
   GET    /v1/kernel-graphs/NAME               show one (also /versions/N; POST /rollback as for functions)

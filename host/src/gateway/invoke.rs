@@ -1,6 +1,6 @@
 //! `/fn/{name}/{path}`: calling a function.
 
-use super::body::receive;
+use super::body::{BodyLimit, receive};
 use super::cached;
 use super::error::ApiError;
 use super::headers;
@@ -187,8 +187,8 @@ async fn http(
     body: Body,
     id: &RequestId,
 ) -> Result<Response, ApiError> {
-    let (length, bytes_max) = (content_length(&head.headers)?, request_bytes_max(&invocation));
-    let body = Some(received(&invocation, receive(body, length, &node.arena, bytes_max)).await?);
+    let (length, limit) = (content_length(&head.headers)?, request_limit(&invocation));
+    let body = Some(received(&invocation, receive(body, length, &node.arena, limit)).await?);
     prepare(&mut head.headers, id);
     let call = HttpCall { invocation, account, head, name_len, body };
     let Deployment { manifest, answers, .. } = &*call.invocation.deployment;
@@ -234,8 +234,9 @@ fn check_method(method: &Method) -> Result<(), ApiError> {
     Err(ApiError::new(ErrorCode::MethodNotAllowed, text))
 }
 
-pub(super) fn request_bytes_max(invocation: &Invocation) -> u64 {
-    invocation.deployment.manifest.limits.request_body_bytes
+pub(super) fn request_limit(invocation: &Invocation) -> BodyLimit {
+    let bytes_max = invocation.deployment.manifest.limits.request_body_bytes;
+    BodyLimit { bytes_max, setting: "limits.request_body_bytes" }
 }
 
 /// The body, unless the invocation's deadline passes first.

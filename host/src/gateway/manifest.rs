@@ -54,7 +54,8 @@ pub(super) async fn read<M: DeserializeOwned>(
     } else {
         whole_body(request)
     };
-    let manifest = serde_json::from_value(Value::Object(manifest)).map_err(|error| invalid(&error))?;
+    let manifest =
+        serde_path_to_error::deserialize(Value::Object(manifest)).map_err(|error| invalid(&error))?;
     Ok((manifest, options, upload))
 }
 

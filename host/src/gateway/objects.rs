@@ -1,7 +1,7 @@
 //! `/v1/objects`: tensors that are kept under names.
 
 use super::Caller;
-use super::body::receive_whole;
+use super::body::{BodyLimit, receive_whole};
 use super::error::ApiError;
 use super::functions::parse_name;
 use crate::node::NodeState;
@@ -56,19 +56,13 @@ async fn keep(
     let name = parse_name(&name)?;
     let (bytes_max, time_ms_max) = (node.objects.object_bytes_max(), node.config.upload_timeout_ms);
     let length = request.body().size_hint().exact();
-    let receiving = receive_whole(request.into_body(), length, &node.arena, bytes_max);
+    let limit = BodyLimit { bytes_max, setting: "objects.object_bytes_max" };
+    let receiving = receive_whole(request.into_body(), length, &node.arena, limit);
     let received = tokio::time::timeout(Duration::from_millis(time_ms_max), receiving).await;
     let body = received.map_err(|_| {
         let text = format!("the data did not arrive within {time_ms_max} ms (upload_timeout_ms)");
         ApiError::new(ErrorCode::DeadlineExceeded, text)
-    })?;
-    let body = body.map_err(|error| match error.code {
-        ErrorCode::BodyTooLarge => {
-            let text = format!("the data has more than {bytes_max} bytes (objects.object_bytes_max)");
-            ApiError::new(ErrorCode::BodyTooLarge, text)
-        }
-        _ => error,
-    })?;
+    })??;
     let datatype = query.datatype.unwrap_or(ElementType::Uint8);
     let shape = match &query.shape {
         Some(text) => parse_shape(text)?,

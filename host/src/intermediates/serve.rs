@@ -3,7 +3,7 @@
 
 use super::{Index, Intermediates, lost};
 use crate::cluster::Cluster;
-use crate::gateway::{receive_whole, refusal};
+use crate::gateway::{BodyLimit, receive_whole, refusal};
 use crate::instance::Fault;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
@@ -51,7 +51,8 @@ pub(super) async fn take(
     let (head, body) = response.into_parts();
     let is_there = head.status.is_success();
     let bytes_max = if is_there { bytes } else { REFUSAL_BYTES_MAX };
-    let body = receive_whole(body, is_there.then_some(bytes), arena, bytes_max).await;
+    let limit = BodyLimit { bytes_max, setting: "what it is known to have" };
+    let body = receive_whole(body, is_there.then_some(bytes), arena, limit).await;
     let body = body.map_err(|error| match error.code {
         ErrorCode::Unavailable => Fault::from(error),
         _ => lost(format!("node {} broke off: {}", index.node.0, error.text)),

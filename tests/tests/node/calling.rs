@@ -83,3 +83,24 @@ async fn http2_is_spoken_too() {
     });
     futures::future::join_all(calls).await;
 }
+
+#[tokio::test]
+async fn the_command_line_is_told_why_a_large_body_is_refused() {
+    let node = Node::start().await;
+    node.deploy_with("echo", "limits.request_body_bytes=1000", function("echo-body")).await;
+    let body = node.data().join("body");
+    std::fs::write(&body, vec![b'x'; 16 << 20]).unwrap();
+    let body = format!("@{}", body.display());
+    let refused = node.weir(&["invoke", "echo", "-d", &body]).await.unwrap_err();
+    assert!(refused.contains("body-too-large") && refused.contains("request_body_bytes"), "{refused}");
+    let refused = node.weir(&["invoke", "nobody", "-d", &body]).await.unwrap_err();
+    assert!(refused.contains("function-not-found"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_manifest_that_cannot_be_read_is_told_by_its_key() {
+    let node = Node::start().await;
+    let refusal = node.try_deploy("f", "limits.deadline_ms=soon", function("hello")).await.unwrap_err();
+    assert_eq!((refusal.status, refusal.code), (400, ErrorCode::InvalidManifest));
+    assert!(refusal.text.contains("limits.deadline_ms"), "{}", refusal.text);
+}

@@ -142,6 +142,12 @@ async fn what_is_not_granted_is_named_and_refused_when_strict() {
     assert_eq!((refusal.status, refusal.code), (403, ErrorCode::NotGranted));
     assert!(refusal.text.contains("wasi:filesystem/"), "{}", refusal.text);
     assert_eq!(node.function("strict").await.unwrap_err().code, ErrorCode::FunctionNotFound);
+    for (component, import) in
+        [("classify-digits", "weir:inference/models"), ("objects", "weir:inference/objects")]
+    {
+        let refusal = node.try_deploy("strict", "strict=true", function(component)).await.unwrap_err();
+        assert!(refusal.text.contains(import), "{}", refusal.text);
+    }
     assert_eq!(
         node.deploy_with("fine", "strict=true", function("echo-tensor")).await.denied_imports,
         [""; 0]

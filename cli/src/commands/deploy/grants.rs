@@ -5,7 +5,7 @@ use anyhow::Result;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use weir_types::{CACHE_TTL_MS_MAX, Cost, FunctionManifest, ModelRef};
+use weir_types::{CACHE_TTL_MS_MAX, Cost, FunctionManifest, ModelRef, NamePattern};
 
 /// What the function is granted beside what weir.toml says.
 #[derive(Debug, Default, clap::Args)]
@@ -14,6 +14,12 @@ pub(crate) struct GrantArgs {
     /// Models that it may open, as NAME or NAME:VERSION
     #[arg(long, value_name = "MODEL,...", value_delimiter = ',')]
     models: Vec<ModelRef>,
+    /// Named objects that it may read, as NAME, or PREFIX* for all whose names begin so
+    #[arg(long = "objects-read", value_name = "NAME,...", value_delimiter = ',')]
+    objects_read: Vec<NamePattern>,
+    /// Named objects that it may put and delete
+    #[arg(long = "objects-write", value_name = "NAME,...", value_delimiter = ',')]
+    objects_write: Vec<NamePattern>,
     /// An environment variable that it sees
     #[arg(long = "env", short, value_name = "KEY=VALUE", value_parser = pair)]
     env: Vec<(String, String)>,
@@ -51,6 +57,8 @@ impl GrantArgs {
                 manifest.models.push(model.clone());
             }
         }
+        manifest.objects.read.extend(self.objects_read.iter().cloned());
+        manifest.objects.write.extend(self.objects_write.iter().cloned());
         manifest.env.extend(self.env.iter().cloned());
         manifest.outbound_hosts.extend(self.outbound_hosts.iter().cloned());
         manifest.idempotent |= self.idempotent;
@@ -108,6 +116,7 @@ mod tests {
         manifest.env.insert("MODE".into(), "slow".into());
         let flags = GrantArgs {
             models: vec!["a".parse().unwrap(), "b:2".parse().unwrap()],
+            objects_read: vec!["session-*".parse().unwrap()],
             env: pairs(&[("MODE", "fast=1")]),
             cache_ttl_ms: Some(7),
             slo_ms: Some(250),
@@ -117,6 +126,7 @@ mod tests {
         let manifest = flags.add_to(manifest).unwrap();
         assert_eq!(manifest.models, ["a".parse().unwrap(), "b:2".parse().unwrap()]);
         assert_eq!(manifest.env["MODE"], "fast=1");
+        assert_eq!(manifest.objects.read, ["session-*".parse().unwrap()]);
         assert_eq!(manifest.cache_ttl_ms, Some(7));
         assert_eq!(GrantArgs::default().add_to(manifest.clone()).unwrap(), manifest);
         assert_eq!((manifest.slo_ms, manifest.cost_slo), (Some(250), None));

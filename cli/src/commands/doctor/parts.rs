@@ -2,6 +2,7 @@
 
 use super::{Finding, steps};
 use crate::client::Client;
+use crate::error::{Exit, exit_of};
 use crate::output::{Output, size};
 use crate::settings::ConfigFile;
 use std::path::{Path, PathBuf};
@@ -154,10 +155,12 @@ pub(super) fn node(client: &Client) -> Finding {
             format!("this program is version {}", env!("CARGO_PKG_VERSION")),
         ),
         Ok(status) => Finding::ok(CHECK, format!("{}: {}", client.url(), status.state)),
-        Err(error) => Finding::warning(
-            CHECK,
-            format!("{error:#}"),
-            "`weir up` starts one; --url and WEIR_URL say where one is",
-        ),
+        Err(error) => {
+            let help = match exit_of(&error) {
+                Exit::Refused => "a node is there: give its token with --token-from FILE or in WEIR_TOKEN",
+                _ => "`weir up` starts one; --url and WEIR_URL say where one is",
+            };
+            Finding::warning(CHECK, format!("{error:#}"), help)
+        }
     }
 }

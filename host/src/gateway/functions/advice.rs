@@ -13,6 +13,16 @@ pub(super) fn denied_imports(imports: &[String], manifest: &FunctionManifest) ->
     imports.iter().filter(|name| policy::verdict(name, manifest) == Verdict::Denied).cloned().collect()
 }
 
+/// The interfaces that the manifest grants nothing of: those, and models and objects of which none is named.
+pub(super) fn ungranted_imports(imports: &[String], manifest: &FunctionManifest) -> Vec<String> {
+    let grants_nothing = |name: &String| match name.split('@').next() {
+        Some("weir:inference/models") => manifest.models.is_empty(),
+        Some("weir:inference/objects") => manifest.objects.is_empty(),
+        _ => policy::verdict(name, manifest) == Verdict::Denied,
+    };
+    imports.iter().filter(|name| grants_nothing(name)).cloned().collect()
+}
+
 /// Things that will work, but not as well as they could.
 pub(super) fn advice(node: &NodeState, function: &FunctionVersion, imports: &[String]) -> Vec<String> {
     let mut advice = Vec::new();

@@ -1,6 +1,6 @@
 //! `PUT /v1/functions/{name}`: from an upload to a version that can be called.
 
-use super::advice::{advice, denied_imports};
+use super::advice::{advice, denied_imports, ungranted_imports};
 use super::{Node, find, parse_name};
 use crate::component::compile::CompileError;
 use crate::component::{LoadError, Needs};
@@ -46,12 +46,15 @@ pub(in crate::gateway) async fn deploy(
     let ready = make_ready(&node, &staged).await?;
     check_needs(ready.needs, &manifest.limits)?;
     let denied = denied_imports(&ready.imports, &manifest);
-    if options.strict && !denied.is_empty() {
-        let text = format!(
-            "--strict: the component imports what its manifest does not grant: {}",
-            denied.join(", ")
-        );
-        return Err(ApiError::new(ErrorCode::NotGranted, text));
+    if options.strict {
+        let ungranted = ungranted_imports(&ready.imports, &manifest);
+        if !ungranted.is_empty() {
+            let text = format!(
+                "--strict: the component imports what its manifest does not grant: {}",
+                ungranted.join(", ")
+            );
+            return Err(ApiError::new(ErrorCode::NotGranted, text));
+        }
     }
     let component_bytes = staged.bytes;
     let kept = node.blobs.keep(staged).await?;

@@ -1,5 +1,6 @@
 //! Inference messages in and out.
 
+use super::super::body::BodyLimit;
 use super::super::error::ApiError;
 use super::super::v2::{Answered, Asked, CallLimits, Input, Unresolved, classify};
 use crate::node::NodeState;
@@ -21,12 +22,11 @@ const RAW_WEIGHT: usize = 16;
 pub(super) async fn read(
     node: &NodeState,
     message: ModelInferRequest,
-    bytes_max: u64,
+    limit: BodyLimit,
 ) -> Result<Unresolved, ApiError> {
     let raw_bytes: usize = message.raw_input_contents.iter().map(Bytes::len).sum();
-    if raw_bytes as u64 > bytes_max {
-        let text = format!("the inputs have more than {bytes_max} bytes");
-        return Err(ApiError::new(ErrorCode::BodyTooLarge, text));
+    if raw_bytes as u64 > limit.bytes_max {
+        return Err(limit.too_large());
     }
     node.json(raw_bytes / RAW_WEIGHT, move || asked(message)).await
 }

@@ -2,6 +2,7 @@
 
 mod pick;
 
+use super::super::body::BodyLimit;
 use super::super::cached::{Verdict, waited_too_long};
 use super::super::error::ApiError;
 use super::super::invoke::{self, received};
@@ -48,9 +49,9 @@ enum Kind {
 
 /// How much may come and go.
 pub(in super::super) struct CallLimits {
-    pub(in super::super) request_bytes_max: u64,
+    pub(in super::super) request: BodyLimit,
     pub(in super::super) answer_bytes_max: u64,
-    /// The name of the latter.
+    /// What the latter is called.
     pub(in super::super) answer_limit: &'static str,
 }
 
@@ -124,12 +125,15 @@ impl Call {
     pub(in super::super) fn limits(&self, node: &NodeState) -> CallLimits {
         match &self.kind {
             Kind::Function(invocation, _) => CallLimits {
-                request_bytes_max: invoke::request_bytes_max(invocation),
+                request: invoke::request_limit(invocation),
                 answer_bytes_max: invocation.deployment.manifest.limits.response_body_bytes,
                 answer_limit: "limits.response_body_bytes",
             },
             Kind::Model(_) | Kind::Workflow(_) => CallLimits {
-                request_bytes_max: node.config.infer_body_bytes_max,
+                request: BodyLimit {
+                    bytes_max: node.config.infer_body_bytes_max,
+                    setting: "infer_body_bytes_max",
+                },
                 answer_bytes_max: node.config.infer_body_bytes_max,
                 answer_limit: "infer_body_bytes_max",
             },

@@ -92,7 +92,7 @@ pub(in super::super) async fn function(
 async fn answer(node: &NodeState, call: Call, headers: &HeaderMap, body: Body) -> Result<Response, ApiError> {
     let limits = call.limits(node);
     let asked = async |call: &Call| {
-        let reading = read(node, headers, body, limits.request_bytes_max, call.ports());
+        let reading = read(node, headers, body, limits.request, call.ports());
         call.in_time(node, reading).await
     };
     let written = async |answered: Answered| {

@@ -1,6 +1,6 @@
 //! A request's body on its way in: received into the arena, decompressed, and taken apart into tensors, which share its memory.
 
-use super::super::body::receive_behind;
+use super::super::body::{BodyLimit, receive_behind};
 use super::super::error::ApiError;
 use super::super::headers::INFERENCE_HEADER_LENGTH;
 use super::encoding::Encoding;
@@ -80,18 +80,18 @@ impl Wire {
     }
 }
 
-/// Receive a body of at most `bytes_max` bytes, before and after decompression, and read it. `ports` are the inputs of a model that says what
+/// Receive a body within `limit`, before and after decompression, and read it. `ports` are the inputs of a model that says what
 /// they are.
 pub(super) async fn read(
     node: &NodeState,
     headers: &HeaderMap,
     body: Body,
-    bytes_max: u64,
+    limit: BodyLimit,
     ports: Option<Vec<Port>>,
 ) -> Result<Unresolved, ApiError> {
     let wire = Wire::of(headers)?;
     let lead = if wire.encoding.is_none() { wire.lead() } else { 0 };
-    let body = receive_behind(lead, body, wire.length, &node.arena, bytes_max).await?;
+    let body = receive_behind(lead, body, wire.length, &node.arena, limit).await?;
     let json_bytes = wire.json_bytes.unwrap_or(body.len()).min(body.len());
     let work_bytes = match wire.encoding {
         Some(_) => body.len(),
@@ -101,7 +101,7 @@ pub(super) async fn read(
     let work = move || {
         let started = Instant::now();
         let body = match wire.encoding {
-            Some(encoding) => encoding.decode(&body, wire.lead(), &arena, bytes_max)?,
+            Some(encoding) => encoding.decode(&body, wire.lead(), &arena, limit.bytes_max)?,
             None => body,
         };
         let mut read = match wire.json_bytes {
@@ -204,6 +204,7 @@ mod tests {
     #[tokio::test]
     async fn binary_inputs_are_parts_of_the_body_and_the_first_is_aligned() {
         let arena = Arena::new(1 << 20);
+        let limit = BodyLimit { bytes_max: 1 << 20, setting: "limit" };
         for pad in 0..70 {
             let described = |name: &str| {
                 let size = json!({"binary_data_size": 128});
@@ -212,7 +213,7 @@ mod tests {
             let json = json!({"id": "x".repeat(pad), "inputs": [described("a"), described("b")]}).to_string();
             let wire = Wire { encoding: None, json_bytes: Some(json.len()), length: None };
             let whole = [json.as_bytes(), &[7; 256]].concat();
-            let body = receive_behind(wire.lead(), Body::from(whole), None, &arena, 1 << 20).await.unwrap();
+            let body = receive_behind(wire.lead(), Body::from(whole), None, &arena, limit).await.unwrap();
             let used_bytes = arena.used_bytes();
             let read = parse(&body, wire.json_bytes, &arena).unwrap();
             let starts = read.inputs.iter().map(|(_, input)| match input {

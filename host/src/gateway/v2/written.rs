@@ -1,6 +1,6 @@
 //! An inference as one node asks it of another: in the protocol's binary form, whatever form it came in; and the answer.
 
-use super::super::body::receive_whole;
+use super::super::body::{BodyLimit, receive_whole};
 use super::super::error::ApiError;
 use super::super::headers::{ERROR_CODE, INFERENCE_HEADER_LENGTH, PRIORITY};
 use super::device;
@@ -98,7 +98,8 @@ impl Written {
     ) -> Result<Read, ApiError> {
         let (head, body) = response.into_parts();
         let bytes_max = answer_bytes_max.saturating_add(DESCRIPTION_BYTES_MAX);
-        let body = receive_whole(body, None, intermediates.arena(), bytes_max).await.map_err(|error| {
+        let limit = BodyLimit { bytes_max, setting: "what the caller takes" };
+        let body = receive_whole(body, None, intermediates.arena(), limit).await.map_err(|error| {
             ApiError::new(
                 ErrorCode::NodeLost,
                 format!("the node that ran it broke off its answer: {}", error.text),

@@ -141,5 +141,6 @@ async fn bodies_are_compressed_and_bombs_end_at_the_limit() {
     }
     let large = send(&node, path, &[(HEADER, "0")], vec![0; (1 << 20) + 16]).await;
     assert_eq!((large.status, large.code()), (413, ErrorCode::BodyTooLarge));
+    assert!(large.text().contains("infer_body_bytes_max"), "{}", large.text());
     node.get("/v2/health/live").await.ok();
 }
