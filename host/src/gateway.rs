@@ -44,7 +44,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use error::{ApiError, Dialect};
 use http::HeaderValue;
-use http::header::CONNECTION;
+use http::header::{ALLOW, CONNECTION};
 use request_id::RequestId;
 use std::sync::Arc;
 use tower::ServiceExt;
@@ -124,7 +124,9 @@ impl Gateway {
         let (request, unread) = Unread::watch(request);
         let mut response = self.route(request, &id).await;
         if let Some(error) = response.extensions_mut().remove::<ApiError>() {
+            let allowed = response.headers_mut().remove(ALLOW);
             response = error.respond(dialect, id.as_str());
+            response.headers_mut().extend(allowed.map(|methods| (ALLOW, methods)));
             if !unread.drain().await {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }

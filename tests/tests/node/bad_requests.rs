@@ -188,5 +188,6 @@ async fn methods_that_a_route_does_not_have_are_named_as_such() {
     ] {
         let response = node.request(method.clone(), path).send().await.unwrap();
         assert_eq!(response.status(), 405, "{method} {path}");
+        assert!(response.headers().contains_key("allow"), "{method} {path}");
     }
 }

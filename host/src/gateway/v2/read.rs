@@ -146,6 +146,11 @@ fn input(
             let room = elements.bytes_max().min(fitting);
             let mut data = arena.with_capacity(room).map_err(|error| error.to_string())?;
             elements.decode(|bytes| data.extend_from_slice(bytes)).map_err(|error| error.to_string())?;
+            if let Some(given) =
+                datatype.size_bytes().map(|size| data.len() / size).filter(|given| *given != count)
+            {
+                return Err(format!("shape {shape} has {count} elements, and its data has {given}"));
+            }
             data.freeze()
         }
     };
