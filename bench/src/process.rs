@@ -160,6 +160,11 @@ mod tests {
         let mut line = [0; 1];
         std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut line).unwrap();
         let tree = Tree::of(child.id());
+        let began = Instant::now();
+        // `cat` has been forked by now, and is a program of its own a little later.
+        while tree.children_peak() < 10_000 && began.elapsed() < Duration::from_secs(60) {
+            thread::yield_now();
+        }
         assert!((10_000..1 << 30).contains(&tree.children_peak()), "{}", tree.children_peak());
         let watch = PeakWatch::start(tree).unwrap();
         drop(child.stdin.take());

@@ -147,6 +147,10 @@ impl Model for CpuModel {
             model: shared.source.id().clone(),
             why: error.message().into(),
         })?;
+        shared.weights.check().map_err(|error| InferenceError::Load {
+            model: shared.source.id().clone(),
+            why: error.to_string().into(),
+        })?;
         // What came and went while the session was made, such as another copy of weights that the first has in place.
         memory::release_free();
         let plan = OutputPlan::new(&session, &shared.source.prepared.signature);

@@ -54,11 +54,11 @@ pub(super) struct Member {
 }
 
 impl TensorStore {
-    /// The file, in memory.
-    pub(super) fn file(&self, path: PathBuf) -> io::Result<Arc<Mapping>> {
+    /// The file, in memory, and whether it was not there before.
+    pub(super) fn file(&self, path: PathBuf) -> io::Result<(Arc<Mapping>, bool)> {
         let mut files = lock(&self.0.files);
         if let Some(mapped) = files.get(&path).and_then(Weak::upgrade) {
-            return Ok(mapped);
+            return Ok((mapped, false));
         }
         // Held while the file is read: models are loaded one at a time.
         let mapped = Arc::new(Mapping::of(&path)?);
@@ -66,7 +66,7 @@ impl TensorStore {
             files.retain(|_, mapped| mapped.strong_count() > 0);
         }
         files.insert(path, Arc::downgrade(&mapped));
-        Ok(mapped)
+        Ok((mapped, true))
     }
 
     /// The number of the family that a model would join; none if it would begin one.

@@ -9,29 +9,46 @@ use ort::value::DynValue;
 use std::collections::HashMap;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::JoinHandle;
 use weir_types::ContentHash;
 
 /// The weights of one model, ready for its sessions. Fields drop in order: the values before what they lie in.
 pub(super) struct Weights {
     values: Vec<(String, Arc<DynValue>)>,
     _files: Vec<Arc<Mapping>>,
+    check: Check,
+}
+
+/// Whether files have in them what they are named by. Found out on a thread of its own, while sessions are made of them.
+struct Check {
+    thread: Mutex<Option<JoinHandle<Option<ContentHash>>>>,
+    damaged: OnceLock<Option<ContentHash>>,
 }
 
 /// Why weights cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum WeightsError {
-    #[error("weight file {hash}: {source}")]
+    #[error("its file {hash}: {source}")]
     File { hash: ContentHash, source: io::Error },
     #[error("weight {name:?} goes past the end of its file {hash}")]
     TooShort { name: String, hash: ContentHash },
     #[error("weight {name:?}: {source}")]
     Value { name: String, source: ValueError },
+    #[error("its file {0} has something else in it than was pushed: push the model again")]
+    Damaged(ContentHash),
+    #[error("its files cannot be checked: {0}")]
+    Unchecked(io::Error),
 }
 
 impl Weights {
     /// Map every weight of a model, from the files named by hash in `blobs`, unless another has them mapped.
     pub(super) fn map(variant: &Variant, blobs: &Path, store: &TensorStore) -> Result<Self, WeightsError> {
+        let file_error = |hash| move |source| WeightsError::File { hash, source };
+        // The graph is read by its path, and may have small weights in it.
+        let skeleton = Mapping::of(&blobs.join(variant.skeleton.to_string()));
+        let mut unchecked =
+            vec![(variant.skeleton, Arc::new(skeleton.map_err(file_error(variant.skeleton))?))];
         let mut files: Vec<Arc<Mapping>> = Vec::new();
         let mut places: HashMap<ContentHash, usize> = HashMap::new();
         let mut values = Vec::with_capacity(variant.weights.len());
@@ -40,9 +57,11 @@ impl Weights {
             let place = match places.get(&hash) {
                 Some(place) => *place,
                 None => {
-                    let file = store
-                        .file(blobs.join(hash.to_string()))
-                        .map_err(|source| WeightsError::File { hash, source })?;
+                    let (file, is_new) =
+                        store.file(blobs.join(hash.to_string())).map_err(file_error(hash))?;
+                    if is_new {
+                        unchecked.push((hash, Arc::clone(&file)));
+                    }
                     files.push(file);
                     places.insert(hash, files.len() - 1);
                     files.len() - 1
@@ -63,11 +82,34 @@ impl Weights {
             // SAFETY: as above: `Weights` drops its values before its mappings, and sessions hold the `Weights`.
             values.push((name.clone(), Arc::new(unsafe { value.into_ort() })));
         }
-        Ok(Self { values, _files: files })
+        Ok(Self { values, _files: files, check: Check::begin(unchecked).map_err(WeightsError::Unchecked)? })
+    }
+
+    /// Wait until it is known that they are what was pushed. Asked before anything is run with them.
+    pub(super) fn check(&self) -> Result<(), WeightsError> {
+        self.check.damaged().map_or(Ok(()), |hash| Err(WeightsError::Damaged(hash)))
     }
 
     /// The weights by the names of their initialisers.
     pub(super) fn values(&self) -> impl Iterator<Item = (&str, &Arc<DynValue>)> {
         self.values.iter().map(|(name, value)| (name.as_str(), value))
+    }
+}
+
+impl Check {
+    fn begin(files: Vec<(ContentHash, Arc<Mapping>)>) -> io::Result<Self> {
+        let find = move || {
+            files.iter().find(|(hash, file)| ContentHash::of(file.bytes()) != *hash).map(|(hash, _)| *hash)
+        };
+        let thread = std::thread::Builder::new().name("weir-weights".to_owned()).spawn(find)?;
+        Ok(Self { thread: Mutex::new(Some(thread)), damaged: OnceLock::new() })
+    }
+
+    /// The file that is damaged.
+    fn damaged(&self) -> Option<ContentHash> {
+        *self.damaged.get_or_init(|| {
+            let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+            thread.and_then(|thread| thread.join().unwrap_or_default())
+        })
     }
 }

@@ -1,8 +1,9 @@
 //! What the disk has lost or spoilt: told to those it concerns, repaired by deploying or pushing again, and nothing to anybody else.
 
+use serde_json::json;
 use std::fs;
 use std::path::{Path, PathBuf};
-use weir_tests::{Node, eventually, function, model};
+use weir_tests::{Node, digits, eventually, function, model};
 use weir_types::{ContentHash, ErrorCode};
 
 fn truncate(path: &Path) {
@@ -95,6 +96,40 @@ async fn a_model_that_is_damaged_is_told_of_and_repaired_by_pushing_it_again() {
     let node = node.stop().await.start().await;
     assert_eq!((node.status().await.damaged.len(), node.models().await.len()), (0, 2));
     node.post("/v2/repository/models/b/load", "").await.ok();
+}
+
+/// Wrong bytes are worse than none: they would be answers.
+#[tokio::test]
+async fn a_file_of_a_model_with_other_bytes_in_it_is_never_run() {
+    let node = Node::start().await;
+    let before = files(&node);
+    node.push_model("digits", 1, digits()).await;
+    let pushed: Vec<_> = files(&node).difference(&before).cloned().collect();
+    let right = infer(&node).await.ok().text().to_owned();
+    let (mut builder, mut told) = (node.stop().await, 0);
+    for path in pushed {
+        let mut bytes = fs::read(&path).unwrap();
+        let middle = bytes.len() / 2;
+        bytes.get_mut(middle).into_iter().for_each(|byte| *byte ^= 0x40);
+        fs::write(&path, bytes).unwrap();
+        let node = builder.start().await;
+        let answer = infer(&node).await;
+        // Some are read by other devices only, or by nobody.
+        if answer.status == 200 {
+            assert_eq!(answer.text(), right, "{}", path.display());
+        } else if node.log().contains("push the model again") {
+            told += 1;
+        }
+        node.push_model("digits", 1, digits()).await;
+        assert_eq!(infer(&node).await.ok().text(), right, "{}: it is not repaired", path.display());
+        builder = node.stop().await;
+    }
+    assert!(told >= 2, "the graph and its weights, at least: {told}");
+}
+
+async fn infer(node: &Node) -> weir_tests::Answer {
+    let input = json!({"name": "image", "datatype": "FP32", "shape": [1, 1, 8, 8], "data": vec![0.5; 64]});
+    node.post("/v2/models/digits/infer", json!({"inputs": [input]}).to_string()).await
 }
 
 fn files(node: &Node) -> std::collections::BTreeSet<PathBuf> {
