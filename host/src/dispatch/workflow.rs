@@ -8,6 +8,7 @@
 mod apart;
 mod builtin;
 mod hedge;
+mod models;
 mod steps;
 
 pub(crate) use steps::Steps;
@@ -98,7 +99,7 @@ impl Dispatch {
         let steps = self.steps(call, place.spot, false);
         let execution = Some(Execution::alone(&inputs));
         let outputs = steps.run(&call.workflow, inputs, wanted).await?;
-        Ok(Completion { outputs, queue_time: place.queue_time, run_time: started.elapsed(), execution })
+        Ok(Completion { outputs, stayed: Vec::new(), queue_time: place.queue_time, run_time: started.elapsed(), execution })
     }
 }
 

@@ -12,7 +12,7 @@ mod operations;
 mod transfers;
 mod worker;
 
-use super::device::{Gpu, GpuConfig};
+use super::device::{Gpu, GpuConfig, IntermediateLimits};
 use crate::error::InferenceError;
 use serde::Serialize;
 use std::fmt;
@@ -184,7 +184,7 @@ pub fn check(
         return worker::check(devices, config, tell);
     }
     let CheckConfig { ordinal, memory_bytes_max, .. } = *config;
-    let gpu = GpuConfig { ordinal, memory_bytes_max, slots: 2 };
+    let gpu = GpuConfig { ordinal, memory_bytes_max, slots: 2, intermediates: IntermediateLimits::default() };
     let gpu = Arc::new(Gpu::open(devices, &gpu, &Arena::new(ARENA_BYTES_MAX))?);
     match stage {
         Stage::Environment | Stage::Worker => {}

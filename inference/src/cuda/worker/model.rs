@@ -1,15 +1,20 @@
 //! A model in the memory of a device that a worker holds.
 
-use super::message::{Answer, Request};
+use super::connection::CallError;
+use super::let_go::Gone;
+use super::memory::WorkerMemory;
+use super::message::{Answer, Input, Output, Request};
 use super::{CALL_TIME_MAX, Worker};
 use crate::backend::{Model, ModelSource, Session};
 use crate::cuda::model::ModelFiles;
-use crate::cuda::process::{read_tensor, write_tensors};
+use crate::cuda::process::{Part, read_tensor, write_tensors};
 use crate::error::InferenceError;
-use crate::footprint::{Footprint, Part};
+use crate::footprint::{self, Footprint};
 use crate::interrupt::Interrupt;
-use crate::request::Job;
+use crate::request::{Job, PlacedJob};
 use crate::tensor::Tensor;
+use crate::value::{DeviceTensor, Value};
+use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
 use weir_device::Arena;
@@ -30,7 +35,8 @@ struct Loaded {
     /// What the worker knows it by.
     number: u64,
     outputs: Vec<ElementType>,
-    arena: Arena,
+    /// Where outputs may stay.
+    memory: Arc<WorkerMemory>,
 }
 
 impl WorkerModel {
@@ -45,10 +51,12 @@ impl WorkerModel {
         let seconds = source.prepared.weight_bytes / LOAD_BYTES_PER_S_MIN;
         let time_max = CALL_TIME_MAX.saturating_add(Duration::from_secs(seconds));
         let number = worker.number();
-        let model = Arc::new(Loaded { worker, number, outputs, arena });
+        let tenant = source.id().tenant.clone();
+        let memory = Arc::new(WorkerMemory { worker: Arc::clone(&worker), tenant, arena });
+        let model = Arc::new(Loaded { worker, number, outputs, memory });
         match model.worker.call(&Request::Load { model: number, files }, time_max)? {
             Answer::Loaded { own_bytes, weights } => {
-                let parts = weights.into_iter().map(|(hash, bytes)| (Part { hash, family: None }, bytes));
+                let parts = weights.into_iter().map(|(hash, bytes)| (footprint::Part { hash, family: None }, bytes));
                 Ok(Self { model, footprint: Footprint::new(own_bytes, parts) })
             }
             answer => Err(model.worker.senseless(&answer)),
@@ -74,8 +82,82 @@ impl Model for WorkerModel {
 
 impl Drop for Loaded {
     fn drop(&mut self) {
-        self.worker.let_go(&Request::Unload { model: self.number });
+        self.worker.release(&Request::Unload { model: self.number });
     }
+}
+
+/// Where an input of a run is.
+enum Source {
+    Here(Tensor),
+    /// With this worker, by its number there.
+    Stayed { number: u64, bytes: u64 },
+}
+
+/// Where an output of a run is.
+enum Given {
+    Here(ElementType, Part),
+    Stays(DeviceTensor),
+}
+
+impl Loaded {
+    /// Where an input can be read. What other devices have, or a former worker had, has to be brought here.
+    fn source(&self, value: &Value) -> Result<Source, InferenceError> {
+        match value.device().and_then(DeviceTensor::in_memory::<WorkerMemory>) {
+            Some((memory, number)) if Arc::ptr_eq(&memory.worker, &self.worker) => {
+                Ok(Source::Stayed { number, bytes: value.bytes() })
+            }
+            _ => value.to_host().map(Source::Here),
+        }
+    }
+
+    /// The outputs that a run is to give, with numbers for those that may stay.
+    fn wanted(&self, job: &PlacedJob) -> Vec<(usize, Option<u64>)> {
+        let is_on = self.worker.config.gpu.intermediates.free_percent_max > 0;
+        let number = |at: &usize| (is_on && job.may_stay.contains(at)).then(|| self.worker.number());
+        job.outputs.iter().map(|at| (*at, number(at))).collect()
+    }
+
+    /// An output that a run has given.
+    fn given(
+        &self,
+        (position, number): (usize, Option<u64>),
+        output: Output,
+    ) -> Result<Given, InferenceError> {
+        let missing = || InferenceError::Run("there is no such output".into());
+        let element_type = *self.outputs.get(position).ok_or_else(missing)?;
+        match (output, number) {
+            (Output::Here(part), _) => Ok(Given::Here(element_type, part)),
+            (Output::Stays { shape, bytes }, Some(number)) => {
+                self.worker.config.hand_overs.kept(bytes);
+                let memory = Arc::clone(&self.memory);
+                Ok(Given::Stays(DeviceTensor::new(memory, number, element_type, shape, bytes)))
+            }
+            (Output::Stays { .. }, None) => Err(missing()),
+        }
+    }
+}
+
+/// Put inputs that are here into the memory of a connection. Gives where all of them are, the bytes of those that have stayed, and where the memory is free.
+fn written(sources: Vec<Source>, memory: &File) -> Result<(Vec<Input>, u64, u64), InferenceError> {
+    let (mut here, mut stayed_bytes) = (Vec::with_capacity(sources.len()), 0);
+    let numbers = sources.into_iter().map(|source| match source {
+        Source::Here(tensor) => {
+            here.push(tensor);
+            None
+        }
+        Source::Stayed { number, bytes } => {
+            stayed_bytes += bytes;
+            Some(number)
+        }
+    });
+    let numbers: Vec<_> = numbers.collect();
+    let (parts, end) = write_tensors(&here, memory)?;
+    let mut parts = parts.into_iter();
+    let input = |number| match number {
+        Some(number) => Some(Input::Stayed(number)),
+        None => parts.next().map(Input::Here),
+    };
+    Ok((numbers.into_iter().filter_map(input).collect(), stayed_bytes, end))
 }
 
 /// One slot's share of it.
@@ -87,12 +169,18 @@ struct WorkerSession {
 
 impl Session for WorkerSession {
     fn run(&mut self, job: &Job, interrupt: &Interrupt) -> Result<Vec<Tensor>, InferenceError> {
+        self.run_placed(&job.into(), interrupt)?.iter().map(Value::to_host).collect()
+    }
+
+    fn run_placed(&mut self, job: &PlacedJob, interrupt: &Interrupt) -> Result<Vec<Value>, InferenceError> {
         self.device_time = None;
+        let worker = &self.model.worker;
+        // Before there is a connection: what is elsewhere takes one, too.
+        let inputs = job.inputs.iter().map(|input| self.model.source(input)).collect::<Result<Vec<_>, _>>()?;
         if interrupt.reason().is_some() {
             return Err(InferenceError::Cancelled);
         }
-        let Loaded { worker, outputs: types, arena, .. } = &*self.model;
-        let (session, run, wanted) = (self.number, worker.number(), &job.outputs);
+        let run = worker.number();
         let mut line = worker.line(interrupt)?;
         let connection = line.connection().map_err(|error| worker.failed(error))?;
         let (told, waker) = (Arc::clone(worker), connection.waker());
@@ -101,23 +189,36 @@ impl Session for WorkerSession {
             waker.wake();
         });
         connection.settle(interrupt).map_err(|error| worker.failed(error))?;
-        let (inputs, outputs_at) = write_tensors(&job.inputs, &connection.memory, Some(arena))?;
-        let request = Request::Run { session, run, inputs, outputs: wanted.clone(), outputs_at };
-        let answered = connection.call(&request, &job.inputs, worker.config.run_time_max, interrupt);
-        let (outputs, device_time_ns) = match worker.understand(answered)? {
-            Answer::Ran { outputs, device_time_ns } if outputs.len() == wanted.len() => {
-                (outputs, device_time_ns)
+        let (inputs, stayed_bytes, outputs_at) = written(inputs, &connection.memory)?;
+        let outputs = self.model.wanted(job);
+        let request = Request::Run { session: self.number, run, inputs, outputs, outputs_at };
+        let answered = connection.call(&request, worker.config.run_time_max, interrupt);
+        if let (Err(CallError::Unwanted), Request::Run { outputs, .. }) = (&answered, &request) {
+            let numbers = outputs.iter().filter_map(|(_, number)| *number);
+            numbers.for_each(|number| worker.let_go.tell(Gone::Abandoned { number }));
+        }
+        let Request::Run { outputs: wanted, .. } = request else { return Ok(Vec::new()) };
+        let (outputs, device_time_ns, through_host_bytes) = match worker.understand(answered)? {
+            Answer::Ran { outputs, device_time_ns, through_host_bytes } if outputs.len() == wanted.len() => {
+                (outputs, device_time_ns, through_host_bytes)
             }
             answer => return Err(worker.senseless(&answer)),
         };
         worker.note_worked();
-        let tensors = wanted.iter().zip(&outputs).map(|(position, part)| {
-            let missing = || InferenceError::Run("there is no such output".into());
-            read_tensor(*types.get(*position).ok_or_else(missing)?, part, &connection.memory, arena)
-        });
-        let tensors = tensors.collect::<Result<_, _>>()?;
+        worker.config.hand_overs.read(stayed_bytes.saturating_sub(through_host_bytes), through_host_bytes);
+        // All of them before the first is read: those that have stayed have somebody to let go of them.
+        let given = wanted.iter().zip(outputs).map(|(wanted, output)| self.model.given(*wanted, output));
+        let given = given.collect::<Vec<_>>();
+        let read = |given| match given? {
+            Given::Stays(tensor) => Ok(Value::Device(tensor)),
+            Given::Here(element_type, part) => {
+                let arena = &self.model.memory.arena;
+                read_tensor(element_type, &part, &connection.memory, arena).map(Value::Host)
+            }
+        };
+        let outputs = given.into_iter().map(read).collect::<Result<_, InferenceError>>()?;
         self.device_time = Some(Duration::from_nanos(device_time_ns));
-        Ok(tensors)
+        Ok(outputs)
     }
 
     fn device_time(&self) -> Option<Duration> {
@@ -127,6 +228,6 @@ impl Session for WorkerSession {
 
 impl Drop for WorkerSession {
     fn drop(&mut self) {
-        self.model.worker.let_go(&Request::Forget { session: self.number });
+        self.model.worker.release(&Request::Forget { session: self.number });
     }
 }
