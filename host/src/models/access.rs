@@ -189,7 +189,13 @@ impl Runner {
             let started = Instant::now();
             let execution = Some(Execution::alone(&inputs));
             let outputs = steps.run(&workflow, inputs, outputs.as_deref()).await?;
-            Ok(Completion { outputs, stayed: Vec::new(), queue_time: Duration::ZERO, run_time: started.elapsed(), execution })
+            Ok(Completion {
+                outputs,
+                stayed: Vec::new(),
+                queue_time: Duration::ZERO,
+                run_time: started.elapsed(),
+                execution,
+            })
         }));
         let ended = async move {
             let gone = |_| InferenceError::Unavailable("the node is shutting down".into());

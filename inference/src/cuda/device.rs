@@ -14,8 +14,8 @@ use weir_kernels::Target;
 /// Blocks of pinned memory that copies of weights go through.
 const RING_BLOCKS: usize = 16;
 
-/// Memory that is kept at hand for tensors that runs leave on the device, beyond those that there are.
-const INTERMEDIATES_IDLE_BYTES_MAX: u64 = 64 << 20;
+/// The share of a device's memory that is kept at hand for tensors that runs leave there, beyond those that there are.
+const IDLE_SHARE: u64 = 64;
 
 /// How a device is held.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,7 +84,7 @@ impl Gpu {
         let limits = CommLimits {
             free_percent_max: limits.free_percent_max,
             entries_max: limits.len_max,
-            idle_bytes_max: INTERMEDIATES_IDLE_BYTES_MAX,
+            idle_bytes_max: capacity_bytes / IDLE_SHARE,
         };
         let intermediates = CommStore::new(u64::from(*ordinal), limits, &pool, &engine, &spilled)?;
         let kernels = Kernels::new(&context, target.compute_capability);

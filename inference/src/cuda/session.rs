@@ -216,7 +216,8 @@ impl CudaSession {
             let port = bound.program.outputs.get(position).ok_or_else(misfit)?;
             let bytes = port.tensor.bytes();
             let from = bound.span(port.place, bytes as u64, &self.model.weights, arena).ok_or_else(misfit)?;
-            let dims = port.tensor.dims().iter().map(|dim| u32::try_from(*dim).ok()).collect::<Option<Vec<_>>>();
+            let dims =
+                port.tensor.dims().iter().map(|dim| u32::try_from(*dim).ok()).collect::<Option<Vec<_>>>();
             let shape = Shape::new(&dims.ok_or_else(misfit)?).map_err(TensorError::from)?;
             let element_type = port.tensor.element_type();
             outputs.push(Output { from, offset: end, element_type, shape, stays: false });

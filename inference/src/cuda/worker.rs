@@ -7,6 +7,7 @@
 //!                   ──Connection: memory──►      outputs and small inputs, which both read and write as a file
 //!   the arena ──its file──►                      large inputs, which the worker reads where they lie
 //!   control ──one way: connections, cancels──►   its main thread, which ends the process with the node
+//!   a thread ──Connection──►                     which outputs that have stayed there nobody has any more
 //! ```
 //!
 //! A fault of a device ends everything that a process has there, and the driver gives the process no second chance. So the device is held by a worker, which
@@ -119,8 +120,7 @@ impl Worker {
             has_worked: AtomicBool::new(false),
             ended: OnceLock::new(),
         });
-        let_go::start(&worker, gone)
-            .map_err(|error| InferenceError::DeviceLost(cannot(error).into()))?;
+        let_go::start(&worker, gone).map_err(|error| InferenceError::DeviceLost(cannot(error).into()))?;
         let open = Request::Open { driver: config.driver.clone(), gpu: config.gpu.clone() };
         match worker.call(&open, START_TIME_MAX)? {
             Answer::Opened { name } => Ok((worker, name)),

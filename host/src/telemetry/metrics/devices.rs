@@ -50,8 +50,10 @@ impl DeviceMetrics {
         let capacity_bytes = gauge("device_capacity_bytes", "Device memory that models may take");
         let runs_waiting = gauge("device_runs_waiting", "Model runs that wait for a slot of the device");
         let up = gauge("device_up", "Whether the device is there; 0 while it is lost");
-        let intermediates = gauge("device_intermediates", "Tensors on the device that runs have left for others");
-        let intermediates_bytes = gauge("device_intermediates_bytes", "Bytes of tensors that runs have left on the device");
+        let intermediates =
+            gauge("device_intermediates", "Tensors on the device that runs have left for others");
+        let intermediates_bytes =
+            gauge("device_intermediates_bytes", "Bytes of tensors that runs have left on the device");
         let mut counter = |name: &str, help: &str| {
             let family = Family::<Labels, Counter>::default();
             registry.register(name, help, family.clone());

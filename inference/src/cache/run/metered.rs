@@ -25,7 +25,8 @@ impl Session for Metered<'_> {
     fn run_placed(&mut self, job: &PlacedJob, interrupt: &Interrupt) -> Result<Vec<Value>, InferenceError> {
         let outputs = self.charged(|session| session.run_placed(job, interrupt))?;
         // One that is not run together with others has one bearer.
-        for (tensor, (meter, _)) in outputs.iter().filter_map(Value::device).zip(self.bearers.iter().cycle()) {
+        for (tensor, (meter, _)) in outputs.iter().filter_map(Value::device).zip(self.bearers.iter().cycle())
+        {
             tensor.charge(self.device, meter);
         }
         Ok(outputs)

@@ -56,7 +56,8 @@ impl WorkerModel {
         let model = Arc::new(Loaded { worker, number, outputs, memory });
         match model.worker.call(&Request::Load { model: number, files }, time_max)? {
             Answer::Loaded { own_bytes, weights } => {
-                let parts = weights.into_iter().map(|(hash, bytes)| (footprint::Part { hash, family: None }, bytes));
+                let parts =
+                    weights.into_iter().map(|(hash, bytes)| (footprint::Part { hash, family: None }, bytes));
                 Ok(Self { model, footprint: Footprint::new(own_bytes, parts) })
             }
             answer => Err(model.worker.senseless(&answer)),
@@ -90,7 +91,10 @@ impl Drop for Loaded {
 enum Source {
     Here(Tensor),
     /// With this worker, by its number there.
-    Stayed { number: u64, bytes: u64 },
+    Stayed {
+        number: u64,
+        bytes: u64,
+    },
 }
 
 /// Where an output of a run is.
@@ -176,7 +180,8 @@ impl Session for WorkerSession {
         self.device_time = None;
         let worker = &self.model.worker;
         // Before there is a connection: what is elsewhere takes one, too.
-        let inputs = job.inputs.iter().map(|input| self.model.source(input)).collect::<Result<Vec<_>, _>>()?;
+        let inputs =
+            job.inputs.iter().map(|input| self.model.source(input)).collect::<Result<Vec<_>, _>>()?;
         if interrupt.reason().is_some() {
             return Err(InferenceError::Cancelled);
         }
@@ -190,14 +195,14 @@ impl Session for WorkerSession {
         });
         connection.settle(interrupt).map_err(|error| worker.failed(error))?;
         let (inputs, stayed_bytes, outputs_at) = written(inputs, &connection.memory)?;
-        let outputs = self.model.wanted(job);
-        let request = Request::Run { session: self.number, run, inputs, outputs, outputs_at };
+        let (session, wanted) = (self.number, self.model.wanted(job));
+        let request = Request::Run { session, run, inputs, outputs: wanted.clone(), outputs_at };
         let answered = connection.call(&request, worker.config.run_time_max, interrupt);
-        if let (Err(CallError::Unwanted), Request::Run { outputs, .. }) = (&answered, &request) {
-            let numbers = outputs.iter().filter_map(|(_, number)| *number);
+        if let Err(CallError::Unwanted) = &answered {
+            // It goes on there, and what it leaves is nobody's.
+            let numbers = wanted.iter().filter_map(|(_, number)| *number);
             numbers.for_each(|number| worker.let_go.tell(Gone::Abandoned { number }));
         }
-        let Request::Run { outputs: wanted, .. } = request else { return Ok(Vec::new()) };
         let (outputs, device_time_ns, through_host_bytes) = match worker.understand(answered)? {
             Answer::Ran { outputs, device_time_ns, through_host_bytes } if outputs.len() == wanted.len() => {
                 (outputs, device_time_ns, through_host_bytes)

@@ -55,3 +55,6 @@ fn attend(service: &Arc<Service>, socket: UnixStream, files: Files) -> io::Resul
     })?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -49,7 +49,7 @@ impl Service {
         self.runs.cancel(run);
     }
 
-    fn answer(&self, request: Request, files: &Files) -> Result<Answer, InferenceError> {
+    pub(super) fn answer(&self, request: Request, files: &Files) -> Result<Answer, InferenceError> {
         match request {
             Request::Open { driver, gpu } => self.open(driver, &gpu),
             Request::Load { model, files } => self.load(model, &files),
@@ -133,7 +133,7 @@ impl Service {
         Ok(Answer::Ran { outputs: window.into_outputs(staying)?, device_time_ns, through_host_bytes })
     }
 
-    fn gpu(&self) -> Result<Arc<Gpu>, InferenceError> {
+    pub(super) fn gpu(&self) -> Result<Arc<Gpu>, InferenceError> {
         let gpu = self.gpu.get().cloned();
         gpu.ok_or_else(|| InferenceError::Unavailable("the device is not held yet".into()))
     }
