@@ -215,8 +215,8 @@ impl Steps {
         }
     }
 
-    /// Bring the models of steps that are sure to run into device memory, and keep them there for as long as this lives. A step whose model
-    /// cannot be had tells so when it is its turn. Never ends.
+    /// Bring the models of steps that are sure to run into device memory, and keep them there for as long as this lives, or until they are lost with their
+    /// device. A step whose model cannot be had tells so when it is its turn. Never ends.
     async fn load_ahead(&self, plan: &Plan, sure: &[usize]) {
         let steps = sure.iter().filter_map(|step| plan.steps().get(*step));
         let models = steps.filter_map(|step| match &step.action {
@@ -229,7 +229,17 @@ impl Steps {
         let loading = models.map(|entry| async move {
             self.dispatch.models.pin(&entry, self.spot, &self.dispatch.placements, &self.trace).await.ok()
         });
-        let _pins: Vec<Option<ModelPin>> = futures::future::join_all(loading).await;
+        let loaded = futures::future::join_all(loading).await;
+        let mut pins: Vec<ModelPin> = loaded.into_iter().flatten().collect();
+        while !pins.is_empty() {
+            let mut health: Vec<_> = pins.iter().map(|pin| pin.device().cache.health()).collect();
+            // Or the step would wait for a model that is not loaded anew before these are gone.
+            pins.retain(|pin| !pin.pin().is_lost());
+            let changes = health.iter_mut().map(|health| health.changed().boxed());
+            if futures::future::select_all(changes).await.0.is_err() {
+                break;
+            }
+        }
         std::future::pending::<()>().await;
     }
 }

@@ -97,6 +97,17 @@ enum Source {
     },
 }
 
+/// The inputs of a run, as its worker is told of them.
+struct Sent {
+    inputs: Vec<Input>,
+    /// Those that the worker may read in the arena.
+    here: Vec<Tensor>,
+    /// How many bytes those have that have stayed with it.
+    stayed_bytes: u64,
+    /// Where the connection's memory is free.
+    outputs_at: u64,
+}
+
 /// Where an output of a run is.
 enum Given {
     Here(ElementType, Part),
@@ -141,27 +152,30 @@ impl Loaded {
     }
 }
 
-/// Put inputs that are here into the memory of a connection. Gives where all of them are, the bytes of those that have stayed, and where the memory is free.
-fn written(sources: Vec<Source>, memory: &File) -> Result<(Vec<Input>, u64, u64), InferenceError> {
-    let (mut here, mut stayed_bytes) = (Vec::with_capacity(sources.len()), 0);
-    let numbers = sources.into_iter().map(|source| match source {
-        Source::Here(tensor) => {
-            here.push(tensor);
-            None
-        }
-        Source::Stayed { number, bytes } => {
-            stayed_bytes += bytes;
-            Some(number)
-        }
-    });
-    let numbers: Vec<_> = numbers.collect();
-    let (parts, end) = write_tensors(&here, memory)?;
-    let mut parts = parts.into_iter();
-    let input = |number| match number {
-        Some(number) => Some(Input::Stayed(number)),
-        None => parts.next().map(Input::Here),
-    };
-    Ok((numbers.into_iter().filter_map(input).collect(), stayed_bytes, end))
+impl Sent {
+    /// Put inputs that are here where the worker reads them.
+    fn new(sources: Vec<Source>, memory: &File, arena: &Arena) -> Result<Self, InferenceError> {
+        let (mut here, mut stayed_bytes) = (Vec::with_capacity(sources.len()), 0);
+        let number = |source| match source {
+            Source::Here(tensor) => {
+                here.push(tensor);
+                None
+            }
+            Source::Stayed { number, bytes } => {
+                stayed_bytes += bytes;
+                Some(number)
+            }
+        };
+        let numbers: Vec<Option<u64>> = sources.into_iter().map(number).collect();
+        let (parts, outputs_at) = write_tensors(&here, memory, Some(arena))?;
+        let mut parts = parts.into_iter();
+        let input = |number| match number {
+            Some(number) => Some(Input::Stayed(number)),
+            None => parts.next().map(Input::Here),
+        };
+        let inputs = numbers.into_iter().filter_map(input).collect();
+        Ok(Self { inputs, here, stayed_bytes, outputs_at })
+    }
 }
 
 /// One slot's share of it.
@@ -180,7 +194,7 @@ impl Session for WorkerSession {
         self.device_time = None;
         let worker = &self.model.worker;
         // Before there is a connection: what is elsewhere takes one, too.
-        let inputs =
+        let sources =
             job.inputs.iter().map(|input| self.model.source(input)).collect::<Result<Vec<_>, _>>()?;
         if interrupt.reason().is_some() {
             return Err(InferenceError::Cancelled);
@@ -194,10 +208,11 @@ impl Session for WorkerSession {
             waker.wake();
         });
         connection.settle(interrupt).map_err(|error| worker.failed(error))?;
-        let (inputs, stayed_bytes, outputs_at) = written(inputs, &connection.memory)?;
+        let arena = &self.model.memory.arena;
+        let Sent { inputs, here, stayed_bytes, outputs_at } = Sent::new(sources, &connection.memory, arena)?;
         let (session, wanted) = (self.number, self.model.wanted(job));
         let request = Request::Run { session, run, inputs, outputs: wanted.clone(), outputs_at };
-        let answered = connection.call(&request, worker.config.run_time_max, interrupt);
+        let answered = connection.call(&request, &here, worker.config.run_time_max, interrupt);
         if let Err(CallError::Unwanted) = &answered {
             // It goes on there, and what it leaves is nobody's.
             let numbers = wanted.iter().filter_map(|(_, number)| *number);
@@ -217,7 +232,6 @@ impl Session for WorkerSession {
         let read = |given| match given? {
             Given::Stays(tensor) => Ok(Value::Device(tensor)),
             Given::Here(element_type, part) => {
-                let arena = &self.model.memory.arena;
                 read_tensor(element_type, &part, &connection.memory, arena).map(Value::Host)
             }
         };

@@ -124,8 +124,7 @@ impl Service {
         let mut session = lock(&session);
         let (wanted, numbers): (Vec<usize>, Vec<_>) = outputs.into_iter().unzip();
         let (gpu, staying) = (self.gpu()?, &self.staying);
-        let mut window =
-            Window::new((&gpu, staying), session.owner(), files, inputs, (numbers, outputs_at))?;
+        let mut window = Window::new((&gpu, staying), session.owner(), files, inputs, (numbers, outputs_at))?;
         let time = session.exchange(&mut window, &wanted, run.interrupt())?;
         drop(session);
         let device_time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);

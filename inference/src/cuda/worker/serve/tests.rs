@@ -6,7 +6,8 @@ use crate::backend::{ModelKey, ModelSource};
 use crate::cuda::device::{GpuConfig, IntermediateLimits};
 use crate::cuda::form::form;
 use crate::cuda::model::ModelFiles;
-use crate::cuda::process::Part;
+use crate::cuda::process::{Home, Part};
+use crate::cuda::worker::control::Files;
 use crate::cuda::worker::message::{Answer, Input, Output, Request};
 use crate::error::InferenceError;
 use crate::prepare::Prepared;
@@ -27,7 +28,7 @@ const BYTES: u64 = ROWS as u64 * 4096;
 /// A worker in this process. Fields drop in order: the driver last, which looks for what was left.
 struct Stage {
     service: Service,
-    memory: File,
+    files: Files,
     blobs: TempDir,
     fake: Fake,
 }
@@ -40,8 +41,9 @@ impl Stage {
     fn new(memory_bytes_max: u64, intermediates: IntermediateLimits) -> Self {
         let fake = Fake::new(7);
         let (service, blobs) = (Service::default(), tempfile::tempdir().unwrap());
-        let memory = File::from(memfd_create("test", MemfdFlags::CLOEXEC).unwrap());
-        let stage = Self { service, memory, blobs, fake };
+        let file = || File::from(memfd_create("test", MemfdFlags::CLOEXEC).unwrap());
+        let files = Files { memory: file(), arena: file() };
+        let stage = Self { service, files, blobs, fake };
         let gpu = GpuConfig { ordinal: 0, memory_bytes_max, slots: 2, intermediates };
         let opened = stage.ask(Request::Open { driver: stage.fake.path().to_owned(), gpu });
         assert!(matches!(opened, Ok(Answer::Opened { .. })), "{opened:?}");
@@ -49,7 +51,7 @@ impl Stage {
     }
 
     fn ask(&self, request: Request) -> Result<Answer, InferenceError> {
-        self.service.answer(request, &self.memory)
+        self.service.answer(request, &self.files)
     }
 
     /// Load a model of `tests/fixtures/models` for a tenant, and open a session of the same number.
@@ -83,8 +85,8 @@ impl Stage {
     fn run(&self, session: u64, input: Option<u64>, stays_as: Option<u64>) -> Result<Output, InferenceError> {
         let input = input.map_or_else(
             || {
-                self.memory.write_all_at(&ones(1.0), 0).unwrap();
-                Input::Here(Part { shape: shape(), offset: 0, bytes: BYTES })
+                self.files.memory.write_all_at(&ones(1.0), 0).unwrap();
+                Input::Here(Part { shape: shape(), home: Home::Connection, offset: 0, bytes: BYTES })
             },
             Input::Stayed,
         );
@@ -100,7 +102,7 @@ impl Stage {
     fn is(&self, output: &Output, value: f32) -> bool {
         let Output::Here(part) = output else { panic!("it has stayed: {output:?}") };
         let mut found = vec![0; usize::try_from(part.bytes).unwrap()];
-        self.memory.read_exact_at(&mut found, part.offset).unwrap();
+        self.files.memory.read_exact_at(&mut found, part.offset).unwrap();
         found == ones(value)
     }
 
@@ -108,7 +110,7 @@ impl Stage {
         match self.ask(Request::Fetch { tensor, tenant: tenant(of) })? {
             Answer::Fetched { bytes } => {
                 let mut found = vec![0; usize::try_from(bytes).unwrap()];
-                self.memory.read_exact_at(&mut found, 0).unwrap();
+                self.files.memory.read_exact_at(&mut found, 0).unwrap();
                 Ok(found)
             }
             answer => panic!("another answer: {answer:?}"),
