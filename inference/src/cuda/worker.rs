@@ -29,6 +29,7 @@ pub(super) use supervisor::Supervisor;
 
 mod model;
 pub(super) use model::WorkerModel;
+mod session;
 
 mod serve;
 pub use serve::{DEVICE_WORKER_COMMAND, device_worker_main};

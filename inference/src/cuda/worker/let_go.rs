@@ -1,7 +1,7 @@
 //! Telling a worker which tensors nobody has any more. On a thread of its own: whoever lets go of one does not wait.
 
-use super::Worker;
 use super::message::Request;
+use super::{HandOvers, Worker};
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Weak};
@@ -36,12 +36,14 @@ impl LetGo {
 
 /// Begin to tell `worker`. The thread ends with it.
 pub(super) fn start(worker: &Arc<Worker>, gone: Receiver<Gone>) -> io::Result<()> {
-    let (name, worker) = (format!("weir-{}-free", worker.config.device()), Arc::downgrade(worker));
-    std::thread::Builder::new().name(name).stack_size(256 << 10).spawn(move || tell(&worker, &gone))?;
+    let (config, worker) = (Arc::clone(&worker.config), Arc::downgrade(worker));
+    let name = format!("weir-{}-free", config.device());
+    let tell = move || tell(&worker, &config.hand_overs, &gone);
+    std::thread::Builder::new().name(name).stack_size(256 << 10).spawn(tell)?;
     Ok(())
 }
 
-fn tell(worker: &Weak<Worker>, gone: &Receiver<Gone>) {
+fn tell(worker: &Weak<Worker>, counted: &HandOvers, gone: &Receiver<Gone>) {
     while let Ok(first) = gone.recv() {
         let (mut tensors, mut abandoned, mut sizes) = (Vec::new(), Vec::new(), Vec::new());
         for one in std::iter::once(first).chain(gone.try_iter()).take(AT_ONCE_MAX) {
@@ -53,8 +55,10 @@ fn tell(worker: &Weak<Worker>, gone: &Receiver<Gone>) {
                 Gone::Abandoned { number } => abandoned.push(number),
             }
         }
-        let Some(worker) = worker.upgrade() else { return };
-        worker.release(&Request::Release { tensors, abandoned });
-        sizes.into_iter().for_each(|bytes| worker.config.hand_overs.gone(bytes));
+        // One that nobody has any more has ended, and has let go of everything.
+        if let Some(worker) = worker.upgrade() {
+            worker.release(&Request::Release { tensors, abandoned });
+        }
+        sizes.into_iter().for_each(|bytes| counted.gone(bytes));
     }
 }

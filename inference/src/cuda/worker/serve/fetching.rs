@@ -9,7 +9,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use weir_device::Arena;
-use weir_device::cuda::{Place, Span};
+use weir_device::cuda::{Fetch, Place, Span};
 use weir_types::TenantId;
 
 /// How much is on its way at once: what lies between the device and the connection's memory takes no more.
@@ -32,7 +32,7 @@ pub(super) fn fetch(stayed: &Stayed, tenant: &TenantId, memory: &File) -> Result
         let piece = span.slice(offset, PIECE_BYTES.min(span.bytes() - offset)).ok_or_else(misfit)?;
         // The run that has left it has ended: it is there.
         let fetched = stayed.gpu.transfers.fetch(piece, &pieces, Box::new(Arc::clone(&held)));
-        let bytes = fetched.and_then(|copy| copy.wait()).map_err(|error| weights_failure(&error))?;
+        let bytes = fetched.and_then(Fetch::wait).map_err(|error| weights_failure(&error))?;
         memory.write_all_at(&bytes, offset).map_err(|error| failed(&error))?;
         offset += piece.bytes();
     }
