@@ -133,7 +133,7 @@ pub struct NodeConfig {
     pub objects: ObjectsConfig,
     /// What the nodes of the cluster are connected by: for what of a workflow goes to another node.
     pub network: Network,
-    /// How steps of workflows that are placed by themselves hand tensors to each other.
+    /// How steps of workflows hand tensors to each other: those that are placed by themselves, and those on one GPU.
     pub intermediates: IntermediatesConfig,
 
     /// Log lines kept per function.
