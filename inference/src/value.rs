@@ -187,3 +187,51 @@ pub struct HandedOver {
     /// Bytes that went over the host after all: to the node, since it needed them; or to runs, since there was no room for them on the device.
     pub through_host_bytes: u64,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use weir_device::Arena;
+
+    const GPU: Device = Device::Cuda { ordinal: 0 };
+
+    /// Counts what it is asked.
+    #[derive(Default)]
+    struct Memory {
+        fetched: AtomicU64,
+        let_go: AtomicU64,
+    }
+
+    impl DeviceMemory for Memory {
+        fn fetch(&self, number: u64, bytes: u64) -> Result<Buffer, InferenceError> {
+            self.fetched.fetch_add(1, Ordering::Relaxed);
+            let len = usize::try_from(bytes).unwrap();
+            Ok(Arena::new(1 << 20).copy_of(&vec![u8::try_from(number).unwrap(); len])?)
+        }
+
+        fn let_go(&self, _: u64, bytes: u64) {
+            self.let_go.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_tensor_is_brought_once_and_borne_until_its_last_handle_drops() {
+        let (memory, meter) = (Arc::new(Memory::default()), Meter::default());
+        let shape = Shape::new(&[2, 3]).unwrap();
+        let tensor = DeviceTensor::new(memory.clone(), 7, ElementType::Uint8, shape, 6);
+        tensor.charge(GPU, &meter);
+        tensor.charge(Device::Cpu, &meter);
+        let other = Value::Device(tensor.clone());
+        assert_eq!(tensor.to_host().unwrap(), other.to_host().unwrap());
+        assert_eq!(&**other.to_host().unwrap().data(), [7; 6]);
+        assert_eq!(memory.fetched.load(Ordering::Relaxed), 1);
+        assert!(matches!(tensor.in_memory::<Memory>(), Some((_, 7))));
+        drop(tensor);
+        assert_eq!((memory.let_go.load(Ordering::Relaxed), meter.used().len()), (0, 0));
+        drop(other);
+        assert_eq!(memory.let_go.load(Ordering::Relaxed), 6);
+        let used = meter.used();
+        assert!(matches!(used[..], [(GPU, Used { resident_byte_ns: 1.., runs: 0, .. })]), "{used:?}");
+    }
+}
