@@ -133,7 +133,7 @@ pub struct NodeConfig {
     pub objects: ObjectsConfig,
     /// What the nodes of the cluster are connected by: for what of a workflow goes to another node.
     pub network: Network,
-    /// How steps of workflows that are placed by themselves hand tensors to each other.
+    /// How steps of workflows hand tensors to each other: those that are placed by themselves, and those on one GPU.
     pub intermediates: IntermediatesConfig,
 
     /// Log lines kept per function.
@@ -284,19 +284,23 @@ impl Default for ObjectsConfig {
     }
 }
 
-/// What steps of workflows that are placed by themselves leave for each other. See docs/workflows.md.
+/// What steps of workflows leave for each other: on the node where they are placed by themselves, and on a GPU where the next runs there, too. See
+/// docs/workflows.md.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct IntermediatesConfig {
-    /// The share of the *free* memory for bodies and tensors that they may take, in per cent. What does not fit goes back with the answer.
+    /// The share of the *free* memory that they may take, in per cent: of that for bodies and tensors, and of each GPU's. What does not fit goes back with
+    /// the answer. At 0 all do.
     pub free_percent_max: u64,
-    /// The most of them on this node.
+    /// The most of them on this node, and on each GPU.
     pub len_max: usize,
+    /// Memory of the host for those on a GPU that had to make room there; for each GPU.
+    pub spilled_bytes_max: u64,
 }
 
 impl Default for IntermediatesConfig {
     fn default() -> Self {
-        Self { free_percent_max: 50, len_max: 4_096 }
+        Self { free_percent_max: 50, len_max: 4_096, spilled_bytes_max: 256 * MIB }
     }
 }
 

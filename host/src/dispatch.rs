@@ -187,9 +187,13 @@ impl Dispatch {
         let report = AbortOnDropHandle::new(self.guests.spawn(run)).await.map_err(|panic| panicked(&panic));
         let fault = report.map_or_else(Some, |report| report.fault);
         match (fault, receiver.await) {
-            (None, Ok(outputs)) => {
-                Ok(Completion { outputs, queue_time, run_time: started.elapsed(), execution })
-            }
+            (None, Ok(outputs)) => Ok(Completion {
+                outputs,
+                stayed: Vec::new(),
+                queue_time,
+                run_time: started.elapsed(),
+                execution,
+            }),
             (fault, _) => Err(fault
                 .unwrap_or_else(|| Fault::new(ErrorCode::NoResponse, "the function returned no outputs"))),
         }

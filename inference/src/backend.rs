@@ -8,8 +8,9 @@ use crate::footprint::Footprint;
 use crate::interrupt::Interrupt;
 use crate::meter::Meter;
 use crate::prepare::{PrepareError, Prepared, Variant};
-use crate::request::Job;
+use crate::request::{Job, PlacedJob};
 use crate::tensor::Tensor;
+use crate::value::{HandedOver, Value};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -81,6 +82,11 @@ pub trait Backend: Send + Sync + 'static {
     /// Give memory that models have left behind back to the system. Blocks; called on the loader thread after an unload.
     fn trim(&self) {}
 
+    /// What became of the tensors that runs have left on the device; none where none can.
+    fn handed_over(&self) -> Option<HandedOver> {
+        None
+    }
+
     /// Have a device again that was lost: see [`InferenceError::DeviceLost`]. Blocks; called on the loader thread, again after a while if it
     /// fails. Models that were loaded before are dropped sooner or later, and are not run any more.
     fn recover(&self) -> Result<(), InferenceError> {
@@ -108,6 +114,13 @@ pub trait Session: Send {
     /// Run `job`, which fits the model's signature, and hand out the wanted outputs in their order. Blocks; called on a device thread.
     /// Ends early, with any error, once `interrupt` fires.
     fn run(&mut self, job: &Job, interrupt: &Interrupt) -> Result<Vec<Tensor>, InferenceError>;
+
+    /// The same, with tensors where they are: inputs that other runs have left on this device are read there, and outputs that may stay there do, as far
+    /// as there is room. Where nothing can stay, inputs are brought to the host.
+    fn run_placed(&mut self, job: &PlacedJob, interrupt: &Interrupt) -> Result<Vec<Value>, InferenceError> {
+        let outputs = self.run(&job.to_host()?, interrupt)?;
+        Ok(outputs.into_iter().map(Value::Host).collect())
+    }
 
     /// How long the device was busy with the last run, where that is known apart from what else the run took.
     fn device_time(&self) -> Option<Duration> {

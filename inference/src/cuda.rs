@@ -21,6 +21,7 @@ mod worker;
 pub use worker::{DEVICE_WORKER_COMMAND, device_worker_main};
 
 mod device;
+pub use device::IntermediateLimits;
 mod kernels;
 mod slots;
 
@@ -46,6 +47,7 @@ use crate::backend::{Backend, LossHook, Model, ModelSource};
 use crate::error::InferenceError;
 use crate::footprint::{Footprint, Part};
 use crate::prepare::{Content, Variant};
+use crate::value::HandedOver;
 use device::GpuConfig;
 use kernel_graphs::KernelGraphs;
 use std::collections::BTreeMap;
@@ -55,7 +57,7 @@ use std::time::Duration;
 use weir_device::cuda::CudaError;
 use weir_device::{Arena, Device};
 use weir_types::{ContentHash, Platform, TenantId};
-use worker::{Supervisor, WorkerConfig, WorkerModel};
+use worker::{HandOvers, Supervisor, WorkerConfig, WorkerModel};
 
 /// How models run on one GPU.
 #[derive(Debug, Clone)]
@@ -66,6 +68,8 @@ pub struct CudaConfig {
     pub memory_bytes_max: u64,
     /// Runs at once.
     pub slots: usize,
+    /// What runs may leave on the device for other runs there.
+    pub intermediates: IntermediateLimits,
     /// How long a run may take before its worker is taken to hang, and is started anew.
     pub run_time_max: Duration,
     /// The program that is a worker, and its arguments; none for this same program with [`DEVICE_WORKER_COMMAND`].
@@ -86,11 +90,17 @@ pub struct Cuda {
 impl Cuda {
     /// Have a worker take hold of a device of the driver in that file. Outputs live in `arena`. Takes some hundred milliseconds; blocks.
     pub fn open(driver: &Path, config: CudaConfig, arena: Arena) -> Result<Self, InferenceError> {
-        let CudaConfig { ordinal, memory_bytes_max, slots, run_time_max, command } = config;
-        let gpu = GpuConfig { ordinal, memory_bytes_max, slots };
+        let CudaConfig { ordinal, memory_bytes_max, slots, intermediates, run_time_max, command } = config;
+        let gpu = GpuConfig { ordinal, memory_bytes_max, slots, intermediates };
         let driver = driver.to_owned();
-        let (program, shared) = (command, arena.clone());
-        let config = WorkerConfig { program, driver: driver.clone(), gpu, run_time_max, arena: shared };
+        let config = WorkerConfig {
+            program: command,
+            driver: driver.clone(),
+            gpu,
+            run_time_max,
+            arena: arena.clone(),
+            hand_overs: HandOvers::default(),
+        };
         let (worker, name) = Supervisor::start(config)?;
         Ok(Self { ordinal, driver, arena, name, worker, kernel_graphs: None })
     }
@@ -155,6 +165,10 @@ impl Backend for Cuda {
         if let Ok(worker) = self.worker.worker() {
             worker.trim();
         }
+    }
+
+    fn handed_over(&self) -> Option<HandedOver> {
+        Some(self.worker.handed_over())
     }
 
     fn recover(&self) -> Result<(), InferenceError> {

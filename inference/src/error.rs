@@ -118,6 +118,9 @@ pub enum InferenceError {
     /// The device was lost, with everything in its memory. It is being had again, and other devices do not notice.
     #[error("the device was lost: {0}; try again")]
     DeviceLost(Arc<str>),
+    /// A tensor that was left on a device is not there any more.
+    #[error("a tensor that another run has left on the device is gone: {0}; try again")]
+    TensorLost(Arc<str>),
     /// The backend failed in the run.
     #[error("the run failed: {0}")]
     Run(Arc<str>),
@@ -169,7 +172,9 @@ impl InferenceError {
             }
             Self::DeadlineExceeded => ErrorKind::DeadlineExceeded,
             Self::Cancelled => ErrorKind::Cancelled,
-            Self::Unavailable(_) | Self::Library(_) | Self::DeviceLost(_) => ErrorKind::Unavailable,
+            Self::Unavailable(_) | Self::Library(_) | Self::DeviceLost(_) | Self::TensorLost(_) => {
+                ErrorKind::Unavailable
+            }
             Self::Load { .. } | Self::Run(_) | Self::Unsupported(_) => ErrorKind::Internal,
             Self::Step { kind, .. } => *kind,
         }
@@ -180,6 +185,7 @@ impl InferenceError {
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::QueueFull { .. } => ErrorCode::QueueFull,
+            Self::TensorLost(_) => ErrorCode::IntermediateLost,
             _ => match self.kind() {
                 ErrorKind::InvalidArgument => ErrorCode::InvalidRequest,
                 ErrorKind::ResourceExhausted => ErrorCode::NoCapacity,

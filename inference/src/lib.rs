@@ -3,7 +3,8 @@
 //! In the order a model meets them: [`Preparer::prepare`] checks and optimises an upload in a limited child and says what it is
 //! ([`Prepared`]), or why it is refused ([`Refusal`]). [`ModelCache::acquire`] brings it into the device's memory and gives a [`Pin`].
 //! [`Pin::run`] checks a [`RunRequest`] against the model's signature, puts it in line for the device, where it may be run together with others ([`BatchRules`]), and is a future
-//! of its [`Completion`]; dropping the future stops the run. [`Tensor`]s go in and out, in memory of a [`weir_device::Arena`]. Everything that
+//! of its [`Completion`]; dropping the future stops the run. [`Tensor`]s go in and out, in memory of a [`weir_device::Arena`]; what only other runs
+//! on the same device read can stay there ([`DeviceTensor`]). Everything that
 //! fails after upload is an [`InferenceError`].
 //!
 //! ```
@@ -37,6 +38,9 @@
 mod tensor;
 pub use tensor::{Tensor, TensorError};
 
+mod value;
+pub use value::{DeviceMemory, DeviceTensor, HandedOver, Value};
+
 mod error;
 pub use error::{ErrorKind, InferenceError};
 
@@ -56,7 +60,7 @@ mod cache;
 pub use cache::{CacheConfig, Health, ModelCache, Pin, Probe, ResidentModel, Run, RunSetting};
 
 mod request;
-pub use request::{Completion, Execution, Job, PRIORITY_DEFAULT, RunRequest};
+pub use request::{Completion, Execution, Job, PRIORITY_DEFAULT, PlacedJob, RunRequest};
 
 mod batching;
 pub use batching::BatchRules;
@@ -80,9 +84,9 @@ pub use cpu::{
 mod cuda;
 #[cfg(feature = "cuda")]
 pub use cuda::{
-    COMPILE_COMMAND, Cuda, CudaConfig, DEVICE_WORKER_COMMAND, KernelGraphConfig, KernelGraphPreparer,
-    KernelGraphPreparerConfig, WORKER_COMMAND, check as gpu_check, compile_main, device_worker_main,
-    worker_main,
+    COMPILE_COMMAND, Cuda, CudaConfig, DEVICE_WORKER_COMMAND, IntermediateLimits, KernelGraphConfig,
+    KernelGraphPreparer, KernelGraphPreparerConfig, WORKER_COMMAND, check as gpu_check, compile_main,
+    device_worker_main, worker_main,
 };
 
 mod fake;

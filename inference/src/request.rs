@@ -3,8 +3,9 @@
 use crate::error::InferenceError;
 use crate::meter::Meter;
 use crate::tensor::Tensor;
+use crate::value::{DeviceTensor, Value};
 use std::time::{Duration, Instant};
-use weir_types::{Port, Signature};
+use weir_types::{Port, Shape, Signature};
 
 /// What a [`RunRequest`] with priority 0 counts as. Lower is more urgent.
 pub const PRIORITY_DEFAULT: u32 = 100;
@@ -14,8 +15,12 @@ pub const PRIORITY_DEFAULT: u32 = 100;
 pub struct RunRequest {
     /// The inputs by name, in any order.
     pub inputs: Vec<(String, Tensor)>,
+    /// Those that other runs have left on a device.
+    pub on_device: Vec<(String, DeviceTensor)>,
     /// The outputs wanted, in the order wanted; none for all of them, in the model's order.
     pub outputs: Option<Vec<String>>,
+    /// Those of them that may stay on the device, as far as there is room: what other runs there will read, and hardly anybody else.
+    pub may_stay: Vec<String>,
     /// Give up at this time.
     pub deadline: Option<Instant>,
     /// 1 is the most urgent; 0 is the default, [`PRIORITY_DEFAULT`].
@@ -29,6 +34,8 @@ pub struct RunRequest {
 pub struct Completion {
     /// The outputs, in the order asked for.
     pub outputs: Vec<(String, Tensor)>,
+    /// Those that have stayed on the device.
+    pub stayed: Vec<(String, DeviceTensor)>,
     /// How long it waited for the device.
     pub queue_time: Duration,
     /// How long the device ran.
@@ -50,7 +57,18 @@ pub struct Execution {
     pub padding_bytes: u64,
 }
 
-/// One call of a model, checked: what a backend is sent. Positions refer to the model's [`Signature`].
+/// One call of a model, checked, with its tensors where they are. Positions refer to the model's [`Signature`].
+#[derive(Debug, Clone)]
+pub struct PlacedJob {
+    /// A tensor for every input, in the signature's order.
+    pub inputs: Vec<Value>,
+    /// Positions of the outputs wanted, in the order wanted, each at most once.
+    pub outputs: Vec<usize>,
+    /// Those of them that may stay on the device.
+    pub may_stay: Vec<usize>,
+}
+
+/// One call of a model, checked, with its tensors in the node's memory: what any backend can be sent. Positions refer to the model's [`Signature`].
 #[derive(Debug, Clone)]
 pub struct Job {
     /// A tensor for every input, in the signature's order.
@@ -65,7 +83,7 @@ impl Execution {
     pub fn alone(inputs: &[(String, Tensor)]) -> Self {
         let tensors = || inputs.iter().map(|(_, tensor)| tensor);
         let input_bytes = tensors().map(|tensor| tensor.data().len() as u64).sum();
-        Self { requests: 1, items: batch(tensors()), input_bytes, padding_bytes: 0 }
+        Self { requests: 1, items: batch(tensors().map(Tensor::shape)), input_bytes, padding_bytes: 0 }
     }
 }
 
@@ -73,14 +91,19 @@ impl RunRequest {
     /// Items that it works on: the first dimension of the first input that has one.
     #[must_use]
     pub fn batch(&self) -> u32 {
-        batch(self.inputs.iter().map(|(_, tensor)| tensor))
+        let shapes = self.inputs.iter().map(|(_, tensor)| tensor.shape());
+        batch(shapes.chain(self.on_device.iter().map(|(_, tensor)| tensor.shape())))
     }
 
     /// Check the request against what the model takes and gives.
-    pub(crate) fn check(self, signature: &Signature) -> Result<Job, InferenceError> {
+    pub(crate) fn check(self, signature: &Signature) -> Result<PlacedJob, InferenceError> {
         let outputs = wanted_outputs(self.outputs, signature)?;
-        let mut places: Vec<Option<Tensor>> = vec![None; signature.inputs.len()];
-        for (name, tensor) in self.inputs {
+        let is_at = |name: &String| signature.outputs.iter().position(|port| port.name == *name);
+        let may_stay = self.may_stay.iter().filter_map(is_at).filter(|at| outputs.contains(at)).collect();
+        let mut places: Vec<Option<Value>> = vec![None; signature.inputs.len()];
+        let here = self.inputs.into_iter().map(|(name, tensor)| (name, Value::Host(tensor)));
+        let there = self.on_device.into_iter().map(|(name, tensor)| (name, Value::Device(tensor)));
+        for (name, tensor) in here.chain(there) {
             let known = places.iter_mut().zip(&signature.inputs).find(|(_, port)| port.name == name);
             let Some((place, port)) = known else {
                 return Err(InferenceError::UnknownInput { name, expected: list(&signature.inputs) });
@@ -91,23 +114,48 @@ impl RunRequest {
             check_input(port, &tensor)?;
             *place = Some(tensor);
         }
-        let required = |(place, port): (Option<Tensor>, &Port)| {
+        let required = |(place, port): (Option<Value>, &Port)| {
             place.ok_or_else(|| InferenceError::MissingInput(port.clone()))
         };
         let inputs = places.into_iter().zip(&signature.inputs).map(required).collect::<Result<_, _>>()?;
-        Ok(Job { inputs, outputs })
+        Ok(PlacedJob { inputs, outputs, may_stay })
+    }
+}
+
+impl PlacedJob {
+    /// Items that it works on: the first dimension of the first input that has one.
+    pub(crate) fn batch(&self) -> u32 {
+        batch(self.inputs.iter().map(Value::shape))
+    }
+
+    /// How many bytes its inputs have.
+    pub(crate) fn input_bytes(&self) -> u64 {
+        self.inputs.iter().map(Value::bytes).sum()
+    }
+
+    /// The same in the node's memory, with all outputs there. Blocks where inputs have to be brought there.
+    pub(crate) fn to_host(&self) -> Result<Job, InferenceError> {
+        let inputs = self.inputs.iter().map(Value::to_host).collect::<Result<_, _>>()?;
+        Ok(Job { inputs, outputs: self.outputs.clone() })
+    }
+}
+
+impl From<&Job> for PlacedJob {
+    fn from(job: &Job) -> Self {
+        let inputs = job.inputs.iter().cloned().map(Value::Host).collect();
+        Self { inputs, outputs: job.outputs.clone(), may_stay: Vec::new() }
     }
 }
 
 impl Job {
     /// Items that it works on: the first dimension of the first input that has one.
     pub(crate) fn batch(&self) -> u32 {
-        batch(self.inputs.iter())
+        batch(self.inputs.iter().map(Tensor::shape))
     }
 }
 
-fn batch<'a>(mut inputs: impl Iterator<Item = &'a Tensor>) -> u32 {
-    inputs.find_map(|tensor| tensor.shape().dimensions().first().copied()).unwrap_or(1)
+fn batch<'a>(mut shapes: impl Iterator<Item = &'a Shape>) -> u32 {
+    shapes.find_map(|shape| shape.dimensions().first().copied()).unwrap_or(1)
 }
 
 fn wanted_outputs(wanted: Option<Vec<String>>, signature: &Signature) -> Result<Vec<usize>, InferenceError> {
@@ -128,7 +176,7 @@ fn wanted_outputs(wanted: Option<Vec<String>>, signature: &Signature) -> Result<
     Ok(positions)
 }
 
-fn check_input(port: &Port, tensor: &Tensor) -> Result<(), InferenceError> {
+fn check_input(port: &Port, tensor: &Value) -> Result<(), InferenceError> {
     if port.datatype != tensor.element_type() {
         return Err(InferenceError::WrongType { port: port.clone(), given: tensor.element_type() });
     }
@@ -146,7 +194,7 @@ fn list(ports: &[Port]) -> String {
 mod tests {
     use super::*;
     use weir_device::Arena;
-    use weir_types::{ElementType, Shape};
+    use weir_types::ElementType;
 
     fn port(name: &str, shape: &[Option<u32>]) -> Port {
         Port { name: name.into(), datatype: ElementType::Fp32, shape: shape.to_vec() }
@@ -165,7 +213,7 @@ mod tests {
         };
         let inputs = inputs.into_iter().map(|(name, tensor)| (name.to_owned(), tensor)).collect();
         let outputs = outputs.map(|names| names.iter().map(ToString::to_string).collect());
-        RunRequest { inputs, outputs, ..RunRequest::default() }.check(&signature)
+        RunRequest { inputs, outputs, ..RunRequest::default() }.check(&signature)?.to_host()
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! then so are the steps that need it, and what they would give. A step whose outputs nobody will read any more is not begun.
 
 use crate::error::RunError;
-use crate::plan::{Action, Guard, Plan, PlannedStep, Sizes, Test};
+use crate::plan::{Action, Guard, Plan, PlannedStep, Sizes, TargetKind, Test};
 use crate::tensor_type::TensorType;
 use crate::value::{Value, View};
 use std::collections::VecDeque;
@@ -20,6 +20,8 @@ pub struct Run<V> {
     readers: Vec<usize>,
     /// Whether each value is read by what runs something, and by nothing else.
     is_handed_on: Vec<bool>,
+    /// Whether it is read by models, and by nothing else.
+    is_for_models: Vec<bool>,
     steps: Vec<State>,
     /// What is known of the conditions.
     told: Vec<Option<bool>>,
@@ -41,6 +43,8 @@ pub struct Begin<V> {
     /// Those of them that nothing reads but steps that run something: they may be given [without their data](Value::view), by whoever has
     /// those steps find it.
     pub handed_on: Vec<String>,
+    /// Those of them that nothing reads but models.
+    pub for_models: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -84,7 +88,7 @@ impl<V: Value> Run<V> {
     ) -> Result<Self, RunError> {
         let wanted = wanted_outputs(&plan, wanted)?;
         let (needed, readers) = needs(&plan, &wanted);
-        let is_handed_on = handed_on(&plan, &wanted, &needed);
+        let (is_handed_on, is_for_models) = handed_on(&plan, &wanted, &needed);
         let told = plan.conditions.iter().map(|condition| match condition.test {
             Test::Chance(share) => Some(draw() < share),
             Test::Compare { .. } => None,
@@ -97,6 +101,7 @@ impl<V: Value> Run<V> {
             values: plan.values.iter().map(|_| Held::Awaited).collect(),
             readers,
             is_handed_on,
+            is_for_models,
             steps: steps.collect(),
             told: told.collect(),
             sizes: Sizes::new(plan.sizes),
@@ -137,7 +142,8 @@ impl<V: Value> Run<V> {
         let name = |value: &usize| plan.values[*value].name.clone();
         let outputs = needed().map(name).collect();
         let handed_on = needed().filter(|value| self.is_handed_on[**value]).map(name).collect();
-        Some(Begin { step, inputs, outputs, handed_on })
+        let for_models = needed().filter(|value| self.is_for_models[**value]).map(name).collect();
+        Some(Begin { step, inputs, outputs, handed_on, for_models })
     }
 
     /// A step has given its outputs. What is not read is let go of.
@@ -352,18 +358,23 @@ fn needs(plan: &Plan, wanted: &[usize]) -> (Vec<bool>, Vec<usize>) {
 }
 
 /// Which values are read by steps that run something, and by nothing else: no condition looks at them, no other step works on them, and the
-/// workflow does not give them.
-fn handed_on(plan: &Plan, wanted: &[usize], needed: &[bool]) -> Vec<bool> {
+/// workflow does not give them. And those of them that only models read.
+fn handed_on(plan: &Plan, wanted: &[usize], needed: &[bool]) -> (Vec<bool>, Vec<bool>) {
     let mut handed_on = vec![true; plan.values.len()];
     let given = wanted.iter().filter_map(|output| Some(plan.outputs.get(*output)?.1));
-    let steps = plan.steps.iter().zip(needed).filter(|(_, is_needed)| **is_needed).map(|(step, _)| step);
-    let looked_at = steps.flat_map(|step| {
+    let steps = || plan.steps.iter().zip(needed).filter(|(_, is_needed)| **is_needed).map(|(step, _)| step);
+    let looked_at = steps().flat_map(|step| {
         let is_run = matches!(step.action, Action::Run(_));
         let inputs = step.inputs.iter().map(|(_, value)| *value).filter(move |_| !is_run);
         inputs.chain(guard_value(plan, step))
     });
     given.chain(looked_at).for_each(|value| handed_on[value] = false);
-    handed_on
+    let is_model =
+        |step: &&PlannedStep| matches!(&step.action, Action::Run(Some(ran)) if ran.kind == TargetKind::Model);
+    let mut for_models = handed_on.clone();
+    let others = steps().filter(|step| !is_model(step)).flat_map(|step| &step.inputs);
+    others.for_each(|(_, value)| for_models[*value] = false);
+    (handed_on, for_models)
 }
 
 /// What the guard of a step looks at.

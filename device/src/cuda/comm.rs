@@ -22,6 +22,7 @@ use super::transfer::{TransferEngine, TransferError};
 use crate::{Arena, Buffer};
 use ledger::Ledger;
 use places::{Kept, State, Tier};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -65,7 +66,14 @@ impl CommStore {
         let blocks = (pool.usage().capacity_bytes / BLOCK_BYTES).saturating_mul(REACH).max(1);
         let range = AddressRange::reserve(pool, blocks.saturating_mul(BLOCK_BYTES))?;
         let map = BlockMap::new(BLOCK_BYTES, blocks);
-        let state = State { range, map, ledger: Ledger::new(), next_number: 0 };
+        let state = State {
+            range,
+            map,
+            idle: BTreeSet::new(),
+            idle_bytes_max: limits.idle_bytes_max,
+            ledger: Ledger::new(),
+            next_number: 0,
+        };
         let (arena, engine, state) = (arena.clone(), Arc::clone(engine), Arc::new(Mutex::new(state)));
         Ok(Self(Arc::new(Shared { id, limits, arena, engine, state })))
     }
@@ -122,14 +130,21 @@ impl CommStore {
         Ok(())
     }
 
-    /// Move intermediates that nobody uses to the host, those unused for longest first, until `bytes` of the device are free or there is none left. Gives
-    /// how much memory went back to the pool. For whoever is told that the device has no room.
+    /// Give memory that nothing lies in back to the pool.
+    pub fn trim(&self) {
+        self.0.state().give_up_beyond(0);
+    }
+
+    /// Give up memory that nothing lies in, and move intermediates that nobody uses to the host, those unused for longest first, until `bytes` of the device
+    /// are free or there is none left. Gives how much memory went back to the pool. For whoever is told that the device has no room.
     pub fn relieve(&self, bytes: u64) -> Result<u64, CommError> {
         let before = self.usage().mapped_bytes;
+        self.trim();
         while before.saturating_sub(self.usage().mapped_bytes) < bytes {
             if !self.move_oldest()? {
                 break;
             }
+            self.trim();
         }
         Ok(before.saturating_sub(self.usage().mapped_bytes))
     }

@@ -8,7 +8,7 @@ const ONE: Owner = Owner(1);
 const OTHER: Owner = Owner(2);
 
 fn store(machine: &Machine, blocks: u64, free_percent_max: u64) -> CommStore {
-    let limits = CommLimits { free_percent_max, entries_max: 100 };
+    let limits = CommLimits { free_percent_max, entries_max: 100, idle_bytes_max: 0 };
     CommStore::new(7, limits, &machine.pool(blocks * BLOCK_BYTES), &machine.engine(), &Arena::new(1 << 30))
         .unwrap()
 }
@@ -45,7 +45,7 @@ fn only_a_share_of_what_is_free_is_taken_and_the_oldest_moves_to_the_host() {
     for seed in SEEDS {
         let machine = Machine::new(seed);
         let pool = machine.pool(20 * BLOCK_BYTES);
-        let limits = CommLimits { free_percent_max: 50, entries_max: 100 };
+        let limits = CommLimits { free_percent_max: 50, entries_max: 100, idle_bytes_max: 0 };
         let store = CommStore::new(7, limits, &pool, &machine.engine(), &Arena::new(1 << 30)).unwrap();
         let slot = machine.allocate(4 * BLOCK_BYTES);
         let put = |value, now| {
@@ -74,7 +74,7 @@ fn only_a_share_of_what_is_free_is_taken_and_the_oldest_moves_to_the_host() {
 fn whoever_needs_the_device_gets_it() {
     let machine = Machine::new(3);
     let pool = machine.pool(8 * BLOCK_BYTES);
-    let limits = CommLimits { free_percent_max: 100, entries_max: 100 };
+    let limits = CommLimits { free_percent_max: 100, entries_max: 100, idle_bytes_max: 0 };
     let store = CommStore::new(7, limits, &pool, &machine.engine(), &Arena::new(1 << 30)).unwrap();
     let slot = machine.allocate(2 * BLOCK_BYTES);
     let all: Vec<_> = (0..4)
@@ -94,6 +94,29 @@ fn whoever_needs_the_device_gets_it() {
             Place::Host(bytes::Bytes::from(bytes).into())
         );
     }
+}
+
+#[test]
+fn memory_stays_for_the_next_until_somebody_else_needs_it() {
+    let machine = Machine::new(2);
+    let pool = machine.pool(16 * BLOCK_BYTES);
+    let limits = CommLimits { free_percent_max: 100, entries_max: 100, idle_bytes_max: 2 * BLOCK_BYTES };
+    let store = CommStore::new(7, limits, &pool, &machine.engine(), &Arena::new(1 << 30)).unwrap();
+    let slot = machine.allocate(3 * BLOCK_BYTES);
+    let hand_over = || {
+        let index = store.put(slot.span(), &machine.stream, ONE, 0).unwrap();
+        store.remove(index, ONE).unwrap();
+    };
+    hand_over();
+    assert_eq!(store.usage().mapped_bytes, 2 * BLOCK_BYTES, "and no more");
+    let created = machine.fake.count("blocks_created");
+    hand_over();
+    assert_eq!(machine.fake.count("blocks_created"), created);
+    assert_eq!(store.relieve(1).unwrap(), 2 * BLOCK_BYTES);
+    assert_eq!(store.usage().mapped_bytes, 0);
+    hand_over();
+    store.trim();
+    assert_eq!(store.usage().mapped_bytes, 0);
 }
 
 #[test]
@@ -120,7 +143,7 @@ fn nobody_finds_what_is_somebody_elses_or_was_left_for_too_long() {
 #[test]
 fn there_can_only_be_so_many() {
     let machine = Machine::new(1);
-    let limits = CommLimits { free_percent_max: 50, entries_max: 2 };
+    let limits = CommLimits { free_percent_max: 50, entries_max: 2, idle_bytes_max: 0 };
     let pool = machine.pool(8 * BLOCK_BYTES);
     let store = CommStore::new(7, limits, &pool, &machine.engine(), &Arena::new(100)).unwrap();
     let slot = machine.allocate(1000);

@@ -199,7 +199,7 @@ impl Asked for (&mut Inference, Option<Meter>) {
     ) -> Result<Ran, Fault> {
         let (inference, meter) = (&*self.0, self.1.clone());
         let (deadline, priority) = (Some(inference.deadline), inference.priority);
-        let request = RunRequest { inputs, outputs, deadline, priority, meter };
+        let request = RunRequest { inputs, outputs, deadline, priority, meter, ..RunRequest::default() };
         let (completion, ran_on) = dispatch.infer(inference, ready, request).await?;
         Ok(Ran { ran_on: Some(ran_on), ..Ran::here(completion) })
     }

@@ -2,12 +2,13 @@
 //!
 //! It is placed as a unit, with all the models that its steps may need, as a function is with those it is granted; where no device has room for
 //! all of them, each step is placed by itself (`apart.rs`). What one step gives goes to the next as a handle: nothing is copied or written down
-//! between them on a node, and what goes to another node goes there straight. Steps that do not wait for each other run at the same time. Dropping
+//! between them on a node, and what goes to another node goes there straight; between models on a GPU it stays there (`models.rs`). Steps that do not wait for each other run at the same time. Dropping
 //! the run drops its steps, and with them their model runs and sandboxes; the first step that fails ends the run.
 
 mod apart;
 mod builtin;
 mod hedge;
+mod models;
 mod steps;
 
 pub(crate) use steps::Steps;
@@ -98,7 +99,13 @@ impl Dispatch {
         let steps = self.steps(call, place.spot, false);
         let execution = Some(Execution::alone(&inputs));
         let outputs = steps.run(&call.workflow, inputs, wanted).await?;
-        Ok(Completion { outputs, queue_time: place.queue_time, run_time: started.elapsed(), execution })
+        Ok(Completion {
+            outputs,
+            stayed: Vec::new(),
+            queue_time: place.queue_time,
+            run_time: started.elapsed(),
+            execution,
+        })
     }
 }
 

@@ -100,6 +100,11 @@ pub(super) async fn metrics(node: &NodeState, of: Option<&TenantId>) -> Result<R
     for device in node.models.devices().reports() {
         node.metrics.devices.set(&device);
     }
+    for device in node.models.devices().iter() {
+        if let Some(handed_over) = device.cache.backend().handed_over() {
+            node.metrics.devices.set_handed_over(&device.name, &handed_over);
+        }
+    }
     node.models.devices().meter_memory();
     node.metrics.gpus.refresh().await;
     let (answers, bytes) = node.response_cache.size();

@@ -4,7 +4,7 @@ use super::{Index, Intermediates, let_go::LetGo};
 use crate::instance::Fault;
 use std::sync::Arc;
 use tokio::sync::OnceCell;
-use weir_inference::Tensor;
+use weir_inference::{DeviceTensor, InferenceError, Tensor, Value as Placed};
 use weir_types::{ElementType, ErrorCode, NodeId, Shape, TenantId};
 use weir_workflow::{Value, View};
 
@@ -13,6 +13,8 @@ use weir_workflow::{Value, View};
 pub(crate) enum Handle {
     /// In this node's memory.
     Here(Tensor),
+    /// On a device of this node, where it was made.
+    OnDevice(DeviceTensor),
     /// On the node where it was made.
     Left(Arc<Intermediate>),
 }
@@ -35,7 +37,7 @@ impl Handle {
     pub(crate) fn here(&self) -> Option<&Tensor> {
         match self {
             Self::Here(tensor) => Some(tensor),
-            Self::Left(_) => None,
+            Self::OnDevice(_) | Self::Left(_) => None,
         }
     }
 
@@ -43,6 +45,7 @@ impl Handle {
     pub(crate) fn bytes(&self) -> u64 {
         match self {
             Self::Here(tensor) => tensor.data().len() as u64,
+            Self::OnDevice(tensor) => tensor.bytes(),
             Self::Left(left) => left.bytes,
         }
     }
@@ -50,7 +53,7 @@ impl Handle {
     /// The node that has it, of which `here` is this one.
     pub(crate) fn node(&self, here: NodeId) -> NodeId {
         match self {
-            Self::Here(_) => here,
+            Self::Here(_) | Self::OnDevice(_) => here,
             Self::Left(left) => left.index.node,
         }
     }
@@ -59,6 +62,7 @@ impl Handle {
     pub(crate) fn shape(&self) -> &Shape {
         match self {
             Self::Here(tensor) => tensor.shape(),
+            Self::OnDevice(tensor) => tensor.shape(),
             Self::Left(left) => &left.shape,
         }
     }
@@ -69,6 +73,9 @@ impl Value for Handle {
         match self {
             Self::Here(tensor) => {
                 View { datatype: tensor.element_type(), shape: tensor.shape(), data: tensor.data() }
+            }
+            Self::OnDevice(tensor) => {
+                View { datatype: tensor.element_type(), shape: tensor.shape(), data: &[] }
             }
             Self::Left(left) => View { datatype: left.datatype, shape: &left.shape, data: &[] },
         }
@@ -89,14 +96,29 @@ impl Intermediates {
 
     /// The tensors that these stand for, in the memory of this node. Each is taken at most once.
     pub(crate) async fn here(&self, handles: Vec<(String, Handle)>) -> Result<Vec<(String, Tensor)>, Fault> {
-        let here = handles.into_iter().map(async |(name, handle)| {
-            let tensor = match handle {
-                Handle::Here(tensor) => tensor,
-                Handle::Left(left) => left.taken.get_or_try_init(|| self.fetch(&left)).await?.clone(),
-            };
-            Ok((name, tensor))
+        let here = self.on_node(handles).await?.into_iter().map(async |(name, placed)| match placed {
+            Placed::Host(tensor) => Ok((name, tensor)),
+            Placed::Device(tensor) => Ok((name, from_device(tensor).await?)),
         });
         futures::future::try_join_all(here).await
+    }
+
+    /// The same, but for those on devices of this node, which stay there.
+    pub(crate) async fn on_node(
+        &self,
+        handles: Vec<(String, Handle)>,
+    ) -> Result<Vec<(String, Placed)>, Fault> {
+        let on_node = handles.into_iter().map(async |(name, handle)| {
+            let placed = match handle {
+                Handle::Here(tensor) => Placed::Host(tensor),
+                Handle::OnDevice(tensor) => Placed::Device(tensor),
+                Handle::Left(left) => {
+                    Placed::Host(left.taken.get_or_try_init(|| self.fetch(&left)).await?.clone())
+                }
+            };
+            Ok((name, placed))
+        });
+        futures::future::try_join_all(on_node).await
     }
 
     async fn fetch(&self, left: &Intermediate) -> Result<Tensor, Fault> {
@@ -105,6 +127,14 @@ impl Intermediates {
         tensor
             .map_err(|error| Fault::new(ErrorCode::Internal, format!("intermediate {}: {error}", left.index)))
     }
+}
+
+/// Bring a tensor to the host, on a thread that may wait for that.
+async fn from_device(tensor: DeviceTensor) -> Result<Tensor, Fault> {
+    let brought = tokio::task::spawn_blocking(move || tensor.to_host()).await;
+    let stopping = |_| InferenceError::Unavailable("the node is shutting down".into());
+    let brought = brought.map_err(stopping).flatten();
+    brought.map_err(|error| Fault::new(error.code(), error.to_string()))
 }
 
 impl Drop for Intermediate {

@@ -15,7 +15,7 @@ fn tensor(arena: &Arena, kib: usize) -> Tensor {
 }
 
 fn begin(arena: &Arena, len_max: usize) -> Arc<Intermediates> {
-    let config = IntermediatesConfig { free_percent_max: 50, len_max };
+    let config = IntermediatesConfig { free_percent_max: 50, len_max, ..IntermediatesConfig::default() };
     Arc::new(Intermediates::start(NodeId(7), None, arena.clone(), config, Metrics::new()))
 }
 

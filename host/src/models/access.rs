@@ -181,7 +181,7 @@ impl Runner {
             }
             Self::Workflow(workflow) => (**workflow).clone(),
         };
-        let RunRequest { inputs, outputs, deadline, priority, meter: _ } = request;
+        let RunRequest { inputs, outputs, deadline, priority, .. } = request;
         let guests = steps.dispatch.guests.clone();
         let steps = Steps { deadline: deadline.unwrap_or(steps.deadline), priority, ..steps };
         // On its own, so that it goes on while the guest does something else.
@@ -189,7 +189,13 @@ impl Runner {
             let started = Instant::now();
             let execution = Some(Execution::alone(&inputs));
             let outputs = steps.run(&workflow, inputs, outputs.as_deref()).await?;
-            Ok(Completion { outputs, queue_time: Duration::ZERO, run_time: started.elapsed(), execution })
+            Ok(Completion {
+                outputs,
+                stayed: Vec::new(),
+                queue_time: Duration::ZERO,
+                run_time: started.elapsed(),
+                execution,
+            })
         }));
         let ended = async move {
             let gone = |_| InferenceError::Unavailable("the node is shutting down".into());
@@ -209,7 +215,7 @@ fn kind_of(code: ErrorCode) -> ErrorKind {
         ErrorCode::QueueFull | ErrorCode::NoCapacity => ErrorKind::ResourceExhausted,
         ErrorCode::DeadlineExceeded => ErrorKind::DeadlineExceeded,
         ErrorCode::Cancelled => ErrorKind::Cancelled,
-        ErrorCode::Unavailable => ErrorKind::Unavailable,
+        ErrorCode::Unavailable | ErrorCode::IntermediateLost => ErrorKind::Unavailable,
         _ => ErrorKind::Internal,
     }
 }

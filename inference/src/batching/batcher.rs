@@ -5,7 +5,7 @@ mod class;
 use super::choose::{self, Choice, Situation};
 use super::curve::Curve;
 use super::{BatchRules, Fit, Verdict};
-use crate::request::Job;
+use crate::request::PlacedJob;
 use class::{CHOICES_SKIPPED, Class, PROBING_AHEAD, PROBING_SHARE, probe};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -91,7 +91,7 @@ impl Batcher {
     }
 
     /// What a request brings to a batch; none if it runs alone.
-    pub(crate) fn fit(&self, job: &Job) -> Option<Fit> {
+    pub(crate) fn fit(&self, job: &PlacedJob) -> Option<Fit> {
         Fit::of(&self.rules, job)
     }
 

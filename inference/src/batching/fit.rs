@@ -1,7 +1,7 @@
 //! Which requests go together.
 
 use super::BatchRules;
-use crate::request::Job;
+use crate::request::PlacedJob;
 
 /// The shortest length that requests are padded to, and the step between lengths up to four times it.
 const LENGTH_STEP: u32 = 16;
@@ -19,7 +19,7 @@ pub(crate) struct Fit {
 
 impl Fit {
     /// None for a request that can only run alone: one of no items, of more than a batch may have, or whose inputs do not agree.
-    pub(crate) fn of(rules: &BatchRules, job: &Job) -> Option<Self> {
+    pub(crate) fn of(rules: &BatchRules, job: &PlacedJob) -> Option<Self> {
         let items = *job.inputs.first()?.shape().dimensions().first()?;
         if items == 0 || items >= rules.size_max {
             return None;
@@ -42,14 +42,14 @@ impl Fit {
                     },
                 ),
             );
-            bytes += input.data().len() as u64;
+            bytes += input.bytes();
         }
         Some(Self { class: class.into(), items, bytes })
     }
 }
 
 /// The second dimension of the mask.
-fn length(job: &Job, mask: usize) -> Option<u32> {
+fn length(job: &PlacedJob, mask: usize) -> Option<u32> {
     job.inputs.get(mask)?.shape().dimensions().get(1).copied()
 }
 
@@ -62,18 +62,19 @@ fn bucket(length: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::request::Job;
     use crate::tensor::Tensor;
     use weir_device::Arena;
     use weir_types::{Batching, ElementType, Port, Shape, Signature};
 
-    fn job(shapes: &[&[u32]]) -> Job {
+    fn job(shapes: &[&[u32]]) -> PlacedJob {
         let arena = Arena::new(1 << 20);
         let input = |dimensions: &&[u32]| {
             let shape = Shape::new(dimensions).unwrap();
             let data = arena.buffer(shape.element_count() as usize * 8).unwrap().freeze();
             Tensor::new(ElementType::Int64, shape, data).unwrap()
         };
-        Job { inputs: shapes.iter().map(input).collect(), outputs: vec![0] }
+        PlacedJob::from(&Job { inputs: shapes.iter().map(input).collect(), outputs: vec![0] })
     }
 
     fn rules(names: &[&str]) -> BatchRules {

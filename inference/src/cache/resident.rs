@@ -79,6 +79,12 @@ impl Pin {
         &self.resident.source.prepared.signature
     }
 
+    /// Whether it was lost with its device. It is not loaded anew before all pins of what was lost have gone.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.resident.is_lost()
+    }
+
     /// How long the load took that this pin had to wait for; none where the model was there already.
     #[must_use]
     pub fn load_time(&self) -> Option<Duration> {

@@ -11,9 +11,9 @@ use crate::batching::{Fit, Ran};
 use crate::error::InferenceError;
 use crate::interrupt::{Interrupt, Reason};
 use crate::meter::Meter;
-use crate::request::{Completion, Execution, Job, PRIORITY_DEFAULT, RunRequest};
-use crate::tensor::Tensor;
+use crate::request::{Completion, Execution, PRIORITY_DEFAULT, PlacedJob, RunRequest};
 use crate::threads::{Entry, Lane, Taken, Ticket, Work, error_of, lost};
+use crate::value::Value;
 use metered::Metered;
 use std::future::Future;
 use std::pin::Pin as StdPin;
@@ -101,7 +101,7 @@ pub(super) struct ModelRun {
     pin: Pin,
     /// What counts the time that it takes.
     meter: Meter,
-    job: Job,
+    job: PlacedJob,
     reply: Reply,
     submitted: Instant,
     outcome: Option<Answer>,
@@ -164,7 +164,7 @@ fn run_alone(entry: &mut Entry<ModelRun>, is_trial: bool) {
     let (run, interrupt) = (&mut entry.job, &*entry.interrupt);
     let started = Instant::now();
     let outcome = run.with_session(&run.meter, interrupt, |session| {
-        let outputs = session.run(&run.job, interrupt)?;
+        let outputs = session.run_placed(&run.job, interrupt)?;
         Ok((outputs, session.device_time()))
     });
     let elapsed = started.elapsed();
@@ -181,7 +181,7 @@ fn run_alone(entry: &mut Entry<ModelRun>, is_trial: bool) {
             if let (Some(batcher), Some(fit)) = (&entry.lane.batcher, &entry.fit) {
                 batcher.ran(&Ran { class: &fit.class, items: vec![items], time: run_time });
             }
-            let input_bytes = run.job.inputs.iter().map(|input| input.data().len() as u64).sum();
+            let input_bytes = run.job.input_bytes();
             let execution = Execution { requests: 1, items, input_bytes, padding_bytes: 0 };
             Ok(run.complete(outputs, started, run_time, Some(execution)))
         }
@@ -235,7 +235,7 @@ impl ModelRun {
 
     fn complete(
         &self,
-        outputs: Vec<Tensor>,
+        given: Vec<Value>,
         started: Instant,
         run_time: Duration,
         execution: Option<Execution>,
@@ -244,6 +244,13 @@ impl ModelRun {
         let names =
             self.job.outputs.iter().filter_map(|position| ports.get(*position)).map(|port| port.name.clone());
         let queue_time = started.saturating_duration_since(self.submitted);
-        Completion { outputs: names.zip(outputs).collect(), queue_time, run_time, execution }
+        let (mut outputs, mut stayed) = (Vec::with_capacity(given.len()), Vec::new());
+        for (name, value) in names.zip(given) {
+            match value {
+                Value::Host(tensor) => outputs.push((name, tensor)),
+                Value::Device(tensor) => stayed.push((name, tensor)),
+            }
+        }
+        Completion { outputs, stayed, queue_time, run_time, execution }
     }
 }

@@ -5,6 +5,7 @@
 
 mod bench;
 mod cases;
+mod handing_over;
 mod launches;
 mod memory;
 mod network;
@@ -12,7 +13,7 @@ mod operations;
 mod transfers;
 mod worker;
 
-use super::device::{Gpu, GpuConfig};
+use super::device::{Gpu, GpuConfig, IntermediateLimits};
 use crate::error::InferenceError;
 use serde::Serialize;
 use std::fmt;
@@ -39,6 +40,8 @@ pub enum Stage {
     Launches,
     /// Memory that is used up, handed over and shared.
     Memory,
+    /// What a run leaves for the next on the device, beside the way over the host.
+    HandingOver,
     /// Whole models: loading, running, running again.
     Networks,
     /// The same in a worker, as nodes run them: what the way there costs, and that a worker can be replaced. It is started from this same program.
@@ -94,12 +97,13 @@ pub enum CheckFailure {
 
 impl Stage {
     /// All of them, in order.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Environment,
         Self::Operations,
         Self::Transfers,
         Self::Launches,
         Self::Memory,
+        Self::HandingOver,
         Self::Networks,
         Self::Worker,
     ];
@@ -113,6 +117,7 @@ impl Stage {
             Self::Transfers => "transfers",
             Self::Launches => "launches",
             Self::Memory => "memory",
+            Self::HandingOver => "handing-over",
             Self::Networks => "networks",
             Self::Worker => "worker",
         }
@@ -184,7 +189,7 @@ pub fn check(
         return worker::check(devices, config, tell);
     }
     let CheckConfig { ordinal, memory_bytes_max, .. } = *config;
-    let gpu = GpuConfig { ordinal, memory_bytes_max, slots: 2 };
+    let gpu = GpuConfig { ordinal, memory_bytes_max, slots: 2, intermediates: IntermediateLimits::default() };
     let gpu = Arc::new(Gpu::open(devices, &gpu, &Arena::new(ARENA_BYTES_MAX))?);
     match stage {
         Stage::Environment | Stage::Worker => {}
@@ -192,6 +197,7 @@ pub fn check(
         Stage::Transfers => transfers::check(&gpu, config, tell)?,
         Stage::Launches => launches::check(&gpu, config, tell)?,
         Stage::Memory => memory::check(&gpu, tell)?,
+        Stage::HandingOver => handing_over::check(&gpu, config, tell)?,
         Stage::Networks => {
             config.models.iter().try_for_each(|path| network::check(&gpu, config, path, tell))?;
         }

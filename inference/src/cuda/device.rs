@@ -6,11 +6,16 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Instant;
 use weir_device::Arena;
-use weir_device::cuda::{BlockPool, Context, CudaError, Devices, PinnedRing, TensorStore, TransferEngine};
+use weir_device::cuda::{
+    BlockPool, CommLimits, CommStore, Context, CudaError, Devices, PinnedRing, TensorStore, TransferEngine,
+};
 use weir_kernels::Target;
 
 /// Blocks of pinned memory that copies of weights go through.
 const RING_BLOCKS: usize = 16;
+
+/// The share of a device's memory that is kept at hand for tensors that runs leave there, beyond those that there are.
+const IDLE_SHARE: u64 = 64;
 
 /// How a device is held.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,13 +26,36 @@ pub(super) struct GpuConfig {
     pub(super) memory_bytes_max: u64,
     /// Runs at once.
     pub(super) slots: usize,
+    /// What runs may leave there for others.
+    pub(super) intermediates: IntermediateLimits,
+}
+
+/// How much tensors may take that runs leave on a device for other runs there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IntermediateLimits {
+    /// The share of the device's *free* memory that they may take, in per cent. At 0 none stays.
+    pub free_percent_max: u64,
+    /// The most of them.
+    pub len_max: usize,
+    /// Memory of the host, in the worker of the device, for those that had to make room.
+    pub spilled_bytes_max: u64,
+}
+
+impl Default for IntermediateLimits {
+    fn default() -> Self {
+        Self { free_percent_max: 50, len_max: 4_096, spilled_bytes_max: 256 << 20 }
+    }
 }
 
 /// A device that is held.
 pub(super) struct Gpu {
     /// Before what lies in their memory.
     pub(super) slots: Slots,
+    /// What runs have left for others.
+    pub(super) intermediates: CommStore,
     pub(super) tensors: TensorStore,
+    /// What goes to the host besides outputs.
+    pub(super) transfers: Arc<TransferEngine>,
     pub(super) kernels: Kernels,
     pub(super) pool: Arc<BlockPool>,
     pub(super) context: Arc<Context>,
@@ -51,11 +79,21 @@ impl Gpu {
         let ring = PinnedRing::new(&context, RING_BLOCKS)?;
         let engine = Arc::new(TransferEngine::new(&context, &ring)?);
         let tensors = TensorStore::new(&pool, &engine)?;
+        let GpuConfig { ordinal, intermediates: limits, .. } = config;
+        let spilled = Arena::new(limits.spilled_bytes_max);
+        let limits = CommLimits {
+            free_percent_max: limits.free_percent_max,
+            entries_max: limits.len_max,
+            idle_bytes_max: capacity_bytes / IDLE_SHARE,
+        };
+        let intermediates = CommStore::new(u64::from(*ordinal), limits, &pool, &engine, &spilled)?;
         let kernels = Kernels::new(&context, target.compute_capability);
         let slots = Slots::new(&pool, config.slots)?;
         Ok(Self {
             slots,
+            intermediates,
             tensors,
+            transfers: engine,
             kernels,
             pool,
             context,
@@ -76,14 +114,29 @@ impl Gpu {
         mut take: impl FnMut() -> Result<T, CudaError>,
     ) -> Result<T, CudaError> {
         match take() {
-            Err(CudaError::OutOfMemory(lacking)) if self.tensors.reclaim(lacking.missing_bytes) > 0 => take(),
+            Err(CudaError::OutOfMemory(lacking)) if self.give_up(lacking.missing_bytes) => take(),
             other => other,
         }
+    }
+
+    /// Give up what nobody needs; and, where that is not enough, move what runs have left for others to the host. Gives whether that was anything.
+    pub(super) fn give_up(&self, bytes: u64) -> bool {
+        let reclaimed = self.tensors.reclaim(bytes);
+        let lacking = bytes.saturating_sub(reclaimed);
+        if lacking == 0 {
+            return reclaimed > 0;
+        }
+        let relieved = self.intermediates.relieve(lacking).unwrap_or_else(|error| {
+            tracing::warn!(%error, "what runs have left on the device cannot make room");
+            0
+        });
+        reclaimed > 0 || relieved > 0
     }
 
     /// Let go of what nobody needs.
     pub(super) fn trim(&self) {
         self.tensors.reclaim(u64::MAX);
+        self.intermediates.trim();
         self.slots.settle(self.now_ns());
         self.pool.trim(0);
     }

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use weir_device::cuda::{Owner, TransferError};
 use weir_graph::WeightData;
-use weir_types::{ContentHash, ModelId, Platform, Port, Precision, Shape, Signature};
+use weir_types::{ContentHash, ModelId, Platform, Port, Precision, Shape, Signature, TenantId};
 
 /// Shapes of inputs that programs are kept for.
 const PROGRAMS_MAX: u64 = 32;
@@ -91,7 +91,7 @@ impl CudaModel {
             precision: *precision,
             inputs,
             outputs,
-            owner: owner(id),
+            owner: owner(&id.tenant),
             id: id.clone(),
             gpu,
         };
@@ -157,9 +157,9 @@ fn positions(wanted: &[Port], ports: &[Port]) -> Result<Vec<usize>, String> {
     wanted.iter().map(position).collect()
 }
 
-/// On whose behalf runs hold memory: a tenant's.
-fn owner(id: &ModelId) -> Owner {
-    let hash = ContentHash::of(id.tenant.as_str().as_bytes()).to_string();
+/// On whose behalf runs of a tenant hold memory.
+pub(super) fn owner(tenant: &TenantId) -> Owner {
+    let hash = ContentHash::of(tenant.as_str().as_bytes()).to_string();
     Owner(u64::from_str_radix(hash.get(..15).unwrap_or_default(), 16).unwrap_or_default())
 }
 

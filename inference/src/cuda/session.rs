@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_device::Arena;
-use weir_device::cuda::{CudaError, GraphExec, Span};
+use weir_device::cuda::{CudaError, GraphExec, Held, Owner, Span, Stream};
 use weir_types::{ElementType, Shape};
 
 /// Captured runs that a session keeps; all are forgotten when there are more.
@@ -37,11 +37,34 @@ pub(super) trait Exchange {
     /// How long it is.
     fn bytes(&self, input: usize) -> usize;
 
+    /// Where it is on the device, if another run has left it there.
+    fn on_device(&self, _input: usize) -> Option<(&Held, Span)> {
+        None
+    }
+
     /// Write it to `place`, which is as long.
     fn read(&self, input: usize, place: &mut [u8]) -> Result<(), InferenceError>;
 
-    /// Take the next output.
-    fn write(&mut self, element_type: ElementType, shape: Shape, bytes: &[u8]) -> Result<(), InferenceError>;
+    /// Let an output stay on the device, if it may and there is room: a copy of `from`, in the order of `stream`. Gives whether it does. Outputs go by
+    /// their places among those wanted.
+    fn keep(
+        &mut self,
+        _output: usize,
+        _shape: &Shape,
+        _from: Span,
+        _stream: &Stream,
+    ) -> Result<bool, InferenceError> {
+        Ok(false)
+    }
+
+    /// Take an output.
+    fn write(
+        &mut self,
+        output: usize,
+        element_type: ElementType,
+        shape: Shape,
+        bytes: &[u8],
+    ) -> Result<(), InferenceError>;
 }
 
 /// Tensors of this process.
@@ -66,12 +89,20 @@ enum Captured {
 struct Output {
     from: Span,
     offset: usize,
-    position: usize,
+    element_type: ElementType,
+    shape: Shape,
+    /// It does not come back.
+    stays: bool,
 }
 
 impl CudaSession {
     pub(super) fn new(model: Arc<Shared>) -> Self {
         Self { captured: HashMap::new(), slot: None, model }
+    }
+
+    /// On whose behalf it runs.
+    pub(super) fn owner(&self) -> Owner {
+        self.model.owner
     }
 }
 
@@ -126,21 +157,32 @@ impl CudaSession {
         let arena = gpu.make_room(|| slot.memory.prepare(program.arena_bytes, model.owner, gpu.now_ns()));
         let arena = arena.map_err(|error| failure(&error))?;
 
-        let input_bytes = model.inputs().iter().map(|input| exchange.bytes(*input)).sum();
-        let (outputs, staging_bytes) = self.outputs(bound, wanted, arena, input_bytes)?;
+        let staged = model.inputs().iter().filter(|input| exchange.on_device(**input).is_none());
+        let input_bytes = staged.map(|input| exchange.bytes(*input)).sum();
+        let (mut outputs, staging_bytes) = self.outputs(bound, wanted, arena, input_bytes)?;
         let staging = slot.staging(staging_bytes).map_err(|error| failure(&error))?;
         let mut rest = &mut *staging;
         for (input, port) in model.inputs().iter().zip(&program.inputs) {
-            let (place, behind) = rest.split_at_mut_checked(exchange.bytes(*input)).ok_or_else(misfit)?;
+            let bytes = exchange.bytes(*input);
+            let to = bound.span(port.place, bytes as u64, &model.weights, arena).ok_or_else(misfit)?;
+            if let Some((held, from)) = exchange.on_device(*input) {
+                let copied = held.order(&stream).and_then(|()| stream.copy(from, to));
+                copied.map_err(|error| failure(&error))?;
+                continue;
+            }
+            let (place, behind) = rest.split_at_mut_checked(bytes).ok_or_else(misfit)?;
             rest = behind;
             exchange.read(*input, place)?;
-            let to = bound.span(port.place, place.len() as u64, &model.weights, arena).ok_or_else(misfit)?;
             // SAFETY: the staging memory is the slot's, and is neither written nor given up before the stream is synchronised below.
             unsafe { stream.copy_from_host(place.as_ptr(), to) }.map_err(|error| failure(&error))?;
         }
         self.launch(bound, slot, arena).map_err(|error| failure(&error))?;
         let staging = slot.staging(staging_bytes).map_err(|error| failure(&error))?;
-        for output in &outputs {
+        for (number, output) in outputs.iter_mut().enumerate() {
+            output.stays = exchange.keep(number, &output.shape, output.from, &stream)?;
+            if output.stays {
+                continue;
+            }
             let bytes = usize::try_from(output.from.bytes()).unwrap_or(usize::MAX);
             let place =
                 staging.get_mut(output.offset..output.offset.saturating_add(bytes)).ok_or_else(misfit)?;
@@ -149,7 +191,14 @@ impl CudaSession {
                 .map_err(|error| failure(&error))?;
         }
         stream.synchronize().map_err(|error| failure(&error))?;
-        outputs.iter().try_for_each(|output| give(bound, output, staging, exchange))
+        for (number, Output { from, offset, element_type, shape, stays }) in outputs.into_iter().enumerate() {
+            if !stays {
+                let bytes = usize::try_from(from.bytes()).unwrap_or(usize::MAX);
+                let bytes = staging.get(offset..offset.saturating_add(bytes)).ok_or_else(misfit)?;
+                exchange.write(number, element_type, shape, bytes)?;
+            }
+        }
+        Ok(())
     }
 
     /// Where the wanted outputs are, and where they go behind the inputs; how much staging memory that takes.
@@ -167,7 +216,11 @@ impl CudaSession {
             let port = bound.program.outputs.get(position).ok_or_else(misfit)?;
             let bytes = port.tensor.bytes();
             let from = bound.span(port.place, bytes as u64, &self.model.weights, arena).ok_or_else(misfit)?;
-            outputs.push(Output { from, offset: end, position });
+            let dims =
+                port.tensor.dims().iter().map(|dim| u32::try_from(*dim).ok()).collect::<Option<Vec<_>>>();
+            let shape = Shape::new(&dims.ok_or_else(misfit)?).map_err(TensorError::from)?;
+            let element_type = port.tensor.element_type();
+            outputs.push(Output { from, offset: end, element_type, shape, stays: false });
             end = end.saturating_add(bytes);
         }
         Ok((outputs, end))
@@ -202,20 +255,6 @@ impl CudaSession {
     }
 }
 
-/// Hand out an output that has come back.
-fn give(
-    bound: &Bound,
-    output: &Output,
-    staging: &[u8],
-    exchange: &mut dyn Exchange,
-) -> Result<(), InferenceError> {
-    let port = bound.program.outputs.get(output.position).ok_or_else(misfit)?;
-    let bytes = staging.get(output.offset..output.offset + port.tensor.bytes()).ok_or_else(misfit)?;
-    let dims: Option<Vec<u32>> = port.tensor.dims().iter().map(|dim| u32::try_from(*dim).ok()).collect();
-    let shape = Shape::new(&dims.ok_or_else(misfit)?).map_err(TensorError::from)?;
-    exchange.write(port.tensor.element_type(), shape, bytes)
-}
-
 impl Exchange for Tensors<'_> {
     fn shape(&self, input: usize) -> Option<&Shape> {
         self.inputs.get(input).map(Tensor::shape)
@@ -230,7 +269,13 @@ impl Exchange for Tensors<'_> {
         Ok(())
     }
 
-    fn write(&mut self, element_type: ElementType, shape: Shape, bytes: &[u8]) -> Result<(), InferenceError> {
+    fn write(
+        &mut self,
+        _: usize,
+        element_type: ElementType,
+        shape: Shape,
+        bytes: &[u8],
+    ) -> Result<(), InferenceError> {
         self.outputs.push(Tensor::new(element_type, shape, self.arena.copy_of(bytes)?)?);
         Ok(())
     }

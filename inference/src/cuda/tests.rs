@@ -1,7 +1,7 @@
 //! The executor on the fake driver: real networks, run by the kernels' own sources.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot be set up has failed")]
 
-use super::device::{Gpu, GpuConfig};
+use super::device::{Gpu, GpuConfig, IntermediateLimits};
 use super::form::form;
 use super::model::{CudaModel, ModelFiles};
 use crate::backend::{Model, ModelKey, ModelSource, Session};
@@ -55,7 +55,12 @@ impl Setup {
         let search = Search { driver: Some(fake.path().to_owned()), folders: Vec::new() };
         let devices = Arc::new(Devices::discover(&search).unwrap());
         let arena = Arena::new(1 << 30);
-        let config = GpuConfig { ordinal: 0, memory_bytes_max, slots: 2 };
+        let config = GpuConfig {
+            ordinal: 0,
+            memory_bytes_max,
+            slots: 2,
+            intermediates: IntermediateLimits::default(),
+        };
         let gpu = Arc::new(Gpu::open(&devices, &config, &arena).unwrap());
         Self { gpu, arena, precision, blobs: tempfile::tempdir().unwrap(), fake }
     }

@@ -7,6 +7,7 @@
 //!                   ──Connection: memory──►      outputs and small inputs, which both read and write as a file
 //!   the arena ──its file──►                      large inputs, which the worker reads where they lie
 //!   control ──one way: connections, cancels──►   its main thread, which ends the process with the node
+//!   a thread ──Connection──►                     which outputs that have stayed there nobody has any more
 //! ```
 //!
 //! A fault of a device ends everything that a process has there, and the driver gives the process no second chance. So the device is held by a worker, which
@@ -17,13 +18,18 @@ mod connection;
 mod control;
 mod message;
 
+mod let_go;
 mod lines;
+
+mod memory;
+pub(super) use memory::HandOvers;
 
 mod supervisor;
 pub(super) use supervisor::Supervisor;
 
 mod model;
 pub(super) use model::WorkerModel;
+mod session;
 
 mod serve;
 pub use serve::{DEVICE_WORKER_COMMAND, device_worker_main};
@@ -34,6 +40,7 @@ use crate::error::InferenceError;
 use crate::interrupt::Interrupt;
 use connection::CallError;
 use control::Control;
+use let_go::LetGo;
 use lines::{Lent, Lines};
 use message::{Answer, Request};
 use std::fs::File;
@@ -53,7 +60,7 @@ const CALL_TIME_MAX: Duration = Duration::from_secs(30);
 const CONNECTIONS_BESIDE: usize = 4;
 
 /// What a worker is started with.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct WorkerConfig {
     pub(super) program: Option<Program>,
     pub(super) driver: PathBuf,
@@ -61,6 +68,8 @@ pub(super) struct WorkerConfig {
     pub(super) run_time_max: Duration,
     /// What inputs are in, mostly: the worker reads them there.
     pub(super) arena: Arena,
+    /// Counts for all workers of the device.
+    pub(super) hand_overs: HandOvers,
 }
 
 impl WorkerConfig {
@@ -78,7 +87,8 @@ pub(super) struct Worker {
     /// The arena, to be read.
     arena: File,
     lines: Lines,
-    /// Counts models, sessions and runs, to tell them from each other.
+    let_go: LetGo,
+    /// Counts models, sessions, runs and tensors, to tell them from each other.
     numbers: AtomicU64,
     has_worked: AtomicBool,
     /// Why it is of no use any more.
@@ -99,16 +109,19 @@ impl Worker {
         let cannot = |error| format!("{}: its worker cannot be started: {error}", config.device());
         let (control, arena, process) =
             started.map_err(|error| InferenceError::DeviceLost(cannot(error).into()))?;
+        let (let_go, gone) = LetGo::channel();
         let worker = Arc::new(Self {
             config: Arc::clone(config),
             process: Mutex::new(Some(process)),
             control,
             arena,
             lines: Lines::new(config.gpu.slots.saturating_add(CONNECTIONS_BESIDE)),
+            let_go,
             numbers: AtomicU64::new(0),
             has_worked: AtomicBool::new(false),
             ended: OnceLock::new(),
         });
+        let_go::start(&worker, gone).map_err(|error| InferenceError::DeviceLost(cannot(error).into()))?;
         let open = Request::Open { driver: config.driver.clone(), gpu: config.gpu.clone() };
         match worker.call(&open, START_TIME_MAX)? {
             Answer::Opened { name } => Ok((worker, name)),
@@ -136,7 +149,7 @@ impl Worker {
     }
 
     /// Have it let go of something; what has ended has let go of everything.
-    fn let_go(&self, request: &Request) {
+    fn release(&self, request: &Request) {
         if self.ended.get().is_none() {
             // Where that fails the worker has ended, which was told.
             let _ = self.call(request, CALL_TIME_MAX);
@@ -145,7 +158,7 @@ impl Worker {
 
     /// Have it give up memory that nobody needs.
     pub(super) fn trim(&self) {
-        self.let_go(&Request::Trim);
+        self.release(&Request::Trim);
     }
 
     /// What an answer means. Whatever says that the worker is of no use any more ends it.

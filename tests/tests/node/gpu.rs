@@ -1,5 +1,6 @@
 //! A node with a GPU: the driver is a fake, all else is what is shipped.
 
+mod handing_over;
 mod workers;
 
 use serde_json::{Value, json};

@@ -7,6 +7,8 @@ pub struct CommLimits {
     pub free_percent_max: u64,
     /// The most intermediates, on the device and the host together.
     pub entries_max: usize,
+    /// Memory of the device that is kept mapped for the next ones, while nobody else needs it: mapping it anew takes longer than a copy.
+    pub idle_bytes_max: u64,
 }
 
 /// What a store has, in bytes.

@@ -4,15 +4,19 @@ use super::STORE;
 use super::ledger::Ledger;
 use crate::cuda::error::CudaError;
 use crate::cuda::event::Event;
-use crate::cuda::memory::{AddressRange, BlockMap, Owner, Span};
+use crate::cuda::memory::{AddressRange, BLOCK_BYTES, BlockMap, Owner, Span};
 use crate::cuda::stream::Stream;
 use crate::{Buffer, share_of_free_bytes};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// The memory of a store, and what is in it.
 pub(super) struct State {
     pub(super) range: AddressRange,
     pub(super) map: BlockMap,
+    /// Blocks that nothing lies in, and that still have memory.
+    pub(super) idle: BTreeSet<usize>,
+    pub(super) idle_bytes_max: u64,
     pub(super) ledger: Ledger<Kept>,
     pub(super) next_number: u64,
 }
@@ -49,6 +53,7 @@ impl State {
         let no_place = || CudaError::Invalid("there is no place for so large an intermediate".to_owned());
         let placement = self.map.place(from.bytes()).ok_or_else(no_place)?;
         let offset = placement.offset;
+        placement.new_blocks.iter().for_each(|block| _ = self.idle.remove(block));
         let first = placement.new_blocks.first().copied().unwrap_or(0);
         let end = placement.new_blocks.last().map_or(0, |last| last + 1);
         let copied = self.range.back(first..end, STORE, None).and_then(|()| {
@@ -67,7 +72,14 @@ impl State {
     }
 
     pub(super) fn release(&mut self, offset: u64) {
-        for block in self.map.free(offset) {
+        self.idle.extend(self.map.free(offset));
+        self.give_up_beyond(self.idle_bytes_max);
+    }
+
+    /// Give memory that nothing lies in back to the pool, until no more than so much is left.
+    pub(super) fn give_up_beyond(&mut self, bytes: u64) {
+        while self.idle.len() as u64 * BLOCK_BYTES > bytes {
+            let Some(block) = self.idle.pop_last() else { return };
             self.range.release(block..block + 1);
         }
     }

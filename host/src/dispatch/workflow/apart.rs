@@ -41,7 +41,13 @@ impl Dispatch {
             outputs => outputs?,
         };
         let none = Duration::ZERO;
-        Ok(Completion { outputs, queue_time: none, run_time: started.elapsed(), execution })
+        Ok(Completion {
+            outputs,
+            stayed: Vec::new(),
+            queue_time: none,
+            run_time: started.elapsed(),
+            execution,
+        })
     }
 }
 

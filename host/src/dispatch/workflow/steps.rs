@@ -1,14 +1,13 @@
 //! The steps of a run: begun as soon as what they read is there, each where it belongs.
 
-use super::super::inference::{fault_of, not_opened};
 use super::super::{Dispatch, Invocation, Spot};
 use super::builtin;
 use super::plan;
 use crate::instance::Fault;
 use crate::intermediates::Handle;
-use crate::models::{ModelEntry, ModelPin};
+use crate::models::ModelPin;
 use crate::registry::Deployment;
-use crate::telemetry::{Phase, Times, Trace};
+use crate::telemetry::{Times, Trace};
 use crate::until::until;
 use crate::workflows::{Found, Hedge, Workflow};
 use futures::StreamExt;
@@ -17,8 +16,7 @@ use futures::stream::FuturesUnordered;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tracing::Instrument;
-use weir_inference::{Execution, Meter, RunRequest, Tensor};
+use weir_inference::{Execution, Tensor};
 use weir_types::{ErrorCode, TenantId};
 use weir_workflow::{Action, Begin, Pinned, Plan, Run, RunError, TargetKind};
 
@@ -107,7 +105,7 @@ impl Steps {
             let step = begin.step;
             let given = match plan.steps().get(step).map(|step| &step.action) {
                 Some(Action::Run(Some(pinned))) if steps.is_apart => steps.run_alone(pinned, begin).await,
-                Some(action) => steps.run_here(action, hedge, begin).await.map(handles),
+                Some(action) => steps.run_here(action, hedge, begin).await,
                 None => Err(unknown()),
             };
             (step, given)
@@ -120,11 +118,17 @@ impl Steps {
         &self,
         action: &Action,
         hedge: Option<Arc<Hedge>>,
-        Begin { inputs, outputs, .. }: Begin<Handle>,
-    ) -> Result<Tensors, Fault> {
+        Begin { inputs, outputs, for_models, .. }: Begin<Handle>,
+    ) -> Result<Handles, Fault> {
         let Dispatch { arena, turns, intermediates, .. } = &*self.dispatch;
+        // A second copy may run on another device.
+        if let (Action::Run(Some(pinned)), None) = (action, &hedge)
+            && let Found::Model(entry) = self.found(pinned)?
+        {
+            return self.model_placed(&entry, inputs, outputs, for_models).await;
+        }
         let inputs = intermediates.here(inputs).await?;
-        match action {
+        let given = match action {
             Action::Run(Some(pinned)) => match &hedge {
                 Some(hedge) => self.run_hedged(hedge, pinned, inputs, outputs).await,
                 None => self.run_pinned(pinned, inputs, outputs).await,
@@ -135,7 +139,8 @@ impl Steps {
             }
             Action::Split { parts } => builtin::take_apart(&inputs, *parts),
             Action::Run(None) => Err(unknown()),
-        }
+        };
+        given.map(handles)
     }
 
     /// What a step runs, if it is still there.
@@ -168,46 +173,6 @@ impl Steps {
                 given
             }
         }
-    }
-
-    pub(super) async fn model(
-        &self,
-        entry: &Arc<ModelEntry>,
-        inputs: Tensors,
-        outputs: Vec<String>,
-    ) -> Result<Tensors, Fault> {
-        let (deadline, priority) = (Some(self.deadline), self.priority);
-        let meter = self.meter(entry);
-        let request = RunRequest { inputs, outputs: Some(outputs), deadline, priority, meter };
-        let (started, batch) = (Instant::now(), request.batch());
-        let serving = entry.served.begin(started);
-        let pinned = self.dispatch.models.pin(entry, self.spot, &self.dispatch.placements, &self.trace).await;
-        let ran = match pinned {
-            Ok(pin) => {
-                let running = Instant::now();
-                let run = pin.run(request).instrument(self.trace.phase(Phase::ModelRun));
-                let completion =
-                    run.await.map(|(completion, _)| completion).map_err(|error| fault_of(&error));
-                self.dispatch.metrics.phase(Phase::ModelRun, running.elapsed());
-                completion
-            }
-            Err(error) => Err(not_opened(error)),
-        };
-        match ran {
-            Ok(completion) => {
-                serving.done(Times::of(batch, &completion));
-                Ok(completion.outputs)
-            }
-            Err(fault) => {
-                serving.failed(fault.code);
-                Err(fault)
-            }
-        }
-    }
-
-    /// What counts the time that a step takes of a device; none for the model's own meter.
-    pub(super) fn meter(&self, entry: &ModelEntry) -> Option<Meter> {
-        self.caller.as_ref().map(|caller| entry.meters.of_function(&caller.id.name))
     }
 
     async fn function(&self, deployment: Arc<Deployment>, inputs: Tensors) -> Result<Tensors, Fault> {
@@ -250,8 +215,8 @@ impl Steps {
         }
     }
 
-    /// Bring the models of steps that are sure to run into device memory, and keep them there for as long as this lives. A step whose model
-    /// cannot be had tells so when it is its turn. Never ends.
+    /// Bring the models of steps that are sure to run into device memory, and keep them there for as long as this lives, or until they are lost with their
+    /// device. A step whose model cannot be had tells so when it is its turn. Never ends.
     async fn load_ahead(&self, plan: &Plan, sure: &[usize]) {
         let steps = sure.iter().filter_map(|step| plan.steps().get(*step));
         let models = steps.filter_map(|step| match &step.action {
@@ -264,7 +229,17 @@ impl Steps {
         let loading = models.map(|entry| async move {
             self.dispatch.models.pin(&entry, self.spot, &self.dispatch.placements, &self.trace).await.ok()
         });
-        let _pins: Vec<Option<ModelPin>> = futures::future::join_all(loading).await;
+        let loaded = futures::future::join_all(loading).await;
+        let mut pins: Vec<ModelPin> = loaded.into_iter().flatten().collect();
+        while !pins.is_empty() {
+            let mut health: Vec<_> = pins.iter().map(|pin| pin.device().cache.health()).collect();
+            // Or the step would wait for a model that is not loaded anew before these are gone.
+            pins.retain(|pin| !pin.pin().is_lost());
+            let changes = health.iter_mut().map(|health| health.changed().boxed());
+            if futures::future::select_all(changes).await.0.is_err() {
+                break;
+            }
+        }
         std::future::pending::<()>().await;
     }
 }

@@ -301,7 +301,13 @@ impl Call {
             Some(Given::Ran(ran)) => Ok(ran),
             Some(Given::Hit(Answer::Tensors(outputs), age)) => {
                 let (outputs, none) = (outputs.to_vec(), Duration::ZERO);
-                let completion = Completion { outputs, queue_time: none, run_time: none, execution: None };
+                let completion = Completion {
+                    outputs,
+                    stayed: Vec::new(),
+                    queue_time: none,
+                    run_time: none,
+                    execution: None,
+                };
                 Ok((Ran::here(completion), Some((Verdict::Hit(age), began.elapsed()))))
             }
             Some(Given::Hit(Answer::Http(_), _)) => {

@@ -57,6 +57,9 @@ impl Written {
             };
             request["outputs"] = wanted.iter().map(output).collect();
         }
+        if inputs.iter().any(|(_, handle)| matches!(handle, Handle::OnDevice(_))) {
+            return Err(ApiError::internal(&"a tensor on a device was to go to another node"));
+        }
         let json = request.to_string();
         let full = |error: weir_device::OutOfMemory| ApiError::new(ErrorCode::Unavailable, error.to_string());
         let here = || inputs.iter().filter_map(|(_, handle)| handle.here());
@@ -115,7 +118,7 @@ impl Written {
             read.ok_or_else(|| ApiError::internal(&"the answer of another node cannot be read"))?;
         // The other node counts the run.
         let (queue_time, run_time) = (Duration::ZERO, Duration::ZERO);
-        let completion = Completion { outputs, queue_time, run_time, execution: None };
+        let completion = Completion { outputs, stayed: Vec::new(), queue_time, run_time, execution: None };
         Ok(Read { completion, left, ran_on: device::told(&head.headers) })
     }
 }
@@ -123,6 +126,8 @@ impl Written {
 fn describe(name: &str, handle: &Handle) -> Value {
     let (datatype, place) = match handle {
         Handle::Here(tensor) => (tensor.element_type(), json!({ "binary_data_size": tensor.data().len() })),
+        // None is passed on: see above.
+        Handle::OnDevice(tensor) => (tensor.element_type(), json!({})),
         Handle::Left(left) => {
             let place =
                 json!({ "shared_memory_region": left.index.region(), "shared_memory_byte_size": left.bytes });

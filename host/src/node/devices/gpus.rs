@@ -8,7 +8,7 @@ use std::time::Duration;
 use weir_device::cuda::{DeviceInfo, Devices, Monitor, Search, Unavailable};
 use weir_device::{Arena, GpuFigures};
 use weir_inference::{
-    Backend, CacheConfig, Cuda, CudaConfig, KernelGraphConfig, KernelGraphPreparer,
+    Backend, CacheConfig, Cuda, CudaConfig, IntermediateLimits, KernelGraphConfig, KernelGraphPreparer,
     KernelGraphPreparerConfig, Preparer,
 };
 
@@ -78,6 +78,11 @@ impl Gpus {
             ordinal,
             memory_bytes_max,
             slots,
+            intermediates: IntermediateLimits {
+                free_percent_max: node.intermediates.free_percent_max,
+                len_max: node.intermediates.len_max,
+                spilled_bytes_max: node.intermediates.spilled_bytes_max,
+            },
             run_time_max: Duration::from_millis(node.gpu_run_time_ms_max),
             command: None,
         };

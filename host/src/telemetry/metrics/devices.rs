@@ -6,6 +6,8 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use std::sync::atomic::Ordering;
+use weir_inference::HandedOver;
 
 /// The devices of the node.
 pub(crate) struct DeviceMetrics {
@@ -15,11 +17,20 @@ pub(crate) struct DeviceMetrics {
     up: Family<Labels, Gauge>,
     losses: Family<Labels, Counter>,
     fallbacks: Family<Labels, Counter>,
+    intermediates: Family<Labels, Gauge>,
+    intermediates_bytes: Family<Labels, Gauge>,
+    handed_over_bytes: Family<WayLabels, Counter>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Labels {
     device: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WayLabels {
+    device: String,
+    through: &'static str,
 }
 
 impl Labels {
@@ -39,6 +50,10 @@ impl DeviceMetrics {
         let capacity_bytes = gauge("device_capacity_bytes", "Device memory that models may take");
         let runs_waiting = gauge("device_runs_waiting", "Model runs that wait for a slot of the device");
         let up = gauge("device_up", "Whether the device is there; 0 while it is lost");
+        let intermediates =
+            gauge("device_intermediates", "Tensors on the device that runs have left for others");
+        let intermediates_bytes =
+            gauge("device_intermediates_bytes", "Bytes of tensors that runs have left on the device");
         let mut counter = |name: &str, help: &str| {
             let family = Family::<Labels, Counter>::default();
             registry.register(name, help, family.clone());
@@ -47,7 +62,23 @@ impl DeviceMetrics {
         let losses = counter("device_losses", "Times that the device was lost, with what was in its memory");
         let help = "Times that a model was to be opened or run on the device, and was on another, since the device cannot";
         let fallbacks = counter("device_fallbacks", help);
-        Self { resident_bytes, capacity_bytes, runs_waiting, up, losses, fallbacks }
+        let handed_over_bytes = Family::<WayLabels, Counter>::default();
+        registry.register(
+            "device_handed_over_bytes",
+            "Bytes left on the device that others have read: there, or through the host after all",
+            handed_over_bytes.clone(),
+        );
+        Self {
+            resident_bytes,
+            capacity_bytes,
+            runs_waiting,
+            up,
+            losses,
+            fallbacks,
+            intermediates,
+            intermediates_bytes,
+            handed_over_bytes,
+        }
     }
 
     /// What a device is doing now.
@@ -60,6 +91,20 @@ impl DeviceMetrics {
         self.up.get_or_create(&labels).set(i64::from(device.lost.is_none()));
         // Shown from the start.
         let _ = (self.losses.get_or_create(&labels), self.fallbacks.get_or_create(&labels));
+    }
+
+    /// What became of the tensors that runs have left on a device.
+    pub(crate) fn set_handed_over(&self, device: &str, handed_over: &HandedOver) {
+        let HandedOver { kept, kept_bytes, on_device_bytes, through_host_bytes } = *handed_over;
+        let labels = Labels::of(device);
+        let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        self.intermediates.get_or_create(&labels).set(number(kept));
+        self.intermediates_bytes.get_or_create(&labels).set(number(kept_bytes));
+        for (through, bytes) in [("device", on_device_bytes), ("host", through_host_bytes)] {
+            let labels = WayLabels { device: device.to_owned(), through };
+            // Counted where it happens.
+            self.handed_over_bytes.get_or_create(&labels).inner().store(bytes, Ordering::Relaxed);
+        }
     }
 
     /// A device was lost.

@@ -4,8 +4,9 @@ use crate::backend::Session;
 use crate::error::InferenceError;
 use crate::interrupt::Interrupt;
 use crate::meter::{Meter, charge};
-use crate::request::Job;
+use crate::request::{Job, PlacedJob};
 use crate::tensor::Tensor;
+use crate::value::Value;
 use std::time::{Duration, Instant};
 use weir_device::Device;
 
@@ -18,16 +19,35 @@ pub(super) struct Metered<'a> {
 
 impl Session for Metered<'_> {
     fn run(&mut self, job: &Job, interrupt: &Interrupt) -> Result<Vec<Tensor>, InferenceError> {
+        self.charged(|session| session.run(job, interrupt))
+    }
+
+    fn run_placed(&mut self, job: &PlacedJob, interrupt: &Interrupt) -> Result<Vec<Value>, InferenceError> {
+        let outputs = self.charged(|session| session.run_placed(job, interrupt))?;
+        // One that is not run together with others has one bearer.
+        for (tensor, (meter, _)) in outputs.iter().filter_map(Value::device).zip(self.bearers.iter().cycle())
+        {
+            tensor.charge(self.device, meter);
+        }
+        Ok(outputs)
+    }
+
+    fn device_time(&self) -> Option<Duration> {
+        self.session.device_time()
+    }
+}
+
+impl Metered<'_> {
+    fn charged<T>(
+        &mut self,
+        run: impl FnOnce(&mut dyn Session) -> Result<T, InferenceError>,
+    ) -> Result<T, InferenceError> {
         let started = Instant::now();
-        let outcome = self.session.run(job, interrupt);
+        let outcome = run(self.session);
         let elapsed = started.elapsed();
         // Of one that failed, the device may know nothing.
         let time = if outcome.is_ok() { self.session.device_time().unwrap_or(elapsed) } else { elapsed };
         charge(self.device, time, self.bearers);
         outcome
-    }
-
-    fn device_time(&self) -> Option<Duration> {
-        self.session.device_time()
     }
 }

@@ -5,9 +5,10 @@ use super::{ModelRun, with_session};
 use crate::batching::{Joined, Ran, join};
 use crate::error::InferenceError;
 use crate::interrupt::{HookGuard, Interrupt, Reason};
-use crate::request::{Execution, Job};
+use crate::request::Execution;
 use crate::tensor::Tensor;
 use crate::threads::{Entry, Lane, error_of};
+use crate::value::Value;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -57,6 +58,7 @@ pub(super) fn run_together(lane: &Lane, members: &mut [&mut Entry<ModelRun>]) {
     });
     for (member, outputs) in members.iter_mut().zip(own) {
         if member.job.outcome.is_none() {
+            let outputs = outputs.into_iter().map(Value::Host).collect();
             let completion = member.job.complete(outputs, started, run_time, execution.take());
             member.job.outcome = Some(Ok(completion));
         }
@@ -90,8 +92,9 @@ fn run_joined(
 ) -> Result<Parted, InferenceError> {
     let (resident, arena) = (pin.resident(), &pin.shared().arena);
     let Some(batcher) = &resident.lane.batcher else { return Ok(None) };
-    let jobs: Vec<&Job> = members.iter().map(|member| &member.job.job).collect();
-    let joined = join(batcher.rules(), &jobs, 0, arena)?;
+    // A batch goes over the host: its inputs lie behind each other, and so do its outputs.
+    let jobs = members.iter().map(|member| member.job.job.to_host()).collect::<Result<Vec<_>, _>>()?;
+    let joined = join(batcher.rules(), &jobs.iter().collect::<Vec<_>>(), 0, arena)?;
     let bearers: Vec<_> = members.iter().map(|member| (&member.job.meter, member.job.job.batch())).collect();
     let outputs = with_session(pin, &resident.pool(), &bearers, interrupt, |session| {
         session.run(&joined.job, interrupt)

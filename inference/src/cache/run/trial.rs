@@ -40,7 +40,8 @@ fn try_out(run: &ModelRun, interrupt: &Interrupt) -> Option<Verdict> {
     // Whoever owns the model gains by it, and not the one whose request it happened to be.
     let meter = &run.pin.resident().source.meter;
     let trial = run.with_session(meter, interrupt, |session| {
-        Ok(batching::try_out(batcher.rules(), signature, &run.job, session, (arena, interrupt)))
+        let job = run.job.to_host()?;
+        Ok(batching::try_out(batcher.rules(), signature, &job, session, (arena, interrupt)))
     });
     let verdict = trial.ok()?;
     match verdict {

@@ -1,7 +1,7 @@
 //! Models by the way that a node runs them: in a worker, which is lost and had again. And what that way costs beside the run itself.
 
 use super::super::form::form;
-use super::super::{Cuda, CudaConfig};
+use super::super::{Cuda, CudaConfig, IntermediateLimits};
 use super::network::made_up;
 use super::{Check, CheckConfig, CheckFailure, Stage};
 use crate::backend::{Backend, ModelKey, ModelSource, Session};
@@ -36,6 +36,7 @@ pub(super) fn check(
         ordinal: config.ordinal,
         memory_bytes_max: config.memory_bytes_max,
         slots: SLOTS,
+        intermediates: IntermediateLimits::default(),
         run_time_max: RUN_TIME_MAX,
         command: None,
     };

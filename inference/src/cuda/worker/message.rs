@@ -6,7 +6,7 @@ use crate::cuda::process::Part;
 use crate::error::InferenceError;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
-use weir_types::{ContentHash, ModelId};
+use weir_types::{ContentHash, ModelId, Shape, TenantId};
 
 /// What a node asks. Models, sessions and runs are known by numbers that it gives them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -22,10 +22,35 @@ pub(super) enum Request {
     Session { model: u64, session: u64 },
     /// Let go of a session.
     Forget { session: u64 },
-    /// Run with inputs that lie in the connection's memory, and leave the wanted outputs behind each other from a place on.
-    Run { session: u64, run: u64, inputs: Vec<Part>, outputs: Vec<usize>, outputs_at: u64 },
+    /// Run, and leave the wanted outputs behind each other in the connection's memory from a place on. Each may be given a number, by which it may stay on
+    /// the device instead.
+    Run { session: u64, run: u64, inputs: Vec<Input>, outputs: Vec<(usize, Option<u64>)>, outputs_at: u64 },
+    /// Put a tensor of a tenant that has stayed into the connection's memory.
+    Fetch { tensor: u64, tenant: TenantId },
+    /// Let go of tensors that have stayed. Those of `abandoned` are outputs of runs that nobody waits for any more, which may be still to come.
+    Release { tensors: Vec<u64>, abandoned: Vec<u64> },
     /// Give up memory that nobody needs.
     Trim,
+}
+
+/// An input of a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Input {
+    /// In the connection's memory.
+    Here(Part),
+    /// A tensor that has stayed on the device.
+    Stayed(u64),
+}
+
+/// An output of a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Output {
+    /// In the connection's memory.
+    Here(Part),
+    /// It stays on the device, by the number that it was given.
+    Stays { shape: Shape, bytes: u64 },
 }
 
 /// What a worker answers.
@@ -36,8 +61,10 @@ pub(super) enum Answer {
     Opened { name: String },
     /// A model is there: what it takes for itself, and weights that others may have, too.
     Loaded { own_bytes: u64, weights: Vec<(ContentHash, u64)> },
-    /// It has run, and has had the device for so long.
-    Ran { outputs: Vec<Part>, device_time_ns: u64 },
+    /// It has run, and has had the device for so long. So many bytes of inputs that had stayed came from the host all the same.
+    Ran { outputs: Vec<Output>, device_time_ns: u64, through_host_bytes: u64 },
+    /// A tensor is in the connection's memory, from its beginning on: so many bytes.
+    Fetched { bytes: u64 },
     /// It is done.
     Done,
     /// It is not done.
@@ -56,6 +83,7 @@ pub(super) enum Failure {
         why: String,
     },
     Unavailable(String),
+    Gone(String),
     Failed(String),
     /// The context is lost, and the worker with it.
     Lost(String),
@@ -69,6 +97,7 @@ impl Failure {
             InferenceError::Cancelled => Self::Cancelled,
             InferenceError::Load { model, why } => Self::Load { model: model.clone(), why: why.to_string() },
             InferenceError::Unavailable(why) => Self::Unavailable(why.to_string()),
+            InferenceError::TensorLost(why) => Self::Gone(why.to_string()),
             InferenceError::DeviceLost(why) => Self::Lost(why.to_string()),
             InferenceError::Run(why) => Self::Failed(why.to_string()),
             error => Self::Failed(error.to_string()),
@@ -82,6 +111,7 @@ impl Failure {
             Self::Cancelled => InferenceError::Cancelled,
             Self::Load { model, why } => InferenceError::Load { model, why: why.into() },
             Self::Unavailable(why) => InferenceError::Unavailable(why.into()),
+            Self::Gone(why) => InferenceError::TensorLost(why.into()),
             Self::Lost(why) => InferenceError::DeviceLost(why.into()),
             Self::Failed(why) => InferenceError::Run(why.into()),
         }
@@ -92,7 +122,7 @@ impl Failure {
 mod tests {
     use super::*;
     use crate::cuda::process::{receive, send};
-    use weir_types::{Name, TenantId, Version};
+    use weir_types::{Name, Version};
 
     #[test]
     fn errors_mean_the_same_on_the_other_side() {
@@ -103,6 +133,7 @@ mod tests {
             InferenceError::Cancelled,
             InferenceError::Load { model: id, why: "c".into() },
             InferenceError::Unavailable("d".into()),
+            InferenceError::TensorLost("t".into()),
             InferenceError::DeviceLost("e".into()),
             InferenceError::Run("f".into()),
         ] {

@@ -1,15 +1,13 @@
 //! A model in the memory of a device that a worker holds.
 
+use super::memory::WorkerMemory;
 use super::message::{Answer, Request};
+use super::session::WorkerSession;
 use super::{CALL_TIME_MAX, Worker};
 use crate::backend::{Model, ModelSource, Session};
 use crate::cuda::model::ModelFiles;
-use crate::cuda::process::{read_tensor, write_tensors};
 use crate::error::InferenceError;
 use crate::footprint::{Footprint, Part};
-use crate::interrupt::Interrupt;
-use crate::request::Job;
-use crate::tensor::Tensor;
 use std::sync::Arc;
 use std::time::Duration;
 use weir_device::Arena;
@@ -25,12 +23,13 @@ pub(in crate::cuda) struct WorkerModel {
 }
 
 /// What its sessions share.
-struct Loaded {
-    worker: Arc<Worker>,
+pub(super) struct Loaded {
+    pub(super) worker: Arc<Worker>,
     /// What the worker knows it by.
     number: u64,
-    outputs: Vec<ElementType>,
-    arena: Arena,
+    pub(super) outputs: Vec<ElementType>,
+    /// Where outputs may stay.
+    pub(super) memory: Arc<WorkerMemory>,
 }
 
 impl WorkerModel {
@@ -45,7 +44,9 @@ impl WorkerModel {
         let seconds = source.prepared.weight_bytes / LOAD_BYTES_PER_S_MIN;
         let time_max = CALL_TIME_MAX.saturating_add(Duration::from_secs(seconds));
         let number = worker.number();
-        let model = Arc::new(Loaded { worker, number, outputs, arena });
+        let tenant = source.id().tenant.clone();
+        let memory = Arc::new(WorkerMemory { worker: Arc::clone(&worker), tenant, arena });
+        let model = Arc::new(Loaded { worker, number, outputs, memory });
         match model.worker.call(&Request::Load { model: number, files }, time_max)? {
             Answer::Loaded { own_bytes, weights } => {
                 let parts = weights.into_iter().map(|(hash, bytes)| (Part { hash, family: None }, bytes));
@@ -64,7 +65,7 @@ impl Model for WorkerModel {
     fn session(&self, _threads: u32) -> Result<Box<dyn Session>, InferenceError> {
         let (worker, model) = (&self.model.worker, self.model.number);
         let number = worker.number();
-        let session = WorkerSession { model: Arc::clone(&self.model), number, device_time: None };
+        let session = WorkerSession::new(&self.model, number);
         match worker.call(&Request::Session { model, session: number }, CALL_TIME_MAX)? {
             Answer::Done => Ok(Box::new(session)),
             answer => Err(worker.senseless(&answer)),
@@ -74,59 +75,6 @@ impl Model for WorkerModel {
 
 impl Drop for Loaded {
     fn drop(&mut self) {
-        self.worker.let_go(&Request::Unload { model: self.number });
-    }
-}
-
-/// One slot's share of it.
-struct WorkerSession {
-    model: Arc<Loaded>,
-    number: u64,
-    device_time: Option<Duration>,
-}
-
-impl Session for WorkerSession {
-    fn run(&mut self, job: &Job, interrupt: &Interrupt) -> Result<Vec<Tensor>, InferenceError> {
-        self.device_time = None;
-        if interrupt.reason().is_some() {
-            return Err(InferenceError::Cancelled);
-        }
-        let Loaded { worker, outputs: types, arena, .. } = &*self.model;
-        let (session, run, wanted) = (self.number, worker.number(), &job.outputs);
-        let mut line = worker.line(interrupt)?;
-        let connection = line.connection().map_err(|error| worker.failed(error))?;
-        let (told, waker) = (Arc::clone(worker), connection.waker());
-        let _hook = interrupt.hook(move || {
-            told.control.cancel(run);
-            waker.wake();
-        });
-        connection.settle(interrupt).map_err(|error| worker.failed(error))?;
-        let (inputs, outputs_at) = write_tensors(&job.inputs, &connection.memory, Some(arena))?;
-        let request = Request::Run { session, run, inputs, outputs: wanted.clone(), outputs_at };
-        let answered = connection.call(&request, &job.inputs, worker.config.run_time_max, interrupt);
-        let (outputs, device_time_ns) = match worker.understand(answered)? {
-            Answer::Ran { outputs, device_time_ns } if outputs.len() == wanted.len() => {
-                (outputs, device_time_ns)
-            }
-            answer => return Err(worker.senseless(&answer)),
-        };
-        worker.note_worked();
-        let tensors = wanted.iter().zip(&outputs).map(|(position, part)| {
-            let missing = || InferenceError::Run("there is no such output".into());
-            read_tensor(*types.get(*position).ok_or_else(missing)?, part, &connection.memory, arena)
-        });
-        let tensors = tensors.collect::<Result<_, _>>()?;
-        self.device_time = Some(Duration::from_nanos(device_time_ns));
-        Ok(tensors)
-    }
-
-    fn device_time(&self) -> Option<Duration> {
-        self.device_time
-    }
-}
-
-impl Drop for WorkerSession {
-    fn drop(&mut self) {
-        self.model.worker.let_go(&Request::Forget { session: self.number });
+        self.worker.release(&Request::Unload { model: self.number });
     }
 }

@@ -1,7 +1,10 @@
 //! What the worker of a device does: the whole of what a process does that was started with [`DEVICE_WORKER_COMMAND`].
 
+mod fetching;
 mod runs;
 mod service;
+mod staying;
+mod window;
 
 use super::control::{Files, News, next};
 use crate::cuda::process::{confine, end_at_once};
@@ -52,3 +55,6 @@ fn attend(service: &Arc<Service>, socket: UnixStream, files: Files) -> io::Resul
     })?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,6 +5,7 @@ use super::{Worker, WorkerConfig};
 use crate::backend::LossHook;
 use crate::cuda::process::Restarts;
 use crate::error::InferenceError;
+use crate::value::HandedOver;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -43,6 +44,11 @@ impl Supervisor {
     pub(in crate::cuda) fn worker(&self) -> Result<Arc<Worker>, InferenceError> {
         let none = || self.0.lost("its worker is being started anew");
         self.0.lock().worker.clone().ok_or_else(none)
+    }
+
+    /// What became of the tensors that runs have left with its workers.
+    pub(in crate::cuda) fn handed_over(&self) -> HandedOver {
+        self.0.config.hand_overs.counted()
     }
 
     /// Have `tell` called, from a thread of its own, when a worker has ended.

@@ -14,7 +14,7 @@ fn with_driver(settings: &str) -> NodeBuilder {
 }
 
 /// The workers of a node, by their devices.
-fn workers(node: &Node) -> BTreeMap<String, u32> {
+pub(super) fn workers(node: &Node) -> BTreeMap<String, u32> {
     let device = |pid: u32| {
         let command = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
         let words: Vec<_> = command.split(|byte| *byte == 0).collect();

@@ -1,13 +1,16 @@
 //! What the connections of a worker have in common: the device, and the models and sessions there.
 
-use super::runs::{Runs, Window};
+use super::fetching::fetch;
+use super::runs::Runs;
+use super::staying::Staying;
+use super::window::Window;
 use crate::backend::Model;
 use crate::cuda::device::{Gpu, GpuConfig};
 use crate::cuda::model::{CudaModel, ModelFiles};
 use crate::cuda::process::{receive, send};
 use crate::cuda::session::CudaSession;
 use crate::cuda::worker::control::Files;
-use crate::cuda::worker::message::{Answer, Failure, Request};
+use crate::cuda::worker::message::{Answer, Failure, Input, Request};
 use crate::error::InferenceError;
 use std::collections::HashMap;
 use std::io;
@@ -27,6 +30,8 @@ pub(super) struct Service {
     models: Mutex<HashMap<u64, Arc<CudaModel>>>,
     sessions: Mutex<HashMap<u64, Arc<Mutex<CudaSession>>>>,
     runs: Runs,
+    /// Before the device that they are on.
+    staying: Staying,
 }
 
 impl Service {
@@ -44,7 +49,7 @@ impl Service {
         self.runs.cancel(run);
     }
 
-    fn answer(&self, request: Request, files: &Files) -> Result<Answer, InferenceError> {
+    pub(super) fn answer(&self, request: Request, files: &Files) -> Result<Answer, InferenceError> {
         match request {
             Request::Open { driver, gpu } => self.open(driver, &gpu),
             Request::Load { model, files } => self.load(model, &files),
@@ -65,7 +70,15 @@ impl Service {
                 Ok(Answer::Done)
             }
             Request::Run { session, run, inputs, outputs, outputs_at } => {
-                self.run(session, run, &outputs, Window::new(files, &inputs, outputs_at))
+                self.run((session, run), &inputs, outputs, (files, outputs_at))
+            }
+            Request::Fetch { tensor, tenant } => {
+                let bytes = fetch(&*self.staying.get(tensor)?, &tenant, &files.memory)?;
+                Ok(Answer::Fetched { bytes })
+            }
+            Request::Release { tensors, abandoned } => {
+                self.staying.release(&tensors, &abandoned);
+                Ok(Answer::Done)
             }
             Request::Trim => {
                 self.gpu()?.trim();
@@ -87,7 +100,12 @@ impl Service {
     }
 
     fn load(&self, number: u64, files: &ModelFiles) -> Result<Answer, InferenceError> {
-        let model = CudaModel::load(self.gpu()?, files)?;
+        let gpu = self.gpu()?;
+        let model = match CudaModel::load(Arc::clone(&gpu), files) {
+            // Weights go before what runs have left.
+            Err(InferenceError::RunOutOfMemory(_)) if gpu.give_up(u64::MAX) => CudaModel::load(gpu, files)?,
+            loaded => loaded?,
+        };
         let footprint = model.footprint();
         lock(&self.models).insert(number, Arc::new(model));
         let weights = footprint.parts().iter().map(|(part, bytes)| (part.hash, *bytes)).collect();
@@ -96,19 +114,25 @@ impl Service {
 
     fn run(
         &self,
-        session: u64,
-        run: u64,
-        wanted: &[usize],
-        mut window: Window<'_>,
+        (session, run): (u64, u64),
+        inputs: &[Input],
+        outputs: Vec<(usize, Option<u64>)>,
+        (files, outputs_at): (&Files, u64),
     ) -> Result<Answer, InferenceError> {
         let session = lock(&self.sessions).get(&session).cloned().ok_or_else(unknown)?;
         let run = self.runs.begin(run);
-        let time = lock(&session).exchange(&mut window, wanted, run.interrupt())?;
+        let mut session = lock(&session);
+        let (wanted, numbers): (Vec<usize>, Vec<_>) = outputs.into_iter().unzip();
+        let (gpu, staying) = (self.gpu()?, &self.staying);
+        let mut window = Window::new((&gpu, staying), session.owner(), files, inputs, (numbers, outputs_at))?;
+        let time = session.exchange(&mut window, &wanted, run.interrupt())?;
+        drop(session);
         let device_time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        Ok(Answer::Ran { outputs: window.into_outputs(), device_time_ns })
+        let through_host_bytes = window.through_host_bytes();
+        Ok(Answer::Ran { outputs: window.into_outputs(staying)?, device_time_ns, through_host_bytes })
     }
 
-    fn gpu(&self) -> Result<Arc<Gpu>, InferenceError> {
+    pub(super) fn gpu(&self) -> Result<Arc<Gpu>, InferenceError> {
         let gpu = self.gpu.get().cloned();
         gpu.ok_or_else(|| InferenceError::Unavailable("the device is not held yet".into()))
     }

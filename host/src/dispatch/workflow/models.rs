@@ -1,0 +1,90 @@
+//! Steps that run a model. What they give for models on the same device stays in its memory, where those read it: see [`DeviceTensor`].
+//!
+//! [`DeviceTensor`]: weir_inference::DeviceTensor
+
+use super::super::inference::{fault_of, not_opened};
+use super::steps::{Handles, Steps, Tensors, handles};
+use crate::instance::Fault;
+use crate::intermediates::Handle;
+use crate::models::ModelEntry;
+use crate::telemetry::{Phase, Times};
+use std::sync::Arc;
+use std::time::Instant;
+use tracing::Instrument;
+use weir_inference::{Completion, Meter, RunRequest, Value};
+
+impl Steps {
+    /// Run a model on tensors of the host.
+    pub(super) async fn model(
+        &self,
+        entry: &Arc<ModelEntry>,
+        inputs: Tensors,
+        outputs: Vec<String>,
+    ) -> Result<Tensors, Fault> {
+        let request = RunRequest { inputs, ..self.request(entry, outputs) };
+        self.run_model(entry, request).await.map(|completion| completion.outputs)
+    }
+
+    /// Run a model on tensors wherever they are. Of its outputs, those of `may_stay` need not come to the host.
+    pub(super) async fn model_placed(
+        &self,
+        entry: &Arc<ModelEntry>,
+        inputs: Handles,
+        outputs: Vec<String>,
+        may_stay: Vec<String>,
+    ) -> Result<Handles, Fault> {
+        let mut request = RunRequest { may_stay, ..self.request(entry, outputs) };
+        for (name, value) in self.dispatch.intermediates.on_node(inputs).await? {
+            match value {
+                Value::Host(tensor) => request.inputs.push((name, tensor)),
+                Value::Device(tensor) => request.on_device.push((name, tensor)),
+            }
+        }
+        let Completion { outputs, stayed, .. } = self.run_model(entry, request).await?;
+        let mut given = handles(outputs);
+        given.extend(stayed.into_iter().map(|(name, tensor)| (name, Handle::OnDevice(tensor))));
+        Ok(given)
+    }
+
+    /// What counts the time that a step takes of a device; none for the model's own meter.
+    pub(super) fn meter(&self, entry: &ModelEntry) -> Option<Meter> {
+        self.caller.as_ref().map(|caller| entry.meters.of_function(&caller.id.name))
+    }
+
+    fn request(&self, entry: &ModelEntry, outputs: Vec<String>) -> RunRequest {
+        RunRequest {
+            outputs: Some(outputs),
+            deadline: Some(self.deadline),
+            priority: self.priority,
+            meter: self.meter(entry),
+            ..RunRequest::default()
+        }
+    }
+
+    async fn run_model(&self, entry: &Arc<ModelEntry>, request: RunRequest) -> Result<Completion, Fault> {
+        let (started, batch) = (Instant::now(), request.batch());
+        let serving = entry.served.begin(started);
+        let pinned = self.dispatch.models.pin(entry, self.spot, &self.dispatch.placements, &self.trace).await;
+        let ran = match pinned {
+            Ok(pin) => {
+                let running = Instant::now();
+                let run = pin.run(request).instrument(self.trace.phase(Phase::ModelRun));
+                let completion =
+                    run.await.map(|(completion, _)| completion).map_err(|error| fault_of(&error));
+                self.dispatch.metrics.phase(Phase::ModelRun, running.elapsed());
+                completion
+            }
+            Err(error) => Err(not_opened(error)),
+        };
+        match ran {
+            Ok(completion) => {
+                serving.done(Times::of(batch, &completion));
+                Ok(completion)
+            }
+            Err(fault) => {
+                serving.failed(fault.code);
+                Err(fault)
+            }
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The memory of a device that outputs stay in, as a tenant's models see it from the node.
+
+use super::let_go::Gone;
+use super::message::{Answer, Request};
+use super::{CALL_TIME_MAX, Worker};
+use crate::error::InferenceError;
+use crate::interrupt::Interrupt;
+use crate::value::{DeviceMemory, HandedOver};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use weir_device::{Arena, Buffer};
+use weir_types::TenantId;
+
+/// What one tenant has left with a worker, and can have back.
+pub(super) struct WorkerMemory {
+    pub(super) worker: Arc<Worker>,
+    pub(super) tenant: TenantId,
+    /// Where it is brought to.
+    pub(super) arena: Arena,
+}
+
+/// Counts what becomes of tensors that stay, whichever worker has them.
+#[derive(Debug, Default)]
+pub(in crate::cuda) struct HandOvers {
+    kept: AtomicU64,
+    kept_bytes: AtomicU64,
+    on_device_bytes: AtomicU64,
+    through_host_bytes: AtomicU64,
+}
+
+impl HandOvers {
+    /// What was counted so far.
+    pub(super) fn counted(&self) -> HandedOver {
+        HandedOver {
+            kept: self.kept.load(Relaxed),
+            kept_bytes: self.kept_bytes.load(Relaxed),
+            on_device_bytes: self.on_device_bytes.load(Relaxed),
+            through_host_bytes: self.through_host_bytes.load(Relaxed),
+        }
+    }
+
+    /// A tensor stays.
+    pub(super) fn kept(&self, bytes: u64) {
+        self.kept.fetch_add(1, Relaxed);
+        self.kept_bytes.fetch_add(bytes, Relaxed);
+    }
+
+    /// The memory of one is free again.
+    pub(super) fn gone(&self, bytes: u64) {
+        self.kept.fetch_sub(1, Relaxed);
+        self.kept_bytes.fetch_sub(bytes, Relaxed);
+    }
+
+    /// A run has read so many bytes where they were, or where they had made room.
+    pub(super) fn read(&self, on_device_bytes: u64, through_host_bytes: u64) {
+        self.on_device_bytes.fetch_add(on_device_bytes, Relaxed);
+        self.through_host_bytes.fetch_add(through_host_bytes, Relaxed);
+    }
+}
+
+impl WorkerMemory {
+    fn take(&self, tensor: u64, bytes: u64) -> Result<Buffer, InferenceError> {
+        let Self { worker, tenant, arena } = self;
+        let len = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let mut buffer = arena.buffer(len)?;
+        let wanted = Interrupt::default();
+        let mut line = worker.line(&wanted)?;
+        let connection = line.connection().map_err(|error| worker.failed(error))?;
+        connection.settle(&wanted).map_err(|error| worker.failed(error))?;
+        let request = Request::Fetch { tensor, tenant: tenant.clone() };
+        let answered = connection.call(&request, &[], CALL_TIME_MAX, &wanted);
+        match worker.understand(answered)? {
+            Answer::Fetched { bytes: there } if there == bytes => {}
+            answer => return Err(worker.senseless(&answer)),
+        }
+        let read = connection.memory.read_exact_at(&mut buffer, 0);
+        read.map_err(|error| InferenceError::Run(format!("a tensor cannot be read: {error}").into()))?;
+        worker.config.hand_overs.read(0, bytes);
+        Ok(buffer.freeze())
+    }
+}
+
+impl DeviceMemory for WorkerMemory {
+    fn fetch(&self, number: u64, bytes: u64) -> Result<Buffer, InferenceError> {
+        self.take(number, bytes).map_err(|error| match error {
+            // Of the device, which may have another worker by now, that says nothing.
+            InferenceError::DeviceLost(why) => InferenceError::TensorLost(why),
+            error => error,
+        })
+    }
+
+    fn let_go(&self, number: u64, bytes: u64) {
+        self.worker.let_go.tell(Gone::Unused { number, bytes });
+    }
+}

@@ -1,0 +1,40 @@
+//! Bringing tensors that have stayed to the host.
+
+use super::staying::Stayed;
+use super::window::failed;
+use crate::cuda::model::{owner, weights_failure};
+use crate::cuda::session::misfit;
+use crate::error::InferenceError;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use weir_device::Arena;
+use weir_device::cuda::{Fetch, Place, Span};
+use weir_types::TenantId;
+
+/// How much is on its way at once: what lies between the device and the connection's memory takes no more.
+const PIECE_BYTES: u64 = 4 << 20;
+
+/// Put a tensor of `tenant` into the memory of a connection, from its beginning on. Gives how many bytes that is.
+pub(super) fn fetch(stayed: &Stayed, tenant: &TenantId, memory: &File) -> Result<u64, InferenceError> {
+    // It stays where it is until the last copy has ended, whoever waits for that.
+    let held = Arc::new(stayed.hold(owner(tenant))?);
+    let span: Span = match held.place() {
+        Place::Host(bytes) => {
+            memory.write_all_at(&bytes, 0).map_err(|error| failed(&error))?;
+            return Ok(bytes.len() as u64);
+        }
+        Place::Device(span) => span,
+    };
+    let pieces = Arena::new(2 * PIECE_BYTES);
+    let mut offset = 0;
+    while offset < span.bytes() {
+        let piece = span.slice(offset, PIECE_BYTES.min(span.bytes() - offset)).ok_or_else(misfit)?;
+        // The run that has left it has ended: it is there.
+        let fetched = stayed.gpu.transfers.fetch(piece, &pieces, Box::new(Arc::clone(&held)));
+        let bytes = fetched.and_then(Fetch::wait).map_err(|error| weights_failure(&error))?;
+        memory.write_all_at(&bytes, offset).map_err(|error| failed(&error))?;
+        offset += piece.bytes();
+    }
+    Ok(span.bytes())
+}

@@ -1,0 +1,171 @@
+//! Where the tensors of one run are: in the memory of its connection, or on the device.
+
+use super::staying::{Stayed, Staying};
+use crate::cuda::device::Gpu;
+use crate::cuda::process::{Home, Part};
+use crate::cuda::session::{Exchange, misfit};
+use crate::cuda::worker::control::Files;
+use crate::cuda::worker::message::{Input, Output};
+use crate::error::InferenceError;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use weir_device::Buffer;
+use weir_device::cuda::{Held, Owner, Place, Span, Stream};
+use weir_types::{ElementType, Shape};
+
+/// The tensors of one run. What has to go over the host is read from the files that its connection came with into pinned memory, and written from there.
+pub(super) struct Window<'a> {
+    gpu: &'a Arc<Gpu>,
+    owner: Owner,
+    files: &'a Files,
+    inputs: Vec<Source<'a>>,
+    /// For each output that is wanted, the number by which it may stay.
+    numbers: Vec<Option<u64>>,
+    outputs: Vec<Option<Given>>,
+    end: u64,
+}
+
+/// Where an input is.
+enum Source<'a> {
+    Here(&'a Part),
+    /// On the device.
+    Stayed(Arc<Stayed>, Held, Span),
+    /// It has stayed, and had to make room.
+    Spilled(Arc<Stayed>, Buffer),
+}
+
+/// What became of an output.
+enum Given {
+    Here(Part),
+    Stays(u64, Stayed),
+}
+
+impl<'a> Window<'a> {
+    /// The tensors of a run on behalf of `owner`.
+    pub(super) fn new(
+        (gpu, staying): (&'a Arc<Gpu>, &Staying),
+        owner: Owner,
+        files: &'a Files,
+        inputs: &'a [Input],
+        (numbers, outputs_at): (Vec<Option<u64>>, u64),
+    ) -> Result<Self, InferenceError> {
+        let source = |input: &'a Input| match input {
+            Input::Here(part) => Ok(Source::Here(part)),
+            Input::Stayed(number) => {
+                let stayed = staying.get(*number)?;
+                let held = stayed.hold(owner)?;
+                Ok(match held.place() {
+                    Place::Device(span) => Source::Stayed(stayed, held, span),
+                    Place::Host(bytes) => Source::Spilled(stayed, bytes),
+                })
+            }
+        };
+        let inputs = inputs.iter().map(source).collect::<Result<_, InferenceError>>()?;
+        let outputs = numbers.iter().map(|_| None).collect();
+        Ok(Self { gpu, owner, files, inputs, numbers, outputs, end: outputs_at })
+    }
+
+    /// Bytes of inputs that had stayed, and are on the host.
+    pub(super) fn through_host_bytes(&self) -> u64 {
+        let spilled = self.inputs.iter().map(|source| match source {
+            Source::Spilled(stayed, _) => stayed.bytes,
+            Source::Here(_) | Source::Stayed(..) => 0,
+        });
+        spilled.sum()
+    }
+
+    /// What became of the outputs. The run has ended well; those that stay do from now on.
+    pub(super) fn into_outputs(self, staying: &Staying) -> Result<Vec<Output>, InferenceError> {
+        let given = self.outputs.into_iter().collect::<Option<Vec<_>>>().ok_or_else(misfit)?;
+        let output = |given| match given {
+            Given::Here(part) => Output::Here(part),
+            Given::Stays(number, stayed) => {
+                let told = stayed.told();
+                staying.add(number, stayed);
+                told
+            }
+        };
+        Ok(given.into_iter().map(output).collect())
+    }
+
+    fn give(&mut self, output: usize, given: Given) -> Result<(), InferenceError> {
+        *self.outputs.get_mut(output).ok_or_else(misfit)? = Some(given);
+        Ok(())
+    }
+}
+
+impl Exchange for Window<'_> {
+    fn shape(&self, input: usize) -> Option<&Shape> {
+        self.inputs.get(input).map(|source| match source {
+            Source::Here(part) => &part.shape,
+            Source::Stayed(stayed, ..) | Source::Spilled(stayed, _) => &stayed.shape,
+        })
+    }
+
+    fn bytes(&self, input: usize) -> usize {
+        let bytes = self.inputs.get(input).map_or(0, |source| match source {
+            Source::Here(part) => part.bytes,
+            Source::Stayed(stayed, ..) | Source::Spilled(stayed, _) => stayed.bytes,
+        });
+        usize::try_from(bytes).unwrap_or(usize::MAX)
+    }
+
+    fn on_device(&self, input: usize) -> Option<(&Held, Span)> {
+        match self.inputs.get(input)? {
+            Source::Stayed(_, held, span) => Some((held, *span)),
+            Source::Here(_) | Source::Spilled(..) => None,
+        }
+    }
+
+    fn read(&self, input: usize, place: &mut [u8]) -> Result<(), InferenceError> {
+        match self.inputs.get(input).ok_or_else(misfit)? {
+            Source::Here(part) => {
+                let file = match part.home {
+                    Home::Connection => &self.files.memory,
+                    Home::Arena => &self.files.arena,
+                };
+                file.read_exact_at(place, part.offset).map_err(|error| failed(&error))
+            }
+            Source::Spilled(_, bytes) if bytes.len() == place.len() => {
+                place.copy_from_slice(bytes);
+                Ok(())
+            }
+            Source::Spilled(..) | Source::Stayed(..) => Err(misfit()),
+        }
+    }
+
+    fn keep(
+        &mut self,
+        output: usize,
+        shape: &Shape,
+        from: Span,
+        stream: &Stream,
+    ) -> Result<bool, InferenceError> {
+        let Some(number) = self.numbers.get(output).copied().flatten() else { return Ok(false) };
+        let stayed = Stayed::leave(self.gpu, self.owner, shape, from, stream)?;
+        let stays = stayed.is_some();
+        if let Some(stayed) = stayed {
+            self.give(output, Given::Stays(number, stayed))?;
+        }
+        Ok(stays)
+    }
+
+    fn write(
+        &mut self,
+        output: usize,
+        _: ElementType,
+        shape: Shape,
+        bytes: &[u8],
+    ) -> Result<(), InferenceError> {
+        self.files.memory.write_all_at(bytes, self.end).map_err(|error| failed(&error))?;
+        let part = Part { shape, home: Home::Connection, offset: self.end, bytes: bytes.len() as u64 };
+        self.end = part.offset.saturating_add(part.bytes);
+        self.give(output, Given::Here(part))
+    }
+}
+
+/// The memory for tensors cannot be written or read.
+pub(super) fn failed(error: &io::Error) -> InferenceError {
+    InferenceError::RunOutOfMemory(format!("the memory for tensors: {error}").into())
+}

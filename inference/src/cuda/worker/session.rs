@@ -1,0 +1,190 @@
+//! Runs of a model that a worker has: where their tensors are, on the way there and back.
+
+use super::connection::CallError;
+use super::let_go::Gone;
+use super::memory::WorkerMemory;
+use super::message::{Answer, Input, Output, Request};
+use super::model::Loaded;
+use crate::backend::Session;
+use crate::cuda::process::{Part, read_tensor, write_tensors};
+use crate::error::InferenceError;
+use crate::interrupt::Interrupt;
+use crate::request::{Job, PlacedJob};
+use crate::tensor::Tensor;
+use crate::value::{DeviceTensor, Value};
+use std::fs::File;
+use std::sync::Arc;
+use std::time::Duration;
+use weir_device::Arena;
+use weir_types::ElementType;
+
+/// One slot's share of a model.
+pub(super) struct WorkerSession {
+    model: Arc<Loaded>,
+    number: u64,
+    device_time: Option<Duration>,
+}
+
+/// Where an input of a run is.
+enum Source {
+    Here(Tensor),
+    /// With this worker, by its number there.
+    Stayed {
+        number: u64,
+        bytes: u64,
+    },
+}
+
+/// The inputs of a run, as its worker is told of them.
+struct Sent {
+    inputs: Vec<Input>,
+    /// Those that the worker may read in the arena.
+    here: Vec<Tensor>,
+    /// How many bytes those have that have stayed with it.
+    stayed_bytes: u64,
+    /// Where the connection's memory is free.
+    outputs_at: u64,
+}
+
+/// Where an output of a run is.
+enum Given {
+    Here(ElementType, Part),
+    Stays(DeviceTensor),
+}
+
+impl WorkerSession {
+    /// One that the worker knows by `number`.
+    pub(super) fn new(model: &Arc<Loaded>, number: u64) -> Self {
+        Self { model: Arc::clone(model), number, device_time: None }
+    }
+}
+
+impl Session for WorkerSession {
+    fn run(&mut self, job: &Job, interrupt: &Interrupt) -> Result<Vec<Tensor>, InferenceError> {
+        self.run_placed(&job.into(), interrupt)?.iter().map(Value::to_host).collect()
+    }
+
+    fn run_placed(&mut self, job: &PlacedJob, interrupt: &Interrupt) -> Result<Vec<Value>, InferenceError> {
+        self.device_time = None;
+        let worker = &self.model.worker;
+        // Before there is a connection: what is elsewhere takes one, too.
+        let sources =
+            job.inputs.iter().map(|input| self.model.source(input)).collect::<Result<Vec<_>, _>>()?;
+        if interrupt.reason().is_some() {
+            return Err(InferenceError::Cancelled);
+        }
+        let run = worker.number();
+        let mut line = worker.line(interrupt)?;
+        let connection = line.connection().map_err(|error| worker.failed(error))?;
+        let (told, waker) = (Arc::clone(worker), connection.waker());
+        let _hook = interrupt.hook(move || {
+            told.control.cancel(run);
+            waker.wake();
+        });
+        connection.settle(interrupt).map_err(|error| worker.failed(error))?;
+        let arena = &self.model.memory.arena;
+        let Sent { inputs, here, stayed_bytes, outputs_at } = Sent::new(sources, &connection.memory, arena)?;
+        let (session, wanted) = (self.number, self.model.wanted(job));
+        let request = Request::Run { session, run, inputs, outputs: wanted.clone(), outputs_at };
+        let answered = connection.call(&request, &here, worker.config.run_time_max, interrupt);
+        if let Err(CallError::Unwanted) = &answered {
+            // It goes on there, and what it leaves is nobody's.
+            let numbers = wanted.iter().filter_map(|(_, number)| *number);
+            numbers.for_each(|number| worker.let_go.tell(Gone::Abandoned { number }));
+        }
+        let (outputs, device_time_ns, through_host_bytes) = match worker.understand(answered)? {
+            Answer::Ran { outputs, device_time_ns, through_host_bytes } if outputs.len() == wanted.len() => {
+                (outputs, device_time_ns, through_host_bytes)
+            }
+            answer => return Err(worker.senseless(&answer)),
+        };
+        worker.note_worked();
+        worker.config.hand_overs.read(stayed_bytes.saturating_sub(through_host_bytes), through_host_bytes);
+        // All of them before the first is read: those that have stayed have somebody to let go of them.
+        let given = wanted.iter().zip(outputs).map(|(wanted, output)| self.model.given(*wanted, output));
+        let given = given.collect::<Vec<_>>();
+        let read = |given| match given? {
+            Given::Stays(tensor) => Ok(Value::Device(tensor)),
+            Given::Here(element_type, part) => {
+                read_tensor(element_type, &part, &connection.memory, arena).map(Value::Host)
+            }
+        };
+        let outputs = given.into_iter().map(read).collect::<Result<_, InferenceError>>()?;
+        self.device_time = Some(Duration::from_nanos(device_time_ns));
+        Ok(outputs)
+    }
+
+    fn device_time(&self) -> Option<Duration> {
+        self.device_time
+    }
+}
+
+impl Drop for WorkerSession {
+    fn drop(&mut self) {
+        self.model.worker.release(&Request::Forget { session: self.number });
+    }
+}
+
+impl Loaded {
+    /// Where an input can be read. What other devices have, or a former worker had, has to be brought here.
+    fn source(&self, value: &Value) -> Result<Source, InferenceError> {
+        match value.device().and_then(DeviceTensor::in_memory::<WorkerMemory>) {
+            Some((memory, number)) if Arc::ptr_eq(&memory.worker, &self.worker) => {
+                Ok(Source::Stayed { number, bytes: value.bytes() })
+            }
+            _ => value.to_host().map(Source::Here),
+        }
+    }
+
+    /// The outputs that a run is to give, with numbers for those that may stay.
+    fn wanted(&self, job: &PlacedJob) -> Vec<(usize, Option<u64>)> {
+        let is_on = self.worker.config.gpu.intermediates.free_percent_max > 0;
+        let number = |at: &usize| (is_on && job.may_stay.contains(at)).then(|| self.worker.number());
+        job.outputs.iter().map(|at| (*at, number(at))).collect()
+    }
+
+    /// An output that a run has given.
+    fn given(
+        &self,
+        (position, number): (usize, Option<u64>),
+        output: Output,
+    ) -> Result<Given, InferenceError> {
+        let missing = || InferenceError::Run("there is no such output".into());
+        let element_type = *self.outputs.get(position).ok_or_else(missing)?;
+        match (output, number) {
+            (Output::Here(part), _) => Ok(Given::Here(element_type, part)),
+            (Output::Stays { shape, bytes }, Some(number)) => {
+                self.worker.config.hand_overs.kept(bytes);
+                let memory = Arc::clone(&self.memory);
+                Ok(Given::Stays(DeviceTensor::new(memory, number, element_type, shape, bytes)))
+            }
+            (Output::Stays { .. }, None) => Err(missing()),
+        }
+    }
+}
+
+impl Sent {
+    /// Put inputs that are here where the worker reads them.
+    fn new(sources: Vec<Source>, memory: &File, arena: &Arena) -> Result<Self, InferenceError> {
+        let (mut here, mut stayed_bytes) = (Vec::with_capacity(sources.len()), 0);
+        let number = |source| match source {
+            Source::Here(tensor) => {
+                here.push(tensor);
+                None
+            }
+            Source::Stayed { number, bytes } => {
+                stayed_bytes += bytes;
+                Some(number)
+            }
+        };
+        let numbers: Vec<Option<u64>> = sources.into_iter().map(number).collect();
+        let (parts, outputs_at) = write_tensors(&here, memory, Some(arena))?;
+        let mut parts = parts.into_iter();
+        let input = |number| match number {
+            Some(number) => Some(Input::Stayed(number)),
+            None => parts.next().map(Input::Here),
+        };
+        let inputs = numbers.into_iter().filter_map(input).collect();
+        Ok(Self { inputs, here, stayed_bytes, outputs_at })
+    }
+}
