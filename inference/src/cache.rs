@@ -7,6 +7,8 @@
 //! A device may be lost, with everything in its memory: what runs or waits ends with [`InferenceError::DeviceLost`], and so does whoever asks
 //! for a model until the backend has the device again. What was pinned then stays lost: it is to be acquired anew.
 //!
+//! A model may be run before all of it is there: [`Model::is_arriving`](crate::Model::is_arriving). For who pins it, it is there; its load is over later.
+//!
 //! A model goes by its [`ModelKey`]: what is pushed under the id of a deleted model is another model, whoever still pins the old one.
 //!
 //! ```text
@@ -16,6 +18,7 @@
 //!                         +--- failed ---> (absent), and everyone who waits is told why
 //! ```
 
+mod arrival;
 mod load;
 mod loss;
 mod pool;
@@ -71,6 +74,8 @@ pub struct ResidentModel {
     pub bytes: u64,
     /// How many pins keep it there.
     pub pins: usize,
+    /// How long its load took; none while some of it is on its way.
+    pub load_time: Option<Duration>,
 }
 
 struct Shared {
@@ -80,6 +85,8 @@ struct Shared {
     runs: Runs<ModelRun>,
     profiles: Profiles,
     health: watch::Sender<Health>,
+    /// Counts loads that are over.
+    loads: watch::Sender<u64>,
     state: Mutex<State>,
 }
 
@@ -134,8 +141,9 @@ impl ModelCache {
             DeviceThreads::start(&format!("weir-{}", backend.device()), slots, config.run_queue_len_max)?;
         let config = CacheConfig { slots, ..config };
         let runs = threads.runs().clone();
-        let (health, state) = (watch::Sender::new(Health::Up), State::new(backend.device()).into());
-        let shared = Arc::new(Shared { config, backend, arena, runs, profiles, health, state });
+        let (health, loads) = (watch::Sender::new(Health::Up), watch::Sender::new(0));
+        let state = State::new(backend.device()).into();
+        let shared = Arc::new(Shared { config, backend, arena, runs, profiles, health, loads, state });
         let told = Arc::downgrade(&shared);
         shared.backend.on_loss(Box::new(move |error| {
             if let Some(shared) = told.upgrade() {
@@ -199,6 +207,7 @@ impl ModelCache {
                     id: key.id.clone(),
                     bytes: resident.footprint.total_bytes(),
                     pins: resident.pins(),
+                    load_time: resident.load_time(),
                 };
                 Some((*last_used, model))
             }
@@ -272,6 +281,12 @@ impl ModelCache {
         &self.shared.profiles
     }
 
+    /// Changes whenever all of a model is there that was loaded, for a call or since the device is there again.
+    #[must_use]
+    pub fn loads(&self) -> watch::Receiver<u64> {
+        self.shared.loads.subscribe()
+    }
+
     /// Whether the device is there, now and from now on.
     #[must_use]
     pub fn health(&self) -> watch::Receiver<Health> {
@@ -326,6 +341,16 @@ impl Shared {
             }
         }
         Some(gone)
+    }
+}
+
+impl Shared {
+    /// The same for this one of the model's stays, if it is not over.
+    fn retire_resident(self: &Arc<Self>, resident: &Arc<Resident>) -> Option<oneshot::Receiver<()>> {
+        let key = &resident.source.key;
+        let is_current = |entry: &Entry| entry.resident().is_some_and(|there| Arc::ptr_eq(there, resident));
+        let is_there = self.lock().entries.get(key).is_some_and(is_current);
+        is_there.then(|| self.retire(key)).flatten()
     }
 }
 

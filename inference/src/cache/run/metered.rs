@@ -30,4 +30,8 @@ impl Session for Metered<'_> {
     fn device_time(&self) -> Option<Duration> {
         self.session.device_time()
     }
+
+    fn was_cold(&self) -> bool {
+        self.session.was_cold()
+    }
 }

@@ -16,6 +16,8 @@ pub(super) enum Request {
     Open { driver: PathBuf, gpu: GpuConfig },
     /// Bring a model into the device's memory.
     Load { model: u64, files: ModelFiles },
+    /// Answer once all of a model is there.
+    Arrive { model: u64 },
     /// Let go of a model that has no sessions any more.
     Unload { model: u64 },
     /// Make one more session of a model.
@@ -34,10 +36,10 @@ pub(super) enum Request {
 pub(super) enum Answer {
     /// The device is held; what it is called.
     Opened { name: String },
-    /// A model is there: what it takes for itself, and weights that others may have, too.
-    Loaded { own_bytes: u64, weights: Vec<(ContentHash, u64)> },
-    /// It has run, and has had the device for so long.
-    Ran { outputs: Vec<Part>, device_time_ns: u64 },
+    /// A model can be run: what it takes for itself, and weights that others may have, too; and whether some of that is still on its way.
+    Loaded { own_bytes: u64, weights: Vec<(ContentHash, u64)>, is_arriving: bool },
+    /// It has run, and has had the device for so long; whether it began before all of the model was there.
+    Ran { outputs: Vec<Part>, device_time_ns: u64, was_cold: bool },
     /// It is done.
     Done,
     /// It is not done.

@@ -11,6 +11,7 @@ use crate::interrupt::Interrupt;
 use crate::request::Job;
 use crate::tensor::Tensor;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use weir_device::Arena;
 use weir_types::ElementType;
@@ -31,6 +32,9 @@ struct Loaded {
     number: u64,
     outputs: Vec<ElementType>,
     arena: Arena,
+    /// How long it may take to arrive.
+    load_time_max: Duration,
+    is_arriving: AtomicBool,
 }
 
 impl WorkerModel {
@@ -43,11 +47,12 @@ impl WorkerModel {
         let files = ModelFiles::of(source)?;
         let outputs = files.signature.outputs.iter().map(|port| port.datatype).collect();
         let seconds = source.prepared.weight_bytes / LOAD_BYTES_PER_S_MIN;
-        let time_max = CALL_TIME_MAX.saturating_add(Duration::from_secs(seconds));
-        let number = worker.number();
-        let model = Arc::new(Loaded { worker, number, outputs, arena });
-        match model.worker.call(&Request::Load { model: number, files }, time_max)? {
-            Answer::Loaded { own_bytes, weights } => {
+        let load_time_max = CALL_TIME_MAX.saturating_add(Duration::from_secs(seconds));
+        let (number, is_arriving) = (worker.number(), AtomicBool::new(true));
+        let model = Arc::new(Loaded { worker, number, outputs, arena, load_time_max, is_arriving });
+        match model.worker.call(&Request::Load { model: number, files }, load_time_max)? {
+            Answer::Loaded { own_bytes, weights, is_arriving } => {
+                model.is_arriving.store(is_arriving, Ordering::Relaxed);
                 let parts = weights.into_iter().map(|(hash, bytes)| (Part { hash, family: None }, bytes));
                 Ok(Self { model, footprint: Footprint::new(own_bytes, parts) })
             }
@@ -61,10 +66,26 @@ impl Model for WorkerModel {
         self.footprint.clone()
     }
 
+    fn is_arriving(&self) -> bool {
+        self.model.is_arriving.load(Ordering::Relaxed)
+    }
+
+    fn arrive(&self) -> Result<(), InferenceError> {
+        let Loaded { worker, number, load_time_max, is_arriving, .. } = &*self.model;
+        match worker.call(&Request::Arrive { model: *number }, *load_time_max)? {
+            Answer::Done => {
+                is_arriving.store(false, Ordering::Relaxed);
+                Ok(())
+            }
+            answer => Err(worker.senseless(&answer)),
+        }
+    }
+
     fn session(&self, _threads: u32) -> Result<Box<dyn Session>, InferenceError> {
         let (worker, model) = (&self.model.worker, self.model.number);
         let number = worker.number();
-        let session = WorkerSession { model: Arc::clone(&self.model), number, device_time: None };
+        let session =
+            WorkerSession { model: Arc::clone(&self.model), number, device_time: None, was_cold: false };
         match worker.call(&Request::Session { model, session: number }, CALL_TIME_MAX)? {
             Answer::Done => Ok(Box::new(session)),
             answer => Err(worker.senseless(&answer)),
@@ -83,11 +104,23 @@ struct WorkerSession {
     model: Arc<Loaded>,
     number: u64,
     device_time: Option<Duration>,
+    was_cold: bool,
+}
+
+impl Loaded {
+    /// How long a run may take, and what it may have to wait for.
+    fn run_time_max(&self) -> Duration {
+        let run_time_max = self.worker.config.run_time_max;
+        if self.is_arriving.load(Ordering::Relaxed) {
+            return run_time_max.saturating_add(self.load_time_max);
+        }
+        run_time_max
+    }
 }
 
 impl Session for WorkerSession {
     fn run(&mut self, job: &Job, interrupt: &Interrupt) -> Result<Vec<Tensor>, InferenceError> {
-        self.device_time = None;
+        (self.device_time, self.was_cold) = (None, false);
         if interrupt.reason().is_some() {
             return Err(InferenceError::Cancelled);
         }
@@ -103,10 +136,10 @@ impl Session for WorkerSession {
         connection.settle(interrupt).map_err(|error| worker.failed(error))?;
         let (inputs, outputs_at) = write_tensors(&job.inputs, &connection.memory, Some(arena))?;
         let request = Request::Run { session, run, inputs, outputs: wanted.clone(), outputs_at };
-        let answered = connection.call(&request, &job.inputs, worker.config.run_time_max, interrupt);
-        let (outputs, device_time_ns) = match worker.understand(answered)? {
-            Answer::Ran { outputs, device_time_ns } if outputs.len() == wanted.len() => {
-                (outputs, device_time_ns)
+        let answered = connection.call(&request, &job.inputs, self.model.run_time_max(), interrupt);
+        let (outputs, device_time_ns, was_cold) = match worker.understand(answered)? {
+            Answer::Ran { outputs, device_time_ns, was_cold } if outputs.len() == wanted.len() => {
+                (outputs, device_time_ns, was_cold)
             }
             answer => return Err(worker.senseless(&answer)),
         };
@@ -116,12 +149,16 @@ impl Session for WorkerSession {
             read_tensor(*types.get(*position).ok_or_else(missing)?, part, &connection.memory, arena)
         });
         let tensors = tensors.collect::<Result<_, _>>()?;
-        self.device_time = Some(Duration::from_nanos(device_time_ns));
+        (self.device_time, self.was_cold) = (Some(Duration::from_nanos(device_time_ns)), was_cold);
         Ok(tensors)
     }
 
     fn device_time(&self) -> Option<Duration> {
         self.device_time
+    }
+
+    fn was_cold(&self) -> bool {
+        self.was_cold
     }
 }
 

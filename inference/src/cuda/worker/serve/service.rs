@@ -5,7 +5,7 @@ use crate::backend::Model;
 use crate::cuda::device::{Gpu, GpuConfig};
 use crate::cuda::model::{CudaModel, ModelFiles};
 use crate::cuda::process::{receive, send};
-use crate::cuda::session::CudaSession;
+use crate::cuda::session::{CudaSession, Ran};
 use crate::cuda::worker::control::Files;
 use crate::cuda::worker::message::{Answer, Failure, Request};
 use crate::error::InferenceError;
@@ -48,6 +48,10 @@ impl Service {
         match request {
             Request::Open { driver, gpu } => self.open(driver, &gpu),
             Request::Load { model, files } => self.load(model, &files),
+            Request::Arrive { model } => {
+                let model = lock(&self.models).get(&model).cloned().ok_or_else(unknown)?;
+                model.arrive().map(|()| Answer::Done)
+            }
             Request::Unload { model } => {
                 // Freed outside the lock.
                 let gone = lock(&self.models).remove(&model);
@@ -88,10 +92,10 @@ impl Service {
 
     fn load(&self, number: u64, files: &ModelFiles) -> Result<Answer, InferenceError> {
         let model = CudaModel::load(self.gpu()?, files)?;
-        let footprint = model.footprint();
+        let (footprint, is_arriving) = (model.footprint(), model.is_arriving());
         lock(&self.models).insert(number, Arc::new(model));
         let weights = footprint.parts().iter().map(|(part, bytes)| (part.hash, *bytes)).collect();
-        Ok(Answer::Loaded { own_bytes: footprint.own_bytes(), weights })
+        Ok(Answer::Loaded { own_bytes: footprint.own_bytes(), weights, is_arriving })
     }
 
     fn run(
@@ -103,9 +107,9 @@ impl Service {
     ) -> Result<Answer, InferenceError> {
         let session = lock(&self.sessions).get(&session).cloned().ok_or_else(unknown)?;
         let run = self.runs.begin(run);
-        let time = lock(&session).exchange(&mut window, wanted, run.interrupt())?;
+        let Ran { time, was_cold } = lock(&session).exchange(&mut window, wanted, run.interrupt())?;
         let device_time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        Ok(Answer::Ran { outputs: window.into_outputs(), device_time_ns })
+        Ok(Answer::Ran { outputs: window.into_outputs(), device_time_ns, was_cold })
     }
 
     fn gpu(&self) -> Result<Arc<Gpu>, InferenceError> {
