@@ -5,7 +5,8 @@
 //! - [`ModelCache::unload`] is called: it then goes with its last pin, and who asks for it meanwhile waits and has it loaded anew.
 //!
 //! A device may be lost, with everything in its memory: what runs or waits ends with [`InferenceError::DeviceLost`], and so does whoever asks
-//! for a model until the backend has the device again. What was pinned then stays lost: it is to be acquired anew.
+//! for a model until the backend has the device again. What was pinned then stays lost: it is to be acquired anew. The models themselves are loaded again by
+//! and by, behind what calls ask for.
 //!
 //! A model may be run before all of it is there: [`Model::is_arriving`](crate::Model::is_arriving). For who pins it, it is there; its load is over later.
 //!
@@ -23,6 +24,7 @@ mod load;
 mod loss;
 mod pool;
 mod probe;
+mod reload;
 mod residency;
 mod resident;
 mod run;
@@ -38,6 +40,7 @@ use crate::error::InferenceError;
 use crate::footprint::{Footprint, Together};
 use crate::profiles::Profiles;
 use crate::threads::{DeviceThreads, Runs};
+use reload::Reloads;
 use residency::Residency;
 use resident::Resident;
 use run::ModelRun;
@@ -101,6 +104,8 @@ struct State {
     turns: HashMap<TenantId, u64>,
     /// Why the device is lost, while it is.
     lost: Option<Arc<str>>,
+    /// What it is to have again after that.
+    reloads: Reloads,
 }
 
 enum Entry {
@@ -328,6 +333,7 @@ impl Shared {
     fn retire(self: &Arc<Self>, key: &ModelKey) -> Option<oneshot::Receiver<()>> {
         let (sender, gone) = oneshot::channel();
         let mut state = self.lock();
+        state.reloads.forget(key);
         let entry = state.entries.get_mut(key)?;
         match entry {
             Entry::Loading { unloading, .. } => unloading.push(sender),
@@ -364,6 +370,7 @@ impl State {
             lanes: 0,
             turns: HashMap::new(),
             lost: None,
+            reloads: Reloads::default(),
         }
     }
 

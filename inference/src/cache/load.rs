@@ -40,6 +40,19 @@ pub(super) fn begin(
     Ok(receiver)
 }
 
+/// On the loader thread: note that a model is being loaded again that is not there, and that nobody waits for. Gives what it is to be loaded with.
+pub(super) fn begin_again(
+    shared: &Arc<Shared>,
+    state: &mut State,
+    source: &Arc<ModelSource>,
+) -> Result<Lane, InferenceError> {
+    let (footprint, _) = room(shared, state, source, &[])?;
+    let lane = lane(shared, state, source);
+    let loading = Entry::Loading { footprint, waiting: Vec::new(), unloading: Vec::new() };
+    state.entries.insert(source.key.clone(), loading);
+    Ok(lane)
+}
+
 /// What a model will take, and those of `victims` that have to go for it.
 fn room(
     shared: &Shared,
@@ -78,12 +91,16 @@ impl Shared {
         }
     }
 
-    fn free_now(&self, resident: &Resident) {
+    fn free_now(self: &Arc<Self>, resident: &Resident) {
         resident.unload();
         let mut state = self.lock();
         let entry = state.entries.remove(&resident.source.key);
         state.has_gone(&resident.source.key);
+        let is_wanted_again = state.reloads.let_go(&resident.source.key);
         drop(state);
+        if is_wanted_again {
+            self.reload();
+        }
         let bytes = resident.footprint.total_bytes();
         info!(model = %resident.source.id(), bytes, "model unloaded");
         if let Some(Entry::Unloading { waiting, .. }) = entry {
@@ -172,7 +189,7 @@ struct Lacking {
 }
 
 /// On the loader thread: make room, load, answer everyone who waits, and see the model arrive.
-fn load(shared: Arc<Shared>, source: Arc<ModelSource>, lane: Lane, victims: &[Arc<Resident>]) {
+pub(super) fn load(shared: Arc<Shared>, source: Arc<ModelSource>, lane: Lane, victims: &[Arc<Resident>]) {
     // Answers even if the backend panics.
     let mut answer = Answer { shared, source, is_given: false };
     for victim in victims {
