@@ -31,6 +31,8 @@ struct Work {
     Engine engine;
     uint64_t ns;
     std::function<Result()> run;
+    // A copy of so much to the device that only loads make one: see `loads_left`.
+    bool is_load = false;
 };
 
 // A point that an event was recorded at.
@@ -146,7 +148,11 @@ struct Settings {
     int fault_device = -1;
     Result fault = ILLEGAL_ADDRESS;
     bool paused = false;
+    // Copies of LOAD_BYTES or more to the device that are made; those behind them wait until there may be more.
+    uint64_t loads_left = UINT64_MAX;
 };
+
+constexpr uint64_t LOAD_BYTES = uint64_t(1) << 20;
 
 // A copy or fill that was done, for tests that look at the order.
 struct Done {

@@ -167,7 +167,7 @@ CUDA_API cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t bytes, Stream
         std::memcpy(reinterpret_cast<void*>(to), pinned ? from : staged->data(), bytes);
         note(to, bytes, Engine::TO_DEVICE, device);
         return Result(SUCCESS);
-    }});
+    }, bytes >= LOAD_BYTES});
     progress(call.lock);
     return result;
 }

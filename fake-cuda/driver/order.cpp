@@ -49,6 +49,7 @@ bool known(Event* event, const char* call) {
 
 void lose(Device* device, Result fault) {
     device->fault = fault;
+    state().resumed.notify_all();
     for (Stream* stream : state().streams) {
         if (stream->device != device) continue;
         // Others may wait for its points; they come to nothing.
@@ -58,8 +59,19 @@ void lose(Device* device, Result fault) {
     }
 }
 
+static bool held(const Item& item) { return item.kind == Item::WORK && item.work.is_load && state().settings.loads_left == 0; }
+
 static bool ready(const Stream* stream) {
-    return !stream->items.empty() && (stream->items.front().kind != Item::WAIT || stream->items.front().point->reached);
+    if (stream->items.empty()) return false;
+    const Item& next = stream->items.front();
+    return next.kind == Item::WAIT ? next.point->reached : !held(next);
+}
+
+// Whether there is something to do that a test has held up.
+static bool held_up() {
+    for (const Stream* stream : state().streams)
+        if (!stream->items.empty() && held(stream->items.front())) return true;
+    return false;
 }
 
 bool step() {
@@ -77,6 +89,9 @@ bool step() {
         if (item.work.engine != Engine::COMPUTE) start = std::max(start, free_ns);
         stream->time_ns = start + item.work.ns;
         if (item.work.engine != Engine::COMPUTE) free_ns = stream->time_ns;
+        uint64_t& loads_left = state().settings.loads_left;
+        if (item.work.is_load && loads_left != UINT64_MAX) loads_left--;
+        if (item.work.engine == Engine::COMPUTE) state().counts["computed"]++;
         const Result result = item.work.run();
         if (result != SUCCESS) lose(device, result);
     } else if (item.kind == Item::RECORD) {
@@ -97,7 +112,10 @@ Result drain(std::unique_lock<std::mutex>& lock, Device* device, const std::func
         state().resumed.wait(lock, [] { return !state().settings.paused; });
         if (device->fault != SUCCESS) return device->fault;
         if (until()) return SUCCESS;
-        if (!step()) {
+        if (step()) continue;
+        if (held_up()) {
+            state().resumed.wait(lock);
+        } else {
             state().violation("a wait for what nobody will ever do");
             return UNKNOWN;
         }
@@ -106,6 +124,8 @@ Result drain(std::unique_lock<std::mutex>& lock, Device* device, const std::func
 
 // A little is done while nobody looks.
 void progress(std::unique_lock<std::mutex>&) {
+    // Whoever waits behind what is held up does this instead.
+    if (state().settings.loads_left == 0) state().resumed.notify_all();
     if (state().settings.paused || state().settings.seed == 0) return;
     while (state().chance() % 3 == 0 && step()) {}
 }

@@ -90,6 +90,17 @@ impl Fake {
         self.set("launches_left", left);
     }
 
+    /// Make so many more copies of a mebibyte or more to the device, and keep those behind them waiting, until [`let_loads_go`](Self::let_loads_go). All else
+    /// goes on.
+    pub fn hold_loads_after(&self, left: u64) {
+        self.set("loads_left", left);
+    }
+
+    /// Go on after [`hold_loads_after`](Self::hold_loads_after).
+    pub fn let_loads_go(&self) {
+        self.set("loads_left", "all");
+    }
+
     /// Do no work, and keep those who wait for some waiting, until [`resume`](Self::resume).
     pub fn pause(&self) {
         self.set("paused", 1);
@@ -106,7 +117,7 @@ impl Fake {
         &self.instance().path
     }
 
-    /// How often something happened (`launches`, `graph_launches`, `copies_to_device`, `fills`, `blocks_created`, `waits`), or how much of something there is now
+    /// How often something happened (`launches`, `graph_launches`, `computed` kernels and graphs, `copies_to_device`, `fills`, `blocks_created`, `waits`), or how much of something there is now
     /// (`used_bytes`, `live_streams`, `live_blocks`...).
     #[must_use]
     pub fn count(&self, what: &str) -> u64 {

@@ -111,6 +111,21 @@ impl Model {
         &self.weights
     }
 
+    /// The weights' indexes in the order in which a run first reads them, as far as that is known before shapes are: the small ones first, which whole
+    /// networks are prepared with, and then as the nodes come. Those that no node names are last.
+    #[must_use]
+    pub fn weights_by_use(&self) -> Vec<u32> {
+        let indexes = || (0_u32..).zip(&self.weights);
+        let by_name: HashMap<&str, u32> =
+            indexes().map(|(index, weight)| (weight.name.as_str(), index)).collect();
+        let read = self.graph.nodes.iter().flat_map(|node| &node.inputs);
+        let read = read.filter_map(|name| by_name.get(name.as_str()).copied());
+        let small = indexes().filter(|(_, weight)| weight.is_small()).map(|(index, _)| index);
+        let mut seen = HashSet::new();
+        let all = small.chain(read).chain(indexes().map(|(index, _)| index));
+        all.filter(|index| seen.insert(*index)).collect()
+    }
+
     /// Which version of ONNX's operators it is written for.
     #[must_use]
     pub fn opset(&self) -> i64 {

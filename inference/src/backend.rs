@@ -60,7 +60,8 @@ pub trait Backend: Send + Sync + 'static {
     /// Have `tell` called, from any thread, if the device is lost while no load or run would say so. Called once, before anything else.
     fn on_loss(&self, _tell: LossHook) {}
 
-    /// Bring a prepared model into the device's memory. Blocks; called on the device's loader thread, one at a time.
+    /// Bring a prepared model into the device's memory, or have it on its way there ([`Model::arrive`]). Blocks; called on the device's loader thread, one
+    /// at a time.
     fn load(&self, source: &ModelSource) -> Result<Box<dyn Model>, InferenceError>;
 
     /// What a prepared model would take of the device's memory now.
@@ -99,6 +100,17 @@ pub trait Model: Send + Sync {
     /// What it takes of the device's memory.
     fn footprint(&self) -> Footprint;
 
+    /// Whether some of it is still on its way to the device's memory, where it has its place. Sessions can be made, and run behind what they wait for.
+    fn is_arriving(&self) -> bool {
+        false
+    }
+
+    /// Wait until all of it is there; an error says that it never will be, and that the model is of no use. Blocks; called on the loader thread, before the
+    /// next load.
+    fn arrive(&self) -> Result<(), InferenceError> {
+        Ok(())
+    }
+
     /// What one more session takes of the device's memory, as far as that is known.
     fn session_bytes(&self) -> u64 {
         0
@@ -122,9 +134,15 @@ pub trait Session: Send {
         Ok(outputs.into_iter().map(Value::Host).collect())
     }
 
-    /// How long the device was busy with the last run, where that is known apart from what else the run took.
+    /// How long the device was busy with the last run, where that is known apart from what else the run took, and from the load that it may have gone on
+    /// behind.
     fn device_time(&self) -> Option<Duration> {
         None
+    }
+
+    /// Whether the last run began before all of the model was there: its time says nothing of others.
+    fn was_cold(&self) -> bool {
+        false
     }
 }
 

@@ -5,7 +5,10 @@
 //! - [`ModelCache::unload`] is called: it then goes with its last pin, and who asks for it meanwhile waits and has it loaded anew.
 //!
 //! A device may be lost, with everything in its memory: what runs or waits ends with [`InferenceError::DeviceLost`], and so does whoever asks
-//! for a model until the backend has the device again. What was pinned then stays lost: it is to be acquired anew.
+//! for a model until the backend has the device again. What was pinned then stays lost: it is to be acquired anew. The models themselves are loaded again by
+//! and by, behind what calls ask for.
+//!
+//! A model may be run before all of it is there: [`Model::is_arriving`](crate::Model::is_arriving). For who pins it, it is there; its load is over later.
 //!
 //! A model goes by its [`ModelKey`]: what is pushed under the id of a deleted model is another model, whoever still pins the old one.
 //!
@@ -16,10 +19,12 @@
 //!                         +--- failed ---> (absent), and everyone who waits is told why
 //! ```
 
+mod arrival;
 mod load;
 mod loss;
 mod pool;
 mod probe;
+mod reload;
 mod residency;
 mod resident;
 mod run;
@@ -35,6 +40,7 @@ use crate::error::InferenceError;
 use crate::footprint::{Footprint, Together};
 use crate::profiles::Profiles;
 use crate::threads::{DeviceThreads, Runs};
+use reload::Reloads;
 use residency::Residency;
 use resident::Resident;
 use run::ModelRun;
@@ -71,6 +77,8 @@ pub struct ResidentModel {
     pub bytes: u64,
     /// How many pins keep it there.
     pub pins: usize,
+    /// How long its load took; none while some of it is on its way.
+    pub load_time: Option<Duration>,
 }
 
 struct Shared {
@@ -80,6 +88,8 @@ struct Shared {
     runs: Runs<ModelRun>,
     profiles: Profiles,
     health: watch::Sender<Health>,
+    /// Counts loads that are over.
+    loads: watch::Sender<u64>,
     state: Mutex<State>,
 }
 
@@ -94,6 +104,8 @@ struct State {
     turns: HashMap<TenantId, u64>,
     /// Why the device is lost, while it is.
     lost: Option<Arc<str>>,
+    /// What it is to have again after that.
+    reloads: Reloads,
 }
 
 enum Entry {
@@ -134,8 +146,9 @@ impl ModelCache {
             DeviceThreads::start(&format!("weir-{}", backend.device()), slots, config.run_queue_len_max)?;
         let config = CacheConfig { slots, ..config };
         let runs = threads.runs().clone();
-        let (health, state) = (watch::Sender::new(Health::Up), State::new(backend.device()).into());
-        let shared = Arc::new(Shared { config, backend, arena, runs, profiles, health, state });
+        let (health, loads) = (watch::Sender::new(Health::Up), watch::Sender::new(0));
+        let state = State::new(backend.device()).into();
+        let shared = Arc::new(Shared { config, backend, arena, runs, profiles, health, loads, state });
         let told = Arc::downgrade(&shared);
         shared.backend.on_loss(Box::new(move |error| {
             if let Some(shared) = told.upgrade() {
@@ -199,6 +212,7 @@ impl ModelCache {
                     id: key.id.clone(),
                     bytes: resident.footprint.total_bytes(),
                     pins: resident.pins(),
+                    load_time: resident.load_time(),
                 };
                 Some((*last_used, model))
             }
@@ -272,6 +286,12 @@ impl ModelCache {
         &self.shared.profiles
     }
 
+    /// Changes whenever all of a model is there that was loaded, for a call or since the device is there again.
+    #[must_use]
+    pub fn loads(&self) -> watch::Receiver<u64> {
+        self.shared.loads.subscribe()
+    }
+
     /// Whether the device is there, now and from now on.
     #[must_use]
     pub fn health(&self) -> watch::Receiver<Health> {
@@ -313,6 +333,7 @@ impl Shared {
     fn retire(self: &Arc<Self>, key: &ModelKey) -> Option<oneshot::Receiver<()>> {
         let (sender, gone) = oneshot::channel();
         let mut state = self.lock();
+        state.reloads.forget(key);
         let entry = state.entries.get_mut(key)?;
         match entry {
             Entry::Loading { unloading, .. } => unloading.push(sender),
@@ -329,6 +350,16 @@ impl Shared {
     }
 }
 
+impl Shared {
+    /// The same for this one of the model's stays, if it is not over.
+    fn retire_resident(self: &Arc<Self>, resident: &Arc<Resident>) -> Option<oneshot::Receiver<()>> {
+        let key = &resident.source.key;
+        let is_current = |entry: &Entry| entry.resident().is_some_and(|there| Arc::ptr_eq(there, resident));
+        let is_there = self.lock().entries.get(key).is_some_and(is_current);
+        is_there.then(|| self.retire(key)).flatten()
+    }
+}
+
 impl State {
     fn new(device: Device) -> Self {
         Self {
@@ -339,6 +370,7 @@ impl State {
             lanes: 0,
             turns: HashMap::new(),
             lost: None,
+            reloads: Reloads::default(),
         }
     }
 

@@ -51,6 +51,9 @@ pub struct FakeModel {
     /// How long loading takes.
     #[serde(default)]
     pub load_time_ms: f64,
+    /// How much longer it takes until all of it is there, when runs may begin already: they wait for that. Below 0, after which it turns out that it never will be.
+    #[serde(default)]
+    pub arrive_time_ms: f64,
     /// How long a run takes, by batch size; a batch between two sizes takes as long as the larger one, and one beyond them as long as several.
     #[serde(default)]
     pub run_time_ms: BTreeMap<u32, f64>,
@@ -164,8 +167,10 @@ impl Backend for FakeBackend {
             return Err(InferenceError::Unsupported("it says so".into()));
         }
         std::thread::sleep(milliseconds(costs.load_time_ms));
+        let arrival = Arc::new(Arrival::of(&model));
         let (model, costs) = (Arc::new(model), Arc::new(costs));
-        Ok(Box::new(Loaded { model, costs, threads: 1, arena: self.arena.clone(), loss: self.loss.clone() }))
+        let (arena, loss) = (self.arena.clone(), self.loss.clone());
+        Ok(Box::new(Loaded { model, costs, arrival, threads: 1, arena, loss, cold: None }))
     }
 
     fn threads_max(&self) -> u32 {
@@ -214,9 +219,34 @@ fn prepare(file: &Path, out: &Path) -> Result<Prepared, PrepareError> {
 struct Loaded {
     model: Arc<FakeModel>,
     costs: Arc<FakeCosts>,
+    arrival: Arc<Arrival>,
     threads: u32,
     arena: Arena,
     loss: Arc<Loss>,
+    /// How long the last run took, beside its wait for the rest of the model.
+    cold: Option<Duration>,
+}
+
+/// When all of a model is there, if it ever is.
+struct Arrival {
+    at: Instant,
+    fails: bool,
+}
+
+impl Arrival {
+    fn of(model: &FakeModel) -> Self {
+        let at = Instant::now() + milliseconds(model.arrive_time_ms.abs());
+        Self { at, fails: model.arrive_time_ms < 0.0 }
+    }
+
+    /// How long it takes yet; none if it is over.
+    fn left(&self) -> Option<Duration> {
+        self.at.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
+    }
+
+    fn end(&self) -> Result<(), InferenceError> {
+        if self.fails { Err(InferenceError::Unavailable("a fake model says so".into())) } else { Ok(()) }
+    }
 }
 
 impl Model for Loaded {
@@ -228,9 +258,19 @@ impl Model for Loaded {
         self.model.session_bytes
     }
 
+    fn is_arriving(&self) -> bool {
+        self.arrival.left().is_some()
+    }
+
+    fn arrive(&self) -> Result<(), InferenceError> {
+        std::thread::sleep(self.arrival.left().unwrap_or_default());
+        self.arrival.end()
+    }
+
     fn session(&self, threads: u32) -> Result<Box<dyn Session>, InferenceError> {
         let (model, costs) = (Arc::clone(&self.model), Arc::clone(&self.costs));
-        Ok(Box::new(Self { model, costs, threads, arena: self.arena.clone(), loss: Arc::clone(&self.loss) }))
+        let (arrival, arena, loss) = (self.arrival.clone(), self.arena.clone(), self.loss.clone());
+        Ok(Box::new(Self { model, costs, arrival, threads, arena, loss, cold: None }))
     }
 }
 
@@ -242,8 +282,14 @@ impl Session for Loaded {
             return Err(InferenceError::Unsupported(format!("a batch of {batch} is too large").into()));
         }
         self.loss.check()?;
-        let stopped = interrupt.wait_timeout(self.costs.run_time(batch, self.model.time_part(self.threads)));
-        if stopped {
+        let left = self.arrival.left();
+        let run_time = self.costs.run_time(batch, self.model.time_part(self.threads));
+        if left.is_some_and(|left| interrupt.wait_timeout(left)) {
+            return Err(InferenceError::Cancelled);
+        }
+        self.arrival.end()?;
+        self.cold = left.map(|_| run_time);
+        if interrupt.wait_timeout(run_time) {
             return Err(InferenceError::Cancelled);
         }
         if let Some(time_ms) = self.costs.loses_device_ms {
@@ -255,6 +301,14 @@ impl Session for Loaded {
             .iter()
             .filter_map(|position| Some((ports.get(*position)?, job.inputs.get(*position))));
         wanted.map(|(port, input)| self.output(port, input, batch)).collect()
+    }
+
+    fn device_time(&self) -> Option<Duration> {
+        self.cold
+    }
+
+    fn was_cold(&self) -> bool {
+        self.cold.is_some()
     }
 }
 
@@ -322,6 +376,7 @@ mod tests {
         };
         FakeModel {
             load_time_ms: 0.0,
+            arrive_time_ms: 0.0,
             run_time_ms: BTreeMap::from([(1, 2.0), (8, 9.5)]),
             time_by_threads: BTreeMap::new(),
             resident_bytes: 7,
@@ -363,7 +418,9 @@ mod tests {
                 .unwrap();
         let job = Job { inputs: vec![input.clone()], outputs: vec![1, 0] };
         let costs = Arc::new(quick.costs_on("cpu"));
-        let mut loaded = Loaded { model: Arc::new(quick), costs, threads: 1, arena, loss: Arc::default() };
+        let arrival = Arc::new(Arrival::of(&quick));
+        let (model, loss) = (Arc::new(quick), Arc::default());
+        let mut loaded = Loaded { model, costs, arrival, threads: 1, arena, loss, cold: None };
         let outputs = loaded.run(&job, &Interrupt::default()).unwrap();
         assert_eq!((outputs[0].data().as_ref(), outputs[0].shape().dimensions()), (&[0; 12][..], &[3][..]));
         assert_eq!(outputs[1], input);

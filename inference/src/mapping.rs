@@ -1,7 +1,7 @@
 //! Files in memory.
 #![allow(unsafe_code, reason = "files are mapped")]
 
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use std::fs::File;
 use std::io;
 use std::path::Path;
@@ -21,12 +21,26 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Map the whole of a file, and read it in now rather than at the first use.
     pub(crate) fn of(path: &Path) -> io::Result<Self> {
+        Self::with(path, MapFlags::POPULATE)
+    }
+
+    /// Map the whole of a file, and have it read in from now on: whoever gets to a part first that is not there yet waits for it.
+    pub(crate) fn ahead(path: &Path) -> io::Result<Self> {
+        let mapping = Self::with(path, MapFlags::empty())?;
+        if mapping.len > 0 {
+            // SAFETY: `with` mapped exactly this range; the advice changes nothing of what is there. Without it, pages are read as they are met.
+            let _ = unsafe { madvise(mapping.start.as_ptr().cast(), mapping.len, Advice::WillNeed) };
+        }
+        Ok(mapping)
+    }
+
+    fn with(path: &Path, flags: MapFlags) -> io::Result<Self> {
         let file = File::open(path)?;
         let len = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
         if len == 0 {
             return Ok(Self { start: NonNull::dangling(), len });
         }
-        let flags = MapFlags::PRIVATE | MapFlags::POPULATE;
+        let flags = MapFlags::PRIVATE | flags;
         // SAFETY: a new mapping at an address of the kernel's choosing aliases nothing.
         let start = unsafe { mmap(ptr::null_mut(), len, ProtFlags::READ, flags, &file, 0) }?;
         let start = NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mapped at address 0"))?;

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use weir_device::Arena;
 use weir_inference::{
     CacheConfig, FakeBackend, Health, InferenceError, ModelCache, ModelKey, ModelSource, Pin, Preparer,
-    Profiles, RunRequest,
+    Profiles, RunRequest, RunSetting,
 };
 use weir_types::Batching;
 
@@ -58,6 +58,18 @@ impl Stage {
         tokio::time::timeout(LONG, self.cache.acquire(source, &[])).await.unwrap()
     }
 
+    /// The models that are there, in the order in which they came or were used.
+    fn there(&self) -> Vec<String> {
+        self.cache.resident().into_iter().map(|model| model.id.name.to_string()).collect()
+    }
+
+    /// Wait until so many models are there.
+    async fn are_there(&self, count: usize) {
+        let mut loads = self.cache.loads();
+        let all = loads.wait_for(|_| self.cache.resident().len() == count);
+        tokio::time::timeout(LONG, all).await.unwrap().unwrap();
+    }
+
     async fn is_up(&self) {
         let mut health = self.cache.health();
         let up = health.wait_for(|health| *health == Health::Up);
@@ -70,7 +82,7 @@ async fn run(pin: &Pin) -> Result<(), InferenceError> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_device_is_lost_with_all_that_it_holds_and_comes_back_empty() {
+async fn a_device_is_lost_with_all_that_it_holds_and_is_given_that_again() {
     let stage = Stage::new(2);
     let (endless, idle) = (
         stage.source("endless", r#"{ "run_time_ms": { "1": 3600000 } }"#).await,
@@ -93,11 +105,62 @@ async fn a_device_is_lost_with_all_that_it_holds_and_comes_back_empty() {
     for pin in [&waiting, &idle_pin, &breaks_pin] {
         assert!(matches!(run(pin).await, Err(InferenceError::DeviceLost(_))), "{pin:?}");
     }
-    assert_eq!(stage.cache.resident(), []);
-    drop((endless_pin, waiting, idle_pin, breaks_pin));
+    // Though nobody asks for them; what is pinned as it was comes when that is let go of.
+    drop((endless_pin, waiting, breaks_pin));
+    stage.are_there(2).await;
+    assert!(!stage.cache.is_resident(&idle.key));
+    drop(idle_pin);
+    stage.are_there(3).await;
     let again = stage.acquire(&idle).await.unwrap();
+    assert!(again.load_time().is_none(), "nobody had to wait for it");
     run(&again).await.unwrap();
-    assert_eq!(stage.cache.used_bytes(), 10);
+    assert_eq!(stage.cache.used_bytes(), 30);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn models_come_back_as_they_were_run_and_not_if_they_were_unloaded_meanwhile() {
+    let stage = Stage::new(4);
+    let (sized, gone) = (stage.source("sized", "{}").await, stage.source("gone", "{}").await);
+    let breaks = stage.source("breaks", r#"{ "loses_device_ms": 500 }"#).await;
+    drop((stage.acquire(&sized).await.unwrap(), stage.acquire(&gone).await.unwrap()));
+    let setting = RunSetting { threads: 2, sessions: 3 };
+    stage.cache.set_run_setting(&sized.key, setting).unwrap().await.unwrap();
+    run(&stage.acquire(&breaks).await.unwrap()).await.unwrap_err();
+    drop(stage.cache.unload(&gone.key));
+    stage.is_up().await;
+    stage.are_there(2).await;
+    assert_eq!(stage.there(), ["breaks", "sized"]);
+    // What it is set to follows its load.
+    drop(stage.acquire(&stage.source("later", "{}").await).await.unwrap());
+    assert_eq!(stage.cache.run_setting(&sized.key).map(|(setting, _)| setting), Some(setting));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_device_that_is_lost_again_meanwhile_is_left_to_calls() {
+    let stage = Stage::new(2);
+    let slow = r#"{ "load_time_ms": 300 }"#;
+    let mut first = Vec::new();
+    for name in ["a", "b", "c"] {
+        first.push(stage.source(name, slow).await);
+        stage.acquire(&first[first.len() - 1]).await.unwrap();
+    }
+    let breaks = stage.source("breaks", r#"{ "loses_device_ms": 0 }"#).await;
+    let pin = stage.acquire(&breaks).await.unwrap();
+    // Used last, and so loaded again first.
+    drop(stage.cache.pin(&first[2].key));
+    run(&pin).await.unwrap_err();
+    drop(pin);
+    stage.is_up().await;
+    // A call comes before what nobody asks for, and takes the device away again.
+    let pin = stage.acquire(&breaks).await.unwrap();
+    run(&pin).await.unwrap_err();
+    drop(pin);
+    stage.is_up().await;
+    // Each is loaded behind all that the loader has to do by then.
+    for name in ["x", "y"] {
+        drop(stage.acquire(&stage.source(name, "{}").await).await.unwrap());
+    }
+    assert_eq!(stage.there(), ["x", "y"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -345,3 +345,25 @@ proptest! {
         }
     }
 }
+
+/// A run that computes behind the load of its model ends sooner than both together: what it has taken beyond the load is no run time.
+#[test]
+fn cold_runs_on_a_gpu_are_not_taken_for_warm_ones() {
+    let mut cluster = Cluster::of(PolicyKind::default(), vec![gpu()]);
+    let mut run = |time_ms: u64| {
+        let (invocation, actions) = cluster.arrive(&[("m", Platforms::ALL)]);
+        let Some(Action::Start { why, .. }) = actions.first() else { panic!("{actions:?}") };
+        let expected_ns = why.estimate.run_time_ns;
+        cluster.now_ns += time_ms * MS;
+        let (load_time_ns, parts) = (Some(90 * MS), Vec::new());
+        cluster.tell(Event::Loaded { device: device(0), model: model("m"), bytes: 4, load_time_ns, parts });
+        cluster.tell(Event::Finished { invocation });
+        cluster.tell(Event::Evicted { device: device(0), model: model("m") });
+        expected_ns
+    };
+    // The first of all says at least something.
+    run(100);
+    for _ in 0..5 {
+        assert_eq!(run(91), 10 * MS, "a millisecond beyond the load is not how long it runs");
+    }
+}

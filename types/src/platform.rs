@@ -29,6 +29,12 @@ impl Platform {
             Self::Fake => "fake",
         }
     }
+
+    /// Whether a model's first run goes on while the model is still being loaded, behind what it needs.
+    #[must_use]
+    pub fn computes_behind_loads(self) -> bool {
+        self == Self::Cuda
+    }
 }
 
 impl fmt::Display for Platform {

@@ -26,7 +26,7 @@ use crate::instance::Fault;
 use crate::models::{Expected, Models};
 use crate::objective::Objective;
 use crate::workflows::{Catalog, ExpectedRun};
-use books::Books;
+use books::{Books, Come};
 use driver::Driver;
 use placed::By;
 use record::Record;
@@ -359,22 +359,24 @@ impl Placements {
         is_any
     }
 
-    /// A load or an eviction has happened: tell the scheduler what is in a device's memory now.
-    pub(crate) fn residents(
-        &self,
-        device: Ordinal,
-        now: Vec<Resident>,
-        loaded: Option<(&ModelId, Duration)>,
-    ) {
+    /// A load or an eviction has happened: tell the scheduler what is in a device's memory `now`, and how long each took that has come.
+    pub(crate) fn residents(&self, device: Ordinal, now: impl FnOnce() -> Vec<(Resident, Duration)>) {
         let mut state = self.lock();
+        // Looked at under the lock: whoever comes last knows best.
+        let (now, load_times): (Vec<_>, Vec<_>) = now()
+            .into_iter()
+            .map(|(resident, load_time)| {
+                let load_time = (resident.model.clone(), load_time);
+                (resident, load_time)
+            })
+            .unzip();
         let (gone, come) = state.books.settle(device, now);
         for model in gone {
             self.tell(&mut state, News::Evicted { device, model });
         }
-        for Resident { model, bytes, parts, .. } in come {
-            let load_time_ns = loaded
-                .filter(|(loaded, _)| **loaded == model)
-                .map(|(_, load_time)| u64::try_from(load_time.as_nanos()).unwrap_or(u64::MAX));
+        for Come { resident: Resident { model, bytes, parts, .. }, is_new } in come {
+            let load_time = load_times.iter().find(|(loaded, _)| is_new && *loaded == model);
+            let load_time_ns = load_time.map(|(_, time)| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
             self.tell(&mut state, News::Loaded { device, model, bytes, load_time_ns, parts });
         }
     }

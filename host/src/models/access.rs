@@ -308,7 +308,7 @@ impl Models {
         for device in self.devices.iter() {
             // Ready once its memory is free, which nobody waits for.
             drop(device.cache.unload(&entry.source.key));
-            placements.residents(device.ordinal, self.residents(device), None);
+            self.note_residents(device.ordinal, placements);
         }
     }
 
@@ -345,9 +345,9 @@ impl Models {
         if let Err(InferenceError::DeviceLost(_)) = &acquired {
             self.note_health(*ordinal, placements);
         }
-        let load_time = acquired.as_ref().ok().and_then(Pin::load_time);
-        placements.residents(*ordinal, self.residents(device), load_time.map(|time| (source.id(), time)));
-        if let Some(load_time) = load_time {
+        // Of a load that is not over yet it is told later, by whoever watches the device.
+        self.note_residents(*ordinal, placements);
+        if let Some(load_time) = acquired.as_ref().ok().and_then(Pin::load_time) {
             self.metrics.phase(Phase::ModelLoad, load_time);
             self.metrics.cold_start(ColdStart::Model);
         }

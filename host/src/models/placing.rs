@@ -3,8 +3,10 @@
 use super::{ModelEntry, Models};
 use crate::cluster::wire::Resident;
 use crate::devices::{NodeDevice, Ordinal};
+use crate::dispatch::Placements;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use weir_inference::{ResidentModel, RunSetting};
 use weir_scheduler::ModelDemand;
 use weir_types::api::{ModelOnDevice, ModelRuns};
@@ -80,14 +82,21 @@ fn runs((setting, sessions): (RunSetting, usize)) -> ModelRuns {
 }
 
 impl Models {
-    /// What is in a device's memory, as the scheduler is told.
-    pub(crate) fn residents(&self, device: &NodeDevice) -> Vec<Resident> {
-        let resident = |ResidentModel { id, bytes, .. }: ResidentModel| {
+    /// What is in a device's memory, all of it, as the scheduler is told; and how long each took to get there.
+    pub(crate) fn residents(&self, device: &NodeDevice) -> Vec<(Resident, Duration)> {
+        let resident = |ResidentModel { id, bytes, load_time, .. }: ResidentModel| {
+            let load_time = load_time?;
             let entry = self.get(&id.tenant, &id.name, Some(id.version)).ok();
             let parts = entry.map(|entry| entry.shared.get().to_vec()).unwrap_or_default();
-            Resident { device: device.ordinal, model: id, bytes, parts }
+            Some((Resident { device: device.ordinal, model: id, bytes, parts }, load_time))
         };
-        device.cache.resident().into_iter().map(resident).collect()
+        device.cache.resident().into_iter().filter_map(resident).collect()
+    }
+
+    /// Tell the scheduler what is in a device's memory now.
+    pub(crate) fn note_residents(&self, ordinal: Ordinal, placements: &Placements) {
+        let Some(device) = self.devices.get(ordinal) else { return };
+        placements.residents(ordinal, || self.residents(device));
     }
 
     /// Where a model runs of a call that was placed on this device: there, or else on the processor beside it, or else wherever it can.

@@ -159,21 +159,27 @@ async fn sweep_arena(arena: Arena) {
     }
 }
 
-/// Tell the scheduler when a device is lost, and when it is there again.
+/// Tell the scheduler when a device is lost, when it is there again, and when a load is over that no call waits for.
 fn watch_device(
     device: &NodeDevice,
     models: &Arc<Models>,
     placements: &Arc<Placements>,
 ) -> impl Future<Output = ()> + Send + use<> {
-    let (ordinal, mut health) = (device.ordinal, device.cache.health());
+    let (ordinal, mut health, mut loads) = (device.ordinal, device.cache.health(), device.cache.loads());
     let (models, placements) = (Arc::downgrade(models), placements.clone());
     async move {
         loop {
             health.mark_unchanged();
+            loads.mark_unchanged();
             let Some(models) = models.upgrade() else { return };
             models.note_health(ordinal, &placements);
+            models.note_residents(ordinal, &placements);
             drop(models);
-            if health.changed().await.is_err() {
+            let changed = tokio::select! {
+                changed = health.changed() => changed,
+                changed = loads.changed() => changed,
+            };
+            if changed.is_err() {
                 return;
             }
         }

@@ -14,9 +14,6 @@ use tokio::sync::oneshot;
 use tracing::{debug, info, warn};
 use weir_types::{ModelId, TenantId};
 
-/// Where models are loaded from, as profiles call it: the CPU's weights are mapped files.
-const TIER: &str = "disk";
-
 type Waiting = oneshot::Sender<Result<Pin, InferenceError>>;
 
 /// Send the loader thread after a model that is not there. The answer comes once it is.
@@ -26,14 +23,8 @@ pub(super) fn begin(
     source: &Arc<ModelSource>,
     victims: &[ModelId],
 ) -> Result<oneshot::Receiver<Result<Pin, InferenceError>>, InferenceError> {
-    let needed = estimate(shared, source);
-    let evicted = state
-        .make_room(&needed, victims, shared.config.capacity_bytes)
-        .map_err(|lacking| no_room(shared, source.id(), lacking.needed_bytes, lacking.free_bytes))?;
-
-    let slots = LaneSlots::new(slots(shared, source));
-    let number = state.lane(shared.backend.in_turn(source));
-    let lane = Lane { number, slots, batcher: batcher(shared, source) };
+    let (needed, evicted) = room(shared, state, source, victims)?;
+    let lane = lane(shared, state, source);
     let (job, victims) = ((Arc::clone(shared), Arc::clone(source)), evicted.clone());
     // It cannot get ahead of what follows: it needs the lock that the caller holds.
     shared.runs.load(Box::new(move || load(job.0, job.1, lane, &victims)))?;
@@ -47,6 +38,40 @@ pub(super) fn begin(
     let loading = Entry::Loading { footprint: needed, waiting: vec![sender], unloading: Vec::new() };
     state.entries.insert(source.key.clone(), loading);
     Ok(receiver)
+}
+
+/// On the loader thread: note that a model is being loaded again that is not there, and that nobody waits for. Gives what it is to be loaded with.
+pub(super) fn begin_again(
+    shared: &Arc<Shared>,
+    state: &mut State,
+    source: &Arc<ModelSource>,
+) -> Result<Lane, InferenceError> {
+    let (footprint, _) = room(shared, state, source, &[])?;
+    let lane = lane(shared, state, source);
+    let loading = Entry::Loading { footprint, waiting: Vec::new(), unloading: Vec::new() };
+    state.entries.insert(source.key.clone(), loading);
+    Ok(lane)
+}
+
+/// What a model will take, and those of `victims` that have to go for it.
+fn room(
+    shared: &Shared,
+    state: &State,
+    source: &ModelSource,
+    victims: &[ModelId],
+) -> Result<(Footprint, Vec<Arc<Resident>>), InferenceError> {
+    let needed = estimate(shared, source);
+    let evicted = state
+        .make_room(&needed, victims, shared.config.capacity_bytes)
+        .map_err(|lacking| no_room(shared, source.id(), lacking.needed_bytes, lacking.free_bytes))?;
+    Ok((needed, evicted))
+}
+
+/// The line that runs of a model stand in.
+fn lane(shared: &Shared, state: &mut State, source: &ModelSource) -> Lane {
+    let slots = LaneSlots::new(slots(shared, source));
+    let number = state.lane(shared.backend.in_turn(source));
+    Lane { number, slots, batcher: batcher(shared, source) }
 }
 
 impl Shared {
@@ -66,12 +91,16 @@ impl Shared {
         }
     }
 
-    fn free_now(&self, resident: &Resident) {
+    fn free_now(self: &Arc<Self>, resident: &Resident) {
         resident.unload();
         let mut state = self.lock();
         let entry = state.entries.remove(&resident.source.key);
         state.has_gone(&resident.source.key);
+        let is_wanted_again = state.reloads.let_go(&resident.source.key);
         drop(state);
+        if is_wanted_again {
+            self.reload();
+        }
         let bytes = resident.footprint.total_bytes();
         info!(model = %resident.source.id(), bytes, "model unloaded");
         if let Some(Entry::Unloading { waiting, .. }) = entry {
@@ -159,10 +188,10 @@ struct Lacking {
     free_bytes: u64,
 }
 
-/// On the loader thread: make room, load, and answer everyone who waits.
-fn load(shared: Arc<Shared>, source: Arc<ModelSource>, lane: Lane, victims: &[Arc<Resident>]) {
+/// On the loader thread: make room, load, answer everyone who waits, and see the model arrive.
+pub(super) fn load(shared: Arc<Shared>, source: Arc<ModelSource>, lane: Lane, victims: &[Arc<Resident>]) {
     // Answers even if the backend panics.
-    let mut answer = Answer { shared, source, outcome: None };
+    let mut answer = Answer { shared, source, is_given: false };
     for victim in victims {
         answer.shared.free_now(victim);
     }
@@ -170,14 +199,21 @@ fn load(shared: Arc<Shared>, source: Arc<ModelSource>, lane: Lane, victims: &[Ar
         answer.shared.trim();
     }
     if let Some(why) = answer.shared.lost() {
-        answer.outcome = Some(Err(InferenceError::DeviceLost(why)));
+        answer.failed(&InferenceError::DeviceLost(why));
         return;
     }
-    let started = Instant::now();
-    let loaded = load_resident(&answer.shared, &answer.source, lane);
-    let load_time = started.elapsed();
-    answer.source.meter.add(answer.shared.backend.device(), &Used::load(load_time));
-    answer.outcome = Some(loaded.map(|resident| (resident, load_time)));
+    let began = Instant::now();
+    match load_resident(&answer.shared, &answer.source, lane) {
+        Ok(resident) => {
+            if let Some(arriving) = answer.loaded(resident, began.elapsed()) {
+                answer.shared.see_arrive(&arriving, began);
+            }
+        }
+        Err(error) => {
+            answer.count(began.elapsed());
+            answer.failed(&error);
+        }
+    }
 }
 
 fn load_resident(shared: &Shared, source: &Arc<ModelSource>, lane: Lane) -> Result<Resident, InferenceError> {
@@ -185,25 +221,26 @@ fn load_resident(shared: &Shared, source: &Arc<ModelSource>, lane: Lane) -> Resu
     Resident::new(Arc::clone(source), lane, model)
 }
 
-/// Tells everyone who waits for a load how it ended, on drop.
+/// Tells everyone who waits for a load how it ended: at the latest on drop, that it did not end well.
 struct Answer {
     shared: Arc<Shared>,
     source: Arc<ModelSource>,
-    outcome: Option<Result<(Resident, Duration), InferenceError>>,
+    is_given: bool,
 }
 
 impl Drop for Answer {
     fn drop(&mut self) {
-        let panicked = || Err(load_error(self.source.id(), "the backend panicked"));
-        match self.outcome.take().unwrap_or_else(panicked) {
-            Ok((resident, time)) => self.loaded(resident, time),
-            Err(error) => self.failed(&error),
+        if !self.is_given {
+            self.failed(&load_error(self.source.id(), "the backend panicked"));
         }
     }
 }
 
 impl Answer {
-    fn loaded(&self, resident: Resident, time: Duration) {
+    /// Runs may begin, so long after the load began. Gives the model if some of it is still on its way.
+    fn loaded(&mut self, resident: Resident, time: Duration) -> Option<Arc<Resident>> {
+        self.is_given = true;
+        let is_arriving = resident.model().is_ok_and(|model| model.is_arriving());
         let (key, bytes) = (&self.source.key, resident.footprint.total_bytes());
         let resident = Arc::new(resident);
         let mut state = self.shared.lock();
@@ -211,7 +248,9 @@ impl Answer {
         if let Some(why) = state.lost.clone() {
             drop(state);
             resident.unload();
-            return self.refuse(waiting, &InferenceError::DeviceLost(why));
+            self.count(time);
+            self.refuse(waiting, &InferenceError::DeviceLost(why));
+            return None;
         }
         let there = state.lasting();
         let free_bytes = self.shared.config.capacity_bytes.saturating_sub(there.bytes());
@@ -220,8 +259,9 @@ impl Answer {
         if there.missing_bytes(&resident.footprint) > free_bytes.max(estimated_bytes) {
             drop(state);
             resident.unload();
-            let error = no_room(&self.shared, &key.id, bytes, free_bytes);
-            return self.refuse(waiting, &error);
+            self.count(time);
+            self.refuse(waiting, &no_room(&self.shared, &key.id, bytes, free_bytes));
+            return None;
         }
         let last_used = state.tick();
         let answers: Vec<_> = waiting
@@ -241,13 +281,21 @@ impl Answer {
         if is_leaving {
             self.shared.free(&resident);
         }
-        self.shared.profiles.loaded(key, TIER, time, bytes);
-        info!(model = %key.id, bytes, load_ms = time.as_millis(), "model loaded");
+        if !is_arriving {
+            self.shared.has_arrived(&resident, time);
+        }
         // The pin of one who has given up drops here.
         answers.into_iter().for_each(|(waiting, pin)| _ = waiting.send(Ok(pin)));
+        is_arriving.then_some(resident)
     }
 
-    fn failed(&self, error: &InferenceError) {
+    /// Count the time of a load that came to nothing.
+    fn count(&self, time: Duration) {
+        self.source.meter.add(self.shared.backend.device(), &Used::load(time));
+    }
+
+    fn failed(&mut self, error: &InferenceError) {
+        self.is_given = true;
         self.shared.note_loss(error);
         let ended = self.shared.lock().end_loading(&self.source.key);
         self.refuse(ended.waiting, error);

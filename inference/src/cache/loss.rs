@@ -34,6 +34,8 @@ impl Shared {
             return;
         }
         state.lost = Some(Arc::clone(why));
+        let had = state.used();
+        state.reloads.lost(had);
         let mut gone = Vec::new();
         for entry in state.entries.values_mut() {
             // A load that is under way finds out by itself; so does one that waits for its turn.
@@ -61,7 +63,7 @@ impl Shared {
     }
 
     /// On the loader thread, which has nothing to load meanwhile.
-    fn recover(&self) {
+    fn recover(self: &Arc<Self>) {
         let mut pause = RECOVER_AGAIN;
         while let Err(error) = self.backend.recover() {
             debug!(device = %self.backend.device(), %error, "the device cannot be had yet");
@@ -73,5 +75,6 @@ impl Shared {
         self.lock().lost = None;
         info!(device = %self.backend.device(), "the device is there again");
         self.health.send_replace(Health::Up);
+        self.reload();
     }
 }

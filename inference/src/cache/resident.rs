@@ -9,7 +9,7 @@ use crate::footprint::Footprint;
 use crate::request::RunRequest;
 use crate::threads::{Lane, shutting_down};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use weir_types::{Measured, ModelId, Signature};
 
@@ -39,6 +39,8 @@ pub(super) struct Resident {
     pub(super) session_bytes: u64,
     /// Requests for it since it was loaded.
     asked: AtomicU64,
+    /// How long its load took, once that is over.
+    load_time: OnceLock<Duration>,
     loaded: Mutex<Loaded>,
 }
 
@@ -85,7 +87,7 @@ impl Pin {
         self.resident.is_lost()
     }
 
-    /// How long the load took that this pin had to wait for; none where the model was there already.
+    /// How long this pin had to wait for a load, until runs could begin; none where the model was there already.
     #[must_use]
     pub fn load_time(&self) -> Option<Duration> {
         self.load_time
@@ -167,6 +169,7 @@ impl Resident {
             lost,
             session_bytes,
             asked: AtomicU64::new(0),
+            load_time: OnceLock::new(),
             loaded,
         })
     }
@@ -174,6 +177,17 @@ impl Resident {
     /// Requests for it since it was loaded, those that failed included.
     pub(super) fn asked(&self) -> u64 {
         self.asked.load(Ordering::Relaxed)
+    }
+
+    /// All of it is there, so long after its load began.
+    pub(super) fn has_arrived(&self, load_time: Duration) {
+        // There is one load of it.
+        let _ = self.load_time.set(load_time);
+    }
+
+    /// How long its load took; none while some of it is on its way.
+    pub(super) fn load_time(&self) -> Option<Duration> {
+        self.load_time.get().copied()
     }
 
     /// The sessions that runs take now.

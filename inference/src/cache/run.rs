@@ -165,7 +165,7 @@ fn run_alone(entry: &mut Entry<ModelRun>, is_trial: bool) {
     let started = Instant::now();
     let outcome = run.with_session(&run.meter, interrupt, |session| {
         let outputs = session.run_placed(&run.job, interrupt)?;
-        Ok((outputs, session.device_time()))
+        Ok((outputs, session.device_time(), session.was_cold()))
     });
     let elapsed = started.elapsed();
     run.outcome = Some(match (outcome, interrupt.reason()) {
@@ -173,12 +173,14 @@ fn run_alone(entry: &mut Entry<ModelRun>, is_trial: bool) {
         (Err(error @ InferenceError::DeviceLost(_)), Some(Reason::DeviceLost)) => Err(error),
         (_, Some(reason)) => Err(error_of(reason)),
         (Err(error), None) => Err(error),
-        (Ok((outputs, device_time)), None) => {
-            let (items, run_time) = (run.job.batch(), device_time.unwrap_or(elapsed));
-            if run.pool.is_none() {
+        (Ok((outputs, device_time, was_cold)), None) => {
+            // Of a cold run the device's own time leaves out what it has waited for.
+            let run_time = if was_cold { elapsed } else { device_time.unwrap_or(elapsed) };
+            let items = run.job.batch();
+            if run.pool.is_none() && !was_cold {
                 run.pin.shared().profiles.ran(run.pin.key(), items, run_time);
             }
-            if let (Some(batcher), Some(fit)) = (&entry.lane.batcher, &entry.fit) {
+            if let (Some(batcher), Some(fit), false) = (&entry.lane.batcher, &entry.fit, was_cold) {
                 batcher.ran(&Ran { class: &fit.class, items: vec![items], time: run_time });
             }
             let input_bytes = run.job.input_bytes();

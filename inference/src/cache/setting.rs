@@ -37,7 +37,7 @@ impl ModelCache {
     }
 
     /// Run a model like this from now on, within the device's slots and its threads. The future is ready once it is so; it goes on if it is
-    /// dropped. None if the model is not in memory: when it comes back, it runs as every model does.
+    /// dropped. None if the model is not in memory: when it comes back, it runs as every model does, unless it was the device that was lost.
     pub fn set_run_setting(
         &self,
         key: &ModelKey,
@@ -97,12 +97,12 @@ impl ModelCache {
 }
 
 impl Resident {
-    fn run_setting(&self) -> RunSetting {
+    pub(super) fn run_setting(&self) -> RunSetting {
         RunSetting { threads: self.pool().threads(), sessions: self.lane.slots.get() }
     }
 
     /// Have as many sessions as that takes, and let runs take those from now on. Blocks.
-    fn apply(&self, setting: RunSetting) -> Result<(), InferenceError> {
+    pub(super) fn apply(&self, setting: RunSetting) -> Result<(), InferenceError> {
         let pool = self.pool_of(setting.threads);
         let model = self.model()?;
         while pool.len() < setting.sessions {

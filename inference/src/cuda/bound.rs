@@ -1,11 +1,16 @@
 //! A program on a device: functions and addresses, but for those in the memory of the slot that runs it.
 #![allow(unsafe_code, reason = "kernels are launched")]
 
+mod arriving;
+pub(super) use arriving::Ordered;
+
 use super::device::Gpu;
 use super::failure;
 use super::program::{Place, Program};
 use super::weights::Weights;
 use crate::error::InferenceError;
+use arriving::Prologue;
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use weir_device::cuda::{
     AddressRange, BLOCK_BYTES, CudaError, Function, Launch, Owner, Parameters, Source, Span, Stream, Tensor,
@@ -19,6 +24,7 @@ pub(super) struct Bound {
     /// Like that of no other.
     pub(super) number: u64,
     pub(super) program: Program,
+    prologue: Prologue,
     steps: Vec<Step>,
     constants: Vec<Tensor>,
     resident: Option<AddressRange>,
@@ -29,6 +35,8 @@ struct Step {
     function: Function,
     launch: Launch,
     arguments: Vec<Argument<Address>>,
+    /// The weights and constants that no step before it reads: what it waits for as long as they are on their way.
+    arrivals: Vec<Place>,
 }
 
 /// Where a buffer is.
@@ -40,7 +48,7 @@ enum Address {
 }
 
 impl Bound {
-    /// Bring what `program` needs to the device, and run its prologue.
+    /// Find a place on the device for what `program` needs, and have it brought. Nothing has to be there yet: see [`Self::begin`].
     pub(super) fn new(
         gpu: &Gpu,
         program: Program,
@@ -57,16 +65,14 @@ impl Bound {
             .acquire(vec![wanted.collect()])
             .map_err(|error| super::model::weights_failure(&error))?;
         let constants: Vec<Tensor> = constants.into_iter().flatten().collect();
-        constants.iter().try_for_each(Tensor::wait).map_err(|error| super::model::weights_failure(&error))?;
         let resident = (program.resident_bytes > 0).then(|| resident(gpu, program.resident_bytes, owner));
         let resident = resident.transpose().map_err(|error| failure(&error))?;
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-        let mut bound = Self { number, program, steps: Vec::new(), constants, resident };
+        let (steps, prologue) = (Vec::new(), Prologue::default());
+        let mut bound = Self { number, program, prologue, steps, constants, resident };
         let prologue = bound.steps(gpu, &bound.program.prologue, weights).map_err(|error| failure(&error))?;
+        bound.prologue = Prologue::new(prologue);
         bound.steps = bound.steps(gpu, &bound.program.launches, weights).map_err(|error| failure(&error))?;
-        if !prologue.is_empty() {
-            bound.run_once(gpu, &prologue, owner).map_err(|error| failure(&error))?;
-        }
         Ok(bound)
     }
 
@@ -75,8 +81,9 @@ impl Bound {
     /// # Safety
     /// `arena` is as long as the program says, and until the work is done it is used by nobody else, and the model's weights and this live.
     pub(super) unsafe fn launch(&self, stream: &Stream, arena: Span) -> Result<(), CudaError> {
+        let mut parameters = Parameters::default();
         // SAFETY: the caller's part; constants and what stays are ours.
-        unsafe { launch(&self.steps, stream, arena) }
+        self.steps.iter().try_for_each(|step| unsafe { step.launch(stream, arena, &mut parameters) })
     }
 
     /// Where a port is.
@@ -95,14 +102,17 @@ impl Bound {
         launches: &[weir_kernels::Launch<Place>],
         weights: &Weights,
     ) -> Result<Vec<Step>, CudaError> {
+        let mut met = HashSet::new();
         let step = |launch: &weir_kernels::Launch<Place>| {
-            let mut missing = false;
-            let placed = launch.with_buffers(|place| match self.address(*place, weights) {
-                Some(address) => address,
-                None => {
+            let (mut missing, mut arrivals) = (false, Vec::new());
+            let placed = launch.with_buffers(|place| {
+                if matches!(place, Place::Weight(_) | Place::Constant(_)) && met.insert(*place) {
+                    arrivals.push(*place);
+                }
+                self.address(*place, weights).unwrap_or_else(|| {
                     missing = true;
                     Address::At(0)
-                }
+                })
             });
             if missing {
                 let name = &launch.kernel.name;
@@ -112,6 +122,7 @@ impl Bound {
                 function: gpu.kernels.function(&launch.kernel, launch.shared_bytes)?,
                 launch: Launch { grid: launch.grid, block: launch.block, shared_bytes: launch.shared_bytes },
                 arguments: placed.arguments,
+                arrivals,
             })
         };
         launches.iter().map(step).collect()
@@ -126,15 +137,6 @@ impl Bound {
             Place::Constant(index) => self.constants.get(index).map(|tensor| at(tensor.span())),
         }
     }
-
-    fn run_once(&self, gpu: &Gpu, steps: &[Step], owner: Owner) -> Result<(), CudaError> {
-        let mut taken = gpu.slots.take(None);
-        let Some(slot) = taken.slot() else { return Ok(()) };
-        let arena = gpu.make_room(|| slot.memory.prepare(self.program.arena_bytes, owner, gpu.now_ns()))?;
-        // SAFETY: the arena is the slot's, which is ours until the work is done; the rest lives longer than this call.
-        unsafe { launch(steps, &slot.stream, arena) }?;
-        slot.stream.synchronize()
-    }
 }
 
 /// Memory that stays as long as the program. Nothing is filled: the prologue writes all that anybody reads there.
@@ -145,13 +147,19 @@ fn resident(gpu: &Gpu, bytes: u64, owner: Owner) -> Result<AddressRange, CudaErr
     Ok(range)
 }
 
-/// # Safety
-/// As for [`Bound::launch`].
-unsafe fn launch(steps: &[Step], stream: &Stream, arena: Span) -> Result<(), CudaError> {
-    let mut parameters = Parameters::default();
-    for Step { function, launch, arguments } in steps {
+impl Step {
+    /// Give it to `stream`.
+    ///
+    /// # Safety
+    /// As for [`Bound::launch`].
+    unsafe fn launch(
+        &self,
+        stream: &Stream,
+        arena: Span,
+        parameters: &mut Parameters,
+    ) -> Result<(), CudaError> {
         parameters.clear();
-        for argument in arguments {
+        for argument in &self.arguments {
             match argument {
                 Argument::Address(Address::At(address)) => parameters.address(*address),
                 Argument::Address(Address::InArena(offset)) => parameters.address(arena.address() + offset),
@@ -163,7 +171,6 @@ unsafe fn launch(steps: &[Step], stream: &Stream, arena: Span) -> Result<(), Cud
             };
         }
         // SAFETY: the arguments are those that `weir-kernels` says the kernel takes; the memory is the caller's part.
-        unsafe { stream.launch(function, launch, &parameters) }?;
+        unsafe { stream.launch(&self.function, &self.launch, parameters) }
     }
-    Ok(())
 }

@@ -5,6 +5,7 @@
 
 mod bench;
 mod cases;
+mod folder;
 mod handing_over;
 mod launches;
 mod memory;
@@ -21,7 +22,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 use weir_device::Arena;
-use weir_device::cuda::{CudaError, Devices};
+use weir_device::cuda::{CudaError, Devices, Monitor};
 
 /// Host memory for what comes back.
 const ARENA_BYTES_MAX: u64 = 1 << 30;
@@ -190,19 +191,29 @@ pub fn check(
     }
     let CheckConfig { ordinal, memory_bytes_max, .. } = *config;
     let gpu = GpuConfig { ordinal, memory_bytes_max, slots: 2, intermediates: IntermediateLimits::default() };
+    let monitor = (stage == Stage::Memory).then(|| Monitor::of(devices));
+    let used = || used_bytes(monitor.as_ref()?, devices, ordinal);
+    let before = used();
     let gpu = Arc::new(Gpu::open(devices, &gpu, &Arena::new(ARENA_BYTES_MAX))?);
+    let context_bytes = before.zip(used()).map(|(before, after)| after.saturating_sub(before));
     match stage {
         Stage::Environment | Stage::Worker => {}
         Stage::Operations => operations::check(&gpu, config, tell)?,
         Stage::Transfers => transfers::check(&gpu, config, tell)?,
         Stage::Launches => launches::check(&gpu, config, tell)?,
-        Stage::Memory => memory::check(&gpu, tell)?,
+        Stage::Memory => memory::check(&gpu, context_bytes, tell)?,
         Stage::HandingOver => handing_over::check(&gpu, config, tell)?,
         Stage::Networks => {
             config.models.iter().try_for_each(|path| network::check(&gpu, config, path, tell))?;
         }
     }
     Ok(())
+}
+
+/// How much of a device's memory is in use, by whichever process; none if it does not tell.
+fn used_bytes(monitor: &Monitor, devices: &Devices, ordinal: u32) -> Option<u64> {
+    let place = devices.infos().iter().position(|info| info.ordinal == ordinal)?;
+    monitor.read().get(place)?.memory_used_bytes
 }
 
 fn environment(devices: &Devices, tell: &mut dyn FnMut(Check)) {

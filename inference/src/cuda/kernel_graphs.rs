@@ -16,6 +16,7 @@ mod process;
 mod worker;
 pub(crate) use worker::Worker;
 
+mod loaded;
 mod model;
 
 mod runner;

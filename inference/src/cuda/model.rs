@@ -69,7 +69,7 @@ impl ModelFiles {
 }
 
 impl CudaModel {
-    /// Bring a model into the memory of a device. Blocks.
+    /// Have a model brought into the memory of a device, which it takes from now on. Runs may begin at once; see [`Model::arrive`]. Blocks.
     pub(super) fn load(gpu: Arc<Gpu>, files: &ModelFiles) -> Result<Self, InferenceError> {
         let ModelFiles { id, signature, precision, skeleton, blobs } = files;
         let broken = |why: String| InferenceError::Load { model: id.clone(), why: why.into() };
@@ -113,6 +113,14 @@ impl Model for CudaModel {
         let small =
             self.0.model.weights().iter().filter(|weight| matches!(weight.data, WeightData::Bytes(_)));
         Footprint::new(small.map(|weight| weight.bytes() as u64).sum(), large)
+    }
+
+    fn is_arriving(&self) -> bool {
+        !matches!(self.0.weights.are_there(), Ok(true))
+    }
+
+    fn arrive(&self) -> Result<(), InferenceError> {
+        self.0.weights.wait().map_err(|error| weights_failure(&error))
     }
 
     fn session(&self, _threads: u32) -> Result<Box<dyn Session>, InferenceError> {

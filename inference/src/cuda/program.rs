@@ -40,7 +40,7 @@ pub(super) struct Port {
 }
 
 /// Where a buffer is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Place {
     /// So many bytes from the start of the arena.
     Arena(u64),

@@ -1,9 +1,9 @@
 //! Runs, one at a time.
 #![allow(unsafe_code, reason = "work is given to a device, with addresses of pinned memory")]
 
-use super::bound::Bound;
+use super::bound::{Bound, Ordered};
 use super::failure;
-use super::model::Shared;
+use super::model::{Shared, weights_failure};
 use super::slots::Slot;
 use crate::backend::Session;
 use crate::error::InferenceError;
@@ -27,6 +27,15 @@ pub(super) struct CudaSession {
     /// Where it ran last.
     slot: Option<usize>,
     model: Arc<Shared>,
+}
+
+/// What is known of a run that has ended.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ran {
+    /// How long it went on, from when there was a slot for it; of one that was cold, once the weights were there: before that it is the load that takes time.
+    pub(super) time: Duration,
+    /// It has begun before the model's weights were there.
+    pub(super) was_cold: bool,
 }
 
 /// Where the inputs of a run come from, and its outputs go. Inputs go by their positions in the signature.
@@ -116,14 +125,14 @@ impl Session for CudaSession {
 }
 
 impl CudaSession {
-    /// Run once, with what `exchange` has, and give it the wanted outputs in their order. Gives how long that took from when there was a slot for it. Told to stop, it
-    /// does not begin; what the device has begun it ends.
+    /// Run once, with what `exchange` has, and give it the wanted outputs in their order. Told to stop, it does not begin, or goes no further where it
+    /// waits for weights; what the device has begun it ends.
     pub(super) fn exchange(
         &mut self,
         exchange: &mut dyn Exchange,
         wanted: &[usize],
         interrupt: &Interrupt,
-    ) -> Result<Duration, InferenceError> {
+    ) -> Result<Ran, InferenceError> {
         let model = Arc::clone(&self.model);
         let shape = |input: &usize| exchange.shape(*input).cloned().ok_or_else(misfit);
         let shapes: Vec<Shape> = model.inputs().iter().map(shape).collect::<Result<_, _>>()?;
@@ -136,12 +145,16 @@ impl CudaSession {
         }
         let began = Instant::now();
         self.slot = Some(slot.number);
-        let ran = self.run_in(slot, &bound, exchange, wanted);
+        let was_cold = !model.weights.are_there().map_err(|error| weights_failure(&error))?;
+        let ran = self.run_in(slot, &bound, exchange, wanted, interrupt);
         if ran.is_err() {
             // Whatever was given to the device is over before anybody else gets the slot.
             let _ = slot.stream.synchronize();
         }
-        ran.map(|()| began.elapsed())
+        ran?;
+        let ended = Instant::now();
+        let from = if was_cold { model.weights.arrived_at().unwrap_or(ended).max(began) } else { began };
+        Ok(Ran { time: ended.saturating_duration_since(from), was_cold })
     }
 
     fn run_in(
@@ -150,12 +163,19 @@ impl CudaSession {
         bound: &Arc<Bound>,
         exchange: &mut dyn Exchange,
         wanted: &[usize],
+        interrupt: &Interrupt,
     ) -> Result<(), InferenceError> {
         let model = Arc::clone(&self.model);
         let (gpu, program) = (&model.gpu, &bound.program);
         let stream = Arc::clone(&slot.stream);
         let arena = gpu.make_room(|| slot.memory.prepare(program.arena_bytes, model.owner, gpu.now_ns()));
         let arena = arena.map_err(|error| failure(&error))?;
+        let is_ready = bound.is_ready(&model.weights)?;
+        let mut ordered = Ordered::new(&stream, interrupt);
+        if !is_ready {
+            // SAFETY: the arena is the slot's, which is ours until the stream is synchronised; the session holds the model, and the caller the program.
+            unsafe { bound.begin(&mut ordered, &model.weights, arena) }?;
+        }
 
         let staged = model.inputs().iter().filter(|input| exchange.on_device(**input).is_none());
         let input_bytes = staged.map(|input| exchange.bytes(*input)).sum();
@@ -176,7 +196,13 @@ impl CudaSession {
             // SAFETY: the staging memory is the slot's, and is neither written nor given up before the stream is synchronised below.
             unsafe { stream.copy_from_host(place.as_ptr(), to) }.map_err(|error| failure(&error))?;
         }
-        self.launch(bound, slot, arena).map_err(|error| failure(&error))?;
+        if is_ready {
+            self.launch(bound, slot, arena).map_err(|error| failure(&error))?;
+        } else {
+            // SAFETY: as above.
+            unsafe { bound.launch_behind(&mut ordered, &model.weights, arena) }?;
+            self.keep((bound.number, slot.number), Captured::Once);
+        }
         let staging = slot.staging(staging_bytes).map_err(|error| failure(&error))?;
         for (number, output) in outputs.iter_mut().enumerate() {
             output.stays = exchange.keep(number, &output.shape, output.from, &stream)?;
@@ -226,12 +252,9 @@ impl CudaSession {
         Ok((outputs, end))
     }
 
-    /// Give the launches to the slot's stream: one by one the first time, and captured from then on.
+    /// Give the launches to the slot's stream, now that all they read is there: one by one the first time, and captured from then on.
     fn launch(&mut self, bound: &Arc<Bound>, slot: &Slot, arena: Span) -> Result<(), CudaError> {
         let (stream, place) = (&slot.stream, (bound.number, slot.number));
-        if self.captured.len() >= GRAPHS_MAX && !self.captured.contains_key(&place) {
-            self.captured.clear();
-        }
         match self.captured.get_mut(&place) {
             Some(Captured::Graph { graph, .. }) => {
                 // SAFETY: it was captured from the same program in the same slot, whose addresses stay; whoever holds the slot waits for its end.
@@ -243,15 +266,23 @@ impl CudaSession {
                 let mut graph = graph.instantiate()?;
                 // SAFETY: as above.
                 unsafe { graph.launch(stream) }?;
-                self.captured.insert(place, Captured::Graph { graph, _bound: Arc::clone(bound) });
+                self.keep(place, Captured::Graph { graph, _bound: Arc::clone(bound) });
             }
             None => {
                 // SAFETY: the arena is the slot's, and the slot ours until the stream is synchronised.
                 unsafe { bound.launch(stream, arena) }?;
-                self.captured.insert(place, Captured::Once);
+                self.keep(place, Captured::Once);
             }
         }
         Ok(())
+    }
+
+    /// Note how far a program has got in a slot.
+    fn keep(&mut self, place: Place, captured: Captured) {
+        if self.captured.len() >= GRAPHS_MAX && !self.captured.contains_key(&place) {
+            self.captured.clear();
+        }
+        self.captured.insert(place, captured);
     }
 }
 

@@ -58,6 +58,11 @@ impl Slots {
         }
     }
 
+    /// Memory behind the addresses of those that are idle.
+    pub(super) fn held_bytes(&self) -> u64 {
+        self.lock().iter().map(|slot| slot.memory.held_bytes()).sum()
+    }
+
     fn lock(&self) -> MutexGuard<'_, Vec<Slot>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }

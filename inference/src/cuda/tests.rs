@@ -1,6 +1,8 @@
 //! The executor on the fake driver: real networks, run by the kernels' own sources.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot be set up has failed")]
 
+mod cold;
+
 use super::device::{Gpu, GpuConfig, IntermediateLimits};
 use super::form::form;
 use super::model::{CudaModel, ModelFiles};
@@ -86,7 +88,16 @@ impl Setup {
         }
     }
 
+    /// A model that is there.
     fn load(&self, name: &str, upload: Bytes) -> Box<dyn Model> {
+        let model = self.begin_load(name, upload);
+        model.arrive().unwrap();
+        assert!(!model.is_arriving());
+        model
+    }
+
+    /// A model that is there, or on its way.
+    fn begin_load(&self, name: &str, upload: Bytes) -> Box<dyn Model> {
         let files = ModelFiles::of(&self.source(name, upload)).unwrap();
         Box::new(CudaModel::load(Arc::clone(&self.gpu), &files).unwrap())
     }

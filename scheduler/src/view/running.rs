@@ -1,6 +1,6 @@
 //! What runs, from the placement to its end.
 
-use super::View;
+use super::{DeviceView, View};
 use crate::policy::Demand;
 use crate::{DeviceKey, Estimate, FunctionKey, ModelKey, Placement, TenantKey};
 use smallvec::SmallVec;
@@ -104,7 +104,14 @@ impl View {
         }
         if let Some(key) = running.device {
             let models = running.models.clone();
-            if let Some(kind) = self.device(key).map(|device| device.kind().index()).filter(|_| worked) {
+            // What has computed behind a load has taken less than both together: it counts only where nothing better is known.
+            let says_run_time = |device: &&DeviceView| {
+                let may_overlap =
+                    device.spec().platform.computes_behind_loads() && !running.missing.is_empty();
+                let is_known = self.functions.get(running.function.0).count(device.kind().index()) > 0;
+                worked && !(may_overlap && is_known)
+            };
+            if let Some(kind) = self.device(key).filter(says_run_time).map(|device| device.kind().index()) {
                 let run_time_ns = taken_ns.saturating_sub(running.load_time_ns);
                 self.functions.get_mut(running.function.0).add(kind, running.batch, run_time_ns);
                 self.run_times.add(kind, running.batch, run_time_ns);

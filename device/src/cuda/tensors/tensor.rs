@@ -6,6 +6,7 @@ use crate::cuda::stream::Stream;
 use crate::cuda::transfer::TransferError;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// A tensor that stays where it is until this is dropped, which happens when no work that uses it is left.
 pub struct Tensor {
@@ -33,6 +34,27 @@ impl Tensor {
             Some(transfer) => transfer.order(self.brought.group, stream),
             None => Err(TransferError::Stopped),
         }
+    }
+
+    /// Whether whoever waits for `other` has waited for this one, too: they came with the same transfer, this one no later.
+    #[must_use]
+    pub fn comes_with(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.brought.load, &other.brought.load) && self.brought.group <= other.brought.group
+    }
+
+    /// Whether it is there, and all that was asked for together with it. An error says that it never will be.
+    pub fn is_there(&self) -> Result<bool, TransferError> {
+        match self.brought.load.transfer.get().map(|transfer| transfer.end()) {
+            Some(None) => Ok(false),
+            Some(Some(end)) => end.map(|()| true),
+            None => Err(TransferError::Stopped),
+        }
+    }
+
+    /// Since when it is there, and all that was asked for together with it; none while they are on their way.
+    #[must_use]
+    pub fn arrived_at(&self) -> Option<Instant> {
+        self.brought.load.transfer.get()?.ended_at()
     }
 
     /// Wait until everything that was asked for together with it is there.

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use std::any::Any;
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 /// Bytes of the host, and their place on the device, which may be longer: the rest becomes zeroes.
 #[derive(Debug, Clone)]
@@ -76,6 +77,7 @@ struct State {
     groups: Vec<Group>,
     cancelled: bool,
     end: Option<Result<(), TransferError>>,
+    ended_at: Option<Instant>,
 }
 
 /// How far a group has got.
@@ -141,6 +143,12 @@ impl Transfer {
         self.state().end.clone()
     }
 
+    /// When it ended; none while it is under way.
+    #[must_use]
+    pub fn ended_at(&self) -> Option<Instant> {
+        self.state().ended_at
+    }
+
     /// Copy no further. It has ended once [`wait`](Self::wait) returns: blocks that are on their way arrive.
     pub fn cancel(&self) {
         self.state().cancelled = true;
@@ -164,12 +172,17 @@ impl Transfer {
     }
 
     pub(super) fn finish(&self, end: Result<(), TransferError>) {
-        self.state().end.get_or_insert(end);
+        let mut state = self.state();
+        if state.end.is_none() {
+            state.end = Some(end);
+            state.ended_at = Some(Instant::now());
+        }
+        drop(state);
         self.changed.notify_all();
     }
 
     fn new(groups: Vec<Group>, shared: &Arc<Shared>) -> Arc<Self> {
-        let state = Mutex::new(State { groups, cancelled: false, end: None });
+        let state = Mutex::new(State { groups, cancelled: false, end: None, ended_at: None });
         Arc::new(Self { state, changed: Condvar::new(), shared: Arc::clone(shared) })
     }
 

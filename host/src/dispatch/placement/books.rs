@@ -17,6 +17,13 @@ struct Book {
     is_down: bool,
 }
 
+/// What is to be told of a model in memory.
+pub(super) struct Come {
+    pub(super) resident: Resident,
+    /// It was not there before.
+    pub(super) is_new: bool,
+}
+
 impl Books {
     pub(super) fn new(devices: usize) -> Self {
         Self(std::iter::repeat_with(Book::default).take(devices).collect())
@@ -78,7 +85,7 @@ impl Books {
     }
 
     /// A device's memory holds this now: what has left it, and what has come or has something else in common with others than before.
-    pub(super) fn settle(&mut self, device: Ordinal, now: Vec<Resident>) -> (Vec<ModelId>, Vec<Resident>) {
+    pub(super) fn settle(&mut self, device: Ordinal, now: Vec<Resident>) -> (Vec<ModelId>, Vec<Come>) {
         let Some(book) = self.get_mut(device) else { return Default::default() };
         let now: BTreeMap<_, _> =
             now.into_iter().map(|resident| (resident.model.clone(), resident)).collect();
@@ -87,8 +94,12 @@ impl Books {
         for model in &gone {
             book.evictable.evicted(model);
         }
-        let is_news = |now: &Resident| before.get(&now.model).is_none_or(|before| before.parts != now.parts);
-        (gone, now.into_values().filter(is_news).collect())
+        let news = |resident: Resident| match before.get(&resident.model) {
+            None => Some(Come { resident, is_new: true }),
+            Some(before) if before.parts != resident.parts => Some(Come { resident, is_new: false }),
+            Some(_) => None,
+        };
+        (gone, now.into_values().filter_map(news).collect())
     }
 
     /// A device is there, or not. False if that is no news.

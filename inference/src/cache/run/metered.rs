@@ -35,6 +35,10 @@ impl Session for Metered<'_> {
     fn device_time(&self) -> Option<Duration> {
         self.session.device_time()
     }
+
+    fn was_cold(&self) -> bool {
+        self.session.was_cold()
+    }
 }
 
 impl Metered<'_> {

@@ -28,7 +28,7 @@ pub(super) fn run_together(lane: &Lane, members: &mut [&mut Entry<ModelRun>]) {
     };
     let run_time = started.elapsed();
     let own = match outcome {
-        Ok(Some((joined, own))) => Some((joined, own)),
+        Ok(Some(parted)) => Some(parted),
         Ok(None) => {
             warn!(model = %pin.id(), "the outputs of a batch do not have its items: requests are run alone from now on");
             batcher.give_up();
@@ -46,10 +46,12 @@ pub(super) fn run_together(lane: &Lane, members: &mut [&mut Entry<ModelRun>]) {
     for member in members.iter_mut() {
         member.job.outcome = member.interrupt.reason().map(|reason| Err(error_of(reason)));
     }
-    let Some((joined, own)) = own else { return };
-    pin.shared().profiles.ran(pin.key(), joined.items(), run_time);
-    let items = members.iter().map(|member| member.job.job.batch()).collect();
-    batcher.ran(&Ran { class: &class.unwrap_or_default(), items, time: run_time });
+    let Some((Parted { joined, was_cold }, own)) = own else { return };
+    if !was_cold {
+        pin.shared().profiles.ran(pin.key(), joined.items(), run_time);
+        let items = members.iter().map(|member| member.job.job.batch()).collect();
+        batcher.ran(&Ran { class: &class.unwrap_or_default(), items, time: run_time });
+    }
     let mut execution = Some(Execution {
         requests: u32::try_from(joined.len()).unwrap_or(u32::MAX),
         items: joined.items(),
@@ -83,22 +85,29 @@ fn watch<'a>(members: &'a [&mut Entry<ModelRun>], together: &Arc<Interrupt>) -> 
     members.iter().map(hook).collect()
 }
 
-type Parted = Option<(Joined, Vec<Vec<Tensor>>)>;
+/// A batch that has run.
+struct Parted {
+    joined: Joined,
+    was_cold: bool,
+}
+
+/// With the outputs of each member; none where they cannot be told apart.
+type Outcome = Option<(Parted, Vec<Vec<Tensor>>)>;
 
 fn run_joined(
     pin: &Pin,
     members: &[&mut Entry<ModelRun>],
     interrupt: &Interrupt,
-) -> Result<Parted, InferenceError> {
+) -> Result<Outcome, InferenceError> {
     let (resident, arena) = (pin.resident(), &pin.shared().arena);
     let Some(batcher) = &resident.lane.batcher else { return Ok(None) };
     // A batch goes over the host: its inputs lie behind each other, and so do its outputs.
     let jobs = members.iter().map(|member| member.job.job.to_host()).collect::<Result<Vec<_>, _>>()?;
     let joined = join(batcher.rules(), &jobs.iter().collect::<Vec<_>>(), 0, arena)?;
     let bearers: Vec<_> = members.iter().map(|member| (&member.job.meter, member.job.job.batch())).collect();
-    let outputs = with_session(pin, &resident.pool(), &bearers, interrupt, |session| {
-        session.run(&joined.job, interrupt)
+    let (outputs, was_cold) = with_session(pin, &resident.pool(), &bearers, interrupt, |session| {
+        Ok((session.run(&joined.job, interrupt)?, session.was_cold()))
     })?;
     let own = joined.part(&outputs, pin.signature(), arena)?;
-    Ok(own.map(|own| (joined, own)))
+    Ok(own.map(|own| (Parted { joined, was_cold }, own)))
 }

@@ -1,10 +1,13 @@
 //! Running and timing what is checked.
 #![allow(unsafe_code, reason = "kernels are launched")]
 
-use super::super::bound::Bound;
+use super::super::bound::{Bound, Ordered};
 use super::super::device::Gpu;
+use super::super::failure;
 use super::super::program::Port;
 use super::super::weights::Weights;
+use super::CheckFailure;
+use crate::interrupt::Interrupt;
 use weir_device::cuda::{CudaError, Event, GraphExec, Owner, Span, Stream};
 use weir_graph::reference::Tensor;
 
@@ -40,18 +43,54 @@ pub(super) fn in_slot<T>(
     weights: &Weights,
     inputs: &[Tensor],
     work: impl FnOnce(&Ready<'_>) -> Result<T, CudaError>,
-) -> Result<T, CudaError> {
+) -> Result<T, CheckFailure> {
     let mut taken = gpu.slots.take(Some(0));
     let slot = taken.slot().ok_or_else(|| CudaError::Invalid("the device has no slots".to_owned()))?;
     let arena = gpu.make_room(|| slot.memory.prepare(bound.program.arena_bytes, owner, gpu.now_ns()))?;
     let ready = Ready { bound, weights, inputs, stream: &slot.stream, arena };
-    let written = ready.give_inputs().and_then(|()| work(&ready));
+    let begun = ready.begin();
+    let worked = begun.and_then(|()| Ok(ready.give_inputs().and_then(|()| work(&ready))?));
     // Nothing is left under way when the slot goes back.
     slot.stream.synchronize()?;
-    written
+    worked
+}
+
+/// Run a program once, from the first run that there is: behind what it needs. Gives its outputs.
+pub(super) fn cold(
+    gpu: &Gpu,
+    bound: &Bound,
+    weights: &Weights,
+    inputs: &[Tensor],
+) -> Result<Vec<Vec<u8>>, CheckFailure> {
+    let mut taken = gpu.slots.take(Some(0));
+    let slot = taken.slot().ok_or_else(|| CudaError::Invalid("the device has no slots".to_owned()))?;
+    let arena = gpu.make_room(|| slot.memory.prepare(bound.program.arena_bytes, OWNER, gpu.now_ns()))?;
+    let ready = Ready { bound, weights, inputs, stream: &slot.stream, arena };
+    let interrupt = Interrupt::default();
+    let mut ordered = Ordered::new(ready.stream, &interrupt);
+    // SAFETY: as in `launch`.
+    let begun = unsafe { bound.begin(&mut ordered, weights, arena) };
+    let ran = begun.and_then(|()| {
+        ready.give_inputs().map_err(|error| failure(&error))?;
+        // SAFETY: as in `launch`.
+        unsafe { bound.launch_behind(&mut ordered, weights, arena) }
+    });
+    slot.stream.synchronize()?;
+    ran?;
+    Ok(ready.outputs()?)
 }
 
 impl Ready<'_> {
+    /// Have everything there that runs read.
+    fn begin(&self) -> Result<(), CheckFailure> {
+        self.bound.wait(self.weights)?;
+        let interrupt = Interrupt::default();
+        let mut ordered = Ordered::new(self.stream, &interrupt);
+        // SAFETY: as in `launch`.
+        unsafe { self.bound.begin(&mut ordered, self.weights, self.arena) }?;
+        Ok(self.stream.synchronize()?)
+    }
+
     /// Put the inputs where a run finds them: one may have put something else there when it needed them no more.
     pub(super) fn give_inputs(&self) -> Result<(), CudaError> {
         for (port, input) in self.bound.program.inputs.iter().zip(self.inputs) {

@@ -1,4 +1,4 @@
-//! Memory: what a stream takes, what becomes of a device that has none left, and two tenants that share one.
+//! Memory: what a context and a stream take, what becomes of a device that has none left, and two tenants that share one.
 
 use super::super::bound::Bound;
 use super::super::device::Gpu;
@@ -18,12 +18,24 @@ const HANDED_OVER_BYTES: u64 = 32 * BLOCK_BYTES;
 /// Runs of each tenant.
 const RUNS: usize = 100;
 
-pub(super) fn check(gpu: &Gpu, tell: &mut dyn FnMut(Check)) -> Result<(), CheckFailure> {
+pub(super) fn check(
+    gpu: &Gpu,
+    context_bytes: Option<u64>,
+    tell: &mut dyn FnMut(Check),
+) -> Result<(), CheckFailure> {
+    tell(context(context_bytes));
     tell(streams(gpu)?);
     tell(handed_over(gpu)?);
     tell(used_up(gpu)?);
     tell(shared(gpu)?);
     Ok(())
+}
+
+/// What the device has less of since this process has it.
+fn context(bytes: Option<u64>) -> Check {
+    let told = |bytes: u64| format!("{} MiB", bytes >> 20);
+    let detail = bytes.map_or_else(|| "the driver does not tell what is in use".to_owned(), told);
+    Check { detail, ..Check::passed(Stage::Memory, "a context, with its pinned ring and streams") }
 }
 
 /// What the device has less of after streams were made.

@@ -2,6 +2,7 @@
 
 use super::super::form::form;
 use super::super::{Cuda, CudaConfig, IntermediateLimits};
+use super::folder::Folder;
 use super::network::made_up;
 use super::{Check, CheckConfig, CheckFailure, Stage};
 use crate::backend::{Backend, ModelKey, ModelSource, Session};
@@ -12,7 +13,7 @@ use crate::prepare::Prepared;
 use crate::request::Job;
 use crate::tensor::Tensor;
 use bytes::Bytes;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_device::Arena;
@@ -60,25 +61,13 @@ struct Ready {
     _blobs: Folder,
 }
 
-/// A folder for as long as it is needed.
-struct Folder(PathBuf);
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // Left in a folder that the system clears.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 fn prepare(path: &Path, arena: &Arena) -> Result<Ready, String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let upload = Bytes::from_owner(Mapping::of(path).map_err(|error| text(&error))?);
     let signature =
         weir_graph::Model::read(upload.clone()).map_err(|error| text(&error))?.signature().clone();
-    let folder = std::env::temp_dir().join(format!("weir-doctor-{}", std::process::id()));
-    let blobs = Folder(folder);
-    std::fs::create_dir_all(&blobs.0).map_err(|error| text(&error))?;
-    let form = form(upload, Precision::default(), &blobs.0).map_err(|error| text(&error))??;
+    let blobs = Folder::new().map_err(|error| text(&error))?;
+    let form = form(upload, Precision::default(), blobs.path()).map_err(|error| text(&error))??;
     let tensor = |port| {
         let made = made_up(port).ok_or("its inputs cannot be made up")?;
         let dims: Option<Vec<u32>> =
@@ -100,7 +89,7 @@ fn prepare(path: &Path, arena: &Arena) -> Result<Ready, String> {
             variants: vec![form],
             unsupported: Vec::new(),
         }),
-        blobs: blobs.0.clone(),
+        blobs: blobs.path().to_owned(),
         slots: None,
         batching: Batching::default(),
         meter: Meter::default(),
@@ -117,6 +106,7 @@ fn model(
 ) -> Result<(), CheckFailure> {
     let Ready { source, job, .. } = ready;
     let model = cuda.load(source)?;
+    model.arrive()?;
     let mut sessions = (0..SLOTS).map(|_| model.session(1)).collect::<Result<Vec<_>, _>>()?;
     // Until all of them repeat a captured run.
     for _ in 0..3 {

@@ -1,9 +1,7 @@
 //! Graphs on a device, in the process of a worker.
-#![allow(
-    unsafe_code,
-    reason = "users' kernels are launched, with addresses of this process's own memory on the device"
-)]
+#![allow(unsafe_code, reason = "work is given to a device, with addresses of pinned memory")]
 
+use super::loaded::Loaded;
 use super::message::Answer;
 use crate::cuda::process::{Home, Part};
 use std::collections::HashMap;
@@ -13,18 +11,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 use weir_device::cuda::{
-    Allocation, BlockPool, Context, CudaError, Devices, Event, Function, Launch, Module, Owner, Parameters,
-    PinnedMemory, Priority, Search, SlotMemory, Span, Stream,
+    BlockPool, Context, CudaError, Devices, Event, Owner, PinnedMemory, Priority, Search, SlotMemory, Stream,
 };
-use weir_kernel_graph::{Bundle, KernelGraph, Plan, PlanError, PlannedLaunch, Step, Value};
-use weir_types::Shape;
+use weir_kernel_graph::PlanError;
 
-/// Plans of a graph that are kept, by the shapes of its inputs; all are forgotten when there are more.
-const PLANS_MAX: usize = 32;
-/// What a thread of a kernel may have in memory besides its registers: drivers set that aside for as many threads as a device runs at once.
-const LOCAL_BYTES_MAX: u32 = 4 << 10;
-/// Shared memory that every block may have without being allowed to.
-const SHARED_BYTES: u32 = 48 << 10;
 /// All that is in this process is one tenant's.
 const OWNER: Owner = Owner(1);
 
@@ -41,17 +31,9 @@ pub(super) struct Runner {
     opened: Instant,
 }
 
-/// A graph with its code.
-struct Loaded {
-    constants: Allocation,
-    functions: HashMap<String, (Function, u32)>,
-    plans: HashMap<Vec<Shape>, Arc<Plan>>,
-    graph: KernelGraph,
-}
-
 /// Why something was not done.
 #[derive(Debug, thiserror::Error)]
-enum Failure {
+pub(super) enum Failure {
     #[error(transparent)]
     Device(#[from] CudaError),
     #[error(transparent)]
@@ -141,8 +123,8 @@ impl Runner {
             .graphs
             .get_mut(&number)
             .ok_or_else(|| Failure::Other("there is no such graph".to_owned()))?;
-        let plan = graph.plan(inputs, self.memory_bytes_max)?;
-        graph.functions_for(&plan)?;
+        let shapes: Vec<_> = inputs.iter().map(|input| input.shape.clone()).collect();
+        let (plan, run) = graph.plan(&shapes, self.memory_bytes_max)?;
         let now_ns = u64::try_from(self.opened.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let arena = self.memory.prepare(plan.arena_bytes, OWNER, now_ns)?;
         let outputs: Vec<_> = wanted.iter().filter_map(|wanted| plan.outputs.get(*wanted)).collect();
@@ -164,8 +146,8 @@ impl Runner {
             // SAFETY: the staging memory is ours, and is neither written nor given up before the stream is synchronised below.
             unsafe { stream.copy_from_host(place.as_ptr(), to) }?;
         }
-        // SAFETY: the arena is as long as the plan says, and nobody else's.
-        unsafe { graph.launch(&plan, stream, arena) }?;
+        // SAFETY: the arena is as long as the plan says, nobody else's, and always at the same addresses; the stream is synchronised below.
+        unsafe { run.launch(stream, arena) }?;
         // The inputs' copies are over: their place is taken by the outputs.
         stream.synchronize()?;
         let (mut rest, mut parts, mut offset) =
@@ -196,107 +178,6 @@ impl Runner {
     }
 }
 
-impl Loaded {
-    fn read(file: &Path, context: &Arc<Context>, stream: &Stream) -> Result<Self, Failure> {
-        let other = |error: &dyn std::fmt::Display| Failure::Other(error.to_string());
-        let bundle = Bundle::parse(&std::fs::read(file)?).map_err(|error| other(&error))?;
-        let graph = KernelGraph::new(bundle).map_err(|error| other(&error))?;
-        let constants = Allocation::new(context, graph.constants().len() as u64)?;
-        stream.write(graph.constants(), constants.span())?;
-        let mut functions = HashMap::new();
-        for (module, (_, ptx)) in graph.modules().iter().enumerate() {
-            let code = Module::load(context, ptx.as_bytes())?;
-            for kernel in graph.kernels(module) {
-                let function = code.function(kernel)?;
-                let local_bytes = function.attributes()?.local_bytes;
-                if local_bytes > LOCAL_BYTES_MAX {
-                    let why = "of local memory per thread: give it less to keep, or a temporary of the graph";
-                    return Err(Failure::Other(format!(
-                        "kernel {kernel} takes {local_bytes} bytes, over {LOCAL_BYTES_MAX}, {why}"
-                    )));
-                }
-                functions.insert(kernel.to_owned(), (function, SHARED_BYTES));
-            }
-        }
-        Ok(Self { constants, functions, plans: HashMap::new(), graph })
-    }
-
-    fn plan(&mut self, inputs: &[Part], memory_bytes_max: u64) -> Result<Arc<Plan>, Failure> {
-        let shapes: Vec<Shape> = inputs.iter().map(|input| input.shape.clone()).collect();
-        if let Some(plan) = self.plans.get(&shapes) {
-            return Ok(Arc::clone(plan));
-        }
-        let plan = Arc::new(self.graph.plan(&shapes, memory_bytes_max)?);
-        if self.plans.len() >= PLANS_MAX {
-            self.plans.clear();
-        }
-        self.plans.insert(shapes, Arc::clone(&plan));
-        Ok(plan)
-    }
-
-    /// Have kernels allowed the shared memory that they are launched with.
-    fn functions_for(&mut self, plan: &Plan) -> Result<(), CudaError> {
-        for step in &plan.steps {
-            let Step::Launch(launch) = step else { continue };
-            if let Some((function, allowed)) = self.functions.get_mut(&launch.kernel)
-                && launch.shared_bytes > *allowed
-            {
-                function.allow_shared_bytes(launch.shared_bytes)?;
-                *allowed = launch.shared_bytes;
-            }
-        }
-        Ok(())
-    }
-
-    /// Give a run to the stream.
-    ///
-    /// # Safety
-    /// `arena` is as long as the plan says, and is used by nobody else until the work is done; nor is this dropped before.
-    unsafe fn launch(&self, plan: &Plan, stream: &Stream, arena: Span) -> Result<(), Failure> {
-        let mut parameters = Parameters::default();
-        for step in &plan.steps {
-            let launch = match step {
-                Step::Zero(region) => {
-                    stream.fill(arena.slice(region.offset, region.bytes).ok_or_else(misfit)?, 0)?;
-                    continue;
-                }
-                Step::Launch(launch) => launch,
-            };
-            parameters.clear();
-            for argument in &launch.arguments {
-                match argument {
-                    Value::Arena(offset) => parameters.address(arena.address() + offset),
-                    Value::Constant(offset) => parameters.address(self.constants.span().address() + offset),
-                    Value::I32(number) => parameters.i32(*number),
-                    Value::U32(number) => parameters.u32(*number),
-                    Value::U64(number) => parameters.u64(*number),
-                    Value::F32(number) => parameters.f32(*number),
-                    Value::F64(number) => parameters.u64(number.to_bits()),
-                };
-            }
-            let PlannedLaunch { kernel, grid, block, shared_bytes, name, .. } = launch;
-            let (function, _) = self
-                .functions
-                .get(kernel)
-                .ok_or_else(|| Failure::Other(format!("there is no kernel {kernel}")))?;
-            let how = Launch { grid: *grid, block: *block, shared_bytes: *shared_bytes };
-            // SAFETY: the parameters are as many and as large as the kernel's, by its PTX. What it does with the addresses is its own affair: there is
-            // nothing in this context but what belongs to its tenant.
-            let launched = unsafe { stream.launch(function, &how, &parameters) };
-            launched.map_err(|error| match error {
-                CudaError::Failed { call, code, name: error, what } => Failure::Device(CudaError::Failed {
-                    call,
-                    code,
-                    name: error,
-                    what: format!("{what}: launch {name:?}"),
-                }),
-                error => error.into(),
-            })?;
-        }
-        Ok(())
-    }
-}
-
 /// Pinned memory of at least so many bytes.
 fn staging<'a>(
     staging: &'a mut Option<PinnedMemory>,
@@ -315,6 +196,6 @@ fn take(rest: &mut [u8], bytes: u64) -> Result<(&mut [u8], &mut [u8]), Failure> 
     rest.split_at_mut_checked(usize::try_from(bytes).unwrap_or(usize::MAX)).ok_or_else(misfit)
 }
 
-fn misfit() -> Failure {
+pub(super) fn misfit() -> Failure {
     Failure::Other("a tensor is not where the plan says".to_owned())
 }

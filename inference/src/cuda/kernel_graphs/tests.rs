@@ -5,6 +5,7 @@ use super::runner::Runner;
 use crate::cuda::process::{Home, Part};
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde_json::json;
+use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use tempfile::NamedTempFile;
@@ -75,10 +76,52 @@ fn outputs_are_those_of_the_launches_in_whatever_order_streams_are_drained() {
             assert_eq!(values(&memory, &outputs[1]), x);
             assert!(device_time_ns > 0);
         }
-        assert_eq!(fake.count("launches"), 4 * 4);
+        // The last run is that of the second once more, and is captured for those to come.
+        assert_eq!((fake.count("launches"), fake.count("graph_launches")), (4 * 4, 1));
         assert_eq!(runner.forget(1), Answer::Done);
         assert!(matches!(run(&mut runner, &memory, &[1.0], &[0]), Answer::Failed(_)));
     }
+}
+
+#[test]
+fn runs_with_sizes_that_come_again_are_one_launch_and_equal_to_the_bit() {
+    for seed in 1..5 {
+        let fake = Fake::new(seed);
+        let mut runner = Runner::open(fake.path().to_owned(), 0, MEMORY_BYTES_MAX).unwrap();
+        assert_eq!(runner.load(1, graph("weir_test_scale_add").path()), Answer::Done);
+        let memory = memory();
+        let mut first: HashMap<usize, Vec<Vec<f32>>> = HashMap::new();
+        // The third size takes more memory than there was behind the slot's addresses when the others were captured.
+        for (at, count) in [7, 100, 7, 100, 7, 300_000, 100, 7].into_iter().enumerate() {
+            let before = fake.count("launches");
+            let x: Vec<f32> = (0..count).map(|at| (at % 1_000) as f32).collect();
+            let Answer::Ran { outputs, device_time_ns } = run(&mut runner, &memory, &x, &[0, 1]) else {
+                panic!("it runs");
+            };
+            assert!(device_time_ns > 0);
+            let found: Vec<_> = outputs.iter().map(|part| values(&memory, part)).collect();
+            let expected = first.entry(count).or_insert_with(|| found.clone());
+            assert!(found == *expected && found[0] == x, "run {at} of seed {seed}");
+            // The first is launched, the second recorded, and all others are one call.
+            let launched = fake.count("launches") - before;
+            assert_eq!(launched, if at >= 4 && count != 300_000 { 0 } else { 4 }, "run {at}");
+        }
+        assert_eq!(fake.count("graph_launches"), 5);
+        assert_eq!(runner.forget(1), Answer::Done);
+    }
+}
+
+#[test]
+fn a_fault_of_a_captured_run_loses_the_worker_too() {
+    let fake = Fake::new(2);
+    let mut runner = Runner::open(fake.path().to_owned(), 0, MEMORY_BYTES_MAX).unwrap();
+    assert_eq!(runner.load(1, graph("weir_test_scale_add").path()), Answer::Done);
+    let memory = memory();
+    for _ in 0..3 {
+        assert!(matches!(run(&mut runner, &memory, &[1.0], &[0]), Answer::Ran { .. }));
+    }
+    fake.fail_launch(1);
+    assert!(matches!(run(&mut runner, &memory, &[1.0], &[0]), Answer::Lost(_)));
 }
 
 #[test]

@@ -16,6 +16,8 @@ pub(super) enum Request {
     Open { driver: PathBuf, gpu: GpuConfig },
     /// Bring a model into the device's memory.
     Load { model: u64, files: ModelFiles },
+    /// Answer once all of a model is there.
+    Arrive { model: u64 },
     /// Let go of a model that has no sessions any more.
     Unload { model: u64 },
     /// Make one more session of a model.
@@ -59,10 +61,11 @@ pub(super) enum Output {
 pub(super) enum Answer {
     /// The device is held; what it is called.
     Opened { name: String },
-    /// A model is there: what it takes for itself, and weights that others may have, too.
-    Loaded { own_bytes: u64, weights: Vec<(ContentHash, u64)> },
-    /// It has run, and has had the device for so long. So many bytes of inputs that had stayed came from the host all the same.
-    Ran { outputs: Vec<Output>, device_time_ns: u64, through_host_bytes: u64 },
+    /// A model can be run: what it takes for itself, and weights that others may have, too; and whether some of that is still on its way.
+    Loaded { own_bytes: u64, weights: Vec<(ContentHash, u64)>, is_arriving: bool },
+    /// It has run, and has had the device for so long; whether it began before all of the model was there. So many bytes of inputs that had stayed came from
+    /// the host all the same.
+    Ran { outputs: Vec<Output>, device_time_ns: u64, was_cold: bool, through_host_bytes: u64 },
     /// A tensor is in the connection's memory, from its beginning on: so many bytes.
     Fetched { bytes: u64 },
     /// It is done.

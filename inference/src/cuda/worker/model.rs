@@ -9,6 +9,7 @@ use crate::cuda::model::ModelFiles;
 use crate::error::InferenceError;
 use crate::footprint::{Footprint, Part};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use weir_device::Arena;
 use weir_types::ElementType;
@@ -30,6 +31,9 @@ pub(super) struct Loaded {
     pub(super) outputs: Vec<ElementType>,
     /// Where outputs may stay.
     pub(super) memory: Arc<WorkerMemory>,
+    /// How long it may take to arrive.
+    load_time_max: Duration,
+    is_arriving: AtomicBool,
 }
 
 impl WorkerModel {
@@ -42,13 +46,14 @@ impl WorkerModel {
         let files = ModelFiles::of(source)?;
         let outputs = files.signature.outputs.iter().map(|port| port.datatype).collect();
         let seconds = source.prepared.weight_bytes / LOAD_BYTES_PER_S_MIN;
-        let time_max = CALL_TIME_MAX.saturating_add(Duration::from_secs(seconds));
-        let number = worker.number();
+        let load_time_max = CALL_TIME_MAX.saturating_add(Duration::from_secs(seconds));
+        let (number, is_arriving) = (worker.number(), AtomicBool::new(true));
         let tenant = source.id().tenant.clone();
         let memory = Arc::new(WorkerMemory { worker: Arc::clone(&worker), tenant, arena });
-        let model = Arc::new(Loaded { worker, number, outputs, memory });
-        match model.worker.call(&Request::Load { model: number, files }, time_max)? {
-            Answer::Loaded { own_bytes, weights } => {
+        let model = Arc::new(Loaded { worker, number, outputs, memory, load_time_max, is_arriving });
+        match model.worker.call(&Request::Load { model: number, files }, load_time_max)? {
+            Answer::Loaded { own_bytes, weights, is_arriving } => {
+                model.is_arriving.store(is_arriving, Ordering::Relaxed);
                 let parts = weights.into_iter().map(|(hash, bytes)| (Part { hash, family: None }, bytes));
                 Ok(Self { model, footprint: Footprint::new(own_bytes, parts) })
             }
@@ -60,6 +65,21 @@ impl WorkerModel {
 impl Model for WorkerModel {
     fn footprint(&self) -> Footprint {
         self.footprint.clone()
+    }
+
+    fn is_arriving(&self) -> bool {
+        self.model.is_arriving.load(Ordering::Relaxed)
+    }
+
+    fn arrive(&self) -> Result<(), InferenceError> {
+        let Loaded { worker, number, load_time_max, is_arriving, .. } = &*self.model;
+        match worker.call(&Request::Arrive { model: *number }, *load_time_max)? {
+            Answer::Done => {
+                is_arriving.store(false, Ordering::Relaxed);
+                Ok(())
+            }
+            answer => Err(worker.senseless(&answer)),
+        }
     }
 
     fn session(&self, _threads: u32) -> Result<Box<dyn Session>, InferenceError> {
@@ -76,5 +96,16 @@ impl Model for WorkerModel {
 impl Drop for Loaded {
     fn drop(&mut self) {
         self.worker.release(&Request::Unload { model: self.number });
+    }
+}
+
+impl Loaded {
+    /// How long a run may take, and what it may have to wait for.
+    pub(super) fn run_time_max(&self) -> Duration {
+        let run_time_max = self.worker.config.run_time_max;
+        if self.is_arriving.load(Ordering::Relaxed) {
+            return run_time_max.saturating_add(self.load_time_max);
+        }
+        run_time_max
     }
 }

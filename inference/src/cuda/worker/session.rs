@@ -23,6 +23,7 @@ pub(super) struct WorkerSession {
     model: Arc<Loaded>,
     number: u64,
     device_time: Option<Duration>,
+    was_cold: bool,
 }
 
 /// Where an input of a run is.
@@ -55,7 +56,7 @@ enum Given {
 impl WorkerSession {
     /// One that the worker knows by `number`.
     pub(super) fn new(model: &Arc<Loaded>, number: u64) -> Self {
-        Self { model: Arc::clone(model), number, device_time: None }
+        Self { model: Arc::clone(model), number, device_time: None, was_cold: false }
     }
 }
 
@@ -65,7 +66,7 @@ impl Session for WorkerSession {
     }
 
     fn run_placed(&mut self, job: &PlacedJob, interrupt: &Interrupt) -> Result<Vec<Value>, InferenceError> {
-        self.device_time = None;
+        (self.device_time, self.was_cold) = (None, false);
         let worker = &self.model.worker;
         // Before there is a connection: what is elsewhere takes one, too.
         let sources =
@@ -86,15 +87,17 @@ impl Session for WorkerSession {
         let Sent { inputs, here, stayed_bytes, outputs_at } = Sent::new(sources, &connection.memory, arena)?;
         let (session, wanted) = (self.number, self.model.wanted(job));
         let request = Request::Run { session, run, inputs, outputs: wanted.clone(), outputs_at };
-        let answered = connection.call(&request, &here, worker.config.run_time_max, interrupt);
+        let answered = connection.call(&request, &here, self.model.run_time_max(), interrupt);
         if let Err(CallError::Unwanted) = &answered {
             // It goes on there, and what it leaves is nobody's.
             let numbers = wanted.iter().filter_map(|(_, number)| *number);
             numbers.for_each(|number| worker.let_go.tell(Gone::Abandoned { number }));
         }
-        let (outputs, device_time_ns, through_host_bytes) = match worker.understand(answered)? {
-            Answer::Ran { outputs, device_time_ns, through_host_bytes } if outputs.len() == wanted.len() => {
-                (outputs, device_time_ns, through_host_bytes)
+        let (outputs, device_time_ns, was_cold, through_host_bytes) = match worker.understand(answered)? {
+            Answer::Ran { outputs, device_time_ns, was_cold, through_host_bytes }
+                if outputs.len() == wanted.len() =>
+            {
+                (outputs, device_time_ns, was_cold, through_host_bytes)
             }
             answer => return Err(worker.senseless(&answer)),
         };
@@ -110,12 +113,16 @@ impl Session for WorkerSession {
             }
         };
         let outputs = given.into_iter().map(read).collect::<Result<_, InferenceError>>()?;
-        self.device_time = Some(Duration::from_nanos(device_time_ns));
+        (self.device_time, self.was_cold) = (Some(Duration::from_nanos(device_time_ns)), was_cold);
         Ok(outputs)
     }
 
     fn device_time(&self) -> Option<Duration> {
         self.device_time
+    }
+
+    fn was_cold(&self) -> bool {
+        self.was_cold
     }
 }
 

@@ -106,6 +106,12 @@ async fn a_worker_that_is_killed_is_replaced_and_nobody_elses() {
     let killed = before[&device];
     signal(killed, "KILL");
     is_back(&node, &device, killed).await;
+    // What it had comes back by itself.
+    eventually("the model", async || {
+        let devices = node.status().await.devices;
+        devices.iter().any(|there| there.name == device && there.resident == ["digits:1"]).then_some(())
+    })
+    .await;
     assert_eq!(ask(&node, 1).await.0, values);
 
     // While it runs.

@@ -8,7 +8,7 @@ use crate::backend::Model;
 use crate::cuda::device::{Gpu, GpuConfig};
 use crate::cuda::model::{CudaModel, ModelFiles};
 use crate::cuda::process::{receive, send};
-use crate::cuda::session::CudaSession;
+use crate::cuda::session::{CudaSession, Ran};
 use crate::cuda::worker::control::Files;
 use crate::cuda::worker::message::{Answer, Failure, Input, Request};
 use crate::error::InferenceError;
@@ -53,6 +53,10 @@ impl Service {
         match request {
             Request::Open { driver, gpu } => self.open(driver, &gpu),
             Request::Load { model, files } => self.load(model, &files),
+            Request::Arrive { model } => {
+                let model = lock(&self.models).get(&model).cloned().ok_or_else(unknown)?;
+                model.arrive().map(|()| Answer::Done)
+            }
             Request::Unload { model } => {
                 // Freed outside the lock.
                 let gone = lock(&self.models).remove(&model);
@@ -106,10 +110,10 @@ impl Service {
             Err(InferenceError::RunOutOfMemory(_)) if gpu.give_up(u64::MAX) => CudaModel::load(gpu, files)?,
             loaded => loaded?,
         };
-        let footprint = model.footprint();
+        let (footprint, is_arriving) = (model.footprint(), model.is_arriving());
         lock(&self.models).insert(number, Arc::new(model));
         let weights = footprint.parts().iter().map(|(part, bytes)| (part.hash, *bytes)).collect();
-        Ok(Answer::Loaded { own_bytes: footprint.own_bytes(), weights })
+        Ok(Answer::Loaded { own_bytes: footprint.own_bytes(), weights, is_arriving })
     }
 
     fn run(
@@ -125,11 +129,16 @@ impl Service {
         let (wanted, numbers): (Vec<usize>, Vec<_>) = outputs.into_iter().unzip();
         let (gpu, staying) = (self.gpu()?, &self.staying);
         let mut window = Window::new((&gpu, staying), session.owner(), files, inputs, (numbers, outputs_at))?;
-        let time = session.exchange(&mut window, &wanted, run.interrupt())?;
+        let Ran { time, was_cold } = session.exchange(&mut window, &wanted, run.interrupt())?;
         drop(session);
         let device_time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let through_host_bytes = window.through_host_bytes();
-        Ok(Answer::Ran { outputs: window.into_outputs(staying)?, device_time_ns, through_host_bytes })
+        Ok(Answer::Ran {
+            outputs: window.into_outputs(staying)?,
+            device_time_ns,
+            was_cold,
+            through_host_bytes,
+        })
     }
 
     pub(super) fn gpu(&self) -> Result<Arc<Gpu>, InferenceError> {

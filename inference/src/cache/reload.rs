@@ -1,0 +1,127 @@
+//! Having again what a device had when it was lost: the models of then are loaded anew, the one used last first.
+//!
+//! One at a time, each behind the loads that calls ask for meanwhile, and nothing makes room for them. What ends it: all are there, or do not fit; they are
+//! unloaded; the device is lost again before that, as one of them may be the reason: then it is left to calls.
+
+use super::load;
+use super::resident::Resident;
+use super::setting::RunSetting;
+use super::{Entry, Shared, State};
+use crate::backend::{ModelKey, ModelSource};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use tracing::{debug, info};
+
+/// The models that are to be loaded again.
+#[derive(Default)]
+pub(super) struct Reloads {
+    waiting: VecDeque<Reload>,
+    /// Those that somebody still pins as they were: their turn comes when they are let go of.
+    held: Vec<Reload>,
+    /// They are being loaded.
+    is_under_way: bool,
+}
+
+/// One of them, and how it was run.
+struct Reload {
+    source: Arc<ModelSource>,
+    setting: RunSetting,
+}
+
+impl Reloads {
+    /// The device is lost with these: the time of the last use, and the model.
+    pub(super) fn lost(&mut self, mut residents: Vec<(u64, Arc<Resident>)>) {
+        self.waiting.clear();
+        if std::mem::take(&mut self.is_under_way) {
+            self.held.clear();
+            return;
+        }
+        residents.sort_unstable_by_key(|(last_used, _)| std::cmp::Reverse(*last_used));
+        let reload = |(_, resident): (u64, Arc<Resident>)| Reload {
+            source: Arc::clone(&resident.source),
+            setting: resident.run_setting(),
+        };
+        self.waiting = residents.into_iter().map(reload).collect();
+    }
+
+    /// A model is not wanted any more.
+    pub(super) fn forget(&mut self, key: &ModelKey) {
+        self.waiting.retain(|reload| reload.source.key != *key);
+        self.held.retain(|reload| reload.source.key != *key);
+    }
+
+    /// What was lost of a model has been let go of. Whether it is to be loaded again now.
+    pub(super) fn let_go(&mut self, key: &ModelKey) -> bool {
+        let place = self.held.iter().position(|reload| reload.source.key == *key);
+        let reload = place.map(|place| self.held.remove(place));
+        let is_wanted = reload.is_some();
+        self.waiting.extend(reload);
+        is_wanted
+    }
+}
+
+impl Shared {
+    /// Load the next of what the device had, behind all that the loader thread has to do now, if the device is there again.
+    pub(super) fn reload(self: &Arc<Self>) {
+        let mut state = self.lock();
+        if state.lost.is_some() {
+            return;
+        }
+        state.reloads.is_under_way = !state.reloads.waiting.is_empty();
+        if state.reloads.is_under_way {
+            drop(state);
+            let shared = Arc::clone(self);
+            // Where the device is shutting down, nobody wants them.
+            let _ = self.runs.load(Box::new(move || shared.reload_next()));
+        }
+    }
+
+    fn reload_next(self: &Arc<Self>) {
+        let mut state = self.lock();
+        if state.lost.is_some() {
+            return;
+        }
+        let Some(Reload { source, setting }) = state.reloads.waiting.pop_front() else { return };
+        let lane = match state.entries.get(&source.key) {
+            None => load::begin_again(self, &mut state, &source).map(Some),
+            Some(Entry::Unloading { .. }) => {
+                state.reloads.held.push(Reload { source: Arc::clone(&source), setting });
+                Ok(None)
+            }
+            // A call has asked for it already.
+            Some(Entry::Loading { .. } | Entry::Resident { .. }) => Ok(None),
+        };
+        drop(state);
+        match lane {
+            Ok(Some(lane)) => {
+                info!(model = %source.id(), "model loaded again, after the device was lost");
+                load::load(Arc::clone(self), Arc::clone(&source), lane, &[]);
+                self.set_again(&source.key, setting);
+            }
+            Ok(None) => {}
+            Err(error) => debug!(model = %source.id(), %error, "model not loaded again"),
+        }
+        self.reload();
+    }
+
+    /// Have a model run as it did.
+    fn set_again(&self, key: &ModelKey, setting: RunSetting) {
+        let resident = self.lock().entries.get(key).and_then(Entry::resident).cloned();
+        let Some(resident) = resident.filter(|resident| resident.run_setting() != setting) else { return };
+        match resident.apply(setting) {
+            Ok(()) => self.runs.resize(&resident.lane, setting.sessions),
+            Err(error) => debug!(model = %key.id, %error, "model not sized again"),
+        }
+    }
+}
+
+impl State {
+    /// What is in memory, with the time of its last use.
+    pub(super) fn used(&self) -> Vec<(u64, Arc<Resident>)> {
+        let resident = |entry: &Entry| match entry {
+            Entry::Resident { resident, last_used } => Some((*last_used, Arc::clone(resident))),
+            Entry::Loading { .. } | Entry::Unloading { .. } => None,
+        };
+        self.entries.values().filter_map(resident).collect()
+    }
+}
