@@ -264,7 +264,8 @@ mod tests {
         assert_eq!(
             text(&error),
             "error: while looking around\n  caused by: cannot show `x`: no function `x`\n  \
-             code: function-not-found (HTTP 404), request r7\nhint: `weir functions` lists what is deployed\n"
+             code: function-not-found (HTTP 404), request r7\nhint: `weir functions` lists what is deployed; models and \
+             workflows are asked at /v2/models/NAME/infer\n"
         );
         let view = View::of(&error);
         assert_eq!(view.exit, Exit::Refused);

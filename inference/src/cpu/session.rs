@@ -9,7 +9,7 @@ use super::processor::processor;
 use super::runtime::Runtime;
 use super::store::{Member, TensorStore};
 use super::value::{Value, ValueError};
-use super::weights::Weights;
+use super::weights::{Check, Weights};
 use super::{memory, message};
 use crate::backend::{Model, ModelSource, Session};
 use crate::error::InferenceError;
@@ -46,6 +46,7 @@ struct Shared {
     declares_shapes: AtomicBool,
     /// Weights in the form that the kernels want, where that is another.
     member: Member,
+    check: Check,
     weights: Weights,
 }
 
@@ -112,6 +113,9 @@ impl CpuModel {
             let name = |port: &Port| CString::new(port.name.as_str());
             ports.iter().map(name).collect::<Result<_, _>>().map_err(|error| load_error(error.to_string()))
         };
+        let mut weights =
+            Weights::map(variant, &source.blobs, store).map_err(|error| load_error(error.to_string()))?;
+        let check = weights.check().map_err(|error| load_error(error.to_string()))?;
         let member = store.join(&source.id().tenant, variant);
         Ok(Self(Arc::new(Shared {
             runtime,
@@ -123,8 +127,8 @@ impl CpuModel {
             footprint: variant.footprint(member.family()),
             session_bytes: variant.session_bytes.unwrap_or_default(),
             member,
-            weights: Weights::map(variant, &source.blobs, store)
-                .map_err(|error| load_error(error.to_string()))?,
+            check,
+            weights,
             source: source.clone(),
         })))
     }
@@ -147,7 +151,7 @@ impl Model for CpuModel {
             model: shared.source.id().clone(),
             why: error.message().into(),
         })?;
-        shared.weights.check().map_err(|error| InferenceError::Load {
+        shared.check.wait().map_err(|error| InferenceError::Load {
             model: shared.source.id().clone(),
             why: error.to_string().into(),
         })?;

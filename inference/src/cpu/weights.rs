@@ -17,11 +17,12 @@ use weir_types::ContentHash;
 pub(super) struct Weights {
     values: Vec<(String, Arc<DynValue>)>,
     _files: Vec<Arc<Mapping>>,
-    check: Check,
+    /// What nobody has read before.
+    new: Vec<(ContentHash, Arc<Mapping>)>,
 }
 
-/// Whether files have in them what they are named by. Found out on a thread of its own, while sessions are made of them.
-struct Check {
+/// Whether the files of a model have in them what they are named by. Found out on a thread of its own, while sessions are made of them.
+pub(super) struct Check {
     thread: Mutex<Option<JoinHandle<Option<ContentHash>>>>,
     damaged: OnceLock<Option<ContentHash>>,
 }
@@ -47,8 +48,7 @@ impl Weights {
         let file_error = |hash| move |source| WeightsError::File { hash, source };
         // The graph is read by its path, and may have small weights in it.
         let skeleton = Mapping::of(&blobs.join(variant.skeleton.to_string()));
-        let mut unchecked =
-            vec![(variant.skeleton, Arc::new(skeleton.map_err(file_error(variant.skeleton))?))];
+        let mut new = vec![(variant.skeleton, Arc::new(skeleton.map_err(file_error(variant.skeleton))?))];
         let mut files: Vec<Arc<Mapping>> = Vec::new();
         let mut places: HashMap<ContentHash, usize> = HashMap::new();
         let mut values = Vec::with_capacity(variant.weights.len());
@@ -60,7 +60,7 @@ impl Weights {
                     let (file, is_new) =
                         store.file(blobs.join(hash.to_string())).map_err(file_error(hash))?;
                     if is_new {
-                        unchecked.push((hash, Arc::clone(&file)));
+                        new.push((hash, Arc::clone(&file)));
                     }
                     files.push(file);
                     places.insert(hash, files.len() - 1);
@@ -82,12 +82,12 @@ impl Weights {
             // SAFETY: as above: `Weights` drops its values before its mappings, and sessions hold the `Weights`.
             values.push((name.clone(), Arc::new(unsafe { value.into_ort() })));
         }
-        Ok(Self { values, _files: files, check: Check::begin(unchecked).map_err(WeightsError::Unchecked)? })
+        Ok(Self { values, _files: files, new })
     }
 
-    /// Wait until it is known that they are what was pushed. Asked before anything is run with them.
-    pub(super) fn check(&self) -> Result<(), WeightsError> {
-        self.check.damaged().map_or(Ok(()), |hash| Err(WeightsError::Damaged(hash)))
+    /// Begin to find out whether they are what was pushed.
+    pub(super) fn check(&mut self) -> Result<Check, WeightsError> {
+        Check::begin(std::mem::take(&mut self.new)).map_err(WeightsError::Unchecked)
     }
 
     /// The weights by the names of their initialisers.
@@ -105,11 +105,12 @@ impl Check {
         Ok(Self { thread: Mutex::new(Some(thread)), damaged: OnceLock::new() })
     }
 
-    /// The file that is damaged.
-    fn damaged(&self) -> Option<ContentHash> {
-        *self.damaged.get_or_init(|| {
+    /// Wait until it is known. Asked before anything is run with them.
+    pub(super) fn wait(&self) -> Result<(), WeightsError> {
+        let damaged = self.damaged.get_or_init(|| {
             let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
             thread.and_then(|thread| thread.join().unwrap_or_default())
-        })
+        });
+        damaged.map_or(Ok(()), |hash| Err(WeightsError::Damaged(hash)))
     }
 }
