@@ -64,17 +64,17 @@ async fn runs_are_as_urgent_as_the_call_that_makes_them() {
         })
         .await;
     };
-    // It takes the only slot until the others have got in line.
-    let client = node.client().clone();
-    let busy =
-        tokio::spawn(async move { client.post("/fn/f/deadline/slow?after_ms=60000", without_end()).await });
-    eventually("the run", async || (node.status().await.devices[0].resident == ["slow:1"]).then_some(()))
-        .await;
+    // One takes the only slot until the others have got in line; that the other waits tells that it has.
+    let busy = [(); 2].map(|()| {
+        let client = node.client().clone();
+        tokio::spawn(async move { client.post("/fn/f/deadline/slow?after_ms=60000", without_end()).await })
+    });
+    waiting(1).await;
     let (finished, mut order) = tokio::sync::mpsc::unbounded_channel();
     for (at, priority) in [(1, None), (2, Some("1"))] {
         let (client, finished) = (node.client().clone(), finished.clone());
         tokio::spawn(async move {
-            let mut request = client.request(reqwest::Method::POST, "/fn/f/wait/slow").body(steps(1_000));
+            let mut request = client.request(reqwest::Method::POST, "/fn/f/wait/slow").body(steps(10_000));
             if let Some(priority) = priority {
                 request = request.header("weir-priority", priority);
             }
@@ -82,9 +82,9 @@ async fn runs_are_as_urgent_as_the_call_that_makes_them() {
             finished.send((at, status.as_u16())).unwrap();
         });
         // Each makes two runs.
-        waiting(2 * at).await;
+        waiting(1 + 2 * at).await;
     }
-    busy.abort();
+    busy.iter().for_each(|call| call.abort());
     let ends = [order.recv().await.unwrap(), order.recv().await.unwrap()];
     assert_eq!(ends.map(|(at, _)| at), [2, 1], "the urgent one came last: {ends:?}");
 }
