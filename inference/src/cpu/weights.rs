@@ -24,7 +24,8 @@ pub(super) struct Weights {
 /// Whether the files of a model have in them what they are named by. Found out on a thread of its own, while sessions are made of them.
 pub(super) struct Check {
     thread: Mutex<Option<JoinHandle<Option<ContentHash>>>>,
-    damaged: OnceLock<Option<ContentHash>>,
+    /// None where the thread has not lived to tell.
+    found: OnceLock<Option<Option<ContentHash>>>,
 }
 
 /// Why weights cannot be used.
@@ -102,15 +103,19 @@ impl Check {
             files.iter().find(|(hash, file)| ContentHash::of(file.bytes()) != *hash).map(|(hash, _)| *hash)
         };
         let thread = std::thread::Builder::new().name("weir-weights".to_owned()).spawn(find)?;
-        Ok(Self { thread: Mutex::new(Some(thread)), damaged: OnceLock::new() })
+        Ok(Self { thread: Mutex::new(Some(thread)), found: OnceLock::new() })
     }
 
     /// Wait until it is known. Asked before anything is run with them.
     pub(super) fn wait(&self) -> Result<(), WeightsError> {
-        let damaged = self.damaged.get_or_init(|| {
+        let found = self.found.get_or_init(|| {
             let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-            thread.and_then(|thread| thread.join().unwrap_or_default())
+            thread.and_then(|thread| thread.join().ok())
         });
-        damaged.map_or(Ok(()), |hash| Err(WeightsError::Damaged(hash)))
+        match found {
+            Some(None) => Ok(()),
+            Some(Some(hash)) => Err(WeightsError::Damaged(*hash)),
+            None => Err(WeightsError::Unchecked(io::Error::other("the check panicked"))),
+        }
     }
 }

@@ -14,11 +14,10 @@ use weir_types::{ElementType, Shape};
 pub(crate) const MEMORY_BYTES_KEPT: u64 = 16 << 20;
 
 /// Which file a tensor is in.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Home {
     /// The connection's own memory.
-    #[default]
     Connection,
     /// The node's arena, where the tensor was made: nothing was copied.
     Arena,
@@ -28,7 +27,6 @@ pub(crate) enum Home {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Part {
     pub(crate) shape: Shape,
-    #[serde(default)]
     pub(crate) home: Home,
     pub(crate) offset: u64,
     pub(crate) bytes: u64,
