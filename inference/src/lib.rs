@@ -73,6 +73,7 @@ pub use interrupt::{HookGuard, Interrupt, Reason};
 mod profiles;
 pub use profiles::Profiles;
 
+mod integrity;
 mod mapping;
 
 mod cpu;

@@ -4,6 +4,7 @@
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::ptr::{self, NonNull};
 
@@ -11,6 +12,17 @@ use std::ptr::{self, NonNull};
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     len: usize,
+    identity: FileIdentity,
+}
+
+/// Which file it is, and as of when: another as soon as somebody has put something else there, or written to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct FileIdentity {
+    device: u64,
+    inode: u64,
+    bytes: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
 }
 
 // SAFETY: a mapping is memory that only its owner unmaps, and that nobody writes to.
@@ -36,21 +48,40 @@ impl Mapping {
 
     fn with(path: &Path, flags: MapFlags) -> io::Result<Self> {
         let file = File::open(path)?;
-        let len = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
+        let identity = FileIdentity::of(&file)?;
+        let len = usize::try_from(identity.bytes).map_err(io::Error::other)?;
         if len == 0 {
-            return Ok(Self { start: NonNull::dangling(), len });
+            return Ok(Self { start: NonNull::dangling(), len, identity });
         }
         let flags = MapFlags::PRIVATE | flags;
         // SAFETY: a new mapping at an address of the kernel's choosing aliases nothing.
         let start = unsafe { mmap(ptr::null_mut(), len, ProtFlags::READ, flags, &file, 0) }?;
         let start = NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mapped at address 0"))?;
-        Ok(Self { start, len })
+        Ok(Self { start, len, identity })
+    }
+
+    /// Which file it is.
+    pub(crate) fn identity(&self) -> FileIdentity {
+        self.identity
     }
 
     /// What is in the file.
     pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: the mapping is this long and lives as long as we do; an empty one is never read.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl FileIdentity {
+    fn of(file: &File) -> io::Result<Self> {
+        let of = file.metadata()?;
+        Ok(Self {
+            device: of.dev(),
+            inode: of.ino(),
+            bytes: of.len(),
+            modified: (of.mtime(), of.mtime_nsec()),
+            changed: (of.ctime(), of.ctime_nsec()),
+        })
     }
 }
 

@@ -9,11 +9,12 @@ use super::processor::processor;
 use super::runtime::Runtime;
 use super::store::{Member, TensorStore};
 use super::value::{Value, ValueError};
-use super::weights::{Check, Weights};
+use super::weights::Weights;
 use super::{memory, message};
 use crate::backend::{Model, ModelSource, Session};
 use crate::error::InferenceError;
 use crate::footprint::Footprint;
+use crate::integrity::Check;
 use crate::interrupt::Interrupt;
 use crate::request::Job;
 use crate::tensor::Tensor;
@@ -113,9 +114,9 @@ impl CpuModel {
             let name = |port: &Port| CString::new(port.name.as_str());
             ports.iter().map(name).collect::<Result<_, _>>().map_err(|error| load_error(error.to_string()))
         };
-        let mut weights =
+        let weights =
             Weights::map(variant, &source.blobs, store).map_err(|error| load_error(error.to_string()))?;
-        let check = weights.check().map_err(|error| load_error(error.to_string()))?;
+        let check = weights.check(store.verified()).map_err(|error| load_error(error.to_string()))?;
         let member = store.join(&source.id().tenant, variant);
         Ok(Self(Arc::new(Shared {
             runtime,

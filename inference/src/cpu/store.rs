@@ -6,6 +6,7 @@
 //! common. A family ends with its last model; one that has outlived too many takes no more, so that what they left behind stays bounded.
 //! ONNX Runtime tells contents apart by a hash that can be led astray, which is why tenants do not share this form.
 
+use crate::integrity::Verified;
 use crate::mapping::Mapping;
 use crate::prepare::Variant;
 use ort::session::builder::PrepackedWeights;
@@ -30,6 +31,7 @@ struct Inner {
     files: Mutex<HashMap<PathBuf, Weak<Mapping>>>,
     families: Mutex<Vec<Weak<Family>>>,
     families_made: AtomicU64,
+    verified: Verified,
 }
 
 /// Models that share weights in the form that kernels want.
@@ -54,11 +56,11 @@ pub(super) struct Member {
 }
 
 impl TensorStore {
-    /// The file, in memory, and whether it was not there before.
-    pub(super) fn file(&self, path: PathBuf) -> io::Result<(Arc<Mapping>, bool)> {
+    /// The file, in memory.
+    pub(super) fn file(&self, path: PathBuf) -> io::Result<Arc<Mapping>> {
         let mut files = lock(&self.0.files);
         if let Some(mapped) = files.get(&path).and_then(Weak::upgrade) {
-            return Ok((mapped, false));
+            return Ok(mapped);
         }
         // Held while the file is read: models are loaded one at a time.
         let mapped = Arc::new(Mapping::of(&path)?);
@@ -66,7 +68,12 @@ impl TensorStore {
             files.retain(|_, mapped| mapped.strong_count() > 0);
         }
         files.insert(path, Arc::downgrade(&mapped));
-        Ok((mapped, true))
+        Ok(mapped)
+    }
+
+    /// The files that are known to be what they are named by.
+    pub(super) fn verified(&self) -> &Verified {
+        &self.0.verified
     }
 
     /// The number of the family that a model would join; none if it would begin one.

@@ -2,6 +2,7 @@
 
 use super::kernels::Kernels;
 use super::slots::Slots;
+use crate::integrity::Verified;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Instant;
@@ -57,6 +58,8 @@ pub(super) struct Gpu {
     /// What goes to the host besides outputs.
     pub(super) transfers: Arc<TransferEngine>,
     pub(super) kernels: Kernels,
+    /// Files of weights that are known to be what they are named by.
+    pub(super) verified: Verified,
     pub(super) pool: Arc<BlockPool>,
     pub(super) context: Arc<Context>,
     pub(super) target: Target,
@@ -95,6 +98,7 @@ impl Gpu {
             tensors,
             transfers: engine,
             kernels,
+            verified: Verified::default(),
             pool,
             context,
             target,

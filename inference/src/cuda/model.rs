@@ -8,6 +8,7 @@ use super::weights::{Weights, WeightsError};
 use crate::backend::{Model, ModelSource, Session};
 use crate::error::InferenceError;
 use crate::footprint::{Footprint, Part};
+use crate::integrity::Unsound;
 use bytes::Bytes;
 use moka::sync::Cache;
 use serde::{Deserialize, Serialize};
@@ -75,6 +76,9 @@ impl CudaModel {
         let broken = |why: String| InferenceError::Load { model: id.clone(), why: why.into() };
         let file = std::fs::read(blobs.join(skeleton.to_string()));
         let file = file.map_err(|error| broken(format!("{skeleton}: {error}")))?;
+        if ContentHash::of(&file) != *skeleton {
+            return Err(broken(Unsound::Damaged(*skeleton).to_string()));
+        }
         let model =
             weir_graph::Model::read_skeleton(Bytes::from(file)).map_err(|error| broken(error.to_string()))?;
         let own = model.signature();
@@ -116,11 +120,12 @@ impl Model for CudaModel {
     }
 
     fn is_arriving(&self) -> bool {
-        !matches!(self.0.weights.are_there(), Ok(true))
+        !matches!(self.0.weights.are_usable(), Ok(true))
     }
 
     fn arrive(&self) -> Result<(), InferenceError> {
-        self.0.weights.wait().map_err(|error| weights_failure(&error))
+        self.0.weights.wait().map_err(|error| weights_failure(&error))?;
+        self.0.verify()
     }
 
     fn session(&self, _threads: u32) -> Result<Box<dyn Session>, InferenceError> {
@@ -143,6 +148,13 @@ impl Shared {
         };
         let made = self.programs.try_get_with_by_ref(shapes, make);
         made.map_err(|error: Arc<InferenceError>| error.as_ref().clone())
+    }
+
+    /// Wait until it is known that its files are what was pushed.
+    pub(super) fn verify(&self) -> Result<(), InferenceError> {
+        let verified = self.weights.verify();
+        verified
+            .map_err(|error| InferenceError::Load { model: self.id.clone(), why: error.to_string().into() })
     }
 
     fn refused(&self, error: &CompileError) -> InferenceError {

@@ -32,7 +32,8 @@ pub(super) struct CudaSession {
 /// What is known of a run that has ended.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ran {
-    /// How long it went on, from when there was a slot for it; of one that was cold, once the weights were there: before that it is the load that takes time.
+    /// How long it went on, from when there was a slot for it; of one that was cold, once the weights were there and known to be right: before that it is the
+    /// load that takes time.
     pub(super) time: Duration,
     /// It has begun before the model's weights were there.
     pub(super) was_cold: bool,
@@ -145,7 +146,7 @@ impl CudaSession {
         }
         let began = Instant::now();
         self.slot = Some(slot.number);
-        let was_cold = !model.weights.are_there().map_err(|error| weights_failure(&error))?;
+        let was_cold = !model.weights.are_usable().map_err(|error| weights_failure(&error))?;
         let ran = self.run_in(slot, &bound, exchange, wanted, interrupt);
         if ran.is_err() {
             // Whatever was given to the device is over before anybody else gets the slot.
@@ -153,7 +154,7 @@ impl CudaSession {
         }
         ran?;
         let ended = Instant::now();
-        let from = if was_cold { model.weights.arrived_at().unwrap_or(ended).max(began) } else { began };
+        let from = if was_cold { model.weights.usable_since().unwrap_or(ended).max(began) } else { began };
         Ok(Ran { time: ended.saturating_duration_since(from), was_cold })
     }
 
@@ -217,6 +218,7 @@ impl CudaSession {
                 .map_err(|error| failure(&error))?;
         }
         stream.synchronize().map_err(|error| failure(&error))?;
+        model.verify()?;
         for (number, Output { from, offset, element_type, shape, stays }) in outputs.into_iter().enumerate() {
             if !stays {
                 let bytes = usize::try_from(from.bytes()).unwrap_or(usize::MAX);

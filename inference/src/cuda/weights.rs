@@ -1,10 +1,12 @@
 //! A model's weights on a device: there, or on their way.
 
 use super::device::Gpu;
+use crate::integrity::{Check, Unsound};
 use crate::mapping::Mapping;
 use bytes::Bytes;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use weir_device::cuda::{Source, Span, Tensor, TensorKey, TransferError, Wanted};
@@ -20,7 +22,12 @@ pub(super) struct Weights {
     tensors: Vec<Tensor>,
     /// Whether all are known to be there.
     are_there: AtomicBool,
+    /// Whether what was brought is what was pushed; none where nothing came from files.
+    check: Option<Check>,
 }
+
+/// A weight's file, for who sends it and who checks it.
+struct Mapped(Arc<Mapping>);
 
 /// Why weights are not there.
 #[derive(Debug, thiserror::Error)]
@@ -32,18 +39,21 @@ pub(super) enum WeightsError {
     #[error("the weights are not those of the model")]
     Misfit,
     #[error(transparent)]
+    Unsound(#[from] Unsound),
+    #[error(transparent)]
     Transfer(#[from] TransferError),
 }
 
 impl Weights {
     /// Hold every weight. Those that are not there are on their way when it returns, in the order in which runs read them, from the files named by
-    /// hash in `blobs`.
+    /// hash in `blobs`; and whether those files are what was pushed begins to be found out.
     pub(super) fn load(gpu: &Gpu, model: &Model, blobs: &Path) -> Result<Self, WeightsError> {
         let order = model.weights_by_use();
         let mut groups: Vec<Vec<Wanted>> = Vec::new();
         let mut group_bytes = GROUP_BYTES;
+        let mut files = Vec::new();
         for weight in order.iter().filter_map(|index| model.weights().get(*index as usize)) {
-            let bytes = bytes(weight, blobs)?;
+            let bytes = bytes(weight, blobs, &mut files)?;
             if group_bytes >= GROUP_BYTES {
                 groups.push(Vec::new());
                 group_bytes = 0;
@@ -62,12 +72,13 @@ impl Weights {
         if tensors.len() != model.weights().len() {
             return Err(WeightsError::Misfit);
         }
-        Ok(Self { tensors, are_there: AtomicBool::new(false) })
+        let check = gpu.verified.check(files)?;
+        Ok(Self { tensors, are_there: AtomicBool::new(false), check: Some(check) })
     }
 
     /// Of a graph that has none.
     pub(super) fn none() -> Self {
-        Self { tensors: Vec::new(), are_there: AtomicBool::new(true) }
+        Self { tensors: Vec::new(), are_there: AtomicBool::new(true), check: None }
     }
 
     /// Wait until all are there.
@@ -75,6 +86,16 @@ impl Weights {
         self.tensors.iter().try_for_each(Tensor::wait)?;
         self.are_there.store(true, Ordering::Release);
         Ok(())
+    }
+
+    /// Wait until it is known whether they are what was pushed. Asked before anything that was made of them is given to anybody. Weights that are not are no
+    /// good for other models either.
+    pub(super) fn verify(&self) -> Result<(), Unsound> {
+        let found = self.check.as_ref().map_or(Ok(()), Check::wait);
+        if found.is_err() {
+            self.tensors.iter().for_each(Tensor::condemn);
+        }
+        found
     }
 
     /// Whether all are there. An error says that some never will be.
@@ -91,10 +112,15 @@ impl Weights {
         Ok(true)
     }
 
-    /// Since when all are there; none while they are on their way.
-    pub(super) fn arrived_at(&self) -> Option<Instant> {
+    /// Whether all are there, and it is known whether they are what was pushed. An error says that some never will be there.
+    pub(super) fn are_usable(&self) -> Result<bool, TransferError> {
+        Ok(self.are_there()? && self.check.as_ref().is_none_or(Check::has_ended))
+    }
+
+    /// Since when all are there and [verified](Self::verify), which is waited for; none while they are on their way.
+    pub(super) fn usable_since(&self) -> Option<Instant> {
         let arrived: Option<Vec<_>> = self.tensors.iter().map(Tensor::arrived_at).collect();
-        arrived?.into_iter().max()
+        arrived?.into_iter().chain(self.check.as_ref().map(Check::ended_at)).max()
     }
 
     /// The weight of that index.
@@ -108,13 +134,19 @@ impl Weights {
     }
 }
 
-/// The bytes of a weight; those in a file are read as they are sent.
-fn bytes(weight: &Weight, blobs: &Path) -> Result<Bytes, WeightsError> {
+/// The bytes of a weight; those in a file, which is added to `files`, are read as they are sent.
+fn bytes(
+    weight: &Weight,
+    blobs: &Path,
+    files: &mut Vec<(ContentHash, Arc<Mapping>)>,
+) -> Result<Bytes, WeightsError> {
     let bytes = match &weight.data {
         WeightData::Bytes(bytes) => bytes.clone(),
         WeightData::Elsewhere(hash) => {
             let file = Mapping::ahead(&blobs.join(hash.to_string()));
-            Bytes::from_owner(file.map_err(|source| WeightsError::File { hash: *hash, source })?)
+            let file = Arc::new(file.map_err(|source| WeightsError::File { hash: *hash, source })?);
+            files.push((*hash, Arc::clone(&file)));
+            Bytes::from_owner(Mapped(file))
         }
     };
     if bytes.len() != weight.bytes() {
@@ -122,4 +154,10 @@ fn bytes(weight: &Weight, blobs: &Path) -> Result<Bytes, WeightsError> {
         return Err(WeightsError::Length { name, found: bytes.len(), expected });
     }
     Ok(bytes)
+}
+
+impl AsRef<[u8]> for Mapped {
+    fn as_ref(&self) -> &[u8] {
+        self.0.bytes()
+    }
 }

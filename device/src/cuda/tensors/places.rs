@@ -5,7 +5,7 @@ use super::ledger::{Entry, Ledger, TensorKey};
 use crate::cuda::error::{CudaError, OutOfMemory};
 use crate::cuda::memory::{AddressRange, BlockMap, Span};
 use crate::cuda::transfer::{Source, Transfer};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// The memory of a store, and what is in it.
@@ -30,6 +30,8 @@ pub(super) struct Load {
     pub(super) transfer: OnceLock<Arc<Transfer>>,
     /// How many of its tensors somebody holds.
     pub(super) held: AtomicUsize,
+    /// It brought something else than was asked for.
+    condemned: AtomicBool,
 }
 
 impl State {
@@ -135,11 +137,15 @@ impl State {
 }
 
 impl Load {
-    /// Whether its tensors will never be there.
+    /// Whether its tensors will never be there, or are not what they should be.
     pub(super) fn failed(&self) -> bool {
-        self.transfer
-            .get()
-            .is_none_or(|transfer| transfer.is_cancelled() || matches!(transfer.end(), Some(Err(_))))
+        let failed =
+            |transfer: &Arc<Transfer>| transfer.is_cancelled() || matches!(transfer.end(), Some(Err(_)));
+        self.condemned.load(Ordering::Acquire) || self.transfer.get().is_none_or(failed)
+    }
+
+    pub(super) fn condemn(&self) {
+        self.condemned.store(true, Ordering::Release);
     }
 
     /// Whether nothing writes to its tensors any more.

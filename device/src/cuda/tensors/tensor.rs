@@ -57,6 +57,12 @@ impl Tensor {
         self.brought.load.transfer.get()?.ended_at()
     }
 
+    /// What was brought is not what it is known by: nobody who asks for it from now on gets it, nor what was asked for together with it, and its memory goes
+    /// with whoever holds it last.
+    pub fn condemn(&self) {
+        self.brought.load.condemn();
+    }
+
     /// Wait until everything that was asked for together with it is there.
     pub fn wait(&self) -> Result<(), TransferError> {
         match self.brought.load.transfer.get() {

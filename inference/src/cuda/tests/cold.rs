@@ -3,13 +3,17 @@
 use super::{
     DIGITS, MEMORY_BYTES_MAX, Setup, assert_close, expected, expected_of_all, read, run, run_all, values,
 };
+use crate::backend::Model;
+use crate::cuda::model::{CudaModel, ModelFiles};
 use crate::error::{ErrorKind, InferenceError};
 use crate::interrupt::{Interrupt, Reason};
 use crate::request::Job;
 use crate::tensor::Tensor;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_fake_cuda::Fake;
 use weir_kernels::Precision;
+use weir_types::Platform;
 
 const MINILM: &str = ".weir/models/minilm.onnx";
 /// Far longer than any machine takes, so that only a hang fails.
@@ -96,6 +100,45 @@ fn a_device_that_faults_meanwhile_is_told_to_the_run_and_to_who_waits_for_the_mo
     assert!(matches!(error, InferenceError::DeviceLost(_)), "{error}");
     let error = model.arrive().unwrap_err();
     assert!(matches!(error, InferenceError::DeviceLost(_)), "{error}");
+}
+
+/// Wrong bytes are worse than none: they would be answers.
+#[test]
+fn weights_that_are_not_what_was_pushed_never_answer_and_are_gone_when_they_are_right_again() {
+    let setup = Setup::new(6);
+    let input = setup.floats(&[1, 1, 8, 8], |at| (at * 5 % 17) as f32);
+    let source = setup.source("digits", read(DIGITS));
+    let files = ModelFiles::of(&source).unwrap();
+    let load = || CudaModel::load(Arc::clone(&setup.gpu), &files);
+    let graph = source.prepared.variants_for(Platform::Cuda).next().unwrap().skeleton;
+    let paths: Vec<_> =
+        std::fs::read_dir(setup.blobs.path()).unwrap().map(|file| file.unwrap().path()).collect();
+    assert!(paths.len() >= 2, "the graph and a weight: {paths:?}");
+    for path in paths {
+        let right = std::fs::read(&path).unwrap();
+        let wrong: Vec<u8> = right.iter().map(|byte| byte ^ 0x40).collect();
+        std::fs::write(&path, wrong).unwrap();
+        setup.gpu.trim();
+        let told = |error: InferenceError| {
+            let text = error.to_string();
+            assert!(matches!(error, InferenceError::Load { .. }), "{error:?}");
+            assert!(text.contains("push the model again"), "{text}");
+        };
+        if path.ends_with(graph.to_string()) {
+            told(load().map(drop).unwrap_err());
+        } else {
+            let model = load().unwrap();
+            let mut session = model.session(1).unwrap();
+            told(run(&mut *session, &input).unwrap_err());
+            told(model.arrive().unwrap_err());
+            told(run(&mut *session, &input).unwrap_err());
+        }
+        std::fs::write(&path, right).unwrap();
+        let model = load().unwrap();
+        model.arrive().unwrap();
+        let found = run(&mut *model.session(1).unwrap(), &input).unwrap().remove(0);
+        assert_close(&values(&found), &expected(read(DIGITS), &input), 1e-4);
+    }
 }
 
 #[test]
