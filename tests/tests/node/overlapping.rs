@@ -84,7 +84,7 @@ async fn runs_are_as_urgent_as_the_call_that_makes_them() {
         // Each makes two runs.
         waiting(1 + 2 * at).await;
     }
-    busy.iter().for_each(|call| call.abort());
+    busy.iter().for_each(tokio::task::JoinHandle::abort);
     let ends = [order.recv().await.unwrap(), order.recv().await.unwrap()];
     assert_eq!(ends.map(|(at, _)| at), [2, 1], "the urgent one came last: {ends:?}");
 }
