@@ -126,6 +126,18 @@ impl Model {
         all.filter(|index| seen.insert(*index)).collect()
     }
 
+    /// The same model with other bytes for one of its weights, as many as before, such as fine-tuning gives it.
+    pub fn with_weight(mut self, index: u32, bytes: Bytes) -> Result<Self, GraphError> {
+        let weight = usize::try_from(index).ok().and_then(|index| self.weights.get_mut(index));
+        let weight = weight.ok_or_else(|| GraphError::Refused(format!("a weight {index}: it has fewer")))?;
+        if bytes.len() != weight.bytes() {
+            let (name, found, expected) = (&weight.name, bytes.len(), weight.bytes());
+            return Err(GraphError::Refused(format!("{found} bytes for weight {name:?} of {expected}")));
+        }
+        weight.data = WeightData::Bytes(bytes);
+        Ok(self)
+    }
+
     /// Which version of ONNX's operators it is written for.
     #[must_use]
     pub fn opset(&self) -> i64 {

@@ -6,6 +6,7 @@
 mod bench;
 mod cases;
 mod folder;
+mod functions;
 mod handing_over;
 mod launches;
 mod memory;
@@ -45,7 +46,9 @@ pub enum Stage {
     HandingOver,
     /// Whole models: loading, running, running again.
     Networks,
-    /// The same in a worker, as nodes run them: what the way there costs, and that a worker can be replaced. It is started from this same program.
+    /// Many functions with models of one family at once: what they take together.
+    Functions,
+    /// Models in a worker, as nodes run them: what the way there costs, and that a worker can be replaced. It is started from this same program.
     Worker,
 }
 
@@ -56,7 +59,7 @@ pub struct CheckConfig {
     pub ordinal: u32,
     /// Memory of the device that may be used.
     pub memory_bytes_max: u64,
-    /// ONNX models for [`Stage::Networks`] and [`Stage::Worker`].
+    /// ONNX models for [`Stage::Networks`], [`Stage::Functions`] and [`Stage::Worker`].
     pub models: Vec<PathBuf>,
     /// How often what is timed is repeated; the median counts.
     pub repeats: u32,
@@ -98,7 +101,7 @@ pub enum CheckFailure {
 
 impl Stage {
     /// All of them, in order.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Environment,
         Self::Operations,
         Self::Transfers,
@@ -106,6 +109,7 @@ impl Stage {
         Self::Memory,
         Self::HandingOver,
         Self::Networks,
+        Self::Functions,
         Self::Worker,
     ];
 
@@ -120,6 +124,7 @@ impl Stage {
             Self::Memory => "memory",
             Self::HandingOver => "handing-over",
             Self::Networks => "networks",
+            Self::Functions => "functions",
             Self::Worker => "worker",
         }
     }
@@ -191,7 +196,7 @@ pub fn check(
     }
     let CheckConfig { ordinal, memory_bytes_max, .. } = *config;
     let gpu = GpuConfig { ordinal, memory_bytes_max, slots: 2, intermediates: IntermediateLimits::default() };
-    let monitor = (stage == Stage::Memory).then(|| Monitor::of(devices));
+    let monitor = matches!(stage, Stage::Memory | Stage::Functions).then(|| Monitor::of(devices));
     let used = || used_bytes(monitor.as_ref()?, devices, ordinal);
     let before = used();
     let gpu = Arc::new(Gpu::open(devices, &gpu, &Arena::new(ARENA_BYTES_MAX))?);
@@ -205,6 +210,9 @@ pub fn check(
         Stage::HandingOver => handing_over::check(&gpu, config, tell)?,
         Stage::Networks => {
             config.models.iter().try_for_each(|path| network::check(&gpu, config, path, tell))?;
+        }
+        Stage::Functions => {
+            config.models.iter().try_for_each(|path| functions::check(&gpu, context_bytes, path, tell))?;
         }
     }
     Ok(())

@@ -5,6 +5,7 @@ use weir_device::cuda::{BlockPool, CudaError, PinnedMemory, Priority, SlotMemory
 
 /// A device's places. A device thread never waits for one: there are as many as threads.
 pub(super) struct Slots {
+    len: usize,
     idle: Mutex<Vec<Slot>>,
     returned: Condvar,
 }
@@ -34,7 +35,7 @@ impl Slots {
             Ok(Slot { number, stream, memory, staging: None })
         };
         let idle: Vec<_> = (0..count.max(1)).rev().map(slot).collect::<Result<_, CudaError>>()?;
-        Ok(Self { idle: Mutex::new(idle), returned: Condvar::new() })
+        Ok(Self { len: idle.len(), idle: Mutex::new(idle), returned: Condvar::new() })
     }
 
     /// Take the slot of that number if it is idle, so that what was captured there can be repeated; else another.
@@ -56,6 +57,11 @@ impl Slots {
                 tracing::warn!(%error, slot = slot.number, "the memory of a slot cannot be given up");
             }
         }
+    }
+
+    /// How many there are, taken or not.
+    pub(super) fn len(&self) -> usize {
+        self.len
     }
 
     /// Memory behind the addresses of those that are idle.

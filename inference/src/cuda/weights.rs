@@ -123,6 +123,11 @@ impl Weights {
         arrived?.into_iter().chain(self.check.as_ref().map(Check::ended_at)).max()
     }
 
+    /// How long all of them are together.
+    pub(super) fn bytes(&self) -> u64 {
+        self.tensors.iter().map(|tensor| tensor.span().bytes()).sum()
+    }
+
     /// The weight of that index.
     pub(super) fn tensor(&self, index: u32) -> Option<&Tensor> {
         self.tensors.get(index as usize)

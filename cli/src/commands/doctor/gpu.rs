@@ -21,8 +21,8 @@ pub(crate) struct GpuArgs {
     /// Which GPU
     #[arg(long, value_name = "N", default_value_t = 0, requires = "gpu")]
     gpu_device: u32,
-    /// Only these: environment, operations, transfers, launches, memory, networks, worker [default: all]
-    #[arg(long, value_name = "STAGES", value_delimiter = ',', requires = "gpu")]
+    /// Only some stages
+    #[arg(long, value_name = "STAGES", value_delimiter = ',', requires = "gpu", help = stages())]
     stage: Vec<Stage>,
     /// An ONNX model to run; may be given several times
     #[arg(long, value_name = "FILE", requires = "gpu")]
@@ -30,6 +30,10 @@ pub(crate) struct GpuArgs {
     /// How often what is timed is repeated
     #[arg(long, value_name = "N", default_value_t = 50, requires = "gpu", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     repeats: u32,
+}
+
+fn stages() -> String {
+    format!("Only these: {} [default: all]", Stage::ALL.map(Stage::as_str).join(", "))
 }
 
 pub(super) fn run(args: &GpuArgs, output: Output) -> Result<()> {

@@ -28,12 +28,17 @@ const COLD_RUNS_MAX: u32 = 5;
 /// What a cold run may take, in parts of what the longer of load and run takes by itself.
 const COLD_RATIO_MAX: f64 = 1.15;
 
-/// A model, what it is asked, and what the reference says.
+/// A model, and what it is asked.
+pub(super) struct Asked {
+    pub(super) name: String,
+    pub(super) model: Model,
+    pub(super) inputs: Vec<Tensor>,
+    pub(super) shapes: Vec<Shape>,
+}
+
+/// The same, and what the reference says.
 struct Network {
-    name: String,
-    model: Model,
-    inputs: Vec<Tensor>,
-    shapes: Vec<Shape>,
+    asked: Asked,
     expected: Vec<Tensor>,
 }
 
@@ -54,18 +59,25 @@ pub(super) fn check(
     }
 }
 
-fn name(path: &Path) -> String {
+pub(super) fn name(path: &Path) -> String {
     path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-impl Network {
-    fn read(path: &Path) -> Result<Self, String> {
+impl Asked {
+    pub(super) fn read(path: &Path) -> Result<Self, String> {
         let file = Mapping::of(path).map_err(|error| error.to_string())?;
         let model = Model::read(Bytes::from_owner(file)).map_err(|error| error.to_string())?;
         let inputs: Option<Vec<Tensor>> = model.signature().inputs.iter().map(made_up).collect();
         let inputs = inputs.ok_or("its inputs cannot be made up")?;
         let shapes: Option<Vec<Shape>> = inputs.iter().map(shape).collect();
         let shapes = shapes.ok_or("its inputs are too large")?;
+        Ok(Self { name: name(path), model, inputs, shapes })
+    }
+}
+
+impl Network {
+    fn read(path: &Path) -> Result<Self, String> {
+        let Asked { name, model, inputs, shapes } = Asked::read(path)?;
         let graph = model.specialise(&shapes).map_err(|error| error.to_string())?;
         let weight = |index: u32| {
             let weight = model.weights().get(usize::try_from(index).ok()?)?;
@@ -75,7 +87,7 @@ impl Network {
             }
         };
         let expected = reference::run(&graph, &inputs, &weight).map_err(|error| error.to_string())?;
-        Ok(Self { name: name(path), model, inputs, shapes, expected })
+        Ok(Self { asked: Asked { name, model, inputs, shapes }, expected })
     }
 
     fn check(
@@ -85,14 +97,15 @@ impl Network {
         precision: Precision,
         tell: &mut dyn FnMut(Check),
     ) -> Result<(), CheckFailure> {
-        let name = format!("{}, {precision}", self.name);
+        let Asked { model, inputs, shapes, .. } = &self.asked;
+        let name = format!("{}, {precision}", self.asked.name);
         let stored = Folder::new().map_err(|error| error.to_string()).and_then(|folder| {
-            let model = stored_for(self.model.clone(), precision).map_err(|error| error.to_string())?;
-            Stored::new(&model, folder)
+            let model = stored_for(model.clone(), precision).map_err(|error| error.to_string())?;
+            Stored::new(&model, &Arc::new(folder))
         });
         let compiled = stored.and_then(|stored| {
             let began = Instant::now();
-            let program = Program::compile(&stored.model, &self.shapes, precision, &gpu.target);
+            let program = Program::compile(&stored.model, shapes, precision, &gpu.target);
             Ok((program.map_err(|error| error.to_string())?, nanoseconds(began), stored))
         });
         let (program, compile_ns, stored) = match compiled {
@@ -117,7 +130,7 @@ impl Network {
 
         let bound = Bound::new(gpu, program, &weights, OWNER)?;
         let BothWays { launched, captured } =
-            in_slot(gpu, OWNER, &bound, &weights, &self.inputs, |ready| ready.both_ways(config.repeats))?;
+            in_slot(gpu, OWNER, &bound, &weights, inputs, |ready| ready.both_ways(config.repeats))?;
         let run = Check::passed(Stage::Networks, format!("{name}: run, {launches} launches"));
         let run = Check { detail: memory(gpu, weight_bytes, &bound.program), ..run };
         tell(run.took(launched.time_ns, cost.bytes, cost.flops));
@@ -137,12 +150,12 @@ impl Network {
         tell(let_go(gpu, &name, kept_before));
         let mut cold = Vec::new();
         for _ in 0..config.repeats.clamp(1, COLD_RUNS_MAX) {
-            let program = Program::compile(&stored.model, &self.shapes, precision, &gpu.target);
+            let program = Program::compile(&stored.model, shapes, precision, &gpu.target);
             let Ok(program) = program else { break };
             let began = Instant::now();
             let weights = stored.load(gpu)?;
             let bound = Bound::new(gpu, program, &weights, OWNER)?;
-            let outputs = bench::cold(gpu, &bound, &weights, &self.inputs)?;
+            let outputs = bench::cold(gpu, &bound, &weights, inputs)?;
             cold.push((nanoseconds(began), outputs == launched.outputs));
             // What is still on its way would not be let go of.
             bound.wait(&weights)?;
@@ -159,16 +172,20 @@ impl Network {
 }
 
 /// A model as nodes have it.
-struct Stored {
-    model: Model,
-    folder: Folder,
+pub(super) struct Stored {
+    pub(super) model: Model,
+    folder: Arc<Folder>,
 }
 
 impl Stored {
-    fn new(model: &Model, folder: Folder) -> Result<Self, String> {
-        let separated = model.without_weights();
+    /// In a folder that others may be in, too.
+    pub(super) fn new(model: &Model, folder: &Arc<Folder>) -> Result<Self, String> {
+        let (separated, folder) = (model.without_weights(), Arc::clone(folder));
         for file in &separated.weights {
             let path = folder.path().join(file.hash.to_string());
+            if path.exists() {
+                continue;
+            }
             std::fs::write(path, &file.bytes).map_err(|error| error.to_string())?;
         }
         let model = Model::read_skeleton(separated.skeleton).map_err(|error| error.to_string())?;
@@ -176,14 +193,14 @@ impl Stored {
     }
 
     /// Have its weights on their way.
-    fn load(&self, gpu: &Gpu) -> Result<Weights, InferenceError> {
+    pub(super) fn load(&self, gpu: &Gpu) -> Result<Weights, InferenceError> {
         let loaded = Weights::load(gpu, &self.model, self.folder.path());
         loaded.map_err(|error| load_failure(&error))
     }
 }
 
 /// What the device holds besides what runs work in.
-fn kept_bytes(gpu: &Gpu) -> u64 {
+pub(super) fn kept_bytes(gpu: &Gpu) -> u64 {
     gpu.pool.usage().used_bytes.saturating_sub(gpu.slots.held_bytes())
 }
 

@@ -1,0 +1,222 @@
+//! Many functions on one device, each with a model of its own of the same family: what they take together, beside what a process for each would take, and
+//! one process in which they have nothing but streams of their own (StreamBox, Wu et al., USENIX ATC 2024, section 6).
+
+use super::super::bound::Bound;
+use super::super::device::Gpu;
+use super::super::model::weights_failure;
+use super::super::program::Program;
+use super::super::weights::Weights;
+use super::bench::{OWNER, in_slot};
+use super::folder::Folder;
+use super::network::{Asked, Stored, kept_bytes, name};
+use super::{Check, CheckFailure, Stage};
+use bytes::Bytes;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+use weir_device::cuda::{BLOCK_BYTES, CudaError};
+use weir_graph::{Model, WeightData};
+use weir_types::{ElementType, Precision};
+
+/// How many there are.
+const FUNCTIONS: u32 = 24;
+/// What a fine-tuned model has of its own: at most one part in so many of its weights.
+const OWN_SHARE: usize = 20;
+/// How far all of it is to be below a process for each.
+const BELOW_PERCENT: f64 = 93.0;
+
+/// What one function has on the device.
+struct Function {
+    bound: Bound,
+    weights: Weights,
+}
+
+/// Memory of the device, by what it is for.
+#[derive(Debug, Clone, Copy, Default)]
+struct Taken {
+    contexts: u64,
+    weights: u64,
+    /// What runs work in.
+    activations: u64,
+}
+
+pub(super) fn check(
+    gpu: &Arc<Gpu>,
+    context_bytes: Option<u64>,
+    path: &Path,
+    tell: &mut dyn FnMut(Check),
+) -> Result<(), CheckFailure> {
+    let what = format!("{}: {FUNCTIONS} functions", name(path));
+    let context_bytes = context_bytes.filter(|bytes| *bytes > 0);
+    match Asked::read(path).and_then(|asked| Ok((family(&asked.model)?, asked))) {
+        Ok((family, asked)) => together(gpu, context_bytes, &what, &family, &asked, tell),
+        Err(why) => {
+            tell(Check::failed(Stage::Functions, what, why));
+            Ok(())
+        }
+    }
+}
+
+/// Variants of a model, each with some weights of its own.
+fn family(model: &Model) -> Result<Vec<Stored>, String> {
+    let folder = Arc::new(Folder::new().map_err(|error| error.to_string())?);
+    let own = own_weights(model);
+    let variant = |number: u32| {
+        let mut variant = model.clone();
+        for (index, bytes) in &own {
+            let mut bytes = bytes.to_vec();
+            // Another number at the start, and nearly the same.
+            if let Some(byte) = bytes.first_mut() {
+                *byte ^= u8::try_from(number).unwrap_or_default();
+            }
+            variant = variant.with_weight(*index, Bytes::from(bytes)).map_err(|error| error.to_string())?;
+        }
+        Stored::new(&variant, &folder)
+    };
+    (0..FUNCTIONS).map(variant).collect()
+}
+
+/// The weights that fine-tuning changes: the last that a run reads, as many as are within the share.
+fn own_weights(model: &Model) -> Vec<(u32, Bytes)> {
+    let mut left = model.weights().iter().map(weir_graph::Weight::bytes).sum::<usize>() / OWN_SHARE;
+    let mut own = Vec::new();
+    for index in model.weights_by_use().into_iter().rev() {
+        let weight = usize::try_from(index).ok().and_then(|index| model.weights().get(index));
+        let Some(WeightData::Bytes(bytes)) = weight.map(|weight| &weight.data) else { continue };
+        let is_float = weight.is_some_and(|weight| weight.stored_as == ElementType::Fp32);
+        if !is_float || bytes.is_empty() || bytes.len() > left {
+            continue;
+        }
+        left -= bytes.len();
+        own.push((index, bytes.clone()));
+    }
+    own
+}
+
+fn together(
+    gpu: &Arc<Gpu>,
+    context_bytes: Option<u64>,
+    what: &str,
+    family: &[Stored],
+    asked: &Asked,
+    tell: &mut dyn FnMut(Check),
+) -> Result<(), CheckFailure> {
+    gpu.trim();
+    let kept_before = kept_bytes(gpu);
+    let (mut functions, mut load_times_ns) = (Vec::new(), Vec::new());
+    for stored in family {
+        let program = Program::compile(&stored.model, &asked.shapes, Precision::default(), &gpu.target);
+        let program = match program {
+            Ok(program) => program,
+            Err(why) => {
+                tell(Check::failed(Stage::Functions, what, why));
+                return Ok(());
+            }
+        };
+        let began = Instant::now();
+        let weights = stored.load(gpu)?;
+        weights.wait().map_err(|error| weights_failure(&error))?;
+        load_times_ns.push(nanoseconds(began));
+        let bound = Bound::new(gpu, program, &weights, OWNER)?;
+        functions.push(Function { bound, weights });
+    }
+    let (first_ns, others_ns) = load_times_ns
+        .split_first()
+        .map_or((0, 0), |(first, others)| (*first, others.iter().sum::<u64>() / others.len().max(1) as u64));
+    let loaded = Check::passed(Stage::Functions, format!("{what}: load of one that is not the first"));
+    let detail = format!("{} us for the first", first_ns / 1000);
+    tell(Check { detail, ..loaded.took(others_ns, 0, 0) });
+
+    let alone: Vec<_> =
+        functions.iter().map(|function| function.run(gpu, asked)).collect::<Result<_, _>>()?;
+    let began = Instant::now();
+    let at_once = std::thread::scope(|threads| {
+        let run = |function| threads.spawn(move || Function::run(function, gpu, asked));
+        let running: Vec<_> = functions.iter().map(run).collect();
+        let lost = || Err(CudaError::Invalid("a thread panicked".to_owned()).into());
+        let ended = running.into_iter().map(|thread| thread.join().unwrap_or_else(|_| lost()));
+        ended.collect::<Result<Vec<_>, CheckFailure>>()
+    })?;
+    let ran = Check::passed(Stage::Functions, format!("{what}: all called at once"));
+    let ran = ran.took(nanoseconds(began), 0, 0);
+    let (same, runs) = (at_once == alone, gpu.slots.len());
+    let detail = if same {
+        format!("{runs} run at a time, each with the answers that it has alone")
+    } else {
+        "one of them got other answers than alone".to_owned()
+    };
+    tell(Check { passed: same, detail, ..ran });
+
+    let activations = gpu.slots.held_bytes();
+    let weights = kept_bytes(gpu).saturating_sub(kept_before);
+    let found = Taken { contexts: context_bytes.unwrap_or_default(), weights, activations };
+    let each = functions.first().map(|function| function.alone(context_bytes)).unwrap_or_default();
+    let told = Check::passed(Stage::Functions, format!("{what}: memory"));
+    tell(Check { detail: found.beside(each.times(u64::from(FUNCTIONS)), context_bytes.is_some()), ..told });
+    Ok(())
+}
+
+impl Function {
+    /// Run it once, from whichever thread.
+    fn run(&self, gpu: &Gpu, asked: &Asked) -> Result<Vec<Vec<u8>>, CheckFailure> {
+        gpu.context.make_current()?;
+        in_slot(gpu, OWNER, &self.bound, &self.weights, &asked.inputs, |ready| {
+            ready.run()?;
+            ready.outputs()
+        })
+    }
+
+    /// What it would take in a process of its own, at the least: in whole blocks, as it is here.
+    fn alone(&self, context_bytes: Option<u64>) -> Taken {
+        let (program, blocks) = (&self.bound.program, |bytes: u64| bytes.next_multiple_of(BLOCK_BYTES));
+        let constants = program.constants.iter().map(|bytes| bytes.len() as u64).sum::<u64>();
+        Taken {
+            contexts: context_bytes.unwrap_or_default(),
+            weights: blocks(self.weights.bytes() + constants) + blocks(program.resident_bytes),
+            activations: blocks(program.arena_bytes),
+        }
+    }
+}
+
+impl Taken {
+    fn times(self, count: u64) -> Self {
+        Self {
+            contexts: self.contexts * count,
+            weights: self.weights * count,
+            activations: self.activations * count,
+        }
+    }
+
+    fn sum(self) -> u64 {
+        self.contexts + self.weights + self.activations
+    }
+
+    /// In words, beside what as many processes would take. Of what is no context, one process with streams alone would take as much as those.
+    fn beside(self, processes: Self, has_contexts: bool) -> String {
+        let part = |name: &str, taken: u64, of: u64| {
+            format!("{name} {} MiB instead of {} ({:.1} % less)", taken >> 20, of >> 20, below(taken, of))
+        };
+        let contexts = if has_contexts {
+            part("context", self.contexts, processes.contexts)
+        } else {
+            "contexts not counted, which the driver does not tell".to_owned()
+        };
+        let all_below = below(self.sum(), processes.sum());
+        let bound = if all_below >= BELOW_PERCENT { "within" } else { "over" };
+        format!(
+            "{all_below:.1} % below a process for each, {bound} the bound of {BELOW_PERCENT} %: {contexts}; {} and {}, of which streams alone in one process would save nothing",
+            part("weights", self.weights, processes.weights),
+            part("activations", self.activations, processes.activations),
+        )
+    }
+}
+
+/// How far `taken` is below `of`, in per cent.
+#[expect(clippy::cast_precision_loss, reason = "a percentage")]
+fn below(taken: u64, of: u64) -> f64 {
+    if of == 0 { 0.0 } else { (1.0 - taken as f64 / of as f64) * 100.0 }
+}
+
+fn nanoseconds(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
