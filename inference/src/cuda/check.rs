@@ -8,6 +8,7 @@ mod cases;
 mod folder;
 mod functions;
 mod handing_over;
+mod kernel_graphs;
 mod launches;
 mod memory;
 mod network;
@@ -50,6 +51,8 @@ pub enum Stage {
     Functions,
     /// Models in a worker, as nodes run them: what the way there costs, and that a worker can be replaced. It is started from this same program.
     Worker,
+    /// Kernels that users bring, in workers of their tenants, and what becomes of those that misbehave. Needs no models.
+    KernelGraphs,
 }
 
 /// What is to be checked, and with how much.
@@ -101,7 +104,7 @@ pub enum CheckFailure {
 
 impl Stage {
     /// All of them, in order.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Environment,
         Self::Operations,
         Self::Transfers,
@@ -111,6 +114,7 @@ impl Stage {
         Self::Networks,
         Self::Functions,
         Self::Worker,
+        Self::KernelGraphs,
     ];
 
     /// As it is written.
@@ -126,6 +130,7 @@ impl Stage {
             Self::Networks => "networks",
             Self::Functions => "functions",
             Self::Worker => "worker",
+            Self::KernelGraphs => "kernel-graphs",
         }
     }
 }
@@ -194,6 +199,10 @@ pub fn check(
         // That holds the device itself.
         return worker::check(devices, config, tell);
     }
+    if stage == Stage::KernelGraphs {
+        // So do workers of tenants.
+        return kernel_graphs::check(devices, config, tell);
+    }
     let CheckConfig { ordinal, memory_bytes_max, .. } = *config;
     let gpu = GpuConfig { ordinal, memory_bytes_max, slots: 2, intermediates: IntermediateLimits::default() };
     let monitor = matches!(stage, Stage::Memory | Stage::Functions).then(|| Monitor::of(devices));
@@ -202,7 +211,7 @@ pub fn check(
     let gpu = Arc::new(Gpu::open(devices, &gpu, &Arena::new(ARENA_BYTES_MAX))?);
     let context_bytes = before.zip(used()).map(|(before, after)| after.saturating_sub(before));
     match stage {
-        Stage::Environment | Stage::Worker => {}
+        Stage::Environment | Stage::Worker | Stage::KernelGraphs => {}
         Stage::Operations => operations::check(&gpu, config, tell)?,
         Stage::Transfers => transfers::check(&gpu, config, tell)?,
         Stage::Launches => launches::check(&gpu, config, tell)?,

@@ -28,6 +28,7 @@ pub use serve::{WORKER_COMMAND, worker_main};
 mod compile;
 mod prepare;
 pub use compile::{COMPILE_COMMAND, compile_main};
+pub(super) use prepare::store;
 pub use prepare::{KernelGraphPreparer, KernelGraphPreparerConfig};
 
 use crate::backend::{Model, ModelSource};

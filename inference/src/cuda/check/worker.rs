@@ -78,23 +78,28 @@ fn prepare(path: &Path, arena: &Arena) -> Result<Ready, String> {
     };
     let inputs = signature.inputs.iter().map(tensor).collect::<Result<_, String>>()?;
     let job = Job { inputs, outputs: (0..signature.outputs.len()).collect() };
-    let name = Name::new("doctor").map_err(|error| text(&error))?;
-    let id = ModelId { tenant: TenantId::default(), name, version: Version(1) };
-    let source = ModelSource {
+    let prepared = Prepared {
+        signature,
+        weight_bytes: form.weight_bytes,
+        resident_bytes: form.resident_bytes,
+        variants: vec![form],
+        unsupported: Vec::new(),
+    };
+    Ok(Ready { source: source(TenantId::default(), prepared, &blobs)?, job, _blobs: blobs })
+}
+
+/// A tenant's model of which the files are in that folder.
+pub(super) fn source(tenant: TenantId, prepared: Prepared, blobs: &Folder) -> Result<ModelSource, String> {
+    let name = Name::new("doctor").map_err(|error| error.to_string())?;
+    let id = ModelId { tenant, name, version: Version(1) };
+    Ok(ModelSource {
         key: ModelKey { id, generation: 1 },
-        prepared: Arc::new(Prepared {
-            signature,
-            weight_bytes: form.weight_bytes,
-            resident_bytes: form.resident_bytes,
-            variants: vec![form],
-            unsupported: Vec::new(),
-        }),
+        prepared: Arc::new(prepared),
         blobs: blobs.path().to_owned(),
         slots: None,
         batching: Batching::default(),
         meter: Meter::default(),
-    };
-    Ok(Ready { source, job, _blobs: blobs })
+    })
 }
 
 fn model(

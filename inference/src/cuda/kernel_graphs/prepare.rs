@@ -48,7 +48,7 @@ impl Preparer for KernelGraphPreparer {
                 bundle.sources.insert(format!("{name}.ptx"), ptx);
             }
         }
-        blocking(move || write(bundle, &out)).await
+        blocking(move || store(bundle, &out)).await
     }
 }
 
@@ -76,7 +76,8 @@ fn read(file: &Path) -> Result<Bundle, PrepareError> {
     Ok(bundle)
 }
 
-fn write(bundle: Bundle, out: &Path) -> Result<Prepared, PrepareError> {
+/// Check a graph whose kernels are PTX, and put it into the folder `out`.
+pub(in crate::cuda) fn store(bundle: Bundle, out: &Path) -> Result<Prepared, PrepareError> {
     let json = serde_json::to_vec(&bundle).map_err(|error| refused(&error))?;
     // With PTX in the place of CUDA C it may have grown, and is read again.
     if json.len() > UPLOAD_BYTES_MAX {
