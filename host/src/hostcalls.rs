@@ -12,7 +12,7 @@ pub(crate) use error::CallError;
 pub(crate) use models::OpenModel;
 pub(crate) use nn::{ExecutionContext, NnError, NnTensor, VERSION as NN_VERSION};
 
-use crate::instance::{RequestCell, State};
+use crate::instance::{CurrentSink, RequestCell, State};
 use crate::models::ModelAccess;
 use crate::telemetry::{Metrics, Trace};
 use std::sync::Arc;
@@ -116,6 +116,8 @@ impl InferenceCtx {
 pub(crate) struct InferenceView<'a> {
     pub(crate) ctx: &'a mut InferenceCtx,
     pub(crate) table: &'a mut ResourceTable,
+    /// Where the function's log hears of what is not granted.
+    pub(crate) sink: &'a CurrentSink,
 }
 
 /// Tells wasmtime what a host call borrows.
@@ -125,19 +127,14 @@ impl HasData for Inference {
     type Data<'a> = InferenceView<'a>;
 }
 
-fn view(state: &mut State) -> InferenceView<'_> {
-    let (ctx, table) = state.inference();
-    InferenceView { ctx, table }
-}
-
 /// Link all of `weir:inference` and `wasi:nn`.
 pub(crate) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     use bindings::weir::inference;
-    inference::tensors::add_to_linker::<_, Inference>(linker, view)?;
-    inference::models::add_to_linker::<_, Inference>(linker, view)?;
-    inference::objects::add_to_linker::<_, Inference>(linker, view)?;
-    inference::readiness::add_to_linker::<_, Inference>(linker, view)?;
-    inference::request::add_to_linker::<_, Inference>(linker, view)?;
+    inference::tensors::add_to_linker::<_, Inference>(linker, State::inference)?;
+    inference::models::add_to_linker::<_, Inference>(linker, State::inference)?;
+    inference::objects::add_to_linker::<_, Inference>(linker, State::inference)?;
+    inference::readiness::add_to_linker::<_, Inference>(linker, State::inference)?;
+    inference::request::add_to_linker::<_, Inference>(linker, State::inference)?;
     nn::add_to_linker(linker)?;
     Ok(())
 }

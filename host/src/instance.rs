@@ -19,7 +19,7 @@ pub(crate) use answer::{Answer, AnswerReceiver};
 pub(crate) use fault::Fault;
 pub(crate) use live::Instance;
 pub(crate) use outbound::is_granted;
-pub(crate) use output::OutputSink;
+pub(crate) use output::{CurrentSink, OutputSink};
 pub(crate) use request::{RequestBody, RequestCell, SharedBody};
 pub(crate) use state::State;
 pub(crate) use tensor::TensorAnswer;

@@ -59,10 +59,15 @@ impl From<InferenceError> for CallError {
 }
 
 impl InferenceView<'_> {
-    /// Called by the generated bindings on every failed call.
-    pub(super) fn convert(error: CallError) -> wasmtime::Result<GuestError> {
+    /// Called by the generated bindings on every failed call. What is not granted is also told to the function's log: guests tend to keep it to themselves.
+    pub(super) fn convert(&self, error: CallError) -> wasmtime::Result<GuestError> {
         match error {
-            CallError::Guest(error) => Ok(error),
+            CallError::Guest(error) => {
+                if let GuestError::NotGranted(text) = &error {
+                    self.sink.refused(text);
+                }
+                Ok(error)
+            }
             CallError::Trap(error) => Err(error),
         }
     }

@@ -10,7 +10,7 @@ pub(crate) use errors::NnError;
 pub(crate) use inference::ExecutionContext;
 pub(crate) use tensor::NnTensor;
 
-use super::{Inference, view};
+use super::Inference;
 use crate::instance::State;
 use wasmtime::component::Linker;
 
@@ -40,9 +40,9 @@ pub(crate) const VERSION: &str = "0.2.0-rc-2024-10-28";
 /// Link all of it.
 pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     use bindings::wasi::nn;
-    nn::errors::add_to_linker::<_, Inference>(linker, view)?;
-    nn::tensor::add_to_linker::<_, Inference>(linker, view)?;
-    nn::inference::add_to_linker::<_, Inference>(linker, view)?;
-    nn::graph::add_to_linker::<_, Inference>(linker, view)?;
+    nn::errors::add_to_linker::<_, Inference>(linker, State::inference)?;
+    nn::tensor::add_to_linker::<_, Inference>(linker, State::inference)?;
+    nn::inference::add_to_linker::<_, Inference>(linker, State::inference)?;
+    nn::graph::add_to_linker::<_, Inference>(linker, State::inference)?;
     Ok(())
 }

@@ -50,7 +50,7 @@ impl InferenceCtx {
 
 impl Host for InferenceView<'_> {
     fn convert_error(&mut self, error: CallError) -> wasmtime::Result<GuestError> {
-        Self::convert(error)
+        self.convert(error)
     }
 }
 

@@ -37,8 +37,7 @@ impl WasiHttpHooks for Outbound {
             request.uri().authority().is_some_and(|to| is_granted(&self.manifest.outbound_hosts, to));
         if !granted {
             let to = request.uri().authority().map_or("an unnamed host", http::uri::Authority::as_str);
-            self.sink
-                .note(format!("not-granted: HTTP request to {to}; add it to outbound_hosts in the manifest"));
+            self.sink.refused(&format!("HTTP request to {to}; add it to outbound_hosts in the manifest"));
             return Box::new(async { Err(Error::HttpRequestDenied) });
         }
         Box::new(async move {

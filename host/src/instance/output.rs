@@ -9,8 +9,11 @@ use tokio::io::AsyncWrite;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi_io::poll::Pollable;
 use wasmtime_wasi_io::streams::{OutputStream, StreamResult};
-use weir_types::Version;
 use weir_types::api::LogLine;
+use weir_types::{ErrorCode, Version};
+
+/// Lines about what an invocation was not granted: one that asks again and again would fill its function's log with them.
+const REFUSALS_MAX: u32 = 16;
 
 /// Bytes a guest may write at a time.
 const WRITE_BYTES_MAX: usize = 64 << 10;
@@ -27,6 +30,7 @@ struct SinkState {
     bytes_left: u64,
     bytes_dropped: u64,
     partial: [Vec<u8>; 2],
+    refusals_left: u32,
 }
 
 /// Which of the guest's two streams.
@@ -52,13 +56,27 @@ impl OutputSink {
         request_id: Arc<str>,
         bytes_max: u64,
     ) -> Arc<Self> {
-        let state = SinkState { bytes_left: bytes_max, bytes_dropped: 0, partial: Default::default() };
+        let state = SinkState {
+            bytes_left: bytes_max,
+            bytes_dropped: 0,
+            partial: Default::default(),
+            refusals_left: REFUSALS_MAX,
+        };
         Arc::new(Self { log, version, request_id, state: Mutex::new(state) })
     }
 
     /// The node's own word on the invocation.
     pub(crate) fn note(&self, text: String) {
         self.push("weir", text);
+    }
+
+    /// The invocation asked for something that its function is not granted.
+    fn refused(&self, what: &str) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(left) = state.refusals_left.checked_sub(1) {
+            state.refusals_left = left;
+            self.note(format!("{}: {what}", ErrorCode::NotGranted));
+        }
     }
 
     fn push(&self, stream: &str, text: String) {
@@ -128,10 +146,10 @@ impl CurrentSink {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = sink;
     }
 
-    /// The node's own word on the invocation.
-    pub(crate) fn note(&self, text: String) {
+    /// The invocation asked for something that its function is not granted.
+    pub(crate) fn refused(&self, what: &str) {
         if let Some(sink) = self.get() {
-            sink.note(text);
+            sink.refused(what);
         }
     }
 
@@ -234,6 +252,17 @@ mod tests {
             ("weir", "log limit reached: 7 bytes dropped (limits.log_bytes)"),
         ];
         assert_eq!(lines_of(&log), expected.map(|(s, t)| (s.to_owned(), t.to_owned())));
+    }
+
+    #[test]
+    fn whoever_asks_again_and_again_is_told_of_a_few_times() {
+        let log = crate::telemetry::logs::tests::log();
+        let current = CurrentSink::default();
+        current.set(Some(OutputSink::new(log.clone(), Version(1), "r".into(), 0)));
+        (0..100).for_each(|at| current.refused(&format!("model m{at} is not granted")));
+        let lines = lines_of(&log);
+        assert_eq!(lines.len(), REFUSALS_MAX as usize);
+        assert_eq!(lines[0], ("weir".to_owned(), "not-granted: model m0 is not granted".to_owned()));
     }
 
     #[test]

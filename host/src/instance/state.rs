@@ -4,7 +4,7 @@ use super::Lent;
 use super::memory::MemoryMeter;
 use super::outbound::Outbound;
 use super::output::{Channel, CurrentSink, Output};
-use crate::hostcalls::{ExecutionContext, InferenceCtx, NnError, NnTensor, OpenModel};
+use crate::hostcalls::{ExecutionContext, InferenceCtx, InferenceView, NnError, NnTensor, OpenModel};
 use std::any::Any;
 use std::sync::Arc;
 use wasmtime::component::ResourceTable;
@@ -74,9 +74,9 @@ impl State {
         })
     }
 
-    /// The inference calls' own state and the table that holds their handles.
-    pub(crate) fn inference(&mut self) -> (&mut InferenceCtx, &mut ResourceTable) {
-        (&mut self.inference, &mut self.table)
+    /// What inference calls work on.
+    pub(crate) fn inference(&mut self) -> InferenceView<'_> {
+        InferenceView { ctx: &mut self.inference, table: &mut self.table, sink: &self.sink }
     }
 }
 

@@ -2,8 +2,8 @@
 
 use super::fault::Fault;
 use super::state::State;
-use crate::hostcalls::Stage;
 use crate::hostcalls::bindings::weir::inference::tensors::Error as GuestError;
+use crate::hostcalls::{InferenceView, Stage};
 use tokio::sync::oneshot;
 use wasmtime::Store;
 use wasmtime::component::Resource;
@@ -22,7 +22,7 @@ pub(crate) async fn run(
 ) -> wasmtime::Result<Result<(), Fault>> {
     let mut handles = Vec::with_capacity(inputs.len());
     for (name, tensor) in inputs {
-        let (ctx, table) = store.data_mut().inference();
+        let InferenceView { ctx, table, .. } = store.data_mut().inference();
         let bytes = tensor.data().len() as u64;
         let Some(left) = ctx.tensor_bytes_left.checked_sub(bytes) else {
             let text =
@@ -37,7 +37,7 @@ pub(crate) async fn run(
             Ok(outputs) => outputs,
             Err(error) => return Ok(Err(fault_of(&error))),
         };
-    let (ctx, table) = store.data_mut().inference();
+    let InferenceView { ctx, table, .. } = store.data_mut().inference();
     let mut tensors = Vec::with_capacity(outputs.len());
     for (name, handle) in outputs {
         let tensor = table.delete(handle)?;

@@ -86,6 +86,12 @@ async fn a_plain_name_opens_the_newest_version_and_a_number_one_of_them() {
     assert_eq!(values(&infer(&node, "m?shape=1,4", &row).await.ok().body), product(row, 0.0));
 }
 
+/// What a function's log says of things that it is not granted.
+async fn refusals(node: &Node, function: &str) -> Vec<String> {
+    let lines = node.logs(function).await.into_iter().filter(|line| line.stream == "weir");
+    lines.map(|line| line.text).filter(|text| text.starts_with("not-granted: ")).collect()
+}
+
 #[tokio::test]
 async fn only_what_is_granted_is_opened() {
     let node = node("one:1").await;
@@ -98,6 +104,10 @@ async fn only_what_is_granted_is_opened() {
         assert_eq!(answer.status, 403, "{path}: {}", answer.text());
         assert!(answer.text().contains("NotGranted"), "{path}: {}", answer.text());
     }
+    // Its author finds it in the log, whatever the function says to its callers.
+    let told: Vec<String> = refusals(&node, "infer").await;
+    assert_eq!(told.len(), 4, "{told:?}");
+    assert!(told[0].contains("two") && told[0].contains("manifest"), "{told:?}");
     // A model that is granted and not there is another matter.
     node.deploy_with("infer", "models=nobody", function("infer")).await;
     assert_eq!(infer(&node, "nobody?shape=1,4", &[0.0; 4]).await.status, 404);

@@ -121,6 +121,8 @@ async fn a_component_that_is_granted_nothing_is_told_at_deploy_and_at_its_calls(
     let by_bytes = error(&node, &format!("/fn/nn/load?bytes={}", digits().len()), digits()).await;
     assert!(by_bytes.starts_with("ErrorCode::Security"), "{by_bytes}");
     assert!(by_bytes.contains("limits.loaded_model_bytes"), "{by_bytes}");
+    let logged = node.logs("nn").await.into_iter().filter(|line| line.text.starts_with("not-granted: "));
+    assert_eq!(logged.count(), 2);
 }
 
 #[tokio::test]

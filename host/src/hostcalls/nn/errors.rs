@@ -64,7 +64,12 @@ impl InferenceView<'_> {
     pub(super) fn answer<T>(&mut self, done: Result<T, Failure>) -> Answer<T> {
         match done {
             Ok(value) => Ok(Ok(value)),
-            Err(Failure::Guest(error)) => Ok(Err(self.table.push(error)?)),
+            Err(Failure::Guest(error)) => {
+                if error.code == ErrorCode::Security {
+                    self.sink.refused(&error.text);
+                }
+                Ok(Err(self.table.push(error)?))
+            }
             Err(Failure::Trap(error)) => Err(error),
         }
     }
