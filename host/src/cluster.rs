@@ -109,7 +109,14 @@ impl Cluster {
         let member = |(node, member): (&NodeId, &members::Member)| {
             let Report { running, queued, devices } = reports.get(node).cloned().unwrap_or_default();
             let devices = devices.into_iter().map(|device| device.status(tenant)).collect();
-            MemberStatus { node: *node, address: member.address.clone(), running, queued, devices }
+            MemberStatus {
+                node: *node,
+                address: member.address.clone(),
+                version: member.version.clone(),
+                running,
+                queued,
+                devices,
+            }
         };
         ClusterStatus {
             node: self.node,

@@ -361,6 +361,9 @@ pub struct MemberStatus {
     pub node: NodeId,
     /// Where it is reached.
     pub address: String,
+    /// Its version of Weir.
+    #[serde(default)]
+    pub version: String,
     /// Invocations running there, as it reported a moment ago.
     pub running: u64,
     /// Invocations waiting there.

@@ -61,11 +61,12 @@ fn nodes(cluster: &ClusterStatus) -> String {
         [
             member.node.0.to_string(),
             member.address.clone(),
+            member.version.clone(),
             roles.join(", "),
             format!("{} running, {} waiting", member.running, member.queued),
             format!("{used} of {of}"),
             if resident.is_empty() { "-".into() } else { resident.join(", ") },
         ]
     });
-    table(["NODE", "ADDRESS", "ROLE", "INVOCATIONS", "MODEL MEMORY", "RESIDENT"], rows)
+    table(["NODE", "ADDRESS", "VERSION", "ROLE", "INVOCATIONS", "MODEL MEMORY", "RESIDENT"], rows)
 }

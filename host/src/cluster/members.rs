@@ -1,9 +1,10 @@
 //! Who belongs to the cluster, and who of them is the dispatcher.
 //!
-//! Keys are `cluster/nodes/{node}` (where a node is reached) and `cluster/dispatcher` (which of them decides), both under the lease of the
+//! Keys are `cluster/nodes/{node}` (where a node is reached, and what it speaks) and `cluster/dispatcher` (which of them decides), both under the lease of the
 //! node they are about, `cluster/reports/{node}` (what it does, for people) under the same, and `cluster/next` (the number of the next node:
 //! numbers are not used twice).
 
+use super::wire::PROTOCOL;
 use crate::follow::{Follow, follow as follow_prefix};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -30,6 +31,12 @@ const KEPT_PER_LEASE: u32 = 3;
 pub(crate) struct Member {
     /// Where it is reached, as `HOST:PORT`.
     pub(crate) address: String,
+    /// Of Weir.
+    #[serde(default)]
+    pub(crate) version: String,
+    /// What it speaks: its [`PROTOCOL`].
+    #[serde(default)]
+    pub(crate) protocol: u32,
 }
 
 /// What a node does, as it was a moment ago.
@@ -73,6 +80,18 @@ pub(crate) struct Dispatcher {
 pub(crate) struct View {
     pub(crate) nodes: BTreeMap<NodeId, Member>,
     pub(crate) dispatcher: Option<Dispatcher>,
+}
+
+/// The cluster has nodes that this one would not understand.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "node {} of the cluster, at {}, is of Weir {} and speaks protocol {} with other nodes; this is {}, which speaks {PROTOCOL}. \
+     Stop all nodes of the other version first; see docs/cluster.md, \"Upgrading\"",
+    node.0, member.address, member.version, member.protocol, env!("CARGO_PKG_VERSION")
+)]
+struct Strangers {
+    node: NodeId,
+    member: Member,
 }
 
 /// The keys of the cluster.
@@ -128,6 +147,7 @@ impl Membership {
         lease_time: Duration,
     ) -> anyhow::Result<Self> {
         let keys = Keys::new()?;
+        read(&*datastore, &keys, &Reports::default()).await?.0.speaks()?;
         let node = number(&*datastore, &keys).await?;
         let lease = datastore.grant_lease(lease_time).await?;
         let mut membership = Self {
@@ -143,6 +163,11 @@ impl Membership {
         };
         membership.enter(lease).await?;
         membership.seen = read(&*membership.datastore, &membership.keys, &membership.reports).await?;
+        if let Err(strangers) = membership.seen.0.speaks() {
+            // They have come at the same time.
+            membership.datastore.revoke_lease(lease.id).await?;
+            return Err(strangers.into());
+        }
         tracing::info!(node = node.0, address = membership.address, "joined the cluster");
         Ok(membership)
     }
@@ -207,7 +232,8 @@ impl Membership {
     }
 
     async fn enter(&self, lease: Lease) -> Result<(), Error> {
-        let member = Member { address: self.address.clone() };
+        let (address, version) = (self.address.clone(), env!("CARGO_PKG_VERSION").to_owned());
+        let member = Member { address, version, protocol: PROTOCOL };
         let key = self.keys.node(self.node).map_err(impossible)?;
         let writes = Transaction::new().put_leased(key, encode(&member), lease.id);
         self.datastore.commit(writes).await.map(|_| ())
@@ -322,6 +348,12 @@ impl Follow for Follower {
 }
 
 impl View {
+    /// Whether all that are there speak what this node does.
+    fn speaks(&self) -> Result<(), Strangers> {
+        let stranger = self.nodes.iter().find(|(_, member)| member.protocol != PROTOCOL);
+        stranger.map_or(Ok(()), |(node, member)| Err(Strangers { node: *node, member: member.clone() }))
+    }
+
     /// Where the dispatcher is reached, if it is known.
     pub(super) fn dispatcher(&self) -> Option<(Dispatcher, String)> {
         let dispatcher = self.dispatcher?;
@@ -378,4 +410,35 @@ fn encode(value: &impl Serialize) -> Vec<u8> {
 /// Numbers are valid key segments.
 fn impossible(error: KeyError) -> Error {
     Error::Unavailable { source: Arc::new(error) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_datastore::MemoryStore;
+
+    const LEASE: Duration = Duration::from_secs(30);
+
+    #[tokio::test]
+    async fn a_node_joins_those_that_speak_as_it_does_and_no_others() {
+        let datastore: Arc<dyn Datastore> = Arc::new(MemoryStore::new());
+        let join = |address: &str| Membership::join(Arc::clone(&datastore), address.to_owned(), LEASE);
+        let first = join("one:1").await.unwrap();
+        let second = join("two:2").await.unwrap();
+        assert!(second.seen.0.nodes.values().all(|member| member.version == env!("CARGO_PKG_VERSION")));
+
+        // A field that this version does not know is no obstacle; another protocol is.
+        let put = async |protocol: u32| {
+            let member = serde_json::json!({"address": "later:1", "version": "9.0.0", "protocol": protocol, "more": 1});
+            let key = first.keys.node(first.node).unwrap();
+            datastore.commit(Transaction::new().put(key, encode(&member))).await.unwrap();
+        };
+        put(PROTOCOL).await;
+        join("three:3").await.unwrap();
+        put(PROTOCOL + 1).await;
+        let why = join("four:4").await.err().unwrap().to_string();
+        assert!(why.contains("later:1") && why.contains("9.0.0") && why.contains("Stop all nodes"), "{why}");
+        let (view, _) = read(&*datastore, &first.keys, &Reports::default()).await.unwrap();
+        assert_eq!(view.nodes.len(), 3, "it has left nothing: {view:?}");
+    }
 }

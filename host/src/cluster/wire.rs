@@ -5,6 +5,10 @@ use serde::{Deserialize, Serialize};
 use weir_scheduler::{Arrival, DeviceSpec, Estimate, Event, Part, Rejection};
 use weir_types::{DeviceId, InvocationId, ModelId, NodeId, TenantId, Version};
 
+/// Which words these are, and what nodes keep for each other in the datastore. Raised by every change that a node of an earlier version would not
+/// understand, or would understand wrongly; what it may leave out or ignore does not count. Nodes that speak another do not meet in one cluster.
+pub(crate) const PROTOCOL: u32 = 1;
+
 /// What a node tells the dispatcher. The first is always [`News::Hello`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
