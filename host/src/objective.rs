@@ -91,6 +91,11 @@ impl Objective {
             (_, Some(cost_max)) => {
                 format!("it would cost about {}, and may cost {cost_max} (cost_slo)", estimate.cost)
             }
+            (Some(latency), None) if after <= latency => format!(
+                "it might be over after about {} ms, but that cannot be promised for {} ms (slo_ms) while so much waits: try again when less does",
+                after.as_millis(),
+                latency.as_millis()
+            ),
             (Some(latency), None) => format!(
                 "it would be over after about {} ms, and is to be over after {} ms (slo_ms): try again when less waits",
                 after.as_millis(),

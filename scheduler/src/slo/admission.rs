@@ -1,12 +1,14 @@
 //! Who is admitted, where, and who starts next of those that were. The rule is in [`slo`](super).
 
+mod crowding;
 mod offers;
 mod others;
 
 use super::SloSettings;
 use super::timetable::{Entry, Timetable};
 use crate::policy::{Placer, VictimKind};
-use crate::{DeviceKey, Estimate, FunctionKey, Placement, Request, TenantKey, View};
+use crate::{DeviceKey, Estimate, FunctionKey, ModelKey, Placement, Request, TenantKey, View};
+use crowding::TurnedAway;
 use offers::Seat;
 use others::Others;
 use smallvec::SmallVec;
@@ -35,6 +37,8 @@ pub(crate) struct Admission {
     others: Others,
     /// When a function was last let in whose runs are expected to take too long.
     tried: HashMap<FunctionKey, u64>,
+    /// By model.
+    turned_away: HashMap<ModelKey, TurnedAway>,
     /// Some invocation had an SLO.
     is_used: bool,
 }
@@ -55,7 +59,7 @@ const PASSED_MAX: usize = 4;
 
 impl Admission {
     pub(crate) fn new(settings: &SloSettings) -> Self {
-        let (tables, places, promised, served, others, tried) = Default::default();
+        let (tables, places, promised, served, others, tried, turned_away) = Default::default();
         Self {
             settings: settings.clone(),
             placer: VictimKind::LeastLoss.placer(),
@@ -69,6 +73,7 @@ impl Admission {
             is_blocked: false,
             others,
             tried,
+            turned_away,
             is_used: false,
         }
     }
@@ -97,6 +102,7 @@ impl Admission {
                 Ok(())
             }
             None => {
+                self.note_turned_away(now_ns, view, &request);
                 let estimate = self.estimate(now_ns, view, &request);
                 Err(Box::new(Refused { request, estimate }))
             }
@@ -190,6 +196,7 @@ impl Admission {
             return;
         }
         self.sweep_at_ns = now_ns.saturating_add(SERVED_NS / 10);
+        self.forget_turned_away(now_ns);
         let tables = &self.tables;
         self.served.retain(|key, at_ns| {
             let stays = tables.contains_key(key) || at_ns.saturating_add(SERVED_NS) > now_ns;
@@ -203,6 +210,7 @@ impl Admission {
     fn seat(&mut self, now_ns: u64, Seat { device, at, entry }: Seat) {
         let (count, time_ns) = self.promised.entry(entry.request.tenant).or_default();
         (*count, *time_ns) = (*count + 1, time_ns.saturating_add(entry.work_ns()));
+        self.note_loads(&entry.loads);
         self.places.insert(entry.request.invocation, device);
         self.tables.entry(device).or_default().insert(at, entry);
         self.served.insert(device, now_ns);
@@ -214,8 +222,8 @@ impl Admission {
         &mut self,
         key: DeviceKey,
         at: usize,
-        holds: impl Fn(crate::ModelKey) -> bool,
-        load_ns: impl Fn(&Request, crate::ModelKey) -> u64,
+        holds: impl Fn(ModelKey) -> bool,
+        load_ns: impl Fn(&Request, ModelKey) -> u64,
     ) -> Option<Entry> {
         let table = self.tables.get_mut(&key)?;
         let entry = table.take(at, holds, load_ns);

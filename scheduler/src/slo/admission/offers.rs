@@ -148,6 +148,9 @@ impl Admission {
         let all_are_missing = entries[0].loads.len() == device.own(&wish.request.models).count();
         let mut entries = entries.into_iter().take(if all_are_missing { 1 } else { 2 });
         entries.find_map(|entry| {
+            if !self.is_worth_loading((wish.now_ns, wish.view), device, table, &entry) {
+                return None;
+            }
             let held = |model| device.place_of(model);
             let Insertion { at, end_at_ns, is_on_time, fits } = table.try_insert(&now, &entry, held);
             let cost = self.cost(wish.view, device, entry.work_ns());
