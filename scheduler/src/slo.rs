@@ -11,7 +11,7 @@
 //! 2. *Admission.* One that arrives is admitted where, put in its place in that order, it and all behind it are expected to be over when
 //!    they are due, and where all models that any of them counts on finding in memory can stay there until then. Of several such places one
 //!    is taken by the [`Choice`]. A model is loaded on a device with a line only where that is worth it to those who are turned away
-//!    ([`crowding`](admission)). If there is no place, it is rejected at once with the best estimate.
+//!    (`admission/crowding.rs`). If there is no place, it is rejected at once with the best estimate.
 //! 3. *What lies ahead is kept.* Models that admitted ones count on are not victims. Nothing else starts on a device while an admitted one
 //!    waits for it, and while a device serves such it takes only as many at once as it has slots.
 //! 4. *Others.* One without an SLO that has waited 2 s gets a place as if it had been admitted: the
