@@ -48,7 +48,7 @@ pub use graph::{Graph, GraphExec};
 
 mod memory;
 pub use memory::{
-    AddressRange, Allocation, BLOCK_BYTES, BlockMap, BlockPool, Demand, Owner, Placement, PoolUsage,
+    AddressRange, Allocation, BLOCK_BYTES, BlockMap, BlockPool, Demand, Exported, Imported, Owner, Placement, PoolUsage,
     SlotMemory, Span,
 };
 

@@ -10,6 +10,8 @@ mod support;
 mod comm;
 #[path = "cuda/discovery.rs"]
 mod discovery;
+#[path = "cuda/exported.rs"]
+mod exported;
 #[path = "cuda/faults.rs"]
 mod faults;
 #[path = "cuda/memory.rs"]

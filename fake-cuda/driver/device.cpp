@@ -131,8 +131,16 @@ CUDA_API cuDeviceGetAttribute(int* value, int attribute, Device_ device) {
         case 76: *value = int(state().settings.sm % 10); break;
         case 97: *value = 227 << 10; break;
         case 102: *value = 1; break;
+        case 103: *value = state().settings.exports_memory; break;
         default: *value = 0;
     }
+    return SUCCESS;
+}
+
+CUDA_API cuDeviceCanAccessPeer(int* can, Device_ device, Device_ peer) {
+    std::lock_guard<std::mutex> lock(state().mutex);
+    if (device_at(device) == nullptr || device_at(peer) == nullptr) return INVALID_DEVICE;
+    *can = device != peer && state().settings.peer_access;
     return SUCCESS;
 }
 

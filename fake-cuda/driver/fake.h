@@ -53,6 +53,7 @@ struct Device {
     uint8_t* memory = nullptr;
     std::map<uint64_t, uint64_t> file_holes;
     uint64_t file_bytes = 0;
+    uint64_t bit() const { return uint64_t(1) << ordinal; }
     ~Device();
 };
 
@@ -115,7 +116,8 @@ struct Function {
 struct Region {
     uint64_t bytes;
     Device* device;
-    bool accessible;
+    // The devices that may read it, and write it: a bit for each.
+    uint64_t readers = 0, writers = 0;
     // Of cuMemAlloc: the mapping around it. Of cuMemMap: the physical memory.
     void* mapping = nullptr;
     size_t mapping_bytes = 0;
@@ -124,7 +126,10 @@ struct Region {
 
 struct Physical {
     Device* device;
+    // A piece of this file: the device's own, or, of an imported block, that of the device in the process that it is from.
+    int file;
     uint64_t offset, bytes;
+    bool exportable = false, imported = false;
     unsigned mapped = 0;
     bool released = false;
 };
@@ -148,6 +153,8 @@ struct Settings {
     int fault_device = -1;
     Result fault = ILLEGAL_ADDRESS;
     bool paused = false;
+    // Whether blocks can be exported as files, and whether devices reach each other's memory.
+    bool exports_memory = true, peer_access = true;
     // Copies of LOAD_BYTES or more to the device that are made; those behind them wait until there may be more.
     uint64_t loads_left = UINT64_MAX;
 };
@@ -227,7 +234,9 @@ bool forbidden_in_capture(const char* call);
 void record(Stream* stream, Work work);
 
 // memory.cpp
-bool covers(uint64_t address, uint64_t bytes, Device* device);
+// Whether a device may read all of that, or write it.
+bool readable(uint64_t address, uint64_t bytes, const Device* device);
+bool writable(uint64_t address, uint64_t bytes, const Device* device);
 bool is_pinned(const void* address, uint64_t bytes);
 Result allocate(Device* device, uint64_t bytes);
 void note(uint64_t address, uint64_t bytes, Engine engine, Device* device);

@@ -11,6 +11,12 @@ namespace fake {
 
 constexpr uint64_t granularity_bytes = 2 << 20;
 
+// CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.
+constexpr int posix_file = 1;
+
+// What the file of an exported block is, in `/proc`.
+constexpr const char* memory_file = "/memfd:fake-cuda";
+
 static bool in_blocks(uint64_t number) { return number > 0 && number % granularity_bytes == 0; }
 
 // Addresses that nobody can use, at the place of what was there.
@@ -46,6 +52,11 @@ static bool open_memory(Device* device) {
 static void forget(uint64_t handle) {
     Physical& physical = state().physical.at(handle);
     if (!physical.released || physical.mapped > 0) return;
+    if (physical.imported) {
+        close(physical.file);
+        state().physical.erase(handle);
+        return;
+    }
     Device* device = physical.device;
     fallocate(device->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, off_t(physical.offset), off_t(physical.bytes));
     device->used_bytes -= physical.bytes;
@@ -115,6 +126,8 @@ CUDA_API cuMemCreate(unsigned long long* handle, size_t bytes, const AllocationP
     Call call;
     if (call.result) return call.result;
     if (!in_blocks(bytes) || properties->type != 1 || properties->location.type != 1) return INVALID_VALUE;
+    if ((properties->handle_types & ~posix_file) != 0) return INVALID_VALUE;
+    if (properties->handle_types != 0 && !state().settings.exports_memory) return NOT_SUPPORTED;
     if (properties->location.id < 0 || size_t(properties->location.id) >= state().devices.size()) return INVALID_DEVICE;
     if (forbidden_in_capture("cuMemCreate")) return STREAM_CAPTURE_UNSUPPORTED;
     Device* device = state().devices[size_t(properties->location.id)].get();
@@ -127,7 +140,7 @@ CUDA_API cuMemCreate(unsigned long long* handle, size_t bytes, const AllocationP
         if (size > bytes) device->file_holes[offset + bytes] = size - bytes;
         std::memset(device->memory + offset, 0xff, bytes);
         *handle = state().next_physical++;
-        state().physical[*handle] = {device, offset, bytes};
+        state().physical[*handle] = {device, device->file, offset, bytes, properties->handle_types != 0};
         state().counts["blocks_created"]++;
         return SUCCESS;
     }
@@ -158,10 +171,10 @@ CUDA_API cuMemMap(Address address, size_t bytes, size_t offset, unsigned long lo
         return INVALID_VALUE;
     }
     // Nobody may use it before access is given.
-    void* mapped = mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, physical.device->file, off_t(physical.offset));
+    void* mapped = mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, physical.file, off_t(physical.offset));
     if (mapped == MAP_FAILED) return OUT_OF_MEMORY;
     physical.mapped++;
-    Region region{bytes, physical.device, false};
+    Region region{bytes, physical.device};
     region.physical = handle;
     state().regions[address] = region;
     return SUCCESS;
@@ -170,15 +183,20 @@ CUDA_API cuMemMap(Address address, size_t bytes, size_t offset, unsigned long lo
 CUDA_API cuMemSetAccess(Address address, size_t bytes, const Access* access, size_t count) {
     Call call;
     if (call.result) return call.result;
-    if (count != 1 || access->location.type != 1) return INVALID_VALUE;
+    if (count != 1 || access->location.type != 1 || (access->flags != 0 && access->flags != 1 && access->flags != 3)) return INVALID_VALUE;
+    if (access->location.id < 0 || size_t(access->location.id) >= state().devices.size()) return INVALID_DEVICE;
+    const Device* user = state().devices[size_t(access->location.id)].get();
     for (uint64_t at = address; at < address + bytes;) {
         auto found = state().regions.find(at);
         if (found == state().regions.end() || found->second.physical == 0) return INVALID_VALUE;
-        if (found->second.device->ordinal != access->location.id) return NOT_SUPPORTED;
-        found->second.accessible = access->flags == 3;
-        at += found->second.bytes;
+        Region& region = found->second;
+        if (region.device != user && !state().settings.peer_access) return NOT_SUPPORTED;
+        region.readers = access->flags & 1 ? region.readers | user->bit() : region.readers & ~user->bit();
+        region.writers = access->flags & 2 ? region.writers | user->bit() : region.writers & ~user->bit();
+        const int allowed = (region.readers ? PROT_READ : PROT_NONE) | (region.writers ? PROT_WRITE : PROT_NONE);
+        mprotect(reinterpret_cast<void*>(at), region.bytes, allowed);
+        at += region.bytes;
     }
-    mprotect(reinterpret_cast<void*>(address), bytes, access->flags == 3 ? PROT_READ | PROT_WRITE : PROT_NONE);
     return SUCCESS;
 }
 
@@ -197,4 +215,45 @@ CUDA_API cuMemUnmap(Address address, size_t bytes) {
         at += region.bytes;
     }
     return call.device->fault;
+}
+
+// The file of the device's memory, opened anew: its position says which block of it is meant, how many granules long and of which device.
+CUDA_API cuMemExportToShareableHandle(void* shareable, unsigned long long handle, int type, unsigned long long flags) {
+    Call call;
+    if (call.result) return call.result;
+    auto found = state().physical.find(handle);
+    if (found == state().physical.end() || found->second.released || type != posix_file || flags != 0) return INVALID_VALUE;
+    const Physical& physical = found->second;
+    if (!physical.exportable) return INVALID_VALUE;
+    const int file = open(("/proc/self/fd/" + std::to_string(physical.file)).c_str(), O_RDWR | O_CLOEXEC);
+    if (file < 0) return OUT_OF_MEMORY;
+    const uint64_t which = physical.offset | physical.bytes / granularity_bytes << 6 | uint64_t(physical.device->ordinal);
+    lseek(file, off_t(which), SEEK_SET);
+    *static_cast<int*>(shareable) = file;
+    state().counts["blocks_exported"]++;
+    return SUCCESS;
+}
+
+// Unlike the driver's, the block is gone when its own process lets go of it, whoever has imported it: nobody may rely on more.
+CUDA_API cuMemImportFromShareableHandle(unsigned long long* handle, void* shareable, int type) {
+    Call call;
+    if (call.result) return call.result;
+    if (type != posix_file) return INVALID_VALUE;
+    const int file = int(reinterpret_cast<intptr_t>(shareable));
+    char name[64] = {};
+    if (readlink(("/proc/self/fd/" + std::to_string(file)).c_str(), name, sizeof name - 1) < 0) return INVALID_VALUE;
+    if (strncmp(name, memory_file, strlen(memory_file)) != 0) return INVALID_VALUE;
+    const auto which = uint64_t(lseek(file, 0, SEEK_CUR));
+    const uint64_t offset = which / granularity_bytes * granularity_bytes, bytes = (which % granularity_bytes >> 6) * granularity_bytes;
+    const size_t ordinal = which & 63;
+    if (ordinal >= state().devices.size()) return INVALID_DEVICE;
+    // The caller closes its own.
+    const int own = fcntl(file, F_DUPFD_CLOEXEC, 0);
+    if (own < 0) return OUT_OF_MEMORY;
+    *handle = state().next_physical++;
+    Physical physical{state().devices[ordinal].get(), own, offset, bytes};
+    physical.imported = true;
+    state().physical[*handle] = physical;
+    state().counts["blocks_imported"]++;
+    return SUCCESS;
 }

@@ -16,7 +16,7 @@ constexpr uint64_t alignment_bytes = 256;
 
 static uint64_t rounded(uint64_t bytes, uint64_t to) { return (bytes + to - 1) / to * to; }
 
-bool covers(uint64_t address, uint64_t bytes, Device* device) {
+static bool covers(uint64_t address, uint64_t bytes, uint64_t Region::*users, const Device* device) {
     auto& regions = state().regions;
     const uint64_t end = address + bytes;
     if (end < address) return false;
@@ -24,11 +24,15 @@ bool covers(uint64_t address, uint64_t bytes, Device* device) {
         auto next = regions.upper_bound(address);
         if (next == regions.begin()) return false;
         const auto& [start, region] = *--next;
-        if (address >= start + region.bytes || region.device != device || !region.accessible) return false;
+        if (address >= start + region.bytes || (region.*users & device->bit()) == 0) return false;
         address = start + region.bytes;
     }
     return true;
 }
+
+bool readable(uint64_t address, uint64_t bytes, const Device* device) { return covers(address, bytes, &Region::readers, device); }
+
+bool writable(uint64_t address, uint64_t bytes, const Device* device) { return covers(address, bytes, &Region::writers, device); }
 
 bool is_pinned(const void* address, uint64_t bytes) {
     const auto start = reinterpret_cast<uint64_t>(address);
@@ -88,7 +92,7 @@ CUDA_API cuMemAlloc_v2(Address* address, size_t bytes) {
     if (bytes == 0) return INVALID_VALUE;
     if (forbidden_in_capture("cuMemAlloc")) return STREAM_CAPTURE_UNSUPPORTED;
     if (const Result result = allocate(call.device, bytes)) return result;
-    Region region{bytes, call.device, true};
+    Region region{bytes, call.device, call.device->bit(), call.device->bit()};
     char* start = guarded(bytes, &region.mapping, &region.mapping_bytes);
     if (start == nullptr) return OUT_OF_MEMORY;
     *address = reinterpret_cast<Address>(start);
@@ -153,7 +157,7 @@ CUDA_API cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t bytes, Stream
     if (call.result) return call.result;
     if (!known(stream, "cuMemcpyHtoDAsync")) return INVALID_HANDLE;
     Device* device = stream->device;
-    if (!covers(to, bytes, device)) return INVALID_VALUE;
+    if (!writable(to, bytes, device)) return INVALID_VALUE;
     const bool pinned = is_pinned(from, bytes);
     if (!pinned && stream->capture != nullptr) return STREAM_CAPTURE_UNSUPPORTED;
     // Pinned memory is read when the stream gets there, other memory now.
@@ -162,7 +166,7 @@ CUDA_API cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t bytes, Stream
     state().counts["copies_to_device"]++;
     state().counts["bytes_to_device"] += bytes;
     const Result result = enqueue(stream, {"a copy to the device", Engine::TO_DEVICE, copy_ns(bytes), [=] {
-        if (!covers(to, bytes, device)) return gone("a copy to the device", to, bytes);
+        if (!writable(to, bytes, device)) return gone("a copy to the device", to, bytes);
         if (pinned && !is_pinned(from, bytes)) return gone("a copy to the device", reinterpret_cast<uint64_t>(from), bytes);
         std::memcpy(reinterpret_cast<void*>(to), pinned ? from : staged->data(), bytes);
         note(to, bytes, Engine::TO_DEVICE, device);
@@ -177,13 +181,13 @@ CUDA_API cuMemcpyDtoHAsync_v2(void* to, Address from, size_t bytes, Stream* stre
     if (call.result) return call.result;
     if (!known(stream, "cuMemcpyDtoHAsync")) return INVALID_HANDLE;
     Device* device = stream->device;
-    if (!covers(from, bytes, device)) return INVALID_VALUE;
+    if (!readable(from, bytes, device)) return INVALID_VALUE;
     const bool pinned = is_pinned(to, bytes);
     if (!pinned && stream->capture != nullptr) return STREAM_CAPTURE_UNSUPPORTED;
     state().counts["copies_to_host"]++;
     state().counts["bytes_to_host"] += bytes;
     const Result result = enqueue(stream, {"a copy to the host", Engine::TO_HOST, copy_ns(bytes), [=] {
-        if (!covers(from, bytes, device)) return gone("a copy to the host", from, bytes);
+        if (!readable(from, bytes, device)) return gone("a copy to the host", from, bytes);
         if (pinned && !is_pinned(to, bytes)) return gone("a copy to the host", reinterpret_cast<uint64_t>(to), bytes);
         std::memcpy(to, reinterpret_cast<void*>(from), bytes);
         note(from, bytes, Engine::TO_HOST, device);
@@ -195,10 +199,11 @@ CUDA_API cuMemcpyDtoHAsync_v2(void* to, Address from, size_t bytes, Stream* stre
 }
 
 static Result copy_between(Address to, Device* to_device, Address from, Device* from_device, size_t bytes, Stream* stream) {
-    if (!covers(to, bytes, to_device) || !covers(from, bytes, from_device)) return INVALID_VALUE;
+    if (!writable(to, bytes, to_device) || !readable(from, bytes, from_device)) return INVALID_VALUE;
+    if (bytes > 0 && std::prev(state().regions.upper_bound(from))->second.device != to_device) state().counts["bytes_between_devices"] += bytes;
     return enqueue(stream, {"a copy", Engine::COMPUTE, 2'000, [=] {
-        if (!covers(to, bytes, to_device)) return gone("a copy", to, bytes);
-        if (!covers(from, bytes, from_device)) return gone("a copy", from, bytes);
+        if (!writable(to, bytes, to_device)) return gone("a copy", to, bytes);
+        if (!readable(from, bytes, from_device)) return gone("a copy", from, bytes);
         std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes);
         return Result(SUCCESS);
     }});
@@ -227,10 +232,10 @@ CUDA_API cuMemsetD8Async(Address address, unsigned char value, size_t bytes, Str
     if (call.result) return call.result;
     if (!known(stream, "cuMemsetD8Async")) return INVALID_HANDLE;
     Device* device = stream->device;
-    if (!covers(address, bytes, device)) return INVALID_VALUE;
+    if (!writable(address, bytes, device)) return INVALID_VALUE;
     state().counts["fills"]++;
     const Result result = enqueue(stream, {"a fill", Engine::COMPUTE, 1'000, [=] {
-        if (!covers(address, bytes, device)) return gone("a fill", address, bytes);
+        if (!writable(address, bytes, device)) return gone("a fill", address, bytes);
         std::memset(reinterpret_cast<void*>(address), value, bytes);
         return Result(SUCCESS);
     }});

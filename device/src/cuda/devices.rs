@@ -55,6 +55,8 @@ pub struct DeviceInfo {
     pub memory_bytes_per_s: u64,
     /// Whether memory can be mapped into addresses that were reserved before, which [`AddressRange`](super::AddressRange)s need.
     pub maps_memory: bool,
+    /// Whether blocks of memory can be [exported](super::Exported) to other processes, as files.
+    pub exports_memory: bool,
 }
 
 impl Devices {
@@ -91,6 +93,21 @@ impl Devices {
     #[must_use]
     pub fn driver_version(&self) -> String {
         version(self.driver.version())
+    }
+
+    /// The other devices whose memory this one reads where it lies, if that is [exported](super::Exported): those that export it, and are connected so.
+    pub fn siblings(&self, ordinal: u32) -> Result<Vec<u32>, CudaError> {
+        let own = handle(&self.driver, ordinal)?;
+        let mut siblings = Vec::new();
+        for info in self.infos.iter().filter(|info| info.ordinal != ordinal && info.exports_memory) {
+            let (mut can, peer) = (0, handle(&self.driver, info.ordinal)?);
+            // SAFETY: `can` outlives the call.
+            unsafe { self.driver.cuDeviceCanAccessPeer(&mut can, own, peer) }?;
+            if can != 0 {
+                siblings.push(info.ordinal);
+            }
+        }
+        Ok(siblings)
     }
 
     /// Take hold of a device. The first context of a process on it takes some hundred milliseconds and as many megabytes of the device.
@@ -171,6 +188,8 @@ fn info(driver: &Driver, ordinal: u32) -> Result<DeviceInfo, CudaError> {
         l2_bytes: u64::from(number(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?),
         memory_bytes_per_s: 2 * clock_khz * 1000 * (bus_bits / 8),
         maps_memory: number(Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)? != 0,
+        exports_memory: number(Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)?
+            != 0,
     })
 }
 

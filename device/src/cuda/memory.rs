@@ -10,7 +10,7 @@
 //!
 //! What ends a block's stay in a range: the range is dropped; a slot's demand has fallen ([`SlotMemory::settle`]); the last tensor in the block is gone.
 //! It goes to the pool, and from there to the driver with [`BlockPool::trim`] or the pool. Whoever gets a block that another [`Owner`] had, or that
-//! comes from the driver, gets it filled with zeroes.
+//! comes from the driver, gets it filled with zeroes. What lies in some blocks of a range another process can read, where they are ([`Exported`], [`Imported`]).
 
 mod span;
 pub use span::{Owner, Span};
@@ -24,6 +24,9 @@ pub use block::BLOCK_BYTES;
 mod pool;
 pub use pool::{BlockPool, PoolUsage};
 
+mod addresses;
+mod exported;
+pub use exported::{Exported, Imported};
 mod range;
 pub use range::AddressRange;
 

@@ -3,7 +3,7 @@
 use super::{Shared, Tier};
 use crate::Buffer;
 use crate::cuda::error::CudaError;
-use crate::cuda::memory::Span;
+use crate::cuda::memory::{Exported, Span};
 use crate::cuda::stream::Stream;
 use std::fmt;
 use std::sync::Arc;
@@ -35,6 +35,18 @@ impl Held {
         match &self.tier {
             Tier::Device { span, .. } => Place::Device(*span),
             Tier::Host(buffer) => Place::Host(buffer.clone()),
+        }
+    }
+
+    /// The blocks that it lies in, for the process of another device, which may read it there for as long as this lives; none where it is on the host.
+    /// Waits until it has been written.
+    pub fn export(&self) -> Result<Option<Exported>, CudaError> {
+        match &self.tier {
+            Tier::Device { span, ready, .. } => {
+                ready.synchronize()?;
+                self.store.state().range.export(*span).map(Some)
+            }
+            Tier::Host(_) => Ok(None),
         }
     }
 

@@ -1,12 +1,13 @@
 //! Addresses that stay, with memory behind them where it is needed.
-#![allow(unsafe_code, reason = "the driver is called")]
 
-use super::block::{BLOCK_BYTES, Block, location};
+use super::addresses::Addresses;
+use super::block::{BLOCK_BYTES, Block};
+use super::exported::Exported;
 use super::pool::BlockPool;
 use super::span::{Owner, Span};
 use crate::cuda::error::CudaError;
 use crate::cuda::stream::Stream;
-use cudarc::driver::sys::{CUmemAccess_flags_enum as Access, CUmemAccessDesc};
+use cudarc::driver::sys::CUmemAccess_flags_enum as Access;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct AddressRange {
     pool: Arc<BlockPool>,
-    span: Span,
+    addresses: Addresses,
     /// What is mapped, by place, and whose bytes are in it.
     mapped: BTreeMap<usize, Mapped>,
 }
@@ -31,21 +32,14 @@ struct Mapped {
 impl AddressRange {
     /// Reserve addresses for `bytes` bytes, rounded up to blocks.
     pub fn reserve(pool: &Arc<BlockPool>, bytes: u64) -> Result<Self, CudaError> {
-        let bytes = bytes.max(1).checked_next_multiple_of(BLOCK_BYTES);
-        let bytes = bytes.ok_or_else(|| CudaError::Invalid("no device has so many addresses".to_owned()))?;
-        let len = usize::try_from(bytes).map_err(|error| CudaError::Invalid(error.to_string()))?;
-        let mut address = 0;
-        // SAFETY: `address` outlives the call; what is reserved is freed on drop.
-        pool.context().call(|driver| unsafe {
-            driver.cuMemAddressReserve(&mut address, len, BLOCK_BYTES as usize, 0, 0)
-        })?;
-        Ok(Self { pool: Arc::clone(pool), span: Span::new(address, bytes), mapped: BTreeMap::new() })
+        let addresses = Addresses::reserve(pool.context(), bytes)?;
+        Ok(Self { pool: Arc::clone(pool), addresses, mapped: BTreeMap::new() })
     }
 
     /// All of its addresses, with memory behind them or not.
     #[must_use]
     pub fn span(&self) -> Span {
-        self.span
+        self.addresses.span()
     }
 
     /// The pool that its memory comes from.
@@ -68,11 +62,11 @@ impl AddressRange {
         owner: Owner,
         scrub: Option<&Stream>,
     ) -> Result<(), CudaError> {
-        if places.end as u64 > self.span.bytes() / BLOCK_BYTES {
+        if places.end as u64 > self.span().bytes() / BLOCK_BYTES {
             return Err(CudaError::Invalid(format!(
                 "block {} of a range of {} bytes",
                 places.end,
-                self.span.bytes()
+                self.span().bytes()
             )));
         }
         let missing: Vec<usize> = places.filter(|place| !self.mapped.contains_key(place)).collect();
@@ -102,9 +96,7 @@ impl AddressRange {
         let places: Vec<usize> = self.mapped.range(places).map(|(place, _)| *place).collect();
         for place in places {
             let Some(Mapped { block, owner }) = self.mapped.remove(&place) else { continue };
-            let (address, bytes) = (self.at(place).address(), BLOCK_BYTES as usize);
-            // SAFETY: mapped by us, whole; nothing uses it any more: the caller's part.
-            self.pool.context().release("mapping", |driver| unsafe { driver.cuMemUnmap(address, bytes) });
+            self.addresses.unmap(place);
             self.pool.put(vec![block], owner);
         }
     }
@@ -115,7 +107,7 @@ impl AddressRange {
         let others = |(_, mapped): &(&usize, &Mapped)| mapped.owner != owner;
         let places: Vec<_> = self.mapped.range(..places).filter(others).map(|(place, _)| *place).collect();
         for run in runs(&places) {
-            let at = self.at(run.start);
+            let at = self.addresses.at(run.start);
             stream.fill(Span::new(at.address(), run.len() as u64 * BLOCK_BYTES), 0)?;
             for place in run {
                 if let Some(mapped) = self.mapped.get_mut(&place) {
@@ -126,14 +118,20 @@ impl AddressRange {
         Ok(())
     }
 
+    /// Some of its bytes as another process can have them: the blocks that they lie in, and no others.
+    pub fn export(&self, span: Span) -> Result<Exported, CudaError> {
+        let outside = || CudaError::Invalid("no memory of this range is at those addresses".to_owned());
+        let offset = span.address().checked_sub(self.span().address()).ok_or_else(outside)?;
+        let end = offset.checked_add(span.bytes()).ok_or_else(outside)?;
+        let place = |at: u64| usize::try_from(at).map_err(|_| outside());
+        let places = place(offset / BLOCK_BYTES)?..place(end.div_ceil(BLOCK_BYTES))?;
+        let export = |place| self.mapped.get(&place).ok_or_else(outside)?.block.export();
+        let blocks = places.map(export).collect::<Result<_, CudaError>>()?;
+        Ok(Exported { blocks, offset: offset % BLOCK_BYTES, bytes: span.bytes() })
+    }
+
     fn map(&mut self, place: usize, block: Block, owner: Owner) -> Result<(), (CudaError, Block)> {
-        let (address, bytes) = (self.at(place).address(), BLOCK_BYTES as usize);
-        // SAFETY: the addresses are reserved by us, and nothing is mapped there.
-        let mapped = self
-            .pool
-            .context()
-            .call(|driver| unsafe { driver.cuMemMap(address, bytes, 0, block.handle(), 0) });
-        match mapped {
+        match self.addresses.map(place, &block) {
             Ok(()) => {
                 self.mapped.insert(place, Mapped { block, owner });
                 Ok(())
@@ -144,40 +142,23 @@ impl AddressRange {
 
     /// Let the device use what has just been mapped at some places, and fill what may hold others' bytes.
     fn open_and_scrub(&self, done: &[(usize, bool)], scrub: Option<&Stream>) -> Result<(), CudaError> {
-        let context = self.pool.context();
-        let access = CUmemAccessDesc {
-            location: location(context),
-            flags: Access::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-        };
         let places: Vec<_> = done.iter().map(|(place, _)| *place).collect();
         for run in runs(&places) {
-            let (address, bytes) = (self.at(run.start).address(), run.len() * BLOCK_BYTES as usize);
-            // SAFETY: all of it is mapped; `access` outlives the call.
-            context.call(|driver| unsafe { driver.cuMemSetAccess(address, bytes, &access, 1) })?;
+            self.addresses.open(run, Access::CU_MEM_ACCESS_FLAGS_PROT_READWRITE)?;
         }
         let Some(stream) = scrub else { return Ok(()) };
         let foreign: Vec<_> = done.iter().filter(|(_, foreign)| *foreign).map(|(place, _)| *place).collect();
         for run in runs(&foreign) {
-            let at = self.at(run.start);
+            let at = self.addresses.at(run.start);
             stream.fill(Span::new(at.address(), run.len() as u64 * BLOCK_BYTES), 0)?;
         }
         Ok(())
-    }
-
-    /// The block at `place`, which lies within the range.
-    fn at(&self, place: usize) -> Span {
-        Span::new(self.span.address() + place as u64 * BLOCK_BYTES, BLOCK_BYTES)
     }
 }
 
 impl Drop for AddressRange {
     fn drop(&mut self) {
         self.release(0..usize::MAX);
-        let (address, bytes) = (self.span.address(), self.span.bytes());
-        // SAFETY: reserved in `reserve`; nothing is mapped there any more.
-        self.pool.context().release("addresses", |driver| unsafe {
-            driver.cuMemAddressFree(address, usize::try_from(bytes).unwrap_or(0))
-        });
     }
 }
 
