@@ -1,7 +1,7 @@
 //! Tensors wherever they are: in the node's memory, or left in that of the device that gave them.
 //!
 //! A run whose outputs [may stay](crate::RunRequest::may_stay) leaves them in its device's memory, as [`DeviceTensor`]s. A run on the same device takes
-//! such a tensor from there; whoever else needs its bytes has them [brought to the host](DeviceTensor::to_host), once. What ends one: its last
+//! such a tensor from there, and one on a sibling, a device that reads the other's memory, does so, too; whoever else needs its bytes has them [brought to the host](DeviceTensor::to_host), once. What ends one: its last
 //! handle drops; or the device is lost, and whoever wants it then is told [`TensorLost`](InferenceError::TensorLost).
 
 use crate::error::InferenceError;
@@ -182,8 +182,10 @@ pub struct HandedOver {
     pub kept: u64,
     /// Their bytes.
     pub kept_bytes: u64,
-    /// Bytes that runs have read where they were.
+    /// Bytes that runs there have read where they were.
     pub on_device_bytes: u64,
+    /// Bytes that runs on other devices have read where they were.
+    pub by_sibling_bytes: u64,
     /// Bytes that went over the host after all: to the node, since it needed them; or to runs, since there was no room for them on the device.
     pub through_host_bytes: u64,
 }

@@ -1,11 +1,14 @@
 //! Processes of this same program that hold a device: how they are started, what they are told of the environment, and how they end.
 //!
 //! What both kinds of workers have in common, that of the models of a device (`worker/`) and those of users' kernels (`kernel_graphs/`):
-//! messages, which are lengths and JSON ([`send`], [`receive`]); tensors, in files in memory that both sides have open ([`Part`]); and pauses between
+//! messages, which are lengths and JSON ([`send`], [`receive`]), and open files behind them ([`send_files`], [`receive_files`]); tensors, in files in memory that both sides have open ([`Part`]); and pauses between
 //! starts ([`Restarts`]).
 
 mod framing;
 pub(super) use framing::{receive, send};
+
+mod files;
+pub(super) use files::{receive_files, send_files};
 
 mod restarts;
 pub(super) use restarts::Restarts;

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_device::Arena;
-use weir_device::cuda::{CudaError, GraphExec, Held, Owner, Span, Stream};
+use weir_device::cuda::{CudaError, GraphExec, Owner, Span, Stream};
 use weir_types::{ElementType, Shape};
 
 /// Captured runs that a session keeps; all are forgotten when there are more.
@@ -47,9 +47,14 @@ pub(super) trait Exchange {
     /// How long it is.
     fn bytes(&self, input: usize) -> usize;
 
-    /// Where it is on the device, if another run has left it there.
-    fn on_device(&self, _input: usize) -> Option<(&Held, Span)> {
+    /// Where the device reads it, if another run has left it there, or on a device whose memory this one reads.
+    fn on_device(&self, _input: usize) -> Option<Span> {
         None
+    }
+
+    /// Make `stream` wait until it is there.
+    fn order(&self, _input: usize, _stream: &Stream) -> Result<(), CudaError> {
+        Ok(())
     }
 
     /// Write it to `place`, which is as long.
@@ -186,8 +191,8 @@ impl CudaSession {
         for (input, port) in model.inputs().iter().zip(&program.inputs) {
             let bytes = exchange.bytes(*input);
             let to = bound.span(port.place, bytes as u64, &model.weights, arena).ok_or_else(misfit)?;
-            if let Some((held, from)) = exchange.on_device(*input) {
-                let copied = held.order(&stream).and_then(|()| stream.copy(from, to));
+            if let Some(from) = exchange.on_device(*input) {
+                let copied = exchange.order(*input, &stream).and_then(|()| stream.copy(from, to));
                 copied.map_err(|error| failure(&error))?;
                 continue;
             }

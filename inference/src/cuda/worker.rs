@@ -8,6 +8,7 @@
 //!   the arena ──its file──►                      large inputs, which the worker reads where they lie
 //!   control ──one way: connections, cancels──►   its main thread, which ends the process with the node
 //!   a thread ──Connection──►                     which outputs that have stayed there nobody has any more
+//!   the run of another worker ──Export──►        keeps such an output where it is, and gives the files of its blocks, which go there with the run
 //! ```
 //!
 //! A fault of a device ends everything that a process has there, and the driver gives the process no second chance. So the device is held by a worker, which
@@ -23,6 +24,7 @@ mod lines;
 
 mod memory;
 pub(super) use memory::HandOvers;
+mod export;
 
 mod supervisor;
 pub(super) use supervisor::Supervisor;
@@ -90,6 +92,8 @@ pub(super) struct Worker {
     let_go: LetGo,
     /// Counts models, sessions, runs and tensors, to tell them from each other.
     numbers: AtomicU64,
+    /// The ordinals of devices whose memory it reads where it lies.
+    siblings: Mutex<Vec<u32>>,
     has_worked: AtomicBool,
     /// Why it is of no use any more.
     ended: OnceLock<Arc<str>>,
@@ -118,13 +122,17 @@ impl Worker {
             lines: Lines::new(config.gpu.slots.saturating_add(CONNECTIONS_BESIDE)),
             let_go,
             numbers: AtomicU64::new(0),
+            siblings: Mutex::default(),
             has_worked: AtomicBool::new(false),
             ended: OnceLock::new(),
         });
         let_go::start(&worker, gone).map_err(|error| InferenceError::DeviceLost(cannot(error).into()))?;
         let open = Request::Open { driver: config.driver.clone(), gpu: config.gpu.clone() };
         match worker.call(&open, START_TIME_MAX)? {
-            Answer::Opened { name } => Ok((worker, name)),
+            Answer::Opened { name, siblings } => {
+                *worker.siblings() = siblings;
+                Ok((worker, name))
+            }
             answer => Err(worker.senseless(&answer)),
         }
     }
@@ -135,7 +143,7 @@ impl Worker {
         let mut line = self.line(&wanted)?;
         let answered = line.connection().and_then(|connection| {
             connection.settle(&wanted)?;
-            connection.call(request, &[], time_max, &wanted)
+            connection.call(request, None, time_max, &wanted)
         });
         self.understand(answered)
     }
@@ -189,7 +197,7 @@ impl Worker {
         InferenceError::DeviceLost(self.end(&why))
     }
 
-    fn senseless(&self, answer: &Answer) -> InferenceError {
+    fn senseless(&self, answer: &impl std::fmt::Debug) -> InferenceError {
         InferenceError::DeviceLost(self.end(&format!("its worker gave a senseless answer: {answer:?}")))
     }
 
@@ -226,6 +234,22 @@ impl Worker {
     /// Its process has ended, as whoever watches that has found out. Says what that means to those who wait for something.
     fn has_ended(&self) -> InferenceError {
         self.failed(CallError::Ended(io::ErrorKind::UnexpectedEof.into()))
+    }
+
+    /// Whether it reads what `other` has where that is.
+    fn reads(&self, other: &Self) -> bool {
+        self.siblings().contains(&other.config.gpu.ordinal)
+    }
+
+    /// It turned out not to read what that device has. Nobody tries again before this one is started anew.
+    fn reads_no_more(&self, ordinal: u32, why: &str) {
+        let (device, sibling) = (self.config.device(), Device::Cuda { ordinal });
+        warn!(%device, %sibling, why, "a device does not read the other's memory: tensors go over the host");
+        self.siblings().retain(|sibling| *sibling != ordinal);
+    }
+
+    fn siblings(&self) -> MutexGuard<'_, Vec<u32>> {
+        self.siblings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn number(&self) -> u64 {

@@ -1,7 +1,8 @@
 //! A connection to a worker: a socket, and memory for tensors. Whoever has it asks one thing after the other.
 
+use super::export::Export;
 use super::message::{Answer, Request};
-use crate::cuda::process::{receive, send};
+use crate::cuda::process::{receive, receive_files, send, send_files};
 use crate::interrupt::Interrupt;
 use crate::tensor::Tensor;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -34,7 +35,16 @@ struct Owed {
     /// How long it may take in all.
     time_max: Duration,
     /// What the worker may be reading meanwhile.
-    _read: Vec<Tensor>,
+    _read: InPlace,
+}
+
+/// What a worker reads in place for a request: it must not change before that is answered.
+#[derive(Default)]
+pub(super) struct InPlace {
+    /// In the arena.
+    pub(super) here: Vec<Tensor>,
+    /// On other devices.
+    pub(super) exports: Vec<Export>,
 }
 
 /// Wakes whoever waits for an answer.
@@ -99,24 +109,34 @@ impl Connection {
         Ok(())
     }
 
-    /// Ask, and wait for the answer: no longer than `time_max`, and not much longer than it is wanted. Nothing is owed. `read` is what the worker reads
-    /// for it where it lies.
+    /// Ask, and wait for the answer: no longer than `time_max`, and not much longer than it is wanted. Nothing is owed. `in_place` is what the worker
+    /// reads where it lies, for as long as the answer is owed.
     pub(super) fn call(
         &mut self,
         request: &Request,
-        read: &[Tensor],
+        in_place: Option<&mut InPlace>,
         time_max: Duration,
         interrupt: &Interrupt,
     ) -> Result<Answer, CallError> {
         let until = Instant::now() + time_max;
         send(&mut self.socket, request)?;
+        let mut none = InPlace::default();
+        let in_place = in_place.unwrap_or(&mut none);
+        let blocks: Vec<_> = in_place.exports.iter().flat_map(Export::blocks).collect();
+        send_files(&self.socket, &blocks)?;
+        in_place.exports.iter_mut().for_each(Export::close_blocks);
         match self.wait(until, time_max, interrupt) {
             Ok(()) => self.receive(),
             Err(error) => {
-                self.owed = Some(Owed { until, time_max, _read: read.to_vec() });
+                self.owed = Some(Owed { until, time_max, _read: std::mem::take(in_place) });
                 Err(error)
             }
         }
+    }
+
+    /// The files that come behind an answer; none where there may not be so many.
+    pub(super) fn receive_files(&self, count: usize) -> Result<Option<Vec<OwnedFd>>, CallError> {
+        Ok(receive_files(&self.socket, count)?)
     }
 
     /// Wait until there is something to receive.
@@ -197,7 +217,7 @@ mod tests {
         let _hook = interrupt.hook(move || waker.wake());
         thread::scope(|scope| {
             let call = scope.spawn(|| {
-                let called = connection.call(&Request::Trim, &[], LONG, &interrupt);
+                let called = connection.call(&Request::Trim, None, LONG, &interrupt);
                 assert!(matches!(called, Err(CallError::Unwanted)), "{called:?}");
                 connection
             });
@@ -206,11 +226,11 @@ mod tests {
             interrupt.fire(Reason::Deadline);
             let mut connection = call.join().unwrap();
             assert!(connection.is_busy());
-            send(&mut worker, &Answer::Opened { name: "late".to_owned() }).unwrap();
+            send(&mut worker, &Answer::Opened { name: "late".to_owned(), siblings: Vec::new() }).unwrap();
             assert!(!connection.is_busy());
             connection.settle(&Interrupt::default()).unwrap();
             send(&mut worker, &Answer::Done).unwrap();
-            let called = connection.call(&Request::Unload { model: 1 }, &[], LONG, &Interrupt::default());
+            let called = connection.call(&Request::Unload { model: 1 }, None, LONG, &Interrupt::default());
             assert_eq!(called.unwrap(), Answer::Done);
         });
     }
@@ -220,12 +240,13 @@ mod tests {
         let (mut connection, mut worker) = pair();
         let arena = Arena::new(1 << 20);
         let data = arena.copy_of(&[0; 100]).unwrap();
-        let read = [Tensor::new(ElementType::Uint8, Shape::new(&[100]).unwrap(), data).unwrap()];
+        let here = vec![Tensor::new(ElementType::Uint8, Shape::new(&[100]).unwrap(), data).unwrap()];
+        let mut in_place = InPlace { here, exports: Vec::new() };
         let interrupt = Interrupt::default();
         interrupt.fire(Reason::Cancelled);
-        let called = connection.call(&Request::Trim, &read, LONG, &interrupt);
+        let called = connection.call(&Request::Trim, Some(&mut in_place), LONG, &interrupt);
         assert!(matches!(called, Err(CallError::Unwanted)), "{called:?}");
-        drop(read);
+        drop(in_place);
         assert!(arena.used_bytes() > 0, "the memory was given up while a worker may be reading it");
         send(&mut worker, &Answer::Done).unwrap();
         connection.settle(&Interrupt::default()).unwrap();
@@ -237,7 +258,7 @@ mod tests {
         let (mut connection, worker) = pair();
         let (interrupt, time_max) = (Interrupt::default(), Duration::from_millis(200));
         interrupt.fire(Reason::Cancelled);
-        let called = connection.call(&Request::Trim, &[], time_max, &interrupt);
+        let called = connection.call(&Request::Trim, None, time_max, &interrupt);
         assert!(matches!(called, Err(CallError::Unwanted)), "{called:?}");
         let settled = connection.settle(&Interrupt::default());
         assert!(matches!(settled, Err(CallError::OverTime(limit)) if limit == time_max), "{settled:?}");
@@ -247,12 +268,12 @@ mod tests {
     #[test]
     fn a_worker_that_has_gone_is_told_apart_from_one_that_is_slow() {
         let (mut connection, worker) = pair();
-        let called = connection.call(&Request::Trim, &[], Duration::from_millis(20), &Interrupt::default());
+        let called = connection.call(&Request::Trim, None, Duration::from_millis(20), &Interrupt::default());
         assert!(matches!(called, Err(CallError::OverTime(_))), "{called:?}");
         drop(worker);
         let (mut connection, worker) = pair();
         drop(worker);
-        let called = connection.call(&Request::Trim, &[], LONG, &Interrupt::default());
+        let called = connection.call(&Request::Trim, None, LONG, &Interrupt::default());
         assert!(matches!(called, Err(CallError::Ended(_))), "{called:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Telling a worker which tensors nobody has any more. On a thread of its own: whoever lets go of one does not wait.
+//! Telling a worker which tensors nobody has any more, or reads from another device. On a thread of its own: whoever lets go of one does not wait.
 
 use super::message::Request;
 use super::{HandOvers, Worker};
@@ -18,6 +18,8 @@ pub(super) enum Gone {
     Unused { number: u64, bytes: u64 },
     /// It was to stay, and the run that gives it was not waited for.
     Abandoned { number: u64 },
+    /// No worker of another device reads what was exported by that number.
+    Read { export: u64 },
 }
 
 impl LetGo {
@@ -45,7 +47,8 @@ pub(super) fn start(worker: &Arc<Worker>, gone: Receiver<Gone>) -> io::Result<()
 
 fn tell(worker: &Weak<Worker>, counted: &HandOvers, gone: &Receiver<Gone>) {
     while let Ok(first) = gone.recv() {
-        let (mut tensors, mut abandoned, mut sizes) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut tensors, mut sizes) = (Vec::new(), Vec::new());
+        let (mut abandoned, mut exports) = (Vec::new(), Vec::new());
         for one in std::iter::once(first).chain(gone.try_iter()).take(AT_ONCE_MAX) {
             match one {
                 Gone::Unused { number, bytes } => {
@@ -53,11 +56,12 @@ fn tell(worker: &Weak<Worker>, counted: &HandOvers, gone: &Receiver<Gone>) {
                     sizes.push(bytes);
                 }
                 Gone::Abandoned { number } => abandoned.push(number),
+                Gone::Read { export } => exports.push(export),
             }
         }
         // One that nobody has any more has ended, and has let go of everything.
         if let Some(worker) = worker.upgrade() {
-            worker.release(&Request::Release { tensors, abandoned });
+            worker.release(&Request::Release { tensors, abandoned, exports });
         }
         sizes.into_iter().for_each(|bytes| counted.gone(bytes));
     }

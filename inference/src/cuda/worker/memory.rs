@@ -26,6 +26,7 @@ pub(in crate::cuda) struct HandOvers {
     kept: AtomicU64,
     kept_bytes: AtomicU64,
     on_device_bytes: AtomicU64,
+    by_sibling_bytes: AtomicU64,
     through_host_bytes: AtomicU64,
 }
 
@@ -36,6 +37,7 @@ impl HandOvers {
             kept: self.kept.load(Relaxed),
             kept_bytes: self.kept_bytes.load(Relaxed),
             on_device_bytes: self.on_device_bytes.load(Relaxed),
+            by_sibling_bytes: self.by_sibling_bytes.load(Relaxed),
             through_host_bytes: self.through_host_bytes.load(Relaxed),
         }
     }
@@ -57,6 +59,11 @@ impl HandOvers {
         self.on_device_bytes.fetch_add(on_device_bytes, Relaxed);
         self.through_host_bytes.fetch_add(through_host_bytes, Relaxed);
     }
+
+    /// A run on another device has read so many bytes where they were.
+    pub(super) fn read_by_sibling(&self, bytes: u64) {
+        self.by_sibling_bytes.fetch_add(bytes, Relaxed);
+    }
 }
 
 impl WorkerMemory {
@@ -69,7 +76,7 @@ impl WorkerMemory {
         let connection = line.connection().map_err(|error| worker.failed(error))?;
         connection.settle(&wanted).map_err(|error| worker.failed(error))?;
         let request = Request::Fetch { tensor, tenant: tenant.clone() };
-        let answered = connection.call(&request, &[], CALL_TIME_MAX, &wanted);
+        let answered = connection.call(&request, None, CALL_TIME_MAX, &wanted);
         match worker.understand(answered)? {
             Answer::Fetched { bytes: there } if there == bytes => {}
             answer => return Err(worker.senseless(&answer)),

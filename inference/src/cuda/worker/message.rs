@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use weir_types::{ContentHash, ModelId, Shape, TenantId};
 
+/// The most files that go with one message: blocks of memory of 2 MiB, of a tensor that another device reads. Longer ones go over the host.
+pub(super) const FILES_MAX: usize = 128;
+
 /// What a node asks. Models, sessions and runs are known by numbers that it gives them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -29,8 +32,11 @@ pub(super) enum Request {
     Run { session: u64, run: u64, inputs: Vec<Input>, outputs: Vec<(usize, Option<u64>)>, outputs_at: u64 },
     /// Put a tensor of a tenant that has stayed into the connection's memory.
     Fetch { tensor: u64, tenant: TenantId },
-    /// Let go of tensors that have stayed. Those of `abandoned` are outputs of runs that nobody waits for any more, which may be still to come.
-    Release { tensors: Vec<u64>, abandoned: Vec<u64> },
+    /// Keep a tensor of a tenant where it is, if it is on the device and in no more blocks than that: the worker of another device reads it there.
+    Export { tensor: u64, tenant: TenantId, export: u64, blocks_max: usize },
+    /// Let go of tensors that have stayed. Those of `abandoned` are outputs of runs that nobody waits for any more, which may be still to come; and `exports`
+    /// are read by nobody any more.
+    Release { tensors: Vec<u64>, abandoned: Vec<u64>, exports: Vec<u64> },
     /// Give up memory that nobody needs.
     Trim,
 }
@@ -43,6 +49,25 @@ pub(super) enum Input {
     Here(Part),
     /// A tensor that has stayed on the device.
     Stayed(u64),
+    /// One that has stayed on another device, and is read there.
+    Exported(Exported),
+}
+
+/// A tensor on another device: so many bytes from a place on, in blocks of memory whose files come behind the message.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Exported {
+    /// Whose memory it is in.
+    pub(super) ordinal: u32,
+    pub(super) shape: Shape,
+    pub(super) place: Place,
+}
+
+/// Where a tensor is in blocks of memory, each of which is a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Place {
+    pub(super) blocks: usize,
+    pub(super) offset: u64,
+    pub(super) bytes: u64,
 }
 
 /// An output of a run.
@@ -59,19 +84,37 @@ pub(super) enum Output {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Answer {
-    /// The device is held; what it is called.
-    Opened { name: String },
+    /// The device is held; what it is called, and the ordinals of those whose memory it reads where it lies.
+    Opened { name: String, siblings: Vec<u32> },
     /// A model can be run: what it takes for itself, and weights that others may have, too; and whether some of that is still on its way.
     Loaded { own_bytes: u64, weights: Vec<(ContentHash, u64)>, is_arriving: bool },
     /// It has run, and has had the device for so long; whether it began before all of the model was there. So many bytes of inputs that had stayed came from
     /// the host all the same.
     Ran { outputs: Vec<Output>, device_time_ns: u64, was_cold: bool, through_host_bytes: u64 },
+    /// It has not begun: what is on that other device cannot be read there.
+    NotReached { ordinal: u32, why: String },
+    /// A tensor stays where it is. The files of its blocks come behind.
+    Exported(Place),
+    /// It is elsewhere, or cannot be exported.
+    NotExported { why: String },
     /// A tensor is in the connection's memory, from its beginning on: so many bytes.
     Fetched { bytes: u64 },
     /// It is done.
     Done,
     /// It is not done.
     Failed(Failure),
+}
+
+impl Request {
+    /// How many files come behind it.
+    pub(super) fn files(&self) -> usize {
+        let Self::Run { inputs, .. } = self else { return 0 };
+        let blocks = inputs.iter().map(|input| match input {
+            Input::Exported(exported) => exported.place.blocks,
+            Input::Here(_) | Input::Stayed(_) => 0,
+        });
+        blocks.fold(0, usize::saturating_add)
+    }
 }
 
 /// Why something was not done: the errors that come of a device.

@@ -1,6 +1,8 @@
 //! What the worker of a device does: the whole of what a process does that was started with [`DEVICE_WORKER_COMMAND`].
 
+mod exports;
 mod fetching;
+mod importing;
 mod runs;
 mod service;
 mod staying;

@@ -1,9 +1,10 @@
 //! Runs of a model that a worker has: where their tensors are, on the way there and back.
 
-use super::connection::CallError;
+use super::connection::{CallError, InPlace};
+use super::export::Export;
 use super::let_go::Gone;
 use super::memory::WorkerMemory;
-use super::message::{Answer, Input, Output, Request};
+use super::message::{Answer, FILES_MAX, Input, Output, Request};
 use super::model::Loaded;
 use crate::backend::Session;
 use crate::cuda::process::{Part, read_tensor, write_tensors};
@@ -16,7 +17,7 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
 use weir_device::Arena;
-use weir_types::ElementType;
+use weir_types::{ElementType, Shape};
 
 /// One slot's share of a model.
 pub(super) struct WorkerSession {
@@ -34,13 +35,15 @@ enum Source {
         number: u64,
         bytes: u64,
     },
+    /// With the worker of a device whose memory this one reads.
+    Sibling(Export, Shape),
 }
 
 /// The inputs of a run, as its worker is told of them.
 struct Sent {
     inputs: Vec<Input>,
-    /// Those that the worker may read in the arena.
-    here: Vec<Tensor>,
+    /// Those that the worker may read in the arena, or on other devices.
+    in_place: InPlace,
     /// How many bytes those have that have stayed with it.
     stayed_bytes: u64,
     /// Where the connection's memory is free.
@@ -67,10 +70,35 @@ impl Session for WorkerSession {
 
     fn run_placed(&mut self, job: &PlacedJob, interrupt: &Interrupt) -> Result<Vec<Value>, InferenceError> {
         (self.device_time, self.was_cold) = (None, false);
+        // What is on other devices it reads there; or else the node has that brought to the host.
+        for siblings in [true, false] {
+            if let Some(outputs) = self.run_on(job, siblings, interrupt)? {
+                return Ok(outputs);
+            }
+        }
+        Err(self.model.worker.senseless(&"it has not reached what it was not to read"))
+    }
+
+    fn device_time(&self) -> Option<Duration> {
+        self.device_time
+    }
+
+    fn was_cold(&self) -> bool {
+        self.was_cold
+    }
+}
+
+impl WorkerSession {
+    /// Run, with inputs read from `siblings` where that can be; none if it turned out that it cannot.
+    fn run_on(
+        &mut self,
+        job: &PlacedJob,
+        siblings: bool,
+        interrupt: &Interrupt,
+    ) -> Result<Option<Vec<Value>>, InferenceError> {
         let worker = &self.model.worker;
         // Before there is a connection: what is elsewhere takes one, too.
-        let sources =
-            job.inputs.iter().map(|input| self.model.source(input)).collect::<Result<Vec<_>, _>>()?;
+        let sources = self.model.sources(job, siblings)?;
         if interrupt.reason().is_some() {
             return Err(InferenceError::Cancelled);
         }
@@ -84,10 +112,12 @@ impl Session for WorkerSession {
         });
         connection.settle(interrupt).map_err(|error| worker.failed(error))?;
         let arena = &self.model.memory.arena;
-        let Sent { inputs, here, stayed_bytes, outputs_at } = Sent::new(sources, &connection.memory, arena)?;
+        let sent = Sent::new(sources, &connection.memory, arena)?;
+        let Sent { inputs, mut in_place, stayed_bytes, outputs_at } = sent;
         let (session, wanted) = (self.number, self.model.wanted(job));
         let request = Request::Run { session, run, inputs, outputs: wanted.clone(), outputs_at };
-        let answered = connection.call(&request, &here, self.model.run_time_max(), interrupt);
+        let time_max = self.model.run_time_max();
+        let answered = connection.call(&request, Some(&mut in_place), time_max, interrupt);
         if let Err(CallError::Unwanted) = &answered {
             // It goes on there, and what it leaves is nobody's.
             let numbers = wanted.iter().filter_map(|(_, number)| *number);
@@ -99,10 +129,15 @@ impl Session for WorkerSession {
             {
                 (outputs, device_time_ns, was_cold, through_host_bytes)
             }
+            Answer::NotReached { ordinal, why } => {
+                worker.reads_no_more(ordinal, &why);
+                return Ok(None);
+            }
             answer => return Err(worker.senseless(&answer)),
         };
         worker.note_worked();
         worker.config.hand_overs.read(stayed_bytes.saturating_sub(through_host_bytes), through_host_bytes);
+        in_place.exports.iter().for_each(Export::note_read);
         // All of them before the first is read: those that have stayed have somebody to let go of them.
         let given = wanted.iter().zip(outputs).map(|(wanted, output)| self.model.given(*wanted, output));
         let given = given.collect::<Vec<_>>();
@@ -114,15 +149,7 @@ impl Session for WorkerSession {
         };
         let outputs = given.into_iter().map(read).collect::<Result<_, InferenceError>>()?;
         (self.device_time, self.was_cold) = (Some(Duration::from_nanos(device_time_ns)), was_cold);
-        Ok(outputs)
-    }
-
-    fn device_time(&self) -> Option<Duration> {
-        self.device_time
-    }
-
-    fn was_cold(&self) -> bool {
-        self.was_cold
+        Ok(Some(outputs))
     }
 }
 
@@ -133,14 +160,29 @@ impl Drop for WorkerSession {
 }
 
 impl Loaded {
-    /// Where an input can be read. What other devices have, or a former worker had, has to be brought here.
-    fn source(&self, value: &Value) -> Result<Source, InferenceError> {
-        match value.device().and_then(DeviceTensor::in_memory::<WorkerMemory>) {
-            Some((memory, number)) if Arc::ptr_eq(&memory.worker, &self.worker) => {
-                Ok(Source::Stayed { number, bytes: value.bytes() })
+    /// Where the inputs of a run can be read. What a device has that this one does not reach, or what a former worker had, has to be brought here.
+    fn sources(&self, job: &PlacedJob, siblings: bool) -> Result<Vec<Source>, InferenceError> {
+        let mut files_left = if siblings { FILES_MAX } else { 0 };
+        let source = |value: &Value| {
+            let there = value.device().and_then(DeviceTensor::in_memory::<WorkerMemory>);
+            match there {
+                Some((memory, number)) if Arc::ptr_eq(&memory.worker, &self.worker) => {
+                    return Ok(Source::Stayed { number, bytes: value.bytes() });
+                }
+                Some((memory, number)) if files_left > 0 && self.worker.reads(&memory.worker) => {
+                    let tenant = &self.memory.tenant;
+                    // Why there is none is told by the way over the host, if that fails as well.
+                    let export = Export::begin(&memory.worker, number, tenant, files_left);
+                    if let Ok(Some(export)) = export {
+                        files_left -= export.files();
+                        return Ok(Source::Sibling(export, value.shape().clone()));
+                    }
+                }
+                _ => {}
             }
-            _ => value.to_host().map(Source::Here),
-        }
+            value.to_host().map(Source::Here)
+        };
+        job.inputs.iter().map(source).collect()
     }
 
     /// The outputs that a run is to give, with numbers for those that may stay.
@@ -173,25 +215,26 @@ impl Loaded {
 impl Sent {
     /// Put inputs that are here where the worker reads them.
     fn new(sources: Vec<Source>, memory: &File, arena: &Arena) -> Result<Self, InferenceError> {
-        let (mut here, mut stayed_bytes) = (Vec::with_capacity(sources.len()), 0);
-        let number = |source| match source {
+        let (mut in_place, mut stayed_bytes) = (InPlace::default(), 0);
+        let elsewhere = |source| match source {
             Source::Here(tensor) => {
-                here.push(tensor);
+                in_place.here.push(tensor);
                 None
             }
             Source::Stayed { number, bytes } => {
                 stayed_bytes += bytes;
-                Some(number)
+                Some(Input::Stayed(number))
+            }
+            Source::Sibling(export, shape) => {
+                let told = export.told(&shape);
+                in_place.exports.push(export);
+                Some(Input::Exported(told))
             }
         };
-        let numbers: Vec<Option<u64>> = sources.into_iter().map(number).collect();
-        let (parts, outputs_at) = write_tensors(&here, memory, Some(arena))?;
+        let elsewhere: Vec<Option<Input>> = sources.into_iter().map(elsewhere).collect();
+        let (parts, outputs_at) = write_tensors(&in_place.here, memory, Some(arena))?;
         let mut parts = parts.into_iter();
-        let input = |number| match number {
-            Some(number) => Some(Input::Stayed(number)),
-            None => parts.next().map(Input::Here),
-        };
-        let inputs = numbers.into_iter().filter_map(input).collect();
-        Ok(Self { inputs, here, stayed_bytes, outputs_at })
+        let inputs = elsewhere.into_iter().filter_map(|input| input.or_else(|| parts.next().map(Input::Here)));
+        Ok(Self { inputs: inputs.collect(), in_place, stayed_bytes, outputs_at })
     }
 }

@@ -1,24 +1,28 @@
 //! What the connections of a worker have in common: the device, and the models and sessions there.
 
+use super::exports::Exports;
 use super::fetching::fetch;
+use super::importing::{NotReached, import};
 use super::runs::Runs;
 use super::staying::Staying;
 use super::window::Window;
 use crate::backend::Model;
 use crate::cuda::device::{Gpu, GpuConfig};
-use crate::cuda::model::{CudaModel, ModelFiles};
-use crate::cuda::process::{receive, send};
+use crate::cuda::model::{CudaModel, ModelFiles, owner};
+use crate::cuda::process::{receive, receive_files, send, send_files};
 use crate::cuda::session::{CudaSession, Ran};
 use crate::cuda::worker::control::Files;
-use crate::cuda::worker::message::{Answer, Failure, Input, Request};
+use crate::cuda::worker::message::{Answer, FILES_MAX, Failure, Input, Place, Request};
 use crate::error::InferenceError;
 use std::collections::HashMap;
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use weir_device::Arena;
-use weir_device::cuda::{Devices, Search};
+use weir_device::cuda::{Devices, Exported, Search};
+use weir_types::TenantId;
 
 /// Memory for tensors that go neither to nor from a connection's: there are none on the way of a run.
 const ARENA_BYTES_MAX: u64 = 64 << 20;
@@ -30,16 +34,28 @@ pub(super) struct Service {
     models: Mutex<HashMap<u64, Arc<CudaModel>>>,
     sessions: Mutex<HashMap<u64, Arc<Mutex<CudaSession>>>>,
     runs: Runs,
+    exports: Exports,
     /// Before the device that they are on.
     staying: Staying,
 }
 
+/// What is answered, with the files that go behind it.
+pub(super) type Reply = (Answer, Vec<OwnedFd>);
+
 impl Service {
     /// Answer what is asked over a connection, until it closes.
     pub(super) fn attend(&self, mut socket: UnixStream, files: &Files) -> io::Result<()> {
-        while let Some(request) = receive(&mut socket)? {
-            let answer = self.answer(request, files);
-            send(&mut socket, &answer.unwrap_or_else(|error| Answer::Failed(Failure::of(&error))))?;
+        while let Some(request) = receive::<Request>(&mut socket)? {
+            let count = request.files();
+            if count > FILES_MAX {
+                return Err(io::Error::other(format!("{count} files are too many for a message")));
+            }
+            let brought = receive_files(&socket, count)?;
+            let replied = self.reply(request, files, brought);
+            let failed = |error| (Answer::Failed(Failure::of(&error)), Vec::new());
+            let (answer, sent) = replied.unwrap_or_else(failed);
+            send(&mut socket, &answer)?;
+            send_files(&socket, &sent.iter().map(AsFd::as_fd).collect::<Vec<_>>())?;
         }
         Ok(())
     }
@@ -49,8 +65,14 @@ impl Service {
         self.runs.cancel(run);
     }
 
-    pub(super) fn answer(&self, request: Request, files: &Files) -> Result<Answer, InferenceError> {
-        match request {
+    /// Answer a request, which has brought these files; none where not all of them could be opened.
+    pub(super) fn reply(
+        &self,
+        request: Request,
+        files: &Files,
+        brought: Option<Vec<OwnedFd>>,
+    ) -> Result<Reply, InferenceError> {
+        let answered: Result<Answer, InferenceError> = match request {
             Request::Open { driver, gpu } => self.open(driver, &gpu),
             Request::Load { model, files } => self.load(model, &files),
             Request::Arrive { model } => {
@@ -74,13 +96,17 @@ impl Service {
                 Ok(Answer::Done)
             }
             Request::Run { session, run, inputs, outputs, outputs_at } => {
-                self.run((session, run), &inputs, outputs, (files, outputs_at))
+                self.run((session, run), (&inputs, brought), outputs, (files, outputs_at))
             }
             Request::Fetch { tensor, tenant } => {
                 let bytes = fetch(&*self.staying.get(tensor)?, &tenant, &files.memory)?;
                 Ok(Answer::Fetched { bytes })
             }
-            Request::Release { tensors, abandoned } => {
+            Request::Export { tensor, tenant, export, blocks_max } => {
+                return self.export(tensor, &tenant, export, blocks_max);
+            }
+            Request::Release { tensors, abandoned, exports } => {
+                self.exports.end(&exports);
                 self.staying.release(&tensors, &abandoned);
                 Ok(Answer::Done)
             }
@@ -88,7 +114,8 @@ impl Service {
                 self.gpu()?.trim();
                 Ok(Answer::Done)
             }
-        }
+        };
+        Ok((answered?, Vec::new()))
     }
 
     fn open(&self, driver: PathBuf, config: &GpuConfig) -> Result<Answer, InferenceError> {
@@ -98,9 +125,11 @@ impl Service {
         let gpu =
             Gpu::open(&devices, config, &Arena::new(ARENA_BYTES_MAX)).map_err(|error| cannot(&error))?;
         let name = gpu.context.info().name.clone();
+        // Where it cannot be told, tensors go over the host.
+        let siblings = devices.siblings(config.ordinal).unwrap_or_default();
         let opened = self.gpu.set(Arc::new(gpu));
         opened.map_err(|_| InferenceError::Run("the device is held already".into()))?;
-        Ok(Answer::Opened { name })
+        Ok(Answer::Opened { name, siblings })
     }
 
     fn load(&self, number: u64, files: &ModelFiles) -> Result<Answer, InferenceError> {
@@ -119,7 +148,7 @@ impl Service {
     fn run(
         &self,
         (session, run): (u64, u64),
-        inputs: &[Input],
+        (inputs, brought): (&[Input], Option<Vec<OwnedFd>>),
         outputs: Vec<(usize, Option<u64>)>,
         (files, outputs_at): (&Files, u64),
     ) -> Result<Answer, InferenceError> {
@@ -128,7 +157,12 @@ impl Service {
         let mut session = lock(&session);
         let (wanted, numbers): (Vec<usize>, Vec<_>) = outputs.into_iter().unzip();
         let (gpu, staying) = (self.gpu()?, &self.staying);
-        let mut window = Window::new((&gpu, staying), session.owner(), files, inputs, (numbers, outputs_at))?;
+        let imported = match import(&gpu, inputs, brought)? {
+            Ok(imported) => imported,
+            Err(NotReached { ordinal, why }) => return Ok(Answer::NotReached { ordinal, why }),
+        };
+        let mut window =
+            Window::new((&gpu, staying), session.owner(), files, (inputs, imported), (numbers, outputs_at))?;
         let Ran { time, was_cold } = session.exchange(&mut window, &wanted, run.interrupt())?;
         drop(session);
         let device_time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
@@ -138,6 +172,22 @@ impl Service {
             device_time_ns,
             was_cold,
             through_host_bytes,
+        })
+    }
+
+    fn export(
+        &self,
+        tensor: u64,
+        tenant: &TenantId,
+        export: u64,
+        blocks_max: usize,
+    ) -> Result<Reply, InferenceError> {
+        let stayed = self.staying.get(tensor)?;
+        Ok(match self.exports.begin(export, stayed, owner(tenant), blocks_max.min(FILES_MAX))? {
+            Ok(Exported { blocks, offset, bytes }) => {
+                (Answer::Exported(Place { blocks: blocks.len(), offset, bytes }), blocks)
+            }
+            Err(why) => (Answer::NotExported { why }, Vec::new()),
         })
     }
 

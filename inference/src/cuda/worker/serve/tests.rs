@@ -1,19 +1,20 @@
 //! Tensors that stay with a worker, on the fake driver: whose they are, where they are, and when they go.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot be set up has failed")]
 
-use super::service::Service;
+use super::service::{Reply, Service};
 use crate::backend::{ModelKey, ModelSource};
 use crate::cuda::device::{GpuConfig, IntermediateLimits};
 use crate::cuda::form::form;
 use crate::cuda::model::ModelFiles;
 use crate::cuda::process::{Home, Part};
 use crate::cuda::worker::control::Files;
-use crate::cuda::worker::message::{Answer, Input, Output, Request};
+use crate::cuda::worker::message::{Answer, Exported, FILES_MAX, Input, Output, Place, Request};
 use crate::error::InferenceError;
 use crate::prepare::Prepared;
 use bytes::Bytes;
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -39,19 +40,44 @@ fn tenant(name: &str) -> TenantId {
 
 impl Stage {
     fn new(memory_bytes_max: u64, intermediates: IntermediateLimits) -> Self {
+        Self::on(0, memory_bytes_max, intermediates)
+    }
+
+    /// One of two devices. Each stage has a driver of its own, as each worker has.
+    fn on(ordinal: u32, memory_bytes_max: u64, intermediates: IntermediateLimits) -> Self {
         let fake = Fake::new(7);
+        fake.set("devices", 2);
         let (service, blobs) = (Service::default(), tempfile::tempdir().unwrap());
         let file = || File::from(memfd_create("test", MemfdFlags::CLOEXEC).unwrap());
         let files = Files { memory: file(), arena: file() };
         let stage = Self { service, files, blobs, fake };
-        let gpu = GpuConfig { ordinal: 0, memory_bytes_max, slots: 2, intermediates };
+        let gpu = GpuConfig { ordinal, memory_bytes_max, slots: 2, intermediates };
         let opened = stage.ask(Request::Open { driver: stage.fake.path().to_owned(), gpu });
-        assert!(matches!(opened, Ok(Answer::Opened { .. })), "{opened:?}");
+        let Ok(Answer::Opened { siblings, .. }) = opened else { panic!("another answer: {opened:?}") };
+        assert_eq!(siblings, [1 - ordinal]);
         stage
     }
 
     fn ask(&self, request: Request) -> Result<Answer, InferenceError> {
-        self.service.answer(request, &self.files)
+        self.reply(request, Vec::new()).map(|(answer, _)| answer)
+    }
+
+    fn reply(&self, request: Request, brought: Vec<OwnedFd>) -> Result<Reply, InferenceError> {
+        self.service.reply(request, &self.files, Some(brought))
+    }
+
+    /// Have a tensor kept where it is, as `export`.
+    fn export(&self, tensor: u64, of: &str, export: u64) -> Result<Reply, InferenceError> {
+        let request = Request::Export { tensor, tenant: tenant(of), export, blocks_max: FILES_MAX };
+        self.reply(request, Vec::new())
+    }
+
+    /// Run on what another stage has exported.
+    fn run_on(&self, session: u64, (place, blocks): (Place, Vec<OwnedFd>)) -> Result<Answer, InferenceError> {
+        let inputs = vec![Input::Exported(Exported { ordinal: 0, shape: shape(), place })];
+        let request = Request::Run { session, run: 1_000, inputs, outputs: vec![(0, None)], outputs_at: BYTES };
+        assert_eq!(request.files(), blocks.len());
+        self.reply(request, blocks).map(|(answer, _)| answer)
     }
 
     /// Load a model of `tests/fixtures/models` for a tenant, and open a session of the same number.
@@ -118,8 +144,8 @@ impl Stage {
     }
 
     fn release(&self, tensors: &[u64], abandoned: &[u64]) {
-        let (tensors, abandoned) = (tensors.to_vec(), abandoned.to_vec());
-        assert_eq!(self.ask(Request::Release { tensors, abandoned }).unwrap(), Answer::Done);
+        let (tensors, abandoned, exports) = (tensors.to_vec(), abandoned.to_vec(), Vec::new());
+        assert_eq!(self.ask(Request::Release { tensors, abandoned, exports }).unwrap(), Answer::Done);
     }
 
     fn usage(&self) -> weir_device::cuda::CommUsage {
@@ -236,4 +262,83 @@ fn a_run_that_fails_leaves_nothing() {
     stage.fake.fail_launch(0);
     assert!(matches!(stage.run(1, None, Some(11)), Err(InferenceError::DeviceLost(_))));
     assert!(is_lost(&stage.fetch(11, "alice")));
+}
+
+/// A tensor of alice's on the first device, as the second can read it, and that.
+fn siblings() -> (Stage, Stage) {
+    let stages = [0, 1].map(|ordinal| Stage::on(ordinal, 256 << 20, IntermediateLimits::default()));
+    let [first, second] = stages;
+    first.load(1, "alice", "twice");
+    second.load(2, "alice", "raised");
+    first.run(1, None, Some(10)).unwrap();
+    (first, second)
+}
+
+fn exported(reply: Result<Reply, InferenceError>) -> (Place, Vec<OwnedFd>) {
+    match reply {
+        Ok((Answer::Exported(place), blocks)) => (place, blocks),
+        other => panic!("it is not exported: {other:?}"),
+    }
+}
+
+#[test]
+fn what_a_run_leaves_one_on_a_sibling_reads_without_the_bus() {
+    let (first, second) = siblings();
+    for export in 100..103 {
+        let up = second.fake.count("bytes_to_device");
+        let down = first.fake.count("bytes_to_host");
+        let lent = exported(first.export(10, "alice", export));
+        assert_eq!((lent.0.blocks, lent.0.bytes), (1, BYTES));
+        let answer = second.run_on(2, lent).unwrap();
+        let Answer::Ran { mut outputs, through_host_bytes: 0, .. } = answer else { panic!("{answer:?}") };
+        assert!(second.is(&outputs.remove(0), 3.0));
+        assert_eq!((second.fake.count("bytes_to_device"), first.fake.count("bytes_to_host")), (up, down));
+        assert_eq!(second.fake.count("bytes_between_devices"), (export - 99) * BYTES);
+        let mapped = second.fake.count("live_blocks") * (2 << 20);
+        assert_eq!(mapped, second.fake.count("used_bytes"), "something of the sibling is still mapped");
+    }
+}
+
+#[test]
+fn what_a_sibling_reads_stays_until_it_has_read_it() {
+    let (first, second) = siblings();
+    let lent = exported(first.export(10, "alice", 100));
+    // Neither somebody's need nor the end of the workflow takes it away.
+    first.service.gpu().unwrap().give_up(u64::MAX);
+    first.release(&[10], &[]);
+    assert_eq!(first.usage().device_bytes, BYTES);
+    assert!(matches!(second.run_on(2, lent), Ok(Answer::Ran { .. })));
+    let request = Request::Release { tensors: Vec::new(), abandoned: Vec::new(), exports: vec![100] };
+    assert_eq!(first.ask(request).unwrap(), Answer::Done);
+    assert_eq!(first.usage().device_bytes, 0);
+    assert!(is_lost(&first.export(10, "alice", 101)));
+}
+
+#[test]
+fn what_a_sibling_may_not_or_cannot_read_where_it_is_is_not_exported() {
+    let (first, second) = siblings();
+    assert!(is_lost(&first.export(10, "bob", 100)), "it is alice's");
+    let in_no_more = Request::Export { tensor: 10, tenant: tenant("alice"), export: 101, blocks_max: 0 };
+    assert!(matches!(first.ask(in_no_more), Ok(Answer::NotExported { .. })));
+    first.service.gpu().unwrap().give_up(u64::MAX);
+    assert_eq!(first.usage().host_bytes, BYTES, "nobody holds it");
+    assert!(matches!(first.export(10, "alice", 102), Ok((Answer::NotExported { .. }, files)) if files.is_empty()));
+    assert_eq!(first.fetch(10, "alice").unwrap(), ones(2.0));
+    drop(second);
+}
+
+#[test]
+fn a_device_that_does_not_reach_the_other_says_so_before_it_runs() {
+    let (first, second) = siblings();
+    second.fake.set("peer_access", 0);
+    let lent = exported(first.export(10, "alice", 100));
+    assert!(matches!(second.run_on(2, lent), Ok(Answer::NotReached { ordinal: 0, .. })));
+    let (place, blocks) = exported(first.export(10, "alice", 101));
+    drop(blocks);
+    // As where its process may not open so many files.
+    let inputs = vec![Input::Exported(Exported { ordinal: 0, shape: shape(), place })];
+    let request = Request::Run { session: 2, run: 1_000, inputs, outputs: vec![(0, None)], outputs_at: BYTES };
+    let reply = second.service.reply(request, &second.files, None);
+    assert!(matches!(reply, Ok((Answer::NotReached { ordinal: 0, .. }, _))));
+    assert!(second.is(&second.run(2, None, None).unwrap(), 2.0), "it works on");
 }

@@ -5,13 +5,13 @@ use crate::cuda::device::Gpu;
 use crate::cuda::process::{Home, Part};
 use crate::cuda::session::{Exchange, misfit};
 use crate::cuda::worker::control::Files;
-use crate::cuda::worker::message::{Input, Output};
+use crate::cuda::worker::message::{Exported, Input, Output};
 use crate::error::InferenceError;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use weir_device::Buffer;
-use weir_device::cuda::{Held, Owner, Place, Span, Stream};
+use weir_device::cuda::{CudaError, Held, Imported, Owner, Place, Span, Stream};
 use weir_types::{ElementType, Shape};
 
 /// The tensors of one run. What has to go over the host is read from the files that its connection came with into pinned memory, and written from there.
@@ -29,10 +29,12 @@ pub(super) struct Window<'a> {
 /// Where an input is.
 enum Source<'a> {
     Here(&'a Part),
-    /// On the device.
+    /// Left on the device.
     Stayed(Arc<Stayed>, Held, Span),
     /// It has stayed, and had to make room.
     Spilled(Arc<Stayed>, Buffer),
+    /// On another device, mapped for as long as the run goes on.
+    Sibling(&'a Exported, Imported),
 }
 
 /// What became of an output.
@@ -42,16 +44,20 @@ enum Given {
 }
 
 impl<'a> Window<'a> {
-    /// The tensors of a run on behalf of `owner`.
+    /// The tensors of a run on behalf of `owner`. What is on other devices was `imported`, in the order of the inputs.
     pub(super) fn new(
         (gpu, staying): (&'a Arc<Gpu>, &Staying),
         owner: Owner,
         files: &'a Files,
-        inputs: &'a [Input],
+        (inputs, imported): (&'a [Input], Vec<Imported>),
         (numbers, outputs_at): (Vec<Option<u64>>, u64),
     ) -> Result<Self, InferenceError> {
+        let mut imported = imported.into_iter();
         let source = |input: &'a Input| match input {
             Input::Here(part) => Ok(Source::Here(part)),
+            Input::Exported(exported) => {
+                Ok(Source::Sibling(exported, imported.next().ok_or_else(misfit)?))
+            }
             Input::Stayed(number) => {
                 let stayed = staying.get(*number)?;
                 let held = stayed.hold(owner)?;
@@ -70,7 +76,7 @@ impl<'a> Window<'a> {
     pub(super) fn through_host_bytes(&self) -> u64 {
         let spilled = self.inputs.iter().map(|source| match source {
             Source::Spilled(stayed, _) => stayed.bytes,
-            Source::Here(_) | Source::Stayed(..) => 0,
+            Source::Here(_) | Source::Stayed(..) | Source::Sibling(..) => 0,
         });
         spilled.sum()
     }
@@ -100,6 +106,7 @@ impl Exchange for Window<'_> {
         self.inputs.get(input).map(|source| match source {
             Source::Here(part) => &part.shape,
             Source::Stayed(stayed, ..) | Source::Spilled(stayed, _) => &stayed.shape,
+            Source::Sibling(exported, _) => &exported.shape,
         })
     }
 
@@ -107,14 +114,24 @@ impl Exchange for Window<'_> {
         let bytes = self.inputs.get(input).map_or(0, |source| match source {
             Source::Here(part) => part.bytes,
             Source::Stayed(stayed, ..) | Source::Spilled(stayed, _) => stayed.bytes,
+            Source::Sibling(exported, _) => exported.place.bytes,
         });
         usize::try_from(bytes).unwrap_or(usize::MAX)
     }
 
-    fn on_device(&self, input: usize) -> Option<(&Held, Span)> {
+    fn on_device(&self, input: usize) -> Option<Span> {
         match self.inputs.get(input)? {
-            Source::Stayed(_, held, span) => Some((held, *span)),
+            Source::Stayed(_, _, span) => Some(*span),
+            Source::Sibling(_, imported) => Some(imported.span()),
             Source::Here(_) | Source::Spilled(..) => None,
+        }
+    }
+
+    fn order(&self, input: usize, stream: &Stream) -> Result<(), CudaError> {
+        match self.inputs.get(input) {
+            Some(Source::Stayed(_, held, _)) => held.order(stream),
+            // Another process has waited for what is on a sibling.
+            _ => Ok(()),
         }
     }
 
@@ -131,7 +148,7 @@ impl Exchange for Window<'_> {
                 place.copy_from_slice(bytes);
                 Ok(())
             }
-            Source::Spilled(..) | Source::Stayed(..) => Err(misfit()),
+            Source::Spilled(..) | Source::Stayed(..) | Source::Sibling(..) => Err(misfit()),
         }
     }
 

@@ -1,0 +1,84 @@
+//! A tensor that one worker has, and that of another device reads where it lies.
+
+use super::let_go::Gone;
+use super::message::{Exported, Place};
+use super::{CALL_TIME_MAX, Worker};
+use crate::cuda::worker::message::{Answer, Request};
+use crate::error::InferenceError;
+use crate::interrupt::Interrupt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use weir_types::{Shape, TenantId};
+
+/// A tensor that its worker keeps where it is until this drops.
+pub(super) struct Export {
+    worker: Arc<Worker>,
+    /// What the worker knows it by.
+    number: u64,
+    place: Place,
+    /// The blocks that it lies in, until they are sent.
+    blocks: Vec<OwnedFd>,
+}
+
+impl Export {
+    /// Have a tensor of `tenant` kept where it is. None where it is no longer on the device, or in more blocks than that. Blocks for a moment.
+    pub(super) fn begin(
+        worker: &Arc<Worker>,
+        tensor: u64,
+        tenant: &TenantId,
+        blocks_max: usize,
+    ) -> Result<Option<Self>, InferenceError> {
+        let (wanted, number) = (Interrupt::default(), worker.number());
+        let mut line = worker.line(&wanted)?;
+        let connection = line.connection().map_err(|error| worker.failed(error))?;
+        connection.settle(&wanted).map_err(|error| worker.failed(error))?;
+        let request = Request::Export { tensor, tenant: tenant.clone(), export: number, blocks_max };
+        let answered = connection.call(&request, None, CALL_TIME_MAX, &wanted);
+        match worker.understand(answered)? {
+            Answer::Exported(place) if place.blocks <= blocks_max => {
+                // From now on there is something to let go of.
+                let mut export = Self { worker: Arc::clone(worker), number, place, blocks: Vec::new() };
+                let files = connection.receive_files(place.blocks).map_err(|error| worker.failed(error))?;
+                Ok(files.map(|files| {
+                    export.blocks = files;
+                    export
+                }))
+            }
+            Answer::NotExported { why } => {
+                tracing::debug!(device = %worker.config.device(), why, "a tensor is not read where it lies");
+                Ok(None)
+            }
+            answer => Err(worker.senseless(&answer)),
+        }
+    }
+
+    /// What the worker that reads it is told.
+    pub(super) fn told(&self, shape: &Shape) -> Exported {
+        Exported { ordinal: self.worker.config.gpu.ordinal, shape: shape.clone(), place: self.place }
+    }
+
+    /// How many files go to that worker.
+    pub(super) fn files(&self) -> usize {
+        self.place.blocks
+    }
+
+    pub(super) fn blocks(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.blocks.iter().map(AsFd::as_fd)
+    }
+
+    /// They have been sent.
+    pub(super) fn close_blocks(&mut self) {
+        self.blocks = Vec::new();
+    }
+
+    /// It has been read, by a run that has ended well.
+    pub(super) fn note_read(&self) {
+        self.worker.config.hand_overs.read_by_sibling(self.place.bytes);
+    }
+}
+
+impl Drop for Export {
+    fn drop(&mut self) {
+        self.worker.let_go.tell(Gone::Read { export: self.number });
+    }
+}

@@ -1,0 +1,43 @@
+//! Inputs that are read on other devices.
+
+use super::window::failed;
+use crate::cuda::device::Gpu;
+use crate::cuda::lost;
+use crate::cuda::worker::message::{Input, Place};
+use crate::error::InferenceError;
+use std::io;
+use std::os::fd::OwnedFd;
+use weir_device::cuda::{Exported, Imported};
+
+/// What of that device is not reached, and why.
+pub(super) struct NotReached {
+    pub(super) ordinal: u32,
+    pub(super) why: String,
+}
+
+/// Map what the inputs of a run have on other devices, in their order, from the files that came with it; none where this process may not open so many.
+pub(super) fn import(
+    gpu: &Gpu,
+    inputs: &[Input],
+    files: Option<Vec<OwnedFd>>,
+) -> Result<Result<Vec<Imported>, NotReached>, InferenceError> {
+    let (mut imported, mut files) = (Vec::new(), files.map(Vec::into_iter));
+    for input in inputs {
+        let Input::Exported(exported) = input else { continue };
+        let (ordinal, Place { blocks, offset, bytes }) = (exported.ordinal, exported.place);
+        let Some(files) = &mut files else {
+            let why = "this process may not open the files of its memory".to_owned();
+            return Ok(Err(NotReached { ordinal, why }));
+        };
+        let blocks: Vec<OwnedFd> = files.take(blocks).collect();
+        if blocks.len() != exported.place.blocks {
+            return Err(failed(&io::ErrorKind::UnexpectedEof.into()));
+        }
+        match Imported::map(&gpu.context, &Exported { blocks, offset, bytes }) {
+            Ok(mapped) => imported.push(mapped),
+            Err(error) if error.is_context_lost() => return Err(lost(&error)),
+            Err(error) => return Ok(Err(NotReached { ordinal, why: error.to_string() })),
+        }
+    }
+    Ok(Ok(imported))
+}
