@@ -26,7 +26,7 @@ static bool set(const std::string& name, const std::string& value) {
     else if (name == "fault") settings.fault = int(number);
     else if (name == "paused") settings.paused = number != 0;
     else if (name == "exports_memory") settings.exports_memory = number != 0;
-    else if (name == "peer_access") settings.peer_access = number != 0;
+    else if (name == "peer_access") settings.peer_access = unsigned(number);
     else if (name == "loads_left") settings.loads_left = value == "all" ? UINT64_MAX : number;
     else return false;
     return true;

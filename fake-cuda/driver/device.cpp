@@ -140,7 +140,7 @@ CUDA_API cuDeviceGetAttribute(int* value, int attribute, Device_ device) {
 CUDA_API cuDeviceCanAccessPeer(int* can, Device_ device, Device_ peer) {
     std::lock_guard<std::mutex> lock(state().mutex);
     if (device_at(device) == nullptr || device_at(peer) == nullptr) return INVALID_DEVICE;
-    *can = device != peer && state().settings.peer_access;
+    *can = device != peer && state().settings.peer_access != 0;
     return SUCCESS;
 }
 

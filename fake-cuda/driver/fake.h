@@ -153,8 +153,9 @@ struct Settings {
     int fault_device = -1;
     Result fault = ILLEGAL_ADDRESS;
     bool paused = false;
-    // Whether blocks can be exported as files, and whether devices reach each other's memory.
-    bool exports_memory = true, peer_access = true;
+    bool exports_memory = true;
+    // Whether devices reach each other's memory: 0, they do not; 1, they do; 2, they say so, and do not.
+    unsigned peer_access = 1;
     // Copies of LOAD_BYTES or more to the device that are made; those behind them wait until there may be more.
     uint64_t loads_left = UINT64_MAX;
 };

@@ -190,7 +190,7 @@ CUDA_API cuMemSetAccess(Address address, size_t bytes, const Access* access, siz
         auto found = state().regions.find(at);
         if (found == state().regions.end() || found->second.physical == 0) return INVALID_VALUE;
         Region& region = found->second;
-        if (region.device != user && !state().settings.peer_access) return NOT_SUPPORTED;
+        if (region.device != user && state().settings.peer_access != 1) return NOT_SUPPORTED;
         region.readers = access->flags & 1 ? region.readers | user->bit() : region.readers & ~user->bit();
         region.writers = access->flags & 2 ? region.writers | user->bit() : region.writers & ~user->bit();
         const int allowed = (region.readers ? PROT_READ : PROT_NONE) | (region.writers ? PROT_WRITE : PROT_NONE);

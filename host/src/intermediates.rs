@@ -19,7 +19,7 @@ mod kept;
 mod let_go;
 mod serve;
 
-pub(crate) use handle::Handle;
+pub(crate) use handle::{Handle, stay};
 pub(crate) use index::{Index, LEFT_HERE, Stands, region_of};
 pub(crate) use serve::{PATH, answer};
 

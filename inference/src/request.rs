@@ -95,6 +95,16 @@ impl RunRequest {
         batch(shapes.chain(self.on_device.iter().map(|(_, tensor)| tensor.shape())))
     }
 
+    /// Give it these inputs, wherever they are.
+    pub fn give(&mut self, inputs: Vec<(String, Value)>) {
+        for (name, value) in inputs {
+            match value {
+                Value::Host(tensor) => self.inputs.push((name, tensor)),
+                Value::Device(tensor) => self.on_device.push((name, tensor)),
+            }
+        }
+    }
+
     /// Check the request against what the model takes and gives.
     pub(crate) fn check(self, signature: &Signature) -> Result<PlacedJob, InferenceError> {
         let outputs = wanted_outputs(self.outputs, signature)?;

@@ -43,7 +43,8 @@ impl Reader {
 
 fn store(machine: &Machine) -> CommStore {
     let limits = CommLimits { free_percent_max: 100, entries_max: 100, idle_bytes_max: 0 };
-    CommStore::new(7, limits, &machine.pool(64 * BLOCK_BYTES), &machine.engine(), &Arena::new(1 << 30)).unwrap()
+    CommStore::new(7, limits, &machine.pool(64 * BLOCK_BYTES), &machine.engine(), &Arena::new(1 << 30))
+        .unwrap()
 }
 
 /// Leave `bytes` bytes of that value in the store.

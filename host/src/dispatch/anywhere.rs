@@ -10,10 +10,10 @@ use super::{
 };
 use crate::cluster::wire::Granted;
 use crate::instance::Fault;
-use crate::intermediates::Handle;
+use crate::intermediates::{Handle, stay};
 use crate::models::RanOn;
 use std::sync::Arc;
-use weir_inference::{Completion, Meter, RunRequest, Tensor};
+use weir_inference::{Completion, Meter, RunRequest};
 use weir_types::{ErrorCode, FunctionId, ModelId, WorkflowId};
 
 /// What has become of an inference.
@@ -63,8 +63,7 @@ trait Asked {
         &self,
         dispatch: &Arc<Dispatch>,
         place: Self::Place,
-        inputs: Vec<(String, Tensor)>,
-        wanted: Option<Vec<String>>,
+        job: Job,
     ) -> impl Future<Output = Result<Ran, Fault>> + Send;
 }
 
@@ -99,19 +98,18 @@ impl Dispatch {
         self.anywhere(call, job).await
     }
 
-    async fn anywhere<A: Asked>(self: &Arc<Self>, asked: &mut A, job: Job) -> Result<Ran, Fault> {
+    async fn anywhere<A: Asked>(self: &Arc<Self>, asked: &mut A, mut job: Job) -> Result<Ran, Fault> {
         let mut remote = None;
         loop {
             match asked.place(self, &job).await? {
-                Turn::Here(place) => {
-                    let Job { inputs, wanted, .. } = job;
-                    let inputs = self.intermediates.here(inputs).await?;
-                    return asked.run(self, place, inputs, wanted).await;
-                }
+                Turn::Here(place) => return asked.run(self, place, job).await,
                 Turn::There(away, held) => {
                     let remote = match &mut remote {
                         Some(remote) => remote,
-                        none => none.insert(Remote::new(self, asked.about(self), &job)?),
+                        none => {
+                            job.inputs = self.intermediates.off_devices(job.inputs).await?;
+                            none.insert(Remote::new(self, asked.about(self), &job)?)
+                        }
                     };
                     match remote.run(&away, held).await? {
                         Passed::Answered(ran) => return Ok(ran),
@@ -155,13 +153,8 @@ impl Asked for (&mut Invocation, &Arc<Account>) {
     }
 
     /// It gives all it has, whatever is wanted.
-    async fn run(
-        &self,
-        dispatch: &Arc<Dispatch>,
-        admission: Admission,
-        inputs: Vec<(String, Tensor)>,
-        _: Option<Vec<String>>,
-    ) -> Result<Ran, Fault> {
+    async fn run(&self, dispatch: &Arc<Dispatch>, admission: Admission, job: Job) -> Result<Ran, Fault> {
+        let inputs = dispatch.intermediates.here(job.inputs).await?;
         Ok(Ran::here(dispatch.tensor(self.0, admission, self.1, inputs).await?))
     }
 }
@@ -190,18 +183,21 @@ impl Asked for (&mut Inference, Option<Meter>) {
         })
     }
 
-    async fn run(
-        &self,
-        dispatch: &Arc<Dispatch>,
-        ready: Ready,
-        inputs: Vec<(String, Tensor)>,
-        outputs: Option<Vec<String>>,
-    ) -> Result<Ran, Fault> {
+    async fn run(&self, dispatch: &Arc<Dispatch>, ready: Ready, job: Job) -> Result<Ran, Fault> {
         let (inference, meter) = (&*self.0, self.1.clone());
-        let (deadline, priority) = (Some(inference.deadline), inference.priority);
-        let request = RunRequest { inputs, outputs, deadline, priority, meter, ..RunRequest::default() };
-        let (completion, ran_on) = dispatch.infer(inference, ready, request).await?;
-        Ok(Ran { ran_on: Some(ran_on), ..Ran::here(completion) })
+        let Job { inputs, wanted: outputs, step } = job;
+        let mut request = RunRequest {
+            outputs,
+            may_stay: step.map(|step| step.for_models).unwrap_or_default(),
+            deadline: Some(inference.deadline),
+            priority: inference.priority,
+            meter,
+            ..RunRequest::default()
+        };
+        request.give(dispatch.intermediates.on_node(inputs).await?);
+        let (mut completion, ran_on) = dispatch.infer(inference, ready, request).await?;
+        let left = stay(std::mem::take(&mut completion.stayed)).collect();
+        Ok(Ran { left, ran_on: Some(ran_on), ..Ran::here(completion) })
     }
 }
 
@@ -243,14 +239,9 @@ impl Asked for WorkflowCall {
         })
     }
 
-    async fn run(
-        &self,
-        dispatch: &Arc<Dispatch>,
-        stage: Stage,
-        inputs: Vec<(String, Tensor)>,
-        wanted: Option<Vec<String>>,
-    ) -> Result<Ran, Fault> {
-        let wanted = wanted.as_deref();
+    async fn run(&self, dispatch: &Arc<Dispatch>, stage: Stage, job: Job) -> Result<Ran, Fault> {
+        let inputs = dispatch.intermediates.here(job.inputs).await?;
+        let wanted = job.wanted.as_deref();
         Ok(Ran::here(match stage {
             Stage::Unit(place) => dispatch.run_workflow(self, place, inputs, wanted).await?,
             Stage::Apart => dispatch.run_apart(self, inputs, wanted).await?,

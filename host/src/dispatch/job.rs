@@ -19,6 +19,8 @@ pub(crate) struct Job {
 pub(crate) struct StepJob {
     /// The outputs that only other steps read: they may stay where they are made.
     pub(crate) handed_on: Vec<String>,
+    /// Those of them that only models read: where a device of the asked node gives them, they may stay there.
+    pub(crate) for_models: Vec<String>,
     /// Until when they have to: the end of the run.
     pub(crate) until: Instant,
 }

@@ -68,6 +68,11 @@ impl Handle {
     }
 }
 
+/// What a run has left on its device, as steps hand it on.
+pub(crate) fn stay(stayed: Vec<(String, DeviceTensor)>) -> impl Iterator<Item = (String, Handle)> {
+    stayed.into_iter().map(|(name, tensor)| (name, Handle::OnDevice(tensor)))
+}
+
 impl Value for Handle {
     fn view(&self) -> View<'_> {
         match self {
@@ -119,6 +124,18 @@ impl Intermediates {
             Ok((name, placed))
         });
         futures::future::try_join_all(on_node).await
+    }
+
+    /// The same handles, of tensors that can go to another node: what is on devices is brought to this node's memory.
+    pub(crate) async fn off_devices(
+        &self,
+        handles: Vec<(String, Handle)>,
+    ) -> Result<Vec<(String, Handle)>, Fault> {
+        let off = handles.into_iter().map(async |(name, handle)| match handle {
+            Handle::OnDevice(tensor) => Ok((name, Handle::Here(from_device(tensor).await?))),
+            Handle::Here(_) | Handle::Left(_) => Ok((name, handle)),
+        });
+        futures::future::try_join_all(off).await
     }
 
     async fn fetch(&self, left: &Intermediate) -> Result<Tensor, Fault> {

@@ -1,5 +1,6 @@
 //! A workflow that no device has room for as a whole: each of its steps is placed by itself, as if a client had asked for it, on the device where it
-//! is estimated to finish first. What only other steps read stays where it was made, until those take it: see `intermediates.rs`.
+//! is estimated to finish first. What only other steps read stays where it was made, until those take it: see `intermediates.rs`;
+//! on this node, what only models read stays on the device that gave it, where a model on a sibling of that reads it as well.
 
 use super::super::job::{Job, StepJob};
 use super::super::{Dispatch, Inference, Invocation, Ran, Spot};
@@ -56,7 +57,7 @@ impl Steps {
     pub(super) fn run_alone<'a>(
         &'a self,
         pinned: &'a Pinned,
-        Begin { inputs, outputs, handed_on, .. }: Begin<Handle>,
+        Begin { inputs, outputs, handed_on, for_models, .. }: Begin<Handle>,
     ) -> BoxFuture<'a, Result<Handles, Fault>> {
         let arrived = Instant::now();
         Box::pin(async move {
@@ -70,7 +71,8 @@ impl Steps {
             // A function gives all it has, unless it is told what to keep of it.
             let is_whole = matches!(found, Found::Function(_)) && handed_on.is_empty();
             let wanted = (!is_whole).then_some(outputs);
-            let job = Job { inputs, wanted, step: Some(StepJob { handed_on, until: self.deadline }) };
+            let step = StepJob { handed_on, for_models, until: self.deadline };
+            let job = Job { inputs, wanted, step: Some(step) };
             let items = job.batch();
             match self.place_alone(found, arrived, job).await {
                 Ok(Ran { completion, left, is_elsewhere, .. }) => {

@@ -1,17 +1,17 @@
-//! Steps that run a model. What they give for models on the same device stays in its memory, where those read it: see [`DeviceTensor`].
+//! Steps that run a model. What they give for models stays in the memory of their device, where those read it: see [`DeviceTensor`].
 //!
 //! [`DeviceTensor`]: weir_inference::DeviceTensor
 
 use super::super::inference::{fault_of, not_opened};
 use super::steps::{Handles, Steps, Tensors, handles};
 use crate::instance::Fault;
-use crate::intermediates::Handle;
+use crate::intermediates::stay;
 use crate::models::ModelEntry;
 use crate::telemetry::{Phase, Times};
 use std::sync::Arc;
 use std::time::Instant;
 use tracing::Instrument;
-use weir_inference::{Completion, Meter, RunRequest, Value};
+use weir_inference::{Completion, Meter, RunRequest};
 
 impl Steps {
     /// Run a model on tensors of the host.
@@ -34,15 +34,10 @@ impl Steps {
         may_stay: Vec<String>,
     ) -> Result<Handles, Fault> {
         let mut request = RunRequest { may_stay, ..self.request(entry, outputs) };
-        for (name, value) in self.dispatch.intermediates.on_node(inputs).await? {
-            match value {
-                Value::Host(tensor) => request.inputs.push((name, tensor)),
-                Value::Device(tensor) => request.on_device.push((name, tensor)),
-            }
-        }
+        request.give(self.dispatch.intermediates.on_node(inputs).await?);
         let Completion { outputs, stayed, .. } = self.run_model(entry, request).await?;
         let mut given = handles(outputs);
-        given.extend(stayed.into_iter().map(|(name, tensor)| (name, Handle::OnDevice(tensor))));
+        given.extend(stay(stayed));
         Ok(given)
     }
 

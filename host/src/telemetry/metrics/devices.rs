@@ -95,13 +95,13 @@ impl DeviceMetrics {
 
     /// What became of the tensors that runs have left on a device.
     pub(crate) fn set_handed_over(&self, device: &str, handed_over: &HandedOver) {
-        let HandedOver { kept, kept_bytes, on_device_bytes, by_sibling_bytes, through_host_bytes } = *handed_over;
+        let HandedOver { kept, kept_bytes, on_device_bytes, by_sibling_bytes, through_host_bytes } =
+            *handed_over;
         let labels = Labels::of(device);
         let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         self.intermediates.get_or_create(&labels).set(number(kept));
         self.intermediates_bytes.get_or_create(&labels).set(number(kept_bytes));
-        let ways =
-            [("device", on_device_bytes), ("sibling", by_sibling_bytes), ("host", through_host_bytes)];
+        let ways = [("device", on_device_bytes), ("sibling", by_sibling_bytes), ("host", through_host_bytes)];
         for (through, bytes) in ways {
             let labels = WayLabels { device: device.to_owned(), through };
             // Counted where it happens.

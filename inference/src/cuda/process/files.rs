@@ -2,8 +2,8 @@
 
 use rustix::io::Errno;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    recvmsg, sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
 };
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -35,7 +35,8 @@ pub(crate) fn send_files(to: &UnixStream, files: &[BorrowedFd<'_>]) -> io::Resul
 pub(crate) fn receive_files(from: &UnixStream, count: usize) -> io::Result<Option<Vec<OwnedFd>>> {
     let mut files = Vec::with_capacity(count);
     for _ in 0..count.div_ceil(AT_ONCE_MAX) {
-        let (mut byte, mut space) = ([0], [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(AT_ONCE_MAX))]);
+        let (mut byte, mut space) =
+            ([0], [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(AT_ONCE_MAX))]);
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let received = loop {
             let into = &mut [IoSliceMut::new(&mut byte)];

@@ -234,7 +234,8 @@ impl Sent {
         let elsewhere: Vec<Option<Input>> = sources.into_iter().map(elsewhere).collect();
         let (parts, outputs_at) = write_tensors(&in_place.here, memory, Some(arena))?;
         let mut parts = parts.into_iter();
-        let inputs = elsewhere.into_iter().filter_map(|input| input.or_else(|| parts.next().map(Input::Here)));
+        let inputs =
+            elsewhere.into_iter().filter_map(|input| input.or_else(|| parts.next().map(Input::Here)));
         Ok(Self { inputs: inputs.collect(), in_place, stayed_bytes, outputs_at })
     }
 }

@@ -75,7 +75,8 @@ impl Stage {
     /// Run on what another stage has exported.
     fn run_on(&self, session: u64, (place, blocks): (Place, Vec<OwnedFd>)) -> Result<Answer, InferenceError> {
         let inputs = vec![Input::Exported(Exported { ordinal: 0, shape: shape(), place })];
-        let request = Request::Run { session, run: 1_000, inputs, outputs: vec![(0, None)], outputs_at: BYTES };
+        let request =
+            Request::Run { session, run: 1_000, inputs, outputs: vec![(0, None)], outputs_at: BYTES };
         assert_eq!(request.files(), blocks.len());
         self.reply(request, blocks).map(|(answer, _)| answer)
     }
@@ -322,7 +323,9 @@ fn what_a_sibling_may_not_or_cannot_read_where_it_is_is_not_exported() {
     assert!(matches!(first.ask(in_no_more), Ok(Answer::NotExported { .. })));
     first.service.gpu().unwrap().give_up(u64::MAX);
     assert_eq!(first.usage().host_bytes, BYTES, "nobody holds it");
-    assert!(matches!(first.export(10, "alice", 102), Ok((Answer::NotExported { .. }, files)) if files.is_empty()));
+    assert!(
+        matches!(first.export(10, "alice", 102), Ok((Answer::NotExported { .. }, files)) if files.is_empty())
+    );
     assert_eq!(first.fetch(10, "alice").unwrap(), ones(2.0));
     drop(second);
 }
@@ -337,7 +340,8 @@ fn a_device_that_does_not_reach_the_other_says_so_before_it_runs() {
     drop(blocks);
     // As where its process may not open so many files.
     let inputs = vec![Input::Exported(Exported { ordinal: 0, shape: shape(), place })];
-    let request = Request::Run { session: 2, run: 1_000, inputs, outputs: vec![(0, None)], outputs_at: BYTES };
+    let request =
+        Request::Run { session: 2, run: 1_000, inputs, outputs: vec![(0, None)], outputs_at: BYTES };
     let reply = second.service.reply(request, &second.files, None);
     assert!(matches!(reply, Ok((Answer::NotReached { ordinal: 0, .. }, _))));
     assert!(second.is(&second.run(2, None, None).unwrap(), 2.0), "it works on");

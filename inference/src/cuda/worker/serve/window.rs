@@ -55,9 +55,7 @@ impl<'a> Window<'a> {
         let mut imported = imported.into_iter();
         let source = |input: &'a Input| match input {
             Input::Here(part) => Ok(Source::Here(part)),
-            Input::Exported(exported) => {
-                Ok(Source::Sibling(exported, imported.next().ok_or_else(misfit)?))
-            }
+            Input::Exported(exported) => Ok(Source::Sibling(exported, imported.next().ok_or_else(misfit)?)),
             Input::Stayed(number) => {
                 let stayed = staying.get(*number)?;
                 let held = stayed.hold(owner)?;

@@ -1,0 +1,235 @@
+//! What a model on one GPU leaves for a model on another.
+
+use super::with_gpu;
+use super::workers::workers;
+use serde_json::{Value, json};
+use weir_tests::{Client, Node, eventually, model, signal};
+
+/// Rows of 4 KiB that each model has as weights: 9 MiB. Of such models, a device of [`MEMORY_BYTES`] has room for one.
+const ROWS: usize = 2304;
+const MEMORY_BYTES: u64 = 24 << 20;
+
+/// Two models that no device has room for together: each is run where it is.
+const APART: &str = r#"
+inputs = { x = "FP32[n, 32, 32]", row = "INT64[1]", more = "FP32[32, 32]" }
+[steps.first]
+run = "one"
+inputs = { x = "x", row = "row", more = "more" }
+[steps.second]
+run = "other"
+inputs = { x = "first", row = "row", more = "more" }
+[outputs]
+y = "second"
+"#;
+
+/// The same with something between them that takes as long as it is told.
+const WAITS: &str = r#"
+inputs = { x = "FP32[n, 32, 32]", row = "INT64[1]", more = "FP32[32, 32]", steps = "INT64[]" }
+[steps.first]
+run = "one"
+inputs = { x = "x", row = "row", more = "more" }
+[steps.gate]
+run = "slow"
+inputs = { steps = "steps" }
+[steps.second]
+run = "other"
+inputs = { x = "first", row = "row", more = "gate" }
+[outputs]
+y = "second"
+"#;
+
+/// A field of a message of protocol buffers that has a length.
+fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+    let (mut field, mut len) = (vec![number << 3 | 2], bytes.len());
+    while len >= 0x80 {
+        field.push(u8::try_from(len & 0x7f).expect("seven bits") | 0x80);
+        len >>= 7;
+    }
+    field.push(u8::try_from(len).expect("seven bits"));
+    field.extend_from_slice(bytes);
+    field
+}
+
+/// A field that is a number.
+fn number(field: u8, value: u64) -> Vec<u8> {
+    let (mut bytes, mut value) = (vec![field << 3], value);
+    while value >= 0x80 {
+        bytes.push(u8::try_from(value & 0x7f).expect("seven bits") | 0x80);
+        value >>= 7;
+    }
+    bytes.push(u8::try_from(value).expect("seven bits"));
+    bytes
+}
+
+/// An input or output of a graph. Dimensions of 0 are any.
+fn port(name: &str, element: u64, dims: &[u64]) -> Vec<u8> {
+    let dim = |dim: &u64| field(1, &if *dim == 0 { field(2, b"n") } else { number(1, *dim) });
+    let shape: Vec<u8> = dims.iter().flat_map(dim).collect();
+    let tensor = [number(1, element), field(2, &shape)].concat();
+    [field(1, name.as_bytes()), field(2, &field(1, &tensor))].concat()
+}
+
+fn node(operator: &str, inputs: &[&str], output: &str) -> Vec<u8> {
+    let inputs: Vec<u8> = inputs.iter().flat_map(|name| field(1, name.as_bytes())).collect();
+    field(1, &[inputs, field(2, output.as_bytes()), field(4, operator.as_bytes())].concat())
+}
+
+/// An ONNX model with weights of so many rows, all of `value`: y = x + weights[row] + more.
+fn large(value: f32) -> Vec<u8> {
+    let dims = [ROWS as u64, 32, 32].map(|dim| number(1, dim)).concat();
+    let data = value.to_le_bytes().repeat(ROWS * 1024);
+    let weights = [dims, number(2, 1), field(8, b"weights"), field(9, &data)].concat();
+    let graph = [
+        node("Gather", &["weights", "row"], "chosen"),
+        node("Add", &["x", "chosen"], "sum"),
+        node("Add", &["sum", "more"], "y"),
+        field(2, b"large"),
+        field(5, &weights),
+        field(11, &port("x", 1, &[0, 32, 32])),
+        field(11, &port("row", 7, &[1])),
+        field(11, &port("more", 1, &[32, 32])),
+        field(12, &port("y", 1, &[0, 32, 32])),
+    ];
+    [number(1, 8), field(7, &graph.concat()), field(8, &number(2, 17))].concat()
+}
+
+/// A node with two GPUs whose driver behaves so, besides, and both models.
+async fn start(devices: &str, settings: &str) -> Node {
+    let driver = format!("devices=2,seed=3,memory_bytes={MEMORY_BYTES}{settings}");
+    let node = with_gpu(devices).env("WEIR_FAKE_CUDA", driver).set("model_slots", 1).start().await;
+    for (name, value) in [("one", 2.0), ("other", 3.0)] {
+        let path = format!("/v1/models/{name}/versions/1?batching.mode=off&device=cuda&precision=fp32");
+        node.put(&path, large(value)).await.ok();
+    }
+    node
+}
+
+/// What a workflow makes of these.
+async fn output(node: &Client, workflow: &str, inputs: Vec<Value>) -> Vec<f64> {
+    let request = json!({ "inputs": inputs }).to_string();
+    let answer: Value = node.post(&format!("/v2/models/{workflow}/infer"), request).await.ok().json();
+    let values = answer["outputs"][0]["data"].as_array().expect("values").clone();
+    values.iter().filter_map(Value::as_f64).collect()
+}
+
+/// What [`APART`] makes of [`inputs`].
+fn expected() -> Vec<f64> {
+    (0..8 * 1024).map(|at| x(at) + 2.0 + 0.5 + 3.0 + 0.5).collect()
+}
+
+fn x(at: usize) -> f64 {
+    (at % 251) as f64
+}
+
+fn inputs() -> Vec<Value> {
+    let data: Vec<f64> = (0..8 * 1024).map(x).collect();
+    vec![
+        json!({"name": "x", "datatype": "FP32", "shape": [8, 32, 32], "data": data}),
+        json!({"name": "row", "datatype": "INT64", "shape": [1], "data": [7]}),
+        json!({"name": "more", "datatype": "FP32", "shape": [32, 32], "data": vec![0.5; 1024]}),
+    ]
+}
+
+/// Run until each model has a device to itself. Gives that of the first.
+async fn settle(node: &Node) -> String {
+    node.put("/v1/workflows/apart", APART.to_owned()).await.ok();
+    eventually("a device for each model", async || {
+        assert!(output(node, "apart", inputs()).await == expected());
+        let devices = node.status().await.devices;
+        let has = |name: &str| {
+            let device = devices.iter().find(|device| device.resident.iter().any(|model| model == name))?;
+            Some(device.name.clone())
+        };
+        let (one, other) = (has("one:1")?, has("other:1")?);
+        (one != other).then_some(one)
+    })
+    .await
+}
+
+/// Bytes left on a device that were read there, from its sibling, and over the host.
+async fn handed_over(node: &Client, device: &str) -> [f64; 3] {
+    let mut bytes = [0.0; 3];
+    for (bytes, through) in bytes.iter_mut().zip(["device", "sibling", "host"]) {
+        let labels = format!("device=\"{device}\",through=\"{through}\"");
+        *bytes = node.metric("weir_device_handed_over_bytes_total", &labels).await;
+    }
+    bytes
+}
+
+async fn nothing_is_left(node: &Client) {
+    eventually("both devices to let go", async || {
+        let mut left = 0.0;
+        for device in ["cuda:0", "cuda:1"] {
+            left += node.metric("weir_device_intermediates", &format!("device=\"{device}\"")).await;
+        }
+        (left == 0.0).then_some(())
+    })
+    .await;
+}
+
+/// What a call that finds both models in their places adds to what was handed over from the device of the first.
+async fn call(node: &Node) -> [f64; 3] {
+    let device = settle(node).await;
+    let before = handed_over(node, &device).await;
+    assert!(output(node, "apart", inputs()).await == expected());
+    let after = handed_over(node, &device).await;
+    nothing_is_left(node).await;
+    [0, 1, 2].map(|way| after[way] - before[way])
+}
+
+#[tokio::test]
+async fn a_model_on_another_gpu_reads_what_one_has_left_where_it_is() {
+    let node = start("cuda", "").await;
+    assert_eq!(call(&node).await, [0.0, 32_768.0, 0.0]);
+}
+
+#[tokio::test]
+async fn gpus_that_do_not_reach_each_other_hand_over_through_the_host() {
+    let (none, claimed) = tokio::join!(start("cuda", ",peer_access=0"), start("cuda", ",peer_access=2"));
+    let exports_none = start("cuda", ",exports_memory=0").await;
+    for node in [none, claimed, exports_none] {
+        assert_eq!(call(&node).await, [0.0, 0.0, 32_768.0]);
+    }
+}
+
+#[tokio::test]
+async fn what_is_lost_before_another_gpu_has_read_it_is_made_once_more() {
+    let node = start("cuda,cpu", "").await;
+    node.put("/v1/models/slow/versions/1?batching.mode=off", model("good/slow.onnx")).await.ok();
+    node.put("/v1/workflows/waits", WAITS.to_owned()).await.ok();
+    let device = settle(&node).await;
+    let gated = || {
+        let mut inputs = inputs();
+        inputs.push(json!({"name": "steps", "datatype": "INT64", "shape": [], "data": [2]}));
+        inputs
+    };
+    let expected = output(&node, "waits", gated()).await;
+    nothing_is_left(&node).await;
+
+    // The processor is kept busy, and the step between the two waits for it.
+    let client = Client::clone(&node);
+    let endless = tokio::spawn({
+        let client = client.clone();
+        let steps = json!({"name": "steps", "datatype": "INT64", "shape": [], "data": [1_000_000_000_u64]});
+        let request = json!({ "inputs": [steps] }).to_string();
+        async move { _ = client.post("/v2/models/slow/infer", request).await }
+    });
+    eventually("the endless run", async || (node.status().await.running > 0).then_some(())).await;
+    let call = tokio::spawn(async move { output(&client, "waits", gated()).await });
+    let label = format!("device=\"{device}\"");
+    let is_left = async || (node.metric("weir_device_intermediates", &label).await == 1.0).then_some(());
+    eventually("something on the device", is_left).await;
+    let before = workers(&node);
+    signal(before[&device], "KILL");
+    eventually("another worker", async || {
+        let is_up = node.status().await.devices.iter().all(|device| device.lost.is_none());
+        let is_new = workers(&node).get(&device).is_some_and(|pid| *pid != before[&device]);
+        (is_up && is_new).then_some(())
+    })
+    .await;
+    endless.abort();
+    assert!(call.await.expect("an answer") == expected);
+    let (other, untouched) = before.iter().find(|(name, _)| **name != device).expect("two devices");
+    assert_eq!(workers(&node)[other], *untouched, "it has noticed nothing");
+    nothing_is_left(&node).await;
+}
