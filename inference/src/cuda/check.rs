@@ -43,7 +43,7 @@ pub enum Stage {
     Launches,
     /// Memory that is used up, handed over and shared.
     Memory,
-    /// What a run leaves for the next on the device, beside the way over the host.
+    /// What a run leaves for the next on the device, or for one on a sibling, beside the way over the host.
     HandingOver,
     /// Whole models: loading, running, running again.
     Networks,
@@ -216,7 +216,7 @@ pub fn check(
         Stage::Transfers => transfers::check(&gpu, config, tell)?,
         Stage::Launches => launches::check(&gpu, config, tell)?,
         Stage::Memory => memory::check(&gpu, context_bytes, tell)?,
-        Stage::HandingOver => handing_over::check(&gpu, config, tell)?,
+        Stage::HandingOver => handing_over::check(devices, &gpu, config, tell)?,
         Stage::Networks => {
             config.models.iter().try_for_each(|path| network::check(&gpu, config, path, tell))?;
         }

@@ -339,3 +339,31 @@ fn every_check_of_the_doctor_passes() {
         assert!(failed.is_empty(), "{failed:#?}");
     }
 }
+
+#[test]
+fn the_doctor_hands_over_between_devices_that_reach_each_other() {
+    use super::check::{CheckConfig, Stage, check};
+    let of = |devices: u32, peer_access: u32| {
+        let fake = Fake::new(5);
+        fake.set("devices", devices).set("peer_access", peer_access);
+        let search = Search { driver: Some(fake.path().to_owned()), folders: Vec::new() };
+        let devices = Arc::new(Devices::discover(&search).unwrap());
+        let config =
+            CheckConfig { ordinal: 0, memory_bytes_max: MEMORY_BYTES_MAX, models: Vec::new(), repeats: 1 };
+        let mut checks = Vec::new();
+        check(&devices, &config, Stage::HandingOver, &mut |check| checks.push(check)).unwrap();
+        assert!(checks.iter().all(|check| check.passed), "{checks:#?}");
+        let between = fake.count("bytes_between_devices");
+        drop(devices);
+        (checks.len(), checks.pop().unwrap(), between)
+    };
+    // One by one, and as often as it is timed besides.
+    let (count, last, between) = of(2, 1);
+    assert_eq!((count, between), (16, 2 * ((64 << 10) + (1 << 20) + (16 << 20) + (64 << 20))));
+    assert!(last.what.contains("sibling") && last.bytes_per_s.is_some(), "{last:?}");
+    for (devices, peer_access, why) in [(1, 1, "there is one GPU"), (2, 0, "no other")] {
+        let (count, last, between) = of(devices, peer_access);
+        assert_eq!((count, between), (9, 0));
+        assert!(last.detail.contains(why), "{last:?}");
+    }
+}

@@ -1,16 +1,21 @@
-//! What one run leaves for the next on the device, beside the way over the host: the same bytes, and how much sooner.
+//! What one run leaves for the next on the device, beside the way over the host: the same bytes, and how much sooner. And what it leaves for one on a sibling.
 #![allow(unsafe_code, reason = "pinned memory is copied by address")]
 
-use super::super::device::Gpu;
+use super::super::device::{Gpu, GpuConfig, IntermediateLimits};
 use super::super::slots::Slot;
 use super::bench::OWNER;
 use super::{Check, CheckConfig, CheckFailure, Stage};
 use std::time::Instant;
-use weir_device::cuda::{CommError, CudaError, PinnedMemory, Place, Span, TransferError};
+use weir_device::Arena;
+use weir_device::cuda::{
+    CommError, CommStore, CudaError, Devices, Held, Imported, PinnedMemory, Place, Span, Stream,
+    TransferError,
+};
 
 const SIZES: [usize; 4] = [64 << 10, 1 << 20, 16 << 20, 64 << 20];
 
 pub(super) fn check(
+    devices: &Devices,
     gpu: &Gpu,
     config: &CheckConfig,
     tell: &mut dyn FnMut(Check),
@@ -18,78 +23,168 @@ pub(super) fn check(
     for bytes in SIZES {
         let mut taken = gpu.slots.take(None);
         let Some(slot) = taken.slot() else { return Ok(()) };
-        for check in of_size(gpu, slot, bytes, config.repeats)? {
+        for check in on_one(gpu, slot, bytes, config.repeats)? {
+            tell(check);
+        }
+    }
+    let Some(sibling) = devices.siblings(config.ordinal)?.first().copied() else {
+        let detail = match devices.infos().len() {
+            1 => "there is one GPU".to_owned(),
+            count => format!("of {count} GPUs, cuda:{} reads the memory of no other", config.ordinal),
+        };
+        let none = Check::passed(Stage::HandingOver, "siblings");
+        tell(Check { detail: format!("none: {detail}"), ..none });
+        return Ok(());
+    };
+    let (memory_bytes_max, intermediates) = (config.memory_bytes_max, IntermediateLimits::default());
+    let held = GpuConfig { ordinal: sibling, memory_bytes_max, slots: 1, intermediates };
+    let sibling = Gpu::open(devices, &held, &Arena::new(0))?;
+    for bytes in SIZES {
+        let (mut here, mut there) = (gpu.slots.take(None), sibling.slots.take(None));
+        let (Some(here), Some(there)) = (here.slot(), there.slot()) else { return Ok(()) };
+        for check in on_two((gpu, here), (&sibling, there), bytes, config.repeats)? {
             tell(check);
         }
     }
     Ok(())
 }
 
-fn of_size(gpu: &Gpu, slot: &mut Slot, bytes: usize, repeats: u32) -> Result<[Check; 2], CheckFailure> {
+fn on_one(gpu: &Gpu, slot: &mut Slot, bytes: usize, repeats: u32) -> Result<[Check; 2], CheckFailure> {
     let len = bytes as u64;
     let arena = slot.memory.prepare(2 * len, OWNER, gpu.now_ns())?;
-    let spans = arena.slice(0, len).zip(arena.slice(len, len));
-    let (from, to) = spans.ok_or_else(|| CudaError::Invalid("a slot has less than it said".to_owned()))?;
-    let pattern: Vec<u8> = (0..bytes).map(|at| (at * 31 % 251) as u8).collect();
-    slot.stream.write(&pattern, from)?;
+    let (from, to) = arena.slice(0, len).zip(arena.slice(len, len)).ok_or_else(too_little)?;
+    let (pattern, stream) = (pattern(bytes), &slot.stream);
+    stream.write(&pattern, from)?;
     let mut pinned = PinnedMemory::new(&gpu.context, bytes)?;
+    let timed = |way: &mut dyn FnMut() -> Result<(), CudaError>| timed(stream, to, &pattern, repeats, way);
+    let host = timed(&mut || over_host((stream, from), (stream, to), &mut pinned))?;
+    let device = timed(&mut || on_device(gpu, stream, from, to))?;
+    Ok(beside(("through the host", host), ("on the device", device), len))
+}
 
-    let mut is_same = true;
-    let mut timed = |slot: &Slot, way: &mut dyn FnMut(&Slot) -> Result<(), CudaError>| {
-        let mut times_ns = Vec::new();
-        let mut found = vec![0; bytes];
-        // The first is for memory that is mapped once.
-        for repeat in 0..=repeats.max(1) {
-            slot.stream.fill(to, 0)?;
-            slot.stream.synchronize()?;
-            let began = Instant::now();
-            way(slot)?;
-            let took_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-            if repeat == 0 {
-                slot.stream.read(to, &mut found)?;
-                is_same &= found == pattern;
-            } else {
-                times_ns.push(took_ns);
-            }
+/// The same from the memory of a sibling.
+fn on_two(
+    (gpu, here): (&Gpu, &mut Slot),
+    (sibling, there): (&Gpu, &mut Slot),
+    bytes: usize,
+    repeats: u32,
+) -> Result<[Check; 2], CheckFailure> {
+    let len = bytes as u64;
+    let to = here.memory.prepare(len, OWNER, gpu.now_ns())?;
+    let from = there.memory.prepare(len, OWNER, sibling.now_ns())?;
+    let pattern = pattern(bytes);
+    there.stream.write(&pattern, from)?;
+    let mut pinned = PinnedMemory::new(&gpu.context, bytes)?;
+    let timed =
+        |way: &mut dyn FnMut() -> Result<(), CudaError>| timed(&here.stream, to, &pattern, repeats, way);
+    let host = timed(&mut || over_host((&there.stream, from), (&here.stream, to), &mut pinned))?;
+    let near = timed(&mut || from_sibling((sibling, &there.stream, from), (&here.stream, to)))?;
+    Ok(beside(("from a sibling through the host", host), ("from a sibling's memory", near), len))
+}
+
+fn pattern(bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|at| (at * 31 % 251) as u8).collect()
+}
+
+/// How long a way takes to bring a pattern to `to`, in nanoseconds, and whether it was that what came.
+fn timed(
+    stream: &Stream,
+    to: Span,
+    pattern: &[u8],
+    repeats: u32,
+    way: &mut dyn FnMut() -> Result<(), CudaError>,
+) -> Result<(u64, bool), CudaError> {
+    let (mut times_ns, mut is_same) = (Vec::new(), true);
+    let mut found = vec![0; pattern.len()];
+    // The first is for memory that is mapped once.
+    for repeat in 0..=repeats.max(1) {
+        stream.fill(to, 0)?;
+        stream.synchronize()?;
+        let began = Instant::now();
+        way()?;
+        let took_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        if repeat == 0 {
+            stream.read(to, &mut found)?;
+            is_same &= found == pattern;
+        } else {
+            times_ns.push(took_ns);
         }
-        times_ns.sort_unstable();
-        Ok::<u64, CudaError>(times_ns.get(times_ns.len() / 2).copied().unwrap_or_default())
+    }
+    times_ns.sort_unstable();
+    Ok((times_ns.get(times_ns.len() / 2).copied().unwrap_or_default(), is_same))
+}
+
+/// The way over the host, and another beside it.
+fn beside(host: (&str, (u64, bool)), near: (&str, (u64, bool)), bytes: u64) -> [Check; 2] {
+    let check = |(way, (time_ns, is_same)): (&str, (u64, bool))| {
+        let what = format!("{} KiB handed over {way}", bytes >> 10);
+        let check = Check::passed(Stage::HandingOver, what).took(time_ns, bytes, 0);
+        let detail = if is_same { String::new() } else { "other bytes came".to_owned() };
+        Check { passed: is_same, detail, ..check }
     };
-    // The least that this way takes: two copies of pinned memory, and none between processes.
-    let over_host_ns = timed(slot, &mut |slot| over_host(slot, from, to, &mut pinned))?;
-    let on_device_ns = timed(slot, &mut |slot| on_device(gpu, slot, from, to))?;
-
-    let what = |way: &str| format!("{} KiB handed over {way}", bytes >> 10);
-    let host = Check::passed(Stage::HandingOver, what("through the host")).took(over_host_ns, len, 0);
-    let device = Check::passed(Stage::HandingOver, what("on the device")).took(on_device_ns, len, 0);
     #[expect(clippy::cast_precision_loss, reason = "a share needs no sixteen digits")]
-    let below = 100.0 * (1.0 - on_device_ns as f64 / over_host_ns.max(1) as f64);
-    let detail = if is_same { format!("{below:.1} % below") } else { "other bytes came".to_owned() };
-    Ok([host, Check { passed: is_same, detail, ..device }])
+    let below = 100.0 * (1.0 - near.1.0 as f64 / host.1.0.max(1) as f64);
+    let (host, near) = (check(host), check(near));
+    let detail = if near.passed { format!("{below:.1} % below") } else { near.detail };
+    [host, Check { detail, ..near }]
 }
 
-fn over_host(slot: &Slot, from: Span, to: Span, pinned: &mut PinnedMemory) -> Result<(), CudaError> {
+/// The least that this way takes: two copies of pinned memory, and none between processes.
+fn over_host(
+    (there, from): (&Stream, Span),
+    (here, to): (&Stream, Span),
+    pinned: &mut PinnedMemory,
+) -> Result<(), CudaError> {
     // SAFETY: the pinned memory lives until the stream is synchronised, and nobody else reads or writes it.
-    unsafe { slot.stream.copy_to_host(from, pinned.as_mut_slice().as_mut_ptr()) }?;
-    slot.stream.synchronize()?;
+    unsafe { there.copy_to_host(from, pinned.as_mut_slice().as_mut_ptr()) }?;
+    there.synchronize()?;
     // SAFETY: as above.
-    unsafe { slot.stream.copy_from_host(pinned.as_slice().as_ptr(), to) }?;
-    slot.stream.synchronize()
+    unsafe { here.copy_from_host(pinned.as_slice().as_ptr(), to) }?;
+    here.synchronize()
 }
 
-fn on_device(gpu: &Gpu, slot: &Slot, from: Span, to: Span) -> Result<(), CudaError> {
-    let store = &gpu.intermediates;
-    let index = store.put(from, &slot.stream, OWNER, gpu.now_ns()).map_err(device)?;
-    slot.stream.synchronize()?;
+fn on_device(gpu: &Gpu, stream: &Stream, from: Span, to: Span) -> Result<(), CudaError> {
+    left(gpu, stream, from, |held, span| {
+        held.order(stream)?;
+        stream.copy(span, to)?;
+        stream.synchronize()
+    })
+}
+
+/// As workers do it, but for the way of the files from one to the other.
+fn from_sibling(
+    (sibling, there, from): (&Gpu, &Stream, Span),
+    (here, to): (&Stream, Span),
+) -> Result<(), CudaError> {
+    left(sibling, there, from, |held, _| {
+        let exported = held.export()?.ok_or_else(too_little)?;
+        let imported = Imported::map(here.context(), &exported)?;
+        here.copy(imported.span(), to)?;
+        here.synchronize()
+    })
+}
+
+/// Leave `from` on its device, have it read there, and let go of it.
+fn left(
+    gpu: &Gpu,
+    stream: &Stream,
+    from: Span,
+    read: impl FnOnce(&Held, Span) -> Result<(), CudaError>,
+) -> Result<(), CudaError> {
+    let store: &CommStore = &gpu.intermediates;
+    let index = store.put(from, stream, OWNER, gpu.now_ns()).map_err(device)?;
+    stream.synchronize()?;
     let held = store.get(index, OWNER, gpu.now_ns()).map_err(device)?;
     let Place::Device(span) = held.place() else {
         return Err(CudaError::Invalid("there is no room on the device to hand anything over".to_owned()));
     };
-    held.order(&slot.stream)?;
-    slot.stream.copy(span, to)?;
-    slot.stream.synchronize()?;
+    read(&held, span)?;
     drop(held);
     store.remove(index, OWNER).map_err(device)
+}
+
+fn too_little() -> CudaError {
+    CudaError::Invalid("a device has less room than it said".to_owned())
 }
 
 fn device(error: CommError) -> CudaError {
