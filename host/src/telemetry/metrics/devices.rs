@@ -65,7 +65,7 @@ impl DeviceMetrics {
         let handed_over_bytes = Family::<WayLabels, Counter>::default();
         registry.register(
             "device_handed_over_bytes",
-            "Bytes left on the device that others have read: there, or through the host after all",
+            "Bytes left on the device that others have read: there, from there by a sibling, or through the host after all",
             handed_over_bytes.clone(),
         );
         Self {
