@@ -25,6 +25,7 @@ mod lines;
 mod memory;
 pub(super) use memory::HandOvers;
 mod export;
+mod files;
 
 mod supervisor;
 pub(super) use supervisor::Supervisor;
@@ -42,9 +43,10 @@ use crate::error::InferenceError;
 use crate::interrupt::Interrupt;
 use connection::CallError;
 use control::Control;
+use files::Files;
 use let_go::LetGo;
 use lines::{Lent, Lines};
-use message::{Answer, Request};
+use message::{Answer, FILES_MAX, Request};
 use std::fs::File;
 use std::io;
 use std::path::PathBuf;
@@ -94,6 +96,8 @@ pub(super) struct Worker {
     numbers: AtomicU64,
     /// The ordinals of devices whose memory it reads where it lies.
     siblings: Mutex<Vec<u32>>,
+    /// Files of those, on their way there.
+    files: Files,
     has_worked: AtomicBool,
     /// Why it is of no use any more.
     ended: OnceLock<Arc<str>>,
@@ -123,6 +127,7 @@ impl Worker {
             let_go,
             numbers: AtomicU64::new(0),
             siblings: Mutex::default(),
+            files: Files::new(FILES_MAX),
             has_worked: AtomicBool::new(false),
             ended: OnceLock::new(),
         });

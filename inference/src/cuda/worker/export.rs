@@ -1,9 +1,9 @@
 //! A tensor that one worker has, and that of another device reads where it lies.
 
+use super::files::Reserved;
 use super::let_go::Gone;
-use super::message::{Exported, Place};
+use super::message::{Answer, Exported, Place, Request};
 use super::{CALL_TIME_MAX, Worker};
-use crate::cuda::worker::message::{Answer, Request};
 use crate::error::InferenceError;
 use crate::interrupt::Interrupt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,30 +17,37 @@ pub(super) struct Export {
     number: u64,
     place: Place,
     /// The blocks that it lies in, until they are sent.
-    blocks: Vec<OwnedFd>,
+    blocks: Option<Blocks>,
+}
+
+/// Open files.
+struct Blocks {
+    files: Vec<OwnedFd>,
+    _reserved: Reserved,
 }
 
 impl Export {
-    /// Have a tensor of `tenant` kept where it is. None where it is no longer on the device, or in more blocks than that. Blocks for a moment.
+    /// Have a tensor of `tenant` kept where it is. None where it is no longer on the device, or in more blocks than were reserved. Blocks for a moment.
     pub(super) fn begin(
         worker: &Arc<Worker>,
         tensor: u64,
         tenant: &TenantId,
-        blocks_max: usize,
+        reserved: Reserved,
     ) -> Result<Option<Self>, InferenceError> {
         let (wanted, number) = (Interrupt::default(), worker.number());
         let mut line = worker.line(&wanted)?;
         let connection = line.connection().map_err(|error| worker.failed(error))?;
         connection.settle(&wanted).map_err(|error| worker.failed(error))?;
+        let blocks_max = reserved.count;
         let request = Request::Export { tensor, tenant: tenant.clone(), export: number, blocks_max };
         let answered = connection.call(&request, None, CALL_TIME_MAX, &wanted);
         match worker.understand(answered)? {
             Answer::Exported(place) if place.blocks <= blocks_max => {
                 // From now on there is something to let go of.
-                let mut export = Self { worker: Arc::clone(worker), number, place, blocks: Vec::new() };
+                let mut export = Self { worker: Arc::clone(worker), number, place, blocks: None };
                 let files = connection.receive_files(place.blocks).map_err(|error| worker.failed(error))?;
                 Ok(files.map(|files| {
-                    export.blocks = files;
+                    export.blocks = Some(Blocks { files, _reserved: reserved });
                     export
                 }))
             }
@@ -57,18 +64,14 @@ impl Export {
         Exported { ordinal: self.worker.config.gpu.ordinal, shape: shape.clone(), place: self.place }
     }
 
-    /// How many files go to that worker.
-    pub(super) fn files(&self) -> usize {
-        self.place.blocks
-    }
-
+    /// What goes to that worker behind the message.
     pub(super) fn blocks(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.blocks.iter().map(AsFd::as_fd)
+        self.blocks.iter().flat_map(|blocks| &blocks.files).map(AsFd::as_fd)
     }
 
     /// They have been sent.
     pub(super) fn close_blocks(&mut self) {
-        self.blocks = Vec::new();
+        self.blocks = None;
     }
 
     /// It has been read, by a run that has ended well.

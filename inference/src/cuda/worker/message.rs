@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use weir_types::{ContentHash, ModelId, Shape, TenantId};
 
-/// The most files that go with one message: blocks of memory of 2 MiB, of a tensor that another device reads. Longer ones go over the host.
+/// The most files that go with one message, and are on their way to one worker: blocks of memory of 2 MiB, of tensors that other devices have. What is more
+/// goes over the host.
 pub(super) const FILES_MAX: usize = 128;
 
 /// What a node asks. Models, sessions and runs are known by numbers that it gives them.

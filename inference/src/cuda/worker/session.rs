@@ -4,7 +4,7 @@ use super::connection::{CallError, InPlace};
 use super::export::Export;
 use super::let_go::Gone;
 use super::memory::WorkerMemory;
-use super::message::{Answer, FILES_MAX, Input, Output, Request};
+use super::message::{Answer, Input, Output, Request};
 use super::model::Loaded;
 use crate::backend::Session;
 use crate::cuda::process::{Part, read_tensor, write_tensors};
@@ -17,6 +17,7 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
 use weir_device::Arena;
+use weir_device::cuda::BLOCK_BYTES;
 use weir_types::{ElementType, Shape};
 
 /// One slot's share of a model.
@@ -162,27 +163,29 @@ impl Drop for WorkerSession {
 impl Loaded {
     /// Where the inputs of a run can be read. What a device has that this one does not reach, or what a former worker had, has to be brought here.
     fn sources(&self, job: &PlacedJob, siblings: bool) -> Result<Vec<Source>, InferenceError> {
-        let mut files_left = if siblings { FILES_MAX } else { 0 };
-        let source = |value: &Value| {
-            let there = value.device().and_then(DeviceTensor::in_memory::<WorkerMemory>);
-            match there {
-                Some((memory, number)) if Arc::ptr_eq(&memory.worker, &self.worker) => {
-                    return Ok(Source::Stayed { number, bytes: value.bytes() });
-                }
-                Some((memory, number)) if files_left > 0 && self.worker.reads(&memory.worker) => {
-                    let tenant = &self.memory.tenant;
-                    // Why there is none is told by the way over the host, if that fails as well.
-                    let export = Export::begin(&memory.worker, number, tenant, files_left);
-                    if let Ok(Some(export)) = export {
-                        files_left -= export.files();
-                        return Ok(Source::Sibling(export, value.shape().clone()));
-                    }
-                }
-                _ => {}
+        let source = |value: &Value| match value.device().and_then(DeviceTensor::in_memory::<WorkerMemory>) {
+            Some((memory, number)) if Arc::ptr_eq(&memory.worker, &self.worker) => {
+                Ok(Source::Stayed { number, bytes: value.bytes() })
             }
-            value.to_host().map(Source::Here)
+            Some((memory, number)) if siblings => match self.export(memory, number, value.bytes()) {
+                Some(export) => Ok(Source::Sibling(export, value.shape().clone())),
+                None => value.to_host().map(Source::Here),
+            },
+            _ => value.to_host().map(Source::Here),
         };
         job.inputs.iter().map(source).collect()
+    }
+
+    /// Have a tensor of so many bytes kept where another worker has it, to be read there; none where this one cannot.
+    fn export(&self, there: &WorkerMemory, number: u64, bytes: u64) -> Option<Export> {
+        if !self.worker.reads(&there.worker) {
+            return None;
+        }
+        // It may begin in the middle of a block.
+        let blocks_max = usize::try_from(bytes.div_ceil(BLOCK_BYTES)).ok()?.checked_add(1)?;
+        let reserved = self.worker.files.reserve(blocks_max)?;
+        // Why there is none is told by the way over the host, if that fails as well.
+        Export::begin(&there.worker, number, &self.memory.tenant, reserved).ok().flatten()
     }
 
     /// The outputs that a run is to give, with numbers for those that may stay.
