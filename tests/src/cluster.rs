@@ -12,12 +12,14 @@ pub struct Cluster {
     /// The nodes; those that a test kills or stops it takes out.
     pub nodes: Vec<Node>,
     settings: Vec<(String, String)>,
+    environment: Vec<(String, String)>,
 }
 
 /// A cluster to be.
 #[derive(Default)]
 pub struct ClusterBuilder {
     settings: Vec<(String, String)>,
+    environment: Vec<(String, String)>,
 }
 
 impl Cluster {
@@ -39,6 +41,9 @@ impl Cluster {
             node = node.set(key, value);
         }
         for (name, value) in self.s3.environment() {
+            node = node.env(name, value);
+        }
+        for (name, value) in &self.environment {
             node = node.env(name, value);
         }
         node
@@ -113,6 +118,13 @@ impl ClusterBuilder {
         self
     }
 
+    /// Set a variable of every node's environment.
+    #[must_use]
+    pub fn env(mut self, name: &str, value: impl Into<String>) -> Self {
+        self.environment.push((name.to_owned(), value.into()));
+        self
+    }
+
     /// Start it with so many nodes, and wait until they have a dispatcher.
     pub async fn start(self, nodes: usize) -> Cluster {
         let mut cluster = Cluster {
@@ -120,6 +132,7 @@ impl ClusterBuilder {
             s3: S3::start().await,
             nodes: Vec::new(),
             settings: self.settings,
+            environment: self.environment,
         };
         // The first waits for etcd.
         let first =

@@ -44,6 +44,9 @@ pub use fixtures::{
     nvrtc, onnxruntime, output_in_python, python_client, with_custom_section,
 };
 
+mod onnx;
+pub use onnx::model_with_rows;
+
 mod patience;
 pub use patience::{eventually, eventually_within};
 

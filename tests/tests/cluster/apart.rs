@@ -1,7 +1,8 @@
 //! A workflow that no node has room for as a whole.
 
 use super::fake;
-use weir_tests::{Cluster, eventually};
+use serde_json::{Value, json};
+use weir_tests::{Cluster, eventually, model_with_rows};
 
 const WORKFLOW: &str = r#"
 inputs = { x = "FP32[n, 1]" }
@@ -48,4 +49,62 @@ async fn its_steps_run_on_the_nodes_that_have_their_models() {
             "{name}"
         );
     }
+}
+
+const ON_GPUS: &str = r#"
+inputs = { x = "FP32[n, 32, 32]", row = "INT64[1]", more = "FP32[32, 32]" }
+[steps.first]
+run = "a"
+inputs = { x = "x", row = "row", more = "more" }
+[steps.second]
+run = "b"
+inputs = { x = "first", row = "row", more = "more" }
+[outputs]
+y = "second"
+"#;
+
+/// Each node has a GPU with room for one of two models, whichever node is asked.
+#[tokio::test]
+async fn what_has_stayed_on_a_gpu_goes_to_the_node_of_another() {
+    let cluster = Cluster::builder()
+        .env("WEIR_CUDA_LIBRARY", weir_fake_cuda::library().display().to_string())
+        .env("WEIR_FAKE_CUDA", "devices=1,seed=3,memory_bytes=25165824")
+        .set("devices", r#"["cuda"]"#)
+        .set("model_slots", 1)
+        .start(2)
+        .await;
+    let [one, other] = &cluster.nodes[..] else { panic!("there are two") };
+    for (name, value) in [("a", 1.0), ("b", 2.0)] {
+        let path = format!("/v1/models/{name}/versions/1?batching.mode=off&precision=fp32");
+        one.put(&path, model_with_rows(2304, value)).await.ok();
+        cluster.all_have_heard_of(name).await;
+    }
+    one.put("/v1/workflows/w", ON_GPUS).await.ok();
+    let heard = async || other.get("/v1/workflows/w").await.is_ok().then_some(());
+    eventually("the news of a deploy", heard).await;
+    let request = json!({ "inputs": [
+        {"name": "x", "datatype": "FP32", "shape": [16, 32, 32], "data": vec![0.25; 16 * 1024]},
+        {"name": "row", "datatype": "INT64", "shape": [1], "data": [3]},
+        {"name": "more", "datatype": "FP32", "shape": [32, 32], "data": vec![0.5; 1024]},
+    ]});
+    let request = request.to_string();
+    let call = async |node: usize| {
+        let answer: Value = cluster.nodes[node].post("/v2/models/w/infer", request.clone()).await.ok().json();
+        assert!(answer["outputs"][0]["data"] == json!(vec![4.25; 16 * 1024]));
+    };
+    let settled = async || {
+        call(0).await;
+        let (first, second) = (cluster.holder("a:1").await?, cluster.holder("b:1").await?);
+        (first != second).then_some(first)
+    };
+    let first = eventually("a node for each model", settled).await;
+    let through_host =
+        async || cluster.metric("weir_device_handed_over_bytes_total", "through=\"host\"").await;
+    // What the first model leaves on the device of the node that was asked has to go to the other.
+    let before = through_host().await;
+    call(first).await;
+    assert_eq!(through_host().await - before, 65_536.0);
+    // The other node asks for the first model, and is left nothing on a device.
+    call(1 - first).await;
+    assert_eq!(through_host().await - before, 65_536.0);
 }

@@ -3,16 +3,18 @@
 use super::files::Reserved;
 use super::let_go::Gone;
 use super::message::{Answer, Exported, Place, Request};
-use super::{CALL_TIME_MAX, Worker};
+use super::{CALL_TIME_MAX, Worker, WorkerConfig};
 use crate::error::InferenceError;
 use crate::interrupt::Interrupt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use weir_types::{Shape, TenantId};
 
 /// A tensor that its worker keeps where it is until this drops.
 pub(super) struct Export {
-    worker: Arc<Worker>,
+    /// Weak: what one worker still owes may hold what another has, and the other way round.
+    worker: Weak<Worker>,
+    config: Arc<WorkerConfig>,
     /// What the worker knows it by.
     number: u64,
     place: Place,
@@ -44,7 +46,8 @@ impl Export {
         match worker.understand(answered)? {
             Answer::Exported(place) if place.blocks <= blocks_max => {
                 // From now on there is something to let go of.
-                let mut export = Self { worker: Arc::clone(worker), number, place, blocks: None };
+                let (weak, config) = (Arc::downgrade(worker), Arc::clone(&worker.config));
+                let mut export = Self { worker: weak, config, number, place, blocks: None };
                 let files = connection.receive_files(place.blocks).map_err(|error| worker.failed(error))?;
                 Ok(files.map(|files| {
                     export.blocks = Some(Blocks { files, _reserved: reserved });
@@ -61,7 +64,7 @@ impl Export {
 
     /// What the worker that reads it is told.
     pub(super) fn told(&self, shape: &Shape) -> Exported {
-        Exported { ordinal: self.worker.config.gpu.ordinal, shape: shape.clone(), place: self.place }
+        Exported { ordinal: self.config.gpu.ordinal, shape: shape.clone(), place: self.place }
     }
 
     /// What goes to that worker behind the message.
@@ -76,12 +79,15 @@ impl Export {
 
     /// It has been read, by a run that has ended well.
     pub(super) fn note_read(&self) {
-        self.worker.config.hand_overs.read_by_sibling(self.place.bytes);
+        self.config.hand_overs.read_by_sibling(self.place.bytes);
     }
 }
 
 impl Drop for Export {
     fn drop(&mut self) {
-        self.worker.let_go.tell(Gone::Read { export: self.number });
+        // One that nobody has any more has ended, and keeps nothing.
+        if let Some(worker) = self.worker.upgrade() {
+            worker.let_go.tell(Gone::Read { export: self.number });
+        }
     }
 }

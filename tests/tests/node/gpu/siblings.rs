@@ -3,7 +3,7 @@
 use super::with_gpu;
 use super::workers::workers;
 use serde_json::{Value, json};
-use weir_tests::{Client, Node, eventually, model, signal};
+use weir_tests::{Client, Node, eventually, model, model_with_rows, signal};
 
 /// Rows of 4 KiB that each model has as weights: 9 MiB. Of such models, a device of [`MEMORY_BYTES`] has room for one.
 const ROWS: usize = 2304;
@@ -38,68 +38,13 @@ inputs = { x = "first", row = "row", more = "gate" }
 y = "second"
 "#;
 
-/// A field of a message of protocol buffers that has a length.
-fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
-    let (mut field, mut len) = (vec![number << 3 | 2], bytes.len());
-    while len >= 0x80 {
-        field.push(u8::try_from(len & 0x7f).expect("seven bits") | 0x80);
-        len >>= 7;
-    }
-    field.push(u8::try_from(len).expect("seven bits"));
-    field.extend_from_slice(bytes);
-    field
-}
-
-/// A field that is a number.
-fn number(field: u8, value: u64) -> Vec<u8> {
-    let (mut bytes, mut value) = (vec![field << 3], value);
-    while value >= 0x80 {
-        bytes.push(u8::try_from(value & 0x7f).expect("seven bits") | 0x80);
-        value >>= 7;
-    }
-    bytes.push(u8::try_from(value).expect("seven bits"));
-    bytes
-}
-
-/// An input or output of a graph. Dimensions of 0 are any.
-fn port(name: &str, element: u64, dims: &[u64]) -> Vec<u8> {
-    let dim = |dim: &u64| field(1, &if *dim == 0 { field(2, b"n") } else { number(1, *dim) });
-    let shape: Vec<u8> = dims.iter().flat_map(dim).collect();
-    let tensor = [number(1, element), field(2, &shape)].concat();
-    [field(1, name.as_bytes()), field(2, &field(1, &tensor))].concat()
-}
-
-fn node(operator: &str, inputs: &[&str], output: &str) -> Vec<u8> {
-    let inputs: Vec<u8> = inputs.iter().flat_map(|name| field(1, name.as_bytes())).collect();
-    field(1, &[inputs, field(2, output.as_bytes()), field(4, operator.as_bytes())].concat())
-}
-
-/// An ONNX model with weights of so many rows, all of `value`: y = x + weights[row] + more.
-fn large(value: f32) -> Vec<u8> {
-    let dims = [ROWS as u64, 32, 32].map(|dim| number(1, dim)).concat();
-    let data = value.to_le_bytes().repeat(ROWS * 1024);
-    let weights = [dims, number(2, 1), field(8, b"weights"), field(9, &data)].concat();
-    let graph = [
-        node("Gather", &["weights", "row"], "chosen"),
-        node("Add", &["x", "chosen"], "sum"),
-        node("Add", &["sum", "more"], "y"),
-        field(2, b"large"),
-        field(5, &weights),
-        field(11, &port("x", 1, &[0, 32, 32])),
-        field(11, &port("row", 7, &[1])),
-        field(11, &port("more", 1, &[32, 32])),
-        field(12, &port("y", 1, &[0, 32, 32])),
-    ];
-    [number(1, 8), field(7, &graph.concat()), field(8, &number(2, 17))].concat()
-}
-
 /// A node with two GPUs whose driver behaves so, besides, and both models.
 async fn start(devices: &str, settings: &str) -> Node {
     let driver = format!("devices=2,seed=3,memory_bytes={MEMORY_BYTES}{settings}");
     let node = with_gpu(devices).env("WEIR_FAKE_CUDA", driver).set("model_slots", 1).start().await;
     for (name, value) in [("one", 2.0), ("other", 3.0)] {
         let path = format!("/v1/models/{name}/versions/1?batching.mode=off&device=cuda&precision=fp32");
-        node.put(&path, large(value)).await.ok();
+        node.put(&path, model_with_rows(ROWS, value)).await.ok();
     }
     node
 }
