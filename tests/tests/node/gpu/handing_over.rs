@@ -199,34 +199,50 @@ async fn what_has_no_room_on_the_device_goes_over_the_host() {
     }
 }
 
-/// A node on which the gate of [`WAITS`] waits for a run that does not end, and a call that has left something on the device.
-async fn waiting(node: &Node) -> (JoinHandle<()>, JoinHandle<Answer>) {
-    let client = Client::clone(node);
+/// Keep the processor of a node, which runs one model at a time, busy with [`MODELS`]' `slow`, until these are aborted.
+pub(super) async fn busy(node: &Node) -> [JoinHandle<()>; 2] {
     let steps = json!({"name": "steps", "datatype": "INT64", "shape": [], "data": [1_000_000_000_u64]});
     let endless = json!({"inputs": [steps]}).to_string();
-    let blocker = tokio::spawn({
-        let client = client.clone();
-        async move { _ = client.post("/v2/models/slow/infer", endless).await }
+    let runs = [(); 2].map(|()| {
+        let (client, endless) = (Client::clone(node), endless.clone());
+        tokio::spawn(async move { _ = client.post("/v2/models/slow/infer", endless).await })
     });
-    let runs = async || (node.status().await.running > 0).then_some(());
-    eventually("the endless run", runs).await;
+    // That one waits tells that the other does not.
+    let waits = async || {
+        let devices = node.status().await.devices;
+        devices.iter().any(|device| device.name == "cpu" && device.runs_waiting == 1).then_some(())
+    };
+    eventually("an endless run, and one behind it", waits).await;
+    runs
+}
+
+/// A node on which the gate of [`WAITS`] waits for runs that do not end, and a call that has left something on the device.
+async fn waiting(node: &Node) -> ([JoinHandle<()>; 2], JoinHandle<Answer>) {
+    let (blockers, client) = (busy(node).await, Client::clone(node));
     let call = tokio::spawn({
         let client = client.clone();
         async move { ask(&client, "waits", gated(8)).await }
     });
     eventually("something on the device", async || (left(&client).await == 1.0).then_some(())).await;
-    (blocker, call)
+    (blockers, call)
 }
 
-fn gate_node() -> NodeBuilder {
-    with_gpu("cuda,cpu").set("model_slots", 1)
+/// A node whose processor runs nothing but the gate of [`WAITS`], however long the GPU takes.
+async fn gate_node() -> Node {
+    let node = start(with_gpu("cuda,cpu").set("model_slots", 1), &[]).await;
+    for name in ["twice", "plus"] {
+        let path = format!("/v1/models/{name}/versions/2?batching.mode=off&device=cuda");
+        node.put(&path, model(&format!("good/{name}.onnx"))).await.ok();
+    }
+    node.put("/v1/workflows/waits", WAITS.to_owned()).await.ok();
+    node
 }
 
 #[tokio::test]
 async fn what_is_lost_with_its_worker_is_an_error_to_try_again() {
-    let node = start(gate_node(), &[("waits", WAITS)]).await;
+    let node = gate_node().await;
     let expected = output(ask(&node, "waits", gated(8)).await);
-    let (blocker, call) = waiting(&node).await;
+    let (blockers, call) = waiting(&node).await;
     let former = workers(&node)["cuda:0"];
     signal(former, "KILL");
     eventually("another worker", async || {
@@ -234,7 +250,7 @@ async fn what_is_lost_with_its_worker_is_an_error_to_try_again() {
         (is_up && workers(&node).get("cuda:0").is_some_and(|pid| *pid != former)).then_some(())
     })
     .await;
-    blocker.abort();
+    blockers.iter().for_each(JoinHandle::abort);
     let refusal = call.await.expect("an answer").refusal();
     assert_eq!((refusal.status, refusal.code), (503, ErrorCode::IntermediateLost), "{refusal:?}");
     assert!(refusal.text.contains("step last") && refusal.text.contains("try again"), "{refusal:?}");
@@ -244,10 +260,10 @@ async fn what_is_lost_with_its_worker_is_an_error_to_try_again() {
 
 #[tokio::test]
 async fn a_call_that_is_given_up_leaves_nothing_on_the_device() {
-    let node = start(gate_node(), &[("waits", WAITS)]).await;
+    let node = gate_node().await;
     ask(&node, "waits", gated(8)).await.ok();
-    let (blocker, call) = waiting(&node).await;
+    let (blockers, call) = waiting(&node).await;
     call.abort();
     nothing_is_left(&node).await;
-    blocker.abort();
+    blockers.iter().for_each(JoinHandle::abort);
 }
