@@ -1,4 +1,4 @@
-//! Builds the fake driver: its own sources, the emulator's, and every kernel; and beside it a fake of the management library.
+//! Builds the fake driver: its own sources, the emulator's, and every kernel; and beside it fakes of the management library and of cuBLASLt.
 
 use std::env;
 use std::error::Error;
@@ -27,6 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Err("the fake driver could not be linked".into());
     }
     management(&build.get_compiler(), &folder)?;
+    products(&build.get_compiler(), &folder)?;
     println!("cargo::rustc-env=WEIR_FAKE_CUDA_LIBRARY={}", library.display());
     Ok(())
 }
@@ -40,6 +41,20 @@ fn management(compiler: &cc::Tool, folder: &Path) -> Result<(), Box<dyn Error>> 
     if !compile.arg(source).status()?.success() {
         return Err("the fake management library could not be built".into());
     }
+    Ok(())
+}
+
+/// The library for products of matrices, which lies beside the driver that it belongs to. One file under two names: it goes by the name that it has.
+fn products(compiler: &cc::Tool, folder: &Path) -> Result<(), Box<dyn Error>> {
+    let source = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?).join("cublaslt");
+    println!("cargo::rerun-if-changed={}", source.display());
+    let mut compile = compiler.to_command();
+    compile.args(["-shared", "-O2", "-Wl,-Bsymbolic", "-Wl,-z,nodelete", "-ldl", "-o"]);
+    let library = folder.join("libcublasLt.so.12");
+    if !compile.arg(&library).args(sources(&source)?).status()?.success() {
+        return Err("the fake cuBLASLt could not be built".into());
+    }
+    std::fs::copy(&library, folder.join("libcublasLt.so.13"))?;
     Ok(())
 }
 

@@ -18,6 +18,8 @@ mod faults;
 mod memory;
 #[path = "cuda/order.rs"]
 mod order;
+#[path = "cuda/products.rs"]
+mod products;
 #[path = "cuda/tensors.rs"]
 mod tensors;
 #[path = "cuda/transfer.rs"]

@@ -28,6 +28,7 @@ static bool set(const std::string& name, const std::string& value) {
     else if (name == "exports_memory") settings.exports_memory = number != 0;
     else if (name == "peer_access") settings.peer_access = unsigned(number);
     else if (name == "loads_left") settings.loads_left = value == "all" ? UINT64_MAX : number;
+    else if (settings.libraries.count(name)) settings.libraries[name] = number;
     else return false;
     return true;
 }
@@ -78,6 +79,7 @@ CONTROL uint64_t fakecuda_count(const char* what) {
         {"live_reservations", state().reservations.size()},
         {"live_blocks", state().physical.size()},
         {"live_pinned", state().pinned.size()},
+        {"live_library_objects", uint64_t(state().library_objects)},
     };
     const auto found = now.find(what);
     if (found != now.end()) return found->second;

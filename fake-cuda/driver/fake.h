@@ -158,6 +158,9 @@ struct Settings {
     unsigned peer_access = 1;
     // Copies of LOAD_BYTES or more to the device that are made; those behind them wait until there may be more.
     uint64_t loads_left = UINT64_MAX;
+    // What libraries above the driver are told: `cublaslt_create` and `cublaslt_matmul` are what these calls report, `cublaslt_declines` has no product fit, and
+    // `cublaslt_major` is another version than the file's name says. 0: none of it.
+    std::map<std::string, uint64_t> libraries = {{"cublaslt_create", 0}, {"cublaslt_matmul", 0}, {"cublaslt_declines", 0}, {"cublaslt_major", 0}};
 };
 
 constexpr uint64_t LOAD_BYTES = uint64_t(1) << 20;
@@ -189,6 +192,8 @@ struct State {
     std::map<uint64_t, Physical> physical;
     uint64_t next_physical = 1;
     std::map<uint64_t, uint64_t> pinned;
+    // Handles and descriptors of libraries.
+    int64_t library_objects = 0;
 
     // What no correct program does.
     std::vector<std::string> violations;

@@ -11,6 +11,9 @@ use tempfile::TempDir;
 /// Instances that no test uses: each takes a little of a process's room for thread-local variables, which is not given back.
 static IDLE: Mutex<Vec<Instance>> = Mutex::new(Vec::new());
 
+/// The library for products of matrices lies beside the driver in two versions, and finds it there.
+const CUBLAS_LT: [&str; 2] = ["libcublasLt.so.12", "libcublasLt.so.13"];
+
 /// A driver with devices of its own.
 ///
 /// When it is dropped, nothing may be left of what was made with it, and nothing may have been done with it that no correct program does: else
@@ -117,7 +120,13 @@ impl Fake {
         &self.instance().path
     }
 
-    /// How often something happened (`launches`, `graph_launches`, `computed` kernels and graphs, `copies_to_device`, `fills`, `blocks_created`, `waits`), or how much of something there is now
+    /// The file of the `libcublasLt.so` of a major version that belongs to this driver: 12 or 13.
+    #[must_use]
+    pub fn cublas_lt(&self, major: u32) -> PathBuf {
+        self.path().with_file_name(format!("libcublasLt.so.{major}"))
+    }
+
+    /// How often something happened (`launches`, `graph_launches`, `cublasLtMatmul`, `computed` kernels and graphs, `copies_to_device`, `fills`, `blocks_created`, `waits`), or how much of something there is now
     /// (`used_bytes`, `live_streams`, `live_blocks`...).
     #[must_use]
     pub fn count(&self, what: &str) -> u64 {
@@ -162,6 +171,7 @@ impl Fake {
             "live_reservations",
             "live_blocks",
             "live_pinned",
+            "live_library_objects",
         ];
         let counted = kinds.into_iter().map(|kind| (kind, self.count(kind)));
         counted.filter(|(_, count)| *count > 0).map(|(kind, count)| format!("{count} {kind}")).collect()
@@ -196,6 +206,10 @@ impl Instance {
         let folder = tempfile::tempdir().expect("a folder for the fake driver");
         let path = folder.path().join("libcuda.so.1");
         std::fs::copy(crate::library(), &path).expect("a copy of the fake driver");
+        for name in CUBLAS_LT {
+            let copied = std::fs::copy(crate::library().with_file_name(name), path.with_file_name(name));
+            copied.expect("a copy of the fake cuBLASLt");
+        }
         // SAFETY: the library's initialisers ask nothing of us.
         let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL) }.expect("the fake driver");
         // SAFETY: the library has these functions with these types; it is never closed.

@@ -122,6 +122,8 @@ pub struct NodeConfig {
 
     /// How long one run on a GPU may take before the worker of the device is taken to hang, and is started anew.
     pub gpu_run_time_ms_max: u64,
+    /// Whether NVIDIA's libraries compute what they do faster than Weir's own kernels, where they are installed: `auto`, or `none`. See docs/gpu.md.
+    pub gpu_libraries: GpuLibraries,
     /// Kernels that users bring. See docs/kernel-graphs.md.
     pub kernel_graphs: KernelGraphsConfig,
 
@@ -304,6 +306,17 @@ impl Default for IntermediatesConfig {
     }
 }
 
+/// Which of NVIDIA's libraries are used on GPUs, besides the driver.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum GpuLibraries {
+    /// Those that are found.
+    #[default]
+    Auto,
+    /// None.
+    None,
+}
+
 /// What runs models.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -361,6 +374,7 @@ impl Default for NodeConfig {
             arena_bytes_max: 1024 * MIB,
             response_cache_bytes_max: 64 * MIB,
             gpu_run_time_ms_max: 60_000,
+            gpu_libraries: GpuLibraries::default(),
             kernel_graphs: KernelGraphsConfig::default(),
             asynchronous: AsyncConfig::default(),
             objects: ObjectsConfig::default(),

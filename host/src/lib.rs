@@ -6,7 +6,7 @@
 mod config;
 pub use config::{
     AsyncConfig, BackendKind, ClusterConfig, DeviceConfig, DeviceName, DevicesConfig, DevicesError,
-    IntermediatesConfig, KernelGraphsConfig, NodeConfig, ObjectsConfig,
+    GpuLibraries, IntermediatesConfig, KernelGraphsConfig, NodeConfig, ObjectsConfig,
 };
 
 mod node;

@@ -31,8 +31,13 @@ fn main() -> ExitCode {
     let search = Search { driver: Some(weir_fake_cuda::library()), folders: Vec::new() };
     let devices = Arc::new(Devices::discover(&search).unwrap());
     let digits = Path::new(env!("CARGO_MANIFEST_DIR")).join("../functions/classify-digits/model/digits.onnx");
-    let config =
-        CheckConfig { ordinal: 0, memory_bytes_max: 256 << 20, models: vec![digits], repeats: REPEATS };
+    let config = CheckConfig {
+        ordinal: 0,
+        memory_bytes_max: 256 << 20,
+        models: vec![digits],
+        repeats: REPEATS,
+        search,
+    };
     let checked = check(&devices, &config, Stage::Worker, &mut |check| {
         let time_us = check.time_ns.map(Duration::from_nanos).unwrap_or_default().as_secs_f64() * 1e6;
         println!("{:48} {time_us:8.1} us  {}", check.what, check.detail);

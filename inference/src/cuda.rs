@@ -23,6 +23,7 @@ pub use worker::{DEVICE_WORKER_COMMAND, device_worker_main};
 mod device;
 pub use device::IntermediateLimits;
 mod kernels;
+mod products;
 mod slots;
 
 mod program;
@@ -50,6 +51,8 @@ use crate::prepare::{Content, Variant};
 use crate::value::HandedOver;
 use device::GpuConfig;
 use kernel_graphs::KernelGraphs;
+use products::LibraryConfig;
+use program::FLOPS_MIN;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -70,6 +73,8 @@ pub struct CudaConfig {
     pub slots: usize,
     /// What runs may leave on the device for other runs there.
     pub intermediates: IntermediateLimits,
+    /// The file of cuBLASLt, which computes large products of matrices; none for Weir's own kernels in its place.
+    pub cublas_lt: Option<PathBuf>,
     /// How long a run may take before its worker is taken to hang, and is started anew.
     pub run_time_max: Duration,
     /// The program that is a worker, and its arguments; none for this same program with [`DEVICE_WORKER_COMMAND`].
@@ -90,8 +95,10 @@ pub struct Cuda {
 impl Cuda {
     /// Have a worker take hold of a device of the driver in that file. Outputs live in `arena`. Takes some hundred milliseconds; blocks.
     pub fn open(driver: &Path, config: CudaConfig, arena: Arena) -> Result<Self, InferenceError> {
-        let CudaConfig { ordinal, memory_bytes_max, slots, intermediates, run_time_max, command } = config;
-        let gpu = GpuConfig { ordinal, memory_bytes_max, slots, intermediates };
+        let CudaConfig { ordinal, memory_bytes_max, slots, intermediates, cublas_lt, run_time_max, command } =
+            config;
+        let library = cublas_lt.map(|path| LibraryConfig { path, flops_min: FLOPS_MIN });
+        let gpu = GpuConfig { ordinal, memory_bytes_max, slots, intermediates, library };
         let driver = driver.to_owned();
         let config = WorkerConfig {
             program: command,
@@ -101,8 +108,9 @@ impl Cuda {
             arena: arena.clone(),
             hand_overs: HandOvers::default(),
         };
-        let (worker, name) = Supervisor::start(config)?;
-        Ok(Self { ordinal, driver, arena, name, worker, kernel_graphs: None })
+        let (worker, device) = Supervisor::start(config)?;
+        device.library.tell(Device::Cuda { ordinal });
+        Ok(Self { ordinal, driver, arena, name: device.name, worker, kernel_graphs: None })
     }
 
     /// Run kernels that users bring, too: each tenant's in a process of its own.

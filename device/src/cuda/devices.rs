@@ -95,6 +95,12 @@ impl Devices {
         version(self.driver.version())
     }
 
+    /// The major version of that.
+    #[must_use]
+    pub fn driver_major(&self) -> u32 {
+        self.driver.version() / 1000
+    }
+
     /// The other devices whose memory this one reads where it lies, if that is [exported](super::Exported): those that export it, and are connected so.
     pub fn siblings(&self, ordinal: u32) -> Result<Vec<u32>, CudaError> {
         let own = handle(&self.driver, ordinal)?;

@@ -190,7 +190,7 @@ impl Driver {
 ///
 /// # Safety
 /// `F` is the type of the function of that name.
-unsafe fn symbol<F: Copy>(
+pub(super) unsafe fn symbol<F: Copy>(
     library: &Library,
     name: &'static str,
     missing: &mut Vec<&'static str>,

@@ -18,16 +18,16 @@ pub enum CudaError {
         /// The driver's words for it.
         what: String,
     },
-    /// A call was refused.
+    /// A call was refused, by the driver or a library above it.
     #[error("{call} failed: {name} ({what})")]
     Failed {
-        /// The driver's function.
+        /// The function.
         call: &'static str,
-        /// The driver's number for it.
+        /// The number that it has returned.
         code: u32,
-        /// The driver's name for it.
+        /// Its own name for that.
         name: String,
-        /// The driver's words for it, and those of its compiler where it has had any.
+        /// Its own words for it, and those of its compiler where it has had any.
         what: String,
     },
     /// What was asked for cannot be right, whatever the device.

@@ -39,6 +39,14 @@ impl Library {
         }
     }
 
+    /// That a file is of a version that Weir knows, whatever it is called.
+    pub(super) fn check_major(self, path: &Path, found: u32) -> Result<(), Unavailable> {
+        if MAJORS.contains(&found) {
+            return Ok(());
+        }
+        Err(Unavailable::WrongVersion { path: path.to_owned(), found, known: KNOWN, advice: self.advice() })
+    }
+
     fn advice(self) -> &'static str {
         match self {
             Self::Nvrtc => {
@@ -53,6 +61,8 @@ impl Library {
 
 /// The major versions of the libraries that Weir knows, the better first.
 const MAJORS: [u32; 2] = [13, 12];
+/// The same in words.
+const KNOWN: &str = "12 and 13";
 
 /// The driver's file. Nothing is opened.
 pub(super) fn find_driver(search: &Search) -> Result<PathBuf, Unavailable> {
@@ -73,7 +83,7 @@ pub(super) fn find_driver(search: &Search) -> Result<PathBuf, Unavailable> {
 ///
 /// A version that the driver cannot work with is found out when it is used, and not here.
 pub fn find_library(library: Library, search: &Search) -> Result<PathBuf, Unavailable> {
-    let path = newest(library, search)?;
+    let path = newest(library, search, u32::MAX)?;
     if library == Library::Nvrtc {
         // Its parts are looked for by the loader, which would not find them beside it in every version.
         if let Some(builtins) = path.parent().and_then(|folder| file_starting(folder, "libnvrtc-builtins.so"))
@@ -85,20 +95,28 @@ pub fn find_library(library: Library, search: &Search) -> Result<PathBuf, Unavai
     Ok(path)
 }
 
-/// The file of `library` with the best version, in the first folder that has one.
-fn newest(library: Library, search: &Search) -> Result<PathBuf, Unavailable> {
+/// The file of `library` for a driver of a major version of CUDA: a library calls for a driver that is as new. Nothing is opened.
+pub fn locate_library(library: Library, search: &Search, driver_major: u32) -> Result<PathBuf, Unavailable> {
+    newest(library, search, driver_major)
+}
+
+/// The file of `library` with the best version up to `major_max`, in the first folder that has one.
+fn newest(library: Library, search: &Search, major_max: u32) -> Result<PathBuf, Unavailable> {
     let named = |major: u32| {
         let name = format!("{}.{major}", library.stem());
         search.folders.iter().map(|folder| folder.join(&name)).find(|path| path.is_file())
     };
-    if let Some(path) = MAJORS.into_iter().find_map(named) {
+    if let Some(path) = MAJORS.into_iter().filter(|major| *major <= major_max).find_map(named) {
         return Ok(path);
+    }
+    if let Some((found, path)) = MAJORS.into_iter().find_map(|major| Some((major, named(major)?))) {
+        return Err(Unavailable::TooNewForDriver { path, found, driver: major_max });
     }
     // Of another version only: that is worth more words than that there is none.
     let others = (1..100).rev().find_map(|major| Some((named(major)?, major)));
     Err(match others {
         Some((path, found)) => {
-            Unavailable::WrongVersion { path, found, known: "12 and 13", advice: library.advice() }
+            Unavailable::WrongVersion { path, found, known: KNOWN, advice: library.advice() }
         }
         None => Unavailable::NotFound {
             what: library.what(),
@@ -159,13 +177,30 @@ mod tests {
     fn the_version_that_is_known_is_preferred_and_an_unknown_one_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let add = |name: &str| std::fs::write(folder.path().join(name), "").unwrap();
-        assert!(matches!(newest(Library::Nvrtc, &search(folder.path())), Err(Unavailable::NotFound { .. })));
+        assert!(matches!(
+            newest(Library::Nvrtc, &search(folder.path()), 13),
+            Err(Unavailable::NotFound { .. })
+        ));
         add("libnvrtc.so.11");
-        let error = newest(Library::Nvrtc, &search(folder.path())).unwrap_err();
+        let error = newest(Library::Nvrtc, &search(folder.path()), 13).unwrap_err();
         assert!(matches!(error, Unavailable::WrongVersion { found: 11, .. }), "{error}");
         add("libnvrtc.so.12");
-        let path = newest(Library::Nvrtc, &search(folder.path())).unwrap();
+        let path = newest(Library::Nvrtc, &search(folder.path()), 13).unwrap();
         assert!(path.ends_with("libnvrtc.so.12"), "{path:?}");
+    }
+
+    #[test]
+    fn a_library_is_no_newer_than_the_driver() {
+        let folder = tempfile::tempdir().unwrap();
+        let add = |name: &str| std::fs::write(folder.path().join(name), "").unwrap();
+        let locate = |driver| locate_library(Library::CublasLt, &search(folder.path()), driver);
+        add("libcublasLt.so.13");
+        assert!(locate(13).unwrap().ends_with("libcublasLt.so.13"));
+        let error = locate(12).unwrap_err();
+        assert!(matches!(error, Unavailable::TooNewForDriver { found: 13, driver: 12, .. }), "{error}");
+        add("libcublasLt.so.12");
+        assert!(locate(12).unwrap().ends_with("libcublasLt.so.12"));
+        assert!(locate(13).unwrap().ends_with("libcublasLt.so.13"));
     }
 
     #[test]

@@ -67,6 +67,18 @@ pub enum Unavailable {
         /// What to do about it.
         advice: &'static str,
     },
+    /// A library is there in versions only that the driver is too old for.
+    #[error(
+        "{path} is for CUDA {found}, and the driver for CUDA {driver}: update the driver, or install version {driver} of the library beside it"
+    )]
+    TooNewForDriver {
+        /// The file.
+        path: PathBuf,
+        /// Its major version.
+        found: u32,
+        /// The driver's.
+        driver: u32,
+    },
     /// The driver works, and has no device for us.
     #[error(
         "the NVIDIA driver at {path} sees no GPU: check `nvidia-smi`, CUDA_VISIBLE_DEVICES, and that a container was given one"

@@ -62,4 +62,52 @@ impl MatMul {
     pub const RESIDUAL: usize = 3;
     /// How many operands there are, with those left out.
     pub const OPERANDS: usize = 4;
+
+    /// The same with as few matrices as can be: those of a batch that all meet the same right side, and whose rows lie one behind the other, are one matrix
+    /// of more rows.
+    #[must_use]
+    pub fn flattened(&self) -> Self {
+        let mut op = self.clone();
+        while let Some((count, outer)) = op.batch.split_last() {
+            let (count, outer) = (*count, outer.to_vec());
+            let strides = (op.a.batch_strides.last().copied(), op.b.batch_strides.last().copied());
+            let follows = strides == (Some(op.m * op.a.row_stride), Some(0)) || count == 1;
+            if !follows || op.a.transposed || (op.bias_axis == BiasAxis::Rows && count != 1) {
+                break;
+            }
+            op.m *= count;
+            op.batch = outer;
+            op.a.batch_strides.pop();
+            op.b.batch_strides.pop();
+        }
+        op
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn matrix(batch_strides: &[usize], row_stride: usize) -> Matrix {
+        Matrix { offset: 0, batch_strides: batch_strides.to_vec(), row_stride, transposed: false }
+    }
+
+    #[test]
+    fn a_batch_that_meets_one_right_side_becomes_rows() {
+        let op = MatMul {
+            batch: vec![3, 5],
+            m: 7,
+            n: 4,
+            k: 6,
+            a: matrix(&[210, 42], 6),
+            b: matrix(&[0, 0], 4),
+            alpha: 1.0,
+            bias_axis: BiasAxis::Columns,
+            activation: None,
+        };
+        let flat = op.flattened();
+        assert_eq!((flat.m, flat.batch.len()), (105, 0));
+        let own = MatMul { b: matrix(&[0, 24], 4), ..op };
+        assert_eq!(own.flattened(), own);
+    }
 }

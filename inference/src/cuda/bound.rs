@@ -3,23 +3,23 @@
 
 mod arriving;
 pub(super) use arriving::Ordered;
+mod step;
+use step::{Address, Step, Work};
 
 use super::device::Gpu;
 use super::failure;
-use super::program::{Place, Program};
+use super::program::{self, Place, Product, Program};
 use super::weights::Weights;
 use crate::error::InferenceError;
 use arriving::Prologue;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use weir_device::cuda::{
-    AddressRange, BLOCK_BYTES, CudaError, Function, Launch, Owner, Parameters, Source, Span, Stream, Tensor,
-    TensorKey, Wanted,
+    AddressRange, BLOCK_BYTES, CudaError, Owner, Parameters, Source, Span, Stream, Tensor, TensorKey, Wanted,
 };
-use weir_kernels::Argument;
 use weir_types::ContentHash;
 
-/// Launches that are ready, and what they read besides the model's weights.
+/// Steps that are ready, and what they read besides the model's weights.
 pub(super) struct Bound {
     /// Like that of no other.
     pub(super) number: u64,
@@ -28,23 +28,6 @@ pub(super) struct Bound {
     steps: Vec<Step>,
     constants: Vec<Tensor>,
     resident: Option<AddressRange>,
-}
-
-/// One launch.
-struct Step {
-    function: Function,
-    launch: Launch,
-    arguments: Vec<Argument<Address>>,
-    /// The weights and constants that no step before it reads: what it waits for as long as they are on their way.
-    arrivals: Vec<Place>,
-}
-
-/// Where a buffer is.
-#[derive(Clone, Copy)]
-enum Address {
-    At(u64),
-    /// So far into the memory of the slot.
-    InArena(u64),
 }
 
 impl Bound {
@@ -72,8 +55,13 @@ impl Bound {
         let mut bound = Self { number, program, prologue, steps, constants, resident };
         let prologue = bound.steps(gpu, &bound.program.prologue, weights).map_err(|error| failure(&error))?;
         bound.prologue = Prologue::new(prologue);
-        bound.steps = bound.steps(gpu, &bound.program.launches, weights).map_err(|error| failure(&error))?;
+        bound.steps = bound.steps(gpu, &bound.program.steps, weights).map_err(|error| failure(&error))?;
         Ok(bound)
+    }
+
+    /// How many steps of a run are the library's.
+    pub(super) fn library_steps(&self) -> usize {
+        self.steps.iter().filter(|step| matches!(step.work, Work::Product(_))).count()
     }
 
     /// Give a run to `stream`, working in `arena`.
@@ -96,36 +84,15 @@ impl Bound {
         }
     }
 
-    fn steps(
-        &self,
-        gpu: &Gpu,
-        launches: &[weir_kernels::Launch<Place>],
-        weights: &Weights,
-    ) -> Result<Vec<Step>, CudaError> {
-        let mut met = HashSet::new();
-        let step = |launch: &weir_kernels::Launch<Place>| {
-            let (mut missing, mut arrivals) = (false, Vec::new());
-            let placed = launch.with_buffers(|place| {
-                if matches!(place, Place::Weight(_) | Place::Constant(_)) && met.insert(*place) {
-                    arrivals.push(*place);
-                }
-                self.address(*place, weights).unwrap_or_else(|| {
-                    missing = true;
-                    Address::At(0)
-                })
-            });
-            if missing {
-                let name = &launch.kernel.name;
-                return Err(CudaError::Invalid(format!("kernel {name} was given a buffer that is nowhere")));
+    fn steps(&self, gpu: &Gpu, steps: &[program::Step], weights: &Weights) -> Result<Vec<Step>, CudaError> {
+        let mut made = Making { bound: self, gpu, weights, met: HashSet::new(), steps: Vec::new() };
+        for step in steps {
+            match step {
+                program::Step::Launch(launch) => made.launch(launch)?,
+                program::Step::Product { product, otherwise } => made.product(product, otherwise)?,
             }
-            Ok(Step {
-                function: gpu.kernels.function(&launch.kernel, launch.shared_bytes)?,
-                launch: Launch { grid: launch.grid, block: launch.block, shared_bytes: launch.shared_bytes },
-                arguments: placed.arguments,
-                arrivals,
-            })
-        };
-        launches.iter().map(step).collect()
+        }
+        Ok(made.steps)
     }
 
     fn address(&self, place: Place, weights: &Weights) -> Option<Address> {
@@ -147,30 +114,74 @@ fn resident(gpu: &Gpu, bytes: u64, owner: Owner) -> Result<AddressRange, CudaErr
     Ok(range)
 }
 
-impl Step {
-    /// Give it to `stream`.
-    ///
-    /// # Safety
-    /// As for [`Bound::launch`].
-    unsafe fn launch(
-        &self,
-        stream: &Stream,
-        arena: Span,
-        parameters: &mut Parameters,
+/// Steps that are made ready, one after the other.
+struct Making<'a> {
+    bound: &'a Bound,
+    gpu: &'a Gpu,
+    weights: &'a Weights,
+    /// The weights and constants that steps before read.
+    met: HashSet<Place>,
+    steps: Vec<Step>,
+}
+
+impl Making<'_> {
+    fn launch(&mut self, launch: &weir_kernels::Launch<Place>) -> Result<(), CudaError> {
+        let mut placing = Placing::new(self);
+        let placed = launch.with_buffers(|place| placing.address(*place));
+        let arrivals = placing.arrivals(&launch.kernel.name)?;
+        let function = self.gpu.kernels.function(&launch.kernel, launch.shared_bytes)?;
+        self.steps.push(Step { work: Work::kernel(function, placed), arrivals });
+        Ok(())
+    }
+
+    /// By the library, or, where that declines, by the kernels.
+    fn product(
+        &mut self,
+        product: &Product<Place>,
+        otherwise: &[weir_kernels::Launch<Place>],
     ) -> Result<(), CudaError> {
-        parameters.clear();
-        for argument in &self.arguments {
-            match argument {
-                Argument::Address(Address::At(address)) => parameters.address(*address),
-                Argument::Address(Address::InArena(offset)) => parameters.address(arena.address() + offset),
-                Argument::Null => parameters.address(0),
-                Argument::U32(number) => parameters.u32(*number),
-                Argument::U64(number) => parameters.u64(*number),
-                Argument::F32(number) => parameters.f32(*number),
-                Argument::Bytes(bytes) => parameters.bytes(bytes)?,
-            };
+        let Some(made) = self.gpu.products.make(product)? else {
+            return otherwise.iter().try_for_each(|launch| self.launch(launch));
+        };
+        let mut placing = Placing::new(self);
+        let buffers =
+            product.buffers.map(|operand| placing.address(operand.buffer).further(operand.offset_bytes));
+        let arrivals = placing.arrivals("cublasLtMatmul")?;
+        self.steps.push(Step { work: Work::Product(Box::new((made, buffers))), arrivals });
+        Ok(())
+    }
+}
+
+/// Looking for the buffers of one step.
+struct Placing<'a> {
+    bound: &'a Bound,
+    weights: &'a Weights,
+    met: &'a mut HashSet<Place>,
+    arrivals: Vec<Place>,
+    is_missing: bool,
+}
+
+impl<'a> Placing<'a> {
+    fn new(made: &'a mut Making<'_>) -> Self {
+        let Making { bound, weights, met, .. } = made;
+        Self { bound, weights, met, arrivals: Vec::new(), is_missing: false }
+    }
+
+    fn address(&mut self, place: Place) -> Address {
+        if matches!(place, Place::Weight(_) | Place::Constant(_)) && self.met.insert(place) {
+            self.arrivals.push(place);
         }
-        // SAFETY: the arguments are those that `weir-kernels` says the kernel takes; the memory is the caller's part.
-        unsafe { stream.launch(&self.function, &self.launch, parameters) }
+        self.bound.address(place, self.weights).unwrap_or_else(|| {
+            self.is_missing = true;
+            Address::At(0)
+        })
+    }
+
+    /// What the step waits for as long as it is on its way.
+    fn arrivals(self, name: &str) -> Result<Vec<Place>, CudaError> {
+        if self.is_missing {
+            return Err(CudaError::Invalid(format!("{name} was given a buffer that is nowhere")));
+        }
+        Ok(self.arrivals)
     }
 }

@@ -3,7 +3,7 @@
 //! Everything runs by the way that models run; what it is held against is the reference interpreter of `weir-graph`, so nothing but the driver is needed
 //! there. Without a GPU the same checks pass on the fake driver, where their times mean nothing.
 
-mod bench;
+pub(super) mod bench;
 mod cases;
 mod folder;
 mod functions;
@@ -13,10 +13,13 @@ mod launches;
 mod memory;
 mod network;
 mod operations;
+mod products;
 mod transfers;
 mod worker;
 
 use super::device::{Gpu, GpuConfig, IntermediateLimits};
+use super::products::LibraryConfig;
+use super::program::FLOPS_MIN;
 use crate::error::InferenceError;
 use serde::Serialize;
 use std::fmt;
@@ -24,7 +27,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 use weir_device::Arena;
-use weir_device::cuda::{CudaError, Devices, Monitor};
+use weir_device::cuda::{CudaError, Devices, Library, Monitor, Search, Unavailable, locate_library};
 
 /// Host memory for what comes back.
 const ARENA_BYTES_MAX: u64 = 1 << 30;
@@ -66,6 +69,18 @@ pub struct CheckConfig {
     pub models: Vec<PathBuf>,
     /// How often what is timed is repeated; the median counts.
     pub repeats: u32,
+    /// Where NVIDIA's libraries may be.
+    pub search: Search,
+}
+
+/// What computes an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Tier {
+    /// Weir's own kernels.
+    Own,
+    /// NVIDIA's library for products of matrices.
+    CublasLt,
 }
 
 /// One thing that was checked.
@@ -75,6 +90,8 @@ pub struct Check {
     pub stage: Stage,
     /// What it is.
     pub what: String,
+    /// What computes it, where that may be one or another.
+    pub tier: Option<Tier>,
     /// Whether it is as it should be.
     pub passed: bool,
     /// How far the worst element is off, in parts of its size or of 1, whichever is more.
@@ -150,11 +167,28 @@ impl FromStr for Stage {
     }
 }
 
+impl CheckConfig {
+    /// The file of cuBLASLt.
+    fn cublas_lt(&self, devices: &Devices) -> Result<PathBuf, Unavailable> {
+        locate_library(Library::CublasLt, &self.search, devices.driver_major())
+    }
+}
+
+impl fmt::Display for Tier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Own => "own",
+            Self::CublasLt => "cublaslt",
+        })
+    }
+}
+
 impl Check {
     fn passed(stage: Stage, what: impl Into<String>) -> Self {
         Self {
             stage,
             what: what.into(),
+            tier: None,
             passed: true,
             error: None,
             tolerance: None,
@@ -193,6 +227,7 @@ pub fn check(
 ) -> Result<(), CheckFailure> {
     if stage == Stage::Environment {
         environment(devices, tell);
+        products::check(devices, config, tell);
         return Ok(());
     }
     if stage == Stage::Worker {
@@ -204,7 +239,9 @@ pub fn check(
         return kernel_graphs::check(devices, config, tell);
     }
     let CheckConfig { ordinal, memory_bytes_max, .. } = *config;
-    let gpu = GpuConfig { ordinal, memory_bytes_max, slots: 2, intermediates: IntermediateLimits::default() };
+    let library = config.cublas_lt(devices).ok().map(|path| LibraryConfig { path, flops_min: FLOPS_MIN });
+    let intermediates = IntermediateLimits::default();
+    let gpu = GpuConfig { ordinal, memory_bytes_max, slots: 2, intermediates, library };
     let monitor = matches!(stage, Stage::Memory | Stage::Functions).then(|| Monitor::of(devices));
     let used = || used_bytes(monitor.as_ref()?, devices, ordinal);
     let before = used();

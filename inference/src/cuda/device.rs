@@ -1,6 +1,7 @@
 //! What all models on a device share.
 
 use super::kernels::Kernels;
+use super::products::{LibraryConfig, ProductLibrary};
 use super::slots::Slots;
 use crate::integrity::Verified;
 use serde::{Deserialize, Serialize};
@@ -29,6 +30,8 @@ pub(super) struct GpuConfig {
     pub(super) slots: usize,
     /// What runs may leave there for others.
     pub(super) intermediates: IntermediateLimits,
+    /// None where Weir's own kernels are to compute all products of matrices.
+    pub(super) library: Option<LibraryConfig>,
 }
 
 /// How much tensors may take that runs leave on a device for other runs there.
@@ -60,6 +63,7 @@ pub(super) struct Gpu {
     pub(super) kernels: Kernels,
     /// Files of weights that are known to be what they are named by.
     pub(super) verified: Verified,
+    pub(super) products: ProductLibrary,
     pub(super) pool: Arc<BlockPool>,
     pub(super) context: Arc<Context>,
     pub(super) target: Target,
@@ -82,7 +86,7 @@ impl Gpu {
         let ring = PinnedRing::new(&context, RING_BLOCKS)?;
         let engine = Arc::new(TransferEngine::new(&context, &ring)?);
         let tensors = TensorStore::new(&pool, &engine)?;
-        let GpuConfig { ordinal, intermediates: limits, .. } = config;
+        let GpuConfig { ordinal, intermediates: limits, library, .. } = config;
         let spilled = Arena::new(limits.spilled_bytes_max);
         let limits = CommLimits {
             free_percent_max: limits.free_percent_max,
@@ -91,6 +95,7 @@ impl Gpu {
         };
         let intermediates = CommStore::new(u64::from(*ordinal), limits, &pool, &engine, &spilled)?;
         let kernels = Kernels::new(&context, target.compute_capability);
+        let products = ProductLibrary::open(library.as_ref(), &context, capacity_bytes);
         let slots = Slots::new(&pool, config.slots)?;
         Ok(Self {
             slots,
@@ -99,6 +104,7 @@ impl Gpu {
             transfers: engine,
             kernels,
             verified: Verified::default(),
+            products,
             pool,
             context,
             target,

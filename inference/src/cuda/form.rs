@@ -1,6 +1,6 @@
 //! The form of a model that GPUs load: the graph as it was pushed, and its large weights in files of their own, in the type that they are computed with.
 
-use super::program::{CompileError, Program};
+use super::program::{CompileError, ProductTier, Program};
 use crate::prepare::{Content, PrepareError, Variant, Weight};
 use bytes::Bytes;
 use std::fs;
@@ -75,7 +75,7 @@ fn read(upload: Bytes, precision: Precision) -> Result<Model, String> {
     let shapes: Result<Vec<_>, _> =
         model.signature().inputs.iter().map(|port| nominal(&port.shape)).collect();
     let Ok(shapes) = shapes else { return Ok(model) };
-    match Program::compile(&model, &shapes, precision, &Target::H200) {
+    match Program::compile(&model, &shapes, precision, &Target::H200, ProductTier::Own) {
         Err(error @ (CompileError::Kernel { .. } | CompileError::Graph(GraphError::Unsupported { .. }))) => {
             Err(error.to_string())
         }

@@ -142,7 +142,13 @@ impl Shared {
     /// What a run with inputs of these shapes does, in the order of the graph. Made when shapes are first seen: some milliseconds.
     pub(super) fn bound(&self, shapes: &[Shape]) -> Result<Arc<Bound>, InferenceError> {
         let make = || {
-            let program = Program::compile(&self.model, shapes, self.precision, &self.gpu.target);
+            let program = Program::compile(
+                &self.model,
+                shapes,
+                self.precision,
+                &self.gpu.target,
+                self.gpu.products.tier(),
+            );
             let program = program.map_err(|error| self.refused(&error))?;
             Bound::new(&self.gpu, program, &self.weights, self.owner).map(Arc::new)
         };

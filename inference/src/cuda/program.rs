@@ -7,19 +7,24 @@
 //!   constants  of the program, by index               in the tensor store
 //! ```
 
+mod bias;
+mod product;
+pub(super) use product::{FLOPS_MIN, Product, ProductTier};
+
+use bias::Biases;
 use bytes::Bytes;
 use std::collections::HashMap;
 use weir_graph::{ALIGNMENT_BYTES, Graph, GraphError, MemoryPlan, Model, Node, Source, TensorType, ValueId};
-use weir_kernels::{Launch, Operands, Plan, Precision, Slot, Target, Unsupported};
+use weir_kernels::{Cost, Launch, Operands, Plan, Precision, Slot, Target, Unsupported};
 use weir_types::{ElementType, Shape};
 
-/// The launches of one run, in order.
+/// The steps of one run, in order.
 #[derive(Debug)]
 pub(super) struct Program {
-    /// What is launched once, when the program is made ready.
-    pub(super) prologue: Vec<Launch<Place>>,
-    /// What every run launches.
-    pub(super) launches: Vec<Launch<Place>>,
+    /// What is done once, when the program is made ready.
+    pub(super) prologue: Vec<Step>,
+    /// What every run does.
+    pub(super) steps: Vec<Step>,
     /// What is known before any run.
     pub(super) constants: Vec<Bytes>,
     /// The memory that a run works in.
@@ -30,6 +35,15 @@ pub(super) struct Program {
     pub(super) inputs: Vec<Port>,
     /// Where each output is in the end, in the order of the signature.
     pub(super) outputs: Vec<Port>,
+}
+
+/// One thing that is given to a stream.
+#[derive(Debug)]
+pub(super) enum Step {
+    /// A kernel of Weir's own.
+    Launch(Launch<Place>),
+    /// A product of matrices by NVIDIA's library, and what computes it should that have nothing for it.
+    Product { product: Product<Place>, otherwise: Vec<Launch<Place>> },
 }
 
 /// An input or output.
@@ -70,28 +84,46 @@ impl Program {
         shapes: &[Shape],
         precision: Precision,
         target: &Target,
+        tier: ProductTier,
     ) -> Result<Self, CompileError> {
         let graph = model.specialise(shapes)?.fuse()?;
         let graph = match precision.storage() {
             ElementType::Fp32 => graph,
             storage => graph.in_storage(model, storage)?,
         };
-        Self::of(&graph, precision, target)
+        Self::of(&graph, precision, target, tier)
     }
 
     /// The program of a graph.
-    pub(super) fn of(graph: &Graph, precision: Precision, target: &Target) -> Result<Self, CompileError> {
+    pub(super) fn of(
+        graph: &Graph,
+        precision: Precision,
+        target: &Target,
+        tier: ProductTier,
+    ) -> Result<Self, CompileError> {
         let places = Places::new(graph);
-        let plans = graph.nodes.iter().map(|node| plan(graph, node, precision, target));
-        let plans: Vec<Plan> = plans.collect::<Result<_, _>>()?;
-        let workspace_bytes = plans.iter().map(|plan| plan.workspace_bytes).max().unwrap_or(0);
-        let mut launches: Vec<Launch<Place>> = Vec::new();
-        let mut prologue = Vec::new();
-        for (index, (node, plan)) in graph.nodes.iter().zip(&plans).enumerate() {
-            let to = if index < graph.prologue_len { &mut prologue } else { &mut launches };
-            to.extend(
-                plan.launches.iter().map(|launch| launch.with_buffers(|slot| places.of_slot(node, *slot))),
-            );
+        let (mut prologue, mut steps, mut workspace_bytes) = (Vec::new(), Vec::new(), 0);
+        let mut biases = Biases::new(places.memory.resident_bytes as u64, precision, target);
+        for (index, node) in graph.nodes.iter().enumerate() {
+            let types = Types::of(graph, node);
+            let plan = types.with(|operands| weir_kernels::plan(&node.op, operands, precision, target));
+            let plan: Plan = plan.map_err(|why| CompileError::Kernel { node: node.name.clone(), why })?;
+            let is_once = index < graph.prologue_len;
+            // What is computed once may stay with the kernels.
+            let tier = if is_once { ProductTier::Own } else { tier };
+            let product = types.with(|operands| tier.product(&node.op, operands, precision, &plan));
+            let place = |slot| places.of_slot(node, slot);
+            let product =
+                product.and_then(|product| product.with_buffers(place).with_bias(&types, &mut biases));
+            let launches = plan.launches.iter().map(|launch| launch.with_buffers(|slot| place(*slot)));
+            let to = if is_once { &mut prologue } else { &mut steps };
+            workspace_bytes = workspace_bytes.max(plan.workspace_bytes);
+            if let Some(product) = product {
+                workspace_bytes = workspace_bytes.max(product.workspace_bytes);
+                to.push(Step::Product { product, otherwise: launches.collect() });
+            } else {
+                to.extend(launches.map(Step::Launch));
+            }
         }
         let ports = |ports: &[weir_graph::Port]| {
             let port = |port: &weir_graph::Port| Port {
@@ -101,11 +133,13 @@ impl Program {
             ports.iter().map(port).collect()
         };
         let (inputs, outputs) = (ports(&graph.inputs), ports(&graph.outputs));
+        let (rounding, resident_bytes) = biases.into_steps();
+        prologue.extend(rounding);
         Ok(Self {
             prologue,
-            launches,
+            steps,
             arena_bytes: places.workspace + workspace_bytes,
-            resident_bytes: places.memory.resident_bytes as u64,
+            resident_bytes,
             inputs,
             outputs,
             constants: places.constants,
@@ -113,16 +147,39 @@ impl Program {
     }
 }
 
-fn plan(graph: &Graph, node: &Node, precision: Precision, target: &Target) -> Result<Plan, CompileError> {
-    let types = |ids: &[Option<ValueId>]| -> Vec<Option<TensorType>> {
-        ids.iter().map(|id| id.map(|id| graph.value(id).tensor.clone())).collect()
-    };
-    let (inputs, outputs) = (types(&node.inputs), types(&node.outputs));
-    let (inputs, outputs): (Vec<_>, Vec<_>) =
-        (inputs.iter().map(Option::as_ref).collect(), outputs.iter().map(Option::as_ref).collect());
-    let operands = Operands { inputs: &inputs, outputs: &outputs };
-    weir_kernels::plan(&node.op, operands, precision, target)
-        .map_err(|why| CompileError::Kernel { node: node.name.clone(), why })
+impl Step {
+    /// What it has to do.
+    pub(super) fn cost(&self) -> Cost {
+        match self {
+            Self::Launch(launch) => launch.cost,
+            Self::Product { otherwise, .. } => {
+                otherwise.iter().fold(Cost::default(), |sum, launch| sum + launch.cost)
+            }
+        }
+    }
+}
+
+/// What a node reads and writes.
+struct Types {
+    inputs: Vec<Option<TensorType>>,
+    outputs: Vec<Option<TensorType>>,
+}
+
+impl Types {
+    fn of(graph: &Graph, node: &Node) -> Self {
+        let types = |ids: &[Option<ValueId>]| {
+            ids.iter().map(|id| id.map(|id| graph.value(id).tensor.clone())).collect()
+        };
+        Self { inputs: types(&node.inputs), outputs: types(&node.outputs) }
+    }
+
+    fn with<T>(&self, work: impl FnOnce(Operands<'_>) -> T) -> T {
+        let (inputs, outputs): (Vec<_>, Vec<_>) = (
+            self.inputs.iter().map(Option::as_ref).collect(),
+            self.outputs.iter().map(Option::as_ref).collect(),
+        );
+        work(Operands { inputs: &inputs, outputs: &outputs })
+    }
 }
 
 /// Where the values of a graph are.

@@ -2,10 +2,12 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot be set up has failed")]
 
 mod cold;
+mod products;
 
 use super::device::{Gpu, GpuConfig, IntermediateLimits};
 use super::form::form;
 use super::model::{CudaModel, ModelFiles};
+use super::products::LibraryConfig;
 use crate::backend::{Model, ModelKey, ModelSource, Session};
 use crate::error::{ErrorKind, InferenceError};
 use crate::interrupt::Interrupt;
@@ -54,6 +56,15 @@ impl Setup {
     }
 
     fn with(fake: Fake, memory_bytes_max: u64, precision: Precision) -> Self {
+        Self::with_library(fake, memory_bytes_max, precision, None)
+    }
+
+    fn with_library(
+        fake: Fake,
+        memory_bytes_max: u64,
+        precision: Precision,
+        library: Option<LibraryConfig>,
+    ) -> Self {
         let search = Search { driver: Some(fake.path().to_owned()), folders: Vec::new() };
         let devices = Arc::new(Devices::discover(&search).unwrap());
         let arena = Arena::new(1 << 30);
@@ -62,6 +73,7 @@ impl Setup {
             memory_bytes_max,
             slots: 2,
             intermediates: IntermediateLimits::default(),
+            library,
         };
         let gpu = Arc::new(Gpu::open(&devices, &config, &arena).unwrap());
         Self { gpu, arena, precision, blobs: tempfile::tempdir().unwrap(), fake }
@@ -323,12 +335,14 @@ fn what_gpus_cannot_run_is_named() {
 
 #[test]
 fn every_check_of_the_doctor_passes() {
-    use super::check::{CheckConfig, Stage, check};
+    use super::check::{CheckConfig, Stage, Tier, check};
     let fake = Fake::new(4);
     let search = Search { driver: Some(fake.path().to_owned()), folders: Vec::new() };
     let devices = Arc::new(Devices::discover(&search).unwrap());
     let models = vec![repository(DIGITS)];
-    let config = CheckConfig { ordinal: 0, memory_bytes_max: MEMORY_BYTES_MAX, models, repeats: 1 };
+    // The library for products lies beside the driver.
+    let search = Search { folders: vec![fake.path().with_file_name("")], ..search };
+    let config = CheckConfig { ordinal: 0, memory_bytes_max: MEMORY_BYTES_MAX, models, repeats: 1, search };
     // This program is no worker: `weir doctor` is held to those stages beside the nodes.
     let in_workers = [Stage::Worker, Stage::KernelGraphs];
     for stage in Stage::ALL.into_iter().filter(|stage| !in_workers.contains(stage)) {
@@ -337,6 +351,8 @@ fn every_check_of_the_doctor_passes() {
         assert!(!checks.is_empty(), "{stage} checks nothing");
         let failed: Vec<_> = checks.iter().filter(|check| !check.passed).collect();
         assert!(failed.is_empty(), "{failed:#?}");
+        let by_library = checks.iter().filter(|check| check.tier == Some(Tier::CublasLt)).count();
+        assert_eq!(by_library > 0, stage == Stage::Operations, "{checks:#?}");
     }
 }
 
@@ -348,8 +364,8 @@ fn the_doctor_hands_over_between_devices_that_reach_each_other() {
         fake.set("devices", devices).set("peer_access", peer_access);
         let search = Search { driver: Some(fake.path().to_owned()), folders: Vec::new() };
         let devices = Arc::new(Devices::discover(&search).unwrap());
-        let config =
-            CheckConfig { ordinal: 0, memory_bytes_max: MEMORY_BYTES_MAX, models: Vec::new(), repeats: 1 };
+        let (models, repeats) = (Vec::new(), 1);
+        let config = CheckConfig { ordinal: 0, memory_bytes_max: MEMORY_BYTES_MAX, models, repeats, search };
         let mut checks = Vec::new();
         check(&devices, &config, Stage::HandingOver, &mut |check| checks.push(check)).unwrap();
         assert!(checks.iter().all(|check| check.passed), "{checks:#?}");

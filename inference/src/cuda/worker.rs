@@ -46,7 +46,7 @@ use control::Control;
 use files::Files;
 use let_go::LetGo;
 use lines::{Lent, Lines};
-use message::{Answer, FILES_MAX, Request};
+use message::{Answer, FILES_MAX, Opened, Request};
 use std::fs::File;
 use std::io;
 use std::path::PathBuf;
@@ -104,8 +104,8 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Start one, and have it take hold of the device; gives what the device is called. Blocks.
-    pub(super) fn start(config: &Arc<WorkerConfig>) -> Result<(Arc<Self>, String), InferenceError> {
+    /// Start one, and have it take hold of the device; gives what it says of it. Blocks.
+    pub(super) fn start(config: &Arc<WorkerConfig>) -> Result<(Arc<Self>, Opened), InferenceError> {
         let started = Control::pair().and_then(|(control, theirs)| {
             let arena = config.arena.share()?;
             let mut command = command(config.program.as_ref(), DEVICE_WORKER_COMMAND);
@@ -134,9 +134,9 @@ impl Worker {
         let_go::start(&worker, gone).map_err(|error| InferenceError::DeviceLost(cannot(error).into()))?;
         let open = Request::Open { driver: config.driver.clone(), gpu: config.gpu.clone() };
         match worker.call(&open, START_TIME_MAX)? {
-            Answer::Opened { name, siblings } => {
-                *worker.siblings() = siblings;
-                Ok((worker, name))
+            Answer::Opened(opened) => {
+                *worker.siblings() = opened.siblings.clone();
+                Ok((worker, opened))
             }
             answer => Err(worker.senseless(&answer)),
         }

@@ -32,7 +32,7 @@ pub(super) fn plan(
     for (tensor, what) in [(Some(a), "left side"), (Some(b), "right side"), (residual, "residual")] {
         same_type(tensor, element_type, what)?;
     }
-    let op = &rows_of_all(op);
+    let op = &op.flattened();
     let elements = op.batch.iter().product::<usize>() * op.m * op.n;
     has_elements(Some(output), elements, "output")?;
     has_elements(residual, elements, "residual")?;
@@ -149,24 +149,6 @@ pub(super) fn finish(
     }
 }
 
-/// Matrices of a batch that all meet the same right side, and whose rows lie one behind the other, are one matrix of more rows.
-fn rows_of_all(op: &MatMul) -> MatMul {
-    let mut op = op.clone();
-    while let Some((count, outer)) = op.batch.split_last() {
-        let (count, outer) = (*count, outer.to_vec());
-        let strides = (op.a.batch_strides.last().copied(), op.b.batch_strides.last().copied());
-        let follows = strides == (Some(op.m * op.a.row_stride), Some(0)) || count == 1;
-        if !follows || op.a.transposed || (op.bias_axis == BiasAxis::Rows && count != 1) {
-            break;
-        }
-        op.m *= count;
-        op.batch = outer;
-        op.a.batch_strides.pop();
-        op.b.batch_strides.pop();
-    }
-    op
-}
-
 /// That all matrices of an operand of `rows` x `columns` are inside its buffer.
 fn check(
     matrix: &Matrix,
@@ -192,25 +174,6 @@ mod tests {
 
     fn matrix(batch_strides: &[usize], row_stride: usize, transposed: bool) -> Matrix {
         Matrix { offset: 0, batch_strides: batch_strides.to_vec(), row_stride, transposed }
-    }
-
-    #[test]
-    fn a_batch_that_meets_one_right_side_becomes_rows() {
-        let op = MatMul {
-            batch: vec![3, 5],
-            m: 7,
-            n: 4,
-            k: 6,
-            a: matrix(&[210, 42], 6, false),
-            b: matrix(&[0, 0], 4, false),
-            alpha: 1.0,
-            bias_axis: BiasAxis::Columns,
-            activation: None,
-        };
-        let flat = rows_of_all(&op);
-        assert_eq!((flat.m, flat.batch.len()), (105, 0));
-        let own = MatMul { b: matrix(&[0, 24], 4, false), ..op };
-        assert_eq!(rows_of_all(&own), own);
     }
 
     #[test]

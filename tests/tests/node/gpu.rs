@@ -1,6 +1,7 @@
 //! A node with a GPU: the driver is a fake, all else is what is shipped.
 
 mod handing_over;
+mod libraries;
 mod siblings;
 mod workers;
 

@@ -37,7 +37,8 @@ fn stages() -> String {
 }
 
 pub(super) fn run(args: &GpuArgs, output: Output) -> Result<()> {
-    let devices = Devices::discover(&Search::from_environment()).map_err(|unavailable| {
+    let search = Search::from_environment();
+    let devices = Devices::discover(&search).map_err(|unavailable| {
         Problem::new(unavailable.to_string()).hint("a node without a GPU runs models on its processor")
     })?;
     let devices = Arc::new(devices);
@@ -46,6 +47,7 @@ pub(super) fn run(args: &GpuArgs, output: Output) -> Result<()> {
         memory_bytes_max: MEMORY_BYTES_MAX,
         models: args.model.clone(),
         repeats: args.repeats,
+        search,
     };
     let mut checks: Vec<Check> = Vec::new();
     let mut ended = Ok(());
@@ -71,6 +73,7 @@ fn text(checks: &[Check]) -> String {
         [
             check.stage.to_string(),
             check.what.clone(),
+            check.tier.map_or_else(String::new, |tier| tier.to_string()),
             if check.passed { "ok" } else { "FAILED" }.to_owned(),
             check
                 .error
@@ -81,7 +84,7 @@ fn text(checks: &[Check]) -> String {
             check.detail.clone(),
         ]
     });
-    table(["STAGE", "WHAT", "", "OFF BY", "TIME", "RATE", ""], rows)
+    table(["STAGE", "WHAT", "TIER", "", "OFF BY", "TIME", "RATE", ""], rows)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "shown with four digits")]

@@ -1,11 +1,12 @@
 //! The GPUs that the driver shows.
 
-use crate::config::{DeviceConfig, DeviceName, KernelGraphsConfig, NodeConfig};
+use crate::config::{DeviceConfig, DeviceName, GpuLibraries, KernelGraphsConfig, NodeConfig};
 use crate::telemetry::gpus::{GpuMonitor, GpuSource};
 use anyhow::{Context, bail};
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use weir_device::cuda::{DeviceInfo, Devices, Monitor, Search, Unavailable};
+use weir_device::cuda::{DeviceInfo, Devices, Library, Monitor, Search, Unavailable, locate_library};
 use weir_device::{Arena, GpuFigures};
 use weir_inference::{
     Backend, CacheConfig, Cuda, CudaConfig, IntermediateLimits, KernelGraphConfig, KernelGraphPreparer,
@@ -20,24 +21,31 @@ const RUNS_SHARE: u64 = 4;
 const SLOTS: u32 = 4;
 
 /// What there is, or why there is nothing.
-pub(super) struct Gpus(Result<Arc<Devices>, Unavailable>);
+pub(super) struct Gpus {
+    devices: Result<Arc<Devices>, Unavailable>,
+    search: Search,
+    /// Looked for when a GPU is opened.
+    cublas_lt: OnceLock<Option<PathBuf>>,
+}
 
 impl Gpus {
     /// Look for them. Never fails: what it cannot find it tells when a GPU is asked for.
     pub(super) fn find() -> Self {
-        Self(Devices::discover(&Search::from_environment()).map(Arc::new))
+        let search = Search::from_environment();
+        let devices = Devices::discover(&search).map(Arc::new);
+        Self { devices, search, cublas_lt: OnceLock::new() }
     }
 
     /// Have what they say of themselves read for the metrics.
     pub(super) fn tell(&self, monitor: &GpuMonitor) {
-        if let Ok(devices) = &self.0 {
+        if let Ok(devices) = &self.devices {
             monitor.watch(Arc::new(Monitor::of(devices)));
         }
     }
 
     /// A setting for each of them; none, and a line in the log, where there are none.
     pub(super) fn all(&self) -> Vec<DeviceConfig> {
-        match &self.0 {
+        match &self.devices {
             Ok(devices) => devices
                 .infos()
                 .iter()
@@ -58,7 +66,7 @@ impl Gpus {
         node: &NodeConfig,
         arena: &Arena,
     ) -> anyhow::Result<(Arc<dyn Backend>, CacheConfig)> {
-        let devices = match &self.0 {
+        let devices = match &self.devices {
             Ok(devices) => devices,
             Err(unavailable) => bail!("device {}: {unavailable}", device.device),
         };
@@ -83,6 +91,7 @@ impl Gpus {
                 len_max: node.intermediates.len_max,
                 spilled_bytes_max: node.intermediates.spilled_bytes_max,
             },
+            cublas_lt: self.cublas_lt(devices, node.gpu_libraries),
             run_time_max: Duration::from_millis(node.gpu_run_time_ms_max),
             command: None,
         };
@@ -93,6 +102,25 @@ impl Gpus {
         let capacity_bytes = memory_bytes_max - memory_bytes_max / RUNS_SHARE;
         let run_queue_len_max = node.run_queue_len_max;
         Ok((Arc::new(cuda), CacheConfig { capacity_bytes, slots, run_queue_len_max }))
+    }
+
+    /// The file of cuBLASLt, where there is one that the driver takes. What is the matter otherwise is said once, whatever the number of devices.
+    fn cublas_lt(&self, devices: &Devices, libraries: GpuLibraries) -> Option<PathBuf> {
+        if libraries == GpuLibraries::None {
+            return None;
+        }
+        let look = || match locate_library(Library::CublasLt, &self.search, devices.driver_major()) {
+            Ok(path) => Some(path),
+            Err(unavailable @ Unavailable::NotFound { .. }) => {
+                tracing::debug!(%unavailable, "Weir's own kernels compute all products of matrices");
+                None
+            }
+            Err(unavailable) => {
+                tracing::warn!(%unavailable, "cuBLASLt is not used, Weir's own kernels are");
+                None
+            }
+        };
+        self.cublas_lt.get_or_init(look).clone()
     }
 }
 

@@ -12,31 +12,31 @@ use weir_device::cuda::{CudaError, Event, GraphExec, Owner, Span, Stream};
 use weir_graph::reference::Tensor;
 
 /// On whose behalf checks hold memory.
-pub(super) const OWNER: Owner = Owner(0);
+pub(in crate::cuda) const OWNER: Owner = Owner(0);
 
 /// A program in a slot, with its inputs there.
-pub(super) struct Ready<'a> {
-    pub(super) bound: &'a Bound,
+pub(in crate::cuda) struct Ready<'a> {
+    pub(in crate::cuda) bound: &'a Bound,
     weights: &'a Weights,
     inputs: &'a [Tensor],
-    pub(super) stream: &'a Stream,
+    pub(in crate::cuda) stream: &'a Stream,
     arena: Span,
 }
 
 /// What a program makes of its inputs, and how long that takes.
-pub(super) struct Timed {
-    pub(super) outputs: Vec<Vec<u8>>,
-    pub(super) time_ns: u64,
+pub(in crate::cuda) struct Timed {
+    pub(in crate::cuda) outputs: Vec<Vec<u8>>,
+    pub(in crate::cuda) time_ns: u64,
 }
 
 /// The same program launch by launch, and as a graph.
-pub(super) struct BothWays {
-    pub(super) launched: Timed,
-    pub(super) captured: Timed,
+pub(in crate::cuda) struct BothWays {
+    pub(in crate::cuda) launched: Timed,
+    pub(in crate::cuda) captured: Timed,
 }
 
 /// Have `work` done with a program that has been brought to a slot and given its inputs.
-pub(super) fn in_slot<T>(
+pub(in crate::cuda) fn in_slot<T>(
     gpu: &Gpu,
     owner: Owner,
     bound: &Bound,
@@ -56,7 +56,7 @@ pub(super) fn in_slot<T>(
 }
 
 /// Run a program once, from the first run that there is: behind what it needs. Gives its outputs.
-pub(super) fn cold(
+pub(in crate::cuda) fn cold(
     gpu: &Gpu,
     bound: &Bound,
     weights: &Weights,
@@ -92,7 +92,7 @@ impl Ready<'_> {
     }
 
     /// Put the inputs where a run finds them: one may have put something else there when it needed them no more.
-    pub(super) fn give_inputs(&self) -> Result<(), CudaError> {
+    pub(in crate::cuda) fn give_inputs(&self) -> Result<(), CudaError> {
         for (port, input) in self.bound.program.inputs.iter().zip(self.inputs) {
             self.stream.write(&input.to_bytes(), self.span(port)?)?;
         }
@@ -100,25 +100,25 @@ impl Ready<'_> {
     }
 
     /// Run it once, launch by launch, and wait.
-    pub(super) fn run(&self) -> Result<(), CudaError> {
+    pub(in crate::cuda) fn run(&self) -> Result<(), CudaError> {
         self.launch()?;
         self.stream.synchronize()
     }
 
     /// Its launches as a graph.
-    pub(super) fn captured(&self) -> Result<GraphExec, CudaError> {
+    pub(in crate::cuda) fn captured(&self) -> Result<GraphExec, CudaError> {
         self.stream.capture(|_| self.launch())?.instantiate()
     }
 
     /// Run a graph of it, and wait.
-    pub(super) fn repeat(&self, graph: &mut GraphExec) -> Result<(), CudaError> {
+    pub(in crate::cuda) fn repeat(&self, graph: &mut GraphExec) -> Result<(), CudaError> {
         // SAFETY: as in `launch`.
         unsafe { graph.launch(self.stream) }?;
         self.stream.synchronize()
     }
 
     /// Run it launch by launch and as a graph, each timed `repeats` times.
-    pub(super) fn both_ways(&self, repeats: u32) -> Result<BothWays, CudaError> {
+    pub(in crate::cuda) fn both_ways(&self, repeats: u32) -> Result<BothWays, CudaError> {
         self.run()?;
         let launched = Timed { outputs: self.outputs()?, time_ns: self.time_ns(repeats, || self.launch())? };
         let mut graph = self.captured()?;
@@ -130,7 +130,7 @@ impl Ready<'_> {
     }
 
     /// The median time of `count` runs by `run`, by the device's clock.
-    pub(super) fn time_ns(
+    pub(in crate::cuda) fn time_ns(
         &self,
         count: u32,
         mut run: impl FnMut() -> Result<(), CudaError>,
@@ -150,13 +150,13 @@ impl Ready<'_> {
     }
 
     /// Give the launches to the stream.
-    pub(super) fn launch(&self) -> Result<(), CudaError> {
+    pub(in crate::cuda) fn launch(&self) -> Result<(), CudaError> {
         // SAFETY: the arena is the slot's, which is held until the stream was synchronised, as are the program and its weights.
         unsafe { self.bound.launch(self.stream, self.arena) }
     }
 
     /// Every output, as it is now.
-    pub(super) fn outputs(&self) -> Result<Vec<Vec<u8>>, CudaError> {
+    pub(in crate::cuda) fn outputs(&self) -> Result<Vec<Vec<u8>>, CudaError> {
         let read = |port: &Port| {
             let mut bytes = vec![0; port.tensor.bytes()];
             self.stream.read(self.span(port)?, &mut bytes)?;
@@ -172,7 +172,7 @@ impl Ready<'_> {
 }
 
 /// How far the worst element of `found` is off, in parts of what is expected or of 1, whichever is more.
-pub(super) fn worst(found: &[f32], expected: &[f32]) -> f64 {
+pub(in crate::cuda) fn worst(found: &[f32], expected: &[f32]) -> f64 {
     if found.len() != expected.len() {
         return f64::INFINITY;
     }

@@ -25,6 +25,11 @@ impl Case {
         Self { name, op, inputs, indices: None, outputs: vec![(output.to_vec(), None)], terms: 1 }
     }
 
+    /// Whether it is a product of matrices.
+    pub(super) fn is_product(&self) -> bool {
+        matches!(self.op, Op::MatMul(_))
+    }
+
     fn summing(self, terms: usize) -> Self {
         Self { terms, ..self }
     }
@@ -177,6 +182,13 @@ pub(super) fn all() -> Vec<Case> {
             &[128, 1536],
         )
         .summing(384),
+        Case::new(
+            "matmul 512x512x512",
+            matmul(&[], [512, 512, 512], false),
+            &[&[512, 512], &[512, 512], &[512]],
+            &[512, 512],
+        )
+        .summing(512),
         Case::new(
             "matmul 1x2048x1000",
             matmul(&[], [1, 1000, 2048], true),

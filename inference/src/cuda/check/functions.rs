@@ -105,7 +105,13 @@ fn together(
     let kept_before = kept_bytes(gpu);
     let (mut functions, mut load_times_ns) = (Vec::new(), Vec::new());
     for stored in family {
-        let program = Program::compile(&stored.model, &asked.shapes, Precision::default(), &gpu.target);
+        let program = Program::compile(
+            &stored.model,
+            &asked.shapes,
+            Precision::default(),
+            &gpu.target,
+            gpu.products.tier(),
+        );
         let program = match program {
             Ok(program) => program,
             Err(why) => {

@@ -2,7 +2,7 @@
 
 use super::super::bound::Bound;
 use super::super::device::Gpu;
-use super::super::program::Program;
+use super::super::program::{ProductTier, Program};
 use super::super::weights::Weights;
 use super::bench::{BothWays, OWNER, in_slot};
 use super::{Check, CheckConfig, CheckFailure, Stage};
@@ -41,7 +41,7 @@ pub(super) fn check(
 /// The chain for a device, and what it is given.
 pub(super) fn program(gpu: &Gpu) -> Result<(Program, Tensor), CudaError> {
     let tensor = TensorType::new(Fp32, [ELEMENTS]).map_err(|error| CudaError::Invalid(error.to_string()))?;
-    let program = Program::of(&chain(&tensor), Precision::Fp32, &gpu.target);
+    let program = Program::of(&chain(&tensor), Precision::Fp32, &gpu.target, ProductTier::Own);
     let program = program.map_err(|error| CudaError::Invalid(error.to_string()))?;
     Ok((program, Tensor::floats(tensor, vec![1.0; ELEMENTS])))
 }

@@ -105,7 +105,8 @@ impl Network {
         });
         let compiled = stored.and_then(|stored| {
             let began = Instant::now();
-            let program = Program::compile(&stored.model, shapes, precision, &gpu.target);
+            let program =
+                Program::compile(&stored.model, shapes, precision, &gpu.target, gpu.products.tier());
             Ok((program.map_err(|error| error.to_string())?, nanoseconds(began), stored))
         });
         let (program, compile_ns, stored) = match compiled {
@@ -115,8 +116,8 @@ impl Network {
                 return Ok(());
             }
         };
-        let cost = program.launches.iter().fold(Cost::default(), |cost, launch| cost + launch.cost);
-        let launches = program.launches.len();
+        let cost = program.steps.iter().fold(Cost::default(), |cost, step| cost + step.cost());
+        let launches = program.steps.len();
         gpu.trim();
         let kept_before = kept_bytes(gpu);
 
@@ -150,7 +151,8 @@ impl Network {
         tell(let_go(gpu, &name, kept_before));
         let mut cold = Vec::new();
         for _ in 0..config.repeats.clamp(1, COLD_RUNS_MAX) {
-            let program = Program::compile(&stored.model, shapes, precision, &gpu.target);
+            let program =
+                Program::compile(&stored.model, shapes, precision, &gpu.target, gpu.products.tier());
             let Ok(program) = program else { break };
             let began = Instant::now();
             let weights = stored.load(gpu)?;

@@ -2,11 +2,12 @@
 
 use super::super::bound::Bound;
 use super::super::device::Gpu;
-use super::super::program::Program;
+use super::super::products::LibraryState;
+use super::super::program::{ProductTier, Program, Step};
 use super::super::weights::Weights;
 use super::bench::{OWNER, in_slot, worst};
 use super::cases::{Case, FLOATS, all};
-use super::{Check, CheckConfig, CheckFailure, Stage};
+use super::{Check, CheckConfig, CheckFailure, Stage, Tier};
 use weir_graph::reference::{self, Tensor};
 use weir_kernels::{Cost, Precision};
 use weir_types::ElementType;
@@ -16,6 +17,9 @@ pub(super) fn check(
     config: &CheckConfig,
     tell: &mut dyn FnMut(Check),
 ) -> Result<(), CheckFailure> {
+    if let LibraryState::Unusable(why) = gpu.products.state() {
+        tell(Check::failed(Stage::Operations, "cuBLASLt", why));
+    }
     for case in all() {
         for float in FLOATS {
             let precisions: &[Precision] = match float {
@@ -24,31 +28,47 @@ pub(super) fn check(
                 _ => &[Precision::Fp32, Precision::Tf32],
             };
             for precision in precisions {
-                tell(one(gpu, config, &case, float, *precision)?);
+                for tier in tiers(gpu, &case) {
+                    one(gpu, config, &case, (float, *precision), *tier)?.map(&mut *tell);
+                }
             }
         }
     }
     Ok(())
 }
 
+/// What can compute a case: products of matrices the library, too, where it is there.
+fn tiers(gpu: &Gpu, case: &Case) -> &'static [Tier] {
+    let has_library = gpu.products.tier() != ProductTier::Own;
+    if has_library && case.is_product() { &[Tier::Own, Tier::CublasLt] } else { &[Tier::Own] }
+}
+
 fn one(
     gpu: &Gpu,
     config: &CheckConfig,
     case: &Case,
-    float: ElementType,
-    precision: Precision,
-) -> Result<Check, CheckFailure> {
+    (float, precision): (ElementType, Precision),
+    tier: Tier,
+) -> Result<Option<Check>, CheckFailure> {
     let what = format!("{}, {precision}", case.name);
-    let failed = |why: &dyn std::fmt::Display| Ok(Check::failed(Stage::Operations, what.clone(), why));
+    let passed = Check { tier: Some(tier), ..Check::passed(Stage::Operations, what.clone()) };
+    let failed = |why: &dyn std::fmt::Display| {
+        Ok(Some(Check { tier: Some(tier), ..Check::failed(Stage::Operations, what.clone(), why) }))
+    };
     let graph = match case.graph(float) {
         Ok(graph) => graph,
         Err(why) => return failed(&why),
     };
-    let program = match Program::of(&graph, precision, &gpu.target) {
+    let products = if tier == Tier::Own { ProductTier::Own } else { gpu.products.tier().for_all() };
+    let program = match Program::of(&graph, precision, &gpu.target, products) {
         Ok(program) => program,
         Err(why) => return failed(&why),
     };
-    let cost = program.launches.iter().fold(Cost::default(), |cost, launch| cost + launch.cost);
+    let for_library = program.steps.iter().filter(|step| matches!(step, Step::Product { .. })).count();
+    if tier == Tier::CublasLt && for_library == 0 {
+        return Ok(None);
+    }
+    let cost = program.steps.iter().fold(Cost::default(), |cost, step| cost + step.cost());
     let input = |(operand, port): (usize, &weir_graph::Port)| {
         let tensor = graph.value(port.value).tensor.clone();
         let elements = (0..tensor.elements()).map(|at| case.element(operand, at)).collect();
@@ -61,6 +81,9 @@ fn one(
     };
     let weights = Weights::none();
     let bound = Bound::new(gpu, program, &weights, OWNER)?;
+    if bound.library_steps() < for_library {
+        return Ok(Some(Check { detail: "the library has nothing for it".to_owned(), ..passed }));
+    }
     let (outputs, time_ns) = in_slot(gpu, OWNER, &bound, &weights, &inputs, |ready| {
         ready.run()?;
         let outputs = ready.outputs()?;
@@ -73,8 +96,8 @@ fn one(
         };
         error = error.max(worst(&found.to_floats(), &expected.to_floats()));
     }
-    let check = Check::passed(Stage::Operations, what).off_by(error, tolerance(precision, case.terms));
-    Ok(check.took(time_ns, cost.bytes, cost.flops))
+    let check = passed.off_by(error, tolerance(precision, case.terms));
+    Ok(Some(check.took(time_ns, cost.bytes, cost.flops)))
 }
 
 /// How far sums of so many products may be off: each factor is rounded once, and errors grow as a random walk does.

@@ -38,6 +38,7 @@ pub(super) fn check(
         memory_bytes_max: config.memory_bytes_max,
         slots: SLOTS,
         intermediates: IntermediateLimits::default(),
+        cublas_lt: config.cublas_lt(devices).ok(),
         run_time_max: RUN_TIME_MAX,
         command: None,
     };

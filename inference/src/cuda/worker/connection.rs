@@ -226,7 +226,7 @@ mod tests {
             interrupt.fire(Reason::Deadline);
             let mut connection = call.join().unwrap();
             assert!(connection.is_busy());
-            send(&mut worker, &Answer::Opened { name: "late".to_owned(), siblings: Vec::new() }).unwrap();
+            send(&mut worker, &Answer::Fetched { bytes: 7 }).unwrap();
             assert!(!connection.is_busy());
             connection.settle(&Interrupt::default()).unwrap();
             send(&mut worker, &Answer::Done).unwrap();

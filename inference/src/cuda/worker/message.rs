@@ -3,6 +3,7 @@
 use crate::cuda::device::GpuConfig;
 use crate::cuda::model::ModelFiles;
 use crate::cuda::process::Part;
+use crate::cuda::products::LibraryState;
 use crate::error::InferenceError;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -40,6 +41,17 @@ pub(super) enum Request {
     Release { tensors: Vec<u64>, abandoned: Vec<u64>, exports: Vec<u64> },
     /// Give up memory that nobody needs.
     Trim,
+}
+
+/// What a worker says of the device that it has taken hold of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::cuda) struct Opened {
+    /// What it is called.
+    pub(in crate::cuda) name: String,
+    /// The ordinals of those whose memory it reads where it lies.
+    pub(in crate::cuda) siblings: Vec<u32>,
+    /// What became of the library for products of matrices.
+    pub(in crate::cuda) library: LibraryState,
 }
 
 /// An input of a run.
@@ -85,8 +97,8 @@ pub(super) enum Output {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Answer {
-    /// The device is held; what it is called, and the ordinals of those whose memory it reads where it lies.
-    Opened { name: String, siblings: Vec<u32> },
+    /// The device is held.
+    Opened(Opened),
     /// A model can be run: what it takes for itself, and weights that others may have, too; and whether some of that is still on its way.
     Loaded { own_bytes: u64, weights: Vec<(ContentHash, u64)>, is_arriving: bool },
     /// It has run, and has had the device for so long; whether it began before all of the model was there. So many bytes of inputs that had stayed came from

@@ -1,6 +1,7 @@
 //! Having a worker again, after it has ended.
 
 use super::control::wait_for_end;
+use super::message::Opened;
 use super::{Worker, WorkerConfig};
 use crate::backend::LossHook;
 use crate::cuda::process::Restarts;
@@ -32,12 +33,12 @@ struct State {
 }
 
 impl Supervisor {
-    /// Start the first; gives what the device is called. Blocks.
-    pub(in crate::cuda) fn start(config: WorkerConfig) -> Result<(Self, String), InferenceError> {
+    /// Start the first; gives what it says of the device. Blocks.
+    pub(in crate::cuda) fn start(config: WorkerConfig) -> Result<(Self, Opened), InferenceError> {
         let (config, state, tell) = (Arc::new(config), Mutex::default(), OnceLock::new());
         let shared = Arc::new(Shared { config, state, tell });
-        let name = shared.start()?;
-        Ok((Self(shared), name))
+        let device = shared.start()?;
+        Ok((Self(shared), device))
     }
 
     /// The one that there is.
@@ -83,11 +84,11 @@ impl Supervisor {
 }
 
 impl Shared {
-    fn start(self: &Arc<Self>) -> Result<String, InferenceError> {
-        let (worker, name) = Worker::start(&self.config)?;
+    fn start(self: &Arc<Self>) -> Result<Opened, InferenceError> {
+        let (worker, device) = Worker::start(&self.config)?;
         self.watch(&worker).map_err(|error| self.lost(&format!("its worker cannot be watched: {error}")))?;
         self.lock().worker = Some(worker);
-        Ok(name)
+        Ok(device)
     }
 
     /// Notice the end of a worker. The thread ends with its process.

@@ -12,7 +12,7 @@ use crate::cuda::model::{CudaModel, ModelFiles, owner};
 use crate::cuda::process::{receive, receive_files, send, send_files};
 use crate::cuda::session::{CudaSession, Ran};
 use crate::cuda::worker::control::Files;
-use crate::cuda::worker::message::{Answer, FILES_MAX, Failure, Input, Place, Request};
+use crate::cuda::worker::message::{Answer, FILES_MAX, Failure, Input, Opened, Place, Request};
 use crate::error::InferenceError;
 use std::collections::HashMap;
 use std::io;
@@ -124,12 +124,12 @@ impl Service {
         let devices = Devices::discover(&search).map_err(|error| cannot(&error))?;
         let gpu =
             Gpu::open(&devices, config, &Arena::new(ARENA_BYTES_MAX)).map_err(|error| cannot(&error))?;
-        let name = gpu.context.info().name.clone();
         // Where it cannot be told, tensors go over the host.
         let siblings = devices.siblings(config.ordinal).unwrap_or_default();
+        let (name, library) = (gpu.context.info().name.clone(), gpu.products.state().clone());
         let opened = self.gpu.set(Arc::new(gpu));
         opened.map_err(|_| InferenceError::Run("the device is held already".into()))?;
-        Ok(Answer::Opened { name, siblings })
+        Ok(Answer::Opened(Opened { name, siblings, library }))
     }
 
     fn load(&self, number: u64, files: &ModelFiles) -> Result<Answer, InferenceError> {

@@ -1,0 +1,266 @@
+//! One shape of product, made ready.
+//!
+//! ```text
+//!   here      d = a  * b      row by row       m x n = m x k * k x n
+//!   library   d' = b' * a'    column by column: the same bytes, read as the transposed matrices; so its left side is our right one
+//! ```
+
+use super::Products;
+use super::functions::{Heuristic, NOT_SUPPORTED};
+use super::held::{Descriptor, Layout, Preference};
+use crate::cuda::error::CudaError;
+use crate::cuda::stream::Stream;
+use cudarc::cublaslt::sys::{
+    cublasComputeType_t as Compute, cublasLtEpilogue_t as Epilogue, cublasLtMatmulAlgo_t,
+    cublasLtMatmulDescAttributes_t as Attribute, cublasLtMatmulPreferenceAttributes_t as Wish,
+    cublasLtReductionScheme_t as Reduction, cudaDataType_t as DataType,
+};
+use std::sync::{Arc, Mutex, PoisonError};
+use weir_types::ElementType;
+
+/// What addresses of outputs, of what is added, and of the workspace are multiples of.
+const ALIGNMENT_BYTES: u32 = 16;
+/// `CUBLAS_OP_N` and `CUBLAS_OP_T`.
+const TRANSPOSED: [i32; 2] = [0, 1];
+
+/// `d = activation(alpha * a * b + bias + residual)` for each matrix of a batch, with sums of fp32. Plain data. The residual and `d` have the same
+/// layout: contiguous, row by row.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ProductShape {
+    /// Of all matrices, and of the bias: fp32, fp16 or bf16.
+    pub element_type: ElementType,
+    /// Whether factors of fp32 may be rounded to 10 bits of fraction.
+    pub tf32: bool,
+    /// Rows of `a` and `d`.
+    pub m: u32,
+    /// Columns of `b` and `d`.
+    pub n: u32,
+    /// Columns of `a`, rows of `b`.
+    pub k: u32,
+    /// How many matrices.
+    pub batch: u32,
+    /// The left side.
+    pub a: ProductMatrix,
+    /// The right side.
+    pub b: ProductMatrix,
+    /// The factor.
+    pub alpha: f32,
+    /// Whether one number is added to each column.
+    pub has_bias: bool,
+    /// Whether a matrix is added.
+    pub has_residual: bool,
+    /// Whether what is below 0 becomes 0 at the end.
+    pub relu: bool,
+}
+
+/// Where the matrices of a side lie, in elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProductMatrix {
+    /// Whether what lies in memory as rows are the columns of the matrix.
+    pub transposed: bool,
+    /// From one row as it lies in memory to the next; at least its length.
+    pub row_stride: u32,
+    /// From one matrix to the next; 0 where all are the same.
+    pub batch_stride: u64,
+    /// What the address of the first is a multiple of, a power of two.
+    pub alignment_bytes: u32,
+}
+
+/// Where the operands of a product are: addresses for a launch, or what stands for them before. All but `a` and `b`, for which the shape says it, begin at
+/// multiples of 16 bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProductBuffers<B> {
+    /// The left side.
+    pub a: B,
+    /// The right side.
+    pub b: B,
+    /// What is added to columns, where the shape has it.
+    pub bias: Option<B>,
+    /// What is added to the product, where the shape has it; it may be the place of `d`.
+    pub residual: Option<B>,
+    /// The output.
+    pub d: B,
+    /// Memory to work in, as much as the product was made with.
+    pub workspace: B,
+}
+
+/// A shape of product on a device, with the algorithm that the library has chosen for it.
+pub struct Product {
+    /// Changed by each launch: the address of the bias is a part of it.
+    descriptor: Mutex<Descriptor>,
+    left: Layout,
+    right: Layout,
+    output: Layout,
+    algorithm: cublasLtMatmulAlgo_t,
+    workspace_bytes: usize,
+    shape: ProductShape,
+    products: Arc<Products>,
+}
+
+impl Product {
+    /// Make a shape ready, with so much memory to work in. None where the library has no kernel for it. Some microseconds; on the host alone.
+    pub fn new(
+        products: &Arc<Products>,
+        shape: ProductShape,
+        workspace_bytes_max: u64,
+    ) -> Result<Option<Self>, CudaError> {
+        let data_type = match shape.element_type {
+            ElementType::Fp32 => DataType::CUDA_R_32F,
+            ElementType::Fp16 => DataType::CUDA_R_16F,
+            ElementType::Bf16 => DataType::CUDA_R_16BF,
+            other => return Err(CudaError::Invalid(format!("a product of matrices of {other}"))),
+        };
+        let ProductShape { m, n, k, a, b, .. } = shape;
+        let of = |matrix: ProductMatrix, rows: u32, columns: u32| {
+            let (count, length) = if matrix.transposed { (columns, rows) } else { (rows, columns) };
+            let batch = (batch(&shape)?, signed(matrix.batch_stride)?);
+            Layout::new(products, data_type, [length, count].map(u64::from), matrix.row_stride.into(), batch)
+        };
+        let (left, right) = (of(b, k, n)?, of(a, m, k)?);
+        let matrix = ProductMatrix {
+            transposed: false,
+            row_stride: n,
+            batch_stride: u64::from(m) * u64::from(n),
+            alignment_bytes: ALIGNMENT_BYTES,
+        };
+        let output = of(matrix, m, n)?;
+
+        let descriptor = described(products, &shape, data_type)?;
+        let preference = Preference::new(products)?;
+        preference.set(Wish::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes_max)?;
+        // Parts of a sum are added as fp32, in a workspace: not in the output's own type.
+        let reductions = Reduction::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
+        preference.set(Wish::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions)?;
+        for (wish, matrix) in [
+            (Wish::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, b),
+            (Wish::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, a),
+            (Wish::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, matrix),
+            (Wish::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, matrix),
+        ] {
+            preference.set(wish, matrix.alignment_bytes)?;
+        }
+
+        let (mut found, mut count) = (Heuristic::NONE, 0);
+        // SAFETY: the handles are valid as long as their owners; there is room for one result, and both outlive the call.
+        let asked = products.call(|functions| unsafe {
+            functions.cublasLtMatmulAlgoGetHeuristic(
+                products.handle,
+                descriptor.handle,
+                left.handle,
+                right.handle,
+                output.handle,
+                output.handle,
+                preference.handle,
+                1,
+                &mut found,
+                &mut count,
+            )
+        });
+        match asked {
+            Err(CudaError::Failed { code: NOT_SUPPORTED, .. }) => return Ok(None),
+            asked => asked?,
+        }
+        if count < 1 || found.status != 0 || found.workspace_bytes as u64 > workspace_bytes_max {
+            return Ok(None);
+        }
+        Ok(Some(Self {
+            descriptor: Mutex::new(descriptor),
+            left,
+            right,
+            output,
+            algorithm: found.algorithm,
+            workspace_bytes: found.workspace_bytes,
+            shape,
+            products: Arc::clone(products),
+        }))
+    }
+
+    /// Give it to `stream`.
+    ///
+    /// # Safety
+    /// The addresses are those of memory of the shape's extent, which lives until the work is done and is meanwhile used by nobody whose work is not ordered
+    /// with it; the workspace is as large as the product was made with. This product lives until the work is done, whether it is launched now or recorded.
+    pub unsafe fn launch(&self, stream: &Stream, buffers: &ProductBuffers<u64>) -> Result<(), CudaError> {
+        let lacking = || CudaError::Invalid("a product of matrices was not given what it adds".to_owned());
+        let given = (buffers.bias.is_some(), buffers.residual.is_some());
+        if given != (self.shape.has_bias, self.shape.has_residual) {
+            return Err(lacking());
+        }
+        let (alpha, beta) = (self.shape.alpha, if self.shape.has_residual { 1.0_f32 } else { 0.0 });
+        let descriptor = self.descriptor.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(bias) = buffers.bias {
+            descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias)?;
+        }
+        // SAFETY: the handles are valid as long as their owners; factors are read before the call returns; the rest is the caller's part.
+        self.products.call(|functions| unsafe {
+            functions.cublasLtMatmul(
+                self.products.handle,
+                descriptor.handle,
+                (&raw const alpha).cast(),
+                buffers.b,
+                self.left.handle,
+                buffers.a,
+                self.right.handle,
+                (&raw const beta).cast(),
+                buffers.residual.unwrap_or(buffers.d),
+                self.output.handle,
+                buffers.d,
+                self.output.handle,
+                &self.algorithm,
+                buffers.workspace,
+                self.workspace_bytes,
+                stream.handle(),
+            )
+        })
+    }
+}
+
+impl<B> ProductBuffers<B> {
+    /// The same operands in the places that `find` finds.
+    pub fn map<C>(&self, mut find: impl FnMut(&B) -> C) -> ProductBuffers<C> {
+        ProductBuffers {
+            a: find(&self.a),
+            b: find(&self.b),
+            bias: self.bias.as_ref().map(&mut find),
+            residual: self.residual.as_ref().map(&mut find),
+            d: find(&self.d),
+            workspace: find(&self.workspace),
+        }
+    }
+}
+
+fn described(
+    products: &Arc<Products>,
+    shape: &ProductShape,
+    data_type: DataType,
+) -> Result<Descriptor, CudaError> {
+    let compute = match (shape.element_type, shape.tf32) {
+        (ElementType::Fp32, true) => Compute::CUBLAS_COMPUTE_32F_FAST_TF32,
+        _ => Compute::CUBLAS_COMPUTE_32F,
+    };
+    let descriptor = Descriptor::new(products, compute)?;
+    let epilogue = match (shape.has_bias, shape.relu) {
+        (false, false) => Epilogue::CUBLASLT_EPILOGUE_DEFAULT,
+        (false, true) => Epilogue::CUBLASLT_EPILOGUE_RELU,
+        (true, false) => Epilogue::CUBLASLT_EPILOGUE_BIAS,
+        (true, true) => Epilogue::CUBLASLT_EPILOGUE_RELU_BIAS,
+    };
+    let [left, right] = [shape.b, shape.a].map(|matrix| TRANSPOSED[usize::from(matrix.transposed)]);
+    descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSA, left)?;
+    descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSB, right)?;
+    descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue as u32)?;
+    if shape.has_bias {
+        descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, data_type as u32)?;
+        // The heuristic takes from the address what it is a multiple of, and no more; the real one comes with each launch.
+        descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, u64::from(ALIGNMENT_BYTES))?;
+    }
+    Ok(descriptor)
+}
+
+fn batch(shape: &ProductShape) -> Result<i32, CudaError> {
+    i32::try_from(shape.batch).map_err(|_| CudaError::Invalid(format!("a batch of {}", shape.batch)))
+}
+
+fn signed(stride: u64) -> Result<i64, CudaError> {
+    i64::try_from(stride).map_err(|_| CudaError::Invalid(format!("a stride of {stride}")))
+}

@@ -1,0 +1,61 @@
+//! Biases as the library takes them: in the type of the elements. Beside elements of 16 bits they are kept as fp32, which is how Weir's own kernels add them.
+//! Those that no input changes are rounded once, at the end of the prologue.
+
+use super::{Place, Step};
+use std::collections::HashMap;
+use weir_graph::{ALIGNMENT_BYTES, Elementwise, Instruction, Lane, Op, Program, TensorType};
+use weir_kernels::{Launch, Operands, Precision, Slot, Target};
+use weir_types::ElementType;
+
+/// The biases of a program that were rounded.
+pub(super) struct Biases<'a> {
+    precision: Precision,
+    target: &'a Target,
+    rounded: HashMap<(Place, ElementType), Place>,
+    /// Where the next one is put among what stays.
+    end: u64,
+    steps: Vec<Step>,
+}
+
+impl<'a> Biases<'a> {
+    /// None yet. They are put behind so many bytes of what stays.
+    pub(super) fn new(resident_bytes: u64, precision: Precision, target: &'a Target) -> Self {
+        let end = resident_bytes.next_multiple_of(ALIGNMENT_BYTES as u64);
+        Self { precision, target, rounded: HashMap::new(), end, steps: Vec::new() }
+    }
+
+    /// The place of a bias with elements of another type; none if it changes from run to run.
+    pub(super) fn rounded(&mut self, bias: Place, tensor: &TensorType, to: ElementType) -> Option<Place> {
+        if tensor.element_type() == to {
+            return Some(bias);
+        }
+        if matches!(bias, Place::Arena(_)) {
+            return None;
+        }
+        if let Some(place) = self.rounded.get(&(bias, to)) {
+            return Some(*place);
+        }
+        let made = tensor.with_elements(to).ok()?;
+        let place = Place::Resident(self.end);
+        let launches = self.launches(tensor, &made)?;
+        let at = |slot: &Slot| if matches!(slot, Slot::Input(_)) { bias } else { place };
+        self.steps.extend(launches.iter().map(|launch| Step::Launch(launch.with_buffers(at))));
+        self.end += (made.bytes() as u64).next_multiple_of(ALIGNMENT_BYTES as u64);
+        self.rounded.insert((bias, to), place);
+        Some(place)
+    }
+
+    /// What rounds them, and how many bytes stay in all.
+    pub(super) fn into_steps(self) -> (Vec<Step>, u64) {
+        (self.steps, self.end)
+    }
+
+    fn launches(&self, from: &TensorType, to: &TensorType) -> Option<Vec<Launch<Slot>>> {
+        let program = Program { lane: Lane::Float, instructions: vec![Instruction::Load(0)] };
+        let op =
+            Op::Elementwise(Elementwise { program, dims: vec![from.elements()], strides: vec![vec![1]] });
+        let operands = Operands { inputs: &[Some(from)], outputs: &[Some(to)] };
+        let plan = weir_kernels::plan(&op, operands, self.precision, self.target).ok()?;
+        (plan.workspace_bytes == 0).then_some(plan.launches)
+    }
+}

@@ -1,0 +1,186 @@
+//! Which products of matrices NVIDIA's library computes, where there is one. A rule on plain data, the same in every run: nothing is timed.
+//!
+//! The library is given what it does as Weir's own kernels do: one stride along the batch, a bias for columns, a residual, and no activation or ReLU. The rest
+//! stays with the kernels, as do small products, whose time is that of a launch.
+
+use super::bias::Biases;
+use super::{Place, Types};
+use weir_device::cuda::{ProductBuffers, ProductMatrix, ProductShape};
+use weir_graph::{Activation, BiasAxis, MatMul, Matrix, Op, TensorType};
+use weir_kernels::{Operands, Plan, Precision, Slot};
+use weir_types::ElementType;
+
+/// From how many operations on a product is worth the library. Chosen by arithmetic, not measured yet: at 40 TFLOP/s it takes as long as a launch does.
+pub(in crate::cuda) const FLOPS_MIN: u64 = 1 << 27;
+/// Rows up to which a product reads the right side once and computes next to nothing, which the kernels for few rows are made for.
+const FEW_ROWS: usize = 4;
+/// What every buffer begins at a multiple of.
+const BUFFER_ALIGNMENT_BYTES: usize = 16;
+
+/// What computes products of matrices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::cuda) enum ProductTier {
+    /// Weir's own kernels.
+    Own,
+    /// cuBLASLt, those of so many operations and more.
+    CublasLt {
+        /// [`FLOPS_MIN`], but for tests.
+        flops_min: u64,
+        /// Memory that each of them may work in.
+        workspace_bytes: u64,
+    },
+}
+
+/// A product for the library, on buffers `B`.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::cuda) struct Product<B> {
+    pub(in crate::cuda) shape: ProductShape,
+    pub(in crate::cuda) buffers: ProductBuffers<Operand<B>>,
+    pub(in crate::cuda) workspace_bytes: u64,
+}
+
+/// So many bytes from the beginning of a buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::cuda) struct Operand<B> {
+    pub(in crate::cuda) buffer: B,
+    pub(in crate::cuda) offset_bytes: u64,
+}
+
+impl ProductTier {
+    /// The same for products of every size.
+    pub(in crate::cuda) fn for_all(self) -> Self {
+        match self {
+            Self::Own => Self::Own,
+            Self::CublasLt { workspace_bytes, .. } => Self::CublasLt { flops_min: 0, workspace_bytes },
+        }
+    }
+
+    /// The product that the library is given for `op`; none where the kernels of `plan` are to compute it, which has found the operands to be right.
+    pub(super) fn product(
+        self,
+        op: &Op,
+        operands: Operands<'_>,
+        precision: Precision,
+        plan: &Plan,
+    ) -> Option<Product<Slot>> {
+        let (Self::CublasLt { flops_min, workspace_bytes }, Op::MatMul(op)) = (self, op) else { return None };
+        let is_large = plan.cost().flops >= flops_min && !plan.launches.is_empty();
+        if is_large { product(&op.flattened(), operands, precision, workspace_bytes) } else { None }
+    }
+}
+
+impl Product<Slot> {
+    /// The same in the places of its buffers.
+    pub(super) fn with_buffers(&self, place: impl Fn(Slot) -> Place) -> Product<Place> {
+        let at = |operand: &Operand<Slot>| Operand {
+            buffer: place(operand.buffer),
+            offset_bytes: operand.offset_bytes,
+        };
+        let Self { shape, workspace_bytes, .. } = *self;
+        Product { shape, buffers: self.buffers.map(at), workspace_bytes }
+    }
+}
+
+impl Product<Place> {
+    /// The same with a bias in the type of the elements; none where there cannot be one.
+    pub(super) fn with_bias(mut self, types: &Types, biases: &mut Biases<'_>) -> Option<Self> {
+        if let Some(bias) = &mut self.buffers.bias {
+            let tensor = types.inputs.get(MatMul::BIAS)?.as_ref()?;
+            bias.buffer = biases.rounded(bias.buffer, tensor, self.shape.element_type)?;
+        }
+        Some(self)
+    }
+}
+
+fn product(
+    op: &MatMul,
+    operands: Operands<'_>,
+    precision: Precision,
+    workspace_bytes: u64,
+) -> Option<Product<Slot>> {
+    let output = operands.outputs.first().copied().flatten()?;
+    let operand = |place: usize| operands.inputs.get(place).copied().flatten();
+    let (bias, residual) = (operand(MatMul::BIAS), operand(MatMul::RESIDUAL));
+    let (element_type, element_bytes) = match output.element_type() {
+        ElementType::Fp32 => (ElementType::Fp32, 4),
+        half @ (ElementType::Fp16 | ElementType::Bf16) => (half, 2),
+        _ => return None,
+    };
+    // Of another type, it is rounded first.
+    let is_known = |bias: &TensorType| {
+        [element_type, ElementType::Fp32].contains(&bias.element_type()) && op.bias_axis == BiasAxis::Columns
+    };
+    let relu = match op.activation {
+        None => false,
+        Some(Activation::Relu) => true,
+        Some(_) => return None,
+    };
+    if op.m <= FEW_ROWS || op.k == 0 || !bias.is_none_or(is_known) {
+        return None;
+    }
+
+    let (batch, strides) = one_batch(op)?;
+    let small = |size: usize| u32::try_from(size).ok().filter(|size| i32::try_from(*size).is_ok());
+    let matrix = |matrix: &Matrix, rows: usize, columns: usize, batch_stride: usize| {
+        let (count, length) = if matrix.transposed { (columns, rows) } else { (rows, columns) };
+        // Of a single row it does not matter where the next one were.
+        let row_stride = if count == 1 { matrix.row_stride.max(length) } else { matrix.row_stride };
+        // Rows that lie on each other are nothing that the library knows.
+        (row_stride >= length).then_some(())?;
+        let offset_bytes = matrix.offset * element_bytes;
+        Some(ProductMatrix {
+            transposed: matrix.transposed,
+            row_stride: small(row_stride)?,
+            batch_stride: batch_stride as u64,
+            alignment_bytes: alignment(offset_bytes),
+        })
+    };
+    let shape = ProductShape {
+        element_type,
+        tf32: precision != Precision::Fp32,
+        m: small(op.m)?,
+        n: small(op.n)?,
+        k: small(op.k)?,
+        batch: small(batch)?,
+        a: matrix(&op.a, op.m, op.k, strides[0])?,
+        b: matrix(&op.b, op.k, op.n, strides[1])?,
+        alpha: op.alpha,
+        has_bias: bias.is_some(),
+        has_residual: residual.is_some(),
+        relu,
+    };
+    let at =
+        |slot: Slot, offset: usize| Operand { buffer: slot, offset_bytes: (offset * element_bytes) as u64 };
+    let buffers = ProductBuffers {
+        a: at(Slot::Input(MatMul::A), op.a.offset),
+        b: at(Slot::Input(MatMul::B), op.b.offset),
+        bias: bias.map(|_| at(Slot::Input(MatMul::BIAS), 0)),
+        residual: residual.map(|_| at(Slot::Input(MatMul::RESIDUAL), 0)),
+        d: at(Slot::Output(0), 0),
+        workspace: at(Slot::Workspace, 0),
+    };
+    Some(Product { shape, buffers, workspace_bytes })
+}
+
+/// The dimensions of the batch as one, with the strides of both sides along it; none where they do not follow each other.
+fn one_batch(op: &MatMul) -> Option<(usize, [usize; 2])> {
+    let (mut batch, mut strides) = (1, [0, 0]);
+    for (place, count) in op.batch.iter().enumerate().rev() {
+        if *count == 1 {
+            continue;
+        }
+        let outer = [*op.a.batch_strides.get(place)?, *op.b.batch_strides.get(place)?];
+        if batch == 1 {
+            strides = outer;
+        } else if outer != strides.map(|stride| stride * batch) {
+            return None;
+        }
+        batch *= count;
+    }
+    Some((batch, strides))
+}
+
+/// What an address is a multiple of, so far into a buffer.
+fn alignment(offset_bytes: usize) -> u32 {
+    1 << (offset_bytes | BUFFER_ALIGNMENT_BYTES).trailing_zeros()
+}

@@ -1,0 +1,65 @@
+//! NVIDIA's libraries above the driver: a node uses what it finds, says so once, and does without what it cannot use.
+
+use super::{ask, with_gpu};
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+use weir_tests::{Node, NodeBuilder, digits};
+
+/// What a node says that has the library.
+const USED: &str = "cuBLASLt computes large products of matrices";
+/// What it says that has one of no use.
+const UNUSED: &str = "cuBLASLt is not used";
+
+/// Where the fake driver's library is, which is beside it.
+fn beside_the_driver() -> String {
+    weir_fake_cuda::library().parent().unwrap_or(Path::new("/")).display().to_string()
+}
+
+/// Start a node and have it run a model on its GPU. Gives what it has logged.
+async fn log_of(node: NodeBuilder) -> String {
+    let node = node.start().await;
+    node.push_model("digits", 1, digits()).await;
+    assert_eq!(ask(&node, 8).await.1, "cuda:0");
+    node.log()
+}
+
+#[tokio::test]
+async fn a_node_uses_the_library_that_it_finds_unless_it_is_told_not_to() {
+    let node = || with_gpu("cuda").env("WEIR_CUDA_LIBRARY_PATH", beside_the_driver());
+    let log = log_of(node()).await;
+    assert_eq!(log.matches(USED).count(), 1, "{log}");
+    assert!(log.contains("13.4.5") && !log.contains(UNUSED), "{log}");
+
+    let log = log_of(node().set("gpu_libraries", "none")).await;
+    assert!(!log.contains("cuBLASLt"), "{log}");
+}
+
+#[tokio::test]
+async fn a_library_that_cannot_be_used_is_told_of_once_and_done_without() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("libcublasLt.so.13");
+    std::fs::write(&file, "not a library").expect("a file");
+    let log =
+        log_of(with_gpu("cuda").env("WEIR_CUDA_LIBRARY_PATH", folder.path().display().to_string())).await;
+    assert_eq!(log.matches(UNUSED).count(), 1, "{log}");
+    assert!(log.contains(&file.display().to_string()) && log.contains("gpu_libraries"), "{log}");
+
+    let node = with_gpu("cuda").env("WEIR_CUDA_LIBRARY_PATH", beside_the_driver());
+    let log = log_of(node.env("WEIR_FAKE_CUDA", "devices=1,seed=3,cublaslt_create=1")).await;
+    assert_eq!(log.matches(UNUSED).count(), 1, "{log}");
+    assert!(log.contains("CUBLAS_STATUS_NOT_INITIALIZED"), "{log}");
+}
+
+#[tokio::test]
+async fn the_doctor_says_which_library_there_is() {
+    let mut doctor = Command::new(Node::builder().binary());
+    doctor.args(["doctor", "--gpu", "--stage", "environment", "--json"]);
+    doctor.env("WEIR_CUDA_LIBRARY", weir_fake_cuda::library()).env("WEIR_FAKE_CUDA", "devices=1,seed=3");
+    doctor.env("WEIR_CUDA_LIBRARY_PATH", beside_the_driver());
+    let output = tokio::task::spawn_blocking(move || doctor.output()).await.expect("a thread").expect("weir");
+    let checks: Vec<Value> = serde_json::from_slice(&output.stdout).expect("JSON");
+    let library = checks.iter().find(|check| check["what"] == "cuBLASLt").expect("a line about it");
+    let detail = library["detail"].as_str().unwrap_or_default();
+    assert!(library["passed"] == true && detail.starts_with("13.4.5 in "), "{library}");
+}
