@@ -286,7 +286,14 @@ impl ModelCache {
         &self.shared.profiles
     }
 
-    /// Changes whenever all of a model is there that was loaded, for a call or since the device is there again.
+    /// Whether runs of some model may begin whose load is not over.
+    #[must_use]
+    pub fn is_any_arriving(&self) -> bool {
+        let state = self.shared.lock();
+        state.entries.values().filter_map(Entry::resident).any(|resident| resident.load_time().is_none())
+    }
+
+    /// Changes whenever the load of a model is over, well or not, for a call or since the device is there again.
     #[must_use]
     pub fn loads(&self) -> watch::Receiver<u64> {
         self.shared.loads.subscribe()

@@ -330,6 +330,7 @@ impl Models {
     ) -> Result<Pin, InferenceError> {
         let NodeDevice { ordinal, cache, .. } = device;
         let acquired = loop {
+            let mut loads = cache.loads();
             let mut freed = std::pin::pin!(placements.freed());
             freed.as_mut().enable();
             let victims = placements.victims(*ordinal);
@@ -338,6 +339,14 @@ impl Models {
             // A scheduler that has taken over from another does not know what runs already. The caller's deadline bounds the wait.
             match &acquired {
                 Err(InferenceError::NoRoom { .. }) if placements.is_held_up(*ordinal) => freed.await,
+                // Nor does it know of a model whose load is not over, though its call may be.
+                Err(InferenceError::NoRoom { .. })
+                    if cache.is_any_arriving() || loads.has_changed().unwrap_or_default() =>
+                {
+                    // The cache is there, and so is who counts.
+                    let _ = loads.changed().await;
+                    self.note_residents(*ordinal, placements);
+                }
                 Err(InferenceError::NoRoom { .. }) if placements.give_up_unneeded(*ordinal) => {}
                 _ => break acquired,
             }

@@ -26,6 +26,7 @@ impl Shared {
                 self.note_loss(&error);
                 // Nobody waits for it to be gone.
                 drop(self.retire_resident(resident));
+                self.loads.send_modify(|loads| *loads += 1);
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Functions that run models.
 
 use bytes::Bytes;
+use serde_json::json;
 use weir_tests::{Answer, Client, Node, function, model};
 
 fn fp32(values: &[f32]) -> Vec<u8> {
@@ -173,4 +174,23 @@ async fn a_model_is_served_after_a_restart() {
     let node = node.kill().await.start().await;
     let row = [4.0, 3.0, 2.0, 1.0];
     assert_eq!(values(&infer(&node, "m?shape=1,4", &row).await.ok().body), product(row, 0.0));
+}
+
+/// What is loaded and needed by nobody makes room, also while some of it is on its way still: the scheduler hears of it only when it is there.
+#[tokio::test]
+async fn a_model_that_is_still_arriving_makes_room_for_the_next() {
+    let fake = |arrive_time_ms: u32| {
+        let port = |name: &str| json!({"name": name, "datatype": "FP32", "shape": [1, 1]});
+        let signature = json!({"inputs": [port("x")], "outputs": [port("y")]});
+        let model = json!({"resident_bytes": 600, "arrive_time_ms": arrive_time_ms, "run_time_ms": {"1": 1}, "signature": signature});
+        model.to_string()
+    };
+    let node = Node::builder().set("backend", "fake").set("model_memory_bytes_max", 1_000).start().await;
+    node.push_model("slow", 1, fake(300)).await;
+    node.push_model("next", 1, fake(0)).await;
+    for _ in 0..3 {
+        node.post("/v2/repository/models/slow/load", "").await.ok();
+        let input = json!({"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [1]});
+        node.post("/v2/models/next/infer", json!({"inputs": [input]}).to_string()).await.ok();
+    }
 }
