@@ -34,6 +34,8 @@ pub(crate) struct Check {
 struct Queue {
     files: Vec<(ContentHash, Arc<Mapping>)>,
     next: AtomicUsize,
+    /// Threads that have not come to their end.
+    running: AtomicUsize,
 }
 
 /// Why files cannot be used.
@@ -57,11 +59,16 @@ impl Verified {
         // The others run models and functions.
         let cores = available_parallelism().map_or(1, usize::from);
         let count = (cores / 2).clamp(1, THREADS_MAX).min(unknown.len());
-        let queue = Arc::new(Queue { files: unknown, next: AtomicUsize::new(0) });
+        let (next, running) = (AtomicUsize::new(0), AtomicUsize::new(count));
+        let queue = Arc::new(Queue { files: unknown, next, running });
         let spawn = |_| {
             let (verified, queue) = (self.clone(), Arc::clone(&queue));
             let thread = Builder::new().name("weir-hash".to_owned());
-            thread.spawn(move || verified.look(&queue))
+            thread.spawn(move || {
+                let found = verified.look(&queue);
+                queue.running.fetch_sub(1, Ordering::Release);
+                found
+            })
         };
         let threads: io::Result<Vec<_>> = (0..count).map(spawn).collect();
         let threads = threads.map_err(|error| Unsound::Unchecked(error.to_string()))?;
@@ -96,8 +103,7 @@ impl Check {
 
     /// Whether it is known.
     pub(crate) fn has_ended(&self) -> bool {
-        let threads = || self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        self.found.get().is_some() || threads().iter().all(JoinHandle::is_finished)
+        self.found.get().is_some() || self.queue.running.load(Ordering::Acquire) == 0
     }
 
     /// Wait until it is known, and say since when.

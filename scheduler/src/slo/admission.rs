@@ -102,7 +102,10 @@ impl Admission {
                 Ok(())
             }
             None => {
-                self.note_turned_away(now_ns, view, &request);
+                // A tenant's cap says nothing of what devices can do.
+                if has_room {
+                    self.note_turned_away(now_ns, view, &request);
+                }
                 let estimate = self.estimate(now_ns, view, &request);
                 Err(Box::new(Refused { request, estimate }))
             }
