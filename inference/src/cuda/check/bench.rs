@@ -8,6 +8,7 @@ use super::super::program::Port;
 use super::super::weights::Weights;
 use super::CheckFailure;
 use crate::interrupt::Interrupt;
+use std::time::Instant;
 use weir_device::cuda::{CudaError, Event, GraphExec, Owner, Span, Stream};
 use weir_graph::reference::Tensor;
 
@@ -189,4 +190,9 @@ pub(in crate::cuda) fn worst(found: &[f32], expected: &[f32]) -> f64 {
         .zip(expected)
         .map(off)
         .fold(0.0, |worst, off| if off >= worst || off.is_nan() { off } else { worst })
+}
+
+/// How long it is since then.
+pub(super) fn nanoseconds(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }

@@ -6,7 +6,7 @@ use super::super::device::Gpu;
 use super::super::model::weights_failure;
 use super::super::program::Program;
 use super::super::weights::Weights;
-use super::bench::{OWNER, in_slot};
+use super::bench::{OWNER, in_slot, nanoseconds};
 use super::folder::Folder;
 use super::network::{Asked, Stored, kept_bytes, name};
 use super::{Check, CheckFailure, Stage};
@@ -221,8 +221,4 @@ impl Taken {
 #[expect(clippy::cast_precision_loss, reason = "a percentage")]
 fn below(taken: u64, of: u64) -> f64 {
     if of == 0 { 0.0 } else { (1.0 - taken as f64 / of as f64) * 100.0 }
-}
-
-fn nanoseconds(since: Instant) -> u64 {
-    u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }

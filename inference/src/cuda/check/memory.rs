@@ -4,7 +4,7 @@ use super::super::bound::Bound;
 use super::super::device::Gpu;
 use super::super::slots::Slot;
 use super::super::weights::Weights;
-use super::bench::{OWNER, in_slot};
+use super::bench::{OWNER, in_slot, nanoseconds};
 use super::{Check, CheckFailure, Stage, launches};
 use std::time::Instant;
 use weir_device::cuda::{BLOCK_BYTES, CudaError, Owner, Priority, Stream};
@@ -141,8 +141,4 @@ fn with_slot<T>(gpu: &Gpu, work: impl FnOnce(&mut Slot) -> Result<T, CudaError>)
     let done = work(slot);
     slot.stream.synchronize()?;
     done
-}
-
-fn nanoseconds(since: Instant) -> u64 {
-    u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }

@@ -6,7 +6,7 @@ use super::super::form::stored_for;
 use super::super::model::{load_failure, weights_failure};
 use super::super::program::Program;
 use super::super::weights::Weights;
-use super::bench::{self, BothWays, OWNER, in_slot, worst};
+use super::bench::{self, BothWays, OWNER, in_slot, nanoseconds, worst};
 use super::folder::Folder;
 use super::{Check, CheckConfig, CheckFailure, Stage};
 use crate::error::InferenceError;
@@ -243,10 +243,6 @@ fn cold_run(check: Check, mut runs: Vec<(u64, bool)>, longer_ns: u64) -> Check {
         "a cold run gives other answers".to_owned()
     };
     Check { passed, detail, time_ns: Some(time_ns), ..check }
-}
-
-fn nanoseconds(since: Instant) -> u64 {
-    u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// How far a network's answers may be off: rounding adds up over its layers.

@@ -2,6 +2,7 @@
 #![allow(unsafe_code, reason = "pinned memory is copied by address")]
 
 use super::super::device::Gpu;
+use super::bench::nanoseconds;
 use super::{Check, CheckConfig, CheckFailure, Stage};
 use std::time::Instant;
 use weir_device::cuda::{
@@ -57,10 +58,6 @@ pub(super) fn check(
         tell(Check::passed(Stage::Transfers, what("as weights are loaded")).took(engine_ns, bytes as u64, 0));
     }
     Ok(())
-}
-
-fn nanoseconds(since: Instant) -> u64 {
-    u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn device(error: &TransferError) -> CudaError {
