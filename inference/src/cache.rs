@@ -286,11 +286,15 @@ impl ModelCache {
         &self.shared.profiles
     }
 
-    /// Whether runs of some model may begin whose load is not over.
+    /// Whether the load of some model is not over: for a call or since the device is there again, and whether or not its runs may begin.
     #[must_use]
-    pub fn is_any_arriving(&self) -> bool {
-        let state = self.shared.lock();
-        state.entries.values().filter_map(Entry::resident).any(|resident| resident.load_time().is_none())
+    pub fn is_any_loading(&self) -> bool {
+        let is_loading = |entry: &Entry| match entry {
+            Entry::Loading { .. } => true,
+            Entry::Resident { resident, .. } => resident.load_time().is_none(),
+            Entry::Unloading { .. } => false,
+        };
+        self.shared.lock().entries.values().any(is_loading)
     }
 
     /// Changes whenever the load of a model is over, well or not, for a call or since the device is there again.
@@ -307,6 +311,11 @@ impl ModelCache {
 }
 
 impl Shared {
+    /// Tell who watches that the load of a model is over.
+    fn load_is_over(&self) {
+        self.loads.send_modify(|loads| *loads += 1);
+    }
+
     fn find_or_load(
         shared: &Arc<Self>,
         source: &Arc<ModelSource>,

@@ -35,9 +35,13 @@ impl Stage {
     }
 
     async fn source(&self, name: &str, on_fast: &str) -> Arc<ModelSource> {
+        self.source_of(name, 10, on_fast).await
+    }
+
+    async fn source_of(&self, name: &str, resident_bytes: u64, on_fast: &str) -> Arc<ModelSource> {
         let file = self.folder.path().join(format!("{name}.json"));
         let json = format!(
-            r#"{{ "resident_bytes": 10, "on": {{ "fast": {on_fast} }}, "signature": {{ "inputs": [], "outputs": [] }} }}"#
+            r#"{{ "resident_bytes": {resident_bytes}, "on": {{ "fast": {on_fast} }}, "signature": {{ "inputs": [], "outputs": [] }} }}"#
         );
         std::fs::write(&file, json).unwrap();
         let prepared = Arc::new(
@@ -115,6 +119,33 @@ async fn a_device_is_lost_with_all_that_it_holds_and_is_given_that_again() {
     assert!(again.load_time().is_none(), "nobody had to wait for it");
     run(&again).await.unwrap();
     assert_eq!(stage.cache.used_bytes(), 30);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_loaded_again_takes_room_that_whoever_needs_it_can_wait_for() {
+    let stage = Stage::new(2);
+    let first = stage.source_of("first", 60, r#"{ "load_time_ms": 300, "loses_device_ms": 0 }"#).await;
+    let second = stage.source_of("second", 60, "{}").await;
+    let pin = stage.acquire(&first).await.unwrap();
+    let mut loads = stage.cache.loads();
+    loads.mark_unchanged();
+    run(&pin).await.unwrap_err();
+    drop(pin);
+    stage.is_up().await;
+    // Once its load has begun.
+    let refused = tokio::time::timeout(LONG, async {
+        while !stage.cache.is_any_loading() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        stage.acquire(&second).await.unwrap_err()
+    });
+    let refused = refused.await.unwrap();
+    assert!(matches!(refused, InferenceError::NoRoom { .. }), "{refused}");
+    assert!(stage.cache.is_any_loading());
+    tokio::time::timeout(LONG, loads.changed()).await.unwrap().unwrap();
+    assert!(!stage.cache.is_any_loading());
+    let victims = [first.key.id.clone()];
+    tokio::time::timeout(LONG, stage.cache.acquire(&second, &victims)).await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

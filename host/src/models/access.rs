@@ -339,9 +339,9 @@ impl Models {
             // A scheduler that has taken over from another does not know what runs already. The caller's deadline bounds the wait.
             match &acquired {
                 Err(InferenceError::NoRoom { .. }) if placements.is_held_up(*ordinal) => freed.await,
-                // Nor does it know of a model whose load is not over, though its call may be.
+                // Nor does it know of a model whose load is not over, though its call may be, or which no call has asked for.
                 Err(InferenceError::NoRoom { .. })
-                    if cache.is_any_arriving() || loads.has_changed().unwrap_or_default() =>
+                    if cache.is_any_loading() || loads.has_changed().unwrap_or_default() =>
                 {
                     // The cache is there, and so is who counts.
                     let _ = loads.changed().await;

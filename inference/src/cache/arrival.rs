@@ -26,7 +26,7 @@ impl Shared {
                 self.note_loss(&error);
                 // Nobody waits for it to be gone.
                 drop(self.retire_resident(resident));
-                self.loads.send_modify(|loads| *loads += 1);
+                self.load_is_over();
             }
         }
     }
@@ -38,6 +38,6 @@ impl Shared {
         self.profiles.loaded(key, TIER, time, bytes);
         resident.has_arrived(time);
         info!(model = %key.id, bytes, load_ms = time.as_millis(), "model loaded");
-        self.loads.send_modify(|loads| *loads += 1);
+        self.load_is_over();
     }
 }

@@ -303,6 +303,7 @@ impl Answer {
 
     fn refuse(&self, waiting: Vec<Waiting>, error: &InferenceError) {
         warn!(model = %self.source.id(), %error, "model not loaded");
+        self.shared.load_is_over();
         waiting.into_iter().for_each(|waiting| _ = waiting.send(Err(error.clone())));
     }
 }

@@ -1,6 +1,6 @@
 //! What steps of a workflow leave on the device for steps there, and what becomes of it.
 
-use super::workers::workers;
+use super::workers::{is_back, workers};
 use super::{with_gpu, without_gpu};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -245,11 +245,7 @@ async fn what_is_lost_with_its_worker_is_an_error_to_try_again() {
     let (blockers, call) = waiting(&node).await;
     let former = workers(&node)["cuda:0"];
     signal(former, "KILL");
-    eventually("another worker", async || {
-        let is_up = node.status().await.devices.iter().all(|device| device.lost.is_none());
-        (is_up && workers(&node).get("cuda:0").is_some_and(|pid| *pid != former)).then_some(())
-    })
-    .await;
+    is_back(&node, "cuda:0", former).await;
     blockers.iter().for_each(JoinHandle::abort);
     let refusal = call.await.expect("an answer").refusal();
     assert_eq!((refusal.status, refusal.code), (503, ErrorCode::IntermediateLost), "{refusal:?}");

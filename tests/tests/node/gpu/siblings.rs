@@ -2,7 +2,7 @@
 
 use super::handing_over::busy;
 use super::with_gpu;
-use super::workers::workers;
+use super::workers::{is_back, workers};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use weir_tests::{Answer, Client, Node, eventually, model, model_with_rows, signal};
@@ -170,12 +170,7 @@ async fn what_is_lost_before_another_gpu_has_read_it_is_made_once_more() {
     eventually("something on the device", is_left).await;
     let before = workers(&node);
     signal(before[&device], "KILL");
-    eventually("another worker", async || {
-        let is_up = node.status().await.devices.iter().all(|device| device.lost.is_none());
-        let is_new = workers(&node).get(&device).is_some_and(|pid| *pid != before[&device]);
-        (is_up && is_new).then_some(())
-    })
-    .await;
+    is_back(&node, &device, before[&device]).await;
     blockers.iter().for_each(JoinHandle::abort);
     assert!(call.await.expect("an answer") == expected);
     let (other, untouched) = before.iter().find(|(name, _)| **name != device).expect("two devices");

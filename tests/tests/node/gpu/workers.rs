@@ -77,11 +77,12 @@ async fn a_fault_ends_in_errors_to_try_again_a_new_worker_and_nothing_on_the_oth
 }
 
 /// The device has a worker other than `former`, and is used again.
-async fn is_back(node: &Node, device: &str, former: u32) {
+pub(super) async fn is_back(node: &Node, device: &str, former: u32) {
     eventually("another worker", async || {
+        // In this order: only once there is another is it sure that the device was noticed to be lost.
+        workers(node).get(device).filter(|pid| **pid != former)?;
         let devices = node.status().await.devices;
-        let is_up = devices.iter().any(|there| there.name == device && there.lost.is_none());
-        (is_up && workers(node).get(device).is_some_and(|pid| *pid != former)).then_some(())
+        devices.iter().any(|there| there.name == device && there.lost.is_none()).then_some(())
     })
     .await;
 }
