@@ -228,6 +228,7 @@ def row(what, times_ns, detail):
         "time_ns": time_ns,
         "bytes_per_s": None,
         "flops_per_s": None,
+        "share_of_floor": None,
         "detail": detail,
     }
 

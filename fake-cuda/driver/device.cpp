@@ -120,6 +120,7 @@ CUDA_API cuDeviceGetAttribute(int* value, int attribute, Device_ device) {
         case 8: *value = 48 << 10; break;
         case 10: *value = 32; break;
         case 12: *value = 65536; break;
+        case 13: *value = 1'980'000; break;
         case 16: *value = 132; break;
         case 36: *value = 3'201'000; break;
         case 37: *value = 6144; break;

@@ -51,6 +51,8 @@ pub struct DeviceInfo {
     pub shared_bytes_max: u32,
     /// Its second-level cache.
     pub l2_bytes: u64,
+    /// How fast its cores run at most, in clocks per second; 0 where the driver does not say.
+    pub clock_hz: u64,
     /// How fast its memory is on paper, in bytes per second; 0 where the driver does not say.
     pub memory_bytes_per_s: u64,
     /// Whether memory can be mapped into addresses that were reserved before, which [`AddressRange`](super::AddressRange)s need.
@@ -192,6 +194,7 @@ fn info(driver: &Driver, ordinal: u32) -> Result<DeviceInfo, CudaError> {
         shared_bytes: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK)?,
         shared_bytes_max: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
         l2_bytes: u64::from(number(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?),
+        clock_hz: 1000 * u64::from(number(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE).unwrap_or(0)),
         memory_bytes_per_s: 2 * clock_khz * 1000 * (bus_bits / 8),
         maps_memory: number(Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)? != 0,
         exports_memory: number(Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)?

@@ -14,6 +14,7 @@ fn devices_are_described() {
     assert_eq!((infos[0].multiprocessors, infos[0].shared_bytes_max), (132, 227 << 10));
     assert_eq!((devices.driver_version().as_str(), infos[0].memory_bytes), ("13.0", 1 << 30));
     assert!(infos[0].memory_bytes_per_s > 4_000_000_000_000);
+    assert_eq!(infos[0].clock_hz, 1_980_000_000);
     assert!(devices.open(2).is_err());
 }
 

@@ -5,6 +5,7 @@
 
 pub(super) mod bench;
 mod cases;
+mod floor;
 mod folder;
 mod functions;
 mod handing_over;
@@ -104,6 +105,9 @@ pub struct Check {
     pub bytes_per_s: Option<f64>,
     /// What it computes, in operations on floating-point numbers per second.
     pub flops_per_s: Option<f64>,
+    /// The least time that the device's memory and units allow on paper, in parts of how long it takes: 1 is as fast as can be, and more is what its caches
+    /// save.
+    pub share_of_floor: Option<f64>,
     /// What else there is to say.
     pub detail: String,
 }
@@ -195,6 +199,7 @@ impl Check {
             time_ns: None,
             bytes_per_s: None,
             flops_per_s: None,
+            share_of_floor: None,
             detail: String::new(),
         }
     }
@@ -215,6 +220,14 @@ impl Check {
     fn took(self, time_ns: u64, bytes: u64, flops: u64) -> Self {
         let rate = |count: u64| (count > 0 && time_ns > 0).then(|| count as f64 / (time_ns as f64 / 1e9));
         Self { time_ns: Some(time_ns), bytes_per_s: rate(bytes), flops_per_s: rate(flops), ..self }
+    }
+
+    /// With the least time that it could take, in nanoseconds, where that is known. It says how long it took.
+    #[expect(clippy::cast_precision_loss, reason = "as above")]
+    fn beside(self, floor_ns: Option<f64>) -> Self {
+        let time_ns = self.time_ns.filter(|time_ns| *time_ns > 0);
+        let share = time_ns.zip(floor_ns).map(|(time_ns, floor_ns)| floor_ns / time_ns as f64);
+        Self { share_of_floor: share, ..self }
     }
 }
 

@@ -335,7 +335,7 @@ fn what_gpus_cannot_run_is_named() {
 
 #[test]
 fn every_check_of_the_doctor_passes() {
-    use super::check::{CheckConfig, Stage, Tier, check};
+    use super::check::{Check, CheckConfig, Stage, Tier, check};
     let fake = Fake::new(4);
     let search = Search { driver: Some(fake.path().to_owned()), folders: Vec::new() };
     let devices = Arc::new(Devices::discover(&search).unwrap());
@@ -353,6 +353,11 @@ fn every_check_of_the_doctor_passes() {
         assert!(failed.is_empty(), "{failed:#?}");
         let by_library = checks.iter().filter(|check| check.tier == Some(Tier::CublasLt)).count();
         assert_eq!(by_library > 0, stage == Stage::Operations, "{checks:#?}");
+        // What computes is told beside the least time that the device allows.
+        let has_floor = |check: &&Check| check.share_of_floor.is_some_and(|share| share > 0.0);
+        let shares = checks.iter().filter(has_floor).count();
+        let computing = checks.iter().filter(|check| check.flops_per_s.is_some()).count();
+        assert!(shares >= computing.min(1), "{stage}: {shares} of {computing}");
     }
 }
 

@@ -81,10 +81,11 @@ fn text(checks: &[Check]) -> String {
                 .map_or_else(String::new, |(error, of)| format!("{error:.1e} of {of:.1e}")),
             check.time_ns.map_or_else(String::new, time),
             rate(check),
+            check.share_of_floor.map_or_else(String::new, |share| format!("{:.1} %", 100.0 * share)),
             check.detail.clone(),
         ]
     });
-    table(["STAGE", "WHAT", "TIER", "", "OFF BY", "TIME", "RATE", ""], rows)
+    table(["STAGE", "WHAT", "TIER", "", "OFF BY", "TIME", "RATE", "OF FLOOR", ""], rows)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "shown with four digits")]

@@ -7,6 +7,7 @@ use super::super::model::{load_failure, weights_failure};
 use super::super::program::Program;
 use super::super::weights::Weights;
 use super::bench::{self, BothWays, OWNER, in_slot, nanoseconds, worst};
+use super::floor::Floor;
 use super::folder::Folder;
 use super::{Check, CheckConfig, CheckFailure, Stage};
 use crate::error::InferenceError;
@@ -117,6 +118,7 @@ impl Network {
             }
         };
         let cost = program.steps.iter().fold(Cost::default(), |cost, step| cost + step.cost());
+        let floor_ns = Floor::of(gpu.context.info(), precision).map(|floor| floor.time_ns(&program.steps));
         let launches = program.steps.len();
         gpu.trim();
         let kept_before = kept_bytes(gpu);
@@ -134,11 +136,12 @@ impl Network {
             in_slot(gpu, OWNER, &bound, &weights, inputs, |ready| ready.both_ways(config.repeats))?;
         let run = Check::passed(Stage::Networks, format!("{name}: run, {launches} launches"));
         let run = Check { detail: memory(gpu, weight_bytes, &bound.program), ..run };
-        tell(run.took(launched.time_ns, cost.bytes, cost.flops));
+        let took = |check: Check, time_ns| check.took(time_ns, cost.bytes, cost.flops).beside(floor_ns);
+        tell(took(run, launched.time_ns));
         let repeated = Check::passed(Stage::Networks, format!("{name}: run again, as a graph"));
         let same = launched.outputs == captured.outputs;
         let detail = if same { String::new() } else { "the graph gives other answers".to_owned() };
-        tell(Check { passed: same, detail, ..repeated.took(captured.time_ns, cost.bytes, cost.flops) });
+        tell(Check { passed: same, detail, ..took(repeated, captured.time_ns) });
 
         let error = launched.outputs.iter().zip(&self.expected).map(|(bytes, expected)| {
             let found = Tensor::from_bytes(expected.tensor().clone(), bytes);

@@ -7,6 +7,7 @@ use super::super::program::{ProductTier, Program, Step};
 use super::super::weights::Weights;
 use super::bench::{OWNER, in_slot, worst};
 use super::cases::{Case, FLOATS, all};
+use super::floor::Floor;
 use super::{Check, CheckConfig, CheckFailure, Stage, Tier};
 use weir_graph::reference::{self, Tensor};
 use weir_kernels::{Cost, Precision};
@@ -69,6 +70,7 @@ fn one(
         return Ok(None);
     }
     let cost = program.steps.iter().fold(Cost::default(), |cost, step| cost + step.cost());
+    let floor_ns = Floor::of(gpu.context.info(), precision).map(|floor| floor.time_ns(&program.steps));
     let input = |(operand, port): (usize, &weir_graph::Port)| {
         let tensor = graph.value(port.value).tensor.clone();
         let elements = (0..tensor.elements()).map(|at| case.element(operand, at)).collect();
@@ -97,7 +99,7 @@ fn one(
         error = error.max(worst(&found.to_floats(), &expected.to_floats()));
     }
     let check = passed.off_by(error, tolerance(precision, case.terms));
-    Ok(Some(check.took(time_ns, cost.bytes, cost.flops)))
+    Ok(Some(check.took(time_ns, cost.bytes, cost.flops).beside(floor_ns)))
 }
 
 /// How far sums of so many products may be off: each factor is rounded once, and errors grow as a random walk does.
