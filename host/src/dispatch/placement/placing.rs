@@ -1,0 +1,182 @@
+//! What each kind of call is to the scheduler, and waiting for its answer.
+
+use super::placed::By;
+use super::state::Refusal;
+use super::{Place, Placed, Placements, Placing};
+use crate::cluster::wire::Granted;
+use crate::dispatch::{Inference, Invocation, WorkflowCall};
+use crate::instance::Fault;
+use crate::models::{Expected, Models};
+use crate::objective::Objective;
+use crate::workflows::{Catalog, ExpectedRun};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+use weir_scheduler::{Arrival, ModelDemand, Rejection, Slo};
+use weir_types::{Cost, FunctionId, InvocationId, ModelId, TenantId, Version, WorkflowId};
+
+impl Placements {
+    /// Wait for a placement. Dropping the future, or the placement, tells the scheduler that the invocation is over.
+    pub(crate) async fn place(
+        self: &Arc<Self>,
+        invocation: &Invocation,
+        catalog: &Catalog,
+    ) -> Result<(Place, Placed), Fault> {
+        if let Some(granted) = &invocation.granted {
+            return Ok(self.granted(invocation.id, granted));
+        }
+        let demands = catalog.granted(&invocation.deployment);
+        if demands.is_empty() && self.take_unasked(&invocation.deployment.id.tenant) {
+            return Ok((Place::Here(None), self.placed(invocation.id, By::Nobody)));
+        }
+        let objective = Objective::from(&*invocation.deployment.manifest);
+        let arrival = Arrival {
+            invocation: invocation.id,
+            function: invocation.deployment.id.clone(),
+            models: demands,
+            deadline_at_ns: self.time_ns(invocation.deadline),
+            priority: invocation.priority,
+            batch: 1,
+            run_time_ns: None,
+            run_times_ns: Vec::new(),
+            slo: self.slo(&objective, invocation.arrived),
+            inputs: invocation.inputs.clone(),
+        };
+        self.settle(arrival, &objective, invocation.arrived).await
+    }
+
+    /// The same for an inference of a model by itself.
+    pub(crate) async fn place_inference(
+        self: &Arc<Self>,
+        inference: &Inference,
+        batch: u32,
+        models: &Models,
+    ) -> Result<(Place, Placed), Fault> {
+        if let Some(granted) = &inference.granted {
+            return Ok(self.granted(inference.id, granted));
+        }
+        let ModelId { tenant, name, .. } = inference.entry.source.id().clone();
+        let objective = Objective::from(&inference.entry.record.manifest);
+        // What was measured before the node was started last: looked up only where somebody is turned away by it.
+        let known =
+            if objective.is_none() { Expected::default() } else { models.expected(&inference.entry, batch) };
+        let arrival = Arrival {
+            invocation: inference.id,
+            // The scheduler learns run times by function: a model by itself is one of version 0, which no function has.
+            function: FunctionId { tenant, name, version: Version(0) },
+            models: vec![ModelDemand { load_time_ns: known.load_time_ns, ..inference.entry.demand() }],
+            deadline_at_ns: self.time_ns(inference.deadline),
+            priority: inference.priority,
+            batch,
+            run_time_ns: None,
+            run_times_ns: known.run_times_ns,
+            slo: self.slo(&objective, inference.arrived),
+            inputs: inference.inputs.clone(),
+        };
+        self.settle(arrival, &objective, inference.arrived).await
+    }
+
+    /// The same for a model that is to be measured: one call, however many runs it makes, with nothing to keep to.
+    pub(crate) async fn place_measuring(
+        self: &Arc<Self>,
+        inference: &Inference,
+    ) -> Result<(Place, Placed), Fault> {
+        if let Some(granted) = &inference.granted {
+            return Ok(self.granted(inference.id, granted));
+        }
+        let ModelId { tenant, name, .. } = inference.entry.source.id().clone();
+        let arrival = Arrival {
+            invocation: inference.id,
+            // How long it takes is no run time of the model's, nor of a function's: none has this version.
+            function: FunctionId { tenant, name, version: Version(u32::MAX) },
+            models: vec![inference.entry.demand()],
+            deadline_at_ns: self.time_ns(inference.deadline),
+            priority: inference.priority,
+            batch: 1,
+            run_time_ns: None,
+            run_times_ns: Vec::new(),
+            slo: None,
+            inputs: Vec::new(),
+        };
+        self.settle(arrival, &Objective::default(), inference.arrived).await
+    }
+
+    /// The same for a workflow, which needs all the models of its steps.
+    pub(crate) async fn place_workflow(
+        self: &Arc<Self>,
+        call: &WorkflowCall,
+        batch: u32,
+        catalog: &Catalog,
+    ) -> Result<(Place, Placed), Fault> {
+        if let Some(granted) = &call.granted {
+            return Ok(self.granted(call.id, granted));
+        }
+        let objective = Objective::from(&call.workflow.record);
+        // As for a model: looked up only where somebody is turned away by it.
+        let ExpectedRun { models, run_times_ns } = if objective.is_none() {
+            ExpectedRun { models: catalog.demands(&call.workflow), run_times_ns: Vec::new() }
+        } else {
+            catalog.expected(&call.workflow, batch)
+        };
+        let WorkflowId { tenant, name, version } = call.workflow.id.clone();
+        let arrival = Arrival {
+            invocation: call.id,
+            // No function has the name of a workflow.
+            function: FunctionId { tenant, name, version },
+            models,
+            deadline_at_ns: self.time_ns(call.deadline),
+            priority: call.priority,
+            batch,
+            run_time_ns: None,
+            run_times_ns,
+            slo: self.slo(&objective, call.arrived),
+            inputs: call.inputs.clone(),
+        };
+        self.settle(arrival, &objective, call.arrived).await
+    }
+
+    /// In the scheduler's time.
+    fn slo(&self, objective: &Objective, arrived: Instant) -> Option<Slo> {
+        let due_at_ns = objective.latency.map_or(u64::MAX, |latency| self.time_ns(arrived + latency));
+        let cost_max = objective.cost_max.unwrap_or(Cost::MAX);
+        (!objective.is_none()).then_some(Slo { due_at_ns, cost_max })
+    }
+
+    /// A call that has its place here.
+    fn granted(self: &Arc<Self>, id: InvocationId, granted: &Granted) -> (Place, Placed) {
+        self.lock().books.begin(id, granted.clone());
+        (Place::Here(granted.device), self.placed(id, By::Grant))
+    }
+
+    fn placed(self: &Arc<Self>, invocation: InvocationId, by: By) -> Placed {
+        Placed { placements: self.clone(), invocation, by }
+    }
+
+    async fn settle(
+        self: &Arc<Self>,
+        arrival: Arrival,
+        objective: &Objective,
+        arrived: Instant,
+    ) -> Result<(Place, Placed), Fault> {
+        let models = arrival.models.iter().map(|demand| demand.model.clone()).collect();
+        let placed = self.placed(arrival.invocation, By::Scheduler);
+        let answer = match self.arrive(arrival, models) {
+            Placing::Done(answer) => answer,
+            Placing::Waits(started) => started.await.unwrap_or(Err(Refusal::NoAnswer)),
+        };
+        let place = answer.map_err(|refusal| match refusal {
+            Refusal::Rejected(Rejection::Slo, estimate) => objective.refuse(&estimate, arrived.elapsed()),
+            refusal => refusal.into(),
+        })?;
+        Ok((place, placed))
+    }
+
+    /// Take one of the places for calls that gain nothing by going elsewhere, and are held back by nothing here.
+    fn take_unasked(&self, tenant: &TenantId) -> bool {
+        if self.scheduler.settings.limits_of(tenant).may_hold_back() {
+            return false;
+        }
+        let free = |taken| (taken < self.unasked_max).then_some(taken + 1);
+        self.unasked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, free).is_ok()
+    }
+}

@@ -1,0 +1,107 @@
+//! What happens to invocations, models, devices and nodes: the view is brought up to date, and whoever was to run where nothing runs any more goes elsewhere.
+
+use super::Scheduler;
+use crate::{Action, DeviceKey, Estimate, Event, Rejection, Request, Slo};
+use weir_types::{DeviceId, InvocationId, NodeId};
+
+impl Scheduler {
+    /// Bring the view up to date.
+    pub(super) fn note(&mut self, event: Event, actions: &mut Vec<Action>) {
+        match event {
+            Event::Arrived(_) => {}
+            Event::Woken => self.wake_at_ns = None,
+            Event::Started { invocation } => {
+                let known = self.view.started(invocation, self.now_ns);
+                self.corrections.unknown_invocation += u64::from(!known);
+            }
+            Event::Finished { invocation } => self.over(invocation, true),
+            Event::Failed { invocation } => self.over(invocation, false),
+            Event::Cancelled { invocation } => match self.give_up(invocation) {
+                Some(request) => self.view.forget(&request),
+                None => self.over(invocation, false),
+            },
+            Event::Loaded { device, model, bytes, load_time_ns, parts } => {
+                if let Some(device) = self.key_of(device) {
+                    let news = self.view.loaded(device, &model, (bytes, &parts), load_time_ns);
+                    self.corrections.residency += u64::from(!news);
+                }
+            }
+            Event::Evicted { device, model } => {
+                if let Some(device) = self.key_of(device) {
+                    let news = self.view.evicted(device, &model);
+                    self.corrections.residency += u64::from(!news);
+                }
+            }
+            Event::Staged { node, model, bytes } => {
+                if self.view.node(node).is_some() {
+                    self.view.staged(node, &model, &bytes);
+                } else {
+                    self.corrections.unknown_device += 1;
+                }
+            }
+            Event::NodeUp { node, devices } => {
+                if self.view.node(node).is_some() {
+                    self.corrections.node_up_twice += 1;
+                    self.node_down(node, actions);
+                }
+                self.view.node_up(node, devices);
+            }
+            Event::NodeDown { node } => self.node_down(node, actions),
+            Event::DeviceDown { device } => self.device_down(device, actions),
+            Event::DeviceUp { device } => {
+                if let Some(device) = self.key_of(device) {
+                    self.view.set_down(device, false);
+                }
+            }
+        }
+    }
+
+    fn key_of(&mut self, device: DeviceId) -> Option<DeviceKey> {
+        let key = self.view.device_key(device);
+        self.corrections.unknown_device += u64::from(key.is_none());
+        key
+    }
+
+    fn over(&mut self, invocation: InvocationId, worked: bool) {
+        let known = self.view.over(invocation, self.now_ns, worked);
+        self.corrections.unknown_invocation += u64::from(!known);
+    }
+
+    fn node_down(&mut self, node: NodeId, actions: &mut Vec<Action>) {
+        let Some((lost, devices)) = self.view.node_down(node) else {
+            self.corrections.unknown_device += 1;
+            return;
+        };
+        self.policy.devices_gone(&devices, &self.view);
+        for request in self.admission.devices_gone(&devices) {
+            self.rehouse(request, actions);
+        }
+        actions.extend(lost.into_iter().map(|invocation| Action::Reject {
+            invocation,
+            why: Rejection::NodeLost,
+            estimate: Estimate::default(),
+        }));
+    }
+
+    fn device_down(&mut self, device: DeviceId, actions: &mut Vec<Action>) {
+        let Some(device) = self.key_of(device) else { return };
+        if !self.view.set_down(device, true) {
+            return;
+        }
+        self.policy.devices_gone(&[device], &self.view);
+        for request in self.admission.devices_gone(&[device]) {
+            self.rehouse(request, actions);
+        }
+        self.view.reserve(device, false, false);
+    }
+
+    /// Find another place for one that waited for a device that is gone.
+    fn rehouse(&mut self, request: Request, actions: &mut Vec<Action>) {
+        if request.slo == Slo::NONE {
+            self.admission.watch(request.invocation, request.arrived_at_ns);
+            self.policy.arrived(request, &self.view);
+        } else if let Err(refused) = self.admission.admit(self.now_ns, &self.view, request) {
+            self.refuse(&refused, actions);
+        }
+    }
+}
