@@ -39,7 +39,6 @@ pub use fit::Placer;
 
 mod cycle;
 mod line;
-mod plain;
 
 use crate::{DeviceKey, FunctionKey, InputsOn, KindKey, ModelKey, Parts, Slo, TenantKey, View, Why};
 use smallvec::SmallVec;
@@ -52,7 +51,7 @@ pub trait Policy: Send {
     /// What it is called in settings and reports.
     fn name(&self) -> &'static str;
 
-    /// Take in an invocation. Its models differ from each other, and fit into some device that was up when it arrived.
+    /// Take in an invocation. It has at least one model; they differ from each other, and fit into some device that was up when it arrived.
     fn arrived(&mut self, request: Request, view: &View);
 
     /// Something has happened: [`next`](Self::next) will be asked for all that is to be started now.

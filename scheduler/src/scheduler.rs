@@ -1,6 +1,7 @@
 //! The state machine: events in, actions out.
 
 mod news;
+mod plain;
 
 use crate::slo::{Admission, Refused};
 use crate::view::together_bytes;
@@ -8,6 +9,7 @@ use crate::{
     Action, Arrival, DeviceView, Estimate, Event, Network, Placement, Policy, PolicyKind, PolicyOptions,
     Rejection, Request, Slo, SloSettings, TenantLimits, View,
 };
+use plain::Plain;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use weir_types::{InvocationId, TenantId};
@@ -77,6 +79,8 @@ struct Waits {
 /// Decides where invocations run. Fed by one driver, which carries out the actions in order.
 pub struct Scheduler {
     queue_len_max: usize,
+    /// Holds those without models, which are no concern of policies.
+    plain: Plain,
     policy: Box<dyn Policy>,
     /// Holds those with an SLO in the policy's stead.
     admission: Admission,
@@ -108,6 +112,7 @@ impl Scheduler {
         let (has_slos, now_ns, wake_at_ns) = (false, 0, None);
         Self {
             queue_len_max,
+            plain: Plain::default(),
             policy,
             admission,
             has_slos,
@@ -181,13 +186,31 @@ impl Scheduler {
         }
         loop {
             self.policy.begin(self.now_ns, &self.view);
-            while let Some(placement) = self.policy.next(self.now_ns, &self.view) {
+            while let Some(placement) = self.next() {
                 self.start(placement, actions);
             }
             if self.waiting.is_empty() || !self.view.tenants_mut().waive_turns() {
                 return;
             }
         }
+    }
+
+    fn next(&mut self) -> Option<Placement> {
+        self.plain.next(&self.view).or_else(|| self.policy.next(self.now_ns, &self.view))
+    }
+
+    /// Have one wait that nobody has promised anything.
+    fn queue(&mut self, request: Request) {
+        if request.models.is_empty() {
+            self.plain.push(request);
+        } else {
+            self.policy.arrived(request, &self.view);
+        }
+    }
+
+    /// Take one of those out again.
+    fn unqueue(&mut self, invocation: InvocationId) -> Option<Request> {
+        self.plain.remove(invocation).or_else(|| self.policy.remove(invocation, &self.view))
     }
 
     /// Start those first that were admitted with an SLO, and take in those without that have waited for too long.
@@ -197,9 +220,9 @@ impl Scheduler {
         }
         while let Some((arrived_at_ns, invocation)) = self.admission.impatient(self.now_ns) {
             self.admission.unwatch(invocation, arrived_at_ns);
-            let Some(request) = self.policy.remove(invocation, &self.view) else { continue };
+            let Some(request) = self.unqueue(invocation) else { continue };
             if let Err(request) = self.admission.take_in(self.now_ns, &self.view, request) {
-                self.policy.arrived(request, &self.view);
+                self.queue(request);
                 self.admission.watch(invocation, self.now_ns);
             }
         }
@@ -229,7 +252,7 @@ impl Scheduler {
         } else {
             self.has_slos |= request.slo != Slo::NONE;
             self.waits(&request);
-            self.policy.arrived(request, &self.view);
+            self.queue(request);
             if self.admission.is_used() {
                 self.admission.watch(invocation, self.now_ns);
             }
@@ -355,7 +378,7 @@ impl Scheduler {
     fn give_up(&mut self, invocation: InvocationId) -> Option<Request> {
         self.forget_waiting(invocation);
         let admitted = self.has_slos.then(|| self.admission.remove(invocation, &self.view)).flatten();
-        let request = admitted.or_else(|| self.policy.remove(invocation, &self.view))?;
+        let request = admitted.or_else(|| self.unqueue(invocation))?;
         self.view.tenants_mut().end_waiting(request.tenant);
         Some(request)
     }
@@ -391,10 +414,11 @@ impl Scheduler {
     /// What an invocation that will not run would have taken: the best device, behind everything that waits.
     fn estimate(&self, request: &Request) -> Estimate {
         let suits = |device: &&DeviceView| device.suits(&request.models);
+        let waiting = self.plain.len() + self.policy.waiting();
         let devices = self.view.devices().map(|(_, device)| device).filter(suits).map(|device| {
             let mut estimate = self.view.estimate(self.now_ns, device, request);
             let turn_ns = device.run_time_ns().mean / f64::from(device.spec().slots.max(1));
-            let queue_ns = turn_ns * self.policy.waiting() as f64;
+            let queue_ns = turn_ns * waiting as f64;
             estimate.wait_ns = estimate.wait_ns.saturating_add(crate::estimate::round_ns(queue_ns));
             estimate
         });

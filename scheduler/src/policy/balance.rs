@@ -2,7 +2,6 @@
 
 use super::cycle::Cycle;
 use super::line::Line;
-use super::plain::Plain;
 use super::{Placement, Placer, Policy, Request};
 use crate::View;
 use weir_types::InvocationId;
@@ -10,7 +9,6 @@ use weir_types::InvocationId;
 /// `balance` of seed 001, chapter 6: the invocation that waits longest goes to the next device that is free, in turn.
 pub struct Balance {
     placer: Placer,
-    plain: Plain,
     line: Line,
     cycle: Cycle,
 }
@@ -19,7 +17,7 @@ impl Balance {
     /// With this choice of victims.
     #[must_use]
     pub fn new(placer: Placer) -> Self {
-        Self { placer, plain: Plain::default(), line: Line::default(), cycle: Cycle::default() }
+        Self { placer, line: Line::default(), cycle: Cycle::default() }
     }
 }
 
@@ -29,13 +27,10 @@ impl Policy for Balance {
     }
 
     fn arrived(&mut self, request: Request, _view: &View) {
-        if request.models.is_empty() { self.plain.push(request) } else { self.line.push(request) }
+        self.line.push(request);
     }
 
     fn next(&mut self, now_ns: u64, view: &View) -> Option<Placement> {
-        if let Some(placement) = self.plain.next(view) {
-            return Some(placement);
-        }
         let (place, head) = self.line.head(view)?;
         let device = self.cycle.next_free(now_ns, view, &self.placer, head)?;
         self.cycle.used(device);
@@ -43,12 +38,11 @@ impl Policy for Balance {
     }
 
     fn remove(&mut self, invocation: InvocationId, _view: &View) -> Option<Request> {
-        let waiting = self.line.remove(invocation).map(|(_, request)| request);
-        waiting.or_else(|| self.plain.remove(invocation))
+        self.line.remove(invocation).map(|(_, request)| request)
     }
 
     fn waiting(&self) -> usize {
-        self.plain.len() + self.line.len()
+        self.line.len()
     }
 
     fn keeps_order(&self) -> bool {

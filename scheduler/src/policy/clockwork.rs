@@ -1,6 +1,5 @@
 //! What Clockwork does, as far as it can be compared: whoever is due first, by the models that are there.
 
-use super::plain::Plain;
 use super::{Demand, Placement, Placer, Policy, Request};
 use crate::{DeviceKey, DeviceView, FunctionKey, ModelKey, View};
 use smallvec::SmallVec;
@@ -17,7 +16,6 @@ use weir_types::InvocationId;
 /// What the paper has beyond that, batches by deadline and loads ahead of requests, is left out: other policies do not have it here either.
 pub struct Clockwork {
     placer: Placer,
-    plain: Plain,
     /// By when they are due, and then as they came.
     queues: BTreeMap<Class, BTreeMap<Order, Request>>,
     /// By model: the queues that need it.
@@ -46,8 +44,8 @@ impl Clockwork {
     /// With this choice of victims.
     #[must_use]
     pub fn new(placer: Placer) -> Self {
-        let (plain, queues, by_model, places, last_starts) = Default::default();
-        Self { placer, plain, queues, by_model, places, last_starts, arrivals: 0 }
+        let (queues, by_model, places, last_starts) = Default::default();
+        Self { placer, queues, by_model, places, last_starts, arrivals: 0 }
     }
 
     /// Of those whose models a device holds, the one that is due first.
@@ -114,9 +112,6 @@ impl Policy for Clockwork {
     }
 
     fn arrived(&mut self, request: Request, view: &View) {
-        if request.models.is_empty() {
-            return self.plain.push(request);
-        }
         let (class, due_at_ns) = (Class::of(&request), request.slo.due_at_ns);
         let last_start_ns = due_at_ns.saturating_sub(view.expected_run_time_ns(&request));
         if due_at_ns < u64::MAX {
@@ -132,9 +127,6 @@ impl Policy for Clockwork {
     }
 
     fn next(&mut self, now_ns: u64, view: &View) -> Option<Placement> {
-        if let Some(placement) = self.plain.next(view) {
-            return Some(placement);
-        }
         if self.queues.is_empty() {
             return None;
         }
@@ -147,7 +139,7 @@ impl Policy for Clockwork {
     }
 
     fn remove(&mut self, invocation: InvocationId, _view: &View) -> Option<Request> {
-        self.take(invocation).or_else(|| self.plain.remove(invocation))
+        self.take(invocation)
     }
 
     fn late(&mut self, now_ns: u64, _view: &View) -> Option<Request> {
@@ -159,6 +151,6 @@ impl Policy for Clockwork {
     }
 
     fn waiting(&self) -> usize {
-        self.plain.len() + self.places.len()
+        self.places.len()
     }
 }

@@ -2,7 +2,6 @@
 
 use super::cycle::{can_hold, is_free};
 use super::line::Line;
-use super::plain::Plain;
 use super::{Placement, Placer, Policy, Request};
 use crate::{DeviceKey, ModelKey, View};
 use serde::{Deserialize, Serialize};
@@ -17,7 +16,6 @@ use weir_types::InvocationId;
 pub struct Exclusive {
     placer: Placer,
     options: ExclusiveOptions,
-    plain: Plain,
     line: Line,
     by_model: BTreeMap<ModelKey, BTreeSet<u64>>,
     owners: BTreeMap<DeviceKey, Owner>,
@@ -70,8 +68,8 @@ impl Exclusive {
     /// With this choice of victims.
     #[must_use]
     pub fn new(placer: Placer, options: ExclusiveOptions) -> Self {
-        let (plain, line, by_model, owners, pools, whole) = Default::default();
-        Self { placer, options, plain, line, by_model, owners, pools, whole, starts: 0 }
+        let (line, by_model, owners, pools, whole) = Default::default();
+        Self { placer, options, line, by_model, owners, pools, whole, starts: 0 }
     }
 
     /// The oldest of the owner's queue for some device that is free.
@@ -214,11 +212,13 @@ impl Policy for Exclusive {
     }
 
     fn arrived(&mut self, request: Request, view: &View) {
-        let Some(demand) = request.models.first() else { return self.plain.push(request) };
-        let (model, invocation) = (demand.model, request.invocation);
-        self.pools.entry(model).or_default().run_time_ns = view.expected_run_time_ns(&request);
+        let (first, invocation) = (request.models.first().map(|demand| demand.model), request.invocation);
+        let run_time_ns = view.expected_run_time_ns(&request);
         self.line.push(request);
-        self.by_model.entry(model).or_default().extend(self.line.place_of(invocation));
+        if let Some(model) = first {
+            self.pools.entry(model).or_default().run_time_ns = run_time_ns;
+            self.by_model.entry(model).or_default().extend(self.line.place_of(invocation));
+        }
     }
 
     fn begin(&mut self, now_ns: u64, view: &View) {
@@ -231,9 +231,6 @@ impl Policy for Exclusive {
     }
 
     fn next(&mut self, now_ns: u64, view: &View) -> Option<Placement> {
-        if let Some(placement) = self.plain.next(view) {
-            return Some(placement);
-        }
         if self.line.is_empty() {
             return None;
         }
@@ -246,8 +243,7 @@ impl Policy for Exclusive {
     }
 
     fn remove(&mut self, invocation: InvocationId, _view: &View) -> Option<Request> {
-        let Some(place) = self.line.place_of(invocation) else { return self.plain.remove(invocation) };
-        let request = self.take(place)?;
+        let request = self.take(self.line.place_of(invocation)?)?;
         if let Some(demand) = request.models.first() {
             self.tidy(demand.model);
         }
@@ -264,6 +260,6 @@ impl Policy for Exclusive {
     }
 
     fn waiting(&self) -> usize {
-        self.plain.len() + self.line.len()
+        self.line.len()
     }
 }

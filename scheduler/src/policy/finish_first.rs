@@ -20,7 +20,6 @@ mod queues;
 #[allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 mod brute_force;
 
-use super::plain::Plain;
 use super::{Placement, Placer, Policy, Request};
 use crate::estimate::round_ns;
 use crate::{DeviceKey, DeviceView, View};
@@ -33,7 +32,6 @@ use weir_types::InvocationId;
 /// The default policy.
 pub struct FinishFirst {
     placer: Placer,
-    plain: Plain,
     queues: Queues,
     /// What arrived last, and with which event.
     latest: Option<(u64, (Order, QueueKey))>,
@@ -133,8 +131,8 @@ impl FinishFirst {
     /// With this choice of victims.
     #[must_use]
     pub fn new(placer: Placer) -> Self {
-        let (plain, queues, latest, round, passes) = Default::default();
-        Self { placer, plain, queues, latest, round, passes }
+        let (queues, latest, round, passes) = Default::default();
+        Self { placer, queues, latest, round, passes }
     }
 
     /// The heads that are costed for this event, the first last.
@@ -233,11 +231,7 @@ impl Policy for FinishFirst {
     }
 
     fn arrived(&mut self, request: Request, view: &View) {
-        if request.models.is_empty() {
-            self.plain.push(request);
-        } else {
-            self.latest = Some((view.event(), self.queues.push(request)));
-        }
+        self.latest = Some((view.event(), self.queues.push(request)));
     }
 
     fn begin(&mut self, _now_ns: u64, _view: &View) {
@@ -245,9 +239,6 @@ impl Policy for FinishFirst {
     }
 
     fn next(&mut self, now_ns: u64, view: &View) -> Option<Placement> {
-        if let Some(placement) = self.plain.next(view) {
-            return Some(placement);
-        }
         if self.queues.len() == 0 || view.open().next().is_none() {
             return None;
         }
@@ -292,11 +283,11 @@ impl Policy for FinishFirst {
 
     fn remove(&mut self, invocation: InvocationId, _view: &View) -> Option<Request> {
         self.passes.gone(invocation);
-        self.queues.remove(invocation).or_else(|| self.plain.remove(invocation))
+        self.queues.remove(invocation)
     }
 
     fn waiting(&self) -> usize {
-        self.plain.len() + self.queues.len()
+        self.queues.len()
     }
 }
 

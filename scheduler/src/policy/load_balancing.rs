@@ -1,7 +1,6 @@
 //! What today's platforms do: the invocation that waits longest goes to the device that is free.
 
 use super::line::Line;
-use super::plain::Plain;
 use super::{Placement, Placer, Policy, Request};
 use crate::View;
 use weir_types::InvocationId;
@@ -11,7 +10,6 @@ use weir_types::InvocationId;
 /// Of several free devices, the one with the most dispatches so far gets it. One that fits nowhere holds up those behind it.
 pub struct LoadBalancing {
     placer: Placer,
-    plain: Plain,
     line: Line,
 }
 
@@ -19,7 +17,7 @@ impl LoadBalancing {
     /// With this choice of victims.
     #[must_use]
     pub fn new(placer: Placer) -> Self {
-        Self { placer, plain: Plain::default(), line: Line::default() }
+        Self { placer, line: Line::default() }
     }
 }
 
@@ -29,25 +27,21 @@ impl Policy for LoadBalancing {
     }
 
     fn arrived(&mut self, request: Request, _view: &View) {
-        if request.models.is_empty() { self.plain.push(request) } else { self.line.push(request) }
+        self.line.push(request);
     }
 
     fn next(&mut self, now_ns: u64, view: &View) -> Option<Placement> {
-        if let Some(placement) = self.plain.next(view) {
-            return Some(placement);
-        }
         let (place, head) = self.line.head(view)?;
         let device = view.open().find(|device| self.placer.fit(now_ns, view, *device, head).is_some())?;
         self.placer.place(now_ns, view, device, self.line.take(place)?).ok()
     }
 
     fn remove(&mut self, invocation: InvocationId, _view: &View) -> Option<Request> {
-        let waiting = self.line.remove(invocation).map(|(_, request)| request);
-        waiting.or_else(|| self.plain.remove(invocation))
+        self.line.remove(invocation).map(|(_, request)| request)
     }
 
     fn waiting(&self) -> usize {
-        self.plain.len() + self.line.len()
+        self.line.len()
     }
 
     fn keeps_order(&self) -> bool {

@@ -11,7 +11,6 @@
 
 mod queue;
 
-use super::plain::Plain;
 use super::{Placement, Placer, Policy, Request};
 use crate::{DeviceKey, DeviceView, View};
 use queue::Queue;
@@ -31,7 +30,6 @@ pub struct Locality {
     limit: u32,
     busy_choice: BusyChoice,
     placer: Placer,
-    plain: Plain,
     queue: Queue,
     /// Invocations that wait for one busy device; no queue is empty.
     local: BTreeMap<DeviceKey, VecDeque<(u64, Request)>>,
@@ -85,8 +83,8 @@ impl Locality {
     /// With out-of-order dispatch.
     #[must_use]
     pub fn out_of_order(limit: u32, busy_choice: BusyChoice, placer: Placer) -> Self {
-        let (plain, queue, local, local_places, run) = Default::default();
-        Self { name: "lalb-o3", limit, busy_choice, placer, plain, queue, local, local_places, run }
+        let (queue, local, local_places, run) = Default::default();
+        Self { name: "lalb-o3", limit, busy_choice, placer, queue, local, local_places, run }
     }
 
     /// In the order of arrival, as far as that goes.
@@ -214,11 +212,7 @@ impl Policy for Locality {
     }
 
     fn arrived(&mut self, request: Request, _view: &View) {
-        if request.models.is_empty() {
-            self.plain.push(request);
-        } else {
-            self.queue.push(request);
-        }
+        self.queue.push(request);
     }
 
     fn begin(&mut self, _now_ns: u64, _view: &View) {
@@ -226,9 +220,6 @@ impl Policy for Locality {
     }
 
     fn next(&mut self, now_ns: u64, view: &View) -> Option<Placement> {
-        if let Some(placement) = self.plain.next(view) {
-            return Some(placement);
-        }
         if let Run::LocalQueues = self.run {
             if let Some(placement) = self.next_local(now_ns, view) {
                 return Some(placement);
@@ -266,7 +257,7 @@ impl Policy for Locality {
             }
             return Some(request);
         }
-        self.queue.remove(invocation).or_else(|| self.plain.remove(invocation))
+        self.queue.remove(invocation)
     }
 
     fn devices_gone(&mut self, devices: &[DeviceKey], _view: &View) {
@@ -279,7 +270,7 @@ impl Policy for Locality {
     }
 
     fn waiting(&self) -> usize {
-        self.plain.len() + self.queue.len() + self.local_places.len()
+        self.queue.len() + self.local_places.len()
     }
 }
 

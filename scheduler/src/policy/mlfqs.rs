@@ -2,7 +2,6 @@
 
 use super::cycle::Cycle;
 use super::line::Line;
-use super::plain::Plain;
 use super::{Placement, Placer, Policy, Request};
 use crate::View;
 use rand::{Rng, SeedableRng};
@@ -17,7 +16,6 @@ use weir_types::InvocationId;
 /// [`Planned`](super::Planned).
 pub struct Mlfqs {
     placer: Placer,
-    plain: Plain,
     buckets: BTreeMap<u32, Line>,
     /// The bucket that was drawn and has not been served yet.
     drawn: Option<u32>,
@@ -29,8 +27,8 @@ impl Mlfqs {
     /// With this choice of victims, and lots that follow from `seed`.
     #[must_use]
     pub fn new(placer: Placer, seed: u64) -> Self {
-        let (plain, buckets, cycle) = Default::default();
-        Self { placer, plain, buckets, drawn: None, cycle, lots: Pcg64::seed_from_u64(seed) }
+        let (buckets, cycle) = Default::default();
+        Self { placer, buckets, drawn: None, cycle, lots: Pcg64::seed_from_u64(seed) }
     }
 
     /// The bucket to serve: the one that was drawn before, as long as it has something that may start, or a new one.
@@ -59,17 +57,11 @@ impl Policy for Mlfqs {
     }
 
     fn arrived(&mut self, request: Request, view: &View) {
-        if request.models.is_empty() {
-            return self.plain.push(request);
-        }
         let bucket = bucket_of(view.expected_run_time_ns(&request));
         self.buckets.entry(bucket).or_default().push(request);
     }
 
     fn next(&mut self, now_ns: u64, view: &View) -> Option<Placement> {
-        if let Some(placement) = self.plain.next(view) {
-            return Some(placement);
-        }
         view.open().next()?;
         let bucket = self.draw(view)?;
         let line = self.buckets.get_mut(&bucket)?;
@@ -92,7 +84,7 @@ impl Policy for Mlfqs {
                 break;
             }
         }
-        let Some((bucket, is_empty, request)) = found else { return self.plain.remove(invocation) };
+        let (bucket, is_empty, request) = found?;
         if is_empty {
             self.buckets.remove(&bucket);
         }
@@ -100,6 +92,6 @@ impl Policy for Mlfqs {
     }
 
     fn waiting(&self) -> usize {
-        self.plain.len() + self.buckets.values().map(Line::len).sum::<usize>()
+        self.buckets.values().map(Line::len).sum()
     }
 }

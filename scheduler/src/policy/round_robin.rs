@@ -2,7 +2,6 @@
 
 use super::cycle::{Cycle, is_free};
 use super::line::Line;
-use super::plain::Plain;
 use super::{Placement, Placer, Policy, Request};
 use crate::View;
 use weir_types::InvocationId;
@@ -10,7 +9,6 @@ use weir_types::InvocationId;
 /// `round-robin` of seed 001, chapter 6: the invocation that waits longest waits for the device whose turn it is, whichever others are free.
 pub struct RoundRobin {
     placer: Placer,
-    plain: Plain,
     line: Line,
     cycle: Cycle,
 }
@@ -19,7 +17,7 @@ impl RoundRobin {
     /// With this choice of victims.
     #[must_use]
     pub fn new(placer: Placer) -> Self {
-        Self { placer, plain: Plain::default(), line: Line::default(), cycle: Cycle::default() }
+        Self { placer, line: Line::default(), cycle: Cycle::default() }
     }
 }
 
@@ -29,13 +27,10 @@ impl Policy for RoundRobin {
     }
 
     fn arrived(&mut self, request: Request, _view: &View) {
-        if request.models.is_empty() { self.plain.push(request) } else { self.line.push(request) }
+        self.line.push(request);
     }
 
     fn next(&mut self, now_ns: u64, view: &View) -> Option<Placement> {
-        if let Some(placement) = self.plain.next(view) {
-            return Some(placement);
-        }
         let (place, head) = self.line.head(view)?;
         let device = self.cycle.next(now_ns, view, &self.placer, head)?;
         if !is_free(now_ns, view, &self.placer, device, head) {
@@ -46,12 +41,11 @@ impl Policy for RoundRobin {
     }
 
     fn remove(&mut self, invocation: InvocationId, _view: &View) -> Option<Request> {
-        let waiting = self.line.remove(invocation).map(|(_, request)| request);
-        waiting.or_else(|| self.plain.remove(invocation))
+        self.line.remove(invocation).map(|(_, request)| request)
     }
 
     fn waiting(&self) -> usize {
-        self.plain.len() + self.line.len()
+        self.line.len()
     }
 
     fn keeps_order(&self) -> bool {

@@ -2,7 +2,6 @@
 
 use super::cycle::Cycle;
 use super::line::Line;
-use super::plain::Plain;
 use super::{Placement, Placer, Policy, Request};
 use crate::View;
 use std::collections::BTreeSet;
@@ -14,7 +13,6 @@ use weir_types::InvocationId;
 /// This is the work-conserving form; what the thesis prints is [`Planned`](super::Planned).
 pub struct Srtf {
     placer: Placer,
-    plain: Plain,
     line: Line,
     /// Expected run time and place.
     order: BTreeSet<(u64, u64)>,
@@ -25,8 +23,8 @@ impl Srtf {
     /// With this choice of victims.
     #[must_use]
     pub fn new(placer: Placer) -> Self {
-        let (plain, line, order, cycle) = Default::default();
-        Self { placer, plain, line, order, cycle }
+        let (line, order, cycle) = Default::default();
+        Self { placer, line, order, cycle }
     }
 }
 
@@ -36,9 +34,6 @@ impl Policy for Srtf {
     }
 
     fn arrived(&mut self, request: Request, view: &View) {
-        if request.models.is_empty() {
-            return self.plain.push(request);
-        }
         let (invocation, run_time_ns) = (request.invocation, view.expected_run_time_ns(&request));
         self.line.push(request);
         if let Some(place) = self.line.place_of(invocation) {
@@ -47,9 +42,6 @@ impl Policy for Srtf {
     }
 
     fn next(&mut self, now_ns: u64, view: &View) -> Option<Placement> {
-        if let Some(placement) = self.plain.next(view) {
-            return Some(placement);
-        }
         view.open().next()?;
         let may_start =
             |place: u64| self.line.get(place).filter(|request| view.tenants().may_start(request.tenant));
@@ -61,14 +53,12 @@ impl Policy for Srtf {
     }
 
     fn remove(&mut self, invocation: InvocationId, _view: &View) -> Option<Request> {
-        let Some((place, request)) = self.line.remove(invocation) else {
-            return self.plain.remove(invocation);
-        };
+        let (place, request) = self.line.remove(invocation)?;
         self.order.retain(|(_, other)| *other != place);
         Some(request)
     }
 
     fn waiting(&self) -> usize {
-        self.plain.len() + self.line.len()
+        self.line.len()
     }
 }

@@ -99,7 +99,7 @@ impl Scheduler {
     fn rehouse(&mut self, request: Request, actions: &mut Vec<Action>) {
         if request.slo == Slo::NONE {
             self.admission.watch(request.invocation, request.arrived_at_ns);
-            self.policy.arrived(request, &self.view);
+            self.queue(request);
         } else if let Err(refused) = self.admission.admit(self.now_ns, &self.view, request) {
             self.refuse(&refused, actions);
         }

@@ -3,7 +3,7 @@
 
 use super::costs::Costs;
 use super::queues::Order;
-use super::{Claims, FinishFirst, PASSES_MAX, Passes, Plain, Reach, Verdict, YIELD_LOADS};
+use super::{Claims, FinishFirst, PASSES_MAX, Passes, Reach, Verdict, YIELD_LOADS};
 use crate::estimate::round_ns;
 use crate::{
     Action, Arrival, DeviceKey, DeviceSpec, Event, InputsOn, LeastLoss, ModelDemand, Part, PartId, Placement,
@@ -17,7 +17,6 @@ use weir_types::{
 
 struct BruteForce {
     placer: Placer,
-    plain: Plain,
     /// In order.
     waiting: Vec<(Order, Request)>,
     arrivals: u64,
@@ -43,8 +42,8 @@ fn are_alike(a: &Request, b: &Request) -> bool {
 
 impl BruteForce {
     fn new() -> Self {
-        let (plain, waiting, arrivals, turns, claims, passes) = Default::default();
-        Self { placer: Placer::new(Box::new(LeastLoss)), plain, waiting, arrivals, turns, claims, passes }
+        let (waiting, arrivals, turns, claims, passes) = Default::default();
+        Self { placer: Placer::new(Box::new(LeastLoss)), waiting, arrivals, turns, claims, passes }
     }
 
     /// Those like `request`, in order.
@@ -104,10 +103,6 @@ impl Policy for BruteForce {
     }
 
     fn arrived(&mut self, request: Request, _view: &View) {
-        if request.models.is_empty() {
-            self.plain.push(request);
-            return;
-        }
         self.waiting.push(((request.arrived_at_ns + lag_ns(&request), self.arrivals), request));
         self.waiting.sort_by_key(|(order, _)| *order);
         self.arrivals += 1;
@@ -118,9 +113,6 @@ impl Policy for BruteForce {
     }
 
     fn next(&mut self, now_ns: u64, view: &View) -> Option<Placement> {
-        if let Some(placement) = self.plain.next(view) {
-            return Some(placement);
-        }
         view.open().next()?;
         let mut turns = self.turns.take().unwrap_or_else(|| self.first_of_each_queue());
         let mut placement = None;
@@ -163,14 +155,12 @@ impl Policy for BruteForce {
 
     fn remove(&mut self, invocation: InvocationId, _view: &View) -> Option<Request> {
         self.passes.gone(invocation);
-        match self.waiting.iter().position(|(_, request)| request.invocation == invocation) {
-            Some(at) => Some(self.waiting.remove(at).1),
-            None => self.plain.remove(invocation),
-        }
+        let at = self.waiting.iter().position(|(_, request)| request.invocation == invocation)?;
+        Some(self.waiting.remove(at).1)
     }
 
     fn waiting(&self) -> usize {
-        self.plain.len() + self.waiting.len()
+        self.waiting.len()
     }
 }
 

@@ -1,7 +1,6 @@
 //! Invocations without models: they start at once on the node that runs the least, whatever the devices do.
 
-use super::{Placement, Request};
-use crate::{View, Why};
+use crate::{Placement, Request, View, Why};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use weir_types::InvocationId;
