@@ -18,7 +18,7 @@ pub(crate) use form::form;
 mod process;
 
 mod worker;
-pub use worker::{DEVICE_WORKER_COMMAND, device_worker_main};
+pub use worker::{DEVICE_WORKER_COMMAND, GpuGroup, device_worker_main};
 
 mod device;
 pub use device::IntermediateLimits;
@@ -77,6 +77,8 @@ pub struct CudaConfig {
     pub cublas_lt: Option<PathBuf>,
     /// How long a run may take before its worker is taken to hang, and is started anew.
     pub run_time_max: Duration,
+    /// The GPUs of the node, this one included.
+    pub group: GpuGroup,
     /// The program that is a worker, and its arguments; none for this same program with [`DEVICE_WORKER_COMMAND`].
     pub command: Option<(PathBuf, Vec<OsString>)>,
 }
@@ -95,18 +97,18 @@ pub struct Cuda {
 impl Cuda {
     /// Have a worker take hold of a device of the driver in that file. Outputs live in `arena`. Takes some hundred milliseconds; blocks.
     pub fn open(driver: &Path, config: CudaConfig, arena: Arena) -> Result<Self, InferenceError> {
-        let CudaConfig { ordinal, memory_bytes_max, slots, intermediates, cublas_lt, run_time_max, command } =
-            config;
+        let CudaConfig { ordinal, memory_bytes_max, slots, intermediates, cublas_lt, .. } = config;
         let library = cublas_lt.map(|path| LibraryConfig { path, flops_min: FLOPS_MIN });
         let gpu = GpuConfig { ordinal, memory_bytes_max, slots, intermediates, library };
         let driver = driver.to_owned();
         let config = WorkerConfig {
-            program: command,
+            program: config.command,
             driver: driver.clone(),
             gpu,
-            run_time_max,
+            run_time_max: config.run_time_max,
             arena: arena.clone(),
             hand_overs: HandOvers::default(),
+            group: config.group,
         };
         let (worker, device) = Supervisor::start(config)?;
         device.library.tell(Device::Cuda { ordinal });

@@ -85,9 +85,9 @@ pub use cpu::{
 mod cuda;
 #[cfg(feature = "cuda")]
 pub use cuda::{
-    COMPILE_COMMAND, Cuda, CudaConfig, DEVICE_WORKER_COMMAND, IntermediateLimits, KernelGraphConfig,
-    KernelGraphPreparer, KernelGraphPreparerConfig, WORKER_COMMAND, check as gpu_check, compile_main,
-    device_worker_main, worker_main,
+    COMPILE_COMMAND, Cuda, CudaConfig, DEVICE_WORKER_COMMAND, GpuGroup, IntermediateLimits,
+    KernelGraphConfig, KernelGraphPreparer, KernelGraphPreparerConfig, WORKER_COMMAND, check as gpu_check,
+    compile_main, device_worker_main, worker_main,
 };
 
 mod fake;

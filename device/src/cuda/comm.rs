@@ -2,7 +2,8 @@
 //!
 //! An intermediate is known by an index that no other has, on any node. It lies on the device while a share of what is *free* there allows, and on the host
 //! otherwise: what is free is for bursts of requests, and the store must not be what they run into. What moves an intermediate: a newer one that needs the room,
-//! or [`CommStore::relieve`], when somebody else does. What ends it: its consumer [removes](CommStore::remove) it, or nobody has used it for a while
+//! or [`CommStore::relieve`], when somebody else does. Before there is need, whoever looks after several stores may move [what is beyond a part of the
+//! share](CommStore::beyond) to another one, as a [guest](CommStore::put_guest). What ends it: its consumer [removes](CommStore::remove) it, or nobody has used it for a while
 //! ([`CommStore::sweep`]). After the elastic communication store of StreamBox (Wu et al., USENIX ATC 2024).
 
 mod error;
@@ -24,10 +25,14 @@ use ledger::Ledger;
 use places::{Kept, State, Tier};
 use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// On whose behalf the store holds memory: its own. Who put something is checked by the store.
 const STORE: Owner = Owner(u64::MAX - 1);
+
+/// Guests are taken in, and others are offered to be guests elsewhere, up to and beyond this much of the share, in per cent: the rest is for bursts.
+const GUESTS_PERCENT_MAX: u64 = 75;
 
 /// How many times as many addresses as memory the store has.
 const REACH: u64 = 4;
@@ -50,6 +55,8 @@ struct Shared {
     limits: CommLimits,
     arena: Arena,
     engine: Arc<TransferEngine>,
+    /// What has gone to the host since somebody asked.
+    spilled_bytes: AtomicU64,
     /// On its own, since transfers keep it: they must not keep the engine that runs them.
     state: Arc<Mutex<State>>,
 }
@@ -75,7 +82,7 @@ impl CommStore {
             next_number: 0,
         };
         let (arena, engine, state) = (arena.clone(), Arc::clone(engine), Arc::new(Mutex::new(state)));
-        Ok(Self(Arc::new(Shared { id, limits, arena, engine, state })))
+        Ok(Self(Arc::new(Shared { id, limits, arena, engine, spilled_bytes: AtomicU64::new(0), state })))
     }
 
     /// Keep a copy of `from`, which work on `stream` has written, for `owner`. On the device the copy is made in the order of `stream`, and the call returns
@@ -99,7 +106,7 @@ impl CommStore {
         }
         let kept = self.0.state().copy_in(from, stream);
         match kept {
-            Ok(tier) => self.add(Kept { owner, tier }, now_ns),
+            Ok(tier) => self.add(Kept { owner, tier, is_guest: false }, now_ns),
             Err(CudaError::OutOfMemory(_)) => self.put_on_host(from, stream, owner, now_ns),
             Err(error) => Err(TransferError::from(error).into()),
         }
@@ -107,7 +114,57 @@ impl CommStore {
 
     /// Keep bytes of the host for `owner`.
     pub fn put_buffer(&self, bytes: Buffer, owner: Owner, now_ns: u64) -> Result<CommIndex, CommError> {
-        self.add(Kept { owner, tier: Tier::Host(bytes) }, now_ns)
+        self.add(Kept { owner, tier: Tier::Host(bytes), is_guest: false }, now_ns)
+    }
+
+    /// Keep a copy of `from`, which another device has and `stream` reads there, for `owner`, as a guest: where there is room for it without moving anything;
+    /// none where there is not. The copy is made in the order of `stream`. Guests make room before others do.
+    pub fn put_guest(
+        &self,
+        from: Span,
+        stream: &Stream,
+        owner: Owner,
+        now_ns: u64,
+    ) -> Result<Option<CommIndex>, CommError> {
+        let mut state = self.0.state();
+        let (guests_bytes, used_bytes) = self.for_guests(&state);
+        if used_bytes.saturating_add(from.bytes()) > guests_bytes {
+            return Ok(None);
+        }
+        let kept = state.copy_in(from, stream);
+        drop(state);
+        match kept {
+            Ok(tier) => self.add(Kept { owner, tier, is_guest: true }, now_ns).map(Some),
+            Err(CudaError::OutOfMemory(_)) => Ok(None),
+            Err(error) => Err(TransferError::from(error).into()),
+        }
+    }
+
+    /// What should be a guest elsewhere, so that bursts find room here: what is beyond a part of the share, those unused for longest first, and at most `count`. No
+    /// guest is: nothing goes round in circles.
+    #[must_use]
+    pub fn beyond(&self, count: usize) -> Vec<CommIndex> {
+        let state = self.0.state();
+        let (guests_bytes, used_bytes) = self.for_guests(&state);
+        let mut beyond_bytes = used_bytes.saturating_sub(guests_bytes);
+        let mut beyond = Vec::new();
+        for (number, kept) in state.ledger.idle() {
+            let Tier::Device { span, .. } = &kept.tier else { continue };
+            if beyond_bytes == 0 || beyond.len() == count {
+                break;
+            }
+            if !kept.is_guest {
+                beyond_bytes = beyond_bytes.saturating_sub(span.bytes());
+                beyond.push(CommIndex { store: self.0.id, number });
+            }
+        }
+        beyond
+    }
+
+    /// How many bytes have gone to the host since this was asked last.
+    #[must_use]
+    pub fn take_spilled_bytes(&self) -> u64 {
+        self.0.spilled_bytes.swap(0, Ordering::Relaxed)
     }
 
     /// Use an intermediate of `owner`, which stays where it is meanwhile.
@@ -186,7 +243,9 @@ impl CommStore {
         stream.synchronize().map_err(TransferError::from)?;
         // The caller keeps what it has given until we return.
         let buffer = self.0.engine.fetch(from, &self.0.arena, Box::new(()))?.wait()?;
-        self.put_buffer(buffer, owner, now_ns)
+        let index = self.put_buffer(buffer, owner, now_ns)?;
+        self.0.spilled_bytes.fetch_add(from.bytes(), Ordering::Relaxed);
+        Ok(index)
     }
 
     fn add(&self, kept: Kept, now_ns: u64) -> Result<CommIndex, CommError> {
@@ -203,21 +262,29 @@ impl CommStore {
         Ok(CommIndex { store: self.0.id, number })
     }
 
-    /// Move the intermediate on the device that has not been used for longest. Gives whether there was one.
+    /// Move the intermediate on the device that has not been used for longest, guests first. Gives whether there was one.
     fn move_oldest(&self) -> Result<bool, CommError> {
         let mut state = self.0.state();
-        let oldest = state.ledger.begin_move(|kept| matches!(kept.tier, Tier::Device { .. }));
-        let Some((number, kept)) = oldest.map(|(number, kept)| (number, kept.clone())) else {
-            return Ok(false);
+        let is_here = |kept: &Kept| matches!(kept.tier, Tier::Device { .. });
+        let mut oldest = |is_guest: bool| {
+            let begun = state.ledger.begin_move(|kept| is_here(kept) && kept.is_guest == is_guest);
+            begun.map(|(number, kept)| (number, kept.clone()))
         };
+        let Some((number, kept)) = oldest(true).or_else(|| oldest(false)) else { return Ok(false) };
         drop(state);
         let moved = self.fetch(&kept);
         let place =
-            moved.as_ref().ok().map(|buffer| Kept { owner: kept.owner, tier: Tier::Host(buffer.clone()) });
+            moved.as_ref().ok().map(|buffer| Kept { tier: Tier::Host(buffer.clone()), ..kept.clone() });
         let free = self.0.state().ledger.end_move(number, place);
         self.0.free(free);
-        moved?;
+        self.0.spilled_bytes.fetch_add(moved?.len() as u64, Ordering::Relaxed);
         Ok(true)
+    }
+
+    /// How much of the device may be in use when a guest is there, and how much is.
+    fn for_guests(&self, state: &State) -> (u64, u64) {
+        let (share_bytes, used_bytes) = state.share(self.0.limits.free_percent_max);
+        (share_bytes / 100 * GUESTS_PERCENT_MAX, used_bytes)
     }
 
     fn fetch(&self, kept: &Kept) -> Result<Buffer, TransferError> {

@@ -71,6 +71,46 @@ fn only_a_share_of_what_is_free_is_taken_and_the_oldest_moves_to_the_host() {
 }
 
 #[test]
+fn what_is_beyond_a_part_of_the_share_can_be_a_guest_elsewhere() {
+    for seed in SEEDS {
+        let machine = Machine::new(seed);
+        // Ten blocks are the share, and seven and a half for guests.
+        let (home, other) = (store(&machine, 20, 50), store(&machine, 20, 50));
+        let slot = machine.allocate(2 * BLOCK_BYTES);
+        let fill = |value| machine.stream.fill(slot.span(), value).unwrap();
+        let put = |value: u8, now| {
+            fill(value);
+            home.put(slot.span(), &machine.stream, ONE, now).unwrap()
+        };
+        let three: Vec<_> = (0..3).map(|value| put(value, u64::from(value))).collect();
+        assert!(home.beyond(16).is_empty(), "bursts have room");
+        (3..5).for_each(|value| _ = put(value, u64::from(value)));
+        assert_eq!(home.beyond(16), three[..2], "what was unused for longest, and no more than that");
+        assert_eq!(home.beyond(1), three[..1]);
+        let held = home.get(three[0], ONE, 5).unwrap();
+        assert_eq!(home.beyond(16), [three[1], three[2]], "what is in use stays");
+
+        let Place::Device(span) = held.place() else { panic!("it should be on the device") };
+        let take = || other.put_guest(span, &machine.stream, ONE, 10).unwrap();
+        let guests: Vec<_> = (0..4).map(|_| take()).collect();
+        assert_eq!(guests.iter().flatten().count(), 3, "a guest moves nobody");
+        assert!(other.beyond(16).is_empty());
+        drop(held);
+        // What is put here has the share to itself if it needs that: guests go first, though others are older.
+        let own = || {
+            fill(7);
+            other.put(slot.span(), &machine.stream, ONE, 1).unwrap()
+        };
+        let own: Vec<_> = (0..5).map(|_| own()).collect();
+        let on_device = |index| matches!(other.get(index, ONE, 11).unwrap().place(), Place::Device(_));
+        assert!(own.iter().all(|index| on_device(*index)));
+        assert!(guests.iter().flatten().all(|index| !on_device(*index)));
+        assert_eq!(other.take_spilled_bytes(), 3 * 2 * BLOCK_BYTES);
+        assert_eq!((other.take_spilled_bytes(), home.take_spilled_bytes()), (0, 0));
+    }
+}
+
+#[test]
 fn whoever_needs_the_device_gets_it() {
     let machine = Machine::new(3);
     let pool = machine.pool(8 * BLOCK_BYTES);

@@ -9,6 +9,7 @@
 //!   control ──one way: connections, cancels──►   its main thread, which ends the process with the node
 //!   a thread ──Connection──►                     which outputs that have stayed there nobody has any more
 //!   the run of another worker ──Export──►        keeps such an output where it is, and gives the files of its blocks, which go there with the run
+//!   a thread ──Export, and to a sibling──►       which outputs that have stayed make room, and go to another worker
 //! ```
 //!
 //! A fault of a device ends everything that a process has there, and the driver gives the process no second chance. So the device is held by a worker, which
@@ -27,6 +28,10 @@ pub(super) use memory::HandOvers;
 mod export;
 mod files;
 
+mod group;
+pub use group::GpuGroup;
+mod spill;
+
 mod supervisor;
 pub(super) use supervisor::Supervisor;
 
@@ -41,12 +46,15 @@ use super::device::GpuConfig;
 use super::process::{Process, Program, command};
 use crate::error::InferenceError;
 use crate::interrupt::Interrupt;
+use crate::value::{DeviceTensor, WeakDeviceTensor};
 use connection::CallError;
 use control::Control;
 use files::Files;
 use let_go::LetGo;
 use lines::{Lent, Lines};
 use message::{Answer, FILES_MAX, Opened, Request};
+use spill::Spill;
+use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::path::PathBuf;
@@ -60,8 +68,8 @@ use weir_device::{Arena, Device};
 const START_TIME_MAX: Duration = Duration::from_secs(60);
 /// How long it may take for what is done at once: a session, letting go of something.
 const CALL_TIME_MAX: Duration = Duration::from_secs(30);
-/// Connections beside those of the device's slots: for the loader, and for whoever lets go of something.
-const CONNECTIONS_BESIDE: usize = 4;
+/// Connections beside those of the device's slots: for the loader, for whoever lets go of something, and for what is moved from here and to here.
+const CONNECTIONS_BESIDE: usize = 6;
 
 /// What a worker is started with.
 #[derive(Debug)]
@@ -74,6 +82,8 @@ pub(super) struct WorkerConfig {
     pub(super) arena: Arena,
     /// Counts for all workers of the device.
     pub(super) hand_overs: HandOvers,
+    /// The devices that make room for each other.
+    pub(super) group: GpuGroup,
 }
 
 impl WorkerConfig {
@@ -92,6 +102,9 @@ pub(super) struct Worker {
     arena: File,
     lines: Lines,
     let_go: LetGo,
+    spill: Spill,
+    /// The tensors that runs have left there, by their numbers.
+    left: Mutex<HashMap<u64, WeakDeviceTensor>>,
     /// Counts models, sessions, runs and tensors, to tell them from each other.
     numbers: AtomicU64,
     /// The ordinals of devices whose memory it reads where it lies.
@@ -117,7 +130,7 @@ impl Worker {
         let cannot = |error| format!("{}: its worker cannot be started: {error}", config.device());
         let (control, arena, process) =
             started.map_err(|error| InferenceError::DeviceLost(cannot(error).into()))?;
-        let (let_go, gone) = LetGo::channel();
+        let ((let_go, gone), (spill, offered)) = (LetGo::channel(), Spill::channel());
         let worker = Arc::new(Self {
             config: Arc::clone(config),
             process: Mutex::new(Some(process)),
@@ -125,17 +138,21 @@ impl Worker {
             arena,
             lines: Lines::new(config.gpu.slots.saturating_add(CONNECTIONS_BESIDE)),
             let_go,
+            spill,
+            left: Mutex::default(),
             numbers: AtomicU64::new(0),
             siblings: Mutex::default(),
             files: Files::new(FILES_MAX),
             has_worked: AtomicBool::new(false),
             ended: OnceLock::new(),
         });
-        let_go::start(&worker, gone).map_err(|error| InferenceError::DeviceLost(cannot(error).into()))?;
+        let started = let_go::start(&worker, gone).and_then(|()| spill::start(&worker, offered));
+        started.map_err(|error| InferenceError::DeviceLost(cannot(error).into()))?;
         let open = Request::Open { driver: config.driver.clone(), gpu: config.gpu.clone() };
         match worker.call(&open, START_TIME_MAX)? {
             Answer::Opened(opened) => {
                 *worker.siblings() = opened.siblings.clone();
+                config.group.join(&worker);
                 Ok((worker, opened))
             }
             answer => Err(worker.senseless(&answer)),
@@ -255,6 +272,27 @@ impl Worker {
 
     fn siblings(&self) -> MutexGuard<'_, Vec<u32>> {
         self.siblings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A tensor has been left there, by that number.
+    fn note_left(&self, number: u64, tensor: &DeviceTensor) {
+        self.tensors().insert(number, tensor.downgrade());
+    }
+
+    /// Nobody has that tensor any more, or it was moved.
+    fn note_gone(&self, number: u64) {
+        self.tensors().remove(&number);
+    }
+
+    /// The tensor of that number, if somebody has it.
+    fn left(&self, number: u64) -> Option<DeviceTensor> {
+        let known = self.tensors().get(&number).cloned();
+        // Outside the lock: it may be the last handle that drops.
+        known?.upgrade()
+    }
+
+    fn tensors(&self) -> MutexGuard<'_, HashMap<u64, WeakDeviceTensor>> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn number(&self) -> u64 {

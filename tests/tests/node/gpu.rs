@@ -3,6 +3,7 @@
 mod handing_over;
 mod libraries;
 mod siblings;
+mod spilling;
 mod workers;
 
 use serde_json::{Value, json};

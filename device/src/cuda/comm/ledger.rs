@@ -55,12 +55,16 @@ impl<P> Ledger<P> {
         self.take_if_over(number)
     }
 
-    /// Begin to move the entry that nobody looks at and has not been used for longest, of those that `may_move`.
+    /// The entries that nobody looks at and that may be moved, those that have not been used for longest first.
+    pub(super) fn idle(&self) -> impl Iterator<Item = (u64, &P)> {
+        let entries = self.order.iter().filter_map(|(_, number)| Some((*number, self.entries.get(number)?)));
+        let idle = entries.filter(|(_, entry)| entry.pins == 0 && !entry.moving && !entry.gone);
+        idle.map(|(number, entry)| (number, &entry.place))
+    }
+
+    /// Begin to move the first of them that `may_move`.
     pub(super) fn begin_move(&mut self, may_move: impl Fn(&P) -> bool) -> Option<(u64, &P)> {
-        let idle =
-            |entry: &Entry<P>| entry.pins == 0 && !entry.moving && !entry.gone && may_move(&entry.place);
-        let (_, number) = self.order.iter().find(|(_, number)| self.entries.get(number).is_some_and(idle))?;
-        let number = *number;
+        let (number, _) = self.idle().find(|(_, place)| may_move(place))?;
         let entry = self.entries.get_mut(&number)?;
         entry.moving = true;
         Some((number, &entry.place))
@@ -114,7 +118,9 @@ mod tests {
         ledger.add(1, "device", 10);
         ledger.add(2, "device", 20);
         assert_eq!(ledger.pin(1, 30), Some(&"device"));
+        assert_eq!(ledger.idle().collect::<Vec<_>>(), [(2, &"device")]);
         assert_eq!(ledger.begin_move(|_| true).unwrap().0, 2, "the other one");
+        assert_eq!(ledger.idle().count(), 0, "it is being moved");
         assert!(ledger.begin_move(|_| true).is_none());
         assert_eq!(ledger.end_move(2, Some("host")), Some("device"));
         assert_eq!(ledger.remove(1), None);

@@ -26,6 +26,8 @@ pub(super) struct State {
 pub(super) struct Kept {
     pub(super) owner: Owner,
     pub(super) tier: Tier,
+    /// It was put on another device first, and had to make room there.
+    pub(super) is_guest: bool,
 }
 
 #[derive(Debug, Clone)]

@@ -9,8 +9,8 @@ use std::time::Duration;
 use weir_device::cuda::{DeviceInfo, Devices, Library, Monitor, Search, Unavailable, locate_library};
 use weir_device::{Arena, GpuFigures};
 use weir_inference::{
-    Backend, CacheConfig, Cuda, CudaConfig, IntermediateLimits, KernelGraphConfig, KernelGraphPreparer,
-    KernelGraphPreparerConfig, Preparer,
+    Backend, CacheConfig, Cuda, CudaConfig, GpuGroup, IntermediateLimits, KernelGraphConfig,
+    KernelGraphPreparer, KernelGraphPreparerConfig, Preparer,
 };
 
 /// The part of a GPU's memory that is used, unless the settings say otherwise: others may need some, and the driver does.
@@ -26,6 +26,7 @@ pub(super) struct Gpus {
     search: Search,
     /// Looked for when a GPU is opened.
     cublas_lt: OnceLock<Option<PathBuf>>,
+    group: GpuGroup,
 }
 
 impl Gpus {
@@ -33,7 +34,7 @@ impl Gpus {
     pub(super) fn find() -> Self {
         let search = Search::from_environment();
         let devices = Devices::discover(&search).map(Arc::new);
-        Self { devices, search, cublas_lt: OnceLock::new() }
+        Self { devices, search, cublas_lt: OnceLock::new(), group: GpuGroup::default() }
     }
 
     /// Have what they say of themselves read for the metrics.
@@ -93,6 +94,7 @@ impl Gpus {
             },
             cublas_lt: self.cublas_lt(devices, node.gpu_libraries),
             run_time_max: Duration::from_millis(node.gpu_run_time_ms_max),
+            group: self.group.clone(),
             command: None,
         };
         let cuda = Cuda::open(devices.driver_path(), config, arena.clone());

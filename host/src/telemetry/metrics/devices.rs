@@ -20,6 +20,7 @@ pub(crate) struct DeviceMetrics {
     intermediates: Family<Labels, Gauge>,
     intermediates_bytes: Family<Labels, Gauge>,
     handed_over_bytes: Family<WayLabels, Counter>,
+    spilled_bytes: Family<TierLabels, Counter>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -31,6 +32,12 @@ struct Labels {
 struct WayLabels {
     device: String,
     through: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct TierLabels {
+    device: String,
+    to: &'static str,
 }
 
 impl Labels {
@@ -68,6 +75,12 @@ impl DeviceMetrics {
             "Bytes left on the device that others have read: there, from there by a sibling, or through the host after all",
             handed_over_bytes.clone(),
         );
+        let spilled_bytes = Family::<TierLabels, Counter>::default();
+        registry.register(
+            "device_spilled_bytes",
+            "Bytes left on the device that made room there: to the memory of a sibling, or to the host",
+            spilled_bytes.clone(),
+        );
         Self {
             resident_bytes,
             capacity_bytes,
@@ -78,6 +91,7 @@ impl DeviceMetrics {
             intermediates,
             intermediates_bytes,
             handed_over_bytes,
+            spilled_bytes,
         }
     }
 
@@ -95,8 +109,15 @@ impl DeviceMetrics {
 
     /// What became of the tensors that runs have left on a device.
     pub(crate) fn set_handed_over(&self, device: &str, handed_over: &HandedOver) {
-        let HandedOver { kept, kept_bytes, on_device_bytes, by_sibling_bytes, through_host_bytes } =
-            *handed_over;
+        let HandedOver {
+            kept,
+            kept_bytes,
+            on_device_bytes,
+            by_sibling_bytes,
+            spilled_to_sibling_bytes,
+            spilled_to_host_bytes,
+            through_host_bytes,
+        } = *handed_over;
         let labels = Labels::of(device);
         let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         self.intermediates.get_or_create(&labels).set(number(kept));
@@ -106,6 +127,10 @@ impl DeviceMetrics {
             let labels = WayLabels { device: device.to_owned(), through };
             // Counted where it happens.
             self.handed_over_bytes.get_or_create(&labels).inner().store(bytes, Ordering::Relaxed);
+        }
+        for (to, bytes) in [("sibling", spilled_to_sibling_bytes), ("host", spilled_to_host_bytes)] {
+            let labels = TierLabels { device: device.to_owned(), to };
+            self.spilled_bytes.get_or_create(&labels).inner().store(bytes, Ordering::Relaxed);
         }
     }
 

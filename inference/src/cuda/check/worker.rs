@@ -1,7 +1,7 @@
 //! Models by the way that a node runs them: in a worker, which is lost and had again. And what that way costs beside the run itself.
 
 use super::super::form::form;
-use super::super::{Cuda, CudaConfig, IntermediateLimits};
+use super::super::{Cuda, CudaConfig, GpuGroup, IntermediateLimits};
 use super::folder::Folder;
 use super::network::made_up;
 use super::{Check, CheckConfig, CheckFailure, Stage};
@@ -40,6 +40,7 @@ pub(super) fn check(
         intermediates: IntermediateLimits::default(),
         cublas_lt: config.cublas_lt(devices).ok(),
         run_time_max: RUN_TIME_MAX,
+        group: GpuGroup::default(),
         command: None,
     };
     let began = Instant::now();

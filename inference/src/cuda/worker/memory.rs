@@ -27,6 +27,8 @@ pub(in crate::cuda) struct HandOvers {
     kept_bytes: AtomicU64,
     on_device_bytes: AtomicU64,
     by_sibling_bytes: AtomicU64,
+    spilled_to_sibling_bytes: AtomicU64,
+    spilled_to_host_bytes: AtomicU64,
     through_host_bytes: AtomicU64,
 }
 
@@ -38,6 +40,8 @@ impl HandOvers {
             kept_bytes: self.kept_bytes.load(Relaxed),
             on_device_bytes: self.on_device_bytes.load(Relaxed),
             by_sibling_bytes: self.by_sibling_bytes.load(Relaxed),
+            spilled_to_sibling_bytes: self.spilled_to_sibling_bytes.load(Relaxed),
+            spilled_to_host_bytes: self.spilled_to_host_bytes.load(Relaxed),
             through_host_bytes: self.through_host_bytes.load(Relaxed),
         }
     }
@@ -63,6 +67,16 @@ impl HandOvers {
     /// A run on another device has read so many bytes where they were.
     pub(super) fn read_by_sibling(&self, bytes: u64) {
         self.by_sibling_bytes.fetch_add(bytes, Relaxed);
+    }
+
+    /// So many bytes have made room, and are on a sibling.
+    pub(super) fn spilled_to_sibling(&self, bytes: u64) {
+        self.spilled_to_sibling_bytes.fetch_add(bytes, Relaxed);
+    }
+
+    /// So many bytes have made room, and are on the host.
+    pub(super) fn spilled_to_host(&self, bytes: u64) {
+        self.spilled_to_host_bytes.fetch_add(bytes, Relaxed);
     }
 }
 
@@ -98,6 +112,7 @@ impl DeviceMemory for WorkerMemory {
     }
 
     fn let_go(&self, number: u64, bytes: u64) {
+        self.worker.note_gone(number);
         self.worker.let_go.tell(Gone::Unused { number, bytes });
     }
 }

@@ -36,6 +36,8 @@ pub(super) enum Request {
     Fetch { tensor: u64, tenant: TenantId },
     /// Keep a tensor of a tenant where it is, if it is on the device and in no more blocks than that: the worker of another device reads it there.
     Export { tensor: u64, tenant: TenantId, export: u64, blocks_max: usize },
+    /// Keep a copy of a tensor of a tenant that has stayed on another device, as a guest, if there is room.
+    Take { tensor: u64, tenant: TenantId, exported: Exported },
     /// Let go of tensors that have stayed. Those of `abandoned` are outputs of runs that nobody waits for any more, which may be still to come; and `exports`
     /// are read by nobody any more.
     Release { tensors: Vec<u64>, abandoned: Vec<u64>, exports: Vec<u64> },
@@ -103,13 +105,15 @@ pub(super) enum Answer {
     Loaded { own_bytes: u64, weights: Vec<(ContentHash, u64)>, is_arriving: bool },
     /// It has run, and has had the device for so long; whether it began before all of the model was there. So many bytes of inputs that had stayed came from
     /// the host all the same.
-    Ran { outputs: Vec<Output>, device_time_ns: u64, was_cold: bool, through_host_bytes: u64 },
+    Ran { outputs: Vec<Output>, device_time_ns: u64, was_cold: bool, through_host_bytes: u64, room: Room },
     /// It has not begun: what is on that other device cannot be read there.
     NotReached { ordinal: u32, why: String },
     /// A tensor stays where it is. The files of its blocks come behind.
     Exported(Place),
     /// It is elsewhere, or cannot be exported.
     NotExported { why: String },
+    /// There is no room for it.
+    NotTaken { why: String },
     /// A tensor is in the connection's memory, from its beginning on: so many bytes.
     Fetched { bytes: u64 },
     /// It is done.
@@ -118,10 +122,23 @@ pub(super) enum Answer {
     Failed(Failure),
 }
 
+/// How tensors that stay get along with the room there is.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Room {
+    /// Those that had better be elsewhere, so that others find room.
+    pub(super) beyond: Vec<u64>,
+    /// So many bytes have gone to the host since the last answer.
+    pub(super) spilled_bytes: u64,
+}
+
 impl Request {
     /// How many files come behind it.
     pub(super) fn files(&self) -> usize {
-        let Self::Run { inputs, .. } = self else { return 0 };
+        let inputs = match self {
+            Self::Run { inputs, .. } => inputs,
+            Self::Take { exported, .. } => return exported.place.blocks,
+            _ => return 0,
+        };
         let blocks = inputs.iter().map(|input| match input {
             Input::Exported(exported) => exported.place.blocks,
             Input::Here(_) | Input::Stayed(_) => 0,

@@ -12,7 +12,7 @@ use crate::error::InferenceError;
 use crate::interrupt::Interrupt;
 use crate::request::{Job, PlacedJob};
 use crate::tensor::Tensor;
-use crate::value::{DeviceTensor, Value};
+use crate::value::{DeviceTensor, Stay, Value};
 use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,11 +31,8 @@ pub(super) struct WorkerSession {
 /// Where an input of a run is.
 enum Source {
     Here(Tensor),
-    /// With this worker, by its number there.
-    Stayed {
-        number: u64,
-        bytes: u64,
-    },
+    /// With this worker, where it stays for the run.
+    Stayed(Stay, u64),
     /// With the worker of a device whose memory this one reads.
     Sibling(Export, Shape),
 }
@@ -45,6 +42,8 @@ struct Sent {
     inputs: Vec<Input>,
     /// Those that the worker may read in the arena, or on other devices.
     in_place: InPlace,
+    /// Those that have stayed with it. A run that is given up does not care whether they still do.
+    stays: Vec<Stay>,
     /// How many bytes those have that have stayed with it.
     stayed_bytes: u64,
     /// Where the connection's memory is free.
@@ -114,7 +113,7 @@ impl WorkerSession {
         connection.settle(interrupt).map_err(|error| worker.failed(error))?;
         let arena = &self.model.memory.arena;
         let sent = Sent::new(sources, &connection.memory, arena)?;
-        let Sent { inputs, mut in_place, stayed_bytes, outputs_at } = sent;
+        let Sent { inputs, mut in_place, stays, stayed_bytes, outputs_at } = sent;
         let (session, wanted) = (self.number, self.model.wanted(job));
         let request = Request::Run { session, run, inputs, outputs: wanted.clone(), outputs_at };
         let time_max = self.model.run_time_max();
@@ -124,18 +123,20 @@ impl WorkerSession {
             let numbers = wanted.iter().filter_map(|(_, number)| *number);
             numbers.for_each(|number| worker.let_go.tell(Gone::Abandoned { number }));
         }
-        let (outputs, device_time_ns, was_cold, through_host_bytes) = match worker.understand(answered)? {
-            Answer::Ran { outputs, device_time_ns, was_cold, through_host_bytes }
-                if outputs.len() == wanted.len() =>
-            {
-                (outputs, device_time_ns, was_cold, through_host_bytes)
-            }
-            Answer::NotReached { ordinal, why } => {
-                worker.reads_no_more(ordinal, &why);
-                return Ok(None);
-            }
-            answer => return Err(worker.senseless(&answer)),
-        };
+        drop(stays);
+        let (outputs, device_time_ns, was_cold, through_host_bytes, room) =
+            match worker.understand(answered)? {
+                Answer::Ran { outputs, device_time_ns, was_cold, through_host_bytes, room }
+                    if outputs.len() == wanted.len() =>
+                {
+                    (outputs, device_time_ns, was_cold, through_host_bytes, room)
+                }
+                Answer::NotReached { ordinal, why } => {
+                    worker.reads_no_more(ordinal, &why);
+                    return Ok(None);
+                }
+                answer => return Err(worker.senseless(&answer)),
+            };
         worker.note_worked();
         worker.config.hand_overs.read(stayed_bytes.saturating_sub(through_host_bytes), through_host_bytes);
         in_place.exports.iter().for_each(Export::note_read);
@@ -149,6 +150,8 @@ impl WorkerSession {
             }
         };
         let outputs = given.into_iter().map(read).collect::<Result<_, InferenceError>>()?;
+        worker.config.hand_overs.spilled_to_host(room.spilled_bytes);
+        worker.spill.offer(room.beyond);
         (self.device_time, self.was_cold) = (Some(Duration::from_nanos(device_time_ns)), was_cold);
         Ok(Some(outputs))
     }
@@ -163,15 +166,20 @@ impl Drop for WorkerSession {
 impl Loaded {
     /// Where the inputs of a run can be read. What a device has that this one does not reach, or what a former worker had, has to be brought here.
     fn sources(&self, job: &PlacedJob, siblings: bool) -> Result<Vec<Source>, InferenceError> {
-        let source = |value: &Value| match value.device().and_then(DeviceTensor::in_memory::<WorkerMemory>) {
-            Some((memory, number)) if Arc::ptr_eq(&memory.worker, &self.worker) => {
-                Ok(Source::Stayed { number, bytes: value.bytes() })
+        let source = |value: &Value| {
+            let Some(stay) = value.device().map(DeviceTensor::stay) else {
+                return value.to_host().map(Source::Here);
+            };
+            match stay.memory::<WorkerMemory>() {
+                Some(memory) if Arc::ptr_eq(&memory.worker, &self.worker) => {
+                    Ok(Source::Stayed(stay, value.bytes()))
+                }
+                Some(memory) if siblings => match self.export(memory, stay.number(), value.bytes()) {
+                    Some(export) => Ok(Source::Sibling(export, value.shape().clone())),
+                    None => value.to_host().map(Source::Here),
+                },
+                _ => value.to_host().map(Source::Here),
             }
-            Some((memory, number)) if siblings => match self.export(memory, number, value.bytes()) {
-                Some(export) => Ok(Source::Sibling(export, value.shape().clone())),
-                None => value.to_host().map(Source::Here),
-            },
-            _ => value.to_host().map(Source::Here),
         };
         job.inputs.iter().map(source).collect()
     }
@@ -208,7 +216,9 @@ impl Loaded {
             (Output::Stays { shape, bytes }, Some(number)) => {
                 self.worker.config.hand_overs.kept(bytes);
                 let memory = Arc::clone(&self.memory);
-                Ok(Given::Stays(DeviceTensor::new(memory, number, element_type, shape, bytes)))
+                let tensor = DeviceTensor::new(memory, number, element_type, shape, bytes);
+                self.worker.note_left(number, &tensor);
+                Ok(Given::Stays(tensor))
             }
             (Output::Stays { .. }, None) => Err(missing()),
         }
@@ -218,14 +228,16 @@ impl Loaded {
 impl Sent {
     /// Put inputs that are here where the worker reads them.
     fn new(sources: Vec<Source>, memory: &File, arena: &Arena) -> Result<Self, InferenceError> {
-        let (mut in_place, mut stayed_bytes) = (InPlace::default(), 0);
+        let (mut in_place, mut stays, mut stayed_bytes) = (InPlace::default(), Vec::new(), 0);
         let elsewhere = |source| match source {
             Source::Here(tensor) => {
                 in_place.here.push(tensor);
                 None
             }
-            Source::Stayed { number, bytes } => {
+            Source::Stayed(stay, bytes) => {
                 stayed_bytes += bytes;
+                let number = stay.number();
+                stays.push(stay);
                 Some(Input::Stayed(number))
             }
             Source::Sibling(export, shape) => {
@@ -239,6 +251,6 @@ impl Sent {
         let mut parts = parts.into_iter();
         let inputs =
             elsewhere.into_iter().filter_map(|input| input.or_else(|| parts.next().map(Input::Here)));
-        Ok(Self { inputs: inputs.collect(), in_place, stayed_bytes, outputs_at })
+        Ok(Self { inputs: inputs.collect(), in_place, stays, stayed_bytes, outputs_at })
     }
 }

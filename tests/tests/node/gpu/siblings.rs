@@ -5,7 +5,7 @@ use super::with_gpu;
 use super::workers::{is_back, workers};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
-use weir_tests::{Answer, Client, Node, eventually, model, model_with_rows, signal};
+use weir_tests::{Answer, Client, Node, NodeBuilder, eventually, model, model_with_rows, signal};
 
 /// Rows of 4 KiB that each model has as weights: 9 MiB. Of such models, a device of [`MEMORY_BYTES`] has room for one.
 const ROWS: usize = 2304;
@@ -25,7 +25,7 @@ y = "second"
 "#;
 
 /// The same with something between them that takes as long as it is told.
-const WAITS: &str = r#"
+pub(super) const WAITS: &str = r#"
 inputs = { x = "FP32[n, 32, 32]", row = "INT64[1]", more = "FP32[32, 32]", steps = "INT64[]" }
 [steps.first]
 run = "one"
@@ -40,10 +40,14 @@ inputs = { x = "first", row = "row", more = "gate" }
 y = "second"
 "#;
 
-/// A node with two GPUs whose driver behaves so, besides, and both models.
 async fn start(devices: &str, settings: &str) -> Node {
+    start_with(with_gpu(devices), settings).await
+}
+
+/// A node with two GPUs whose driver behaves so, besides, and both models.
+pub(super) async fn start_with(node: NodeBuilder, settings: &str) -> Node {
     let driver = format!("devices=2,seed=3,memory_bytes={MEMORY_BYTES}{settings}");
-    let node = with_gpu(devices).env("WEIR_FAKE_CUDA", driver).set("model_slots", 1).start().await;
+    let node = node.env("WEIR_FAKE_CUDA", driver).set("model_slots", 1).start().await;
     for (name, value) in [("one", 2.0), ("other", 3.0)] {
         let path = format!("/v1/models/{name}/versions/1?batching.mode=off&device=cuda&precision=fp32");
         node.put(&path, model_with_rows(ROWS, value)).await.ok();
@@ -51,13 +55,13 @@ async fn start(devices: &str, settings: &str) -> Node {
     node
 }
 
-async fn ask(node: &Client, workflow: &str, inputs: Vec<Value>) -> Answer {
+pub(super) async fn ask(node: &Client, workflow: &str, inputs: Vec<Value>) -> Answer {
     let request = json!({ "inputs": inputs }).to_string();
     node.post(&format!("/v2/models/{workflow}/infer"), request).await
 }
 
 /// What a workflow makes of these.
-fn output(answer: Answer) -> Vec<f64> {
+pub(super) fn output(answer: Answer) -> Vec<f64> {
     let answer: Value = answer.ok().json();
     let values = answer["outputs"][0]["data"].as_array().expect("values").clone();
     values.iter().filter_map(Value::as_f64).collect()
@@ -72,6 +76,13 @@ fn x(at: usize) -> f64 {
     (at % 251) as f64
 }
 
+/// What [`WAITS`] takes.
+pub(super) fn gated() -> Vec<Value> {
+    let mut inputs = inputs();
+    inputs.push(json!({"name": "steps", "datatype": "INT64", "shape": [], "data": [2]}));
+    inputs
+}
+
 fn inputs() -> Vec<Value> {
     let data: Vec<f64> = (0..8 * 1024).map(x).collect();
     vec![
@@ -82,7 +93,7 @@ fn inputs() -> Vec<Value> {
 }
 
 /// Run until each model has a device to itself. Gives that of the first.
-async fn settle(node: &Node) -> String {
+pub(super) async fn settle(node: &Node) -> String {
     node.put("/v1/workflows/apart", APART.to_owned()).await.ok();
     eventually("a device for each model", async || {
         // It may find a device full of what is still arriving.
@@ -112,7 +123,7 @@ async fn handed_over(node: &Client, device: &str) -> [f64; 3] {
     bytes
 }
 
-async fn nothing_is_left(node: &Client) {
+pub(super) async fn nothing_is_left(node: &Client) {
     eventually("both devices to let go", async || {
         let mut left = 0.0;
         for device in ["cuda:0", "cuda:1"] {
@@ -154,11 +165,6 @@ async fn what_is_lost_before_another_gpu_has_read_it_is_made_once_more() {
     node.put("/v1/models/slow/versions/1?batching.mode=off", model("good/slow.onnx")).await.ok();
     node.put("/v1/workflows/waits", WAITS.to_owned()).await.ok();
     let device = settle(&node).await;
-    let gated = || {
-        let mut inputs = inputs();
-        inputs.push(json!({"name": "steps", "datatype": "INT64", "shape": [], "data": [2]}));
-        inputs
-    };
     let expected = output(ask(&node, "waits", gated()).await);
     nothing_is_left(&node).await;
 

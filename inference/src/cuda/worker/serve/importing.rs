@@ -1,9 +1,9 @@
-//! Inputs that are read on other devices.
+//! Tensors that are read on other devices.
 
 use super::window::failed;
 use crate::cuda::device::Gpu;
 use crate::cuda::lost;
-use crate::cuda::worker::message::{Input, Place};
+use crate::cuda::worker::message::{self, Place};
 use crate::error::InferenceError;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,15 +15,14 @@ pub(super) struct NotReached {
     pub(super) why: String,
 }
 
-/// Map what the inputs of a run have on other devices, in their order, from the files that came with it; none where this process may not open so many.
-pub(super) fn import(
+/// Map tensors that are on other devices, in their order, from the files that came with the request; none where this process may not open so many.
+pub(super) fn import<'a>(
     gpu: &Gpu,
-    inputs: &[Input],
+    elsewhere: impl IntoIterator<Item = &'a message::Exported>,
     files: Option<Vec<OwnedFd>>,
 ) -> Result<Result<Vec<Imported>, NotReached>, InferenceError> {
     let (mut imported, mut files) = (Vec::new(), files.map(Vec::into_iter));
-    for input in inputs {
-        let Input::Exported(exported) = input else { continue };
+    for exported in elsewhere {
         let (ordinal, Place { blocks, offset, bytes }) = (exported.ordinal, exported.place);
         let Some(files) = &mut files else {
             let why = "this process may not open the files of its memory".to_owned();

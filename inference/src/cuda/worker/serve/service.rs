@@ -4,7 +4,7 @@ use super::exports::Exports;
 use super::fetching::fetch;
 use super::importing::{NotReached, import};
 use super::runs::Runs;
-use super::staying::Staying;
+use super::staying::{Stayed, Staying};
 use super::window::Window;
 use crate::backend::Model;
 use crate::cuda::device::{Gpu, GpuConfig};
@@ -12,7 +12,7 @@ use crate::cuda::model::{CudaModel, ModelFiles, owner};
 use crate::cuda::process::{receive, receive_files, send, send_files};
 use crate::cuda::session::{CudaSession, Ran};
 use crate::cuda::worker::control::Files;
-use crate::cuda::worker::message::{Answer, FILES_MAX, Failure, Input, Opened, Place, Request};
+use crate::cuda::worker::message::{self, Answer, FILES_MAX, Failure, Input, Opened, Place, Request, Room};
 use crate::error::InferenceError;
 use std::collections::HashMap;
 use std::io;
@@ -26,6 +26,9 @@ use weir_types::TenantId;
 
 /// Memory for tensors that go neither to nor from a connection's: there are none on the way of a run.
 const ARENA_BYTES_MAX: u64 = 64 << 20;
+
+/// The most tensors that a run's answer says had better be elsewhere: the next one says the rest.
+const BEYOND_MAX: usize = 16;
 
 /// A device, once it is held, and what is there.
 #[derive(Default)]
@@ -105,6 +108,7 @@ impl Service {
             Request::Export { tensor, tenant, export, blocks_max } => {
                 return self.export(tensor, &tenant, export, blocks_max);
             }
+            Request::Take { tensor, tenant, exported } => self.take(tensor, &tenant, &exported, brought),
             Request::Release { tensors, abandoned, exports } => {
                 self.exports.end(&exports);
                 self.staying.release(&tensors, &abandoned);
@@ -157,7 +161,11 @@ impl Service {
         let mut session = lock(&session);
         let (wanted, numbers): (Vec<usize>, Vec<_>) = outputs.into_iter().unzip();
         let (gpu, staying) = (self.gpu()?, &self.staying);
-        let imported = match import(&gpu, inputs, brought)? {
+        let elsewhere = inputs.iter().filter_map(|input| match input {
+            Input::Exported(exported) => Some(exported),
+            Input::Here(_) | Input::Stayed(_) => None,
+        });
+        let imported = match import(&gpu, elsewhere, brought)? {
             Ok(imported) => imported,
             Err(NotReached { ordinal, why }) => return Ok(Answer::NotReached { ordinal, why }),
         };
@@ -167,12 +175,32 @@ impl Service {
         drop(session);
         let device_time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let through_host_bytes = window.through_host_bytes();
-        Ok(Answer::Ran {
-            outputs: window.into_outputs(staying)?,
-            device_time_ns,
-            was_cold,
-            through_host_bytes,
-        })
+        let outputs = window.into_outputs(staying)?;
+        let beyond = staying.numbers_of(&gpu.intermediates.beyond(BEYOND_MAX));
+        let room = Room { beyond, spilled_bytes: gpu.intermediates.take_spilled_bytes() };
+        Ok(Answer::Ran { outputs, device_time_ns, was_cold, through_host_bytes, room })
+    }
+
+    fn take(
+        &self,
+        tensor: u64,
+        tenant: &TenantId,
+        exported: &message::Exported,
+        brought: Option<Vec<OwnedFd>>,
+    ) -> Result<Answer, InferenceError> {
+        let gpu = self.gpu()?;
+        let imported = match import(&gpu, [exported], brought)? {
+            Ok(imported) => imported,
+            Err(NotReached { ordinal, why }) => return Ok(Answer::NotReached { ordinal, why }),
+        };
+        let mapped = imported.first().ok_or_else(unknown)?;
+        match Stayed::take_in(&gpu, owner(tenant), &exported.shape, mapped.span())? {
+            Some(stayed) => {
+                self.staying.add(tensor, stayed);
+                Ok(Answer::Done)
+            }
+            None => Ok(Answer::NotTaken { why: "there is no room".to_owned() }),
+        }
     }
 
     fn export(

@@ -9,7 +9,7 @@ use crate::cuda::worker::message::Output;
 use crate::error::InferenceError;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use weir_device::cuda::{CommError, CommIndex, Held, Owner, Span, Stream, TransferError};
+use weir_device::cuda::{CommError, CommIndex, Held, Owner, Priority, Span, Stream, TransferError};
 use weir_types::Shape;
 
 /// Tensors below this go over the host: that takes no longer than looking after them.
@@ -48,6 +48,17 @@ impl Staying {
 
     pub(super) fn get(&self, number: u64) -> Result<Arc<Stayed>, InferenceError> {
         self.lock().there.get(&number).cloned().ok_or_else(gone)
+    }
+
+    /// What the node knows these by.
+    pub(super) fn numbers_of(&self, indices: &[CommIndex]) -> Vec<u64> {
+        if indices.is_empty() {
+            return Vec::new();
+        }
+        let state = self.lock();
+        let numbers: HashMap<CommIndex, u64> =
+            state.there.iter().map(|(number, stayed)| (stayed.index, *number)).collect();
+        indices.iter().filter_map(|index| numbers.get(index).copied()).collect()
     }
 
     /// Let go of tensors, and of those that are `abandoned` when they come.
@@ -93,6 +104,27 @@ impl Stayed {
             Err(CommError::Transfer(TransferError::Device(error))) => Err(failure(&error)),
             // There is no room, neither on the device nor where others went that had to make room.
             Err(_) => Ok(None),
+        }
+    }
+
+    /// Have a copy of `from`, which another device has, for `owner`, if there is room. Waits until it is there.
+    pub(super) fn take_in(
+        gpu: &Arc<Gpu>,
+        owner: Owner,
+        shape: &Shape,
+        from: Span,
+    ) -> Result<Option<Self>, InferenceError> {
+        let stream = Stream::new(&gpu.context, Priority::Normal).map_err(|error| failure(&error))?;
+        let put = gpu.intermediates.put_guest(from, &stream, owner, gpu.now_ns());
+        // What it reads must not go before it is read.
+        stream.synchronize().map_err(|error| failure(&error))?;
+        match put {
+            Ok(Some(index)) => {
+                let (gpu, shape, bytes) = (Arc::clone(gpu), shape.clone(), from.bytes());
+                Ok(Some(Self { gpu, index, owner, shape, bytes }))
+            }
+            Err(CommError::Transfer(TransferError::Device(error))) => Err(failure(&error)),
+            Ok(None) | Err(_) => Ok(None),
         }
     }
 

@@ -81,6 +81,14 @@ impl Stage {
         self.reply(request, blocks).map(|(answer, _)| answer)
     }
 
+    /// Take in what another stage has exported.
+    fn take(&self, tensor: u64, (place, blocks): (Place, Vec<OwnedFd>)) -> Result<Answer, InferenceError> {
+        let exported = Exported { ordinal: 0, shape: shape(), place };
+        let request = Request::Take { tensor, tenant: tenant("alice"), exported };
+        assert_eq!(request.files(), blocks.len());
+        self.reply(request, blocks).map(|(answer, _)| answer)
+    }
+
     /// Load a model of `tests/fixtures/models` for a tenant, and open a session of the same number.
     fn load(&self, number: u64, of: &str, name: &str) {
         let path = format!("../tests/fixtures/models/good/{name}.onnx");
@@ -110,6 +118,13 @@ impl Stage {
 
     /// Run on ones in the connection's memory, or on a tensor that has stayed. The output may stay by that number.
     fn run(&self, session: u64, input: Option<u64>, stays_as: Option<u64>) -> Result<Output, InferenceError> {
+        match self.ask(self.request(session, input, stays_as))? {
+            Answer::Ran { mut outputs, .. } => Ok(outputs.remove(0)),
+            answer => panic!("another answer: {answer:?}"),
+        }
+    }
+
+    fn request(&self, session: u64, input: Option<u64>, stays_as: Option<u64>) -> Request {
         let input = input.map_or_else(
             || {
                 self.files.memory.write_all_at(&ones(1.0), 0).unwrap();
@@ -118,11 +133,7 @@ impl Stage {
             Input::Stayed,
         );
         let (inputs, outputs) = (vec![input], vec![(0, stays_as)]);
-        let request = Request::Run { session, run: 1_000 + session, inputs, outputs, outputs_at: BYTES };
-        match self.ask(request)? {
-            Answer::Ran { mut outputs, .. } => Ok(outputs.remove(0)),
-            answer => panic!("another answer: {answer:?}"),
-        }
+        Request::Run { session, run: 1_000 + session, inputs, outputs, outputs_at: BYTES }
     }
 
     /// Whether all elements of an output in the connection's memory are this one.
@@ -313,6 +324,61 @@ fn what_a_sibling_reads_stays_until_it_has_read_it() {
     assert_eq!(first.ask(request).unwrap(), Answer::Done);
     assert_eq!(first.usage().device_bytes, 0);
     assert!(is_lost(&first.export(10, "alice", 101)));
+}
+
+#[test]
+fn what_a_sibling_takes_in_is_right_when_the_first_has_let_go_of_it() {
+    let (first, second) = siblings();
+    let (up, down) = (second.fake.count("bytes_to_device"), first.fake.count("bytes_to_host"));
+    let taken = second.take(20, exported(first.export(10, "alice", 100)));
+    assert_eq!(taken.unwrap(), Answer::Done);
+    assert_eq!((second.fake.count("bytes_to_device"), first.fake.count("bytes_to_host")), (up, down));
+    let request = Request::Release { tensors: vec![10], abandoned: Vec::new(), exports: vec![100] };
+    assert_eq!(first.ask(request).unwrap(), Answer::Done);
+    assert_eq!((first.usage().device_bytes, second.usage().device_bytes), (0, BYTES));
+    assert!(is_lost(&second.fetch(20, "bob")), "it is alice's there, too");
+    assert_eq!(second.fetch(20, "alice").unwrap(), ones(2.0));
+    assert!(second.is(&second.run(2, Some(20), None).unwrap(), 3.0));
+    // It goes on to the host where it is in the way, and home to nobody.
+    second.service.gpu().unwrap().give_up(u64::MAX);
+    assert_eq!(second.usage().host_bytes, BYTES);
+    assert!(second.is(&second.run(2, Some(20), None).unwrap(), 3.0));
+    second.release(&[20], &[]);
+    assert_eq!((second.usage().device_bytes, second.usage().host_bytes), (0, 0));
+}
+
+#[test]
+fn a_sibling_without_room_takes_nothing_in() {
+    let (first, _) = siblings();
+    let full = IntermediateLimits { free_percent_max: 0, ..IntermediateLimits::default() };
+    let second = Stage::on(1, 256 << 20, full);
+    let taken = second.take(20, exported(first.export(10, "alice", 100)));
+    assert!(matches!(taken, Ok(Answer::NotTaken { .. })), "{taken:?}");
+    second.fake.set("peer_access", 0);
+    let taken = second.take(21, exported(first.export(10, "alice", 101)));
+    assert!(matches!(taken, Ok(Answer::NotReached { ordinal: 0, .. })), "{taken:?}");
+    assert!(is_lost(&second.fetch(20, "alice")) && is_lost(&second.fetch(21, "alice")));
+}
+
+#[test]
+fn a_run_tells_what_had_better_be_elsewhere() {
+    // A share of some tensors.
+    let share = IntermediateLimits { free_percent_max: 1, ..IntermediateLimits::default() };
+    let stage = Stage::new(32 << 20, share);
+    stage.load(1, "alice", "twice");
+    let beyond = |number| {
+        let request = stage.request(1, None, Some(number));
+        let Ok(Answer::Ran { room, .. }) = stage.ask(request) else { panic!("it has not run") };
+        room
+    };
+    let rooms: Vec<_> = (0..12).map(beyond).collect();
+    let first = rooms.iter().position(|room| !room.beyond.is_empty()).unwrap();
+    assert!(first > 1, "there is room at first: {rooms:?}");
+    assert_eq!(rooms[first].beyond, [0], "what was unused for longest");
+    assert!(rooms[..=first].iter().all(|room| room.spilled_bytes == 0), "ahead of need: {rooms:?}");
+    // Nobody has taken anything away: it goes to the host.
+    assert_eq!(rooms[11].spilled_bytes, BYTES);
+    assert_eq!(stage.usage().host_bytes, rooms.iter().map(|room| room.spilled_bytes).sum::<u64>());
 }
 
 #[test]

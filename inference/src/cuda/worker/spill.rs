@@ -1,0 +1,151 @@
+//! Making room on a device before there is need: what runs have left there, and what nobody has used for longest, goes to the memory of a sibling that has room.
+//!
+//! A worker says with a run's answer what it would part with. A thread for each worker, here in the node, has a sibling's worker copy it, where it lies, by an
+//! [`Export`]; from then on that is where it is. What no sibling has room for stays, and goes to the host when its place is needed.
+
+use super::connection::InPlace;
+use super::export::Export;
+use super::memory::WorkerMemory;
+use super::message::{Answer, Request};
+use super::{CALL_TIME_MAX, Worker};
+use crate::error::InferenceError;
+use crate::interrupt::Interrupt;
+use crate::value::{DeviceMemory, DeviceTensor};
+use std::io;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Weak};
+use std::thread::sleep;
+use std::time::Duration;
+use weir_device::cuda::BLOCK_BYTES;
+
+/// How long no sibling is asked after none had room.
+const ASK_AGAIN: Duration = Duration::from_millis(100);
+
+/// The way to the thread.
+pub(super) struct Spill(SyncSender<Vec<u64>>);
+
+impl Spill {
+    /// The way, and its end. What is offered while something is being moved is offered again by the next run.
+    pub(super) fn channel() -> (Self, Receiver<Vec<u64>>) {
+        let (sender, receiver) = sync_channel(1);
+        (Self(sender), receiver)
+    }
+
+    /// The worker would part with these tensors. Does not block.
+    pub(super) fn offer(&self, tensors: Vec<u64>) {
+        if !tensors.is_empty() {
+            let _ = self.0.try_send(tensors);
+        }
+    }
+}
+
+/// Begin to move what `worker` would part with. The thread ends with it.
+pub(super) fn start(worker: &Arc<Worker>, offered: Receiver<Vec<u64>>) -> io::Result<()> {
+    let (name, worker) = (format!("weir-{}-spill", worker.config.device()), Arc::downgrade(worker));
+    let spill = move || spill(&worker, &offered);
+    std::thread::Builder::new().name(name).stack_size(256 << 10).spawn(spill)?;
+    Ok(())
+}
+
+fn spill(worker: &Weak<Worker>, offered: &Receiver<Vec<u64>>) {
+    while let Ok(tensors) = offered.recv() {
+        for number in tensors {
+            // One that nobody has any more has ended, with all it had.
+            let Some(worker) = worker.upgrade() else { return };
+            // Somebody may have let go of it.
+            let Some(tensor) = worker.left(number) else { continue };
+            let siblings = worker.config.group.siblings_of(&worker);
+            let moved = siblings.iter().any(|sibling| move_to(sibling, &worker, &tensor, number));
+            drop((tensor, siblings, worker));
+            if !moved {
+                sleep(ASK_AGAIN);
+                break;
+            }
+        }
+    }
+}
+
+/// Move a tensor to the memory of a sibling. Whether there was room for it, or it needs no moving any more.
+fn move_to(sibling: &Arc<Worker>, worker: &Arc<Worker>, tensor: &DeviceTensor, number: u64) -> bool {
+    match Copied::take(sibling, worker, tensor, number) {
+        Ok(Some(copied)) => {
+            if copied.replace(tensor) {
+                worker.config.hand_overs.spilled_to_sibling(tensor.bytes());
+            }
+            true
+        }
+        Ok(None) => false,
+        Err(error) => {
+            let device = worker.config.device();
+            tracing::debug!(%device, sibling = %sibling.config.device(), %error, "a tensor stays where it is");
+            false
+        }
+    }
+}
+
+/// A tensor in the memory of a sibling.
+struct Copied {
+    memory: Arc<WorkerMemory>,
+    number: u64,
+}
+
+impl Copied {
+    /// Have `sibling` copy what `worker` has; none where it does not, for want of room.
+    fn take(
+        sibling: &Arc<Worker>,
+        worker: &Arc<Worker>,
+        tensor: &DeviceTensor,
+        number: u64,
+    ) -> Result<Option<Self>, InferenceError> {
+        let stay = tensor.stay();
+        let Some(WorkerMemory { tenant, arena, .. }) =
+            stay.memory::<WorkerMemory>().filter(|memory| Arc::ptr_eq(&memory.worker, worker))
+        else {
+            return Ok(None);
+        };
+        // It may begin in the middle of a block.
+        let blocks_max = usize::try_from(tensor.bytes().div_ceil(BLOCK_BYTES)).unwrap_or(usize::MAX);
+        let reserved = sibling.files.reserve(blocks_max.saturating_add(1));
+        let Some(reserved) = reserved else { return Ok(None) };
+        let Some(export) = Export::begin(worker, number, tenant, reserved)? else { return Ok(None) };
+        let copy = sibling.number();
+        let exported = export.told(tensor.shape());
+        let request = Request::Take { tensor: copy, tenant: tenant.clone(), exported };
+        let mut in_place = InPlace { here: Vec::new(), exports: vec![export] };
+        let wanted = Interrupt::default();
+        let mut line = sibling.line(&wanted)?;
+        let connection = line.connection().map_err(|error| sibling.failed(error))?;
+        connection.settle(&wanted).map_err(|error| sibling.failed(error))?;
+        let answered = connection.call(&request, Some(&mut in_place), CALL_TIME_MAX, &wanted);
+        match sibling.understand(answered)? {
+            Answer::Done => {
+                sibling.config.hand_overs.kept(tensor.bytes());
+                let (worker, tenant, arena) = (Arc::clone(sibling), tenant.clone(), arena.clone());
+                let memory = Arc::new(WorkerMemory { worker, tenant, arena });
+                Ok(Some(Self { memory, number: copy }))
+            }
+            Answer::NotTaken { why } => {
+                tracing::trace!(sibling = %sibling.config.device(), why, "a tensor is not taken in");
+                Ok(None)
+            }
+            Answer::NotReached { ordinal, why } => {
+                sibling.reads_no_more(ordinal, &why);
+                Ok(None)
+            }
+            answer => Err(sibling.senseless(&answer)),
+        }
+    }
+
+    /// Be where the tensor is, unless somebody has begun to use it where it was. Whether it is.
+    fn replace(self, tensor: &DeviceTensor) -> bool {
+        let Self { memory, number } = self;
+        memory.worker.note_left(number, tensor);
+        let device = memory.worker.config.device();
+        let there: Arc<dyn DeviceMemory> = memory.clone();
+        let is_moved = tensor.move_to(&there, number, device);
+        if !is_moved {
+            memory.let_go(number, tensor.bytes());
+        }
+        is_moved
+    }
+}

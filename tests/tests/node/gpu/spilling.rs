@@ -1,0 +1,119 @@
+//! What makes room on one GPU ahead of need, and where it goes.
+
+use super::handing_over::busy;
+use super::siblings::{WAITS, ask, gated, nothing_is_left, output, settle, start_with};
+use super::with_gpu;
+use super::workers::{is_back, workers};
+use tokio::task::JoinHandle;
+use weir_tests::{Client, Node, eventually, model, signal};
+
+/// Calls of [`WAITS`] whose second step has to wait: more than one device has room for of what the first steps leave.
+const CALLS: usize = 12;
+
+/// The share of a device's free memory that tensors may take, in per cent: of about 32 KiB, some.
+const PERCENT_MAX: u64 = 4;
+
+/// A node whose calls of [`WAITS`] wait for its processor, and the device that their first steps leave something on.
+async fn start(settings: &str) -> (Node, String) {
+    let node = with_gpu("cuda,cpu").set("intermediates.free_percent_max", PERCENT_MAX);
+    let node = start_with(node, settings).await;
+    node.put("/v1/models/slow/versions/1?batching.mode=off", model("good/slow.onnx")).await.ok();
+    node.put("/v1/workflows/waits", WAITS.to_owned()).await.ok();
+    let device = settle(&node).await;
+    (node, device)
+}
+
+/// How many tensors runs have left on each of the devices, the given one first.
+async fn left(node: &Client, device: &str) -> [f64; 2] {
+    let mut left = [0.0; 2];
+    for (left, device) in left.iter_mut().zip([device, sibling_of(device)]) {
+        *left = node.metric("weir_device_intermediates", &format!("device=\"{device}\"")).await;
+    }
+    left
+}
+
+fn sibling_of(device: &str) -> &'static str {
+    if device == "cuda:0" { "cuda:1" } else { "cuda:0" }
+}
+
+/// Bytes that made room on a device: to its sibling, and to the host.
+async fn spilled(node: &Client, device: &str) -> [f64; 2] {
+    let mut bytes = [0.0; 2];
+    for (bytes, to) in bytes.iter_mut().zip(["sibling", "host"]) {
+        let labels = format!("device=\"{device}\",to=\"{to}\"");
+        *bytes = node.metric("weir_device_spilled_bytes_total", &labels).await;
+    }
+    bytes
+}
+
+/// Calls that wait, what keeps them waiting, and what all of them are to answer.
+struct Waiting {
+    blockers: [JoinHandle<()>; 2],
+    calls: Vec<JoinHandle<Vec<f64>>>,
+    expected: Vec<f64>,
+}
+
+impl Waiting {
+    /// One after the other, so that what is moved meanwhile is not overtaken.
+    async fn begin(node: &Node, device: &str) -> Self {
+        let expected = output(ask(node, "waits", gated()).await);
+        nothing_is_left(node).await;
+        let mut waiting = Self { blockers: busy(node).await, calls: Vec::new(), expected };
+        for count in 1..=CALLS {
+            let client = Client::clone(node);
+            waiting.calls.push(tokio::spawn(async move { output(ask(&client, "waits", gated()).await) }));
+            let is_left =
+                async || (left(node, device).await.iter().sum::<f64>() == count as f64).then_some(());
+            eventually("what the first step leaves", is_left).await;
+        }
+        waiting
+    }
+
+    /// Let them go on: each has its answer.
+    async fn end(self, node: &Node) {
+        self.blockers.iter().for_each(JoinHandle::abort);
+        for call in self.calls {
+            assert!(call.await.expect("an answer") == self.expected);
+        }
+        nothing_is_left(node).await;
+    }
+}
+
+#[tokio::test]
+async fn what_one_gpu_has_no_room_for_another_takes_in() {
+    let (node, device) = start("").await;
+    let waiting = Waiting::begin(&node, &device).await;
+    let moved = async || {
+        let [to_sibling, to_host] = spilled(&node, &device).await;
+        (to_sibling > 0.0).then_some((to_sibling, to_host))
+    };
+    let (to_sibling, to_host) = eventually("something to be moved", moved).await;
+    assert_eq!((to_sibling % 32_768.0, to_host), (0.0, 0.0), "ahead of need");
+    assert!(left(&node, &device).await[1] > 0.0);
+    waiting.end(&node).await;
+}
+
+#[tokio::test]
+async fn without_a_sibling_in_reach_it_goes_to_the_host() {
+    let (node, device) = start(",peer_access=0").await;
+    let waiting = Waiting::begin(&node, &device).await;
+    let [to_sibling, to_host] = spilled(&node, &device).await;
+    assert!(to_sibling == 0.0 && to_host > 0.0, "{to_sibling} {to_host}");
+    assert_eq!(left(&node, &device).await, [CALLS as f64, 0.0]);
+    waiting.end(&node).await;
+}
+
+#[tokio::test]
+async fn whichever_gpu_is_lost_then_all_calls_have_their_answers() {
+    for is_sibling_lost in [false, true] {
+        let (node, device) = start("").await;
+        let waiting = Waiting::begin(&node, &device).await;
+        let is_moved = async || (left(&node, &device).await[1] > 0.0).then_some(());
+        eventually("something to be moved", is_moved).await;
+        let lost = if is_sibling_lost { sibling_of(&device) } else { &device };
+        let former = workers(&node)[lost];
+        signal(former, "KILL");
+        is_back(&node, lost, former).await;
+        waiting.end(&node).await;
+    }
+}
