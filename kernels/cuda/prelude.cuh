@@ -133,8 +133,12 @@ __device__ __forceinline__ float gelu_tanh(float x) {
 __device__ __forceinline__ float relu(float x) { return x < 0.0f ? 0.0f : x; }
 __device__ __forceinline__ float clip(float x, float low, float high) { return x < low ? low : x > high ? high : x; }
 
-// Those that take more than an instruction or two. A function of its own, called where it is used, since epilogues are in many kernels.
-__device__ __noinline__ float activate_smoothly(float x, u32 kind, float alpha, float beta) {
+// Those that take more than an instruction or two. A function of its own, called where it is used, since epilogues are in many kernels; but where one
+// is known before the kernel is compiled.
+#ifndef SMOOTHLY
+#define SMOOTHLY __noinline__
+#endif
+__device__ SMOOTHLY float activate_smoothly(float x, u32 kind, float alpha, float beta) {
     switch (kind) {
         case activation_sigmoid: return sigmoid(x);
         case activation_tanh: return tanhf(x);

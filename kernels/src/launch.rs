@@ -1,6 +1,7 @@
 //! One launch of a kernel, as plain data.
 
-use crate::Module;
+use crate::{Chain, Module};
+use std::sync::Arc;
 
 /// A kernel by its name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -63,6 +64,8 @@ pub struct Launch<B> {
     pub arguments: Vec<Argument<B>>,
     /// What it has to do.
     pub cost: Cost,
+    /// What the kernel interprets, if it does. A kernel that is compiled from this takes its place, with everything else as it is.
+    pub chain: Option<Arc<Chain>>,
 }
 
 impl<B> Launch<B> {
@@ -83,6 +86,7 @@ impl<B> Launch<B> {
             shared_bytes: self.shared_bytes,
             arguments: arguments.collect(),
             cost: self.cost,
+            chain: self.chain.clone(),
         }
     }
 }

@@ -6,6 +6,9 @@
 //! [`Kernel`] and what the kernel is given, in which buffers are only places yet ([`Slot`]); [`Launch::with_buffers`] puts addresses there. What a kernel
 //! is called in its [`Module`], and the module's PTX, goes to the driver.
 //!
+//! Elementwise programs are interpreted by their kernel. A [`Chain`] is such a program by itself: the source of a kernel that does it alone, from the same files, for those who
+//! have a compiler.
+//!
 //! Nothing here needs a device. Without one the same sources run on the processor, in the emulator (`emulator/`): that is how they are
 //! tested, and how a model runs on the fake driver.
 //!
@@ -45,5 +48,8 @@ pub use launch::{Argument, Cost, Kernel, Launch, Slot};
 
 mod module;
 pub use module::Module;
+
+mod chain;
+pub use chain::{Chain, Example};
 
 mod fields;

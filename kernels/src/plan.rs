@@ -4,6 +4,7 @@ mod attention;
 mod conv;
 mod copy;
 mod elementwise;
+pub(crate) use elementwise::Step;
 mod epilogue;
 mod gather;
 mod limits;

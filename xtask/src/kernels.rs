@@ -22,6 +22,8 @@ const REGISTERS_MAX: u32 = 255;
 const PTX_BYTES_MAX: u64 = 14 << 20;
 /// The end of the names of files that use instructions which the first family has not.
 const TENSOR: &str = "_tensor";
+/// Those whose products and sums are not joined: what is compiled from the same sources at run time gives the same bits then.
+const APART: [&str; 1] = ["elementwise"];
 /// Compilations at once.
 const WORKERS: usize = 2;
 
@@ -125,18 +127,16 @@ impl Kernels {
     }
 
     fn compile_ptx(&self, module: &str, family: u32) -> Result<String> {
-        let source = self.source(module)?;
-        let ptx = self.nvrtc.ptx(
-            &source,
-            &self.headers,
-            &[&format!("--gpu-architecture=compute_{family}"), "--std=c++17"],
-        )?;
+        let architecture = format!("--gpu-architecture=compute_{family}");
+        let ptx = self.nvrtc.ptx(&self.source(module)?, &self.headers, &options(module, &architecture))?;
         Ok(code(&ptx))
     }
 
     /// What each kernel of a module takes on a device.
     fn usage(&self, module: &str, device: u32) -> Result<Vec<Usage>> {
-        let options = [&format!("--gpu-architecture=sm_{device}"), "--std=c++17", "--ptxas-options=-v"];
+        let architecture = format!("--gpu-architecture=sm_{device}");
+        let mut options = options(module, &architecture);
+        options.push("--ptxas-options=-v");
         let said = self.nvrtc.cubin(&self.source(module)?, &self.headers, &options)?;
         let usages = log::usages(&said)?;
         ensure!(!usages.is_empty(), "{module}: the compiler says nothing of registers:\n{said}");
@@ -184,6 +184,13 @@ impl Kernels {
         }
         if failed.is_empty() { Ok(made) } else { bail!("{}", failed.join("\n")) }
     }
+}
+
+/// How a module is compiled.
+fn options<'a>(module: &str, architecture: &'a str) -> Vec<&'a str> {
+    let mut options = vec![architecture, "--std=c++17"];
+    options.extend(APART.contains(&module).then_some("--fmad=false"));
+    options
 }
 
 impl Source {

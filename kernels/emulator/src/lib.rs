@@ -29,6 +29,9 @@ pub fn kernels() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../cuda")
 }
 
+/// Kernels whose products and sums are not joined, as on a device.
+const APART: [&str; 1] = ["elementwise"];
+
 /// A build of the emulator and all kernels, to which more files can be added. `out` is a folder for a small file for each file of kernels; two builds
 /// need two. The files can include `launch.h`. Must be called in a build script: it says what to watch for changes.
 ///
@@ -57,8 +60,9 @@ pub fn build(out: &Path) -> io::Result<cc::Build> {
     // A namespace for each: helpers of one name may differ from file to file.
     for source in files(&kernels(), "cu")? {
         let name = source.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let how = if APART.contains(&&*name) { "#pragma GCC optimize(\"fp-contract=off\")\n" } else { "" };
         let text = format!(
-            "#include \"cuda.h\"\nnamespace module_{name} {{\n#include \"{}\"\n}}\n",
+            "{how}#include \"cuda.h\"\nnamespace module_{name} {{\n#include \"{}\"\n}}\n",
             source.display()
         );
         let module = out.join(format!("module_{name}.cpp"));

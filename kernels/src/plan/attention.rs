@@ -58,6 +58,7 @@ pub(super) fn plan(op: &Attention, operands: Operands<'_>) -> Result<Plan, Strin
         shared_bytes: shared_floats * 4,
         arguments: arguments.chain([mask_at, Argument::Bytes(fields.bytes())]).collect(),
         cost: Cost { flops: 4 * products as u64, bytes: operands.bytes() },
+        chain: None,
     }))
 }
 

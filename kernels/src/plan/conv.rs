@@ -63,6 +63,7 @@ pub(super) fn plan(
                 .chain([Argument::Bytes(shape.fields(shape.k, 1, 4).bytes())])
                 .collect(),
             cost,
+            chain: None,
         }));
     }
 
@@ -92,6 +93,7 @@ pub(super) fn plan(
         shared_bytes: tile.shared_bytes(element_bytes, false),
         arguments: buffers.into_iter().chain([parts_at, Argument::Bytes(fields.bytes())]).collect(),
         cost,
+        chain: None,
     }];
     if parts > 1 {
         launches.push(finish(

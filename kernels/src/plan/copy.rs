@@ -48,6 +48,7 @@ pub(super) fn fill(scalar: Scalar, operands: Operands<'_>, target: &Target) -> R
             Argument::U64(bits(scalar, output.element_type())?),
         ],
         cost: Cost { flops: 0, bytes: output.bytes() as u64 },
+        chain: None,
     }))
 }
 
@@ -73,6 +74,7 @@ fn copy(
         shared_bytes: 0,
         arguments: buffers.into_iter().chain([Argument::Bytes(fields.bytes())]).collect(),
         cost,
+        chain: None,
     };
     if let Some(found) = window.transposition().filter(|found| found.rows.div_ceil(32) <= BLOCKS_MAX) {
         let Transposition { rows, columns, batches, .. } = found;

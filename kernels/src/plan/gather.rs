@@ -47,6 +47,7 @@ pub(super) fn gather(op: &Gather, operands: Operands<'_>, target: &Target) -> Re
             Argument::U32(inner as u32),
         ],
         cost: Cost { flops: 0, bytes: 2 * output.bytes() as u64 + indices.bytes() as u64 },
+        chain: None,
     }))
 }
 
@@ -94,6 +95,7 @@ pub(super) fn gather_elements(
             Argument::Bytes(fields.bytes()),
         ],
         cost: Cost { flops: 0, bytes: 2 * output.bytes() as u64 + indices.bytes() as u64 },
+        chain: None,
     }))
 }
 

@@ -73,6 +73,7 @@ pub(super) fn plan(
             shared_bytes: 0,
             arguments: operands.into_iter().chain([Argument::Bytes(shape.fields(k, 1).bytes())]).collect(),
             cost,
+            chain: None,
         }));
     }
 
@@ -107,6 +108,7 @@ pub(super) fn plan(
             .chain([parts_at, Argument::Bytes(shape.fields(k_part, tiles_m).bytes())])
             .collect(),
         cost,
+        chain: None,
     }];
     if parts > 1 {
         let [to, _, _, bias, residual] = operands;
@@ -146,6 +148,7 @@ pub(super) fn finish(
         arguments: buffers.chain(rest).collect(),
         // What it does is part of the product.
         cost: Cost::default(),
+        chain: None,
     }
 }
 

@@ -79,6 +79,7 @@ pub(super) fn layer_norm(op: &LayerNorm, operands: Operands<'_>) -> Result<Plan,
         shared_bytes: if kept { rows.cols * 4 } else { 0 },
         arguments,
         cost: Cost { flops: 8 * x.elements() as u64, bytes: operands.bytes() },
+        chain: None,
     }))
 }
 

@@ -96,6 +96,7 @@ pub(super) fn lrn(op: &Lrn, operands: Operands<'_>, target: &Target) -> Result<P
             Argument::F32(op.bias),
         ],
         cost: Cost { flops: count * (2 * op.size as u64 + 8), bytes: operands.bytes() },
+        chain: None,
     }))
 }
 
@@ -160,6 +161,7 @@ impl Pictures {
             shared_bytes: 0,
             arguments: buffers.into_iter().chain(rest).collect(),
             cost,
+            chain: None,
         }))
     }
 }

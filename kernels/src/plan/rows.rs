@@ -147,7 +147,15 @@ impl Rows {
         } else {
             ([self.count, 1, 1], [self.threads(), 1, 1])
         };
-        Plan::of(Launch { kernel: Kernel { module, name }, grid, block, shared_bytes, arguments, cost })
+        Plan::of(Launch {
+            kernel: Kernel { module, name },
+            grid,
+            block,
+            shared_bytes,
+            arguments,
+            cost,
+            chain: None,
+        })
     }
 
     /// Threads of a block that works on a row: each has a few elements, as far as there may be so many.

@@ -15,6 +15,7 @@ fn launch(name: &str, threads: u32, buffers: usize) -> Launch<usize> {
         shared_bytes: 0,
         arguments: (0..buffers).map(Argument::Address).collect(),
         cost: Cost::default(),
+        chain: None,
     }
 }
 

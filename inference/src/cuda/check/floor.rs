@@ -101,6 +101,7 @@ mod tests {
             shared_bytes: 0,
             arguments: Vec::new(),
             cost,
+            chain: None,
         })
     }
 
