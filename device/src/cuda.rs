@@ -5,7 +5,7 @@
 //! [`Function`]s of a [`Module`] launched with [`Parameters`], and whole [`GraphExec`]s of both. Memory comes from one [`BlockPool`] of 2 MiB blocks per
 //! device, mapped into [`AddressRange`]s, of which each slot has one ([`SlotMemory`]), and the stores one each: weights by what is in them ([`TensorStore`]), and what one
 //! step of a workflow leaves for the next ([`CommStore`]), which the process of another device can read there ([`Exported`]). Where cuBLASLt is installed, a [`Product`] of
-//! matrices can be its. The bus is shared by a [`TransferEngine`], in blocks.
+//! matrices can be its; where NVRTC is, it compiles a [`CudaSource`]. The bus is shared by a [`TransferEngine`], in blocks.
 //!
 //! Whoever launches kernels works with addresses, which nothing checks. Bytes on a device are not memory in Rust's sense: what is
 //! written to the wrong place there spoils results, or loses the context, but touches nothing that Rust relies on. So only what reads or writes host
@@ -17,7 +17,7 @@ pub use search::Search;
 mod library;
 pub use library::{Library, find_library, locate_library};
 mod nvrtc;
-pub use nvrtc::Nvrtc;
+pub use nvrtc::{CompileTarget, Compiled, CudaSource, Nvrtc};
 mod cublaslt;
 pub use cublaslt::{CublasLt, Product, ProductBuffers, ProductMatrix, ProductShape, Products};
 

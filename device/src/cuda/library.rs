@@ -84,6 +84,12 @@ pub(super) fn find_driver(search: &Search) -> Result<PathBuf, Unavailable> {
 /// A version that the driver cannot work with is found out when it is used, and not here.
 pub fn find_library(library: Library, search: &Search) -> Result<PathBuf, Unavailable> {
     let path = newest(library, search, u32::MAX)?;
+    open_library(library, &path)?;
+    Ok(path)
+}
+
+/// Open the file of `library` for good, with its parts.
+pub(super) fn open_library(library: Library, path: &Path) -> Result<(), Unavailable> {
     if library == Library::Nvrtc {
         // Its parts are looked for by the loader, which would not find them beside it in every version.
         if let Some(builtins) = path.parent().and_then(|folder| file_starting(folder, "libnvrtc-builtins.so"))
@@ -91,8 +97,7 @@ pub fn find_library(library: Library, search: &Search) -> Result<PathBuf, Unavai
             open(&builtins)?;
         }
     }
-    open(&path)?;
-    Ok(path)
+    open(path)
 }
 
 /// The file of `library` for a driver of a major version of CUDA: a library calls for a driver that is as new. Nothing is opened.

@@ -1,111 +1,189 @@
 //! NVIDIA's compiler for CUDA C, where it is installed.
 #![allow(unsafe_code, reason = "NVRTC has an interface in C")]
 
-use super::library::{Library, find_library};
+mod functions;
+
+use super::library::{Library, find_library, open_library};
 use super::search::Search;
 use super::unavailable::Unavailable;
+use functions::{Functions, Get, Program, Size};
 use libloading::os::unix::{Library as Opened, RTLD_GLOBAL, RTLD_NOW};
-use std::ffi::{CString, c_char, c_int, c_void};
-use std::path::PathBuf;
+use std::ffi::{CString, c_char, c_int};
+use std::path::Path;
 use std::ptr;
 
-/// What is compiled for: every device from this on.
-const OPTIONS: [&std::ffi::CStr; 2] = [c"--gpu-architecture=compute_75", c"--std=c++17"];
+/// How a source is compiled whose form is to run on every device from this on.
+const PORTABLE: [&str; 2] = ["--gpu-architecture=compute_75", "--std=c++17"];
 /// The most that is kept of what the compiler says.
 const LOG_BYTES_MAX: usize = 64 << 10;
+/// The most architectures that a version may know; there are some twenty.
+const ARCHITECTURES_MAX: usize = 1 << 10;
 
-type Program = *mut c_void;
-type Create = unsafe extern "C" fn(
-    *mut Program,
-    *const c_char,
-    *const c_char,
-    c_int,
-    *const *const c_char,
-    *const *const c_char,
-) -> c_int;
-type Compile = unsafe extern "C" fn(Program, c_int, *const *const c_char) -> c_int;
-type Size = unsafe extern "C" fn(Program, *mut usize) -> c_int;
-type Get = unsafe extern "C" fn(Program, *mut c_char) -> c_int;
-type Destroy = unsafe extern "C" fn(*mut Program) -> c_int;
-
-/// NVRTC, loaded. It parses what it is given in C++: let it do so in a process that may crash.
+/// NVRTC, loaded. It parses what it is given in C++: let it do so in a process that may crash, unless the source is Weir's own.
 pub struct Nvrtc {
-    create: Create,
-    compile: Compile,
-    ptx_size: Size,
-    ptx: Get,
-    log_size: Size,
-    log: Get,
-    destroy: Destroy,
+    functions: Functions,
+    version: [u32; 2],
+    /// Compute capabilities that it compiles for, as 90 for 9.0.
+    architectures: Vec<u32>,
+}
+
+/// What is compiled.
+#[derive(Debug, Clone, Copy)]
+pub struct CudaSource<'a> {
+    /// What its file is called in the compiler's words.
+    pub name: &'a str,
+    /// The source.
+    pub text: &'a str,
+    /// What it may include: names and texts.
+    pub headers: &'a [(&'a str, &'a str)],
+}
+
+/// For what a source is compiled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CompileTarget {
+    /// Machine code for devices of this compute capability: any driver of the compiler's major version loads it.
+    Cubin(u32),
+    /// PTX for devices of this compute capability and later ones. The driver compiles it, if it is as new as the compiler.
+    Ptx(u32),
+}
+
+/// What a source has become.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Compiled {
+    /// As [`Module::load`](super::Module::load) takes it.
+    pub image: Vec<u8>,
+    /// What the compiler has had to say.
+    pub log: String,
 }
 
 impl Nvrtc {
     /// Find it and open it for good.
     pub fn find(search: &Search) -> Result<Self, Unavailable> {
-        let path = find_library(Library::Nvrtc, search)?;
-        let unusable = |path: PathBuf| {
-            move |error: libloading::Error| Unavailable::Unusable { path, why: error.to_string() }
-        };
+        Self::opened(&find_library(Library::Nvrtc, search)?)
+    }
+
+    /// Open the file at `path` for good.
+    pub fn open(path: &Path) -> Result<Self, Unavailable> {
+        open_library(Library::Nvrtc, path)?;
+        Self::opened(path)
+    }
+
+    fn opened(path: &Path) -> Result<Self, Unavailable> {
+        let unusable = |why: String| Unavailable::Unusable { path: path.to_owned(), why };
         // SAFETY: opened a second time, it sets up nothing.
-        let library =
-            unsafe { Opened::open(Some(&path), RTLD_NOW | RTLD_GLOBAL) }.map_err(unusable(path.clone()))?;
-        // SAFETY: NVRTC's documentation gives these functions these types; the library stays open.
-        let nvrtc = unsafe {
-            let open = || -> Result<Self, libloading::Error> {
-                Ok(Self {
-                    create: *library.get(b"nvrtcCreateProgram\0")?,
-                    compile: *library.get(b"nvrtcCompileProgram\0")?,
-                    ptx_size: *library.get(b"nvrtcGetPTXSize\0")?,
-                    ptx: *library.get(b"nvrtcGetPTX\0")?,
-                    log_size: *library.get(b"nvrtcGetProgramLogSize\0")?,
-                    log: *library.get(b"nvrtcGetProgramLog\0")?,
-                    destroy: *library.get(b"nvrtcDestroyProgram\0")?,
-                })
-            };
-            open().map_err(unusable(path))
-        };
+        let library = unsafe { Opened::open(Some(path), RTLD_NOW | RTLD_GLOBAL) };
+        let library = library.map_err(|error| unusable(error.to_string()))?;
+        let functions = Functions::of(&library);
+        let functions = functions.map_err(|missing| unusable(format!("it lacks {}", missing.join(", "))))?;
+        // Others have it by name.
         std::mem::forget(library);
-        nvrtc
+        let (mut major, mut minor) = (0, 0);
+        // SAFETY: both outlive the call.
+        expect(unsafe { (functions.version)(&mut major, &mut minor) }).map_err(&unusable)?;
+        let version = [major, minor].map(|number| u32::try_from(number).unwrap_or_default());
+        Library::Nvrtc.check_major(path, version[0])?;
+        let architectures = architectures(&functions).map_err(&unusable)?;
+        Ok(Self { functions, version, architectures })
+    }
+
+    /// Its version, as `12.4`.
+    #[must_use]
+    pub fn version(&self) -> String {
+        self.version.map(|number| number.to_string()).join(".")
+    }
+
+    /// The best that it can compile for devices of a compute capability: machine code, or PTX of the newest before them; none if it knows newer devices only.
+    #[must_use]
+    pub fn target(&self, compute_capability: u32) -> Option<CompileTarget> {
+        let known = self.architectures.iter().copied().filter(|known| *known <= compute_capability).max()?;
+        Some(if known == compute_capability {
+            CompileTarget::Cubin(known)
+        } else {
+            CompileTarget::Ptx(known)
+        })
     }
 
     /// The PTX of a source, whose file has this name; or what the compiler has against it.
     pub fn ptx(&self, name: &str, source: &str) -> Result<String, String> {
-        let text = |text: &str| CString::new(text).map_err(|_| "a source has no zero bytes".to_owned());
-        let (name, source) = (text(name)?, text(source)?);
-        let mut made = Compilation { nvrtc: self, program: ptr::null_mut() };
-        // SAFETY: the texts outlive the call, which copies them; there are no headers.
+        let made =
+            self.run(&CudaSource { name, text: source, headers: &[] }, &PORTABLE.map(str::to_owned))?;
+        let ptx = made.bytes(self.functions.ptx_size, self.functions.ptx)?;
+        Ok(String::from_utf8_lossy(&ptx).trim_end_matches('\0').to_owned())
+    }
+
+    /// Compile a source with further options; or say what the compiler has against it.
+    pub fn compile(
+        &self,
+        source: &CudaSource<'_>,
+        target: CompileTarget,
+        options: &[&str],
+    ) -> Result<Compiled, String> {
+        let architecture = match target {
+            CompileTarget::Cubin(capability) => format!("--gpu-architecture=sm_{capability}"),
+            CompileTarget::Ptx(capability) => format!("--gpu-architecture=compute_{capability}"),
+        };
+        let options = options.iter().map(|option| (*option).to_owned()).chain([architecture]);
+        let made = self.run(source, &options.collect::<Vec<_>>())?;
+        let Functions { cubin_size, cubin, ptx_size, ptx, .. } = self.functions;
+        let image = match target {
+            CompileTarget::Cubin(_) => made.bytes(cubin_size, cubin),
+            CompileTarget::Ptx(_) => made.bytes(ptx_size, ptx),
+        };
+        Ok(Compiled { image: image?, log: made.log()? })
+    }
+
+    fn run(&self, source: &CudaSource<'_>, options: &[String]) -> Result<Compilation<'_>, String> {
+        let (name, text) = (c_text(source.name)?, c_text(source.text)?);
+        let names = source.headers.iter().map(|(name, _)| c_text(name)).collect::<Result<Vec<_>, _>>()?;
+        let texts = source.headers.iter().map(|(_, text)| c_text(text)).collect::<Result<Vec<_>, _>>()?;
+        let options = options.iter().map(|option| c_text(option)).collect::<Result<Vec<_>, _>>()?;
+        let (names, texts, options_at) = (pointers(&names), pointers(&texts), pointers(&options));
+        let count = |items: &[*const c_char]| c_int::try_from(items.len()).map_err(|error| error.to_string());
+
+        let mut made = Compilation { functions: &self.functions, program: ptr::null_mut() };
+        // SAFETY: all texts outlive the call, which copies them; there are as many names of headers as texts.
         let code = unsafe {
-            (self.create)(&mut made.program, source.as_ptr(), name.as_ptr(), 0, ptr::null(), ptr::null())
+            (self.functions.create)(
+                &mut made.program,
+                text.as_ptr(),
+                name.as_ptr(),
+                count(&names)?,
+                texts.as_ptr(),
+                names.as_ptr(),
+            )
         };
         expect(code)?;
-        let options = OPTIONS.map(std::ffi::CStr::as_ptr);
-        // SAFETY: the program is one that was created, and the options are texts that stay.
-        let code = unsafe { (self.compile)(made.program, options.len() as c_int, options.as_ptr()) };
-        if code != 0 {
-            let mut log = made.text(self.log_size, self.log)?;
-            log.truncate(log.floor_char_boundary(LOG_BYTES_MAX));
-            return Err(log.trim_end().to_owned());
-        }
-        made.text(self.ptx_size, self.ptx)
+        // SAFETY: the program is one that was created, and the options outlive the call.
+        let code =
+            unsafe { (self.functions.compile)(made.program, count(&options_at)?, options_at.as_ptr()) };
+        if code == 0 { Ok(made) } else { Err(made.log()?) }
     }
 }
 
 /// A program that is compiled.
 struct Compilation<'a> {
-    nvrtc: &'a Nvrtc,
+    functions: &'a Functions,
     program: Program,
 }
 
 impl Compilation<'_> {
-    /// A text that NVRTC hands out by its size and then its bytes, the last of which is 0.
-    fn text(&self, size: Size, get: Get) -> Result<String, String> {
+    /// What the compiler says.
+    fn log(&self) -> Result<String, String> {
+        let log = self.bytes(self.functions.log_size, self.functions.log)?;
+        let mut log = String::from_utf8_lossy(&log).trim_end_matches('\0').to_owned();
+        log.truncate(log.floor_char_boundary(LOG_BYTES_MAX));
+        Ok(log.trim_end().to_owned())
+    }
+
+    /// What NVRTC hands out by its size and then its bytes.
+    fn bytes(&self, size: Size, get: Get) -> Result<Vec<u8>, String> {
         let mut bytes = 0;
         // SAFETY: the program is one that was created; `bytes` outlives the call.
         expect(unsafe { size(self.program, &mut bytes) })?;
         let mut buffer = vec![0_u8; bytes];
         // SAFETY: the buffer is as large as NVRTC says.
         expect(unsafe { get(self.program, buffer.as_mut_ptr().cast()) })?;
-        Ok(String::from_utf8_lossy(&buffer).trim_end_matches('\0').to_owned())
+        Ok(buffer)
     }
 }
 
@@ -113,9 +191,28 @@ impl Drop for Compilation<'_> {
     fn drop(&mut self) {
         if !self.program.is_null() {
             // SAFETY: it was created, and nobody uses it after this.
-            unsafe { (self.nvrtc.destroy)(&mut self.program) };
+            unsafe { (self.functions.destroy)(&mut self.program) };
         }
     }
+}
+
+fn architectures(functions: &Functions) -> Result<Vec<u32>, String> {
+    let mut count = 0;
+    // SAFETY: `count` outlives the call.
+    expect(unsafe { (functions.architectures_len)(&mut count) })?;
+    let len = usize::try_from(count).ok().filter(|len| *len <= ARCHITECTURES_MAX);
+    let mut architectures = vec![0; len.ok_or_else(|| format!("it knows {count} architectures"))?];
+    // SAFETY: there is room for as many as NVRTC says.
+    expect(unsafe { (functions.architectures)(architectures.as_mut_ptr()) })?;
+    Ok(architectures.into_iter().filter_map(|known| u32::try_from(known).ok()).collect())
+}
+
+fn c_text(text: &str) -> Result<CString, String> {
+    CString::new(text).map_err(|_| "a source has no zero bytes".to_owned())
+}
+
+fn pointers(texts: &[CString]) -> Vec<*const c_char> {
+    texts.iter().map(|text| text.as_ptr()).collect()
 }
 
 fn expect(code: c_int) -> Result<(), String> {

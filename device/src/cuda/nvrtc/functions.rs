@@ -1,0 +1,60 @@
+//! The functions of NVRTC that are called.
+
+use libloading::os::unix::Library;
+use std::ffi::{c_char, c_int, c_void};
+
+pub(super) type Program = *mut c_void;
+pub(super) type Size = unsafe extern "C" fn(Program, *mut usize) -> c_int;
+pub(super) type Get = unsafe extern "C" fn(Program, *mut c_char) -> c_int;
+type Create = unsafe extern "C" fn(
+    *mut Program,
+    *const c_char,
+    *const c_char,
+    c_int,
+    *const *const c_char,
+    *const *const c_char,
+) -> c_int;
+type Compile = unsafe extern "C" fn(Program, c_int, *const *const c_char) -> c_int;
+type Destroy = unsafe extern "C" fn(*mut Program) -> c_int;
+type Version = unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int;
+type Numbers = unsafe extern "C" fn(*mut c_int) -> c_int;
+
+macro_rules! functions {
+    ($($field:ident: $function:ident, $name:literal;)*) => {
+        /// All of them, looked up.
+        pub(super) struct Functions {
+            $(pub(super) $field: $function,)*
+        }
+
+        impl Functions {
+            /// Those of a library that stays open; or the names of those that it lacks.
+            pub(super) fn of(library: &Library) -> Result<Self, Vec<&'static str>> {
+                let mut missing = Vec::new();
+                $(
+                    // SAFETY: NVRTC's documentation gives this function this type.
+                    let $field = unsafe { library.get::<$function>($name) };
+                    let $field = $field.map(|function| *function).map_err(|_| missing.push($name)).ok();
+                )*
+                match ($($field,)*) {
+                    ($(Some($field),)*) => Ok(Self { $($field,)* }),
+                    _ => Err(missing),
+                }
+            }
+        }
+    };
+}
+
+functions! {
+    create: Create, "nvrtcCreateProgram";
+    compile: Compile, "nvrtcCompileProgram";
+    ptx_size: Size, "nvrtcGetPTXSize";
+    ptx: Get, "nvrtcGetPTX";
+    cubin_size: Size, "nvrtcGetCUBINSize";
+    cubin: Get, "nvrtcGetCUBIN";
+    log_size: Size, "nvrtcGetProgramLogSize";
+    log: Get, "nvrtcGetProgramLog";
+    destroy: Destroy, "nvrtcDestroyProgram";
+    version: Version, "nvrtcVersion";
+    architectures_len: Numbers, "nvrtcGetNumSupportedArchs";
+    architectures: Numbers, "nvrtcGetSupportedArchs";
+}
