@@ -1,4 +1,4 @@
-//! Builds the fake driver: its own sources, the emulator's, and every kernel; and beside it fakes of the management library and of cuBLASLt.
+//! Builds the fake driver: its own sources, the emulator's, and every kernel; and beside it fakes of the management library, of cuBLASLt and of NVRTC.
 
 use std::env;
 use std::error::Error;
@@ -28,6 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     management(&build.get_compiler(), &folder)?;
     products(&build.get_compiler(), &folder)?;
+    compiler(&build.get_compiler(), &out, &folder)?;
     println!("cargo::rustc-env=WEIR_FAKE_CUDA_LIBRARY={}", library.display());
     Ok(())
 }
@@ -49,12 +50,41 @@ fn products(compiler: &cc::Tool, folder: &Path) -> Result<(), Box<dyn Error>> {
     let source = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?).join("cublaslt");
     println!("cargo::rerun-if-changed={}", source.display());
     let mut compile = compiler.to_command();
-    compile.args(["-shared", "-O2", "-Wl,-Bsymbolic", "-Wl,-z,nodelete", "-ldl", "-o"]);
+    compile.args(["-shared", "-O2", "-Wl,-Bsymbolic", "-Wl,-z,nodelete", "-ldl", "-Idriver", "-o"]);
     let library = folder.join("libcublasLt.so.12");
     if !compile.arg(&library).args(sources(&source)?).status()?.success() {
         return Err("the fake cuBLASLt could not be built".into());
     }
     std::fs::copy(&library, folder.join("libcublasLt.so.13"))?;
+    Ok(())
+}
+
+/// The compiler for kernels, which runs this one with the emulator's headers. One file under two names, too.
+fn compiler(compiler: &cc::Tool, out: &Path, folder: &Path) -> Result<(), Box<dyn Error>> {
+    let source = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?).join("nvrtc");
+    println!("cargo::rerun-if-changed={}", source.display());
+    // What it has compiled before was against other headers.
+    let compiled = out.join("compiled");
+    if compiled.exists() {
+        std::fs::remove_dir_all(&compiled)?;
+    }
+    std::fs::create_dir_all(&compiled)?;
+    // The functions of the C library are called, as the interpreter calls them, and not worked out beforehand.
+    let mut flags = "-std=c++17 -O2 -fPIC -w -fno-strict-aliasing -fno-builtin -ffp-contract=off -fvisibility=hidden -Wl,-z,defs".to_owned();
+    if env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == "x86_64") {
+        flags += " -march=x86-64-v3";
+    }
+    let includes = format!("-I'{}' -I'{}'", source.display(), weir_kernels_emulator::sources().display());
+    let define = |name: &str, value: &str| format!("-D{name}={value:?}");
+    let mut compile = compiler.to_command();
+    compile.args(["-shared", "-O2", "-Wl,-Bsymbolic", "-Wl,-z,nodelete", "-ldl", "-Idriver"]);
+    compile.arg(define("COMPILER", &compiler.path().display().to_string())).arg(define("FLAGS", &flags));
+    compile.arg(define("INCLUDES", &includes)).arg(define("FOLDER", &compiled.display().to_string()));
+    let library = folder.join("libnvrtc.so.12");
+    if !compile.arg("-o").arg(&library).args(sources(&source)?).status()?.success() {
+        return Err("the fake NVRTC could not be built".into());
+    }
+    std::fs::copy(&library, folder.join("libnvrtc.so.13"))?;
     Ok(())
 }
 

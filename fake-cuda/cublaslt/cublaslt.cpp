@@ -2,56 +2,19 @@
 // one refuses. What Weir does not call is not there.
 #include "cublaslt.h"
 
-#include <dlfcn.h>
 #include <stdlib.h>
 
 #include <cstring>
 #include <memory>
 #include <string>
 
+#include "beside.h"
+
 #define CUBLASLT_API extern "C" __attribute__((visibility("default"))) Status
 
+using beside::driver;
+
 namespace {
-
-// What the driver has for libraries: `driver/libraries.cpp`.
-struct Driver {
-    std::string path;
-    int (*context)();
-    int (*may_allocate)(const char*);
-    int (*enqueue)(void*, const char*, int (*)(void*, void*), void*, void (*)(void*));
-    int (*covers)(void*, uint64_t, uint64_t);
-    void (*violation)(const char*);
-    void (*holds)(int);
-    uint64_t (*setting)(const char*);
-};
-
-template <class F>
-void look_up(void* library, const char* name, F& to) {
-    to = reinterpret_cast<F>(dlsym(library, name));
-    if (to == nullptr) abort();
-}
-
-// There may be several in a process, each with its libraries beside it.
-const Driver& driver() {
-    static const Driver found = [] {
-        Dl_info own = {};
-        dladdr(reinterpret_cast<void*>(&driver), &own);
-        Driver driver = {};
-        driver.path = own.dli_fname;
-        const std::string beside = driver.path.substr(0, driver.path.rfind('/') + 1) + "libcuda.so.1";
-        void* library = dlopen(beside.c_str(), RTLD_NOW | RTLD_NOLOAD);
-        if (library == nullptr) abort();
-        look_up(library, "fakecuda_context", driver.context);
-        look_up(library, "fakecuda_may_allocate", driver.may_allocate);
-        look_up(library, "fakecuda_enqueue", driver.enqueue);
-        look_up(library, "fakecuda_covers", driver.covers);
-        look_up(library, "fakecuda_violation", driver.violation);
-        look_up(library, "fakecuda_library_holds", driver.holds);
-        look_up(library, "fakecuda_library_setting", driver.setting);
-        return driver;
-    }();
-    return found;
-}
 
 struct Handle {};
 
@@ -138,7 +101,7 @@ CUBLASLT_API cublasLtDestroy(Handle* handle) { return destroy(handle); }
 CUBLASLT_API cublasLtGetProperty(int property, int* value) {
     if (property < 0 || property > 2 || value == nullptr) return INVALID_VALUE;
     const uint64_t set = driver().setting("cublaslt_major");
-    const int named = atoi(driver().path.c_str() + driver().path.rfind('.') + 1);
+    const int named = driver().named();
     const int version[] = {set != 0 ? int(set) : named, 4, 5};
     *value = version[property];
     return SUCCESS;

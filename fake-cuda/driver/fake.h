@@ -18,6 +18,10 @@
 #include "launch.h"
 #include "types.h"
 
+namespace emulator {
+struct Thread;
+}
+
 namespace fake {
 
 struct Stream;
@@ -103,6 +107,8 @@ struct Capture {
 struct Module {
     Device* device;
     std::set<std::string> entries;
+    // The kernels of what the fake NVRTC has compiled; of other modules they are the emulator's own.
+    const emulator::Kernel* (*compiled)(const char*, emulator::Thread* (*)()) = nullptr;
 };
 
 struct Function {
@@ -159,8 +165,10 @@ struct Settings {
     // Copies of LOAD_BYTES or more to the device that are made; those behind them wait until there may be more.
     uint64_t loads_left = UINT64_MAX;
     // What libraries above the driver are told: `cublaslt_create` and `cublaslt_matmul` are what these calls report, `cublaslt_declines` has no product fit, and
-    // `cublaslt_major` is another version than the file's name says. 0: none of it.
-    std::map<std::string, uint64_t> libraries = {{"cublaslt_create", 0}, {"cublaslt_matmul", 0}, {"cublaslt_declines", 0}, {"cublaslt_major", 0}};
+    // `cublaslt_major` is another version than the file's name says; with `nvrtc_fails` nothing compiles, and `nvrtc_newest` is the last compute capability that the compiler knows.
+    // 0: none of it.
+    std::map<std::string, uint64_t> libraries = {{"cublaslt_create", 0}, {"cublaslt_matmul", 0}, {"cublaslt_declines", 0},
+                                                 {"cublaslt_major", 0},  {"nvrtc_fails", 0},     {"nvrtc_newest", 0}};
 };
 
 constexpr uint64_t LOAD_BYTES = uint64_t(1) << 20;

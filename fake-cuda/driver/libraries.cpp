@@ -50,6 +50,12 @@ LIBRARY_API void fakecuda_library_holds(int more) {
     state().library_objects += more;
 }
 
+// Something that happened once more.
+LIBRARY_API void fakecuda_counted(const char* what) {
+    std::lock_guard<std::mutex> lock(state().mutex);
+    state().counts[what]++;
+}
+
 // A setting of a library, by its name.
 LIBRARY_API uint64_t fakecuda_library_setting(const char* name) {
     std::lock_guard<std::mutex> lock(state().mutex);

@@ -1,8 +1,11 @@
 // Modules, and kernels that run on the processor.
+#include <dlfcn.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <cstring>
+#include <fstream>
 #include <regex>
 
 #include "block.h"
@@ -81,6 +84,26 @@ static void explain(unsigned count, const int* options, void** values, const cha
     if (buffer != nullptr && bytes > 0) snprintf(buffer, bytes, "%s", text);
 }
 
+// Open the library that an image of the fake NVRTC's names; null where it names none. It stays: work that is on its way may need it.
+static void* compiled_library(const char* image) {
+    static const char mark[] = "fake library ";
+    const char* found = strstr(image, mark);
+    if (found == nullptr) return nullptr;
+    const char* path = found + strlen(mark);
+    const std::string from(path, strcspn(path, "\n"));
+    // A copy, which the loader takes for another one: each driver of a process has its own threads.
+    std::string copy = "/tmp/fakecuda-XXXXXX";
+    const int file = mkstemp(copy.data());
+    if (file < 0) return nullptr;
+    std::ifstream library(from, std::ios::binary);
+    std::ofstream(copy, std::ios::binary) << library.rdbuf();
+    void* opened = dlopen(copy.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (opened == nullptr) fprintf(stderr, "the fake driver: %s\n", dlerror());
+    close(file);
+    unlink(copy.c_str());
+    return opened;
+}
+
 }  // namespace fake
 
 using namespace fake;
@@ -109,6 +132,8 @@ CUDA_API cuModuleLoadDataEx(Module** module, const void* image, unsigned count, 
         entries = entries_of(text);
     }
     *module = new Module{call.device, entries};
+    if (void* library = compiled_library(static_cast<const char*>(image)))
+        (*module)->compiled = reinterpret_cast<decltype((*module)->compiled)>(dlsym(library, "fakecuda_module_kernel"));
     state().modules.insert(*module);
     return SUCCESS;
 }
@@ -128,8 +153,9 @@ CUDA_API cuModuleGetFunction(Function** function, Module* module, const char* na
     Call call;
     if (call.result) return call.result;
     if (!state().modules.count(module)) return INVALID_HANDLE;
-    if (!module->entries.count(name)) return NOT_FOUND;
-    const emulator::Kernel* kernel = emulator::find(name);
+    const auto current = [] { return emulator::current; };
+    const emulator::Kernel* kernel = module->compiled != nullptr ? module->compiled(name, current) : emulator::find(name);
+    if (module->compiled != nullptr ? kernel == nullptr : !module->entries.count(name)) return NOT_FOUND;
     if (kernel == nullptr) {
         state().violation(std::string("kernel ") + name + " has no source that the fake could run");
         return NOT_FOUND;

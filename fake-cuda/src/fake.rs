@@ -11,8 +11,8 @@ use tempfile::TempDir;
 /// Instances that no test uses: each takes a little of a process's room for thread-local variables, which is not given back.
 static IDLE: Mutex<Vec<Instance>> = Mutex::new(Vec::new());
 
-/// The library for products of matrices lies beside the driver in two versions, and finds it there.
-const CUBLAS_LT: [&str; 2] = ["libcublasLt.so.12", "libcublasLt.so.13"];
+/// The libraries above the driver lie beside it in two versions, and find it there.
+const LIBRARIES: [&str; 4] = ["libcublasLt.so.12", "libcublasLt.so.13", "libnvrtc.so.12", "libnvrtc.so.13"];
 
 /// A driver with devices of its own.
 ///
@@ -126,7 +126,13 @@ impl Fake {
         self.path().with_file_name(format!("libcublasLt.so.{major}"))
     }
 
-    /// How often something happened (`launches`, `graph_launches`, `cublasLtMatmul`, `computed` kernels and graphs, `copies_to_device`, `fills`, `blocks_created`, `waits`), or how much of something there is now
+    /// The file of the `libnvrtc.so` of a major version that belongs to this driver: 12 or 13.
+    #[must_use]
+    pub fn nvrtc(&self, major: u32) -> PathBuf {
+        self.path().with_file_name(format!("libnvrtc.so.{major}"))
+    }
+
+    /// How often something happened (`launches`, `graph_launches`, `cublasLtMatmul`, `nvrtcCompileProgram`, `computed` kernels and graphs, `copies_to_device`, `fills`, `blocks_created`, `waits`), or how much of something there is now
     /// (`used_bytes`, `live_streams`, `live_blocks`...).
     #[must_use]
     pub fn count(&self, what: &str) -> u64 {
@@ -206,9 +212,9 @@ impl Instance {
         let folder = tempfile::tempdir().expect("a folder for the fake driver");
         let path = folder.path().join("libcuda.so.1");
         std::fs::copy(crate::library(), &path).expect("a copy of the fake driver");
-        for name in CUBLAS_LT {
+        for name in LIBRARIES {
             let copied = std::fs::copy(crate::library().with_file_name(name), path.with_file_name(name));
-            copied.expect("a copy of the fake cuBLASLt");
+            copied.expect("a copy of a fake library");
         }
         // SAFETY: the library's initialisers ask nothing of us.
         let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL) }.expect("the fake driver");

@@ -9,7 +9,8 @@
 //! - memory runs out, launches fail and the bus is slow when a test says so.
 //!
 //! Beside it is a `libnvidia-ml.so.1`, which says of the same GPUs what real ones say of themselves, and a `libcublasLt.so` of versions 12 and 13, which
-//! computes products of matrices in the order of the driver's streams, and refuses what the real one does.
+//! computes products of matrices in the order of the driver's streams, and refuses what the real one does. A `libnvrtc.so` of both versions compiles for the processor, with the
+//! compiler that the driver was built with, what the driver then runs in its streams.
 //!
 //! A test makes a [`Fake`], which is a driver of its own beside those of other tests in the process. A whole node is given [`library`] in
 //! `WEIR_CUDA_LIBRARY`, and settings in `WEIR_FAKE_CUDA`, as `devices=2,seed=7`.

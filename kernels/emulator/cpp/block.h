@@ -55,7 +55,12 @@ struct Thread {
 };
 
 // The thread that runs now, on this thread of the process.
+#ifndef EMULATOR_MODULE
 extern thread_local Thread* current __attribute__((tls_model("initial-exec")));
+#else
+// In a library by itself, which is loaded later than the emulator and has no room among what a process has from its start.
+extern thread_local Thread* current;
+#endif
 
 class Block {
   public:

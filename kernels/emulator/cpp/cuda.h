@@ -11,7 +11,12 @@
 #define __device__
 #define __host__
 #define __constant__ static const
+#ifndef EMULATOR_MODULE
 #define __forceinline__ inline
+#else
+// As on a device: what is known of an instruction is known where it is computed.
+#define __forceinline__ inline __attribute__((always_inline))
+#endif
 #define __noinline__ inline
 #define __grid_constant__
 #define __align__(n) alignas(n)

@@ -13,13 +13,23 @@ struct Registration {
     explicit Registration(Kernel kernel);
 };
 
+// What comes before each thread.
+#ifndef EMULATOR_MODULE
+inline void enter() {}
+#else
+void enter();
+#endif
+
 // The types of a kernel's parameters, from its own signature.
 template <auto kernel>
 struct Signature;
 
 template <class... P, void (*kernel)(P...)>
 struct Signature<kernel> {
-    static void invoke(void** parameters) { call(parameters, std::index_sequence_for<P...>{}); }
+    static void invoke(void** parameters) {
+        enter();
+        call(parameters, std::index_sequence_for<P...>{});
+    }
     static std::vector<size_t> bytes() { return {sizeof(P)...}; }
 
   private:
