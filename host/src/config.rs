@@ -122,7 +122,8 @@ pub struct NodeConfig {
 
     /// How long one run on a GPU may take before the worker of the device is taken to hang, and is started anew.
     pub gpu_run_time_ms_max: u64,
-    /// Whether NVIDIA's libraries compute what they do faster than Weir's own kernels, where they are installed: `auto`, or `none`. See docs/gpu.md.
+    /// Whether NVIDIA's libraries (cuBLASLt, NVRTC) compute or compile what they do faster than Weir's own kernels, where they are installed: `auto`, or
+    /// `none`. See docs/gpu.md.
     pub gpu_libraries: GpuLibraries,
     /// Kernels that users bring. See docs/kernel-graphs.md.
     pub kernel_graphs: KernelGraphsConfig,

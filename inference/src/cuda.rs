@@ -22,7 +22,9 @@ pub use worker::{DEVICE_WORKER_COMMAND, GpuGroup, device_worker_main};
 
 mod device;
 pub use device::IntermediateLimits;
+mod chains;
 mod kernels;
+mod libraries;
 mod products;
 mod slots;
 
@@ -49,6 +51,7 @@ use crate::error::InferenceError;
 use crate::footprint::{Footprint, Part};
 use crate::prepare::{Content, Variant};
 use crate::value::HandedOver;
+use chains::{CompilerConfig, INSTRUCTIONS_MIN};
 use device::GpuConfig;
 use kernel_graphs::KernelGraphs;
 use products::LibraryConfig;
@@ -75,6 +78,8 @@ pub struct CudaConfig {
     pub intermediates: IntermediateLimits,
     /// The file of cuBLASLt, which computes large products of matrices; none for Weir's own kernels in its place.
     pub cublas_lt: Option<PathBuf>,
+    /// The file of NVRTC, which compiles chains of elementwise operations; none to have them interpreted.
+    pub nvrtc: Option<PathBuf>,
     /// How long a run may take before its worker is taken to hang, and is started anew.
     pub run_time_max: Duration,
     /// The GPUs of the node, this one included.
@@ -97,9 +102,10 @@ pub struct Cuda {
 impl Cuda {
     /// Have a worker take hold of a device of the driver in that file. Outputs live in `arena`. Takes some hundred milliseconds; blocks.
     pub fn open(driver: &Path, config: CudaConfig, arena: Arena) -> Result<Self, InferenceError> {
-        let CudaConfig { ordinal, memory_bytes_max, slots, intermediates, cublas_lt, .. } = config;
+        let CudaConfig { ordinal, memory_bytes_max, slots, intermediates, cublas_lt, nvrtc, .. } = config;
         let library = cublas_lt.map(|path| LibraryConfig { path, flops_min: FLOPS_MIN });
-        let gpu = GpuConfig { ordinal, memory_bytes_max, slots, intermediates, library };
+        let compiler = nvrtc.map(|path| CompilerConfig { path, instructions_min: INSTRUCTIONS_MIN });
+        let gpu = GpuConfig { ordinal, memory_bytes_max, slots, intermediates, library, compiler };
         let driver = driver.to_owned();
         let config = WorkerConfig {
             program: config.command,
@@ -111,7 +117,8 @@ impl Cuda {
             group: config.group,
         };
         let (worker, device) = Supervisor::start(config)?;
-        device.library.tell(Device::Cuda { ordinal });
+        device.library.tell_of_products(Device::Cuda { ordinal });
+        device.compiler.tell_of_compiler(Device::Cuda { ordinal });
         Ok(Self { ordinal, driver, arena, name: device.name, worker, kernel_graphs: None })
     }
 

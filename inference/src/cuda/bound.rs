@@ -6,6 +6,7 @@ pub(super) use arriving::Ordered;
 mod step;
 use step::{Address, Step, Work};
 
+use super::chains::Chains;
 use super::device::Gpu;
 use super::failure;
 use super::program::{self, Place, Product, Program};
@@ -56,12 +57,26 @@ impl Bound {
         let prologue = bound.steps(gpu, &bound.program.prologue, weights).map_err(|error| failure(&error))?;
         bound.prologue = Prologue::new(prologue);
         bound.steps = bound.steps(gpu, &bound.program.steps, weights).map_err(|error| failure(&error))?;
+        // Compiled from now on. What is done once is interpreted.
+        bound.settle(&gpu.chains);
         Ok(bound)
     }
 
     /// How many steps of a run are the library's.
     pub(super) fn library_steps(&self) -> usize {
         self.steps.iter().filter(|step| matches!(step.work, Work::Product(_))).count()
+    }
+
+    /// Have kernels that were compiled for its chains run them, as far as they are there. Gives whether it is settled what runs every step: from then on
+    /// a run can be captured for good.
+    pub(super) fn settle(&self, chains: &Chains) -> bool {
+        // All are asked for at once.
+        self.steps.iter().filter(|step| !step.settle(chains)).count() == 0
+    }
+
+    /// How many steps of a run have kernels that were compiled for their chains.
+    pub(super) fn compiled_steps(&self) -> usize {
+        self.steps.iter().filter(|step| step.is_compiled()).count()
     }
 
     /// Give a run to `stream`, working in `arena`.

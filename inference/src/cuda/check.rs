@@ -5,19 +5,21 @@
 
 pub(super) mod bench;
 mod cases;
+pub(super) mod chains;
 mod floor;
 mod folder;
 mod functions;
 mod handing_over;
 mod kernel_graphs;
 mod launches;
+mod libraries;
 mod memory;
 mod network;
 mod operations;
-mod products;
 mod transfers;
 mod worker;
 
+use super::chains::{CompilerConfig, INSTRUCTIONS_MIN};
 use super::device::{Gpu, GpuConfig, IntermediateLimits};
 use super::products::LibraryConfig;
 use super::program::FLOPS_MIN;
@@ -82,6 +84,8 @@ pub enum Tier {
     Own,
     /// NVIDIA's library for products of matrices.
     CublasLt,
+    /// Kernels that NVIDIA's compiler makes of chains of elementwise operations.
+    Nvrtc,
 }
 
 /// One thing that was checked.
@@ -172,9 +176,9 @@ impl FromStr for Stage {
 }
 
 impl CheckConfig {
-    /// The file of cuBLASLt.
-    fn cublas_lt(&self, devices: &Devices) -> Result<PathBuf, Unavailable> {
-        locate_library(Library::CublasLt, &self.search, devices.driver_major())
+    /// The file of one of NVIDIA's libraries.
+    fn library(&self, library: Library, devices: &Devices) -> Result<PathBuf, Unavailable> {
+        locate_library(library, &self.search, devices.driver_major())
     }
 }
 
@@ -183,6 +187,7 @@ impl fmt::Display for Tier {
         f.write_str(match self {
             Self::Own => "own",
             Self::CublasLt => "cublaslt",
+            Self::Nvrtc => "nvrtc",
         })
     }
 }
@@ -240,7 +245,7 @@ pub fn check(
 ) -> Result<(), CheckFailure> {
     if stage == Stage::Environment {
         environment(devices, tell);
-        products::check(devices, config, tell);
+        libraries::check(devices, config, tell);
         return Ok(());
     }
     if stage == Stage::Worker {
@@ -252,9 +257,14 @@ pub fn check(
         return kernel_graphs::check(devices, config, tell);
     }
     let CheckConfig { ordinal, memory_bytes_max, .. } = *config;
-    let library = config.cublas_lt(devices).ok().map(|path| LibraryConfig { path, flops_min: FLOPS_MIN });
+    let library = config.library(Library::CublasLt, devices).ok();
+    let library = library.map(|path| LibraryConfig { path, flops_min: FLOPS_MIN });
+    let compiler = config.library(Library::Nvrtc, devices).ok();
+    // Among the operations also what a node leaves to the interpreter, to see whether it is right to.
+    let instructions_min = if stage == Stage::Operations { 1 } else { INSTRUCTIONS_MIN };
+    let compiler = compiler.map(|path| CompilerConfig { path, instructions_min });
     let intermediates = IntermediateLimits::default();
-    let gpu = GpuConfig { ordinal, memory_bytes_max, slots: 2, intermediates, library };
+    let gpu = GpuConfig { ordinal, memory_bytes_max, slots: 2, intermediates, library, compiler };
     let monitor = matches!(stage, Stage::Memory | Stage::Functions).then(|| Monitor::of(devices));
     let used = || used_bytes(monitor.as_ref()?, devices, ordinal);
     let before = used();

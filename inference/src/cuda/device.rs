@@ -1,5 +1,6 @@
 //! What all models on a device share.
 
+use super::chains::{Chains, CompilerConfig};
 use super::kernels::Kernels;
 use super::products::{LibraryConfig, ProductLibrary};
 use super::slots::Slots;
@@ -32,6 +33,8 @@ pub(super) struct GpuConfig {
     pub(super) intermediates: IntermediateLimits,
     /// None where Weir's own kernels are to compute all products of matrices.
     pub(super) library: Option<LibraryConfig>,
+    /// None where all chains of elementwise operations are to be interpreted.
+    pub(super) compiler: Option<CompilerConfig>,
 }
 
 /// How much tensors may take that runs leave on a device for other runs there.
@@ -64,6 +67,7 @@ pub(super) struct Gpu {
     /// Files of weights that are known to be what they are named by.
     pub(super) verified: Verified,
     pub(super) products: ProductLibrary,
+    pub(super) chains: Chains,
     pub(super) pool: Arc<BlockPool>,
     pub(super) context: Arc<Context>,
     pub(super) target: Target,
@@ -86,7 +90,7 @@ impl Gpu {
         let ring = PinnedRing::new(&context, RING_BLOCKS)?;
         let engine = Arc::new(TransferEngine::new(&context, &ring)?);
         let tensors = TensorStore::new(&pool, &engine)?;
-        let GpuConfig { ordinal, intermediates: limits, library, .. } = config;
+        let GpuConfig { ordinal, intermediates: limits, library, compiler, .. } = config;
         let spilled = Arena::new(limits.spilled_bytes_max);
         let limits = CommLimits {
             free_percent_max: limits.free_percent_max,
@@ -96,6 +100,7 @@ impl Gpu {
         let intermediates = CommStore::new(u64::from(*ordinal), limits, &pool, &engine, &spilled)?;
         let kernels = Kernels::new(&context, target.compute_capability);
         let products = ProductLibrary::open(library.as_ref(), &context, capacity_bytes);
+        let chains = Chains::open(compiler.as_ref(), &context, target.compute_capability);
         let slots = Slots::new(&pool, config.slots)?;
         Ok(Self {
             slots,
@@ -105,6 +110,7 @@ impl Gpu {
             kernels,
             verified: Verified::default(),
             products,
+            chains,
             pool,
             context,
             target,

@@ -1,11 +1,11 @@
 //! NVIDIA's library for products of matrices, where a node has found it: a tier above Weir's own kernels. Whatever is the matter with it, models run.
 
+use super::libraries::LibraryState;
 use super::program::{Place, Product, ProductTier};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::Arc;
-use tracing::{info, warn};
-use weir_device::Device;
+use tracing::warn;
 use weir_device::cuda::{self, Context, CublasLt, CudaError, Products};
 
 /// Memory that one product may work in, at most: what NVIDIA recommends for its largest devices. Slots have it only while they run such products.
@@ -20,31 +20,6 @@ pub(super) struct LibraryConfig {
     pub(super) path: PathBuf,
     /// From how many operations on a product is its.
     pub(super) flops_min: u64,
-}
-
-/// What became of it on a device.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum LibraryState {
-    /// There is none to use.
-    None,
-    /// It is used, in this version.
-    Used(String),
-    /// It cannot be used; why not.
-    Unusable(String),
-}
-
-impl LibraryState {
-    /// Say so in the log.
-    pub(super) fn tell(&self, device: Device) {
-        match self {
-            Self::None => {}
-            Self::Used(version) => info!(%device, version, "cuBLASLt computes large products of matrices"),
-            Self::Unusable(why) => {
-                warn!(%device, why, "cuBLASLt is not used, Weir's own kernels are: repair or remove it, or set gpu_libraries = \"none\"");
-            }
-        }
-    }
 }
 
 /// The library on a device.

@@ -94,6 +94,15 @@ impl Program {
         Self::of(&graph, precision, target, tier)
     }
 
+    /// Have all chains of elementwise operations interpreted, whatever compiler there is. For checks, which hold one against the other.
+    pub(super) fn interpret_chains(&mut self) {
+        for step in &mut self.steps {
+            if let Step::Launch(launch) = step {
+                launch.chain = None;
+            }
+        }
+    }
+
     /// The program of a graph.
     pub(super) fn of(
         graph: &Graph,

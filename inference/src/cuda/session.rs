@@ -259,7 +259,8 @@ impl CudaSession {
         Ok((outputs, end))
     }
 
-    /// Give the launches to the slot's stream, now that all they read is there: one by one the first time, and captured from then on.
+    /// Give the launches to the slot's stream, now that all they read is there: one by one the first time, and captured from then on, or from when the compiler is
+    /// done with them.
     fn launch(&mut self, bound: &Arc<Bound>, slot: &Slot, arena: Span) -> Result<(), CudaError> {
         let (stream, place) = (&slot.stream, (bound.number, slot.number));
         match self.captured.get_mut(&place) {
@@ -267,7 +268,8 @@ impl CudaSession {
                 // SAFETY: it was captured from the same program in the same slot, whose addresses stay; whoever holds the slot waits for its end.
                 return unsafe { graph.launch(stream) };
             }
-            Some(Captured::Once) => {
+            // What is captured stays as it is: not before it is settled which kernels those are.
+            Some(Captured::Once) if bound.settle(&self.model.gpu.chains) => {
                 // SAFETY: what is captured here runs only in this slot, while the session holds the program and its weights.
                 let graph = stream.capture(|stream| unsafe { bound.launch(stream, arena) })?;
                 let mut graph = graph.instantiate()?;
@@ -275,7 +277,7 @@ impl CudaSession {
                 unsafe { graph.launch(stream) }?;
                 self.keep(place, Captured::Graph { graph, _bound: Arc::clone(bound) });
             }
-            None => {
+            _ => {
                 // SAFETY: the arena is the slot's, and the slot ours until the stream is synchronised.
                 unsafe { bound.launch(stream, arena) }?;
                 self.keep(place, Captured::Once);

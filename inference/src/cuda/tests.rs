@@ -1,9 +1,11 @@
 //! The executor on the fake driver: real networks, run by the kernels' own sources.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot be set up has failed")]
 
+mod chains;
 mod cold;
 mod products;
 
+use super::chains::CompilerConfig;
 use super::device::{Gpu, GpuConfig, IntermediateLimits};
 use super::form::form;
 use super::model::{CudaModel, ModelFiles};
@@ -65,6 +67,16 @@ impl Setup {
         precision: Precision,
         library: Option<LibraryConfig>,
     ) -> Self {
+        Self::with_libraries(fake, memory_bytes_max, precision, library, None)
+    }
+
+    fn with_libraries(
+        fake: Fake,
+        memory_bytes_max: u64,
+        precision: Precision,
+        library: Option<LibraryConfig>,
+        compiler: Option<CompilerConfig>,
+    ) -> Self {
         let search = Search { driver: Some(fake.path().to_owned()), folders: Vec::new() };
         let devices = Arc::new(Devices::discover(&search).unwrap());
         let arena = Arena::new(1 << 30);
@@ -74,6 +86,7 @@ impl Setup {
             slots: 2,
             intermediates: IntermediateLimits::default(),
             library,
+            compiler,
         };
         let gpu = Arc::new(Gpu::open(&devices, &config, &arena).unwrap());
         Self { gpu, arena, precision, blobs: tempfile::tempdir().unwrap(), fake }
@@ -340,7 +353,7 @@ fn every_check_of_the_doctor_passes() {
     let search = Search { driver: Some(fake.path().to_owned()), folders: Vec::new() };
     let devices = Arc::new(Devices::discover(&search).unwrap());
     let models = vec![repository(DIGITS)];
-    // The library for products lies beside the driver.
+    // The libraries above it lie beside the driver.
     let search = Search { folders: vec![fake.path().with_file_name("")], ..search };
     let config = CheckConfig { ordinal: 0, memory_bytes_max: MEMORY_BYTES_MAX, models, repeats: 1, search };
     // This program is no worker: `weir doctor` is held to those stages beside the nodes.
@@ -351,8 +364,10 @@ fn every_check_of_the_doctor_passes() {
         assert!(!checks.is_empty(), "{stage} checks nothing");
         let failed: Vec<_> = checks.iter().filter(|check| !check.passed).collect();
         assert!(failed.is_empty(), "{failed:#?}");
-        let by_library = checks.iter().filter(|check| check.tier == Some(Tier::CublasLt)).count();
-        assert_eq!(by_library > 0, stage == Stage::Operations, "{checks:#?}");
+        for tier in [Tier::CublasLt, Tier::Nvrtc] {
+            let by_library = checks.iter().filter(|check| check.tier == Some(tier)).count();
+            assert_eq!(by_library > 0, stage == Stage::Operations, "{tier}: {checks:#?}");
+        }
         // What computes is told beside the least time that the device allows.
         let has_floor = |check: &&Check| check.share_of_floor.is_some_and(|share| share > 0.0);
         let shares = checks.iter().filter(has_floor).count();

@@ -24,8 +24,9 @@ const SLOTS: u32 = 4;
 pub(super) struct Gpus {
     devices: Result<Arc<Devices>, Unavailable>,
     search: Search,
-    /// Looked for when a GPU is opened.
+    /// These are looked for when a GPU is opened.
     cublas_lt: OnceLock<Option<PathBuf>>,
+    nvrtc: OnceLock<Option<PathBuf>>,
     group: GpuGroup,
 }
 
@@ -34,7 +35,13 @@ impl Gpus {
     pub(super) fn find() -> Self {
         let search = Search::from_environment();
         let devices = Devices::discover(&search).map(Arc::new);
-        Self { devices, search, cublas_lt: OnceLock::new(), group: GpuGroup::default() }
+        Self {
+            devices,
+            search,
+            cublas_lt: OnceLock::new(),
+            nvrtc: OnceLock::new(),
+            group: GpuGroup::default(),
+        }
     }
 
     /// Have what they say of themselves read for the metrics.
@@ -92,7 +99,8 @@ impl Gpus {
                 len_max: node.intermediates.len_max,
                 spilled_bytes_max: node.intermediates.spilled_bytes_max,
             },
-            cublas_lt: self.cublas_lt(devices, node.gpu_libraries),
+            cublas_lt: self.library(Library::CublasLt, devices, node.gpu_libraries),
+            nvrtc: self.library(Library::Nvrtc, devices, node.gpu_libraries),
             run_time_max: Duration::from_millis(node.gpu_run_time_ms_max),
             group: self.group.clone(),
             command: None,
@@ -106,23 +114,29 @@ impl Gpus {
         Ok((Arc::new(cuda), CacheConfig { capacity_bytes, slots, run_queue_len_max }))
     }
 
-    /// The file of cuBLASLt, where there is one that the driver takes. What is the matter otherwise is said once, whatever the number of devices.
-    fn cublas_lt(&self, devices: &Devices, libraries: GpuLibraries) -> Option<PathBuf> {
+    /// The file of a library, where there is one that the driver takes. What is the matter otherwise is said once, whatever the number of devices.
+    fn library(&self, library: Library, devices: &Devices, libraries: GpuLibraries) -> Option<PathBuf> {
         if libraries == GpuLibraries::None {
             return None;
         }
-        let look = || match locate_library(Library::CublasLt, &self.search, devices.driver_major()) {
+        let (found, name, without) = match library {
+            Library::CublasLt => {
+                (&self.cublas_lt, "cuBLASLt", "Weir's own kernels compute all products of matrices")
+            }
+            Library::Nvrtc => (&self.nvrtc, "NVRTC", "chains of elementwise operations are interpreted"),
+        };
+        let look = || match locate_library(library, &self.search, devices.driver_major()) {
             Ok(path) => Some(path),
             Err(unavailable @ Unavailable::NotFound { .. }) => {
-                tracing::debug!(%unavailable, "Weir's own kernels compute all products of matrices");
+                tracing::debug!(%unavailable, "{without}");
                 None
             }
             Err(unavailable) => {
-                tracing::warn!(%unavailable, "cuBLASLt is not used, Weir's own kernels are");
+                tracing::warn!(%unavailable, "{name} is not used: {without}");
                 None
             }
         };
-        self.cublas_lt.get_or_init(look).clone()
+        found.get_or_init(look).clone()
     }
 }
 

@@ -30,6 +30,11 @@ impl Case {
         matches!(self.op, Op::MatMul(_))
     }
 
+    /// Whether it is a chain of elementwise operations.
+    pub(super) fn is_elementwise(&self) -> bool {
+        matches!(self.op, Op::Elementwise(_))
+    }
+
     fn summing(self, terms: usize) -> Self {
         Self { terms, ..self }
     }
@@ -117,6 +122,16 @@ fn elementwise(dims: &[usize], instructions: Vec<Instruction>, operands: usize) 
     })
 }
 
+/// So many instructions on two operands: to see from how many on a kernel of its own is worth it.
+fn chain(dims: &[usize], len: usize) -> Op {
+    let mut instructions = vec![Instruction::Load(0)];
+    for at in 0..len {
+        let (operand, binary) = if at % 2 == 0 { (1, Binary::Mul) } else { (0, Binary::Add) };
+        instructions.extend([Instruction::Load(operand), Instruction::Binary(binary)]);
+    }
+    elementwise(dims, instructions, 2)
+}
+
 /// Every kind of operation, most of them at sizes of ResNet-50 and MiniLM.
 pub(super) fn all() -> Vec<Case> {
     let heads = |heads: usize, len: usize, dim: usize| Heads {
@@ -156,6 +171,10 @@ pub(super) fn all() -> Vec<Case> {
     let (rows, cols) = (256, 384);
     let of_rows = |name, op| Case::new(name, op, &[&[rows, cols]], &[rows]);
     let reduce = |kind| Op::Reduce(Reduce { kind, rows, cols });
+    let of_chain = |name, len| {
+        let count = 1 << 20;
+        Case::new(name, chain(&[count], len), &[&[count], &[count]], &[count]).summing(len)
+    };
     let mut cases = vec![
         Case::new(
             "conv 7x7, stride 2",
@@ -219,6 +238,8 @@ pub(super) fn all() -> Vec<Case> {
         )
         .summing(9),
         Case::new("add and gelu", elementwise(&[1 << 20], sum, 2), &[&[1 << 20], &[1 << 20]], &[1 << 20]),
+        of_chain("1 elementwise instruction", 1),
+        of_chain("15 elementwise instructions", 15),
         Case::new("transpose", transpose, &[&[8, 12, 128, 32]], &[8, 128, 12, 32]),
         Case::new(
             "softmax",

@@ -37,7 +37,14 @@ pub(super) fn check(
         return Ok(());
     };
     let (memory_bytes_max, intermediates) = (config.memory_bytes_max, IntermediateLimits::default());
-    let held = GpuConfig { ordinal: sibling, memory_bytes_max, slots: 1, intermediates, library: None };
+    let held = GpuConfig {
+        ordinal: sibling,
+        memory_bytes_max,
+        slots: 1,
+        intermediates,
+        library: None,
+        compiler: None,
+    };
     let sibling = Gpu::open(devices, &held, &Arena::new(0))?;
     for bytes in SIZES {
         let (mut here, mut there) = (gpu.slots.take(None), sibling.slots.take(None));

@@ -2,13 +2,13 @@
 
 use super::super::bound::Bound;
 use super::super::device::Gpu;
-use super::super::products::LibraryState;
+use super::super::libraries::LibraryState;
 use super::super::program::{ProductTier, Program, Step};
 use super::super::weights::Weights;
 use super::bench::{OWNER, in_slot, worst};
 use super::cases::{Case, FLOATS, all};
 use super::floor::Floor;
-use super::{Check, CheckConfig, CheckFailure, Stage, Tier};
+use super::{Check, CheckConfig, CheckFailure, Stage, Tier, chains};
 use weir_graph::reference::{self, Tensor};
 use weir_kernels::{Cost, Precision};
 use weir_types::ElementType;
@@ -21,6 +21,7 @@ pub(super) fn check(
     if let LibraryState::Unusable(why) = gpu.products.state() {
         tell(Check::failed(Stage::Operations, "cuBLASLt", why));
     }
+    chains::check(gpu, tell)?;
     for case in all() {
         for float in FLOATS {
             let precisions: &[Precision] = match float {
@@ -38,10 +39,17 @@ pub(super) fn check(
     Ok(())
 }
 
-/// What can compute a case: products of matrices the library, too, where it is there.
+/// What can compute a case: products of matrices the library, too, and elementwise chains kernels of their own, where those are there.
 fn tiers(gpu: &Gpu, case: &Case) -> &'static [Tier] {
     let has_library = gpu.products.tier() != ProductTier::Own;
-    if has_library && case.is_product() { &[Tier::Own, Tier::CublasLt] } else { &[Tier::Own] }
+    let has_compiler = matches!(gpu.chains.state(), LibraryState::Used(_));
+    if has_library && case.is_product() {
+        &[Tier::Own, Tier::CublasLt]
+    } else if has_compiler && case.is_elementwise() {
+        &[Tier::Own, Tier::Nvrtc]
+    } else {
+        &[Tier::Own]
+    }
 }
 
 fn one(
@@ -60,11 +68,14 @@ fn one(
         Ok(graph) => graph,
         Err(why) => return failed(&why),
     };
-    let products = if tier == Tier::Own { ProductTier::Own } else { gpu.products.tier().for_all() };
-    let program = match Program::of(&graph, precision, &gpu.target, products) {
+    let products = if tier == Tier::CublasLt { gpu.products.tier().for_all() } else { ProductTier::Own };
+    let mut program = match Program::of(&graph, precision, &gpu.target, products) {
         Ok(program) => program,
         Err(why) => return failed(&why),
     };
+    if tier != Tier::Nvrtc {
+        program.interpret_chains();
+    }
     let for_library = program.steps.iter().filter(|step| matches!(step, Step::Product { .. })).count();
     if tier == Tier::CublasLt && for_library == 0 {
         return Ok(None);
@@ -85,6 +96,9 @@ fn one(
     let bound = Bound::new(gpu, program, &weights, OWNER)?;
     if bound.library_steps() < for_library {
         return Ok(Some(Check { detail: "the library has nothing for it".to_owned(), ..passed }));
+    }
+    if tier == Tier::Nvrtc && chains::compiled(gpu, &bound) == 0 {
+        return failed(&"NVRTC has made no kernel of it");
     }
     let (outputs, time_ns) = in_slot(gpu, OWNER, &bound, &weights, &inputs, |ready| {
         ready.run()?;

@@ -17,7 +17,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_device::Arena;
-use weir_device::cuda::Devices;
+use weir_device::cuda::{Devices, Library};
 use weir_types::{Batching, ModelId, Name, Precision, Shape, TenantId, Version};
 
 /// Host memory for what goes in and out.
@@ -38,7 +38,8 @@ pub(super) fn check(
         memory_bytes_max: config.memory_bytes_max,
         slots: SLOTS,
         intermediates: IntermediateLimits::default(),
-        cublas_lt: config.cublas_lt(devices).ok(),
+        cublas_lt: config.library(Library::CublasLt, devices).ok(),
+        nvrtc: config.library(Library::Nvrtc, devices).ok(),
         run_time_max: RUN_TIME_MAX,
         group: GpuGroup::default(),
         command: None,

@@ -3,7 +3,7 @@
 use super::*;
 use crate::cuda::bound::Bound;
 use crate::cuda::check::bench::{OWNER, in_slot, worst};
-use crate::cuda::products::LibraryState;
+use crate::cuda::libraries::LibraryState;
 use crate::cuda::program::{Program, Step};
 use crate::cuda::weights::Weights;
 use proptest::prelude::*;

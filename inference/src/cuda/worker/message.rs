@@ -1,9 +1,9 @@
 //! What a node and the worker of a device say to each other over a connection. Each request is answered before the next is sent.
 
 use crate::cuda::device::GpuConfig;
+use crate::cuda::libraries::LibraryState;
 use crate::cuda::model::ModelFiles;
 use crate::cuda::process::Part;
-use crate::cuda::products::LibraryState;
 use crate::error::InferenceError;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -54,6 +54,8 @@ pub(in crate::cuda) struct Opened {
     pub(in crate::cuda) siblings: Vec<u32>,
     /// What became of the library for products of matrices.
     pub(in crate::cuda) library: LibraryState,
+    /// The same of the compiler for chains of elementwise operations.
+    pub(in crate::cuda) compiler: LibraryState,
 }
 
 /// An input of a run.

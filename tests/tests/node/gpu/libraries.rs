@@ -1,15 +1,18 @@
 //! NVIDIA's libraries above the driver: a node uses what it finds, says so once, and does without what it cannot use.
 
 use super::{ask, with_gpu};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Command;
-use weir_tests::{Node, NodeBuilder, digits};
+use weir_tests::{Node, NodeBuilder, digits, eventually, large_model};
 
 /// What a node says that has the library.
 const USED: &str = "cuBLASLt computes large products of matrices";
 /// What it says that has one of no use.
 const UNUSED: &str = "cuBLASLt is not used";
+/// The same of the compiler for chains.
+const COMPILING: &str = "NVRTC compiles chains of elementwise operations";
+const INTERPRETING: &str = "NVRTC is not used";
 
 /// Where the fake driver's library is, which is beside it.
 fn beside_the_driver() -> String {
@@ -30,9 +33,42 @@ async fn a_node_uses_the_library_that_it_finds_unless_it_is_told_not_to() {
     let log = log_of(node()).await;
     assert_eq!(log.matches(USED).count(), 1, "{log}");
     assert!(log.contains("13.4.5") && !log.contains(UNUSED), "{log}");
+    assert_eq!(log.matches(COMPILING).count(), 1, "{log}");
+    assert!(log.contains("13.0") && !log.contains(INTERPRETING), "{log}");
 
     let log = log_of(node().set("gpu_libraries", "none")).await;
-    assert!(!log.contains("cuBLASLt"), "{log}");
+    assert!(!log.contains("cuBLASLt") && !log.contains("NVRTC"), "{log}");
+}
+
+#[tokio::test]
+async fn a_worker_compiles_chains_beside_its_runs_and_says_once_what_fails() {
+    let node = |settings: &str| {
+        with_gpu("cuda").env("WEIR_CUDA_LIBRARY_PATH", beside_the_driver()).env("WEIR_FAKE_CUDA", settings)
+    };
+    let (interpreting, compiling) =
+        tokio::join!(node("devices=1,seed=3,nvrtc_fails=1").start(), node("devices=1,seed=4").start());
+    let twice = async |node: &Node| {
+        node.push_model("densenet", 1, large_model("light_densenet121.onnx")).await;
+        [picture(node).await, picture(node).await]
+    };
+    let (interpreted, compiled) = tokio::join!(twice(&interpreting), twice(&compiling));
+    assert!(interpreted[0] == interpreted[1] && interpreted == compiled, "the same bits whatever compiles");
+    // Of all that fail the first is told.
+    let failures =
+        async || Some(interpreting.log().matches("NVRTC fails").count()).filter(|count| *count > 0);
+    assert_eq!(eventually("the worker says that the compiler fails", failures).await, 1);
+    assert!(interpreting.log().contains("it fails as it was told to"), "{}", interpreting.log());
+    assert!(!compiling.log().contains("NVRTC fails"), "{}", compiling.log());
+}
+
+/// What that network makes of a picture, in its own bytes.
+async fn picture(node: &Node) -> Vec<u8> {
+    let data: Vec<f32> = (0..3 * 224 * 224).map(|at| (at % 251) as f32 / 251.0 - 0.5).collect();
+    let input = json!({"name": "data_0", "datatype": "FP32", "shape": [1, 3, 224, 224], "data": data});
+    let answer = node.post("/v2/models/densenet/infer", json!({"inputs": [input]}).to_string()).await.ok();
+    assert_eq!(answer.header("weir-device"), Some("cuda:0"));
+    let outputs: Value = answer.json();
+    outputs["outputs"][0]["data"].to_string().into_bytes()
 }
 
 #[tokio::test]
@@ -40,10 +76,14 @@ async fn a_library_that_cannot_be_used_is_told_of_once_and_done_without() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("libcublasLt.so.13");
     std::fs::write(&file, "not a library").expect("a file");
+    let compiler = folder.path().join("libnvrtc.so.13");
+    std::fs::write(&compiler, "not a library").expect("a file");
     let log =
         log_of(with_gpu("cuda").env("WEIR_CUDA_LIBRARY_PATH", folder.path().display().to_string())).await;
     assert_eq!(log.matches(UNUSED).count(), 1, "{log}");
     assert!(log.contains(&file.display().to_string()) && log.contains("gpu_libraries"), "{log}");
+    assert_eq!(log.matches(INTERPRETING).count(), 1, "{log}");
+    assert!(log.contains(&compiler.display().to_string()), "{log}");
 
     let node = with_gpu("cuda").env("WEIR_CUDA_LIBRARY_PATH", beside_the_driver());
     let log = log_of(node.env("WEIR_FAKE_CUDA", "devices=1,seed=3,cublaslt_create=1")).await;
@@ -59,7 +99,9 @@ async fn the_doctor_says_which_library_there_is() {
     doctor.env("WEIR_CUDA_LIBRARY_PATH", beside_the_driver());
     let output = tokio::task::spawn_blocking(move || doctor.output()).await.expect("a thread").expect("weir");
     let checks: Vec<Value> = serde_json::from_slice(&output.stdout).expect("JSON");
-    let library = checks.iter().find(|check| check["what"] == "cuBLASLt").expect("a line about it");
-    let detail = library["detail"].as_str().unwrap_or_default();
-    assert!(library["passed"] == true && detail.starts_with("13.4.5 in "), "{library}");
+    for (what, version) in [("cuBLASLt", "13.4.5 in "), ("NVRTC", "13.0 in ")] {
+        let library = checks.iter().find(|check| check["what"] == what).expect("a line about it");
+        let detail = library["detail"].as_str().unwrap_or_default();
+        assert!(library["passed"] == true && detail.starts_with(version), "{library}");
+    }
 }

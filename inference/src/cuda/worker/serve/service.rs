@@ -130,10 +130,11 @@ impl Service {
             Gpu::open(&devices, config, &Arena::new(ARENA_BYTES_MAX)).map_err(|error| cannot(&error))?;
         // Where it cannot be told, tensors go over the host.
         let siblings = devices.siblings(config.ordinal).unwrap_or_default();
-        let (name, library) = (gpu.context.info().name.clone(), gpu.products.state().clone());
+        let name = gpu.context.info().name.clone();
+        let (library, compiler) = (gpu.products.state().clone(), gpu.chains.state().clone());
         let opened = self.gpu.set(Arc::new(gpu));
         opened.map_err(|_| InferenceError::Run("the device is held already".into()))?;
-        Ok(Answer::Opened(Opened { name, siblings, library }))
+        Ok(Answer::Opened(Opened { name, siblings, library, compiler }))
     }
 
     fn load(&self, number: u64, files: &ModelFiles) -> Result<Answer, InferenceError> {

@@ -1,0 +1,32 @@
+//! Making a kernel of a chain.
+
+use std::sync::Arc;
+use weir_device::cuda::{CompileTarget, Context, CudaSource, Function, Module, Nvrtc};
+use weir_kernels::Chain;
+
+/// NVRTC, for one device.
+pub(super) struct Compiler {
+    nvrtc: Nvrtc,
+    target: CompileTarget,
+    context: Arc<Context>,
+}
+
+impl Compiler {
+    /// For the device of a context; or why not.
+    pub(super) fn new(nvrtc: Nvrtc, context: &Arc<Context>, compute_capability: u32) -> Result<Self, String> {
+        let target = nvrtc.target(compute_capability).ok_or_else(|| {
+            let version = nvrtc.version();
+            format!("version {version} compiles for no device of compute capability {compute_capability}")
+        })?;
+        Ok(Self { nvrtc, target, context: Arc::clone(context) })
+    }
+
+    /// The kernel of a chain, loaded; or what is against it. Takes some tens of milliseconds.
+    pub(super) fn compile(&self, chain: &Chain) -> Result<Function, String> {
+        let text = chain.source();
+        let source = CudaSource { name: "chain.cu", text: &text, headers: &Chain::HEADERS };
+        let compiled = self.nvrtc.compile(&source, self.target, &Chain::OPTIONS)?;
+        let module = Module::load(&self.context, &compiled.image).map_err(|error| error.to_string())?;
+        module.function(Chain::KERNEL).map_err(|error| error.to_string())
+    }
+}
