@@ -364,7 +364,11 @@ impl Dispatch {
         };
         // The guest has ended: what it sent, if anything, is all here.
         match (receiver.try_recv(), report) {
-            (Ok(response), _) => outgoing.send(response, None).await,
+            (Ok(response), report) => outgoing.send(response, None).await.map_err(|torn| match report {
+                // Why an answer is not whole is best told by the guest's own end.
+                Ok(Report { fault: Some(fault), .. }) | Err(fault) => fault,
+                Ok(_) => torn,
+            }),
             (Err(_), Ok(Report { fault: Some(fault), .. }) | Err(fault)) => Err(fault),
             (Err(_), Ok(_)) => {
                 Err(Fault::new(ErrorCode::NoResponse, "the function returned without sending a response"))

@@ -15,6 +15,7 @@ mod state;
 mod tensor;
 mod usage;
 
+use answer::Torn;
 pub(crate) use answer::{Answer, AnswerReceiver};
 pub(crate) use fault::Fault;
 pub(crate) use live::Instance;
@@ -63,6 +64,17 @@ pub(crate) enum Call {
     Tensor { inputs: Vec<(String, Tensor)>, answer: TensorAnswer },
 }
 
+impl Call {
+    /// To be told should the guest end before its answer does.
+    fn torn(&self) -> Torn {
+        match self {
+            Self::Http { answer, .. } => answer.torn(),
+            // It answers all at once.
+            Self::Tensor { .. } => Torn::default(),
+        }
+    }
+}
+
 /// How an invocation went.
 #[derive(Debug)]
 pub(crate) struct Report {
@@ -82,10 +94,15 @@ impl Sandbox {
         let (engines, deadline, sink) = (self.engines.clone(), self.deadline, self.lent.sink.clone());
         let (usage, started) = (self.lent.usage.clone(), Instant::now());
         let cpu_time_max = Duration::from_millis(limits.cpu_time_ms);
+        let torn = call.torn();
         let guest = pin!(self.guest(idle, call, started));
         let ended = Metered::new(guest, engines, usage.clone(), cpu_time_max, deadline).await;
         sink.finish();
-        let ended = ended.unwrap_or_else(|overrun| Err(Fault::from_overrun(overrun, &limits)));
+        let ended = ended.unwrap_or_else(|overrun| {
+            // The guest goes when this returns. One that had closed its answer already, and whose client has not read so far, is not told apart here.
+            torn.set();
+            Err(Fault::from_overrun(overrun, &limits))
+        });
         if let Err(fault) = &ended {
             let detail = fault.detail.as_deref().unwrap_or(&fault.text);
             sink.note(format!("{}: {detail}", fault.code));
@@ -106,7 +123,7 @@ impl Sandbox {
         started: Instant,
     ) -> Result<Option<Box<Instance>>, Fault> {
         let Self { entry, manifest, trace, lent, counted, .. } = self;
-        let usage = lent.usage.clone();
+        let (usage, torn) = (lent.usage.clone(), call.torn());
         let mut instance = match idle {
             Some(mut idle) => {
                 idle.begin(lent);
@@ -121,7 +138,12 @@ impl Sandbox {
         match ended {
             Ok(Ok(())) => Ok(manifest.reuse.as_ref().and_then(|reuse| instance.rest(reuse))),
             Ok(Err(fault)) => Err(fault),
-            Err(error) => Err(Fault::from_guest(&error, instance.memory(), &manifest.limits)),
+            Err(error) => {
+                if instance.is_writing() {
+                    torn.set();
+                }
+                Err(Fault::from_guest(&error, instance.memory(), &manifest.limits))
+            }
         }
     }
 }

@@ -106,7 +106,9 @@ fn header(out: ResponseOutparam, bytes: usize) {
 fn pose(out: ResponseOutparam) {
     let headers = Fields::new();
     let _ = headers.set("weir-error", &[b"internal".to_vec()]);
-    drop(start(out, headers));
+    let Some((body, stream)) = start(out, headers) else { return };
+    drop(stream);
+    let _ = OutgoingBody::finish(body, None);
 }
 
 /// Makes headers, without an answer to put them into, for as long as there are handles.

@@ -58,6 +58,10 @@ impl Outgoing<'_> {
             if whole.len() as u64 > self.bytes_max {
                 return Err(self.too_large());
             }
+            if let Some(declared) = declared.filter(|declared| *declared != whole.len() as u64) {
+                let text = format!("the function's answer has {} of {declared} bytes", whole.len());
+                return Err(Fault::new(ErrorCode::GuestError, text));
+            }
             return Ok(Response::from_parts(head, Body::from(whole)));
         };
         let body = Guarded::body(body, self.bytes_max, declared, rest, self.account.clone());

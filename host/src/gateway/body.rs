@@ -159,6 +159,12 @@ impl<Report, Guard: Witness + Unpin> HttpBody for Guarded<Report, Guard> {
         self.is_read = true;
         let frame = ready!(Pin::new(&mut self.body).poll_frame(cx)).transpose();
         let Some(frame) = frame.inspect_err(|_| self.is_read = false)? else {
+            if let Some(left) = self.declared_left.filter(|left| *left > 0) {
+                self.is_read = false;
+                self.guard.cut_off(ErrorCode::GuestError);
+                let text = format!("the function's answer ended {left} bytes short of its content-length");
+                return Poll::Ready(Some(Err(axum::Error::new(std::io::Error::other(text)))));
+            }
             self.has_ended = true;
             return Poll::Ready(None);
         };

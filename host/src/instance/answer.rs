@@ -5,7 +5,10 @@ use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING};
 use http::{HeaderValue, Response, StatusCode};
 use http_body::{Body as HttpBody, Frame, SizeHint};
+use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use tokio::sync::oneshot;
 use weir_inference::Tensor;
@@ -14,17 +17,79 @@ use weir_inference::Tensor;
 pub(crate) type AnswerReceiver = oneshot::Receiver<Response<Body>>;
 
 /// Sends the response once. Dropped unsent, the guest's own end tells why: a guest that answers with an error still gets to write its log.
-pub(crate) struct Answer(oneshot::Sender<Response<Body>>);
+pub(crate) struct Answer {
+    sender: oneshot::Sender<Response<Body>>,
+    torn: Torn,
+}
+
+/// Whether the guest has ended badly before its answer has: the streams of a guest that is gone end like those of one that has closed them. Set before the guest
+/// goes. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Torn(Arc<AtomicBool>);
 
 impl Answer {
     pub(crate) fn channel() -> (Self, AnswerReceiver) {
         let (sender, receiver) = oneshot::channel();
-        (Self(sender), receiver)
+        (Self { sender, torn: Torn::default() }, receiver)
     }
 
+    /// To be told should the guest end before its answer does.
+    pub(super) fn torn(&self) -> Torn {
+        self.torn.clone()
+    }
+
+    /// Send a response whose body the guest writes.
+    pub(super) fn send_written(self, response: Response<Body>) {
+        let torn = self.torn.clone();
+        self.send(response.map(|body| Body::new(Written { body, torn })));
+    }
+
+    /// Send a response that is there.
     pub(crate) fn send(self, response: Response<Body>) {
         // A client that went away has dropped the receiver; the invocation is being cancelled.
-        let _ = self.0.send(response);
+        let _ = self.sender.send(response);
+    }
+}
+
+impl Torn {
+    /// It has.
+    pub(super) fn set(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    fn is_set(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// A body that the guest writes: it is whole only if the guest has not been torn away from it.
+struct Written {
+    body: Body,
+    torn: Torn,
+}
+
+impl HttpBody for Written {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        if frame.is_none() && self.torn.is_set() {
+            let why = "the function ended before its answer did";
+            return Poll::Ready(Some(Err(axum::Error::new(io::Error::other(why)))));
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream() && !self.torn.is_set()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 
@@ -87,6 +152,26 @@ mod tests {
     use http_body_util::BodyExt;
     use weir_device::Arena;
     use weir_types::{ElementType, Shape};
+
+    #[tokio::test]
+    async fn a_body_is_whole_unless_its_guest_was_torn_away() {
+        for is_torn in [false, true] {
+            let (answer, response) = Answer::channel();
+            let torn = answer.torn();
+            let (written, pieces) = tokio::sync::mpsc::channel(1);
+            let pieces = stream::unfold(pieces, async |mut pieces| Some((pieces.recv().await?, pieces)));
+            let body = Body::from_stream(pieces.map(Ok::<Bytes, std::io::Error>));
+            answer.send_written(Response::new(body));
+            let mut body = response.await.unwrap().into_body();
+            written.send(Bytes::from("half")).await.unwrap();
+            assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "half");
+            if is_torn {
+                torn.set();
+            }
+            drop(written);
+            assert_eq!(body.frame().await.is_some_and(|end| end.is_err()), is_torn);
+        }
+    }
 
     #[tokio::test]
     async fn what_a_tensor_replaces_is_read_to_its_end() {

@@ -79,10 +79,13 @@ impl Outcome {
                 if let Some(why) = why_no_answer(response.status()) {
                     return Self::Refused(GuestErrorCode::InternalError(Some(why)));
                 }
-                answer.send(match cell.take_answer() {
-                    Some(tensor) => answer_of(response.map(|body| Some(axum::body::Body::new(body))), tensor),
-                    None => response.map(axum::body::Body::new),
-                });
+                match cell.take_answer() {
+                    Some(tensor) => {
+                        answer
+                            .send(answer_of(response.map(|body| Some(axum::body::Body::new(body))), tensor));
+                    }
+                    None => answer.send_written(response.map(axum::body::Body::new)),
+                }
                 Self::Sent
             }
             (Self::Open(_), Err(code)) => Self::Refused(code),

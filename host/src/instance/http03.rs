@@ -38,10 +38,12 @@ pub(crate) async fn handle(
             if let Some(why) = why_no_answer(response.status()) {
                 return Ok(Err(Fault::answered(&why)));
             }
-            answer.send(match cell.take_answer() {
-                Some(tensor) => answer_of(response.map(|body| Some(axum::body::Body::new(body))), tensor),
-                None => response.map(axum::body::Body::new),
-            });
+            match cell.take_answer() {
+                Some(tensor) => {
+                    answer.send(answer_of(response.map(|body| Some(axum::body::Body::new(body))), tensor));
+                }
+                None => answer.send_written(response.map(axum::body::Body::new)),
+            }
             poll_fn(|cx| accessor.poll_no_interesting_tasks(cx)).await;
             Ok(Ok(()))
         })

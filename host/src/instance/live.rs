@@ -132,6 +132,11 @@ impl Instance {
         }
     }
 
+    /// Whether it may be in the middle of its answer's body. Of WASI 0.3, where the guest's own tasks write that, nothing else is known.
+    pub(super) fn is_writing(&mut self) -> bool {
+        matches!(self.exports, Some(Exports::Http03(_))) || self.store.data_mut().has_open_body()
+    }
+
     /// What it has taken of its memory limits.
     pub(super) fn memory(&self) -> &MemoryMeter {
         &self.store.data().memory

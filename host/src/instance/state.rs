@@ -10,6 +10,7 @@ use std::sync::Arc;
 use wasmtime::component::ResourceTable;
 use wasmtime_wasi::p2::{DynInputStream, DynOutputStream, DynPollable};
 use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
+use wasmtime_wasi_http::p2::body::HostOutgoingBody;
 use wasmtime_wasi_http::p2::types::HostIncomingRequest;
 use wasmtime_wasi_http::{FieldMap, WasiHttpCtx, WasiHttpCtxView, WasiHttpView};
 use weir_inference::Tensor;
@@ -72,6 +73,11 @@ impl State {
             held += 1;
             held <= handles_max && may_lie_idle(entry)
         })
+    }
+
+    /// Whether the guest has a body that it has neither finished nor given up.
+    pub(super) fn has_open_body(&mut self) -> bool {
+        self.table.iter_mut().any(|entry| entry.is::<HostOutgoingBody>())
     }
 
     /// What inference calls work on.

@@ -38,6 +38,29 @@ async fn roll(client: &Client, path: &str, headers: &[(&str, &str)]) -> (String,
 }
 
 #[tokio::test]
+async fn an_answer_that_breaks_off_is_not_kept() {
+    let node = Node::start().await;
+    node.deploy_with("busy", &format!("{KEPT}&limits.cpu_time_ms=20"), function("misbehave")).await;
+    node.deploy_with("torn", KEPT, function("misanswer")).await;
+    for path in ["/fn/busy/body", "/fn/torn/half"] {
+        for _ in 0..3 {
+            // Told before the head or behind it, as far as the guest came.
+            if let Ok(response) = node.request(Method::GET, path).send().await {
+                assert_ne!(
+                    response.headers().get("weir-cache").map(|verdict| verdict.as_bytes()),
+                    Some(&b"hit"[..])
+                );
+                let (status, body) = (response.status().as_u16(), response.bytes().await);
+                assert!(status >= 500 || body.is_err(), "{path}: {status} with a whole body");
+            }
+        }
+    }
+    assert_eq!(node.metric("weir_response_cache_answers", "").await, 0.0);
+    // Nobody else's connection notices.
+    assert_eq!(node.get("/fn/torn/behave").await.ok().text(), "ok\n");
+}
+
+#[tokio::test]
 async fn the_second_of_two_equal_calls_does_not_run() {
     let node = node().await;
     let (first, rolled) = roll(&node, "/fn/dice/a?b=c", &[]).await;

@@ -45,6 +45,36 @@ async fn an_answer_that_breaks_off_is_no_whole_answer() {
     eventually("the count of the trap", trapped).await;
 }
 
+/// The beginning of an answer that the node's limits end.
+async fn torn(node: &Node, path: &str) -> usize {
+    let mut response = node.request(reqwest::Method::GET, path).send().await.expect("a head");
+    assert_eq!((response.status().as_u16(), response.content_length()), (200, None), "{path}");
+    let mut bytes = 0;
+    loop {
+        match response.chunk().await {
+            Ok(Some(chunk)) => bytes += chunk.len(),
+            Ok(None) => panic!("{path}: {bytes} bytes were taken for a whole answer"),
+            Err(_) => return bytes,
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_a_limit_ends_is_no_whole_answer() {
+    let node = Node::start().await;
+    for (name, limits, code) in [
+        ("late", "limits.deadline_ms=400&limits.response_body_bytes=1073741824", "deadline-exceeded"),
+        ("busy", "limits.cpu_time_ms=50&limits.response_body_bytes=1073741824", "cpu-time-limit"),
+        ("again", "limits.cpu_time_ms=50&limits.response_body_bytes=1073741824&reuse=true", "cpu-time-limit"),
+    ] {
+        node.deploy_with(name, limits, function("misbehave")).await;
+        assert!(torn(&node, &format!("/fn/{name}/body")).await > 0);
+        let labels = format!("function=\"{name}\",code=\"{code}\"");
+        let counted = async || (node.metric("weir_invocations_total", &labels).await == 1.0).then_some(());
+        eventually("the count of what ended it", counted).await;
+    }
+}
+
 #[tokio::test]
 async fn a_function_that_goes_on_after_its_answer_keeps_nobody_waiting() {
     let node = Node::start().await;

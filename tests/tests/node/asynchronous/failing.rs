@@ -48,6 +48,22 @@ async fn an_answer_that_is_too_large_is_no_result() {
 }
 
 #[tokio::test]
+async fn an_answer_that_breaks_off_is_no_result() {
+    let node = quick().set("async.attempts_max", 2).start().await;
+    node.deploy_with("busy", "limits.cpu_time_ms=50", function("misbehave")).await;
+    node.deploy("torn", function("misanswer")).await;
+    for path in ["busy/body", "torn/half"] {
+        let later = node.post_later(&format!("/fn/{path}"), "").await;
+        let ended = node.ended(later.id).await;
+        assert_eq!(
+            (ended.status, ended.attempts, &ended.response),
+            (InvocationStatus::Dead, 2, &None),
+            "{path}: {ended:?}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn a_callers_mistake_is_not_tried_again() {
     let node = Node::builder().set("async.running_max", 0).start().await;
     node.deploy("f", function("hello")).await;
