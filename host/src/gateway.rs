@@ -260,7 +260,7 @@ async fn rejected(response: Response) -> ApiError {
     ApiError::new(ErrorCode::InvalidRequest, String::from_utf8_lossy(&text))
 }
 
-/// In the extensions of an answer that a function has given before, whatever its status.
+/// In the extensions of an answer that a function has given, now or before, whatever its status.
 #[derive(Debug, Clone)]
 struct AsItWas;
 

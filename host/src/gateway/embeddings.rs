@@ -3,12 +3,12 @@
 //! What the request calls its model is the name of an HTTP function, which is called with the request as it is and answers in that API's
 //! shape; `functions/embed-text` does. Only the name is read here.
 
-use super::Caller;
 use super::body::{BodyLimit, receive_whole};
 use super::error::{ApiError, status};
 use super::functions::parse_name;
 use super::invoke;
 use super::request_id::RequestId;
+use super::{AsItWas, Caller};
 use crate::node::NodeState;
 use crate::until::until;
 use axum::Extension;
@@ -55,7 +55,9 @@ pub(super) async fn embed(
     head.uri = Uri::try_from(target).map_err(|error| ApiError::internal(&error))?;
     head.headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
     let request = Request::from_parts(head, Body::from(Bytes::from(body)));
-    invoke::invoke(&node, caller.tenant, name.as_str().len(), request, &id).await
+    let mut response = invoke::invoke(&node, caller.tenant, name.as_str().len(), request, &id).await?;
+    response.extensions_mut().insert(AsItWas);
+    Ok(response)
 }
 
 /// An error as clients of that API read it.

@@ -160,7 +160,7 @@ mod tests {
             let torn = answer.torn();
             let (written, pieces) = tokio::sync::mpsc::channel(1);
             let pieces = stream::unfold(pieces, async |mut pieces| Some((pieces.recv().await?, pieces)));
-            let body = Body::from_stream(pieces.map(Ok::<Bytes, std::io::Error>));
+            let body = Body::from_stream(pieces.map(Ok::<Bytes, io::Error>));
             answer.send_written(Response::new(body));
             let mut body = response.await.unwrap().into_body();
             written.send(Bytes::from("half")).await.unwrap();
@@ -179,7 +179,7 @@ mod tests {
         let tensor = Tensor::new(ElementType::Uint8, Shape::new(&[6]).unwrap(), data).unwrap();
         let (written, pieces) = tokio::sync::mpsc::channel(1);
         let replaced = stream::unfold(pieces, async |mut pieces| Some((pieces.recv().await?, pieces)));
-        let replaced = Body::from_stream(replaced.map(Ok::<Bytes, std::io::Error>));
+        let replaced = Body::from_stream(replaced.map(Ok::<Bytes, io::Error>));
         let response = answer_of(Response::new(Some(replaced)), tensor);
         let write = async move {
             for _ in 0..10 {

@@ -37,6 +37,11 @@ fn stages() -> String {
 }
 
 pub(super) fn run(args: &GpuArgs, output: Output) -> Result<()> {
+    let needs_models = |stage: &&Stage| matches!(stage, Stage::Networks | Stage::Functions);
+    if let Some(stage) = args.stage.iter().find(needs_models).filter(|_| args.model.is_empty()) {
+        let hint = "give one or more with --model FILE";
+        return Err(Problem::new(format!("stage {stage} has no models to check")).hint(hint).into());
+    }
     let search = Search::from_environment();
     let devices = Devices::discover(&search).map_err(|unavailable| {
         Problem::new(unavailable.to_string()).hint("a node without a GPU runs models on its processor")

@@ -92,6 +92,16 @@ async fn a_library_that_cannot_be_used_is_told_of_once_and_done_without() {
 }
 
 #[tokio::test]
+async fn the_doctor_says_that_a_stage_has_no_models_to_check() {
+    let mut doctor = Command::new(Node::builder().binary());
+    doctor.args(["doctor", "--gpu", "--stage", "environment,networks"]);
+    doctor.env("WEIR_CUDA_LIBRARY", weir_fake_cuda::library()).env("WEIR_FAKE_CUDA", "devices=1,seed=3");
+    let output = tokio::task::spawn_blocking(move || doctor.output()).await.expect("a thread").expect("weir");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("networks") && said.contains("--model"), "{said}");
+}
+
+#[tokio::test]
 async fn the_doctor_says_which_library_there_is() {
     let mut doctor = Command::new(Node::builder().binary());
     doctor.args(["doctor", "--gpu", "--stage", "environment", "--json"]);

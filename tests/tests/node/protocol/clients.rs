@@ -47,6 +47,16 @@ async fn openais_client_works_unmodified() {
         assert_eq!(answer.json::<Value>()["error"]["code"], code.as_str(), "{body}");
         assert_eq!(answer.header("weir-error"), Some(code.as_str()), "{body}");
     }
+    // What the function says is told as it was said.
+    node.deploy("misbehave", function("misbehave")).await;
+    for (body, path, status) in [
+        (r#"{"model": "embed-text", "input": ""}"#, "/fn/embed-text/v1/embeddings", 400),
+        (r#"{"model": "misbehave"}"#, "/fn/misbehave/v1/embeddings", 404),
+    ] {
+        let (answer, said) = tokio::join!(node.post("/v1/embeddings", body), node.post(path, body));
+        assert_eq!((answer.status, answer.text()), (status, said.text()), "{body}");
+        assert_eq!(answer.header("weir-error"), None, "{body}");
+    }
 }
 
 /// Run a program of `tests/clients`, whose tests must all pass.
