@@ -347,7 +347,14 @@ impl Models {
                     let _ = loads.changed().await;
                     self.note_residents(*ordinal, placements);
                 }
-                Err(InferenceError::NoRoom { .. }) if placements.give_up_unneeded(*ordinal) => {}
+                // Nor of one whose load has just ended: what is there is noted by then, and goes unless somebody needs it.
+                Err(InferenceError::NoRoom { .. }) => {
+                    self.note_residents(*ordinal, placements);
+                    // Somebody else may have given up the same meanwhile.
+                    if !placements.give_up_unneeded(*ordinal) && placements.victims(*ordinal) == victims {
+                        break acquired;
+                    }
+                }
                 _ => break acquired,
             }
         };

@@ -37,7 +37,7 @@ impl Shared {
         resident.source.meter.add(self.backend.device(), &Used::load(time));
         self.profiles.loaded(key, TIER, time, bytes);
         resident.has_arrived(time);
-        info!(model = %key.id, bytes, load_ms = time.as_millis(), "model loaded");
+        info!(model = %key.id, device = %self.backend.device(), bytes, load_ms = time.as_millis(), "model loaded");
         self.load_is_over();
     }
 }

@@ -102,7 +102,7 @@ impl Shared {
             self.reload();
         }
         let bytes = resident.footprint.total_bytes();
-        info!(model = %resident.source.id(), bytes, "model unloaded");
+        info!(model = %resident.source.id(), device = %self.backend.device(), bytes, "model unloaded");
         if let Some(Entry::Unloading { waiting, .. }) = entry {
             waiting.into_iter().for_each(|waiting| _ = waiting.send(()));
         }

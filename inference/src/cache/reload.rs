@@ -94,7 +94,7 @@ impl Shared {
         drop(state);
         match lane {
             Ok(Some(lane)) => {
-                info!(model = %source.id(), "loading a model again that the device had when it was lost");
+                info!(model = %source.id(), device = %self.backend.device(), "loading a model again that the device had when it was lost");
                 load::load(Arc::clone(self), Arc::clone(&source), lane, &[]);
                 self.set_again(&source.key, setting);
             }

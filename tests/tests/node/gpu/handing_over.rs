@@ -94,6 +94,11 @@ async fn left(node: &Client) -> f64 {
     node.metric("weir_device_intermediates", "device=\"cuda:0\"").await
 }
 
+/// Inferences of a model that are over. The device has what one leaves before its node has heard of that: only then is it lost without the inference.
+pub(super) async fn inferred(node: &Client, model: &str) -> f64 {
+    node.metric("nv_inference_request_success", &format!("model=\"{model}\"")).await
+}
+
 async fn nothing_is_left(node: &Client) {
     eventually("the device to let go", async || (left(node).await == 0.0).then_some(())).await;
     assert_eq!(node.metric("weir_device_intermediates_bytes", "device=\"cuda:0\"").await, 0.0);
@@ -219,11 +224,13 @@ pub(super) async fn busy(node: &Node) -> [JoinHandle<()>; 2] {
 /// A node on which the gate of [`WAITS`] waits for runs that do not end, and a call that has left something on the device.
 async fn waiting(node: &Node) -> ([JoinHandle<()>; 2], JoinHandle<Answer>) {
     let (blockers, client) = (busy(node).await, Client::clone(node));
+    let before = inferred(node, "twice").await;
     let call = tokio::spawn({
         let client = client.clone();
         async move { ask(&client, "waits", gated(8)).await }
     });
-    eventually("something on the device", async || (left(&client).await == 1.0).then_some(())).await;
+    let is_left = async || left(&client).await == 1.0 && inferred(&client, "twice").await == before + 1.0;
+    eventually("something on the device", async || is_left().await.then_some(())).await;
     (blockers, call)
 }
 

@@ -1,6 +1,6 @@
 //! What a model on one GPU leaves for a model on another.
 
-use super::handing_over::busy;
+use super::handing_over::{busy, inferred};
 use super::with_gpu;
 use super::workers::{is_back, workers};
 use serde_json::{Value, json};
@@ -168,12 +168,14 @@ async fn what_is_lost_before_another_gpu_has_read_it_is_made_once_more() {
     let expected = output(ask(&node, "waits", gated()).await);
     nothing_is_left(&node).await;
 
+    let before = inferred(&node, "one").await;
     // The processor is kept busy, and the step between the two waits for it.
     let (blockers, client) = (busy(&node).await, Client::clone(&node));
     let call = tokio::spawn(async move { output(ask(&client, "waits", gated()).await) });
     let label = format!("device=\"{device}\"");
-    let is_left = async || (node.metric("weir_device_intermediates", &label).await == 1.0).then_some(());
-    eventually("something on the device", is_left).await;
+    let left = async || node.metric("weir_device_intermediates", &label).await;
+    let is_left = async || left().await == 1.0 && inferred(&node, "one").await == before + 1.0;
+    eventually("something on the device", async || is_left().await.then_some(())).await;
     let before = workers(&node);
     signal(before[&device], "KILL");
     is_back(&node, &device, before[&device]).await;

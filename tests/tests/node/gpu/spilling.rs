@@ -1,6 +1,6 @@
 //! What makes room on one GPU ahead of need, and where it goes.
 
-use super::handing_over::busy;
+use super::handing_over::{busy, inferred};
 use super::siblings::{WAITS, ask, gated, nothing_is_left, output, settle, start_with};
 use super::with_gpu;
 use super::workers::{is_back, workers};
@@ -58,13 +58,16 @@ impl Waiting {
     async fn begin(node: &Node, device: &str) -> Self {
         let expected = output(ask(node, "waits", gated()).await);
         nothing_is_left(node).await;
+        let before = inferred(node, "one").await;
         let mut waiting = Self { blockers: busy(node).await, calls: Vec::new(), expected };
         for count in 1..=CALLS {
             let client = Client::clone(node);
             waiting.calls.push(tokio::spawn(async move { output(ask(&client, "waits", gated()).await) }));
-            let is_left =
-                async || (left(node, device).await.iter().sum::<f64>() == count as f64).then_some(());
-            eventually("what the first step leaves", is_left).await;
+            let is_left = async || {
+                left(node, device).await.iter().sum::<f64>() == count as f64
+                    && inferred(node, "one").await == before + count as f64
+            };
+            eventually("what the first step leaves", async || is_left().await.then_some(())).await;
         }
         waiting
     }
