@@ -3,7 +3,7 @@
 mod bundle;
 
 use crate::client::Upload;
-use crate::commands::models::signature;
+use crate::commands::models::{on_device, signature};
 use crate::commands::{Context, remove};
 use crate::output::{age, size, table, time};
 use crate::settings::ClientArgs;
@@ -11,7 +11,7 @@ use anyhow::Result;
 use clap::Subcommand;
 use serde_json::json;
 use std::path::PathBuf;
-use weir_types::api::{Model, ModelVersion, Rollback};
+use weir_types::api::{Model, ModelOnDevice, ModelVersion, Rollback};
 use weir_types::{Name, Version};
 
 /// Push, list, show and remove kernel graphs: CUDA kernels of your own, called like models
@@ -111,7 +111,8 @@ pub(crate) fn run(args: KernelsArgs, context: &Context) -> Result<()> {
             let pushed: ModelVersion = client.put(&path, &format!("push {name}"), &[], &mut upload)?;
             drop(upload);
             output.result(&pushed, |pushed| {
-                format!("pushed {}:{}\n{}", pushed.name, pushed.version, signature(&pushed.signature))
+                let (name, version) = (&pushed.name, pushed.version);
+                format!("pushed {name}:{version}\n{}{}", signature(&pushed.signature), too_small(pushed))
             })
         }
         Action::Show { name, version } => {
@@ -165,5 +166,16 @@ fn details(graph: &ModelVersion) -> String {
     ];
     facts.extend(graph.manifest.slo_ms.map(|ms| ("slo", format!("{ms} ms"))));
     let facts: String = facts.iter().map(|(name, value)| format!("{name:<13}{value}\n")).collect();
-    facts + &signature(&graph.signature)
+    let devices: String = on_gpus(graph).map(on_device).collect();
+    facts + &devices + &signature(&graph.signature)
+}
+
+/// What is known of it on the devices that kernel graphs are made for.
+fn on_gpus(graph: &ModelVersion) -> impl Iterator<Item = &ModelOnDevice> {
+    graph.devices.iter().filter(|known| known.device != "cpu")
+}
+
+/// The GPUs that do not run it, one a line.
+fn too_small(graph: &ModelVersion) -> String {
+    on_gpus(graph).filter(|known| known.why_not.is_some()).map(on_device).collect()
 }

@@ -261,7 +261,7 @@ fn details(model: &ModelVersion) -> String {
 }
 
 /// What is known of a model on one device.
-fn on_device(known: &ModelOnDevice) -> String {
+pub(crate) fn on_device(known: &ModelOnDevice) -> String {
     let ModelOnDevice { device, kind, why_not, resident, runs, profile } = known;
     let name = if device == kind { device.clone() } else { format!("{device} ({kind})") };
     if let Some(why) = why_not {

@@ -68,12 +68,32 @@ impl ModelEntry {
 
     /// What it asks of a device, as the scheduler sees it.
     pub(crate) fn demand(&self) -> ModelDemand {
-        let prepared = &self.source.prepared;
-        let bytes = prepared.resident_bytes.saturating_add(self.worker_bytes);
         let model = self.source.id().clone();
         let parts = self.shared.get().to_vec();
-        ModelDemand { model, bytes, load_time_ns: None, runs_on: self.runs_on(), parts }
+        ModelDemand { model, bytes: self.demand_bytes(), load_time_ns: None, runs_on: self.runs_on(), parts }
     }
+
+    /// What it takes of a device that has nothing of it yet.
+    fn demand_bytes(&self) -> u64 {
+        self.source.prepared.resident_bytes.saturating_add(self.worker_bytes)
+    }
+}
+
+/// Why a model would not fit onto a device that had nothing else in its memory; none if it would.
+fn too_large(entry: &ModelEntry, device: &NodeDevice) -> Option<String> {
+    let (needed_bytes, capacity_bytes) = (entry.demand_bytes(), device.cache.capacity_bytes());
+    if needed_bytes <= capacity_bytes {
+        return None;
+    }
+    let worker = match entry.worker_bytes {
+        0 => String::new(),
+        bytes => format!(
+            ", {bytes} of them for its tenant's worker (context_bytes and memory_bytes_max of [node.kernel_graphs])"
+        ),
+    };
+    Some(format!(
+        "it takes {needed_bytes} bytes there{worker}, and models may have {capacity_bytes} (model_memory_bytes_max)"
+    ))
 }
 
 fn runs((setting, sessions): (RunSetting, usize)) -> ModelRuns {
@@ -132,6 +152,22 @@ impl Models {
         best.or_else(|| self.choose(first, None).map(|choice| choice.device)).map(|device| device.ordinal)
     }
 
+    /// Why a device does not run a model; none if it does.
+    fn why_not(&self, entry: &ModelEntry, device: &NodeDevice) -> Option<Arc<str>> {
+        entry.why_not(device.platform).or_else(|| too_large(entry, device).map(Into::into))
+    }
+
+    /// Why no device of this node runs a model, for its owner; none if one does.
+    pub(crate) fn nowhere(&self, entry: &ModelEntry) -> Option<String> {
+        let why: Option<Vec<_>> = self
+            .devices
+            .iter()
+            .map(|device| Some(format!("{}: {}", device.name, self.why_not(entry, device)?)))
+            .collect();
+        let ModelId { name, version, .. } = entry.source.id();
+        why.map(|why| format!("no device of this node can run {name}:{version}: {}", why.join("; ")))
+    }
+
     /// Note that a model runs elsewhere than it was to, and say so in words.
     pub(super) fn instead(&self, entry: &ModelEntry, device: &Arc<str>, why: &str) -> Arc<str> {
         let id = entry.source.id();
@@ -145,7 +181,7 @@ impl Models {
         let known = |device: &NodeDevice| ModelOnDevice {
             device: device.name.as_ref().to_owned(),
             kind: device.kind.as_ref().to_owned(),
-            why_not: entry.why_not(device.platform).map(|why| why.as_ref().to_owned()),
+            why_not: self.why_not(entry, device).map(|why| why.as_ref().to_owned()),
             resident: device.cache.is_resident(&entry.source.key),
             runs: device.cache.run_setting(&entry.source.key).map(runs),
             profile: device.cache.profiles().get(&entry.source.key),

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 use weir_scheduler::{Arrival, ModelDemand, Rejection, Slo};
-use weir_types::{Cost, FunctionId, InvocationId, ModelId, TenantId, Version, WorkflowId};
+use weir_types::{Cost, ErrorCode, FunctionId, InvocationId, ModelId, TenantId, Version, WorkflowId};
 
 impl Placements {
     /// Wait for a placement. Dropping the future, or the placement, tells the scheduler that the invocation is over.
@@ -73,7 +73,14 @@ impl Placements {
             slo: self.slo(&objective, inference.arrived),
             inputs: inference.inputs.clone(),
         };
-        self.settle(arrival, &objective, inference.arrived).await
+        let placed = self.settle(arrival, &objective, inference.arrived).await;
+        placed.map_err(|fault| match fault.code {
+            ErrorCode::NoCapacity => match models.nowhere(&inference.entry) {
+                Some(why) => Fault::new(ErrorCode::NoCapacity, why),
+                None => fault,
+            },
+            _ => fault,
+        })
     }
 
     /// The same for a model that is to be measured: one call, however many runs it makes, with nothing to keep to.

@@ -158,10 +158,12 @@ impl Target {
         }
     }
 
-    /// Why it cannot be asked now, if it cannot: a workflow needs what it runs.
+    /// Why it cannot be asked now, if it cannot: a workflow needs what it runs, and a model a device, which another node of a cluster may have.
     pub(in super::super) fn unready(&self, node: &NodeState) -> Option<String> {
         match self {
-            Self::Function(_) | Self::Model(_) => None,
+            Self::Function(_) => None,
+            Self::Model(entry) if node.cluster.is_none() => node.models.nowhere(entry),
+            Self::Model(_) => None,
             Self::Workflow(workflow) => node.dispatch.catalog.unready(workflow),
         }
     }

@@ -66,5 +66,22 @@ async fn a_model_that_turns_out_not_to_load_is_not_placed_there_again() {
     let refused = infer(&node, "only", 1).await.refusal();
     assert_eq!(refused.code, ErrorCode::ModelError, "{refused:?}");
     assert!(refused.text.contains("cannot run"), "{refused:?}");
-    assert_eq!(infer(&node, "only", 1).await.code(), ErrorCode::NoCapacity);
+    let refused = infer(&node, "only", 1).await.refusal();
+    assert_eq!(refused.code, ErrorCode::NoCapacity);
+    let why =
+        "no device of this node can run only:1: cpu: its manifest says device = \"fake\"; fake:1: it says so";
+    assert_eq!(refused.text, why);
+}
+
+#[tokio::test]
+async fn a_model_larger_than_every_device_is_kept_and_said_not_to_be_ready() {
+    let node = node("cpu,fake:x", 999).start().await;
+    let pushed: ModelVersion = push(&node, "m", "", json!({})).await.ok().json();
+    let why = "it takes 1000 bytes there, and models may have 999 (model_memory_bytes_max)";
+    assert!(pushed.devices.iter().all(|known| known.why_not.as_deref() == Some(why)), "{pushed:?}");
+    let refused = infer(&node, "m", 1).await.refusal();
+    let text = format!("no device of this node can run m:1: cpu: {why}; fake:1: {why}");
+    assert_eq!((refused.status, refused.text), (507, text.clone()));
+    let unready = node.get("/v2/models/m/ready").await.refusal();
+    assert_eq!((unready.status, unready.text), (503, format!("m is not ready: {text}")));
 }

@@ -4,6 +4,7 @@ use super::{infer, output, packed, push, tensor, test_kernel, with_kernel_graphs
 use serde_json::{Value, json};
 use weir_tests::{Node, eventually};
 use weir_types::ErrorCode;
+use weir_types::api::ModelVersion;
 
 fn beyond() -> Value {
     test_kernel("weir_test_fill", &json!([{"out": "y"}, {"u32": 1}, {"u64": 1_000_000_000_000_u64}]))
@@ -151,6 +152,15 @@ async fn a_worker_that_there_is_no_room_for_is_not_started() {
     let refusal = infer(&node, "chain", &inputs).await.refusal();
     assert_eq!((refusal.status, refusal.code), (507, ErrorCode::NoCapacity), "{refusal:?}");
     assert!(workers(&node).is_empty());
+    // Which is said before anybody calls it, with the setting that would help.
+    let kept: ModelVersion = node.get("/v1/kernel-graphs/chain/versions/1").await.ok().json();
+    let why: Vec<_> = kept.devices.iter().map(|device| device.why_not.clone().unwrap_or_default()).collect();
+    let settings = ["context_bytes and memory_bytes_max of [node.kernel_graphs]", "model_memory_bytes_max"];
+    for setting in settings {
+        assert!(refusal.text.contains(setting) && why[1].contains(setting), "{refusal:?}, {why:?}");
+    }
+    let unready = node.get("/v2/models/chain/ready").await.refusal();
+    assert_eq!((unready.status, unready.text), (503, format!("chain is not ready: {}", refusal.text)));
 }
 
 #[tokio::test]
