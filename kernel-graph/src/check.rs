@@ -5,7 +5,9 @@ use crate::document::{Argument, Bundle, Document, Launch};
 use crate::error::{GraphError, PlanError};
 use crate::expression::Expression;
 use crate::order::order;
-use crate::plan::{BLOCK_MAX, GRID_MAX, MEMORY_BYTES_MAX, Plan, SHARED_BYTES_MAX, bounded};
+use crate::plan::{
+    BLOCK_MAX, GRID_MAX, MEMORY_BYTES_MAX, Plan, SHARED_BYTES_MAX, STEPS_MAX, THREADS, within,
+};
 use crate::ptx::{Parameter, Ptx};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use weir_types::{Port, Shape, Signature};
@@ -146,50 +148,46 @@ impl KernelGraph {
             self.plan(&shapes, MEMORY_BYTES_MAX)?;
             return Ok(());
         }
-        let none = BTreeMap::new();
-        let check = |place: &dyn Fn() -> String,
-                     size: &Expression,
-                     what,
-                     max: Option<i64>|
-         -> Result<(), GraphError> {
-            if let Some(unknown) = size.dimensions().find(|name| !known.contains(name)) {
-                let error = crate::ExpressionError::UnknownDimension {
-                    text: size.to_string(),
-                    name: unknown.to_owned(),
-                };
-                return Err(GraphError::Expression { place: place(), error });
-            }
-            match max {
-                Some(max) if size.dimensions().next().is_none() => {
-                    Ok(bounded(place, what, size, &none, i64::from(what != "shared_bytes"), max)
-                        .map(|_| ())?)
+        // Most sizes are only known with the inputs of a run; others, and what makes no sense with any inputs, are checked now.
+        let check =
+            |place: &dyn Fn() -> String, size: &Expression, what, min, max| -> Result<(), GraphError> {
+                if let Some(unknown) = size.dimensions().find(|name| !known.contains(name)) {
+                    let error = crate::ExpressionError::UnknownDimension {
+                        text: size.to_string(),
+                        name: unknown.to_owned(),
+                    };
+                    return Err(GraphError::Expression { place: place(), error });
                 }
-                _ => Ok(()),
-            }
-        };
+                match size.constant() {
+                    Ok(Some(value)) => Ok(within(place, what, value, min, max).map(|_| ())?),
+                    Ok(None) => Ok(()),
+                    Err(error) => Err(GraphError::Expression { place: place(), error }),
+                }
+            };
         for buffer in &self.buffers.all {
             for size in &buffer.shape {
-                check(&|| format!("buffer {:?}", buffer.name), size, "a dimension", None)?;
+                check(&|| format!("buffer {:?}", buffer.name), size, "a dimension", 0, i64::from(u32::MAX))?;
             }
         }
-        for Checked { launch, .. } in &self.launches {
+        for Checked { launch, threads_max, .. } in &self.launches {
             let place = || format!("launch {:?}", launch.name);
             for (size, max) in launch.grid.iter().zip(GRID_MAX) {
-                check(&place, size, "grid", Some(max))?;
+                check(&place, size, "grid", 1, max)?;
             }
             for (size, max) in launch.block.iter().zip(BLOCK_MAX) {
-                check(&place, size, "block", Some(max))?;
+                check(&place, size, "block", 1, max)?;
             }
-            check(&place, &launch.shared_bytes, "shared_bytes", Some(SHARED_BYTES_MAX))?;
-            for argument in &launch.arguments {
-                if let Argument::I32(size) | Argument::U32(size) | Argument::I64(size) | Argument::U64(size) =
-                    argument
-                {
-                    check(&place, size, "an argument", None)?;
-                }
+            let threads =
+                launch.block.iter().map(|size| size.constant().ok().flatten()).product::<Option<i64>>();
+            if let Some(threads) = threads {
+                within(&place, THREADS, threads, 1, *threads_max)?;
+            }
+            check(&place, &launch.shared_bytes, "shared_bytes", 0, SHARED_BYTES_MAX)?;
+            for (size, min, max) in launch.arguments.iter().filter_map(Argument::whole) {
+                check(&place, size, "an argument", min, max)?;
             }
             if let Some(repeat) = &launch.repeat {
-                check(&place, &repeat.times, "repeat.times", None)?;
+                check(&place, &repeat.times, "repeat.times", 1, STEPS_MAX as i64)?;
             }
         }
         Ok(())

@@ -137,6 +137,19 @@ pub enum Argument {
     F64(f64),
 }
 
+impl Argument {
+    /// The whole number that a kernel is given, and what it is at least and at most; none for what is something else.
+    pub(crate) fn whole(&self) -> Option<(&Expression, i64, i64)> {
+        match self {
+            Self::I32(size) => Some((size, i64::from(i32::MIN), i64::from(i32::MAX))),
+            Self::U32(size) => Some((size, 0, i64::from(u32::MAX))),
+            Self::I64(size) => Some((size, i64::MIN, i64::MAX)),
+            Self::U64(size) => Some((size, 0, i64::MAX)),
+            Self::In(_) | Self::Out(_) | Self::F32(_) | Self::F64(_) => None,
+        }
+    }
+}
+
 impl Bundle {
     /// Read an upload.
     pub fn parse(bytes: &[u8]) -> Result<Self, GraphError> {

@@ -119,6 +119,25 @@ impl Expression {
         }
     }
 
+    /// Its value where no dimension has a say in it: what makes no sense already is told before anybody knows them.
+    pub fn constant(&self) -> Result<Option<i64>, ExpressionError> {
+        self.fold(&self.term)
+    }
+
+    fn fold(&self, term: &Term) -> Result<Option<i64>, ExpressionError> {
+        let (operator, both) = match term {
+            Term::Number(number) => return Ok(Some(*number)),
+            Term::Dimension(_) => return Ok(None),
+            Term::Of(operator, both) => (*operator, both),
+        };
+        match (self.fold(&both.0)?, self.fold(&both.1)?) {
+            (Some(a), Some(b)) => self.apply(operator, a, b).map(Some),
+            // Whatever is divided by it.
+            (None, Some(b)) => self.apply(operator, 0, b).map(|_| None),
+            (_, None) => Ok(None),
+        }
+    }
+
     fn evaluate(&self, term: &Term, dimensions: &BTreeMap<String, u32>) -> Result<i64, ExpressionError> {
         let (operator, both) = match term {
             Term::Number(number) => return Ok(*number),
@@ -133,6 +152,10 @@ impl Expression {
         };
         let a = self.evaluate(&both.0, dimensions)?;
         let b = self.evaluate(&both.1, dimensions)?;
+        self.apply(operator, a, b)
+    }
+
+    fn apply(&self, operator: Operator, a: i64, b: i64) -> Result<i64, ExpressionError> {
         if matches!(operator, Operator::Divide | Operator::CeilDiv) && b <= 0 {
             return Err(ExpressionError::Division(self.text.clone()));
         }
@@ -298,6 +321,16 @@ mod tests {
             ("ceil_div(n * m, (16))", 44),
         ] {
             assert_eq!(value(text), Ok(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_needs_no_dimensions_is_known_without_them() {
+        let constant = |text: &str| Expression::parse(text).unwrap().constant();
+        assert_eq!(constant("2 * (3 + 4)"), Ok(Some(14)));
+        assert_eq!(constant("n * 0"), Ok(None));
+        for text in ["n / 0", "ceil_div(n, 3 - 3)", "max(n, 1 / 0)", "9223372036854775807 + 1 - n"] {
+            assert!(constant(text).is_err(), "{text}");
         }
     }
 

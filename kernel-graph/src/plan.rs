@@ -16,6 +16,8 @@ pub const ALIGNMENT_BYTES: u64 = weir_graph::ALIGNMENT_BYTES as u64;
 /// The most launches and fillings of a run.
 pub const STEPS_MAX: usize = 4_096;
 
+/// What a block has so many of.
+pub(crate) const THREADS: &str = "the number of threads in a block";
 /// The most blocks along each dimension, by the CUDA programming guide.
 pub(crate) const GRID_MAX: [i64; 3] = [i32::MAX as i64, 65_535, 65_535];
 /// The most threads of a block along each dimension; the first is also the most of all.
@@ -167,10 +169,13 @@ impl Plan {
         let (grid, block) =
             (three("grid", &launch.grid, GRID_MAX)?, three("block", &launch.block, BLOCK_MAX)?);
         let threads = block.iter().map(|size| i64::from(*size)).product();
-        within(&place, "the number of threads in a block", threads, 1, checked.threads_max)?;
+        within(&place, THREADS, threads, 1, checked.threads_max)?;
         let shared_bytes =
             bounded(&place, "shared_bytes", &launch.shared_bytes, dimensions, 0, SHARED_BYTES_MAX)?;
-        let number = |size: &Expression, min, max| bounded(&place, "an argument", size, dimensions, min, max);
+        let whole = |argument: &Argument| match argument.whole() {
+            Some((size, min, max)) => bounded(&place, "an argument", size, dimensions, min, max),
+            None => Ok(0),
+        };
         let value = |argument: &Argument| -> Result<Value, PlanError> {
             Ok(match argument {
                 Argument::In(name) | Argument::Out(name) => {
@@ -183,15 +188,9 @@ impl Plan {
                         _ => Value::Arena(places.read(checked, buffer, turn)),
                     }
                 }
-                Argument::I32(size) => {
-                    let value = number(size, i64::from(i32::MIN), i64::from(i32::MAX))?;
-                    Value::I32(i32::try_from(value).unwrap_or(i32::MAX))
-                }
-                Argument::U32(size) => {
-                    Value::U32(u32::try_from(number(size, 0, i64::from(u32::MAX))?).unwrap_or(u32::MAX))
-                }
-                Argument::I64(size) => Value::U64(number(size, i64::MIN, i64::MAX)?.cast_unsigned()),
-                Argument::U64(size) => Value::U64(number(size, 0, i64::MAX)?.cast_unsigned()),
+                Argument::I32(_) => Value::I32(i32::try_from(whole(argument)?).unwrap_or(i32::MAX)),
+                Argument::U32(_) => Value::U32(u32::try_from(whole(argument)?).unwrap_or(u32::MAX)),
+                Argument::I64(_) | Argument::U64(_) => Value::U64(whole(argument)?.cast_unsigned()),
                 #[expect(
                     clippy::cast_possible_truncation,
                     reason = "rounded, as the author of a decimal number expects"
@@ -234,7 +233,7 @@ pub(crate) fn bounded(
     within(place, what, value, min, max)
 }
 
-fn within(
+pub(crate) fn within(
     place: &dyn Fn() -> String,
     what: &'static str,
     value: i64,
