@@ -1,6 +1,7 @@
 //! `weir:inference` as guests call it, and `wasi:nn` on the same models. One file per interface; the contract itself is in `wit/`.
 
 mod error;
+mod io_error;
 mod models;
 mod nn;
 mod objects;
@@ -127,7 +128,7 @@ impl HasData for Inference {
     type Data<'a> = InferenceView<'a>;
 }
 
-/// Link all of `weir:inference` and `wasi:nn`.
+/// Link all of `weir:inference` and `wasi:nn`, and what is said of errors, behind all of WASI.
 pub(crate) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     use bindings::weir::inference;
     inference::tensors::add_to_linker::<_, Inference>(linker, State::inference)?;
@@ -136,5 +137,5 @@ pub(crate) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> 
     inference::readiness::add_to_linker::<_, Inference>(linker, State::inference)?;
     inference::request::add_to_linker::<_, Inference>(linker, State::inference)?;
     nn::add_to_linker(linker)?;
-    Ok(())
+    io_error::add_to_linker(linker)
 }

@@ -58,7 +58,7 @@ pub(crate) enum ModelsError {
     #[error("model {name} has no version {version}; it has {have}")]
     NoVersion { name: Name, version: Version, have: String },
     #[error(
-        "version {version} of model {name} exists with other contents; versions never change, push another number"
+        "version {version} of model {name} exists with another file or other settings; versions never change, push another number"
     )]
     Exists { name: Name, version: Version },
     #[error("model {0} has {VERSIONS_MAX} versions; delete old ones first")]

@@ -93,12 +93,16 @@ impl<X: fmt::Display, P: FnMut(&[u8]) -> Result<(), X>> Decoder<'_, P> {
         }
     }
 
+    /// A number in JSON is finite, and so is the element that it becomes.
     fn float<E: Error>(&mut self, number: f64) -> Result<(), E> {
+        #[expect(clippy::cast_possible_truncation, reason = "FP32 is what was asked for")]
+        let narrow = number as f32;
         match self.datatype {
-            #[expect(clippy::cast_possible_truncation, reason = "FP32 is what was asked for")]
-            ElementType::Fp32 => self.put(&(number as f32).to_le_bytes()),
+            ElementType::Fp32 if narrow.is_finite() => self.put(&narrow.to_le_bytes()),
+            ElementType::Fp32 => Err(self.wrong(format_args!("{number:?}, which is beyond its largest,"))),
             ElementType::Fp64 => self.put(&number.to_le_bytes()),
-            _ => Err(self.wrong(number)),
+            // As it was written: a fraction of zero is one.
+            _ => Err(self.wrong(format_args!("{number:?}"))),
         }
     }
 }
@@ -202,6 +206,9 @@ mod tests {
             (ElementType::Uint8, "[256]"),
             (ElementType::Int8, "[-129]"),
             (ElementType::Int32, "[1.5]"),
+            (ElementType::Int32, "[1.0]"),
+            (ElementType::Fp32, "[1e39]"),
+            (ElementType::Fp32, "[-1e39]"),
             (ElementType::Bool, "[1]"),
             (ElementType::Fp16, "[1]"),
             (ElementType::Bf16, "[1]"),
@@ -212,6 +219,15 @@ mod tests {
         ] {
             assert!(decode(datatype, text).is_err(), "{datatype} took {text}");
         }
+    }
+
+    #[test]
+    fn it_is_said_what_does_not_fit_as_it_was_written() {
+        let said = |datatype, text| decode(datatype, text).unwrap_err();
+        assert!(said(ElementType::Int32, "[1.0]").starts_with("1.0 is not INT32"));
+        assert!(
+            said(ElementType::Fp32, "[1e39]").starts_with("1e39, which is beyond its largest, is not FP32")
+        );
     }
 
     #[test]

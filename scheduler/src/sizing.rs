@@ -11,6 +11,9 @@
 use serde::{Deserialize, Serialize};
 use weir_types::Measured;
 
+/// The highest rate that is looked at. With more, numbers of instances and bytes would mean nothing.
+const RATE_PER_S_MAX: f64 = 1e9;
+
 /// How an instance is set up, and what it was measured to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Configuration {
@@ -54,7 +57,7 @@ pub enum SizingError {
         best_ns: u64,
     },
     /// The rate is no number of requests.
-    #[error("a rate is a number above 0")]
+    #[error("a rate is a number above 0, and at most {RATE_PER_S_MAX:.0}")]
     Rate,
 }
 
@@ -97,7 +100,7 @@ impl Configuration {
 /// # Errors
 /// If no configuration keeps to the SLO.
 pub fn size(rate_per_s: f64, slo_ns: u64, measured: &[Configuration]) -> Result<Sizing, SizingError> {
-    if !(rate_per_s > 0.0 && rate_per_s.is_finite()) {
+    if !(rate_per_s > 0.0 && rate_per_s <= RATE_PER_S_MAX) {
         return Err(SizingError::Rate);
     }
     let best_ns = measured.iter().map(Configuration::slo_ns).min().ok_or(SizingError::Nothing)?;
@@ -207,11 +210,13 @@ mod tests {
         let slow = Configuration { threads: 1, batch: 4, concurrency: 1, latency_ns: 30, memory_bytes: 5 };
         assert_eq!(size(1.0, 59, &[slow]), Err(SizingError::Unattainable { slo_ns: 59, best_ns: 60 }));
         assert_eq!(size(1.0, 59, &[]), Err(SizingError::Nothing));
-        assert_eq!(size(f64::NAN, 59, &[slow]), Err(SizingError::Rate));
+        for rate in [f64::NAN, f64::INFINITY, 1e300, 0.0] {
+            assert_eq!(size(rate, 59, &[slow]), Err(SizingError::Rate), "{rate}");
+        }
         let one = size(1.0, 60, &[slow]).unwrap();
         assert_eq!((one.instances, one.memory_bytes), (1, 5));
         // Nothing at all takes no time, and nothing overflows.
         let absurd = Configuration { latency_ns: 0, memory_bytes: u64::MAX, batch: u32::MAX, ..slow };
-        assert!(size(1e300, u64::MAX, &[absurd]).is_ok());
+        assert!(size(1e9, u64::MAX, &[absurd]).is_ok());
     }
 }

@@ -22,7 +22,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use weir_types::ErrorCode;
+use weir_types::{ErrorCode, FunctionKind};
 
 /// The largest request: some thousand texts.
 const BODY_LIMIT: BodyLimit = BodyLimit { bytes_max: 16 << 20, setting: "no setting changes that" };
@@ -51,6 +51,15 @@ pub(super) async fn embed(
     let text = body.clone();
     let Asked { model } = node.json(body.len(), move || read(&text)).await?;
     let name = parse_name(&model)?;
+    let function = node.registry.get(&caller.tenant, name.as_str());
+    if let Some(function) = function.as_ref().and_then(|function| function.active())
+        && function.record.kind == FunctionKind::Tensor
+    {
+        let text = format!(
+            "{name} is a tensor function: `model` names an HTTP function, which answers in this API's shape"
+        );
+        return Err(ApiError::new(ErrorCode::InvalidRequest, text));
+    }
     let target = format!("/fn/{name}{PATH}");
     head.uri = Uri::try_from(target).map_err(|error| ApiError::internal(&error))?;
     head.headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));

@@ -50,7 +50,10 @@ pub(super) async fn list(
         ApiError::new(ErrorCode::InvalidRequest, text)
     })?;
     let ListQuery { status, name, limit, after } = query;
-    let limit = limit.unwrap_or(PAGE_LEN).clamp(1, PAGE_LEN_MAX);
+    let limit = limit.unwrap_or(PAGE_LEN).min(PAGE_LEN_MAX);
+    if limit == 0 {
+        return Err(ApiError::new(ErrorCode::InvalidRequest, "limit is at least 1"));
+    }
     Ok(Json(node.invocations.list(&caller.tenant, &Filter { status, name }, after, limit).await?))
 }
 

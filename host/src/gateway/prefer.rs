@@ -26,7 +26,8 @@ impl Wishes {
     pub(super) fn take(headers: &mut HeaderMap) -> Result<Option<Self>, ApiError> {
         let preferences: Vec<_> = headers.get_all(PREFER).iter().flat_map(preferences).collect();
         let is_own = |preference: &str, own: &str| name(preference).eq_ignore_ascii_case(own);
-        if !preferences.iter().any(|preference| is_own(preference, "respond-async")) {
+        if !preferences.iter().any(|preference| is_own(preference, "respond-async") && !has_value(preference))
+        {
             return match headers.contains_key(CALLBACK) {
                 true => Err(invalid(format!(
                     "{CALLBACK_HEADER} goes with `prefer: respond-async`, which is missing"
@@ -79,6 +80,12 @@ fn name(preference: &str) -> &str {
     preference.split(['=', ';']).next().unwrap_or_default().trim()
 }
 
+/// Whether something stands behind it, as in `respond-async=false`. Nothing in quotes is nothing, too.
+fn has_value(preference: &str) -> bool {
+    let value = preference.split(';').next().and_then(|first| first.split_once('='));
+    value.is_some_and(|(_, value)| !matches!(value.trim(), "" | "\"\""))
+}
+
 /// The number of `wait=10`.
 fn seconds(preference: &str) -> Result<Duration, ApiError> {
     let value = preference.split(';').next().and_then(|first| first.split_once('='));
@@ -105,7 +112,9 @@ mod tests {
 
     #[test]
     fn a_preference_is_found_wherever_it_is_and_others_are_left_to_the_function() {
-        for prefer in ["respond-async", "Respond-Async", "return=minimal, respond-async ; x=y"] {
+        for prefer in
+            ["respond-async", "Respond-Async", "respond-async=\"\"", "return=minimal, respond-async ; x=y"]
+        {
             let mut given =
                 headers(&[("prefer", prefer), ("idempotency-key", "k"), ("weir-callback", "http://h/")]);
             let wishes = Wishes::take(&mut given).unwrap().unwrap();
@@ -125,7 +134,14 @@ mod tests {
 
     #[test]
     fn a_request_without_it_is_the_functions_own() {
-        for prefer in ["", "return=minimal", "wait=10", "respond-asynchronously", "x=respond-async"] {
+        for prefer in [
+            "",
+            "return=minimal",
+            "wait=10",
+            "respond-asynchronously",
+            "x=respond-async",
+            "respond-async=false",
+        ] {
             let mut given = headers(&[("prefer", prefer), ("idempotency-key", "k")]);
             let before = given.clone();
             assert_eq!(Wishes::take(&mut given).unwrap(), None, "{prefer}");

@@ -182,7 +182,7 @@ impl Models {
         self.sweep().await
     }
 
-    /// The version if it is there with these contents; an error if it is there with others.
+    /// The version if it is there with these contents; an error if it is there with others, or other settings.
     fn same(
         &self,
         tenant: &TenantId,

@@ -144,6 +144,18 @@ async fn bodies_that_lie_are_refused() {
 }
 
 #[tokio::test]
+async fn a_function_is_told_of_a_torn_body_but_nothing_of_the_nodes_own_stack() {
+    let node = Node::builder().env("RUST_BACKTRACE", "1").start().await;
+    node.deploy("echo", function("echo-body")).await;
+    let request =
+        "POST /fn/echo HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nff\r\nbody".to_owned();
+    let (status, answer) = raw_cut_off(&node, request).await;
+    assert_eq!(status, 400, "{answer}");
+    assert!(answer.contains("the body ended early: "), "{answer}");
+    assert!(!answer.contains("backtrace") && !answer.contains(".rs:"), "{answer}");
+}
+
+#[tokio::test]
 async fn a_body_over_the_functions_limit_is_refused() {
     let node = Node::start().await;
     node.deploy_with("echo", "limits.request_body_bytes=1000", function("echo-http")).await;

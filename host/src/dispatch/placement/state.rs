@@ -129,7 +129,7 @@ impl From<Refusal> for Fault {
             ),
             Refusal::Rejected(Rejection::Deadline, _) => (
                 Code::DeadlineExceeded,
-                "the deadline passed before a device had room, and its tenant a turn",
+                "the deadline passed before the call could start: its time was too short, or no device had room, or its tenant no turn",
             ),
             // Whoever asked knows more; see `Objective::refuse`.
             Refusal::Rejected(Rejection::Slo, _) => {

@@ -77,7 +77,8 @@ async fn a_callers_mistake_is_not_tried_again() {
     // Deployed again, it can be begun anew.
     node.deploy("f", function("hello")).await;
     let retried = node.post(&format!("/v1/invocations/{}/retry", later.id), "").await.ok();
-    assert_eq!(retried.json::<weir_types::api::Invocation>().attempts, 0);
+    let retried: weir_types::api::Invocation = retried.json();
+    assert_eq!((retried.attempts, &retried.error, retried.started_at_ms), (0, &None, None), "{retried:?}");
     assert_eq!(node.ended(later.id).await.status, InvocationStatus::Done);
     assert_eq!(node.result(later.id).await.text(), "hello\n");
     let again = node.post(&format!("/v1/invocations/{}/retry", later.id), "").await;

@@ -58,7 +58,7 @@ async fn lists_are_newest_first_by_page_and_by_status() {
     {
         assert_eq!(node.invocations(query).await.len(), count, "{query}");
     }
-    for bad in ["status=asleep", "limit=many", "after=x", "staus=done"] {
+    for bad in ["status=asleep", "limit=0", "limit=many", "after=x", "staus=done"] {
         assert_eq!(
             node.get(&format!("/v1/invocations?{bad}")).await.code(),
             ErrorCode::InvalidRequest,

@@ -47,6 +47,8 @@ async fn openais_client_works_unmodified() {
         assert_eq!(answer.json::<Value>()["error"]["code"], code.as_str(), "{body}");
         assert_eq!(answer.header("weir-error"), Some(code.as_str()), "{body}");
     }
+    let other = node.post("/v1/embeddings", r#"{"model": "echo"}"#).await;
+    assert!(other.text().contains("echo is a tensor function: `model` names an HTTP function"), "{other:?}");
     // What the function says is told as it was said.
     node.deploy("misbehave", function("misbehave")).await;
     for (body, path, status) in [
