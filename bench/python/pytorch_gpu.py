@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """PyTorch's side of what `weir doctor --gpu --stage networks --json` shows: the same shapes on the same GPU.
 
-    python bench/python/pytorch_gpu.py --json > pytorch.json
+    python bench/python/pytorch_gpu.py --beside gpu.json --json > pytorch.json
 
 ResNet-50 and a BERT of MiniLM's sizes, with made-up weights: times and memory do not depend on their values. Each is run
   eager       launch by launch
@@ -9,7 +9,8 @@ ResNet-50 and a BERT of MiniLM's sizes, with made-up weights: times and memory d
   graph       the eager launches, captured as a CUDA graph
   processes   one process per function: so many processes, each with a context and weights of its own
   streams     one process, so many streams over one copy of the weights
-Rows have the fields of the doctor's, so that one program reads both. Times are medians, by the device's clock where one process runs, and by the
+With --beside, a file that `weir doctor --gpu --batch 1,32 gpu.json` has written, each way of one process has a row more: what Weir takes in parts of it, of which at most
+1.25 is asked for beside torch.compile. Rows have the fields of the doctor's, so that one program reads both. Times are medians, by the device's clock where one process runs, and by the
 clock of the machine for processes and streams.
 
 It needs torch with CUDA, and no network. It ends with 2 where something is missing or an argument is wrong.
@@ -30,6 +31,8 @@ LENGTH = 16
 # Runs before anything is timed: kernels are chosen and compiled meanwhile.
 WARM_UP = 5
 MISSING = 2
+# What Weir may take, in parts of what torch.compile does.
+RATIO_MAX = 1.25
 
 
 def fail(why):
@@ -68,6 +71,7 @@ def arguments():
     parser.add_argument("--repeats", type=count, default=50, metavar="N", help="how often what is timed is repeated")
     parser.add_argument("--functions", type=count, default=4, metavar="N", help="processes, and streams, at once")
     parser.add_argument("--device", type=int, default=0, metavar="N", help="which GPU")
+    parser.add_argument("--beside", metavar="FILE", help="what the doctor found on the same GPU, to be compared")
     parser.add_argument("--json", action="store_true", help="print an array of rows instead of a table")
     # One of several processes, started by the one that was asked.
     parser.add_argument("--as-function", nargs=3, metavar=("NETWORK", "PRECISION", "BATCH"), help=argparse.SUPPRESS)
@@ -229,8 +233,34 @@ def row(what, times_ns, detail):
         "bytes_per_s": None,
         "flops_per_s": None,
         "share_of_floor": None,
+        "goal": None,
         "detail": detail,
     }
+
+
+def runs_of_weir(path):
+    """Nanoseconds of each captured run that the doctor's file has, by network, precision and batch."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            checks = json.load(file)["checks"]
+        ending = ": run again, as a graph"
+        return {check["what"].removesuffix(ending): check["time_ns"] for check in checks if check["what"].endswith(ending)}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        fail(f"{path} is no file of weir doctor --gpu: {error!r}")
+
+
+def beside(one, weir):
+    """What Weir takes of a row, in parts of it; none if it has not run that."""
+    what, _, way = one["what"].partition(": PyTorch, ")
+    time_ns = weir.get(what)
+    if time_ns is None or way not in ("eager", "compiled", "graph"):
+        return None
+    ratio = time_ns / one["time_ns"]
+    goal = {"found": ratio, "at_most": RATIO_MAX, "unit": "of torch.compile", "is_met": ratio <= RATIO_MAX}
+    detail = f"{ratio:.2f} of PyTorch's"
+    if way == "compiled":
+        detail += f", at most {RATIO_MAX}: {'met' if goal['is_met'] else 'missed'}"
+    return {**row(f"{what}: Weir, beside PyTorch, {way}", [time_ns], detail), "goal": goal if way == "compiled" else None}
 
 
 def mib(count):
@@ -352,6 +382,7 @@ def measure(torch, args):
 
 def main():
     args = arguments()
+    weir = runs_of_weir(args.beside) if args.beside else {}
     torch = import_torch(args.device)
     with torch.inference_mode():
         if args.as_function:
@@ -361,6 +392,10 @@ def main():
         for one in measure(torch, args):
             print(f"{one['what']}: {one['time_ns'] / 1e3:.1f} us", file=sys.stderr)
             rows.append(one)
+            compared = beside(one, weir)
+            if compared:
+                print(f"{compared['what']}: {compared['detail']}", file=sys.stderr)
+                rows.append(compared)
     if args.json:
         json.dump(rows, sys.stdout, indent=2)
         print()

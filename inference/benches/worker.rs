@@ -35,6 +35,7 @@ fn main() -> ExitCode {
         ordinal: 0,
         memory_bytes_max: 256 << 20,
         models: vec![digits],
+        batches: vec![1],
         repeats: REPEATS,
         search,
     };

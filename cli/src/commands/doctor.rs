@@ -25,7 +25,8 @@ use serde::Serialize;
 /// Examples:
 ///   weir doctor
 ///   weir doctor --fix
-///   weir doctor --gpu --model resnet50.onnx   # whether a GPU computes what it should, and how fast
+///   weir doctor --gpu --model resnet50.onnx            # whether a GPU computes what it should, and how fast
+///   weir doctor --gpu --model resnet50.onnx gpu.json   # the same, kept stage by stage: given again, it goes on there
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct DoctorArgs {

@@ -9,6 +9,7 @@ pub(super) mod chains;
 mod floor;
 mod folder;
 mod functions;
+mod goal;
 mod handing_over;
 mod kernel_graphs;
 mod launches;
@@ -24,7 +25,8 @@ use super::device::{Gpu, GpuConfig, IntermediateLimits};
 use super::products::LibraryConfig;
 use super::program::FLOPS_MIN;
 use crate::error::InferenceError;
-use serde::Serialize;
+pub use goal::{Goal, GoalBound};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -36,7 +38,7 @@ use weir_device::cuda::{CudaError, Devices, Library, Monitor, Search, Unavailabl
 const ARENA_BYTES_MAX: u64 = 1 << 30;
 
 /// A part of the checks. Each takes less than some minutes and needs none of the others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Stage {
     /// What there is: driver, devices, memory.
@@ -70,6 +72,8 @@ pub struct CheckConfig {
     pub memory_bytes_max: u64,
     /// ONNX models for [`Stage::Networks`], [`Stage::Functions`] and [`Stage::Worker`].
     pub models: Vec<PathBuf>,
+    /// Items of each run of [`Stage::Networks`], of models that take any number.
+    pub batches: Vec<u32>,
     /// How often what is timed is repeated; the median counts.
     pub repeats: u32,
     /// Where NVIDIA's libraries may be.
@@ -77,7 +81,7 @@ pub struct CheckConfig {
 }
 
 /// What computes an operation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Tier {
     /// Weir's own kernels.
@@ -89,7 +93,7 @@ pub enum Tier {
 }
 
 /// One thing that was checked.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Check {
     /// Of which stage.
     pub stage: Stage,
@@ -112,6 +116,8 @@ pub struct Check {
     /// The least time that the device's memory and units allow on paper, in parts of how long it takes: 1 is as fast as can be, and more is what its caches
     /// save.
     pub share_of_floor: Option<f64>,
+    /// What is asked of it besides.
+    pub goal: Option<Goal>,
     /// What else there is to say.
     pub detail: String,
 }
@@ -205,6 +211,7 @@ impl Check {
             bytes_per_s: None,
             flops_per_s: None,
             share_of_floor: None,
+            goal: None,
             detail: String::new(),
         }
     }
@@ -225,6 +232,11 @@ impl Check {
     fn took(self, time_ns: u64, bytes: u64, flops: u64) -> Self {
         let rate = |count: u64| (count > 0 && time_ns > 0).then(|| count as f64 / (time_ns as f64 / 1e9));
         Self { time_ns: Some(time_ns), bytes_per_s: rate(bytes), flops_per_s: rate(flops), ..self }
+    }
+
+    /// With what is asked of it.
+    fn asked(self, goal: impl Into<Option<Goal>>) -> Self {
+        Self { goal: goal.into(), ..self }
     }
 
     /// With the least time that it could take, in nanoseconds, where that is known. It says how long it took.

@@ -355,7 +355,14 @@ fn every_check_of_the_doctor_passes() {
     let models = vec![repository(DIGITS)];
     // The libraries above it lie beside the driver.
     let search = Search { folders: vec![fake.path().with_file_name("")], ..search };
-    let config = CheckConfig { ordinal: 0, memory_bytes_max: MEMORY_BYTES_MAX, models, repeats: 1, search };
+    let config = CheckConfig {
+        ordinal: 0,
+        memory_bytes_max: MEMORY_BYTES_MAX,
+        models,
+        batches: vec![1, 3],
+        repeats: 1,
+        search,
+    };
     // This program is no worker: `weir doctor` is held to those stages beside the nodes.
     let in_workers = [Stage::Worker, Stage::KernelGraphs];
     for stage in Stage::ALL.into_iter().filter(|stage| !in_workers.contains(stage)) {
@@ -385,7 +392,14 @@ fn the_doctor_hands_over_between_devices_that_reach_each_other() {
         let search = Search { driver: Some(fake.path().to_owned()), folders: Vec::new() };
         let devices = Arc::new(Devices::discover(&search).unwrap());
         let (models, repeats) = (Vec::new(), 1);
-        let config = CheckConfig { ordinal: 0, memory_bytes_max: MEMORY_BYTES_MAX, models, repeats, search };
+        let config = CheckConfig {
+            ordinal: 0,
+            memory_bytes_max: MEMORY_BYTES_MAX,
+            models,
+            batches: vec![1],
+            repeats,
+            search,
+        };
         let mut checks = Vec::new();
         check(&devices, &config, Stage::HandingOver, &mut |check| checks.push(check)).unwrap();
         assert!(checks.iter().all(|check| check.passed), "{checks:#?}");

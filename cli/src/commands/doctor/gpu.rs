@@ -1,8 +1,11 @@
 //! `weir doctor --gpu`: whether a GPU computes what it should, and how fast.
 
+mod kept;
+
 use crate::error::Problem;
 use crate::output::{Output, table};
 use anyhow::Result;
+use kept::Kept;
 use std::path::PathBuf;
 use std::sync::Arc;
 use weir_device::cuda::{Devices, Search};
@@ -27,9 +30,15 @@ pub(crate) struct GpuArgs {
     /// An ONNX model to run; may be given several times
     #[arg(long, value_name = "FILE", requires = "gpu")]
     model: Vec<PathBuf>,
+    /// Items of a run, for models that take any number; may be several: 1,32
+    #[arg(long, value_name = "SIZES", value_delimiter = ',', default_value = "1", requires = "gpu", value_parser = clap::value_parser!(u32).range(1..=4_096))]
+    batch: Vec<u32>,
     /// How often what is timed is repeated
     #[arg(long, value_name = "N", default_value_t = 50, requires = "gpu", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     repeats: u32,
+    /// Write what is found to this file as well, as JSON and after each stage; stages that it has with nothing wrong are not run again
+    #[arg(value_name = "OUT", requires = "gpu")]
+    out: Option<PathBuf>,
 }
 
 fn stages() -> String {
@@ -51,21 +60,36 @@ pub(super) fn run(args: &GpuArgs, output: Output) -> Result<()> {
         ordinal: args.gpu_device,
         memory_bytes_max: MEMORY_BYTES_MAX,
         models: args.model.clone(),
+        batches: args.batch.clone(),
         repeats: args.repeats,
         search,
     };
-    let mut checks: Vec<Check> = Vec::new();
+    let out = args.out.as_deref();
+    let mut kept = Kept::open(out, &config)?;
     let mut ended = Ok(());
     for stage in Stage::ALL.into_iter().filter(|stage| args.stage.is_empty() || args.stage.contains(stage)) {
+        if kept.has_passed(stage) {
+            output.note(format_args!("{stage} was checked before"));
+            continue;
+        }
+        let mut checks = Vec::new();
         ended = check(&devices, &config, stage, &mut |check| {
             output.note(format_args!("{} {}", if check.passed { "ok    " } else { "FAILED" }, check.what));
             checks.push(check);
         });
+        let is_same = kept.put(stage, checks);
+        if let (Stage::Environment, false, Some(out)) = (stage, is_same, out) {
+            let text = format!("{} is of another device, driver or library", out.display());
+            return Err(Problem::new(text).hint("remove it, or give another file").into());
+        }
         if ended.is_err() {
             break;
         }
+        // One that ended early is begun anew the next time.
+        kept.write(out)?;
     }
-    output.result(&checks, |checks| text(checks))?;
+    let checks = &kept.checks;
+    output.result(checks, |checks| text(checks))?;
     ended.map_err(|error| Problem::new(format!("the checks ended early: {error}")))?;
     match checks.iter().filter(|check| !check.passed).count() {
         0 => Ok(()),
@@ -87,10 +111,11 @@ fn text(checks: &[Check]) -> String {
             check.time_ns.map_or_else(String::new, time),
             rate(check),
             check.share_of_floor.map_or_else(String::new, |share| format!("{:.1} %", 100.0 * share)),
+            check.goal.as_ref().map_or_else(String::new, ToString::to_string),
             check.detail.clone(),
         ]
     });
-    table(["STAGE", "WHAT", "TIER", "", "OFF BY", "TIME", "RATE", "OF FLOOR", ""], rows)
+    table(["STAGE", "WHAT", "TIER", "", "OFF BY", "TIME", "RATE", "OF FLOOR", "GOAL", ""], rows)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "shown with four digits")]

@@ -9,7 +9,7 @@ use super::super::weights::Weights;
 use super::bench::{OWNER, in_slot, nanoseconds};
 use super::folder::Folder;
 use super::network::{Asked, Stored, kept_bytes, name};
-use super::{Check, CheckFailure, Stage};
+use super::{Check, CheckFailure, Goal, Stage};
 use bytes::Bytes;
 use std::path::Path;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ pub(super) fn check(
 ) -> Result<(), CheckFailure> {
     let what = format!("{}: {FUNCTIONS} functions", name(path));
     let context_bytes = context_bytes.filter(|bytes| *bytes > 0);
-    match Asked::read(path).and_then(|asked| Ok((family(&asked.model)?, asked))) {
+    match Asked::read(path, 1).and_then(|asked| Ok((family(&asked.model)?, asked))) {
         Ok((family, asked)) => together(gpu, context_bytes, &what, &family, &asked, tell),
         Err(why) => {
             tell(Check::failed(Stage::Functions, what, why));
@@ -158,7 +158,10 @@ fn together(
     let found = Taken { contexts: context_bytes.unwrap_or_default(), weights, activations };
     let each = functions.first().map(|function| function.alone(context_bytes)).unwrap_or_default();
     let told = Check::passed(Stage::Functions, format!("{what}: memory"));
-    tell(Check { detail: found.beside(each.times(u64::from(FUNCTIONS)), context_bytes.is_some()), ..told });
+    let processes = each.times(u64::from(FUNCTIONS));
+    let goal =
+        Goal::at_least(below(found.sum(), processes.sum()), BELOW_PERCENT, "% below a process for each");
+    tell(Check { detail: found.beside(processes, context_bytes.is_some()), ..told.asked(goal) });
     Ok(())
 }
 
@@ -207,10 +210,8 @@ impl Taken {
         } else {
             "contexts not counted, which the driver does not tell".to_owned()
         };
-        let all_below = below(self.sum(), processes.sum());
-        let bound = if all_below >= BELOW_PERCENT { "within" } else { "over" };
         format!(
-            "{all_below:.1} % below a process for each, {bound} the bound of {BELOW_PERCENT} %: {contexts}; {} and {}, of which streams alone in one process would save nothing",
+            "{contexts}; {} and {}, of which streams alone in one process would save nothing",
             part("weights", self.weights, processes.weights),
             part("activations", self.activations, processes.activations),
         )

@@ -4,7 +4,7 @@ use super::super::form::form;
 use super::super::{Cuda, CudaConfig, GpuGroup, IntermediateLimits};
 use super::folder::Folder;
 use super::network::made_up;
-use super::{Check, CheckConfig, CheckFailure, Stage};
+use super::{Check, CheckConfig, CheckFailure, Goal, Stage};
 use crate::backend::{Backend, ModelKey, ModelSource, Session};
 use crate::interrupt::Interrupt;
 use crate::mapping::Mapping;
@@ -24,6 +24,8 @@ use weir_types::{Batching, ModelId, Name, Precision, Shape, TenantId, Version};
 const ARENA_BYTES_MAX: u64 = 1 << 30;
 /// Runs at once, where several are timed.
 const SLOTS: usize = 4;
+/// What the way to the worker and back may take.
+const WAY_MAX: Duration = Duration::from_micros(30);
 /// No run takes as long.
 const RUN_TIME_MAX: Duration = Duration::from_secs(600);
 
@@ -72,7 +74,7 @@ fn prepare(path: &Path, arena: &Arena) -> Result<Ready, String> {
     let blobs = Folder::new().map_err(|error| text(&error))?;
     let form = form(upload, Precision::default(), blobs.path()).map_err(|error| text(&error))??;
     let tensor = |port| {
-        let made = made_up(port).ok_or("its inputs cannot be made up")?;
+        let made = made_up(port, 1).ok_or("its inputs cannot be made up")?;
         let dims: Option<Vec<u32>> =
             made.tensor().dims().iter().map(|dim| u32::try_from(*dim).ok()).collect();
         let shape = Shape::new(&dims.ok_or("its inputs are too large")?).map_err(|error| text(&error))?;
@@ -122,7 +124,10 @@ fn model(
     }
     let Some(alone) = sessions.first_mut() else { return Ok(()) };
     let before = alone.run(job, &Interrupt::default())?;
-    tell(way(&format!("{name}: there and back, beside the run"), beside(&mut **alone, job, config.repeats)?));
+    let there =
+        way(&format!("{name}: there and back, beside the run"), beside(&mut **alone, job, config.repeats)?);
+    let goal = Goal::within(there.time_ns.unwrap_or_default(), WAY_MAX);
+    tell(there.asked(goal));
     let together = std::thread::scope(|scope| {
         let run = |session: &mut Box<dyn Session>| beside(&mut **session, job, config.repeats);
         let threads: Vec<_> = sessions.iter_mut().map(|session| scope.spawn(move || run(session))).collect();

@@ -266,7 +266,14 @@ fn the_doctor_says_of_a_library_that_does_not_start_that_it_does_not() {
     let search = Search { driver: Some(fake.path().to_owned()), folders };
     let devices = Arc::new(Devices::discover(&search).unwrap());
     let models = Vec::new();
-    let config = CheckConfig { ordinal: 0, memory_bytes_max: MEMORY_BYTES_MAX, models, repeats: 1, search };
+    let config = CheckConfig {
+        ordinal: 0,
+        memory_bytes_max: MEMORY_BYTES_MAX,
+        models,
+        batches: vec![1],
+        repeats: 1,
+        search,
+    };
     let mut failed = Vec::new();
     let tell = &mut |check: crate::cuda::check::Check| failed.extend((!check.passed).then_some(check));
     check(&devices, &config, Stage::Operations, tell).unwrap();

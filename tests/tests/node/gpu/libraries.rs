@@ -102,6 +102,37 @@ async fn the_doctor_says_that_a_stage_has_no_models_to_check() {
 }
 
 #[tokio::test]
+async fn what_the_doctor_found_is_kept_stage_by_stage() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("gpu.json");
+    let run = async |stages: &str, seed: u32, devices: u32| {
+        let mut doctor = Command::new(Node::builder().binary());
+        doctor.args(["doctor", "--gpu", "--repeats", "1", "--stage", stages, "--json"]).arg(&out);
+        doctor.env("WEIR_CUDA_LIBRARY", weir_fake_cuda::library());
+        doctor.env("WEIR_FAKE_CUDA", format!("devices={devices},seed={seed}"));
+        let output =
+            tokio::task::spawn_blocking(move || doctor.output()).await.expect("a thread").expect("weir");
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (is_ok, said) = run("environment,launches", 3, 1).await;
+    assert!(is_ok && said.contains("one of 64 launches"), "{said}");
+    let (is_ok, said) = run("environment,launches,memory", 3, 1).await;
+    assert!(
+        is_ok && said.contains("launches was checked before") && said.contains("another tenant"),
+        "{said}"
+    );
+    let kept: Value = serde_json::from_slice(&std::fs::read(&out).expect("a file")).expect("JSON");
+    let stages: Vec<_> =
+        kept["checks"].as_array().expect("checks").iter().map(|check| &check["stage"]).collect();
+    assert!(
+        ["environment", "launches", "memory"].iter().all(|stage| stages.contains(&&json!(stage))),
+        "{kept}"
+    );
+    let (is_ok, said) = run("environment,launches", 3, 2).await;
+    assert!(!is_ok && said.contains("is of another device, driver or library"), "{said}");
+}
+
+#[tokio::test]
 async fn the_doctor_says_which_library_there_is() {
     let mut doctor = Command::new(Node::builder().binary());
     doctor.args(["doctor", "--gpu", "--stage", "environment", "--json"]);

@@ -1,0 +1,104 @@
+//! What is asked of a GPU besides right answers: how fast, and with how little.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::time::Duration;
+use weir_types::Precision;
+
+/// What runs of networks may take on an H200: by the name of the file, without its ending, by precision and by items. Of batches it is what a rate of
+/// 8,000 and 15,000 pictures per second comes to.
+const RUNS_ON_H200: [(&str, Precision, u32, Duration); 5] = [
+    ("resnet50", Precision::Tf32, 1, Duration::from_micros(450)),
+    ("resnet50", Precision::Fp16, 1, Duration::from_micros(350)),
+    ("resnet50", Precision::Tf32, 32, Duration::from_micros(4_000)),
+    ("resnet50", Precision::Fp16, 32, Duration::from_micros(2_133)),
+    ("minilm", Precision::Tf32, 1, Duration::from_micros(200)),
+];
+
+/// A figure, and its bound. To miss one is told, and fails nothing: it may be the machine's doing.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Goal {
+    /// What was found.
+    pub found: f64,
+    /// What it is to be.
+    #[serde(flatten)]
+    pub bound: GoalBound,
+    /// What both are in.
+    pub unit: String,
+    /// Whether it is so.
+    pub is_met: bool,
+}
+
+/// From which side a figure is bounded.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GoalBound {
+    /// Less is better.
+    AtMost(f64),
+    /// More is better.
+    AtLeast(f64),
+}
+
+impl Goal {
+    pub(super) fn at_most(found: f64, bound: f64, unit: &str) -> Self {
+        Self { found, bound: GoalBound::AtMost(bound), unit: unit.to_owned(), is_met: found <= bound }
+    }
+
+    pub(super) fn at_least(found: f64, bound: f64, unit: &str) -> Self {
+        Self { found, bound: GoalBound::AtLeast(bound), unit: unit.to_owned(), is_met: found >= bound }
+    }
+
+    /// Of a time in nanoseconds, in microseconds.
+    #[expect(clippy::cast_precision_loss, reason = "a time needs no sixteen digits")]
+    pub(super) fn within(time_ns: u64, most: Duration) -> Self {
+        Self::at_most(time_ns as f64 / 1e3, most.as_secs_f64() * 1e6, "us")
+    }
+
+    /// Of a run of a network that takes this long on a device of this name; none where nothing is asked of it.
+    pub(super) fn of_run(
+        device: &str,
+        network: &str,
+        precision: Precision,
+        batch: u32,
+        time_ns: u64,
+    ) -> Option<Self> {
+        let is_it = |(name, of, items, _): &&(&str, Precision, u32, Duration)| {
+            (*name, *of, *items) == (network, precision, batch)
+        };
+        let (.., most) = RUNS_ON_H200.iter().find(is_it).filter(|_| device.contains("H200"))?;
+        Some(Self::within(time_ns, *most))
+    }
+}
+
+impl fmt::Display for Goal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { found, bound, unit, is_met } = self;
+        let (side, bound) = match bound {
+            GoalBound::AtMost(bound) => ("at most", bound),
+            GoalBound::AtLeast(bound) => ("at least", bound),
+        };
+        let verdict = if *is_met { "met" } else { "missed" };
+        write!(f, "{verdict}: {found:.2} {unit}, {side} {bound}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_have_goals_on_the_device_that_they_were_set_for() {
+        let of = |device: &str, network: &str, batch: u32, time_ns: u64| {
+            Goal::of_run(device, network, Precision::Tf32, batch, time_ns)
+        };
+        let met = of("NVIDIA H200", "resnet50", 1, 450_000).unwrap();
+        assert_eq!(met.to_string(), "met: 450.00 us, at most 450");
+        assert!(!of("NVIDIA H200", "resnet50", 32, 4_000_001).unwrap().is_met);
+        assert_eq!(of("NVIDIA A100", "resnet50", 1, 1), None);
+        assert_eq!(of("NVIDIA H200", "resnet50", 2, 1), None);
+        let missed = Goal::at_least(0.5, 0.9, "of a bare copy");
+        assert_eq!(missed.to_string(), "missed: 0.50 of a bare copy, at least 0.9");
+        let json = serde_json::to_value(&missed).unwrap();
+        assert_eq!((&json["at_least"], &json["is_met"]), (&0.9.into(), &false.into()));
+    }
+}
