@@ -7,7 +7,7 @@ use crate::process;
 use crate::repo::Repo;
 use crate::setup::{self, report};
 use crate::weir;
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -34,6 +34,10 @@ pub(crate) fn run(repo: &Repo, args: &DistArgs) -> Result<()> {
     let name = format!("weir-{}-{}-linux", env!("CARGO_PKG_VERSION"), std::env::consts::ARCH);
     let dist = repo.root().join("target/dist");
     pack(&dist.join(&name), &contents(repo, weir, library))?;
+    // What is packed for shipping is stripped and optimised, and is carried to machines by itself.
+    if args.profile == "dist" {
+        keep_within(&dist.join(&name).join("bin/weir"), PROGRAM_BYTES_MAX)?;
+    }
     let tarball = dist.join(format!("{name}.tar.gz"));
     // Whoever unpacks it as root gets files of root's, not of whoever has this number there.
     let mut tar = Command::new("tar");
@@ -41,6 +45,18 @@ pub(crate) fn run(repo: &Repo, args: &DistArgs) -> Result<()> {
     process::run(tar.arg(&dist).arg("-czf").arg(&tarball).arg(&name))?;
     report("made", &repo.show(&tarball).to_string());
     if args.check { check::run(&tarball, &name) } else { Ok(()) }
+}
+
+/// The largest that the program may be: 45 MB.
+const PROGRAM_BYTES_MAX: u64 = 45_000_000;
+
+fn keep_within(file: &Path, bytes_max: u64) -> Result<()> {
+    let bytes = file.metadata().with_context(|| format!("cannot read {}", file.display()))?.len();
+    if bytes > bytes_max {
+        bail!("{} has {bytes} bytes, and may have {bytes_max}", file.display());
+    }
+    report("weir", &format!("{bytes} bytes of at most {bytes_max}"));
+    Ok(())
 }
 
 /// Everything that is shipped: where it is, and where it goes.
@@ -93,6 +109,15 @@ mod tests {
         assert!(!folder.join("bin/old").exists());
         assert_eq!(std::fs::read_to_string(folder.join("a/b/c")).unwrap(), "new");
         assert!(pack(&folder, &[(top.path().join("missing"), "x")]).is_err());
+    }
+
+    #[test]
+    fn a_program_that_has_grown_too_large_is_not_shipped() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), [0; 10]).unwrap();
+        assert!(keep_within(file.path(), 10).is_ok());
+        let error = keep_within(file.path(), 9).unwrap_err().to_string();
+        assert!(error.contains("10 bytes, and may have 9"), "{error}");
     }
 
     #[test]

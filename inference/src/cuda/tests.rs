@@ -344,6 +344,9 @@ fn what_gpus_cannot_run_is_named() {
     let why =
         form(Bytes::from_static(b"not a model"), Precision::default(), folder.path()).unwrap().unwrap_err();
     assert!(why.contains("not an ONNX model"), "{why}");
+    let arcs = std::fs::read(repository("tests/fixtures/models/good/atan.onnx")).unwrap();
+    let why = form(arcs.into(), Precision::default(), folder.path()).unwrap().unwrap_err();
+    assert!(why.contains("not supported on the GPU"), "{why}");
 }
 
 #[test]

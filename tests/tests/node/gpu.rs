@@ -7,8 +7,9 @@ mod spilling;
 mod workers;
 
 use serde_json::{Value, json};
-use weir_tests::{Answer, Client, Node, NodeBuilder, digits, eventually, function, model};
+use weir_tests::{Answer, Client, Node, NodeBuilder, digits, eventually, function, model, model_with_rows};
 use weir_types::ErrorCode;
+use weir_types::api::ModelVersion;
 
 /// A node that finds a driver with one GPU.
 fn with_gpu(devices: &str) -> NodeBuilder {
@@ -114,14 +115,43 @@ async fn a_model_that_the_gpu_cannot_run_runs_on_the_processor_and_says_why() {
     let node = with_gpu("auto").start().await;
     let names: Vec<String> = node.status().await.devices.into_iter().map(|device| device.name).collect();
     assert_eq!(names, ["cpu", "cuda:0"]);
-    // It has a tensor of strings.
-    node.push_model("strings", 1, model("good/identity.onnx")).await;
-    let shown: Value = node.get("/v1/models/strings/versions/1").await.ok().json();
-    assert!(shown.to_string().contains("cuda"), "{shown}");
-    assert!(
-        shown.to_string().contains("not supported on the GPU") || shown.to_string().contains("GPU"),
-        "{shown}"
-    );
+    // Its one operator is none that GPUs have.
+    let path = "/v1/models/arcs/versions/1";
+    let pushed: ModelVersion = node.put(path, model("good/atan.onnx")).await.ok().json();
+    let [cpu, gpu] = &pushed.devices[..] else { panic!("two devices: {pushed:?}") };
+    assert_eq!((cpu.why_not.as_deref(), &*gpu.device), (None, "cuda:0"));
+    let why = gpu.why_not.as_deref().unwrap_or_default();
+    assert!(why.contains("not supported on the GPU: run the model on the CPU"), "{why}");
+    let ones = json!({"name": "x", "datatype": "FP32", "shape": [1, 32, 32], "data": vec![1.0; 1024]});
+    let answer = node.post("/v2/models/arcs/infer", json!({"inputs": [ones]}).to_string()).await.ok();
+    assert_eq!(answer.header("weir-device"), Some("cpu"));
+    let arc = answer.json::<Value>()["outputs"][0]["data"][1023].as_f64().expect("a number");
+    assert!((arc - std::f64::consts::FRAC_PI_4).abs() < 1e-6, "{arc}");
+    // Where its owner wants it on a GPU and nowhere else, it is not taken.
+    let refused = node.put("/v1/models/arcs/versions/2?device=cuda", model("good/atan.onnx")).await;
+    let refused = refused.refusal();
+    assert!(refused.text.contains("not supported on the GPU"), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_model_larger_than_the_gpu_says_so_and_its_neighbours_go_on() {
+    let node = with_gpu("cuda").env("WEIR_FAKE_CUDA", "devices=1,seed=3,memory_bytes=16777216").start().await;
+    node.push_model("digits", 1, digits()).await;
+    let path = "/v1/models/large/versions/1";
+    // 16 MiB of weights, and as much of values.
+    let pushed: ModelVersion = node.put(path, model_with_rows(4_096, 1.0)).await.ok().json();
+    let why = pushed.devices[0].why_not.as_deref().unwrap_or_default();
+    assert!(why.contains("bytes there, and models may have"), "{why}");
+    let row = json!({"name": "row", "datatype": "INT64", "shape": [1], "data": [7]});
+    let square = |name: &str, shape: &[u32]| {
+        let count: u32 = shape.iter().product();
+        json!({"name": name, "datatype": "FP32", "shape": shape, "data": vec![0.5; count as usize]})
+    };
+    let inputs = json!({"inputs": [square("x", &[1, 32, 32]), row, square("more", &[32, 32])]});
+    let refused = node.post("/v2/models/large/infer", inputs.to_string()).await.refusal();
+    assert_eq!((refused.status, refused.code), (507, ErrorCode::NoCapacity), "{refused:?}");
+    assert!(refused.text.contains("large:1") && refused.text.contains(why), "{refused:?}");
+    assert_eq!(ask(&node, 1).await.1, "cuda:0");
 }
 
 #[tokio::test]
