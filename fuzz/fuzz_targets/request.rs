@@ -1,56 +1,8 @@
 //! A body of the Open Inference Protocol, as hostile as it gets: it must be read or refused, and nothing outside of it touched.
-//!
-//! The first two bytes say how much of the rest is JSON; 65535 stands for a request without the header.
 #![no_main]
 
+mod check;
+
 use libfuzzer_sys::fuzz_target;
-use std::convert::Infallible;
-use weir_protocol::{Classes, Data, RawInput, Request};
-use weir_types::{Port, Shape};
 
-fuzz_target!(|bytes: &[u8]| {
-    let Some((header, body)) = bytes.split_first_chunk::<2>() else { return };
-    let header = u16::from_le_bytes(*header);
-    let json_bytes = (header != u16::MAX).then_some(usize::from(header));
-    let Ok(request) = Request::parse(body, json_bytes) else { return };
-    let mut binary_bytes = 0;
-    for input in &request.inputs {
-        let data = match &input.data {
-            Data::Binary(range) => {
-                binary_bytes += range.len();
-                body[range.clone()].to_vec()
-            }
-            Data::Json(elements) => {
-                let mut data = Vec::new();
-                let put = |more: &[u8]| -> Result<(), Infallible> {
-                    data.extend_from_slice(more);
-                    Ok(())
-                };
-                if elements.decode(put).is_err() {
-                    continue;
-                }
-                assert!(input.datatype.size_bytes().is_none() || data.len() <= elements.bytes_max());
-                data
-            }
-        };
-        if input.shape.check(input.datatype, &data).is_err() {
-            continue;
-        }
-        if let Ok(classes) = Classes::of(input.datatype, &input.shape, &data, 3, 1 << 20) {
-            assert!(classes.shape.check(weir_types::ElementType::Bytes, &classes.data).is_ok());
-        }
-        raw(input.shape.dimensions(), input.datatype, data.len());
-    }
-    // Every byte behind the JSON belongs to some input.
-    assert_eq!(binary_bytes, json_bytes.map_or(0, |json_bytes| body.len() - json_bytes));
-});
-
-/// What a raw body's length is taken for has that length.
-fn raw(dimensions: &[u32], datatype: weir_types::ElementType, bytes: usize) {
-    let shape = dimensions.iter().enumerate().map(|(place, size)| (place > 0).then_some(*size)).collect();
-    let port = Port { name: "x".to_owned(), datatype, shape };
-    if let Ok(input) = RawInput::of(&[port], bytes) {
-        let shape: &Shape = &input.shape;
-        assert!(datatype.size_bytes().is_none_or(|size| shape.element_count() * size as u64 == bytes as u64));
-    }
-}
+fuzz_target!(|bytes: &[u8]| check::read_or_refuse(bytes));
