@@ -80,6 +80,10 @@ pub(crate) enum Suite {
     Batching,
     /// Several models put together.
     Workflows,
+    /// More requests than can be served.
+    Overload,
+    /// What calls of the host take.
+    Calls,
     /// What is lost when parts of a cluster fail.
     Faults,
 }
@@ -96,6 +100,8 @@ impl fmt::Display for Suite {
             Self::Cluster => "cluster",
             Self::Batching => "batching",
             Self::Workflows => "workflows",
+            Self::Overload => "overload",
+            Self::Calls => "calls",
             Self::Faults => "faults",
         })
     }

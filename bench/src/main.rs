@@ -2,7 +2,7 @@
 //!
 //! `cargo xtask bench` brings the programs that are compared and runs this. In the order data meets them: [`args`] says what is compared;
 //! [`contender`] interleaves the rounds; [`server`] starts one program, [`load`] puts it under load with wrk and [`process`] reads what it
-//! took; [`protocol`] is how models are asked, and [`interrupt`] what becomes of it all on Ctrl-C; [`hello`], [`inference`], [`serving`], [`coldstart`], [`neighbours`], [`languages`], [`cluster`], [`faults`], [`batching`] and [`workflows`] are what is
+//! took; [`protocol`] is how models are asked, and [`interrupt`] what becomes of it all on Ctrl-C; [`hello`], [`inference`], [`serving`], [`coldstart`], [`neighbours`], [`languages`], [`cluster`], [`faults`], [`batching`], [`workflows`], [`overload`] and [`calls`] are what is
 //! measured; [`report`] shows them and puts them into the documentation.
 
 mod args;
@@ -17,6 +17,7 @@ mod stats;
 mod weir;
 
 mod batching;
+mod calls;
 mod cluster;
 mod coldstart;
 mod faults;
@@ -24,6 +25,7 @@ mod hello;
 mod inference;
 mod languages;
 mod neighbours;
+mod overload;
 mod serving;
 mod workflows;
 
@@ -65,6 +67,8 @@ fn run(args: &Args) -> Result<()> {
             Suite::Cluster => cluster::run(args),
             Suite::Batching => batching::run(args),
             Suite::Workflows => workflows::run(args),
+            Suite::Overload => overload::run(args),
+            Suite::Calls => calls::run(args),
             Suite::Faults => faults::run(args),
         }
         .with_context(|| format!("the {suite} benchmark failed"))?;

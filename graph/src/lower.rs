@@ -199,6 +199,36 @@ mod tests {
     use super::*;
     use prost::Message as _;
 
+    #[test]
+    fn dimensions_with_one_name_are_one_size_and_those_without_are_not() {
+        let takes = |names: [&str; 2], shape: [u32; 2]| {
+            let dim = |name: &&str| onnx::Dim { size: None, symbol: Some((*name).to_owned()) };
+            let shape_of = Some(onnx::Shape { dims: names.iter().map(dim).collect() });
+            let dense = onnx::DenseType { element_type: 1, shape: shape_of };
+            let port = |name: &str| onnx::ValueInfo {
+                name: name.to_owned(),
+                value_type: Some(onnx::ValueType { tensor: Some(dense.clone()) }),
+            };
+            let relu = onnx::Node {
+                inputs: vec!["x".to_owned()],
+                outputs: vec!["y".to_owned()],
+                operator: "Relu".to_owned(),
+                ..Default::default()
+            };
+            let (inputs, outputs) = (vec![port("x")], vec![port("y")]);
+            let graph = onnx::Graph { nodes: vec![relu], inputs, outputs, ..Default::default() };
+            let opset = onnx::OperatorSet { domain: String::new(), version: 17 };
+            let model = onnx::Model { graph: Some(graph), opset_imports: vec![opset], ..Default::default() };
+            let model = Model::read(model.encode_to_vec().into()).unwrap();
+            model.specialise(&[Shape::new(&shape).unwrap()]).is_ok()
+        };
+        for (names, is_taken) in
+            [(["n", "n"], false), (["n", "m"], true), (["?", "?"], true), (["-1", "-1"], true)]
+        {
+            assert!(takes(names, [2, 2]) && takes(names, [2, 3]) == is_taken, "{names:?}");
+        }
+    }
+
     /// A few bytes can say "all numbers up to four million", again and again.
     #[test]
     fn constants_are_bounded_however_few_bytes_ask_for_them() {

@@ -215,12 +215,19 @@ fn input(info: &onnx::ValueInfo) -> Result<Input, GraphError> {
         (Some(size), _) if size >= 0 => u32::try_from(size)
             .map(|size| Dim::Fixed(size as usize))
             .map_err(|_| GraphError::malformed(format!("input {:?} has a dimension of {size}", info.name))),
-        (None, Some(symbol)) if !symbol.is_empty() => Ok(Dim::Symbol(symbol.clone())),
+        (None, Some(symbol)) if is_identifier(symbol) => Ok(Dim::Symbol(symbol.clone())),
         _ => Ok(Dim::Any),
     });
     let dims: Vec<Dim> = dims.collect::<Result<_, _>>()?;
     GraphError::limit("dimensions of an input", dims.len(), crate::tensor_type::RANK_MAX)?;
     Ok(Input { name: info.name.clone(), element_type, dims })
+}
+
+/// What the format lets a dimension be called. Some exporters write `?` or `-1` for each that they do not know, which are not one and the same.
+fn is_identifier(symbol: &str) -> bool {
+    !symbol.starts_with(|c: char| c.is_ascii_digit())
+        && !symbol.is_empty()
+        && symbol.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
 fn outputs(graph: &onnx::Graph) -> Result<Vec<Port>, GraphError> {

@@ -13,8 +13,9 @@ use std::process::Command;
 /// The release that Weir is compared with: the one that it is built on.
 const WASMTIME_VERSION: &str = "48.0.8";
 /// The functions that are measured.
-const FUNCTIONS: [&str; 10] = [
+const FUNCTIONS: [&str; 11] = [
     "hello",
+    "host-calls",
     "infer",
     "embed-text",
     "misbehave",
@@ -39,7 +40,7 @@ pub(crate) struct BenchArgs {
     /// How long each measurement lasts
     #[arg(long, default_value_t = 3)]
     seconds: u32,
-    /// What to measure, of hello, inference, serving, coldstart, neighbours, languages, cluster, faults, batching and workflows [default: all of them]
+    /// What to measure, of hello, inference, serving, coldstart, neighbours, languages, cluster, faults, batching, workflows, overload and calls [default: all of them]
     #[arg(long, value_delimiter = ',', value_name = "SUITES")]
     only: Vec<String>,
     /// One round of one second and few restarts: to see that everything runs, not for figures
