@@ -34,6 +34,7 @@ use crate::instance::{
 };
 use crate::intermediates::Intermediates;
 use crate::models::{ModelAccess, Models};
+use crate::objective::Objective;
 use crate::objects::Objects;
 use crate::registry::{Deployment, FunctionRecord};
 use crate::telemetry::{ColdStart, Metrics, Phase, Served, Trace};
@@ -88,6 +89,8 @@ pub(crate) struct Invocation {
     pub(crate) id: InvocationId,
     pub(crate) request_id: Arc<str>,
     pub(crate) deployment: Arc<Deployment>,
+    /// What it is to keep to; see [`Inference::objective`].
+    pub(crate) objective: Objective,
     pub(crate) trace: Trace,
     pub(crate) arrived: Instant,
     pub(crate) deadline: Instant,

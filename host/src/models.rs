@@ -61,6 +61,8 @@ pub(crate) enum ModelsError {
         "version {version} of model {name} exists with another file or other settings; versions never change, push another number"
     )]
     Exists { name: Name, version: Version },
+    #[error("model {}:{} cannot be read on this node: {why}; push it again, or delete it", id.name, id.version)]
+    Damaged { id: ModelId, why: String },
     #[error("model {0} has {VERSIONS_MAX} versions; delete old ones first")]
     TooManyVersions(Name),
     #[error("model {0} was changed by somebody else at the same time; try again")]
@@ -237,6 +239,16 @@ impl Models {
     ) -> Result<Arc<ModelEntry>, ModelsError> {
         let known = self.read_known();
         let versions = known.tenants.get(tenant).and_then(|models| models.get(name));
+        if versions.is_none_or(|versions| version.is_some_and(|version| !versions.contains_key(&version))) {
+            let is_asked = |id: &ModelId| {
+                id.tenant == *tenant
+                    && id.name == *name
+                    && version.is_none_or(|version| id.version == version)
+            };
+            if let Some((id, damaged)) = known.damaged.iter().rev().find(|(id, _)| is_asked(id)) {
+                return Err(ModelsError::Damaged { id: id.clone(), why: damaged.why.clone() });
+            }
+        }
         let versions = versions.ok_or_else(|| ModelsError::NoModel(name.clone()))?;
         let entry = match version {
             None => versions.values().next_back(),

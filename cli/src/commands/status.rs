@@ -46,7 +46,8 @@ fn text(status: &Status, url: &str) -> String {
     });
     let devices = table(["DEVICE", "KIND", "BACKEND", "STATE", "SLOTS", "MODEL MEMORY", "RESIDENT"], rows);
     let cluster = status.cluster.as_ref().map_or_else(String::new, |cluster| format!("\n{}", nodes(cluster)));
-    format!("{facts}\n{devices}{cluster}")
+    let damaged: String = status.damaged.iter().map(|what| format!("damaged       {what}\n")).collect();
+    format!("{facts}{damaged}\n{devices}{cluster}")
 }
 
 fn nodes(cluster: &ClusterStatus) -> String {

@@ -41,7 +41,8 @@ pub(crate) async fn join(
         bail!("{address:?} is not HOST:PORT: {error}");
     }
     let lease_time = Duration::from_millis(config.lease_ms.max(1));
-    let membership =
-        Membership::join(datastore, address, lease_time).await.context("cannot join the cluster")?;
+    let membership = Membership::join(datastore, address, lease_time, secret.mark())
+        .await
+        .context("cannot join the cluster")?;
     Ok((membership, secret))
 }

@@ -17,7 +17,7 @@ use weir_datastore::{
     Change, Commit, Compare, Datastore, Entry, Error, Event, Key, KeyError, Lease, Prefix, Revision,
     Transaction,
 };
-use weir_types::{ModelId, NodeId};
+use weir_types::{ContentHash, ModelId, NodeId};
 
 /// How often a node tries to get a number while others do.
 const NUMBERS_MAX: usize = 1_000;
@@ -37,6 +37,9 @@ pub(crate) struct Member {
     /// What it speaks: its [`PROTOCOL`].
     #[serde(default)]
     pub(crate) protocol: u32,
+    /// What tells its secret from others, and nothing else of it; none of a node that did not say.
+    #[serde(default)]
+    pub(crate) secret: Option<ContentHash>,
 }
 
 /// What a node does, as it was a moment ago.
@@ -82,16 +85,20 @@ pub(crate) struct View {
     pub(crate) dispatcher: Option<Dispatcher>,
 }
 
-/// The cluster has nodes that this one would not understand.
+/// The cluster has a node that this one could not work with.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "node {} of the cluster, at {}, is of Weir {} and speaks protocol {} with other nodes; this is {}, which speaks {PROTOCOL}. \
-     Stop all nodes of the other version first; see docs/cluster.md, \"Upgrading\"",
-    node.0, member.address, member.version, member.protocol, env!("CARGO_PKG_VERSION")
-)]
-struct Strangers {
-    node: NodeId,
-    member: Member,
+enum Stranger {
+    #[error(
+        "node {} of the cluster, at {}, is of Weir {} and speaks protocol {} with other nodes; this is {}, which speaks {PROTOCOL}. \
+         Stop all nodes of the other version first; see docs/cluster.md, \"Upgrading\"",
+        .0.0, .1.address, .1.version, .1.protocol, env!("CARGO_PKG_VERSION")
+    )]
+    Protocol(NodeId, Member),
+    #[error(
+        "node {} of the cluster, at {}, has another secret than this one, or only one of the two has any: all nodes are given the same with --secret-file FILE",
+        .0.0, .1.address
+    )]
+    Secret(NodeId, Member),
 }
 
 /// The keys of the cluster.
@@ -115,6 +122,7 @@ pub(crate) struct Membership {
     keys: Keys,
     lease: Lease,
     lease_time: Duration,
+    secret: ContentHash,
     /// What was reported last, and when.
     reported: Option<(Instant, Report)>,
 }
@@ -145,9 +153,10 @@ impl Membership {
         datastore: Arc<dyn Datastore>,
         address: String,
         lease_time: Duration,
+        secret: ContentHash,
     ) -> anyhow::Result<Self> {
         let keys = Keys::new()?;
-        read(&*datastore, &keys, &Reports::default()).await?.0.speaks()?;
+        read(&*datastore, &keys, &Reports::default()).await?.0.takes(secret)?;
         let node = number(&*datastore, &keys).await?;
         let lease = datastore.grant_lease(lease_time).await?;
         let mut membership = Self {
@@ -159,14 +168,15 @@ impl Membership {
             keys,
             lease,
             lease_time,
+            secret,
             reported: None,
         };
         membership.enter(lease).await?;
         membership.seen = read(&*membership.datastore, &membership.keys, &membership.reports).await?;
-        if let Err(strangers) = membership.seen.0.speaks() {
+        if let Err(stranger) = membership.seen.0.takes(secret) {
             // They have come at the same time.
             membership.datastore.revoke_lease(lease.id).await?;
-            return Err(strangers.into());
+            return Err(stranger.into());
         }
         tracing::info!(node = node.0, address = membership.address, "joined the cluster");
         Ok(membership)
@@ -233,7 +243,7 @@ impl Membership {
 
     async fn enter(&self, lease: Lease) -> Result<(), Error> {
         let (address, version) = (self.address.clone(), env!("CARGO_PKG_VERSION").to_owned());
-        let member = Member { address, version, protocol: PROTOCOL };
+        let member = Member { address, version, protocol: PROTOCOL, secret: Some(self.secret) };
         let key = self.keys.node(self.node).map_err(impossible)?;
         let writes = Transaction::new().put_leased(key, encode(&member), lease.id);
         self.datastore.commit(writes).await.map(|_| ())
@@ -348,10 +358,17 @@ impl Follow for Follower {
 }
 
 impl View {
-    /// Whether all that are there speak what this node does.
-    fn speaks(&self) -> Result<(), Strangers> {
-        let stranger = self.nodes.iter().find(|(_, member)| member.protocol != PROTOCOL);
-        stranger.map_or(Ok(()), |(node, member)| Err(Strangers { node: *node, member: member.clone() }))
+    /// Whether all that are there speak what this node does, and have its secret.
+    fn takes(&self, secret: ContentHash) -> Result<(), Stranger> {
+        for (node, member) in &self.nodes {
+            if member.protocol != PROTOCOL {
+                return Err(Stranger::Protocol(*node, member.clone()));
+            }
+            if member.secret.is_some_and(|other| other != secret) {
+                return Err(Stranger::Secret(*node, member.clone()));
+            }
+        }
+        Ok(())
     }
 
     /// Where the dispatcher is reached, if it is known.
@@ -422,7 +439,9 @@ mod tests {
     #[tokio::test]
     async fn a_node_joins_those_that_speak_as_it_does_and_no_others() {
         let datastore: Arc<dyn Datastore> = Arc::new(MemoryStore::new());
-        let join = |address: &str| Membership::join(Arc::clone(&datastore), address.to_owned(), LEASE);
+        let secret = ContentHash::of(b"a secret");
+        let join =
+            |address: &str| Membership::join(Arc::clone(&datastore), address.to_owned(), LEASE, secret);
         let first = join("one:1").await.unwrap();
         let second = join("two:2").await.unwrap();
         assert!(second.seen.0.nodes.values().all(|member| member.version == env!("CARGO_PKG_VERSION")));
@@ -438,6 +457,13 @@ mod tests {
         put(PROTOCOL + 1).await;
         let why = join("four:4").await.err().unwrap().to_string();
         assert!(why.contains("later:1") && why.contains("9.0.0") && why.contains("Stop all nodes"), "{why}");
+        let (view, _) = read(&*datastore, &first.keys, &Reports::default()).await.unwrap();
+        assert_eq!(view.nodes.len(), 3, "it has left nothing: {view:?}");
+        put(PROTOCOL).await;
+        let other = ContentHash::of(b"another");
+        let why = Membership::join(Arc::clone(&datastore), "five:5".to_owned(), LEASE, other).await;
+        let why = why.err().unwrap().to_string();
+        assert!(why.contains("has another secret") && why.contains("--secret-file"), "{why}");
         let (view, _) = read(&*datastore, &first.keys, &Reports::default()).await.unwrap();
         assert_eq!(view.nodes.len(), 3, "it has left nothing: {view:?}");
     }

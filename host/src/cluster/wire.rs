@@ -1,6 +1,7 @@
 //! What nodes tell each other, as lines of JSON over HTTP/2 and as headers of calls that are passed on.
 
 use crate::devices::Ordinal;
+use crate::objective::Objective;
 use serde::{Deserialize, Serialize};
 use weir_scheduler::{Arrival, DeviceSpec, Estimate, Event, Part, Rejection};
 use weir_types::{DeviceId, InvocationId, ModelId, NodeId, TenantId, Version};
@@ -121,7 +122,20 @@ pub(crate) struct Grant {
     /// How long what it leaves there for other calls is kept: until the end of what they are all part of.
     #[serde(default)]
     pub(crate) left_for_ms: u64,
+    /// It is a step of a workflow, which has an objective of its own.
+    #[serde(default)]
+    pub(crate) is_step: bool,
     pub(crate) granted: Granted,
+}
+
+impl Grant {
+    /// What a call is to keep to that came in with this, of which the manifest says `own`.
+    pub(crate) fn objective(grant: Option<&Self>, own: impl Into<Objective>) -> Objective {
+        match grant {
+            Some(grant) if grant.is_step => Objective::default(),
+            _ => own.into(),
+        }
+    }
 }
 
 /// What a call may have of a node's device.

@@ -17,6 +17,7 @@ pub(crate) struct Account {
     deployment: Arc<Deployment>,
     metrics: Arc<Metrics>,
     arrived: Instant,
+    objective: Objective,
     trace: Trace,
     usage: Arc<Usage>,
     state: Mutex<State>,
@@ -45,6 +46,7 @@ impl Account {
             deployment: invocation.deployment.clone(),
             metrics: metrics.clone(),
             arrived: invocation.arrived,
+            objective: invocation.objective,
             trace: invocation.trace.clone(),
             usage: Arc::default(),
             state: Mutex::default(),
@@ -115,9 +117,9 @@ impl Drop for Account {
         }
         // A guest that neither ended nor failed was dropped half-way: its client went away.
         let failed = failed.or_else(|| (ended.is_none() && !is_hit).then_some(ErrorCode::Cancelled));
-        let (time, objective) = (self.arrived.elapsed(), Objective::from(&*self.deployment.manifest));
+        let time = self.arrived.elapsed();
         self.deployment.metrics.ended(failed, time, self.usage.cpu_time());
-        if let Some(outcome) = objective.outcome(failed, time) {
+        if let Some(outcome) = self.objective.outcome(failed, time) {
             self.deployment.metrics.objective(outcome);
         }
     }

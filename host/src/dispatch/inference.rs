@@ -7,6 +7,7 @@ use crate::cluster::wire::Granted;
 use crate::devices::NodeDevice;
 use crate::instance::Fault;
 use crate::models::{ModelEntry, ModelPin, OpenError, RanOn};
+use crate::objective::Objective;
 use crate::telemetry::{Phase, Trace};
 use crate::until::until;
 use std::sync::Arc;
@@ -20,6 +21,8 @@ use weir_types::{ErrorCode, InvocationId};
 pub(crate) struct Inference {
     pub(crate) id: InvocationId,
     pub(crate) entry: Arc<ModelEntry>,
+    /// What it is to keep to: nothing where it is a step of a workflow, which has an objective of its own.
+    pub(crate) objective: Objective,
     pub(crate) trace: Trace,
     pub(crate) arrived: Instant,
     pub(crate) deadline: Instant,

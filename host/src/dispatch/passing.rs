@@ -9,7 +9,7 @@ use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
 use std::time::{Duration, Instant};
-use weir_types::{ErrorCode, InvocationId, TenantId, Version};
+use weir_types::{ErrorCode, InvocationId, ModelId, TenantId, Version};
 
 /// The pause before a call whose node was lost is placed once more: the dispatcher is about to hear of that too.
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
@@ -25,10 +25,12 @@ pub(crate) struct Passing<'a> {
     pub(crate) deadline: Instant,
     /// Until when what it leaves there for other calls is kept.
     pub(crate) left_until: Instant,
+    /// Whether it is a step of a workflow.
+    pub(crate) is_step: bool,
     /// Whether running it a second time does no harm.
     pub(crate) may_run_twice: bool,
-    /// Whether it was lost with a node before.
-    pub(crate) was_lost: bool,
+    /// Where the node was that it was lost with before.
+    pub(crate) lost_at: Option<String>,
 }
 
 /// What has become of a call that was passed on.
@@ -51,6 +53,10 @@ impl Passing<'_> {
         let Some(cluster) = &self.dispatch.cluster else {
             return Err(Fault::new(ErrorCode::Unavailable, "the node has left its cluster; try again"));
         };
+        // A node that only this one does not reach is there for whoever placed it.
+        if self.lost_at.as_ref() == Some(&away.address) {
+            return Ok(Passed::Here(self.grant_here(away.granted.models.clone())));
+        }
         let grant = self.grant(away);
         let sent = match body {
             Some(RequestBody::Whole(whole)) => Body::from(Bytes::from(whole.clone())),
@@ -69,7 +75,7 @@ impl Passing<'_> {
             }
             Err(error) => error,
         };
-        let is_first = !std::mem::replace(&mut self.was_lost, true);
+        let is_first = self.lost_at.replace(away.address.clone()).is_none();
         let text = format!("{error}; the node was {}", away.address);
         match error {
             // It streams: part of it has gone.
@@ -84,12 +90,16 @@ impl Passing<'_> {
         tracing::warn!(why = text, "a call is placed once more");
         self.dispatch.metrics.placed_again.inc();
         if matches!(error, NotForwarded::Refused(_)) {
-            let models = grant.granted.models;
-            let device = self.dispatch.models.device_for(&models);
-            return Ok(Passed::Here(self.dispatch.placements.grant_here(models, device)));
+            return Ok(Passed::Here(self.grant_here(grant.granted.models)));
         }
         tokio::time::sleep(AGAIN_AFTER).await;
         Ok(Passed::Again)
+    }
+
+    /// What it may have of this node.
+    fn grant_here(&self, models: Vec<ModelId>) -> Granted {
+        let device = self.dispatch.models.device_for(&models);
+        self.dispatch.placements.grant_here(models, device)
     }
 
     /// What the node at the other end of `away` may do for the call.
@@ -104,6 +114,7 @@ impl Passing<'_> {
             version: self.version,
             deadline_in_ms: in_ms(self.deadline),
             left_for_ms: in_ms(self.left_until),
+            is_step: self.is_step,
             granted: away.granted.clone(),
         }
     }

@@ -29,7 +29,8 @@ pub(super) struct Remote<'a> {
     written: Written,
     /// Until when what it leaves where it runs is kept.
     left_until: Instant,
-    was_lost: bool,
+    is_step: bool,
+    lost_at: Option<String>,
 }
 
 impl<'a> Remote<'a> {
@@ -40,7 +41,7 @@ impl<'a> Remote<'a> {
         let what = (&about.name, about.version);
         let written = Written::new(&dispatch.arena, what, about.priority, inputs, outputs)?;
         let left_until = step.as_ref().map_or(about.deadline, |step| step.until);
-        Ok(Self { dispatch, about, written, left_until, was_lost: false })
+        Ok(Self { dispatch, about, written, left_until, is_step: step.is_some(), lost_at: None })
     }
 
     /// Have the node at the other end of `away` run it.
@@ -59,13 +60,14 @@ impl<'a> Remote<'a> {
             version,
             deadline,
             left_until: self.left_until,
+            is_step: self.is_step,
             may_run_twice,
-            was_lost: self.was_lost,
+            lost_at: self.lost_at.take(),
         };
         let mut body = Some(RequestBody::Whole(self.written.body()));
         metrics.intermediates.sent_bytes.inc_by(self.written.tensor_bytes());
         let answered = passing.on(away, held, &mut body).await;
-        self.was_lost = passing.was_lost;
+        self.lost_at = passing.lost_at;
         Ok(match answered? {
             Passed::Answered(response) => {
                 let read = Written::read(intermediates, tenant, response, answer_bytes_max);

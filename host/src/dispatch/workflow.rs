@@ -18,6 +18,7 @@ use super::account::Counted;
 use super::placement::{Away, Place, Placed, Spot};
 use crate::cluster::wire::Granted;
 use crate::instance::Fault;
+use crate::objective::Objective;
 use crate::telemetry::{Phase, Trace};
 use crate::until::until;
 use crate::workflows::Workflow;
@@ -34,6 +35,8 @@ pub(crate) struct WorkflowCall {
     pub(crate) id: InvocationId,
     pub(crate) request_id: Arc<str>,
     pub(crate) workflow: Arc<Workflow>,
+    /// What it is to keep to; see [`Inference::objective`](super::Inference::objective).
+    pub(crate) objective: Objective,
     pub(crate) trace: Trace,
     pub(crate) arrived: Instant,
     pub(crate) deadline: Instant,

@@ -116,6 +116,7 @@ pub(super) fn invocation(
         deadline: deadline(arrived, limit_ms),
         priority: priority(headers)?,
         depth: 0,
+        objective: Grant::objective(grant.as_ref(), &*deployment.manifest),
         deployment,
         inputs: Vec::new(),
         granted: grant.map(|grant| grant.granted),
@@ -147,9 +148,10 @@ async fn admit(
         version: *version,
         deadline: invocation.deadline,
         left_until: invocation.deadline,
+        is_step: false,
         may_run_twice: call.method.is_safe() || deployment.manifest.idempotent,
         call,
-        was_lost: false,
+        lost_at: None,
     };
     loop {
         match node.dispatch.admit(invocation).await? {

@@ -225,7 +225,8 @@ impl From<ModelsError> for ApiError {
             }
             ModelsError::Datastore(
                 weir_datastore::Error::Unavailable { .. } | weir_datastore::Error::Closed,
-            ) => ErrorCode::Unavailable,
+            )
+            | ModelsError::Damaged { .. } => ErrorCode::Unavailable,
             ModelsError::Push(PushError::Blob(error)) => return error.clone().into(),
             ModelsError::Push(_) | ModelsError::Datastore(_) | ModelsError::CutOff(_) => {
                 return Self::internal(&error);

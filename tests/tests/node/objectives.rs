@@ -93,6 +93,23 @@ async fn at_twice_the_capacity_those_let_in_are_over_in_time_and_the_others_know
     assert_eq!(rejected, turned_away as f64);
 }
 
+/// Who has less time than it takes is not told of an objective that would be kept.
+#[tokio::test]
+async fn a_timeout_shorter_than_a_run_is_a_deadline_and_no_objective() {
+    let node = Node::builder().set("backend", "fake").start().await;
+    push(&node, "m", "slo_ms=60000", RUN_MS).await;
+    for _ in 0..10 {
+        infer(&node, "m").await.ok();
+    }
+    let mut hasty: Value = serde_json::from_str(&input()).unwrap();
+    hasty["parameters"] = json!({"timeout": 20_000});
+    for _ in 0..4 {
+        let refused = node.post("/v2/models/m/infer", hasty.to_string()).await.refusal();
+        assert_eq!((refused.status, refused.code), (504, ErrorCode::DeadlineExceeded), "{refused:?}");
+    }
+    assert_eq!(outcomes(&node, "weir_slo_inferences_total", "").await[2], 0.0);
+}
+
 /// A function is held to its own, by what its calls were measured to take.
 #[tokio::test]
 async fn a_function_has_an_objective_too_and_one_without_waits() {

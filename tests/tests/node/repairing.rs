@@ -79,6 +79,10 @@ async fn a_model_that_is_damaged_is_told_of_and_repaired_by_pushing_it_again() {
     assert_eq!(node.models().await.iter().map(|model| model.newest.name.as_str()).collect::<Vec<_>>(), ["a"]);
     let damaged = node.status().await.damaged;
     assert!(damaged.len() == 1 && damaged[0].starts_with("model b:1"), "{damaged:?}");
+    // Others may have it whole: it is not as if nobody had ever pushed it.
+    let refused = node.post("/v2/models/b/infer", "{}").await.refusal();
+    assert_eq!((refused.status, refused.code), (503, ErrorCode::Unavailable), "{refused:?}");
+    assert!(refused.text.contains("model b:1 cannot be read on this node"), "{refused:?}");
     let row = [1.0_f32; 4].iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>();
     node.post("/fn/infer/a?shape=1,4", row.clone()).await.ok();
 

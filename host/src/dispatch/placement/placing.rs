@@ -29,7 +29,7 @@ impl Placements {
         if demands.is_empty() && self.take_unasked(&invocation.deployment.id.tenant) {
             return Ok((Place::Here(None), self.placed(invocation.id, By::Nobody)));
         }
-        let objective = Objective::from(&*invocation.deployment.manifest);
+        let objective = invocation.objective;
         let arrival = Arrival {
             invocation: invocation.id,
             function: invocation.deployment.id.clone(),
@@ -56,7 +56,7 @@ impl Placements {
             return Ok(self.granted(inference.id, granted));
         }
         let ModelId { tenant, name, .. } = inference.entry.source.id().clone();
-        let objective = Objective::from(&inference.entry.record.manifest);
+        let objective = inference.objective;
         // What was measured before the node was started last: looked up only where somebody is turned away by it.
         let known =
             if objective.is_none() { Expected::default() } else { models.expected(&inference.entry, batch) };
@@ -118,7 +118,7 @@ impl Placements {
         if let Some(granted) = &call.granted {
             return Ok(self.granted(call.id, granted));
         }
-        let objective = Objective::from(&call.workflow.record);
+        let objective = call.objective;
         // As for a model: looked up only where somebody is turned away by it.
         let ExpectedRun { models, run_times_ns } = if objective.is_none() {
             ExpectedRun { models: catalog.demands(&call.workflow), run_times_ns: Vec::new() }
@@ -166,12 +166,26 @@ impl Placements {
         arrived: Instant,
     ) -> Result<(Place, Placed), Fault> {
         let models = arrival.models.iter().map(|demand| demand.model.clone()).collect();
+        let deadline_at_ns = arrival.deadline_at_ns;
+        let is_due_later = arrival.slo.is_some_and(|slo| slo.due_at_ns > deadline_at_ns);
         let placed = self.placed(arrival.invocation, By::Scheduler);
         let answer = match self.arrive(arrival, models) {
             Placing::Done(answer) => answer,
             Placing::Waits(started) => started.await.unwrap_or(Err(Refusal::NoAnswer)),
         };
         let place = answer.map_err(|refusal| match refusal {
+            // Its objective would be kept: it is the caller who has less time.
+            Refusal::Rejected(Rejection::Slo, estimate)
+                if is_due_later && objective.cost_max.is_none_or(|cost_max| estimate.cost <= cost_max) =>
+            {
+                let left_ns = deadline_at_ns.saturating_sub(self.time_ns(arrived));
+                let text = format!(
+                    "it would be over after about {} ms, and may take {} ms (timeout, infer_time_ms_max, limits.deadline_ms)",
+                    estimate.finish_after_ns() / 1_000_000,
+                    left_ns / 1_000_000,
+                );
+                Fault::new(ErrorCode::DeadlineExceeded, text)
+            }
             Refusal::Rejected(Rejection::Slo, estimate) => objective.refuse(&estimate, arrived.elapsed()),
             refusal => refusal.into(),
         })?;

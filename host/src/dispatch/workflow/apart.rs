@@ -9,6 +9,7 @@ use super::steps::{Handles, Steps, handles};
 use crate::gateway::next_id;
 use crate::instance::Fault;
 use crate::intermediates::Handle;
+use crate::objective::Objective;
 use crate::telemetry::Times;
 use crate::workflows::Found;
 use futures::future::BoxFuture;
@@ -102,6 +103,7 @@ impl Steps {
                 let mut inference = Inference {
                     id: next_id(),
                     entry,
+                    objective: Objective::default(),
                     trace: self.trace.clone(),
                     arrived,
                     deadline: self.deadline,
@@ -128,6 +130,7 @@ impl Steps {
                     id: next_id(),
                     request_id: self.request_id.clone(),
                     workflow,
+                    objective: Objective::default(),
                     trace: self.trace.clone(),
                     arrived,
                     deadline: self.deadline,

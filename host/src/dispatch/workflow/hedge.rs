@@ -134,6 +134,7 @@ impl Steps {
             version: pinned.version,
             deadline_in_ms: u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
             left_for_ms: 0,
+            is_step: true,
             granted: away.granted.clone(),
         };
         let body = Body::from(Bytes::from(written.body()));

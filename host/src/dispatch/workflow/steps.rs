@@ -6,6 +6,7 @@ use super::plan;
 use crate::instance::Fault;
 use crate::intermediates::Handle;
 use crate::models::ModelPin;
+use crate::objective::Objective;
 use crate::registry::Deployment;
 use crate::telemetry::{Times, Trace};
 use crate::until::until;
@@ -210,6 +211,7 @@ impl Steps {
             priority: self.priority,
             depth: self.depth + 1,
             deployment,
+            objective: Objective::default(),
             inputs: Vec::new(),
             granted: None,
         }

@@ -6,6 +6,7 @@ use crate::gateway::Caller;
 use crate::gateway::body::small;
 use crate::gateway::error::ApiError;
 use crate::gateway::request_id::RequestId;
+use crate::objective::Objective;
 use crate::profiling::{Inputs, InputsError, Plan, PlanError, Profiling, Room, TIME_MAX};
 use crate::telemetry::Trace;
 use axum::Extension;
@@ -56,6 +57,7 @@ pub(in crate::gateway) async fn profile(
     let latest = arrived + TIME_MAX;
     let mut inference = Inference {
         id: id.invocation,
+        objective: Objective::default(),
         trace: Trace::none(),
         arrived,
         deadline: latest,

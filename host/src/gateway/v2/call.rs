@@ -346,9 +346,9 @@ impl Call {
 
     fn objective(&self) -> Objective {
         match &self.kind {
-            Kind::Function(invocation, _) => Objective::from(&*invocation.deployment.manifest),
-            Kind::Model(inference) => Objective::from(&inference.entry.record.manifest),
-            Kind::Workflow(call) => Objective::from(&call.workflow.record),
+            Kind::Function(invocation, _) => invocation.objective,
+            Kind::Model(inference) => inference.objective,
+            Kind::Workflow(call) => call.objective,
         }
     }
 
@@ -392,6 +392,7 @@ pub(in super::super) fn inference(
     let time_ms_max = grant.as_ref().map_or(time_ms_max, |grant| grant.deadline_in_ms.min(time_ms_max));
     Ok(Inference {
         id: grant.as_ref().map_or(id.invocation, |grant| grant.invocation),
+        objective: Grant::objective(grant.as_ref(), &entry.record.manifest),
         trace: invoke::trace(node, &model.tenant, model.name.as_str(), headers, id),
         arrived,
         deadline: arrived + Duration::from_millis(time_ms_max),
@@ -416,6 +417,7 @@ fn workflow_call(
     Ok(WorkflowCall {
         id: grant.as_ref().map_or(id.invocation, |grant| grant.invocation),
         request_id: id.shared(),
+        objective: Grant::objective(grant.as_ref(), &workflow.record),
         trace: invoke::trace(node, &workflow.id.tenant, workflow.id.name.as_str(), headers, id),
         arrived,
         deadline: arrived + Duration::from_millis(time_ms_max),

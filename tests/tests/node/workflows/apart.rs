@@ -48,6 +48,28 @@ async fn a_workflow_that_no_device_has_room_for_runs_on_several() {
     assert_eq!(resident, ["a:1", "b:1"]);
 }
 
+/// What a model is to keep to counts for inferences of it by itself.
+#[tokio::test]
+async fn steps_are_not_turned_away_for_what_their_models_are_to_keep_to() {
+    let node = node().await;
+    for name in ["d", "e"] {
+        let slow = String::from_utf8(fake(20.0)).unwrap();
+        node.put(&format!("/v1/models/{name}/versions/1?device=fake&slo_ms=1"), slow).await.ok();
+    }
+    let two = step("one", "d", "x") + &step("two", "e", "one.y");
+    deploy(&node, "w", &workflow(&two, "two")).await.ok();
+    // As many as it takes to know that none keeps to a millisecond, and more.
+    for _ in 0..20 {
+        infer(&node, "w", &rows(&ROW)).await.ok();
+    }
+    assert_eq!(node.metric("weir_slo_inferences_total", "").await, 0.0);
+    let is_refused = async || {
+        let own = infer(&node, "d", &rows(&ROW)).await;
+        (!own.is_ok() && own.code() == ErrorCode::SloUnattainable).then_some(())
+    };
+    eventually("an inference by itself to be turned away", is_refused).await;
+}
+
 #[tokio::test]
 async fn functions_and_workflows_within_it_are_placed_by_themselves_too() {
     let node = node().await;
