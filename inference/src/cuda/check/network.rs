@@ -6,7 +6,8 @@ use super::super::form::stored_for;
 use super::super::model::{load_failure, weights_failure};
 use super::super::program::Program;
 use super::super::weights::Weights;
-use super::bench::{self, BothWays, OWNER, in_slot, nanoseconds, worst};
+use super::answers::answers;
+use super::bench::{self, BothWays, OWNER, in_slot, nanoseconds};
 use super::floor::Floor;
 use super::folder::Folder;
 use super::{Check, CheckConfig, CheckFailure, Stage};
@@ -143,12 +144,8 @@ impl Network {
         let detail = if same { String::new() } else { "the graph gives other answers".to_owned() };
         tell(Check { passed: same, detail, ..took(repeated, captured.time_ns) });
 
-        let error = launched.outputs.iter().zip(&self.expected).map(|(bytes, expected)| {
-            let found = Tensor::from_bytes(expected.tensor().clone(), bytes);
-            found.map_or(f64::INFINITY, |found| worst(&found.to_floats(), &expected.to_floats()))
-        });
-        let answers = Check::passed(Stage::Networks, format!("{name}: answers"));
-        tell(answers.off_by(error.fold(0.0, f64::max), tolerance(precision)));
+        let judged = Check::passed(Stage::Networks, format!("{name}: answers"));
+        tell(answers(judged, &launched.outputs, &self.expected, precision));
 
         drop((bound, weights));
         tell(let_go(gpu, &name, kept_before));
@@ -246,15 +243,6 @@ fn cold_run(check: Check, mut runs: Vec<(u64, bool)>, longer_ns: u64) -> Check {
         "a cold run gives other answers".to_owned()
     };
     Check { passed, detail, time_ns: Some(time_ns), ..check }
-}
-
-/// How far a network's answers may be off: rounding adds up over its layers.
-fn tolerance(precision: Precision) -> f64 {
-    match precision {
-        Precision::Fp32 => 1e-3,
-        Precision::Tf32 | Precision::Fp16 => 1e-2,
-        Precision::Bf16 => 1e-1,
-    }
 }
 
 /// An input of a shape that the model may take.
