@@ -73,7 +73,7 @@ fn cold_runs_are_right_in_whatever_order_streams_are_drained() {
     let precisions = [Precision::Fp32, Precision::Tf32, Precision::Fp16];
     for (seed, precision) in (1..10).zip(precisions.into_iter().cycle()) {
         let setup = Setup::with(Fake::new(seed), MEMORY_BYTES_MAX, precision);
-        let input = setup.floats(&[2, 1, 8, 8], |at| (at * 5 % 17) as f32);
+        let input = setup.floats(&[2, 1, 8, 8], |at| (at * 5 % 17) as f32 / 17.0);
         let model = setup.begin_load("digits", read(DIGITS));
         // Several at once: one of them has what is needed once be made, and the others wait for that.
         let found = std::thread::scope(|scope| {
@@ -105,7 +105,7 @@ fn a_device_that_faults_meanwhile_is_told_to_the_run_and_to_who_waits_for_the_mo
 #[test]
 fn weights_that_are_not_what_was_pushed_never_answer_and_are_gone_when_they_are_right_again() {
     let setup = Setup::new(6);
-    let input = setup.floats(&[1, 1, 8, 8], |at| (at * 5 % 17) as f32);
+    let input = setup.floats(&[1, 1, 8, 8], |at| (at * 5 % 17) as f32 / 17.0);
     let source = setup.source("digits", read(DIGITS));
     let files = ModelFiles::of(&source).unwrap();
     let load = || CudaModel::load(Arc::clone(&setup.gpu), &files);
