@@ -6,6 +6,7 @@
 mod attention;
 mod conv;
 mod copy;
+mod distance;
 mod elementwise;
 mod matmul;
 mod numbers;
@@ -13,6 +14,7 @@ mod resize;
 mod rows;
 mod tensor;
 
+pub use distance::{distance, spread};
 pub(crate) use elementwise::float;
 pub(crate) use numbers::activate;
 pub use tensor::{Data, Tensor};

@@ -10,7 +10,7 @@ mod running;
 mod support;
 
 use base64::Engine as _;
-use running::{difference, run};
+use running::run;
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use support::shape;
@@ -153,4 +153,17 @@ fn the_documentation_has_every_operator() {
         return;
     }
     assert_eq!(page[start..end], table, "write it anew with WEIR_WRITE_DOCS=1");
+}
+
+/// The largest difference between elements, by the size of what is expected where that is over 1.
+fn difference(found: &[f32], expected: &[f32]) -> f32 {
+    assert_eq!(found.len(), expected.len());
+    let pairs = found.iter().zip(expected);
+    pairs
+        .map(
+            |(a, b)| {
+                if a == b || (a.is_nan() && b.is_nan()) { 0.0 } else { (a - b).abs() / b.abs().max(1.0) }
+            },
+        )
+        .fold(0.0, |worst, now| if now > worst || now.is_nan() { now } else { worst })
 }

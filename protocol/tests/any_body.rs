@@ -1,5 +1,7 @@
 //! The fuzzer's target on any toolchain: on its seeds, and on bytes that are near to bodies.
 
+#![allow(clippy::unwrap_used, reason = "a folder that cannot be read fails the test")]
+
 #[path = "../../fuzz/fuzz_targets/check.rs"]
 mod check;
 

@@ -3,6 +3,7 @@
 //! Everything runs by the way that models run; what it is held against is the reference interpreter of `weir-graph`, so nothing but the driver is needed
 //! there. Without a GPU the same checks pass on the fake driver, where their times mean nothing.
 
+mod answers;
 pub(super) mod bench;
 mod cases;
 pub(super) mod chains;
@@ -103,7 +104,7 @@ pub struct Check {
     pub tier: Option<Tier>,
     /// Whether it is as it should be.
     pub passed: bool,
-    /// How far the worst element is off, in parts of its size or of 1, whichever is more.
+    /// How far the worst element is off: in parts of its size or of 1, whichever is more; of networks, in parts of the largest element.
     pub error: Option<f64>,
     /// How far it may be off.
     pub tolerance: Option<f64>,

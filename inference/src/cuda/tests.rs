@@ -3,6 +3,7 @@
 
 mod chains;
 mod cold;
+mod networks;
 mod products;
 
 use super::chains::CompilerConfig;
@@ -183,12 +184,11 @@ fn expected_of_all(upload: Bytes, inputs: &[Tensor]) -> Vec<f32> {
 }
 
 #[track_caller]
-fn assert_close(found: &[f32], expected: &[f32], tolerance: f32) {
-    assert_eq!(found.len(), expected.len());
-    for (at, (found, expected)) in found.iter().zip(expected).enumerate() {
-        let off = (found - expected).abs();
-        assert!(off <= tolerance * expected.abs().max(1.0), "element {at}: {found} for {expected}");
-    }
+fn assert_close(found: &[f32], expected: &[f32], tolerance: f64) {
+    let off = reference::distance(found, expected);
+    assert!(off <= tolerance, "{off:e} off: {found:?} for {expected:?}");
+    // Digits that are written too thickly are one and no other, whatever becomes of the rest.
+    assert!(reference::spread(expected) >= 5.0 * tolerance, "nothing is shown by {expected:?}");
 }
 
 #[test]
@@ -198,70 +198,13 @@ fn digits_are_what_the_reference_says_in_every_batch_launched_and_captured() {
         let model = setup.load("digits", read(DIGITS));
         let mut session = model.session(1).unwrap();
         for batch in [1, 3, 1] {
-            let input = setup.floats(&[batch, 1, 8, 8], |at| (at * 7 % 17) as f32);
+            let input = setup.floats(&[batch, 1, 8, 8], |at| (at * 7 % 17) as f32 / 17.0);
             let expected = expected(read(DIGITS), &input);
             let runs: Vec<_> = (0..3).map(|_| run(&mut *session, &input).unwrap().remove(0)).collect();
-            assert_close(&values(&runs[0]), &expected, 1e-4);
+            assert_close(&values(&runs[0]), &expected, 1e-5);
             assert!(runs.iter().all(|output| *output == runs[0]), "a captured run is the same to the bit");
         }
         assert!(setup.fake.count("graph_launches") >= 4, "runs are captured");
-    }
-}
-
-/// A network of the `onnx` package, beside the reference, with products as exact as f32 and as coarse as tf32.
-fn network(name: &str, precision: Precision, tolerance: f32) {
-    let setup = Setup::with(Fake::new(1), MEMORY_BYTES_MAX, precision);
-    let upload = read(&format!(".weir/models/light_{name}.onnx"));
-    let model = setup.load(name, upload.clone());
-    let input = setup.floats(&[1, 3, 224, 224], |at| at as f32 / (3.0 * 224.0 * 224.0));
-    let found = run(&mut *model.session(1).unwrap(), &input).unwrap().remove(0);
-    assert_close(&values(&found), &expected(upload, &input), tolerance);
-}
-
-#[test]
-fn squeezenet_is_what_the_reference_says() {
-    network("squeezenet", Precision::Fp32, 1e-4);
-    network("squeezenet", Precision::Tf32, 2e-3);
-    // Its numbers are too large for fp16.
-    network("squeezenet", Precision::Bf16, 4e-2);
-}
-
-#[test]
-fn resnet50_is_what_the_reference_says() {
-    network("resnet50", Precision::Tf32, 2e-3);
-}
-
-#[test]
-fn densenet121_is_what_the_reference_says() {
-    network("densenet121", Precision::Tf32, 2e-3);
-}
-
-#[test]
-fn minilm_is_what_the_reference_says_at_every_length() {
-    minilm(Precision::Fp32, &[(1, 7), (2, 12)], 1e-4);
-}
-
-#[test]
-fn minilm_is_near_it_in_half_precision() {
-    minilm(Precision::Fp16, &[(2, 9)], 5e-3);
-    minilm(Precision::Bf16, &[(2, 9)], 5e-2);
-}
-
-#[track_caller]
-fn minilm(precision: Precision, sizes: &[(u32, u32)], tolerance: f32) {
-    let setup = Setup::with(Fake::new(2), MEMORY_BYTES_MAX, precision);
-    let upload = read(".weir/models/minilm.onnx");
-    let model = setup.load("minilm", upload.clone());
-    let mut session = model.session(1).unwrap();
-    for (batch, length) in sizes.iter().copied() {
-        let port = |port: &weir_types::Port| {
-            let is_ids = port.name == "input_ids";
-            setup.integers(&[batch, length], |at| if is_ids { 100 + (at as i64 * 37) % 20_000 } else { 1 })
-        };
-        let signature = weir_graph::Model::read(upload.clone()).unwrap().signature().clone();
-        let inputs: Vec<Tensor> = signature.inputs.iter().map(port).collect();
-        let found = run_all(&mut *session, &inputs).unwrap().remove(0);
-        assert_close(&values(&found), &expected_of_all(upload.clone(), &inputs), tolerance);
     }
 }
 
@@ -275,9 +218,9 @@ fn two_sessions_run_beside_each_other() {
             scope.spawn(move || {
                 let mut session = model.session(1).unwrap();
                 for at in 0..5 {
-                    let input = setup.floats(&[2, 1, 8, 8], |i| ((i + at) * (seed + 3) % 17) as f32);
+                    let input = setup.floats(&[2, 1, 8, 8], |i| ((i + at) * (seed + 3) % 17) as f32 / 17.0);
                     let found = run(&mut *session, &input).unwrap().remove(0);
-                    assert_close(&values(&found), &expected(read(DIGITS), &input), 1e-4);
+                    assert_close(&values(&found), &expected(read(DIGITS), &input), 1e-5);
                 }
             });
         }
@@ -317,7 +260,7 @@ fn models_with_equal_weights_hold_them_once() {
 fn a_fault_is_told_of_as_the_loss_of_the_device() {
     let setup = Setup::new(0);
     let model = setup.load("digits", read(DIGITS));
-    let input = setup.floats(&[1, 1, 8, 8], |at| at as f32);
+    let input = setup.floats(&[1, 1, 8, 8], |at| at as f32 / 64.0);
     let mut session = model.session(1).unwrap();
     run(&mut *session, &input).unwrap();
     setup.fake.fail_launch(1);
@@ -331,11 +274,11 @@ fn a_run_that_finds_no_memory_fails_and_the_next_one_works() {
     let setup = Setup::new(0);
     let model = setup.load("digits", read(DIGITS));
     let mut session = model.session(1).unwrap();
-    let input = setup.floats(&[1, 1, 8, 8], |at| at as f32);
+    let input = setup.floats(&[1, 1, 8, 8], |at| at as f32 / 64.0);
     setup.fake.fail_allocations(0, 1);
     let error = run(&mut *session, &input).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ResourceExhausted, "{error}");
-    assert_close(&values(&run(&mut *session, &input).unwrap()[0]), &expected(read(DIGITS), &input), 1e-4);
+    assert_close(&values(&run(&mut *session, &input).unwrap()[0]), &expected(read(DIGITS), &input), 1e-5);
 }
 
 #[test]

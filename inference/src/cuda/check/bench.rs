@@ -172,7 +172,7 @@ impl Ready<'_> {
     }
 }
 
-/// How far the worst element of `found` is off, in parts of what is expected or of 1, whichever is more.
+/// How far the worst element of `found` is off, in parts of what is expected or of 1, whichever is more. What is not a number is infinitely far off.
 pub(in crate::cuda) fn worst(found: &[f32], expected: &[f32]) -> f64 {
     if found.len() != expected.len() {
         return f64::INFINITY;
@@ -182,17 +182,28 @@ pub(in crate::cuda) fn worst(found: &[f32], expected: &[f32]) -> f64 {
             return 0.0;
         }
         let (found, expected) = (f64::from(*found), f64::from(*expected));
-        (found - expected).abs() / expected.abs().max(1.0)
+        let off = (found - expected).abs() / expected.abs().max(1.0);
+        // The largest of some numbers and none is the largest of the numbers.
+        if off.is_nan() { f64::INFINITY } else { off }
     };
-    // What is not a number is as far off as can be.
-    found
-        .iter()
-        .zip(expected)
-        .map(off)
-        .fold(0.0, |worst, off| if off >= worst || off.is_nan() { off } else { worst })
+    found.iter().zip(expected).map(off).fold(0.0, f64::max)
 }
 
 /// How long it is since then.
 pub(super) fn nanoseconds(since: Instant) -> u64 {
     u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::worst;
+
+    #[test]
+    fn what_is_not_a_number_is_as_far_off_as_can_be() {
+        for wrong in [f32::NAN, f32::INFINITY] {
+            assert!([worst(&[wrong, 1.0], &[1.0; 2]), worst(&[1.0, wrong], &[1.0; 2])] == [f64::INFINITY; 2]);
+            assert!(worst(&[wrong], &[wrong]) == 0.0);
+        }
+        assert!(worst(&[1.0], &[]).is_infinite());
+    }
 }

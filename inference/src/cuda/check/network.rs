@@ -6,7 +6,8 @@ use super::super::form::stored_for;
 use super::super::model::{load_failure, weights_failure};
 use super::super::program::Program;
 use super::super::weights::Weights;
-use super::bench::{self, BothWays, OWNER, in_slot, nanoseconds, worst};
+use super::answers::answers;
+use super::bench::{self, BothWays, OWNER, in_slot, nanoseconds};
 use super::floor::Floor;
 use super::folder::Folder;
 use super::{Check, CheckConfig, CheckFailure, Goal, Stage};
@@ -174,13 +175,8 @@ impl Network {
             Goal::of_run(&gpu.context.info().name, &self.asked.name, precision, batch, captured.time_ns);
         tell(Check { passed: same, detail, ..took(repeated, captured.time_ns).asked(goal) });
 
-        let error = launched
-            .outputs
-            .iter()
-            .zip(&self.expected)
-            .map(|(bytes, expected)| items(bytes, expected).unwrap_or(f64::INFINITY));
-        let answers = Check::passed(Stage::Networks, format!("{name}: answers"));
-        tell(answers.off_by(error.fold(0.0, f64::max), tolerance(precision)));
+        let judged = Check::passed(Stage::Networks, format!("{name}: answers"));
+        tell(answers(judged, &launched.outputs, &self.expected, precision));
 
         drop((bound, weights));
         tell(let_go(gpu, &name, kept_before));
@@ -276,15 +272,6 @@ fn cold_run(check: Check, mut runs: Vec<(u64, bool)>, longer_ns: u64) -> Check {
     Check { passed, detail, time_ns: Some(time_ns), ..check.asked(goal) }
 }
 
-/// How far a network's answers may be off: rounding adds up over its layers.
-fn tolerance(precision: Precision) -> f64 {
-    match precision {
-        Precision::Fp32 => 1e-3,
-        Precision::Tf32 | Precision::Fp16 => 1e-2,
-        Precision::Bf16 => 1e-1,
-    }
-}
-
 /// An input of a shape that the model may take. The first dimension counts items, where it is open: all of them are alike.
 pub(super) fn made_up(port: &Port, batch: u32) -> Option<Tensor> {
     let size =
@@ -302,19 +289,6 @@ pub(super) fn made_up(port: &Port, batch: u32) -> Option<Tensor> {
         _ if port.name.contains("mask") => Tensor::integers(tensor, vec![1; count]),
         _ => Tensor::integers(tensor, (0..count).map(|at| (at % item % 2) as i64).collect()),
     })
-}
-
-/// How far the worst of an output's items is off, which are all to be what is expected of one; none if it is no such output.
-fn items(bytes: &[u8], expected: &Tensor) -> Option<f64> {
-    let item_bytes = expected.to_bytes().len();
-    if item_bytes == 0 || bytes.is_empty() || !bytes.len().is_multiple_of(item_bytes) {
-        return None;
-    }
-    let off = |item| {
-        let found = Tensor::from_bytes(expected.tensor().clone(), item)?;
-        Some(worst(&found.to_floats(), &expected.to_floats()))
-    };
-    bytes.chunks(item_bytes).map(off).try_fold(0.0, |most: f64, error| Some(most.max(error?)))
 }
 
 fn shape(tensor: &Tensor) -> Option<Shape> {

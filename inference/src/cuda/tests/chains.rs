@@ -1,5 +1,6 @@
 //! Chains of elementwise operations with kernels of their own, as they come about in the executor: the same bits as interpreted.
 
+use super::networks::{MINILM, light};
 use super::*;
 use crate::cuda::bound::Bound;
 use crate::cuda::chains::INSTRUCTIONS_MIN;
@@ -99,7 +100,7 @@ fn minilm_inputs(setup: &Setup, upload: &Bytes) -> Vec<Tensor> {
 
 #[test]
 fn minilm_changes_over_while_it_serves_and_answers_stay_the_same_to_the_bit() {
-    let upload = read(".weir/models/minilm.onnx");
+    let upload = read(MINILM);
     for precision in [Precision::Fp32, Precision::Fp16] {
         let own = Setup::with(Fake::new(2), MEMORY_BYTES_MAX, precision);
         let interpreted = runs(&own, "minilm", upload.clone(), &minilm_inputs(&own, &upload));
@@ -115,7 +116,7 @@ fn minilm_changes_over_while_it_serves_and_answers_stay_the_same_to_the_bit() {
 
 #[test]
 fn normalisations_of_a_network_are_the_same_compiled() {
-    let upload = read(".weir/models/light_densenet121.onnx");
+    let upload = light("densenet121");
     let picture = |setup: &Setup| [setup.floats(&[1, 3, 224, 224], |at| (at % 251) as f32 / 251.0 - 0.5)];
     let own = Setup::new(2);
     let interpreted = runs(&own, "densenet", upload.clone(), &picture(&own));
@@ -156,7 +157,7 @@ fn captured_a_compiled_chain_gives_what_the_interpreter_gives_launched() {
 
 /// A model whose chains are interpreted, whatever is the matter with the compiler.
 fn interpreted(setup: &Setup) {
-    let upload = read(".weir/models/minilm.onnx");
+    let upload = read(MINILM);
     let own = Setup::new(2);
     let expected = runs(&own, "minilm", upload.clone(), &minilm_inputs(&own, &upload));
     let outputs = runs(setup, "minilm", upload.clone(), &minilm_inputs(setup, &upload));

@@ -1,0 +1,42 @@
+//! What ONNX Runtime makes of a model, for tests here and of the executor: the library that nodes run models on the processor with.
+
+use ort::environment::Environment;
+use ort::session::Session;
+use ort::session::builder::GraphOptimizationLevel;
+use ort::value::{DynTensor, Tensor as Value};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use weir_graph::reference::{Data, Tensor};
+
+/// The model's first output for inputs in its order, computed operator by operator as the file has them.
+pub(crate) fn onnxruntime(file: &[u8], inputs: &[Tensor]) -> Vec<f32> {
+    let builder = Session::builder(environment()).unwrap();
+    let builder = builder.with_optimization_level(GraphOptimizationLevel::Disable).unwrap();
+    let mut session = builder.with_intra_threads(1).unwrap().commit_from_memory(file).unwrap();
+    assert_eq!(session.inputs().len(), inputs.len());
+    let named = session.inputs().iter().zip(inputs);
+    let inputs: Vec<(String, DynTensor)> =
+        named.map(|(input, tensor)| (input.name().to_owned(), value(tensor))).collect();
+    let outputs = session.run(inputs).unwrap();
+    outputs[0].try_extract_tensor::<f32>().unwrap().1.to_vec()
+}
+
+fn value(tensor: &Tensor) -> DynTensor {
+    let dims = tensor.tensor().dims().to_vec();
+    match tensor.data() {
+        Data::Floats(floats) => Value::from_array((dims, floats.to_vec())).unwrap().upcast(),
+        Data::Integers(integers) => Value::from_array((dims, integers.to_vec())).unwrap().upcast(),
+    }
+}
+
+/// The one that a process may have.
+fn environment() -> &'static Environment {
+    static ENVIRONMENT: OnceLock<Environment> = OnceLock::new();
+    ENVIRONMENT.get_or_init(|| {
+        let set = std::env::var_os("WEIR_ONNXRUNTIME").map(PathBuf::from);
+        let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.weir/lib/libonnxruntime.so");
+        let library = set.unwrap_or(here);
+        assert!(library.is_file(), "no {}; get it with `cargo xtask setup`", library.display());
+        ort::init_from(library).unwrap().with_telemetry(false).build().unwrap()
+    })
+}

@@ -1,0 +1,104 @@
+//! Whether a network's answers are right: by their own size, so that zeroes in the place of small numbers are not.
+
+use super::Check;
+use weir_graph::reference::{Tensor, distance, spread};
+use weir_types::Precision;
+
+/// With how far outputs are off what the reference says, and whether that tells anything. Of several items each is to be what is expected of one.
+pub(super) fn answers(check: Check, found: &[Vec<u8>], expected: &[Tensor], precision: Precision) -> Check {
+    let off_by =
+        |(found, expected): (&Vec<u8>, &Tensor)| worst_item(found, expected).unwrap_or(f64::INFINITY);
+    let all_there = if found.len() == expected.len() { 0.0 } else { f64::INFINITY };
+    let tolerance = tolerance(precision);
+    let check = check.off_by(found.iter().zip(expected).map(off_by).fold(all_there, f64::max), tolerance);
+
+    let floats: Vec<Vec<f32>> = expected.iter().map(Tensor::to_floats).collect();
+    if floats.iter().flatten().all(|element| *element == 0.0) {
+        let detail = "the reference gives nothing but zeroes, by which nothing can be told".to_owned();
+        return Check { passed: false, detail, ..check };
+    }
+    let are_alike = |elements: &Vec<f32>| elements.len() > 1 && spread(elements) <= tolerance;
+    let detail = match check.error {
+        Some(error) if !error.is_finite() => "they are not all numbers where the reference's are",
+        _ if floats.iter().all(are_alike) => "most are as good as alike, by which little can be told",
+        _ => "",
+    };
+    Check { detail: detail.to_owned(), ..check }
+}
+
+/// How far the worst of an output's items is off; none if it is no such output.
+fn worst_item(found: &[u8], expected: &Tensor) -> Option<f64> {
+    let item_bytes = expected.to_bytes().len();
+    if item_bytes == 0 || found.is_empty() || !found.len().is_multiple_of(item_bytes) {
+        return None;
+    }
+    let expected_floats = expected.to_floats();
+    let off = |item| {
+        Some(distance(&Tensor::from_bytes(expected.tensor().clone(), item)?.to_floats(), &expected_floats))
+    };
+    found.chunks(item_bytes).map(off).try_fold(0.0, |most: f64, error| Some(most.max(error?)))
+}
+
+/// How far answers may be off, in parts of the largest: rounding adds up over the layers. On the fake driver networks are off by some tenth of it, and by a
+/// half in bf16.
+fn tolerance(precision: Precision) -> f64 {
+    match precision {
+        Precision::Fp32 => 1e-4,
+        Precision::Tf32 => 5e-3,
+        Precision::Fp16 => 1e-2,
+        Precision::Bf16 => 5e-2,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Stage;
+    use super::*;
+    use weir_graph::TensorType;
+    use weir_types::ElementType;
+
+    /// As a network of a thousand classes has them: none is much.
+    fn classes(element: impl Fn(usize) -> f32) -> Tensor {
+        let tensor = TensorType::new(ElementType::Fp32, [1, 1000]).unwrap_or_else(|error| panic!("{error}"));
+        Tensor::floats(tensor, (0..1000).map(element).collect())
+    }
+
+    fn expected(at: usize) -> f32 {
+        1e-3 + 5e-7 * (at * 7919 % 1000) as f32
+    }
+
+    fn judged(found: &Tensor, expected: &Tensor, precision: Precision) -> Check {
+        let check = Check::passed(Stage::Networks, "a network");
+        answers(check, &[found.to_bytes()], std::slice::from_ref(expected), precision)
+    }
+
+    #[test]
+    fn small_answers_are_judged_by_their_own_size() {
+        let right = classes(expected);
+        for precision in Precision::ALL {
+            assert!(judged(&right, &right, precision).passed);
+            let wrong = [
+                classes(|_| 0.0),
+                classes(|_| 1e-3),
+                classes(|at| expected(999 - at)),
+                classes(|at| if at == 1 { 0.0 } else { expected(at) }),
+                classes(|at| if at == 1 { f32::NAN } else { expected(at) }),
+            ];
+            for (at, wrong) in wrong.iter().enumerate() {
+                assert!(!judged(wrong, &right, precision).passed, "{at} in {precision}");
+            }
+            let check = Check::passed(Stage::Networks, "a network");
+            assert!(!answers(check, &[], std::slice::from_ref(&right), precision).passed, "none is there");
+        }
+    }
+
+    #[test]
+    fn a_reference_that_tells_nothing_is_told_of() {
+        let zeroes = classes(|_| 0.0);
+        let check = judged(&zeroes, &zeroes, Precision::Tf32);
+        assert!(!check.passed && check.detail.contains("zeroes"), "{check:?}");
+        let alike = classes(|_| 1e-3);
+        let check = judged(&alike, &alike, Precision::Tf32);
+        assert!(check.passed && check.detail.contains("alike"), "{check:?}");
+    }
+}
