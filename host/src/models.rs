@@ -10,6 +10,7 @@ mod autosize;
 mod change;
 mod follow;
 mod idle;
+mod known;
 mod loaded;
 mod pinned;
 mod placing;
@@ -33,10 +34,11 @@ use crate::response_cache::Scope;
 use crate::telemetry::usage::ModelMeters;
 use crate::telemetry::{Metrics, Served};
 use futures::StreamExt;
+use known::{Damaged, Known};
 use placing::Refusals;
 use record::{ModelRecord, id_of};
-use sharing::{Shared, Sharing};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use sharing::Shared;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use store::Store;
@@ -114,25 +116,6 @@ pub(crate) struct Expected {
     pub(crate) load_time_ns: Option<u64>,
     /// By kind of device.
     pub(crate) run_times_ns: Vec<(DeviceKind, u64)>,
-}
-
-type Versions = BTreeMap<Version, Arc<ModelEntry>>;
-
-/// What is known about the models of all tenants.
-#[derive(Default)]
-struct Known {
-    tenants: HashMap<TenantId, BTreeMap<Name, Versions>>,
-    /// Those that could not be read.
-    damaged: BTreeMap<ModelId, Damaged>,
-    sharing: Sharing,
-}
-
-/// A model that could not be read.
-struct Damaged {
-    revision: Revision,
-    why: String,
-    /// Whether it is worth trying again: its files may be had from the store of blobs later.
-    may_heal: bool,
 }
 
 /// Models that are read at once when the node starts.
@@ -237,35 +220,13 @@ impl Models {
         name: &Name,
         version: Option<Version>,
     ) -> Result<Arc<ModelEntry>, ModelsError> {
-        let known = self.read_known();
-        let versions = known.tenants.get(tenant).and_then(|models| models.get(name));
-        if versions.is_none_or(|versions| version.is_some_and(|version| !versions.contains_key(&version))) {
-            let is_asked = |id: &ModelId| {
-                id.tenant == *tenant
-                    && id.name == *name
-                    && version.is_none_or(|version| id.version == version)
-            };
-            if let Some((id, damaged)) = known.damaged.iter().rev().find(|(id, _)| is_asked(id)) {
-                return Err(ModelsError::Damaged { id: id.clone(), why: damaged.why.clone() });
-            }
-        }
-        let versions = versions.ok_or_else(|| ModelsError::NoModel(name.clone()))?;
-        let entry = match version {
-            None => versions.values().next_back(),
-            Some(version) => versions.get(&version),
-        };
-        entry.cloned().ok_or_else(|| {
-            let have: Vec<_> = versions.keys().map(ToString::to_string).collect();
-            let version = version.unwrap_or(Version(0));
-            ModelsError::NoVersion { name: name.clone(), version, have: have.join(", ") }
-        })
+        self.read_known().get(tenant, name, version)
     }
 
     /// The numbers of a model's versions.
     pub(crate) fn versions(&self, tenant: &TenantId, name: &Name) -> Vec<Version> {
         let known = self.read_known();
-        let versions = known.tenants.get(tenant).and_then(|models| models.get(name));
-        versions.map(|versions| versions.keys().copied().collect()).unwrap_or_default()
+        known.versions(tenant, name).map(|versions| versions.keys().copied().collect()).unwrap_or_default()
     }
 
     /// The same of one kind: what is called so, and is of another, is not there.
@@ -375,7 +336,7 @@ impl Models {
     /// Which push of a version is known.
     fn key_of(&self, ModelId { tenant, name, version }: &ModelId) -> Option<ModelKey> {
         let known = self.read_known();
-        Some(known.tenants.get(tenant)?.get(name)?.get(version)?.source.key.clone())
+        Some(known.versions(tenant, name)?.get(version)?.source.key.clone())
     }
 
     /// When what is known of a version was written.
@@ -385,8 +346,7 @@ impl Models {
 
     fn ids_known(&self) -> Vec<ModelId> {
         let known = self.read_known();
-        let entries = known.tenants.values().flat_map(BTreeMap::values).flat_map(BTreeMap::values);
-        entries.map(|entry| entry.source.id().clone()).chain(known.damaged.keys().cloned()).collect()
+        known.entries().map(|entry| entry.source.id().clone()).chain(known.damaged.keys().cloned()).collect()
     }
 
     /// What `entry` holds, and what it refers to; or why that cannot be told.
@@ -469,8 +429,7 @@ impl Models {
     /// Every file that some version refers to.
     fn files(&self) -> HashSet<ContentHash> {
         let known = self.read_known();
-        let entries = known.tenants.values().flat_map(BTreeMap::values).flat_map(BTreeMap::values);
-        entries.flat_map(|entry| entry.files()).collect()
+        known.entries().flat_map(|entry| entry.files()).collect()
     }
 
     /// The files that the datastore's records refer to, as it is now; none where that of one of them cannot be told.

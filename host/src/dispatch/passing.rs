@@ -9,7 +9,7 @@ use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
 use std::time::{Duration, Instant};
-use weir_types::{ErrorCode, InvocationId, ModelId, TenantId, Version};
+use weir_types::{ErrorCode, InvocationId, TenantId, Version};
 
 /// The pause before a call whose node was lost is placed once more: the dispatcher is about to hear of that too.
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
@@ -53,9 +53,13 @@ impl Passing<'_> {
         let Some(cluster) = &self.dispatch.cluster else {
             return Err(Fault::new(ErrorCode::Unavailable, "the node has left its cluster; try again"));
         };
-        // A node that only this one does not reach is there for whoever placed it.
+        // A node that only this one does not reach is there for whoever placed it. Where this one can, it runs the call instead.
         if self.lost_at.as_ref() == Some(&away.address) {
-            return Ok(Passed::Here(self.grant_here(away.granted.models.clone())));
+            let models = away.granted.models.clone();
+            let device = self.dispatch.models.device_for(&models);
+            if models.is_empty() || device.is_some() {
+                return Ok(Passed::Here(self.dispatch.placements.grant_here(models, device)));
+            }
         }
         let grant = self.grant(away);
         let sent = match body {
@@ -90,16 +94,12 @@ impl Passing<'_> {
         tracing::warn!(why = text, "a call is placed once more");
         self.dispatch.metrics.placed_again.inc();
         if matches!(error, NotForwarded::Refused(_)) {
-            return Ok(Passed::Here(self.grant_here(grant.granted.models)));
+            let models = grant.granted.models;
+            let device = self.dispatch.models.device_for(&models);
+            return Ok(Passed::Here(self.dispatch.placements.grant_here(models, device)));
         }
         tokio::time::sleep(AGAIN_AFTER).await;
         Ok(Passed::Again)
-    }
-
-    /// What it may have of this node.
-    fn grant_here(&self, models: Vec<ModelId>) -> Granted {
-        let device = self.dispatch.models.device_for(&models);
-        self.dispatch.placements.grant_here(models, device)
     }
 
     /// What the node at the other end of `away` may do for the call.

@@ -38,10 +38,13 @@ impl Answer {
         self.torn.clone()
     }
 
-    /// Send a response whose body the guest writes.
-    pub(super) fn send_written(self, response: Response<Body>) {
+    /// Send the guest's response, whose body it writes, unless there is a tensor in the place of that.
+    pub(super) fn send_guests(self, response: Response<Body>, tensor: Option<Tensor>) {
         let torn = self.torn.clone();
-        self.send(response.map(|body| Body::new(Written { body, torn })));
+        self.send(match tensor {
+            Some(tensor) => answer_of(response.map(Some), tensor),
+            None => response.map(|body| Body::new(Written { body, torn })),
+        });
     }
 
     /// Send a response that is there.
@@ -161,7 +164,7 @@ mod tests {
             let (written, pieces) = tokio::sync::mpsc::channel(1);
             let pieces = stream::unfold(pieces, async |mut pieces| Some((pieces.recv().await?, pieces)));
             let body = Body::from_stream(pieces.map(Ok::<Bytes, io::Error>));
-            answer.send_written(Response::new(body));
+            answer.send_guests(Response::new(body), None);
             let mut body = response.await.unwrap().into_body();
             written.send(Bytes::from("half")).await.unwrap();
             assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "half");

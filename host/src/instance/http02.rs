@@ -4,6 +4,7 @@ use super::answer::{Answer, answer_of, why_no_answer};
 use super::fault::Fault;
 use super::request::{RequestCell, SharedBody};
 use super::state::State;
+use axum::body::Body;
 use std::sync::{Arc, Mutex, PoisonError};
 use wasmtime::Store;
 use wasmtime_wasi_http::WasiHttpView;
@@ -79,13 +80,7 @@ impl Outcome {
                 if let Some(why) = why_no_answer(response.status()) {
                     return Self::Refused(GuestErrorCode::InternalError(Some(why)));
                 }
-                match cell.take_answer() {
-                    Some(tensor) => {
-                        answer
-                            .send(answer_of(response.map(|body| Some(axum::body::Body::new(body))), tensor));
-                    }
-                    None => answer.send_written(response.map(axum::body::Body::new)),
-                }
+                answer.send_guests(response.map(Body::new), cell.take_answer());
                 Self::Sent
             }
             (Self::Open(_), Err(code)) => Self::Refused(code),

@@ -1,6 +1,6 @@
 //! Calling `wasi:http/handler@0.3`.
 
-use super::answer::{Answer, answer_of, why_no_answer};
+use super::answer::{Answer, why_no_answer};
 use super::fault::Fault;
 use super::request::{RequestCell, SharedBody};
 use super::state::State;
@@ -38,12 +38,7 @@ pub(crate) async fn handle(
             if let Some(why) = why_no_answer(response.status()) {
                 return Ok(Err(Fault::answered(&why)));
             }
-            match cell.take_answer() {
-                Some(tensor) => {
-                    answer.send(answer_of(response.map(|body| Some(axum::body::Body::new(body))), tensor));
-                }
-                None => answer.send_written(response.map(axum::body::Body::new)),
-            }
+            answer.send_guests(response.map(axum::body::Body::new), cell.take_answer());
             poll_fn(|cx| accessor.poll_no_interesting_tasks(cx)).await;
             Ok(Ok(()))
         })
