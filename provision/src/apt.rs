@@ -1,20 +1,36 @@
-//! Packages of Debian and its kin.
+//! Packages of Debian and Ubuntu.
 
 use crate::process;
 use std::process::Command;
 
-/// Install `packages`, as root only: nobody else can, and asking for a password in the middle of a build helps nobody. `on_step` is told what
-/// is being done.
+/// A Debian package that Weir installs where it is missing.
+#[derive(Debug, Clone, Copy)]
+pub struct Package {
+    /// The package's name.
+    pub name: &'static str,
+    /// Files that Weir uses of the package and of the packages that it depends on, as absolute paths with `*` for any text. Packages are
+    /// installed without those that they only recommend, so every file must come without those, too.
+    pub files: &'static [&'static str],
+}
+
+/// The command that installs `packages`, for messages.
+#[must_use]
+pub fn install_command(packages: &[Package]) -> String {
+    format!("apt-get install {}", names(packages).join(" "))
+}
+
+/// Install `packages` and what they depend on. `on_step` is told each command before it runs.
 ///
 /// # Errors
-/// Why they could not be installed, as text.
-pub fn install(packages: &[&str], on_step: &mut dyn FnMut(&str)) -> Result<(), String> {
-    let step = format!("apt-get install {}", packages.join(" "));
+/// Says why they could not be installed: without root, which is not asked for, and with the end of what apt-get printed.
+pub fn install(packages: &[Package], on_step: &mut dyn FnMut(&str)) -> Result<(), String> {
+    let step = install_command(packages);
     if !is_root() {
         return Err(format!("Debian's packages: only root can run `{step}`"));
     }
     on_step(&step);
-    let install = || process::answer(apt().args(["install", "-y", "--no-install-recommends"]).args(packages));
+    let install =
+        || process::answer(apt().args(["install", "-y", "--no-install-recommends"]).args(names(packages)));
     if install().is_ok() {
         return Ok(());
     }
@@ -23,6 +39,10 @@ pub fn install(packages: &[&str], on_step: &mut dyn FnMut(&str)) -> Result<(), S
     process::answer(apt().arg("update")).map_err(|why| format!("apt-get update: {why}"))?;
     on_step(&step);
     install().map(drop).map_err(|why| format!("{step}: {why}"))
+}
+
+fn names(packages: &[Package]) -> Vec<&'static str> {
+    packages.iter().map(|package| package.name).collect()
 }
 
 fn apt() -> Command {

@@ -10,7 +10,7 @@ mod stamp;
 pub use stamp::Stamp;
 
 mod toolchain;
-pub use toolchain::{Route, TARGET, Toolchain, ToolchainError};
+pub use toolchain::{DEBIAN_PACKAGES, Route, TARGET, Toolchain, ToolchainError};
 mod packages;
 pub use packages::{NodeModules, PackagesError, PythonEnvironment};
 mod component;

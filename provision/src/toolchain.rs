@@ -6,6 +6,9 @@
 mod debian;
 mod rustc;
 
+pub use debian::PACKAGES as DEBIAN_PACKAGES;
+
+use crate::apt;
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
@@ -55,8 +58,8 @@ impl ToolchainError {
         match self {
             Self::NoRust { .. } => "install Rust from https://rustup.rs, then try again".into(),
             Self::NoRoute { .. } => format!(
-                "run `rustup target add {TARGET}`, or on Debian and Ubuntu `sudo apt-get install {}`",
-                debian::PACKAGES.join(" ")
+                "run `rustup target add {TARGET}`, or on Debian and Ubuntu `sudo {}`",
+                apt::install_command(&debian::PACKAGES)
             ),
         }
     }

@@ -1,17 +1,24 @@
 //! `cargo xtask demo`.
 
 use crate::process;
+use crate::progress::Progress;
 use crate::repo::Repo;
 use crate::setup::{self, step};
-use crate::{models, weir};
-use anyhow::{Context as _, Result, bail};
+use crate::{models, prerequisites, weir};
+use anyhow::{Context as _, Result, anyhow, bail};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
+use weir_provision::Toolchain;
 
-/// From nothing to a classified digit and two compared sentences
+/// The functions that are called, by their folders' names.
+const FUNCTIONS: [&str; 2] = ["classify-digits", "embed-text"];
+
+/// Classify a digit and compare two sentences, starting from nothing
 ///
 /// Installs what is missing, builds Weir and two functions, starts a node in a temporary folder, pushes two models, deploys the functions, and
-/// calls them, all with plain curl. Then the node is stopped again.
+/// calls them, all with plain curl. Then the node stops. The first time takes about five minutes on two cores, most of it for compiling;
+/// the program is built for the demo alone, without GPUs and clusters, and little optimised.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DemoArgs {
     /// Leave the node running until Ctrl-C
@@ -20,16 +27,25 @@ pub(crate) struct DemoArgs {
 }
 
 pub(crate) fn run(repo: &Repo, args: &DemoArgs) -> Result<()> {
-    eprintln!("setting up");
-    setup::toolchain(repo)?;
-    setup::onnxruntime(repo)?;
-    let minilm = models::minilm(repo)?;
+    let mut progress = Progress::new(5);
+    progress.step("checking this machine");
+    prerequisites::check()?;
+    let toolchain = setup::toolchain(repo)?;
 
-    eprintln!("building (the first time takes some minutes)");
-    let weir = weir::build(repo)?;
+    progress.step("compiling Weir and two functions, and downloading ONNX Runtime and a model meanwhile");
+    let beside = || {
+        setup::onnxruntime(repo)?;
+        let minilm = models::minilm(repo)?;
+        FUNCTIONS.iter().try_for_each(|name| compile(repo, &toolchain, name))?;
+        Ok(minilm)
+    };
+    let (weir, minilm) = at_once(|| weir::build_for_demo(repo), beside)?;
+
+    progress.step("making components of the functions");
     let digits = build_function(repo, &weir, "classify-digits", "classify_digits.wasm")?;
     let embed = build_function(repo, &weir, "embed-text", "embed_text.snapshot.wasm")?;
 
+    progress.step("starting a node, and calling it");
     let node = weir::Node::start(repo, &weir)?;
     let url = node.url();
     let functions = repo.functions();
@@ -62,13 +78,35 @@ pub(crate) fn run(repo: &Repo, args: &DemoArgs) -> Result<()> {
             "the sentences that mean the same came out at {close}, the others at {far}: something is wrong with the model"
         );
     }
+    progress.step(&format!("done: every call was answered after {}", progress.elapsed()));
     if args.stay {
         eprintln!("\nthe node stays at {url}; Ctrl-C stops it");
         return node.wait();
     }
     node.stop()?;
-    eprintln!("\nthat was Weir; next: `cargo xtask test`, or `cargo run -p weir-cli -- up`");
+    eprintln!("\nnext: `cargo install --path cli` for the command, or `cargo xtask test`");
     Ok(())
+}
+
+/// Do both at the same time.
+fn at_once<A, B: Send>(
+    one: impl FnOnce() -> Result<A>,
+    other: impl FnOnce() -> Result<B> + Send,
+) -> Result<(A, B)> {
+    thread::scope(|scope| {
+        let other = scope.spawn(other);
+        let one = one();
+        let other = other.join().map_err(|_| anyhow!("a step that ran beside the compiler panicked"))?;
+        Ok((one?, other?))
+    })
+}
+
+/// Compile a function with the command of its `weir.toml`, so that `weir build` finds it compiled.
+fn compile(repo: &Repo, toolchain: &Toolchain, name: &str) -> Result<()> {
+    let mut cargo = repo.cargo(repo.functions().join(name));
+    cargo.args(["build", "--release", "--target", weir_provision::TARGET]).env_remove("CARGO_TARGET_DIR");
+    step(&format!("{} in functions/{name}", process::line(&cargo)));
+    process::answer(toolchain.configure(&mut cargo)).map(drop)
 }
 
 /// Build a function as its author would, with `weir build` in its folder.

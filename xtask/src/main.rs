@@ -2,7 +2,9 @@
 //!
 //! Few dependencies and no async: this is the first thing that is compiled on a fresh clone.
 
+mod prerequisites;
 mod process;
+mod progress;
 mod repo;
 
 mod functions;
@@ -15,6 +17,7 @@ mod bench;
 mod bindings;
 mod demo;
 mod dist;
+mod fresh;
 mod test;
 
 use anyhow::Result;
@@ -42,6 +45,7 @@ enum Command {
     Bench(bench::BenchArgs),
     Bindings(bindings::BindingsArgs),
     Dist(dist::DistArgs),
+    Fresh(fresh::FreshArgs),
 }
 
 fn main() -> ExitCode {
@@ -68,5 +72,6 @@ fn run(args: &Args) -> Result<()> {
         Command::Bench(args) => bench::run(&repo, args),
         Command::Bindings(args) => bindings::run(&repo, args),
         Command::Dist(args) => dist::run(&repo, args),
+        Command::Fresh(args) => fresh::run(&repo, args),
     }
 }

@@ -1,5 +1,8 @@
 //! `cargo xtask setup`.
 
+mod packages;
+
+use crate::prerequisites;
 use crate::process;
 use crate::repo::Repo;
 use anyhow::{Context as _, Result, anyhow};
@@ -17,11 +20,12 @@ use weir_provision::{NodeModules, OnnxRuntime, PackagesError, PythonEnvironment,
 pub(crate) struct SetupArgs {}
 
 pub(crate) fn run(repo: &Repo, _args: &SetupArgs) -> Result<()> {
+    prerequisites::check()?;
     toolchain(repo)?;
     onnxruntime(repo)?;
     python(repo)?;
     clients(repo)?;
-    packages(&repo.functions())?;
+    node_modules(&repo.functions())?;
     compiler()?;
     etcd();
     Ok(())
@@ -79,7 +83,7 @@ pub(crate) fn environment(repo: &Repo, name: &str, requirements: &Path) -> Resul
 
 /// The folder of programs of what the `package.json` in `folder` asks for. None where this machine has no npm: that is said, and what needs
 /// it left out.
-pub(crate) fn packages(folder: &Path) -> Result<Option<PathBuf>> {
+pub(crate) fn node_modules(folder: &Path) -> Result<Option<PathBuf>> {
     let modules = NodeModules::of(folder);
     match modules.install(&mut step) {
         Ok(_) => Ok(Some(modules.programs())),
@@ -97,8 +101,9 @@ fn compiler() -> Result<()> {
         report("found", "c++, for tests of GPUs without one");
         return Ok(());
     }
-    apt::install(&["g++"], &mut step).map_err(|why| {
-        anyhow!("there is no C++ compiler, which the tests of GPUs take: {why}\n\nWhat to do: install one, such as g++")
+    apt::install(&packages::COMPILER, &mut step).map_err(|why| {
+        let command = apt::install_command(&packages::COMPILER);
+        anyhow!("g++ is missing, which the tests of GPUs need: {why}\n\nWhat to do: `{command}` (Debian and Ubuntu, as root)")
     })?;
     report("installed", "g++, for tests of GPUs without one");
     Ok(())
@@ -110,7 +115,7 @@ pub(crate) fn etcd() {
     if has_etcd() {
         return report("found", "etcd and protoc, for clusters");
     }
-    match apt::install(&["protobuf-compiler", "etcd-server"], &mut step) {
+    match apt::install(&packages::ETCD, &mut step) {
         Ok(()) => report("installed", "etcd and protoc, for clusters"),
         Err(why) => report("skipped", &format!("clusters are neither built nor tested: {why}")),
     }

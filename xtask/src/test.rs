@@ -61,7 +61,7 @@ fn python(repo: &Repo) -> Result<()> {
 
 /// The tests of what is written in JavaScript and TypeScript, and their types.
 fn javascript(repo: &Repo) -> Result<()> {
-    if setup::packages(&repo.functions())?.is_none() {
+    if setup::node_modules(&repo.functions())?.is_none() {
         return Ok(());
     }
     ["check", "test", "test-sdk"].iter().try_for_each(|script| {

@@ -11,15 +11,19 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 /// What `weir up` prints once it answers, before its address.
 const READY: &str = "weir listening on ";
 
-/// Build `weir` as tests do, and say where it is.
-pub(crate) fn build(repo: &Repo) -> Result<PathBuf> {
-    build_with(repo, "dev")
+/// Build `weir` for the demo: in its profile, without GPUs and clusters. Gives the program's path.
+pub(crate) fn build_for_demo(repo: &Repo) -> Result<PathBuf> {
+    build(repo, "demo", &["--no-default-features".to_owned()])
 }
 
-/// Build `weir` with one of Cargo's profiles, and say where it is.
+/// Build `weir` with one of Cargo's profiles. Gives the program's path.
 pub(crate) fn build_with(repo: &Repo, profile: &str) -> Result<PathBuf> {
+    build(repo, profile, &features(&["weir-cli"]))
+}
+
+fn build(repo: &Repo, profile: &str, features: &[String]) -> Result<PathBuf> {
     let build = ["build", "--profile", profile, "-p", "weir-cli"];
-    process::run(repo.cargo(".").args(build).args(features(&["weir-cli"])))?;
+    process::run(repo.cargo(".").args(build).args(features))?;
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| repo.root().join("target"), PathBuf::from);
     // Cargo's own exception.

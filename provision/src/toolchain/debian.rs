@@ -2,12 +2,16 @@
 //! standard library, and rustup's host toolchain has the linkers.
 
 use super::{Route, Toolchain};
-use crate::apt;
+use crate::apt::{self, Package};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// What has to be installed.
-pub(crate) const PACKAGES: [&str; 3] = ["rustc-web", "rust-web-src", "wasi-libc"];
+/// The packages that this route needs.
+pub const PACKAGES: [Package; 3] = [
+    Package { name: "rustc-web", files: &[RUSTC] },
+    Package { name: "rust-web-src", files: &[STD_SOURCES] },
+    Package { name: "wasi-libc", files: &["/usr/lib/wasm32-wasi/libc.a"] },
+];
 
 const RUSTC: &str = "/usr/bin/rustc";
 const STD_SOURCES: &str = "/usr/lib/rustlib/src/rust/library/std/Cargo.toml";

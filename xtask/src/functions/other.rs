@@ -48,7 +48,7 @@ pub(super) fn build(repo: &Repo, name: &str, programs: &Path) -> Result<Option<P
     }
     let mut programs = vec![programs.to_owned()];
     if folder.join("package.json").is_file() {
-        let Some(own) = setup::packages(&repo.functions())? else { return Ok(None) };
+        let Some(own) = setup::node_modules(&repo.functions())? else { return Ok(None) };
         programs.push(own);
         // Its compilers make no folders.
         std::fs::create_dir_all(folder.join("build"))?;
