@@ -2,7 +2,6 @@
 
 use crate::process;
 use crate::repo::Repo;
-use crate::setup;
 use anyhow::{Context as _, Result, bail};
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -19,17 +18,11 @@ pub(crate) fn build(repo: &Repo) -> Result<PathBuf> {
 /// Build `weir` with one of Cargo's profiles, and say where it is.
 pub(crate) fn build_with(repo: &Repo, profile: &str) -> Result<PathBuf> {
     let build = ["build", "--profile", profile, "-p", "weir-cli"];
-    process::run(repo.cargo(".").args(build).args(features(&["weir-cli"])))?;
+    process::run(repo.cargo(".").args(build))?;
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| repo.root().join("target"), PathBuf::from);
     // Cargo's own exception.
     Ok(target.join(if profile == "dev" { "debug" } else { profile }).join("weir"))
-}
-
-/// Cargo's flags for what is optional in `packages` and can be built here.
-pub(crate) fn features(packages: &[&str]) -> Vec<String> {
-    let all = packages.iter().map(|package| format!("--features={package}/cluster"));
-    all.filter(|_| setup::has_etcd()).collect()
 }
 
 /// A node. Stopped when dropped.
