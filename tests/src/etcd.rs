@@ -88,11 +88,24 @@ impl Etcd {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// Call a method of its API by JSON, as in `auth/enable`. It must answer already, and not ask
-    /// for a user.
+    /// Call a method of its API by JSON, as in `auth/enable`. It must answer already.
     pub async fn call(&self, method: &str, request: Value) -> Value {
-        let call = http_client().post(format!("http://{}/v3/{method}", self.host())).json(&request);
-        let answer = call.send().await.and_then(reqwest::Response::error_for_status);
+        Self::answer(self.request(method, &request)).await
+    }
+
+    /// Call a method of its API as a user, who has a `name` and a `password`.
+    pub async fn call_as(&self, user: &Value, method: &str, request: Value) -> Value {
+        let session = self.call("auth/authenticate", user.clone()).await;
+        let token = session["token"].as_str().expect("etcd issues a token");
+        Self::answer(self.request(method, &request).header("authorization", token)).await
+    }
+
+    fn request(&self, method: &str, request: &Value) -> reqwest::RequestBuilder {
+        http_client().post(format!("http://{}/v3/{method}", self.host())).json(request)
+    }
+
+    async fn answer(request: reqwest::RequestBuilder) -> Value {
+        let answer = request.send().await.and_then(reqwest::Response::error_for_status);
         answer.expect("etcd refuses a call").json().await.expect("etcd answers in JSON")
     }
 
