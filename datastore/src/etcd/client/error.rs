@@ -1,6 +1,7 @@
 //! Failures of requests to etcd, and what each of them says about the server, the token and the
 //! request.
 
+use std::error::Error;
 use tonic::{Code, ConnectError, Status};
 
 /// etcd's message about an unknown lease. Its code, `NotFound`, also stands for other things.
@@ -95,8 +96,14 @@ impl From<Status> for ClientError {
 
 /// Whether `status` stands for a connection that could not be made.
 fn is_connect_error(status: &Status) -> bool {
-    let first = std::error::Error::source(status);
-    std::iter::successors(first, |error| error.source()).any(|error| error.is::<ConnectError>())
+    let mut cause = status.source();
+    while let Some(error) = cause {
+        if error.is::<ConnectError>() {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }
 
 #[cfg(test)]
