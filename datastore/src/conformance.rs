@@ -19,13 +19,13 @@ pub use watches::*;
 use crate::{Commit, Datastore, Key, Prefix, Revision, Transaction};
 
 /// Make every test of the suite a `#[tokio::test]` of the calling module. The argument is an async closure that gives a fresh, empty
-/// store as `Arc<dyn Datastore>`, and a value to be kept as long as it. `in real time:` before it is for members with a clock of their own,
-/// whose tests check the model themselves.
+/// store as `Arc<dyn Datastore>`, and a value to be kept as long as it. `in real time, if CONDITION =>` before it is for members with a clock of
+/// their own, which test the model themselves and can be tested only where the condition holds.
 #[macro_export]
 macro_rules! conformance_tests {
     ($make:expr) => {
         // The clock is paused: it jumps to the next deadline whenever everybody waits.
-        $crate::conformance_tests!(@all [tokio::test(start_paused = true)] $make);
+        $crate::conformance_tests!(@all [tokio::test(start_paused = true)] {} $make);
 
         #[test]
         fn the_store_matches_a_model() {
@@ -33,11 +33,11 @@ macro_rules! conformance_tests {
             $crate::conformance::matches_a_model(&runtime, $make);
         }
     };
-    (in real time: $make:expr) => {
-        $crate::conformance_tests!(@all [tokio::test] $make);
+    (in real time, if $condition:expr => $make:expr) => {
+        $crate::conformance_tests!(@all [tokio::test] { if !$condition { return; } } $make);
     };
-    (@all $attribute:tt $make:expr) => {
-        $crate::conformance_tests!(@each $attribute $make =>
+    (@all $attribute:tt $guard:tt $make:expr) => {
+        $crate::conformance_tests!(@each $attribute $guard $make =>
             an_absent_key_has_no_entry, a_written_key_is_read_back, a_transaction_happens_whole_or_not_at_all,
             every_compare_tells_its_cases_apart, a_deleted_key_appears_anew, only_effective_writes_move_the_revision,
             one_revision_covers_a_transaction, oversize_input_is_refused, a_key_is_written_once_per_transaction,
@@ -49,10 +49,11 @@ macro_rules! conformance_tests {
             increments_are_never_lost, one_of_many_claims_wins, readers_see_whole_transactions,
         );
     };
-    (@each $attribute:tt $make:expr => $($test:ident),* $(,)?) => {
+    (@each $attribute:tt $guard:tt $make:expr => $($test:ident),* $(,)?) => {
         $(
             #$attribute
             async fn $test() {
+                $guard
                 let (store, _keep) = ($make)().await;
                 $crate::conformance::$test(store).await;
             }

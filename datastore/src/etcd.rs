@@ -1,9 +1,11 @@
 //! An etcd cluster, for the nodes of a Weir cluster to share.
 //!
-//! All keys lie below a root of the address's choice, so that an etcd can serve others too. A read is one of etcd's linearizable reads; a
-//! [`Transaction`] is one of its transactions; leases and revisions are its own.
+//! All keys lie below a root of the address's choice, so that an etcd can serve others too. A read
+//! is one of etcd's linearizable reads; a [`Transaction`] is one of its transactions; leases and
+//! revisions are its own.
 
 mod address;
+mod client;
 mod listing;
 #[cfg(test)]
 mod tests;
@@ -18,22 +20,16 @@ use crate::{
     Watch,
 };
 use async_trait::async_trait;
-use bytes::Bytes;
-use etcd_client::{Client, ConnectOptions, GetOptions, KeyValue};
+use client::protocol::{
+    KeyValue, LeaseGrantRequest, LeaseKeepAliveRequest, LeaseRevokeRequest, RangeRequest, ResponseHeader,
+};
+use client::{Call, Client, ClientError};
+use rand::seq::SliceRandom as _;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-
-/// How long a call may take before the store counts as out of reach.
-const REQUEST_TIME_MAX: Duration = Duration::from_secs(5);
-/// How long one of its servers may take to be reached.
-const CONNECT_TIME_MAX: Duration = Duration::from_secs(2);
-/// A connection on which nothing comes back for so long is a dead one.
-const SILENCE_MAX: Duration = Duration::from_secs(3);
-
-/// What etcd says of a lease that it does not know.
-const LEASE_NOT_FOUND: &str = "lease not found";
+use tonic::transport::ClientTlsConfig;
 
 /// A [`Datastore`] kept by etcd.
 pub struct EtcdStore {
@@ -54,69 +50,58 @@ impl EtcdStore {
     /// # Errors
     /// [`Error::Unavailable`] if none of its servers answers within some seconds, or if it does not let this user in.
     pub async fn connect(address: &EtcdAddress) -> Result<Self> {
-        let mut options = ConnectOptions::new()
-            .with_connect_timeout(CONNECT_TIME_MAX)
-            .with_keep_alive(SILENCE_MAX, SILENCE_MAX)
-            .with_keep_alive_while_idle(true)
-            // A server that has lost its peers says so, and does not leave watches waiting.
-            .with_require_leader(true);
-        if let Some((name, password)) = &address.user {
-            options = options.with_user(name, password);
-        }
-        let connecting = Client::connect(&address.endpoints, Some(options));
-        let client = in_time(connecting).await?;
+        let mut address = address.clone();
+        // Nodes with the same address spread over the servers.
+        address.endpoints.shuffle(&mut rand::rng());
+        Self::connect_in_order(&address, &ClientTlsConfig::new().with_native_roots()).await
+    }
+
+    /// Connect to the first of the servers that answers.
+    async fn connect_in_order(address: &EtcdAddress, tls: &ClientTlsConfig) -> Result<Self> {
         let store = Self {
-            client,
+            client: Client::new(address, tls)?,
             root: Root(address.root.as_str().into()),
             closed: CancellationToken::new(),
             tasks: TaskTracker::new(),
         };
-        // Connections are made when they are first used.
+        // The client connects with its first request.
         store.revision().await?;
         Ok(store)
     }
 
     /// The newest revision.
-    async fn revision(&self) -> Result<i64> {
-        let mut kv = self.client.kv_client();
-        let options = GetOptions::new().with_count_only();
-        let answer = self.call(kv.get(self.root.0.as_bytes(), Some(options))).await?;
-        Ok(answer.header().map_or(0, etcd_client::ResponseHeader::revision))
+    async fn revision(&self) -> Result<Revision> {
+        let request =
+            RangeRequest { key: self.root.of("").into(), count_only: true, ..RangeRequest::default() };
+        let answer = self.call(&request).await?;
+        Ok(revision_in(answer.header))
     }
 
-    /// What etcd answers to `request`, while the store is open.
-    async fn call<T>(&self, request: impl Future<Output = Result<T, etcd_client::Error>>) -> Result<T> {
-        if self.closed.is_cancelled() {
-            return Err(Error::Closed);
-        }
-        tokio::select! {
-            answer = in_time(request) => answer,
-            () = self.closed.cancelled() => Err(Error::Closed),
-        }
+    /// The answer to `request`.
+    async fn call<C: Call>(&self, request: &C) -> Result<C::Answer> {
+        Ok(self.outcome(request).await??)
     }
 
-    /// The same, of a request about `lease`.
-    async fn call_about<T>(
-        &self,
-        lease: LeaseId,
-        request: impl Future<Output = Result<T, etcd_client::Error>>,
-    ) -> Result<T> {
-        let answer = self.call(async {
-            match request.await {
-                Err(error) if is_lease_not_found(&error) => Ok(None),
-                answer => answer.map(Some),
-            }
-        });
-        answer.await?.ok_or(Error::LeaseNotFound(lease))
+    /// The answer to `request`, or the reason why there is none, for callers to whom it matters.
+    async fn outcome<C: Call>(&self, request: &C) -> Result<Result<C::Answer, ClientError>> {
+        self.closed.run_until_cancelled(self.client.call(request)).await.ok_or(Error::Closed)
+    }
+
+    /// The answer to a request about `lease`.
+    async fn call_about<C: Call>(&self, lease: LeaseId, request: &C) -> Result<C::Answer> {
+        match self.outcome(request).await? {
+            Err(ClientError::LeaseNotFound) => Err(Error::LeaseNotFound(lease)),
+            answer => Ok(answer?),
+        }
     }
 }
 
 #[async_trait]
 impl Datastore for EtcdStore {
     async fn get(&self, key: &Key) -> Result<Option<Entry>> {
-        let mut kv = self.client.kv_client().max_decoding_message_size(listing::ANSWER_BYTES_MAX);
-        let answer = self.call(kv.get(self.root.of(key.as_str()), None)).await?;
-        Ok(answer.kvs().first().and_then(|found| self.root.entry(found)))
+        let request = RangeRequest { key: self.root.of(key.as_str()).into(), ..RangeRequest::default() };
+        let answer = self.call(&request).await?;
+        Ok(answer.kvs.into_iter().next().and_then(|found| self.root.entry(found)))
     }
 
     async fn list(&self, prefix: &Prefix, after: Option<&Key>, limit: usize) -> Result<Listing> {
@@ -130,32 +115,19 @@ impl Datastore for EtcdStore {
 
     async fn grant_lease(&self, time_to_live: Duration) -> Result<Lease> {
         check_time_to_live(time_to_live)?;
-        let mut leases = self.client.lease_client();
         let seconds = time_to_live.as_nanos().div_ceil(1_000_000_000).max(1);
-        let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
-        let granted = self.call(leases.grant(seconds, None)).await?;
+        let ttl = i64::try_from(seconds).unwrap_or(i64::MAX);
+        let granted = self.call(&LeaseGrantRequest { ttl }).await?;
         // At least what was asked for; etcd has a minimum that grows with its election timeout.
-        Ok(Lease::new(LeaseId(granted.id().cast_unsigned()), seconds_of(granted.ttl())))
+        Ok(Lease::new(LeaseId(granted.id.cast_unsigned()), seconds_of(granted.ttl)))
     }
 
     async fn keep_alive(&self, lease: LeaseId) -> Result<Duration> {
-        let mut leases = self.client.lease_client();
-        let renewed = self.call_about(lease, async {
-            // Opening the stream renews it once; a second answer tells for how long.
-            let (mut keeper, mut answers) = leases.keep_alive(id_of(lease)).await?;
-            keeper.keep_alive().await?;
-            let answer = answers.message().await?;
-            Ok(answer.map_or(0, |answer| answer.ttl()))
-        });
-        match renewed.await? {
-            ..=0 => Err(Error::LeaseNotFound(lease)),
-            seconds => Ok(seconds_of(seconds)),
-        }
+        self.call_about(lease, &LeaseKeepAliveRequest { id: id_of(lease) }).await.map(seconds_of)
     }
 
     async fn revoke_lease(&self, lease: LeaseId) -> Result<()> {
-        let mut leases = self.client.lease_client();
-        self.call_about(lease, leases.revoke(id_of(lease))).await.map(drop)
+        self.call_about(lease, &LeaseRevokeRequest { id: id_of(lease) }).await
     }
 
     async fn watch(&self, prefix: &Prefix, after: Option<Revision>) -> Result<Watch> {
@@ -187,7 +159,8 @@ impl Root {
         format!("{}{text}", self.0)
     }
 
-    /// The keys below `prefix` that come after `after`, as etcd has them: from the first up to and without the second.
+    /// The keys below `prefix` that come after `after`, as etcd has them: from the first up to and
+    /// without the second.
     fn range(&self, prefix: &Prefix, after: Option<&Key>) -> Option<(String, String)> {
         let (start, end) = prefix.range(after)?;
         // '0' follows the '/' that the root ends with.
@@ -195,9 +168,9 @@ impl Root {
         Some((self.of(&start), end.map_or_else(all, |end| self.of(&end))))
     }
 
-    /// The key of what etcd has found. None for what somebody else has put there.
-    fn key(&self, found: &KeyValue) -> Option<Key> {
-        let text = std::str::from_utf8(found.key()).ok()?.strip_prefix(&*self.0)?;
+    /// The key at `found` in etcd. None, with a warning, if it is not one of Weir's.
+    fn key(&self, found: &[u8]) -> Option<Key> {
+        let text = std::str::from_utf8(found).ok()?.strip_prefix(&*self.0)?;
         let key = Key::new(text);
         key.inspect_err(
             |error| tracing::warn!(key = text, %error, "ignored a key in etcd that is not Weir's"),
@@ -205,30 +178,26 @@ impl Root {
         .ok()
     }
 
-    fn entry(&self, found: &KeyValue) -> Option<Entry> {
+    fn entry(&self, found: KeyValue) -> Option<Entry> {
         Some(Entry {
-            key: self.key(found)?,
-            value: Bytes::copy_from_slice(found.value()),
-            created_at: revision_of(found.create_revision()),
-            modified_at: revision_of(found.mod_revision()),
-            lease: (found.lease() != 0).then(|| LeaseId(found.lease().cast_unsigned())),
+            key: self.key(&found.key)?,
+            value: found.value.into(),
+            created_at: revision_of(found.create_revision),
+            modified_at: revision_of(found.mod_revision),
+            lease: (found.lease != 0).then(|| LeaseId(found.lease.cast_unsigned())),
         })
     }
 }
 
-async fn in_time<T>(request: impl Future<Output = Result<T, etcd_client::Error>>) -> Result<T> {
-    match tokio::time::timeout(REQUEST_TIME_MAX, request).await {
-        Ok(answer) => answer.map_err(|error| Error::Unavailable { source: Arc::new(error) }),
-        Err(elapsed) => Err(Error::Unavailable { source: Arc::new(elapsed) }),
+impl From<ClientError> for Error {
+    fn from(error: ClientError) -> Self {
+        Self::Unavailable { source: Arc::new(error) }
     }
 }
 
-fn is_lease_not_found(error: &etcd_client::Error) -> bool {
-    match error {
-        etcd_client::Error::GRpcStatus(status) => status.message().contains(LEASE_NOT_FOUND),
-        etcd_client::Error::LeaseKeepAliveError(text) => text.contains(LEASE_NOT_FOUND),
-        _ => false,
-    }
+/// The revision at which a request was served.
+fn revision_in(header: Option<ResponseHeader>) -> Revision {
+    revision_of(header.unwrap_or_default().revision)
 }
 
 /// etcd counts revisions and leases in 63 bits.

@@ -3,8 +3,7 @@
 //! A [`Datastore`] holds [`Entry`]s under path-like [`Key`]s. In the order data meets them: a [`Transaction`] compares and then writes,
 //! all or nothing, and moves the store to its next [`Revision`]; keys written under a lease go away with it; a [`Watch`] tells what
 //! changed after a revision. The semantics are those of etcd's v3 API, so that one node with a file and a cluster with etcd run the
-//! same code. Members: [`MemoryStore`], which forgets; [`RedbStore`], one file on this machine; and, with the feature `etcd`, `EtcdStore`, an
-//! etcd cluster.
+//! same code. Members: [`MemoryStore`], which forgets; [`RedbStore`], one file on this machine; and [`EtcdStore`], an etcd cluster.
 
 mod key;
 pub use key::{KEY_LEN_MAX, Key, KeyError, Prefix};
@@ -35,9 +34,7 @@ pub use memory::MemoryStore;
 mod redb;
 pub use redb::RedbStore;
 
-#[cfg(feature = "etcd")]
 mod etcd;
-#[cfg(feature = "etcd")]
 pub use etcd::{EtcdAddress, EtcdAddressError, EtcdStore};
 
 #[cfg(any(test, feature = "conformance"))]

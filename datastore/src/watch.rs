@@ -108,7 +108,6 @@ impl Feed {
     }
 
     /// Returns once the reader has gone.
-    #[cfg(feature = "etcd")]
     pub(crate) async fn closed(&self) {
         self.live.closed().await;
     }

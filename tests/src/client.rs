@@ -21,11 +21,7 @@ pub struct Client {
 
 impl Client {
     pub(crate) fn new(url: String) -> Self {
-        // Built together with a client of S3, reqwest asks for this even where nothing is encrypted.
-        #[cfg(feature = "cluster")]
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let http = reqwest::Client::builder().no_proxy().build().expect("reqwest has no TLS to fail with");
-        Self { url, token: None, http }
+        Self { url, token: None, http: http_client() }
     }
 
     /// The same, sending a token.
@@ -195,4 +191,11 @@ impl Client {
 async fn send(request: RequestBuilder) -> Answer {
     let response = request.send().await.unwrap_or_else(|error| panic!("{error:?}"));
     Answer::read(response).await.unwrap_or_else(|error| panic!("{error:?}"))
+}
+
+/// A client that asks loopback directly, whatever proxy the environment names.
+pub(crate) fn http_client() -> reqwest::Client {
+    // Built together with a client of S3, reqwest asks for a provider of TLS, even where nothing is encrypted.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    reqwest::Client::builder().no_proxy().build().expect("the client has no certificates to fail with")
 }

@@ -1,31 +1,112 @@
 //! An etcd server with nothing in it.
 
+use crate::client::http_client;
+use serde_json::Value;
 use std::net::TcpListener;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
 
-/// An etcd of one server, which goes with this value.
+/// An etcd server, which goes with this value.
 pub struct Etcd {
+    name: String,
     port: u16,
     peer_port: u16,
+    /// The servers of its cluster, as etcd's `--initial-cluster` takes them.
+    members: String,
+    /// The flags that encrypt what clients say, if that is encrypted.
+    tls: Vec<String>,
     folder: TempDir,
     process: Option<Child>,
 }
 
 impl Etcd {
-    /// Start it. It answers soon.
+    /// Whether etcd is installed. Prints a reason to skip a test if not; fails instead where
+    /// `WEIR_REQUIRE_ETCD` is set.
+    #[must_use]
+    pub fn is_installed() -> bool {
+        let asked = Command::new("etcd").arg("--version").stdout(Stdio::null()).status();
+        let installed = asked.is_ok_and(|status| status.success());
+        assert!(
+            installed || std::env::var_os("WEIR_REQUIRE_ETCD").is_none(),
+            "etcd does not start, and WEIR_REQUIRE_ETCD is set; `cargo xtask setup` installs it"
+        );
+        if !installed {
+            eprintln!("skipped: etcd does not start; `cargo xtask setup` installs it");
+        }
+        installed
+    }
+
+    /// Start one server. It answers soon.
     #[must_use]
     pub fn start() -> Self {
-        let folder = tempfile::tempdir().expect("there is no room for a folder");
-        let mut etcd = Self { port: free_port(), peer_port: free_port(), folder, process: None };
+        let mut etcd = Self::new("one");
         etcd.run();
         etcd
+    }
+
+    /// Start one server that clients reach by TLS only, with the PEM files of its certificate and
+    /// key.
+    #[must_use]
+    pub fn start_with_tls(certificate: &Path, key: &Path) -> Self {
+        let mut etcd = Self::new("one");
+        etcd.tls =
+            vec![format!("--cert-file={}", certificate.display()), format!("--key-file={}", key.display())];
+        etcd.run();
+        etcd
+    }
+
+    /// Start a cluster of so many servers.
+    #[must_use]
+    pub fn start_cluster(servers: usize) -> Vec<Self> {
+        let mut cluster: Vec<Self> = (0..servers).map(|at| Self::new(&format!("server-{at}"))).collect();
+        let members: Vec<String> = cluster.iter().map(|etcd| etcd.members.clone()).collect();
+        for etcd in &mut cluster {
+            etcd.members = members.join(",");
+            etcd.run();
+        }
+        cluster
+    }
+
+    fn new(name: &str) -> Self {
+        let folder = tempfile::tempdir().expect("there is no room for a folder");
+        let (port, peer_port) = (free_port(), free_port());
+        let members = format!("{name}=http://127.0.0.1:{peer_port}");
+        Self { name: name.to_owned(), port, peer_port, members, tls: Vec::new(), folder, process: None }
     }
 
     /// Where it is, for `--datastore`.
     #[must_use]
     pub fn url(&self) -> String {
-        format!("etcd://127.0.0.1:{}", self.port)
+        let scheme = if self.tls.is_empty() { "etcd" } else { "etcds" };
+        format!("{scheme}://{}", self.host())
+    }
+
+    /// Its host and port.
+    #[must_use]
+    pub fn host(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// Call a method of its API by JSON, as in `auth/enable`. It must answer already.
+    pub async fn call(&self, method: &str, request: Value) -> Value {
+        Self::answer(self.request(method, &request)).await
+    }
+
+    /// Call a method of its API as a user, who has a `name` and a `password`.
+    pub async fn call_as(&self, user: &Value, method: &str, request: Value) -> Value {
+        let session = self.call("auth/authenticate", user.clone()).await;
+        let token = session["token"].as_str().expect("etcd issues a token");
+        Self::answer(self.request(method, &request).header("authorization", token)).await
+    }
+
+    fn request(&self, method: &str, request: &Value) -> reqwest::RequestBuilder {
+        http_client().post(format!("http://{}/v3/{method}", self.host())).json(request)
+    }
+
+    async fn answer(request: reqwest::RequestBuilder) -> Value {
+        let answer = request.send().await.and_then(reqwest::Response::error_for_status);
+        answer.expect("etcd refuses a call").json().await.expect("etcd answers in JSON")
     }
 
     /// Kill it as a crash would.
@@ -38,19 +119,19 @@ impl Etcd {
 
     /// Run it, on the data that it had.
     pub fn run(&mut self) {
-        let url = |port: u16| format!("http://127.0.0.1:{port}");
+        let client_scheme = if self.tls.is_empty() { "http" } else { "https" };
         let mut etcd = Command::new("etcd");
-        etcd.args(["--name", "one", "--log-level", "error", "--data-dir"])
+        etcd.args(["--name", &self.name, "--log-level", "error", "--data-dir"])
             .arg(self.folder.path().join("data"));
-        for (flag, port) in [
-            ("--listen-client-urls", self.port),
-            ("--advertise-client-urls", self.port),
-            ("--listen-peer-urls", self.peer_port),
-            ("--initial-advertise-peer-urls", self.peer_port),
+        for (flag, scheme, port) in [
+            ("--listen-client-urls", client_scheme, self.port),
+            ("--advertise-client-urls", client_scheme, self.port),
+            ("--listen-peer-urls", "http", self.peer_port),
+            ("--initial-advertise-peer-urls", "http", self.peer_port),
         ] {
-            etcd.args([flag, &url(port)]);
+            etcd.args([flag, &format!("{scheme}://127.0.0.1:{port}")]);
         }
-        etcd.args(["--initial-cluster", &format!("one={}", url(self.peer_port))]);
+        etcd.args(["--initial-cluster", &self.members]).args(&self.tls);
         let started = etcd.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         self.process = Some(started.expect("etcd cannot be started; `cargo xtask setup` installs it"));
     }

@@ -19,11 +19,8 @@
 mod node;
 pub use node::{Node, NodeBuilder};
 
-#[cfg(feature = "cluster")]
 mod cluster;
-#[cfg(feature = "cluster")]
 mod s3;
-#[cfg(feature = "cluster")]
 pub use {cluster::Cluster, cluster::ClusterBuilder, s3::S3};
 
 mod etcd;

@@ -4,7 +4,7 @@ use crate::demo::build_function;
 use crate::functions::{self, FunctionsArgs};
 use crate::repo::Repo;
 use crate::setup::{self, report, step};
-use crate::{models, process, weir};
+use crate::{models, process};
 use anyhow::{Context as _, Result, bail};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -171,7 +171,7 @@ fn wasmtime(repo: &Repo) -> Result<PathBuf> {
 fn programs(repo: &Repo) -> Result<PathBuf> {
     step("cargo build --profile dist -p weir-cli -p weir-bench (some minutes)");
     let build = ["build", "--profile", "dist", "--quiet", "-p", "weir-cli", "-p", "weir-bench"];
-    process::run(repo.cargo(".").args(build).args(weir::features(&["weir-cli"])))?;
+    process::run(repo.cargo(".").args(build))?;
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
     Ok(repo.root().join(target).join("dist"))
 }

@@ -27,7 +27,6 @@ pub(crate) struct DistArgs {
 }
 
 pub(crate) fn run(repo: &Repo, args: &DistArgs) -> Result<()> {
-    setup::etcd();
     let library = setup::onnxruntime(repo)?;
     functions::run(repo, &FunctionsArgs::of(&["classify-digits"]))?;
     let weir = weir::build_with(repo, &args.profile)?;

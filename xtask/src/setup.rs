@@ -109,21 +109,20 @@ fn compiler() -> Result<()> {
     Ok(())
 }
 
-/// What clusters take to be built and tested: the compiler of etcd's protocol files, and etcd itself. Where they cannot be
-/// had, the rest is built and tested.
+/// The server that tests and benchmarks of clusters run. Without it they are skipped.
 pub(crate) fn etcd() {
     if has_etcd() {
-        return report("found", "etcd and protoc, for clusters");
+        return report("found", "etcd, for tests of clusters");
     }
     match apt::install(&packages::ETCD, &mut step) {
-        Ok(()) => report("installed", "etcd and protoc, for clusters"),
-        Err(why) => report("skipped", &format!("clusters are neither built nor tested: {why}")),
+        Ok(()) => report("installed", "etcd, for tests of clusters"),
+        Err(why) => report("skipped", &format!("clusters are not tested: {why}")),
     }
 }
 
-/// Whether clusters can be built and tested.
+/// Whether clusters can be tested.
 pub(crate) fn has_etcd() -> bool {
-    ["protoc", "etcd"].iter().all(|name| process::succeeds(Command::new(name).arg("--version")))
+    process::succeeds(Command::new("etcd").arg("--version"))
 }
 
 /// What is about to be done.

@@ -2,7 +2,6 @@
 
 use crate::process;
 use crate::repo::Repo;
-use crate::setup;
 use anyhow::{Context as _, Result, bail};
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -11,29 +10,23 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 /// What `weir up` prints once it answers, before its address.
 const READY: &str = "weir listening on ";
 
-/// Build `weir` for the demo: in its profile, without GPUs and clusters. Gives the program's path.
+/// Build `weir` for the demo: without GPUs, in the profile that compiles fastest. Gives the program's path.
 pub(crate) fn build_for_demo(repo: &Repo) -> Result<PathBuf> {
-    build(repo, "demo", &["--no-default-features".to_owned()])
+    build(repo, "quick", &["--no-default-features"])
 }
 
 /// Build `weir` with one of Cargo's profiles. Gives the program's path.
 pub(crate) fn build_with(repo: &Repo, profile: &str) -> Result<PathBuf> {
-    build(repo, profile, &features(&["weir-cli"]))
+    build(repo, profile, &[])
 }
 
-fn build(repo: &Repo, profile: &str, features: &[String]) -> Result<PathBuf> {
+fn build(repo: &Repo, profile: &str, features: &[&str]) -> Result<PathBuf> {
     let build = ["build", "--profile", profile, "-p", "weir-cli"];
     process::run(repo.cargo(".").args(build).args(features))?;
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| repo.root().join("target"), PathBuf::from);
     // Cargo's own exception.
     Ok(target.join(if profile == "dev" { "debug" } else { profile }).join("weir"))
-}
-
-/// Cargo's flags for what is optional in `packages` and can be built here.
-pub(crate) fn features(packages: &[&str]) -> Vec<String> {
-    let all = packages.iter().map(|package| format!("--features={package}/cluster"));
-    all.filter(|_| setup::has_etcd()).collect()
 }
 
 /// A node. Stopped when dropped.

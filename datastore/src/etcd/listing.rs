@@ -1,9 +1,9 @@
 //! Listings, in pages that a connection can take.
 
-use super::{EtcdStore, revision_of};
+use super::client::protocol::RangeRequest;
+use super::{EtcdStore, number_of, revision_in};
 use crate::entry::LISTING_BYTES_MAX;
-use crate::{KEY_LEN_MAX, Key, LIST_LIMIT_MAX, Listing, Prefix, Result, VALUE_BYTES_MAX};
-use etcd_client::{GetOptions, ResponseHeader};
+use crate::{KEY_LEN_MAX, Key, LIST_LIMIT_MAX, Listing, Prefix, Result, Revision, VALUE_BYTES_MAX};
 use std::convert::Infallible;
 
 /// Entries that are asked for at a time.
@@ -18,34 +18,30 @@ pub(super) async fn list(
     after: Option<&Key>,
     limit: usize,
 ) -> Result<Listing> {
-    let Some((mut start, end)) = store.root.range(prefix, after) else {
-        return Ok(Listing::new(revision_of(store.revision().await?)));
+    let Some((start, end)) = store.root.range(prefix, after) else {
+        return Ok(Listing::new(store.revision().await?));
     };
     let limit = limit.clamp(1, LIST_LIMIT_MAX);
-    let mut kv = store.client.kv_client().max_decoding_message_size(ANSWER_BYTES_MAX);
-    let (mut entries, mut bytes, mut revision) = (Vec::new(), 0, 0);
+    let mut request = RangeRequest { key: start.into(), range_end: end.into(), ..RangeRequest::default() };
+    let (mut entries, mut bytes) = (Vec::new(), 0);
     loop {
         // One more than is wanted tells whether there are more.
         let is_last = bytes > LISTING_BYTES_MAX;
         let page_len = if is_last { 1 } else { (limit + 1 - entries.len()).min(PAGE_LEN) };
-        // All pages are of one state: that of the first.
-        let options = GetOptions::new()
-            .with_range(end.as_str())
-            .with_limit(i64::try_from(page_len).unwrap_or(i64::MAX))
-            .with_revision(revision);
-        let page = store.call(kv.get(start.as_str(), Some(options))).await?;
-        if revision == 0 {
-            revision = page.header().map_or(0, ResponseHeader::revision);
+        request.limit = i64::try_from(page_len).unwrap_or(i64::MAX);
+        let page = store.call(&request).await?;
+        if request.revision == 0 {
+            // All pages are of one state: that of the first.
+            request.revision = number_of(revision_in(page.header));
         }
-        bytes += page.kvs().iter().map(|found| found.value().len()).sum::<usize>();
-        entries.extend(page.kvs().iter().filter_map(|found| store.root.entry(found)));
-        let Some(last) = page.kvs().last().filter(|_| page.more() && !is_last && entries.len() <= limit)
-        else {
-            break;
-        };
-        start = format!("{}\0", last.key_str().unwrap_or_default());
+        bytes += page.kvs.iter().map(|found| found.value.len()).sum::<usize>();
+        let last = page.kvs.last().map(|found| found.key.clone());
+        entries.extend(page.kvs.into_iter().filter_map(|found| store.root.entry(found)));
+        let Some(last) = last.filter(|_| page.more && !is_last && entries.len() <= limit) else { break };
+        // The first key behind the last one.
+        request.key = [&last[..], b"\0"].concat();
     }
     let entries = entries.into_iter().map(Ok::<_, Infallible>);
-    let Ok(listing) = Listing::new(revision_of(revision)).fill(limit, entries);
+    let Ok(listing) = Listing::new(Revision(request.revision.unsigned_abs())).fill(limit, entries);
     Ok(listing)
 }

@@ -3,6 +3,7 @@
 use super::*;
 use crate::conformance::{key, matches_a_model, put, value};
 use crate::{Event, WatchEnd};
+use serde_json::json;
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
@@ -11,13 +12,16 @@ use weir_tests::Etcd;
 /// How long an etcd may take to answer. Generous, for busy machines.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-crate::conformance_tests!(in real time: async || {
+crate::conformance_tests!(in real time, if Etcd::is_installed() => async || {
     let etcd = Etcd::start();
     (Arc::new(connect(&etcd, "weir").await) as Arc<dyn Datastore>, etcd)
 });
 
 #[test]
 fn the_store_matches_a_model() {
+    if !Etcd::is_installed() {
+        return;
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (etcd, roots) = (Etcd::start(), AtomicU32::new(0));
     matches_a_model(&runtime, async || {
@@ -28,6 +32,9 @@ fn the_store_matches_a_model() {
 
 #[tokio::test]
 async fn roots_keep_stores_apart() {
+    if !Etcd::is_installed() {
+        return;
+    }
     let etcd = Etcd::start();
     let (one, other) = (connect(&etcd, "clusters/a").await, connect(&etcd, "clusters/a-b").await);
     let mut watch = one.watch(&Prefix::all(), None).await.unwrap();
@@ -39,9 +46,13 @@ async fn roots_keep_stores_apart() {
     assert_eq!(value(&other, "k").await.as_deref(), Some("theirs"));
 }
 
-/// What goes on without etcd fails soon and says why; when it is back, everything goes on, and watches have missed nothing.
+/// What goes on without etcd fails soon and says why; when it is back, everything goes on, and
+/// watches have missed nothing.
 #[tokio::test]
 async fn an_outage_ends_without_a_new_start() {
+    if !Etcd::is_installed() {
+        return;
+    }
     let mut etcd = Etcd::start();
     let store = connect(&etcd, "weir").await;
     put(&store, "k", "before").await;
@@ -51,7 +62,7 @@ async fn an_outage_ends_without_a_new_start() {
     assert!(matches!(store.get(&key("k")).await, Err(Error::Unavailable { .. })));
     let write = store.commit(Transaction::new().put(key("k"), "lost")).await;
     assert!(matches!(write, Err(Error::Unavailable { .. })));
-    assert!(began.elapsed() < 3 * REQUEST_TIME_MAX, "noticed after {:?}", began.elapsed());
+    assert!(began.elapsed() < 3 * client::REQUEST_TIME_MAX, "noticed after {:?}", began.elapsed());
 
     etcd.run();
     let other = connect(&etcd, "weir").await;
@@ -65,14 +76,90 @@ async fn an_outage_ends_without_a_new_start() {
 }
 
 #[tokio::test]
+async fn store_outlives_the_server_it_uses() {
+    if !Etcd::is_installed() {
+        return;
+    }
+    let mut servers = Etcd::start_cluster(3);
+    connect(&servers[0], "weir").await;
+    let hosts: Vec<String> = servers.iter().map(Etcd::host).collect();
+    let address = format!("etcd://{}/weir", hosts.join(",")).parse().unwrap();
+    let store = EtcdStore::connect_in_order(&address, &ClientTlsConfig::new()).await.unwrap();
+    put(&store, "k", "before").await;
+    let mut watch = store.watch(&Prefix::all(), None).await.unwrap();
+    servers[0].kill();
+    let write = async || store.commit(Transaction::new().put(key("k"), "after")).await;
+    let revision = until_ready(write).await.done().unwrap();
+    assert_eq!(value(&store, "k").await.as_deref(), Some("after"));
+    let change = watch.next().await.unwrap();
+    assert!(change.revision <= revision);
+    assert!(matches!(&change.events[..], [Event::Put(entry)] if entry.value == "after"));
+}
+
+#[tokio::test]
 async fn a_watch_of_what_etcd_has_compacted_says_so() {
+    if !Etcd::is_installed() {
+        return;
+    }
     let etcd = Etcd::start();
     let store = connect(&etcd, "weir").await;
     let first = put(&store, "k", "1").await;
     let last = put(&store, "k", "2").await;
-    store.client.kv_client().compact(number_of(last), None).await.unwrap();
+    etcd.call("kv/compaction", json!({ "revision": last.0 })).await;
     let mut watch = store.watch(&Prefix::all(), Some(Revision(first.0 - 1))).await.unwrap();
     assert_eq!(watch.next().await, Err(WatchEnd::Lagged));
+}
+
+#[tokio::test]
+async fn session_outlives_its_tokens() {
+    if !Etcd::is_installed() {
+        return;
+    }
+    let etcd = Etcd::start();
+    connect(&etcd, "weir").await;
+    let user = json!({ "name": "root", "password": "secret" });
+    etcd.call("auth/user/add", user.clone()).await;
+    etcd.call("auth/user/grant", json!({ "user": "root", "role": "root" })).await;
+    etcd.call("auth/enable", json!({})).await;
+
+    let connect_as = async |user: &str| {
+        let address = format!("etcd://{user}{}", etcd.host()).parse().unwrap();
+        EtcdStore::connect(&address).await
+    };
+    for stranger in ["", "root:guess@", "nobody:secret@"] {
+        let refused = connect_as(stranger).await;
+        assert!(matches!(refused, Err(Error::Unavailable { .. })), "{stranger:?} is let in");
+    }
+    let store = connect_as("root:secret@").await.unwrap();
+    let first = put(&store, "k", "1").await;
+    // etcd forgets the tokens of a user whose password is set, also to the same one.
+    etcd.call_as(&user, "auth/user/changepw", user.clone()).await;
+    let second = put(&store, "k", "2").await;
+    etcd.call_as(&user, "auth/user/changepw", user.clone()).await;
+    let mut watch = store.watch(&Prefix::all(), Some(first)).await.unwrap();
+    assert_eq!(watch.next().await.unwrap().revision, second);
+}
+
+#[tokio::test]
+async fn tls_servers_are_verified() {
+    if !Etcd::is_installed() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let pair = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    let (certificate, key_file) = (folder.path().join("certificate.pem"), folder.path().join("key.pem"));
+    std::fs::write(&certificate, pair.cert.pem()).unwrap();
+    std::fs::write(&key_file, pair.signing_key.serialize_pem()).unwrap();
+    let etcd = Etcd::start_with_tls(&certificate, &key_file);
+    let address = etcd.url().parse().unwrap();
+
+    let root = tonic::transport::Certificate::from_pem(pair.cert.pem());
+    let trusting = ClientTlsConfig::new().ca_certificate(root);
+    let store = until_ready(async || EtcdStore::connect_in_order(&address, &trusting).await).await;
+    put(&store, "k", "v").await;
+    assert_eq!(value(&store, "k").await.as_deref(), Some("v"));
+    // The certificate is not one of the system's.
+    assert!(matches!(EtcdStore::connect(&address).await, Err(Error::Unavailable { .. })));
 }
 
 #[tokio::test]
@@ -81,16 +168,21 @@ async fn a_server_that_is_not_there_is_reported() {
     let address = format!("etcd://127.0.0.1:{port}").parse().unwrap();
     let began = Instant::now();
     assert!(matches!(EtcdStore::connect(&address).await, Err(Error::Unavailable { .. })));
-    assert!(began.elapsed() < 3 * REQUEST_TIME_MAX);
+    assert!(began.elapsed() < 3 * client::REQUEST_TIME_MAX);
 }
 
 /// A store in it, as soon as it answers.
 async fn connect(etcd: &Etcd, root: &str) -> EtcdStore {
     let address = format!("{}/{root}", etcd.url()).parse().unwrap();
+    until_ready(async || EtcdStore::connect(&address).await).await
+}
+
+/// What `attempt` gives once etcd answers.
+async fn until_ready<T>(attempt: impl AsyncFn() -> Result<T>) -> T {
     let began = Instant::now();
     loop {
-        match EtcdStore::connect(&address).await {
-            Ok(store) => return store,
+        match attempt().await {
+            Ok(done) => return done,
             Err(error) => assert!(began.elapsed() < PATIENCE, "etcd does not answer: {error:?}"),
         }
         tokio::time::sleep(Duration::from_millis(50)).await;

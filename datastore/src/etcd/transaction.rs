@@ -1,38 +1,33 @@
 //! Transactions, in etcd's words.
 
-use super::{EtcdStore, Root, id_of, is_lease_not_found, number_of, revision_of};
+use super::client::ClientError;
+use super::client::protocol::compare::{CompareResult, CompareTarget, TargetUnion};
+use super::client::protocol::request_op::Request;
+use super::client::protocol::{
+    Compare as EtcdCompare, DeleteRangeRequest, LeaseTimeToLiveRequest, PutRequest, RequestOp, TxnRequest,
+};
+use super::{EtcdStore, Root, id_of, number_of, revision_in};
 use crate::{Commit, Compare, Error, LeaseId, Result, Revision, Transaction, Write};
-use etcd_client::{CompareOp, LeaseClient, PutOptions, ResponseHeader, Txn, TxnOp};
 
 pub(super) async fn commit(store: &EtcdStore, transaction: Transaction) -> Result<Commit> {
     let leases: Vec<LeaseId> = transaction.writes.iter().filter_map(lease_of).collect();
-    let compares: Vec<_> =
-        transaction.compares.iter().map(|compare| compare_of(&store.root, compare)).collect();
-    let writes: Vec<_> =
-        transaction.writes.into_iter().map(|write| operation_of(&store.root, write)).collect();
-    let mut kv = store.client.kv_client();
-    let answer = store.call(async {
-        match kv.txn(Txn::new().when(compares).and_then(writes)).await {
-            Err(error) if is_lease_not_found(&error) => Ok(None),
-            answer => answer.map(Some),
+    let request = TxnRequest {
+        compare: transaction.compares.into_iter().map(|compare| compare_of(&store.root, compare)).collect(),
+        success: transaction.writes.into_iter().map(|write| operation_of(&store.root, write)).collect(),
+    };
+    match store.outcome(&request).await? {
+        Err(ClientError::LeaseNotFound) => Err(Error::LeaseNotFound(missing(store, &leases).await?)),
+        answer => {
+            let answer = answer?;
+            Ok(if answer.succeeded { Commit::Done(revision_in(answer.header)) } else { Commit::Conflict })
         }
-    });
-    match answer.await? {
-        Some(answer) if answer.succeeded() => {
-            let revision = answer.header().map_or(0, ResponseHeader::revision);
-            Ok(Commit::Done(revision_of(revision)))
-        }
-        Some(_) => Ok(Commit::Conflict),
-        None => Err(Error::LeaseNotFound(missing(store, &leases).await?)),
     }
 }
 
 /// Which of `leases` etcd does not know; it does not say so itself.
 async fn missing(store: &EtcdStore, leases: &[LeaseId]) -> Result<LeaseId> {
-    let mut client: LeaseClient = store.client.lease_client();
     for lease in leases {
-        let known = store.call(client.time_to_live(id_of(*lease), None)).await?;
-        if known.ttl() < 0 {
+        if !store.call(&LeaseTimeToLiveRequest { id: id_of(*lease) }).await? {
             return Ok(*lease);
         }
     }
@@ -47,29 +42,40 @@ fn lease_of(write: &Write) -> Option<LeaseId> {
     }
 }
 
-fn compare_of(root: &Root, compare: &Compare) -> etcd_client::Compare {
-    use etcd_client::Compare as Etcd;
-    let key = root.of(compare.key().as_str());
-    match compare {
+fn compare_of(root: &Root, compare: Compare) -> EtcdCompare {
+    use CompareResult::{Equal, Greater, Less};
+    let key = root.of(compare.key().as_str()).into();
+    let (result, union) = match compare {
         // The version of a key counts its writes since it appeared.
-        Compare::Absent(_) => Etcd::version(key, CompareOp::Equal, 0),
-        Compare::Exists(_) => Etcd::version(key, CompareOp::Greater, 0),
+        Compare::Absent(_) => (Equal, TargetUnion::Version(0)),
+        Compare::Exists(_) => (Greater, TargetUnion::Version(0)),
         // To etcd, what is not there was made and written at revision zero; to us, it was not.
         Compare::CreatedAt(_, Revision(0)) | Compare::ModifiedAt(_, Revision(0)) => {
-            Etcd::version(key, CompareOp::Less, 0)
+            (Less, TargetUnion::Version(0))
         }
-        Compare::CreatedAt(_, revision) => Etcd::create_revision(key, CompareOp::Equal, number_of(*revision)),
-        Compare::ModifiedAt(_, revision) => Etcd::mod_revision(key, CompareOp::Equal, number_of(*revision)),
-        Compare::Holds(_, value) => Etcd::value(key, CompareOp::Equal, value.as_ref()),
-    }
+        Compare::CreatedAt(_, revision) => (Equal, TargetUnion::CreateRevision(number_of(revision))),
+        Compare::ModifiedAt(_, revision) => (Equal, TargetUnion::ModRevision(number_of(revision))),
+        Compare::Holds(_, value) => (Equal, TargetUnion::Value(value)),
+    };
+    let target = match union {
+        TargetUnion::Version(_) => CompareTarget::Version,
+        TargetUnion::CreateRevision(_) => CompareTarget::Create,
+        TargetUnion::ModRevision(_) => CompareTarget::Mod,
+        TargetUnion::Value(_) => CompareTarget::Value,
+    };
+    EtcdCompare { result: result.into(), target: target.into(), key, target_union: Some(union) }
 }
 
-fn operation_of(root: &Root, write: Write) -> TxnOp {
-    match write {
-        Write::Put { key, value, lease } => {
-            let options = lease.map(|lease| PutOptions::new().with_lease(id_of(lease)));
-            TxnOp::put(root.of(key.as_str()), value, options)
+fn operation_of(root: &Root, write: Write) -> RequestOp {
+    let request = match write {
+        Write::Put { key, value, lease } => Request::RequestPut(PutRequest {
+            key: root.of(key.as_str()).into(),
+            value,
+            lease: lease.map_or(0, id_of),
+        }),
+        Write::Delete(key) => {
+            Request::RequestDeleteRange(DeleteRangeRequest { key: root.of(key.as_str()).into() })
         }
-        Write::Delete(key) => TxnOp::delete(root.of(key.as_str()), None),
-    }
+    };
+    RequestOp { request: Some(request) }
 }

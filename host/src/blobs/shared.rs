@@ -33,9 +33,6 @@ const INTACT_MAX: usize = 65_536;
 pub(crate) enum SharedBlobsError {
     #[error("{0:?} is not s3://BUCKET[/PREFIX] or file:///FOLDER")]
     Address(String),
-    #[cfg(not(feature = "cluster"))]
-    #[error("this weir was built without S3; build it with `--features cluster`, or use a release")]
-    NoS3,
     #[error(transparent)]
     Store(#[from] object_store::Error),
     #[error(transparent)]
@@ -186,7 +183,6 @@ impl SharedBlobs {
     }
 }
 
-#[cfg(feature = "cluster")]
 mod s3 {
     use super::SharedBlobsError;
     use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
@@ -215,16 +211,5 @@ mod s3 {
             .with_config(client(ClientConfigKey::ReadTimeout), SILENCE_MAX)
             .build()?;
         Ok(Arc::new(store))
-    }
-}
-
-#[cfg(not(feature = "cluster"))]
-mod s3 {
-    use super::SharedBlobsError;
-    use object_store::ObjectStore;
-    use std::sync::Arc;
-
-    pub(super) fn open(_bucket: &str) -> Result<Arc<dyn ObjectStore>, SharedBlobsError> {
-        Err(SharedBlobsError::NoS3)
     }
 }

@@ -40,15 +40,9 @@ pub(super) async fn datastore(config: &NodeConfig, data: &Path) -> anyhow::Resul
     }
 }
 
-#[cfg(feature = "cluster")]
 async fn etcd(address: &str) -> anyhow::Result<Arc<dyn Datastore>> {
     let address: weir_datastore::EtcdAddress = address.parse()?;
     Ok(Arc::new(weir_datastore::EtcdStore::connect(&address).await?))
-}
-
-#[cfg(not(feature = "cluster"))]
-async fn etcd(_address: &str) -> anyhow::Result<Arc<dyn Datastore>> {
-    bail!("this weir was built without etcd; build it with `--features cluster`, or use a release")
 }
 
 pub(super) async fn shared_blobs(cluster: &ClusterConfig) -> anyhow::Result<SharedBlobs> {

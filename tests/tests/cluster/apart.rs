@@ -2,7 +2,7 @@
 
 use super::fake;
 use serde_json::{Value, json};
-use weir_tests::{Cluster, eventually, model_with_rows};
+use weir_tests::{Cluster, Etcd, eventually, model_with_rows};
 
 const WORKFLOW: &str = r#"
 inputs = { x = "FP32[n, 1]" }
@@ -17,6 +17,9 @@ inputs = { x = "one.y" }
 
 #[tokio::test]
 async fn its_steps_run_on_the_nodes_that_have_their_models() {
+    if !Etcd::is_installed() {
+        return;
+    }
     let cluster =
         Cluster::builder().set("backend", "fake").set("model_memory_bytes_max", 1_500).start(2).await;
     let [one, other] = &cluster.nodes[..] else { panic!("there are two") };
@@ -66,6 +69,9 @@ y = "second"
 /// Each node has a GPU with room for one of two models, whichever node is asked.
 #[tokio::test]
 async fn what_has_stayed_on_a_gpu_goes_to_the_node_of_another() {
+    if !Etcd::is_installed() {
+        return;
+    }
     let cluster = Cluster::builder()
         .env("WEIR_CUDA_LIBRARY", weir_fake_cuda::library().display().to_string())
         .env("WEIR_FAKE_CUDA", "devices=1,seed=3,memory_bytes=25165824")

@@ -1,6 +1,6 @@
 //! What one node has accepted is everyone's to look at, and anyone's to finish.
 
-use weir_tests::{Client, Cluster, eventually, function};
+use weir_tests::{Client, Cluster, Etcd, eventually, function};
 use weir_types::api::{Invocation, InvocationStatus};
 use weir_types::{ErrorCode, Version};
 
@@ -14,6 +14,9 @@ async fn knows(client: &Client, name: &str, version: u32) {
 
 #[tokio::test]
 async fn a_node_that_is_killed_leaves_what_it_has_accepted_to_another() {
+    if !Etcd::is_installed() {
+        return;
+    }
     let mut cluster = Cluster::builder().set("async.lease_ms", 1_000).start(2).await;
     cluster.nodes[0].deploy_with("f", "limits.deadline_ms=60000", function("misbehave")).await;
     cluster.all_know("f").await;
@@ -31,6 +34,9 @@ async fn a_node_that_is_killed_leaves_what_it_has_accepted_to_another() {
 
 #[tokio::test]
 async fn a_node_that_is_stopped_gives_away_what_it_has_not_begun() {
+    if !Etcd::is_installed() {
+        return;
+    }
     let mut cluster = Cluster::builder().set("async.lease_ms", 60_000).start(1).await;
     cluster.nodes[0].deploy("echo", function("echo-http")).await;
     let idle = cluster.node().set("async.running_max", 0).start().await;
@@ -54,6 +60,9 @@ async fn a_node_that_is_stopped_gives_away_what_it_has_not_begun() {
 
 #[tokio::test]
 async fn any_node_answers_waits_and_cancels() {
+    if !Etcd::is_installed() {
+        return;
+    }
     let cluster = Cluster::builder().start(2).await;
     let [one, other] = &cluster.nodes[..] else { panic!("there are two") };
     one.deploy("echo", function("echo-http")).await;
@@ -81,6 +90,9 @@ async fn any_node_answers_waits_and_cancels() {
 
 #[tokio::test]
 async fn what_is_forgotten_is_gone_from_the_store_of_blobs_too() {
+    if !Etcd::is_installed() {
+        return;
+    }
     let cluster = Cluster::builder().set("async.retention_ms", 300).start(2).await;
     cluster.nodes[0].deploy("echo", function("echo-http")).await;
     cluster.all_know("echo").await;
@@ -102,6 +114,9 @@ async fn what_is_forgotten_is_gone_from_the_store_of_blobs_too() {
 
 #[tokio::test]
 async fn without_the_datastore_nothing_is_accepted_and_what_was_goes_on_when_it_is_back() {
+    if !Etcd::is_installed() {
+        return;
+    }
     let mut cluster =
         Cluster::builder().set("async.lease_ms", 1_000).set("async.backoff_ms", 1).start(1).await;
     cluster.nodes[0].deploy_with("f", "limits.deadline_ms=60000", function("misbehave")).await;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
-use weir_tests::{Answer, Client, Cluster, eventually, function, signal};
+use weir_tests::{Answer, Client, Cluster, Etcd, eventually, function, signal};
 use weir_types::ErrorCode;
 
 const INPUT: [u8; 4] = 1_f32.to_le_bytes();
@@ -69,6 +69,9 @@ async fn model_elsewhere(query: &str) -> (Cluster, usize, usize) {
 
 #[tokio::test]
 async fn a_node_that_is_killed_takes_no_idempotent_call_with_it() {
+    if !Etcd::is_installed() {
+        return;
+    }
     let (mut cluster, dispatcher, holder) = model_elsewhere("&idempotent=true").await;
     let gateway = (0..3).find(|at| *at != dispatcher && *at != holder).unwrap();
     let clients = [cluster.nodes[gateway].client().clone(), cluster.nodes[dispatcher].client().clone()];
@@ -83,6 +86,9 @@ async fn a_node_that_is_killed_takes_no_idempotent_call_with_it() {
 
 #[tokio::test]
 async fn a_node_that_hangs_is_given_up_and_its_calls_run_again_or_are_told_of() {
+    if !Etcd::is_installed() {
+        return;
+    }
     for is_idempotent in [true, false] {
         let (mut cluster, dispatcher, holder) =
             model_elsewhere(if is_idempotent { "&idempotent=true" } else { "" }).await;
@@ -120,6 +126,9 @@ async fn a_node_that_hangs_is_given_up_and_its_calls_run_again_or_are_told_of() 
 
 #[tokio::test]
 async fn another_dispatcher_takes_over_and_no_call_is_lost() {
+    if !Etcd::is_installed() {
+        return;
+    }
     let mut cluster = one_model(3, "&idempotent=true", 5).await;
     for how in ["kill", "stop"] {
         let dispatcher = cluster.settle().await;
@@ -146,6 +155,9 @@ async fn another_dispatcher_takes_over_and_no_call_is_lost() {
 
 #[tokio::test]
 async fn without_the_datastore_calls_go_on_and_deploys_wait_for_it() {
+    if !Etcd::is_installed() {
+        return;
+    }
     let mut cluster = one_model(2, "", 1).await;
     cluster.etcd.kill();
     for node in &cluster.nodes {
@@ -172,6 +184,9 @@ async fn without_the_datastore_calls_go_on_and_deploys_wait_for_it() {
 
 #[tokio::test]
 async fn nodes_are_replaced_one_by_one_without_a_failed_call() {
+    if !Etcd::is_installed() {
+        return;
+    }
     let mut cluster = one_model(3, "", 5).await;
     // Through a node that stays: what a load balancer does about one that goes is its business.
     let client = cluster.nodes[0].client().clone();
@@ -188,6 +203,9 @@ async fn nodes_are_replaced_one_by_one_without_a_failed_call() {
 /// Its calls on other nodes are not lost with it: it waits for them.
 #[tokio::test]
 async fn a_dispatcher_that_is_stopped_ends_what_it_has_begun_elsewhere() {
+    if !Etcd::is_installed() {
+        return;
+    }
     let mut cluster = one_model(2, "", 2_000).await;
     let dispatcher = cluster.settle().await;
     // Through the other node, both are busy in the end; then the next to be free has the model.

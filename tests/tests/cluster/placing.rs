@@ -1,13 +1,16 @@
 //! Where calls run.
 
 use crate::{INFER, fake, one_model};
-use weir_tests::{Cluster, eventually, function};
+use weir_tests::{Cluster, Etcd, eventually, function};
 use weir_types::api::MemberStatus;
 
 const INPUT: [u8; 4] = 1_f32.to_le_bytes();
 
 #[tokio::test]
 async fn a_call_runs_where_its_model_is_wherever_it_comes_in() {
+    if !Etcd::is_installed() {
+        return;
+    }
     let cluster = one_model(3, "", 1).await;
     for round in 0..4 {
         for node in &cluster.nodes {
@@ -34,6 +37,9 @@ async fn a_call_runs_where_its_model_is_wherever_it_comes_in() {
 
 #[tokio::test]
 async fn models_that_do_not_fit_together_spread_over_the_nodes() {
+    if !Etcd::is_installed() {
+        return;
+    }
     let cluster =
         Cluster::builder().set("backend", "fake").set("model_memory_bytes_max", 1_500).start(3).await;
     for model in ["a", "b", "c"] {
@@ -62,6 +68,9 @@ async fn models_that_do_not_fit_together_spread_over_the_nodes() {
 /// What the client sent arrives as it was sent, and what it is told comes from the function.
 #[tokio::test]
 async fn a_call_that_is_passed_on_looks_as_if_it_was_not() {
+    if !Etcd::is_installed() {
+        return;
+    }
     let cluster = one_model(2, "", 1).await;
     cluster.nodes[0].post(INFER, &INPUT[..]).await.ok();
     let holder = cluster.holder("m:1").await.unwrap();
@@ -91,6 +100,9 @@ async fn a_call_that_is_passed_on_looks_as_if_it_was_not() {
 /// By the Open Inference Protocol too, of models by themselves and of tensor functions.
 #[tokio::test]
 async fn inferences_run_where_their_model_is() {
+    if !Etcd::is_installed() {
+        return;
+    }
     let cluster = one_model(2, "", 1).await;
     cluster.nodes[0].deploy("echo", function("echo-tensor")).await;
     cluster.all_know("echo").await;
@@ -120,6 +132,9 @@ async fn inferences_run_where_their_model_is() {
 /// What a dispatcher did is told by its record: a scheduler that hears the same says the same.
 #[tokio::test]
 async fn what_the_schedulers_did_can_be_played_again() {
+    if !Etcd::is_installed() {
+        return;
+    }
     let folder = tempfile::tempdir().unwrap();
     let record = folder.path().join("record");
     let mut cluster = Cluster::builder()
@@ -157,6 +172,9 @@ async fn what_the_schedulers_did_can_be_played_again() {
 /// A node that has not heard of a model yet does not run it; whoever asked does.
 #[tokio::test]
 async fn a_model_is_asked_for_as_soon_as_it_is_pushed() {
+    if !Etcd::is_installed() {
+        return;
+    }
     let cluster = Cluster::builder().set("backend", "fake").start(3).await;
     let input = serde_json::json!({ "name": "x", "datatype": "FP32", "shape": [1, 1], "data": [0.5] });
     let request = serde_json::json!({ "inputs": [input] }).to_string();
@@ -171,6 +189,9 @@ async fn a_model_is_asked_for_as_soon_as_it_is_pushed() {
 /// What is pushed through a node without accelerators runs on one that has some, and the device is told.
 #[tokio::test]
 async fn a_model_runs_on_the_device_of_whichever_node_has_one() {
+    if !Etcd::is_installed() {
+        return;
+    }
     let mut cluster = Cluster::builder().set("backend", "fake").start(1).await;
     cluster.nodes.push(cluster.node().argument("--devices").argument("cpu,fake:x,fake:x").start().await);
     cluster.settle().await;
@@ -202,6 +223,9 @@ async fn a_model_runs_on_the_device_of_whichever_node_has_one() {
 /// A device that is lost is lost to the whole cluster, and its node goes on with the others.
 #[tokio::test]
 async fn calls_go_past_a_device_that_another_node_has_lost() {
+    if !Etcd::is_installed() {
+        return;
+    }
     let mut cluster = Cluster::builder().set("backend", "fake").start(1).await;
     cluster.nodes.push(cluster.node().argument("--devices").argument("cpu,fake:x,fake:x").start().await);
     cluster.settle().await;

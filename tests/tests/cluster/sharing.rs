@@ -1,10 +1,13 @@
 //! What one node knows, all know.
 
-use weir_tests::{Cluster, eventually, function, model};
+use weir_tests::{Cluster, Etcd, eventually, function, model};
 use weir_types::ErrorCode;
 
 #[tokio::test]
 async fn what_is_deployed_on_one_node_is_called_on_all() {
+    if !Etcd::is_installed() {
+        return;
+    }
     let cluster = Cluster::builder().start(3).await;
     let [a, b, c] = &cluster.nodes[..] else { unreachable!("there are three") };
     a.deploy("f", function("hello")).await;
@@ -38,6 +41,9 @@ async fn what_is_deployed_on_one_node_is_called_on_all() {
 
 #[tokio::test]
 async fn a_node_that_joins_later_serves_everything_and_one_that_starts_again_fetches_what_it_lost() {
+    if !Etcd::is_installed() {
+        return;
+    }
     let mut cluster = Cluster::builder().start(1).await;
     cluster.nodes[0].deploy_with("infer", "models=m", function("infer")).await;
     cluster.nodes[0].push_model("m", 1, model("good/matmul.onnx")).await;
@@ -70,6 +76,9 @@ async fn a_node_that_joins_later_serves_everything_and_one_that_starts_again_fet
 
 #[tokio::test]
 async fn a_workflow_of_one_node_is_asked_on_all() {
+    if !Etcd::is_installed() {
+        return;
+    }
     const ROW: &str =
         r#"{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [0, 0, 0, 1]}]}"#;
     let cluster = Cluster::builder().start(3).await;
@@ -119,6 +128,9 @@ async fn a_workflow_of_one_node_is_asked_on_all() {
 /// A store that gives back something else than what was kept: nothing of it is run, and the nodes that have the right thing go on.
 #[tokio::test]
 async fn blobs_that_were_tampered_with_are_not_run() {
+    if !Etcd::is_installed() {
+        return;
+    }
     let mut cluster = Cluster::builder().start(1).await;
     cluster.nodes[0].deploy("f", function("hello")).await;
     let folder = cluster.s3.folder().join("components");
@@ -148,6 +160,9 @@ fn stored(cluster: &Cluster, folder: &str) -> (Vec<String>, usize) {
 
 #[tokio::test]
 async fn a_blob_that_was_tampered_with_is_replaced_by_the_next_push() {
+    if !Etcd::is_installed() {
+        return;
+    }
     let mut cluster = Cluster::builder().start(1).await;
     cluster.nodes[0].deploy("f", function("hello")).await;
     let folder = cluster.s3.folder().join("components");
@@ -168,6 +183,9 @@ async fn a_blob_that_was_tampered_with_is_replaced_by_the_next_push() {
 /// Blobs go once nothing refers to them, and what is deployed again is there, wherever its blob was at the time.
 #[tokio::test]
 async fn blobs_that_nothing_refers_to_go_and_come_back_with_the_next_deploy() {
+    if !Etcd::is_installed() {
+        return;
+    }
     let cluster = Cluster::builder().set("cluster.blob_grace_ms", 300).start(2).await;
     let [a, b] = &cluster.nodes[..] else { unreachable!("there are two") };
     a.deploy("kept", function("hello")).await;
@@ -202,6 +220,9 @@ async fn blobs_that_nothing_refers_to_go_and_come_back_with_the_next_deploy() {
 
 #[tokio::test]
 async fn an_object_that_one_node_keeps_every_node_gives_and_goes_everywhere_when_it_goes() {
+    if !Etcd::is_installed() {
+        return;
+    }
     let cluster = Cluster::builder().start(3).await;
     let [a, b, c] = &cluster.nodes[..] else { unreachable!("there are three") };
     // At once, whether or not news of it have come.

@@ -1,0 +1,82 @@
+//! A client of etcd's gRPC API: requests with a time limit, fail-over between servers and
+//! authentication.
+//!
+//! A request goes to the server in use. If that server fails, the client moves on to the next one,
+//! and sends the request again if etcd can carry it out twice without harm or the failed server
+//! never had it. A watch stays with its server until its stream breaks.
+
+mod calls;
+mod error;
+pub(super) mod protocol;
+mod servers;
+mod session;
+#[cfg(test)]
+mod tests;
+mod watch_stream;
+
+pub(super) use calls::Call;
+pub(super) use error::ClientError;
+pub(super) use watch_stream::WatchStream;
+
+use super::EtcdAddress;
+use servers::{Server, Servers};
+use session::Session;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
+use tonic::transport::ClientTlsConfig;
+
+/// The time within which a request is answered, by one server or by several, or fails.
+pub(super) const REQUEST_TIME_MAX: Duration = Duration::from_secs(5);
+
+type Result<T, E = ClientError> = std::result::Result<T, E>;
+
+/// A client of one etcd cluster. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Client {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    servers: Servers,
+    session: Session,
+}
+
+impl Client {
+    /// A client of the servers at `address`, with the first of them in use. Connects when the first
+    /// request is made.
+    pub(super) fn new(address: &EtcdAddress, tls: &ClientTlsConfig) -> Result<Self> {
+        let servers = Servers::new(&address.endpoints, tls)?;
+        let session = Session::new(address.user.clone());
+        Ok(Self { shared: Arc::new(Shared { servers, session }) })
+    }
+
+    /// The answer to `request`, of the first server that gives one in time.
+    pub(super) async fn call<C: Call>(&self, request: &C) -> Result<C::Answer> {
+        let servers = &self.shared.servers;
+        let deadline = Instant::now() + REQUEST_TIME_MAX;
+        // Every server once, and the first one again: a connection that broke while it was idle
+        // says nothing about its server.
+        for _ in 0..servers.len() {
+            match self.attempt(request, &servers.current(), deadline).await {
+                Err(error) if error.is_of_server() && C::RESEND.allows(&error) => {}
+                answer => return answer,
+            }
+        }
+        self.attempt(request, &servers.current(), deadline).await
+    }
+
+    /// Sends `request` to `server`, which goes out of use if it fails.
+    async fn attempt<C: Call>(&self, request: &C, server: &Server, deadline: Instant) -> Result<C::Answer> {
+        let Shared { servers, session } = &*self.shared;
+        let answer = timeout_at(deadline, session.call(request, &server.channel)).await;
+        let answer = answer.unwrap_or(Err(ClientError::Timeout));
+        if let Err(error) = &answer
+            && error.is_of_server()
+        {
+            tracing::debug!(server = server.url, %error, "a server of etcd failed");
+            servers.leave(server);
+        }
+        answer
+    }
+}

@@ -1,0 +1,118 @@
+//! The requests that a client sends: the method of etcd that takes each, its answer, and when it
+//! may be sent twice.
+
+use super::protocol::kv_client::KvClient;
+use super::protocol::lease_client::LeaseClient;
+use super::protocol::{
+    LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest, LeaseRevokeRequest, LeaseTimeToLiveRequest,
+    RangeRequest, RangeResponse, TxnRequest, TxnResponse, WatchCreateRequest,
+};
+use super::session::Connection;
+use super::{ClientError, Result, WatchStream};
+use crate::etcd::listing;
+use futures::stream;
+
+/// A request and the way it is sent.
+pub(in crate::etcd) trait Call: Clone + Sync {
+    type Answer: Send;
+
+    /// When it is sent again after a server failed.
+    const RESEND: Resend;
+
+    fn send(self, connection: Connection) -> impl Future<Output = Result<Self::Answer>> + Send;
+}
+
+/// When a request that a server failed to answer is sent again.
+#[derive(Clone, Copy)]
+pub(in crate::etcd) enum Resend {
+    /// After any failure: etcd can carry it out twice without harm.
+    Always,
+    /// Only if the server never had it.
+    IfUnsent,
+}
+
+impl Resend {
+    pub(super) fn allows(self, error: &ClientError) -> bool {
+        match self {
+            Self::Always => true,
+            Self::IfUnsent => error.is_unsent(),
+        }
+    }
+}
+
+impl Call for RangeRequest {
+    type Answer = RangeResponse;
+    const RESEND: Resend = Resend::Always;
+
+    async fn send(self, connection: Connection) -> Result<RangeResponse> {
+        let mut kv = KvClient::new(connection).max_decoding_message_size(listing::ANSWER_BYTES_MAX);
+        Ok(kv.range(self).await?.into_inner())
+    }
+}
+
+/// [`ClientError::LeaseNotFound`] if a key was to get a lease that does not exist.
+impl Call for TxnRequest {
+    type Answer = TxnResponse;
+    const RESEND: Resend = Resend::IfUnsent;
+
+    async fn send(self, connection: Connection) -> Result<TxnResponse> {
+        Ok(KvClient::new(connection).txn(self).await?.into_inner())
+    }
+}
+
+impl Call for LeaseGrantRequest {
+    type Answer = LeaseGrantResponse;
+    // Of a lease that was granted twice, one is never kept alive, and expires.
+    const RESEND: Resend = Resend::Always;
+
+    async fn send(self, connection: Connection) -> Result<LeaseGrantResponse> {
+        Ok(LeaseClient::new(connection).lease_grant(self).await?.into_inner())
+    }
+}
+
+/// [`ClientError::LeaseNotFound`] if there is no such lease.
+impl Call for LeaseRevokeRequest {
+    type Answer = ();
+    const RESEND: Resend = Resend::IfUnsent;
+
+    async fn send(self, connection: Connection) -> Result<()> {
+        LeaseClient::new(connection).lease_revoke(self).await?;
+        Ok(())
+    }
+}
+
+/// [`ClientError::LeaseNotFound`] if there is no such lease.
+impl Call for LeaseKeepAliveRequest {
+    /// The seconds until the lease expires.
+    type Answer = i64;
+    const RESEND: Resend = Resend::Always;
+
+    async fn send(self, connection: Connection) -> Result<i64> {
+        let mut lease = LeaseClient::new(connection);
+        let mut answers = lease.lease_keep_alive(stream::iter([self])).await?.into_inner();
+        match answers.message().await?.ok_or(ClientError::StreamClosed)?.ttl {
+            ..=0 => Err(ClientError::LeaseNotFound),
+            seconds => Ok(seconds),
+        }
+    }
+}
+
+impl Call for LeaseTimeToLiveRequest {
+    /// Whether the lease exists.
+    type Answer = bool;
+    const RESEND: Resend = Resend::Always;
+
+    async fn send(self, connection: Connection) -> Result<bool> {
+        let answer = LeaseClient::new(connection).lease_time_to_live(self).await?;
+        Ok(answer.into_inner().ttl >= 0)
+    }
+}
+
+impl Call for WatchCreateRequest {
+    type Answer = WatchStream;
+    const RESEND: Resend = Resend::Always;
+
+    async fn send(self, connection: Connection) -> Result<WatchStream> {
+        WatchStream::open(self, connection).await
+    }
+}
