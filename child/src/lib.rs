@@ -12,3 +12,6 @@ pub use command::{Command, Failure};
 
 mod serve;
 pub use serve::serve;
+
+mod open_files;
+pub use open_files::raise_open_files;

@@ -16,7 +16,11 @@ using beside::driver;
 
 namespace {
 
-struct Handle {};
+// With the memory that it takes of a device.
+struct Handle {
+    void* device;
+    uint64_t bytes;
+};
 
 constexpr uint64_t MARK = 0x5745'4952'4c54'0001;
 // What products are given where there is room.
@@ -93,10 +97,15 @@ Status run(void* data, void* device) {
 CUBLASLT_API cublasLtCreate(Handle** handle) {
     if (const uint64_t status = driver().setting("cublaslt_create")) return Status(status);
     if (driver().may_allocate("cublasLtCreate")) return NOT_INITIALIZED;
-    return make(handle, Handle{});
+    Handle made = {};
+    if (driver().take(&made.device, &made.bytes)) return ALLOC_FAILED;
+    return make(handle, made);
 }
 
-CUBLASLT_API cublasLtDestroy(Handle* handle) { return destroy(handle); }
+CUBLASLT_API cublasLtDestroy(Handle* handle) {
+    if (handle != nullptr) driver().give(handle->device, handle->bytes);
+    return destroy(handle);
+}
 
 CUBLASLT_API cublasLtGetProperty(int property, int* value) {
     if (property < 0 || property > 2 || value == nullptr) return INVALID_VALUE;
@@ -110,6 +119,7 @@ CUBLASLT_API cublasLtGetProperty(int property, int* value) {
 extern "C" __attribute__((visibility("default"))) const char* cublasLtGetStatusName(Status status) {
     switch (status) {
         case NOT_INITIALIZED: return "CUBLAS_STATUS_NOT_INITIALIZED";
+        case ALLOC_FAILED: return "CUBLAS_STATUS_ALLOC_FAILED";
         case INVALID_VALUE: return "CUBLAS_STATUS_INVALID_VALUE";
         case EXECUTION_FAILED: return "CUBLAS_STATUS_EXECUTION_FAILED";
         case NOT_SUPPORTED: return "CUBLAS_STATUS_NOT_SUPPORTED";

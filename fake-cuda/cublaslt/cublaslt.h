@@ -8,6 +8,7 @@ using Status = int;
 enum : Status {
     SUCCESS = 0,
     NOT_INITIALIZED = 1,
+    ALLOC_FAILED = 3,
     INVALID_VALUE = 7,
     EXECUTION_FAILED = 13,
     NOT_SUPPORTED = 15,

@@ -17,6 +17,8 @@ struct Driver {
     int (*covers)(void*, uint64_t, uint64_t);
     void (*violation)(const char*);
     void (*holds)(int);
+    int (*take)(void**, uint64_t*);
+    void (*give)(void*, uint64_t);
     void (*counted)(const char*);
     uint64_t (*setting)(const char*);
 
@@ -46,6 +48,8 @@ static const Driver& driver() {
         look_up(library, "fakecuda_covers", driver.covers);
         look_up(library, "fakecuda_violation", driver.violation);
         look_up(library, "fakecuda_library_holds", driver.holds);
+        look_up(library, "fakecuda_library_take", driver.take);
+        look_up(library, "fakecuda_library_give", driver.give);
         look_up(library, "fakecuda_counted", driver.counted);
         look_up(library, "fakecuda_library_setting", driver.setting);
         return driver;

@@ -14,10 +14,23 @@ bool forbidden_in_capture(const char* call) {
     return found;
 }
 
-void record(Stream* stream, Work work) {
-    Graph* graph = stream->capture->graph;
-    graph->nodes.push_back({std::move(work), stream->tail});
-    stream->tail = {graph->nodes.size() - 1};
+Result record(Stream* stream, Work work) {
+    Capture* capture = stream->capture;
+    if (capture->invalidated) return STREAM_CAPTURE_INVALIDATED;
+    if (is_to_fail("fail_captured_launch")) {
+        capture->invalidated = true;
+        return STREAM_CAPTURE_UNSUPPORTED;
+    }
+    capture->graph->nodes.push_back({std::move(work), stream->tail});
+    stream->tail = {capture->graph->nodes.size() - 1};
+    return SUCCESS;
+}
+
+bool is_to_fail(const char* setting) {
+    uint64_t& left = state().settings.failing.at(setting);
+    if (left == 0) return false;
+    left--;
+    return true;
 }
 
 // Do the nodes in any order that their dependencies allow.
@@ -50,6 +63,7 @@ CUDA_API cuStreamBeginCapture_v2(Stream* stream, int) {
     if (call.result) return call.result;
     if (!known(stream, "cuStreamBeginCapture")) return INVALID_HANDLE;
     if (stream->capture != nullptr) return STREAM_CAPTURE_UNMATCHED;
+    if (is_to_fail("fail_begin_capture")) return STREAM_CAPTURE_UNSUPPORTED;
     auto* graph = new Graph{stream->device, {}};
     auto* capture = new Capture{graph, stream, std::this_thread::get_id(), false, {stream}};
     state().captures.insert(capture);
@@ -82,7 +96,7 @@ CUDA_API cuStreamEndCapture(Stream* stream, Graph** graph) {
         of->tail.clear();
     }
     Result result = call.device->fault;
-    if (!result && capture->invalidated) result = STREAM_CAPTURE_INVALIDATED;
+    if (!result && (capture->invalidated || is_to_fail("fail_end_capture"))) result = STREAM_CAPTURE_INVALIDATED;
     if (!result && unjoined) result = STREAM_CAPTURE_UNJOINED;
     if (result) {
         delete capture->graph;
@@ -108,7 +122,11 @@ CUDA_API cuGraphInstantiateWithFlags(Graph** executable, Graph* graph, unsigned 
     Call call;
     if (call.result) return call.result;
     if (!state().graphs.count(graph)) return INVALID_HANDLE;
+    if (is_to_fail("fail_instantiate")) return OUT_OF_MEMORY;
+    const uint64_t bytes = state().settings.graph_bytes;
+    if (const Result result = allocate_outside(graph->device, bytes)) return result;
     *executable = new Graph(*graph);
+    (*executable)->bytes = bytes;
     state().executables.insert(*executable);
     return SUCCESS;
 }
@@ -126,6 +144,7 @@ CUDA_API cuGraphLaunch(Graph* executable, Stream* stream) {
     if (!state().executables.count(executable) || !known(stream, "cuGraphLaunch")) return INVALID_HANDLE;
     if (executable->device != stream->device) return INVALID_HANDLE;
     if (stream->capture != nullptr) return NOT_SUPPORTED;
+    if (is_to_fail("fail_graph_launch")) return OUT_OF_MEMORY;
     state().counts["graph_launches"]++;
     uint64_t ns = 0;
     for (const Node& node : executable->nodes) ns += node.work.ns;
@@ -140,6 +159,7 @@ CUDA_API cuGraphExecDestroy(Graph* executable) {
     Call call(true);
     if (call.result) return call.result;
     if (!state().executables.erase(executable)) return INVALID_HANDLE;
+    executable->device->used_bytes -= executable->bytes;
     delete executable;
     return call.device->fault;
 }

@@ -13,6 +13,10 @@ static bool set(const std::string& name, const std::string& value) {
     const uint64_t number = strtoull(value.c_str(), nullptr, 10);
     if (name == "devices") settings.devices = unsigned(number);
     else if (name == "memory_bytes") settings.memory_bytes = number;
+    else if (name == "context_bytes") settings.context_bytes = number;
+    else if (name == "module_bytes") settings.module_bytes = number;
+    else if (name == "graph_bytes") settings.graph_bytes = number;
+    else if (name == "library_bytes") settings.library_bytes = number;
     else if (name == "sm") settings.sm = unsigned(number);
     else if (name == "driver_version") settings.driver_version = int(number);
     else if (name == "seed") settings.seed = number;
@@ -28,6 +32,7 @@ static bool set(const std::string& name, const std::string& value) {
     else if (name == "exports_memory") settings.exports_memory = number != 0;
     else if (name == "peer_access") settings.peer_access = unsigned(number);
     else if (name == "loads_left") settings.loads_left = value == "all" ? UINT64_MAX : number;
+    else if (settings.failing.count(name)) settings.failing[name] = number;
     else if (settings.libraries.count(name)) settings.libraries[name] = number;
     else return false;
     return true;

@@ -149,6 +149,10 @@ CUDA_API cuDevicePrimaryCtxRetain(Device** context, Device_ ordinal) {
     std::lock_guard<std::mutex> lock(state().mutex);
     Device* device = device_at(ordinal);
     if (device == nullptr) return INVALID_DEVICE;
+    if (device->retained == 0) {
+        if (const Result result = allocate_outside(device, state().settings.context_bytes)) return result;
+        device->context_bytes = state().settings.context_bytes;
+    }
     device->retained++;
     *context = device;
     return SUCCESS;
@@ -158,7 +162,7 @@ CUDA_API cuDevicePrimaryCtxRelease_v2(Device_ ordinal) {
     std::lock_guard<std::mutex> lock(state().mutex);
     Device* device = device_at(ordinal);
     if (device == nullptr || device->retained == 0) return INVALID_CONTEXT;
-    device->retained--;
+    if (--device->retained == 0) device->used_bytes -= device->context_bytes;
     return SUCCESS;
 }
 

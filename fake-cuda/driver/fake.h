@@ -49,6 +49,8 @@ struct Device {
     int ordinal = 0;
     unsigned retained = 0;
     uint64_t used_bytes = 0;
+    // Of these, what the context takes.
+    uint64_t context_bytes = 0;
     // What ended its context, for good.
     Result fault = SUCCESS;
     uint64_t engine_free_ns[3] = {};
@@ -94,6 +96,8 @@ struct Node {
 struct Graph {
     Device* device;
     std::vector<Node> nodes;
+    // Of an executable one: memory of the device.
+    uint64_t bytes = 0;
 };
 
 struct Capture {
@@ -109,6 +113,8 @@ struct Module {
     std::set<std::string> entries;
     // The kernels of what the fake NVRTC has compiled; of other modules they are the emulator's own.
     const emulator::Kernel* (*compiled)(const char*, emulator::Thread* (*)()) = nullptr;
+    // Memory of the device.
+    uint64_t bytes = 0;
 };
 
 struct Function {
@@ -143,6 +149,9 @@ struct Physical {
 struct Settings {
     unsigned devices = 1;
     uint64_t memory_bytes = uint64_t(1) << 30;
+    // What the driver takes of a device's memory by itself: for each process that holds it, each module, each graph that is instantiated, and each handle of
+    // a library.
+    uint64_t context_bytes = 0, module_bytes = 0, graph_bytes = 0, library_bytes = 0;
     unsigned sm = 90;
     int driver_version = 13000;
     // 0: the order in which work was given.
@@ -164,6 +173,9 @@ struct Settings {
     unsigned peer_access = 1;
     // Copies of LOAD_BYTES or more to the device that are made; those behind them wait until there may be more.
     uint64_t loads_left = UINT64_MAX;
+    // Calls that still fail: beginning and ending a capture, a launch within one, instantiating a graph and launching it.
+    std::map<std::string, uint64_t> failing = {
+        {"fail_begin_capture", 0}, {"fail_captured_launch", 0}, {"fail_end_capture", 0}, {"fail_instantiate", 0}, {"fail_graph_launch", 0}};
     // What libraries above the driver are told: `cublaslt_create` and `cublaslt_matmul` are what these calls report, `cublaslt_declines` has no product fit, and
     // `cublaslt_major` is another version than the file's name says; with `nvrtc_fails` nothing compiles, and `nvrtc_newest` is the last compute capability that the compiler knows.
     // 0: none of it.
@@ -245,7 +257,9 @@ bool step();
 // capture.cpp
 // Whether the calling thread records, and so must not do what waits or allocates. Ends the recording if it does.
 bool forbidden_in_capture(const char* call);
-void record(Stream* stream, Work work);
+Result record(Stream* stream, Work work);
+// Whether this call is to fail, which counts it.
+bool is_to_fail(const char* setting);
 
 // memory.cpp
 // Whether a device may read all of that, or write it.
@@ -253,6 +267,8 @@ bool readable(uint64_t address, uint64_t bytes, const Device* device);
 bool writable(uint64_t address, uint64_t bytes, const Device* device);
 bool is_pinned(const void* address, uint64_t bytes);
 Result allocate(Device* device, uint64_t bytes);
+// The same for what the driver needs itself; 0 bytes are always there.
+Result allocate_outside(Device* device, uint64_t bytes);
 void note(uint64_t address, uint64_t bytes, Engine engine, Device* device);
 
 }  // namespace fake

@@ -50,6 +50,19 @@ LIBRARY_API void fakecuda_library_holds(int more) {
     state().library_objects += more;
 }
 
+// The memory of the calling thread's device that a handle of a library takes, and letting go of it.
+LIBRARY_API Result fakecuda_library_take(void** device, uint64_t* bytes) {
+    Call call;
+    if (call.result) return call.result;
+    *device = call.device;
+    *bytes = state().settings.library_bytes;
+    return allocate_outside(call.device, *bytes);
+}
+LIBRARY_API void fakecuda_library_give(void* device, uint64_t bytes) {
+    std::lock_guard<std::mutex> lock(state().mutex);
+    static_cast<Device*>(device)->used_bytes -= bytes;
+}
+
 // Something that happened once more.
 LIBRARY_API void fakecuda_counted(const char* what) {
     std::lock_guard<std::mutex> lock(state().mutex);

@@ -54,6 +54,13 @@ Result allocate(Device* device, uint64_t bytes) {
     return SUCCESS;
 }
 
+Result allocate_outside(Device* device, uint64_t bytes) {
+    if (bytes == 0) return SUCCESS;
+    if (device->used_bytes + bytes > state().settings.memory_bytes) return OUT_OF_MEMORY;
+    device->used_bytes += bytes;
+    return SUCCESS;
+}
+
 void note(uint64_t address, uint64_t bytes, Engine engine, Device* device) {
     if (state().done.size() < 1'000'000)
         state().done.push_back({address, bytes, uint32_t(engine), uint32_t(device->ordinal), device->engine_free_ns[int(engine)]});

@@ -131,7 +131,10 @@ CUDA_API cuModuleLoadDataEx(Module** module, const void* image, unsigned count, 
         }
         entries = entries_of(text);
     }
+    const uint64_t bytes = state().settings.module_bytes;
+    if (const Result result = allocate_outside(call.device, bytes)) return result;
     *module = new Module{call.device, entries};
+    (*module)->bytes = bytes;
     if (void* library = compiled_library(static_cast<const char*>(image)))
         (*module)->compiled = reinterpret_cast<decltype((*module)->compiled)>(dlsym(library, "fakecuda_module_kernel"));
     state().modules.insert(*module);
@@ -145,6 +148,7 @@ CUDA_API cuModuleUnload(Module* module) {
     // Functions stay, so that who uses one of a module that is gone is found out.
     for (auto& function : state().functions)
         if (function->module == module) function->module = nullptr;
+    module->device->used_bytes -= module->bytes;
     delete module;
     return call.device->fault;
 }

@@ -131,10 +131,7 @@ void progress(std::unique_lock<std::mutex>&) {
 }
 
 Result enqueue(Stream* stream, Work work) {
-    if (stream->capture != nullptr) {
-        record(stream, std::move(work));
-        return SUCCESS;
-    }
+    if (stream->capture != nullptr) return record(stream, std::move(work));
     stream->items.push_back({Item::WORK, std::move(work), nullptr});
     return SUCCESS;
 }

@@ -11,6 +11,7 @@ pub use config::{
 
 mod node;
 pub use node::Node;
+pub use node::open_files::OpenFiles;
 
 mod child;
 pub use child::ChildKind;

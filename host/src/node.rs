@@ -3,6 +3,7 @@
 mod background;
 mod devices;
 mod garbage;
+pub(crate) mod open_files;
 mod runtimes;
 mod storage;
 

@@ -28,7 +28,7 @@ fn main() -> ExitCode {
         return device_worker_main();
     }
     println!("{:48} {:8.1} us", "a byte to a thread that computes, and back", a_byte_and_back());
-    let search = Search { driver: Some(weir_fake_cuda::library()), folders: Vec::new() };
+    let search = Search { driver: Some(weir_fake_cuda::library()), ..Search::default() };
     let devices = Arc::new(Devices::discover(&search).unwrap());
     let digits = Path::new(env!("CARGO_MANIFEST_DIR")).join("../functions/classify-digits/model/digits.onnx");
     let config = CheckConfig {

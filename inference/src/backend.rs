@@ -88,11 +88,30 @@ pub trait Backend: Send + Sync + 'static {
         None
     }
 
+    /// Of the memory that models may take by the settings, what the device has for them now. May change with every load and run.
+    fn available_bytes(&self, configured_bytes: u64) -> u64 {
+        configured_bytes
+    }
+
+    /// What the executor of a GPU counts; none for other backends.
+    fn executor(&self) -> Option<ExecutorFigures> {
+        None
+    }
+
     /// Have a device again that was lost: see [`InferenceError::DeviceLost`]. Blocks; called on the loader thread, again after a while if it
     /// fails. Models that were loaded before are dropped sooner or later, and are not run any more.
     fn recover(&self) -> Result<(), InferenceError> {
         Ok(())
     }
+}
+
+/// What the executor of a GPU counts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ExecutorFigures {
+    /// Runs that were to be captured as CUDA graphs, and were launched kernel by kernel since the driver failed to.
+    pub capture_failures: u64,
+    /// Memory of the device that is in use outside of the pool for weights and runs: contexts, modules, graphs, libraries, and other processes.
+    pub outside_bytes: u64,
 }
 
 /// A model in a device's memory; dropping it frees that memory. Dropped only after its sessions.

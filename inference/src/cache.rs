@@ -90,6 +90,8 @@ struct Shared {
     health: watch::Sender<Health>,
     /// Counts loads that are over.
     loads: watch::Sender<u64>,
+    /// Memory that models may take, as it was seen last.
+    capacity: watch::Sender<u64>,
     state: Mutex<State>,
 }
 
@@ -147,8 +149,10 @@ impl ModelCache {
         let config = CacheConfig { slots, ..config };
         let runs = threads.runs().clone();
         let (health, loads) = (watch::Sender::new(Health::Up), watch::Sender::new(0));
+        let capacity = watch::Sender::new(backend.available_bytes(config.capacity_bytes));
         let state = State::new(backend.device()).into();
-        let shared = Arc::new(Shared { config, backend, arena, runs, profiles, health, loads, state });
+        let shared =
+            Arc::new(Shared { config, backend, arena, runs, profiles, health, loads, capacity, state });
         let told = Arc::downgrade(&shared);
         shared.backend.on_loss(Box::new(move |error| {
             if let Some(shared) = told.upgrade() {
@@ -256,10 +260,16 @@ impl ModelCache {
         state.residency.settle(now_ns);
     }
 
-    /// Memory that models may take.
+    /// Memory that models may take now: less than the settings say while the device has less.
     #[must_use]
     pub fn capacity_bytes(&self) -> u64 {
-        self.shared.config.capacity_bytes
+        self.shared.capacity_bytes()
+    }
+
+    /// The same, now and from now on.
+    #[must_use]
+    pub fn capacity(&self) -> watch::Receiver<u64> {
+        self.shared.capacity.subscribe()
     }
 
     /// Runs at once, over all models.
@@ -313,7 +323,18 @@ impl ModelCache {
 impl Shared {
     /// Tell who watches that the load of a model is over.
     fn load_is_over(&self) {
+        self.note_capacity();
         self.loads.send_modify(|loads| *loads += 1);
+    }
+
+    fn capacity_bytes(&self) -> u64 {
+        self.backend.available_bytes(self.config.capacity_bytes)
+    }
+
+    /// A load or a run is over, by which the capacity may have changed: tell who watches it.
+    fn note_capacity(&self) {
+        let now_bytes = self.capacity_bytes();
+        self.capacity.send_if_modified(|bytes| std::mem::replace(bytes, now_bytes) != now_bytes);
     }
 
     fn find_or_load(

@@ -32,6 +32,7 @@ mod program;
 mod weights;
 
 mod bound;
+mod captured;
 mod model;
 mod session;
 
@@ -41,16 +42,20 @@ pub use kernel_graphs::{
     compile_main, worker_main,
 };
 
+mod open_files;
+pub use open_files::GpuFiles;
+
 pub mod check;
 
 #[cfg(test)]
 mod tests;
 
-use crate::backend::{Backend, LossHook, Model, ModelSource};
+use crate::backend::{Backend, ExecutorFigures, LossHook, Model, ModelSource};
 use crate::error::InferenceError;
 use crate::footprint::{Footprint, Part};
 use crate::prepare::{Content, Variant};
 use crate::value::HandedOver;
+use captured::CaptureFailures;
 use chains::{CompilerConfig, INSTRUCTIONS_MIN};
 use device::GpuConfig;
 use kernel_graphs::KernelGraphs;
@@ -63,7 +68,7 @@ use std::time::Duration;
 use weir_device::cuda::CudaError;
 use weir_device::{Arena, Device};
 use weir_types::{ContentHash, Platform, TenantId};
-use worker::{HandOvers, Supervisor, WorkerConfig, WorkerModel};
+use worker::{HandOvers, ReportedMemory, Supervisor, WorkerConfig, WorkerModel};
 
 /// How models run on one GPU.
 #[derive(Debug, Clone)]
@@ -95,6 +100,8 @@ pub struct Cuda {
     arena: Arena,
     name: String,
     worker: Supervisor,
+    capture_failures: CaptureFailures,
+    memory: ReportedMemory,
     /// None where users' kernels do not run.
     kernel_graphs: Option<KernelGraphs>,
 }
@@ -106,7 +113,8 @@ impl Cuda {
         let library = cublas_lt.map(|path| LibraryConfig { path, flops_min: FLOPS_MIN });
         let compiler = nvrtc.map(|path| CompilerConfig { path, instructions_min: INSTRUCTIONS_MIN });
         let gpu = GpuConfig { ordinal, memory_bytes_max, slots, intermediates, library, compiler };
-        let driver = driver.to_owned();
+        let (driver, capture_failures) = (driver.to_owned(), CaptureFailures::new(Device::Cuda { ordinal }));
+        let memory = ReportedMemory::new(memory_bytes_max);
         let config = WorkerConfig {
             program: config.command,
             driver: driver.clone(),
@@ -114,12 +122,15 @@ impl Cuda {
             run_time_max: config.run_time_max,
             arena: arena.clone(),
             hand_overs: HandOvers::default(),
+            capture_failures: capture_failures.clone(),
+            memory: memory.clone(),
             group: config.group,
         };
         let (worker, device) = Supervisor::start(config)?;
         device.library.tell_of_products(Device::Cuda { ordinal });
         device.compiler.tell_of_compiler(Device::Cuda { ordinal });
-        Ok(Self { ordinal, driver, arena, name: device.name, worker, kernel_graphs: None })
+        let (name, kernel_graphs) = (device.name, None);
+        Ok(Self { ordinal, driver, arena, name, worker, capture_failures, memory, kernel_graphs })
     }
 
     /// Run kernels that users bring, too: each tenant's in a process of its own.
@@ -188,6 +199,20 @@ impl Backend for Cuda {
         Some(self.worker.handed_over())
     }
 
+    fn executor(&self) -> Option<ExecutorFigures> {
+        let of_kernel_graphs = self.kernel_graphs.as_ref().map_or(0, KernelGraphs::capture_failures);
+        Some(ExecutorFigures {
+            capture_failures: self.capture_failures.count() + of_kernel_graphs,
+            outside_bytes: self.memory.outside_bytes(),
+        })
+    }
+
+    fn available_bytes(&self, configured_bytes: u64) -> u64 {
+        // Workers for kernel graphs are outside of the pool, and in the footprints of their models.
+        let accounted_bytes = self.kernel_graphs.as_ref().map_or(0, KernelGraphs::workers_bytes);
+        self.memory.available_bytes(configured_bytes, accounted_bytes)
+    }
+
     fn recover(&self) -> Result<(), InferenceError> {
         self.worker.restart()
     }
@@ -207,8 +232,8 @@ fn estimate(source: &ModelSource) -> Footprint {
 /// What a device's error means to whoever loads or runs a model.
 fn failure(error: &CudaError) -> InferenceError {
     match error {
-        CudaError::OutOfMemory(_) => InferenceError::RunOutOfMemory(error.to_string().into()),
         error if error.is_context_lost() => lost(error),
+        error if error.is_out_of_memory() => InferenceError::RunOutOfMemory(error.to_string().into()),
         _ => InferenceError::Run(error.to_string().into()),
     }
 }

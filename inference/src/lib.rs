@@ -54,7 +54,7 @@ mod meter;
 pub use meter::{Meter, Used};
 
 mod backend;
-pub use backend::{Backend, LossHook, Model, ModelKey, ModelSource, Preparer, Session};
+pub use backend::{Backend, ExecutorFigures, LossHook, Model, ModelKey, ModelSource, Preparer, Session};
 
 mod cache;
 pub use cache::{CacheConfig, Health, ModelCache, Pin, Probe, ResidentModel, Run, RunSetting};
@@ -85,7 +85,7 @@ pub use cpu::{
 mod cuda;
 #[cfg(feature = "cuda")]
 pub use cuda::{
-    COMPILE_COMMAND, Cuda, CudaConfig, DEVICE_WORKER_COMMAND, GpuGroup, IntermediateLimits,
+    COMPILE_COMMAND, Cuda, CudaConfig, DEVICE_WORKER_COMMAND, GpuFiles, GpuGroup, IntermediateLimits,
     KernelGraphConfig, KernelGraphPreparer, KernelGraphPreparerConfig, WORKER_COMMAND, check as gpu_check,
     compile_main, device_worker_main, worker_main,
 };

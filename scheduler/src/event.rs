@@ -84,6 +84,13 @@ pub enum Event {
         /// The device.
         device: DeviceId,
     },
+    /// A device has more or less memory for models than was said before. What is in its memory stays there until it makes room for something else.
+    DeviceResized {
+        /// The device.
+        device: DeviceId,
+        /// Memory for models from now on.
+        capacity_bytes: u64,
+    },
     /// The time that an [`Action::WakeAt`](crate::Action::WakeAt) named has come.
     Woken,
 }

@@ -134,6 +134,8 @@ fn event() -> impl Strategy<Value = Event> {
         1 => node().prop_map(|node| Event::NodeDown { node }),
         1 => device().prop_map(|device| Event::DeviceDown { device }),
         1 => device().prop_map(|device| Event::DeviceUp { device }),
+        1 => (device(), number())
+            .prop_map(|(device, capacity_bytes)| Event::DeviceResized { device, capacity_bytes }),
         1 => Just(Event::Woken),
     ]
 }

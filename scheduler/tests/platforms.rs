@@ -241,6 +241,40 @@ fn nothing_is_placed_on_a_device_that_is_down_and_what_waits_for_it_goes_elsewhe
 }
 
 #[test]
+fn smaller_device_evicts_more_and_refuses_what_no_longer_fits() {
+    for policy in PolicyKind::ALL {
+        let mut cluster = Cluster::of(policy, vec![gpu()]);
+        let bytes = 4;
+        let call = |cluster: &mut Cluster, name| {
+            let (invocation, actions) = cluster.arrive(&[(name, only(Platform::Cuda))]);
+            let evicted = actions.iter().find_map(|action| match action {
+                Action::Start { evict, .. } => Some(evict.len()),
+                _ => None,
+            });
+            if evicted.is_some() {
+                let (device, model, parts) = (device(0), model(name), Vec::new());
+                cluster.tell(Event::Loaded { device, model, bytes, load_time_ns: None, parts });
+                cluster.tell(Event::Finished { invocation });
+            }
+            (evicted, actions)
+        };
+        assert_eq!((call(&mut cluster, "a").0, call(&mut cluster, "b").0), (Some(0), Some(0)), "{policy:?}");
+        // There is room for one of them now: whichever model comes next, both make way.
+        let resized = |capacity_bytes| Event::DeviceResized { device: device(0), capacity_bytes };
+        assert_eq!(cluster.tell(resized(bytes)), [], "{policy:?}");
+        assert_eq!(call(&mut cluster, "c").0, Some(2), "{policy:?}");
+        cluster.tell(resized(bytes - 1));
+        let refused = call(&mut cluster, "d").1;
+        assert!(
+            matches!(refused[..], [Action::Reject { why: Rejection::NoCapacity, .. }]),
+            "{policy:?}: {refused:?}"
+        );
+        cluster.tell(resized(bytes));
+        assert!(call(&mut cluster, "d").0.is_some(), "{policy:?}: it fits again");
+    }
+}
+
+#[test]
 fn one_that_waits_for_a_lost_device_keeps_nobody_else_waiting() {
     let mut cluster = Cluster::of(PolicyKind::default(), vec![cpu(), gpu()]);
     cluster.tell(Event::DeviceDown { device: device(1) });

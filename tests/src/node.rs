@@ -39,6 +39,8 @@ pub struct NodeBuilder {
     folder: Arc<TempDir>,
     /// Where it is started, if not in that.
     within: Option<PathBuf>,
+    /// The soft and the hard limit on its open files.
+    open_files: Option<(u64, u64)>,
 }
 
 impl Node {
@@ -55,6 +57,7 @@ impl Node {
             binary: binary(),
             folder: Arc::new(folder),
             within: None,
+            open_files: None,
         }
     }
 
@@ -148,6 +151,13 @@ impl NodeBuilder {
         self
     }
 
+    /// Start it with these limits on open files, the soft one and the hard one.
+    #[must_use]
+    pub fn open_files(mut self, soft: u64, hard: u64) -> Self {
+        self.open_files = Some((soft, hard));
+        self
+    }
+
     /// Let in only who has one of these tokens, each a line of a token file.
     #[must_use]
     pub fn tokens(self, lines: &[&str]) -> Self {
@@ -206,7 +216,15 @@ impl NodeBuilder {
             .append(true)
             .open(self.log_path())
             .expect("the log cannot be opened");
-        let mut command = Command::new(&self.binary);
+        let mut command = match self.open_files {
+            None => Command::new(&self.binary),
+            Some((soft, hard)) => {
+                let mut shell = Command::new("sh");
+                let script = format!("ulimit -Sn {soft} && ulimit -Hn {hard} && exec \"$0\" \"$@\"");
+                shell.arg("-c").arg(script).arg(&self.binary);
+                shell
+            }
+        };
         command.arg("up").args(["--listen", &self.listen, "--data"]).arg(&self.data).args(&self.arguments);
         // Settings of whoever runs the tests are not the tests'.
         std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("WEIR_")).for_each(

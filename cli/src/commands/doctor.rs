@@ -92,7 +92,7 @@ pub(crate) fn run(args: &DoctorArgs, context: &Context) -> Result<()> {
         parts::node(&client),
         machine::kernel(),
         machine::address_space(),
-        machine::open_files(node.connections_max),
+        machine::open_files(&node),
     ];
     context.output.result(&findings, |findings| text(findings))?;
     match findings.iter().filter(|finding| finding.verdict == Verdict::Missing).count() {

@@ -70,7 +70,7 @@ impl CommStore {
         engine: &Arc<TransferEngine>,
         arena: &Arena,
     ) -> Result<Self, CudaError> {
-        let blocks = (pool.usage().capacity_bytes / BLOCK_BYTES).saturating_mul(REACH).max(1);
+        let blocks = (pool.usage().limit_bytes / BLOCK_BYTES).saturating_mul(REACH).max(1);
         let range = AddressRange::reserve(pool, blocks.saturating_mul(BLOCK_BYTES))?;
         let map = BlockMap::new(BLOCK_BYTES, blocks);
         let state = State {

@@ -4,13 +4,12 @@
 use super::context::Context;
 use super::driver::Driver;
 use super::error::{CudaError, NO_DEVICE};
-use super::library::{DRIVER_VERSION_MIN, find_driver};
+use super::library::DRIVER_VERSION_MIN;
 use super::search::Search;
 use super::unavailable::Unavailable;
 use cudarc::driver::sys::{CUdevice, CUdevice_attribute, CUdevice_attribute_enum as Attribute};
 use std::ffi::{CStr, c_char, c_int};
 use std::fmt;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 /// The most devices that are looked at.
@@ -19,7 +18,6 @@ const DEVICES_MAX: c_int = 64;
 /// The driver of this machine, and the GPUs that it shows to this process.
 pub struct Devices {
     driver: Arc<Driver>,
-    path: PathBuf,
     infos: Vec<DeviceInfo>,
 }
 
@@ -64,8 +62,8 @@ pub struct DeviceInfo {
 impl Devices {
     /// Open the driver that `search` finds and list its devices: at least one. Never panics, whatever is installed.
     pub fn discover(search: &Search) -> Result<Self, Unavailable> {
-        let path = find_driver(search)?;
-        let driver = Driver::open(&path)?;
+        let driver = Driver::find(search)?;
+        let path = driver.path().to_owned();
         if driver.version() < DRIVER_VERSION_MIN {
             let (found, needed) = (version(driver.version()), version(DRIVER_VERSION_MIN));
             return Err(Unavailable::DriverTooOld { path, found, needed });
@@ -76,7 +74,7 @@ impl Devices {
         if infos.is_empty() {
             return Err(Unavailable::NoDevice { path });
         }
-        Ok(Self { driver: Arc::new(driver), path, infos })
+        Ok(Self { driver: Arc::new(driver), infos })
     }
 
     /// Every device, by its ordinal.
@@ -88,7 +86,7 @@ impl Devices {
     /// Where the driver's library is.
     #[must_use]
     pub fn driver_path(&self) -> &std::path::Path {
-        &self.path
+        self.driver.path()
     }
 
     /// The version of CUDA that the driver implements, as `13.0`.
@@ -131,7 +129,7 @@ impl Devices {
 impl fmt::Debug for Devices {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Devices")
-            .field("path", &self.path)
+            .field("path", &self.driver_path())
             .field("infos", &self.infos)
             .finish_non_exhaustive()
     }

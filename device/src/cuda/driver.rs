@@ -6,6 +6,8 @@
 #![allow(unsafe_code, reason = "functions of the driver are looked up and called here")]
 
 use super::error::{CudaError, NO_DEVICE};
+use super::library::{DRIVER, find_driver, no_driver, reason};
+use super::search::Search;
 use super::unavailable::Unavailable;
 use cudarc::driver::sys::{
     CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction, CUfunction_attribute, CUgraph,
@@ -15,7 +17,7 @@ use cudarc::driver::sys::{
 };
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::ptr;
 
 macro_rules! functions {
@@ -132,26 +134,39 @@ pub(super) struct Driver {
     functions: Functions,
     /// The version of CUDA that it implements, as `1000 * major + 10 * minor`.
     version: u32,
+    /// Its library's file.
+    path: PathBuf,
     _library: Library,
 }
 
 impl Driver {
-    /// Open the library at `path` and start the driver.
-    pub(super) fn open(path: &Path) -> Result<Self, Unavailable> {
-        let unusable = |why: String| Unavailable::Unusable { path: path.to_owned(), why };
-        // Global, so that libraries which bring their own calls of the driver, as cuBLASLt, meet the same one.
-        // SAFETY: opening NVIDIA's driver runs its initialisers, which ask nothing of us.
-        let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) };
-        let library = library.map_err(|error| unusable(error.to_string()))?;
+    /// Open the driver that `search` finds, and start it.
+    pub(super) fn find(search: &Search) -> Result<Self, Unavailable> {
+        if let Some(path) = find_driver(search)? {
+            return match open(&path) {
+                Ok(library) => Self::start(library, path),
+                Err(error) => Err(Unavailable::Unusable { path, why: reason(&error) }),
+            };
+        }
+        if !search.loader {
+            return Err(no_driver(search, None));
+        }
+        let library = open(Path::new(DRIVER)).map_err(|error| no_driver(search, Some(&error)))?;
+        let path = file_of(&library).unwrap_or_else(|| DRIVER.into());
+        Self::start(library, path)
+    }
+
+    fn start(library: Library, path: PathBuf) -> Result<Self, Unavailable> {
+        let unusable = |why: String| Unavailable::Unusable { path: path.clone(), why };
         let functions = Functions::of(&library);
         let functions = functions.map_err(|missing| Unavailable::MissingFunctions {
-            path: path.to_owned(),
+            path: path.clone(),
             functions: missing.join(", "),
         })?;
-        let mut driver = Self { functions, version: 0, _library: library };
+        let mut driver = Self { functions, version: 0, path: path.clone(), _library: library };
         // SAFETY: the first call of the driver; it may be repeated.
         unsafe { driver.cuInit(0) }.map_err(|error| match error {
-            error if error.is(NO_DEVICE) => Unavailable::NoDevice { path: path.to_owned() },
+            error if error.is(NO_DEVICE) => Unavailable::NoDevice { path: path.clone() },
             error => unusable(error.to_string()),
         })?;
         let mut version = 0;
@@ -164,6 +179,11 @@ impl Driver {
     /// The version of CUDA that the driver implements, as `1000 * major + 10 * minor`.
     pub(super) fn version(&self) -> u32 {
         self.version
+    }
+
+    /// Where its library is.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 
     fn check(&self, call: &'static str, code: u32) -> Result<(), CudaError> {
@@ -186,6 +206,40 @@ impl Driver {
     }
 }
 
+/// Open the library at a path, or, where that is a bare name, the one that the loader finds.
+fn open(path: &Path) -> Result<Library, libloading::Error> {
+    // Global, so that libraries which bring their own calls of the driver, as cuBLASLt, meet the same one.
+    // SAFETY: opening NVIDIA's driver runs its initialisers, which ask nothing of us.
+    unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) }
+}
+
+/// The file that the loader has mapped for a driver: the one that has its first function.
+fn file_of(library: &Library) -> Option<PathBuf> {
+    // SAFETY: the address is looked at, and never used.
+    let function = unsafe { library.get::<*const c_void>("cuInit") }.ok()?;
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    mapped_file(&maps, *function as usize)
+}
+
+/// The file that is mapped at an address, by the kernel's list of mappings.
+fn mapped_file(maps: &str, address: usize) -> Option<PathBuf> {
+    let file = |line: &str| {
+        // Addresses, rights, offset, device and inode; the rest is the file.
+        let mut rest = line;
+        let mut field = || {
+            let (field, behind) = rest.trim_start().split_once(' ')?;
+            rest = behind;
+            Some(field)
+        };
+        let (start, end) = field()?.split_once('-')?;
+        (0..4).try_for_each(|_| field().map(drop))?;
+        let bounds = usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?;
+        let file = rest.trim_start();
+        (bounds.contains(&address) && file.starts_with('/')).then(|| PathBuf::from(file))
+    };
+    maps.lines().find_map(file)
+}
+
 /// Look up one function, noting its name if it is not there.
 ///
 /// # Safety
@@ -202,6 +256,23 @@ pub(super) unsafe fn symbol<F: Copy>(
         Err(_) => {
             missing.push(name);
             None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mapped_file_is_the_one_around_the_address() {
+        let maps = "7f00-7f10 r--p 00000000 fe:01 131 /usr/lib/libc.so.6\n\
+                    7f10-7f20 r-xp 00010000 fe:01 132                 /opt/a driver/libcuda.so.1\n\
+                    7f20-7f30 rw-p 00000000 00:00 0 \n\
+                    7f30-7f40 rw-p 00000000 00:00 0                 [heap]\n";
+        assert_eq!(mapped_file(maps, 0x7f18), Some("/opt/a driver/libcuda.so.1".into()));
+        for address in [0x7eff, 0x7f20, 0x7f38] {
+            assert_eq!(mapped_file(maps, address), None, "{address:x}");
         }
     }
 }

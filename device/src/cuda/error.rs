@@ -67,6 +67,12 @@ impl CudaError {
         matches!(self, Self::ContextLost { .. })
     }
 
+    /// Whether the device has no room, for blocks of a pool or for something that the driver makes.
+    #[must_use]
+    pub fn is_out_of_memory(&self) -> bool {
+        matches!(self, Self::OutOfMemory(_)) || self.is(OUT_OF_MEMORY)
+    }
+
     /// Tell the kinds of error apart by the driver's number.
     pub(super) fn of(call: &'static str, code: u32, name: String, what: String) -> Self {
         if is_sticky(code) {

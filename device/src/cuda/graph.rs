@@ -27,23 +27,56 @@ unsafe impl Send for Graph {}
 // SAFETY: the handle of an executable graph may be used by any thread, but by one at a time, and is not `Sync`.
 unsafe impl Send for GraphExec {}
 
+/// A stream that records what it is given instead of doing it. Dropped, the recording is given up, and the stream can be used again.
+struct Recording<'a> {
+    stream: &'a Stream,
+    is_open: bool,
+}
+
 impl Stream {
     /// Record what `work` gives to this stream, and to others that it makes wait for events of this one, instead of doing it. Others have joined it
     /// again, by events that this one waits for, when `work` ends. Meanwhile the calling thread neither waits for the device nor allocates.
+    ///
+    /// On error nothing was done, and unless the context is lost the stream takes work as before.
     pub fn capture<E: From<CudaError>>(&self, work: impl FnOnce(&Self) -> Result<(), E>) -> Result<Graph, E> {
+        let recording = Recording::begin(self)?;
+        work(self)?;
+        Ok(recording.end()?)
+    }
+}
+
+impl<'a> Recording<'a> {
+    fn begin(stream: &'a Stream) -> Result<Self, CudaError> {
         let mode = CaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the handle is valid until the drop.
-        self.context().call(|driver| unsafe { driver.cuStreamBeginCapture_v2(self.handle(), mode) })?;
-        let worked = work(self);
-        let mut graph = ptr::null_mut();
-        // SAFETY: `graph` outlives the call; what is created is destroyed on drop.
-        let ended =
-            self.context().call(|driver| unsafe { driver.cuStreamEndCapture(self.handle(), &mut graph) });
-        // Owned before anything else may return, if there is one at all.
-        let graph = (!graph.is_null()).then(|| Graph { context: Arc::clone(self.context()), handle: graph });
-        worked?;
+        stream.context().call(|driver| unsafe { driver.cuStreamBeginCapture_v2(stream.handle(), mode) })?;
+        Ok(Self { stream, is_open: true })
+    }
+
+    /// What was recorded.
+    fn end(mut self) -> Result<Graph, CudaError> {
+        self.is_open = false;
+        let (ended, graph) = self.close();
         ended?;
-        graph.ok_or_else(|| CudaError::Invalid("nothing was recorded".to_owned()).into())
+        graph.ok_or_else(|| CudaError::Invalid("nothing was recorded".to_owned()))
+    }
+
+    /// End the recording, also one that an error has made invalid: until then the stream takes no other work.
+    fn close(&self) -> (Result<(), CudaError>, Option<Graph>) {
+        let (context, mut handle) = (self.stream.context(), ptr::null_mut());
+        // SAFETY: the stream's handle is valid until its drop; `handle` outlives the call; what is created is destroyed on drop.
+        let ended =
+            context.call(|driver| unsafe { driver.cuStreamEndCapture(self.stream.handle(), &mut handle) });
+        (ended, (!handle.is_null()).then(|| Graph { context: Arc::clone(context), handle }))
+    }
+}
+
+impl Drop for Recording<'_> {
+    fn drop(&mut self) {
+        if self.is_open {
+            // The driver reports once more why the recording is invalid.
+            drop(self.close());
+        }
     }
 }
 

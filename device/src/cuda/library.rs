@@ -7,10 +7,11 @@
 use super::search::Search;
 use super::unavailable::Unavailable;
 use libloading::os::unix::{Library as Opened, RTLD_GLOBAL, RTLD_NOW};
+use std::error::Error as _;
 use std::path::{Path, PathBuf};
 
-/// The driver's file name.
-const DRIVER: &str = "libcuda.so.1";
+/// The driver's file name, and its soname.
+pub(super) const DRIVER: &str = "libcuda.so.1";
 
 /// The oldest driver that takes the machine-independent code that Weir brings, by the version of CUDA that it implements.
 pub(super) const DRIVER_VERSION_MIN: u32 = 12_040;
@@ -64,19 +65,34 @@ const MAJORS: [u32; 2] = [13, 12];
 /// The same in words.
 const KNOWN: &str = "12 and 13";
 
-/// The driver's file. Nothing is opened.
-pub(super) fn find_driver(search: &Search) -> Result<PathBuf, Unavailable> {
+/// The driver's file, where the search names it or a folder has it. Nothing is opened.
+pub(super) fn find_driver(search: &Search) -> Result<Option<PathBuf>, Unavailable> {
     if let Some(path) = &search.driver {
         let there = path.is_file();
-        return if there { Ok(path.clone()) } else { Err(Unavailable::NotWhereSet { path: path.clone() }) };
+        return if there {
+            Ok(Some(path.clone()))
+        } else {
+            Err(Unavailable::NotWhereSet { path: path.clone() })
+        };
     }
-    let found = search.folders.iter().map(|folder| folder.join(DRIVER)).find(|path| path.is_file());
-    found.ok_or_else(|| Unavailable::NotFound {
+    Ok(search.folders.iter().map(|folder| folder.join(DRIVER)).find(|path| path.is_file()))
+}
+
+/// Why the loader has not opened a library, in its own words.
+pub(super) fn reason(error: &libloading::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), ToString::to_string)
+}
+
+/// No folder has a driver, and the loader has none either: what it says, if it was asked.
+pub(super) fn no_driver(search: &Search, loader: Option<&libloading::Error>) -> Unavailable {
+    let loader =
+        loader.map(|error| format!(", and by the loader, which says: {}", reason(error))).unwrap_or_default();
+    Unavailable::NotFound {
         what: "NVIDIA driver",
         file: DRIVER.to_owned(),
-        places: places(search),
+        places: places(search) + &loader,
         advice: "Weir runs models on the CPU without one; if there is a GPU, install its driver, or name the file in WEIR_CUDA_LIBRARY",
-    })
+    }
 }
 
 /// Find `library` and open it for good, so that whoever asks the loader for it by name gets this one. Gives its path.
@@ -142,7 +158,7 @@ fn open(path: &Path) -> Result<(), Unavailable> {
     // SAFETY: opening NVIDIA's libraries runs their initialisers, which ask nothing of us.
     let opened = unsafe { Opened::open(Some(path), RTLD_NOW | RTLD_GLOBAL) };
     let opened =
-        opened.map_err(|error| Unavailable::Unusable { path: path.to_owned(), why: error.to_string() })?;
+        opened.map_err(|error| Unavailable::Unusable { path: path.to_owned(), why: reason(&error) })?;
     // Never closed: others have it by name now.
     std::mem::forget(opened);
     Ok(())
@@ -158,13 +174,14 @@ mod tests {
     use super::*;
 
     fn search(folder: &Path) -> Search {
-        Search { driver: None, folders: vec![folder.to_owned()] }
+        Search { folders: vec![folder.to_owned()], ..Search::default() }
     }
 
     #[test]
     fn without_a_driver_it_says_where_it_looked_and_what_to_do() {
         let folder = tempfile::tempdir().unwrap();
-        let text = find_driver(&search(folder.path())).unwrap_err().to_string();
+        assert_eq!(find_driver(&search(folder.path())), Ok(None));
+        let text = no_driver(&search(folder.path()), None).to_string();
         assert!(text.contains("libcuda.so.1") && text.contains("WEIR_CUDA_LIBRARY"), "{text}");
         assert!(text.contains(&folder.path().display().to_string()), "{text}");
     }
@@ -175,7 +192,7 @@ mod tests {
         std::fs::write(folder.path().join(DRIVER), "").unwrap();
         let named = Search { driver: Some("/nowhere/libcuda.so.1".into()), ..search(folder.path()) };
         assert!(matches!(find_driver(&named), Err(Unavailable::NotWhereSet { .. })));
-        assert!(find_driver(&search(folder.path())).is_ok());
+        assert_eq!(find_driver(&search(folder.path())), Ok(Some(folder.path().join(DRIVER))));
     }
 
     #[test]

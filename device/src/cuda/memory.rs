@@ -21,6 +21,8 @@ pub use allocation::Allocation;
 mod block;
 pub use block::BLOCK_BYTES;
 
+mod capacity;
+pub use capacity::Measured;
 mod pool;
 pub use pool::{BlockPool, PoolUsage};
 

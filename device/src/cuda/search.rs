@@ -19,11 +19,14 @@ pub struct Search {
     pub driver: Option<PathBuf>,
     /// The folders that may have libraries, those to prefer first.
     pub folders: Vec<PathBuf>,
+    /// Whether a driver that is in none of the folders is left to the loader's own search: its cache (`ldconfig -p`) and the program's `RPATH`.
+    pub loader: bool,
 }
 
 impl Search {
     /// What the environment says, and the usual places: `WEIR_CUDA_LIBRARY` (the driver's file), `WEIR_CUDA_LIBRARY_PATH` and `LD_LIBRARY_PATH`
-    /// (folders), Python packages of NVIDIA's in the active environment, the home and the system, where the loader looks, and the CUDA toolkit.
+    /// (folders), Python packages of NVIDIA's in the active environment, the home and the system, where the loader looks mostly, and the CUDA toolkit; and for
+    /// the driver the loader itself.
     ///
     /// Reads the environment and the names of folders; opens nothing.
     #[must_use]
@@ -49,7 +52,7 @@ impl Search {
         ];
         folders.extend(usual.map(PathBuf::from));
         folders.extend(matches(Path::new("/usr/local"), &["cuda*", "lib64"]));
-        Self { driver, folders }
+        Self { driver, folders, loader: true }
     }
 }
 

@@ -50,7 +50,7 @@ struct Shared {
 impl TensorStore {
     /// A store in memory of `pool`, loaded by `engine`.
     pub fn new(pool: &Arc<BlockPool>, engine: &Arc<TransferEngine>) -> Result<Self, CudaError> {
-        let blocks = (pool.usage().capacity_bytes / BLOCK_BYTES).saturating_mul(REACH).max(1);
+        let blocks = (pool.usage().limit_bytes / BLOCK_BYTES).saturating_mul(REACH).max(1);
         let range = AddressRange::reserve(pool, blocks.saturating_mul(BLOCK_BYTES))?;
         let map = BlockMap::new(BLOCK_BYTES, blocks);
         let state = State { range, map, ledger: Ledger::new(), now_ns: 0 };

@@ -1,5 +1,7 @@
 use crate::support::{devices, search};
-use weir_device::cuda::{Devices, Search, Unavailable};
+use std::path::Path;
+use std::process::Command;
+use weir_device::cuda::{Devices, Monitor, Search, Unavailable};
 use weir_fake_cuda::Fake;
 
 #[test]
@@ -53,7 +55,7 @@ fn a_library_that_is_not_the_driver_names_what_it_lacks() {
 
 #[test]
 fn without_a_driver_nothing_panics() {
-    let nowhere = Search { driver: None, folders: vec!["/nowhere".into()] };
+    let nowhere = Search { folders: vec!["/nowhere".into()], ..Search::default() };
     let error = Devices::discover(&nowhere).unwrap_err();
     assert!(
         error.to_string().contains("no NVIDIA driver was found (looked for libcuda.so.1 in /nowhere)"),
@@ -61,4 +63,56 @@ fn without_a_driver_nothing_panics() {
     );
     // Whatever this machine has, looking is not fatal.
     let _ = Devices::discover(&Search::from_environment());
+}
+
+/// Set in the environment of a child that looks for a driver by its soname.
+const CHILD: &str = "WEIR_DEVICE_TEST_CHILD";
+
+/// What a child found that was told of no folder, and whose loader looks in `folder` besides its own places.
+fn found_by_loader(folder: &Path) -> String {
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", "discovery::in_a_process_of_its_own", "--nocapture"]);
+    let output = child.env(CHILD, "1").env("LD_LIBRARY_PATH", folder).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// What the child does; by itself, nothing.
+#[test]
+fn in_a_process_of_its_own() {
+    if std::env::var_os(CHILD).is_none() {
+        return;
+    }
+    let search = Search { folders: vec!["/nowhere".into()], loader: true, ..Search::default() };
+    match Devices::discover(&search) {
+        Ok(devices) => {
+            let figures = Monitor::of(&devices).read().len();
+            println!("driver at {}, {figures} monitored", devices.driver_path().display());
+        }
+        Err(unavailable) => println!("{unavailable}"),
+    }
+}
+
+#[test]
+fn driver_in_no_listed_folder_is_found_by_its_soname() {
+    let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let library = weir_fake_cuda::library();
+    // As drivers are installed: the soname is a link to a file of another name.
+    let file = elsewhere.path().canonicalize().unwrap().join("libcuda.so.550.1");
+    std::fs::copy(&library, &file).unwrap();
+    std::os::unix::fs::symlink(&file, folder.path().join("libcuda.so.1")).unwrap();
+    // The library for monitoring is not beside it, and goes by its soname, too.
+    let monitoring = "libnvidia-ml.so.1";
+    std::fs::copy(library.with_file_name(monitoring), folder.path().join(monitoring)).unwrap();
+    let found = found_by_loader(folder.path());
+    assert!(found.contains(&format!("driver at {}, 1 monitored", file.display())), "{found}");
+}
+
+#[test]
+fn driver_that_the_loader_cannot_open_is_told_with_its_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("libcuda.so.1"), "not a library").unwrap();
+    let found = found_by_loader(folder.path());
+    let places = "looked for libcuda.so.1 in /nowhere, and by the loader, which says: ";
+    assert!(found.contains(places) && found.contains(&folder.path().display().to_string()), "{found}");
 }

@@ -1,6 +1,9 @@
 use crate::support::{Machine, SEEDS, launch_fill};
 use std::sync::Arc;
-use weir_device::cuda::{AddressRange, Allocation, BLOCK_BYTES, CudaError, OutOfMemory, Owner, SlotMemory};
+use weir_device::cuda::{
+    AddressRange, Allocation, BLOCK_BYTES, CudaError, Module, OutOfMemory, Owner, SlotMemory,
+};
+use weir_fake_cuda::{Fake, TEST_KERNELS};
 
 const ONE: Owner = Owner(1);
 const OTHER: Owner = Owner(2);
@@ -199,4 +202,48 @@ fn a_slot_can_be_dropped_with_work_left() {
         assert_eq!(pool.usage().used_bytes, 0);
         drop(Arc::clone(&pool));
     }
+}
+
+#[test]
+fn measured_pool_keeps_to_what_the_device_has_beside_it() {
+    const MIB: u64 = 1 << 20;
+    let fake = Fake::new(0);
+    fake.set("memory_bytes", 64 * MIB).set("context_bytes", 9 * MIB).set("module_bytes", 10 * MIB);
+    let machine = Machine::of(fake);
+    let pool = machine.pool(64 * MIB);
+    // A sixty-fourth of the device stays free.
+    let measured = pool.measure().unwrap();
+    assert_eq!((measured.outside_bytes, measured.capacity_bytes), (9 * MIB, 54 * MIB));
+    let mut range = AddressRange::reserve(&pool, 64 * MIB).unwrap();
+    range.back(0..20, ONE, None).unwrap();
+    pool.warm(54 * MIB).unwrap();
+
+    // What lies idle makes room for a module, and there is less for blocks from then on.
+    assert!(Module::load(&machine.context, TEST_KERNELS.as_bytes()).unwrap_err().is_out_of_memory());
+    pool.trim(0);
+    let module = Module::load(&machine.context, TEST_KERNELS.as_bytes()).unwrap();
+    let measured = pool.measure().unwrap();
+    assert_eq!((measured.outside_bytes, measured.capacity_bytes), (19 * MIB, 44 * MIB));
+    pool.warm(64 * MIB).unwrap();
+    assert_eq!(pool.usage().idle_bytes, 4 * MIB);
+    let error = range.back(0..23, ONE, None).unwrap_err();
+    assert!(
+        matches!(&error, CudaError::OutOfMemory(lacking) if lacking.capacity_bytes == 44 * MIB),
+        "{error}: the pool says so, and not the driver"
+    );
+
+    // Others take the last of it: what is lent stays, what is idle makes up for it, and the capacity comes back with the memory.
+    let others = machine.allocate(MIB);
+    pool.measure().unwrap();
+    assert_eq!((pool.usage().used_bytes, pool.usage().idle_bytes), (40 * MIB, 2 * MIB));
+    assert_eq!(pool.usage().capacity_bytes, 42 * MIB);
+    pool.trim(0);
+    let more = machine.allocate(4 * MIB);
+    pool.measure().unwrap();
+    assert_eq!(pool.usage().capacity_bytes, 38 * MIB);
+    range.back(0..20, ONE, None).unwrap();
+    assert!(range.back(0..21, ONE, None).is_err());
+    drop(more);
+    drop((module, others));
+    assert_eq!(pool.measure().unwrap().capacity_bytes, 54 * MIB);
 }

@@ -8,7 +8,7 @@ use weir_types::{DeviceId, InvocationId, ModelId, NodeId, TenantId, Version};
 
 /// Which words these are, and what nodes keep for each other in the datastore. Raised by every change that a node of an earlier version would not
 /// understand, or would understand wrongly; what it may leave out or ignore does not count. Nodes that speak another do not meet in one cluster.
-pub(crate) const PROTOCOL: u32 = 1;
+pub(crate) const PROTOCOL: u32 = 2;
 
 /// What a node tells the dispatcher. The first is always [`News::Hello`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -48,6 +48,11 @@ pub(crate) enum News {
     },
     DeviceUp {
         device: Ordinal,
+    },
+    /// A device has so much memory for models from now on.
+    DeviceResized {
+        device: Ordinal,
+        capacity_bytes: u64,
     },
     /// The node is still there.
     Beat,
@@ -169,6 +174,9 @@ impl News {
             Self::Evicted { device: at, model } => Event::Evicted { device: device(at), model },
             Self::DeviceDown { device: at } => Event::DeviceDown { device: device(at) },
             Self::DeviceUp { device: at } => Event::DeviceUp { device: device(at) },
+            Self::DeviceResized { device: at, capacity_bytes } => {
+                Event::DeviceResized { device: device(at), capacity_bytes }
+            }
             Self::Hello(_) | Self::Beat | Self::Leaving => return None,
         })
     }

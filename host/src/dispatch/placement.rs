@@ -232,6 +232,16 @@ impl Placements {
         !is_up
     }
 
+    /// A device may have more or less memory for models than before: tell the scheduler.
+    pub(crate) fn note_capacity(&self, device: Ordinal, capacity: &watch::Receiver<u64>) {
+        let mut state = self.lock();
+        // Looked at under the lock: whoever comes last knows best.
+        let capacity_bytes = *capacity.borrow();
+        if state.books.set_capacity(device, capacity_bytes, &self.devices) {
+            self.tell(&mut state, News::DeviceResized { device, capacity_bytes });
+        }
+    }
+
     fn announce(&self, state: &mut State, arrival: Arrival, carry_out: impl FnMut(&mut State, Action)) {
         match &mut state.placer {
             Placer::Own(_) => self.decide(state, Event::Arrived(arrival), carry_out),
@@ -353,7 +363,7 @@ fn hello(node: NodeId, address: &Option<String>, devices: &[DeviceSpec], books: 
     Hello {
         node,
         address: address.clone().unwrap_or_default(),
-        devices: devices.to_vec(),
+        devices: books.resized(devices),
         resident: books.all_resident(),
         down: books.down(),
     }

@@ -104,6 +104,9 @@ pub(super) async fn metrics(node: &NodeState, of: Option<&TenantId>) -> Result<R
         if let Some(handed_over) = device.cache.backend().handed_over() {
             node.metrics.devices.set_handed_over(&device.name, &handed_over);
         }
+        if let Some(executor) = device.cache.backend().executor() {
+            node.metrics.devices.set_executor(&device.name, &executor);
+        }
     }
     node.models.devices().meter_memory();
     node.metrics.gpus.refresh().await;

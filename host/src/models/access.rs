@@ -320,6 +320,12 @@ impl Models {
         }
     }
 
+    /// Tell the scheduler how much memory a device has for models.
+    pub(crate) fn note_capacity(&self, ordinal: Ordinal, placements: &Placements) {
+        let Some(device) = self.devices.get(ordinal) else { return };
+        placements.note_capacity(ordinal, &device.cache.capacity());
+    }
+
     /// Load the model, evicting what the scheduler allows, and tell it what came of that.
     async fn load(
         &self,

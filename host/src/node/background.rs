@@ -159,25 +159,29 @@ async fn sweep_arena(arena: Arena) {
     }
 }
 
-/// Tell the scheduler when a device is lost, when it is there again, and when a load is over that no call waits for.
+/// Tell the scheduler when a device is lost, when it is there again, when it has more or less memory for models, and when a load is over that no call waits for.
 fn watch_device(
     device: &NodeDevice,
     models: &Arc<Models>,
     placements: &Arc<Placements>,
 ) -> impl Future<Output = ()> + Send + use<> {
-    let (ordinal, mut health, mut loads) = (device.ordinal, device.cache.health(), device.cache.loads());
+    let (ordinal, mut capacity) = (device.ordinal, device.cache.capacity());
+    let (mut health, mut loads) = (device.cache.health(), device.cache.loads());
     let (models, placements) = (Arc::downgrade(models), placements.clone());
     async move {
         loop {
             health.mark_unchanged();
             loads.mark_unchanged();
+            capacity.mark_unchanged();
             let Some(models) = models.upgrade() else { return };
             models.note_health(ordinal, &placements);
             models.note_residents(ordinal, &placements);
+            models.note_capacity(ordinal, &placements);
             drop(models);
             let changed = tokio::select! {
                 changed = health.changed() => changed,
                 changed = loads.changed() => changed,
+                changed = capacity.changed() => changed,
             };
             if changed.is_err() {
                 return;

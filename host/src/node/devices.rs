@@ -2,10 +2,13 @@
 
 #[cfg(feature = "cuda")]
 mod gpus;
+#[cfg(feature = "cuda")]
+pub(super) use gpus::SLOTS as GPU_SLOTS;
 #[cfg(not(feature = "cuda"))]
 #[path = "devices/no_gpus.rs"]
 mod gpus;
 
+use super::open_files::OpenFiles;
 use crate::config::{BackendKind, DeviceConfig, DeviceName, DevicesConfig, NodeConfig};
 use crate::devices::{Devices, KernelGraphs};
 use crate::telemetry::gpus::GpuMonitor;
@@ -21,11 +24,16 @@ use weir_inference::{
 /// Start the threads of every device, with nothing in their memory. Outputs live in `arena`; what GPUs say of themselves goes to `monitor`.
 pub(super) fn start(config: &NodeConfig, arena: &Arena, monitor: &GpuMonitor) -> anyhow::Result<Devices> {
     let (cpu, preparer) = processor(config, arena);
+    // Looking for GPUs takes files, too, and using them more.
+    let files = OpenFiles::new(config.connections_max);
+    files.raise()?;
     let gpus = Gpus::find();
+    let devices = named(config, &gpus);
+    gpus::with_files(files, &devices, config).require()?;
     gpus.tell(monitor);
     let mut caches = Vec::new();
     let mut profiles = BTreeMap::<String, Profiles>::new();
-    for (ordinal, device) in (0..).zip(named(config, &gpus)) {
+    for (ordinal, device) in (0..).zip(devices) {
         let (backend, limits): (Arc<dyn Backend>, _) = match &device.device {
             DeviceName::Cpu => (cpu.clone(), limits(config, &device)),
             DeviceName::Cuda(number) => gpus.open(&device, number.unwrap_or_default(), config, arena)?,

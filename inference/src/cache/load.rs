@@ -62,7 +62,7 @@ fn room(
 ) -> Result<(Footprint, Vec<Arc<Resident>>), InferenceError> {
     let needed = estimate(shared, source);
     let evicted = state
-        .make_room(&needed, victims, shared.config.capacity_bytes)
+        .make_room(&needed, victims, shared.capacity_bytes())
         .map_err(|lacking| no_room(shared, source.id(), lacking.needed_bytes, lacking.free_bytes))?;
     Ok((needed, evicted))
 }
@@ -253,7 +253,7 @@ impl Answer {
             return None;
         }
         let there = state.lasting();
-        let free_bytes = self.shared.config.capacity_bytes.saturating_sub(there.bytes());
+        let free_bytes = self.shared.capacity_bytes().saturating_sub(there.bytes());
         let estimated_bytes = estimate.map_or(0, |estimate| there.missing_bytes(&estimate));
         // The estimate was let in: only what goes beyond it can be too much.
         if there.missing_bytes(&resident.footprint) > free_bytes.max(estimated_bytes) {
@@ -345,7 +345,7 @@ fn batcher(shared: &Shared, source: &ModelSource) -> Option<Arc<Batcher>> {
 }
 
 fn no_room(shared: &Shared, model: &ModelId, needed_bytes: u64, free_bytes: u64) -> InferenceError {
-    let capacity_bytes = shared.config.capacity_bytes;
+    let capacity_bytes = shared.capacity_bytes();
     InferenceError::NoRoom { model: model.clone(), needed_bytes, free_bytes, capacity_bytes }
 }
 

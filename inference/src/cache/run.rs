@@ -218,6 +218,7 @@ fn with_session<T>(
     {
         pin.shared().note_loss(error);
     }
+    pin.shared().note_capacity();
     outcome
 }
 

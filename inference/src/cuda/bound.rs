@@ -6,6 +6,7 @@ pub(super) use arriving::Ordered;
 mod step;
 use step::{Address, Step, Work};
 
+use super::captured::CaptureBackoff;
 use super::chains::Chains;
 use super::device::Gpu;
 use super::failure;
@@ -25,6 +26,8 @@ pub(super) struct Bound {
     /// Like that of no other.
     pub(super) number: u64,
     pub(super) program: Program,
+    /// Of its runs, in whichever session and slot.
+    pub(super) captures: CaptureBackoff,
     prologue: Prologue,
     steps: Vec<Step>,
     constants: Vec<Tensor>,
@@ -52,13 +55,15 @@ impl Bound {
         let resident = (program.resident_bytes > 0).then(|| resident(gpu, program.resident_bytes, owner));
         let resident = resident.transpose().map_err(|error| failure(&error))?;
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-        let (steps, prologue) = (Vec::new(), Prologue::default());
-        let mut bound = Self { number, program, prologue, steps, constants, resident };
+        let (captures, steps, prologue) = (CaptureBackoff::default(), Vec::new(), Prologue::default());
+        let mut bound = Self { number, program, captures, prologue, steps, constants, resident };
         let prologue = bound.steps(gpu, &bound.program.prologue, weights).map_err(|error| failure(&error))?;
         bound.prologue = Prologue::new(prologue);
         bound.steps = bound.steps(gpu, &bound.program.steps, weights).map_err(|error| failure(&error))?;
         // Compiled from now on. What is done once is interpreted.
         bound.settle(&gpu.chains);
+        // The modules of its kernels may have been loaded for it.
+        gpu.measure().map_err(|error| failure(&error))?;
         Ok(bound)
     }
 
@@ -144,7 +149,8 @@ impl Making<'_> {
         let mut placing = Placing::new(self);
         let placed = launch.with_buffers(|place| placing.address(*place));
         let arrivals = placing.arrivals(&launch.kernel.name)?;
-        let function = self.gpu.kernels.function(&launch.kernel, launch.shared_bytes)?;
+        let function =
+            self.gpu.outside_pool(|| self.gpu.kernels.function(&launch.kernel, launch.shared_bytes))?;
         self.steps.push(Step { work: Work::kernel(function, placed), arrivals });
         Ok(())
     }

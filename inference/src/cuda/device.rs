@@ -6,11 +6,12 @@ use super::products::{LibraryConfig, ProductLibrary};
 use super::slots::Slots;
 use crate::integrity::Verified;
 use serde::{Deserialize, Serialize};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use weir_device::Arena;
 use weir_device::cuda::{
-    BlockPool, CommLimits, CommStore, Context, CudaError, Devices, PinnedRing, TensorStore, TransferEngine,
+    BlockPool, CommLimits, CommStore, Context, CudaError, Devices, Measured, PinnedRing, TensorStore,
+    TransferEngine,
 };
 use weir_kernels::Target;
 
@@ -54,6 +55,9 @@ impl Default for IntermediateLimits {
     }
 }
 
+/// What is given up where the driver has no room for something of its own, which does not say how much it takes: modules and graphs take less.
+const OUTSIDE_BYTES: u64 = 64 << 20;
+
 /// A device that is held.
 pub(super) struct Gpu {
     /// Before what lies in their memory.
@@ -72,6 +76,8 @@ pub(super) struct Gpu {
     pub(super) context: Arc<Context>,
     pub(super) target: Target,
     pub(super) arena: Arena,
+    /// By the last measurement.
+    measured: Mutex<Measured>,
     began: Instant,
 }
 
@@ -85,8 +91,8 @@ impl Gpu {
             multiprocessors: info.multiprocessors,
             shared_bytes_max: info.shared_bytes_max,
         };
-        let capacity_bytes = config.memory_bytes_max.min(context.memory()?.free_bytes);
-        let pool = BlockPool::new(&context, capacity_bytes)?;
+        let pool = BlockPool::new(&context, config.memory_bytes_max.min(context.memory()?.total_bytes))?;
+        let capacity_bytes = pool.measure()?.capacity_bytes;
         let ring = PinnedRing::new(&context, RING_BLOCKS)?;
         let engine = Arc::new(TransferEngine::new(&context, &ring)?);
         let tensors = TensorStore::new(&pool, &engine)?;
@@ -102,6 +108,8 @@ impl Gpu {
         let products = ProductLibrary::open(library.as_ref(), &context, capacity_bytes);
         let chains = Chains::open(compiler.as_ref(), &context, target.compute_capability);
         let slots = Slots::new(&pool, config.slots)?;
+        // What the libraries take they have by now.
+        let measured = Mutex::new(pool.measure()?);
         Ok(Self {
             slots,
             intermediates,
@@ -115,6 +123,7 @@ impl Gpu {
             context,
             target,
             arena: arena.clone(),
+            measured,
             began: Instant::now(),
         })
     }
@@ -124,13 +133,54 @@ impl Gpu {
         u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
+    /// What the device has for weights and runs, and what others have of it, by the last measurement.
+    pub(super) fn measured(&self) -> Measured {
+        *self.measured.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Measure that anew, since memory outside of the pool has been taken or may have been.
+    pub(super) fn measure(&self) -> Result<(), CudaError> {
+        let measured = self.pool.measure()?;
+        *self.measured.lock().unwrap_or_else(PoisonError::into_inner) = measured;
+        Ok(())
+    }
+
+    /// The same when there was no room. Gives whether there is more than was known.
+    fn has_grown(&self) -> Result<bool, CudaError> {
+        let before_bytes = self.measured().capacity_bytes;
+        self.measure()?;
+        Ok(self.measured().capacity_bytes > before_bytes)
+    }
+
+    /// Have the driver make something that takes memory outside of the pool: once more, if there is none, after the pool has given back what is idle
+    /// or not needed.
+    pub(super) fn outside_pool<T>(
+        &self,
+        mut make: impl FnMut() -> Result<T, CudaError>,
+    ) -> Result<T, CudaError> {
+        match make() {
+            Err(error) if error.is_out_of_memory() => {
+                self.give_up(OUTSIDE_BYTES);
+                self.pool.trim(0);
+                make()
+            }
+            other => other,
+        }
+    }
+
     /// Do what takes memory, once more if there is none and something that nobody needs can make way.
     pub(super) fn make_room<T>(
         &self,
         mut take: impl FnMut() -> Result<T, CudaError>,
     ) -> Result<T, CudaError> {
         match take() {
-            Err(CudaError::OutOfMemory(lacking)) if self.give_up(lacking.missing_bytes) => take(),
+            Err(CudaError::OutOfMemory(lacking)) => {
+                let has_grown = self.has_grown()?;
+                if self.give_up(lacking.missing_bytes) || has_grown {
+                    return take();
+                }
+                Err(lacking.into())
+            }
             other => other,
         }
     }

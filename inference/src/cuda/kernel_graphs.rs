@@ -31,6 +31,7 @@ pub use compile::{COMPILE_COMMAND, compile_main};
 pub(super) use prepare::store;
 pub use prepare::{KernelGraphPreparer, KernelGraphPreparerConfig};
 
+use super::captured::CaptureFailures;
 use crate::backend::{Model, ModelSource};
 use crate::error::InferenceError;
 use crate::footprint::{Footprint, Part};
@@ -40,7 +41,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
-use weir_device::Arena;
+use weir_device::{Arena, Device};
 use weir_types::{ContentHash, TenantId};
 
 /// How users' kernels run on a device.
@@ -62,27 +63,45 @@ pub(super) struct KernelGraphs {
     driver: PathBuf,
     ordinal: u32,
     arena: Arena,
+    capture_failures: CaptureFailures,
     workers: Mutex<HashMap<TenantId, Weak<Worker>>>,
 }
 
 impl KernelGraphs {
     /// For a device of that driver. Nothing is started.
     pub(super) fn new(config: KernelGraphConfig, driver: PathBuf, ordinal: u32, arena: Arena) -> Self {
-        Self { config: Arc::new(config), driver, ordinal, arena, workers: Mutex::default() }
+        let capture_failures = CaptureFailures::new(Device::Cuda { ordinal });
+        Self { config: Arc::new(config), driver, ordinal, arena, capture_failures, workers: Mutex::default() }
     }
 
     /// Have a graph at hand. Its worker is started by its first run.
     pub(super) fn load(&self, source: &ModelSource) -> Result<Box<dyn Model>, InferenceError> {
         let worker = self.worker(&source.id().tenant);
-        Ok(Box::new(KernelGraphModel::load(worker, source, self.footprint(source), self.arena.clone())?))
+        let (arena, failures) = (self.arena.clone(), self.capture_failures.clone());
+        Ok(Box::new(KernelGraphModel::load(worker, source, self.footprint(source), arena, failures)?))
     }
 
     /// What a graph takes of the device: its constants and code, and what its tenant's worker takes, once for all of its graphs.
     pub(super) fn footprint(&self, source: &ModelSource) -> Footprint {
         let tenant = &source.id().tenant;
         let hash = ContentHash::of(format!("the worker for kernels of {tenant}").as_bytes());
-        let worker_bytes = self.config.context_bytes.saturating_add(self.config.memory_bytes_max);
-        Footprint::new(source.prepared.weight_bytes, [(Part { hash, family: None }, worker_bytes)])
+        Footprint::new(source.prepared.weight_bytes, [(Part { hash, family: None }, self.worker_bytes())])
+    }
+
+    /// What the workers of tenants that have graphs here take, by their graphs' footprints.
+    pub(super) fn workers_bytes(&self) -> u64 {
+        let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = workers.values().filter(|worker| worker.strong_count() > 0).count();
+        self.worker_bytes().saturating_mul(count as u64)
+    }
+
+    fn worker_bytes(&self) -> u64 {
+        self.config.context_bytes.saturating_add(self.config.memory_bytes_max)
+    }
+
+    /// Runs that were to be captured as CUDA graphs, and were not.
+    pub(super) fn capture_failures(&self) -> u64 {
+        self.capture_failures.count()
     }
 
     fn worker(&self, tenant: &TenantId) -> Arc<Worker> {

@@ -2,6 +2,7 @@
 #![allow(unsafe_code, reason = "work is given to a device, with addresses of pinned memory")]
 
 use super::bound::{Bound, Ordered};
+use super::captured::CapturedRuns;
 use super::failure;
 use super::model::{Shared, weights_failure};
 use super::slots::Slot;
@@ -10,33 +11,31 @@ use crate::error::InferenceError;
 use crate::interrupt::Interrupt;
 use crate::request::Job;
 use crate::tensor::{Tensor, TensorError};
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_device::Arena;
-use weir_device::cuda::{CudaError, GraphExec, Owner, Span, Stream};
+use weir_device::cuda::{CudaError, Owner, Span, Stream};
 use weir_types::{ElementType, Shape};
-
-/// Captured runs that a session keeps; all are forgotten when there are more.
-const GRAPHS_MAX: usize = 16;
 
 /// One slot's share of a model.
 pub(super) struct CudaSession {
     /// Before what they use.
-    captured: HashMap<Place, Captured>,
+    captured: CapturedRuns,
     /// Where it ran last.
     slot: Option<usize>,
     model: Arc<Shared>,
 }
 
 /// What is known of a run that has ended.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Ran {
     /// How long it went on, from when there was a slot for it; of one that was cold, once the weights were there and known to be right: before that it is the
     /// load that takes time.
     pub(super) time: Duration,
     /// It has begun before the model's weights were there.
     pub(super) was_cold: bool,
+    /// Why it was launched kernel by kernel, where it was to be captured.
+    pub(super) not_captured: Option<String>,
 }
 
 /// Where the inputs of a run come from, and its outputs go. Inputs go by their positions in the signature.
@@ -89,17 +88,6 @@ struct Tensors<'a> {
     arena: &'a Arena,
 }
 
-/// A program, by its number, in a slot, by its own.
-type Place = (u64, usize);
-
-/// How far a program has got in a slot.
-enum Captured {
-    /// It has run once, launch by launch.
-    Once,
-    /// From now on it is repeated.
-    Graph { graph: GraphExec, _bound: Arc<Bound> },
-}
-
 /// Where an output is on the device, and in the staging memory.
 struct Output {
     from: Span,
@@ -112,7 +100,7 @@ struct Output {
 
 impl CudaSession {
     pub(super) fn new(model: Arc<Shared>) -> Self {
-        Self { captured: HashMap::new(), slot: None, model }
+        Self { captured: CapturedRuns::default(), slot: None, model }
     }
 
     /// On whose behalf it runs.
@@ -157,12 +145,13 @@ impl CudaSession {
             // Whatever was given to the device is over before anybody else gets the slot.
             let _ = slot.stream.synchronize();
         }
-        ran?;
+        let not_captured = ran?;
         let ended = Instant::now();
         let from = if was_cold { model.weights.usable_since().unwrap_or(ended).max(began) } else { began };
-        Ok(Ran { time: ended.saturating_duration_since(from), was_cold })
+        Ok(Ran { time: ended.saturating_duration_since(from), was_cold, not_captured })
     }
 
+    /// Gives why the run was not captured, where it was to be.
     fn run_in(
         &mut self,
         slot: &mut Slot,
@@ -170,7 +159,7 @@ impl CudaSession {
         exchange: &mut dyn Exchange,
         wanted: &[usize],
         interrupt: &Interrupt,
-    ) -> Result<(), InferenceError> {
+    ) -> Result<Option<String>, InferenceError> {
         let model = Arc::clone(&self.model);
         let (gpu, program) = (&model.gpu, &bound.program);
         let stream = Arc::clone(&slot.stream);
@@ -202,13 +191,15 @@ impl CudaSession {
             // SAFETY: the staging memory is the slot's, and is neither written nor given up before the stream is synchronised below.
             unsafe { stream.copy_from_host(place.as_ptr(), to) }.map_err(|error| failure(&error))?;
         }
-        if is_ready {
-            self.launch(bound, slot, arena).map_err(|error| failure(&error))?;
+        let not_captured = if is_ready {
+            // SAFETY: the arena is the slot's, and the slot ours until the stream is synchronised; the session holds the model, whose weights are there.
+            unsafe { self.captured.launch(bound, slot, arena, gpu) }.map_err(|error| failure(&error))?
         } else {
             // SAFETY: as above.
             unsafe { bound.launch_behind(&mut ordered, &model.weights, arena) }?;
-            self.keep((bound.number, slot.number), Captured::Once);
-        }
+            self.captured.note_launched(bound, slot);
+            None
+        };
         let staging = slot.staging(staging_bytes).map_err(|error| failure(&error))?;
         for (number, output) in outputs.iter_mut().enumerate() {
             output.stays = exchange.keep(number, &output.shape, output.from, &stream)?;
@@ -231,7 +222,7 @@ impl CudaSession {
                 exchange.write(number, element_type, shape, bytes)?;
             }
         }
-        Ok(())
+        Ok(not_captured.map(|error| error.to_string()))
     }
 
     /// Where the wanted outputs are, and where they go behind the inputs; how much staging memory that takes.
@@ -257,41 +248,6 @@ impl CudaSession {
             end = end.saturating_add(bytes);
         }
         Ok((outputs, end))
-    }
-
-    /// Give the launches to the slot's stream, now that all they read is there: one by one the first time, and captured from then on, or from when the compiler is
-    /// done with them.
-    fn launch(&mut self, bound: &Arc<Bound>, slot: &Slot, arena: Span) -> Result<(), CudaError> {
-        let (stream, place) = (&slot.stream, (bound.number, slot.number));
-        match self.captured.get_mut(&place) {
-            Some(Captured::Graph { graph, .. }) => {
-                // SAFETY: it was captured from the same program in the same slot, whose addresses stay; whoever holds the slot waits for its end.
-                return unsafe { graph.launch(stream) };
-            }
-            // What is captured stays as it is: not before it is settled which kernels those are.
-            Some(Captured::Once) if bound.settle(&self.model.gpu.chains) => {
-                // SAFETY: what is captured here runs only in this slot, while the session holds the program and its weights.
-                let graph = stream.capture(|stream| unsafe { bound.launch(stream, arena) })?;
-                let mut graph = graph.instantiate()?;
-                // SAFETY: as above.
-                unsafe { graph.launch(stream) }?;
-                self.keep(place, Captured::Graph { graph, _bound: Arc::clone(bound) });
-            }
-            _ => {
-                // SAFETY: the arena is the slot's, and the slot ours until the stream is synchronised.
-                unsafe { bound.launch(stream, arena) }?;
-                self.keep(place, Captured::Once);
-            }
-        }
-        Ok(())
-    }
-
-    /// Note how far a program has got in a slot.
-    fn keep(&mut self, place: Place, captured: Captured) {
-        if self.captured.len() >= GRAPHS_MAX && !self.captured.contains_key(&place) {
-            self.captured.clear();
-        }
-        self.captured.insert(place, captured);
     }
 }
 

@@ -26,9 +26,9 @@ pub(super) struct Taken<'a> {
 }
 
 impl Slots {
-    /// `count` of them, each with addresses for all of the pool's memory.
+    /// `count` of them, each with addresses for as much memory as the pool may ever have.
     pub(super) fn new(pool: &Arc<BlockPool>, count: usize) -> Result<Self, CudaError> {
-        let bytes_max = pool.usage().capacity_bytes;
+        let bytes_max = pool.usage().limit_bytes;
         let slot = |number| {
             let stream = Arc::new(Stream::new(pool.context(), Priority::Normal)?);
             let memory = SlotMemory::new(pool, &stream, bytes_max, 0)?;

@@ -1,9 +1,11 @@
 //! The executor on the fake driver: real networks, run by the kernels' own sources.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot be set up has failed")]
 
+mod captures;
 mod chains;
 mod cold;
 mod networks;
+mod outside;
 mod products;
 
 use super::chains::CompilerConfig;
@@ -78,7 +80,7 @@ impl Setup {
         library: Option<LibraryConfig>,
         compiler: Option<CompilerConfig>,
     ) -> Self {
-        let search = Search { driver: Some(fake.path().to_owned()), folders: Vec::new() };
+        let search = Search { driver: Some(fake.path().to_owned()), ..Search::default() };
         let devices = Arc::new(Devices::discover(&search).unwrap());
         let arena = Arena::new(1 << 30);
         let config = GpuConfig {
@@ -296,7 +298,7 @@ fn what_gpus_cannot_run_is_named() {
 fn every_check_of_the_doctor_passes() {
     use super::check::{Check, CheckConfig, Stage, Tier, check};
     let fake = Fake::new(4);
-    let search = Search { driver: Some(fake.path().to_owned()), folders: Vec::new() };
+    let search = Search { driver: Some(fake.path().to_owned()), ..Search::default() };
     let devices = Arc::new(Devices::discover(&search).unwrap());
     let models = vec![repository(DIGITS)];
     // The libraries above it lie beside the driver.
@@ -335,7 +337,7 @@ fn the_doctor_hands_over_between_devices_that_reach_each_other() {
     let of = |devices: u32, peer_access: u32| {
         let fake = Fake::new(5);
         fake.set("devices", devices).set("peer_access", peer_access);
-        let search = Search { driver: Some(fake.path().to_owned()), folders: Vec::new() };
+        let search = Search { driver: Some(fake.path().to_owned()), ..Search::default() };
         let devices = Arc::new(Devices::discover(&search).unwrap());
         let (models, repeats) = (Vec::new(), 1);
         let config = CheckConfig {

@@ -19,12 +19,15 @@
 mod connection;
 mod control;
 mod message;
+pub(super) use message::FILES_MAX;
 
 mod let_go;
 mod lines;
 
 mod memory;
 pub(super) use memory::HandOvers;
+mod reported;
+pub(super) use reported::ReportedMemory;
 mod export;
 mod files;
 
@@ -42,6 +45,7 @@ mod session;
 mod serve;
 pub use serve::{DEVICE_WORKER_COMMAND, device_worker_main};
 
+use super::captured::CaptureFailures;
 use super::device::GpuConfig;
 use super::process::{Process, Program, command};
 use crate::error::InferenceError;
@@ -52,7 +56,7 @@ use control::Control;
 use files::Files;
 use let_go::LetGo;
 use lines::{Lent, Lines};
-use message::{Answer, FILES_MAX, Opened, Request};
+use message::{Answer, Opened, Request};
 use spill::Spill;
 use std::collections::HashMap;
 use std::fs::File;
@@ -69,7 +73,7 @@ const START_TIME_MAX: Duration = Duration::from_secs(60);
 /// How long it may take for what is done at once: a session, letting go of something.
 const CALL_TIME_MAX: Duration = Duration::from_secs(30);
 /// Connections beside those of the device's slots: for the loader, for whoever lets go of something, and for what is moved from here and to here.
-const CONNECTIONS_BESIDE: usize = 6;
+pub(super) const CONNECTIONS_BESIDE: usize = 6;
 
 /// What a worker is started with.
 #[derive(Debug)]
@@ -82,6 +86,10 @@ pub(super) struct WorkerConfig {
     pub(super) arena: Arena,
     /// Counts for all workers of the device.
     pub(super) hand_overs: HandOvers,
+    /// The same.
+    pub(super) capture_failures: CaptureFailures,
+    /// What the workers of the device report of its memory.
+    pub(super) memory: ReportedMemory,
     /// The devices that make room for each other.
     pub(super) group: GpuGroup,
 }
@@ -193,8 +201,12 @@ impl Worker {
 
     /// What an answer means. Whatever says that the worker is of no use any more ends it.
     fn understand(&self, answered: Result<Answer, CallError>) -> Result<Answer, InferenceError> {
-        match answered.map_err(|error| self.failed(error))? {
-            Answer::Failed(failure) => Err(match failure.into_error() {
+        let answer = answered.map_err(|error| self.failed(error))?;
+        if let Some(memory) = answer.memory() {
+            self.config.memory.note(memory);
+        }
+        match answer {
+            Answer::Failed { failure, .. } => Err(match failure.into_error() {
                 InferenceError::DeviceLost(why) => InferenceError::DeviceLost(self.end(&why)),
                 error => error,
             }),

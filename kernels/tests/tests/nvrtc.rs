@@ -11,7 +11,8 @@ fn nvrtc() -> Nvrtc {
     let environment = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.weir/nvrtc/lib");
     let pythons = environment.read_dir().into_iter().flatten().flatten();
     let folder = |python: PathBuf| python.join("site-packages/nvidia/cuda_nvrtc/lib");
-    let search = Search { driver: None, folders: pythons.map(|python| folder(python.path())).collect() };
+    let search =
+        Search { folders: pythons.map(|python| folder(python.path())).collect(), ..Search::default() };
     Nvrtc::find(&search).unwrap_or_else(|error| panic!("{error}; `cargo xtask kernels --check` gets it"))
 }
 

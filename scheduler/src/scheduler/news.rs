@@ -53,6 +53,13 @@ impl Scheduler {
                     self.view.set_down(device, false);
                 }
             }
+            Event::DeviceResized { device, capacity_bytes } => {
+                if let Some(device) = self.key_of(device)
+                    && self.view.set_capacity(device, capacity_bytes)
+                {
+                    self.rehouse_all(device, actions);
+                }
+            }
         }
     }
 
@@ -85,9 +92,13 @@ impl Scheduler {
 
     fn device_down(&mut self, device: DeviceId, actions: &mut Vec<Action>) {
         let Some(device) = self.key_of(device) else { return };
-        if !self.view.set_down(device, true) {
-            return;
+        if self.view.set_down(device, true) {
+            self.rehouse_all(device, actions);
         }
+    }
+
+    /// Plan anew for whatever waited for a device.
+    fn rehouse_all(&mut self, device: DeviceKey, actions: &mut Vec<Action>) {
         self.policy.devices_gone(&[device], &self.view);
         for request in self.admission.devices_gone(&[device]) {
             self.rehouse(request, actions);

@@ -117,6 +117,11 @@ impl DeviceView {
         self.is_down = is_down;
     }
 
+    /// Have so much memory for models.
+    pub(super) fn set_capacity(&mut self, capacity_bytes: u64) {
+        self.spec.capacity_bytes = capacity_bytes.min(BYTES_MAX);
+    }
+
     /// Whether one more invocation may be granted models here.
     #[must_use]
     pub fn is_open(&self) -> bool {

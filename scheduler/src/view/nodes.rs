@@ -71,6 +71,25 @@ impl View {
         true
     }
 
+    /// A device has so much memory for models from now on. False if that is no news.
+    pub(crate) fn set_capacity(&mut self, key: DeviceKey, capacity_bytes: u64) -> bool {
+        let Some(before_bytes) = self.device(key).map(|device| device.spec().capacity_bytes) else {
+            return false;
+        };
+        self.change(key, SmallVec::new(), |view| view.set_capacity(capacity_bytes));
+        let now_bytes = self.device(key).map_or(0, |device| device.spec().capacity_bytes);
+        if now_bytes == before_bytes {
+            return false;
+        }
+        // Those that waited for room, or had no place, are looked at again.
+        self.freed += 1;
+        if now_bytes > before_bytes {
+            self.eased.push(key);
+        }
+        self.sum_up();
+        true
+    }
+
     /// Forget a node. Returns what ran there, in order, and its devices, or none if the node is not known.
     pub(crate) fn node_down(&mut self, node: NodeId) -> Option<(Vec<InvocationId>, Vec<DeviceKey>)> {
         let NodeView { devices, .. } = self.nodes.remove(&node)?;

@@ -2,6 +2,7 @@
 
 mod handing_over;
 mod libraries;
+mod robustness;
 mod siblings;
 mod spilling;
 mod workers;

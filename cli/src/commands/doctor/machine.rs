@@ -2,6 +2,7 @@
 
 use super::Finding;
 use rustix::process::{Resource, getrlimit};
+use weir_host::{NodeConfig, OpenFiles};
 
 /// What a node reserves, without using it, for the memories of its instances: slots of 4 GiB and their guards.
 const ADDRESS_SPACE_BYTES: u64 = 16 << 40;
@@ -42,18 +43,27 @@ pub(super) fn address_space() -> Finding {
     Finding::ok(CHECK, "unlimited")
 }
 
-/// Whether as many connections can be open as the node is set up for.
-pub(super) fn open_files(connections_max: usize) -> Finding {
+/// Whether the node may open the files that its connections and GPUs take.
+pub(super) fn open_files(node: &NodeConfig) -> Finding {
     const CHECK: &str = "open files";
-    // Beside connections: blobs, artefacts, the registry, the runtime's own.
-    let wanted = connections_max as u64 + 1_000;
-    let limits = getrlimit(Resource::Nofile);
-    match limits.maximum {
-        Some(hard) if hard < wanted => Finding::warning(
-            CHECK,
-            format!("at most {hard}"),
-            format!("run with `ulimit -Hn {wanted}` or more, or set connections_max of [node] lower"),
-        ),
+    let files = with_gpus(OpenFiles::new(node.connections_max), node);
+    match getrlimit(Resource::Nofile).maximum {
+        Some(hard) if hard < files.wanted() => {
+            Finding::warning(CHECK, format!("at most {hard}"), files.advice())
+        }
         hard => Finding::ok(CHECK, hard.map_or_else(|| "unlimited".into(), |hard| format!("up to {hard}"))),
     }
+}
+
+/// With the GPUs of this machine, as a node uses them all unless it is told otherwise.
+#[cfg(feature = "cuda")]
+fn with_gpus(files: OpenFiles, node: &NodeConfig) -> OpenFiles {
+    use weir_device::cuda::{Devices, Search};
+    let devices = Devices::discover(&Search::from_environment()).map_or(0, |devices| devices.infos().len());
+    files.with_gpus(devices, node.model_slots)
+}
+
+#[cfg(not(feature = "cuda"))]
+fn with_gpus(files: OpenFiles, _: &NodeConfig) -> OpenFiles {
+    files
 }

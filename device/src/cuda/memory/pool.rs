@@ -3,6 +3,7 @@
 
 use super::allocation::device_full;
 use super::block::{BLOCK_BYTES, Block, properties};
+use super::capacity::Measured;
 use super::span::Owner;
 use crate::cuda::context::Context;
 use crate::cuda::error::{CudaError, OutOfMemory};
@@ -14,14 +15,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Debug)]
 pub struct BlockPool {
     context: Arc<Context>,
-    blocks_max: usize,
+    /// The most that it may ever have.
+    limit_bytes: u64,
     state: Mutex<State>,
+    /// Blocks that there are, lent, idle or on their way. Held while the driver makes or releases some, so that a measurement meets none half-way. Taken
+    /// before `state`, where both are.
+    created: Mutex<usize>,
 }
 
 /// What a pool has, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolUsage {
-    /// The most that it may have.
+    /// The most that it may ever have.
+    pub limit_bytes: u64,
+    /// The most that it may have now: less than the limit where the device has less for it, by the last [measurement](BlockPool::measure).
     pub capacity_bytes: u64,
     /// What ranges hold.
     pub used_bytes: u64,
@@ -36,11 +43,13 @@ struct State {
     idle_len: usize,
     /// Blocks lent, or about to be.
     lent: usize,
+    /// The most that may be lent.
+    blocks_max: usize,
 }
 
 impl BlockPool {
-    /// A pool of at most `capacity_bytes` of the device, rounded down to blocks. Holds none yet.
-    pub fn new(context: &Arc<Context>, capacity_bytes: u64) -> Result<Arc<Self>, CudaError> {
+    /// A pool of at most `limit_bytes` of the device, rounded down to blocks. Holds none yet.
+    pub fn new(context: &Arc<Context>, limit_bytes: u64) -> Result<Arc<Self>, CudaError> {
         let info = context.info();
         if !info.maps_memory {
             return Err(CudaError::Invalid(format!(
@@ -60,8 +69,9 @@ impl BlockPool {
                 info.name
             )));
         }
-        let blocks_max = usize::try_from(capacity_bytes / BLOCK_BYTES).unwrap_or(usize::MAX);
-        Ok(Arc::new(Self { context: Arc::clone(context), blocks_max, state: Mutex::default() }))
+        let state = State { blocks_max: blocks(limit_bytes), ..State::default() };
+        let (context, created) = (Arc::clone(context), Mutex::default());
+        Ok(Arc::new(Self { context, limit_bytes, state: state.into(), created }))
     }
 
     /// The device whose memory it is.
@@ -75,10 +85,26 @@ impl BlockPool {
     pub fn usage(&self) -> PoolUsage {
         let state = self.state();
         PoolUsage {
-            capacity_bytes: bytes(self.blocks_max),
+            limit_bytes: bytes(blocks(self.limit_bytes)),
+            capacity_bytes: bytes(state.blocks_max),
             used_bytes: bytes(state.lent),
             idle_bytes: bytes(state.idle_len),
         }
+    }
+
+    /// Measure what the device has for the pool, and keep to that from now on: what lies idle beyond it goes back to the driver. What is lent stays so.
+    ///
+    /// To be called whenever much may have changed outside of the pool, and when there was no room. Takes some ten microseconds.
+    pub fn measure(&self) -> Result<Measured, CudaError> {
+        let created = self.created();
+        let measured = Measured::new(self.context.memory()?, bytes(*created), self.limit_bytes);
+        let mut state = self.state();
+        state.blocks_max = blocks(measured.capacity_bytes);
+        let surplus = (state.lent + state.idle_len).saturating_sub(state.blocks_max);
+        let keep = bytes(state.idle_len.saturating_sub(surplus));
+        drop((state, created));
+        self.trim(keep);
+        Ok(measured)
     }
 
     /// Get idle blocks from the driver until `bytes` are held in all, or as many as there can be: getting them takes some milliseconds per hundred megabytes,
@@ -90,11 +116,8 @@ impl BlockPool {
             if held + BLOCK_BYTES > bytes.min(usage.capacity_bytes) {
                 return Ok(());
             }
-            let block =
-                Block::new(&self.context).map_err(|error| device_full(&self.context, error, bytes - held))?;
-            let mut state = self.state();
-            state.idle_len += 1;
-            state.idle.entry(None).or_default().push(block);
+            let block = self.create().map_err(|error| device_full(&self.context, error, bytes - held))?;
+            self.state().add(None, vec![block]);
         }
     }
 
@@ -107,15 +130,14 @@ impl BlockPool {
             gone.push(block);
         }
         drop(state);
-        // Released outside the lock: that takes a while.
-        drop(gone);
+        self.release(gone);
     }
 
     /// Take `count` blocks for `owner`, all or none. With each it says whether it may hold bytes of somebody else.
     pub(super) fn take(&self, count: usize, owner: Owner) -> Result<Vec<(Block, bool)>, CudaError> {
         let mut blocks = self.reserve(count, owner)?;
         while blocks.len() < count {
-            match Block::new(&self.context) {
+            match self.create() {
                 Ok(block) => blocks.push((block, true)),
                 Err(error) => {
                     let missing = bytes(count - blocks.len());
@@ -131,20 +153,19 @@ impl BlockPool {
     pub(super) fn put(&self, blocks: Vec<Block>, owner: Owner) {
         let mut state = self.state();
         state.lent = state.lent.saturating_sub(blocks.len());
-        state.idle_len += blocks.len();
-        state.idle.entry(Some(owner)).or_default().extend(blocks);
+        state.add(Some(owner), blocks);
     }
 
     /// Count `count` blocks as lent, and take those of them that lie idle, the owner's own first.
     fn reserve(&self, count: usize, owner: Owner) -> Result<Vec<(Block, bool)>, CudaError> {
         let mut state = self.state();
-        let free = self.blocks_max - state.lent.min(self.blocks_max);
+        let free = state.blocks_max.saturating_sub(state.lent);
         if count > free {
             return Err(CudaError::OutOfMemory(OutOfMemory {
                 asked_bytes: bytes(count),
                 missing_bytes: bytes(count - free),
                 used_bytes: bytes(state.lent),
-                capacity_bytes: bytes(self.blocks_max),
+                capacity_bytes: bytes(state.blocks_max),
             }));
         }
         let mut blocks = Vec::with_capacity(count);
@@ -163,12 +184,31 @@ impl BlockPool {
 
     /// Undo a [`reserve`](Self::reserve) of `count` blocks. Those that others' bytes may be in are given back to the driver.
     fn cancel(&self, blocks: Vec<(Block, bool)>, count: usize, owner: Owner) {
+        let (foreign, own): (Vec<_>, Vec<_>) = blocks.into_iter().partition(|(_, foreign)| *foreign);
         let mut state = self.state();
         state.lent = state.lent.saturating_sub(count);
-        let own = blocks.into_iter().filter_map(|(block, foreign)| (!foreign).then_some(block));
-        let own: Vec<_> = own.collect();
-        state.idle_len += own.len();
-        state.idle.entry(Some(owner)).or_default().extend(own);
+        state.add(Some(owner), own.into_iter().map(|(block, _)| block).collect());
+        drop(state);
+        self.release(foreign.into_iter().map(|(block, _)| block).collect());
+    }
+
+    /// Have the driver make a block.
+    fn create(&self) -> Result<Block, CudaError> {
+        let mut created = self.created();
+        let block = Block::new(&self.context)?;
+        *created += 1;
+        Ok(block)
+    }
+
+    /// Give blocks back to the driver, which takes a while.
+    fn release(&self, blocks: Vec<Block>) {
+        let mut created = self.created();
+        *created = created.saturating_sub(blocks.len());
+        drop(blocks);
+    }
+
+    fn created(&self) -> MutexGuard<'_, usize> {
+        self.created.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -178,6 +218,14 @@ impl BlockPool {
 }
 
 impl State {
+    fn add(&mut self, owner: Option<Owner>, blocks: Vec<Block>) {
+        // An owner without blocks would hide those of others from `take_any`.
+        if !blocks.is_empty() {
+            self.idle_len += blocks.len();
+            self.idle.entry(owner).or_default().extend(blocks);
+        }
+    }
+
     fn take_of(&mut self, owner: Option<Owner>) -> Option<Block> {
         let blocks = self.idle.get_mut(&owner)?;
         let block = blocks.pop();
@@ -192,6 +240,10 @@ impl State {
         let owner = *self.idle.keys().next()?;
         self.take_of(owner)
     }
+}
+
+fn blocks(bytes: u64) -> usize {
+    usize::try_from(bytes / BLOCK_BYTES).unwrap_or(usize::MAX)
 }
 
 fn bytes(blocks: usize) -> u64 {

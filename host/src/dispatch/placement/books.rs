@@ -3,7 +3,7 @@
 use crate::cluster::wire::{Granted, Resident};
 use crate::devices::Ordinal;
 use std::collections::BTreeMap;
-use weir_scheduler::Evictable;
+use weir_scheduler::{DeviceSpec, Evictable};
 use weir_types::{InvocationId, ModelId};
 
 /// The books of all devices, by ordinal. What is said of a device that there is not says nothing.
@@ -15,6 +15,8 @@ struct Book {
     /// What the placer has been told is in memory.
     resident: BTreeMap<ModelId, Resident>,
     is_down: bool,
+    /// Memory for models, once it has changed.
+    capacity_bytes: Option<u64>,
 }
 
 /// What is to be told of a model in memory.
@@ -106,6 +108,29 @@ impl Books {
     pub(super) fn set_up(&mut self, device: Ordinal, is_up: bool) -> bool {
         let Some(book) = self.get_mut(device) else { return false };
         std::mem::replace(&mut book.is_down, !is_up) == is_up
+    }
+
+    /// One of `devices` has so much memory for models. False if that is no news.
+    pub(super) fn set_capacity(
+        &mut self,
+        device: Ordinal,
+        capacity_bytes: u64,
+        devices: &[DeviceSpec],
+    ) -> bool {
+        let at_start = usize::try_from(device).ok().and_then(|at| devices.get(at));
+        let Some(book) = self.get_mut(device) else { return false };
+        let before = book.capacity_bytes.replace(capacity_bytes);
+        before.or(at_start.map(|device| device.capacity_bytes)) != Some(capacity_bytes)
+    }
+
+    /// The devices, with the memory for models that they have now.
+    pub(super) fn resized(&self, devices: &[DeviceSpec]) -> Vec<DeviceSpec> {
+        let capacities = self.0.iter().map(|book| book.capacity_bytes).chain(std::iter::repeat(None));
+        let resized = |(device, capacity_bytes): (&DeviceSpec, Option<u64>)| DeviceSpec {
+            capacity_bytes: capacity_bytes.unwrap_or(device.capacity_bytes),
+            ..device.clone()
+        };
+        devices.iter().zip(capacities).map(resized).collect()
     }
 
     /// The devices that are lost.

@@ -1,6 +1,7 @@
 //! The GPUs that the driver shows.
 
 use crate::config::{DeviceConfig, DeviceName, GpuLibraries, KernelGraphsConfig, NodeConfig};
+use crate::node::open_files::OpenFiles;
 use crate::telemetry::gpus::{GpuMonitor, GpuSource};
 use anyhow::{Context, bail};
 use std::path::PathBuf;
@@ -18,7 +19,7 @@ const MEMORY_SHARE: f64 = 0.9;
 /// The part of that which is kept for what runs work in.
 const RUNS_SHARE: u64 = 4;
 /// Runs at once, unless the settings say otherwise.
-const SLOTS: u32 = 4;
+pub(in crate::node) const SLOTS: u32 = 4;
 
 /// What there is, or why there is nothing.
 pub(super) struct Gpus {
@@ -89,7 +90,7 @@ impl Gpus {
             bail!("gpu_run_time_ms_max is at least 1");
         }
         let memory_bytes_max = memory_bytes(device, info);
-        let slots = device.slots.or(node.model_slots).unwrap_or(SLOTS).max(1) as usize;
+        let slots = slots(device, node) as usize;
         let config = CudaConfig {
             ordinal,
             memory_bytes_max,
@@ -138,6 +139,18 @@ impl Gpus {
         };
         found.get_or_init(look).clone()
     }
+}
+
+/// The files that a node needs with those of `devices` that are GPUs.
+pub(super) fn with_files(files: OpenFiles, devices: &[DeviceConfig], node: &NodeConfig) -> OpenFiles {
+    let gpus = devices.iter().filter(|device| matches!(device.device, DeviceName::Cuda(_)));
+    let slots = gpus.clone().map(|device| slots(device, node)).max();
+    files.with_gpus(gpus.count(), slots)
+}
+
+/// Runs at once on a GPU.
+fn slots(device: &DeviceConfig, node: &NodeConfig) -> u32 {
+    device.slots.or(node.model_slots).unwrap_or(SLOTS).max(1)
 }
 
 impl GpuSource for Monitor {

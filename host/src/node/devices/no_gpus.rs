@@ -1,6 +1,7 @@
 //! A node that was built without the feature `cuda`.
 
 use crate::config::{DeviceConfig, NodeConfig};
+use crate::node::open_files::OpenFiles;
 use crate::telemetry::gpus::GpuMonitor;
 use anyhow::bail;
 use std::sync::Arc;
@@ -15,6 +16,11 @@ pub(super) fn kernel_graphs(node: &NodeConfig) -> anyhow::Result<Option<Arc<dyn 
         bail!("kernel_graphs.enabled: this weir was built without GPUs");
     }
     Ok(None)
+}
+
+/// The files that a node needs.
+pub(super) fn with_files(files: OpenFiles, _: &[DeviceConfig], _: &NodeConfig) -> OpenFiles {
+    files
 }
 
 impl Gpus {

@@ -7,16 +7,18 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use std::sync::atomic::Ordering;
-use weir_inference::HandedOver;
+use weir_inference::{ExecutorFigures, HandedOver};
 
 /// The devices of the node.
 pub(crate) struct DeviceMetrics {
     resident_bytes: Family<Labels, Gauge>,
     capacity_bytes: Family<Labels, Gauge>,
+    outside_bytes: Family<Labels, Gauge>,
     runs_waiting: Family<Labels, Gauge>,
     up: Family<Labels, Gauge>,
     losses: Family<Labels, Counter>,
     fallbacks: Family<Labels, Counter>,
+    capture_failures: Family<Labels, Counter>,
     intermediates: Family<Labels, Gauge>,
     intermediates_bytes: Family<Labels, Gauge>,
     handed_over_bytes: Family<WayLabels, Counter>,
@@ -55,6 +57,8 @@ impl DeviceMetrics {
         };
         let resident_bytes = gauge("model_resident_bytes", "Device memory that models take");
         let capacity_bytes = gauge("device_capacity_bytes", "Device memory that models may take");
+        let help = "Device memory that is in use outside of the pool for models and runs: contexts, modules, graphs, libraries, other processes";
+        let outside_bytes = gauge("device_outside_pool_bytes", help);
         let runs_waiting = gauge("device_runs_waiting", "Model runs that wait for a slot of the device");
         let up = gauge("device_up", "Whether the device is there; 0 while it is lost");
         let intermediates =
@@ -69,6 +73,8 @@ impl DeviceMetrics {
         let losses = counter("device_losses", "Times that the device was lost, with what was in its memory");
         let help = "Times that a model was to be opened or run on the device, and was on another, since the device cannot";
         let fallbacks = counter("device_fallbacks", help);
+        let help = "Runs that the driver failed to capture or repeat as a CUDA graph, and that were launched kernel by kernel";
+        let capture_failures = counter("device_capture_failures", help);
         let handed_over_bytes = Family::<WayLabels, Counter>::default();
         registry.register(
             "device_handed_over_bytes",
@@ -84,10 +90,12 @@ impl DeviceMetrics {
         Self {
             resident_bytes,
             capacity_bytes,
+            outside_bytes,
             runs_waiting,
             up,
             losses,
             fallbacks,
+            capture_failures,
             intermediates,
             intermediates_bytes,
             handed_over_bytes,
@@ -132,6 +140,15 @@ impl DeviceMetrics {
             let labels = TierLabels { device: device.to_owned(), to };
             self.spilled_bytes.get_or_create(&labels).inner().store(bytes, Ordering::Relaxed);
         }
+    }
+
+    /// What the executor of a GPU counts.
+    pub(crate) fn set_executor(&self, device: &str, figures: &ExecutorFigures) {
+        let ExecutorFigures { capture_failures, outside_bytes } = *figures;
+        let labels = Labels::of(device);
+        self.outside_bytes.get_or_create(&labels).set(i64::try_from(outside_bytes).unwrap_or(i64::MAX));
+        // Counted where it happens.
+        self.capture_failures.get_or_create(&labels).inner().store(capture_failures, Ordering::Relaxed);
     }
 
     /// A device was lost.

@@ -75,7 +75,7 @@ pub fn compile_main() -> ExitCode {
 }
 
 fn compile_here(Task { folders, sources }: &Task) -> Answer {
-    let search = Search { driver: None, folders: folders.clone() };
+    let search = Search { folders: folders.clone(), ..Search::default() };
     let nvrtc = match Nvrtc::find(&search) {
         Ok(nvrtc) => nvrtc,
         Err(unavailable) => {

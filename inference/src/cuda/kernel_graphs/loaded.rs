@@ -5,6 +5,7 @@
 )]
 
 use super::runner::{Failure, misfit};
+use crate::cuda::captured::CaptureBackoff;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -31,6 +32,7 @@ pub(super) struct Loaded {
 /// A plan, and how far it has got.
 struct Planned {
     captured: Captured,
+    captures: CaptureBackoff,
     plan: Arc<Plan>,
 }
 
@@ -93,7 +95,8 @@ impl Loaded {
             if self.plans.len() >= PLANS_MAX {
                 self.plans.clear();
             }
-            self.plans.insert(shapes.to_vec(), Planned { captured: Captured::Never, plan });
+            let (captured, captures) = (Captured::Never, CaptureBackoff::default());
+            self.plans.insert(shapes.to_vec(), Planned { captured, captures, plan });
         }
         let planned = self.plans.get_mut(shapes).ok_or_else(misfit)?;
         Ok((Arc::clone(&planned.plan), Run { planned, code: &self.code }))
@@ -101,31 +104,28 @@ impl Loaded {
 }
 
 impl Run<'_> {
-    /// Give it to the stream: launch by launch the first time, and captured from then on.
+    /// Give it to the stream: launch by launch the first time, and as a graph from then on. Gives why the graph failed where the run was launched launch by
+    /// launch instead; an error says that the run failed.
     ///
     /// # Safety
     /// `arena` is as long as the plan says, is used by nobody else until the work is done, and is at the same addresses for every run; nor is the graph dropped
     /// before.
-    pub(super) unsafe fn launch(self, stream: &Stream, arena: Span) -> Result<(), Failure> {
-        let Planned { captured, plan } = self.planned;
-        match captured {
-            // SAFETY: the caller's part: it was captured from the same plan, with the same addresses.
-            Captured::Graph(graph) => unsafe { graph.launch(stream) }?,
-            Captured::Once => {
-                // SAFETY: the caller's part.
-                let graph = stream.capture(|stream| unsafe { self.code.launch(plan, stream, arena) })?;
-                let mut graph = graph.instantiate()?;
-                // SAFETY: the caller's part.
-                unsafe { graph.launch(stream) }?;
-                *captured = Captured::Graph(graph);
+    pub(super) unsafe fn launch(self, stream: &Stream, arena: Span) -> Result<Option<Failure>, Failure> {
+        let Self { planned: Planned { captured, captures, plan }, code } = self;
+        // SAFETY: the caller's part.
+        let failed = match unsafe { code.launch_graph(captured, captures, plan, stream, arena) } {
+            Ok(true) => return Ok(None),
+            Ok(false) => None,
+            Err(failure) if failure.is_lost() => return Err(failure),
+            Err(failure) => {
+                captures.note_failure();
+                Some(failure)
             }
-            Captured::Never => {
-                // SAFETY: the caller's part.
-                unsafe { self.code.launch(plan, stream, arena) }?;
-                *captured = Captured::Once;
-            }
-        }
-        Ok(())
+        };
+        // SAFETY: the caller's part.
+        unsafe { code.launch(plan, stream, arena) }?;
+        *captured = Captured::Once;
+        Ok(failed)
     }
 }
 
@@ -142,6 +142,34 @@ impl Code {
             }
         }
         Ok(())
+    }
+
+    /// Launch the graph of a plan, which is captured if it is time for that. Gives whether there is one; on error nothing was launched.
+    ///
+    /// # Safety
+    /// As for [`Run::launch`].
+    unsafe fn launch_graph(
+        &self,
+        captured: &mut Captured,
+        captures: &CaptureBackoff,
+        plan: &Plan,
+        stream: &Stream,
+        arena: Span,
+    ) -> Result<bool, Failure> {
+        match captured {
+            // SAFETY: the caller's part: it was captured from the same plan, with the same addresses.
+            Captured::Graph(graph) => unsafe { graph.launch(stream) }?,
+            Captured::Once if captures.is_due() => {
+                // SAFETY: the caller's part.
+                let recorded = stream.capture(|stream| unsafe { self.launch(plan, stream, arena) })?;
+                let mut graph = recorded.instantiate()?;
+                // SAFETY: the caller's part.
+                unsafe { graph.launch(stream) }?;
+                *captured = Captured::Graph(graph);
+            }
+            Captured::Never | Captured::Once => return Ok(false),
+        }
+        Ok(true)
     }
 
     /// Give the launches of a plan to the stream.

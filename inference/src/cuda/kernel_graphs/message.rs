@@ -24,8 +24,8 @@ pub(super) enum Request {
 pub(super) enum Answer {
     /// It is done.
     Done,
-    /// It has run, and has taken the device so long.
-    Ran { outputs: Vec<Part>, device_time_ns: u64 },
+    /// It has run, and has taken the device so long. Where the run was to be captured as a graph and was not, it says why.
+    Ran { outputs: Vec<Part>, device_time_ns: u64, not_captured: Option<String> },
     /// It cannot run with these inputs.
     Refused(String),
     /// There is not enough memory for it.

@@ -3,6 +3,7 @@
 use super::Worker;
 use super::message::{Answer, Request};
 use crate::backend::{Model, ModelSource, Session};
+use crate::cuda::captured::CaptureFailures;
 use crate::cuda::process::{Part, read_tensor, write_tensors};
 use crate::error::InferenceError;
 use crate::footprint::Footprint;
@@ -14,7 +15,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use weir_device::Arena;
-use weir_types::{ElementType, Platform};
+use weir_types::{ElementType, ModelId, Platform};
 
 /// A graph that can be run.
 pub(super) struct KernelGraphModel {
@@ -25,11 +26,13 @@ pub(super) struct KernelGraphModel {
 /// What its sessions share. Dropped, the worker lets go of it, and ends if it was its last.
 struct Loaded {
     worker: Arc<Worker>,
+    id: ModelId,
     /// What the worker knows it by.
     number: u64,
     file: PathBuf,
     outputs: Vec<ElementType>,
     arena: Arena,
+    capture_failures: CaptureFailures,
 }
 
 impl KernelGraphModel {
@@ -38,6 +41,7 @@ impl KernelGraphModel {
         source: &ModelSource,
         footprint: Footprint,
         arena: Arena,
+        capture_failures: CaptureFailures,
     ) -> Result<Self, InferenceError> {
         let id = source.id();
         let broken = |why: String| InferenceError::Load { model: id.clone(), why: why.into() };
@@ -50,7 +54,9 @@ impl KernelGraphModel {
         }
         let outputs = source.prepared.signature.outputs.iter().map(|port| port.datatype).collect();
         let number = worker.number();
-        Ok(Self { graph: Arc::new(Loaded { worker, number, file, outputs, arena }), footprint })
+        let id = id.clone();
+        let graph = Loaded { worker, id, number, file, outputs, arena, capture_failures };
+        Ok(Self { graph: Arc::new(graph), footprint })
     }
 }
 
@@ -86,9 +92,12 @@ impl Session for KernelGraphSession {
         }
         let (inputs, outputs_at) = write_tensors(&job.inputs, turn.memory()?, None)?;
         let request = Request::Run { graph: *number, inputs, outputs: job.outputs.clone(), outputs_at };
-        let Answer::Ran { outputs, device_time_ns } = turn.run(&request)? else {
+        let Answer::Ran { outputs, device_time_ns, not_captured } = turn.run(&request)? else {
             return Err(InferenceError::Run("its worker did not say what came of it".into()));
         };
+        if let Some(why) = not_captured {
+            self.graph.capture_failures.note(&self.graph.id, why);
+        }
         let memory = turn.memory()?;
         let tensors =
             job.outputs.iter().zip(&outputs).map(|(position, part)| self.tensor(*position, part, memory));

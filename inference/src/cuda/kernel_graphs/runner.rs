@@ -45,13 +45,18 @@ pub(super) enum Failure {
 }
 
 impl Failure {
+    /// Whether the device is gone.
+    pub(super) fn is_lost(&self) -> bool {
+        matches!(self, Self::Device(error) if error.is_context_lost())
+    }
+
     fn answer(self) -> Answer {
         let why = self.to_string();
         match self {
             Self::Plan(PlanError::Memory { .. }) => Answer::OutOfMemory(why),
             Self::Plan(_) => Answer::Refused(why),
             Self::Device(error) if error.is_context_lost() => Answer::Lost(why),
-            Self::Device(CudaError::OutOfMemory(_)) => Answer::OutOfMemory(why),
+            Self::Device(error) if error.is_out_of_memory() => Answer::OutOfMemory(why),
             Self::Device(_) | Self::Memory(_) | Self::Other(_) => Answer::Failed(why),
         }
     }
@@ -60,7 +65,7 @@ impl Failure {
 impl Runner {
     /// Take hold of a device.
     pub(super) fn open(driver: PathBuf, ordinal: u32, memory_bytes_max: u64) -> Result<Self, String> {
-        let search = Search { driver: Some(driver), folders: Vec::new() };
+        let search = Search { driver: Some(driver), ..Search::default() };
         let devices = Devices::discover(&search).map_err(|error| error.to_string())?;
         Self::of(&devices, ordinal, memory_bytes_max).map_err(|error| error.to_string())
     }
@@ -147,7 +152,7 @@ impl Runner {
             unsafe { stream.copy_from_host(place.as_ptr(), to) }?;
         }
         // SAFETY: the arena is as long as the plan says, nobody else's, and always at the same addresses; the stream is synchronised below.
-        unsafe { run.launch(stream, arena) }?;
+        let not_captured = unsafe { run.launch(stream, arena) }?;
         // The inputs' copies are over: their place is taken by the outputs.
         stream.synchronize()?;
         let (mut rest, mut parts, mut offset) =
@@ -174,7 +179,9 @@ impl Runner {
             });
             offset = offset.saturating_add(output.region.bytes);
         }
-        Ok(Answer::Ran { outputs: parts, device_time_ns: self.ended.since_ns(&self.began)? })
+        let device_time_ns = self.ended.since_ns(&self.began)?;
+        let not_captured = not_captured.map(|failure| failure.to_string());
+        Ok(Answer::Ran { outputs: parts, device_time_ns, not_captured })
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::message::{Answer, Request};
 use super::runner::Runner;
+use crate::cuda::open_files::kernel_graph_worker_files;
 use crate::cuda::process::{confine, end_at_once, receive, send};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::fs::File;
@@ -10,12 +11,13 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, sync_channel};
+use weir_child::raise_open_files;
 
 /// The hidden subcommand that a node starts itself with.
 pub const WORKER_COMMAND: &str = "__run-kernel-graphs";
 
-/// Files that a worker may have open at once: the driver has some.
-const OPEN_FILES_MAX: u64 = 256;
+/// The devices that the driver of a worker may see.
+const DEVICES_MAX: u64 = 64;
 
 /// Be a worker: answer what is asked over standard input, a socket, until it closes. Tensors go through standard output, a file in memory.
 #[must_use]
@@ -32,7 +34,9 @@ pub fn worker_main() -> ExitCode {
 
 fn serve() -> io::Result<()> {
     confine()?;
-    setrlimit(Resource::Nofile, Rlimit { current: Some(OPEN_FILES_MAX), maximum: Some(OPEN_FILES_MAX) })?;
+    let files = raise_open_files(kernel_graph_worker_files(DEVICES_MAX))?;
+    let files_max = Some(files.min(kernel_graph_worker_files(DEVICES_MAX)));
+    setrlimit(Resource::Nofile, Rlimit { current: files_max, maximum: files_max })?;
     let mut socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let memory = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     let requests = listen(socket.try_clone()?)?;

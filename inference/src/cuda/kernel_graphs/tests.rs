@@ -68,7 +68,7 @@ fn outputs_are_those_of_the_launches_in_whatever_order_streams_are_drained() {
         let memory = memory();
         for count in [1, 100, 3_000, 100] {
             let x: Vec<f32> = (0..count).map(|at| at as f32).collect();
-            let Answer::Ran { outputs, device_time_ns } = run(&mut runner, &memory, &x, &[1, 0]) else {
+            let Answer::Ran { outputs, device_time_ns, .. } = run(&mut runner, &memory, &x, &[1, 0]) else {
                 panic!("it runs");
             };
             // In the order that they are asked for.
@@ -95,7 +95,7 @@ fn runs_with_sizes_that_come_again_are_one_launch_and_equal_to_the_bit() {
         for (at, count) in [7, 100, 7, 100, 7, 300_000, 100, 7].into_iter().enumerate() {
             let before = fake.count("launches");
             let x: Vec<f32> = (0..count).map(|at| (at % 1_000) as f32).collect();
-            let Answer::Ran { outputs, device_time_ns } = run(&mut runner, &memory, &x, &[0, 1]) else {
+            let Answer::Ran { outputs, device_time_ns, .. } = run(&mut runner, &memory, &x, &[0, 1]) else {
                 panic!("it runs");
             };
             assert!(device_time_ns > 0);
@@ -146,4 +146,42 @@ fn a_fault_loses_the_worker() {
     fake.fail_launch(1);
     let answer = run(&mut runner, &memory(), &[1.0], &[0]);
     assert!(matches!(&answer, Answer::Lost(why) if why.contains("weir_test_scale_add")), "{answer:?}");
+}
+
+#[test]
+fn failed_capture_falls_back_to_eager_launches_and_says_why() {
+    for failure in [
+        "fail_begin_capture",
+        "fail_captured_launch",
+        "fail_end_capture",
+        "fail_instantiate",
+        "fail_graph_launch",
+    ] {
+        let fake = Fake::new(3);
+        let mut runner = Runner::open(fake.path().to_owned(), 0, MEMORY_BYTES_MAX).unwrap();
+        for number in [1, 2] {
+            assert_eq!(runner.load(number, graph("weir_test_scale_add").path()), Answer::Done);
+        }
+        fake.set(failure, 1);
+        let memory = memory();
+        let mut told = Vec::new();
+        for _ in 0..4 {
+            let Answer::Ran { outputs, not_captured, .. } = run(&mut runner, &memory, &[3.0], &[0]) else {
+                panic!("it runs")
+            };
+            assert_eq!(values(&memory, &outputs[0]), [3.0], "{failure}");
+            told.extend(not_captured);
+        }
+        assert!(told.len() == 1 && told[0].contains("CUDA_ERROR_"), "{failure}: {told:?}");
+        assert_eq!(fake.count("graph_launches"), 0, "{failure}");
+        let input = Part { shape: Shape::new(&[1]).unwrap(), home: Home::Connection, offset: 0, bytes: 4 };
+        for _ in 0..3 {
+            let answer = runner.run(2, &[input.clone()], &[0], OUTPUTS_AT, &memory);
+            assert!(matches!(answer, Answer::Ran { not_captured: None, .. }), "{failure}: {answer:?}");
+        }
+        assert_eq!(fake.count("graph_launches"), 2, "{failure}: another graph is captured");
+        for number in [1, 2] {
+            runner.forget(number);
+        }
+    }
 }

@@ -264,7 +264,7 @@ fn the_doctor_says_of_a_library_that_does_not_start_that_it_does_not() {
     let fake = Fake::new(1);
     fake.set("cublaslt_create", 1);
     let folders = vec![fake.path().with_file_name("")];
-    let search = Search { driver: Some(fake.path().to_owned()), folders };
+    let search = Search { driver: Some(fake.path().to_owned()), folders, ..Search::default() };
     let devices = Arc::new(Devices::discover(&search).unwrap());
     let models = Vec::new();
     let config = CheckConfig {

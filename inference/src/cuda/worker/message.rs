@@ -7,11 +7,12 @@ use crate::cuda::process::Part;
 use crate::error::InferenceError;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+use weir_device::cuda::Measured;
 use weir_types::{ContentHash, ModelId, Shape, TenantId};
 
 /// The most files that go with one message, and are on their way to one worker: blocks of memory of 2 MiB, of tensors that other devices have. What is more
 /// goes over the host.
-pub(super) const FILES_MAX: usize = 128;
+pub(in crate::cuda) const FILES_MAX: usize = 128;
 
 /// What a node asks. Models, sessions and runs are known by numbers that it gives them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -56,6 +57,22 @@ pub(in crate::cuda) struct Opened {
     pub(in crate::cuda) library: LibraryState,
     /// The same of the compiler for chains of elementwise operations.
     pub(in crate::cuda) compiler: LibraryState,
+    pub(in crate::cuda) memory: MemoryReport,
+}
+
+/// The memory of a device, as its worker has measured it last.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::cuda) struct MemoryReport {
+    /// In use outside of the pool for weights and runs: by contexts, modules, graphs and libraries, and by other processes.
+    pub(in crate::cuda) outside_bytes: u64,
+    /// What the pool may have beside that.
+    pub(in crate::cuda) capacity_bytes: u64,
+}
+
+impl From<Measured> for MemoryReport {
+    fn from(Measured { outside_bytes, capacity_bytes, .. }: Measured) -> Self {
+        Self { outside_bytes, capacity_bytes }
+    }
 }
 
 /// An input of a run.
@@ -104,10 +121,18 @@ pub(super) enum Answer {
     /// The device is held.
     Opened(Opened),
     /// A model can be run: what it takes for itself, and weights that others may have, too; and whether some of that is still on its way.
-    Loaded { own_bytes: u64, weights: Vec<(ContentHash, u64)>, is_arriving: bool },
+    Loaded { own_bytes: u64, weights: Vec<(ContentHash, u64)>, is_arriving: bool, memory: MemoryReport },
     /// It has run, and has had the device for so long; whether it began before all of the model was there. So many bytes of inputs that had stayed came from
-    /// the host all the same.
-    Ran { outputs: Vec<Output>, device_time_ns: u64, was_cold: bool, through_host_bytes: u64, room: Room },
+    /// the host all the same. Where the run was to be captured as a graph and was not, it says why.
+    Ran {
+        outputs: Vec<Output>,
+        device_time_ns: u64,
+        was_cold: bool,
+        through_host_bytes: u64,
+        room: Room,
+        not_captured: Option<String>,
+        memory: MemoryReport,
+    },
     /// It has not begun: what is on that other device cannot be read there.
     NotReached { ordinal: u32, why: String },
     /// A tensor stays where it is. The files of its blocks come behind.
@@ -120,8 +145,21 @@ pub(super) enum Answer {
     Fetched { bytes: u64 },
     /// It is done.
     Done,
-    /// It is not done.
-    Failed(Failure),
+    /// It is not done. Want of memory may be the reason, which is why it says how much there is.
+    Failed { failure: Failure, memory: Option<MemoryReport> },
+}
+
+impl Answer {
+    /// The memory of the device, where the answer tells of it.
+    pub(super) fn memory(&self) -> Option<MemoryReport> {
+        match self {
+            Self::Opened(Opened { memory, .. }) | Self::Loaded { memory, .. } | Self::Ran { memory, .. } => {
+                Some(*memory)
+            }
+            Self::Failed { memory, .. } => *memory,
+            _ => None,
+        }
+    }
 }
 
 /// How tensors that stay get along with the room there is.
@@ -216,8 +254,9 @@ mod tests {
             InferenceError::Run("f".into()),
         ] {
             let mut sent = Vec::new();
-            send(&mut sent, &Answer::Failed(Failure::of(&error))).unwrap();
-            let Some(Answer::Failed(failure)) = receive(&mut &sent[..]).unwrap() else {
+            let failed = Answer::Failed { failure: Failure::of(&error), memory: None };
+            send(&mut sent, &failed).unwrap();
+            let Some(Answer::Failed { failure, .. }) = receive(&mut &sent[..]).unwrap() else {
                 panic!("another answer")
             };
             let there = failure.into_error();

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use weir_device::Arena;
-use weir_types::ElementType;
+use weir_types::{ElementType, ModelId};
 
 /// How slowly weights may come from the disk before their worker is taken to hang.
 const LOAD_BYTES_PER_S_MIN: u64 = 20 << 20;
@@ -26,6 +26,7 @@ pub(in crate::cuda) struct WorkerModel {
 /// What its sessions share.
 pub(super) struct Loaded {
     pub(super) worker: Arc<Worker>,
+    pub(super) id: ModelId,
     /// What the worker knows it by.
     number: u64,
     pub(super) outputs: Vec<ElementType>,
@@ -48,11 +49,12 @@ impl WorkerModel {
         let seconds = source.prepared.weight_bytes / LOAD_BYTES_PER_S_MIN;
         let load_time_max = CALL_TIME_MAX.saturating_add(Duration::from_secs(seconds));
         let (number, is_arriving) = (worker.number(), AtomicBool::new(true));
-        let tenant = source.id().tenant.clone();
+        let id = source.id().clone();
+        let tenant = id.tenant.clone();
         let memory = Arc::new(WorkerMemory { worker: Arc::clone(&worker), tenant, arena });
-        let model = Arc::new(Loaded { worker, number, outputs, memory, load_time_max, is_arriving });
+        let model = Arc::new(Loaded { worker, id, number, outputs, memory, load_time_max, is_arriving });
         match model.worker.call(&Request::Load { model: number, files }, load_time_max)? {
-            Answer::Loaded { own_bytes, weights, is_arriving } => {
+            Answer::Loaded { own_bytes, weights, is_arriving, .. } => {
                 model.is_arriving.store(is_arriving, Ordering::Relaxed);
                 let parts = weights.into_iter().map(|(hash, bytes)| (Part { hash, family: None }, bytes));
                 Ok(Self { model, footprint: Footprint::new(own_bytes, parts) })

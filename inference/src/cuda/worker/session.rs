@@ -124,19 +124,24 @@ impl WorkerSession {
             numbers.for_each(|number| worker.let_go.tell(Gone::Abandoned { number }));
         }
         drop(stays);
-        let (outputs, device_time_ns, was_cold, through_host_bytes, room) =
-            match worker.understand(answered)? {
-                Answer::Ran { outputs, device_time_ns, was_cold, through_host_bytes, room }
-                    if outputs.len() == wanted.len() =>
-                {
-                    (outputs, device_time_ns, was_cold, through_host_bytes, room)
-                }
-                Answer::NotReached { ordinal, why } => {
-                    worker.reads_no_more(ordinal, &why);
-                    return Ok(None);
-                }
-                answer => return Err(worker.senseless(&answer)),
-            };
+        let answer = match worker.understand(answered)? {
+            Answer::NotReached { ordinal, why } => {
+                worker.reads_no_more(ordinal, &why);
+                return Ok(None);
+            }
+            answer => answer,
+        };
+        let Answer::Ran { outputs, device_time_ns, was_cold, through_host_bytes, room, not_captured, .. } =
+            answer
+        else {
+            return Err(worker.senseless(&answer));
+        };
+        if outputs.len() != wanted.len() {
+            return Err(worker.senseless(&format!("{} outputs of {}", outputs.len(), wanted.len())));
+        }
+        if let Some(why) = not_captured {
+            worker.config.capture_failures.note(&self.model.id, why);
+        }
         worker.note_worked();
         worker.config.hand_overs.read(stayed_bytes.saturating_sub(through_host_bytes), through_host_bytes);
         in_place.exports.iter().for_each(Export::note_read);

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! This holds after every grant. What changes between grants keeps it: a grant that ends leaves its models in memory or takes them out
-//! of the sum, and an eviction takes its model out of both sums. Only a model that turns out larger than it was said to be can break it,
-//! until enough is evicted.
+//! of the sum, and an eviction takes its model out of both sums. Only a model that turns out larger than it was said to be, or a device that turns out smaller,
+//! can break it, until enough is evicted.
 
 use super::DeviceView;
 use crate::policy::Demand;

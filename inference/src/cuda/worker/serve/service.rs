@@ -7,7 +7,9 @@ use super::runs::Runs;
 use super::staying::{Stayed, Staying};
 use super::window::Window;
 use crate::backend::Model;
+use crate::cuda::GpuFiles;
 use crate::cuda::device::{Gpu, GpuConfig};
+use crate::cuda::failure;
 use crate::cuda::model::{CudaModel, ModelFiles, owner};
 use crate::cuda::process::{receive, receive_files, send, send_files};
 use crate::cuda::session::{CudaSession, Ran};
@@ -20,6 +22,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use weir_child::raise_open_files;
 use weir_device::Arena;
 use weir_device::cuda::{Devices, Exported, Search};
 use weir_types::TenantId;
@@ -55,7 +58,14 @@ impl Service {
             }
             let brought = receive_files(&socket, count)?;
             let replied = self.reply(request, files, brought);
-            let failed = |error| (Answer::Failed(Failure::of(&error)), Vec::new());
+            let failed = |error| {
+                let memory = self.gpu.get().map(|gpu| {
+                    // Where that fails, so does whatever comes next, which tells why.
+                    _ = gpu.measure();
+                    gpu.measured().into()
+                });
+                (Answer::Failed { failure: Failure::of(&error), memory }, Vec::new())
+            };
             let (answer, sent) = replied.unwrap_or_else(failed);
             send(&mut socket, &answer)?;
             send_files(&socket, &sent.iter().map(AsFd::as_fd).collect::<Vec<_>>())?;
@@ -123,31 +133,40 @@ impl Service {
     }
 
     fn open(&self, driver: PathBuf, config: &GpuConfig) -> Result<Answer, InferenceError> {
-        let search = Search { driver: Some(driver), folders: Vec::new() };
+        let search = Search { driver: Some(driver), ..Search::default() };
         let cannot = |error: &dyn std::fmt::Display| InferenceError::DeviceLost(error.to_string().into());
         let devices = Devices::discover(&search).map_err(|error| cannot(&error))?;
+        // The node has seen to it that it may; where not, tensors of siblings go over the host.
+        let files = GpuFiles::new(devices.infos().len() as u64, config.slots as u64).worker;
+        raise_open_files(files).map_err(|error| cannot(&error))?;
         let gpu =
             Gpu::open(&devices, config, &Arena::new(ARENA_BYTES_MAX)).map_err(|error| cannot(&error))?;
         // Where it cannot be told, tensors go over the host.
         let siblings = devices.siblings(config.ordinal).unwrap_or_default();
         let name = gpu.context.info().name.clone();
         let (library, compiler) = (gpu.products.state().clone(), gpu.chains.state().clone());
+        let memory = gpu.measured().into();
         let opened = self.gpu.set(Arc::new(gpu));
         opened.map_err(|_| InferenceError::Run("the device is held already".into()))?;
-        Ok(Answer::Opened(Opened { name, siblings, library, compiler }))
+        Ok(Answer::Opened(Opened { name, siblings, library, compiler, memory }))
     }
 
     fn load(&self, number: u64, files: &ModelFiles) -> Result<Answer, InferenceError> {
         let gpu = self.gpu()?;
+        // Other processes may have taken some of the device.
+        gpu.measure().map_err(|error| failure(&error))?;
         let model = match CudaModel::load(Arc::clone(&gpu), files) {
             // Weights go before what runs have left.
-            Err(InferenceError::RunOutOfMemory(_)) if gpu.give_up(u64::MAX) => CudaModel::load(gpu, files)?,
+            Err(InferenceError::RunOutOfMemory(_)) if gpu.give_up(u64::MAX) => {
+                CudaModel::load(Arc::clone(&gpu), files)?
+            }
             loaded => loaded?,
         };
         let (footprint, is_arriving) = (model.footprint(), model.is_arriving());
         lock(&self.models).insert(number, Arc::new(model));
         let weights = footprint.parts().iter().map(|(part, bytes)| (part.hash, *bytes)).collect();
-        Ok(Answer::Loaded { own_bytes: footprint.own_bytes(), weights, is_arriving })
+        let memory = gpu.measured().into();
+        Ok(Answer::Loaded { own_bytes: footprint.own_bytes(), weights, is_arriving, memory })
     }
 
     fn run(
@@ -172,14 +191,15 @@ impl Service {
         };
         let mut window =
             Window::new((&gpu, staying), session.owner(), files, (inputs, imported), (numbers, outputs_at))?;
-        let Ran { time, was_cold } = session.exchange(&mut window, &wanted, run.interrupt())?;
+        let Ran { time, was_cold, not_captured } = session.exchange(&mut window, &wanted, run.interrupt())?;
         drop(session);
         let device_time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let through_host_bytes = window.through_host_bytes();
         let outputs = window.into_outputs(staying)?;
         let beyond = staying.numbers_of(&gpu.intermediates.beyond(BEYOND_MAX));
         let room = Room { beyond, spilled_bytes: gpu.intermediates.take_spilled_bytes() };
-        Ok(Answer::Ran { outputs, device_time_ns, was_cold, through_host_bytes, room })
+        let memory = gpu.measured().into();
+        Ok(Answer::Ran { outputs, device_time_ns, was_cold, through_host_bytes, room, not_captured, memory })
     }
 
     fn take(

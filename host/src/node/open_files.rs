@@ -1,0 +1,97 @@
+//! The limit on open files: how many the node needs, and raising it to that.
+
+use anyhow::{Context, bail};
+use weir_child::raise_open_files;
+
+/// Files of a node beside its connections and GPUs: blobs, artefacts, the registry, logs, other nodes, the runtime's own.
+const NODE_FILES: u64 = 1_000;
+
+/// Files that a node cannot do without, whatever it is asked.
+const NODE_FILES_MIN: u64 = 128;
+
+/// The files that a node has open at once, at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpenFiles {
+    connections: u64,
+    gpus: u64,
+    /// In the worker of a GPU, which has the node's limit.
+    worker: u64,
+    devices: u64,
+}
+
+impl OpenFiles {
+    /// Of a node with so many connections.
+    #[must_use]
+    pub fn new(connections_max: usize) -> Self {
+        Self { connections: connections_max as u64, gpus: 0, worker: 0, devices: 0 }
+    }
+
+    /// The same with so many GPUs, with so many runs at once on each, or as many as there are unless the settings say otherwise.
+    #[cfg(feature = "cuda")]
+    #[must_use]
+    pub fn with_gpus(self, devices: usize, slots: Option<u32>) -> Self {
+        let devices = devices as u64;
+        let files = weir_inference::GpuFiles::new(devices, slots.unwrap_or(super::devices::GPU_SLOTS).into());
+        Self { gpus: files.node, worker: if devices == 0 { 0 } else { files.worker }, devices, ..self }
+    }
+
+    /// What the limit has to be for all of it.
+    #[must_use]
+    pub fn wanted(&self) -> u64 {
+        self.connections.saturating_add(NODE_FILES).saturating_add(self.gpus).max(self.worker)
+    }
+
+    /// What to do where the limit is lower.
+    #[must_use]
+    pub fn advice(&self) -> String {
+        let (wanted, devices) = (self.wanted(), self.devices);
+        let gpus = if devices == 0 { String::new() } else { format!(" or use fewer than {devices} GPUs") };
+        format!(
+            "raise the hard limit to {wanted} (`ulimit -Hn {wanted}`, or LimitNOFILE= of the service), or set connections_max of [node] lower{gpus}"
+        )
+    }
+
+    /// Raise the limit of this process and of its workers as far as it goes. Gives the limit.
+    pub(super) fn raise(&self) -> anyhow::Result<u64> {
+        raise_open_files(self.wanted()).context("cannot raise the limit on open files")
+    }
+
+    /// The same, once the GPUs are known. Warns if there is too little for all connections and devices at once; fails if there is too little for the devices.
+    pub(super) fn require(&self) -> anyhow::Result<()> {
+        let files = self.raise()?;
+        let Self { devices, .. } = self;
+        if files < self.gpus.saturating_add(NODE_FILES_MIN).max(self.worker) {
+            bail!("{files} open files, the hard limit, are too few for {devices} GPUs: {}", self.advice());
+        }
+        if files < self.wanted() {
+            let (wanted, advice) = (self.wanted(), self.advice());
+            tracing::warn!(
+                files,
+                wanted,
+                "the hard limit on open files is too low for connections_max: {advice}"
+            );
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limit_covers_connections() {
+        let files = OpenFiles::new(10_000);
+        assert_eq!(files.wanted(), 11_000);
+        assert!(files.advice().contains("`ulimit -Hn 11000`") && !files.advice().contains("GPU"));
+    }
+
+    #[cfg(feature = "cuda")]
+    #[test]
+    fn limit_covers_gpus_and_their_workers() {
+        let files = OpenFiles::new(100).with_gpus(8, Some(4));
+        assert!(files.wanted() > 1_100 + 8 * 100, "{files:?}");
+        assert!(files.wanted() >= files.worker && files.advice().contains("8 GPUs"), "{}", files.advice());
+        assert_eq!(OpenFiles::new(100).with_gpus(0, None), OpenFiles::new(100));
+    }
+}

@@ -1,0 +1,50 @@
+//! Failed captures, as the node counts and logs them.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use tracing::warn;
+use weir_device::Device;
+use weir_types::ModelId;
+
+/// Models and reasons that are remembered as logged; all are forgotten when there are more.
+const LOGGED_MAX: usize = 1_024;
+
+/// The failed captures of one device. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(in crate::cuda) struct CaptureFailures(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    device: Device,
+    count: AtomicU64,
+    logged: Mutex<HashSet<(ModelId, String)>>,
+}
+
+impl CaptureFailures {
+    pub(in crate::cuda) fn new(device: Device) -> Self {
+        Self(Arc::new(Shared { device, count: AtomicU64::new(0), logged: Mutex::default() }))
+    }
+
+    /// Count one, and log it if it is the first of this model for this reason.
+    pub(in crate::cuda) fn note(&self, model: &ModelId, why: String) {
+        let Shared { device, count, .. } = &*self.0;
+        count.fetch_add(1, Relaxed);
+        if self.is_new(model, &why) {
+            warn!(%model, %device, why, "runs of the model are not captured as CUDA graphs: their kernels are launched one by one, which takes longer");
+        }
+    }
+
+    /// How many there were.
+    pub(in crate::cuda) fn count(&self) -> u64 {
+        self.0.count.load(Relaxed)
+    }
+
+    fn is_new(&self, model: &ModelId, why: &str) -> bool {
+        let mut logged = self.0.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        if logged.len() >= LOGGED_MAX {
+            logged.clear();
+        }
+        logged.insert((model.clone(), why.to_owned()))
+    }
+}

@@ -1,0 +1,109 @@
+//! Drivers and machines at their limits: graphs that cannot be captured, memory that the driver takes for itself, and few open files.
+
+use super::{ask, with_gpu};
+use serde_json::{Value, json};
+use weir_tests::{Node, digits, eventually, model_with_rows};
+use weir_types::ErrorCode;
+
+#[tokio::test]
+async fn failed_captures_fail_no_request_and_are_logged_once() {
+    let settings = "devices=1,seed=3,fail_instantiate=1000000";
+    let node = with_gpu("cuda").env("WEIR_FAKE_CUDA", settings).set("model_slots", 1).start().await;
+    node.push_model("digits", 1, digits()).await;
+    let mut answers = Vec::new();
+    for count in [1, 1, 1, 2, 2, 2, 1] {
+        answers.push((count, ask(&node, count).await.0));
+    }
+    for (count, answer) in &answers {
+        let first = answers.iter().find(|(other, _)| other == count).expect("itself");
+        assert_eq!(*answer, first.1, "{count} at once");
+    }
+    let log = node.log();
+    let lines: Vec<_> = log.lines().filter(|line| line.contains("not captured as CUDA graphs")).collect();
+    assert_eq!(lines.len(), 1, "two programs fail for one reason\n{log}");
+    assert!(lines[0].contains("digits") && lines[0].contains("CUDA_ERROR_OUT_OF_MEMORY"), "{}", lines[0]);
+    assert_eq!(node.metric("weir_device_capture_failures_total", "device=\"cuda:0\"").await, 2.0);
+}
+
+/// Ask a model of 16 MiB.
+async fn ask_large(node: &Node, name: &str) -> weir_tests::Answer {
+    let row = json!({"name": "row", "datatype": "INT64", "shape": [1], "data": [7]});
+    let square = |name: &str, shape: &[u32]| {
+        let count: u32 = shape.iter().product();
+        json!({"name": name, "datatype": "FP32", "shape": shape, "data": vec![0.5; count as usize]})
+    };
+    let inputs = json!({"inputs": [square("x", &[1, 32, 32]), row, square("more", &[32, 32])]});
+    node.post(&format!("/v2/models/{name}/infer"), inputs.to_string()).await
+}
+
+#[tokio::test]
+async fn models_make_room_for_each_other_beside_what_the_driver_takes() {
+    // Models may take three quarters of 115 MiB, as long as the driver takes little.
+    let settings = "devices=1,seed=3,memory_bytes=134217728,graph_bytes=50331648";
+    let node = with_gpu("cuda").env("WEIR_FAKE_CUDA", settings).set("model_slots", 1).start().await;
+    let capacity = async || node.metric("weir_device_capacity_bytes", "device=\"cuda:0\"").await;
+    let before = capacity().await;
+    for (name, value) in [("a", 1.0), ("b", 2.0), ("c", 3.0), ("d", 4.0)] {
+        let path = format!("/v1/models/{name}/versions/1");
+        node.put(&path, model_with_rows(4_096, value)).await.ok();
+    }
+    // Once its runs are captured, the graph takes 48 MiB.
+    for _ in 0..3 {
+        ask_large(&node, "a").await.ok();
+    }
+    assert_eq!(node.metric("weir_device_outside_pool_bytes", "device=\"cuda:0\"").await, 50_331_648.0);
+    let after = eventually("less room for models", async || {
+        let now = capacity().await;
+        (now < before).then_some(now)
+    })
+    .await;
+    assert!(before - after >= 20_000_000.0, "{before} and {after}");
+    // Four of them would take 64 MiB, and their runs 16 MiB: that is all of the 80 MiB that are left, and more with what is rounded up.
+    for name in ["b", "c", "d", "a", "b"] {
+        let answer = ask_large(&node, name).await;
+        assert!(answer.is_ok(), "{name}: {:?}\n{}", answer.refusal(), node.log());
+    }
+}
+
+#[tokio::test]
+async fn model_that_fits_nowhere_beside_what_the_driver_takes_is_refused_clearly() {
+    let settings = "devices=1,seed=3,memory_bytes=67108864,context_bytes=52428800";
+    let node = with_gpu("cuda").env("WEIR_FAKE_CUDA", settings).set("model_slots", 1).start().await;
+    let path = "/v1/models/large/versions/1";
+    let pushed: Value = node.put(path, model_with_rows(4_096, 1.0)).await.ok().json();
+    let why = pushed["devices"][0]["why_not"].as_str().unwrap_or_default();
+    assert!(why.contains("bytes there, and models may have"), "{pushed}");
+    let refusal = ask_large(&node, "large").await.refusal();
+    assert!(refusal.status == 507 || refusal.code == ErrorCode::NoCapacity, "{refusal:?}");
+    // A small one has room.
+    node.push_model("digits", 1, digits()).await;
+    ask(&node, 1).await;
+}
+
+#[tokio::test]
+async fn eight_gpus_are_served_under_a_low_soft_limit_on_open_files() {
+    let node = with_gpu("cuda").env("WEIR_FAKE_CUDA", "devices=8,seed=3").set("connections_max", 100);
+    let node = node.open_files(64, 4_096).start().await;
+    node.push_model("digits", 1, digits()).await;
+    for _ in 0..3 {
+        let asked = futures::future::join_all((0..32).map(|_| ask(&node, 1))).await;
+        assert!(asked.iter().all(|(values, _)| *values == asked[0].0));
+    }
+    assert!(!node.log().contains("open files"), "{}", node.log());
+}
+
+#[tokio::test]
+async fn hard_limit_on_open_files_that_is_too_low_is_told_at_the_start() {
+    let node = |devices: u32| {
+        let settings = format!("devices={devices},seed=3");
+        with_gpu("cuda").env("WEIR_FAKE_CUDA", settings).set("connections_max", 100)
+    };
+    let Err(log) = node(8).open_files(256, 1_024).try_start().await else { panic!("it has too few files") };
+    assert!(log.contains("1024 open files, the hard limit, are too few for 8 GPUs"), "{log}");
+    assert!(log.contains("`ulimit -Hn ") && log.contains("LimitNOFILE="), "{log}");
+    // With one GPU there is enough, though not for all connections beside it.
+    let node = node(1).open_files(256, 1_024).start().await;
+    node.push_model("digits", 1, digits()).await;
+    ask(&node, 1).await;
+    assert!(node.log().contains("too low for connections_max"), "{}", node.log());
+}
