@@ -22,6 +22,8 @@ mod loading;
 mod memory;
 #[path = "cuda/order.rs"]
 mod order;
+#[path = "cuda/pinned.rs"]
+mod pinned;
 #[path = "cuda/products.rs"]
 mod products;
 #[path = "cuda/tensors.rs"]

@@ -34,6 +34,7 @@ static bool set(const std::string& name, const std::string& value) {
     const uint64_t number = strtoull(value.c_str(), nullptr, 10);
     if (name == "devices") settings.devices = unsigned(number);
     else if (name == "memory_bytes") settings.memory_bytes = number;
+    else if (name == "host_memory_bytes") settings.host_memory_bytes = number;
     else if (name == "sm") settings.sm = unsigned(number);
     else if (name == "driver_version") settings.driver_version = int(number);
     else if (name == "seed") settings.seed = number;

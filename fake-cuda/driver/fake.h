@@ -156,6 +156,8 @@ struct Prices {
 struct Settings {
     unsigned devices = 1;
     uint64_t memory_bytes = uint64_t(1) << 30;
+    // Pinned memory that there can be.
+    uint64_t host_memory_bytes = UINT64_MAX;
     unsigned sm = 90;
     int driver_version = 13000;
     // 0: the order in which work was given.

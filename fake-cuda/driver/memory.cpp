@@ -133,6 +133,9 @@ CUDA_API cuMemHostAlloc(void** address, size_t bytes, unsigned) {
     if (bytes == 0) return INVALID_VALUE;
     if (forbidden_in_capture("cuMemHostAlloc")) return STREAM_CAPTURE_UNSUPPORTED;
     const uint64_t inside = rounded(bytes, page_bytes);
+    uint64_t pinned_bytes = 0;
+    for (const auto& [address, pinned] : state().pinned) pinned_bytes += pinned;
+    if (pinned_bytes + inside > state().settings.host_memory_bytes) return OUT_OF_MEMORY;
     void* mapping = mmap(nullptr, inside + page_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (mapping == MAP_FAILED || mprotect(mapping, inside, PROT_READ | PROT_WRITE) != 0) return OUT_OF_MEMORY;
     std::memset(mapping, 0xff, inside);

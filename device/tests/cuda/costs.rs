@@ -50,7 +50,11 @@ fn freeing_pinned_memory_is_charged_for_the_work_that_it_stalls() {
     let before = machine.fake.costs();
     drop(pinned);
     let costs = machine.fake.costs().since(&before);
-    assert_eq!((costs.pinning_ns, costs.synchronisation_ns), (2 * 1_000, 1_000), "one fill of 1 us is queued");
+    assert_eq!(
+        (costs.pinning_ns, costs.synchronisation_ns),
+        (2 * 1_000, 1_000),
+        "one fill of 1 us is queued"
+    );
     assert_eq!(machine.fake.calls("cuMemFreeHost"), 1);
     machine.fake.resume();
     machine.stream.synchronize().unwrap();
