@@ -5,7 +5,8 @@
 //! [`Function`]s of a [`Module`] launched with [`Parameters`], and whole [`GraphExec`]s of both. Memory comes from one [`BlockPool`] of 2 MiB blocks per
 //! device, mapped into [`AddressRange`]s, of which each slot has one ([`SlotMemory`]), and the stores one each: weights by what is in them ([`TensorStore`]), and what one
 //! step of a workflow leaves for the next ([`CommStore`]), which the process of another device can read there ([`Exported`]). Where cuBLASLt is installed, a [`Product`] of
-//! matrices can be its; where NVRTC is, it compiles a [`CudaSource`]. The bus is shared by a [`TransferEngine`], in blocks.
+//! matrices can be its; where NVRTC is, it compiles a [`CudaSource`]. The bus is shared by a [`TransferEngine`], in blocks;
+//! weights that are loaded again come from a [`PinnedCache`], and what goes in and out of runs passes through a [`StagingBuffer`].
 //!
 //! Whoever launches kernels works with addresses, which nothing checks. Bytes on a device are not memory in Rust's sense: what is
 //! written to the wrong place there spoils results, or loses the context, but touches nothing that Rust relies on. So only what reads or writes host
@@ -56,9 +57,13 @@ pub use memory::{
 };
 
 mod pinned;
-pub use pinned::{PinnedBlock, PinnedMemory, PinnedRing};
+pub use pinned::{PinnedBlock, PinnedMemory, PinnedRing, PinnedSlice};
+mod staging;
+pub use staging::StagingBuffer;
+mod pinned_cache;
+pub use pinned_cache::{PinnedCache, PinnedCacheUsage};
 mod transfer;
-pub use transfer::{Fetch, Segment, Source, Transfer, TransferEngine, TransferError};
+pub use transfer::{Fetch, Segment, Source, Transfer, TransferEngine, TransferError, copy_threads};
 mod tensors;
 pub use tensors::{StoreUsage, Tensor, TensorKey, TensorStore, Wanted};
 mod comm;

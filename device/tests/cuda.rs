@@ -8,16 +8,22 @@ mod support;
 
 #[path = "cuda/comm.rs"]
 mod comm;
+#[path = "cuda/costs.rs"]
+mod costs;
 #[path = "cuda/discovery.rs"]
 mod discovery;
 #[path = "cuda/exported.rs"]
 mod exported;
 #[path = "cuda/faults.rs"]
 mod faults;
+#[path = "cuda/loading.rs"]
+mod loading;
 #[path = "cuda/memory.rs"]
 mod memory;
 #[path = "cuda/order.rs"]
 mod order;
+#[path = "cuda/pinned.rs"]
+mod pinned;
 #[path = "cuda/products.rs"]
 mod products;
 #[path = "cuda/tensors.rs"]

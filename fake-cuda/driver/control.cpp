@@ -8,6 +8,27 @@
 
 using namespace fake;
 
+// The price of that name, as tests and the environment know it.
+static uint64_t* price(const std::string& name) {
+    Prices& prices = state().settings.prices;
+    const std::map<std::string, uint64_t*> named = {
+        {"copy_ns", &prices.copy_ns},
+        {"create_ns", &prices.create_ns},
+        {"create_mib_ns", &prices.create_mib_ns},
+        {"map_ns", &prices.map_ns},
+        {"set_access_ns", &prices.set_access_ns},
+        {"set_access_piece_ns", &prices.set_access_piece_ns},
+        {"unmap_ns", &prices.unmap_ns},
+        {"release_ns", &prices.release_ns},
+        {"host_alloc_mib_ns", &prices.host_alloc_mib_ns},
+        {"host_free_mib_ns", &prices.host_free_mib_ns},
+        {"host_copy_bytes_per_s", &prices.host_copy_bytes_per_s},
+        {"page_fault_ns", &prices.page_fault_ns},
+    };
+    const auto found = named.find(name);
+    return found == named.end() ? nullptr : found->second;
+}
+
 static bool set(const std::string& name, const std::string& value) {
     Settings& settings = state().settings;
     const uint64_t number = strtoull(value.c_str(), nullptr, 10);
@@ -17,6 +38,7 @@ static bool set(const std::string& name, const std::string& value) {
     else if (name == "module_bytes") settings.module_bytes = number;
     else if (name == "graph_bytes") settings.graph_bytes = number;
     else if (name == "library_bytes") settings.library_bytes = number;
+    else if (name == "host_memory_bytes") settings.host_memory_bytes = number;
     else if (name == "sm") settings.sm = unsigned(number);
     else if (name == "driver_version") settings.driver_version = int(number);
     else if (name == "seed") settings.seed = number;
@@ -33,6 +55,7 @@ static bool set(const std::string& name, const std::string& value) {
     else if (name == "peer_access") settings.peer_access = unsigned(number);
     else if (name == "loads_left") settings.loads_left = value == "all" ? UINT64_MAX : number;
     else if (settings.failing.count(name)) settings.failing[name] = number;
+    else if (uint64_t* found = price(name)) *found = name == "host_copy_bytes_per_s" && number == 0 ? 1 : number;
     else if (settings.libraries.count(name)) settings.libraries[name] = number;
     else return false;
     return true;

@@ -146,17 +146,33 @@ struct Physical {
     bool released = false;
 };
 
+// What calls of a driver and the host's own copies cost, in nanoseconds: see README.md, which names the source of each figure.
+struct Prices {
+    uint64_t copy_ns = 2'000;
+    uint64_t create_ns = 1'000, create_mib_ns = 14'000;
+    uint64_t map_ns = 2'000;
+    uint64_t set_access_ns = 35'000, set_access_piece_ns = 3'000;
+    uint64_t unmap_ns = 34'000;
+    uint64_t release_ns = 23'000;
+    uint64_t host_alloc_mib_ns = 230'000, host_free_mib_ns = 220'000;
+    uint64_t host_copy_bytes_per_s = 10'000'000'000;
+    uint64_t page_fault_ns = 400;
+};
+
 struct Settings {
     unsigned devices = 1;
     uint64_t memory_bytes = uint64_t(1) << 30;
     // What the driver takes of a device's memory by itself: for each process that holds it, each module, each graph that is instantiated, and each handle of
     // a library.
     uint64_t context_bytes = 0, module_bytes = 0, graph_bytes = 0, library_bytes = 0;
+    // Pinned memory that there can be.
+    uint64_t host_memory_bytes = UINT64_MAX;
     unsigned sm = 90;
     int driver_version = 13000;
     // 0: the order in which work was given.
     uint64_t seed = 1;
-    uint64_t bus_bytes_per_s = 50'000'000'000;
+    uint64_t bus_bytes_per_s = 55'600'000'000;
+    Prices prices;
     // Threads that run blocks of a kernel.
     unsigned workers = 1;
     // Allocations that still succeed, and how many fail then.
@@ -212,6 +228,8 @@ struct State {
     std::map<uint64_t, Physical> physical;
     uint64_t next_physical = 1;
     std::map<uint64_t, uint64_t> pinned;
+    // The contents of pieces of pinned memory when they were last copied to a device, by address.
+    std::map<uint64_t, uint64_t> copied_from;
     // Handles and descriptors of libraries.
     int64_t library_objects = 0;
 
@@ -260,6 +278,17 @@ bool forbidden_in_capture(const char* call);
 Result record(Stream* stream, Work work);
 // Whether this call is to fail, which counts it.
 bool is_to_fail(const char* setting);
+
+// costs.cpp
+// Count a call, and what it costs.
+void charge(const char* call, uint64_t ns);
+// The cost of so many bytes at a price for each mebibyte.
+uint64_t for_mib(uint64_t bytes, uint64_t mib_ns);
+uint64_t copy_ns(uint64_t bytes);
+// Charge a copy from pinned memory to the device, and the host's own copy into that memory where its contents are new.
+void charge_copy(const void* from, uint64_t bytes);
+// Charge what is left to do on a device, which a call waits for that synchronises implicitly. The fake does not wait where the documentation promises nothing.
+void charge_synchronisation(const Device* device);
 
 // memory.cpp
 // Whether a device may read all of that, or write it.

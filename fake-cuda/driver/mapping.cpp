@@ -142,6 +142,8 @@ CUDA_API cuMemCreate(unsigned long long* handle, size_t bytes, const AllocationP
         *handle = state().next_physical++;
         state().physical[*handle] = {device, device->file, offset, bytes, properties->handle_types != 0};
         state().counts["blocks_created"]++;
+        const Prices& prices = state().settings.prices;
+        charge("cuMemCreate", prices.create_ns + for_mib(bytes, prices.create_mib_ns));
         return SUCCESS;
     }
     device->used_bytes -= bytes;
@@ -155,6 +157,7 @@ CUDA_API cuMemRelease(unsigned long long handle) {
     if (found == state().physical.end() || found->second.released) return INVALID_VALUE;
     found->second.released = true;
     forget(handle);
+    charge("cuMemRelease", state().settings.prices.release_ns);
     return call.device->fault;
 }
 
@@ -177,6 +180,7 @@ CUDA_API cuMemMap(Address address, size_t bytes, size_t offset, unsigned long lo
     Region region{bytes, physical.device};
     region.physical = handle;
     state().regions[address] = region;
+    charge("cuMemMap", state().settings.prices.map_ns);
     return SUCCESS;
 }
 
@@ -186,7 +190,8 @@ CUDA_API cuMemSetAccess(Address address, size_t bytes, const Access* access, siz
     if (count != 1 || access->location.type != 1 || (access->flags != 0 && access->flags != 1 && access->flags != 3)) return INVALID_VALUE;
     if (access->location.id < 0 || size_t(access->location.id) >= state().devices.size()) return INVALID_DEVICE;
     const Device* user = state().devices[size_t(access->location.id)].get();
-    for (uint64_t at = address; at < address + bytes;) {
+    uint64_t pieces = 0;
+    for (uint64_t at = address; at < address + bytes; pieces++) {
         auto found = state().regions.find(at);
         if (found == state().regions.end() || found->second.physical == 0) return INVALID_VALUE;
         Region& region = found->second;
@@ -197,6 +202,9 @@ CUDA_API cuMemSetAccess(Address address, size_t bytes, const Access* access, siz
         mprotect(reinterpret_cast<void*>(at), region.bytes, allowed);
         at += region.bytes;
     }
+    charge_synchronisation(call.device);
+    const Prices& prices = state().settings.prices;
+    charge("cuMemSetAccess", prices.set_access_ns + pieces * prices.set_access_piece_ns);
     return SUCCESS;
 }
 
@@ -213,6 +221,7 @@ CUDA_API cuMemUnmap(Address address, size_t bytes) {
         state().physical.at(region.physical).mapped--;
         forget(region.physical);
         at += region.bytes;
+        charge("cuMemUnmap", state().settings.prices.unmap_ns);
     }
     return call.device->fault;
 }

@@ -78,8 +78,6 @@ static char* guarded(uint64_t bytes, void** mapping, size_t* mapping_bytes) {
     return start;
 }
 
-static uint64_t copy_ns(uint64_t bytes) { return 2'000 + uint64_t(double(bytes) * 1e9 / double(state().settings.bus_bytes_per_s)); }
-
 // What was there when the copy was asked for, and is not when it is made.
 static Result gone(const char* what, uint64_t address, uint64_t bytes) {
     char text[160];
@@ -114,6 +112,7 @@ CUDA_API cuMemFree_v2(Address address) {
     auto found = state().regions.find(address);
     if (found == state().regions.end() || found->second.mapping == nullptr) return INVALID_VALUE;
     Device* device = found->second.device;
+    charge_synchronisation(device);
     // The driver waits for what may use it.
     if (!device->fault)
         drain(call.lock, device, [=] {
@@ -141,19 +140,29 @@ CUDA_API cuMemHostAlloc(void** address, size_t bytes, unsigned) {
     if (bytes == 0) return INVALID_VALUE;
     if (forbidden_in_capture("cuMemHostAlloc")) return STREAM_CAPTURE_UNSUPPORTED;
     const uint64_t inside = rounded(bytes, page_bytes);
+    uint64_t pinned_bytes = 0;
+    for (const auto& [address, pinned] : state().pinned) pinned_bytes += pinned;
+    if (pinned_bytes + inside > state().settings.host_memory_bytes) return OUT_OF_MEMORY;
     void* mapping = mmap(nullptr, inside + page_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (mapping == MAP_FAILED || mprotect(mapping, inside, PROT_READ | PROT_WRITE) != 0) return OUT_OF_MEMORY;
     std::memset(mapping, 0xff, inside);
     *address = mapping;
     state().pinned[reinterpret_cast<uint64_t>(mapping)] = inside;
+    charge_synchronisation(call.device);
+    charge("cuMemHostAlloc", for_mib(bytes, state().settings.prices.host_alloc_mib_ns));
     return SUCCESS;
 }
 
 CUDA_API cuMemFreeHost(void* address) {
     Call call(true);
     if (call.result) return call.result;
-    auto found = state().pinned.find(reinterpret_cast<uint64_t>(address));
+    const auto start = reinterpret_cast<uint64_t>(address);
+    auto found = state().pinned.find(start);
     if (found == state().pinned.end()) return INVALID_VALUE;
+    charge_synchronisation(call.device);
+    charge("cuMemFreeHost", for_mib(found->second, state().settings.prices.host_free_mib_ns));
+    auto& copied = state().copied_from;
+    copied.erase(copied.lower_bound(start), copied.lower_bound(start + found->second));
     munmap(address, found->second + page_bytes);
     state().pinned.erase(found);
     return call.device->fault;
@@ -172,6 +181,7 @@ CUDA_API cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t bytes, Stream
     if (!pinned) staged->assign(static_cast<const char*>(from), static_cast<const char*>(from) + bytes);
     state().counts["copies_to_device"]++;
     state().counts["bytes_to_device"] += bytes;
+    if (pinned) charge_copy(from, bytes);
     const Result result = enqueue(stream, {"a copy to the device", Engine::TO_DEVICE, copy_ns(bytes), [=] {
         if (!writable(to, bytes, device)) return gone("a copy to the device", to, bytes);
         if (pinned && !is_pinned(from, bytes)) return gone("a copy to the device", reinterpret_cast<uint64_t>(from), bytes);

@@ -145,6 +145,7 @@ CUDA_API cuModuleUnload(Module* module) {
     Call call(true);
     if (call.result) return call.result;
     if (!state().modules.erase(module)) return INVALID_HANDLE;
+    charge_synchronisation(module->device);
     // Functions stay, so that who uses one of a module that is gone is found out.
     for (auto& function : state().functions)
         if (function->module == module) function->module = nullptr;

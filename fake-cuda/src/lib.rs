@@ -6,7 +6,8 @@
 //! - memory that nobody has written reads as NaN and -1, and the page behind every allocation faults;
 //! - copies check what they touch, when they are asked for and when they are made; kernels, run from their own sources on the processor, end in a
 //!   fault that loses the context;
-//! - memory runs out, launches fail and the bus is slow when a test says so.
+//! - memory runs out, launches fail and the bus is slow when a test says so;
+//! - calls that are slow on a real driver are charged for, so that designs can be compared: see [`Costs`].
 //!
 //! Beside it is a `libnvidia-ml.so.1`, which says of the same GPUs what real ones say of themselves, and a `libcublasLt.so` of versions 12 and 13, which
 //! computes products of matrices in the order of the driver's streams, and refuses what the real one does. A `libnvrtc.so` of both versions compiles for the processor, with the
@@ -16,6 +17,9 @@
 //! `WEIR_CUDA_LIBRARY`, and settings in `WEIR_FAKE_CUDA`, as `devices=2,seed=7`.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a harness fails the test by panicking")]
+
+mod costs;
+pub use costs::{CopyThreads, Costs};
 
 mod fake;
 pub use fake::{Copied, Direction, Fake};

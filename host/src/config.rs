@@ -122,6 +122,9 @@ pub struct NodeConfig {
 
     /// How long one run on a GPU may take before the worker of the device is taken to hang, and is started anew.
     pub gpu_run_time_ms_max: u64,
+    /// Memory of the host that is pinned on each GPU for copies of weights, so that models that come back load from there at the speed of the bus. 0: none. See
+    /// docs/gpu.md.
+    pub gpu_pinned_cache_bytes_max: u64,
     /// Whether NVIDIA's libraries (cuBLASLt, NVRTC) compute or compile what they do faster than Weir's own kernels, where they are installed: `auto`, or
     /// `none`. See docs/gpu.md.
     pub gpu_libraries: GpuLibraries,
@@ -375,6 +378,7 @@ impl Default for NodeConfig {
             arena_bytes_max: 1024 * MIB,
             response_cache_bytes_max: 64 * MIB,
             gpu_run_time_ms_max: 60_000,
+            gpu_pinned_cache_bytes_max: 256 * MIB,
             gpu_libraries: GpuLibraries::default(),
             kernel_graphs: KernelGraphsConfig::default(),
             asynchronous: AsyncConfig::default(),

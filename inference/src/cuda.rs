@@ -81,6 +81,8 @@ pub struct CudaConfig {
     pub slots: usize,
     /// What runs may leave on the device for other runs there.
     pub intermediates: IntermediateLimits,
+    /// Memory of the host that is pinned for copies of weights, so that models that come back load from there; 0 for none.
+    pub pinned_cache_bytes_max: u64,
     /// The file of cuBLASLt, which computes large products of matrices; none for Weir's own kernels in its place.
     pub cublas_lt: Option<PathBuf>,
     /// The file of NVRTC, which compiles chains of elementwise operations; none to have them interpreted.
@@ -109,10 +111,20 @@ pub struct Cuda {
 impl Cuda {
     /// Have a worker take hold of a device of the driver in that file. Outputs live in `arena`. Takes some hundred milliseconds; blocks.
     pub fn open(driver: &Path, config: CudaConfig, arena: Arena) -> Result<Self, InferenceError> {
-        let CudaConfig { ordinal, memory_bytes_max, slots, intermediates, cublas_lt, nvrtc, .. } = config;
+        let CudaConfig { ordinal, memory_bytes_max, slots, intermediates, pinned_cache_bytes_max, .. } =
+            config;
+        let CudaConfig { cublas_lt, nvrtc, .. } = config;
         let library = cublas_lt.map(|path| LibraryConfig { path, flops_min: FLOPS_MIN });
         let compiler = nvrtc.map(|path| CompilerConfig { path, instructions_min: INSTRUCTIONS_MIN });
-        let gpu = GpuConfig { ordinal, memory_bytes_max, slots, intermediates, library, compiler };
+        let gpu = GpuConfig {
+            ordinal,
+            memory_bytes_max,
+            slots,
+            intermediates,
+            pinned_cache_bytes_max,
+            library,
+            compiler,
+        };
         let (driver, capture_failures) = (driver.to_owned(), CaptureFailures::new(Device::Cuda { ordinal }));
         let memory = ReportedMemory::new(memory_bytes_max);
         let config = WorkerConfig {

@@ -46,6 +46,11 @@ impl Mapping {
         Ok(mapping)
     }
 
+    /// Map the whole of a file, of which nothing is read before it is met.
+    pub(crate) fn unread(path: &Path) -> io::Result<Self> {
+        Self::with(path, MapFlags::empty())
+    }
+
     fn with(path: &Path, flags: MapFlags) -> io::Result<Self> {
         let file = File::open(path)?;
         let identity = FileIdentity::of(&file)?;

@@ -5,6 +5,7 @@ use super::context::Context;
 use super::error::CudaError;
 use super::memory::BLOCK_BYTES;
 use std::fmt;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -59,6 +60,53 @@ impl PinnedMemory {
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: as above, and borrowed alone.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
+    }
+}
+
+/// A part of pinned memory that is not written any more.
+pub struct PinnedSlice {
+    memory: Arc<PinnedMemory>,
+    range: Range<usize>,
+}
+
+impl PinnedSlice {
+    /// That part of `memory`; none where it would go past the end.
+    #[must_use]
+    pub fn new(memory: Arc<PinnedMemory>, range: Range<usize>) -> Option<Self> {
+        (range.start <= range.end && range.end <= memory.bytes).then_some(Self { memory, range })
+    }
+
+    /// A part that the caller fills before anybody else sees it.
+    ///
+    /// # Safety
+    /// No other slice of these bytes is made, nor one of all of the memory, as long as this one lives.
+    pub(super) unsafe fn filled(
+        memory: &Arc<PinnedMemory>,
+        range: Range<usize>,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Option<Self> {
+        let slice = Self::new(Arc::clone(memory), range)?;
+        // SAFETY: within the memory, and nobody else's: the caller's part.
+        fill(unsafe { std::slice::from_raw_parts_mut(slice.start(), slice.range.len()) });
+        Some(slice)
+    }
+
+    /// What is there.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: within the memory, which was written whole, and is not written while this lives.
+        unsafe { std::slice::from_raw_parts(self.start(), self.range.len()) }
+    }
+
+    fn start(&self) -> *mut u8 {
+        // SAFETY: the range lies within the memory.
+        unsafe { self.memory.start.as_ptr().add(self.range.start) }
+    }
+}
+
+impl fmt::Debug for PinnedSlice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PinnedSlice({} bytes)", self.range.len())
     }
 }
 

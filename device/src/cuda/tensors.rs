@@ -4,6 +4,9 @@
 //! ([`TensorStore::sweep`]); others need the room, and of those that nobody holds it is the one left for longest; its load failed, or was cancelled since nobody
 //! waits for it any more.
 //!
+//! A load finds places for all of its tensors first and then maps memory behind them at once: `cuMemSetAccess` takes longer than copying a block and stalls the
+//! device, so there is one for each run of blocks. Blocks that tensors leave stay mapped, up to a limit, and so do some that are mapped ahead of the next load.
+//!
 //! Every byte of a tensor's place is written by its load, before anybody is let near it: what others had there is not seen.
 
 mod ledger;
@@ -19,6 +22,7 @@ use super::error::CudaError;
 use super::memory::{AddressRange, BLOCK_BYTES, BlockMap, BlockPool, Owner, Span};
 use super::transfer::{Segment, Source, TransferEngine, TransferError};
 use ledger::Ledger;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -48,12 +52,17 @@ struct Shared {
 }
 
 impl TensorStore {
-    /// A store in memory of `pool`, loaded by `engine`.
-    pub fn new(pool: &Arc<BlockPool>, engine: &Arc<TransferEngine>) -> Result<Self, CudaError> {
+    /// A store in memory of `pool`, loaded by `engine`, which keeps up to `spare_bytes_max` mapped that nothing lies in.
+    pub fn new(
+        pool: &Arc<BlockPool>,
+        engine: &Arc<TransferEngine>,
+        spare_bytes_max: u64,
+    ) -> Result<Self, CudaError> {
         let blocks = (pool.usage().limit_bytes / BLOCK_BYTES).saturating_mul(REACH).max(1);
         let range = AddressRange::reserve(pool, blocks.saturating_mul(BLOCK_BYTES))?;
         let map = BlockMap::new(BLOCK_BYTES, blocks);
-        let state = State { range, map, ledger: Ledger::new(), now_ns: 0 };
+        let (spare, ledger) = (BTreeSet::new(), Ledger::new());
+        let state = State { range, map, spare, spare_bytes_max, ledger, now_ns: 0 };
         Ok(Self(Arc::new(Shared { state: Arc::new(Mutex::new(state)), engine: Arc::clone(engine) })))
     }
 
@@ -66,6 +75,7 @@ impl TensorStore {
         let load = Arc::new(Load::default());
         let mut segments: Vec<Vec<Segment>> = Vec::with_capacity(groups.len());
         let mut held: Vec<Vec<Tensor>> = Vec::with_capacity(groups.len());
+        let mut missing = BTreeSet::new();
         let mut result = Ok(());
         'groups: for (group, wanted) in groups.into_iter().enumerate() {
             segments.push(Vec::new());
@@ -77,6 +87,7 @@ impl TensorStore {
                         key,
                         source.bytes().len() as u64,
                         Brought { load: Arc::clone(&load), group },
+                        &mut missing,
                     ) {
                         Ok((id, whole)) => {
                             let span = Span::new(whole.address(), source.bytes().len() as u64);
@@ -86,7 +97,7 @@ impl TensorStore {
                             Tensor::new(&self.0, id, span, Brought { load: Arc::clone(&load), group })
                         }
                         Err(error) => {
-                            result = Err(error.into());
+                            result = Err(error);
                             break 'groups;
                         }
                     },
@@ -96,7 +107,8 @@ impl TensorStore {
                 }
             }
         }
-        let result = result.and_then(|()| {
+        let backed = result.and_then(|()| state.back(&missing)).map_err(TransferError::from);
+        let result = backed.and_then(|()| {
             let transfer = self.0.engine.load(&segments, Box::new(Arc::clone(&self.0.state)))?;
             let _ = load.transfer.set(transfer);
             Ok(())
@@ -106,13 +118,21 @@ impl TensorStore {
         result.map(|()| held)
     }
 
-    /// Let go of tensors that nobody holds, those left for longest first, until `bytes` of memory are back in the pool or none is left. Gives how much memory
-    /// that was: whole blocks, so it may be more, and nothing where others are in the same ones.
+    /// Give up spare memory, and tensors that nobody holds, those left for longest first, until `bytes` of memory are back in the pool or none is left. Gives
+    /// how much memory that was: whole blocks, so it may be more, and nothing where others are in the same ones.
     pub fn reclaim(&self, bytes: u64) -> u64 {
+        self.0.state().give_up(bytes)
+    }
+
+    /// Let go of all tensors that nobody holds. Their memory stays mapped for the next load, as far as it may be spare.
+    pub fn trim(&self) {
         let mut state = self.0.state();
-        let before = state.range.mapped_bytes();
-        while before - state.range.mapped_bytes() < bytes && state.drop_oldest(u64::MAX).is_some() {}
-        before - state.range.mapped_bytes()
+        while state.drop_oldest(u64::MAX).is_some() {}
+    }
+
+    /// Map memory ahead of the next load, until `bytes` of it are spare or as many as may be: while the device is idle, as before serving and behind a load.
+    pub fn map_ahead(&self, bytes: u64) -> Result<(), CudaError> {
+        self.0.state().map_ahead(bytes)
     }
 
     /// Let go of tensors that nobody has held for `keep_alive_ns`. Call it every few seconds; `now_ns` is the time until the next call.
@@ -132,7 +152,12 @@ impl TensorStore {
     pub fn usage(&self) -> StoreUsage {
         let state = self.0.state();
         let (held_bytes, idle_bytes) = state.ledger.bytes();
-        StoreUsage { held_bytes, idle_bytes, mapped_bytes: state.range.mapped_bytes() }
+        StoreUsage {
+            held_bytes,
+            idle_bytes,
+            mapped_bytes: state.range.mapped_bytes(),
+            spare_bytes: state.spare.len() as u64 * BLOCK_BYTES,
+        }
     }
 
     /// Whether a tensor is there, or on its way.

@@ -6,20 +6,22 @@
 //! StreamBox's (Wu et al., USENIX ATC 2024).
 //!
 //! ```text
-//!   load()  ─► blocks ─► schedule ─► ring ─► copy stream ─► device      an event after the last block of each group,
-//!   fetch() ─► blocks ─► schedule ─► copy stream ─► ring ─► buffer      which compute streams wait for
+//!   load()  ─► blocks ─► schedule ─► copy threads ─► ring ─► copy stream ─► device   an event after the last block of each
+//!                                └──── from pinned memory ──► copy stream ─► device   group, which compute streams wait for
+//!   fetch() ─► blocks ─► schedule ─► copy stream ─► ring ─► buffer
 //! ```
 //!
 //! What ends a copy: its last block has arrived; it is cancelled; the device is lost; the engine is dropped. Until then it keeps what
 //! it copies from and to.
 
 mod blocks;
-mod gather;
+mod copy_threads;
 mod lane;
 mod schedule;
 mod worker;
 
 mod job;
+pub use copy_threads::copy_threads;
 pub use job::{Fetch, Segment, Source, Transfer, TransferError};
 
 use super::context::Context;
@@ -28,6 +30,7 @@ use super::memory::Span;
 use super::pinned::PinnedRing;
 use super::stream::{Priority, Stream};
 use crate::{Arena, BufferMut};
+use copy_threads::{CopyThreads, Filled};
 use job::Job;
 use std::any::Any;
 use std::collections::VecDeque;
@@ -39,7 +42,7 @@ use worker::Worker;
 /// The most copies that wait or are under way.
 const TRANSFERS_MAX: usize = 4_096;
 
-/// Copies between the host and one device, on a thread of its own.
+/// Copies between the host and one device, on a thread of its own with copy threads behind it. All of them are joined when the engine is dropped.
 pub struct TransferEngine {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -55,6 +58,8 @@ struct Shared {
 struct Inbox {
     /// Copies that the thread has not seen yet.
     jobs: VecDeque<Job>,
+    /// Blocks that copy threads have brought together.
+    filled: Vec<Filled>,
     /// Copies that have not ended.
     alive: usize,
     /// Something may have been cancelled.
@@ -63,12 +68,17 @@ struct Inbox {
 }
 
 impl TransferEngine {
-    /// Start the thread of a device, which uses blocks of `ring`.
-    pub fn new(context: &Arc<Context>, ring: &Arc<PinnedRing>) -> Result<Self, CudaError> {
+    /// Start the threads of a device, which use blocks of `ring`: [`copy_threads`] of them bring blocks together, or another number, at least one.
+    pub fn new(
+        context: &Arc<Context>,
+        ring: &Arc<PinnedRing>,
+        copy_threads: usize,
+    ) -> Result<Self, CudaError> {
         let up = Stream::new(context, Priority::High)?;
         let down = Stream::new(context, Priority::High)?;
         let shared = Arc::new(Shared { inbox: Mutex::default(), wake: Condvar::new() });
-        let worker = Worker::new(Arc::clone(&shared), Arc::clone(ring), up, down);
+        let threads = CopyThreads::start(copy_threads, &shared)?;
+        let worker = Worker::new(Arc::clone(&shared), Arc::clone(ring), (up, down), threads);
         let name = format!("transfer-{}", context.info().ordinal);
         let thread = Builder::new().name(name).spawn(move || worker.run());
         let thread =

@@ -40,9 +40,10 @@ impl Machine {
         BlockPool::new(&self.context, bytes).unwrap()
     }
 
+    /// With a ring of 8 blocks, and 2 copy threads.
     pub(crate) fn engine(&self) -> Arc<TransferEngine> {
         let ring = PinnedRing::new(&self.context, 8).unwrap();
-        Arc::new(TransferEngine::new(&self.context, &ring).unwrap())
+        Arc::new(TransferEngine::new(&self.context, &ring, 2).unwrap())
     }
 
     pub(crate) fn read(&self, span: Span) -> Vec<u8> {

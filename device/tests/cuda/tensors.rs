@@ -16,7 +16,7 @@ fn wanted(len: usize, seed: u8) -> Wanted {
 }
 
 fn store(machine: &Machine, blocks: u64) -> TensorStore {
-    TensorStore::new(&machine.pool(blocks * BLOCK_BYTES), &machine.engine()).unwrap()
+    TensorStore::new(&machine.pool(blocks * BLOCK_BYTES), &machine.engine(), 0).unwrap()
 }
 
 fn holds(machine: &Machine, tensor: &Tensor, wanted: &Wanted) -> bool {

@@ -3,7 +3,9 @@ use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use weir_device::Arena;
-use weir_device::cuda::{BLOCK_BYTES, PinnedMemory, Priority, Segment, Source, Span, Stream, TransferError};
+use weir_device::cuda::{
+    BLOCK_BYTES, PinnedMemory, PinnedSlice, Priority, Segment, Source, Span, Stream, TransferError,
+};
 use weir_fake_cuda::Direction;
 
 fn pattern(len: usize, seed: usize) -> Bytes {
@@ -26,11 +28,10 @@ fn bytes_of_any_length_arrive_whole_from_any_memory() {
         for len in [1, 1000, block - 1, block, block + 1, 3 * block + 77] {
             let source = pattern(len, 1);
             let pinned = Arc::new(PinnedMemory::copy_of(&machine.context, &source).unwrap());
+            let pinned = Source::Pinned(Arc::new(PinnedSlice::new(pinned, 0..len).unwrap()));
             let memory = [machine.allocate(len as u64 + 100), machine.allocate(len as u64)];
-            let groups = [
-                vec![load(&source, memory[0].span())],
-                vec![Segment { from: Source::Pinned(pinned, 0..len), to: memory[1].span() }],
-            ];
+            let groups =
+                [vec![load(&source, memory[0].span())], vec![Segment { from: pinned, to: memory[1].span() }]];
             // All blocks of the first group are with the device before it begins with any.
             machine.fake.pause();
             let transfer = engine.load(&groups, Box::new(())).unwrap();

@@ -277,7 +277,15 @@ pub fn check(
     let instructions_min = if stage == Stage::Operations { 1 } else { INSTRUCTIONS_MIN };
     let compiler = compiler.map(|path| CompilerConfig { path, instructions_min });
     let intermediates = IntermediateLimits::default();
-    let gpu = GpuConfig { ordinal, memory_bytes_max, slots: 2, intermediates, library, compiler };
+    let gpu = GpuConfig {
+        ordinal,
+        memory_bytes_max,
+        slots: 2,
+        intermediates,
+        pinned_cache_bytes_max: 0,
+        library,
+        compiler,
+    };
     let monitor = matches!(stage, Stage::Memory | Stage::Functions).then(|| Monitor::of(devices));
     let used = || used_bytes(monitor.as_ref()?, devices, ordinal);
     let before = used();

@@ -10,13 +10,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use weir_device::Arena;
 use weir_device::cuda::{
-    BlockPool, CommLimits, CommStore, Context, CudaError, Devices, Measured, PinnedRing, TensorStore,
-    TransferEngine,
+    BlockPool, CommLimits, CommStore, Context, CudaError, Devices, Measured, PinnedCache, PinnedRing,
+    TensorStore, TransferEngine, copy_threads,
 };
 use weir_kernels::Target;
 
-/// Blocks of pinned memory that copies of weights go through.
-const RING_BLOCKS: usize = 16;
+/// Blocks of pinned memory that copies of weights go through: for all copy threads, and as many with the device.
+const RING_BLOCKS: usize = 24;
+
+/// The share of a device's memory that stays mapped for loads when weights have left it.
+const SPARE_SHARE: u64 = 16;
+
+/// Memory that is mapped ahead of the next load, within that share.
+const MAPPED_AHEAD_BYTES: u64 = 256 << 20;
 
 /// The share of a device's memory that is kept at hand for tensors that runs leave there, beyond those that there are.
 const IDLE_SHARE: u64 = 64;
@@ -32,6 +38,8 @@ pub(super) struct GpuConfig {
     pub(super) slots: usize,
     /// What runs may leave there for others.
     pub(super) intermediates: IntermediateLimits,
+    /// Memory of the host that is pinned for copies of weights, so that models that come back are copied straight from there; 0 for none.
+    pub(super) pinned_cache_bytes_max: u64,
     /// None where Weir's own kernels are to compute all products of matrices.
     pub(super) library: Option<LibraryConfig>,
     /// None where all chains of elementwise operations are to be interpreted.
@@ -65,6 +73,8 @@ pub(super) struct Gpu {
     /// What runs have left for others.
     pub(super) intermediates: CommStore,
     pub(super) tensors: TensorStore,
+    /// Pinned copies of weights that were loaded.
+    pub(super) pinned: PinnedCache,
     /// What goes to the host besides outputs.
     pub(super) transfers: Arc<TransferEngine>,
     pub(super) kernels: Kernels,
@@ -94,9 +104,12 @@ impl Gpu {
         let pool = BlockPool::new(&context, config.memory_bytes_max.min(context.memory()?.total_bytes))?;
         let capacity_bytes = pool.measure()?.capacity_bytes;
         let ring = PinnedRing::new(&context, RING_BLOCKS)?;
-        let engine = Arc::new(TransferEngine::new(&context, &ring)?);
-        let tensors = TensorStore::new(&pool, &engine)?;
-        let GpuConfig { ordinal, intermediates: limits, library, compiler, .. } = config;
+        let engine = Arc::new(TransferEngine::new(&context, &ring, copy_threads())?);
+        let tensors = TensorStore::new(&pool, &engine, capacity_bytes / SPARE_SHARE)?;
+        tensors.map_ahead(MAPPED_AHEAD_BYTES)?;
+        let GpuConfig { ordinal, intermediates: limits, library, compiler, pinned_cache_bytes_max, .. } =
+            config;
+        let pinned = PinnedCache::new(&context, *pinned_cache_bytes_max)?;
         let spilled = Arena::new(limits.spilled_bytes_max);
         let limits = CommLimits {
             free_percent_max: limits.free_percent_max,
@@ -114,6 +127,7 @@ impl Gpu {
             slots,
             intermediates,
             tensors,
+            pinned,
             transfers: engine,
             kernels,
             verified: Verified::default(),
@@ -199,9 +213,16 @@ impl Gpu {
         reclaimed > 0 || relieved > 0
     }
 
-    /// Let go of what nobody needs.
+    /// Map memory for the next load, where that may be spare.
+    pub(super) fn map_ahead(&self) {
+        if let Err(error) = self.tensors.map_ahead(MAPPED_AHEAD_BYTES) {
+            tracing::warn!(%error, "no memory is mapped ahead of the next load");
+        }
+    }
+
+    /// Let go of what nobody needs. Memory for the next load stays mapped.
     pub(super) fn trim(&self) {
-        self.tensors.reclaim(u64::MAX);
+        self.tensors.trim();
         self.intermediates.trim();
         self.slots.settle(self.now_ns());
         self.pool.trim(0);

@@ -124,8 +124,12 @@ impl Model for CudaModel {
     }
 
     fn arrive(&self) -> Result<(), InferenceError> {
-        self.0.weights.wait().map_err(|error| weights_failure(&error))?;
-        self.0.verify()
+        let Shared { weights, gpu, .. } = &*self.0;
+        weights.wait().map_err(|error| weights_failure(&error))?;
+        self.0.verify()?;
+        weights.pin(&gpu.pinned);
+        gpu.map_ahead();
+        Ok(())
     }
 
     fn session(&self, _threads: u32) -> Result<Box<dyn Session>, InferenceError> {

@@ -175,7 +175,7 @@ impl CudaSession {
         let staged = model.inputs().iter().filter(|input| exchange.on_device(**input).is_none());
         let input_bytes = staged.map(|input| exchange.bytes(*input)).sum();
         let (mut outputs, staging_bytes) = self.outputs(bound, wanted, arena, input_bytes)?;
-        let staging = slot.staging(staging_bytes).map_err(|error| failure(&error))?;
+        let staging = slot.staging.get(staging_bytes).map_err(|error| failure(&error))?;
         let mut rest = &mut *staging;
         for (input, port) in model.inputs().iter().zip(&program.inputs) {
             let bytes = exchange.bytes(*input);
@@ -200,7 +200,7 @@ impl CudaSession {
             self.captured.note_launched(bound, slot);
             None
         };
-        let staging = slot.staging(staging_bytes).map_err(|error| failure(&error))?;
+        let staging = slot.staging.get(staging_bytes).map_err(|error| failure(&error))?;
         for (number, output) in outputs.iter_mut().enumerate() {
             output.stays = exchange.keep(number, &output.shape, output.from, &stream)?;
             if output.stays {

@@ -1,7 +1,10 @@
 //! Places for runs: each a stream, memory to work in, and pinned memory for what goes in and out.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use weir_device::cuda::{BlockPool, CudaError, PinnedMemory, Priority, SlotMemory, Stream};
+use weir_device::cuda::{BlockPool, CudaError, Priority, SlotMemory, StagingBuffer, Stream};
+
+/// Pinned memory that each has before the first run: inputs and outputs of most take no more.
+pub(super) const STAGING_BYTES: usize = 2 << 20;
 
 /// A device's places. A device thread never waits for one: there are as many as threads.
 pub(super) struct Slots {
@@ -15,8 +18,7 @@ pub(super) struct Slot {
     pub(super) number: usize,
     pub(super) stream: Arc<Stream>,
     pub(super) memory: SlotMemory,
-    /// As long as the longest run so far needed.
-    staging: Option<PinnedMemory>,
+    pub(super) staging: StagingBuffer,
 }
 
 /// A place that is taken, until it drops.
@@ -32,7 +34,8 @@ impl Slots {
         let slot = |number| {
             let stream = Arc::new(Stream::new(pool.context(), Priority::Normal)?);
             let memory = SlotMemory::new(pool, &stream, bytes_max, 0)?;
-            Ok(Slot { number, stream, memory, staging: None })
+            let staging = StagingBuffer::new(pool.context(), STAGING_BYTES)?;
+            Ok(Slot { number, stream, memory, staging })
         };
         let idle: Vec<_> = (0..count.max(1)).rev().map(slot).collect::<Result<_, CudaError>>()?;
         Ok(Self { len: idle.len(), idle: Mutex::new(idle), returned: Condvar::new() })
@@ -71,18 +74,6 @@ impl Slots {
 
     fn lock(&self) -> MutexGuard<'_, Vec<Slot>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Slot {
-    /// Pinned memory of at least `bytes`.
-    pub(super) fn staging(&mut self, bytes: usize) -> Result<&mut [u8], CudaError> {
-        if self.staging.as_ref().is_none_or(|staging| staging.as_slice().len() < bytes) {
-            self.staging = None;
-            self.staging = Some(PinnedMemory::new(self.stream.context(), bytes.next_power_of_two())?);
-        }
-        let staging = self.staging.as_mut().map(PinnedMemory::as_mut_slice).unwrap_or_default();
-        Ok(staging.get_mut(..bytes).unwrap_or_default())
     }
 }
 

@@ -6,10 +6,10 @@ use crate::mapping::Mapping;
 use bytes::Bytes;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
-use weir_device::cuda::{Source, Span, Tensor, TensorKey, TransferError, Wanted};
+use weir_device::cuda::{PinnedCache, Source, Span, Tensor, TensorKey, TransferError, Wanted};
 use weir_graph::{Model, Weight, WeightData};
 use weir_types::ContentHash;
 
@@ -24,6 +24,17 @@ pub(super) struct Weights {
     are_there: AtomicBool,
     /// Whether what was brought is what was pushed; none where nothing came from files.
     check: Option<Check>,
+    /// Weights from files that the pinned cache did not have, until it is offered them.
+    unpinned: Mutex<Vec<(ContentHash, Bytes)>>,
+}
+
+/// The files of the weights of one load.
+#[derive(Default)]
+struct Files {
+    /// To be checked.
+    mapped: Vec<(ContentHash, Arc<Mapping>)>,
+    /// Those that the pinned cache did not have.
+    unpinned: Vec<(ContentHash, Bytes)>,
 }
 
 /// A weight's file, for who sends it and who checks it.
@@ -51,16 +62,16 @@ impl Weights {
         let order = model.weights_by_use();
         let mut groups: Vec<Vec<Wanted>> = Vec::new();
         let mut group_bytes = GROUP_BYTES;
-        let mut files = Vec::new();
+        let mut files = Files::default();
         for weight in order.iter().filter_map(|index| model.weights().get(*index as usize)) {
-            let bytes = bytes(weight, blobs, &mut files)?;
+            let source = files.source(weight, blobs, &gpu.pinned)?;
             if group_bytes >= GROUP_BYTES {
                 groups.push(Vec::new());
                 group_bytes = 0;
             }
-            group_bytes = group_bytes.saturating_add(bytes.len());
+            group_bytes = group_bytes.saturating_add(source.bytes().len());
             let key = TensorKey { hash: weight.hash(), layout: 0 };
-            let wanted = Wanted { key, source: Source::Pageable(bytes) };
+            let wanted = Wanted { key, source };
             if let Some(group) = groups.last_mut() {
                 group.push(wanted);
             }
@@ -72,13 +83,14 @@ impl Weights {
         if tensors.len() != model.weights().len() {
             return Err(WeightsError::Misfit);
         }
-        let check = gpu.verified.check(files)?;
-        Ok(Self { tensors, are_there: AtomicBool::new(false), check: Some(check) })
+        let check = Some(gpu.verified.check(files.mapped)?);
+        Ok(Self { tensors, are_there: AtomicBool::new(false), check, unpinned: Mutex::new(files.unpinned) })
     }
 
     /// Of a graph that has none.
     pub(super) fn none() -> Self {
-        Self { tensors: Vec::new(), are_there: AtomicBool::new(true), check: None }
+        let (tensors, unpinned) = (Vec::new(), Mutex::default());
+        Self { tensors, are_there: AtomicBool::new(true), check: None, unpinned }
     }
 
     /// Wait until all are there.
@@ -96,6 +108,11 @@ impl Weights {
             self.tensors.iter().for_each(Tensor::condemn);
         }
         found
+    }
+
+    /// Have the pinned cache copy what it does not have, so that the next load comes from there. Once the weights are there and [verified](Self::verify).
+    pub(super) fn pin(&self, cache: &PinnedCache) {
+        cache.offer(std::mem::take(&mut *self.unpinned.lock().unwrap_or_else(PoisonError::into_inner)));
     }
 
     /// Whether all are there. An error says that some never will be.
@@ -139,26 +156,37 @@ impl Weights {
     }
 }
 
-/// The bytes of a weight; those in a file, which is added to `files`, are read as they are sent.
-fn bytes(
-    weight: &Weight,
-    blobs: &Path,
-    files: &mut Vec<(ContentHash, Arc<Mapping>)>,
-) -> Result<Bytes, WeightsError> {
-    let bytes = match &weight.data {
-        WeightData::Bytes(bytes) => bytes.clone(),
-        WeightData::Elsewhere(hash) => {
-            let file = Mapping::ahead(&blobs.join(hash.to_string()));
-            let file = Arc::new(file.map_err(|source| WeightsError::File { hash: *hash, source })?);
-            files.push((*hash, Arc::clone(&file)));
-            Bytes::from_owner(Mapped(file))
+impl Files {
+    /// Where the bytes of a weight come from: the model, the pinned cache, or a file, which is read as it is sent. Files are checked in any case: the device may
+    /// have the weight already, from a load that is not checked yet.
+    fn source(
+        &mut self,
+        weight: &Weight,
+        blobs: &Path,
+        pinned: &PinnedCache,
+    ) -> Result<Source, WeightsError> {
+        let source = match &weight.data {
+            WeightData::Bytes(bytes) => Source::Pageable(bytes.clone()),
+            WeightData::Elsewhere(hash) => {
+                let (path, copy) = (blobs.join(hash.to_string()), pinned.get(hash));
+                let file = if copy.is_some() { Mapping::unread(&path) } else { Mapping::ahead(&path) };
+                let file = Arc::new(file.map_err(|source| WeightsError::File { hash: *hash, source })?);
+                self.mapped.push((*hash, Arc::clone(&file)));
+                copy.map_or_else(|| self.unpinned(*hash, file), Source::Pinned)
+            }
+        };
+        let (found, expected) = (source.bytes().len(), weight.bytes());
+        if found != expected {
+            return Err(WeightsError::Length { name: weight.name.clone(), found, expected });
         }
-    };
-    if bytes.len() != weight.bytes() {
-        let (name, expected) = (weight.name.clone(), weight.bytes());
-        return Err(WeightsError::Length { name, found: bytes.len(), expected });
+        Ok(source)
     }
-    Ok(bytes)
+
+    fn unpinned(&mut self, hash: ContentHash, file: Arc<Mapping>) -> Source {
+        let bytes = Bytes::from_owner(Mapped(file));
+        self.unpinned.push((hash, bytes.clone()));
+        Source::Pageable(bytes)
+    }
 }
 
 impl AsRef<[u8]> for Mapped {

@@ -15,7 +15,10 @@ use weir_types::api::ModelVersion;
 /// A node that finds a driver with one GPU.
 fn with_gpu(devices: &str) -> NodeBuilder {
     let library = weir_fake_cuda::library().display().to_string();
-    let node = Node::builder().env("WEIR_CUDA_LIBRARY", library).env("WEIR_FAKE_CUDA", "devices=1,seed=3");
+    let node = Node::builder()
+        .set("gpu_pinned_cache_bytes_max", 16 << 20)
+        .env("WEIR_CUDA_LIBRARY", library)
+        .env("WEIR_FAKE_CUDA", "devices=1,seed=3");
     node.argument("--devices").argument(devices)
 }
 

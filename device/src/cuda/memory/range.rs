@@ -54,22 +54,30 @@ impl AddressRange {
         self.mapped.len() as u64 * BLOCK_BYTES
     }
 
-    /// Put memory for `owner` behind the blocks at `places`, where there is none yet: all or nothing. What may hold others' bytes is filled with zeroes in
+    /// How many blocks its addresses have room for.
+    pub(in super::super) fn blocks(&self) -> usize {
+        usize::try_from(self.span().bytes() / BLOCK_BYTES).unwrap_or(usize::MAX)
+    }
+
+    /// Whether there is memory behind the block at `place`.
+    pub(in super::super) fn is_mapped(&self, place: usize) -> bool {
+        self.mapped.contains_key(&place)
+    }
+
+    /// Put memory for `owner` behind the blocks at `places`, ascending, where there is none yet: all or nothing, with one change of access for each run of
+    /// blocks without gaps. What may hold others' bytes is filled with zeroes in
     /// the order of `scrub`; the owner's own bytes may still be there. Without a stream nothing is filled: the owner writes all that it shows to anybody.
     pub fn back(
         &mut self,
-        places: Range<usize>,
+        places: impl IntoIterator<Item = usize>,
         owner: Owner,
         scrub: Option<&Stream>,
     ) -> Result<(), CudaError> {
-        if places.end as u64 > self.span().bytes() / BLOCK_BYTES {
-            return Err(CudaError::Invalid(format!(
-                "block {} of a range of {} bytes",
-                places.end,
-                self.span().bytes()
-            )));
+        let missing: Vec<usize> = places.into_iter().filter(|place| !self.is_mapped(*place)).collect();
+        if let Some(last) = missing.last().filter(|last| **last >= self.blocks()) {
+            let bytes = self.span().bytes();
+            return Err(CudaError::Invalid(format!("block {last} of a range of {bytes} bytes")));
         }
-        let missing: Vec<usize> = places.filter(|place| !self.mapped.contains_key(place)).collect();
         let mut blocks = self.pool.take(missing.len(), owner)?.into_iter();
         let mut done: Vec<(usize, bool)> = Vec::with_capacity(missing.len());
         let mut result = Ok(());

@@ -19,8 +19,10 @@ pub struct StoreUsage {
     pub held_bytes: u64,
     /// Tensors that nobody holds, and that go when there is need.
     pub idle_bytes: u64,
-    /// Memory behind them all, in whole blocks.
+    /// Memory behind them all and spare memory, in whole blocks.
     pub mapped_bytes: u64,
+    /// Memory that nothing lies in.
+    pub spare_bytes: u64,
 }
 
 /// The tensors of a store. `L` is what is known of the load that brought one.

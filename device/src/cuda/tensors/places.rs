@@ -3,8 +3,9 @@
 use super::STORE;
 use super::ledger::{Entry, Ledger, TensorKey};
 use crate::cuda::error::{CudaError, OutOfMemory};
-use crate::cuda::memory::{AddressRange, BlockMap, Span};
+use crate::cuda::memory::{AddressRange, BLOCK_BYTES, BlockMap, Span};
 use crate::cuda::transfer::{Source, Transfer};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -12,6 +13,9 @@ use std::sync::{Arc, OnceLock};
 pub(super) struct State {
     pub(super) range: AddressRange,
     pub(super) map: BlockMap,
+    /// Blocks that nothing lies in, and that have memory: the next load finds them mapped.
+    pub(super) spare: BTreeSet<usize>,
+    pub(super) spare_bytes_max: u64,
     pub(super) ledger: Ledger<Brought>,
     pub(super) now_ns: u64,
 }
@@ -56,40 +60,78 @@ impl State {
         Some((id, span, entry.load.clone()))
     }
 
-    /// Make a place for a new tensor, and hold it. Gives all of the place.
+    /// Find a place for a new tensor, and hold it. Gives all of the place, and adds the blocks that need memory to `missing`.
     pub(super) fn place(
         &mut self,
         key: TensorKey,
         bytes: u64,
         brought: Brought,
+        missing: &mut BTreeSet<usize>,
     ) -> Result<(u64, Span), CudaError> {
-        loop {
-            let error = match self.map.place(bytes) {
-                None => CudaError::OutOfMemory(self.out_of_addresses(bytes)),
-                Some(placement) => {
-                    let first = placement.new_blocks.first().copied().unwrap_or(0);
-                    let end = placement.new_blocks.last().map_or(0, |last| last + 1);
-                    let backed = self.range.back(first..end, STORE, None);
-                    let whole = self.range.span().slice(placement.offset, placement.bytes);
-                    match (backed, whole) {
-                        (Ok(()), Some(whole)) => {
-                            brought.load.held.fetch_add(1, Ordering::Relaxed);
-                            let id = self.ledger.add(key, placement.offset, placement.bytes, brought);
-                            return Ok((id, whole));
-                        }
-                        (backed, _) => {
-                            self.map.free(placement.offset);
-                            backed
-                                .err()
-                                .unwrap_or_else(|| CudaError::OutOfMemory(self.out_of_addresses(bytes)))
-                        }
-                    }
-                }
-            };
-            if !matches!(error, CudaError::OutOfMemory(_)) || self.drop_oldest(u64::MAX).is_none() {
-                return Err(error);
+        let no_place = |state: &Self| CudaError::OutOfMemory(state.out_of_addresses(bytes));
+        let placement = loop {
+            if let Some(placement) = self.map.place(bytes) {
+                break placement;
+            }
+            self.drop_oldest(u64::MAX).ok_or_else(|| no_place(self))?;
+        };
+        let whole = self.range.span().slice(placement.offset, placement.bytes);
+        let Some(whole) = whole else {
+            self.map.free(placement.offset);
+            return Err(no_place(self));
+        };
+        for block in placement.new_blocks {
+            if !self.spare.remove(&block) {
+                missing.insert(block);
             }
         }
+        brought.load.held.fetch_add(1, Ordering::Relaxed);
+        let id = self.ledger.add(key, placement.offset, placement.bytes, brought);
+        Ok((id, whole))
+    }
+
+    /// Put memory behind all blocks that need it, at once. For want of memory, spare blocks go first, then tensors that nobody holds.
+    pub(super) fn back(&mut self, missing: &BTreeSet<usize>) -> Result<(), CudaError> {
+        loop {
+            match self.range.back(missing.iter().copied(), STORE, None) {
+                Err(CudaError::OutOfMemory(lacking)) if self.give_up(lacking.missing_bytes) > 0 => {}
+                backed => return backed,
+            }
+        }
+    }
+
+    /// Give so much memory back to the pool: spare blocks, then tensors that nobody holds, those left for longest first. Gives how much it was, which is less
+    /// where there is no more, and may be more, in whole blocks.
+    pub(super) fn give_up(&mut self, bytes: u64) -> u64 {
+        let before = self.range.mapped_bytes();
+        let given_up = |state: &Self| before - state.range.mapped_bytes();
+        while given_up(self) < bytes {
+            let Some(block) = self.spare.pop_last() else {
+                if self.drop_oldest(u64::MAX).is_none() {
+                    break;
+                }
+                continue;
+            };
+            self.range.release(block..block + 1);
+        }
+        given_up(self)
+    }
+
+    /// Have as much memory mapped ahead as may be spare, if there is as much.
+    pub(super) fn map_ahead(&mut self, bytes: u64) -> Result<(), CudaError> {
+        let bytes = bytes.min(self.spare_bytes_max);
+        let count = usize::try_from(bytes / BLOCK_BYTES).unwrap_or(usize::MAX);
+        let count = count.saturating_sub(self.spare.len());
+        // Where the next tensors go: low in the range.
+        let unmapped = (0..self.range.blocks()).filter(|block| !self.range.is_mapped(*block));
+        let blocks: Vec<usize> = unmapped.take(count).collect();
+        match self.range.back(blocks.iter().copied(), STORE, None) {
+            Ok(()) => self.spare.extend(blocks),
+            // Others need it more.
+            Err(CudaError::OutOfMemory(_)) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
     }
 
     /// Let go of the tensor that nobody has held for longest, if that is since `limit_ns` or before. Gives how many bytes it had.
@@ -102,7 +144,16 @@ impl State {
     }
 
     fn free(&mut self, entry: &Entry<Brought>) {
-        for block in self.map.free(entry.offset) {
+        let blocks = self.map.free(entry.offset).into_iter();
+        // Where a load fails for want of memory, some have none.
+        self.spare.extend(blocks.filter(|block| self.range.is_mapped(*block)));
+        self.keep_spare(self.spare_bytes_max);
+    }
+
+    /// Give spare memory back to the pool, but for so much.
+    pub(super) fn keep_spare(&mut self, bytes: u64) {
+        while self.spare.len() as u64 * BLOCK_BYTES > bytes {
+            let Some(block) = self.spare.pop_last() else { return };
             self.range.release(block..block + 1);
         }
     }

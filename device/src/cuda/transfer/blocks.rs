@@ -4,7 +4,13 @@ use super::job::{Segment, Source};
 use crate::cuda::memory::{BLOCK_BYTES, Span};
 use std::ops::Range;
 
-/// What is copied at once: up to 2 MiB that lie next to each other on the device.
+/// Pinned memory is copied straight from there from this length on. Less is brought together with its neighbours: each copy takes some microseconds to begin.
+const DIRECT_BYTES_MIN: u64 = 512 << 10;
+
+/// The most that is copied straight from pinned memory at once: one turn of the schedule.
+const DIRECT_BYTES_MAX: u64 = 2 * BLOCK_BYTES;
+
+/// What is copied at once: up to 2 MiB that lie next to each other on the device, or 4 MiB straight from pinned memory.
 #[derive(Debug, Clone)]
 pub(super) struct Block {
     /// Where on the device.
@@ -24,6 +30,8 @@ pub(super) struct Part {
     pub(super) range: Range<usize>,
     /// How long it is on the device: at least as long as the range.
     pub(super) bytes: u64,
+    /// The device takes it straight from its source.
+    is_direct: bool,
 }
 
 impl Block {
@@ -37,13 +45,10 @@ impl Block {
         blocks.map(|(offset, span)| Self { span, offset, parts: Vec::new(), ends: 0..0 }).collect()
     }
 
-    /// Whether it is taken straight from pinned memory.
+    /// What it is taken straight from, if that is pinned memory.
     pub(super) fn direct(&self) -> Option<&[u8]> {
-        let [Part { from: from @ Source::Pinned(..), range, bytes }] = self.parts.as_slice() else {
-            return None;
-        };
-        let bytes_there = from.bytes().get(range.clone())?;
-        (bytes_there.len() as u64 == *bytes).then_some(bytes_there)
+        let [part] = self.parts.as_slice() else { return None };
+        part.is_direct.then(|| part.from.bytes().get(part.range.clone()))?
     }
 
     /// Write everything to `to`, which is long enough.
@@ -88,21 +93,23 @@ pub(super) fn cut(groups: &[Vec<Segment>]) -> Vec<Block> {
 /// Add the blocks of one segment, or parts to the last block if it is `first` or later.
 fn cut_segment(segment: &Segment, first: usize, blocks: &mut Vec<Block>) {
     let source_bytes = segment.from.bytes().len() as u64;
-    let pinned = matches!(segment.from, Source::Pinned(..));
+    let is_direct = matches!(segment.from, Source::Pinned(_)) && source_bytes >= DIRECT_BYTES_MIN;
     let mut done = 0;
     while done < segment.to.bytes() {
+        // What follows the source is padding, and does not come from there.
+        let is_direct = is_direct && done < source_bytes;
         let at = segment.to.address() + done;
-        let joined = blocks.len() > first && !pinned;
+        let joined = blocks.len() > first && !is_direct;
         let open = blocks.last_mut().filter(|block| joined && block.takes(at));
-        let room = BLOCK_BYTES - open.as_ref().map_or(0, |block| block.span.bytes());
+        let most = if is_direct { DIRECT_BYTES_MAX } else { BLOCK_BYTES };
+        let room = most - open.as_ref().map_or(0, |block| block.span.bytes());
         let mut bytes = room.min(segment.to.bytes() - done);
-        if pinned && done < source_bytes {
-            // What follows the source is padding, and does not come from there.
+        if is_direct {
             bytes = bytes.min(source_bytes - done);
         }
         let from = usize::try_from(done.min(source_bytes)).unwrap_or(usize::MAX);
         let end = usize::try_from((done + bytes).min(source_bytes)).unwrap_or(usize::MAX);
-        let part = Part { from: segment.from.clone(), range: from..end, bytes };
+        let part = Part { from: segment.from.clone(), range: from..end, bytes, is_direct };
         match open {
             Some(block) => {
                 block.span = Span::new(block.span.address(), block.span.bytes() + bytes);
@@ -119,8 +126,8 @@ fn cut_segment(segment: &Segment, first: usize, blocks: &mut Vec<Block>) {
 impl Block {
     /// Whether something at `address` can be added.
     fn takes(&self, address: u64) -> bool {
-        let pinned = self.parts.iter().any(|part| matches!(part.from, Source::Pinned(..)));
-        !pinned && self.span.bytes() < BLOCK_BYTES && self.span.address() + self.span.bytes() == address
+        let is_direct = self.parts.iter().any(|part| part.is_direct);
+        !is_direct && self.span.bytes() < BLOCK_BYTES && self.span.address() + self.span.bytes() == address
     }
 }
 

@@ -5,7 +5,7 @@ use super::blocks::{Block, cut};
 use crate::cuda::error::CudaError;
 use crate::cuda::event::Event;
 use crate::cuda::memory::Span;
-use crate::cuda::pinned::PinnedMemory;
+use crate::cuda::pinned::PinnedSlice;
 use crate::cuda::stream::Stream;
 use crate::{Buffer, BufferMut, OutOfMemory};
 use bytes::Bytes;
@@ -28,8 +28,8 @@ pub struct Segment {
 pub enum Source {
     /// Any memory, as a file that is mapped: through the ring.
     Pageable(Bytes),
-    /// A part of pinned memory: straight from there.
-    Pinned(Arc<PinnedMemory>, Range<usize>),
+    /// Pinned memory: straight from there.
+    Pinned(Arc<PinnedSlice>),
 }
 
 /// Why a copy did not come to its end.
@@ -100,7 +100,7 @@ pub struct Fetch {
 /// A copy as the engine's thread has it.
 pub(super) struct Job {
     pub(super) transfer: Arc<Transfer>,
-    pub(super) blocks: Vec<Block>,
+    pub(super) blocks: Arc<[Block]>,
     /// Where a copy to the host goes.
     pub(super) buffer: Option<Arc<Mutex<Option<BufferMut>>>>,
     /// Dropped with the job: what the copy uses.
@@ -231,14 +231,14 @@ impl Job {
             }
         }
         let transfer = Transfer::new(states, shared);
-        Ok(Self { transfer, blocks, buffer: None, _keep: keep })
+        Ok(Self { transfer, blocks: blocks.into(), buffer: None, _keep: keep })
     }
 
     pub(super) fn fetch(from: Span, to: BufferMut, keep: Box<dyn Any + Send>, shared: &Arc<Shared>) -> Self {
         let buffer = Some(Arc::new(Mutex::new(Some(to))));
         Self {
             transfer: Transfer::new(Vec::new(), shared),
-            blocks: Block::of_span(from),
+            blocks: Block::of_span(from).into(),
             buffer,
             _keep: keep,
         }
@@ -251,7 +251,7 @@ impl Source {
     pub fn bytes(&self) -> &[u8] {
         match self {
             Self::Pageable(bytes) => bytes,
-            Self::Pinned(memory, range) => memory.as_slice().get(range.clone()).unwrap_or_default(),
+            Self::Pinned(slice) => slice.bytes(),
         }
     }
 }

@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "copies are given to the device, with addresses of pinned memory")]
 
 use super::blocks::Block;
-use super::gather::{GATHER_MAX, gather, helpers};
+use super::copy_threads::{CopyThreads, Fill, Filled};
 use super::job::{Job, TransferError};
 use super::schedule::Schedule;
 use crate::cuda::error::CudaError;
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// How many blocks are with the device at once: enough that the bus never waits for us, few enough that a new copy does not wait long for it. A block
 /// takes some 40 microseconds at 50 GB/s.
-const FLIGHTS_MAX: usize = 8;
+const FLIGHTS_MAX: usize = 6;
 
 /// How long to wait for a block of the ring that another device's engine holds, before looking for news.
 const RING_WAIT: Duration = Duration::from_millis(5);
@@ -26,27 +26,37 @@ pub(super) struct Lane {
     schedule: Schedule,
     active: HashMap<u64, Active>,
     next_id: u64,
+    /// Blocks that go next, in order.
+    chosen: VecDeque<Chosen>,
+    next_ticket: u64,
     flights: VecDeque<Flight>,
-    /// Threads that help to bring blocks together.
-    helpers: usize,
 }
 
 /// A copy that has not ended.
 struct Active {
     job: Job,
-    /// Blocks that are with the device.
-    flying: usize,
-    /// Blocks that have not been given to it.
+    /// Blocks that are chosen, or with the device.
+    under_way: usize,
+    /// Blocks that were not chosen yet.
     left: usize,
     /// Why it goes no further.
     error: Option<TransferError>,
 }
 
 /// A block that goes next.
-struct Pick {
+struct Chosen {
     id: u64,
     number: usize,
-    staging: PinnedBlock,
+    ticket: u64,
+    stage: Stage,
+}
+
+/// How far a block has got on the host.
+enum Stage {
+    /// A copy thread brings it together.
+    Filling,
+    /// It can be given to the device, through a pinned block where it needs one.
+    Ready(Option<PinnedBlock>),
 }
 
 /// A block that is with the device.
@@ -64,8 +74,9 @@ impl Lane {
             schedule: Schedule::default(),
             active: HashMap::new(),
             next_id: 0,
+            chosen: VecDeque::new(),
+            next_ticket: 0,
             flights: VecDeque::new(),
-            helpers: helpers(),
         }
     }
 
@@ -75,7 +86,7 @@ impl Lane {
         self.next_id += 1;
         self.schedule.add(id, job.blocks.iter().map(|block| block.span.bytes()).collect());
         let left = job.blocks.len();
-        self.active.insert(id, Active { job, flying: 0, left, error: None });
+        self.active.insert(id, Active { job, under_way: 0, left, error: None });
     }
 
     /// Let go no further what has been cancelled, or everything for one reason.
@@ -89,50 +100,70 @@ impl Lane {
         }
     }
 
-    /// Give the device the next few blocks, if there are any, it has few enough, and pinned blocks are to be had. Gives whether it was so.
-    pub(super) fn issue(&mut self, ring: &Arc<PinnedRing>, may_wait: bool) -> bool {
-        let mut picks = self.pick(ring, may_wait);
-        let staged = picks.iter_mut().filter_map(|pick| {
-            let job = &self.active.get(&pick.id)?.job;
-            let block = job.blocks.get(pick.number)?;
-            (job.buffer.is_none() && block.direct().is_none()).then_some((block, &mut pick.staging))
-        });
-        gather(staged.collect(), self.helpers);
-        let any = !picks.is_empty();
-        for Pick { id, number, staging } in picks {
+    /// Choose the blocks that go next, as many as the copy threads can work on, and have those brought together that have to be. Gives whether there were any.
+    pub(super) fn choose(&mut self, ring: &Arc<PinnedRing>, threads: &CopyThreads) -> bool {
+        let mut any = false;
+        while self.chosen.len() < threads.count() && !self.schedule.is_empty() {
+            // Taken before the choice, which then cannot be undone any more.
+            let may_wait = self.chosen.is_empty() && self.flights.is_empty();
+            let wait = if may_wait { RING_WAIT } else { Duration::ZERO };
+            let Some(staging) = ring.take(wait) else { break };
+            let Some((id, number)) = self.schedule.next() else { break };
             let Some(active) = self.active.get_mut(&id) else { continue };
+            let Some(block) = active.job.blocks.get(number) else { continue };
             active.left -= 1;
-            let Some(block) = active.job.blocks.get(number).filter(|_| active.error.is_none()) else {
-                continue;
+            active.under_way += 1;
+            let ticket = self.next_ticket;
+            self.next_ticket += 1;
+            let stage = if active.job.buffer.is_some() {
+                Stage::Ready(Some(staging))
+            } else if block.direct().is_some() {
+                Stage::Ready(None)
+            } else {
+                let blocks = Arc::clone(&active.job.blocks);
+                threads.fill(Fill { ticket, blocks, number, staging });
+                Stage::Filling
             };
-            match give(&self.stream, &active.job, block, staging) {
-                Ok((event, staging)) => {
-                    active.flying += 1;
-                    self.flights.push_back(Flight { id, block: number, event, staging });
-                }
-                Err(error) => {
-                    active.error.get_or_insert(error.into());
-                    self.schedule.remove(id);
-                }
-            }
+            self.chosen.push_back(Chosen { id, number, ticket, stage });
+            any = true;
         }
         any
     }
 
-    /// Choose the next few blocks, each with a pinned one.
-    fn pick(&mut self, ring: &Arc<PinnedRing>, may_wait: bool) -> Vec<Pick> {
-        let mut picks = Vec::new();
-        while picks.len() < GATHER_MAX
-            && self.flights.len() + picks.len() < FLIGHTS_MAX
-            && !self.schedule.is_empty()
-        {
-            // Taken before the choice, which then cannot be undone any more.
-            let wait = may_wait && self.flights.is_empty() && picks.is_empty();
-            let Some(staging) = ring.take(if wait { RING_WAIT } else { Duration::ZERO }) else { break };
-            let Some((id, number)) = self.schedule.next() else { break };
-            picks.push(Pick { id, number, staging });
+    /// Take back a block that was brought together.
+    pub(super) fn filled(&mut self, Filled { ticket, staging }: Filled) {
+        if let Some(chosen) = self.chosen.iter_mut().find(|chosen| chosen.ticket == ticket) {
+            chosen.stage = Stage::Ready(Some(staging));
         }
-        picks
+    }
+
+    /// Give the device the next blocks, in order, as far as they are ready and it has few enough. Gives whether there were any.
+    pub(super) fn give(&mut self) -> bool {
+        let mut any = false;
+        while self.flights.len() < FLIGHTS_MAX {
+            let ready = |chosen: &mut Chosen| matches!(chosen.stage, Stage::Ready(_));
+            let Some(Chosen { id, number, stage: Stage::Ready(staging), .. }) =
+                self.chosen.pop_front_if(ready)
+            else {
+                break;
+            };
+            any = true;
+            let Some(active) = self.active.get_mut(&id) else { continue };
+            let block = active.job.blocks.get(number).filter(|_| active.error.is_none());
+            let given = block.map(|block| give(&self.stream, &active.job, block, staging));
+            match given {
+                Some(Ok((event, staging))) => {
+                    self.flights.push_back(Flight { id, block: number, event, staging });
+                }
+                Some(Err(error)) => {
+                    active.under_way -= 1;
+                    active.error.get_or_insert(error.into());
+                    self.schedule.remove(id);
+                }
+                None => active.under_way -= 1,
+            }
+        }
+        any
     }
 
     /// Take note of the blocks that have arrived, waiting for the oldest if asked to. Gives whether there were any.
@@ -161,7 +192,7 @@ impl Lane {
 
     /// End the copies of which nothing is left, or under way after they have been stopped. Gives how many ended.
     pub(super) fn finish(&mut self) -> usize {
-        let over = |active: &Active| active.flying == 0 && (active.left == 0 || active.error.is_some());
+        let over = |active: &Active| active.under_way == 0 && (active.left == 0 || active.error.is_some());
         let ids: Vec<u64> =
             self.active.iter().filter(|(_, active)| over(active)).map(|(id, _)| *id).collect();
         for id in &ids {
@@ -175,9 +206,9 @@ impl Lane {
         ids.len()
     }
 
-    /// Whether the device has something to do.
-    pub(super) fn is_flying(&self) -> bool {
-        !self.flights.is_empty()
+    /// Whether a copy thread has a block of it.
+    pub(super) fn is_filling(&self) -> bool {
+        self.chosen.iter().any(|chosen| matches!(chosen.stage, Stage::Filling))
     }
 
     /// Whether nothing is left to do.
@@ -189,7 +220,7 @@ impl Lane {
 impl Active {
     /// A block has arrived, or never will.
     fn land(&mut self, flight: &Flight, error: Option<CudaError>) {
-        self.flying -= 1;
+        self.under_way -= 1;
         if let Some(error) = error {
             self.error.get_or_insert(error.into());
             return;
@@ -206,28 +237,32 @@ impl Active {
     }
 }
 
-/// Give the device a block, which has been brought together in `staging` if it has to. What comes back is the point at which it has arrived, and the pinned block to keep until then, unless it was not needed.
+/// Give the device a block, through `staging` unless it lies in pinned memory. What comes back is the point at which it has arrived, and the pinned block to keep
+/// until then.
 fn give(
     stream: &Stream,
     job: &Job,
     block: &Block,
-    mut staging: PinnedBlock,
+    staging: Option<PinnedBlock>,
 ) -> Result<(Arc<Event>, Option<PinnedBlock>), CudaError> {
     let event = Arc::new(Event::new(stream.context())?);
-    let mut kept = None;
-    if job.buffer.is_some() {
-        let to = staging.as_mut_slice().as_mut_ptr();
-        kept = Some(staging);
-        // SAFETY: a block of a ring is as long as any block, and kept until the copy is done.
-        unsafe { stream.copy_to_host(block.span, to) }?;
-    } else if let Some(bytes) = block.direct() {
-        // SAFETY: the job keeps its sources until all its blocks have arrived; pinned memory that is shared is not written.
-        unsafe { stream.copy_from_host(bytes.as_ptr(), block.span) }?;
-    } else {
-        let from = staging.as_slice().as_ptr();
-        kept = Some(staging);
-        // SAFETY: as above; nobody writes to it meanwhile.
-        unsafe { stream.copy_from_host(from, block.span) }?;
+    let mut staging = staging;
+    match &mut staging {
+        Some(staging) if job.buffer.is_some() => {
+            let to = staging.as_mut_slice().as_mut_ptr();
+            // SAFETY: a block of a ring is as long as any block, and kept until the copy is done.
+            unsafe { stream.copy_to_host(block.span, to) }?;
+        }
+        Some(staging) => {
+            let from = staging.as_slice().as_ptr();
+            // SAFETY: as above; nobody writes to it meanwhile.
+            unsafe { stream.copy_from_host(from, block.span) }?;
+        }
+        None => {
+            let bytes = block.direct().unwrap_or_default();
+            // SAFETY: the job keeps its sources until all its blocks have arrived; pinned memory that is shared is not written.
+            unsafe { stream.copy_from_host(bytes.as_ptr(), block.span) }?;
+        }
     }
     if let Err(error) = stream.record(&event) {
         // The pinned block is somebody else's as soon as this returns.
@@ -237,5 +272,5 @@ fn give(
     if !block.ends.is_empty() {
         job.transfer.given(block.ends.clone(), &event);
     }
-    Ok((event, kept))
+    Ok((event, staging))
 }

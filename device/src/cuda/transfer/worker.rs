@@ -1,6 +1,7 @@
 //! The engine's thread.
 
 use super::Shared;
+use super::copy_threads::CopyThreads;
 use super::job::TransferError;
 use super::lane::Lane;
 use crate::cuda::pinned::PinnedRing;
@@ -13,24 +14,30 @@ pub(super) struct Worker {
     ring: Arc<PinnedRing>,
     up: Lane,
     down: Lane,
+    /// Joined when the thread ends.
+    threads: CopyThreads,
 }
 
 impl Worker {
     /// Work on the two streams, `up` to the device and `down` from it.
-    pub(super) fn new(shared: Arc<Shared>, ring: Arc<PinnedRing>, up: Stream, down: Stream) -> Self {
-        Self { shared, ring, up: Lane::new(up), down: Lane::new(down) }
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        ring: Arc<PinnedRing>,
+        (up, down): (Stream, Stream),
+        threads: CopyThreads,
+    ) -> Self {
+        Self { shared, ring, up: Lane::new(up), down: Lane::new(down), threads }
     }
 
     /// Work until told to stop.
     pub(super) fn run(mut self) {
         while self.receive() {
-            // A few blocks of each direction, then news again: a copy that has just come may be next.
-            let may_wait = !self.up.is_flying() && !self.down.is_flying();
-            let issued = self.up.issue(&self.ring, may_wait) | self.down.issue(&self.ring, may_wait);
+            let chosen =
+                self.up.choose(&self.ring, &self.threads) | self.down.choose(&self.ring, &self.threads);
+            let given = self.up.give() | self.down.give();
             let reaped = self.up.reap(false) | self.down.reap(false);
-            if !issued && !reaped {
-                // The device has all it may have, or the ring is with it: its next news is ours.
-                let _ = self.up.reap(true) || self.down.reap(true);
+            if !chosen && !given && !reaped {
+                self.wait();
             }
             self.finish();
         }
@@ -45,9 +52,10 @@ impl Worker {
             let quiet = |inbox: &mut super::Inbox| !inbox.stop && inbox.jobs.is_empty();
             inbox = self.shared.wake.wait_while(inbox, quiet).unwrap_or_else(PoisonError::into_inner);
         }
-        let jobs = std::mem::take(&mut inbox.jobs);
+        let (jobs, filled) = (std::mem::take(&mut inbox.jobs), std::mem::take(&mut inbox.filled));
         let (stop, look) = (inbox.stop, std::mem::take(&mut inbox.look));
         drop(inbox);
+        filled.into_iter().for_each(|filled| self.up.filled(filled));
         for job in jobs {
             if job.buffer.is_some() { self.down.add(job) } else { self.up.add(job) }
         }
@@ -59,11 +67,32 @@ impl Worker {
         !stop
     }
 
+    /// Wait for a copy thread; where none has anything to do, the next news is the device's.
+    fn wait(&mut self) {
+        if self.up.is_filling() {
+            let quiet = |inbox: &mut super::Inbox| {
+                !inbox.stop && !inbox.look && inbox.jobs.is_empty() && inbox.filled.is_empty()
+            };
+            // What has come is received by the loop.
+            drop(self.shared.wake.wait_while(self.shared.inbox(), quiet));
+        } else {
+            let _ = self.up.reap(true) || self.down.reap(true);
+        }
+    }
+
     /// End everything, once the device is done with what it has.
     fn stop(&mut self) {
         for lane in [&mut self.up, &mut self.down] {
             lane.stop(Some(&TransferError::Stopped));
-            while lane.reap(true) {}
+        }
+        while self.up.is_filling() {
+            let none = |inbox: &mut super::Inbox| inbox.filled.is_empty();
+            let inbox = self.shared.wake.wait_while(self.shared.inbox(), none);
+            let filled = std::mem::take(&mut inbox.unwrap_or_else(PoisonError::into_inner).filled);
+            filled.into_iter().for_each(|filled| self.up.filled(filled));
+        }
+        for lane in [&mut self.up, &mut self.down] {
+            while lane.give() | lane.reap(true) {}
         }
         self.finish();
     }

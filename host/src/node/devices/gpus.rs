@@ -100,6 +100,7 @@ impl Gpus {
                 len_max: node.intermediates.len_max,
                 spilled_bytes_max: node.intermediates.spilled_bytes_max,
             },
+            pinned_cache_bytes_max: node.gpu_pinned_cache_bytes_max,
             cublas_lt: self.library(Library::CublasLt, devices, node.gpu_libraries),
             nvrtc: self.library(Library::Nvrtc, devices, node.gpu_libraries),
             run_time_max: Duration::from_millis(node.gpu_run_time_ms_max),

@@ -44,6 +44,7 @@ pub(super) fn check(
         memory_bytes_max,
         slots: 1,
         intermediates,
+        pinned_cache_bytes_max: 0,
         library: None,
         compiler: None,
     };

@@ -232,16 +232,17 @@ impl Stored {
     }
 }
 
-/// What the device holds besides what runs work in.
+/// What the device holds besides what runs work in, and what is mapped for the next load.
 pub(super) fn kept_bytes(gpu: &Gpu) -> u64 {
-    gpu.pool.usage().used_bytes.saturating_sub(gpu.slots.held_bytes())
+    let spare_bytes = gpu.tensors.usage().spare_bytes;
+    gpu.pool.usage().used_bytes.saturating_sub(gpu.slots.held_bytes() + spare_bytes)
 }
 
 /// What a model takes, and where.
 fn memory(gpu: &Gpu, weight_bytes: u64, program: &Program) -> String {
     let kib = |bytes: u64| format!("{} KiB", bytes.div_ceil(1 << 10));
     let (weights, values, kept) = (kib(weight_bytes), kib(program.arena_bytes), kib(program.resident_bytes));
-    let held = kib(gpu.pool.usage().used_bytes);
+    let held = kib(gpu.pool.usage().used_bytes.saturating_sub(gpu.tensors.usage().spare_bytes));
     format!("weights {weights}, values in between {values}, made of weights {kept}; {held} held in all")
 }
 

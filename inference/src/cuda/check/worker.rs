@@ -40,6 +40,7 @@ pub(super) fn check(
         memory_bytes_max: config.memory_bytes_max,
         slots: SLOTS,
         intermediates: IntermediateLimits::default(),
+        pinned_cache_bytes_max: 0,
         cublas_lt: config.library(Library::CublasLt, devices).ok(),
         nvrtc: config.library(Library::Nvrtc, devices).ok(),
         run_time_max: RUN_TIME_MAX,

@@ -4,6 +4,7 @@
 use super::loaded::Loaded;
 use super::message::Answer;
 use crate::cuda::process::{Home, Part};
+use crate::cuda::slots::STAGING_BYTES;
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 use weir_device::cuda::{
-    BlockPool, Context, CudaError, Devices, Event, Owner, PinnedMemory, Priority, Search, SlotMemory, Stream,
+    BlockPool, Context, CudaError, Devices, Event, Owner, Priority, Search, SlotMemory, StagingBuffer, Stream,
 };
 use weir_kernel_graph::PlanError;
 
@@ -22,7 +23,7 @@ const OWNER: Owner = Owner(1);
 pub(super) struct Runner {
     graphs: HashMap<u64, Loaded>,
     memory: SlotMemory,
-    staging: Option<PinnedMemory>,
+    staging: StagingBuffer,
     began: Event,
     ended: Event,
     stream: Arc<Stream>,
@@ -76,7 +77,8 @@ impl Runner {
         let stream = Arc::new(Stream::new(&context, Priority::Normal)?);
         let memory = SlotMemory::new(&pool, &stream, memory_bytes_max, 0)?;
         let (began, ended) = (Event::with_timing(&context)?, Event::with_timing(&context)?);
-        let (graphs, staging, opened) = (HashMap::new(), None, Instant::now());
+        let staging = StagingBuffer::new(&context, STAGING_BYTES)?;
+        let (graphs, opened) = (HashMap::new(), Instant::now());
         Ok(Self { graphs, memory, staging, began, ended, stream, context, memory_bytes_max, opened })
     }
 
@@ -135,7 +137,8 @@ impl Runner {
         let outputs: Vec<_> = wanted.iter().filter_map(|wanted| plan.outputs.get(*wanted)).collect();
         let input_bytes: u64 = plan.inputs.iter().map(|region| region.bytes).sum();
         let output_bytes: u64 = outputs.iter().map(|output| output.region.bytes).sum();
-        let staging = staging(&mut self.staging, &self.context, input_bytes.max(output_bytes))?;
+        let staging_bytes = usize::try_from(input_bytes.max(output_bytes)).unwrap_or(usize::MAX);
+        let staging = self.staging.get(staging_bytes)?;
         let (stream, part_of) = (&self.stream, |offset, bytes| arena.slice(offset, bytes).ok_or_else(misfit));
 
         let mut rest = &mut *staging;
@@ -183,20 +186,6 @@ impl Runner {
         let not_captured = not_captured.map(|failure| failure.to_string());
         Ok(Answer::Ran { outputs: parts, device_time_ns, not_captured })
     }
-}
-
-/// Pinned memory of at least so many bytes.
-fn staging<'a>(
-    staging: &'a mut Option<PinnedMemory>,
-    context: &Arc<Context>,
-    bytes: u64,
-) -> Result<&'a mut [u8], CudaError> {
-    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-    if staging.as_ref().is_none_or(|staging| staging.as_slice().len() < bytes) {
-        *staging = None;
-        *staging = Some(PinnedMemory::new(context, bytes.checked_next_power_of_two().unwrap_or(bytes))?);
-    }
-    Ok(staging.as_mut().map(PinnedMemory::as_mut_slice).unwrap_or_default())
 }
 
 fn take(rest: &mut [u8], bytes: u64) -> Result<(&mut [u8], &mut [u8]), Failure> {

@@ -51,8 +51,15 @@ impl Stage {
         let file = || File::from(memfd_create("test", MemfdFlags::CLOEXEC).unwrap());
         let files = Files { memory: file(), arena: file() };
         let stage = Self { service, files, blobs, fake };
-        let gpu =
-            GpuConfig { ordinal, memory_bytes_max, slots: 2, intermediates, library: None, compiler: None };
+        let gpu = GpuConfig {
+            ordinal,
+            memory_bytes_max,
+            slots: 2,
+            intermediates,
+            pinned_cache_bytes_max: 1 << 20,
+            library: None,
+            compiler: None,
+        };
         let opened = stage.ask(Request::Open { driver: stage.fake.path().to_owned(), gpu });
         let Ok(Answer::Opened(opened)) = opened else { panic!("another answer: {opened:?}") };
         assert_eq!(opened.siblings, [1 - ordinal]);

@@ -1,0 +1,169 @@
+//! Pinned copies of weights, so that a model that comes back is copied to the device straight from the host's memory.
+//!
+//! The memory is allocated once, by the cache's own thread when the device is opened, and freed with the cache: neither happens while runs wait. The thread
+//! copies what is [offered](PinnedCache::offer), hashes the copy, and drops it where it is not what its hash says. For want of room, the copies that were
+//! used longest ago make way, but for those that a transfer reads.
+#![allow(unsafe_code, reason = "copies are written into memory that is shared")]
+
+mod shelf;
+pub use shelf::PinnedCacheUsage;
+use shelf::Shelf;
+
+use super::context::Context;
+use super::error::CudaError;
+use super::pinned::{PinnedMemory, PinnedSlice};
+use bytes::Bytes;
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{Builder, JoinHandle};
+use tracing::warn;
+use weir_types::ContentHash;
+
+/// The most weights that wait to be copied; what is offered beyond that is passed over.
+const OFFERS_MAX: usize = 4_096;
+
+/// Pinned copies of weights, by the hash of their bytes.
+pub struct PinnedCache {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    /// Something was offered, or the cache is to stop.
+    wake: Condvar,
+    /// The thread has nothing to do.
+    idle: Condvar,
+}
+
+struct State {
+    shelf: Shelf,
+    offers: VecDeque<(ContentHash, Bytes)>,
+    /// The thread works on an offer, or allocates the memory.
+    is_busy: bool,
+    /// There is no memory, and never will be.
+    is_off: bool,
+    stop: bool,
+}
+
+impl PinnedCache {
+    /// A cache of at most `bytes_max` bytes, rounded down to 256; with 0 it holds nothing, and has no thread.
+    pub fn new(context: &Arc<Context>, bytes_max: u64) -> Result<Self, CudaError> {
+        let shelf = Shelf::new(bytes_max);
+        let is_off = shelf.usage().bytes_max == 0;
+        let state = State { shelf, offers: VecDeque::new(), is_busy: !is_off, is_off, stop: false };
+        let (state, wake, idle) = (Mutex::new(state), Condvar::new(), Condvar::new());
+        let shared = Arc::new(Shared { state, wake, idle });
+        let start = || {
+            let (shared, context) = (Arc::clone(&shared), Arc::clone(context));
+            Builder::new().name("pinned-cache".to_owned()).spawn(move || shared.run(&context))
+        };
+        let thread = (!is_off).then(start).transpose();
+        let thread =
+            thread.map_err(|error| CudaError::Invalid(format!("no thread for pinned copies: {error}")))?;
+        Ok(Self { shared, thread })
+    }
+
+    /// The copy of the bytes with that hash, if there is one.
+    #[must_use]
+    pub fn get(&self, hash: &ContentHash) -> Option<Arc<PinnedSlice>> {
+        self.shared.lock().shelf.get(hash)
+    }
+
+    /// Have bytes copied that are known by these hashes. Returns at once; what is there or waits already, and what does not fit, is passed over.
+    pub fn offer(&self, offers: impl IntoIterator<Item = (ContentHash, Bytes)>) {
+        let mut state = self.shared.lock();
+        for (hash, bytes) in offers {
+            let is_new = !state.shelf.contains(&hash) && state.offers.iter().all(|(other, _)| *other != hash);
+            if is_new && !state.is_off && state.offers.len() < OFFERS_MAX {
+                state.offers.push_back((hash, bytes));
+            }
+        }
+        drop(state);
+        self.shared.wake.notify_one();
+    }
+
+    /// Wait until everything that was offered is copied or passed over.
+    pub fn settle(&self) {
+        let busy = |state: &mut State| state.is_busy || !state.offers.is_empty();
+        drop(self.shared.idle.wait_while(self.shared.lock(), busy));
+    }
+
+    /// What it holds now.
+    #[must_use]
+    pub fn usage(&self) -> PinnedCacheUsage {
+        self.shared.lock().shelf.usage()
+    }
+}
+
+impl fmt::Debug for PinnedCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PinnedCache").field("usage", &self.usage()).finish()
+    }
+}
+
+impl Drop for PinnedCache {
+    fn drop(&mut self) {
+        self.shared.lock().stop = true;
+        self.shared.wake.notify_one();
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been reported by the thread itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn run(&self, context: &Arc<Context>) {
+        let bytes = usize::try_from(self.lock().shelf.usage().bytes_max).unwrap_or(usize::MAX);
+        match PinnedMemory::new(context, bytes) {
+            Ok(memory) => self.fill(&Arc::new(memory)),
+            Err(error) => {
+                warn!(%error, bytes, "no pinned cache: loads copy from files (pinned_cache_bytes_max)");
+                let mut state = self.lock();
+                (state.is_busy, state.is_off) = (false, true);
+                state.offers.clear();
+            }
+        }
+        self.idle.notify_all();
+    }
+
+    /// Copy what is offered until told to stop.
+    fn fill(&self, memory: &Arc<PinnedMemory>) {
+        while let Some((hash, bytes)) = self.next() {
+            let Some(offset) = self.lock().shelf.place(bytes.len() as u64) else { continue };
+            let range =
+                usize::try_from(offset).ok().and_then(|start| Some(start..start.checked_add(bytes.len())?));
+            let slice = range.and_then(|range| {
+                // SAFETY: the shelf gives a place to one copy at a time, and takes it back when no slice of it is left.
+                unsafe { PinnedSlice::filled(memory, range, |to| to.copy_from_slice(&bytes)) }
+            });
+            // Of the copy itself: what the file had before or has by now does not matter.
+            let slice = slice.filter(|slice| ContentHash::of(slice.bytes()) == hash);
+            let mut state = self.lock();
+            match slice {
+                Some(slice) => state.shelf.add(hash, offset, slice),
+                None => state.shelf.take_back(offset),
+            }
+        }
+    }
+
+    fn next(&self) -> Option<(ContentHash, Bytes)> {
+        let mut state = self.lock();
+        state.is_busy = false;
+        if state.offers.is_empty() {
+            self.idle.notify_all();
+        }
+        let waits = |state: &mut State| state.offers.is_empty() && !state.stop;
+        let mut state = self.wake.wait_while(state, waits).unwrap_or_else(PoisonError::into_inner);
+        let next = if state.stop { None } else { state.offers.pop_front() };
+        state.is_busy = next.is_some();
+        next
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Whole between any two statements.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

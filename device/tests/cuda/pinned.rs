@@ -1,0 +1,117 @@
+//! Pinned memory that stays: copies of weights, and buffers of runs.
+
+use crate::support::Machine;
+use bytes::Bytes;
+use std::sync::Arc;
+use weir_device::cuda::{PinnedCache, PinnedSlice, StagingBuffer};
+use weir_types::ContentHash;
+
+const KIB: usize = 1 << 10;
+
+fn bytes(len: usize, value: u8) -> (ContentHash, Bytes) {
+    let bytes = Bytes::from(vec![value; len]);
+    (ContentHash::of(&bytes), bytes)
+}
+
+fn cache(machine: &Machine, bytes_max: usize) -> PinnedCache {
+    PinnedCache::new(&machine.context, bytes_max as u64).unwrap()
+}
+
+fn fill(cache: &PinnedCache, offers: impl IntoIterator<Item = (ContentHash, Bytes)>) {
+    cache.offer(offers);
+    cache.settle();
+}
+
+#[test]
+fn a_cache_holds_what_fits_and_the_copy_used_longest_ago_makes_way() {
+    let machine = Machine::new(1);
+    let cache = cache(&machine, 4 * KIB);
+    let weights: Vec<_> = (0..5).map(|value| bytes(KIB, value)).collect();
+    for weight in &weights[..4] {
+        fill(&cache, [weight.clone()]);
+    }
+    assert_eq!((cache.usage().used_bytes, cache.usage().bytes_max), (4 << 10, 4 << 10));
+    // The first is used again, so the second makes way.
+    assert_eq!(cache.get(&weights[0].0).unwrap().bytes(), weights[0].1);
+    fill(&cache, [weights[4].clone()]);
+    let there: Vec<_> = weights.iter().map(|(hash, _)| cache.get(hash).is_some()).collect();
+    assert_eq!(there, [true, false, true, true, true]);
+    assert_eq!((cache.usage().hits, cache.usage().misses), (5, 1));
+    // What never fits moves nothing.
+    fill(&cache, [bytes(5 * KIB, 9)]);
+    assert_eq!(cache.usage().used_bytes, 4 << 10);
+    // As many make way as it takes.
+    let longer = bytes(2 * KIB, 7);
+    fill(&cache, [longer.clone()]);
+    assert_eq!(cache.get(&longer.0).unwrap().bytes(), longer.1);
+    assert!(cache.usage().used_bytes <= 4 << 10);
+}
+
+#[test]
+fn a_copy_that_a_transfer_reads_stays() {
+    let machine = Machine::new(1);
+    let cache = cache(&machine, KIB);
+    let (first, second) = (bytes(KIB, 1), bytes(KIB, 2));
+    fill(&cache, [first.clone()]);
+    let read: Arc<PinnedSlice> = cache.get(&first.0).unwrap();
+    fill(&cache, [second.clone()]);
+    assert!(cache.get(&second.0).is_none(), "there is no room");
+    assert_eq!(read.bytes(), first.1);
+    drop(read);
+    fill(&cache, [second.clone()]);
+    assert_eq!(cache.get(&second.0).unwrap().bytes(), second.1);
+}
+
+#[test]
+fn a_copy_that_is_not_what_its_hash_says_is_never_given() {
+    let machine = Machine::new(1);
+    let cache = cache(&machine, 4 * KIB);
+    let (hash, right) = bytes(KIB, 1);
+    let mut wrong = right.to_vec();
+    wrong[KIB - 1] ^= 1;
+    fill(&cache, [(hash, Bytes::from(wrong))]);
+    assert!(cache.get(&hash).is_none());
+    assert_eq!(cache.usage().used_bytes, 0);
+    fill(&cache, [(hash, right.clone())]);
+    assert_eq!(cache.get(&hash).unwrap().bytes(), right);
+}
+
+#[test]
+fn a_cache_without_room_or_memory_holds_nothing() {
+    let machine = Machine::new(1);
+    let off = cache(&machine, 255);
+    assert_eq!(off.usage().bytes_max, 0);
+    fill(&off, [bytes(1, 1)]);
+    assert!(off.get(&bytes(1, 1).0).is_none());
+    machine.fake.set("host_memory_bytes", 0);
+    let none = cache(&machine, 4 * KIB);
+    fill(&none, [bytes(KIB, 1)]);
+    assert!(none.get(&bytes(KIB, 1).0).is_none());
+}
+
+#[test]
+fn a_slice_outlives_its_cache() {
+    let machine = Machine::new(1);
+    let cache = cache(&machine, KIB);
+    let (hash, contents) = bytes(KIB, 3);
+    fill(&cache, [(hash, contents.clone())]);
+    let slice = cache.get(&hash).unwrap();
+    drop(cache);
+    assert_eq!(slice.bytes(), contents);
+    assert_eq!(machine.fake.calls("cuMemFreeHost"), 0);
+}
+
+#[test]
+fn a_staging_buffer_grows_without_freeing_what_it_has() {
+    let machine = Machine::new(1);
+    let mut staging = StagingBuffer::new(&machine.context, KIB).unwrap();
+    staging.get(KIB).unwrap().fill(1);
+    assert_eq!(machine.fake.calls("cuMemHostAlloc"), 1, "as sized");
+    staging.get(3 * KIB).unwrap().fill(2);
+    assert_eq!(staging.get(4 * KIB).unwrap().len(), 4 * KIB);
+    assert_eq!(staging.get(4 * KIB).unwrap()[..3 * KIB], vec![2; 3 * KIB], "the same memory");
+    assert_eq!(staging.get(100).unwrap(), [1; 100], "as is what it had first");
+    assert_eq!((machine.fake.calls("cuMemHostAlloc"), machine.fake.calls("cuMemFreeHost")), (2, 0));
+    drop(staging);
+    assert_eq!(machine.fake.calls("cuMemFreeHost"), 2);
+}

@@ -1,0 +1,94 @@
+//! Costs: what a real driver and host would have spent on the calls that a test made.
+
+use crate::Fake;
+
+/// Time by what it was spent on, since the driver was opened. README.md has the prices and their sources.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Costs {
+    /// Creating, mapping, opening, unmapping and releasing device memory.
+    pub mapping_ns: u64,
+    /// Allocating and freeing pinned memory.
+    pub pinning_ns: u64,
+    /// Copies by the host into pinned memory, on one thread.
+    pub host_copy_ns: u64,
+    /// Page faults of those copies, on one thread.
+    pub page_fault_ns: u64,
+    /// Copies from pinned memory over the bus, one after the other.
+    pub bus_ns: u64,
+    /// Work that calls with an implicit synchronisation found unfinished.
+    pub synchronisation_ns: u64,
+    /// Copies over the bus.
+    pub copies: u64,
+    /// Bytes that they copied.
+    pub bytes: u64,
+}
+
+/// The threads that copy into pinned memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CopyThreads {
+    /// Threads that copy at once.
+    pub count: u64,
+    /// Time until a thread begins with a block that it is given: to start it, or to wake it.
+    pub start_ns: u64,
+}
+
+impl Fake {
+    /// The costs of all calls so far.
+    #[must_use]
+    pub fn costs(&self) -> Costs {
+        let spent_ns = |calls: &[&str]| calls.iter().map(|call| self.count(&format!("ns of {call}"))).sum();
+        Costs {
+            mapping_ns: spent_ns(&[
+                "cuMemCreate",
+                "cuMemMap",
+                "cuMemSetAccess",
+                "cuMemUnmap",
+                "cuMemRelease",
+            ]),
+            pinning_ns: spent_ns(&["cuMemHostAlloc", "cuMemFreeHost"]),
+            host_copy_ns: spent_ns(&["copies of the host"]),
+            page_fault_ns: spent_ns(&["page faults"]),
+            bus_ns: spent_ns(&["copies to the device"]),
+            synchronisation_ns: spent_ns(&["implicit synchronisation"]),
+            copies: self.count("calls of copies to the device"),
+            bytes: self.count("bytes_to_device"),
+        }
+    }
+
+    /// How often a function of the driver was called, of those that have a price.
+    #[must_use]
+    pub fn calls(&self, function: &str) -> u64 {
+        self.count(&format!("calls of {function}"))
+    }
+}
+
+impl Costs {
+    /// The costs since `before`.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            mapping_ns: self.mapping_ns - before.mapping_ns,
+            pinning_ns: self.pinning_ns - before.pinning_ns,
+            host_copy_ns: self.host_copy_ns - before.host_copy_ns,
+            page_fault_ns: self.page_fault_ns - before.page_fault_ns,
+            bus_ns: self.bus_ns - before.bus_ns,
+            synchronisation_ns: self.synchronisation_ns - before.synchronisation_ns,
+            copies: self.copies - before.copies,
+            bytes: self.bytes - before.bytes,
+        }
+    }
+
+    /// The estimated time of a load with these costs. Driver calls come one after the other and before the copies; behind the first block, the host's copies
+    /// and the bus's overlap, and the slower of the two sets the pace.
+    #[must_use]
+    pub fn load_ns(&self, threads: CopyThreads) -> u64 {
+        let copied_by_host_ns = self.host_copy_ns + self.page_fault_ns;
+        let (mut first_ns, mut host_ns) = (0, 0);
+        if copied_by_host_ns > 0 {
+            let all_ns = copied_by_host_ns + self.copies * threads.start_ns;
+            first_ns = all_ns / self.copies.max(1);
+            host_ns = all_ns / threads.count.max(1);
+        }
+        self.mapping_ns + self.pinning_ns + self.synchronisation_ns + first_ns + self.bus_ns.max(host_ns)
+    }
+}

@@ -1,0 +1,96 @@
+//! Loads of models that come back, and what serving asks of the driver.
+
+use super::{DIGITS, Setup, assert_close, expected, read, run, values};
+use crate::backend::Model;
+use crate::cuda::model::{CudaModel, ModelFiles};
+use crate::error::InferenceError;
+use std::sync::Arc;
+use weir_fake_cuda::Fake;
+use weir_kernels::Precision;
+
+fn answer(setup: &Setup, model: &dyn Model) -> Vec<f32> {
+    let input = setup.floats(&[3, 1, 8, 8], |at| (at * 5 % 17) as f32 / 17.0);
+    values(&run(&mut *model.session(1).unwrap(), &input).unwrap().remove(0))
+}
+
+#[test]
+fn a_model_that_comes_back_is_loaded_from_its_pinned_copies() {
+    for seed in 1..5 {
+        let setup = Setup::new(seed);
+        let model = setup.load("digits", read(DIGITS));
+        let first = answer(&setup, &*model);
+        setup.gpu.pinned.settle();
+        let pinned = setup.gpu.pinned.usage();
+        assert!(pinned.used_bytes > 0 && pinned.hits == 0, "{pinned:?}");
+        drop(model);
+        setup.gpu.trim();
+        assert_eq!(setup.gpu.tensors.usage().idle_bytes, 0, "the device has none of it");
+        let model = setup.load("digits", read(DIGITS));
+        assert!(answer(&setup, &*model) == first, "seed {seed}");
+        let again = setup.gpu.pinned.usage();
+        assert!(again.hits > 0 && again.misses == pinned.misses, "{again:?}");
+        assert_eq!(again.used_bytes, pinned.used_bytes, "nothing is pinned twice");
+    }
+}
+
+#[test]
+fn serving_neither_pins_nor_frees_host_memory_and_loads_map_nothing() {
+    let setup = Setup::new(2);
+    setup.gpu.pinned.settle();
+    let calls = |function| setup.fake.calls(function);
+    let pinned = calls("cuMemHostAlloc");
+    for _ in 0..3 {
+        let mapped = calls("cuMemSetAccess");
+        let model = setup.begin_load("digits", read(DIGITS));
+        assert_eq!(calls("cuMemSetAccess"), mapped, "the memory was mapped ahead");
+        model.arrive().unwrap();
+        answer(&setup, &*model);
+        drop(model);
+        setup.gpu.pinned.settle();
+        setup.gpu.tensors.trim();
+    }
+    assert_eq!((calls("cuMemHostAlloc"), calls("cuMemFreeHost")), (pinned, 0));
+}
+
+#[test]
+fn memory_that_is_mapped_ahead_makes_way_for_runs() {
+    // Weights, and hardly more than a run of digits takes.
+    let setup = Setup::with(Fake::new(1), 64 << 20, Precision::Fp32);
+    let spare = setup.gpu.tensors.usage().spare_bytes;
+    assert!(spare > 0);
+    let free = setup.gpu.pool.usage().capacity_bytes - setup.gpu.pool.usage().used_bytes;
+    let mut taken = setup.gpu.slots.take(None);
+    let slot = taken.slot().unwrap();
+    let owner = weir_device::cuda::Owner(1);
+    setup.gpu.make_room(|| slot.memory.prepare(free + spare, owner, 0).map(drop)).unwrap();
+    assert_eq!(setup.gpu.tensors.usage().spare_bytes, 0);
+}
+
+/// Wrong bytes are worse than none, wherever a load takes them from.
+#[test]
+fn a_damaged_file_is_refused_even_where_a_right_copy_is_pinned() {
+    let setup = Setup::new(6);
+    let source = setup.source("digits", read(DIGITS));
+    let files = ModelFiles::of(&source).unwrap();
+    let load = || CudaModel::load(Arc::clone(&setup.gpu), &files).unwrap();
+    load().arrive().unwrap();
+    setup.gpu.pinned.settle();
+    let skeleton = source.prepared.variants[0].skeleton.to_string();
+    let paths = std::fs::read_dir(setup.blobs.path()).unwrap().map(|file| file.unwrap().path());
+    let paths: Vec<_> = paths.filter(|path| !path.ends_with(&skeleton)).collect();
+    assert!(!paths.is_empty());
+    for path in paths {
+        let right = std::fs::read(&path).unwrap();
+        std::fs::write(&path, right.iter().map(|byte| byte ^ 0x40).collect::<Vec<_>>()).unwrap();
+        setup.gpu.trim();
+        let model = load();
+        let input = setup.floats(&[1, 1, 8, 8], |at| at as f32 / 64.0);
+        let told = run(&mut *model.session(1).unwrap(), &input).unwrap_err();
+        assert!(matches!(told, InferenceError::Load { .. }), "{told:?}");
+        assert!(model.arrive().is_err());
+        std::fs::write(&path, right).unwrap();
+        let model = load();
+        let found = run(&mut *model.session(1).unwrap(), &input).unwrap().remove(0);
+        assert_close(&values(&found), &expected(read(DIGITS), &input), 1e-5);
+    }
+}
