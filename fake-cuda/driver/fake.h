@@ -169,6 +169,10 @@ struct Settings {
     Result fault = ILLEGAL_ADDRESS;
     bool paused = false;
     bool exports_memory = true;
+    // What loading machine code reports, if not SUCCESS: PTX is taken all the same.
+    Result cubin_refusal = SUCCESS;
+    // Loads of a module that has this kernel wait until it is another.
+    std::string held_kernel;
     // Whether devices reach each other's memory: 0, they do not; 1, they do; 2, they say so, and do not.
     unsigned peer_access = 1;
     // Copies of LOAD_BYTES or more to the device that are made; those behind them wait until there may be more.
@@ -260,6 +264,12 @@ bool forbidden_in_capture(const char* call);
 Result record(Stream* stream, Work work);
 // Whether this call is to fail, which counts it.
 bool is_to_fail(const char* setting);
+
+// cubin.cpp
+// Whether an image is machine code.
+bool is_cubin(const char* image);
+// The kernels of machine code; or why this driver, or a device of this kind, refuses it.
+Result load_cubin(const char* image, std::set<std::string>& entries);
 
 // memory.cpp
 // Whether a device may read all of that, or write it.

@@ -6,6 +6,7 @@
 //! - memory that nobody has written reads as NaN and -1, and the page behind every allocation faults;
 //! - copies check what they touch, when they are asked for and when they are made; kernels, run from their own sources on the processor, end in a
 //!   fault that loses the context;
+//! - machine code is loaded by what its file says: which device it is for, in a format that the driver's version knows, and which kernels it has;
 //! - memory runs out, launches fail and the bus is slow when a test says so.
 //!
 //! Beside it is a `libnvidia-ml.so.1`, which says of the same GPUs what real ones say of themselves, and a `libcublasLt.so` of versions 12 and 13, which
