@@ -52,6 +52,8 @@ static bool set(const std::string& name, const std::string& value) {
     else if (name == "fault") settings.fault = int(number);
     else if (name == "paused") settings.paused = number != 0;
     else if (name == "exports_memory") settings.exports_memory = number != 0;
+    else if (name == "cubin_refusal") settings.cubin_refusal = int(number);
+    else if (name == "held_kernel") settings.held_kernel = value;
     else if (name == "peer_access") settings.peer_access = unsigned(number);
     else if (name == "loads_left") settings.loads_left = value == "all" ? UINT64_MAX : number;
     else if (settings.failing.count(name)) settings.failing[name] = number;

@@ -185,6 +185,10 @@ struct Settings {
     Result fault = ILLEGAL_ADDRESS;
     bool paused = false;
     bool exports_memory = true;
+    // What loading machine code reports, if not SUCCESS: PTX is taken all the same.
+    Result cubin_refusal = SUCCESS;
+    // Loads of a module that has this kernel wait until it is another.
+    std::string held_kernel;
     // Whether devices reach each other's memory: 0, they do not; 1, they do; 2, they say so, and do not.
     unsigned peer_access = 1;
     // Copies of LOAD_BYTES or more to the device that are made; those behind them wait until there may be more.
@@ -289,6 +293,12 @@ uint64_t copy_ns(uint64_t bytes);
 void charge_copy(const void* from, uint64_t bytes);
 // Charge what is left to do on a device, which a call waits for that synchronises implicitly. The fake does not wait where the documentation promises nothing.
 void charge_synchronisation(const Device* device);
+
+// cubin.cpp
+// Whether an image is machine code.
+bool is_cubin(const char* image);
+// The kernels of machine code; or why this driver, or a device of this kind, refuses it.
+Result load_cubin(const char* image, std::set<std::string>& entries);
 
 // memory.cpp
 // Whether a device may read all of that, or write it.

@@ -84,6 +84,23 @@ static void explain(unsigned count, const int* options, void** values, const cha
     if (buffer != nullptr && bytes > 0) snprintf(buffer, bytes, "%s", text);
 }
 
+// The kernels of PTX; or why this driver refuses it.
+static Result load_ptx(const char* text, unsigned count, const int* options, void** values, std::set<std::string>& entries) {
+    const char* version = strstr(text, ".version");
+    if (version == nullptr || strstr(text, ".target") == nullptr) {
+        explain(count, options, values, "ptxas fatal: Missing .version directive at start of file");
+        return INVALID_PTX;
+    }
+    // Drivers take the PTX of their own version of CUDA and older.
+    const int major = atoi(version + strlen(".version")), newest = state().settings.driver_version >= 13000 ? 9 : 8;
+    if (major > newest) {
+        explain(count, options, values, "ptxas fatal: Unsupported .version");
+        return UNSUPPORTED_PTX_VERSION;
+    }
+    entries = entries_of(text);
+    return SUCCESS;
+}
+
 // Open the library that an image of the fake NVRTC's names; null where it names none. It stays: work that is on its way may need it.
 static void* compiled_library(const char* image) {
     static const char mark[] = "fake library ";
@@ -112,30 +129,22 @@ CUDA_API cuModuleLoadDataEx(Module** module, const void* image, unsigned count, 
     Call call;
     if (call.result) return call.result;
     if (forbidden_in_capture("cuModuleLoadDataEx")) return STREAM_CAPTURE_UNSUPPORTED;
+    const char* text = static_cast<const char*>(image);
     std::set<std::string> entries;
-    if (memcmp(image, "\177ELF", 4) == 0) {
-        // Machine code: taken to have every kernel that there is.
-        for (const std::string& name : emulator::names()) entries.insert(name);
-    } else {
-        const char* text = static_cast<const char*>(image);
-        const char* version = strstr(text, ".version");
-        if (version == nullptr || strstr(text, ".target") == nullptr) {
-            explain(count, options, values, "ptxas fatal: Missing .version directive at start of file");
-            return INVALID_PTX;
-        }
-        // Drivers take the PTX of their own version of CUDA and older.
-        const int major = atoi(version + strlen(".version")), newest = state().settings.driver_version >= 13000 ? 9 : 8;
-        if (major > newest) {
-            explain(count, options, values, "ptxas fatal: Unsupported .version");
-            return 222;
-        }
-        entries = entries_of(text);
+    void* library = compiled_library(text);
+    if (library == nullptr && is_cubin(text)) {
+        if (const Result refused = load_cubin(text, entries)) return refused;
+        state().counts["cubin_loads"]++;
+    } else if (library == nullptr || text[0] == '.') {
+        if (const Result refused = load_ptx(text, count, options, values, entries)) return refused;
+        state().counts["ptx_loads"]++;
     }
+    state().resumed.wait(call.lock, [&] { return !entries.count(state().settings.held_kernel); });
     const uint64_t bytes = state().settings.module_bytes;
     if (const Result result = allocate_outside(call.device, bytes)) return result;
     *module = new Module{call.device, entries};
     (*module)->bytes = bytes;
-    if (void* library = compiled_library(static_cast<const char*>(image)))
+    if (library != nullptr)
         (*module)->compiled = reinterpret_cast<decltype((*module)->compiled)>(dlsym(library, "fakecuda_module_kernel"));
     state().modules.insert(*module);
     return SUCCESS;

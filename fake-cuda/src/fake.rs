@@ -132,7 +132,7 @@ impl Fake {
         self.path().with_file_name(format!("libnvrtc.so.{major}"))
     }
 
-    /// How often something happened (`launches`, `graph_launches`, `cublasLtMatmul`, `nvrtcCompileProgram`, `computed` kernels and graphs, `copies_to_device`, `fills`, `blocks_created`, `waits`), or how much of something there is now
+    /// How often something happened (`launches`, `graph_launches`, `cublasLtMatmul`, `nvrtcCompileProgram`, `cubin_loads`, `ptx_loads`, `computed` kernels and graphs, `copies_to_device`, `fills`, `blocks_created`, `waits`), or how much of something there is now
     /// (`used_bytes`, `live_streams`, `live_blocks`...).
     #[must_use]
     pub fn count(&self, what: &str) -> u64 {

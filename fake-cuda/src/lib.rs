@@ -6,6 +6,7 @@
 //! - memory that nobody has written reads as NaN and -1, and the page behind every allocation faults;
 //! - copies check what they touch, when they are asked for and when they are made; kernels, run from their own sources on the processor, end in a
 //!   fault that loses the context;
+//! - machine code is loaded by what its file says: which device it is for, in a format that the driver's version knows, and which kernels it has;
 //! - memory runs out, launches fail and the bus is slow when a test says so;
 //! - calls that are slow on a real driver are charged for, so that designs can be compared: see [`Costs`].
 //!

@@ -144,9 +144,15 @@ __device__ __forceinline__ void attend(T* to, const T* q, const T* k, const T* v
     }
 }
 
-#define ATTENTION(type, T, dim)                                                                                                 \
-    KERNEL(attention_##type##_##dim, (threads), T* to, const T* q, const T* k, const T* v, const T* mask, AttentionShape shape) { \
-        attend<T, dim>(to, q, k, v, mask, shape);                                                                               \
+// The least number of blocks that a multiprocessor has registers for: with large heads the assembler by itself chooses so few registers that it
+// spills on compute capability 12.0. 0 leaves the choice to the assembler.
+template <int dim>
+constexpr int blocks_min = dim == 128 ? 3 : 0;
+
+#define ATTENTION(type, T, dim)                                                                                           \
+    KERNEL(attention_##type##_##dim, (threads, (blocks_min<dim>)), T* to, const T* q, const T* k, const T* v, const T* mask, \
+           AttentionShape shape) {                                                                                        \
+        attend<T, dim>(to, q, k, v, mask, shape);                                                                         \
     }
 ATTENTION(f32, float, 32)
 ATTENTION(f32, float, 64)

@@ -55,10 +55,22 @@ __device__ __forceinline__ void gemm(T* to, const T* a, const T* b, const void* 
     finish<S>(shared, math, shape.output, epilogue, blockIdx.z, first_m, first_n);
 }
 
-#define GEMM(name, T, S, Math, a_along_k, b_along_k)                                                                  \
-    KERNEL(gemm_##name, (S::threads), T* to, const T* a, const T* b, const void* bias, const T* residual, float* parts, \
-           GemmShape shape) {                                                                                         \
-        gemm<T, S, Math, a_along_k, b_along_k>(to, a, b, bias, residual, parts, shape);                               \
+template <template <class, class, class, class, bool, bool> class Math>
+constexpr bool is_plain = false;
+template <>
+constexpr bool is_plain<Plain> = true;
+
+// The least number of blocks that a multiprocessor has registers for, of kernels for which the assembler by itself chooses so few registers that
+// it spills, on one architecture or another (`kernels/resources.tsv`). 0 leaves the choice to the assembler.
+template <class T, class S, template <class, class, class, class, bool, bool> class Math, bool a_along_k, bool b_along_k>
+constexpr int blocks_min = S::m == Large::m    ? (is_plain<Math> && a_along_k && b_along_k ? 2 : 0)
+                           : S::m == Medium::m ? (sizeof(T) == 4 && (!is_plain<Math> || (!a_along_k && !b_along_k)) ? 5 : 0)
+                                               : (!is_plain<Math> && sizeof(T) == 2 && a_along_k && b_along_k ? 6 : 0);
+
+#define GEMM(name, T, S, Math, a_along_k, b_along_k)                                                                   \
+    KERNEL(gemm_##name, (S::threads, (blocks_min<T, S, Math, a_along_k, b_along_k>)), T* to, const T* a, const T* b,   \
+           const void* bias, const T* residual, float* parts, GemmShape shape) {                                      \
+        gemm<T, S, Math, a_along_k, b_along_k>(to, a, b, bias, residual, parts, shape);                                \
     }
 
 // All layouts at one size, and those that networks have at the others. The first letter is n where rows of A lie in memory as rows, else

@@ -1,10 +1,11 @@
 //! Kernels for NVIDIA's devices, and descriptions of how to launch them.
 //!
-//! The kernels are CUDA C++ in `cuda/`, without any header of CUDA's. They are compiled to PTX by `cargo xtask kernels`, and the PTX is checked in
-//! (`ptx/`), so that a node with nothing but a driver can run them. In the order an operation meets this crate: [`plan`] makes
+//! The kernels are CUDA C++ in `cuda/`, without any header of CUDA's. `cargo xtask kernels` compiles them to PTX (`ptx/`) and assembles the PTX for each
+//! architecture (`cubin/`). Both are checked in, so that a node with nothing but a driver can run them: machine code at once, and PTX where no machine code fits, once the
+//! driver has compiled it. In the order an operation meets this crate: [`plan`] makes
 //! [`Launch`]es of an operation of [`weir_graph`] and the types of its operands, for a [`Target`] and in a [`Precision`]. A launch names its
 //! [`Kernel`] and what the kernel is given, in which buffers are only places yet ([`Slot`]); [`Launch::with_buffers`] puts addresses there. What a kernel
-//! is called in its [`Module`], and the module's PTX, goes to the driver.
+//! is called in its [`Module`], and the module's code, go to the driver.
 //!
 //! Elementwise programs are interpreted by their kernel. A [`Chain`] is such a program by itself: the source of a kernel that does it alone, from the same files, for those who
 //! have a compiler.

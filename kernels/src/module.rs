@@ -3,7 +3,8 @@
 use lzma_rust2::XzReader;
 use std::io::Read as _;
 
-/// A file of kernels: one `.cu` file in `cuda/`, and its PTX for each family of devices in `ptx/`.
+/// A file of kernels: one `.cu` file in `cuda/`, its PTX for each family of devices in `ptx/`, and its machine code for each architecture in
+/// `cubin/`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Module {
     /// Moving elements.
@@ -72,19 +73,40 @@ impl Module {
 }
 
 /// PTX by the name of its module and the least compute capability that it is for, compressed.
-const PTX: &[(&str, u32, &[u8])] = include!(concat!(env!("OUT_DIR"), "/ptx.rs"));
+const PTX: &[Packed] = include!(concat!(env!("OUT_DIR"), "/ptx.rs"));
+/// Machine code by the name of its module and the compute capability that it was assembled for, compressed.
+const CUBINS: &[Packed] = include!(concat!(env!("OUT_DIR"), "/cubin.rs"));
+
+type Packed = (&'static str, u32, &'static [u8]);
 
 impl Module {
-    /// The module's PTX for a device of this compute capability (90 for 9.0): of the newest family that is not newer. None if the device is
-    /// older than all of them. Unpacks it: call it once for a device, when the module is first needed there.
+    /// The module's machine code for a device of this compute capability (90 for 9.0): assembled for the same major number and the newest minor number that is not
+    /// newer, which is what devices run. None if there is none for this generation: the driver compiles [`Self::ptx`] then. Unpacks it: call it once for a device.
+    #[must_use]
+    pub fn cubin(self, compute_capability: u32) -> Option<Vec<u8>> {
+        let newest = self.newest(CUBINS, compute_capability)?;
+        let (_, _, packed) =
+            Some(newest).filter(|(_, made_for, _)| made_for / 10 == compute_capability / 10)?;
+        let mut cubin = Vec::new();
+        XzReader::new(packed, false).read_to_end(&mut cubin).ok()?;
+        Some(cubin)
+    }
+
+    /// The module's PTX for a device of this compute capability: of the newest family that is not newer. None if the device is
+    /// older than all of them. Unpacks it: call it once for a device, when [`Self::cubin`] cannot be used there.
     #[must_use]
     pub fn ptx(self, compute_capability: u32) -> Option<String> {
-        let fitting =
-            PTX.iter().filter(|(name, family, _)| *name == self.name() && *family <= compute_capability);
-        let (_, _, packed) = fitting.max_by_key(|(_, family, _)| *family)?;
+        let (_, _, packed) = self.newest(PTX, compute_capability)?;
         let mut text = String::new();
-        XzReader::new(*packed, false).read_to_string(&mut text).ok()?;
+        XzReader::new(packed, false).read_to_string(&mut text).ok()?;
         Some(text)
+    }
+
+    /// The module's file for the newest device that is not newer than this one.
+    fn newest(self, files: &'static [Packed], compute_capability: u32) -> Option<Packed> {
+        let mine = files.iter().filter(|(name, ..)| *name == self.name());
+        let fitting = mine.filter(|(_, made_for, _)| *made_for <= compute_capability);
+        fitting.max_by_key(|(_, made_for, _)| *made_for).copied()
     }
 }
 
@@ -107,6 +129,42 @@ mod tests {
                 assert!(ptx.contains(".version 8.4"), "{module:?}");
                 let family = if device >= 80 { "sm_80" } else { "sm_75" };
                 assert!(ptx.contains(&format!(".target {family}")), "{module:?} on {device}");
+            }
+        }
+    }
+
+    /// The compute capability that a cubin was assembled for: NVIDIA keeps it in the flags of the file's header, in the lowest byte in the format of CUDA 12,
+    /// and in the next one in that of CUDA 13.
+    fn assembled_for(cubin: &[u8]) -> u32 {
+        const FORMAT_BYTE: usize = 8;
+        const FLAGS_BYTE: usize = 48;
+        assert!(cubin.starts_with(b"\x7fELF"));
+        let is_newer = cubin[FORMAT_BYTE] > 7;
+        u32::from(cubin[FLAGS_BYTE + usize::from(is_newer)])
+    }
+
+    #[test]
+    fn devices_get_machine_code_of_their_own_generation() {
+        for (device, expected) in [
+            (75, Some(75)),
+            (80, Some(80)),
+            (86, Some(86)),
+            (87, Some(86)),
+            (89, Some(89)),
+            (90, Some(90)),
+            (100, Some(100)),
+            (103, Some(100)),
+            (110, None),
+            (120, Some(120)),
+            (121, Some(120)),
+            (130, None),
+            (70, None),
+        ] {
+            for module in Module::ALL {
+                let cubin = module.cubin(device);
+                let is_for = device >= module.compute_capability_min();
+                let expected = expected.filter(|_| is_for);
+                assert_eq!(cubin.as_deref().map(assembled_for), expected, "{module:?} on {device}");
             }
         }
     }

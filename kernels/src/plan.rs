@@ -14,6 +14,9 @@ mod picture;
 mod rows;
 mod tile;
 
+#[cfg(test)]
+mod resources;
+
 use crate::{Cost, Launch, Precision, Slot, Target};
 use weir_graph::{Op, TensorType};
 use weir_types::ElementType;

@@ -1,56 +1,64 @@
-//! The kernels of a device, loaded when they are first needed.
+//! The kernels of a device: loaded ahead, or by their first user.
 
+mod ahead;
+mod modules;
+
+use ahead::Ahead;
+use modules::Modules;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
-use weir_device::cuda::{Context, CudaError, Function, Module};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use weir_device::cuda::{Context, CudaError, Function};
 use weir_kernels::Kernel;
 
 /// Shared memory that every function may have; more has to be asked for.
 const SHARED_BYTES: u32 = 48 << 10;
 
-/// Modules and functions that were loaded before.
+/// The functions that were asked for, and their modules.
 pub(super) struct Kernels {
-    context: Arc<Context>,
-    compute_capability: u32,
-    loaded: Mutex<Loaded>,
-}
-
-#[derive(Default)]
-struct Loaded {
-    modules: HashMap<weir_kernels::Module, Arc<Module>>,
-    functions: HashMap<Kernel, (Function, u32)>,
+    modules: Arc<Modules>,
+    /// With the shared memory that each is allowed. Held for single calls of the driver, and never while a module is loaded.
+    functions: Mutex<HashMap<Kernel, (Function, u32)>>,
+    ahead: Option<Ahead>,
 }
 
 impl Kernels {
     pub(super) fn new(context: &Arc<Context>, compute_capability: u32) -> Self {
-        Self { context: Arc::clone(context), compute_capability, loaded: Mutex::default() }
+        let modules = Arc::new(Modules::new(context, compute_capability));
+        Self { modules, functions: Mutex::default(), ahead: None }
     }
 
-    /// The function of a kernel, allowed so much shared memory. The first one of a module takes some milliseconds.
-    pub(super) fn function(&self, kernel: &Kernel, shared_bytes: u32) -> Result<Function, CudaError> {
-        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
-        let loaded = &mut *loaded;
-        if let Some((function, allowed_bytes)) = loaded.functions.get_mut(kernel) {
-            allow(function, allowed_bytes, shared_bytes)?;
-            return Ok(function.clone());
+    /// Load all modules in the background, from now on.
+    pub(super) fn load_ahead(&mut self) {
+        self.ahead = Ahead::start(&self.modules);
+    }
+
+    /// Wait for what [`Self::load_ahead`] has begun.
+    #[cfg(test)]
+    pub(super) fn wait_until_loaded(&mut self) {
+        if let Some(ahead) = self.ahead.take() {
+            ahead.join();
         }
-        let module = match loaded.modules.get(&kernel.module) {
-            Some(module) => module,
-            None => {
-                let image = kernel.module.ptx(self.compute_capability).ok_or_else(|| {
-                    let (name, capability) = (kernel.module.name(), self.compute_capability);
-                    CudaError::Invalid(format!(
-                        "there are no {name} kernels for devices of compute capability {capability}"
-                    ))
-                })?;
-                let module = Module::load(&self.context, image.as_bytes())?;
-                loaded.modules.entry(kernel.module).or_insert(module)
-            }
-        };
-        let (function, mut allowed_bytes) = (module.function(&kernel.name)?, SHARED_BYTES);
-        allow(&function, &mut allowed_bytes, shared_bytes)?;
-        loaded.functions.insert(kernel.clone(), (function.clone(), allowed_bytes));
-        Ok(function)
+    }
+
+    /// The function of a kernel, allowed so much shared memory. Waits for its module, and for no other.
+    pub(super) fn function(&self, kernel: &Kernel, shared_bytes: u32) -> Result<Function, CudaError> {
+        if let Some(found) = self.known(kernel, shared_bytes) {
+            return found;
+        }
+        let function = self.modules.get(kernel.module)?.function(&kernel.name)?;
+        self.functions().entry(kernel.clone()).or_insert((function.clone(), SHARED_BYTES));
+        self.known(kernel, shared_bytes).unwrap_or(Ok(function))
+    }
+
+    /// A function that was asked for before, allowed so much shared memory.
+    fn known(&self, kernel: &Kernel, shared_bytes: u32) -> Option<Result<Function, CudaError>> {
+        let mut functions = self.functions();
+        let (function, allowed_bytes) = functions.get_mut(kernel)?;
+        Some(allow(function, allowed_bytes, shared_bytes).map(|()| function.clone()))
+    }
+
+    fn functions(&self) -> MutexGuard<'_, HashMap<Kernel, (Function, u32)>> {
+        self.functions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -4,6 +4,7 @@
 mod captures;
 mod chains;
 mod cold;
+mod kernels;
 mod loading;
 mod networks;
 mod outside;

@@ -1,38 +1,75 @@
-//! What NVIDIA's assembler says of the kernels that it compiles.
+//! The resources of kernels, as NVIDIA's assembler reports them.
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
+use std::fmt;
 
-/// What a kernel takes.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What a kernel takes of a multiprocessor.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Usage {
     pub(super) kernel: String,
     /// Registers of a thread.
     pub(super) registers: u32,
-    /// Bytes of registers that it keeps in memory, for want of more.
+    /// Bytes of registers that are stored to and loaded from memory, for want of more registers.
     pub(super) spill_bytes: u32,
+    /// Bytes of a thread's stack.
+    pub(super) stack_bytes: u32,
+    /// Bytes of static shared memory of a block.
+    pub(super) shared_bytes: u32,
 }
 
-/// The kernels that `log` tells of.
+impl Usage {
+    /// By the names of the kernels.
+    pub(super) fn sorted(mut usages: Vec<Self>) -> Vec<Self> {
+        usages.sort_by(|a, b| a.kernel.cmp(&b.kernel));
+        usages
+    }
+
+    /// The figures of a kernel as [`fmt::Display`] writes them.
+    pub(super) fn parse(kernel: &str, figures: &str) -> Result<Self> {
+        let numbers = figures.split('/').map(str::parse).collect::<Result<Vec<u32>, _>>()?;
+        let [registers, spill_bytes, stack_bytes, shared_bytes] = numbers[..] else {
+            anyhow::bail!("{figures:?} is not four numbers");
+        };
+        Ok(Self { kernel: kernel.to_owned(), registers, spill_bytes, stack_bytes, shared_bytes })
+    }
+}
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { registers, spill_bytes, stack_bytes, shared_bytes, .. } = self;
+        write!(f, "{registers}/{spill_bytes}/{stack_bytes}/{shared_bytes}")
+    }
+}
+
+/// The kernels that `log` reports. What a kernel calls is compiled with it and reported behind it: its spills are the kernel's.
 pub(super) fn usages(log: &str) -> Result<Vec<Usage>> {
     let mut usages: Vec<Usage> = Vec::new();
     for line in log.lines() {
         if let Some((_, rest)) = line.split_once("Compiling entry function '") {
             let kernel = rest.split('\'').next().unwrap_or_default().to_owned();
-            usages.push(Usage { kernel, registers: 0, spill_bytes: 0 });
+            usages.push(Usage { kernel, ..Usage::default() });
         }
-        let Some(last) = usages.last_mut() else { continue };
-        if line.contains("bytes spill") {
-            last.spill_bytes =
+        let Some(usage) = usages.last_mut() else { continue };
+        if line.contains(" bytes spill stores") {
+            usage.stack_bytes += number_before(line, " bytes stack frame")?;
+            usage.spill_bytes +=
                 number_before(line, " bytes spill stores")? + number_before(line, " bytes spill loads")?;
         }
         if line.contains(" registers") {
-            last.registers = number_before(line, " registers")?;
+            usage.registers = number_before(line, " registers")?;
+            if line.contains(" bytes smem") {
+                usage.shared_bytes = number_before(line, " bytes smem")?;
+            }
         }
     }
+    ensure!(
+        usages.iter().all(|usage| usage.registers > 0),
+        "the assembler reports a kernel without registers:\n{log}"
+    );
     Ok(usages)
 }
 
-/// The number that stands before `unit`.
+/// The number in front of `unit`.
 fn number_before(line: &str, unit: &str) -> Result<u32> {
     let before = line.split(unit).next().unwrap_or_default();
     let digits = before.rsplit(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
@@ -43,18 +80,37 @@ fn number_before(line: &str, unit: &str) -> Result<u32> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn registers_and_spills_are_found() {
-        let log = "ptxas info    : 0 bytes gmem
+    const LOG: &str = "ptxas info    : 0 bytes gmem
 ptxas info    : Compiling entry function 'gemm' for 'sm_80'
 ptxas info    : Function properties for gemm
     16 bytes stack frame, 12 bytes spill stores, 8 bytes spill loads
-ptxas info    : Used 96 registers, 1024 bytes smem, 400 bytes cmem[0]
+ptxas info    : Used 96 registers, used 1 barriers, 16 bytes cumulative stack size, 1024 bytes smem, 400 bytes cmem[0]
+ptxas info    : Function properties for helper
+    0 bytes stack frame, 4 bytes spill stores, 4 bytes spill loads
+ptxas info    : Compiling entry function 'fill' for 'sm_80'
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 8 registers
 ";
-        assert_eq!(
-            usages(log).unwrap(),
-            [Usage { kernel: "gemm".to_owned(), registers: 96, spill_bytes: 20 }]
-        );
+
+    #[test]
+    fn registers_spills_stack_and_shared_memory_are_found() {
+        let gemm = Usage {
+            kernel: "gemm".to_owned(),
+            registers: 96,
+            spill_bytes: 28,
+            stack_bytes: 16,
+            shared_bytes: 1024,
+        };
+        let fill = Usage { kernel: "fill".to_owned(), registers: 8, ..Usage::default() };
+        let found = usages(LOG).unwrap();
+        assert_eq!(found, [gemm.clone(), fill.clone()]);
+        assert_eq!(Usage::sorted(found), [fill, gemm.clone()]);
+        assert_eq!(Usage::parse("gemm", &gemm.to_string()).unwrap(), gemm);
+    }
+
+    #[test]
+    fn a_log_without_numbers_is_refused() {
         usages("Compiling entry function 'a'\n bytes spill stores\n").unwrap_err();
+        usages("Compiling entry function 'a'\n").unwrap_err();
     }
 }

@@ -52,11 +52,6 @@ impl Nvrtc {
         self.compile(source, headers, options)?.text(b"nvrtcGetPTXSize\0", b"nvrtcGetPTX\0")
     }
 
-    /// What the compiler says when it compiles `source` to the end.
-    pub(super) fn cubin(&self, source: &Source, headers: &[Source], options: &[&str]) -> Result<String> {
-        self.compile(source, headers, options)?.log()
-    }
-
     fn compile(&self, source: &Source, headers: &[Source], options: &[&str]) -> Result<Compilation<'_>> {
         let text = CString::new(source.text.as_str())?;
         let name = CString::new(source.name.as_str())?;
@@ -150,11 +145,8 @@ fn expect(code: c_int, what: &str) -> Result<()> {
 
 /// The library whose file's name begins so, as `pip` has put it below `folder`.
 fn find(folder: &Path, beginning: &str) -> Result<PathBuf> {
-    let libraries = std::fs::read_dir(folder.join("lib"))?.flatten().map(|entry| entry.path());
-    for python in libraries {
-        let Ok(files) = std::fs::read_dir(python.join("site-packages/nvidia/cuda_nvrtc/lib")) else {
-            continue;
-        };
+    for packages in site_packages(folder)? {
+        let Ok(files) = std::fs::read_dir(packages.join("nvidia/cuda_nvrtc/lib")) else { continue };
         let mut files = files.flatten().map(|entry| entry.path());
         let named = |path: &PathBuf| {
             path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(beginning))
@@ -164,4 +156,10 @@ fn find(folder: &Path, beginning: &str) -> Result<PathBuf> {
         }
     }
     bail!("there is no {beginning} below {}", folder.display())
+}
+
+/// The folders of packages of the Python environment in `folder`, one for each version of Python there.
+pub(super) fn site_packages(folder: &Path) -> Result<Vec<PathBuf>> {
+    let pythons = std::fs::read_dir(folder.join("lib"))?.flatten();
+    Ok(pythons.map(|python| python.path().join("site-packages")).collect())
 }

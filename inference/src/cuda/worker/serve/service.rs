@@ -139,8 +139,10 @@ impl Service {
         // The node has seen to it that it may; where not, tensors of siblings go over the host.
         let files = GpuFiles::new(devices.infos().len() as u64, config.slots as u64).worker;
         raise_open_files(files).map_err(|error| cannot(&error))?;
-        let gpu =
+        let mut gpu =
             Gpu::open(&devices, config, &Arena::new(ARENA_BYTES_MAX)).map_err(|error| cannot(&error))?;
+        // The first model finds them loaded, or on their way.
+        gpu.kernels.load_ahead();
         // Where it cannot be told, tensors go over the host.
         let siblings = devices.siblings(config.ordinal).unwrap_or_default();
         let name = gpu.context.info().name.clone();

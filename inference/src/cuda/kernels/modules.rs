@@ -1,0 +1,75 @@
+//! The modules of one device. Each is loaded once, by its first user; users of the same module wait for that, and users of others load theirs meanwhile.
+
+use std::collections::HashMap;
+use std::fmt::Display;
+use std::sync::{Arc, Mutex, Once, PoisonError};
+use weir_device::cuda::{Context, CudaError, Module};
+
+/// A module, once it was loaded.
+type Cell = Mutex<Option<Arc<Module>>>;
+
+pub(super) struct Modules {
+    context: Arc<Context>,
+    compute_capability: u32,
+    /// Held to find a cell, and not while its module is loaded.
+    cells: Mutex<HashMap<weir_kernels::Module, Arc<Cell>>>,
+    told: Once,
+}
+
+impl Modules {
+    pub(super) fn new(context: &Arc<Context>, compute_capability: u32) -> Self {
+        Self { context: Arc::clone(context), compute_capability, cells: Mutex::default(), told: Once::new() }
+    }
+
+    /// Those that there are for this device.
+    pub(super) fn all(&self) -> impl Iterator<Item = weir_kernels::Module> {
+        let compute_capability = self.compute_capability;
+        let all = weir_kernels::Module::ALL.into_iter();
+        all.filter(move |module| module.compute_capability_min() <= compute_capability)
+    }
+
+    /// A module, loaded now or before. Machine code takes some milliseconds; PTX some seconds, unless the driver has compiled it before.
+    pub(super) fn get(&self, module: weir_kernels::Module) -> Result<Arc<Module>, CudaError> {
+        let cell = {
+            let mut cells = self.cells.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(cells.entry(module).or_default())
+        };
+        let mut cell = cell.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(loaded) = &*cell {
+            return Ok(Arc::clone(loaded));
+        }
+        let loaded = self.load(module)?;
+        *cell = Some(Arc::clone(&loaded));
+        Ok(loaded)
+    }
+
+    /// Load machine code; or PTX, where there is none for this device or the driver refuses it, as one does that is older than the format.
+    fn load(&self, module: weir_kernels::Module) -> Result<Arc<Module>, CudaError> {
+        match module.cubin(self.compute_capability) {
+            Some(cubin) => match Module::load(&self.context, &cubin) {
+                Err(refused @ CudaError::Failed { .. }) if !refused.is_out_of_memory() => {
+                    self.tell(module, &refused);
+                }
+                loaded => return loaded,
+            },
+            None => self.tell(module, &"there is none for its compute capability"),
+        }
+        let ptx = module.ptx(self.compute_capability).ok_or_else(|| {
+            let (name, capability) = (module.name(), self.compute_capability);
+            CudaError::Invalid(format!(
+                "there are no {name} kernels for devices of compute capability {capability}"
+            ))
+        })?;
+        Module::load(&self.context, ptx.as_bytes())
+    }
+
+    /// Say once why the driver has to compile kernels. A worker has no log but what it says to its node's.
+    fn tell(&self, module: weir_kernels::Module, why: &dyn Display) {
+        let name = module.name();
+        self.told.call_once(|| {
+            eprintln!(
+                "the worker of a device: the driver compiles kernels from PTX, which takes seconds once: machine code of {name} cannot be used: {why}"
+            );
+        });
+    }
+}

@@ -1,0 +1,77 @@
+//! Machine code as it is checked in: compressed, and checked once for the same content.
+
+use anyhow::{Context as _, Result};
+use lzma_rust2::{XzOptions, XzReader, XzWriter};
+use std::hash::{DefaultHasher, Hash, Hasher as _};
+use std::io::{Read as _, Write as _};
+use std::path::{Path, PathBuf};
+
+/// The densest preset of xz: machine code is compressed once and unpacked often, which takes as long whatever the preset.
+const XZ_PRESET: u32 = 9;
+
+/// Compress a cubin.
+pub(super) fn pack(cubin: &[u8]) -> Result<Vec<u8>> {
+    let mut writer = XzWriter::new(Vec::new(), XzOptions::with_preset(XZ_PRESET))?;
+    writer.write_all(cubin)?;
+    Ok(writer.finish()?)
+}
+
+/// The cubin that [`pack`] compressed.
+pub(super) fn unpack(packed: &[u8]) -> Result<Vec<u8>> {
+    let mut cubin = Vec::new();
+    XzReader::new(packed, false)
+        .read_to_end(&mut cubin)
+        .context("a cubin is not compressed as it should be")?;
+    Ok(cubin)
+}
+
+/// A file that says which PTX, machine code and figures were compared last, with success. To assemble all modules for all architectures takes minutes
+/// of processor time.
+pub(super) struct Stamp {
+    file: PathBuf,
+    content: String,
+}
+
+impl Stamp {
+    /// The stamp of a module for an architecture. `subject` is all that was compared, and so stands for the assembler's version, too.
+    pub(super) fn new(folder: &Path, module: &str, architecture: u32, subject: impl Hash) -> Self {
+        let mut hasher = DefaultHasher::new();
+        (include_str!("../../../kernels/requirements.txt"), subject).hash(&mut hasher);
+        let content = format!("{:016x}", hasher.finish());
+        Self { file: folder.join(format!("{module}_{architecture}.checked")), content }
+    }
+
+    /// Whether exactly this was checked before.
+    pub(super) fn is_current(&self) -> bool {
+        std::fs::read_to_string(&self.file).is_ok_and(|found| found == self.content)
+    }
+
+    /// Note that it was checked.
+    pub(super) fn write(&self) -> Result<()> {
+        std::fs::write(&self.file, &self.content)
+            .with_context(|| format!("cannot write {}", self.file.display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cubin_survives_compression() {
+        let cubin: Vec<u8> = (0..100_000_u32).flat_map(|number| (number / 7).to_le_bytes()).collect();
+        let packed = pack(&cubin).unwrap();
+        assert!(packed.len() < cubin.len() / 4);
+        assert_eq!(unpack(&packed).unwrap(), cubin);
+        assert!(unpack(&packed[..packed.len() / 2]).is_err());
+    }
+
+    #[test]
+    fn a_stamp_is_current_for_the_same_content_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let stamp = |content: &str| Stamp::new(folder.path(), "gemm", 90, content);
+        assert!(!stamp("a").is_current());
+        stamp("a").write().unwrap();
+        assert!(stamp("a").is_current() && !stamp("b").is_current());
+    }
+}

@@ -1,0 +1,48 @@
+//! Work on several threads that reports every failure, not only the first.
+
+use anyhow::{Result, bail};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+/// Compilations at once: each takes a few hundred megabytes.
+const WORKERS_MAX: usize = 8;
+
+/// Run `work` for every item. Results come in no particular order.
+pub(super) fn all<I: Sync, T: Send>(items: &[I], work: impl Fn(&I) -> Result<T> + Sync) -> Result<Vec<T>> {
+    let workers = thread::available_parallelism().map_or(1, usize::from).min(WORKERS_MAX);
+    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let result = work(item);
+                    done.lock().unwrap_or_else(PoisonError::into_inner).push(result);
+                }
+            });
+        }
+    });
+    let (mut made, mut failed) = (Vec::new(), Vec::new());
+    for result in done.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        match result {
+            Ok(one) => made.push(one),
+            Err(error) => failed.push(format!("{error:#}")),
+        }
+    }
+    if failed.is_empty() { Ok(made) } else { bail!("{}", failed.join("\n")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_failure_is_reported() {
+        let odd = |number: &u32| if number % 2 == 1 { bail!("{number} is odd") } else { Ok(*number) };
+        let error = all(&[1, 2, 3, 4], odd).unwrap_err().to_string();
+        assert!(error.contains("1 is odd") && error.contains("3 is odd"), "{error}");
+        let mut even = all(&[2, 4], odd).unwrap();
+        even.sort_unstable();
+        assert_eq!(even, [2, 4]);
+    }
+}

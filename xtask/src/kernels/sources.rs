@@ -1,0 +1,89 @@
+//! The sources of the kernels, and their compilation to PTX.
+
+use super::FAMILIES;
+use super::nvrtc::{Nvrtc, Source};
+use anyhow::{Context as _, Result, ensure};
+use std::path::{Path, PathBuf};
+
+/// The end of the names of files that use instructions which the first family lacks.
+const TENSOR: &str = "_tensor";
+/// Modules whose products and sums are not contracted: code that is compiled from the same sources at run time gives the same bits then.
+const APART: [&str; 1] = ["elementwise"];
+
+/// The files of kernels, and the compiler for them.
+pub(super) struct Sources {
+    folder: PathBuf,
+    nvrtc: Nvrtc,
+    modules: Vec<String>,
+    headers: Vec<Source>,
+}
+
+/// Whether a module can be compiled for a family or an architecture.
+pub(super) fn is_for(module: &str, target: u32) -> bool {
+    target > FAMILIES[0] || !module.ends_with(TENSOR)
+}
+
+/// PTX without its comments, which name the version of the compiler and count its compilations.
+pub(super) fn code(ptx: &str) -> String {
+    let lines = ptx.lines().map(|line| line.split("//").next().unwrap_or_default().trim_end());
+    lines.filter(|line| !line.is_empty()).fold(String::new(), |code, line| code + line + "\n")
+}
+
+impl Sources {
+    /// The modules of these names in `folder`, or all; the compiler is in `environment`.
+    pub(super) fn open(folder: &Path, environment: &Path, only: &[String]) -> Result<Self> {
+        let (mut modules, mut headers) = (Vec::new(), Vec::new());
+        for entry in std::fs::read_dir(folder)? {
+            let path = entry?.path();
+            let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            match path.extension().and_then(|extension| extension.to_str()) {
+                Some("cu") if only.is_empty() || only.contains(&stem) => modules.push(stem),
+                Some("cuh") => headers.push(Source::read(&path)?),
+                _ => {}
+            }
+        }
+        let missing = only.iter().find(|name| !modules.contains(name));
+        ensure!(missing.is_none(), "there is no kernels/cuda/{}.cu", missing.cloned().unwrap_or_default());
+        modules.sort();
+        Ok(Self { folder: folder.to_owned(), nvrtc: Nvrtc::open(environment)?, modules, headers })
+    }
+
+    /// Names of files without the ending, sorted.
+    pub(super) fn modules(&self) -> &[String] {
+        &self.modules
+    }
+
+    /// The PTX of a module for a family, without comments.
+    pub(super) fn compile(&self, module: &str, family: u32) -> Result<String> {
+        let architecture = format!("--gpu-architecture=compute_{family}");
+        let mut options = vec![architecture.as_str(), "--std=c++17"];
+        options.extend(APART.contains(&module).then_some("--fmad=false"));
+        let source = Source::read(&self.folder.join(module).with_extension("cu"))?;
+        Ok(code(&self.nvrtc.ptx(&source, &self.headers, &options)?))
+    }
+}
+
+impl Source {
+    fn read(path: &Path) -> Result<Self> {
+        let text =
+            std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Ok(Self { name, text })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn comments_are_removed_from_ptx() {
+        assert_eq!(code("// 12.4\n.version 8.4\n\n\t{ // callseq 7\n"), ".version 8.4\n\t{\n");
+        assert_ne!(code(".version 8.4\n"), code(".version 8.5\n"));
+    }
+
+    #[test]
+    fn tensor_modules_begin_with_the_second_family() {
+        assert!(!is_for("gemm_tensor", 75) && is_for("gemm_tensor", 80) && is_for("gemm", 75));
+    }
+}
