@@ -51,8 +51,8 @@ pub use graph::{Graph, GraphExec};
 
 mod memory;
 pub use memory::{
-    AddressRange, Allocation, BLOCK_BYTES, BlockMap, BlockPool, Demand, Exported, Imported, Owner, Placement,
-    PoolUsage, SlotMemory, Span,
+    AddressRange, Allocation, BLOCK_BYTES, BlockMap, BlockPool, Demand, Exported, Imported, MappingCost,
+    Owner, Placement, PoolUsage, SlotMemory, Span, mapping_cost,
 };
 
 mod pinned;

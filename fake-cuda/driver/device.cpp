@@ -1,6 +1,7 @@
 // Devices and their contexts.
 #include <cstdio>
 #include <cstring>
+#include <utility>
 
 #include "fake.h"
 
@@ -149,6 +150,10 @@ CUDA_API cuDevicePrimaryCtxRetain(Device** context, Device_ ordinal) {
     std::lock_guard<std::mutex> lock(state().mutex);
     Device* device = device_at(ordinal);
     if (device == nullptr) return INVALID_DEVICE;
+    if (const uint64_t bytes = state().settings.context_bytes; device->retained == 0 && bytes > 0) {
+        if (const Result result = allocate(device, bytes)) return result;
+        device->context_bytes = bytes;
+    }
     device->retained++;
     *context = device;
     return SUCCESS;
@@ -158,7 +163,7 @@ CUDA_API cuDevicePrimaryCtxRelease_v2(Device_ ordinal) {
     std::lock_guard<std::mutex> lock(state().mutex);
     Device* device = device_at(ordinal);
     if (device == nullptr || device->retained == 0) return INVALID_CONTEXT;
-    device->retained--;
+    if (--device->retained == 0) device->used_bytes -= std::exchange(device->context_bytes, 0);
     return SUCCESS;
 }
 

@@ -49,6 +49,8 @@ struct Device {
     int ordinal = 0;
     unsigned retained = 0;
     uint64_t used_bytes = 0;
+    // What of that the context takes.
+    uint64_t context_bytes = 0;
     // What ended its context, for good.
     Result fault = SUCCESS;
     uint64_t engine_free_ns[3] = {};
@@ -156,6 +158,12 @@ struct Settings {
     // on nothing goes on.
     uint64_t launches_left = UINT64_MAX;
     std::string fault_kernel;
+    // A signal that the kernel which fails ends the process by, in the place of a fault; 0: none.
+    int fault_signal = 0;
+    // A kernel that does nothing: its outputs keep what was there.
+    std::string idle_kernel;
+    // Memory of a device that a process takes for its context.
+    uint64_t context_bytes = 0;
     int fault_device = -1;
     Result fault = ILLEGAL_ADDRESS;
     bool paused = false;

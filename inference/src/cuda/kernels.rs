@@ -8,6 +8,13 @@ use weir_kernels::Kernel;
 /// Shared memory that every function may have; more has to be asked for.
 const SHARED_BYTES: u32 = 48 << 10;
 
+/// A module that is loaded.
+pub(super) struct LoadedModule {
+    module: Arc<Module>,
+    /// Size of the code that was given to the driver.
+    pub(super) image_bytes: usize,
+}
+
 /// Modules and functions that were loaded before.
 pub(super) struct Kernels {
     context: Arc<Context>,
@@ -37,13 +44,7 @@ impl Kernels {
         let module = match loaded.modules.get(&kernel.module) {
             Some(module) => module,
             None => {
-                let image = kernel.module.ptx(self.compute_capability).ok_or_else(|| {
-                    let (name, capability) = (kernel.module.name(), self.compute_capability);
-                    CudaError::Invalid(format!(
-                        "there are no {name} kernels for devices of compute capability {capability}"
-                    ))
-                })?;
-                let module = Module::load(&self.context, image.as_bytes())?;
+                let module = self.load(kernel.module)?.module;
                 loaded.modules.entry(kernel.module).or_insert(module)
             }
         };
@@ -51,6 +52,18 @@ impl Kernels {
         allow(&function, &mut allowed_bytes, shared_bytes)?;
         loaded.functions.insert(kernel.clone(), (function.clone(), allowed_bytes));
         Ok(function)
+    }
+
+    /// Load a module, whether or not it was loaded before. Takes some milliseconds where the driver has to compile it.
+    pub(super) fn load(&self, module: weir_kernels::Module) -> Result<LoadedModule, CudaError> {
+        let image = module.ptx(self.compute_capability).ok_or_else(|| {
+            let (name, capability) = (module.name(), self.compute_capability);
+            CudaError::Invalid(format!(
+                "there are no {name} kernels for devices of compute capability {capability}"
+            ))
+        })?;
+        let (image_bytes, module) = (image.len(), Module::load(&self.context, image.as_bytes())?);
+        Ok(LoadedModule { module, image_bytes })
     }
 }
 
