@@ -1,6 +1,8 @@
 use crate::support::{Machine, SEEDS, launch_fill};
 use std::sync::Arc;
-use weir_device::cuda::{AddressRange, Allocation, BLOCK_BYTES, CudaError, OutOfMemory, Owner, SlotMemory};
+use weir_device::cuda::{
+    AddressRange, Allocation, BLOCK_BYTES, CudaError, OutOfMemory, Owner, SlotMemory, mapping_cost,
+};
 
 const ONE: Owner = Owner(1);
 const OTHER: Owner = Owner(2);
@@ -199,4 +201,21 @@ fn a_slot_can_be_dropped_with_work_left() {
         assert_eq!(pool.usage().used_bytes, 0);
         drop(Arc::clone(&pool));
     }
+}
+
+#[test]
+fn mapping_cost_leaves_no_memory_behind() {
+    let machine = Machine::new(0);
+    let before = machine.fake.count("used_bytes");
+    for blocks in [1, 4] {
+        let cost = mapping_cost(&machine.context, blocks * BLOCK_BYTES).unwrap();
+        assert_eq!(cost.total(), cost.create + cost.map + cost.set_access);
+    }
+    assert_eq!((machine.fake.count("used_bytes"), machine.fake.count("live_reservations")), (before, 0));
+    for bytes in [0, BLOCK_BYTES + 1] {
+        assert!(matches!(mapping_cost(&machine.context, bytes), Err(CudaError::Invalid(_))), "{bytes}");
+    }
+    machine.fake.fail_allocations(0, 1);
+    assert!(mapping_cost(&machine.context, BLOCK_BYTES).is_err());
+    assert_eq!(machine.fake.count("live_reservations"), 0);
 }

@@ -41,10 +41,13 @@ pub(super) fn check(bench: &Bench<'_>, report: &mut Reporter<'_>) -> Result<(), 
 
 /// Load time of a module as a worker loads it: once, in a process that has not had it before. The driver may have compiled it in another process.
 fn load(bench: &Bench<'_>, module: Module) -> Result<Check, CheckFailure> {
+    let check = Check::passed(STAGE, format!("module {} loaded", module.name()));
+    if module.compute_capability_min() > bench.gpu.target.compute_capability {
+        return Ok(Check { detail: "not for this device".to_owned(), ..check });
+    }
     let began = Instant::now();
     let loaded = bench.gpu.kernels.load(module)?;
     let measured = bench.timer.since(began);
-    let check = Check::passed(STAGE, format!("module {} loaded", module.name()));
     Ok(Check { detail: format!("{} bytes", loaded.image_bytes), ..check.took(measured, 0, 0) })
 }
 

@@ -179,12 +179,16 @@ impl Mismatch {
 
     /// The first byte of all outputs that differs.
     pub(super) fn of_outputs(expected: &[Vec<u8>], found: &[Vec<u8>]) -> Option<Self> {
-        let none: &[u8] = &[];
         (0..expected.len().max(found.len())).find_map(|output| {
-            let bytes = |of: &'_ [Vec<u8>]| of.get(output).map_or(none.to_vec(), Clone::clone);
-            Some(Self { output, ..Self::of_bytes(&bytes(expected), &bytes(found))? })
+            let differs = Self::of_bytes(output_bytes(expected, output), output_bytes(found, output))?;
+            Some(Self { output, ..differs })
         })
     }
+}
+
+/// The bytes of an output; none of an output that is missing.
+fn output_bytes(outputs: &[Vec<u8>], output: usize) -> &[u8] {
+    outputs.get(output).map_or(&[], Vec::as_slice)
 }
 
 impl LaunchParameters {
@@ -232,7 +236,6 @@ mod number {
         Text(String),
     }
 
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
     pub(super) fn serialize<S: Serializer>(number: &f64, serializer: S) -> Result<S::Ok, S::Error> {
         if number.is_finite() {
             serializer.serialize_f64(*number)

@@ -179,8 +179,9 @@ async fn interrupted_run_leaves_its_results_and_goes_on_from_them() {
     })
     .await;
     let before = kept(&out).expect("a file");
+    let checks = |kept: &Value| kept["checks"].as_array().cloned().unwrap_or_default();
     let cases = |kept: &Value| -> Vec<Value> {
-        kept["checks"].as_array().into_iter().flatten().map(|check| check["case"].clone()).collect()
+        checks(kept).into_iter().map(|check| check["case"].clone()).collect()
     };
     assert_eq!(cases(&before), ["64 KiB", "64 KiB"], "{before}");
 
@@ -190,7 +191,7 @@ async fn interrupted_run_leaves_its_results_and_goes_on_from_them() {
     assert!(run.status.success(), "{}", run.stderr);
     assert!(run.stderr.contains("cut off in transfers: 2048 KiB"), "{}", run.stderr);
     let after = kept(&out).expect("a file");
-    assert_eq!(after["checks"][0..2], before["checks"].as_array().expect("checks")[..], "they are kept");
+    assert!(checks(&after).starts_with(&checks(&before)), "they are kept: {after}");
     assert!(cases(&after).contains(&json!("64 KiB behind a load")), "{after}");
     assert_eq!((&after["finished"], &after["running"]), (&json!(["transfers"]), &Value::Null));
 }

@@ -142,7 +142,7 @@ impl Kept {
 
     pub(super) fn check(&mut self, check: Check) -> Result<()> {
         self.checks.push(check);
-        self.checks.sort_by_key(|check| Stage::ALL.iter().position(|stage| *stage == check.stage));
+        self.checks.sort_by_key(|check| place(check.stage));
         self.write()
     }
 
@@ -164,6 +164,7 @@ impl Kept {
         }
         if is_finished && !self.finished.contains(&stage) {
             self.finished.push(stage);
+            self.finished.sort_by_key(|stage| place(*stage));
         }
         self.write()
     }
@@ -178,6 +179,11 @@ impl Kept {
         json.push(b'\n');
         write_whole(path, &json)
     }
+}
+
+/// The place of a stage in their order.
+fn place(stage: Stage) -> Option<usize> {
+    Stage::ALL.iter().position(|other| *other == stage)
 }
 
 #[cfg(test)]
