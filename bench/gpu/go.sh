@@ -1,24 +1,28 @@
 #!/usr/bin/env bash
-# First contact with an NVIDIA GPU: `bash .gpu/go.sh STEP` on the machine that has it. docs/gpu.md lists the steps and what they decide.
+# First contact with an NVIDIA GPU: `bash .gpu/go.sh STEP` on the machine that has it. docs/gpu.md
+# lists the steps and what they decide.
 #
-# Each step ends within 10 minutes, can be repeated, and leaves at most 8 files of at most 16 MiB each in $OUT (default ./gpu-results):
+# Each step ends within 10 minutes, can be repeated, and leaves at most 8 files of at most 16 MiB
+# each in $OUT (default ./gpu-results):
 #   summary.txt              each part of the step: how it ended, after how many seconds
 #   log.txt                  what the parts printed
 #   machine.txt              driver, GPUs, processors, libraries, Python
 #   gpu.json, gpu.txt        all that `weir doctor --gpu` found so far
 #   pytorch.json             all that PyTorch measured so far
 #   *.before.json            results of another device or build, set aside
-# A step adds to the gpu.json and pytorch.json of the steps before it: those in the results folder, or those that the same build of weir left on this
-# machine, or those carried along in .gpu/results.
+# A step adds to the gpu.json and pytorch.json of the steps before it: those in the results folder,
+# or those that the same build of weir left on this machine, or those carried along in .gpu/results.
 #
-# Needs the driver, bash, coreutils, findutils and gzip; for the models Python 3.8, and for the comparison a Python with torch.
+# Needs the driver, bash, coreutils, findutils and gzip; for the models Python 3.8, and for the
+# comparison a Python with torch.
 #
 # Environment:
-#   WEIR_CUDA_LIBRARY, WEIR_CUDA_LIBRARY_PATH   driver, and folders with NVIDIA's other libraries, if they are not to be searched for
-#   WEIR_GPU_SCRATCH   folder for the program, the models and interim results (default /tmp/weir-gpu)
-#   WEIR_GPU_ROOTS     folders that are searched for Python and NVIDIA's libraries
-#   WEIR_GPU_STEP_S    seconds that a step may take
-#   WEIR_GPU_DOCTOR, WEIR_GPU_PYTORCH           options of `weir doctor --gpu` and of pytorch_gpu.py
+#   WEIR_CUDA_LIBRARY                    the driver, if it is not to be searched for
+#   WEIR_CUDA_LIBRARY_PATH               folders with NVIDIA's other libraries, to search first
+#   WEIR_GPU_ROOTS                       folders to search for Python and NVIDIA's libraries
+#   WEIR_GPU_SCRATCH                     program, models and interim results (/tmp/weir-gpu)
+#   WEIR_GPU_STEP_S, WEIR_GPU_PART_S     seconds that a step, and each of its parts, may take
+#   WEIR_GPU_DOCTOR, WEIR_GPU_PYTORCH    options of `weir doctor --gpu` and of pytorch_gpu.py
 set -u
 
 kit=$(cd "$(dirname "$0")" && pwd) || exit 1
@@ -27,6 +31,7 @@ scratch=${WEIR_GPU_SCRATCH:-/tmp/weir-gpu}
 roots=${WEIR_GPU_ROOTS:-/opt /usr /root /home /srv}
 # Below the 10 minutes that a call may take, with time to pack the results.
 step_s=${WEIR_GPU_STEP_S:-570}
+part_s=${WEIR_GPU_PART_S:-$step_s}
 doctor_options=${WEIR_GPU_DOCTOR:---batch 1,32}
 pytorch_options=${WEIR_GPU_PYTORCH:-}
 # How long a part has to end by itself when its time is over.
@@ -60,12 +65,12 @@ step() {
     case $1 in
         1)
             doctor operations 180
-            doctor transfers 90
-            doctor launches 60
-            doctor memory 90
+            doctor transfers 60
+            doctor launches 30
+            doctor memory 60
             ;;
-        2) doctor networks 540 ;;
-        3) pytorch 540 --ways eager,compiled,graph --precisions tf32,fp16 ;;
+        2) doctor networks 420 ;;
+        3) pytorch 500 --ways eager,compiled,graph --precisions tf32,fp16 ;;
         4)
             doctor handing-over 60
             doctor functions 240
@@ -87,7 +92,7 @@ main() {
     search
     machine >"$out/machine.txt" 2>&1
     # shellcheck disable=SC2016  # for the inner shell
-    part unpack 60 /dev/null sh -c 'gzip -dc "$1" >"$2.new" && chmod 755 "$2.new" && mv "$2.new" "$2"' sh "$kit/weir.gz" "$weir"
+    part unpack 20 /dev/null sh -c 'gzip -dc "$1" >"$2.new" && chmod 755 "$2.new" && mv "$2.new" "$2"' sh "$kit/weir.gz" "$weir"
     make_models
     environment
     step "$1"
@@ -152,18 +157,27 @@ machine() {
     timeout -k "$kill_s" "$ask_s" nvidia-smi -q
 }
 
-# Run a command for at most so many seconds, and for no longer than the step: part NAME SECONDS OUTPUT COMMAND...
+# The seconds that a part has which may take so many.
+limit() {
+    local left_s=$((step_s - SECONDS)) limit_s=$1
+    limit_s=$((limit_s < part_s ? limit_s : part_s))
+    echo $((limit_s < left_s ? limit_s : left_s))
+}
+
+# Run a command for at most so many seconds, and for no longer than the step: part NAME SECONDS
+# OUTPUT COMMAND...
 part() {
-    local name=$1 limit_s=$2 output=$3 began=$SECONDS left_s=$((step_s - SECONDS)) status=0
+    local name=$1 limit_s output=$3 began=$SECONDS status=0
+    limit_s=$(limit "$2")
     shift 3
-    [ "$limit_s" -lt "$left_s" ] || limit_s=$left_s
     if [ "$limit_s" -le 0 ]; then
         failed=1
         note "$name: LEFT OUT, the step's $step_s s are over"
         return 1
     fi
     echo "== $name" >>"$out/log.txt"
-    timeout -k "$kill_s" "$limit_s" "$@" >>"$output" 2>>"$out/log.txt" </dev/null || status=$?
+    # The braces have the shell's own word of a signal go to the log, too.
+    { timeout -k "$kill_s" "$limit_s" "$@" >>"$output" </dev/null || status=$?; } 2>>"$out/log.txt"
     case $status in
         0) note "$name: ok, $((SECONDS - began)) s" ;;
         124 | 137) note "$name: FAILED, took longer than $limit_s s" ;;
@@ -182,7 +196,7 @@ make_models() {
     local python skeleton
     for python in ${pythons[@]+"${pythons[@]}"}; do
         "$python" -c 'import sys; sys.exit(sys.version_info < (3, 8))' 2>/dev/null || continue
-        part models 120 "$out/log.txt" "$python" "$kit/models.py" fill "$kit"/models/*.onnx --out "$scratch/models" || return
+        part models 30 "$out/log.txt" "$python" "$kit/models.py" fill "$kit"/models/*.onnx --out "$scratch/models" || return
         for skeleton in "$kit"/models/*.onnx; do models+=(--model "$scratch/models/${skeleton##*/}"); done
         return
     done
@@ -194,14 +208,14 @@ make_models() {
 environment() {
     local name failed_before=$failed status=0
     if [ -e "$out/gpu.json" ]; then
-        doctor environment 60 || status=$?
+        doctor environment 30 || status=$?
         case $status in 0 | 124 | 137) return "$status" ;; esac
         failed=$failed_before
     fi
     for name in gpu pytorch; do
         [ ! -e "$out/$name.json" ] || mv "$out/$name.json" "$out/$name.before.json"
     done
-    doctor environment 60
+    doctor environment 30
 }
 
 # A stage of `weir doctor --gpu`: doctor STAGE SECONDS
@@ -221,9 +235,9 @@ doctor() {
 
 # PyTorch's side: pytorch SECONDS OPTION...
 pytorch() {
-    local limit_s=$1 left_s=$((step_s - SECONDS)) python
+    local limit_s python
+    limit_s=$(limit "$1")
     shift
-    [ "$limit_s" -lt "$left_s" ] || limit_s=$left_s
     for python in ${pythons[@]+"${pythons[@]}"}; do
         "$python" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)' 2>/dev/null || continue
         # It ends by itself before it is ended, and so tells what it has left out.
@@ -236,7 +250,8 @@ pytorch() {
     note "pytorch: skipped, no Python in $roots has torch"
 }
 
-# Leave nothing in the results but whole files, none too large, and have them here for the next step.
+# Leave nothing in the results but whole files, none too large, and have them here for the next
+# step.
 # shellcheck disable=SC2317  # a trap
 pack() {
     local file
@@ -250,7 +265,7 @@ pack() {
         [ ! -e "$file" ] || cp "$file" "$kept/"
     done
     # What is asked of speed, as far as it was measured.
-    grep -hE '(met|missed)' "$out/gpu.txt" "$out/log.txt" 2>/dev/null | cut -c 1-200 | tail -n 60
+    grep -hE '(met|missed)' "$out/gpu.txt" "$out/log.txt" 2>/dev/null | tr -s ' ' | cut -c 1-200 | tail -n 60
     ls -l "$out"
 }
 

@@ -4,9 +4,11 @@
     models.py strip MODEL...    --out FOLDER    # skeletons: the graph, small weights, and two numbers for each large weight
     models.py fill  SKELETON... --out FOLDER    # models of the same shapes and size, with random weights
 
-`strip` replaces the values of each large fp32 weight by their mean and standard deviation. `fill` draws values with that mean and deviation, so
-activations keep the size that they have in the original and inputs keep different answers. Values depend on the seed and the name of the
-weight only: every machine and every version of Python writes the same bytes. Needs Python 3.8 and nothing else.
+`strip` replaces the values of each large fp32 weight by their mean and standard deviation. `fill`
+draws values with that mean and deviation, so activations keep the size that they have in the
+original and inputs keep different answers. Values depend on the seed and the name of the weight
+only: every machine and every version of Python writes the same bytes. Needs Python 3.8 and nothing
+else.
 """
 
 import argparse

@@ -1,24 +1,29 @@
 #!/usr/bin/env python3
-"""PyTorch's side of what `weir doctor --gpu --stage networks` measures: the same shapes on the same GPU.
+"""PyTorch's side of what `weir doctor --gpu --stage networks` measures: the same shapes on the same
+GPU.
 
     python bench/python/pytorch_gpu.py --beside gpu.json pytorch.json
 
-ResNet-50 and a BERT of MiniLM's sizes, with random weights: times and memory do not depend on their values. Each runs
+ResNet-50 and a BERT of MiniLM's sizes, with random weights: times and memory do not depend on their
+values. Each runs
   eager       launch by launch
   compiled    by torch.compile(mode="reduce-overhead"), which captures CUDA graphs by itself
   graph       as a CUDA graph of the eager launches
   processes   in one process per function, each with a context and weights of its own
   streams     in one process, with a stream per function over one copy of the weights
-Times of eager, compiled and graph are medians by the device's clock, over runs that are queued without waiting for one another. Times of
-processes and streams are the wall time of all runs, divided by their number. Clocks, power and temperature are read while the device works.
+Times of eager, compiled and graph are medians by the device's clock, over runs that are queued
+without waiting for one another. Times of processes and streams are the wall time of all runs,
+divided by their number. Clocks, power and temperature are read while the device works.
 
-Each row is written to the file as soon as it is measured. Rows that the file has are not measured again. Every network, precision and batch
-runs in a child process: a row that fails or takes longer than --row-s is recorded as failed, and the next one runs in a new process. With
---beside, a file that `weir doctor --gpu --batch 1,32 gpu.json` has written so far, each of eager, compiled and graph has a second row:
-Weir's time in parts of it, of which at most 1.25 is the goal beside torch.compile.
+Each row is written to the file as soon as it is measured. Rows that the file has are not measured
+again. Every network, precision and batch runs in a child process: a row that fails or takes longer
+than --row-s is recorded as failed, and the next one runs in a new process. With --beside, a file
+that `weir doctor --gpu --batch 1,32 gpu.json` has written so far, each of eager, compiled and graph
+has a second row: Weir's time in parts of it, of which at most 1.25 is the goal beside
+torch.compile.
 
-Needs torch with CUDA, and no network. Ends with 1 if a row failed or was left out for want of time, and with 2 if something is missing or an
-argument is wrong.
+Needs torch with CUDA, and no network. Ends with 1 if a row failed or was left out for want of time,
+and with 2 if something is missing or an argument is wrong.
 """
 
 import argparse
@@ -536,8 +541,8 @@ def runs_of_weir(path):
     try:
         with open(path, encoding="utf-8") as file:
             checks = json.load(file)["checks"]
-        found = {check["what"]: check.get("time_ns") for check in checks if check["passed"]}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        found = {check["what"]: check.get("time_ns") for check in checks if check.get("passed")}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         print(f"nothing is compared: {path} is no file of weir doctor --gpu: {error!r}", file=sys.stderr)
         return {}
     return {what[: -len(CAPTURED)]: time_ns for what, time_ns in found.items() if what.endswith(CAPTURED) and time_ns}

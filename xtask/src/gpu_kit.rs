@@ -72,7 +72,9 @@ pub(crate) fn run(repo: &Repo, args: &GpuKitArgs) -> Result<()> {
     let bytes = keep_within(&kit, KIT_BYTES_MAX)?;
     report("made", &format!("{} of at most {} in {}", size(bytes), size(KIT_BYTES_MAX), repo.show(&kit)));
     let go = repo.show(&kit.join("go.sh")).to_string();
-    eprintln!("\nOn the machine with the GPU: bash {go} 1\nThe other steps: docs/gpu.md, \"Waiting for a GPU\"");
+    eprintln!(
+        "\nOn the machine with the GPU: bash {go} 1\nThe other steps: docs/gpu.md, \"Waiting for a GPU\""
+    );
     Ok(())
 }
 
