@@ -35,7 +35,7 @@ fn filled_model_has_the_size_of_the_original_and_the_same_bytes_each_time() {
 fn file_that_is_no_model_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let model = folder.path().join("model.onnx");
-    fs::write(&model, [0x3a, 0x7f, 0x00]).unwrap();
+    fs::write(&model, [0x3a, 0x7f, 0x08, 0x01]).unwrap();
     let mut python = Command::new("python3");
     python
         .arg(repository().join("bench/gpu/models.py"))
