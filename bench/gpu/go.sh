@@ -32,7 +32,7 @@ roots=${WEIR_GPU_ROOTS:-/opt /usr /root /home /srv}
 # Below the 10 minutes that a call may take, with time to pack the results.
 step_s=${WEIR_GPU_STEP_S:-570}
 part_s=${WEIR_GPU_PART_S:-$step_s}
-doctor_options=${WEIR_GPU_DOCTOR:---batch 1,32}
+doctor_options=${WEIR_GPU_DOCTOR:---batch 1,32 --case-time-s 60}
 pytorch_options=${WEIR_GPU_PYTORCH:-}
 # How long a part has to end by itself when its time is over.
 kill_s=5
@@ -178,6 +178,7 @@ part() {
     echo "== $name" >>"$out/log.txt"
     # The braces have the shell's own word of a signal go to the log, too.
     { timeout -k "$kill_s" "$limit_s" "$@" >>"$output" </dev/null || status=$?; } 2>>"$out/log.txt"
+    [ "$status" != 1 ] || ! failed_before "$name" || status=0
     case $status in
         0) note "$name: ok, $((SECONDS - began)) s" ;;
         124 | 137) note "$name: FAILED, took longer than $limit_s s" ;;
@@ -185,10 +186,22 @@ part() {
     esac
     [ "$status" = 0 ] && return 0
     failed=1
-    # What the end of a call's output shows is all that some callers see.
-    awk -v from="== $name" '$0 == from { lines = "" } { lines = lines $0 "\n" } END { printf "%s", lines }' "$out/log.txt" |
-        tail -n 12 | cut -c 1-300
+    # The end of a call's output is all that some callers see.
+    logged "$name" | grep -v '^ok ' | tail -n 12 | cut -c 1-300
     return "$status"
+}
+
+# What the log has of a part.
+logged() {
+    awk -v from="== $1" '$0 == from { lines = "" } { lines = lines $0 "\n" } END { printf "%s", lines }' "$out/log.txt"
+}
+
+# Whether the doctor ended with 1 only since checks of earlier stages had failed.
+failed_before() {
+    logged "$1" | awk '
+        / checks failed; see above$/ { some = 1; next }
+        /^(FAILED|error:)/ { own = 1 }
+        END { exit !some || own }'
 }
 
 # Make the models out of their skeletons.
@@ -204,14 +217,12 @@ make_models() {
     note "models: LEFT OUT, there is no Python 3.8 in $roots; install one, or copy the models of \`cargo xtask models\` here"
 }
 
-# Look at the device. Results of another one, or of other models, are set aside.
+# Look at the device. Results of another one, or with other options, are set aside.
 environment() {
-    local name failed_before=$failed status=0
-    if [ -e "$out/gpu.json" ]; then
-        doctor environment 30 || status=$?
-        case $status in 0 | 124 | 137) return "$status" ;; esac
-        failed=$failed_before
-    fi
+    local name failed_before=$failed
+    doctor environment 30 && return
+    [ -e "$out/gpu.json" ] && logged environment | grep -q 'remove it, or give another file' || return
+    failed=$failed_before
     for name in gpu pytorch; do
         [ ! -e "$out/$name.json" ] || mv "$out/$name.json" "$out/$name.before.json"
     done
@@ -225,10 +236,14 @@ doctor() {
         note "$1: LEFT OUT, there are no models"
         return 1
     fi
-    local table=$scratch/table status=0
+    local table=$scratch/table status=0 limit_s stage_s
     : >"$table"
+    limit_s=$(limit "$2")
+    # It ends a stage that hangs, and records where, before it is ended itself.
+    stage_s=$((limit_s > 9 ? limit_s * 9 / 10 : 1))
     # shellcheck disable=SC2086  # several options
-    part "$1" "$2" "$table" "$weir" doctor --gpu $doctor_options ${models[@]+"${models[@]}"} --stage "$1" "$out/gpu.json" || status=$?
+    part "$1" "$2" "$table" "$weir" doctor --gpu $doctor_options ${models[@]+"${models[@]}"} \
+        --stage "$1" --stage-time-s "$stage_s" "$out/gpu.json" || status=$?
     [ ! -s "$table" ] || cp "$table" "$out/gpu.txt"
     return "$status"
 }

@@ -13,7 +13,7 @@ values. Each runs
   streams     in one process, with a stream per function over one copy of the weights
 Times of eager, compiled and graph are medians by the device's clock, over runs that are queued
 without waiting for one another. Times of processes and streams are the wall time of all runs,
-divided by their number. Clocks, power and temperature are read while the device works.
+divided by their number. Clocks and power are read beside each row.
 
 Each row is written to the file as soon as it is measured. Rows that the file has are not measured
 again. Every network, precision and batch runs in a child process: a row that fails or takes longer
@@ -242,9 +242,9 @@ class Case:
 
 
 class Monitor:
-    """Clocks, power and temperature of a device by NVIDIA's management library, as far as that is there."""
+    """Clocks and power of a device, as the doctor records them, by NVIDIA's management library if that is there."""
 
-    SM_CLOCK, MEMORY_CLOCK, CELSIUS = 1, 2, 0
+    SM_CLOCK, MEMORY_CLOCK = 1, 2
 
     def __init__(self, torch, device):
         self.library, self.handle = None, ctypes.c_void_p()
@@ -258,13 +258,14 @@ class Monitor:
         self.library = library if opened == [0, 0] else None
 
     def read(self):
-        found = {
-            "sm_mhz": self.ask("nvmlDeviceGetClockInfo", self.SM_CLOCK),
-            "memory_mhz": self.ask("nvmlDeviceGetClockInfo", self.MEMORY_CLOCK),
-            "milliwatts": self.ask("nvmlDeviceGetPowerUsage"),
-            "celsius": self.ask("nvmlDeviceGetTemperature", self.CELSIUS),
+        milliwatts = self.ask("nvmlDeviceGetPowerUsage")
+        return {
+            "sm_clock_mhz": self.ask("nvmlDeviceGetClockInfo", self.SM_CLOCK),
+            "memory_clock_mhz": self.ask("nvmlDeviceGetClockInfo", self.MEMORY_CLOCK),
+            "power_w": None if milliwatts is None else milliwatts / 1e3,
+            "pcie_generation": self.ask("nvmlDeviceGetCurrPcieLinkGeneration"),
+            "pcie_width": self.ask("nvmlDeviceGetCurrPcieLinkWidth"),
         }
-        return {name: value for name, value in found.items() if value is not None}
 
     def ask(self, function, *which):
         value = ctypes.c_uint()
@@ -291,9 +292,9 @@ def device_times_ns(torch, run, repeats, monitor):
         begin.record()
         run()
         end.record()
-    state = monitor.read()
+    clocks = monitor.read()
     torch.cuda.synchronize()
-    return [int(begin.elapsed_time(end) * 1e6) for begin, end in pairs], state
+    return [int(begin.elapsed_time(end) * 1e6) for begin, end in pairs], clocks
 
 
 def used_bytes(torch):
@@ -302,17 +303,22 @@ def used_bytes(torch):
     return total - free
 
 
-def row(what, time_ns, detail, passed=True):
+def row(what, time_ns, detail, passed=True, clocks=None):
     """A row with the fields of the doctor's."""
     return {
         "stage": "networks",
+        "case": None,
         "what": what,
+        "tier": None,
         "passed": passed,
         "error": None,
         "tolerance": None,
+        "worst": None,
         "time_ns": time_ns,
+        "clocks": clocks,
         "bytes_per_s": None,
         "flops_per_s": None,
+        "memory_bytes": None,
         "share_of_floor": None,
         "goal": None,
         "detail": detail,
@@ -332,10 +338,10 @@ def mib(count):
 def alone(torch, args, way, monitor):
     before = used_bytes(torch)
     case = Case(torch, *args.case)
-    times, state = device_times_ns(torch, getattr(case, way)(), args.repeats, monitor)
+    times, clocks = device_times_ns(torch, getattr(case, way)(), args.repeats, monitor)
     held, peak = used_bytes(torch) - before, torch.cuda.max_memory_allocated()
     detail = f"weights {mib(case.weight_bytes)}, {mib(peak)} allocated at most, {mib(held)} more of the device"
-    return int(statistics.median(times)), detail, state
+    return int(statistics.median(times)), detail, clocks
 
 
 def streams(torch, args, _way, monitor):
@@ -352,12 +358,12 @@ def streams(torch, args, _way, monitor):
     began = time.perf_counter_ns()
     for _ in range(args.repeats):
         once()
-    state = monitor.read()
+    clocks = monitor.read()
     torch.cuda.synchronize()
     wall_ns = time.perf_counter_ns() - began
     held = used_bytes(torch) - before
     detail = f"a run of {args.functions} at once; weights {mib(case.weight_bytes)}, {mib(held)} more of the device"
-    return wall_ns // (args.functions * args.repeats), detail, state
+    return wall_ns // (args.functions * args.repeats), detail, clocks
 
 
 def as_function(torch, args):
@@ -395,13 +401,13 @@ def processes(torch, args, _way, monitor):
     wall_ns = time.perf_counter_ns() - began
     if not all(weights):
         raise RuntimeError("a process ended early: see above")
-    state = monitor.read()
+    clocks = monitor.read()
     held = used_bytes(torch) - before
     all_go_on()
     for function in functions:
         function.communicate()
     detail = f"a run of {args.functions} processes at once; weights {mib(int(weights[0]))} each, {mib(held)} more of the device"
-    return wall_ns // (args.functions * args.repeats), detail, state
+    return wall_ns // (args.functions * args.repeats), detail, clocks
 
 
 def run_case(torch, args):
@@ -416,13 +422,13 @@ def run_case(torch, args):
         measure = {"processes": processes, "streams": streams}.get(way, alone)
         try:
             with torch.inference_mode():
-                time_ns, detail, state = measure(torch, args, way, monitor)
+                time_ns, detail, clocks = measure(torch, args, way, monitor)
         except Exception as error:
             # A device that faulted is of no use to this process any more.
             why = f"{type(error).__name__}: {str(error).strip()[:FAILURE_CHARS_MAX]}"
             print(json.dumps(row(what, None, why, passed=False)), flush=True)
             raise
-        print(json.dumps({**row(what, time_ns, detail), "device": state}), flush=True)
+        print(json.dumps(row(what, time_ns, detail, clocks=clocks)), flush=True)
 
 
 def about(torch, device):

@@ -14,7 +14,7 @@ use std::process::Command;
 /// Largest size of the kit, results of earlier steps included: 60 MiB.
 const KIT_BYTES_MAX: u64 = 60 << 20;
 
-/// Entries that the command makes, and replaces. `results/`, where the files of earlier steps are carried along, is the user's.
+/// Entries that the command makes, and replaces. `results/`, with files of earlier steps, is the user's.
 const PROGRAM: &str = "weir.gz";
 const MODELS: &str = "models";
 
@@ -25,11 +25,13 @@ const SCRIPTS: [(&str, &str); 3] = [
     ("bench/python/pytorch_gpu.py", "pytorch_gpu.py"),
 ];
 
-/// Make the folder to carry to a machine with an NVIDIA GPU, `.gpu/`: `weir`, models without their weights, and the scripts that check and measure
+/// Make the folder to carry to a machine with an NVIDIA GPU, `.gpu/`: `weir`, models without their
+/// weights, and the scripts that check and measure
 ///
-/// The machine needs the driver and bash; network, Rust and this repository stay here. Models get random weights there (with Python 3), and are
-/// measured beside PyTorch where it is installed. The folder has at most 60 MiB, and nothing of NVIDIA's. Files in `.gpu/results` are kept:
-/// put the results of a step there, and the next step goes on from them. docs/gpu.md, "Waiting for a GPU", lists the steps.
+/// The machine needs the driver and bash, and neither a network nor Rust. There, models get random
+/// weights (with Python 3), and are measured beside PyTorch if it is installed. The folder has at
+/// most 60 MiB, and nothing of NVIDIA's. Files in `.gpu/results` are kept: put the results of a step
+/// there, and the next step goes on from them. docs/gpu.md, "Waiting for a GPU", lists the steps.
 #[derive(Debug, clap::Args)]
 pub(crate) struct GpuKitArgs {
     /// The profile to build `weir` with
@@ -38,7 +40,8 @@ pub(crate) struct GpuKitArgs {
     /// Carry this `weir` instead of building one
     #[arg(long, value_name = "FILE", conflicts_with = "profile")]
     program: Option<PathBuf>,
-    /// An ONNX model to carry without its weights; may be given several times [default: resnet50 and minilm of `cargo xtask models`]
+    /// An ONNX model to carry without its weights; may be given several times [default: resnet50 and
+    /// minilm of `cargo xtask models`]
     #[arg(long = "model", value_name = "FILE")]
     models: Vec<PathBuf>,
     /// The folder to make

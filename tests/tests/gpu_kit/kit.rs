@@ -11,6 +11,9 @@ use weir_tests::Node;
 const FILES_MAX: usize = 8;
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
+/// Options of the doctor on a device whose times mean nothing.
+const DOCTOR: &str = "--repeats 1 --warm-up-ms 0";
+
 /// A kit for the digits' model, on a machine with one fake GPU.
 pub(crate) struct Kit {
     folder: TempDir,
@@ -29,14 +32,14 @@ impl Kit {
         Self::packed(Node::builder().binary())
     }
 
-    /// With a program that runs the shell commands `script` first, and then becomes `weir`. `$stage` is the stage that it is asked for.
+    /// With a program that runs the shell commands `script`, and then becomes `weir` with the
+    /// arguments that these leave. `$stage` is the stage that it is asked for.
     pub(crate) fn with_script(script: &str) -> Self {
         // Replaced below: packed only since it is small.
         let kit = Self::packed(Path::new("/bin/true"));
         let weir = Node::builder().binary().display().to_string();
-        let text = format!(
-            "#!/bin/sh\nfor word; do [ \"$last\" != --stage ] || stage=$word; last=$word; done\n{script}\nexec {weir} \"$@\"\n"
-        );
+        let stage = r#"for word; do [ "$last" != --stage ] || stage=$word; last=$word; done"#;
+        let text = format!("#!/bin/sh\n{stage}\n{script}\nexec {weir} \"$@\"\n");
         fs::write(kit.path("weir"), text).unwrap();
         run(Command::new("gzip").args(["-f", "-n"]).arg(kit.path("weir")));
         kit
@@ -73,7 +76,7 @@ impl Kit {
         // Nothing of this machine's but the Python of the path.
         script.env("WEIR_GPU_ROOTS", "/nowhere").env_remove("WEIR_CUDA_LIBRARY_PATH");
         script.env("WEIR_CUDA_LIBRARY", weir_fake_cuda::library());
-        script.env("WEIR_FAKE_CUDA", "devices=1,seed=3").env("WEIR_GPU_DOCTOR", "--repeats 1");
+        script.env("WEIR_FAKE_CUDA", "devices=1,seed=3").env("WEIR_GPU_DOCTOR", DOCTOR);
         change(&mut script);
         let Output { status, stdout, stderr } = script.output().expect("bash");
         assert_eq!(String::from_utf8_lossy(&stderr), "");

@@ -1,4 +1,5 @@
-//! The folder that `cargo xtask gpu-kit` makes to carry to a machine with a GPU: each step of its script, on a fake driver and with a stub of PyTorch.
+//! The folder that `cargo xtask gpu-kit` makes to carry to a machine with a GPU: each step of its
+//! script, on a fake driver and with a stub of PyTorch.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests fail by panicking")]
 

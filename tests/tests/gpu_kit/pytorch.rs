@@ -20,8 +20,10 @@ fn pytorch(folder: &Path, behaviour: &str, more: &[&str]) -> Run {
     let mut python = Command::new("python3");
     python.arg(repository().join("bench/python/pytorch_gpu.py"));
     python.args(["--networks", "minilm", "--batches", "1", "--functions", "2", "--row-s", "2"]).args(more);
-    let Output { status, stderr, .. } =
-        python.arg(&out).env("PYTHONPATH", torch_stub()).env("TORCH_STUB", behaviour).output().unwrap();
+    python.arg(&out).env("PYTHONPATH", torch_stub()).env("TORCH_STUB", behaviour);
+    // With a management library that knows the stub's device.
+    python.env("LD_LIBRARY_PATH", weir_fake_cuda::library().parent().unwrap());
+    let Output { status, stderr, .. } = python.output().unwrap();
     let said = String::from_utf8_lossy(&stderr).into_owned();
     let file: Value = fs::read(&out).map_or(Value::Null, |json| serde_json::from_slice(&json).unwrap());
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -57,7 +59,9 @@ fn rows_are_compared_with_what_the_doctor_found_so_far() {
         ["eager", "compiled", "graph"].map(|way| format!("Weir, beside PyTorch, {way}")).into();
     let names: Vec<_> = WAYS.map(str::to_owned).into_iter().chain(ratios).collect();
     assert_eq!(run.rows.iter().map(|row| row.0.clone()).collect::<Vec<_>>(), names);
-    assert_eq!(run.file["rows"][0]["time_ns"], 1_500_000);
+    let eager = &run.file["rows"][0];
+    assert_eq!(eager["time_ns"], 1_500_000);
+    assert!(eager["clocks"]["sm_clock_mhz"].is_u64() && eager["clocks"]["power_w"].is_f64(), "{eager}");
     assert_eq!(run.rows[6].2, "2.00 of PyTorch's, at most 1.25: missed");
 
     fs::write(&doctor, r#"{"checks": [{"wh"#).unwrap();

@@ -8,6 +8,10 @@ use std::process::Command;
 /// Stages in which nothing is wrong and that take no time, in a script for the program.
 const ONLY_LAUNCHES: &str = r#"case $stage in environment | launches) ;; *) exit 0 ;; esac"#;
 
+/// Operations of two kinds instead of all.
+const FEW_OPERATIONS: &str =
+    r#"[ $stage != operations ] || set -- "$@" --case "softmax, fp32" --case "top 5, fp32""#;
+
 /// Carry the results of a step to the next machine.
 fn carry(kit: &Kit, step: &Step) {
     fs::create_dir_all(kit.path("results")).unwrap();
@@ -17,12 +21,20 @@ fn carry(kit: &Kit, step: &Step) {
 }
 
 #[test]
-fn whole_procedure_passes_on_a_healthy_device() {
+fn kit_holds_all_that_a_machine_with_a_driver_needs() {
     let kit = Kit::new();
     let mut entries: Vec<_> =
         fs::read_dir(kit.path("")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     entries.sort();
     assert_eq!(entries, ["go.sh", "models", "models.py", "pytorch_gpu.py", "weir.gz"]);
+    let step = kit.step("2");
+    assert!(step.is_ok, "{}", step.stdout);
+    assert_eq!(step.stages(), ["environment", "networks"]);
+}
+
+#[test]
+fn whole_procedure_passes_on_a_healthy_device() {
+    let kit = Kit::with_script(FEW_OPERATIONS);
     let with_torch = |command: &mut Command| {
         command.env("PYTHONPATH", torch_stub());
         command.env("WEIR_GPU_PYTORCH", "--networks minilm --functions 2");
@@ -51,11 +63,31 @@ fn whole_procedure_passes_on_a_healthy_device() {
     let rows = last.json("pytorch.json");
     let rows = rows["rows"].as_array().expect("rows");
     assert!(rows.iter().all(|row| row["passed"] == true), "{rows:?}");
-    assert_eq!(
-        rows.len(),
-        2 * 2 * 3 + 2,
-        "three ways in two precisions and batches, and processes and streams"
-    );
+    let compared = rows.iter().filter(|row| row["what"].as_str().is_some_and(|what| what.contains("Weir, ")));
+    assert_eq!(compared.count(), 0, "the doctor has run another model");
+    assert_eq!(rows.len(), 2 * 2 * 3 + 2, "three ways in two precisions and batches; processes and streams");
+}
+
+#[test]
+fn case_that_faults_or_hangs_is_recorded_and_the_other_parts_run() {
+    let kit = Kit::with_script(FEW_OPERATIONS);
+    for (fault, why) in [("", "ILLEGAL_ADDRESS"), (",fault=-1", "no progress for 3 s")] {
+        let step = kit.step_with("1", |command| {
+            command.env("WEIR_FAKE_CUDA", format!("devices=1,seed=3,fault_kernel=softmax_f32{fault}"));
+            command.env("WEIR_GPU_DOCTOR", "--repeats 1 --warm-up-ms 0 --case-time-s 3");
+        });
+        assert!(!step.is_ok && step.part("operations").starts_with("FAILED"), "{}", step.stdout);
+        assert!(step.stdout.contains("FAILED softmax, fp32, own"), "{}", step.stdout);
+        for part in ["environment", "transfers", "launches", "memory"] {
+            assert!(step.part(part).starts_with("ok"), "{}", step.stdout);
+        }
+        let json = step.json("gpu.json");
+        let checks = json["checks"].as_array().expect("checks");
+        let failed: Vec<_> = checks.iter().filter(|check| check["passed"] == false).collect();
+        let detail = failed[0]["detail"].as_str().unwrap_or_default();
+        assert!(failed.len() == 1 && detail.contains(why), "{failed:?}");
+        assert!(checks.iter().any(|check| check["case"] == "top 5, fp32, own"), "the case behind it has run");
+    }
 }
 
 #[test]
@@ -92,15 +124,15 @@ fn step_ends_within_its_time() {
 fn step_goes_on_from_carried_results_of_the_same_device_only() {
     let kit = Kit::with_script(ONLY_LAUNCHES);
     let first = kit.step("1");
-    assert!(first.is_ok && !first.text("log.txt").contains("checked before"), "{}", first.stdout);
+    assert!(first.is_ok && !first.text("log.txt").contains("passed before"), "{}", first.stdout);
     assert_eq!(first.files(), ["gpu.json", "gpu.txt", "log.txt", "machine.txt", "summary.txt"]);
     carry(&kit, &first);
     let again = kit.step("1");
-    assert!(again.is_ok && again.text("log.txt").contains("launches was checked before"), "{}", again.stdout);
+    assert!(again.is_ok && again.text("log.txt").contains("launches was passed before"), "{}", again.stdout);
     let other = kit.step_with("1", |command| {
         command.env("WEIR_FAKE_CUDA", "devices=2,seed=3");
     });
-    assert!(other.is_ok && !other.text("log.txt").contains("checked before"), "{}", other.stdout);
+    assert!(other.is_ok && !other.text("log.txt").contains("passed before"), "{}", other.stdout);
     assert_eq!(other.json("gpu.before.json"), first.json("gpu.json"));
 }
 
@@ -115,7 +147,7 @@ fn step_repeated_on_the_same_machine_goes_on() {
     };
     assert!(step().is_ok);
     let again = step();
-    assert!(again.text("log.txt").contains("launches was checked before"), "{}", again.stdout);
+    assert!(again.text("log.txt").contains("launches was passed before"), "{}", again.stdout);
 }
 
 #[test]
