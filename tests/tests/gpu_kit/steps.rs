@@ -70,15 +70,16 @@ fn whole_procedure_passes_on_a_healthy_device() {
 
 #[test]
 fn case_that_faults_or_hangs_is_recorded_and_the_other_parts_run() {
-    let kit = Kit::with_script(FEW_OPERATIONS);
-    for (fault, why) in [("", "ILLEGAL_ADDRESS"), (",fault=-1", "no progress for 3 s")] {
+    let kit =
+        Kit::with_script(&format!("{FEW_OPERATIONS}\ncase $stage in transfers | memory) exit 0 ;; esac"));
+    for (fault, why) in [("", "ILLEGAL_ADDRESS"), (",fault=-1", "no progress for 8 s")] {
         let step = kit.step_with("1", |command| {
             command.env("WEIR_FAKE_CUDA", format!("devices=1,seed=3,fault_kernel=softmax_f32{fault}"));
-            command.env("WEIR_GPU_DOCTOR", "--repeats 1 --warm-up-ms 0 --case-time-s 3");
+            command.env("WEIR_GPU_DOCTOR", "--repeats 1 --warm-up-ms 0 --case-time-s 8");
         });
         assert!(!step.is_ok && step.part("operations").starts_with("FAILED"), "{}", step.stdout);
         assert!(step.stdout.contains("FAILED softmax, fp32, own"), "{}", step.stdout);
-        for part in ["environment", "transfers", "launches", "memory"] {
+        for part in ["environment", "launches"] {
             assert!(step.part(part).starts_with("ok"), "{}", step.stdout);
         }
         let json = step.json("gpu.json");
@@ -96,17 +97,17 @@ fn part_that_fails_or_hangs_does_not_end_the_step() {
         r#"case $stage in
             operations) kill -SEGV $$ ;;
             transfers) sleep 600 ;;
-            memory) exit 0 ;;
+            launches | memory) exit 0 ;;
         esac"#,
     );
     let step = kit.step_with("1", |command| {
-        command.env("WEIR_GPU_PART_S", "6");
+        command.env("WEIR_GPU_PART_S", "10");
     });
     assert!(!step.is_ok);
     assert!(step.part("operations").starts_with("FAILED, ended with 139"), "{}", step.part("operations"));
-    assert_eq!(step.part("transfers"), "FAILED, took longer than 6 s");
+    assert_eq!(step.part("transfers"), "FAILED, took longer than 10 s");
     assert!(["environment", "launches", "memory"].iter().all(|name| step.part(name).starts_with("ok")));
-    assert_eq!(step.stages(), ["environment", "launches"]);
+    assert_eq!(step.stages(), ["environment"]);
 }
 
 #[test]
@@ -128,7 +129,7 @@ fn step_goes_on_from_carried_results_of_the_same_device_only() {
     assert_eq!(first.files(), ["gpu.json", "gpu.txt", "log.txt", "machine.txt", "summary.txt"]);
     carry(&kit, &first);
     let again = kit.step("1");
-    assert!(again.is_ok && again.text("log.txt").contains("launches was passed before"), "{}", again.stdout);
+    assert!(again.is_ok && again.text("log.txt").contains("launches has passed before"), "{}", again.stdout);
     let other = kit.step_with("1", |command| {
         command.env("WEIR_FAKE_CUDA", "devices=2,seed=3");
     });
@@ -147,7 +148,7 @@ fn step_repeated_on_the_same_machine_goes_on() {
     };
     assert!(step().is_ok);
     let again = step();
-    assert!(again.text("log.txt").contains("launches was passed before"), "{}", again.stdout);
+    assert!(again.text("log.txt").contains("launches has passed before"), "{}", again.stdout);
 }
 
 #[test]
