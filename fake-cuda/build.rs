@@ -38,7 +38,15 @@ fn management(compiler: &cc::Tool, folder: &Path) -> Result<(), Box<dyn Error>> 
     let source = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?).join("management/nvml.cpp");
     println!("cargo::rerun-if-changed={}", source.display());
     let mut compile = compiler.to_command();
-    compile.args(["-shared", "-Wl,-soname,libnvidia-ml.so.1", "-o"]).arg(folder.join("libnvidia-ml.so.1"));
+    compile.args([
+        "-shared",
+        "-Wl,-Bsymbolic",
+        "-Wl,-z,nodelete",
+        "-ldl",
+        "-Wl,-soname,libnvidia-ml.so.1",
+        "-o",
+    ]);
+    compile.arg(folder.join("libnvidia-ml.so.1"));
     if !compile.arg(source).status()?.success() {
         return Err("the fake management library could not be built".into());
     }

@@ -1,38 +1,61 @@
 #!/usr/bin/env python3
-"""PyTorch's side of what `weir doctor --gpu --stage networks --json` shows: the same shapes on the same GPU.
+"""PyTorch's side of what `weir doctor --gpu --stage networks` measures: the same shapes on the same
+GPU.
 
-    python bench/python/pytorch_gpu.py --beside gpu.json --json > pytorch.json
+    python bench/python/pytorch_gpu.py --beside gpu.json pytorch.json
 
-ResNet-50 and a BERT of MiniLM's sizes, with made-up weights: times and memory do not depend on their values. Each is run
+ResNet-50 and a BERT of MiniLM's sizes, with random weights: times and memory do not depend on their
+values. Each runs
   eager       launch by launch
-  compiled    torch.compile(mode="reduce-overhead"), which captures CUDA graphs by itself
-  graph       the eager launches, captured as a CUDA graph
-  processes   one process per function: so many processes, each with a context and weights of its own
-  streams     one process, so many streams over one copy of the weights
-With --beside, a file that `weir doctor --gpu --batch 1,32 gpu.json` has written, each way of one process has a row more: what Weir takes in parts of it, of which at most
-1.25 is asked for beside torch.compile. Rows have the fields of the doctor's, so that one program reads both. Times are medians, by the device's clock where one process runs, and by the
-clock of the machine for processes and streams.
+  compiled    by torch.compile(mode="reduce-overhead"), which captures CUDA graphs by itself
+  graph       as a CUDA graph of the eager launches
+  processes   in one process per function, each with a context and weights of its own
+  streams     in one process, with a stream per function over one copy of the weights
+Times of eager, compiled and graph are medians by the device's clock, over runs that are queued
+without waiting for one another. Times of processes and streams are the wall time of all runs,
+divided by their number. Clocks and power are read beside each row.
 
-It needs torch with CUDA, and no network. It ends with 2 where something is missing or an argument is wrong.
+Each row is written to the file as soon as it is measured. Rows that the file has are not measured
+again. Every network, precision and batch runs in a child process: a row that fails or takes longer
+than --row-s is recorded as failed, and the next one runs in a new process. With --beside, a file
+that `weir doctor --gpu --batch 1,32 gpu.json` has written so far, each of eager, compiled and graph
+has a second row: Weir's time in parts of it, of which at most 1.25 is the goal beside
+torch.compile.
+
+Needs torch with CUDA, and no network. Ends with 1 if a row failed or was left out for want of time,
+and with 2 if something is missing or an argument is wrong.
 """
 
 import argparse
+import ctypes
+import gc
 import json
+import os
+import queue
+import signal
 import statistics
 import subprocess
 import sys
+import threading
 import time
 
 NETWORKS = ("resnet50", "minilm")
 WAYS = ("eager", "compiled", "graph", "processes", "streams")
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
-# As the doctor makes up a length that a model leaves open.
+# The doctor's length of a dimension that a model leaves open.
 LENGTH = 16
-# Runs before anything is timed: kernels are chosen and compiled meanwhile.
-WARM_UP = 5
-MISSING = 2
-# What Weir may take, in parts of what torch.compile does.
+# Runs before timing begins, for at least so many and so long: kernels are chosen and compiled, and the device reaches its clocks.
+WARM_UP_RUNS = 5
+WARM_UP_S = 0.3
+FAILED, MISSING = 1, 2
+# Weir's time in parts of torch.compile's, at most.
 RATIO_MAX = 1.25
+# What is told of a failure, at most.
+FAILURE_CHARS_MAX = 300
+# How long importing torch and opening the device may take.
+START_S = 120
+# What ends a doctor's check that `--beside` compares with.
+CAPTURED = ": run again, as a graph"
 
 
 def fail(why):
@@ -68,30 +91,25 @@ def arguments():
     parser.add_argument("--ways", type=several(WAYS), default=list(WAYS), metavar="NAMES")
     parser.add_argument("--precisions", type=several(PRECISIONS), default=["tf32"], metavar="NAMES")
     parser.add_argument("--batches", type=counts, default=[1, 32], metavar="SIZES", help="as 1,32")
-    parser.add_argument("--repeats", type=count, default=50, metavar="N", help="how often what is timed is repeated")
+    parser.add_argument("--repeats", type=count, default=50, metavar="N", help="runs that are timed")
     parser.add_argument("--functions", type=count, default=4, metavar="N", help="processes, and streams, at once")
     parser.add_argument("--device", type=int, default=0, metavar="N", help="which GPU")
-    parser.add_argument("--beside", metavar="FILE", help="what the doctor found on the same GPU, to be compared")
-    parser.add_argument("--json", action="store_true", help="print an array of rows instead of a table")
-    # One of several processes, started by the one that was asked.
-    parser.add_argument("--as-function", nargs=3, metavar=("NETWORK", "PRECISION", "BATCH"), help=argparse.SUPPRESS)
+    parser.add_argument("--row-s", type=count, default=180, metavar="SECONDS", help="how long one row may take")
+    parser.add_argument("--limit-s", type=count, default=10_000, metavar="SECONDS", help="how long all of it may take")
+    parser.add_argument("--beside", metavar="FILE", help="the doctor's file of the same GPU, to compare with")
+    parser.add_argument("--json", action="store_true", help="print the file's contents instead of a table")
+    parser.add_argument("out", nargs="?", metavar="OUT", help="the file that rows are written to")
+    # What a child process does.
+    parser.add_argument("--about", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--case", nargs=3, metavar=("NETWORK", "PRECISION", "BATCH"), help=argparse.SUPPRESS)
+    parser.add_argument("--as-function", action="store_true", help=argparse.SUPPRESS)
     parsed = parser.parse_args()
     if parsed.device < 0:
         parser.error("--device is at least 0")
     return parsed
 
 
-def import_torch(device):
-    try:
-        import torch
-    except ImportError:
-        fail("torch is not installed: pip install torch (https://pytorch.org/get-started/locally)")
-    if not torch.cuda.is_available():
-        fail("torch finds no CUDA device: install a driver, and torch for CUDA and not for the processor alone")
-    if device >= torch.cuda.device_count():
-        fail(f"there is no GPU {device}: torch shows {torch.cuda.device_count()}, from 0")
-    torch.cuda.set_device(device)
-    return torch
+# The networks.
 
 
 def resnet50(torch):
@@ -129,8 +147,8 @@ def resnet50(torch):
 
 
 def minilm(torch):
-    """A BERT of the sizes of all-MiniLM-L6-v2: 6 layers, 384 wide, 12 heads, 1536 inside."""
-    nn = torch.nn
+    """As all-MiniLM-L6-v2 in `functions/embed-text/model`: 6 layers, 384 wide, 12 heads, 1536 inside; masked, averaged, of length one."""
+    nn, functional = torch.nn, torch.nn.functional
     width, heads, inside, layers, words, places = 384, 12, 1536, 6, 30_522, 512
 
     class Layer(nn.Module):
@@ -140,28 +158,50 @@ def minilm(torch):
             self.up, self.down = nn.Linear(width, inside), nn.Linear(inside, width)
             self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
 
-        def forward(self, x):
+        def forward(self, x, bias):
             batch, length, _ = x.shape
             qkv = self.qkv(x).view(batch, length, 3, heads, width // heads).permute(2, 0, 3, 1, 4)
-            seen = nn.functional.scaled_dot_product_attention(qkv[0], qkv[1], qkv[2])
+            seen = functional.scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], attn_mask=bias)
             x = self.first(x + self.out(seen.transpose(1, 2).reshape(batch, length, width)))
-            return self.second(x + self.down(nn.functional.gelu(self.up(x))))
+            return self.second(x + self.down(functional.gelu(self.up(x))))
 
     class Bert(nn.Module):
         def __init__(self):
             super().__init__()
             self.words, self.places = nn.Embedding(words, width), nn.Embedding(places, width)
-            self.norm, self.layers = nn.LayerNorm(width), nn.Sequential(*(Layer() for _ in range(layers)))
+            self.norm, self.layers = nn.LayerNorm(width), nn.ModuleList(Layer() for _ in range(layers))
 
-        def forward(self, ids):
+        def forward(self, ids, mask):
             places = torch.arange(ids.shape[1], device=ids.device)
-            return self.layers(self.norm(self.words(ids) + self.places(places)))
+            x = self.norm(self.words(ids) + self.places(places))
+            mask = mask.to(x.dtype)
+            bias = (1 - mask)[:, None, None, :] * -10_000.0
+            for layer in self.layers:
+                x = layer(x, bias)
+            mean = (x * mask[:, :, None]).sum(1) / mask.sum(1, keepdim=True)
+            return functional.normalize(mean)
 
     return Bert()
 
 
+# What a child process does: one network in one precision with one batch.
+
+
+def import_torch(device):
+    try:
+        import torch
+    except ImportError as error:
+        fail(f"torch cannot be imported ({error}): pip install torch (https://pytorch.org/get-started/locally)")
+    if not torch.cuda.is_available():
+        fail("torch finds no CUDA device: install a driver, and torch for CUDA and not for the processor alone")
+    if device >= torch.cuda.device_count():
+        fail(f"there is no GPU {device}: torch shows {torch.cuda.device_count()}, from 0")
+    torch.cuda.set_device(device)
+    return torch
+
+
 class Case:
-    """A network on the device, with an input of one batch."""
+    """A network on the device, with inputs of one batch."""
 
     def __init__(self, torch, network, precision, batch):
         # Products of fp32 have 10 bits of fraction in tf32, and all of theirs in fp32.
@@ -170,48 +210,91 @@ class Case:
         dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(precision, torch.float32)
         self.torch = torch
         torch.manual_seed(0)
-        self.model = {"resnet50": resnet50, "minilm": minilm}[network](torch).eval().cuda().to(dtype)
+        self.model = {"resnet50": resnet50, "minilm": minilm}[network](torch).eval().requires_grad_(False).cuda().to(dtype)
         if network == "resnet50":
-            self.input = torch.rand(batch, 3, 224, 224, device="cuda", dtype=dtype)
+            self.inputs = [torch.rand(batch, 3, 224, 224, device="cuda", dtype=dtype)]
         else:
-            self.input = torch.arange(batch * LENGTH, device="cuda").view(batch, LENGTH) % 2
+            ids = torch.arange(batch * LENGTH, device="cuda").view(batch, LENGTH) % 2
+            self.inputs = [ids, torch.ones_like(ids)]
         weights = (tensor.numel() * tensor.element_size() for tensor in self.model.state_dict().values())
         self.weight_bytes = sum(weights)
 
     def eager(self):
-        return lambda: self.model(self.input)
+        return lambda: self.model(*self.inputs)
 
     def compiled(self):
         model = self.torch.compile(self.model, mode="reduce-overhead")
-        return lambda: model(self.input)
+        return lambda: model(*self.inputs)
 
     def graph(self):
         torch = self.torch
+        # Captured on a stream on which everything has been made ready, as PyTorch asks for.
         beside = torch.cuda.Stream()
         beside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(beside):
-            for _ in range(WARM_UP):
-                self.model(self.input)
+            for _ in range(WARM_UP_RUNS):
+                self.model(*self.inputs)
         torch.cuda.current_stream().wait_stream(beside)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            self.output = self.model(self.input)
+            self.output = self.model(*self.inputs)
         return graph.replay
 
 
-def device_times_ns(torch, run, repeats):
-    for _ in range(WARM_UP):
+class Monitor:
+    """Clocks and power of a device, as the doctor records them, by NVIDIA's management library if that is there."""
+
+    SM_CLOCK, MEMORY_CLOCK = 1, 2
+
+    def __init__(self, torch, device):
+        self.library, self.handle = None, ctypes.c_void_p()
+        try:
+            library = ctypes.CDLL("libnvidia-ml.so.1")
+            of = torch.cuda.get_device_properties(device)
+            address = f"{of.pci_domain_id:08x}:{of.pci_bus_id:02x}:{of.pci_device_id:02x}.0".encode()
+            opened = [library.nvmlInit_v2(), library.nvmlDeviceGetHandleByPciBusId_v2(address, ctypes.byref(self.handle))]
+        except (OSError, AttributeError):
+            return
+        self.library = library if opened == [0, 0] else None
+
+    def read(self):
+        milliwatts = self.ask("nvmlDeviceGetPowerUsage")
+        return {
+            "sm_clock_mhz": self.ask("nvmlDeviceGetClockInfo", self.SM_CLOCK),
+            "memory_clock_mhz": self.ask("nvmlDeviceGetClockInfo", self.MEMORY_CLOCK),
+            "power_w": None if milliwatts is None else milliwatts / 1e3,
+            "pcie_generation": self.ask("nvmlDeviceGetCurrPcieLinkGeneration"),
+            "pcie_width": self.ask("nvmlDeviceGetCurrPcieLinkWidth"),
+        }
+
+    def ask(self, function, *which):
+        value = ctypes.c_uint()
+        try:
+            answer = getattr(self.library, function)(self.handle, *which, ctypes.byref(value))
+        except AttributeError:
+            return None
+        return value.value if answer == 0 else None
+
+
+def warm_up(torch, run):
+    began, runs = time.perf_counter(), 0
+    while runs < WARM_UP_RUNS or time.perf_counter() - began < WARM_UP_S:
         run()
-    torch.cuda.synchronize()
-    times = []
-    for _ in range(repeats):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda.synchronize()
+        runs += 1
+
+
+def device_times_ns(torch, run, repeats, monitor):
+    """Times of runs by the device's clock, and what the monitor read meanwhile. The host waits once, when all runs are queued."""
+    warm_up(torch, run)
+    pairs = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)]
+    for begin, end in pairs:
         begin.record()
         run()
         end.record()
-        end.synchronize()
-        times.append(int(begin.elapsed_time(end) * 1e6))
-    return times
+    clocks = monitor.read()
+    torch.cuda.synchronize()
+    return [int(begin.elapsed_time(end) * 1e6) for begin, end in pairs], clocks
 
 
 def used_bytes(torch):
@@ -220,188 +303,318 @@ def used_bytes(torch):
     return total - free
 
 
-def row(what, times_ns, detail):
-    """A row as the doctor's have it."""
-    time_ns = int(statistics.median(times_ns))
+def row(what, time_ns, detail, passed=True, clocks=None):
+    """A row with the fields of the doctor's."""
     return {
         "stage": "networks",
+        "case": None,
         "what": what,
-        "passed": True,
+        "tier": None,
+        "passed": passed,
         "error": None,
         "tolerance": None,
+        "worst": None,
         "time_ns": time_ns,
+        "clocks": clocks,
         "bytes_per_s": None,
         "flops_per_s": None,
+        "memory_bytes": None,
         "share_of_floor": None,
         "goal": None,
         "detail": detail,
     }
 
 
-def runs_of_weir(path):
-    """Nanoseconds of each captured run that the doctor's file has, by network, precision and batch."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            checks = json.load(file)["checks"]
-        ending = ": run again, as a graph"
-        return {check["what"].removesuffix(ending): check["time_ns"] for check in checks if check["what"].endswith(ending)}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        fail(f"{path} is no file of weir doctor --gpu: {error!r}")
-
-
-def beside(one, weir):
-    """What Weir takes of a row, in parts of it; none if it has not run that."""
-    what, _, way = one["what"].partition(": PyTorch, ")
-    time_ns = weir.get(what)
-    if time_ns is None or way not in ("eager", "compiled", "graph"):
-        return None
-    ratio = time_ns / one["time_ns"]
-    goal = {"found": ratio, "at_most": RATIO_MAX, "unit": "of torch.compile", "is_met": ratio <= RATIO_MAX}
-    detail = f"{ratio:.2f} of PyTorch's"
-    if way == "compiled":
-        detail += f", at most {RATIO_MAX}: {'met' if goal['is_met'] else 'missed'}"
-    return {**row(f"{what}: Weir, beside PyTorch, {way}", [time_ns], detail), "goal": goal if way == "compiled" else None}
+def name(case, way, functions):
+    network, precision, batch = case
+    several = {"processes": f"{functions} processes", "streams": f"{functions} streams"}
+    return f"{network}, {precision}, batch {batch}: PyTorch, {several.get(way, way)}"
 
 
 def mib(count):
     return f"{count / (1 << 20):.0f} MiB"
 
 
-def alone(torch, args, network, precision, batch, way):
+def alone(torch, args, way, monitor):
     before = used_bytes(torch)
-    case = Case(torch, network, precision, batch)
-    times = device_times_ns(torch, getattr(case, way)(), args.repeats)
+    case = Case(torch, *args.case)
+    times, clocks = device_times_ns(torch, getattr(case, way)(), args.repeats, monitor)
     held, peak = used_bytes(torch) - before, torch.cuda.max_memory_allocated()
     detail = f"weights {mib(case.weight_bytes)}, {mib(peak)} allocated at most, {mib(held)} more of the device"
-    return row(f"{network}, {precision}, batch {batch}: PyTorch, {way}", times, detail)
+    return int(statistics.median(times)), detail, clocks
 
 
-def streams(torch, args, network, precision, batch):
+def streams(torch, args, _way, monitor):
     before = used_bytes(torch)
-    case = Case(torch, network, precision, batch)
+    case = Case(torch, *args.case)
     all_streams = [torch.cuda.Stream() for _ in range(args.functions)]
 
     def once():
         for stream in all_streams:
             with torch.cuda.stream(stream):
-                case.model(case.input)
-        torch.cuda.synchronize()
+                case.model(*case.inputs)
 
-    for _ in range(WARM_UP):
-        once()
-    times = []
+    warm_up(torch, once)
+    began = time.perf_counter_ns()
     for _ in range(args.repeats):
-        began = time.perf_counter_ns()
         once()
-        times.append((time.perf_counter_ns() - began) // args.functions)
+    clocks = monitor.read()
+    torch.cuda.synchronize()
+    wall_ns = time.perf_counter_ns() - began
     held = used_bytes(torch) - before
     detail = f"a run of {args.functions} at once; weights {mib(case.weight_bytes)}, {mib(held)} more of the device"
-    what = f"{network}, {precision}, batch {batch}: PyTorch, {args.functions} streams"
-    return row(what, times, detail)
+    return wall_ns // (args.functions * args.repeats), detail, clocks
 
 
 def as_function(torch, args):
-    """What one of several processes does: say that it is ready, wait for the word, run, and tell its times."""
-    network, precision, batch = args.as_function
-    case = Case(torch, network, precision, int(batch))
+    """One of several processes: tells that it is ready, waits for a line, runs, tells that it has run, and holds its memory until the next line."""
+    case = Case(torch, *args.case)
     run = case.eager()
-    for _ in range(WARM_UP):
-        run()
-    torch.cuda.synchronize()
+    warm_up(torch, run)
     print("ready", flush=True)
     sys.stdin.readline()
-    times = []
     for _ in range(args.repeats):
-        began = time.perf_counter_ns()
         run()
-        torch.cuda.synchronize()
-        times.append(time.perf_counter_ns() - began)
-    print(json.dumps({"times_ns": times, "weight_bytes": case.weight_bytes}), flush=True)
-    # What it holds is read off while all hold theirs.
+    torch.cuda.synchronize()
+    print(case.weight_bytes, flush=True)
     sys.stdin.readline()
 
 
-def processes(torch, args, network, precision, batch):
-    command = [sys.executable, __file__, "--device", str(args.device), "--repeats", str(args.repeats)]
-    command += ["--as-function", network, precision, str(batch)]
+def processes(torch, args, _way, monitor):
     before = used_bytes(torch)
+    command = child(args, ["--as-function", "--case", *map(str, args.case)])
     functions = [
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         for _ in range(args.functions)
     ]
-    try:
-        for function in functions:
-            if function.stdout.readline().strip() != "ready":
-                fail(f"a process for {network} did not start: see above")
 
-        def all_go_on():
-            for function in functions:
-                function.stdin.write("\n")
-                function.stdin.flush()
-
-        began = time.perf_counter_ns()
-        all_go_on()
-        lines = [function.stdout.readline() for function in functions]
-        wall_ns = time.perf_counter_ns() - began
-        if not all(lines):
-            fail(f"a process for {network} ended early: see above")
-        told = [json.loads(line) for line in lines]
-        held = used_bytes(torch) - before
-        all_go_on()
-    finally:
+    def all_go_on():
         for function in functions:
+            function.stdin.write("\n")
+            function.stdin.flush()
+
+    if [function.stdout.readline().strip() for function in functions] != ["ready"] * args.functions:
+        raise RuntimeError("a process did not start: see above")
+    began = time.perf_counter_ns()
+    all_go_on()
+    weights = [function.stdout.readline().strip() for function in functions]
+    wall_ns = time.perf_counter_ns() - began
+    if not all(weights):
+        raise RuntimeError("a process ended early: see above")
+    clocks = monitor.read()
+    held = used_bytes(torch) - before
+    all_go_on()
+    for function in functions:
+        function.communicate()
+    detail = f"a run of {args.functions} processes at once; weights {mib(int(weights[0]))} each, {mib(held)} more of the device"
+    return wall_ns // (args.functions * args.repeats), detail, clocks
+
+
+def run_case(torch, args):
+    """Print a row for each way, as it is measured."""
+    monitor = Monitor(torch, args.device)
+    for way in args.ways:
+        gc.collect()
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        what = name(args.case, way, args.functions)
+        measure = {"processes": processes, "streams": streams}.get(way, alone)
+        try:
+            with torch.inference_mode():
+                time_ns, detail, clocks = measure(torch, args, way, monitor)
+        except Exception as error:
+            # A device that faulted is of no use to this process any more.
+            why = f"{type(error).__name__}: {str(error).strip()[:FAILURE_CHARS_MAX]}"
+            print(json.dumps(row(what, None, why, passed=False)), flush=True)
+            raise
+        print(json.dumps(row(what, time_ns, detail, clocks=clocks)), flush=True)
+
+
+def about(torch, device):
+    print(json.dumps({"torch": torch.__version__, "device": torch.cuda.get_device_name(device)}), flush=True)
+
+
+# What the first process does: no torch in here, so that nothing that happens to the device ends it.
+
+
+def child(args, more):
+    command = [sys.executable, os.path.abspath(__file__), "--device", str(args.device), "--repeats", str(args.repeats)]
+    return [*command, "--functions", str(args.functions), *more]
+
+
+class Child:
+    """A child process in a group of its own, and the JSON that it prints line by line."""
+
+    def __init__(self, command):
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        self.lines = queue.Queue()
+        threading.Thread(target=self.read, daemon=True).start()
+
+    def read(self):
+        for line in self.process.stdout:
+            self.lines.put(line)
+        self.lines.put(None)
+
+    def next(self, seconds):
+        """The next object that it prints; None when it has ended. Raises queue.Empty when it takes longer."""
+        end = time.monotonic() + seconds
+        while True:
+            line = self.lines.get(timeout=max(end - time.monotonic(), 0))
+            if line is None:
+                return None
             try:
-                function.communicate(timeout=60)
-            except (subprocess.TimeoutExpired, ValueError, BrokenPipeError):
-                function.kill()
-    each_ns = wall_ns // (args.functions * args.repeats)
-    waited_ns = statistics.median(time_ns for one in told for time_ns in one["times_ns"])
-    weight_bytes = told[0]["weight_bytes"]
-    detail = (
-        f"a run of {args.functions} processes at once, each of which waits {waited_ns / 1e3:.0f} us for one of its own; "
-        f"weights {mib(weight_bytes)} each, {mib(held)} more of the device"
-    )
-    what = f"{network}, {precision}, batch {batch}: PyTorch, {args.functions} processes"
-    return row(what, [each_ns], detail)
+                found = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(found, dict):
+                return found
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait()
 
 
-def measure(torch, args):
-    several = {"processes": processes, "streams": streams}
-    for network in args.networks:
-        for precision in args.precisions:
-            for batch in args.batches:
-                for way in args.ways:
-                    torch.cuda.synchronize()
-                    torch.cuda.empty_cache()
-                    torch.cuda.reset_peak_memory_stats()
-                    if way in several:
-                        yield several[way](torch, args, network, precision, batch)
-                    else:
-                        yield alone(torch, args, network, precision, batch, way)
+def ask_about(args):
+    """What rows are of: another device, torch or number of repeats is another file."""
+    with Child(child(args, ["--about"])) as started:
+        try:
+            found = started.next(START_S)
+        except queue.Empty:
+            fail(f"torch has not opened the device within {START_S} s")
+        if found is None:
+            sys.exit(started.process.wait() or MISSING)
+    return {**found, "repeats": args.repeats}
+
+
+def measure_case(args, case, ways, end):
+    """A row for each way: those that end or hang the child process are rows that failed."""
+    ways = list(ways)
+    while ways:
+        command = child(args, ["--case", *map(str, case), "--ways", ",".join(ways)])
+        with Child(command) as started:
+            # Only the first row waits for torch.
+            extra_s = START_S
+            while ways:
+                left_s = end - time.monotonic()
+                if left_s <= 0:
+                    return
+                seconds, extra_s = min(args.row_s + extra_s, left_s), 0
+                try:
+                    found = started.next(seconds)
+                    why = f"its process ended with {started.process.wait()}: see above" if found is None else None
+                except queue.Empty:
+                    found, why = None, f"it took longer than {seconds:.0f} s"
+                way = ways.pop(0)
+                one = found or row(name(case, way, args.functions), None, why, passed=False)
+                yield one
+                if not one["passed"]:
+                    break
+
+
+def read_rows(path, of):
+    """The rows that were measured before."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            kept = json.load(file)
+        rows = [one for one in kept["rows"] if one["passed"] and ": PyTorch, " in one["what"]]
+        if kept["of"] == of:
+            return rows
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        fail(f"{path} is no file of this program: {error!r}; remove it, or give another")
+    fail(f"{path} is of {kept['of']}, and this is {of}; remove it, or give another")
+
+
+def write_rows(path, of, rows):
+    """All of the file or none of it, whatever interrupts."""
+    partial = f"{path}.partial"
+    with open(partial, "w", encoding="utf-8") as file:
+        json.dump({"of": of, "rows": rows}, file, indent=2)
+        file.write("\n")
+    os.replace(partial, path)
+
+
+def runs_of_weir(path):
+    """Nanoseconds of each captured run that the doctor's file has so far, by network, precision and batch."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            checks = json.load(file)["checks"]
+        found = {check["what"]: check.get("time_ns") for check in checks if check.get("passed")}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        print(f"nothing is compared: {path} is no file of weir doctor --gpu: {error!r}", file=sys.stderr)
+        return {}
+    return {what[: -len(CAPTURED)]: time_ns for what, time_ns in found.items() if what.endswith(CAPTURED) and time_ns}
+
+
+def compared(one, weir):
+    """Weir's time in parts of a row's; none if either is missing."""
+    what, _, way = one["what"].partition(": PyTorch, ")
+    time_ns = weir.get(what)
+    if not time_ns or not one["time_ns"] or way not in ("eager", "compiled", "graph"):
+        return []
+    ratio = time_ns / one["time_ns"]
+    detail, goal = f"{ratio:.2f} of PyTorch's", None
+    if way == "compiled":
+        goal = {"found": ratio, "at_most": RATIO_MAX, "unit": "of torch.compile", "is_met": ratio <= RATIO_MAX}
+        detail += f", at most {RATIO_MAX}: {'met' if goal['is_met'] else 'missed'}"
+    return [{**row(f"{what}: Weir, beside PyTorch, {way}", time_ns, detail), "goal": goal}]
+
+
+def shown(one):
+    time_us = f"{one['time_ns'] / 1e3:.1f} us" if one["time_ns"] else "FAILED"
+    return f"{one['what']:<60} {time_us:>15}  {one['detail']}"
+
+
+def measure(args):
+    end = time.monotonic() + args.limit_s
+    weir = runs_of_weir(args.beside) if args.beside else {}
+    of = ask_about(args)
+    rows = read_rows(args.out, of) if args.out else []
+    cases = [(network, precision, batch) for network in args.networks for precision in args.precisions for batch in args.batches]
+    left_out = len(cases) * len(args.ways)
+    for case in cases:
+        had = [way for way in args.ways if any(one["what"] == name(case, way, args.functions) for one in rows)]
+        left_out -= len(had)
+        for one in measure_case(args, case, [way for way in args.ways if way not in had], end):
+            left_out -= 1
+            rows.append(one)
+            print("\n".join(map(shown, [one, *compared(one, weir)])), file=sys.stderr)
+            if args.out:
+                write_rows(args.out, of, [*rows, *(more for one in rows for more in compared(one, weir))])
+    rows += [more for one in rows for more in compared(one, weir)]
+    if args.out:
+        write_rows(args.out, of, rows)
+    print(json.dumps({"of": of, "rows": rows}, indent=2) if args.json else "\n".join(map(shown, rows)))
+    if left_out:
+        print(f"{left_out} rows were left out for want of time", file=sys.stderr)
+    return FAILED if left_out or not all(one["passed"] for one in rows) else 0
 
 
 def main():
     args = arguments()
-    weir = runs_of_weir(args.beside) if args.beside else {}
+    # Whatever ends this process has its children ended, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(FAILED))
+    if not (args.about or args.case):
+        sys.exit(measure(args))
     torch = import_torch(args.device)
-    with torch.inference_mode():
-        if args.as_function:
+    if args.case:
+        network, precision, batch = args.case
+        args.case = (network, precision, int(batch))
+    if args.about:
+        about(torch, args.device)
+    elif args.as_function:
+        with torch.inference_mode():
             as_function(torch, args)
-            return
-        rows = []
-        for one in measure(torch, args):
-            print(f"{one['what']}: {one['time_ns'] / 1e3:.1f} us", file=sys.stderr)
-            rows.append(one)
-            compared = beside(one, weir)
-            if compared:
-                print(f"{compared['what']}: {compared['detail']}", file=sys.stderr)
-                rows.append(compared)
-    if args.json:
-        json.dump(rows, sys.stdout, indent=2)
-        print()
     else:
-        for one in rows:
-            print(f"{one['what']:<60} {one['time_ns'] / 1e3:>12.1f} us  {one['detail']}")
+        run_case(torch, args)
 
 
 if __name__ == "__main__":

@@ -52,8 +52,8 @@ pub use graph::{Graph, GraphExec};
 
 mod memory;
 pub use memory::{
-    AddressRange, Allocation, BLOCK_BYTES, BlockMap, BlockPool, Demand, Exported, Imported, Measured, Owner,
-    Placement, PoolUsage, SlotMemory, Span,
+    AddressRange, Allocation, BLOCK_BYTES, BlockMap, BlockPool, Demand, Exported, Imported, MappingCost,
+    Measured, Owner, Placement, PoolUsage, SlotMemory, Span, mapping_cost,
 };
 
 mod pinned;

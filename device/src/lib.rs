@@ -9,7 +9,7 @@ mod kind;
 pub use kind::Device;
 
 mod figures;
-pub use figures::GpuFigures;
+pub use figures::{GpuFigures, OperatingPoint};
 
 mod arena;
 pub use arena::{Arena, OutOfMemory};

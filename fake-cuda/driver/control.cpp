@@ -50,6 +50,8 @@ static bool set(const std::string& name, const std::string& value) {
     else if (name == "fault_kernel") settings.fault_kernel = value;
     else if (name == "fault_device") settings.fault_device = int(number);
     else if (name == "fault") settings.fault = int(number);
+    else if (name == "fault_signal") settings.fault_signal = int(number);
+    else if (name == "idle_kernel") settings.idle_kernel = value;
     else if (name == "paused") settings.paused = number != 0;
     else if (name == "exports_memory") settings.exports_memory = number != 0;
     else if (name == "cubin_refusal") settings.cubin_refusal = int(number);
@@ -115,6 +117,12 @@ CONTROL uint64_t fakecuda_count(const char* what) {
     if (found != now.end()) return found->second;
     const auto counted = state().counts.find(what);
     return counted == state().counts.end() ? 0 : counted->second;
+}
+
+// Memory of a device that this process uses. Asked by the management library beside the driver.
+CONTROL uint64_t fakecuda_used_bytes(unsigned ordinal) {
+    std::lock_guard<std::mutex> lock(state().mutex);
+    return ordinal < state().devices.size() ? state().devices[ordinal]->used_bytes : 0;
 }
 
 // What no correct program does, one per line. Gives how many bytes there are; writes as many as fit.

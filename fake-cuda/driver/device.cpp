@@ -1,6 +1,7 @@
 // Devices and their contexts.
 #include <cstdio>
 #include <cstring>
+#include <utility>
 
 #include "fake.h"
 
@@ -163,7 +164,7 @@ CUDA_API cuDevicePrimaryCtxRelease_v2(Device_ ordinal) {
     std::lock_guard<std::mutex> lock(state().mutex);
     Device* device = device_at(ordinal);
     if (device == nullptr || device->retained == 0) return INVALID_CONTEXT;
-    if (--device->retained == 0) device->used_bytes -= device->context_bytes;
+    if (--device->retained == 0) device->used_bytes -= std::exchange(device->context_bytes, 0);
     return SUCCESS;
 }
 

@@ -181,6 +181,10 @@ struct Settings {
     // on nothing goes on.
     uint64_t launches_left = UINT64_MAX;
     std::string fault_kernel;
+    // A signal that the kernel which fails ends the process by, in the place of a fault; 0: none.
+    int fault_signal = 0;
+    // A kernel that does nothing: its outputs keep what was there.
+    std::string idle_kernel;
     int fault_device = -1;
     Result fault = ILLEGAL_ADDRESS;
     bool paused = false;

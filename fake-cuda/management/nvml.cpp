@@ -1,9 +1,12 @@
 // A libnvidia-ml.so.1 beside the fake driver: as much as a node asks of it, for the GPUs that the fake driver shows.
-// The figures are made up from a GPU's number. The second does not tell its power limit, as some do not.
+// The figures are made up from a GPU's number, and the memory in use includes what this process uses. The second does not tell its power limit, as some
+// do not.
+#include <dlfcn.h>
 
 #include <atomic>
 #include <cstdio>
 #include <cstring>
+#include <string>
 
 #define NVML_API extern "C" __attribute__((visibility("default"))) int
 
@@ -29,6 +32,20 @@ struct Gpu {
 
 unsigned number(const Gpu* gpu) {
     return unsigned(gpu - gpus);
+}
+
+// Memory that this process uses of a GPU, by the driver beside this library; 0 where the process has not opened it.
+unsigned long long used_here(unsigned gpu) {
+    static const auto used_bytes = [] {
+        Dl_info own = {};
+        dladdr(reinterpret_cast<void*>(&used_here), &own);
+        const std::string path = own.dli_fname;
+        const std::string beside = path.substr(0, path.rfind('/') + 1) + "libcuda.so.1";
+        void* driver = dlopen(beside.c_str(), RTLD_NOW | RTLD_NOLOAD);
+        void* found = driver == nullptr ? nullptr : dlsym(driver, "fakecuda_used_bytes");
+        return reinterpret_cast<unsigned long (*)(unsigned)>(found);
+    }();
+    return used_bytes == nullptr ? 0 : used_bytes(gpu);
 }
 } // namespace
 
@@ -66,7 +83,7 @@ NVML_API nvmlDeviceGetUtilizationRates(const Gpu* gpu, Utilization* rates) {
 
 NVML_API nvmlDeviceGetMemoryInfo_v2(const Gpu* gpu, Memory* memory) {
     if (memory->version != (sizeof(Memory) | 2u << 24)) return INVALID_ARGUMENT;
-    const unsigned long long used = (1 + number(gpu)) * GIB;
+    const unsigned long long used = (1 + number(gpu)) * GIB + used_here(number(gpu));
     *memory = {memory->version, 80 * GIB, 0, 80 * GIB - used, used};
     return SUCCESS;
 }
@@ -85,5 +102,24 @@ NVML_API nvmlDeviceGetPowerManagementLimit(const Gpu* gpu, unsigned* milliwatts)
 // Each look costs two and a half joules.
 NVML_API nvmlDeviceGetTotalEnergyConsumption(Gpu* gpu, unsigned long long* millijoules) {
     *millijoules = gpu->energy_mj.fetch_add(2'500);
+    return SUCCESS;
+}
+
+enum { CLOCK_SM = 1, CLOCK_MEMORY = 2 };
+
+// An H200's, as the fake driver says.
+NVML_API nvmlDeviceGetClockInfo(const Gpu*, int clock, unsigned* mhz) {
+    if (clock != CLOCK_SM && clock != CLOCK_MEMORY) return INVALID_ARGUMENT;
+    *mhz = clock == CLOCK_SM ? 1'980 : 3'201;
+    return SUCCESS;
+}
+
+NVML_API nvmlDeviceGetCurrPcieLinkGeneration(const Gpu*, unsigned* generation) {
+    *generation = 5;
+    return SUCCESS;
+}
+
+NVML_API nvmlDeviceGetCurrPcieLinkWidth(const Gpu*, unsigned* lanes) {
+    *lanes = 16;
     return SUCCESS;
 }

@@ -11,8 +11,9 @@ use tempfile::TempDir;
 /// Instances that no test uses: each takes a little of a process's room for thread-local variables, which is not given back.
 static IDLE: Mutex<Vec<Instance>> = Mutex::new(Vec::new());
 
-/// The libraries above the driver lie beside it in two versions, and find it there.
-const LIBRARIES: [&str; 4] = ["libcublasLt.so.12", "libcublasLt.so.13", "libnvrtc.so.12", "libnvrtc.so.13"];
+/// The libraries beside the driver, which find it there: those above it in two versions.
+const LIBRARIES: [&str; 5] =
+    ["libnvidia-ml.so.1", "libcublasLt.so.12", "libcublasLt.so.13", "libnvrtc.so.12", "libnvrtc.so.13"];
 
 /// A driver with devices of its own.
 ///

@@ -13,10 +13,9 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_device::cuda::{Devices, Search};
-use weir_inference::gpu_check::{CheckConfig, Stage, check};
+use weir_inference::gpu_check::{CaseSelection, CheckConfig, Progress, Stage, WARM_UP_MS, check};
 use weir_inference::{DEVICE_WORKER_COMMAND, device_worker_main};
 
 /// How often each is timed.
@@ -29,7 +28,7 @@ fn main() -> ExitCode {
     }
     println!("{:48} {:8.1} us", "a byte to a thread that computes, and back", a_byte_and_back());
     let search = Search { driver: Some(weir_fake_cuda::library()), ..Search::default() };
-    let devices = Arc::new(Devices::discover(&search).unwrap());
+    let devices = Devices::discover(&search).unwrap();
     let digits = Path::new(env!("CARGO_MANIFEST_DIR")).join("../functions/classify-digits/model/digits.onnx");
     let config = CheckConfig {
         ordinal: 0,
@@ -37,9 +36,12 @@ fn main() -> ExitCode {
         models: vec![digits],
         batches: vec![1],
         repeats: REPEATS,
+        warm_up_ms: WARM_UP_MS,
+        selection: CaseSelection::default(),
         search,
     };
-    let checked = check(&devices, &config, Stage::Worker, &mut |check| {
+    let checked = check(&devices, &config, Stage::Worker, &mut |event| {
+        let Progress::Check(check) = event else { return };
         let time_us = check.time_ns.map(Duration::from_nanos).unwrap_or_default().as_secs_f64() * 1e6;
         println!("{:48} {time_us:8.1} us  {}", check.what, check.detail);
     });

@@ -18,6 +18,7 @@ mod bindings;
 mod demo;
 mod dist;
 mod fresh;
+mod gpu_kit;
 mod test;
 
 use anyhow::Result;
@@ -46,6 +47,7 @@ enum Command {
     Bindings(bindings::BindingsArgs),
     Dist(dist::DistArgs),
     Fresh(fresh::FreshArgs),
+    GpuKit(gpu_kit::GpuKitArgs),
 }
 
 fn main() -> ExitCode {
@@ -73,5 +75,6 @@ fn run(args: &Args) -> Result<()> {
         Command::Bindings(args) => bindings::run(&repo, args),
         Command::Dist(args) => dist::run(&repo, args),
         Command::Fresh(args) => fresh::run(&repo, args),
+        Command::GpuKit(args) => gpu_kit::run(&repo, args),
     }
 }

@@ -19,8 +19,15 @@ pub(crate) struct ModelsArgs {}
 pub(crate) fn run(repo: &Repo, _args: &ModelsArgs) -> Result<()> {
     minilm(repo)?;
     light(repo)?;
-    let resnet50 = repo.models().join("resnet50.onnx");
-    make(repo, &resnet50, &repo.root().join("tests/fixtures/models/resnet50.py"), &resnet50)
+    resnet50(repo)?;
+    Ok(())
+}
+
+/// ResNet-50, which GPUs are timed on.
+pub(crate) fn resnet50(repo: &Repo) -> Result<PathBuf> {
+    let model = repo.models().join("resnet50.onnx");
+    make(repo, &model, &repo.root().join("tests/fixtures/models/resnet50.py"), &model)?;
+    Ok(model)
 }
 
 /// The sentence model of embed-text.

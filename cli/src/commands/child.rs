@@ -1,4 +1,4 @@
-//! The subcommands that a node starts itself with, hidden from people: work on untrusted bytes in a process of its own.
+//! Hidden subcommands, with which this program starts itself: work on untrusted bytes, and work that holds a device, in a process of its own.
 
 use std::process::ExitCode;
 use weir_host::ChildKind;
@@ -7,5 +7,10 @@ use weir_host::ChildKind;
 /// runtime or thread.
 pub(crate) fn dispatch() -> Option<ExitCode> {
     let subcommand = std::env::args_os().nth(1)?;
-    Some(ChildKind::from_subcommand(subcommand.to_str()?)?.main())
+    let subcommand = subcommand.to_str()?;
+    #[cfg(feature = "cuda")]
+    if subcommand == super::doctor::STAGE_COMMAND {
+        return Some(super::doctor::stage_main());
+    }
+    Some(ChildKind::from_subcommand(subcommand)?.main())
 }

@@ -2,6 +2,8 @@
 
 #[cfg(feature = "cuda")]
 mod gpu;
+#[cfg(feature = "cuda")]
+pub(crate) use gpu::{STAGE_COMMAND, stage_main};
 mod machine;
 mod parts;
 
@@ -26,7 +28,8 @@ use serde::Serialize;
 ///   weir doctor
 ///   weir doctor --fix
 ///   weir doctor --gpu --model resnet50.onnx            # whether a GPU computes what it should, and how fast
-///   weir doctor --gpu --model resnet50.onnx gpu.json   # the same, kept stage by stage: given again, it goes on there
+///   weir doctor --gpu --model resnet50.onnx gpu.json   # the same, kept in a file: given again, it goes on there
+///   weir doctor --gpu --case "conv 3x3, tf32"          # single cases; --list-cases lists them
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct DoctorArgs {

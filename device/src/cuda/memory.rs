@@ -27,6 +27,8 @@ mod pool;
 pub use pool::{BlockPool, PoolUsage};
 
 mod addresses;
+mod cost;
+pub use cost::{MappingCost, mapping_cost};
 mod exported;
 pub use exported::{Exported, Imported};
 mod range;

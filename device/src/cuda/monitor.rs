@@ -1,7 +1,8 @@
 //! What GPUs say of themselves, through NVIDIA's management library (NVML), which comes with the driver.
 
 use super::devices::Devices;
-use crate::GpuFigures;
+use crate::{GpuFigures, OperatingPoint};
+use nvml_wrapper::enum_wrappers::device::Clock;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 use std::collections::HashMap;
@@ -38,7 +39,7 @@ impl Monitor {
     /// driver takes to answer, which is long where a GPU is ill.
     #[must_use]
     pub fn read(&self) -> Vec<GpuFigures> {
-        let Some(nvml) = self.nvml.get_or_init(|| self.open()) else { return Vec::new() };
+        let Some(nvml) = self.nvml() else { return Vec::new() };
         let read = |pci: &String| match self.read_one(nvml, pci) {
             Ok(figures) => Some(figures),
             Err(error) => {
@@ -47,6 +48,36 @@ impl Monitor {
             }
         };
         self.pci.iter().filter_map(read).collect()
+    }
+
+    /// Operating point of the GPU with this ordinal now; none without NVML. Blocks as [`read`](Self::read) does.
+    #[must_use]
+    pub fn operating_point(&self, ordinal: u32) -> Option<OperatingPoint> {
+        let gpu = self.gpu(ordinal)?;
+        Some(OperatingPoint {
+            sm_clock_mhz: gpu.clock_info(Clock::SM).ok(),
+            memory_clock_mhz: gpu.clock_info(Clock::Memory).ok(),
+            power_w: gpu.power_usage().ok().map(watts),
+            pcie_generation: gpu.current_pcie_link_gen().ok(),
+            pcie_width: gpu.current_pcie_link_width().ok(),
+        })
+    }
+
+    /// Memory of the GPU with this ordinal that all processes together use now; none if the GPU does not report it.
+    #[must_use]
+    pub fn memory_used_bytes(&self, ordinal: u32) -> Option<u64> {
+        self.gpu(ordinal)?.memory_info().ok().map(|memory| memory.used)
+    }
+
+    fn gpu(&self, ordinal: u32) -> Option<Device<'_>> {
+        // The driver lists its devices by ordinal, from 0.
+        let pci = self.pci.get(usize::try_from(ordinal).ok()?)?;
+        let gpu = self.nvml()?.device_by_pci_bus_id(pci.as_str());
+        gpu.inspect_err(|error| debug!(%error, pci, "a GPU tells nothing of itself")).ok()
+    }
+
+    fn nvml(&self) -> Option<&Nvml> {
+        self.nvml.get_or_init(|| self.open()).as_ref()
     }
 
     fn open(&self) -> Option<Nvml> {
@@ -61,7 +92,6 @@ impl Monitor {
         let gpu: Device<'_> = nvml.device_by_pci_bus_id(pci)?;
         let uuid = gpu.uuid()?;
         let memory = gpu.memory_info().ok();
-        let watts = |milliwatts: u32| f64::from(milliwatts) / 1e3;
         Ok(GpuFigures {
             utilization: gpu.utilization_rates().ok().map(|rates| f64::from(rates.gpu) / 100.0),
             memory_total_bytes: memory.as_ref().map(|memory| memory.total),
@@ -79,6 +109,10 @@ impl Monitor {
         let before_mj = *before.entry(uuid.to_owned()).or_insert(total_mj);
         total_mj.saturating_sub(before_mj) as f64 / 1e3
     }
+}
+
+fn watts(milliwatts: u32) -> f64 {
+    f64::from(milliwatts) / 1e3
 }
 
 impl std::fmt::Debug for Monitor {

@@ -1,7 +1,7 @@
 use crate::support::{Machine, SEEDS, launch_fill};
 use std::sync::Arc;
 use weir_device::cuda::{
-    AddressRange, Allocation, BLOCK_BYTES, CudaError, Module, OutOfMemory, Owner, SlotMemory,
+    AddressRange, Allocation, BLOCK_BYTES, CudaError, Module, OutOfMemory, Owner, SlotMemory, mapping_cost,
 };
 use weir_fake_cuda::{Fake, TEST_KERNELS};
 
@@ -246,4 +246,21 @@ fn measured_pool_keeps_to_what_the_device_has_beside_it() {
     drop(more);
     drop((module, others));
     assert_eq!(pool.measure().unwrap().capacity_bytes, 54 * MIB);
+}
+
+#[test]
+fn mapping_cost_leaves_no_memory_behind() {
+    let machine = Machine::new(0);
+    let before = machine.fake.count("used_bytes");
+    for blocks in [1, 4] {
+        let cost = mapping_cost(&machine.context, blocks * BLOCK_BYTES).unwrap();
+        assert_eq!(cost.total(), cost.create + cost.map + cost.set_access);
+    }
+    assert_eq!((machine.fake.count("used_bytes"), machine.fake.count("live_reservations")), (before, 0));
+    for bytes in [0, BLOCK_BYTES + 1] {
+        assert!(matches!(mapping_cost(&machine.context, bytes), Err(CudaError::Invalid(_))), "{bytes}");
+    }
+    machine.fake.fail_allocations(0, 1);
+    assert!(mapping_cost(&machine.context, BLOCK_BYTES).is_err());
+    assert_eq!(machine.fake.count("live_reservations"), 0);
 }

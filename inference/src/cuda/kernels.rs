@@ -4,7 +4,7 @@ mod ahead;
 mod modules;
 
 use ahead::Ahead;
-use modules::Modules;
+pub(super) use modules::Modules;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_device::cuda::{Context, CudaError, Function};
@@ -59,6 +59,11 @@ impl Kernels {
 
     fn functions(&self) -> MutexGuard<'_, HashMap<Kernel, (Function, u32)>> {
         self.functions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The modules, for measuring how long each takes to load.
+    pub(super) fn modules(&self) -> &Modules {
+        &self.modules
     }
 }
 

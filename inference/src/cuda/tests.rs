@@ -4,6 +4,7 @@
 mod captures;
 mod chains;
 mod cold;
+mod doctor;
 mod kernels;
 mod loading;
 mod networks;
@@ -305,76 +306,4 @@ fn what_gpus_cannot_run_is_named() {
     let arcs = std::fs::read(repository("tests/fixtures/models/good/atan.onnx")).unwrap();
     let why = form(arcs.into(), Precision::default(), folder.path()).unwrap().unwrap_err();
     assert!(why.contains("not supported on the GPU"), "{why}");
-}
-
-#[test]
-fn every_check_of_the_doctor_passes() {
-    use super::check::{Check, CheckConfig, Stage, Tier, check};
-    let fake = Fake::new(4);
-    let search = Search { driver: Some(fake.path().to_owned()), ..Search::default() };
-    let devices = Arc::new(Devices::discover(&search).unwrap());
-    let models = vec![repository(DIGITS)];
-    // The libraries above it lie beside the driver.
-    let search = Search { folders: vec![fake.path().with_file_name("")], ..search };
-    let config = CheckConfig {
-        ordinal: 0,
-        memory_bytes_max: MEMORY_BYTES_MAX,
-        models,
-        batches: vec![1, 3],
-        repeats: 1,
-        search,
-    };
-    // This program is no worker: `weir doctor` is held to those stages beside the nodes.
-    let in_workers = [Stage::Worker, Stage::KernelGraphs];
-    for stage in Stage::ALL.into_iter().filter(|stage| !in_workers.contains(stage)) {
-        let mut checks = Vec::new();
-        check(&devices, &config, stage, &mut |check| checks.push(check)).unwrap();
-        assert!(!checks.is_empty(), "{stage} checks nothing");
-        let failed: Vec<_> = checks.iter().filter(|check| !check.passed).collect();
-        assert!(failed.is_empty(), "{failed:#?}");
-        for tier in [Tier::CublasLt, Tier::Nvrtc] {
-            let by_library = checks.iter().filter(|check| check.tier == Some(tier)).count();
-            assert_eq!(by_library > 0, stage == Stage::Operations, "{tier}: {checks:#?}");
-        }
-        // What computes is told beside the least time that the device allows.
-        let has_floor = |check: &&Check| check.share_of_floor.is_some_and(|share| share > 0.0);
-        let shares = checks.iter().filter(has_floor).count();
-        let computing = checks.iter().filter(|check| check.flops_per_s.is_some()).count();
-        assert!(shares >= computing.min(1), "{stage}: {shares} of {computing}");
-    }
-}
-
-#[test]
-fn the_doctor_hands_over_between_devices_that_reach_each_other() {
-    use super::check::{CheckConfig, Stage, check};
-    let of = |devices: u32, peer_access: u32| {
-        let fake = Fake::new(5);
-        fake.set("devices", devices).set("peer_access", peer_access);
-        let search = Search { driver: Some(fake.path().to_owned()), ..Search::default() };
-        let devices = Arc::new(Devices::discover(&search).unwrap());
-        let (models, repeats) = (Vec::new(), 1);
-        let config = CheckConfig {
-            ordinal: 0,
-            memory_bytes_max: MEMORY_BYTES_MAX,
-            models,
-            batches: vec![1],
-            repeats,
-            search,
-        };
-        let mut checks = Vec::new();
-        check(&devices, &config, Stage::HandingOver, &mut |check| checks.push(check)).unwrap();
-        assert!(checks.iter().all(|check| check.passed), "{checks:#?}");
-        let between = fake.count("bytes_between_devices");
-        drop(devices);
-        (checks.len(), checks.pop().unwrap(), between)
-    };
-    // One by one, and as often as it is timed besides.
-    let (count, last, between) = of(2, 1);
-    assert_eq!((count, between), (16, 2 * ((64 << 10) + (1 << 20) + (16 << 20) + (64 << 20))));
-    assert!(last.what.contains("sibling") && last.bytes_per_s.is_some(), "{last:?}");
-    for (devices, peer_access, why) in [(1, 1, "there is one GPU"), (2, 0, "no other")] {
-        let (count, last, between) = of(devices, peer_access);
-        assert_eq!((count, between), (9, 0));
-        assert!(last.detail.contains(why), "{last:?}");
-    }
 }

@@ -1,5 +1,6 @@
 //! A node with a GPU: the driver is a fake, all else is what is shipped.
 
+mod doctor;
 mod handing_over;
 mod libraries;
 mod robustness;

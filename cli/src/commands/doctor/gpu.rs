@@ -1,24 +1,42 @@
 //! `weir doctor --gpu`: whether a GPU computes what it should, and how fast.
+//!
+//! ```text
+//!   gpu.rs ── for each stage ──► supervise: StageChild ──order──► a process of this program (stage_process.rs), which holds the device
+//!             Record, Kept ◄── events: cases, launches, checks ──┘
+//! ```
+//!
+//! This process never opens the driver, so that it can record whatever a stage does to its own process.
 
 mod kept;
+mod limits;
+mod message;
+mod table;
+
+mod child;
+mod record;
+mod stage_process;
+mod supervise;
+pub(crate) use stage_process::{STAGE_COMMAND, main as stage_main};
 
 use crate::error::Problem;
-use crate::output::{Output, table};
+use crate::output::Output;
 use anyhow::Result;
 use kept::Kept;
+use limits::{CASE_TIME_S, StageLimits};
+use record::Record;
+use serde::Serialize;
 use std::path::PathBuf;
-use std::sync::Arc;
-use weir_device::cuda::{Devices, Search};
-use weir_inference::gpu_check::{Check, CheckConfig, Stage, check};
+use weir_device::cuda::Search;
+use weir_inference::gpu_check::{CaseSelection, CheckConfig, Stage, WARM_UP_MS};
 
 /// Memory of the device that the checks use, at most.
 const MEMORY_BYTES_MAX: u64 = 8 << 30;
 
-/// What is to be checked.
+/// What to check on a GPU.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "GPU")]
 pub(crate) struct GpuArgs {
-    /// Check a GPU instead: every kind of operation, copies, launches, memory, and models, against a reference on the processor and in a worker
+    /// Check a GPU instead: operations, copies, launches, memory and models, against a reference on the processor
     #[arg(long)]
     pub(super) gpu: bool,
     /// Which GPU
@@ -27,18 +45,40 @@ pub(crate) struct GpuArgs {
     /// Only some stages
     #[arg(long, value_name = "STAGES", value_delimiter = ',', requires = "gpu", help = stages())]
     stage: Vec<Stage>,
+    /// Only this case of a stage, or all that begin with it up to a comma: "conv 3x3, tf32"; may be given several times
+    #[arg(long, value_name = "NAME", requires = "gpu")]
+    case: Vec<String>,
+    /// List the cases of the stages, and check nothing
+    #[arg(long, requires = "gpu")]
+    list_cases: bool,
     /// An ONNX model to run; may be given several times
     #[arg(long, value_name = "FILE", requires = "gpu")]
     model: Vec<PathBuf>,
-    /// Items of a run, for models that take any number; may be several: 1,32
+    /// Batch sizes for models that take any; may be several: 1,32
     #[arg(long, value_name = "SIZES", value_delimiter = ',', default_value = "1", requires = "gpu", value_parser = clap::value_parser!(u32).range(1..=4_096))]
     batch: Vec<u32>,
-    /// How often what is timed is repeated
+    /// Repeats of each measurement
     #[arg(long, value_name = "N", default_value_t = 50, requires = "gpu", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     repeats: u32,
-    /// Write what is found to this file as well, as JSON and after each stage; stages that it has with nothing wrong are not run again
+    /// Time for which the GPU runs before each measurement, so that it has its full clocks
+    #[arg(long, value_name = "MS", default_value_t = WARM_UP_MS, requires = "gpu", value_parser = clap::value_parser!(u64).range(0..=60_000))]
+    warm_up_ms: u64,
+    /// Time after which a stage is killed [default: by stage, 60 to 600 s]
+    #[arg(long, value_name = "S", requires = "gpu", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    stage_time_s: Option<u64>,
+    /// Time after which a case that reports nothing is killed
+    #[arg(long, value_name = "S", default_value_t = CASE_TIME_S, requires = "gpu", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    case_time_s: u64,
+    /// Write the results to this file too, as JSON and after every check; given again, the run goes on from it
     #[arg(value_name = "OUT", requires = "gpu")]
     out: Option<PathBuf>,
+}
+
+/// A case that can be run by itself.
+#[derive(Debug, Serialize)]
+struct ListedCase {
+    stage: Stage,
+    case: String,
 }
 
 fn stages() -> String {
@@ -51,84 +91,78 @@ pub(super) fn run(args: &GpuArgs, output: Output) -> Result<()> {
         let hint = "give one or more with --model FILE";
         return Err(Problem::new(format!("stage {stage} has no models to check")).hint(hint).into());
     }
-    let search = Search::from_environment();
-    let devices = Devices::discover(&search).map_err(|unavailable| {
-        Problem::new(unavailable.to_string()).hint("a node without a GPU runs models on its processor")
-    })?;
-    let devices = Arc::new(devices);
-    let config = CheckConfig {
-        ordinal: args.gpu_device,
-        memory_bytes_max: MEMORY_BYTES_MAX,
-        models: args.model.clone(),
-        batches: args.batch.clone(),
-        repeats: args.repeats,
-        search,
-    };
-    let out = args.out.as_deref();
-    let mut kept = Kept::open(out, &config)?;
-    let mut ended = Ok(());
-    for stage in Stage::ALL.into_iter().filter(|stage| args.stage.is_empty() || args.stage.contains(stage)) {
-        if kept.has_passed(stage) {
-            output.note(format_args!("{stage} was checked before"));
+    let config = args.config();
+    if args.list_cases {
+        let listed = args
+            .stages()
+            .flat_map(|stage| stage.cases(&config).into_iter().map(move |case| ListedCase { stage, case }));
+        return output.result(&listed.collect::<Vec<_>>(), |cases| list(cases));
+    }
+    let stages = args.selected_stages(&config)?;
+    let mut kept = Kept::open(args.out.as_deref(), &config)?;
+    if let Some(running) = kept.cut_off_in() {
+        output.note(format_args!("an earlier run was cut off in {}: {}", running.stage, running.case));
+    }
+    for stage in stages {
+        if args.case.is_empty() && kept.has_passed(stage) {
+            output.note(format_args!("{stage} has passed before"));
             continue;
         }
-        let mut checks = Vec::new();
-        ended = check(&devices, &config, stage, &mut |check| {
-            output.note(format_args!("{} {}", if check.passed { "ok    " } else { "FAILED" }, check.what));
-            checks.push(check);
-        });
-        let is_same = kept.put(stage, checks);
-        if let (Stage::Environment, false, Some(out)) = (stage, is_same, out) {
-            let text = format!("{} is of another device, driver or library", out.display());
-            return Err(Problem::new(text).hint("remove it, or give another file").into());
-        }
-        if ended.is_err() {
-            break;
-        }
-        // One that ended early is begun anew the next time.
-        kept.write(out)?;
+        let limits = StageLimits::new(stage, args.model.len(), args.stage_time_s, args.case_time_s);
+        let mut config = config.clone();
+        config.selection.skip = kept.begin(stage, &config.selection);
+        supervise::run(stage, &config, limits, &mut Record::new(&mut kept, output))?;
     }
     let checks = &kept.checks;
-    output.result(checks, |checks| text(checks))?;
-    ended.map_err(|error| Problem::new(format!("the checks ended early: {error}")))?;
+    output.result(checks, |checks| table::text(checks))?;
     match checks.iter().filter(|check| !check.passed).count() {
         0 => Ok(()),
         count => Err(Problem::new(format!("{count} of {} checks failed; see above", checks.len())).into()),
     }
 }
 
-fn text(checks: &[Check]) -> String {
-    let rows = checks.iter().map(|check| {
-        [
-            check.stage.to_string(),
-            check.what.clone(),
-            check.tier.map_or_else(String::new, |tier| tier.to_string()),
-            if check.passed { "ok" } else { "FAILED" }.to_owned(),
-            check
-                .error
-                .zip(check.tolerance)
-                .map_or_else(String::new, |(error, of)| format!("{error:.1e} of {of:.1e}")),
-            check.time_ns.map_or_else(String::new, time),
-            rate(check),
-            check.share_of_floor.map_or_else(String::new, |share| format!("{:.1} %", 100.0 * share)),
-            check.goal.as_ref().map_or_else(String::new, ToString::to_string),
-            check.detail.clone(),
-        ]
-    });
-    table(["STAGE", "WHAT", "TIER", "", "OFF BY", "TIME", "RATE", "OF FLOOR", "GOAL", ""], rows)
-}
+impl GpuArgs {
+    fn config(&self) -> CheckConfig {
+        CheckConfig {
+            ordinal: self.gpu_device,
+            memory_bytes_max: MEMORY_BYTES_MAX,
+            models: self.model.clone(),
+            batches: self.batch.clone(),
+            repeats: self.repeats,
+            warm_up_ms: self.warm_up_ms,
+            selection: CaseSelection { only: self.case.clone(), skip: Vec::new() },
+            // The process of a stage looks for the driver and the libraries.
+            search: Search::default(),
+        }
+    }
 
-#[expect(clippy::cast_precision_loss, reason = "shown with four digits")]
-fn time(ns: u64) -> String {
-    match ns {
-        0..10_000_000 => format!("{:.1} us", ns as f64 / 1e3),
-        _ => format!("{:.1} ms", ns as f64 / 1e6),
+    fn stages(&self) -> impl Iterator<Item = Stage> {
+        Stage::ALL.into_iter().filter(|stage| self.stage.is_empty() || self.stage.contains(stage))
+    }
+
+    /// The stages to run: with `--case`, those that have the case.
+    fn selected_stages(&self, config: &CheckConfig) -> Result<Vec<Stage>> {
+        if self.case.is_empty() {
+            // Stages without models have nothing to check.
+            let has_cases = |stage: &Stage| *stage == Stage::Environment || !stage.cases(config).is_empty();
+            return Ok(self.stages().filter(has_cases).collect());
+        }
+        let cases: Vec<_> = self.stages().map(|stage| (stage, stage.cases(config))).collect();
+        for wanted in &self.case {
+            let only = CaseSelection { only: vec![wanted.clone()], skip: Vec::new() };
+            if !cases.iter().any(|(_, names)| names.iter().any(|name| only.includes(name))) {
+                let hint =
+                    "`weir doctor --gpu --list-cases`, with the same stages and models, lists the cases";
+                return Err(Problem::usage(format!("there is no case {wanted:?}")).hint(hint).into());
+            }
+        }
+        let has_selected =
+            |(_, names): &(Stage, Vec<String>)| names.iter().any(|name| config.selection.includes(name));
+        Ok(cases.into_iter().filter(has_selected).map(|(stage, _)| stage).collect())
     }
 }
 
-/// What matters more of both, for what it is.
-fn rate(check: &Check) -> String {
-    let bytes = check.bytes_per_s.map(|rate| format!("{:.1} GB/s", rate / 1e9));
-    let flops = check.flops_per_s.map(|rate| format!("{:.2} TFLOP/s", rate / 1e12));
-    [bytes, flops].into_iter().flatten().collect::<Vec<_>>().join(", ")
+fn list(cases: &[ListedCase]) -> String {
+    let rows = cases.iter().map(|listed| [listed.stage.to_string(), listed.case.clone()]);
+    crate::output::table(["STAGE", "CASE"], rows)
 }

@@ -28,11 +28,15 @@ pub(super) struct Block {
 
 impl Block {
     pub(super) fn new(context: &Arc<Context>) -> Result<Self, CudaError> {
+        Self::with_bytes(context, BLOCK_BYTES)
+    }
+
+    /// A block of another size, a multiple of [`BLOCK_BYTES`]: only [`mapping_cost`](super::mapping_cost) makes such blocks.
+    pub(super) fn with_bytes(context: &Arc<Context>, bytes: u64) -> Result<Self, CudaError> {
+        let bytes = usize::try_from(bytes).map_err(|error| CudaError::Invalid(error.to_string()))?;
         let (mut handle, properties) = (0, properties(context));
         // SAFETY: both outlive the call; what is created is released on drop.
-        context.call(|driver| unsafe {
-            driver.cuMemCreate(&mut handle, BLOCK_BYTES as usize, &properties, 0)
-        })?;
+        context.call(|driver| unsafe { driver.cuMemCreate(&mut handle, bytes, &properties, 0) })?;
         Ok(Self { context: Arc::clone(context), handle })
     }
 

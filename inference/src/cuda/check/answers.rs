@@ -1,6 +1,7 @@
 //! Whether a network's answers are right: by their own size, so that zeroes in the place of small numbers are not.
 
-use super::Check;
+use super::bench::worst_element;
+use super::{Check, Mismatch};
 use weir_graph::reference::{Tensor, distance, spread};
 use weir_types::Precision;
 
@@ -11,6 +12,7 @@ pub(super) fn answers(check: Check, found: &[Vec<u8>], expected: &[Tensor], prec
     let all_there = if found.len() == expected.len() { 0.0 } else { f64::INFINITY };
     let tolerance = tolerance(precision);
     let check = check.off_by(found.iter().zip(expected).map(off_by).fold(all_there, f64::max), tolerance);
+    let check = check.with_worst(worst(found, expected));
 
     let floats: Vec<Vec<f32>> = expected.iter().map(Tensor::to_floats).collect();
     if floats.iter().flatten().all(|element| *element == 0.0) {
@@ -24,6 +26,22 @@ pub(super) fn answers(check: Check, found: &[Vec<u8>], expected: &[Tensor], prec
         _ => "",
     };
     Check { detail: detail.to_owned(), ..check }
+}
+
+/// The element that is farthest from the first item's. All items are alike.
+fn worst(found: &[Vec<u8>], expected: &[Tensor]) -> Option<Mismatch> {
+    let of_output = |(output, (found, expected)): (usize, (&Vec<u8>, &Tensor))| {
+        let item_bytes = expected.to_bytes().len().max(1);
+        let of_item = |(item, bytes): (usize, &[u8])| {
+            let tensor = Tensor::from_bytes(expected.tensor().clone(), bytes);
+            let found = tensor.map(|tensor| tensor.to_floats()).unwrap_or_default();
+            let (error, at) = worst_element(&found, &expected.to_floats());
+            (error, Mismatch { output, index: item * expected.tensor().elements() + at.index, ..at })
+        };
+        found.chunks(item_bytes).enumerate().map(of_item).max_by(|one, other| one.0.total_cmp(&other.0))
+    };
+    let worst = found.iter().zip(expected).enumerate().filter_map(of_output);
+    worst.max_by(|one, other| one.0.total_cmp(&other.0)).map(|(_, at)| at)
 }
 
 /// How far the worst of an output's items is off; none if it is no such output.
@@ -84,8 +102,11 @@ mod tests {
                 classes(|at| if at == 1 { 0.0 } else { expected(at) }),
                 classes(|at| if at == 1 { f32::NAN } else { expected(at) }),
             ];
+            let not_a_number = judged(&wrong[4], &right, precision).worst;
+            assert_eq!(not_a_number.map(|at| at.index), Some(1));
             for (at, wrong) in wrong.iter().enumerate() {
-                assert!(!judged(wrong, &right, precision).passed, "{at} in {precision}");
+                let check = judged(wrong, &right, precision);
+                assert!(!check.passed && check.worst.is_some(), "{at} in {precision}: {check:?}");
             }
             let check = Check::passed(Stage::Networks, "a network");
             assert!(!answers(check, &[], std::slice::from_ref(&right), precision).passed, "none is there");

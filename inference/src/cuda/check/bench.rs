@@ -6,10 +6,9 @@ use super::super::device::Gpu;
 use super::super::failure;
 use super::super::program::Port;
 use super::super::weights::Weights;
-use super::CheckFailure;
+use super::{CheckFailure, Measured, Mismatch, Timer};
 use crate::interrupt::Interrupt;
-use std::time::Instant;
-use weir_device::cuda::{CudaError, Event, GraphExec, Owner, Span, Stream};
+use weir_device::cuda::{CudaError, GraphExec, Owner, Span, Stream};
 use weir_graph::reference::Tensor;
 
 /// On whose behalf checks hold memory.
@@ -24,10 +23,13 @@ pub(in crate::cuda) struct Ready<'a> {
     arena: Span,
 }
 
-/// What a program makes of its inputs, and how long that takes.
+/// The bytes of every output.
+pub(in crate::cuda) type Outputs = Vec<Vec<u8>>;
+
+/// Outputs of a program, and the time of a run.
 pub(in crate::cuda) struct Timed {
-    pub(in crate::cuda) outputs: Vec<Vec<u8>>,
-    pub(in crate::cuda) time_ns: u64,
+    pub(in crate::cuda) outputs: Outputs,
+    pub(in crate::cuda) measured: Measured,
 }
 
 /// The same program launch by launch, and as a graph.
@@ -111,43 +113,28 @@ impl Ready<'_> {
         self.stream.capture(|_| self.launch())?.instantiate()
     }
 
-    /// Run a graph of it, and wait.
-    pub(in crate::cuda) fn repeat(&self, graph: &mut GraphExec) -> Result<(), CudaError> {
+    /// Give a graph of it to the stream.
+    pub(in crate::cuda) fn launch_graph(&self, graph: &mut GraphExec) -> Result<(), CudaError> {
         // SAFETY: as in `launch`.
-        unsafe { graph.launch(self.stream) }?;
-        self.stream.synchronize()
+        unsafe { graph.launch(self.stream) }
     }
 
-    /// Run it launch by launch and as a graph, each timed `repeats` times.
-    pub(in crate::cuda) fn both_ways(&self, repeats: u32) -> Result<BothWays, CudaError> {
+    /// Outputs of a run launch by launch and of one as a graph, and the graph.
+    pub(in crate::cuda) fn outputs_both_ways(&self) -> Result<([Outputs; 2], GraphExec), CudaError> {
         self.run()?;
-        let launched = Timed { outputs: self.outputs()?, time_ns: self.time_ns(repeats, || self.launch())? };
+        let launched = self.outputs()?;
         let mut graph = self.captured()?;
         self.give_inputs()?;
-        self.repeat(&mut graph)?;
-        let outputs = self.outputs()?;
-        let time_ns = self.time_ns(repeats, || self.repeat(&mut graph))?;
-        Ok(BothWays { launched, captured: Timed { outputs, time_ns } })
+        self.launch_graph(&mut graph)?;
+        Ok(([launched, self.outputs()?], graph))
     }
 
-    /// The median time of `count` runs by `run`, by the device's clock.
-    pub(in crate::cuda) fn time_ns(
-        &self,
-        count: u32,
-        mut run: impl FnMut() -> Result<(), CudaError>,
-    ) -> Result<u64, CudaError> {
-        let (begin, end) =
-            (Event::with_timing(self.stream.context())?, Event::with_timing(self.stream.context())?);
-        let mut times = Vec::new();
-        for _ in 0..count.max(1) {
-            self.stream.record(&begin)?;
-            run()?;
-            self.stream.record(&end)?;
-            end.synchronize()?;
-            times.push(end.since_ns(&begin)?);
-        }
-        times.sort_unstable();
-        Ok(times.get(times.len() / 2).copied().unwrap_or_default())
+    /// Run it launch by launch and as a graph, and time both.
+    pub(in crate::cuda) fn both_ways(&self, timer: &Timer) -> Result<BothWays, CudaError> {
+        let ([launched, captured], mut graph) = self.outputs_both_ways()?;
+        let launched = Timed { outputs: launched, measured: timer.device(self.stream, || self.launch())? };
+        let measured = timer.device(self.stream, || self.launch_graph(&mut graph))?;
+        Ok(BothWays { launched, captured: Timed { outputs: captured, measured } })
     }
 
     /// Give the launches to the stream.
@@ -157,7 +144,7 @@ impl Ready<'_> {
     }
 
     /// Every output, as it is now.
-    pub(in crate::cuda) fn outputs(&self) -> Result<Vec<Vec<u8>>, CudaError> {
+    pub(in crate::cuda) fn outputs(&self) -> Result<Outputs, CudaError> {
         let read = |port: &Port| {
             let mut bytes = vec![0; port.tensor.bytes()];
             self.stream.read(self.span(port)?, &mut bytes)?;
@@ -172,38 +159,57 @@ impl Ready<'_> {
     }
 }
 
-/// How far the worst element of `found` is off, in parts of what is expected or of 1, whichever is more. What is not a number is infinitely far off.
+/// Error of the worst element of `found`, relative to what is expected or to 1, whichever is more. NaN is infinitely far off.
 pub(in crate::cuda) fn worst(found: &[f32], expected: &[f32]) -> f64 {
-    if found.len() != expected.len() {
-        return f64::INFINITY;
-    }
-    let off = |(found, expected): (&f32, &f32)| {
-        if found == expected || (found.is_nan() && expected.is_nan()) {
-            return 0.0;
-        }
-        let (found, expected) = (f64::from(*found), f64::from(*expected));
-        let off = (found - expected).abs() / expected.abs().max(1.0);
-        // The largest of some numbers and none is the largest of the numbers.
-        if off.is_nan() { f64::INFINITY } else { off }
-    };
-    found.iter().zip(expected).map(off).fold(0.0, f64::max)
+    worst_element(found, expected).0
 }
 
-/// How long it is since then.
-pub(super) fn nanoseconds(since: Instant) -> u64 {
-    u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
+/// The same, and the worst element; of lists of other lengths, the first place where one of them has none.
+pub(in crate::cuda) fn worst_element(found: &[f32], expected: &[f32]) -> (f64, Mismatch) {
+    let at = |index: usize| {
+        let element = |of: &[f32]| of.get(index).map_or(f64::NAN, |element| f64::from(*element));
+        Mismatch { output: 0, index, expected: element(expected), found: element(found) }
+    };
+    if found.len() != expected.len() {
+        return (f64::INFINITY, at(found.len().min(expected.len())));
+    }
+    let mut worst = (0.0, 0);
+    for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
+        let off = relative_error(*found, *expected);
+        if off > worst.0 {
+            worst = (off, index);
+        }
+    }
+    (worst.0, at(worst.1))
+}
+
+fn relative_error(found: f32, expected: f32) -> f64 {
+    if found == expected || (found.is_nan() && expected.is_nan()) {
+        return 0.0;
+    }
+    let (found, expected) = (f64::from(found), f64::from(expected));
+    let off = (found - expected).abs() / expected.abs().max(1.0);
+    if off.is_nan() { f64::INFINITY } else { off }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::worst;
+    use super::{worst, worst_element};
 
     #[test]
-    fn what_is_not_a_number_is_as_far_off_as_can_be() {
+    fn nan_is_infinitely_far_off() {
         for wrong in [f32::NAN, f32::INFINITY] {
             assert!([worst(&[wrong, 1.0], &[1.0; 2]), worst(&[1.0, wrong], &[1.0; 2])] == [f64::INFINITY; 2]);
             assert!(worst(&[wrong], &[wrong]) == 0.0);
         }
         assert!(worst(&[1.0], &[]).is_infinite());
+    }
+
+    #[test]
+    fn worst_element_has_its_place_and_both_values() {
+        let (error, at) = worst_element(&[1.0, 2.5, 8.0], &[1.0, 2.0, 4.0]);
+        assert_eq!((error, at.index, at.found, at.expected), (1.0, 2, 8.0, 4.0));
+        let (error, at) = worst_element(&[1.0, f32::NAN, 9.0], &[1.0, 2.0, 4.0]);
+        assert!(error.is_infinite() && at.index == 1 && at.found.is_nan());
     }
 }

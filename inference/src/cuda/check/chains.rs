@@ -1,42 +1,47 @@
 //! Kernels that NVRTC makes of chains of elementwise operations, beside the interpreter: the same to the bit.
 
-use super::super::bound::Bound;
-use super::super::device::Gpu;
-use super::super::libraries::LibraryState;
-use super::super::program::{ProductTier, Program};
-use super::super::weights::Weights;
 use super::bench::{OWNER, in_slot};
-use super::{Check, CheckFailure, Stage, Tier};
+use super::{Check, CheckFailure, LaunchParameters, Reporter, Stage, Tier};
+use crate::cuda::bound::Bound;
+use crate::cuda::device::Gpu;
+use crate::cuda::libraries::LibraryState;
+use crate::cuda::program::{ProductTier, Program};
+use crate::cuda::weights::Weights;
 use weir_graph::reference::{Data, Tensor};
-use weir_graph::{Lane, Port};
+use weir_graph::{Graph, Lane, Port};
 use weir_kernels::{Example, Precision};
 
-/// Check that all instructions do the same either way, where there is a compiler.
-pub(super) fn check(gpu: &Gpu, tell: &mut dyn FnMut(Check)) -> Result<(), CheckFailure> {
-    match gpu.chains.state() {
-        LibraryState::None => return Ok(()),
-        LibraryState::Unusable(why) => {
-            tell(Check::failed(Stage::Operations, "NVRTC", why));
-            return Ok(());
-        }
-        LibraryState::Used(_) => {}
+/// The case of all chains.
+const CASE: &str = "compiled chains";
+
+pub(super) fn cases() -> Vec<String> {
+    vec![CASE.to_owned()]
+}
+
+/// Checks that every instruction gives the same bits compiled and interpreted, where NVRTC can be used.
+pub(super) fn check(gpu: &Gpu, report: &mut Reporter<'_>) -> Result<(), CheckFailure> {
+    if !matches!(gpu.chains.state(), LibraryState::Used(_)) {
+        return Ok(());
     }
-    let examples = Example::all();
-    let mut wrong = Vec::new();
-    for (number, example) in examples.iter().enumerate() {
-        if let Err(why) = same(gpu, example)? {
-            wrong.push(format!("{number}: {why}"));
+    report.case(CASE, |report| {
+        let examples = Example::all();
+        let mut wrong = Vec::new();
+        for (number, example) in examples.iter().enumerate() {
+            if let Err(why) = same(gpu, example, &mut |launches| report.launches(launches))? {
+                wrong.push(format!("{number}: {why}"));
+            }
         }
-    }
-    let what = format!("{} chains of every instruction and type, compiled and interpreted", examples.len());
-    let tier = Some(Tier::Nvrtc);
-    tell(if wrong.is_empty() {
-        let detail = "the same to the bit".to_owned();
-        Check { tier, detail, ..Check::passed(Stage::Operations, what) }
-    } else {
-        Check { tier, ..Check::failed(Stage::Operations, what, wrong.join("; ")) }
-    });
-    Ok(())
+        let what =
+            format!("{} chains of every instruction and type, compiled and interpreted", examples.len());
+        let check = match &wrong[..] {
+            [] => {
+                Check { detail: "the same to the bit".to_owned(), ..Check::passed(Stage::Operations, what) }
+            }
+            wrong => Check::failed(Stage::Operations, what, wrong.join("; ")),
+        };
+        report.check(Check { tier: Some(Tier::Nvrtc), ..check });
+        Ok(())
+    })
 }
 
 /// How many steps of a program have kernels of their own, once the compiler is done with it.
@@ -45,32 +50,17 @@ pub(in crate::cuda) fn compiled(gpu: &Gpu, bound: &Bound) -> usize {
     bound.compiled_steps()
 }
 
-/// Whether a chain gives the same bits either way, and if not, why not.
-pub(in crate::cuda) fn same(gpu: &Gpu, example: &Example) -> Result<Result<(), String>, CheckFailure> {
+/// Whether a chain gives the same bits either way, and if not, why not. `announce` gets its launches before they are given to the device.
+pub(in crate::cuda) fn same(
+    gpu: &Gpu,
+    example: &Example,
+    announce: &mut dyn FnMut(Vec<LaunchParameters>),
+) -> Result<Result<(), String>, CheckFailure> {
     let graph = match example.graph() {
         Ok(graph) => graph,
         Err(error) => return Ok(Err(error.to_string())),
     };
-    let input = |port: &Port| {
-        let tensor = graph.value(port.value).tensor.clone();
-        // Between -1 and 1, and some beyond; in integers from -3 to 3.
-        let hash = |at: usize| {
-            ((at as u64 ^ u64::from(port.value.0) << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as i64
-        };
-        match Lane::of(tensor.element_type()) {
-            Lane::Float => {
-                let number =
-                    |at| (hash(at) as f32 / (1 << 23) as f32 - 1.0) * if at % 7 == 0 { 30.0 } else { 1.0 };
-                let elements = (0..tensor.elements()).map(number).collect();
-                Tensor::floats(tensor, elements)
-            }
-            Lane::Integer => {
-                let elements = (0..tensor.elements()).map(|at| hash(at) % 7 - 3).collect();
-                Tensor::integers(tensor, elements)
-            }
-        }
-    };
-    let inputs: Vec<Tensor> = graph.inputs.iter().map(input).collect();
+    let inputs: Vec<Tensor> = graph.inputs.iter().map(|port| input(&graph, port)).collect();
     let weights = Weights::none();
     let mut ways = Vec::new();
     for is_compiled in [false, true] {
@@ -81,6 +71,7 @@ pub(in crate::cuda) fn same(gpu: &Gpu, example: &Example) -> Result<Result<(), S
         if !is_compiled {
             program.interpret_chains();
         }
+        announce(LaunchParameters::of_steps(&program.steps));
         let bound = Bound::new(gpu, program, &weights, OWNER)?;
         if is_compiled && compiled(gpu, &bound) == 0 {
             return Ok(Err("NVRTC has made no kernel of it".to_owned()));
@@ -98,6 +89,23 @@ pub(in crate::cuda) fn same(gpu: &Gpu, example: &Example) -> Result<Result<(), S
         (Some(interpreted), Some(compiled)) => compare(&interpreted, &compiled),
         _ => Err("its output is not as long as it should be".to_owned()),
     })
+}
+
+/// Numbers between -1 and 1, and some beyond; integers from -3 to 3.
+fn input(graph: &Graph, port: &Port) -> Tensor {
+    let tensor = graph.value(port.value).tensor.clone();
+    let hash = |at: usize| {
+        ((at as u64 ^ u64::from(port.value.0) << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as i64
+    };
+    let count = tensor.elements();
+    match Lane::of(tensor.element_type()) {
+        Lane::Float => {
+            let number =
+                |at| (hash(at) as f32 / (1 << 23) as f32 - 1.0) * if at % 7 == 0 { 30.0 } else { 1.0 };
+            Tensor::floats(tensor, (0..count).map(number).collect())
+        }
+        Lane::Integer => Tensor::integers(tensor, (0..count).map(|at| hash(at) % 7 - 3).collect()),
+    }
 }
 
 /// The same to the bit, but that any two that are not a number are the same.

@@ -1,23 +1,24 @@
-//! Many functions on one device, each with a model of its own of the same family: what they take together, beside what a process for each would take, and
-//! one process in which they have nothing but streams of their own (StreamBox, Wu et al., USENIX ATC 2024, section 6).
+//! Many functions on one device, each with a model of its own of the same family: the memory that they take together, beside that of a process for each, and
+//! of one process in which they have nothing but streams of their own (StreamBox, Wu et al., USENIX ATC 2024, section 6).
 
-use super::super::bound::Bound;
-use super::super::device::Gpu;
-use super::super::model::weights_failure;
-use super::super::program::Program;
-use super::super::weights::Weights;
-use super::bench::{OWNER, in_slot, nanoseconds};
+use super::bench::{OWNER, in_slot};
 use super::folder::Folder;
 use super::network::{Asked, Stored, kept_bytes, name};
-use super::{Check, CheckFailure, Goal, Stage};
+use super::timer::nanoseconds;
+use super::{Bench, Check, CheckConfig, CheckFailure, Goal, LaunchParameters, Mismatch, Reporter, Stage};
+use crate::cuda::bound::Bound;
+use crate::cuda::device::Gpu;
+use crate::cuda::model::weights_failure;
+use crate::cuda::program::Program;
+use crate::cuda::weights::Weights;
 use bytes::Bytes;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 use weir_device::cuda::{BLOCK_BYTES, CudaError};
 use weir_graph::{Model, WeightData};
 use weir_types::{ElementType, Precision};
 
+const STAGE: Stage = Stage::Functions;
 /// How many there are.
 const FUNCTIONS: u32 = 24;
 /// What a fine-tuned model has of its own: at most one part in so many of its weights.
@@ -40,21 +41,23 @@ struct Taken {
     activations: u64,
 }
 
-pub(super) fn check(
-    gpu: &Arc<Gpu>,
-    context_bytes: Option<u64>,
-    path: &Path,
-    tell: &mut dyn FnMut(Check),
-) -> Result<(), CheckFailure> {
-    let what = format!("{}: {FUNCTIONS} functions", name(path));
-    let context_bytes = context_bytes.filter(|bytes| *bytes > 0);
-    match Asked::read(path, 1).and_then(|asked| Ok((family(&asked.model)?, asked))) {
-        Ok((family, asked)) => together(gpu, context_bytes, &what, &family, &asked, tell),
-        Err(why) => {
-            tell(Check::failed(Stage::Functions, what, why));
+pub(super) fn cases(config: &CheckConfig) -> Vec<String> {
+    config.models.iter().map(|path| name(path)).collect()
+}
+
+pub(super) fn check(bench: &Bench<'_>, report: &mut Reporter<'_>) -> Result<(), CheckFailure> {
+    for path in &bench.config.models {
+        let name = name(path);
+        report.case(&name, |report| {
+            let what = format!("{name}: {FUNCTIONS} functions");
+            match Asked::read(path, 1).and_then(|asked| Ok((family(&asked.model)?, asked))) {
+                Ok((family, asked)) => together(bench, &what, &family, &asked, report)?,
+                Err(why) => report.check(Check::failed(STAGE, what, why)),
+            }
             Ok(())
-        }
+        })?;
     }
+    Ok(())
 }
 
 /// Variants of a model, each with some weights of its own.
@@ -94,13 +97,13 @@ fn own_weights(model: &Model) -> Vec<(u32, Bytes)> {
 }
 
 fn together(
-    gpu: &Arc<Gpu>,
-    context_bytes: Option<u64>,
+    bench: &Bench<'_>,
     what: &str,
     family: &[Stored],
     asked: &Asked,
-    tell: &mut dyn FnMut(Check),
+    report: &mut Reporter<'_>,
 ) -> Result<(), CheckFailure> {
+    let (gpu, timer) = (&*bench.gpu, &bench.timer);
     gpu.trim();
     let kept_before = kept_bytes(gpu);
     let (mut functions, mut load_times_ns) = (Vec::new(), Vec::new());
@@ -114,55 +117,66 @@ fn together(
         );
         let program = match program {
             Ok(program) => program,
-            Err(why) => {
-                tell(Check::failed(Stage::Functions, what, why));
-                return Ok(());
-            }
+            Err(why) => return Ok(report.check(Check::failed(STAGE, what, why))),
         };
+        if functions.is_empty() {
+            // The variants have the same launches.
+            report.launches(LaunchParameters::of_steps(&program.steps));
+        }
         let began = Instant::now();
         let weights = stored.load(gpu)?;
         weights.wait().map_err(|error| weights_failure(&error))?;
-        load_times_ns.push(nanoseconds(began));
+        load_times_ns.push(nanoseconds(began.elapsed()));
         let bound = Bound::new(gpu, program, &weights, OWNER)?;
         functions.push(Function { bound, weights });
     }
     let (first_ns, others_ns) = load_times_ns
         .split_first()
         .map_or((0, 0), |(first, others)| (*first, others.iter().sum::<u64>() / others.len().max(1) as u64));
-    let loaded = Check::passed(Stage::Functions, format!("{what}: load of one that is not the first"));
+    let loaded = Check::passed(STAGE, format!("{what}: load of one that is not the first"));
     let detail = format!("{} us for the first", first_ns / 1000);
-    tell(Check { detail, ..loaded.took(others_ns, 0, 0) });
+    report.check(Check { detail, ..loaded.took(timer.measured(others_ns), 0, 0) });
+    report.check(at_once(bench, what, &functions, asked)?);
 
+    let context_bytes = bench.context_bytes.filter(|bytes| *bytes > 0);
+    let activations = gpu.slots.held_bytes();
+    let weights = kept_bytes(gpu).saturating_sub(kept_before);
+    let found = Taken { contexts: context_bytes.unwrap_or_default(), weights, activations };
+    let each = functions.first().map(|function| function.alone(context_bytes)).unwrap_or_default();
+    let processes = each.times(u64::from(FUNCTIONS));
+    let goal =
+        Goal::at_least(below(found.sum(), processes.sum()), BELOW_PERCENT, "% below a process for each");
+    let detail = found.beside(processes, context_bytes.is_some());
+    let memory_bytes = Some(found.sum());
+    let check = Check { memory_bytes, detail, ..Check::passed(STAGE, format!("{what}: memory")) };
+    report.check(check.asked(goal));
+    Ok(())
+}
+
+/// All functions called at once, each with the answers that it has alone.
+fn at_once(
+    bench: &Bench<'_>,
+    what: &str,
+    functions: &[Function],
+    asked: &Asked,
+) -> Result<Check, CheckFailure> {
+    let gpu = &*bench.gpu;
     let alone: Vec<_> =
         functions.iter().map(|function| function.run(gpu, asked)).collect::<Result<_, _>>()?;
+    bench.timer.warm_up(|| functions.iter().try_for_each(|function| function.run(gpu, asked).map(drop)))?;
     let began = Instant::now();
-    let at_once = std::thread::scope(|threads| {
+    let answers = std::thread::scope(|threads| {
         let run = |function| threads.spawn(move || Function::run(function, gpu, asked));
         let running: Vec<_> = functions.iter().map(run).collect();
         let lost = || Err(CudaError::Invalid("a thread panicked".to_owned()).into());
         let ended = running.into_iter().map(|thread| thread.join().unwrap_or_else(|_| lost()));
         ended.collect::<Result<Vec<_>, CheckFailure>>()
     })?;
-    let ran = Check::passed(Stage::Functions, format!("{what}: all called at once"));
-    let ran = ran.took(nanoseconds(began), 0, 0);
-    let (same, runs) = (at_once == alone, gpu.slots.len());
-    let detail = if same {
-        format!("{runs} run at a time, each with the answers that it has alone")
-    } else {
-        "one of them got other answers than alone".to_owned()
-    };
-    tell(Check { passed: same, detail, ..ran });
-
-    let activations = gpu.slots.held_bytes();
-    let weights = kept_bytes(gpu).saturating_sub(kept_before);
-    let found = Taken { contexts: context_bytes.unwrap_or_default(), weights, activations };
-    let each = functions.first().map(|function| function.alone(context_bytes)).unwrap_or_default();
-    let told = Check::passed(Stage::Functions, format!("{what}: memory"));
-    let processes = each.times(u64::from(FUNCTIONS));
-    let goal =
-        Goal::at_least(below(found.sum(), processes.sum()), BELOW_PERCENT, "% below a process for each");
-    tell(Check { detail: found.beside(processes, context_bytes.is_some()), ..told.asked(goal) });
-    Ok(())
+    let measured = bench.timer.since(began);
+    let differs = alone.iter().zip(&answers).find_map(|(alone, found)| Mismatch::of_outputs(alone, found));
+    let detail = format!("{} run at a time, each with the answers that it has alone", gpu.slots.len());
+    let check = Check::passed(STAGE, format!("{what}: all called at once")).took(measured, 0, 0);
+    Ok(Check { detail, ..check }.same(differs, "one of them got other answers than alone"))
 }
 
 impl Function {

@@ -1,194 +1,270 @@
-//! What one run leaves for the next on the device, beside the way over the host: the same bytes, and how much sooner. And what it leaves for one on a sibling.
+//! Intermediates that a run leaves on the device for the next run, or for a run on a sibling, beside the way over the host: the same bytes, and how much
+//! sooner.
 #![allow(unsafe_code, reason = "pinned memory is copied by address")]
 
-use super::super::device::{Gpu, GpuConfig, IntermediateLimits};
-use super::super::slots::Slot;
 use super::bench::OWNER;
-use super::{Check, CheckConfig, CheckFailure, Goal, Stage};
-use std::time::Instant;
+use super::timer::Timer;
+use super::{Bench, Check, CheckFailure, Goal, Measured, Mismatch, Reporter, Stage};
+use crate::cuda::device::{Gpu, GpuConfig, IntermediateLimits};
+use crate::cuda::slots::Slot;
 use weir_device::Arena;
 use weir_device::cuda::{
-    CommError, CommStore, CudaError, Devices, Held, Imported, PinnedMemory, Place, Span, Stream,
+    CommError, CommIndex, CommStore, CudaError, Event, Held, Imported, PinnedMemory, Place, Span, Stream,
     TransferError,
 };
 
-/// How far below the way over the host a hand-over is to be (StreamBox, section 7.5).
+const STAGE: Stage = Stage::HandingOver;
+/// Time of a hand-over below the way over the host, at least (StreamBox, section 7.5).
 const BELOW_PERCENT: f64 = 94.0;
 const SIZES: [usize; 4] = [64 << 10, 1 << 20, 16 << 20, 64 << 20];
+/// The smallest hand-over with a goal. A smaller one costs mostly its calls of the driver.
+const GOAL_BYTES_MIN: usize = 16 << 20;
+/// Hand-overs between two waits of the host. Each leaves an intermediate until then.
+const IN_FLIGHT: u32 = 4;
+/// The case that looks for siblings.
+const SIBLINGS: &str = "siblings";
 
-pub(super) fn check(
-    devices: &Devices,
-    gpu: &Gpu,
-    config: &CheckConfig,
-    tell: &mut dyn FnMut(Check),
-) -> Result<(), CheckFailure> {
+/// One way from a run to the next: gives hand-overs to the streams, and releases what they hold once the streams are synchronised.
+trait Way {
+    fn give(&mut self) -> Result<(), CudaError>;
+    fn finish(&mut self) -> Result<(), CudaError>;
+}
+
+/// Time of a hand-over, and the first byte that arrived wrong.
+type Timed = (Measured, Option<Mismatch>);
+
+pub(super) fn cases() -> Vec<String> {
+    let on_sibling = SIZES.map(sibling_case);
+    SIZES.map(size).into_iter().chain([SIBLINGS.to_owned()]).chain(on_sibling).collect()
+}
+
+fn size(bytes: usize) -> String {
+    format!("{} KiB", bytes >> 10)
+}
+
+fn sibling_case(bytes: usize) -> String {
+    format!("{} from a sibling", size(bytes))
+}
+
+pub(super) fn check(bench: &Bench<'_>, report: &mut Reporter<'_>) -> Result<(), CheckFailure> {
+    let gpu = &*bench.gpu;
     for bytes in SIZES {
-        let mut taken = gpu.slots.take(None);
-        let Some(slot) = taken.slot() else { return Ok(()) };
-        for check in on_one(gpu, slot, bytes, config.repeats)? {
-            tell(check);
-        }
+        report.case(&size(bytes), |report| {
+            let mut taken = gpu.slots.take(None);
+            let slot = taken.slot().ok_or_else(no_slot)?;
+            on_one(&bench.timer, gpu, slot, bytes)?.into_iter().for_each(|check| report.check(check));
+            Ok(())
+        })?;
     }
-    let Some(sibling) = devices.siblings(config.ordinal)?.first().copied() else {
-        let detail = match devices.infos().len() {
+    let (infos, ordinal) = (bench.devices.infos(), bench.config.ordinal);
+    let Some(sibling) = bench.devices.siblings(ordinal)?.first().copied() else {
+        let detail = match infos.len() {
             1 => "there is one GPU".to_owned(),
-            count => format!("of {count} GPUs, cuda:{} reads the memory of no other", config.ordinal),
+            count => format!("of {count} GPUs, cuda:{ordinal} reads the memory of no other"),
         };
-        let none = Check::passed(Stage::HandingOver, "siblings");
-        tell(Check { detail: format!("none: {detail}"), ..none });
-        return Ok(());
+        let none = Check { detail: format!("none: {detail}"), ..Check::passed(STAGE, SIBLINGS) };
+        return report.single(SIBLINGS, || Ok(none));
     };
-    let (memory_bytes_max, intermediates) = (config.memory_bytes_max, IntermediateLimits::default());
-    let held = GpuConfig {
+    if !SIZES.into_iter().any(|bytes| report.includes(&sibling_case(bytes))) {
+        return Ok(());
+    }
+    let config = GpuConfig {
         ordinal: sibling,
-        memory_bytes_max,
+        memory_bytes_max: bench.config.memory_bytes_max,
         slots: 1,
-        intermediates,
+        intermediates: IntermediateLimits::default(),
         pinned_cache_bytes_max: 0,
         library: None,
         compiler: None,
     };
-    let sibling = Gpu::open(devices, &held, &Arena::new(0))?;
+    let sibling = Gpu::open(bench.devices, &config, &Arena::new(0))?;
     for bytes in SIZES {
-        let (mut here, mut there) = (gpu.slots.take(None), sibling.slots.take(None));
-        let (Some(here), Some(there)) = (here.slot(), there.slot()) else { return Ok(()) };
-        for check in on_two((gpu, here), (&sibling, there), bytes, config.repeats)? {
-            tell(check);
-        }
+        report.case(&sibling_case(bytes), |report| {
+            let (mut here, mut there) = (gpu.slots.take(None), sibling.slots.take(None));
+            let (here, there) = here.slot().zip(there.slot()).ok_or_else(no_slot)?;
+            let checks = on_two(&bench.timer, (gpu, here), (&sibling, there), bytes)?;
+            checks.into_iter().for_each(|check| report.check(check));
+            Ok(())
+        })?;
     }
     Ok(())
 }
 
-fn on_one(gpu: &Gpu, slot: &mut Slot, bytes: usize, repeats: u32) -> Result<[Check; 2], CheckFailure> {
+fn on_one(timer: &Timer, gpu: &Gpu, slot: &mut Slot, bytes: usize) -> Result<[Check; 2], CheckFailure> {
     let len = bytes as u64;
     let arena = slot.memory.prepare(2 * len, OWNER, gpu.now_ns())?;
     let (from, to) = arena.slice(0, len).zip(arena.slice(len, len)).ok_or_else(too_little)?;
     let (pattern, stream) = (pattern(bytes), &slot.stream);
     stream.write(&pattern, from)?;
-    let mut pinned = PinnedMemory::new(&gpu.context, bytes)?;
-    let timed = |way: &mut dyn FnMut() -> Result<(), CudaError>| timed(stream, to, &pattern, repeats, way);
-    let host = timed(&mut || over_host((stream, from), (stream, to), &mut pinned))?;
-    let device = timed(&mut || on_device(gpu, stream, from, to))?;
-    Ok(beside(("through the host", host), ("on the device", device), len))
+    let mut host = OverHost::new(gpu, (stream, from), (stream, to), bytes)?;
+    let host = timed(timer, stream, to, &pattern, &mut host)?;
+    let mut device =
+        OnDevice { gpu, from: (stream, from), to: (stream, to), held: Vec::new(), imported: None };
+    let device = timed(timer, stream, to, &pattern, &mut device)?;
+    Ok(beside(("through the host", host), ("on the device", device), bytes))
 }
 
 /// The same from the memory of a sibling.
 fn on_two(
+    timer: &Timer,
     (gpu, here): (&Gpu, &mut Slot),
     (sibling, there): (&Gpu, &mut Slot),
     bytes: usize,
-    repeats: u32,
 ) -> Result<[Check; 2], CheckFailure> {
     let len = bytes as u64;
     let to = here.memory.prepare(len, OWNER, gpu.now_ns())?;
     let from = there.memory.prepare(len, OWNER, sibling.now_ns())?;
-    let pattern = pattern(bytes);
-    there.stream.write(&pattern, from)?;
-    let mut pinned = PinnedMemory::new(&gpu.context, bytes)?;
-    let timed =
-        |way: &mut dyn FnMut() -> Result<(), CudaError>| timed(&here.stream, to, &pattern, repeats, way);
-    let host = timed(&mut || over_host((&there.stream, from), (&here.stream, to), &mut pinned))?;
-    let near = timed(&mut || from_sibling((sibling, &there.stream, from), (&here.stream, to)))?;
-    Ok(beside(("from a sibling through the host", host), ("from a sibling's memory", near), len))
+    let (pattern, here, there) = (pattern(bytes), &here.stream, &there.stream);
+    there.write(&pattern, from)?;
+    let mut host = OverHost::new(gpu, (there, from), (here, to), bytes)?;
+    let host = timed(timer, here, to, &pattern, &mut host)?;
+    let mut near = OnDevice {
+        gpu: sibling,
+        from: (there, from),
+        to: (here, to),
+        held: Vec::new(),
+        imported: Some(Vec::new()),
+    };
+    let near = timed(timer, here, to, &pattern, &mut near)?;
+    Ok(beside(("from a sibling through the host", host), ("from a sibling's memory", near), bytes))
 }
 
 fn pattern(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at * 31 % 251) as u8).collect()
 }
 
-/// How long a way takes to bring a pattern to `to`, in nanoseconds, and whether it was that what came.
+/// Median time of a hand-over by one way: several without a wait of the host between them.
 fn timed(
+    timer: &Timer,
     stream: &Stream,
     to: Span,
     pattern: &[u8],
-    repeats: u32,
-    way: &mut dyn FnMut() -> Result<(), CudaError>,
-) -> Result<(u64, bool), CudaError> {
-    let (mut times_ns, mut is_same) = (Vec::new(), true);
+    way: &mut dyn Way,
+) -> Result<Timed, CudaError> {
+    let mut hand_over = |count: u32| {
+        let given = (0..count).try_for_each(|_| way.give());
+        // Also after an error: nothing is under way when memory goes.
+        let finished = way.finish();
+        given.and(finished)
+    };
+    stream.fill(to, 0)?;
+    stream.synchronize()?;
+    // The first one also maps memory.
+    hand_over(1)?;
     let mut found = vec![0; pattern.len()];
-    // The first is for memory that is mapped once.
-    for repeat in 0..=repeats.max(1) {
-        stream.fill(to, 0)?;
-        stream.synchronize()?;
-        let began = Instant::now();
-        way()?;
-        let took_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        if repeat == 0 {
-            stream.read(to, &mut found)?;
-            is_same &= found == pattern;
-        } else {
-            times_ns.push(took_ns);
-        }
-    }
-    times_ns.sort_unstable();
-    Ok((times_ns.get(times_ns.len() / 2).copied().unwrap_or_default(), is_same))
+    stream.read(to, &mut found)?;
+    let Measured { time_ns, clocks } = timer.host(timer.repeats(), || hand_over(IN_FLIGHT))?;
+    let measured = Measured { time_ns: time_ns / u64::from(IN_FLIGHT), clocks };
+    Ok((measured, Mismatch::of_bytes(pattern, &found)))
 }
 
 /// The way over the host, and another beside it.
-fn beside(host: (&str, (u64, bool)), near: (&str, (u64, bool)), bytes: u64) -> [Check; 2] {
-    let check = |(way, (time_ns, is_same)): (&str, (u64, bool))| {
-        let what = format!("{} KiB handed over {way}", bytes >> 10);
-        let check = Check::passed(Stage::HandingOver, what).took(time_ns, bytes, 0);
-        let detail = if is_same { String::new() } else { "other bytes came".to_owned() };
-        Check { passed: is_same, detail, ..check }
+fn beside(host: (&str, Timed), near: (&str, Timed), bytes: usize) -> [Check; 2] {
+    let check = |(way, (measured, differs)): (&str, Timed)| {
+        let check = Check::passed(STAGE, format!("{} handed over {way}", size(bytes)));
+        check.took(measured, bytes as u64, 0).same(differs, "other bytes came")
     };
+    let (host_ns, near_ns) = (host.1.0.time_ns, near.1.0.time_ns);
     #[expect(clippy::cast_precision_loss, reason = "a share needs no sixteen digits")]
-    let below = 100.0 * (1.0 - near.1.0 as f64 / host.1.0.max(1) as f64);
-    [check(host), check(near).asked(Goal::at_least(below, BELOW_PERCENT, "% below the way over the host"))]
+    let below = 100.0 * (1.0 - near_ns as f64 / host_ns.max(1) as f64);
+    let goal = Goal::at_least(below, BELOW_PERCENT, "% below the way over the host");
+    [check(host), check(near).asked((bytes >= GOAL_BYTES_MIN).then_some(goal))]
 }
 
-/// The least that this way takes: two copies of pinned memory, and none between processes.
-fn over_host(
-    (there, from): (&Stream, Span),
-    (here, to): (&Stream, Span),
-    pinned: &mut PinnedMemory,
-) -> Result<(), CudaError> {
-    // SAFETY: the pinned memory lives until the stream is synchronised, and nobody else reads or writes it.
-    unsafe { there.copy_to_host(from, pinned.as_mut_slice().as_mut_ptr()) }?;
-    there.synchronize()?;
-    // SAFETY: as above.
-    unsafe { here.copy_from_host(pinned.as_slice().as_ptr(), to) }?;
-    here.synchronize()
+/// The least that the way over the host takes: two copies of pinned memory, and none between processes.
+struct OverHost<'a> {
+    from: (&'a Stream, Span),
+    to: (&'a Stream, Span),
+    pinned: PinnedMemory,
+    /// The pinned memory has been written, and has been read.
+    written: Event,
+    read: Event,
 }
 
-fn on_device(gpu: &Gpu, stream: &Stream, from: Span, to: Span) -> Result<(), CudaError> {
-    left(gpu, stream, from, |held, span| {
-        held.order(stream)?;
-        stream.copy(span, to)?;
-        stream.synchronize()
-    })
+impl<'a> OverHost<'a> {
+    fn new(
+        gpu: &Gpu,
+        from: (&'a Stream, Span),
+        to: (&'a Stream, Span),
+        bytes: usize,
+    ) -> Result<Self, CudaError> {
+        let pinned = PinnedMemory::new(&gpu.context, bytes)?;
+        let (written, read) = (Event::new(from.0.context())?, Event::new(to.0.context())?);
+        Ok(Self { from, to, pinned, written, read })
+    }
 }
 
-/// As workers do it, but for the way of the files from one to the other.
-fn from_sibling(
-    (sibling, there, from): (&Gpu, &Stream, Span),
-    (here, to): (&Stream, Span),
-) -> Result<(), CudaError> {
-    left(sibling, there, from, |held, _| {
-        let exported = held.export()?.ok_or_else(too_little)?;
-        let imported = Imported::map(here.context(), &exported)?;
-        here.copy(imported.span(), to)?;
-        here.synchronize()
-    })
+impl Way for OverHost<'_> {
+    fn give(&mut self) -> Result<(), CudaError> {
+        let Self { from: (there, from), to: (here, to), pinned, written, read } = self;
+        there.wait(read)?;
+        // SAFETY: the pinned memory lives until `finish` has synchronised both streams; their events keep reads and writes apart.
+        unsafe { there.copy_to_host(*from, pinned.as_mut_slice().as_mut_ptr()) }?;
+        there.record(written)?;
+        here.wait(written)?;
+        // SAFETY: as above.
+        unsafe { here.copy_from_host(pinned.as_slice().as_ptr(), *to) }?;
+        here.record(read)
+    }
+
+    fn finish(&mut self) -> Result<(), CudaError> {
+        let synchronised = self.from.0.synchronize();
+        synchronised.and(self.to.0.synchronize())
+    }
 }
 
-/// Leave `from` on its device, have it read there, and let go of it.
-fn left(
-    gpu: &Gpu,
-    stream: &Stream,
-    from: Span,
-    read: impl FnOnce(&Held, Span) -> Result<(), CudaError>,
-) -> Result<(), CudaError> {
-    let store: &CommStore = &gpu.intermediates;
-    let index = store.put(from, stream, OWNER, gpu.now_ns()).map_err(device)?;
-    stream.synchronize()?;
-    let held = store.get(index, OWNER, gpu.now_ns()).map_err(device)?;
-    let Place::Device(span) = held.place() else {
-        return Err(CudaError::Invalid("there is no room on the device to hand anything over".to_owned()));
-    };
-    read(&held, span)?;
-    drop(held);
-    store.remove(index, OWNER).map_err(device)
+/// By the store of a device, read in place by the same device or by a sibling, as workers do it.
+struct OnDevice<'a> {
+    gpu: &'a Gpu,
+    from: (&'a Stream, Span),
+    to: (&'a Stream, Span),
+    /// Intermediates until `finish`.
+    held: Vec<(CommIndex, Held)>,
+    /// Mappings of a sibling until `finish`; none where the same device reads.
+    imported: Option<Vec<Imported>>,
+}
+
+impl Way for OnDevice<'_> {
+    fn give(&mut self) -> Result<(), CudaError> {
+        let Self { gpu, from: (there, from), to: (here, to), held, imported } = self;
+        let store: &CommStore = &gpu.intermediates;
+        let index = store.put(*from, there, OWNER, gpu.now_ns()).map_err(device)?;
+        let kept = store.get(index, OWNER, gpu.now_ns()).map_err(device)?;
+        let Place::Device(span) = kept.place() else {
+            return Err(CudaError::Invalid(
+                "there is no room on the device to hand anything over".to_owned(),
+            ));
+        };
+        let span = match imported {
+            None => {
+                kept.order(here)?;
+                span
+            }
+            Some(imported) => {
+                let exported = kept.export()?.ok_or_else(too_little)?;
+                let mapped = Imported::map(here.context(), &exported)?;
+                let span = mapped.span();
+                imported.push(mapped);
+                span
+            }
+        };
+        held.push((index, kept));
+        here.copy(span, *to)
+    }
+
+    fn finish(&mut self) -> Result<(), CudaError> {
+        let synchronised = self.from.0.synchronize().and(self.to.0.synchronize());
+        self.imported.iter_mut().for_each(Vec::clear);
+        let removed = self.held.drain(..).try_for_each(|(index, held)| {
+            drop(held);
+            self.gpu.intermediates.remove(index, OWNER).map_err(device)
+        });
+        synchronised.and(removed)
+    }
+}
+
+fn no_slot() -> CudaError {
+    CudaError::Invalid("the device has no slots".to_owned())
 }
 
 fn too_little() -> CudaError {

@@ -1,12 +1,13 @@
 //! Kernels that users bring: the examples, beside the same sums on the processor; and kernels that write where they should not, or take too long, whose tenants
 //! are told while another's go on.
 
-use super::super::kernel_graphs::{KernelGraphConfig, KernelGraphs, store};
-use super::bench::worst;
+use super::bench::{worst, worst_element};
 use super::folder::Folder;
+use super::timer::{Measured, Timer, median, nanoseconds};
 use super::worker::source;
-use super::{Check, CheckConfig, CheckFailure, Stage};
+use super::{Check, CheckConfig, CheckFailure, Reporter, Stage};
 use crate::backend::{Model, Session};
+use crate::cuda::kernel_graphs::{KernelGraphConfig, KernelGraphs, store};
 use crate::error::InferenceError;
 use crate::interrupt::Interrupt;
 use crate::request::Job;
@@ -18,7 +19,10 @@ use weir_device::cuda::Devices;
 use weir_kernel_graph::Bundle;
 use weir_types::{ElementType, Shape, TenantId};
 
-/// Host memory for what goes in and out.
+const STAGE: Stage = Stage::KernelGraphs;
+/// The case of kernels that fault and hang.
+const MISBEHAVING: &str = "misbehaving kernels";
+/// Host memory for inputs and outputs.
 const ARENA_BYTES_MAX: u64 = 1 << 30;
 /// Memory of the device for the buffers of one tenant.
 const MEMORY_BYTES_MAX: u64 = 1 << 30;
@@ -69,11 +73,16 @@ struct Case {
     expected: Vec<f32>,
 }
 
+pub(super) fn cases() -> Vec<String> {
+    [CHAIN.name, JACOBI.name, RESIZE.name, MISBEHAVING].map(str::to_owned).to_vec()
+}
+
 pub(super) fn check(
     devices: &Devices,
     config: &CheckConfig,
-    tell: &mut dyn FnMut(Check),
+    report: &mut Reporter<'_>,
 ) -> Result<(), CheckFailure> {
+    let timer = Timer::new(devices, config);
     let arena = Arena::new(ARENA_BYTES_MAX);
     let limits = |run_time_max| KernelGraphConfig {
         memory_bytes_max: MEMORY_BYTES_MAX.min(config.memory_bytes_max),
@@ -87,40 +96,38 @@ pub(super) fn check(
     let [one, other] = ["doctor", "other"].map(TenantId::new);
     let (Ok(one), Ok(other)) = (one, other) else { return Ok(()) };
 
-    let cases = match cases(&arena) {
+    let cases = match examples(&arena) {
         Ok(cases) => cases,
-        Err(why) => {
-            tell(Check::failed(Stage::KernelGraphs, "examples", why));
-            return Ok(());
-        }
+        Err(why) => return report.single(CHAIN.name, || Ok(Check::failed(STAGE, "examples", why))),
     };
     for case in &cases {
-        tell(case.check(&graphs, &one, config.repeats));
+        report.single(case.example.name, || Ok(case.check(&graphs, &one, &timer)))?;
     }
     let Some(case) = cases.first() else { return Ok(()) };
-    // The neighbour has a worker of its own from here on, and keeps it.
-    let mut neighbour = match Pushed::new(&graphs, &other, case.example.bundle(|_| {})) {
-        Ok(neighbour) => neighbour,
-        Err(why) => {
-            tell(Check::failed(Stage::KernelGraphs, "a second tenant", why));
-            return Ok(());
-        }
-    };
-    let beyond = case.example.bundle(|graph| graph["launches"][0]["arguments"][4] = json!({"i32": 1 << 30}));
-    let lost = misbehaves(&graphs, &one, beyond, &case.inputs);
-    tell(told("a kernel that writes beyond its buffers", lost, case.check_again(&mut neighbour)));
-    tell(Check { what: "its tenant, afterwards".to_owned(), ..case.check(&graphs, &one, 1) });
+    report.case(MISBEHAVING, |report| {
+        // The neighbour has a worker of its own from here on, and keeps it.
+        let mut neighbour = match Pushed::new(&graphs, &other, case.example.bundle(|_| {})) {
+            Ok(neighbour) => neighbour,
+            Err(why) => return Ok(report.check(Check::failed(STAGE, "a second tenant", why))),
+        };
+        let beyond =
+            case.example.bundle(|graph| graph["launches"][0]["arguments"][4] = json!({"i32": 1 << 30}));
+        let lost = misbehaves(&graphs, &one, beyond, &case.inputs);
+        report.check(told("a kernel that writes beyond its buffers", lost, case.check_again(&mut neighbour)));
+        report
+            .check(Check { what: "its tenant, afterwards".to_owned(), ..case.check(&graphs, &one, &timer) });
 
-    let long = JACOBI.bundle(|graph| graph["launches"][0]["repeat"]["times"] = json!(LONG_SWEEPS));
-    let began = Instant::now();
-    let stopped = square(&arena, LONG_SIDE).and_then(|input| {
-        let inputs = [input.clone(), input];
-        misbehaves(&hasty, &one, long, &inputs)
-    });
-    let took = nanoseconds(began.elapsed());
-    let what = format!("a run longer than {} ms", SHORT_TIME_MAX.as_millis());
-    tell(told(&what, stopped, case.check_again(&mut neighbour)).took(took, 0, 0));
-    Ok(())
+        let long = JACOBI.bundle(|graph| graph["launches"][0]["repeat"]["times"] = json!(LONG_SWEEPS));
+        let began = Instant::now();
+        let stopped = square(&arena, LONG_SIDE).and_then(|input| {
+            let inputs = [input.clone(), input];
+            misbehaves(&hasty, &one, long, &inputs)
+        });
+        let took = timer.since(began);
+        let what = format!("a run longer than {} ms", SHORT_TIME_MAX.as_millis());
+        report.check(told(&what, stopped, case.check_again(&mut neighbour)).took(took, 0, 0));
+        Ok(())
+    })
 }
 
 impl Example {
@@ -152,32 +159,41 @@ impl Pushed {
 }
 
 impl Case {
-    /// Its results, launch by launch and repeated as a graph, and what a run takes of the device.
-    fn check(&self, graphs: &KernelGraphs, tenant: &TenantId, repeats: u32) -> Check {
-        let check = Check::passed(Stage::KernelGraphs, self.example.name);
-        let began = Instant::now();
-        let ran = Pushed::new(graphs, tenant, self.example.bundle(|_| {})).and_then(|mut pushed| {
-            let first = pushed.run(&self.inputs).map_err(|error| error.to_string())?;
-            let started_ms = began.elapsed().as_millis();
-            let mut times = Vec::new();
-            for _ in 0..repeats.max(3) {
-                let again = pushed.run(&self.inputs).map_err(|error| error.to_string())?;
-                if again != first {
-                    return Err("a later run gives other results".to_owned());
-                }
-                times.push(nanoseconds(pushed.session.device_time().unwrap_or_default()));
-            }
-            times.sort_unstable();
-            Ok((first, times.get(times.len() / 2).copied().unwrap_or_default(), started_ms))
-        });
-        match ran {
-            Ok((found, time_ns, started_ms)) => {
+    /// Its results, launch by launch and repeated as a graph, and the device time of a run.
+    fn check(&self, graphs: &KernelGraphs, tenant: &TenantId, timer: &Timer) -> Check {
+        let check = Check::passed(STAGE, self.example.name);
+        match self.run(graphs, tenant, timer) {
+            Ok((found, measured, started_ms)) => {
                 let detail = format!("the first run after {started_ms} ms, with what it had to wait for");
-                let error = worst(&floats(&found), &self.expected);
-                Check { detail, ..check.took(time_ns, 0, 0).off_by(error, TOLERANCE) }
+                let (error, worst) = worst_element(&floats(&found), &self.expected);
+                let check = check.took(measured, 0, 0).off_by(error, TOLERANCE);
+                Check { detail, ..check.with_worst(Some(worst)) }
             }
             Err(why) => Check { passed: false, detail: why, ..check },
         }
+    }
+
+    /// Output of the first run, the median device time of later runs, and the milliseconds until the first run had ended.
+    fn run(
+        &self,
+        graphs: &KernelGraphs,
+        tenant: &TenantId,
+        timer: &Timer,
+    ) -> Result<(Tensor, Measured, u128), String> {
+        let began = Instant::now();
+        let mut pushed = Pushed::new(graphs, tenant, self.example.bundle(|_| {}))?;
+        let first = pushed.run(&self.inputs).map_err(|error| error.to_string())?;
+        let started_ms = began.elapsed().as_millis();
+        let mut again = || {
+            let again = pushed.run(&self.inputs).map_err(|error| error.to_string())?;
+            if again != first {
+                return Err("a later run gives other results".to_owned());
+            }
+            Ok(nanoseconds(pushed.session.device_time().unwrap_or_default()))
+        };
+        timer.warm_up(|| again().map(drop))?;
+        let times = (0..timer.repeats().max(3)).map(|_| again()).collect::<Result<Vec<_>, _>>()?;
+        Ok((first, timer.measured(median(times)), started_ms))
     }
 
     /// Whether a graph that has been pushed gives what it should.
@@ -204,12 +220,12 @@ fn misbehaves(
 
 fn told(what: &str, own: Result<String, String>, neighbour: Result<(), String>) -> Check {
     match own.and_then(|told| neighbour.map(|()| told)) {
-        Ok(told) => Check { detail: told, ..Check::passed(Stage::KernelGraphs, what) },
-        Err(why) => Check::failed(Stage::KernelGraphs, what, why),
+        Ok(told) => Check { detail: told, ..Check::passed(STAGE, what) },
+        Err(why) => Check::failed(STAGE, what, why),
     }
 }
 
-fn cases(arena: &Arena) -> Result<Vec<Case>, String> {
+fn examples(arena: &Arena) -> Result<Vec<Case>, String> {
     Ok(vec![chain(arena)?, jacobi(arena)?, resize(arena)?])
 }
 
@@ -297,8 +313,4 @@ fn tensor(arena: &Arena, element_type: ElementType, dims: &[usize], bytes: &[u8]
 fn floats(tensor: &Tensor) -> Vec<f32> {
     let floats = tensor.data().chunks_exact(4).filter_map(|bytes| bytes.try_into().ok());
     floats.map(f32::from_le_bytes).collect()
-}
-
-fn nanoseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -1,40 +1,95 @@
-//! What a launch costs beside what it does: a chain of operations on a few bytes, launch by launch and as a graph.
+//! Cost of a launch beside its work: a chain of operations on a few bytes, launch by launch and as a graph. And the load time of every module of kernels.
 
-use super::super::bound::Bound;
-use super::super::device::Gpu;
-use super::super::program::{ProductTier, Program};
-use super::super::weights::Weights;
 use super::bench::{BothWays, OWNER, in_slot};
-use super::{Check, CheckConfig, CheckFailure, Stage};
+use super::{Bench, Check, CheckFailure, LaunchParameters, Measured, Mismatch, Reporter, Stage};
+use crate::cuda::bound::Bound;
+use crate::cuda::device::Gpu;
+use crate::cuda::program::{ProductTier, Program};
+use crate::cuda::weights::Weights;
+use std::time::Instant;
 use weir_device::cuda::CudaError;
 use weir_graph::reference::Tensor;
 use weir_graph::{
     Elementwise, Graph, Instruction, Lane, Node, Op, Port, Source, TensorType, Unary, Value, ValueId,
 };
+use weir_kernels::Module;
 use weir_types::ElementType::Fp32;
 use weir_types::Precision;
 
+const STAGE: Stage = Stage::Launches;
 /// Operations in the chain.
 const CHAIN: u32 = 64;
 const ELEMENTS: usize = 32;
+/// The forms in which kernels are shipped.
+const FORMS: [Form; 2] = [Form::MachineCode, Form::Ptx];
+/// The case of the chain.
+const OVERHEAD: &str = "launch overhead";
 
-pub(super) fn check(
-    gpu: &Gpu,
-    config: &CheckConfig,
-    tell: &mut dyn FnMut(Check),
-) -> Result<(), CheckFailure> {
+/// A form in which kernels are shipped.
+#[derive(Debug, Clone, Copy)]
+enum Form {
+    MachineCode,
+    Ptx,
+}
+
+pub(super) fn cases() -> Vec<String> {
+    let modules = Module::ALL.into_iter().flat_map(|module| FORMS.map(|form| module_case(module, form)));
+    modules.chain([OVERHEAD.to_owned()]).collect()
+}
+
+fn module_case(module: Module, form: Form) -> String {
+    match form {
+        Form::MachineCode => format!("module {} from machine code", module.name()),
+        Form::Ptx => format!("module {} from PTX", module.name()),
+    }
+}
+
+pub(super) fn check(bench: &Bench<'_>, report: &mut Reporter<'_>) -> Result<(), CheckFailure> {
+    // First, while the process has loaded none of them.
+    for module in Module::ALL {
+        for form in FORMS {
+            report.single(&module_case(module, form), || load(bench, module, form))?;
+        }
+    }
+    report.case(OVERHEAD, |report| overhead(bench, report))
+}
+
+/// Load time of a module in a process that has not had it before, unpacked and given to the driver. The driver may have compiled the PTX in
+/// another process.
+fn load(bench: &Bench<'_>, module: Module, form: Form) -> Result<Check, CheckFailure> {
+    let check = Check::passed(STAGE, module_case(module, form));
+    let none = || Check { detail: "none for this device".to_owned(), ..check.clone() };
+    if module.compute_capability_min() > bench.gpu.target.compute_capability {
+        return Ok(none());
+    }
+    let modules = bench.gpu.kernels.modules();
+    let began = Instant::now();
+    let loaded = match form {
+        Form::MachineCode => match modules.load_machine_code(module) {
+            Some(loaded) => loaded?,
+            None => return Ok(none()),
+        },
+        Form::Ptx => modules.load_ptx(module)?,
+    };
+    let measured = bench.timer.since(began);
+    Ok(Check { detail: format!("{} bytes", loaded.image_bytes), ..check.took(measured, 0, 0) })
+}
+
+fn overhead(bench: &Bench<'_>, report: &mut Reporter<'_>) -> Result<(), CheckFailure> {
+    let gpu = &*bench.gpu;
     let (program, input) = program(gpu)?;
+    report.launches(LaunchParameters::of_steps(&program.steps));
     let weights = Weights::none();
     let bound = Bound::new(gpu, program, &weights, OWNER)?;
     let BothWays { launched, captured } =
-        in_slot(gpu, OWNER, &bound, &weights, &[input], |ready| ready.both_ways(config.repeats))?;
-    let each = |what: &str, time_ns: u64| {
-        Check::passed(Stage::Launches, what).took(time_ns / u64::from(CHAIN), 0, 0)
+        in_slot(gpu, OWNER, &bound, &weights, &[input], |ready| ready.both_ways(&bench.timer))?;
+    let each = |what: &str, Measured { time_ns, clocks }: Measured| {
+        Check::passed(STAGE, what).took(Measured { time_ns: time_ns / u64::from(CHAIN), clocks }, 0, 0)
     };
-    tell(each("one of 64 launches, one after the other", launched.time_ns));
-    let same = launched.outputs == captured.outputs;
-    let detail = if same { String::new() } else { "the graph computes something else".to_owned() };
-    tell(Check { passed: same, detail, ..each("one of 64 launches in a graph", captured.time_ns) });
+    report.check(each("one of 64 launches, one after the other", launched.measured));
+    let differs = Mismatch::of_outputs(&launched.outputs, &captured.outputs);
+    let check = each("one of 64 launches in a graph", captured.measured);
+    report.check(check.same(differs, "the graph computes something else"));
     Ok(())
 }
 

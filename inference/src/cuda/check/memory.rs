@@ -1,15 +1,17 @@
-//! Memory: what a context and a stream take, what becomes of a device that has none left, and two tenants that share one.
+//! Memory: of a context and of streams, of a device that has none left, of two tenants that share it, and the cost of mapping it.
 
-use super::super::bound::Bound;
-use super::super::device::Gpu;
-use super::super::slots::Slot;
-use super::super::weights::Weights;
-use super::bench::{OWNER, in_slot, nanoseconds};
-use super::{Check, CheckFailure, Stage, launches};
+use super::bench::{OWNER, in_slot};
+use super::timer::{median, nanoseconds};
+use super::{Bench, Check, CheckFailure, Mismatch, Reporter, Stage, launches};
+use crate::cuda::bound::Bound;
+use crate::cuda::device::Gpu;
+use crate::cuda::slots::Slot;
+use crate::cuda::weights::Weights;
 use std::time::Instant;
-use weir_device::cuda::{BLOCK_BYTES, CudaError, Owner, Priority, Stream};
+use weir_device::cuda::{BLOCK_BYTES, CudaError, MappingCost, Owner, Priority, Stream, mapping_cost};
 
-/// Somebody else than [`OWNER`].
+const STAGE: Stage = Stage::Memory;
+/// Another tenant than [`OWNER`].
 const OTHER: Owner = Owner(1);
 /// Streams that are made to see what one takes.
 const STREAMS: u64 = 32;
@@ -17,28 +19,49 @@ const STREAMS: u64 = 32;
 const HANDED_OVER_BYTES: u64 = 32 * BLOCK_BYTES;
 /// Runs of each tenant.
 const RUNS: usize = 100;
+/// Sizes of the blocks whose mapping is timed.
+const MAPPED_BYTES: [u64; 5] = [2 << 20, 8 << 20, 32 << 20, 64 << 20, 256 << 20];
+/// A mapping is timed so often, at most.
+const MAPPINGS_MAX: u32 = 20;
 
-pub(super) fn check(
-    gpu: &Gpu,
-    context_bytes: Option<u64>,
-    tell: &mut dyn FnMut(Check),
-) -> Result<(), CheckFailure> {
-    tell(context(context_bytes));
-    tell(streams(gpu)?);
-    tell(handed_over(gpu)?);
-    tell(used_up(gpu)?);
-    tell(shared(gpu)?);
+/// The cases, one check each.
+const CONTEXT: &str = "context";
+const STREAMS_CASE: &str = "streams";
+const HANDED_OVER: &str = "memory handed to another tenant";
+const USED_UP: &str = "out of memory";
+const SHARED: &str = "two tenants at once";
+
+pub(super) fn cases() -> Vec<String> {
+    let named = [CONTEXT, STREAMS_CASE, HANDED_OVER, USED_UP, SHARED].map(str::to_owned);
+    named.into_iter().chain(MAPPED_BYTES.map(mapping_case)).collect()
+}
+
+fn mapping_case(bytes: u64) -> String {
+    format!("mapping {} MiB", bytes >> 20)
+}
+
+pub(super) fn check(bench: &Bench<'_>, report: &mut Reporter<'_>) -> Result<(), CheckFailure> {
+    let gpu = &*bench.gpu;
+    report.single(CONTEXT, || Ok(context(bench.context_bytes)))?;
+    report.single(STREAMS_CASE, || streams(gpu))?;
+    report.single(HANDED_OVER, || handed_over(gpu))?;
+    report.single(USED_UP, || used_up(gpu))?;
+    report.single(SHARED, || shared(bench))?;
+    for bytes in MAPPED_BYTES {
+        report.single(&mapping_case(bytes), || mapping(bench, bytes))?;
+    }
     Ok(())
 }
 
-/// What the device has less of since this process has it.
+/// Memory that the device has less of since this process opened it.
 fn context(bytes: Option<u64>) -> Check {
-    let told = |bytes: u64| format!("{} MiB", bytes >> 20);
-    let detail = bytes.map_or_else(|| "the driver does not tell what is in use".to_owned(), told);
-    Check { detail, ..Check::passed(Stage::Memory, "a context, with its pinned ring and streams") }
+    let size = |bytes: u64| format!("{} MiB", bytes >> 20);
+    let detail = bytes.map_or_else(|| "the driver does not report the memory in use".to_owned(), size);
+    let check = Check::passed(STAGE, "a context, with its pinned ring and streams");
+    Check { memory_bytes: bytes, detail, ..check }
 }
 
-/// What the device has less of after streams were made.
+/// Memory that the device has less of after streams were made.
 fn streams(gpu: &Gpu) -> Result<Check, CheckFailure> {
     let before = gpu.context.memory()?.free_bytes;
     let streams: Vec<_> =
@@ -46,29 +69,53 @@ fn streams(gpu: &Gpu) -> Result<Check, CheckFailure> {
     let taken = before.saturating_sub(gpu.context.memory()?.free_bytes);
     drop(streams);
     let detail = format!("{} KiB each", (taken / STREAMS) >> 10);
-    Ok(Check { detail, ..Check::passed(Stage::Memory, format!("{STREAMS} streams")) })
+    Ok(Check { memory_bytes: Some(taken), detail, ..Check::passed(STAGE, format!("{STREAMS} streams")) })
 }
 
-/// Nobody reads what another tenant has left in the memory of a slot.
+/// Median host time of the driver calls that map one block.
+fn mapping(bench: &Bench<'_>, bytes: u64) -> Result<Check, CheckFailure> {
+    let check = Check::passed(STAGE, format!("{} MiB created, mapped and opened", bytes >> 20));
+    let context = &bench.gpu.context;
+    let room_bytes = context.memory()?.free_bytes.min(bench.config.memory_bytes_max);
+    if bytes > room_bytes {
+        return Ok(Check { detail: "the device has no room for it".to_owned(), ..check });
+    }
+    bench.timer.warm_up(|| mapping_cost(context, bytes).map(drop))?;
+    let count = bench.timer.repeats().min(MAPPINGS_MAX);
+    let costs = (0..count).map(|_| mapping_cost(context, bytes)).collect::<Result<Vec<_>, _>>()?;
+    let us = |of: fn(&MappingCost) -> std::time::Duration| {
+        median(costs.iter().map(|cost| nanoseconds(of(cost))).collect())
+    };
+    let (create, map, access) = (us(|cost| cost.create), us(|cost| cost.map), us(|cost| cost.set_access));
+    let micros = |ns: u64| ns as f64 / 1e3;
+    let detail = format!(
+        "cuMemCreate {:.1} us, cuMemMap {:.1} us, cuMemSetAccess {:.1} us",
+        micros(create),
+        micros(map),
+        micros(access)
+    );
+    let total = bench.timer.measured(us(MappingCost::total));
+    Ok(Check { detail, ..check.took(total, bytes, 0) })
+}
+
+/// A tenant reads nothing that another tenant has left in the memory of a slot.
 fn handed_over(gpu: &Gpu) -> Result<Check, CheckFailure> {
-    let left = with_slot(gpu, |slot| {
+    let len = usize::try_from(HANDED_OVER_BYTES).unwrap_or_default();
+    let found = with_slot(gpu, |slot| {
         let span = slot.memory.prepare(HANDED_OVER_BYTES, OWNER, gpu.now_ns())?;
         slot.stream.fill(span, 0xa5)?;
         let span = slot.memory.prepare(HANDED_OVER_BYTES, OTHER, gpu.now_ns())?;
-        let mut found = vec![0xff; usize::try_from(HANDED_OVER_BYTES).unwrap_or_default()];
+        let mut found = vec![0xff; len];
         slot.stream.read(span, &mut found)?;
         slot.memory.release()?;
-        Ok(found.iter().filter(|byte| **byte != 0).count())
+        Ok(found)
     })?;
     let what = format!("{} MiB handed to another tenant", HANDED_OVER_BYTES >> 20);
-    Ok(if left == 0 {
-        Check::passed(Stage::Memory, what)
-    } else {
-        Check::failed(Stage::Memory, what, format!("{left} bytes are not zero"))
-    })
+    let differs = Mismatch::of_bytes(&vec![0; len], &found);
+    Ok(Check::passed(STAGE, what).same(differs, "not all bytes are zero"))
 }
 
-/// Whoever asks a device for memory that it does not have is told so, and runs as ever when there is some again.
+/// A device without free memory refuses more, and runs again once some is free.
 fn used_up(gpu: &Gpu) -> Result<Check, CheckFailure> {
     let what = "no memory left, and some again";
     gpu.trim();
@@ -85,20 +132,22 @@ fn used_up(gpu: &Gpu) -> Result<Check, CheckFailure> {
     })?;
     match asked {
         Err(CudaError::OutOfMemory(_)) => {}
-        Err(error) => return Ok(Check::failed(Stage::Memory, what, error)),
-        Ok(()) => return Ok(Check::failed(Stage::Memory, what, "there was more than the device has")),
+        Err(error) => return Ok(Check::failed(STAGE, what, error)),
+        Ok(()) => return Ok(Check::failed(STAGE, what, "there was more than the device has")),
     }
     // Memory went back, or this fails.
     runs(gpu, OTHER, 1)?;
-    Ok(Check::passed(Stage::Memory, what))
+    Ok(Check::passed(STAGE, what))
 }
 
 /// Two tenants run at once what each has run alone.
-fn shared(gpu: &Gpu) -> Result<Check, CheckFailure> {
+fn shared(bench: &Bench<'_>) -> Result<Check, CheckFailure> {
+    let gpu = &*bench.gpu;
     let expected = runs(gpu, OWNER, 1)?;
+    bench.timer.warm_up(|| runs(gpu, OWNER, RUNS).map(drop))?;
     let began = Instant::now();
     runs(gpu, OWNER, RUNS)?;
-    let alone_ns = nanoseconds(began);
+    let alone_ns = nanoseconds(began.elapsed());
     let began = Instant::now();
     let found = std::thread::scope(|threads| {
         let both = [OWNER, OTHER].map(|owner| threads.spawn(move || runs(gpu, owner, RUNS)));
@@ -106,20 +155,17 @@ fn shared(gpu: &Gpu) -> Result<Check, CheckFailure> {
             thread.join().unwrap_or_else(|_| Err(CudaError::Invalid("a thread panicked".to_owned()).into()))
         })
     });
-    let together_ns = nanoseconds(began);
+    let together = bench.timer.since(began);
     let what = format!("two tenants at once, {RUNS} runs each");
-    let mut check = Check::passed(Stage::Memory, what).took(together_ns, 0, 0);
-    check.detail = format!("one by itself takes {} us", alone_ns / 1000);
+    let check = Check::passed(STAGE, what).took(together, 0, 0);
+    let mut check = Check { detail: format!("one by itself takes {} us", alone_ns / 1000), ..check };
     for found in found {
-        if found? != expected {
-            check.passed = false;
-            "one of them got other answers".clone_into(&mut check.detail);
-        }
+        check = check.same(Mismatch::of_outputs(&expected, &found?), "one of them got other answers");
     }
     Ok(check)
 }
 
-/// Run a small program so often, and give what the last run made.
+/// Outputs of a small program after so many runs.
 fn runs(gpu: &Gpu, owner: Owner, count: usize) -> Result<Vec<Vec<u8>>, CheckFailure> {
     gpu.context.make_current()?;
     let (program, input) = launches::program(gpu)?;

@@ -1,16 +1,18 @@
-//! A whole model: what it takes to load, to run for the first time, behind its load, and again; whether its answers are right, and what is left of it.
+//! A whole model: load, first run, repeated run, cold run; its answers, and the memory that it takes.
 
-use super::super::bound::Bound;
-use super::super::device::Gpu;
-use super::super::form::stored_for;
-use super::super::model::{load_failure, weights_failure};
-use super::super::program::Program;
-use super::super::weights::Weights;
+use super::ahead::Ahead;
 use super::answers::answers;
-use super::bench::{self, BothWays, OWNER, in_slot, nanoseconds};
+use super::bench::{self, BothWays, OWNER, in_slot};
 use super::floor::Floor;
 use super::folder::Folder;
-use super::{Check, CheckConfig, CheckFailure, Goal, Stage};
+use super::timer::{median, nanoseconds};
+use super::{Bench, Check, CheckConfig, CheckFailure, Goal, LaunchParameters, Mismatch, Reporter, Stage};
+use crate::cuda::bound::Bound;
+use crate::cuda::device::Gpu;
+use crate::cuda::form::stored_for;
+use crate::cuda::model::{load_failure, weights_failure};
+use crate::cuda::program::Program;
+use crate::cuda::weights::Weights;
 use crate::error::InferenceError;
 use crate::mapping::Mapping;
 use bytes::Bytes;
@@ -22,6 +24,7 @@ use weir_graph::{Model, TensorType, WeightData};
 use weir_kernels::Cost;
 use weir_types::{ElementType, Port, Precision, Shape};
 
+const STAGE: Stage = Stage::Networks;
 /// What a dimension is that the file leaves open: the first one counts items, others are lengths.
 const LENGTH: u32 = 16;
 
@@ -38,29 +41,39 @@ pub(super) struct Asked {
     pub(super) shapes: Vec<Shape>,
 }
 
-/// The same of one item, and what the reference says.
-struct Network {
-    asked: Asked,
-    expected: Vec<Tensor>,
+/// A model in one precision, with so many items.
+struct Variant<'a> {
+    asked: &'a Asked,
+    precision: Precision,
+    batch: u32,
+    name: String,
 }
 
-pub(super) fn check(
-    gpu: &Arc<Gpu>,
-    config: &CheckConfig,
-    path: &Path,
-    tell: &mut dyn FnMut(Check),
-) -> Result<(), CheckFailure> {
-    let network = match Network::read(path) {
-        Ok(network) => network,
-        Err(why) => {
-            tell(Check::failed(Stage::Networks, name(path), why));
-            return Ok(());
-        }
+pub(super) fn cases(config: &CheckConfig) -> Vec<String> {
+    let of_model = |path: &std::path::PathBuf| match Asked::read(path, 1) {
+        Ok(asked) => asked.variants(&config.batches).into_iter().map(|variant| variant.name).collect(),
+        Err(_) => vec![name(path)],
     };
-    for batch in network.batches(&config.batches) {
-        for precision in Precision::ALL {
-            network.check(gpu, config, precision, batch, tell)?;
+    config.models.iter().flat_map(of_model).collect()
+}
+
+pub(super) fn check(bench: &Bench<'_>, report: &mut Reporter<'_>) -> Result<(), CheckFailure> {
+    let read = |path: &std::path::PathBuf| (name(path), Asked::read(path, 1));
+    let networks: Vec<(String, Result<Asked, String>)> = bench.config.models.iter().map(read).collect();
+    let read: Vec<&Asked> = networks.iter().filter_map(|(_, asked)| asked.as_ref().ok()).collect();
+    // The reference takes seconds for a network, while the device loads and runs it.
+    Ahead::new(read.iter().map(|asked| || asked.expected()).collect()).run(|answers| {
+        for (at, asked) in read.iter().enumerate() {
+            for variant in asked.variants(&bench.config.batches) {
+                let expected = || answers.get(at).cloned().unwrap_or_else(|| Err("no reference".to_owned()));
+                report.case(&variant.name, |report| variant.check(bench, &expected, report))?;
+            }
         }
+        Ok::<_, CheckFailure>(())
+    })?;
+    for (name, asked) in &networks {
+        let Err(why) = asked else { continue };
+        report.single(name, || Ok(Check::failed(STAGE, name, why)))?;
     }
     Ok(())
 }
@@ -70,12 +83,43 @@ pub(super) fn name(path: &Path) -> String {
 }
 
 impl Asked {
-    /// With inputs of so many items, where it takes any number.
+    /// With inputs of so many items, where the model takes any number.
     pub(super) fn read(path: &Path, batch: u32) -> Result<Self, String> {
         let file = Mapping::of(path).map_err(|error| error.to_string())?;
         let model = Model::read(Bytes::from_owner(file)).map_err(|error| error.to_string())?;
         let (inputs, shapes) = inputs(&model, batch)?;
         Ok(Self { name: name(path), model, inputs, shapes })
+    }
+
+    /// Outputs of the reference.
+    fn expected(&self) -> Result<Vec<Tensor>, String> {
+        let graph = self.model.specialise(&self.shapes).map_err(|error| error.to_string())?;
+        let weight = |index: u32| {
+            let weight = self.model.weights().get(usize::try_from(index).ok()?)?;
+            match &weight.data {
+                WeightData::Bytes(bytes) => Tensor::from_bytes(weight.tensor.clone(), bytes),
+                WeightData::Elsewhere(_) => None,
+            }
+        };
+        reference::run(&graph, &self.inputs, &weight).map_err(|error| error.to_string())
+    }
+
+    /// In every precision, with each of these batches, or with the only one that the model takes.
+    fn variants(&self, batches: &[u32]) -> Vec<Variant<'_>> {
+        let first = self.model.signature().inputs.first().and_then(|port| port.shape.first());
+        let batches = match first {
+            Some(Some(fixed)) => vec![*fixed],
+            Some(None) => batches.to_vec(),
+            None => vec![1],
+        };
+        let variant = |batch, precision| Variant {
+            asked: self,
+            precision,
+            batch,
+            name: format!("{}, {precision}, batch {batch}", self.name),
+        };
+        let of_batch = |batch| Precision::ALL.into_iter().map(move |precision| variant(batch, precision));
+        batches.into_iter().flat_map(of_batch).collect()
     }
 }
 
@@ -87,121 +131,124 @@ fn inputs(model: &Model, batch: u32) -> Result<(Vec<Tensor>, Vec<Shape>), String
     Ok((inputs, shapes.ok_or("its inputs are too large")?))
 }
 
-impl Network {
-    fn read(path: &Path) -> Result<Self, String> {
-        let Asked { name, model, inputs, shapes } = Asked::read(path, 1)?;
-        let graph = model.specialise(&shapes).map_err(|error| error.to_string())?;
-        let weight = |index: u32| {
-            let weight = model.weights().get(usize::try_from(index).ok()?)?;
-            match &weight.data {
-                WeightData::Bytes(bytes) => Tensor::from_bytes(weight.tensor.clone(), bytes),
-                WeightData::Elsewhere(_) => None,
-            }
-        };
-        let expected = reference::run(&graph, &inputs, &weight).map_err(|error| error.to_string())?;
-        Ok(Self { asked: Asked { name, model, inputs, shapes }, expected })
+impl Variant<'_> {
+    fn passed(&self, what: &str) -> Check {
+        Check::passed(STAGE, format!("{}: {what}", self.name))
     }
 
-    /// How many items it is run with: as many as it says, or else each of these.
-    fn batches(&self, any: &[u32]) -> Vec<u32> {
-        let first = self.asked.model.signature().inputs.first().and_then(|port| port.shape.first());
-        match first {
-            Some(Some(fixed)) => vec![*fixed],
-            Some(None) => any.to_vec(),
-            None => vec![1],
-        }
+    /// The model as a node stores it, and inputs for it.
+    fn stored(&self) -> Result<(Stored, Vec<Tensor>, Vec<Shape>), String> {
+        let (inputs, shapes) = inputs(&self.asked.model, self.batch)?;
+        let folder = Folder::new().map_err(|error| error.to_string())?;
+        let model =
+            stored_for(self.asked.model.clone(), self.precision).map_err(|error| error.to_string())?;
+        Ok((Stored::new(&model, &Arc::new(folder))?, inputs, shapes))
     }
 
     fn check(
         &self,
-        gpu: &Arc<Gpu>,
-        config: &CheckConfig,
-        precision: Precision,
-        batch: u32,
-        tell: &mut dyn FnMut(Check),
+        bench: &Bench<'_>,
+        expected: &dyn Fn() -> Result<Vec<Tensor>, String>,
+        report: &mut Reporter<'_>,
     ) -> Result<(), CheckFailure> {
-        let model = &self.asked.model;
-        let name = format!("{}, {precision}, batch {batch}", self.asked.name);
-        let (inputs, shapes) = match inputs(model, batch) {
-            Ok(made) => made,
-            Err(why) => {
-                tell(Check::failed(Stage::Networks, name, why));
-                return Ok(());
-            }
+        let (gpu, timer, precision) = (&*bench.gpu, &bench.timer, self.precision);
+        let failed = |why: String| Check::failed(STAGE, &self.name, why);
+        let (stored, inputs, shapes) = match self.stored() {
+            Ok(stored) => stored,
+            Err(why) => return Ok(report.check(failed(why))),
         };
-        let (inputs, shapes) = (&inputs[..], &shapes[..]);
-        let stored = Folder::new().map_err(|error| error.to_string()).and_then(|folder| {
-            let model = stored_for(model.clone(), precision).map_err(|error| error.to_string())?;
-            Stored::new(&model, &Arc::new(folder))
-        });
-        let compiled = stored.and_then(|stored| {
-            let began = Instant::now();
-            let program =
-                Program::compile(&stored.model, shapes, precision, &gpu.target, gpu.products.tier());
-            Ok((program.map_err(|error| error.to_string())?, nanoseconds(began), stored))
-        });
-        let (program, compile_ns, stored) = match compiled {
-            Ok(compiled) => compiled,
-            Err(why) => {
-                tell(Check::failed(Stage::Networks, name, why));
-                return Ok(());
-            }
+        let compile =
+            || Program::compile(&stored.model, &shapes, precision, &gpu.target, gpu.products.tier());
+        let began = Instant::now();
+        let program = match compile() {
+            Ok(program) => program,
+            Err(why) => return Ok(report.check(failed(why.to_string()))),
         };
+        report.check(self.passed("its program made").took(timer.since(began), 0, 0));
+        report.launches(LaunchParameters::of_steps(&program.steps));
         let cost = program.steps.iter().fold(Cost::default(), |cost, step| cost + step.cost());
         let floor_ns = Floor::of(gpu.context.info(), precision).map(|floor| floor.time_ns(&program.steps));
         let launches = program.steps.len();
         gpu.trim();
         let kept_before = kept_bytes(gpu);
 
+        let load = || -> Result<Weights, CheckFailure> {
+            let weights = stored.load(gpu)?;
+            weights.wait().map_err(|error| weights_failure(&error))?;
+            Ok(weights)
+        };
+        timer.warm_up(|| load().map(|weights| drop_weights(gpu, weights)))?;
         let began = Instant::now();
-        let weights = stored.load(gpu)?;
-        weights.wait().map_err(|error| weights_failure(&error))?;
-        let load_ns = nanoseconds(began);
+        let weights = load()?;
+        let loaded = timer.since(began);
         let weight_bytes = stored.model.weights().iter().map(|weight| weight.bytes() as u64).sum();
-        tell(Check::passed(Stage::Networks, format!("{name}: load")).took(load_ns, weight_bytes, 0));
-        tell(Check::passed(Stage::Networks, format!("{name}: its program made")).took(compile_ns, 0, 0));
+        report.check(self.passed("load").took(loaded, weight_bytes, 0));
 
         let bound = Bound::new(gpu, program, &weights, OWNER)?;
         let BothWays { launched, captured } =
-            in_slot(gpu, OWNER, &bound, &weights, inputs, |ready| ready.both_ways(config.repeats))?;
-        let run = Check::passed(Stage::Networks, format!("{name}: run, {launches} launches"));
+            in_slot(gpu, OWNER, &bound, &weights, &inputs, |ready| ready.both_ways(timer))?;
+        let took = |check: Check, measured| check.took(measured, cost.bytes, cost.flops).beside(floor_ns);
+        let run = self.passed(&format!("run, {launches} launches"));
         let run = Check { detail: memory(gpu, weight_bytes, &bound.program), ..run };
-        let took = |check: Check, time_ns| check.took(time_ns, cost.bytes, cost.flops).beside(floor_ns);
-        tell(took(run, launched.time_ns));
-        let repeated = Check::passed(Stage::Networks, format!("{name}: run again, as a graph"));
-        let same = launched.outputs == captured.outputs;
-        let detail = if same { String::new() } else { "the graph gives other answers".to_owned() };
-        let goal =
-            Goal::of_run(&gpu.context.info().name, &self.asked.name, precision, batch, captured.time_ns);
-        tell(Check { passed: same, detail, ..took(repeated, captured.time_ns).asked(goal) });
-
-        let judged = Check::passed(Stage::Networks, format!("{name}: answers"));
-        tell(answers(judged, &launched.outputs, &self.expected, precision));
+        report.check(took(run, launched.measured));
+        let goal = Goal::for_run(
+            gpu.context.info().compute_capability,
+            &self.asked.name,
+            precision,
+            self.batch,
+            captured.measured.time_ns,
+        );
+        let repeated = took(self.passed("run again, as a graph"), captured.measured).asked(goal);
+        let differs = Mismatch::of_outputs(&launched.outputs, &captured.outputs);
+        report.check(repeated.same(differs, "the graph gives other answers"));
+        report.check(match expected() {
+            Ok(expected) => answers(self.passed("answers"), &launched.outputs, &expected, precision),
+            Err(why) => failed(format!("the reference does not run it: {why}")),
+        });
 
         drop((bound, weights));
-        tell(let_go(gpu, &name, kept_before));
-        let mut cold = Vec::new();
-        for _ in 0..config.repeats.clamp(1, COLD_RUNS_MAX) {
-            let program =
-                Program::compile(&stored.model, shapes, precision, &gpu.target, gpu.products.tier());
-            let Ok(program) = program else { break };
+        report.check(self.evicted(gpu, "evicted", kept_before));
+        let cold = || -> Result<(u64, Option<Mismatch>), CheckFailure> {
+            let program = compile().map_err(|error| InferenceError::Run(error.to_string().into()))?;
             let began = Instant::now();
             let weights = stored.load(gpu)?;
             let bound = Bound::new(gpu, program, &weights, OWNER)?;
-            let outputs = bench::cold(gpu, &bound, &weights, inputs)?;
-            cold.push((nanoseconds(began), outputs == launched.outputs));
-            // What is still on its way would not be let go of.
+            let outputs = bench::cold(gpu, &bound, &weights, &inputs)?;
+            let time_ns = nanoseconds(began.elapsed());
+            // Weights that are still on their way could not be evicted.
             bound.wait(&weights)?;
-            drop((bound, weights));
-            gpu.trim();
-        }
-        let checked = Check::passed(Stage::Networks, format!("{name}: cold run"));
-        let checked = cold_run(checked, cold, load_ns.max(launched.time_ns));
-        let time_ns = checked.time_ns.unwrap_or_default();
-        tell(checked.took(time_ns, weight_bytes, cost.flops));
-        tell(let_go(gpu, &format!("{name}, after cold runs"), kept_before));
+            drop(bound);
+            drop_weights(gpu, weights);
+            Ok((time_ns, Mismatch::of_outputs(&launched.outputs, &outputs)))
+        };
+        timer.warm_up(|| cold().map(drop))?;
+        let runs = (0..timer.repeats().min(COLD_RUNS_MAX)).map(|_| cold()).collect::<Result<Vec<_>, _>>()?;
+        let (times, differ): (Vec<u64>, Vec<_>) = runs.into_iter().unzip();
+        let measured = timer.measured(median(times));
+        let goal = cold_goal(measured.time_ns, loaded.time_ns.max(launched.measured.time_ns));
+        let check = self.passed("cold run").took(measured, weight_bytes, cost.flops).asked(goal);
+        report.check(check.same(differ.into_iter().flatten().next(), "a cold run gives other answers"));
+        report.check(self.evicted(gpu, "evicted after cold runs", kept_before));
         Ok(())
     }
+
+    /// A model that is evicted leaves nothing behind.
+    fn evicted(&self, gpu: &Gpu, what: &str, kept_before: u64) -> Check {
+        let held = kept_bytes(gpu);
+        gpu.trim();
+        let kept = kept_bytes(gpu);
+        let check = self.passed(what);
+        if kept > kept_before {
+            let why = format!("{kept} bytes are held still, and were {kept_before} before");
+            return Check::failed(STAGE, check.what, why);
+        }
+        Check { detail: format!("{} KiB given back", held.saturating_sub(kept) >> 10), ..check }
+    }
+}
+
+fn drop_weights(gpu: &Gpu, weights: Weights) {
+    drop(weights);
+    gpu.trim();
 }
 
 /// A model as nodes have it.
@@ -246,31 +293,11 @@ fn memory(gpu: &Gpu, weight_bytes: u64, program: &Program) -> String {
     format!("weights {weights}, values in between {values}, made of weights {kept}; {held} held in all")
 }
 
-/// A model that nobody has any more leaves nothing behind.
-fn let_go(gpu: &Gpu, name: &str, kept_before: u64) -> Check {
-    let held = kept_bytes(gpu);
-    gpu.trim();
-    let kept = kept_bytes(gpu);
-    let what = format!("{name}: evicted");
-    if kept > kept_before {
-        let why = format!("{kept} bytes are held still, and were {kept_before} before");
-        return Check::failed(Stage::Networks, what, why);
-    }
-    let detail = format!("{} KiB given back", held.saturating_sub(kept) >> 10);
-    Check { detail, ..Check::passed(Stage::Networks, what) }
-}
-
-/// The median of cold runs, beside what the longer of load and run takes by itself. Not to keep to the bound is reported; other answers fail.
+/// Time of a cold run beside that of the longer of load and run.
 #[expect(clippy::cast_precision_loss, reason = "a ratio")]
-fn cold_run(check: Check, mut runs: Vec<(u64, bool)>, longer_ns: u64) -> Check {
-    runs.sort_unstable();
-    let same = runs.iter().all(|(_, same)| *same);
-    let time_ns = runs.get(runs.len() / 2).map_or(0, |(time_ns, _)| *time_ns);
+fn cold_goal(time_ns: u64, longer_ns: u64) -> Goal {
     let ratio = time_ns as f64 / longer_ns.max(1) as f64;
-    let passed = same && !runs.is_empty();
-    let detail = if passed { String::new() } else { "a cold run gives other answers".to_owned() };
-    let goal = Goal::at_most(ratio, COLD_RATIO_MAX, "of the longer of load and run");
-    Check { passed, detail, time_ns: Some(time_ns), ..check.asked(goal) }
+    Goal::at_most(ratio, COLD_RATIO_MAX, "of the longer of load and run")
 }
 
 /// An input of a shape that the model may take. The first dimension counts items, where it is open: all of them are alike.

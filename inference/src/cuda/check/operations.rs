@@ -1,28 +1,105 @@
-//! Every kind of operation in every precision.
+//! Every kind of operation in every precision, by everything that can compute it.
 
-use super::super::bound::Bound;
-use super::super::device::Gpu;
-use super::super::libraries::LibraryState;
-use super::super::program::{ProductTier, Program, Step};
-use super::super::weights::Weights;
-use super::bench::{OWNER, in_slot, worst};
+use super::ahead::Ahead;
+use super::bench::{OWNER, in_slot, worst_element};
 use super::cases::{Case, FLOATS, all};
 use super::floor::Floor;
-use super::{Check, CheckConfig, CheckFailure, Stage, Tier, chains};
+use super::{Bench, Check, CheckFailure, LaunchParameters, Mismatch, Reporter, Stage, Tier, chains};
+use crate::cuda::bound::Bound;
+use crate::cuda::device::Gpu;
+use crate::cuda::libraries::LibraryState;
+use crate::cuda::program::{ProductTier, Program, Step};
+use crate::cuda::weights::Weights;
+use weir_graph::Graph;
 use weir_graph::reference::{self, Tensor};
 use weir_kernels::{Cost, Precision};
 use weir_types::ElementType;
 
-pub(super) fn check(
-    gpu: &Gpu,
-    config: &CheckConfig,
-    tell: &mut dyn FnMut(Check),
-) -> Result<(), CheckFailure> {
-    if let LibraryState::Unusable(why) = gpu.products.state() {
-        tell(Check::failed(Stage::Operations, "cuBLASLt", why));
+const STAGE: Stage = Stage::Operations;
+/// The case that opens NVIDIA's libraries.
+const LIBRARIES: &str = "libraries";
+
+/// An operation in one precision, computed by one tier.
+struct Variant {
+    operation: usize,
+    float: ElementType,
+    precision: Precision,
+    tier: Tier,
+    name: String,
+}
+
+/// An operation on floats of one type, its inputs, and the reference's outputs.
+struct Answer {
+    graph: Graph,
+    inputs: Vec<Tensor>,
+    expected: Vec<Tensor>,
+}
+
+pub(super) fn cases() -> Vec<String> {
+    let variants = variants(&all()).into_iter().map(|variant| variant.name);
+    std::iter::once(LIBRARIES.to_owned()).chain(variants).collect()
+}
+
+pub(super) fn check(bench: &Bench<'_>, report: &mut Reporter<'_>) -> Result<(), CheckFailure> {
+    let gpu = &*bench.gpu;
+    chains::check(gpu, report)?;
+    report.case(LIBRARIES, |report| {
+        for (what, state) in [("cuBLASLt", gpu.products.state()), ("NVRTC", gpu.chains.state())] {
+            if let LibraryState::Unusable(why) = state {
+                report.check(Check::failed(STAGE, what, why));
+            }
+        }
+        Ok(())
+    })?;
+    let operations = all();
+    let mut variants = variants(&operations);
+    variants.retain(|variant| is_available(gpu, variant.tier) && report.includes(&variant.name));
+    // The reference computes each operation once for each type of floats.
+    let mut wanted: Vec<(usize, ElementType)> = variants.iter().map(Variant::answer).collect();
+    wanted.dedup();
+    let job = |(operation, float): &(usize, ElementType)| {
+        let (case, float) = (operations.get(*operation), *float);
+        move || case.map_or_else(|| Err("no such operation".to_owned()), |case| answer(case, float))
+    };
+    Ahead::new(wanted.iter().map(job).collect()).run(|answers| {
+        for variant in &variants {
+            let answer = wanted.iter().position(|wanted| *wanted == variant.answer());
+            let Some((case, answer)) =
+                operations.get(variant.operation).zip(answer.and_then(|at| answers.get(at)))
+            else {
+                continue;
+            };
+            report.case(&variant.name, |report| {
+                let checked = match answer {
+                    Ok(answer) => variant.check(bench, case, answer, report)?,
+                    Err(why) => Some(Check { passed: false, detail: why.clone(), ..variant.passed(case) }),
+                };
+                checked.into_iter().for_each(|checked| report.check(checked));
+                Ok(())
+            })?;
+        }
+        Ok(())
+    })
+}
+
+/// Whether what computes a tier can be used here.
+fn is_available(gpu: &Gpu, tier: Tier) -> bool {
+    match tier {
+        Tier::Own => true,
+        Tier::CublasLt => gpu.products.tier() != ProductTier::Own,
+        Tier::Nvrtc => matches!(gpu.chains.state(), LibraryState::Used(_)),
     }
-    chains::check(gpu, tell)?;
-    for case in all() {
+}
+
+fn variants(operations: &[Case]) -> Vec<Variant> {
+    let mut variants = Vec::new();
+    for (operation, case) in operations.iter().enumerate() {
+        // Products can be the library's, and elementwise chains kernels of their own.
+        let tiers: &[Tier] = match case {
+            case if case.is_product() => &[Tier::Own, Tier::CublasLt],
+            case if case.is_elementwise() => &[Tier::Own, Tier::Nvrtc],
+            _ => &[Tier::Own],
+        };
         for float in FLOATS {
             let precisions: &[Precision] = match float {
                 ElementType::Fp16 => &[Precision::Fp16],
@@ -30,93 +107,102 @@ pub(super) fn check(
                 _ => &[Precision::Fp32, Precision::Tf32],
             };
             for precision in precisions {
-                for tier in tiers(gpu, &case) {
-                    one(gpu, config, &case, (float, *precision), *tier)?.map(&mut *tell);
-                }
+                variants.extend(tiers.iter().map(|tier| Variant {
+                    operation,
+                    float,
+                    precision: *precision,
+                    tier: *tier,
+                    name: format!("{}, {precision}, {tier}", case.name),
+                }));
             }
         }
     }
-    Ok(())
+    variants
 }
 
-/// What can compute a case: products of matrices the library, too, and elementwise chains kernels of their own, where those are there.
-fn tiers(gpu: &Gpu, case: &Case) -> &'static [Tier] {
-    let has_library = gpu.products.tier() != ProductTier::Own;
-    let has_compiler = matches!(gpu.chains.state(), LibraryState::Used(_));
-    if has_library && case.is_product() {
-        &[Tier::Own, Tier::CublasLt]
-    } else if has_compiler && case.is_elementwise() {
-        &[Tier::Own, Tier::Nvrtc]
-    } else {
-        &[Tier::Own]
-    }
-}
-
-fn one(
-    gpu: &Gpu,
-    config: &CheckConfig,
-    case: &Case,
-    (float, precision): (ElementType, Precision),
-    tier: Tier,
-) -> Result<Option<Check>, CheckFailure> {
-    let what = format!("{}, {precision}", case.name);
-    let passed = Check { tier: Some(tier), ..Check::passed(Stage::Operations, what.clone()) };
-    let failed = |why: &dyn std::fmt::Display| {
-        Ok(Some(Check { tier: Some(tier), ..Check::failed(Stage::Operations, what.clone(), why) }))
-    };
-    let graph = match case.graph(float) {
-        Ok(graph) => graph,
-        Err(why) => return failed(&why),
-    };
-    let products = if tier == Tier::CublasLt { gpu.products.tier().for_all() } else { ProductTier::Own };
-    let mut program = match Program::of(&graph, precision, &gpu.target, products) {
-        Ok(program) => program,
-        Err(why) => return failed(&why),
-    };
-    if tier != Tier::Nvrtc {
-        program.interpret_chains();
-    }
-    let for_library = program.steps.iter().filter(|step| matches!(step, Step::Product { .. })).count();
-    if tier == Tier::CublasLt && for_library == 0 {
-        return Ok(None);
-    }
-    let cost = program.steps.iter().fold(Cost::default(), |cost, step| cost + step.cost());
-    let floor_ns = Floor::of(gpu.context.info(), precision).map(|floor| floor.time_ns(&program.steps));
+fn answer(case: &Case, float: ElementType) -> Result<Answer, String> {
+    let graph = case.graph(float).map_err(|error| error.to_string())?;
     let input = |(operand, port): (usize, &weir_graph::Port)| {
         let tensor = graph.value(port.value).tensor.clone();
         let elements = (0..tensor.elements()).map(|at| case.element(operand, at)).collect();
         Tensor::floats(tensor, elements)
     };
     let inputs: Vec<Tensor> = graph.inputs.iter().enumerate().map(input).collect();
-    let expected = match reference::run(&graph, &inputs, &|_| None) {
-        Ok(expected) => expected,
-        Err(why) => return failed(&why),
-    };
-    let weights = Weights::none();
-    let bound = Bound::new(gpu, program, &weights, OWNER)?;
-    if bound.library_steps() < for_library {
-        return Ok(Some(Check { detail: "the library has nothing for it".to_owned(), ..passed }));
-    }
-    if tier == Tier::Nvrtc && chains::compiled(gpu, &bound) == 0 {
-        return failed(&"NVRTC has made no kernel of it");
-    }
-    let (outputs, time_ns) = in_slot(gpu, OWNER, &bound, &weights, &inputs, |ready| {
-        ready.run()?;
-        let outputs = ready.outputs()?;
-        Ok((outputs, ready.time_ns(config.repeats, || ready.launch())?))
-    })?;
-    let mut error = 0.0_f64;
-    for (bytes, expected) in outputs.iter().zip(&expected) {
-        let Some(found) = Tensor::from_bytes(expected.tensor().clone(), bytes) else {
-            return failed(&"an output is not as long as it should be");
-        };
-        error = error.max(worst(&found.to_floats(), &expected.to_floats()));
-    }
-    let check = passed.off_by(error, tolerance(precision, case.terms));
-    Ok(Some(check.took(time_ns, cost.bytes, cost.flops).beside(floor_ns)))
+    let expected = reference::run(&graph, &inputs, &|_| None).map_err(|error| error.to_string())?;
+    Ok(Answer { graph, inputs, expected })
 }
 
-/// How far sums of so many products may be off: each factor is rounded once, and errors grow as a random walk does.
+impl Variant {
+    fn answer(&self) -> (usize, ElementType) {
+        (self.operation, self.float)
+    }
+
+    fn passed(&self, case: &Case) -> Check {
+        let what = format!("{}, {}", case.name, self.precision);
+        Check { tier: Some(self.tier), ..Check::passed(STAGE, what) }
+    }
+
+    /// None if the tier does not compute the operation.
+    fn check(
+        &self,
+        bench: &Bench<'_>,
+        case: &Case,
+        answer: &Answer,
+        report: &mut Reporter<'_>,
+    ) -> Result<Option<Check>, CheckFailure> {
+        let (gpu, precision, tier) = (&*bench.gpu, self.precision, self.tier);
+        let passed = self.passed(case);
+        let failed = |why: String| Ok(Some(Check { passed: false, detail: why, ..self.passed(case) }));
+        let products = if tier == Tier::CublasLt { gpu.products.tier().for_all() } else { ProductTier::Own };
+        let mut program = match Program::of(&answer.graph, precision, &gpu.target, products) {
+            Ok(program) => program,
+            Err(why) => return failed(why.to_string()),
+        };
+        if tier != Tier::Nvrtc {
+            program.interpret_chains();
+        }
+        let for_library = program.steps.iter().filter(|step| matches!(step, Step::Product { .. })).count();
+        if tier == Tier::CublasLt && for_library == 0 {
+            return Ok(None);
+        }
+        report.launches(LaunchParameters::of_steps(&program.steps));
+        let cost = program.steps.iter().fold(Cost::default(), |cost, step| cost + step.cost());
+        let floor_ns = Floor::of(gpu.context.info(), precision).map(|floor| floor.time_ns(&program.steps));
+        let weights = Weights::none();
+        let bound = Bound::new(gpu, program, &weights, OWNER)?;
+        if bound.library_steps() < for_library {
+            return Ok(Some(Check { detail: "the library has nothing for it".to_owned(), ..passed }));
+        }
+        if tier == Tier::Nvrtc && chains::compiled(gpu, &bound) == 0 {
+            return failed("NVRTC has made no kernel of it".to_owned());
+        }
+        let (outputs, measured) = in_slot(gpu, OWNER, &bound, &weights, &answer.inputs, |ready| {
+            ready.run()?;
+            let outputs = ready.outputs()?;
+            Ok((outputs, bench.timer.device(ready.stream, || ready.launch())?))
+        })?;
+        let Some((error, worst)) = worst(&outputs, &answer.expected) else {
+            return failed("an output is not as long as it should be".to_owned());
+        };
+        let check = passed.off_by(error, tolerance(precision, case.terms)).with_worst(Some(worst));
+        Ok(Some(check.took(measured, cost.bytes, cost.flops).beside(floor_ns)))
+    }
+}
+
+/// Error of the worst element of all outputs, and that element; none if an output has another length than expected.
+fn worst(outputs: &[Vec<u8>], expected: &[Tensor]) -> Option<(f64, Mismatch)> {
+    let mut worst: Option<(f64, Mismatch)> = None;
+    for (output, (bytes, expected)) in outputs.iter().zip(expected).enumerate() {
+        let found = Tensor::from_bytes(expected.tensor().clone(), bytes)?;
+        let (error, at) = worst_element(&found.to_floats(), &expected.to_floats());
+        if worst.is_none_or(|(before, _)| error > before) {
+            worst = Some((error, Mismatch { output, ..at }));
+        }
+    }
+    worst
+}
+
+/// The largest error of a sum of so many products: each factor is rounded once, and errors grow as a random walk does.
 #[expect(clippy::cast_precision_loss, reason = "a tolerance")]
 fn tolerance(precision: Precision, terms: usize) -> f64 {
     let rounding = match precision {

@@ -1,74 +1,96 @@
-//! What copies reach, by size: through the engine that shares the bus, beside a bare copy of pinned memory.
+//! Rate of copies to the device, by size: as weights are loaded, through the engine that shares the bus, beside a bare copy of pinned memory.
 #![allow(unsafe_code, reason = "pinned memory is copied by address")]
 
-use super::super::device::Gpu;
-use super::bench::nanoseconds;
-use super::{Check, CheckConfig, CheckFailure, Goal, Stage};
+use super::timer::{median, nanoseconds};
+use super::{Bench, Check, CheckFailure, Goal, Mismatch, Reporter, Stage};
 use std::time::{Duration, Instant};
 use weir_device::cuda::{
     CudaError, PinnedMemory, Priority, Source, Stream, Tensor, TensorKey, TransferError, Wanted,
 };
 use weir_types::ContentHash;
 
+const STAGE: Stage = Stage::Transfers;
 const SIZES: [usize; 4] = [64 << 10, 2 << 20, 32 << 20, 256 << 20];
-/// From here on a load is held against a bare copy.
+/// Loads are timed so often, at most.
+const LOADS_MAX: u32 = 5;
+/// The smallest load with a goal. Of a smaller one most is the time in which a copy begins.
 const LARGE: usize = 32 << 20;
-/// What it reaches of that, at the least.
+/// Rate of a load in parts of the rate of a bare copy, at least.
 const SHARE_MIN: f64 = 0.9;
-/// A short copy, the load that it comes behind, and how long it may take then.
+/// Size of the short copy, of the load before it, and the time that the short copy may take.
 const SHORT: usize = 64 << 10;
 const LONG: usize = 1 << 30;
 const BEHIND_MAX: Duration = Duration::from_millis(1);
+/// The case of the short copy.
+const BEHIND: &str = "64 KiB behind a load";
 
-pub(super) fn check(
-    gpu: &Gpu,
-    config: &CheckConfig,
-    tell: &mut dyn FnMut(Check),
-) -> Result<(), CheckFailure> {
-    let stream = Stream::new(&gpu.context, Priority::Normal)?;
+pub(super) fn cases() -> Vec<String> {
+    SIZES.map(size).into_iter().chain([BEHIND.to_owned()]).collect()
+}
+
+fn size(bytes: usize) -> String {
+    format!("{} KiB", bytes >> 10)
+}
+
+pub(super) fn check(bench: &Bench<'_>, report: &mut Reporter<'_>) -> Result<(), CheckFailure> {
     for bytes in SIZES {
-        let pattern: Vec<u8> = (0..bytes).map(|at| (at * 31 % 251) as u8).collect();
-        let pinned = PinnedMemory::copy_of(&gpu.context, &pattern)?;
-        let mut bare_ns = u64::MAX;
-        let mut engine_ns = u64::MAX;
-        let mut back = vec![0; bytes];
-        for repeat in 0..config.repeats.clamp(1, 5) {
-            // Contents that the store does not have yet, or it would have nothing to copy.
-            let mut contents = pattern.clone();
-            contents.iter_mut().zip(repeat.to_le_bytes()).for_each(|(to, from)| *to ^= from);
-            let key = TensorKey { hash: ContentHash::of(&contents), layout: u32::MAX };
-            let wanted = Wanted { key, source: Source::Pageable(contents.clone().into()) };
-            let began = Instant::now();
-            let tensors = gpu.tensors.acquire(vec![vec![wanted]]).map_err(|error| device(&error))?;
-            let Some(tensor) = tensors.first().and_then(|group| group.first()) else { continue };
-            tensor.wait().map_err(|error| device(&error))?;
-            engine_ns = engine_ns.min(nanoseconds(began));
-            stream.read(tensor.span(), &mut back)?;
-            if back != contents {
-                let what = format!("{} KiB to the device and back", bytes >> 10);
-                tell(Check::failed(Stage::Transfers, what, "other bytes came back"));
-                return Ok(());
-            }
-            let began = Instant::now();
-            // SAFETY: the pinned memory lives until the stream is synchronised, and nobody writes to it.
-            unsafe { stream.copy_from_host(pinned.as_slice().as_ptr(), tensor.span()) }?;
-            stream.synchronize()?;
-            bare_ns = bare_ns.min(nanoseconds(began));
-            drop(tensors);
-            gpu.tensors.reclaim(u64::MAX);
-        }
-        let what = |how: &str| format!("{} KiB to the device, {how}", bytes >> 10);
-        tell(Check::passed(Stage::Transfers, what("bare copy of pinned memory")).took(
-            bare_ns,
-            bytes as u64,
-            0,
-        ));
-        let loaded = Check::passed(Stage::Transfers, what("as weights are loaded"));
-        let loaded = loaded.took(engine_ns, bytes as u64, 0);
-        // Of a small copy most is what a copy takes to begin.
-        tell(if bytes < LARGE { loaded } else { loaded.asked(beside_bare(bare_ns, engine_ns)) });
+        report.case(&size(bytes), |report| of_size(bench, bytes, report))?;
     }
-    tell(behind_a_load(gpu, config)?);
+    report.single(BEHIND, || behind_a_load(bench))
+}
+
+fn of_size(bench: &Bench<'_>, bytes: usize, report: &mut Reporter<'_>) -> Result<(), CheckFailure> {
+    let (gpu, timer) = (&*bench.gpu, &bench.timer);
+    let stream = Stream::new(&gpu.context, Priority::Normal)?;
+    let pattern: Vec<u8> = (0..bytes).map(|at| (at * 31 % 251) as u8).collect();
+    let what = |how: &str| format!("{} to the device, {how}", size(bytes));
+    let mut number = 0_u32;
+    // Contents that the store does not have yet, or there would be nothing to copy. Hashing is no part of a load's time.
+    let mut next = || {
+        let mut contents = pattern.clone();
+        contents.iter_mut().zip(number.to_le_bytes()).for_each(|(to, from)| *to ^= from);
+        number += 1;
+        let key = TensorKey { hash: ContentHash::of(&contents), layout: u32::MAX };
+        (Wanted { key, source: Source::Pageable(contents.clone().into()) }, contents)
+    };
+    let load = |wanted: Wanted| -> Result<Vec<Tensor>, CudaError> {
+        let tensors = gpu.tensors.acquire(vec![vec![wanted]]).map_err(|error| device(&error))?;
+        let tensors: Vec<Tensor> = tensors.into_iter().flatten().collect();
+        tensors.iter().try_for_each(Tensor::wait).map_err(|error| device(&error))?;
+        Ok(tensors)
+    };
+    let release = |tensors: Vec<Tensor>| {
+        drop(tensors);
+        gpu.tensors.reclaim(u64::MAX);
+    };
+    timer.warm_up(|| load(next().0).map(&release))?;
+    let (mut times, mut differs) = (Vec::new(), None);
+    for _ in 0..timer.repeats().min(LOADS_MAX) {
+        let (wanted, contents) = next();
+        let began = Instant::now();
+        let tensors = load(wanted)?;
+        times.push(nanoseconds(began.elapsed()));
+        let mut back = vec![0; bytes];
+        tensors.iter().try_for_each(|tensor| stream.read(tensor.span(), &mut back))?;
+        differs = differs.or_else(|| Mismatch::of_bytes(&contents, &back));
+        release(tensors);
+    }
+    let loaded = timer.measured(median(times));
+
+    let pinned = PinnedMemory::copy_of(&gpu.context, &pattern)?;
+    let tensors = load(next().0)?;
+    let Some(to) = tensors.first().map(Tensor::span) else { return Ok(()) };
+    // SAFETY: the pinned memory lives until the timer has synchronised the stream, and nobody writes to it.
+    let bare = timer.device(&stream, || unsafe { stream.copy_from_host(pinned.as_slice().as_ptr(), to) });
+    // Nothing is under way when the memory is dropped, also after an error.
+    stream.synchronize()?;
+    let bare = bare?;
+    release(tensors);
+
+    let check = |how: &str, measured| Check::passed(STAGE, what(how)).took(measured, bytes as u64, 0);
+    report.check(check("bare copy of pinned memory", bare));
+    let check = check("as weights are loaded", loaded).same(differs, "other bytes came back");
+    report.check(if bytes < LARGE { check } else { check.asked(beside_bare(bare.time_ns, loaded.time_ns)) });
     Ok(())
 }
 
@@ -77,15 +99,17 @@ fn beside_bare(bare_ns: u64, engine_ns: u64) -> Goal {
     Goal::at_least(bare_ns as f64 / engine_ns.max(1) as f64, SHARE_MIN, "of the rate of a bare copy")
 }
 
-/// How long a short copy takes that comes when a long one has just begun.
-fn behind_a_load(gpu: &Gpu, config: &CheckConfig) -> Result<Check, CheckFailure> {
-    let room_bytes = config.memory_bytes_max.min(gpu.context.info().memory_bytes);
+/// Time of a short copy that comes when a long one has just begun.
+fn behind_a_load(bench: &Bench<'_>) -> Result<Check, CheckFailure> {
+    let (gpu, timer) = (&*bench.gpu, &bench.timer);
+    let room_bytes = bench.config.memory_bytes_max.min(gpu.context.info().memory_bytes);
     let long_bytes = usize::try_from(room_bytes / 4).unwrap_or(LONG).min(LONG);
-    let mut shortest: Option<(u64, u64)> = None;
-    for repeat in 0..config.repeats.clamp(1, 5) {
-        // Nobody looks at what they are: other keys are enough to have them copied.
+    let mut number = 0_u32;
+    let mut both = || -> Result<(u64, u64), CudaError> {
+        number += 1;
+        // Nobody reads the contents: other keys are enough to have them copied.
         let wanted = |bytes: usize, layout| {
-            let key = TensorKey { hash: ContentHash::of(&repeat.to_le_bytes()), layout };
+            let key = TensorKey { hash: ContentHash::of(&number.to_le_bytes()), layout };
             vec![vec![Wanted { key, source: Source::Pageable(vec![1; bytes].into()) }]]
         };
         let (long, short) = (wanted(long_bytes, 1), wanted(SHORT, 2));
@@ -94,18 +118,21 @@ fn behind_a_load(gpu: &Gpu, config: &CheckConfig) -> Result<Check, CheckFailure>
         let short_began = Instant::now();
         let short = gpu.tensors.acquire(short).map_err(|error| device(&error))?;
         short.iter().flatten().try_for_each(Tensor::wait).map_err(|error| device(&error))?;
-        let short_ns = nanoseconds(short_began);
+        let short_ns = nanoseconds(short_began.elapsed());
         long.iter().flatten().try_for_each(Tensor::wait).map_err(|error| device(&error))?;
-        let found = (short_ns, nanoseconds(long_began));
-        shortest = Some(shortest.map_or(found, |before| before.min(found)));
+        let long_ns = nanoseconds(long_began.elapsed());
         drop((long, short));
         gpu.tensors.reclaim(u64::MAX);
-    }
-    let (short_ns, long_ns) = shortest.unwrap_or_default();
-    let what = format!("{} KiB behind a load of {} MiB", SHORT >> 10, long_bytes >> 20);
-    let check = Check::passed(Stage::Transfers, what).took(short_ns, SHORT as u64, 0);
+        Ok((short_ns, long_ns))
+    };
+    timer.warm_up(|| both().map(drop))?;
+    let runs = (0..timer.repeats().min(LOADS_MAX)).map(|_| both()).collect::<Result<Vec<_>, _>>()?;
+    let (short, long): (Vec<u64>, Vec<u64>) = runs.into_iter().unzip();
+    let (short, long_ns) = (timer.measured(median(short)), median(long));
+    let what = format!("{} behind a load of {} MiB", size(SHORT), long_bytes >> 20);
+    let check = Check::passed(STAGE, what).took(short, SHORT as u64, 0);
     let detail = format!("the load takes {:.1} ms", long_ns as f64 / 1e6);
-    Ok(Check { detail, ..check.asked(Goal::within(short_ns, BEHIND_MAX)) })
+    Ok(Check { detail, ..check.asked(Goal::within(short.time_ns, BEHIND_MAX)) })
 }
 
 fn device(error: &TransferError) -> CudaError {

@@ -1,11 +1,12 @@
 //! Models by the way that a node runs them: in a worker, which is lost and had again. And what that way costs beside the run itself.
 
-use super::super::form::form;
-use super::super::{Cuda, CudaConfig, GpuGroup, IntermediateLimits};
 use super::folder::Folder;
-use super::network::made_up;
-use super::{Check, CheckConfig, CheckFailure, Goal, Stage};
+use super::network::{made_up, name};
+use super::timer::{Timer, nanoseconds};
+use super::{Check, CheckConfig, CheckFailure, Goal, Mismatch, Reporter, Stage};
 use crate::backend::{Backend, ModelKey, ModelSource, Session};
+use crate::cuda::form::form;
+use crate::cuda::{Cuda, CudaConfig, GpuGroup, IntermediateLimits};
 use crate::interrupt::Interrupt;
 use crate::mapping::Mapping;
 use crate::meter::Meter;
@@ -20,7 +21,10 @@ use weir_device::Arena;
 use weir_device::cuda::{Devices, Library};
 use weir_types::{Batching, ModelId, Name, Precision, Shape, TenantId, Version};
 
-/// Host memory for what goes in and out.
+const STAGE: Stage = Stage::Worker;
+/// The case of the first start.
+const START: &str = "start";
+/// Host memory for inputs and outputs.
 const ARENA_BYTES_MAX: u64 = 1 << 30;
 /// Runs at once, where several are timed.
 const SLOTS: usize = 4;
@@ -29,11 +33,16 @@ const WAY_MAX: Duration = Duration::from_micros(30);
 /// No run takes as long.
 const RUN_TIME_MAX: Duration = Duration::from_secs(600);
 
+pub(super) fn cases(config: &CheckConfig) -> Vec<String> {
+    std::iter::once(START.to_owned()).chain(config.models.iter().map(|path| name(path))).collect()
+}
+
 pub(super) fn check(
     devices: &Devices,
     config: &CheckConfig,
-    tell: &mut dyn FnMut(Check),
+    report: &mut Reporter<'_>,
 ) -> Result<(), CheckFailure> {
+    let timer = Timer::new(devices, config);
     let arena = Arena::new(ARENA_BYTES_MAX);
     let cuda = CudaConfig {
         ordinal: config.ordinal,
@@ -49,13 +58,17 @@ pub(super) fn check(
     };
     let began = Instant::now();
     let cuda = Cuda::open(devices.driver_path(), cuda, arena.clone())?;
-    tell(timed("start", began.elapsed()));
+    let started = timer.since(began);
+    report.single(START, || Ok(Check::passed(STAGE, START).took(started, 0, 0)))?;
     for path in &config.models {
-        let name = path.file_stem().unwrap_or_default().to_string_lossy();
-        match prepare(path, &arena) {
-            Ok(prepared) => model(&cuda, config, &name, &prepared, tell)?,
-            Err(why) => tell(Check::failed(Stage::Worker, name, why)),
-        }
+        let name = name(path);
+        report.case(&name, |report| match prepare(path, &arena) {
+            Ok(prepared) => model(&cuda, &timer, &name, &prepared, report),
+            Err(why) => {
+                report.check(Check::failed(STAGE, &name, why));
+                Ok(())
+            }
+        })?;
     }
     Ok(())
 }
@@ -110,10 +123,10 @@ pub(super) fn source(tenant: TenantId, prepared: Prepared, blobs: &Folder) -> Re
 
 fn model(
     cuda: &Cuda,
-    config: &CheckConfig,
+    timer: &Timer,
     name: &str,
     ready: &Ready,
-    tell: &mut dyn FnMut(Check),
+    report: &mut Reporter<'_>,
 ) -> Result<(), CheckFailure> {
     let Ready { source, job, .. } = ready;
     let model = cuda.load(source)?;
@@ -125,51 +138,48 @@ fn model(
     }
     let Some(alone) = sessions.first_mut() else { return Ok(()) };
     let before = alone.run(job, &Interrupt::default())?;
-    let there =
-        way(&format!("{name}: there and back, beside the run"), beside(&mut **alone, job, config.repeats)?);
+    let times = overheads(&mut **alone, job, timer)?;
+    let there = overhead(format!("{name}: there and back, beside the run"), times, timer);
     let goal = Goal::within(there.time_ns.unwrap_or_default(), WAY_MAX);
-    tell(there.asked(goal));
+    report.check(there.asked(goal));
     let together = std::thread::scope(|scope| {
-        let run = |session: &mut Box<dyn Session>| beside(&mut **session, job, config.repeats);
+        let run = |session: &mut Box<dyn Session>| overheads(&mut **session, job, timer);
         let threads: Vec<_> = sessions.iter_mut().map(|session| scope.spawn(move || run(session))).collect();
         let joined = threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Ok(Vec::new())));
         joined.collect::<Result<Vec<_>, _>>()
     })?;
-    tell(way(&format!("{name}: there and back, {SLOTS} at once"), together.concat()));
+    report.check(overhead(format!("{name}: there and back, {SLOTS} at once"), together.concat(), timer));
     drop((sessions, model));
 
     let began = Instant::now();
     cuda.recover()?;
-    tell(timed(&format!("{name}: the worker anew"), began.elapsed()));
+    let recovered = timer.since(began);
+    report.check(Check::passed(STAGE, format!("{name}: the worker anew")).took(recovered, 0, 0));
     let model = cuda.load(source)?;
     let after = model.session(1)?.run(job, &Interrupt::default())?;
-    let what = format!("{name}: the same answers");
-    tell(if after == before {
-        Check::passed(Stage::Worker, what)
-    } else {
-        Check::failed(Stage::Worker, what, "the new worker gives other answers")
-    });
+    let bytes = |outputs: &[Tensor]| -> Vec<Vec<u8>> {
+        outputs.iter().map(|output| output.data().to_vec()).collect()
+    };
+    let differs = Mismatch::of_outputs(&bytes(&before), &bytes(&after));
+    let check = Check::passed(STAGE, format!("{name}: the same answers"));
+    report.check(check.same(differs, "the new worker gives other answers"));
     Ok(())
 }
 
-/// What runs took beside what the worker says that they took there, one by one.
-fn beside(session: &mut dyn Session, job: &Job, repeats: u32) -> Result<Vec<Duration>, CheckFailure> {
-    let mut all = Vec::new();
-    for _ in 0..repeats {
+/// Time of each run less the time that the worker reports for it, in nanoseconds, after a warm-up.
+fn overheads(session: &mut dyn Session, job: &Job, timer: &Timer) -> Result<Vec<u64>, CheckFailure> {
+    let mut run = || -> Result<u64, CheckFailure> {
         let began = Instant::now();
         session.run(job, &Interrupt::default())?;
-        all.push(began.elapsed().saturating_sub(session.device_time().unwrap_or_default()));
-    }
-    Ok(all)
+        Ok(nanoseconds(began.elapsed().saturating_sub(session.device_time().unwrap_or_default())))
+    };
+    timer.warm_up(|| run().map(drop))?;
+    (0..timer.repeats()).map(|_| run()).collect()
 }
 
-fn way(what: &str, mut times: Vec<Duration>) -> Check {
+fn overhead(what: String, mut times: Vec<u64>, timer: &Timer) -> Check {
     times.sort_unstable();
     let at = |share: usize| times.get(times.len() * share / 100).copied().unwrap_or_default();
-    let detail = format!("p99 {:.1} us", at(99).as_secs_f64() * 1e6);
-    Check { detail, ..timed(what, at(50)) }
-}
-
-fn timed(what: &str, time: Duration) -> Check {
-    Check::passed(Stage::Worker, what).took(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), 0, 0)
+    let detail = format!("p99 {:.1} us", Duration::from_nanos(at(99)).as_secs_f64() * 1e6);
+    Check { detail, ..Check::passed(STAGE, what).took(timer.measured(at(50)), 0, 0) }
 }

@@ -8,7 +8,14 @@ use weir_device::cuda::{Context, CudaError, Module};
 /// A module, once it was loaded.
 type Cell = Mutex<Option<Arc<Module>>>;
 
-pub(super) struct Modules {
+/// A module that was loaded just now.
+pub(in crate::cuda) struct Loaded {
+    module: Arc<Module>,
+    /// Size of the code that was given to the driver.
+    pub(in crate::cuda) image_bytes: usize,
+}
+
+pub(in crate::cuda) struct Modules {
     context: Arc<Context>,
     compute_capability: u32,
     /// Held to find a cell, and not while its module is loaded.
@@ -45,22 +52,37 @@ impl Modules {
 
     /// Load machine code; or PTX, where there is none for this device or the driver refuses it, as one does that is older than the format.
     fn load(&self, module: weir_kernels::Module) -> Result<Arc<Module>, CudaError> {
-        match module.cubin(self.compute_capability) {
-            Some(cubin) => match Module::load(&self.context, &cubin) {
-                Err(refused @ CudaError::Failed { .. }) if !refused.is_out_of_memory() => {
-                    self.tell(module, &refused);
-                }
-                loaded => return loaded,
-            },
+        match self.load_machine_code(module) {
+            Some(Err(refused @ CudaError::Failed { .. })) if !refused.is_out_of_memory() => {
+                self.tell(module, &refused);
+            }
+            Some(loaded) => return loaded.map(|loaded| loaded.module),
             None => self.tell(module, &"there is none for its compute capability"),
         }
+        self.load_ptx(module).map(|loaded| loaded.module)
+    }
+
+    /// Load the machine code of a module, whether or not the module was loaded before. None if there is none for this device.
+    pub(in crate::cuda) fn load_machine_code(
+        &self,
+        module: weir_kernels::Module,
+    ) -> Option<Result<Loaded, CudaError>> {
+        module.cubin(self.compute_capability).map(|cubin| self.load_image(&cubin))
+    }
+
+    /// Have the driver compile and load the PTX of a module, whether or not the module was loaded before.
+    pub(in crate::cuda) fn load_ptx(&self, module: weir_kernels::Module) -> Result<Loaded, CudaError> {
         let ptx = module.ptx(self.compute_capability).ok_or_else(|| {
             let (name, capability) = (module.name(), self.compute_capability);
             CudaError::Invalid(format!(
                 "there are no {name} kernels for devices of compute capability {capability}"
             ))
         })?;
-        Module::load(&self.context, ptx.as_bytes())
+        self.load_image(ptx.as_bytes())
+    }
+
+    fn load_image(&self, image: &[u8]) -> Result<Loaded, CudaError> {
+        Ok(Loaded { module: Module::load(&self.context, image)?, image_bytes: image.len() })
     }
 
     /// Say once why the driver has to compile kernels. A worker has no log but what it says to its node's.

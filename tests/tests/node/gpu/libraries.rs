@@ -3,7 +3,6 @@
 use super::{ask, with_gpu};
 use serde_json::{Value, json};
 use std::path::Path;
-use std::process::Command;
 use weir_tests::{Node, NodeBuilder, digits, eventually, large_model};
 
 /// What a node says that has the library.
@@ -15,7 +14,7 @@ const COMPILING: &str = "NVRTC compiles chains of elementwise operations";
 const INTERPRETING: &str = "NVRTC is not used";
 
 /// Where the fake driver's library is, which is beside it.
-fn beside_the_driver() -> String {
+pub(super) fn beside_the_driver() -> String {
     weir_fake_cuda::library().parent().unwrap_or(Path::new("/")).display().to_string()
 }
 
@@ -89,60 +88,4 @@ async fn a_library_that_cannot_be_used_is_told_of_once_and_done_without() {
     let log = log_of(node.env("WEIR_FAKE_CUDA", "devices=1,seed=3,cublaslt_create=1")).await;
     assert_eq!(log.matches(UNUSED).count(), 1, "{log}");
     assert!(log.contains("CUBLAS_STATUS_NOT_INITIALIZED"), "{log}");
-}
-
-#[tokio::test]
-async fn the_doctor_says_that_a_stage_has_no_models_to_check() {
-    let mut doctor = Command::new(Node::builder().binary());
-    doctor.args(["doctor", "--gpu", "--stage", "environment,networks"]);
-    doctor.env("WEIR_CUDA_LIBRARY", weir_fake_cuda::library()).env("WEIR_FAKE_CUDA", "devices=1,seed=3");
-    let output = tokio::task::spawn_blocking(move || doctor.output()).await.expect("a thread").expect("weir");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && said.contains("networks") && said.contains("--model"), "{said}");
-}
-
-#[tokio::test]
-async fn what_the_doctor_found_is_kept_stage_by_stage() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let out = folder.path().join("gpu.json");
-    let run = async |stages: &str, seed: u32, devices: u32| {
-        let mut doctor = Command::new(Node::builder().binary());
-        doctor.args(["doctor", "--gpu", "--repeats", "1", "--stage", stages, "--json"]).arg(&out);
-        doctor.env("WEIR_CUDA_LIBRARY", weir_fake_cuda::library());
-        doctor.env("WEIR_FAKE_CUDA", format!("devices={devices},seed={seed}"));
-        let output =
-            tokio::task::spawn_blocking(move || doctor.output()).await.expect("a thread").expect("weir");
-        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
-    };
-    let (is_ok, said) = run("environment,launches", 3, 1).await;
-    assert!(is_ok && said.contains("one of 64 launches"), "{said}");
-    let (is_ok, said) = run("environment,launches,memory", 3, 1).await;
-    assert!(
-        is_ok && said.contains("launches was checked before") && said.contains("another tenant"),
-        "{said}"
-    );
-    let kept: Value = serde_json::from_slice(&std::fs::read(&out).expect("a file")).expect("JSON");
-    let stages: Vec<_> =
-        kept["checks"].as_array().expect("checks").iter().map(|check| &check["stage"]).collect();
-    assert!(
-        ["environment", "launches", "memory"].iter().all(|stage| stages.contains(&&json!(stage))),
-        "{kept}"
-    );
-    let (is_ok, said) = run("environment,launches", 3, 2).await;
-    assert!(!is_ok && said.contains("is of another device, driver or library"), "{said}");
-}
-
-#[tokio::test]
-async fn the_doctor_says_which_library_there_is() {
-    let mut doctor = Command::new(Node::builder().binary());
-    doctor.args(["doctor", "--gpu", "--stage", "environment", "--json"]);
-    doctor.env("WEIR_CUDA_LIBRARY", weir_fake_cuda::library()).env("WEIR_FAKE_CUDA", "devices=1,seed=3");
-    doctor.env("WEIR_CUDA_LIBRARY_PATH", beside_the_driver());
-    let output = tokio::task::spawn_blocking(move || doctor.output()).await.expect("a thread").expect("weir");
-    let checks: Vec<Value> = serde_json::from_slice(&output.stdout).expect("JSON");
-    for (what, version) in [("cuBLASLt", "13.4.5 in "), ("NVRTC", "13.0 in ")] {
-        let library = checks.iter().find(|check| check["what"] == what).expect("a line about it");
-        let detail = library["detail"].as_str().unwrap_or_default();
-        assert!(library["passed"] == true && detail.starts_with(version), "{library}");
-    }
 }

@@ -1,4 +1,4 @@
-//! What `weir doctor --gpu OUT` keeps in a file from stage to stage, so that a run which was cut off goes on where it was.
+//! The file of `weir doctor --gpu OUT`: written after every check, so that whatever ends a run leaves its results, and the next run goes on from them.
 
 use crate::error::Problem;
 use crate::files::write_whole;
@@ -6,79 +6,184 @@ use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use weir_inference::gpu_check::{Check, CheckConfig, Stage};
+use weir_inference::gpu_check::{CaseSelection, Check, CheckConfig, LaunchParameters, Stage};
 
-/// The file's contents.
+/// The contents of the file.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Kept {
-    of: Of,
-    /// In the order of the stages.
+    of: Identity,
+    /// Stages whose cases have all run.
+    finished: Vec<Stage>,
+    /// The case that runs now. In the file of a run that was cut off, the case that it was cut off in.
+    running: Option<RunningCase>,
+    /// Checks, in the order of the stages.
     pub(super) checks: Vec<Check>,
+    #[serde(skip)]
+    path: Option<PathBuf>,
+    /// The environment of earlier runs, until that of this run is known to be the same. Nothing is written before.
+    #[serde(skip)]
+    environment: Option<Vec<Check>>,
 }
 
-/// What the checks are of: others do not go into the same file.
+/// A case that runs.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct RunningCase {
+    pub(super) stage: Stage,
+    pub(super) case: String,
+    /// Its launches, as far as they are known.
+    pub(super) launches: Vec<LaunchParameters>,
+}
+
+/// Settings of the checks. Checks with other settings do not go into the same file.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Of {
+struct Identity {
     weir: String,
     gpu_device: u32,
     models: Vec<PathBuf>,
     batches: Vec<u32>,
     repeats: u32,
+    warm_up_ms: u64,
 }
 
-impl Kept {
-    /// What the file has already, or nothing yet.
-    pub(super) fn open(path: Option<&Path>, config: &CheckConfig) -> Result<Self> {
-        let CheckConfig { ordinal, models, batches, repeats, .. } = config;
-        let of = Of {
+impl Identity {
+    fn new(config: &CheckConfig) -> Self {
+        let CheckConfig { ordinal, models, batches, repeats, warm_up_ms, .. } = config;
+        Self {
             weir: env!("CARGO_PKG_VERSION").to_owned(),
             gpu_device: *ordinal,
             models: models.clone(),
             batches: batches.clone(),
             repeats: *repeats,
+            warm_up_ms: *warm_up_ms,
+        }
+    }
+}
+
+impl Kept {
+    /// The results in the file, or none yet.
+    pub(super) fn open(path: Option<&Path>, config: &CheckConfig) -> Result<Self> {
+        let of = Identity::new(config);
+        let empty = |of| Self {
+            of,
+            finished: Vec::new(),
+            running: None,
+            checks: Vec::new(),
+            path: path.map(Path::to_owned),
+            environment: None,
         };
-        let Some(path) = path else { return Ok(Self { of, checks: Vec::new() }) };
+        let Some(path) = path else { return Ok(empty(of)) };
         let bytes = match std::fs::read(path) {
             Ok(bytes) => bytes,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Self { of, checks: Vec::new() }),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(empty(of)),
             Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
         };
         let hint = "remove it, or give another file";
         let kept: Self = serde_json::from_slice(&bytes).map_err(|error| {
-            Problem::new(format!("{} has something else in it: {error}", path.display())).hint(hint)
+            let text = format!("{} is no file of `weir doctor --gpu`: {error}", path.display());
+            Problem::new(text).hint(hint)
         })?;
         if kept.of != of {
             let text = format!("{} is of checks with other models, options or another weir", path.display());
             return Err(Problem::new(text).hint(hint).into());
         }
-        Ok(kept)
+        Ok(Self { path: Some(path.to_owned()), ..kept })
     }
 
-    /// Whether nothing was wrong with a stage that is there. What there is on the machine is looked at each time.
+    /// Whether a stage need not run again: all its cases have run, and passed. The environment is looked at each time.
     pub(super) fn has_passed(&self, stage: Stage) -> bool {
-        if stage == Stage::Environment {
-            return false;
+        let is_finished = stage != Stage::Environment && self.finished.contains(&stage);
+        is_finished && self.of_stage(stage).all(|check| check.passed)
+    }
+
+    /// The case that an earlier run was cut off in.
+    pub(super) fn cut_off_in(&self) -> Option<&RunningCase> {
+        self.running.as_ref()
+    }
+
+    /// Begins a stage: forgets the checks that run again, and gives the cases that need not.
+    pub(super) fn begin(&mut self, stage: Stage, selection: &CaseSelection) -> Vec<String> {
+        let cut_off = self.running.take().filter(|running| running.stage == stage);
+        if stage == Stage::Environment && self.finished.contains(&stage) {
+            self.environment = Some(self.of_stage(stage).cloned().collect());
         }
-        let mut of_stage = self.checks.iter().filter(|check| check.stage == stage).peekable();
-        of_stage.peek().is_some() && of_stage.all(|check| check.passed)
+        let is_over = |case: &String| {
+            let mut checks = self.of_stage(stage).filter(|check| check.case.as_ref() == Some(case));
+            cut_off.as_ref().is_none_or(|running| running.case != *case) && checks.all(|check| check.passed)
+        };
+        let mut passed: Vec<String> = Vec::new();
+        // Cases that are asked for by name run again.
+        if selection.only.is_empty() && stage != Stage::Environment {
+            passed.extend(self.of_stage(stage).filter_map(|check| check.case.clone()).filter(is_over));
+            passed.dedup();
+        }
+        self.checks.retain(|check| {
+            let is_kept = check.case.as_ref().is_some_and(|case| {
+                passed.contains(case) || (!selection.only.is_empty() && !selection.includes(case))
+            });
+            check.stage != stage || is_kept
+        });
+        if selection.only.is_empty() {
+            self.finished.retain(|finished| *finished != stage);
+        }
+        passed
     }
 
-    /// A stage is over: these are its checks. Whether they are what they were, if they were there.
-    pub(super) fn put(&mut self, stage: Stage, checks: Vec<Check>) -> bool {
-        let before: Vec<_> = self.checks.extract_if(.., |check| check.stage == stage).collect();
-        let is_same = before.is_empty() || before == checks;
-        self.checks.extend(checks);
-        let place = |check: &Check| Stage::ALL.iter().position(|stage| *stage == check.stage);
-        self.checks.sort_by_key(place);
-        is_same
+    pub(super) fn start_case(&mut self, stage: Stage, case: String) -> Result<()> {
+        self.running = Some(RunningCase { stage, case, launches: Vec::new() });
+        self.write()
     }
 
-    pub(super) fn write(&self, path: Option<&Path>) -> Result<()> {
-        let Some(path) = path else { return Ok(()) };
+    pub(super) fn launches(&mut self, launches: Vec<LaunchParameters>) -> Result<()> {
+        if let Some(running) = &mut self.running {
+            running.launches = launches;
+        }
+        self.write()
+    }
+
+    pub(super) fn check(&mut self, check: Check) -> Result<()> {
+        self.checks.push(check);
+        self.checks.sort_by_key(|check| place(check.stage));
+        self.write()
+    }
+
+    /// The case that ran when its process ended.
+    pub(super) fn take_running(&mut self) -> Option<RunningCase> {
+        self.running.take()
+    }
+
+    /// Ends a stage, whose cases have all run or not.
+    pub(super) fn end(&mut self, stage: Stage, is_finished: bool) -> Result<()> {
+        self.running = None;
+        if let Some(before) = self.environment.take()
+            && is_finished
+            && !self.of_stage(stage).eq(&before)
+        {
+            let file = self.path.as_deref().unwrap_or(Path::new("the file")).display();
+            let text = format!("{file} is of another device, driver or library");
+            return Err(Problem::new(text).hint("remove it, or give another file").into());
+        }
+        if is_finished && !self.finished.contains(&stage) {
+            self.finished.push(stage);
+            self.finished.sort_by_key(|stage| place(*stage));
+        }
+        self.write()
+    }
+
+    fn of_stage(&self, stage: Stage) -> impl Iterator<Item = &Check> {
+        self.checks.iter().filter(move |check| check.stage == stage)
+    }
+
+    fn write(&self) -> Result<()> {
+        let (Some(path), None) = (&self.path, &self.environment) else { return Ok(()) };
         let mut json = serde_json::to_vec_pretty(self)?;
         json.push(b'\n');
         write_whole(path, &json)
     }
+}
+
+/// The place of a stage in their order.
+fn place(stage: Stage) -> Option<usize> {
+    Stage::ALL.iter().position(|other| *other == stage)
 }
 
 #[cfg(test)]
@@ -87,35 +192,105 @@ mod tests {
     use weir_device::cuda::Search;
 
     fn config(repeats: u32) -> CheckConfig {
-        let (models, search) = (vec!["m.onnx".into()], Search::default());
-        CheckConfig { ordinal: 0, memory_bytes_max: 1, models, batches: vec![1], repeats, search }
+        CheckConfig {
+            ordinal: 0,
+            memory_bytes_max: 1,
+            models: vec!["m.onnx".into()],
+            batches: vec![1],
+            repeats,
+            warm_up_ms: 0,
+            selection: CaseSelection::default(),
+            search: Search::default(),
+        }
     }
 
-    fn check(stage: &str, what: &str, passed: bool) -> Check {
-        let json = serde_json::json!({"stage": stage, "what": what, "passed": passed, "detail": ""});
+    fn check(stage: Stage, case: &str, passed: bool) -> Check {
+        let json =
+            serde_json::json!({"stage": stage, "case": case, "what": case, "passed": passed, "detail": ""});
         serde_json::from_value(json).unwrap()
     }
 
+    /// Runs cases with these outcomes, as far as they are not kept. Gives those that ran.
+    fn run(kept: &mut Kept, stage: Stage, cases: &[(&str, bool)], only: &[&str]) -> Vec<String> {
+        let only = only.iter().map(|case| (*case).to_owned()).collect();
+        let mut selection = CaseSelection { only, skip: Vec::new() };
+        selection.skip = kept.begin(stage, &selection);
+        let mut ran = Vec::new();
+        for (case, passed) in cases.iter().filter(|(case, _)| selection.includes(case)) {
+            kept.start_case(stage, (*case).to_owned()).unwrap();
+            kept.check(check(stage, case, *passed)).unwrap();
+            ran.push((*case).to_owned());
+        }
+        ran
+    }
+
+    fn whats(kept: &Kept) -> Vec<&str> {
+        kept.checks.iter().map(|check| check.what.as_str()).collect()
+    }
+
     #[test]
-    fn what_was_right_is_kept_and_what_was_wrong_is_done_again() {
+    fn finished_stages_and_passed_cases_are_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("gpu.json");
+        let open = || Kept::open(Some(&path), &config(5)).unwrap();
+        let mut kept = open();
+        run(&mut kept, Stage::Memory, &[("a", true), ("b", false), ("c", true)], &[]);
+        kept.end(Stage::Memory, true).unwrap();
+        run(&mut kept, Stage::Launches, &[("d", true)], &[]);
+        kept.end(Stage::Launches, true).unwrap();
+
+        let mut kept = open();
+        assert_eq!(whats(&kept), ["d", "a", "b", "c"], "in the order of the stages");
+        let passed = [Stage::Launches, Stage::Memory, Stage::Networks].map(|stage| kept.has_passed(stage));
+        assert_eq!(passed, [true, false, false]);
+        assert_eq!(run(&mut kept, Stage::Memory, &[("a", true), ("b", true), ("c", true)], &[]), ["b"]);
+        kept.end(Stage::Memory, true).unwrap();
+        assert!(open().has_passed(Stage::Memory));
+    }
+
+    #[test]
+    fn interrupted_stage_goes_on_with_the_case_that_it_was_cut_off_in() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("gpu.json");
+        let open = || Kept::open(Some(&path), &config(5)).unwrap();
+        // "b" has a check already, and would have had more.
+        run(&mut open(), Stage::Memory, &[("a", true), ("b", true)], &[]);
+        let mut kept = open();
+        assert!(!kept.has_passed(Stage::Memory));
+        assert_eq!(kept.cut_off_in().map(|running| running.case.as_str()), Some("b"));
+        let cases = [("a", true), ("b", true), ("c", true)];
+        assert_eq!(run(&mut kept, Stage::Memory, &cases, &[]), ["b", "c"]);
+        kept.end(Stage::Memory, true).unwrap();
+        assert_eq!(whats(&open()), ["a", "b", "c"]);
+    }
+
+    #[test]
+    fn single_case_replaces_its_own_checks_only() {
+        let mut kept = Kept::open(None, &config(5)).unwrap();
+        run(&mut kept, Stage::Memory, &[("a", true), ("b", false)], &[]);
+        kept.end(Stage::Memory, true).unwrap();
+        assert_eq!(run(&mut kept, Stage::Memory, &[("a", true), ("b", true)], &["b"]), ["b"]);
+        assert_eq!(whats(&kept), ["a", "b"]);
+        assert!(kept.has_passed(Stage::Memory));
+    }
+
+    #[test]
+    fn file_of_other_settings_or_another_machine_is_refused_and_left_alone() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("gpu.json");
         let mut kept = Kept::open(Some(&path), &config(5)).unwrap();
-        assert!(kept.put(Stage::Memory, vec![check("memory", "a", true), check("memory", "b", false)]));
-        assert!(kept.put(Stage::Launches, vec![check("launches", "c", true)]));
-        kept.write(Some(&path)).unwrap();
-        let mut kept = Kept::open(Some(&path), &config(5)).unwrap();
-        let whats = |kept: &Kept| kept.checks.iter().map(|check| check.what.clone()).collect::<Vec<_>>();
-        assert_eq!(whats(&kept), ["c", "a", "b"]);
-        assert_eq!(
-            [Stage::Launches, Stage::Memory, Stage::Networks].map(|stage| kept.has_passed(stage)),
-            [true, false, false]
-        );
-        assert!(!kept.put(Stage::Memory, vec![check("memory", "d", true)]), "they are others");
-        assert_eq!(whats(&kept), ["c", "d"]);
+        run(&mut kept, Stage::Environment, &[("driver 12", true)], &[]);
+        kept.end(Stage::Environment, true).unwrap();
+        let before = std::fs::read(&path).unwrap();
         let other = Kept::open(Some(&path), &config(6)).unwrap_err().to_string();
         assert!(other.contains("other models, options"), "{other}");
+        let mut kept = Kept::open(Some(&path), &config(5)).unwrap();
+        run(&mut kept, Stage::Environment, &[("driver 13", true)], &[]);
+        let other = kept.end(Stage::Environment, true).unwrap_err().to_string();
+        assert!(other.contains("another device, driver"), "{other}");
+        assert_eq!(std::fs::read(&path).unwrap(), before);
         std::fs::write(&path, "[]").unwrap();
-        assert!(Kept::open(Some(&path), &config(5)).unwrap_err().to_string().contains("something else"));
+        let other = Kept::open(Some(&path), &config(5)).unwrap_err().to_string();
+        assert!(other.contains("is no file of `weir doctor --gpu`"), "{other}");
     }
 }

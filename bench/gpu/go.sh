@@ -1,0 +1,290 @@
+#!/usr/bin/env bash
+# First contact with an NVIDIA GPU: `bash .gpu/go.sh STEP` on the machine that has it. docs/gpu.md
+# lists the steps and what they decide.
+#
+# Each step ends within 10 minutes, can be repeated, and leaves at most 8 files of at most 16 MiB
+# each in $OUT (default ./gpu-results):
+#   summary.txt              each part of the step: how it ended, after how many seconds
+#   log.txt                  what the parts printed
+#   machine.txt              driver, GPUs, processors, libraries, Python
+#   gpu.json, gpu.txt        all that `weir doctor --gpu` found so far
+#   pytorch.json             all that PyTorch measured so far
+#   *.before.json            results of another device or build, set aside
+# A step adds to the gpu.json and pytorch.json of the steps before it: those in the results folder,
+# or those that the same build of weir left on this machine, or those carried along in .gpu/results.
+#
+# Needs the driver, bash, coreutils, findutils and gzip; for the models Python 3.8, and for the
+# comparison a Python with torch.
+#
+# Environment:
+#   WEIR_CUDA_LIBRARY                    the driver, if it is not to be searched for
+#   WEIR_CUDA_LIBRARY_PATH               folders with NVIDIA's other libraries, to search first
+#   WEIR_GPU_ROOTS                       folders to search for Python and NVIDIA's libraries
+#   WEIR_GPU_SCRATCH                     program, models and interim results (/tmp/weir-gpu)
+#   WEIR_GPU_STEP_S, WEIR_GPU_PART_S     seconds that a step, and each of its parts, may take
+#   WEIR_GPU_DOCTOR, WEIR_GPU_PYTORCH    options of `weir doctor --gpu` and of pytorch_gpu.py
+set -u
+
+kit=$(cd "$(dirname "$0")" && pwd) || exit 1
+out=${OUT:-gpu-results}
+scratch=${WEIR_GPU_SCRATCH:-/tmp/weir-gpu}
+roots=${WEIR_GPU_ROOTS:-/opt /usr /root /home /srv}
+# Below the 10 minutes that a call may take, with time to pack the results.
+step_s=${WEIR_GPU_STEP_S:-570}
+part_s=${WEIR_GPU_PART_S:-$step_s}
+doctor_options=${WEIR_GPU_DOCTOR:---batch 1,32 --case-time-s 60}
+pytorch_options=${WEIR_GPU_PYTORCH:-}
+# How long a part has to end by itself when its time is over.
+kill_s=5
+search_s=20
+ask_s=20
+file_bytes_max=$((16 << 20))
+
+weir=$scratch/weir
+# Results of another build of weir are not gone on with.
+kept=$scratch/results-$(cksum <"$kit/weir.gz" | tr ' ' -)
+pythons=()
+models=()
+failed=0
+
+usage() {
+    cat >&2 <<'END'
+usage: bash go.sh STEP
+
+  1  does it work, and are operations right: environment, operations, transfers, launches, memory
+  2  are networks right, and how fast: networks
+  3  how fast beside PyTorch: eager, torch.compile, CUDA graph
+  4  the rest of Weir: handing-over, functions, worker, kernel-graphs
+  5  the rest of PyTorch: 24 processes and 24 streams
+END
+    exit 2
+}
+
+# The parts of a step, with the seconds that each may take.
+step() {
+    case $1 in
+        1)
+            doctor operations 180
+            doctor transfers 60
+            doctor launches 30
+            doctor memory 60
+            ;;
+        2) doctor networks 420 ;;
+        3) pytorch 500 --ways eager,compiled,graph --precisions tf32,fp16 ;;
+        4)
+            doctor handing-over 60
+            doctor functions 240
+            doctor worker 120
+            doctor kernel-graphs 120
+            ;;
+        5) pytorch 540 --ways processes,streams --functions 24 --batches 1 ;;
+    esac
+}
+
+main() {
+    mkdir -p "$out" "$kept" || exit 1
+    out=$(cd "$out" && pwd) || exit 1
+    trap pack EXIT
+    trap 'exit 1' INT TERM
+    : >"$out/log.txt" && : >"$out/summary.txt" || exit 1
+    note "step $1, $(date -u +%Y-%m-%dT%H:%M:%SZ)"
+    carry_on
+    search
+    machine >"$out/machine.txt" 2>&1
+    # shellcheck disable=SC2016  # for the inner shell
+    part unpack 20 /dev/null sh -c 'gzip -dc "$1" >"$2.new" && chmod 755 "$2.new" && mv "$2.new" "$2"' sh "$kit/weir.gz" "$weir"
+    make_models
+    environment
+    step "$1"
+    exit "$failed"
+}
+
+# Say how a part ended, here and in the summary.
+note() {
+    echo "$*" | tee -a "$out/summary.txt"
+}
+
+# Take over the results of earlier steps.
+carry_on() {
+    local name from
+    for name in gpu.json pytorch.json; do
+        for from in "$kept" "$kit/results"; do
+            if [ ! -e "$out/$name" ] && [ -e "$from/$name" ]; then
+                cp "$from/$name" "$out/$name" && note "goes on with $from/$name"
+            fi
+        done
+    done
+}
+
+# Find the Pythons of the machine, and NVIDIA's libraries. What the environment names comes first.
+search() {
+    local found folders folder
+    # shellcheck disable=SC2086  # several folders
+    found=$(timeout "$search_s" find $roots -maxdepth 12 \( -path '*/bin/python3' -o -name 'libcublasLt.so.1[23]' -o -name 'libnvrtc.so.1[23]' \) 2>/dev/null)
+    mapfile -t pythons < <({ command -v python3; grep '/bin/python3$' <<<"$found"; } | awk '!seen[$0]++')
+    folders=$(grep '\.so\.1[23]$' <<<"$found" | sed 's|/[^/]*$||' | sort -u | paste -sd: -)
+    folders=${WEIR_CUDA_LIBRARY_PATH:+$WEIR_CUDA_LIBRARY_PATH:}$folders
+    export WEIR_CUDA_LIBRARY_PATH=${folders%:}
+    [ -z "${WEIR_CUDA_LIBRARY-}" ] || return 0
+    found=$({ ldconfig -p || /sbin/ldconfig -p; } 2>/dev/null | awk '$1 == "libcuda.so.1" && /x86-64/ { print $NF; exit }')
+    if [ -z "$found" ]; then
+        for folder in /usr/local/nvidia/lib64 /usr/local/nvidia/lib /usr/lib/x86_64-linux-gnu /usr/lib64 /usr/lib; do
+            [ -e "$folder/libcuda.so.1" ] || continue
+            found=$folder/libcuda.so.1
+            # The driver's other libraries are beside it, where the loader does not look by itself.
+            export LD_LIBRARY_PATH="$folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+            break
+        done
+    fi
+    [ -z "$found" ] || export WEIR_CUDA_LIBRARY=$found
+}
+
+# What the machine tells of itself.
+machine() {
+    date -u
+    uname -a
+    sed -n 's/^PRETTY_NAME=//p' /etc/os-release
+    echo "processors: $(nproc),$(sed -n 's/^model name[^:]*://p' /proc/cpuinfo | head -n 1)"
+    grep -E '^Mem(Total|Available)' /proc/meminfo
+    echo "locked memory, KiB: $(ulimit -l)"
+    df -h "$scratch" /dev/shm
+    echo "driver: ${WEIR_CUDA_LIBRARY:-not found}"
+    echo "NVIDIA's libraries: ${WEIR_CUDA_LIBRARY_PATH:-not found}"
+    echo "Python: ${pythons[*]:-not found}"
+    cat /proc/driver/nvidia/version
+    timeout -k "$kill_s" "$ask_s" nvidia-smi
+    timeout -k "$kill_s" "$ask_s" nvidia-smi topo -m
+    timeout -k "$kill_s" "$ask_s" nvidia-smi -q
+}
+
+# The seconds that a part has which may take so many.
+limit() {
+    local left_s=$((step_s - SECONDS)) limit_s=$1
+    limit_s=$((limit_s < part_s ? limit_s : part_s))
+    echo $((limit_s < left_s ? limit_s : left_s))
+}
+
+# Run a command for at most so many seconds, and for no longer than the step: part NAME SECONDS
+# OUTPUT COMMAND...
+part() {
+    local name=$1 limit_s output=$3 began=$SECONDS status=0
+    limit_s=$(limit "$2")
+    shift 3
+    if [ "$limit_s" -le 0 ]; then
+        failed=1
+        note "$name: LEFT OUT, the step's $step_s s are over"
+        return 1
+    fi
+    echo "== $name" >>"$out/log.txt"
+    # The braces have the shell's own word of a signal go to the log, too.
+    { timeout -k "$kill_s" "$limit_s" "$@" >>"$output" </dev/null || status=$?; } 2>>"$out/log.txt"
+    [ "$status" != 1 ] || ! failed_before "$name" || status=0
+    case $status in
+        0) note "$name: ok, $((SECONDS - began)) s" ;;
+        124 | 137) note "$name: FAILED, took longer than $limit_s s" ;;
+        *) note "$name: FAILED, ended with $status after $((SECONDS - began)) s" ;;
+    esac
+    [ "$status" = 0 ] && return 0
+    failed=1
+    # The end of a call's output is all that some callers see.
+    logged "$name" | grep -v '^ok ' | tail -n 12 | cut -c 1-300
+    return "$status"
+}
+
+# What the log has of a part.
+logged() {
+    awk -v from="== $1" '$0 == from { lines = "" } { lines = lines $0 "\n" } END { printf "%s", lines }' "$out/log.txt"
+}
+
+# Whether the doctor ended with 1 only since checks of earlier stages had failed.
+failed_before() {
+    logged "$1" | awk '
+        / checks failed; see above$/ { some = 1; next }
+        /^(FAILED|error:)/ { own = 1 }
+        END { exit !some || own }'
+}
+
+# Make the models out of their skeletons.
+make_models() {
+    local python skeleton
+    for python in ${pythons[@]+"${pythons[@]}"}; do
+        "$python" -c 'import sys; sys.exit(sys.version_info < (3, 8))' 2>/dev/null || continue
+        part models 30 "$out/log.txt" "$python" "$kit/models.py" fill "$kit"/models/*.onnx --out "$scratch/models" || return
+        for skeleton in "$kit"/models/*.onnx; do models+=(--model "$scratch/models/${skeleton##*/}"); done
+        return
+    done
+    failed=1
+    note "models: LEFT OUT, there is no Python 3.8 in $roots; install one, or copy the models of \`cargo xtask models\` here"
+}
+
+# Look at the device. Results of another one, or with other options, are set aside.
+environment() {
+    local name failed_before=$failed
+    doctor environment 30 && return
+    [ -e "$out/gpu.json" ] && logged environment | grep -q 'remove it, or give another file' || return
+    failed=$failed_before
+    for name in gpu pytorch; do
+        [ ! -e "$out/$name.json" ] || mv "$out/$name.json" "$out/$name.before.json"
+    done
+    doctor environment 30
+}
+
+# A stage of `weir doctor --gpu`: doctor STAGE SECONDS
+doctor() {
+    if [ -z "${models[*]-}" ] && [[ $1 == networks || $1 == functions ]]; then
+        failed=1
+        note "$1: LEFT OUT, there are no models"
+        return 1
+    fi
+    local table=$scratch/table status=0 limit_s stage_s
+    : >"$table"
+    limit_s=$(limit "$2")
+    # It ends a stage that hangs, and records where, before it is ended itself.
+    stage_s=$((limit_s > 9 ? limit_s * 9 / 10 : 1))
+    # shellcheck disable=SC2086  # several options
+    part "$1" "$2" "$table" "$weir" doctor --gpu $doctor_options ${models[@]+"${models[@]}"} \
+        --stage "$1" --stage-time-s "$stage_s" "$out/gpu.json" || status=$?
+    [ ! -s "$table" ] || cp "$table" "$out/gpu.txt"
+    return "$status"
+}
+
+# PyTorch's side: pytorch SECONDS OPTION...
+pytorch() {
+    local limit_s python
+    limit_s=$(limit "$1")
+    shift
+    for python in ${pythons[@]+"${pythons[@]}"}; do
+        "$python" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)' 2>/dev/null || continue
+        # It ends by itself before it is ended, and so tells what it has left out.
+        limit_s=$((limit_s > 60 ? limit_s - 20 : limit_s))
+        # shellcheck disable=SC2086  # several options
+        part pytorch "$((limit_s + 10))" "$out/log.txt" "$python" "$kit/pytorch_gpu.py" "$@" $pytorch_options \
+            --limit-s "$limit_s" --beside "$out/gpu.json" "$out/pytorch.json"
+        return
+    done
+    note "pytorch: skipped, no Python in $roots has torch"
+}
+
+# Leave nothing in the results but whole files, none too large, and have them here for the next
+# step.
+# shellcheck disable=SC2317  # a trap
+pack() {
+    local file
+    rm -rf "$out"/.tmp* "$out"/*.partial
+    for file in "$out"/*.txt; do
+        if [ "$(stat -c %s "$file")" -gt "$file_bytes_max" ]; then
+            tail -c "$file_bytes_max" "$file" >"$scratch/end" && mv "$scratch/end" "$file"
+        fi
+    done
+    for file in "$out/gpu.json" "$out/pytorch.json"; do
+        [ ! -e "$file" ] || cp "$file" "$kept/"
+    done
+    # What is asked of speed, as far as it was measured.
+    grep -hE '(met|missed)' "$out/gpu.txt" "$out/log.txt" 2>/dev/null | tr -s ' ' | cut -c 1-200 | tail -n 60
+    ls -l "$out"
+}
+
+case ${1-} in
+    [1-5]) main "$1" ;;
+    *) usage ;;
+esac

@@ -1,0 +1,55 @@
+//! Time limits of stages and cases.
+
+use std::time::Duration;
+use weir_inference::gpu_check::Stage;
+
+/// Times that a stage is started again behind a case that ended its process.
+pub(super) const RESTARTS_MAX: usize = 8;
+/// Time that a killed process may take to end: the driver may wait for a kernel.
+pub(super) const KILL_TIME_MAX: Duration = Duration::from_secs(10);
+/// Time for which a case may report nothing, in seconds. The reference takes some of it.
+pub(super) const CASE_TIME_S: u64 = 120;
+
+/// Time of each stage, in seconds.
+const ENVIRONMENT_TIME_S: u64 = 60;
+const OPERATIONS_TIME_S: u64 = 600;
+const TRANSFERS_TIME_S: u64 = 120;
+const LAUNCHES_TIME_S: u64 = 120;
+const MEMORY_TIME_S: u64 = 120;
+const HANDING_OVER_TIME_S: u64 = 120;
+const WORKER_TIME_S: u64 = 120;
+const KERNEL_GRAPHS_TIME_S: u64 = 300;
+/// Time of each stage for each of its models, in seconds.
+const NETWORKS_MODEL_TIME_S: u64 = 600;
+const FUNCTIONS_MODEL_TIME_S: u64 = 300;
+const WORKER_MODEL_TIME_S: u64 = 120;
+
+/// Limits of one stage.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct StageLimits {
+    /// Of the whole stage, with its restarts.
+    pub(super) stage: Duration,
+    /// Without a word from the running case.
+    pub(super) case: Duration,
+}
+
+impl StageLimits {
+    /// Limits of a stage with so many models; `stage_s` takes the place of the stage's own.
+    pub(super) fn new(stage: Stage, models: usize, stage_s: Option<u64>, case_s: u64) -> Self {
+        let models = u64::try_from(models).unwrap_or(u64::MAX);
+        let own_s = match stage {
+            Stage::Environment => ENVIRONMENT_TIME_S,
+            Stage::Operations => OPERATIONS_TIME_S,
+            Stage::Transfers => TRANSFERS_TIME_S,
+            Stage::Launches => LAUNCHES_TIME_S,
+            Stage::Memory => MEMORY_TIME_S,
+            Stage::HandingOver => HANDING_OVER_TIME_S,
+            Stage::Networks => NETWORKS_MODEL_TIME_S.saturating_mul(models),
+            Stage::Functions => FUNCTIONS_MODEL_TIME_S.saturating_mul(models),
+            Stage::Worker => WORKER_TIME_S.saturating_add(WORKER_MODEL_TIME_S.saturating_mul(models)),
+            Stage::KernelGraphs => KERNEL_GRAPHS_TIME_S,
+        };
+        let (stage, case) = (stage_s.unwrap_or(own_s), case_s);
+        Self { stage: Duration::from_secs(stage), case: Duration::from_secs(case) }
+    }
+}

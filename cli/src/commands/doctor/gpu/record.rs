@@ -1,0 +1,66 @@
+//! The record of a run: checks as they end, shown on standard error, and kept in OUT.
+
+use super::kept::Kept;
+use crate::output::Output;
+use anyhow::Result;
+use weir_inference::gpu_check::{Check, LaunchParameters, Stage};
+
+/// Records one stage after the other.
+pub(super) struct Record<'a> {
+    kept: &'a mut Kept,
+    output: Output,
+    /// Cases that started since the stage was started last.
+    started: Vec<String>,
+}
+
+impl<'a> Record<'a> {
+    pub(super) fn new(kept: &'a mut Kept, output: Output) -> Self {
+        Self { kept, output, started: Vec::new() }
+    }
+
+    pub(super) fn start_case(&mut self, stage: Stage, case: String) -> Result<()> {
+        self.started.push(case.clone());
+        self.kept.start_case(stage, case)
+    }
+
+    pub(super) fn launches(&mut self, launches: Vec<LaunchParameters>) -> Result<()> {
+        self.kept.launches(launches)
+    }
+
+    pub(super) fn check(&mut self, check: Check) -> Result<()> {
+        self.output.note(line(&check));
+        self.kept.check(check)
+    }
+
+    /// Records that the process of a stage ended early, in the case that was running. Gives that case.
+    pub(super) fn fail(&mut self, stage: Stage, why: &str) -> Result<Option<String>> {
+        let running = self.kept.take_running();
+        let (case, launches) =
+            running.map_or((None, Vec::new()), |running| (Some(running.case), running.launches));
+        let what = case.as_deref().unwrap_or("start of the stage");
+        let check = Check { case: case.clone(), launches, ..Check::failed(stage, what, why) };
+        self.check(check)?;
+        Ok(case)
+    }
+
+    /// Cases that started since the last call.
+    pub(super) fn take_started(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.started)
+    }
+
+    /// Ends a stage, whose cases have all run or not.
+    pub(super) fn end(&mut self, stage: Stage, is_finished: bool) -> Result<()> {
+        self.kept.end(stage, is_finished)
+    }
+
+    pub(super) fn note(&self, note: &str) {
+        self.output.note(note);
+    }
+}
+
+fn line(check: &Check) -> String {
+    let verdict = if check.passed { "ok    " } else { "FAILED" };
+    let tier = check.tier.map_or_else(String::new, |tier| format!(" ({tier})"));
+    let why = if check.passed { String::new() } else { format!(": {}", super::table::detail(check)) };
+    format!("{verdict} {}{tier}{why}", check.what)
+}

@@ -1,0 +1,87 @@
+//! Runs a stage in a process of its own, and again behind a case that ended the process.
+
+use super::child::{Next, StageChild};
+use super::limits::{RESTARTS_MAX, StageLimits};
+use super::message::{StageEvent, StageOrder};
+use super::record::Record;
+use crate::error::Problem;
+use anyhow::{Context as _, Result};
+use std::time::Instant;
+use weir_inference::gpu_check::{CheckConfig, Progress, Stage};
+
+/// How one process of a stage ended.
+enum Ended {
+    Finished,
+    /// Early, for this reason.
+    Early(String),
+    /// The stage has no time left.
+    OverTime(String),
+}
+
+/// Runs the selected cases of a stage. Whatever ends its processes is recorded as a failed check; only what ends the doctor itself is an error.
+pub(super) fn run(
+    stage: Stage,
+    config: &CheckConfig,
+    limits: StageLimits,
+    record: &mut Record<'_>,
+) -> Result<()> {
+    let deadline = Instant::now() + limits.stage;
+    let mut config = config.clone();
+    let mut restarts = 0;
+    loop {
+        let order = StageOrder { stage, config: config.clone() };
+        let (why, is_over) = match run_once(&order, limits, deadline, record)? {
+            // A stage is finished when all its cases have run.
+            Ended::Finished => return record.end(stage, config.selection.only.is_empty()),
+            Ended::Early(why) => (why, false),
+            Ended::OverTime(why) => (why, true),
+        };
+        let case = record.fail(stage, &why)?;
+        let Some(case) = case.filter(|_| !is_over && restarts < RESTARTS_MAX) else {
+            return record.end(stage, false);
+        };
+        restarts += 1;
+        record.note(&format!("{stage} goes on behind {case:?}"));
+        // The cases up to this one are done, whatever came of them.
+        config.selection.skip.extend(record.take_started());
+    }
+}
+
+fn run_once(
+    order: &StageOrder,
+    limits: StageLimits,
+    stage_deadline: Instant,
+    record: &mut Record<'_>,
+) -> Result<Ended> {
+    let mut process = StageChild::start(order).context("cannot start a process for the stage")?;
+    loop {
+        let case_deadline = Instant::now() + limits.case;
+        let event = match process.next(stage_deadline.min(case_deadline)) {
+            Next::Event(event) => event,
+            Next::Ended(how) => return Ok(Ended::Early(how)),
+            Next::Silence if stage_deadline <= case_deadline => {
+                let time_s = limits.stage.as_secs();
+                return Ok(Ended::OverTime(format!(
+                    "the stage took longer than {time_s} s (--stage-time-s), and was killed"
+                )));
+            }
+            Next::Silence => {
+                let time_s = limits.case.as_secs();
+                return Ok(Ended::Early(format!(
+                    "no progress for {time_s} s (--case-time-s): the process was killed"
+                )));
+            }
+        };
+        match event {
+            StageEvent::Progress(Progress::Case(case)) => record.start_case(order.stage, case)?,
+            StageEvent::Progress(Progress::Launches(launches)) => record.launches(launches)?,
+            StageEvent::Progress(Progress::Check(check)) => record.check(*check)?,
+            StageEvent::Finished => return Ok(Ended::Finished),
+            StageEvent::Failed(why) => return Ok(Ended::Early(why)),
+            StageEvent::Unavailable(why) => {
+                let hint = "a node without a GPU runs models on its processor";
+                return Err(Problem::new(why).hint(hint).into());
+            }
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Progress of a stage: its cases and checks as they happen, so that a case which ends the process is known outside.
+
+use super::{CaseSelection, Check, CheckFailure, LaunchParameters, Stage};
+use serde::{Deserialize, Serialize};
+
+/// An event of a running stage.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Progress {
+    /// A case starts. If the process ends before the next case starts, this case is the reason.
+    Case(String),
+    /// The launches that the running case gives to the device next.
+    Launches(Vec<LaunchParameters>),
+    /// A check of the running case ended.
+    Check(Box<Check>),
+}
+
+/// Runs the cases of a stage that are selected, and reports them.
+pub(super) struct Reporter<'a> {
+    stage: Stage,
+    selection: &'a CaseSelection,
+    tell: &'a mut dyn FnMut(Progress),
+    case: Option<String>,
+    launches: Vec<LaunchParameters>,
+}
+
+impl<'a> Reporter<'a> {
+    pub(super) fn new(stage: Stage, selection: &'a CaseSelection, tell: &'a mut dyn FnMut(Progress)) -> Self {
+        Self { stage, selection, tell, case: None, launches: Vec::new() }
+    }
+
+    /// Whether the case called `name` runs.
+    pub(super) fn includes(&self, name: &str) -> bool {
+        self.selection.includes(name)
+    }
+
+    /// Runs the case called `name`, if it is selected. An error fails the case; only one that the process does not survive is returned.
+    pub(super) fn case(
+        &mut self,
+        name: &str,
+        work: impl FnOnce(&mut Self) -> Result<(), CheckFailure>,
+    ) -> Result<(), CheckFailure> {
+        if !self.includes(name) {
+            return Ok(());
+        }
+        self.case = Some(name.to_owned());
+        (self.tell)(Progress::Case(name.to_owned()));
+        let worked = work(self);
+        let ended = match worked {
+            Err(error) if !error.is_device_lost() => {
+                self.check(Check::failed(self.stage, name, error));
+                Ok(())
+            }
+            worked => worked,
+        };
+        self.case = None;
+        self.launches.clear();
+        ended
+    }
+
+    /// Runs a case that is a single check.
+    pub(super) fn single(
+        &mut self,
+        name: &str,
+        work: impl FnOnce() -> Result<Check, CheckFailure>,
+    ) -> Result<(), CheckFailure> {
+        self.case(name, |report| {
+            let check = work()?;
+            report.check(check);
+            Ok(())
+        })
+    }
+
+    /// Announces launches before they are given to the device.
+    pub(super) fn launches(&mut self, launches: Vec<LaunchParameters>) {
+        self.launches.clone_from(&launches);
+        (self.tell)(Progress::Launches(launches));
+    }
+
+    /// Reports a check that ended.
+    pub(super) fn check(&mut self, check: Check) {
+        let launches = if check.passed { Vec::new() } else { self.launches.clone() };
+        (self.tell)(Progress::Check(Box::new(Check { case: self.case.clone(), launches, ..check })));
+    }
+}

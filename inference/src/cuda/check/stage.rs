@@ -1,0 +1,144 @@
+//! Stages of the checks, and the cases of each.
+
+use super::{CheckConfig, chains, functions, handing_over, kernel_graphs, launches, memory};
+use super::{network, operations, transfers, worker};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// A part of the checks. Each takes at most some minutes, needs none of the others, and runs in a process of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Stage {
+    /// Driver, devices and libraries of the machine.
+    Environment,
+    /// Every kind of operation in every precision, against the reference.
+    Operations,
+    /// Copies between host and device, by size.
+    Transfers,
+    /// Cost of a launch, alone and in a graph, and the load time of every kernel module.
+    Launches,
+    /// Memory of a context, out of memory, memory of several tenants, and the cost of mapping it.
+    Memory,
+    /// Intermediates handed from one run to the next on the device, beside the way over the host.
+    HandingOver,
+    /// Whole models: load, run, repeated run, cold run.
+    Networks,
+    /// Many functions with models of one family at once: the memory that they take together.
+    Functions,
+    /// Models in a worker process, as nodes run them: the cost of the way there, and the replacement of a worker.
+    Worker,
+    /// Users' kernels in the workers of their tenants, and kernels that misbehave.
+    KernelGraphs,
+}
+
+/// Which cases of a stage run.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CaseSelection {
+    /// Names of cases, or their beginnings up to a comma. Empty for all cases.
+    pub only: Vec<String>,
+    /// Names of cases that do not run.
+    pub skip: Vec<String>,
+}
+
+impl Stage {
+    /// All stages, in order.
+    pub const ALL: [Self; 10] = [
+        Self::Environment,
+        Self::Operations,
+        Self::Transfers,
+        Self::Launches,
+        Self::Memory,
+        Self::HandingOver,
+        Self::Networks,
+        Self::Functions,
+        Self::Worker,
+        Self::KernelGraphs,
+    ];
+
+    /// The stage's name.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Environment => "environment",
+            Self::Operations => "operations",
+            Self::Transfers => "transfers",
+            Self::Launches => "launches",
+            Self::Memory => "memory",
+            Self::HandingOver => "handing-over",
+            Self::Networks => "networks",
+            Self::Functions => "functions",
+            Self::Worker => "worker",
+            Self::KernelGraphs => "kernel-graphs",
+        }
+    }
+
+    /// Names of the stage's cases, in the order in which they run. Opens no device. A case may be skipped at run time: those
+    /// of a library that is not installed are.
+    #[must_use]
+    pub fn cases(self, config: &CheckConfig) -> Vec<String> {
+        match self {
+            Self::Environment => Vec::new(),
+            Self::Operations => chains::cases().into_iter().chain(operations::cases()).collect(),
+            Self::Transfers => transfers::cases(),
+            Self::Launches => launches::cases(),
+            Self::Memory => memory::cases(),
+            Self::HandingOver => handing_over::cases(),
+            Self::Networks => network::cases(config),
+            Self::Functions => functions::cases(config),
+            Self::Worker => worker::cases(config),
+            Self::KernelGraphs => kernel_graphs::cases(),
+        }
+    }
+
+    /// Whether the stage uses cuBLASLt and NVRTC in its own process. The others measure a process without them.
+    pub(super) fn uses_libraries(self) -> bool {
+        matches!(self, Self::Operations | Self::Networks)
+    }
+}
+
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Stage {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|stage| stage.as_str() == text);
+        found.ok_or_else(|| format!("one of {}", Self::ALL.map(Self::as_str).join(", ")))
+    }
+}
+
+impl CaseSelection {
+    /// Whether the case called `name` runs.
+    #[must_use]
+    pub fn includes(&self, name: &str) -> bool {
+        let is_meant = |wanted: &String| {
+            name.strip_prefix(wanted.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with(", "))
+        };
+        let is_wanted = self.only.is_empty() || self.only.iter().any(is_meant);
+        is_wanted && !self.skip.iter().any(|skipped| skipped == name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn selection_matches_a_name_or_its_beginning_up_to_a_comma() {
+        let only = |only: &str| CaseSelection { only: vec![only.to_owned()], skip: Vec::new() };
+        assert!(CaseSelection::default().includes("conv 3x3, tf32, own"));
+        for wanted in ["conv 3x3", "conv 3x3, tf32", "conv 3x3, tf32, own"] {
+            assert!(only(wanted).includes("conv 3x3, tf32, own"), "{wanted}");
+        }
+        for other in ["conv 3", "conv 3x3, tf", "conv 3x3, tf32, own, more", "conv 1x1"] {
+            assert!(!only(other).includes("conv 3x3, tf32, own"), "{other}");
+        }
+        let skip = CaseSelection { skip: vec!["conv 3x3, tf32, own".to_owned()], ..only("conv 3x3") };
+        assert!(!skip.includes("conv 3x3, tf32, own") && skip.includes("conv 3x3, fp16, own"));
+    }
+}

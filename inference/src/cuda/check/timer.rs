@@ -1,0 +1,113 @@
+//! Times on a device: at its full clocks, without the host in between, and with the operating point that they were taken at.
+
+use super::CheckConfig;
+use std::time::{Duration, Instant};
+use weir_device::OperatingPoint;
+use weir_device::cuda::{CudaError, Devices, Event, Monitor, Stream};
+
+/// Intervals that the repeats of a measurement are split into. The median interval counts.
+const INTERVALS_MAX: u32 = 5;
+/// Most launches that a warm-up gives to the device before it waits.
+const WARM_UP_LAUNCHES_MAX: u32 = 64;
+
+/// Measures times on one device.
+pub(in crate::cuda) struct Timer {
+    monitor: Monitor,
+    ordinal: u32,
+    warm_up: Duration,
+    repeats: u32,
+}
+
+/// A time, and the operating point of the device right after it.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(in crate::cuda) struct Measured {
+    pub(in crate::cuda) time_ns: u64,
+    pub(in crate::cuda) clocks: Option<OperatingPoint>,
+}
+
+impl Timer {
+    pub(super) fn new(devices: &Devices, config: &CheckConfig) -> Self {
+        let (monitor, warm_up) = (Monitor::of(devices), Duration::from_millis(config.warm_up_ms));
+        Self { monitor, ordinal: config.ordinal, warm_up, repeats: config.repeats.max(1) }
+    }
+
+    /// Number of repeats of a measurement.
+    pub(super) fn repeats(&self) -> u32 {
+        self.repeats
+    }
+
+    /// Repeats `run` until the device has its full clocks.
+    pub(super) fn warm_up<E>(&self, mut run: impl FnMut() -> Result<(), E>) -> Result<(), E> {
+        let began = Instant::now();
+        while began.elapsed() < self.warm_up {
+            run()?;
+        }
+        Ok(())
+    }
+
+    /// Device time of one `launch`, after a warm-up: several intervals of launches between events, without a wait of the host before the
+    /// last event.
+    pub(super) fn device(
+        &self,
+        stream: &Stream,
+        mut launch: impl FnMut() -> Result<(), CudaError>,
+    ) -> Result<Measured, CudaError> {
+        let mut batch = 1;
+        self.warm_up(|| {
+            (0..batch).try_for_each(|_| launch())?;
+            batch = (2 * batch).min(WARM_UP_LAUNCHES_MAX);
+            stream.synchronize()
+        })?;
+        let (intervals, launches) = (self.repeats.min(INTERVALS_MAX), (self.repeats / INTERVALS_MAX).max(1));
+        let event = |_| Event::with_timing(stream.context());
+        let events = (0..=intervals).map(event).collect::<Result<Vec<_>, _>>()?;
+        for (place, event) in events.iter().enumerate() {
+            if place > 0 {
+                (0..launches).try_for_each(|_| launch())?;
+            }
+            stream.record(event)?;
+        }
+        stream.synchronize()?;
+        let interval = |(begin, end): (&Event, &Event)| Ok(end.since_ns(begin)? / u64::from(launches));
+        let times = events.iter().zip(events.iter().skip(1)).map(interval);
+        let times = times.collect::<Result<Vec<_>, CudaError>>()?;
+        Ok(self.measured(median(times)))
+    }
+
+    /// Host time of one `run`, after a warm-up: the median of `repeats`. For work that the host waits for in the end.
+    pub(super) fn host<E>(
+        &self,
+        repeats: u32,
+        mut run: impl FnMut() -> Result<(), E>,
+    ) -> Result<Measured, E> {
+        self.warm_up(&mut run)?;
+        let mut times = Vec::new();
+        for _ in 0..repeats.max(1) {
+            let began = Instant::now();
+            run()?;
+            times.push(nanoseconds(began.elapsed()));
+        }
+        Ok(self.measured(median(times)))
+    }
+
+    /// A time that was taken just now.
+    pub(super) fn measured(&self, time_ns: u64) -> Measured {
+        Measured { time_ns, clocks: self.monitor.operating_point(self.ordinal) }
+    }
+
+    /// The time since `began`, which ends now.
+    pub(super) fn since(&self, began: Instant) -> Measured {
+        let time_ns = nanoseconds(began.elapsed());
+        self.measured(time_ns)
+    }
+}
+
+/// The median of some times; 0 of none.
+pub(super) fn median(mut times: Vec<u64>) -> u64 {
+    times.sort_unstable();
+    times.get(times.len() / 2).copied().unwrap_or_default()
+}
+
+pub(super) fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}

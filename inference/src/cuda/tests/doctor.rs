@@ -1,0 +1,220 @@
+//! Checks of `weir doctor --gpu` on the fake driver, within one process.
+
+use super::{DIGITS, MEMORY_BYTES_MAX, repository};
+use crate::cuda::check::{CaseSelection, Check, CheckConfig, CheckFailure, Progress, Stage, Tier, check};
+use weir_device::cuda::{Devices, Search};
+use weir_fake_cuda::Fake;
+
+/// The events of a stage, and how it ended.
+struct Stages {
+    config: CheckConfig,
+    devices: Devices,
+    fake: Fake,
+}
+
+impl Stages {
+    fn new(fake: Fake) -> Self {
+        let search = Search { driver: Some(fake.path().to_owned()), ..Search::default() };
+        let devices = Devices::discover(&search).unwrap();
+        // NVIDIA's libraries lie beside the driver.
+        let search = Search { folders: vec![fake.path().with_file_name("")], ..search };
+        let config = CheckConfig {
+            ordinal: 0,
+            memory_bytes_max: MEMORY_BYTES_MAX,
+            models: Vec::new(),
+            batches: vec![1],
+            repeats: 1,
+            warm_up_ms: 0,
+            selection: CaseSelection::default(),
+            search,
+        };
+        Self { config, devices, fake }
+    }
+
+    fn only(mut self, case: &str) -> Self {
+        self.config.selection.only = vec![case.to_owned()];
+        self
+    }
+
+    fn events(&self, stage: Stage) -> (Vec<Progress>, Result<(), CheckFailure>) {
+        let mut events = Vec::new();
+        let ended = check(&self.devices, &self.config, stage, &mut |event| events.push(event));
+        (events, ended)
+    }
+
+    fn checks(&self, stage: Stage) -> Vec<Check> {
+        let (events, ended) = self.events(stage);
+        ended.unwrap();
+        checks(&events)
+    }
+}
+
+fn checks(events: &[Progress]) -> Vec<Check> {
+    let check = |event: &Progress| match event {
+        Progress::Check(check) => Some((**check).clone()),
+        Progress::Case(_) | Progress::Launches(_) => None,
+    };
+    events.iter().filter_map(check).collect()
+}
+
+fn cases(events: &[Progress]) -> Vec<String> {
+    let case = |event: &Progress| match event {
+        Progress::Case(case) => Some(case.clone()),
+        Progress::Launches(_) | Progress::Check(_) => None,
+    };
+    events.iter().filter_map(case).collect()
+}
+
+#[test]
+fn every_check_passes_and_belongs_to_a_listed_case() {
+    let mut stages = Stages::new(Fake::new(4));
+    stages.config.models = vec![repository(DIGITS)];
+    stages.config.batches = vec![1, 3];
+    // This program is no worker: the end-to-end tests run the stages that need one.
+    let in_workers = [Stage::Worker, Stage::KernelGraphs];
+    for stage in Stage::ALL.into_iter().filter(|stage| !in_workers.contains(stage)) {
+        let (events, ended) = stages.events(stage);
+        ended.unwrap();
+        let (found, checks) = (cases(&events), checks(&events));
+        assert!(!checks.is_empty(), "{stage} checks nothing");
+        let failed: Vec<_> = checks.iter().filter(|check| !check.passed).collect();
+        assert!(failed.is_empty(), "{failed:#?}");
+        if stage != Stage::Environment {
+            let listed = stage.cases(&stages.config);
+            // With one GPU there is no sibling to hand anything over to.
+            let listed: Vec<_> = listed.into_iter().filter(|case| !case.contains("from a sibling")).collect();
+            assert_eq!(found, listed, "{stage}");
+            assert!(checks.iter().all(|check| check.case.is_some()), "{checks:#?}");
+        }
+        for tier in [Tier::CublasLt, Tier::Nvrtc] {
+            let by_library = checks.iter().filter(|check| check.tier == Some(tier)).count();
+            assert_eq!(by_library > 0, stage == Stage::Operations, "{tier}: {checks:#?}");
+        }
+        // The share of the floor stands beside the time of what computes.
+        let has_floor = |check: &&Check| check.share_of_floor.is_some_and(|share| share > 0.0);
+        let shares = checks.iter().filter(has_floor).count();
+        let computing = checks.iter().filter(|check| check.flops_per_s.is_some()).count();
+        assert!(shares >= computing.min(1), "{stage}: {shares} of {computing}");
+    }
+}
+
+#[test]
+fn timings_have_the_clocks_that_they_were_taken_at() {
+    let stages = Stages::new(Fake::new(4)).only("launch overhead");
+    let checks = stages.checks(Stage::Launches);
+    assert_eq!(checks.len(), 2, "{checks:#?}");
+    for check in checks {
+        let clocks = check.clocks.unwrap();
+        assert_eq!((clocks.sm_clock_mhz, clocks.memory_clock_mhz), (Some(1_980), Some(3_201)));
+        assert_eq!((clocks.pcie_generation, clocks.pcie_width), (Some(5), Some(16)));
+        assert_eq!(clocks.power_w, Some(123.5));
+    }
+}
+
+#[test]
+fn every_module_of_kernels_has_a_load_time() {
+    let stages = Stages::new(Fake::new(4));
+    let loaded = stages.checks(Stage::Launches);
+    for module in weir_kernels::Module::ALL {
+        let what = format!("module {} loaded", module.name());
+        let check = loaded.iter().find(|check| check.what == what).unwrap();
+        assert!(check.time_ns.is_some() && check.detail.ends_with(" bytes"), "{check:?}");
+    }
+}
+
+#[test]
+fn wrong_values_have_their_place_and_their_launch() {
+    let fake = Fake::new(4);
+    fake.set("idle_kernel", "reduce_f32");
+    let stages = Stages::new(fake).only("sum of rows, fp32");
+    let checks = stages.checks(Stage::Operations);
+    let [check] = &checks[..] else { panic!("{checks:#?}") };
+    let worst = check.worst.unwrap();
+    assert!(!check.passed && worst.expected != worst.found, "{check:?}");
+    let [launch] = &check.launches[..] else { panic!("{check:?}") };
+    assert!(launch.kernel == "reduce_f32" && launch.grid[0] > 0 && launch.block[0] > 0);
+    assert_eq!(check.case.as_deref(), Some("sum of rows, fp32, own"));
+}
+
+#[test]
+fn fault_ends_a_stage_in_the_case_that_was_announced() {
+    let fake = Fake::new(4);
+    fake.set("fault_kernel", "reduce_f32");
+    let mut stages = Stages::new(fake);
+    stages.config.selection.only =
+        ["softmax, fp32", "sum of rows, fp32", "top 5"].map(str::to_owned).to_vec();
+    let (events, ended) = stages.events(Stage::Operations);
+    assert!(ended.unwrap_err().is_device_lost());
+    assert_eq!(cases(&events), ["softmax, fp32, own", "sum of rows, fp32, own"]);
+    let Some(Progress::Launches(launches)) = events.last() else { panic!("{events:#?}") };
+    assert_eq!(launches[0].kernel, "reduce_f32");
+    assert!(checks(&events).iter().all(|check| check.passed));
+}
+
+#[test]
+fn refused_call_fails_its_case_and_no_other() {
+    let stages = Stages::new(Fake::new(4));
+    let expected = stages.checks(Stage::Memory).len();
+    // The first allocation of the stage that is not for the device itself: that of a slot.
+    let fake = Fake::new(4);
+    let stages = Stages::new(fake);
+    let mut failed = false;
+    let mut checked = Vec::new();
+    let ended = check(&stages.devices, &stages.config, Stage::Memory, &mut |event| match event {
+        Progress::Case(case) if case.starts_with("memory handed over") || case.contains("another tenant") => {
+            failed = true;
+            stages.fake.fail_allocations(0, 1);
+        }
+        Progress::Check(check) => checked.push(*check),
+        Progress::Case(_) | Progress::Launches(_) => {}
+    });
+    ended.unwrap();
+    assert!(failed && checked.len() == expected, "{checked:#?}");
+    let wrong: Vec<_> = checked.iter().filter(|check| !check.passed).collect();
+    assert_eq!(wrong.len(), 1, "{wrong:#?}");
+    assert_eq!(wrong[0].case.as_deref(), Some("memory handed to another tenant"));
+}
+
+#[test]
+fn library_that_does_not_start_fails_one_check() {
+    let fake = Fake::new(1);
+    fake.set("cublaslt_create", 1);
+    let stages = Stages::new(fake);
+    let failed: Vec<_> = stages.checks(Stage::Operations).into_iter().filter(|check| !check.passed).collect();
+    assert_eq!(failed.len(), 1, "all but the library is as it should be: {failed:#?}");
+    assert!(failed[0].what == "cuBLASLt" && failed[0].detail.contains("does not start"), "{failed:#?}");
+}
+
+#[test]
+fn context_bytes_are_those_of_the_context_with_a_library_installed() {
+    let fake = Fake::new(4);
+    fake.set("context_bytes", 300 << 20);
+    let stages = Stages::new(fake).only("context");
+    let checks = stages.checks(Stage::Memory);
+    let found = checks[0].memory_bytes.unwrap() >> 20;
+    assert!((300..332).contains(&found), "{checks:#?}");
+}
+
+#[test]
+fn intermediates_are_handed_over_between_devices_that_reach_each_other() {
+    let run = |devices: u32, peer_access: u32| {
+        let fake = Fake::new(5);
+        fake.set("devices", devices).set("peer_access", peer_access);
+        let stages = Stages::new(fake);
+        let mut checks = stages.checks(Stage::HandingOver);
+        assert!(checks.iter().all(|check| check.passed), "{checks:#?}");
+        let goals: Vec<_> = checks.iter().filter(|check| check.goal.is_some()).collect();
+        assert!(goals.iter().all(|check| check.what.starts_with("16384") || check.what.starts_with("65536")));
+        (checks.len(), goals.len(), checks.pop().unwrap(), stages.fake.count("bytes_between_devices"))
+    };
+    // Once to see the bytes, and four times in a row to be timed.
+    let (count, goals, last, between) = run(2, 1);
+    let sizes = (64 << 10) + (1 << 20) + (16 << 20) + (64 << 20);
+    assert_eq!((count, goals, between), (16, 4, 5 * sizes));
+    assert!(last.what.contains("sibling") && last.bytes_per_s.is_some(), "{last:?}");
+    for (devices, peer_access, why) in [(1, 1, "there is one GPU"), (2, 0, "no other")] {
+        let (count, goals, last, between) = run(devices, peer_access);
+        assert_eq!((count, goals, between), (9, 2, 0));
+        assert!(last.detail.contains(why), "{last:?}");
+    }
+}

@@ -1,0 +1,175 @@
+//! The steps of the script.
+
+use super::kit::{Kit, Step, torch_stub};
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::process::Command;
+
+/// Stages in which nothing is wrong and that take no time, in a script for the program.
+const ONLY_LAUNCHES: &str = r#"case $stage in environment | launches) ;; *) exit 0 ;; esac"#;
+
+/// Operations of two kinds instead of all.
+const FEW_OPERATIONS: &str =
+    r#"[ $stage != operations ] || set -- "$@" --case "softmax, fp32" --case "top 5, fp32""#;
+
+/// Carry the results of a step to the next machine.
+fn carry(kit: &Kit, step: &Step) {
+    fs::create_dir_all(kit.path("results")).unwrap();
+    for name in step.files() {
+        fs::copy(step.path(&name), kit.path("results").join(name)).unwrap();
+    }
+}
+
+#[test]
+fn kit_holds_all_that_a_machine_with_a_driver_needs() {
+    let kit = Kit::new();
+    let mut entries: Vec<_> =
+        fs::read_dir(kit.path("")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    entries.sort();
+    assert_eq!(entries, ["go.sh", "models", "models.py", "pytorch_gpu.py", "weir.gz"]);
+    let step = kit.step("2");
+    assert!(step.is_ok, "{}", step.stdout);
+    assert_eq!(step.stages(), ["environment", "networks"]);
+}
+
+#[test]
+fn whole_procedure_passes_on_a_healthy_device() {
+    let kit = Kit::with_script(FEW_OPERATIONS);
+    let with_torch = |command: &mut Command| {
+        command.env("PYTHONPATH", torch_stub());
+        command.env("WEIR_GPU_PYTORCH", "--networks minilm --functions 2");
+    };
+    let mut last = None;
+    for number in ["1", "2", "3", "4", "5"] {
+        let step = kit.step_with(number, with_torch);
+        assert!(step.is_ok, "step {number}: {}", step.stdout);
+        carry(&kit, &step);
+        last = Some(step);
+    }
+    let last = last.expect("a step");
+    let stages = [
+        "environment",
+        "operations",
+        "transfers",
+        "launches",
+        "memory",
+        "handing-over",
+        "networks",
+        "functions",
+        "worker",
+        "kernel-graphs",
+    ];
+    assert_eq!(last.stages(), stages);
+    let rows = last.json("pytorch.json");
+    let rows = rows["rows"].as_array().expect("rows");
+    assert!(rows.iter().all(|row| row["passed"] == true), "{rows:?}");
+    let compared = rows.iter().filter(|row| row["what"].as_str().is_some_and(|what| what.contains("Weir, ")));
+    assert_eq!(compared.count(), 0, "the doctor has run another model");
+    assert_eq!(rows.len(), 2 * 2 * 3 + 2, "three ways in two precisions and batches; processes and streams");
+}
+
+#[test]
+fn case_that_faults_or_hangs_is_recorded_and_the_other_parts_run() {
+    let kit =
+        Kit::with_script(&format!("{FEW_OPERATIONS}\ncase $stage in transfers | memory) exit 0 ;; esac"));
+    for (fault, why) in [("", "ILLEGAL_ADDRESS"), (",fault=-1", "no progress for 8 s")] {
+        let step = kit.step_with("1", |command| {
+            command.env("WEIR_FAKE_CUDA", format!("devices=1,seed=3,fault_kernel=softmax_f32{fault}"));
+            command.env("WEIR_GPU_DOCTOR", "--repeats 1 --warm-up-ms 0 --case-time-s 8");
+        });
+        assert!(!step.is_ok && step.part("operations").starts_with("FAILED"), "{}", step.stdout);
+        assert!(step.stdout.contains("FAILED softmax, fp32, own"), "{}", step.stdout);
+        for part in ["environment", "launches"] {
+            assert!(step.part(part).starts_with("ok"), "{}", step.stdout);
+        }
+        let json = step.json("gpu.json");
+        let checks = json["checks"].as_array().expect("checks");
+        let failed: Vec<_> = checks.iter().filter(|check| check["passed"] == false).collect();
+        let detail = failed[0]["detail"].as_str().unwrap_or_default();
+        assert!(failed.len() == 1 && detail.contains(why), "{failed:?}");
+        assert!(checks.iter().any(|check| check["case"] == "top 5, fp32, own"), "the case behind it has run");
+    }
+}
+
+#[test]
+fn part_that_fails_or_hangs_does_not_end_the_step() {
+    let kit = Kit::with_script(
+        r#"case $stage in
+            operations) kill -SEGV $$ ;;
+            transfers) sleep 600 ;;
+            launches | memory) exit 0 ;;
+        esac"#,
+    );
+    let step = kit.step_with("1", |command| {
+        command.env("WEIR_GPU_PART_S", "10");
+    });
+    assert!(!step.is_ok);
+    assert!(step.part("operations").starts_with("FAILED, ended with 139"), "{}", step.part("operations"));
+    assert_eq!(step.part("transfers"), "FAILED, took longer than 10 s");
+    assert!(["environment", "launches", "memory"].iter().all(|name| step.part(name).starts_with("ok")));
+    assert_eq!(step.stages(), ["environment"]);
+}
+
+#[test]
+fn step_ends_within_its_time() {
+    let kit = Kit::with_script("[ $stage = environment ] || sleep 600");
+    let step = kit.step_with("1", |command| {
+        command.env("WEIR_GPU_STEP_S", "12");
+    });
+    assert!(!step.is_ok && step.part("operations").starts_with("FAILED, took longer"));
+    assert!(step.part("memory").starts_with("LEFT OUT"), "{}", step.part("memory"));
+    assert_eq!(step.stages(), ["environment"]);
+}
+
+#[test]
+fn step_goes_on_from_carried_results_of_the_same_device_only() {
+    let kit = Kit::with_script(ONLY_LAUNCHES);
+    let first = kit.step("1");
+    assert!(first.is_ok && !first.text("log.txt").contains("passed before"), "{}", first.stdout);
+    assert_eq!(first.files(), ["gpu.json", "gpu.txt", "log.txt", "machine.txt", "summary.txt"]);
+    carry(&kit, &first);
+    let again = kit.step("1");
+    assert!(again.is_ok && again.text("log.txt").contains("launches has passed before"), "{}", again.stdout);
+    let other = kit.step_with("1", |command| {
+        command.env("WEIR_FAKE_CUDA", "devices=2,seed=3");
+    });
+    assert!(other.is_ok && !other.text("log.txt").contains("passed before"), "{}", other.stdout);
+    assert_eq!(other.json("gpu.before.json"), first.json("gpu.json"));
+}
+
+#[test]
+fn step_repeated_on_the_same_machine_goes_on() {
+    let kit = Kit::with_script(ONLY_LAUNCHES);
+    let scratch = tempfile::tempdir().unwrap();
+    let step = || {
+        kit.step_with("1", |command| {
+            command.env("WEIR_GPU_SCRATCH", scratch.path());
+        })
+    };
+    assert!(step().is_ok);
+    let again = step();
+    assert!(again.text("log.txt").contains("launches has passed before"), "{}", again.stdout);
+}
+
+#[test]
+fn machine_without_python_and_torch_is_told_what_is_missing() {
+    let kit = Kit::with_script(ONLY_LAUNCHES);
+    let programs = tempfile::tempdir().unwrap();
+    for entry in fs::read_dir("/usr/bin").unwrap().chain(fs::read_dir("/bin").unwrap()) {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if !name.starts_with("python") {
+            // Most are in both folders.
+            let _ = symlink(&path, programs.path().join(name));
+        }
+    }
+    let without_python = |command: &mut Command| {
+        command.env("PATH", programs.path());
+    };
+    let step = kit.step_with("2", without_python);
+    assert!(!step.is_ok && step.part("models").contains("install one"), "{}", step.stdout);
+    assert!(step.part("networks").contains("no models"), "{}", step.stdout);
+    assert_eq!(step.stages(), ["environment"]);
+    let step = kit.step_with("3", without_python);
+    assert!(step.part("pytorch").contains("no Python in /nowhere has torch"), "{}", step.stdout);
+}
