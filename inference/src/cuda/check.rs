@@ -143,6 +143,9 @@ impl<'a> Bench<'a> {
         let before = monitor.memory_used_bytes(ordinal);
         let gpu = Arc::new(Gpu::open(devices, &gpu, &Arena::new(ARENA_BYTES_MAX))?);
         let after = monitor.memory_used_bytes(ordinal);
+        // Blocks that the pool has mapped ahead are for weights, and not part of the context.
+        let pool = gpu.pool.usage();
+        let before = before.map(|before| before + pool.used_bytes + pool.idle_bytes);
         let context_bytes = before.zip(after).map(|(before, after)| after.saturating_sub(before));
         Ok(Self { devices, gpu, config, timer: Timer::new(devices, config), context_bytes })
     }

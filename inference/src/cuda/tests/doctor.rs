@@ -112,13 +112,15 @@ fn timings_have_the_clocks_that_they_were_taken_at() {
 }
 
 #[test]
-fn every_module_of_kernels_has_a_load_time() {
+fn every_module_of_kernels_has_a_load_time_in_both_forms() {
     let stages = Stages::new(Fake::new(4));
     let loaded = stages.checks(Stage::Launches);
     for module in weir_kernels::Module::ALL {
-        let what = format!("module {} loaded", module.name());
-        let check = loaded.iter().find(|check| check.what == what).unwrap();
-        assert!(check.time_ns.is_some() && check.detail.ends_with(" bytes"), "{check:?}");
+        for form in ["machine code", "PTX"] {
+            let what = format!("module {} from {form}", module.name());
+            let check = loaded.iter().find(|check| check.what == what).unwrap();
+            assert!(check.time_ns.is_some() && check.detail.ends_with(" bytes"), "{check:?}");
+        }
     }
 }
 

@@ -147,7 +147,7 @@ async fn cases_are_listed_and_unknown_ones_refused() {
     let run = doctor("", &["--list-cases", "--stage", "memory,launches"]).await;
     let listed = run.checks();
     assert!(listed.contains(&json!({"stage": "memory", "case": "context"})), "{listed:?}");
-    assert!(listed.contains(&json!({"stage": "launches", "case": "module gemm"})), "{listed:?}");
+    assert!(listed.contains(&json!({"stage": "launches", "case": "module gemm from PTX"})), "{listed:?}");
     let run = doctor("", &["--case", "no such case"]).await;
     assert_eq!(run.status.code(), Some(2), "{}", run.stderr);
     assert!(run.stderr.contains("no such case") && run.stderr.contains("--list-cases"), "{}", run.stderr);
