@@ -42,6 +42,8 @@ pub fn threads(pid: u32) -> usize {
 
 /// Send a signal, such as `STOP`, to a process.
 pub fn signal(pid: u32, name: &str) {
-    let sent = std::process::Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status();
+    // The shell's own: a minimal Debian has no program of that name.
+    let kill = ["-c", r#"kill -s "$1" "$2""#, "sh", name, &pid.to_string()];
+    let sent = std::process::Command::new("sh").args(kill).status();
     assert!(sent.is_ok_and(|status| status.success()), "{name} could not be sent");
 }

@@ -77,7 +77,8 @@ impl Node {
 
     /// Ask it to stop, as Ctrl-C does, and wait until it has.
     pub(crate) fn stop(mut self) -> Result<()> {
-        process::run(Command::new("kill").arg(self.child.id().to_string()))?;
+        // The shell's own: a minimal Debian has no program of that name.
+        process::run(Command::new("sh").args(["-c", r#"kill "$1""#, "sh", &self.child.id().to_string()]))?;
         let status = self.child.wait().context("cannot wait for the node")?;
         if status.success() { Ok(()) } else { bail!("the node ended badly: {status}") }
     }
