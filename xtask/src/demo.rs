@@ -17,7 +17,7 @@ const FUNCTIONS: [&str; 2] = ["classify-digits", "embed-text"];
 /// Classify a digit and compare two sentences, starting from nothing
 ///
 /// Installs what is missing, builds Weir and two functions, starts a node in a temporary folder, pushes two models, deploys the functions, and
-/// calls them, all with plain curl. Then the node stops. The first time takes about five minutes on two cores, most of it for compiling;
+/// calls them, all with plain curl. Then the node stops. The first time takes about seven minutes on two cores, most of it for compiling;
 /// the program is built for the demo alone, without GPUs and optimised little.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DemoArgs {
