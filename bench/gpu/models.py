@@ -30,7 +30,7 @@ DATA_TYPE, NAME, RAW_DATA, DOC_STRING = 2, 8, 9, 12
 FLOAT = 1
 # How the protocol encodes fields.
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
-# What the documentation of a stripped weight begins with.
+# Prefix of the documentation string of a stripped weight.
 MARK = "random"
 # Standard deviation of the integers from 0 to 255, all equally likely.
 LEVELS_DEVIATION = math.sqrt((256**2 - 1) / 12)

@@ -50,7 +50,7 @@ WARM_UP_S = 0.3
 FAILED, MISSING = 1, 2
 # Weir's time in parts of torch.compile's, at most.
 RATIO_MAX = 1.25
-# What is told of a failure, at most.
+# Longest text of a failure.
 FAILURE_CHARS_MAX = 300
 # How long importing torch and opening the device may take.
 START_S = 120
@@ -99,7 +99,7 @@ def arguments():
     parser.add_argument("--beside", metavar="FILE", help="the doctor's file of the same GPU, to compare with")
     parser.add_argument("--json", action="store_true", help="print the file's contents instead of a table")
     parser.add_argument("out", nargs="?", metavar="OUT", help="the file that rows are written to")
-    # What a child process does.
+    # The work of a child process.
     parser.add_argument("--about", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--case", nargs=3, metavar=("NETWORK", "PRECISION", "BATCH"), help=argparse.SUPPRESS)
     parser.add_argument("--as-function", action="store_true", help=argparse.SUPPRESS)
@@ -184,7 +184,7 @@ def minilm(torch):
     return Bert()
 
 
-# What a child process does: one network in one precision with one batch.
+# The child process measures one network in one precision with one batch.
 
 
 def import_torch(device):
@@ -435,7 +435,7 @@ def about(torch, device):
     print(json.dumps({"torch": torch.__version__, "device": torch.cuda.get_device_name(device)}), flush=True)
 
 
-# What the first process does: no torch in here, so that nothing that happens to the device ends it.
+# The parent process starts the children. It does not import torch, so that a fault of the device cannot end it.
 
 
 def child(args, more):

@@ -27,7 +27,7 @@ unsafe impl Send for Graph {}
 // SAFETY: the handle of an executable graph may be used by any thread, but by one at a time, and is not `Sync`.
 unsafe impl Send for GraphExec {}
 
-/// A stream that records what it is given instead of doing it. Dropped, the recording is given up, and the stream can be used again.
+/// A stream that records its work into a graph instead of running it. Dropping it aborts the recording, and the stream can be used again.
 struct Recording<'a> {
     stream: &'a Stream,
     is_open: bool,
@@ -53,7 +53,7 @@ impl<'a> Recording<'a> {
         Ok(Self { stream, is_open: true })
     }
 
-    /// What was recorded.
+    /// Ends the recording and returns the graph.
     fn end(mut self) -> Result<Graph, CudaError> {
         self.is_open = false;
         let (ended, graph) = self.close();

@@ -61,7 +61,7 @@ async fn silent_server_is_left_after_the_time_limit() {
         return;
     }
     let etcd = started().await;
-    // The kernel accepts its connections, and nobody reads from them.
+    // The kernel accepts connections, and no task reads from them.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let client = client(&[&silent.local_addr().unwrap().to_string(), &etcd.host()]);
     let began = Instant::now();
@@ -99,7 +99,7 @@ fn hangs_up() -> String {
     let host = listener.local_addr().unwrap().to_string();
     std::thread::spawn(move || {
         while let Ok((connection, _)) = listener.accept() {
-            // A client that has gone has read what it wanted to.
+            // An error means that the client has closed the connection.
             let _ = read_request(connection);
         }
     });

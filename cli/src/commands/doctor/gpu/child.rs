@@ -42,14 +42,14 @@ impl StageChild {
             .spawn()?;
         let (sender, events) = channel();
         let reader = BufReader::new(socket.try_clone()?);
-        let child = Self { child, events, socket: socket };
+        let child = Self { child, events, socket };
         std::thread::Builder::new().name("stage".to_owned()).spawn(move || read(reader, &sender))?;
         // A process that is gone already has its reason in its status.
         let _ = send(&child.socket, order);
         Ok(child)
     }
 
-    /// The next event, or what there is in its place at `deadline`.
+    /// The next event; or silence at `deadline`, or the end of the process with its reason.
     pub(super) fn next(&mut self, deadline: Instant) -> Next {
         match self.receive(deadline) {
             Ok(event) => Next::Event(event),

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use weir_inference::gpu_check::{CheckConfig, Progress, Stage};
 
-/// What the process of a stage is to do.
+/// The task of a stage process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct StageOrder {
     pub(super) stage: Stage,
