@@ -62,28 +62,38 @@ fn without_a_driver_nothing_panics() {
         "{error}"
     );
     // Whatever this machine has, looking is not fatal.
-    let _ = Devices::discover(&Search::from_environment());
+    found_by_child("environment", None);
 }
 
-/// Set in the environment of a child that looks for a driver by its soname.
+/// Set in the environment of a child that looks for a driver by its soname: `environment` or `loader`.
+///
+/// In the process of the tests, the loader finds by that name a fake driver that another test uses.
 const CHILD: &str = "WEIR_DEVICE_TEST_CHILD";
 
-/// What a child found that was told of no folder, and whose loader looks in `folder` besides its own places.
-fn found_by_loader(folder: &Path) -> String {
+/// What a child printed whose loader looks in `folder` before its usual folders.
+fn found_by_child(search: &str, folder: Option<&Path>) -> String {
     let mut child = Command::new(std::env::current_exe().unwrap());
-    child.args(["--exact", "discovery::in_a_process_of_its_own", "--nocapture"]);
-    let output = child.env(CHILD, "1").env("LD_LIBRARY_PATH", folder).output().unwrap();
+    child.args(["--exact", "discovery::in_a_process_of_its_own", "--nocapture"]).env(CHILD, search);
+    child.envs(folder.map(|folder| ("LD_LIBRARY_PATH", folder)));
+    let output = child.output().unwrap();
     assert!(output.status.success(), "{output:?}");
     String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// What a child found that was told of no folder.
+fn found_by_loader(folder: &Path) -> String {
+    found_by_child("loader", Some(folder))
 }
 
 /// What the child does; by itself, nothing.
 #[test]
 fn in_a_process_of_its_own() {
-    if std::env::var_os(CHILD).is_none() {
-        return;
-    }
-    let search = Search { folders: vec!["/nowhere".into()], loader: true, ..Search::default() };
+    let Some(search) = std::env::var_os(CHILD) else { return };
+    let search = if search == "environment" {
+        Search::from_environment()
+    } else {
+        Search { folders: vec!["/nowhere".into()], loader: true, ..Search::default() }
+    };
     match Devices::discover(&search) {
         Ok(devices) => {
             let figures = Monitor::of(&devices).read().len();
