@@ -13,6 +13,7 @@ mod generated {
         clippy::allow_attributes_without_reason,
         reason = "generated code"
     )]
-    tonic::include_proto!("inference");
+    // From `proto/` by `cargo xtask bindings`.
+    include!("generated.rs");
 }
 pub use generated::*;

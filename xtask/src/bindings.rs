@@ -5,7 +5,7 @@ use crate::repo::Repo;
 use anyhow::Result;
 use std::process::Command;
 
-/// Make the bindings of `wit/` in the guest SDKs for Rust, C and Go anew, after a change of `wit/`
+/// Generate the guest SDKs' bindings from `wit/`, and the messages of gRPC from `grpc/proto` and `datastore/proto`
 #[derive(Debug, clap::Args)]
 pub(crate) struct BindingsArgs {
     /// Only see whether they are up to date
@@ -17,7 +17,7 @@ pub(crate) fn run(repo: &Repo, args: &BindingsArgs) -> Result<()> {
     if args.check { check(repo) } else { process::run(&mut generator(repo)) }
 }
 
-/// Fail where the bindings are not what `wit/` makes.
+/// Fail where a generated file is out of date.
 pub(crate) fn check(repo: &Repo) -> Result<()> {
     process::run(generator(repo).args(["--", "--check"]))
 }

@@ -106,7 +106,8 @@ fn compile(repo: &Repo, toolchain: &Toolchain, name: &str) -> Result<()> {
     let mut cargo = repo.cargo(repo.functions().join(name));
     cargo.args(["build", "--release", "--target", weir_provision::TARGET]).env_remove("CARGO_TARGET_DIR");
     step(&format!("{} in functions/{name}", process::line(&cargo)));
-    process::answer(toolchain.configure(&mut cargo)).map(drop)
+    // At full priority the functions would be done early, and one core idle while the other compiles the last crates of Weir.
+    process::answer(&mut process::in_background(toolchain.configure(&mut cargo))).map(drop)
 }
 
 /// Build a function as its author would, with `weir build` in its folder.

@@ -29,6 +29,22 @@ pub(crate) fn succeeds(command: &mut Command) -> bool {
     command.stdin(Stdio::null()).output().is_ok_and(|output| output.status.success())
 }
 
+/// `command` with a low priority: what it computes waits for the processor until others leave it free.
+pub(crate) fn in_background(command: &Command) -> Command {
+    let mut nice = Command::new("nice");
+    nice.args(["-n", "10"]).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => nice.env(name, value),
+            None => nice.env_remove(name),
+        };
+    }
+    if let Some(folder) = command.get_current_dir() {
+        nice.current_dir(folder);
+    }
+    nice
+}
+
 /// The command as a person would type it.
 pub(crate) fn line(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
@@ -74,6 +90,16 @@ mod tests {
             "{error}"
         );
         assert_eq!(answer(Command::new("echo").arg("hi")).unwrap(), "hi");
+    }
+
+    #[test]
+    fn command_in_background_keeps_its_folder_and_environment() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", "pwd; echo $WEIR_SET-$HOME; nice"]).current_dir(folder.path());
+        let answer = answer(in_background(&command).env("WEIR_SET", "set").env_remove("HOME")).unwrap();
+        let folder = folder.path().canonicalize().unwrap();
+        assert_eq!(answer, format!("{}\nset-\n10", folder.display()));
     }
 
     #[test]

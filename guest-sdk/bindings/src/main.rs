@@ -1,8 +1,14 @@
-//! Makes `guest-sdk/rust/src/bindings`, `guest-sdk/c/abi` and `guest-sdk/go/internal/abi` of `wit/`; with `--check`, only sees that they are up
-//! to date. Run by `cargo xtask bindings`.
+//! Generates the code that is in version control, or with `--check` fails where it is out of date:
 //!
-//! The bindings are in version control because wit-bindgen's macro, which would make them at build time, adds half a minute to the first
-//! build of every function.
+//! - the bindings of `wit/` in `guest-sdk/rust/src/bindings`, `guest-sdk/c/abi` and
+//!   `guest-sdk/go/internal/abi`: wit-bindgen's macro would add half a minute to the first build of
+//!   every function;
+//! - the gRPC messages of `grpc/` and `datastore/`: build scripts that generate them would add a
+//!   quarter of a minute to the first build of Weir, and 20 crates.
+//!
+//! Run by `cargo xtask bindings`.
+
+mod protocols;
 
 use anyhow::{Context as _, Result, bail};
 use std::path::{Path, PathBuf};
@@ -31,7 +37,8 @@ fn main() -> Result<()> {
     };
     make("tensor-function", stage, check)?;
     make_c(check)?;
-    make_go(check)
+    make_go(check)?;
+    protocols::generate(check)
 }
 
 /// Where an interface's bindings are, where they are not to be made.
@@ -135,7 +142,7 @@ fn sdk(language: &str) -> PathBuf {
 /// Write `made` to `path`, or only see that it is there.
 fn put(path: &Path, made: &[u8], check: bool) -> Result<()> {
     if check && std::fs::read(path).unwrap_or_default() != made {
-        bail!("{} is not what wit/ makes: run `cargo xtask bindings`", path.display());
+        bail!("{} is out of date: run `cargo xtask bindings`", path.display());
     }
     if check {
         return Ok(());

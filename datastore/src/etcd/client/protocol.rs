@@ -1,4 +1,5 @@
-//! Messages and stubs of etcd's gRPC API, generated from `proto/etcd.proto`.
+//! Messages and stubs of etcd's gRPC API, generated from `proto/etcd.proto`
+//! by `cargo xtask bindings`.
 
 #![allow(
     missing_docs,
@@ -9,4 +10,4 @@
     reason = "generated code"
 )]
 
-tonic::include_proto!("etcdserverpb");
+include!("generated.rs");

@@ -1,0 +1,34 @@
+//! Messages and stubs of gRPC APIs, compiled from `.proto` files without `protoc`.
+
+use crate::put;
+use anyhow::{Context as _, Result};
+use std::path::Path;
+use tonic_prost_build::Builder;
+
+pub(crate) fn generate(check: bool) -> Result<()> {
+    // Tensors stay in the memory that the message arrived in.
+    let inference =
+        tonic_prost_build::configure().build_client(false).codec_path("crate::BoundedCodec").bytes(".");
+    compile(inference, "grpc/proto", "inference", "grpc/src/generated.rs", check)?;
+    // Values are written from the memory that the caller has them in, also when a request is sent again.
+    let etcd = tonic_prost_build::configure()
+        .build_server(false)
+        .bytes(".etcdserverpb.PutRequest.value")
+        .bytes(".etcdserverpb.Compare.value");
+    compile(etcd, "datastore/proto", "etcd", "datastore/src/etcd/client/generated.rs", check)
+}
+
+/// Compile `name.proto` in `folder` to the Rust file `to`; both paths start at the workspace.
+fn compile(builder: Builder, folder: &str, name: &str, to: &str, check: bool) -> Result<()> {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let files = protox::compile([format!("{name}.proto")], [workspace.join(folder)])?;
+    let package = files.file.first().context("nothing was compiled")?.package().to_owned();
+    let out = std::env::temp_dir().join(format!("weir-bindings-{}", std::process::id()));
+    std::fs::create_dir_all(&out)?;
+    let generated = builder
+        .out_dir(&out)
+        .compile_fds(files)
+        .and_then(|()| std::fs::read(out.join(format!("{package}.rs"))));
+    let _ = std::fs::remove_dir_all(&out);
+    put(&workspace.join(to), &generated.with_context(|| format!("cannot compile {name}.proto"))?, check)
+}
