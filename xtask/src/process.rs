@@ -97,7 +97,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new("sh");
         command.args(["-c", "pwd; echo $WEIR_SET-$HOME; nice"]).current_dir(folder.path());
-        let answer = answer(in_background(&command).env("WEIR_SET", "set").env_remove("HOME")).unwrap();
+        command.env("WEIR_SET", "set").env_remove("HOME");
+        let answer = answer(&mut in_background(&command)).unwrap();
         let folder = folder.path().canonicalize().unwrap();
         assert_eq!(answer, format!("{}\nset-\n10", folder.display()));
     }
