@@ -1,37 +1,38 @@
-//! What is to be done, and why.
+//! Actions of the scheduler, and their reasons.
 
 use serde::{Deserialize, Serialize};
 use weir_types::{Cost, DeviceId, InvocationId, ModelId, NodeId};
 
-/// Something that the driver carries out, in the order given.
+/// An action for the driver. The driver carries out actions in the order given.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
     /// Run an invocation.
     Start {
-        /// Which one.
+        /// The invocation.
         invocation: InvocationId,
-        /// Where.
+        /// The node to run it on.
         node: NodeId,
-        /// The device on which its models are granted; none if it may open none.
+        /// The device on which its models are granted; `None` if it may open no models.
         device: Option<DeviceId>,
-        /// Models that the device may give up from now on, first first, until they are granted again: the node evicts them only when
-        /// it really loads something and has no room. This holds even if nobody wants the invocation any more by now, since later
-        /// placements count on it. [`Evictable`](crate::Evictable) keeps the list.
+        /// Models that the device may evict from now on, in order of eviction, until they are
+        /// granted again. The node evicts one only when a load needs the room. The permission holds
+        /// even if the invocation is cancelled meanwhile, since later placements count on it.
+        /// [`Evictable`](crate::Evictable) keeps the list.
         evict: Vec<ModelId>,
-        /// Why there.
+        /// The reasons for this placement.
         why: Why,
     },
-    /// Answer that an invocation will not run, or not to its end.
+    /// Report that an invocation will not run, or will not run to its end.
     Reject {
-        /// Which one.
+        /// The invocation.
         invocation: InvocationId,
-        /// Why not.
+        /// The reason.
         why: Rejection,
-        /// What it would have taken, as far as that is known.
+        /// The estimated cost of running it, if known.
         estimate: Estimate,
     },
-    /// Tell [`Event::Woken`](crate::Event::Woken) at this time. Replaces what was asked for before.
+    /// Send [`Event::Woken`](crate::Event::Woken) at this time. Replaces an earlier request.
     WakeAt(u64),
 }
 
@@ -39,33 +40,33 @@ pub enum Action {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rejection {
-    /// Too many wait already.
+    /// The queue is full.
     QueueFull,
-    /// Its models are larger than any device, or than what its tenant may have.
+    /// Its models exceed every device, or its tenant's memory limit.
     NoCapacity,
     /// Its deadline passed while it waited.
     Deadline,
-    /// It would miss its SLO, or has missed it while it waited.
+    /// It would miss its SLO, or missed the SLO while it waited.
     Slo,
-    /// Its node went away while it ran.
+    /// Its node was lost while it ran.
     NodeLost,
 }
 
-/// What the scheduler expects of a placement.
+/// The expected cost of a placement.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Estimate {
-    /// Time until its models can run: for a device's queue, or for room.
+    /// Time until its models can run: waiting for a device's queue, or for room.
     pub wait_ns: u64,
-    /// Time to load what is missing.
+    /// Time to load the missing models.
     pub load_time_ns: u64,
-    /// Time to bring its inputs from where they are to the node of the device.
+    /// Time to move its inputs to the node of the device.
     #[serde(default, skip_serializing_if = "is_no_time")]
     pub move_time_ns: u64,
-    /// Time to run once everything is there.
+    /// Time to run with all models and inputs in place.
     pub run_time_ns: u64,
-    /// Bytes of what is missing.
+    /// Bytes of the missing models.
     pub missing_bytes: u64,
-    /// What the device time costs; nothing unless it was asked for by an SLO.
+    /// Cost of the device time; zero unless an SLO asked for the cost.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub cost: Cost,
 }
@@ -78,34 +79,35 @@ fn is_zero(cost: &Cost) -> bool {
     *cost == Cost::ZERO
 }
 
-/// Why an invocation was placed where it was.
+/// The reasons for a placement.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Why {
-    /// What is expected of the placement.
+    /// The expected cost of the placement.
     pub estimate: Estimate,
-    /// The other places it could have had, and what they would have cost. At most [`Why::ALTERNATIVES_MAX`], best first.
+    /// The alternative devices and their expected costs, best first. At most
+    /// [`Why::ALTERNATIVES_MAX`].
     pub alternatives: Vec<Alternative>,
-    /// How long it waited in the scheduler's queue.
+    /// Time that the invocation waited in the scheduler's queue.
     pub queued_ns: u64,
 }
 
-/// A place that was not chosen.
+/// A device that was not chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Alternative {
-    /// The place.
+    /// The device.
     pub device: DeviceId,
-    /// What was expected of it.
+    /// Its expected cost.
     pub estimate: Estimate,
 }
 
 impl Estimate {
-    /// Time until the models can run, and they and the inputs are there.
+    /// Time until the invocation can run: wait, move and load times together.
     #[must_use]
     pub fn ready_after_ns(&self) -> u64 {
         self.wait_ns.saturating_add(self.move_time_ns).saturating_add(self.load_time_ns)
     }
 
-    /// Time until the invocation is over.
+    /// Time until the invocation ends.
     #[must_use]
     pub fn finish_after_ns(&self) -> u64 {
         self.ready_after_ns().saturating_add(self.run_time_ns)
@@ -113,6 +115,6 @@ impl Estimate {
 }
 
 impl Why {
-    /// The most alternatives that are kept.
+    /// Maximum number of alternatives kept.
     pub const ALTERNATIVES_MAX: usize = 3;
 }

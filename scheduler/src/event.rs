@@ -1,35 +1,36 @@
-//! What happened, as the nodes tell it. Times are nanoseconds of a clock that the caller chooses; only their differences matter.
+//! Events that nodes report. Times are nanoseconds of a clock that the caller chooses; only their
+//! differences matter.
 
 use crate::{Slo, Tier};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use weir_types::{DeviceId, FunctionId, InvocationId, ModelId, NodeId, Platform, Platforms};
 
-/// Something the scheduler is told. What it does not know, or cannot be, it ignores and counts; see
-/// [`Corrections`](crate::Corrections).
+/// An input of the scheduler. The scheduler ignores and counts an event that is unknown or
+/// impossible; see [`Corrections`](crate::Corrections).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
-    /// An invocation wants to run.
+    /// An invocation asks to run.
     Arrived(Arrival),
-    /// An invocation that was told to start does run.
+    /// A started invocation has begun to run.
     Started {
-        /// Which one.
+        /// The invocation.
         invocation: InvocationId,
     },
-    /// An invocation is over, and so is its grant.
+    /// An invocation succeeded. Its grant ends.
     Finished {
-        /// Which one.
+        /// The invocation.
         invocation: InvocationId,
     },
-    /// An invocation is over without success; so is its grant.
+    /// An invocation ended without success. Its grant ends.
     Failed {
-        /// Which one.
+        /// The invocation.
         invocation: InvocationId,
     },
-    /// Nobody wants an invocation any more: it leaves the queue, or its grant is over.
+    /// An invocation was cancelled: it leaves the queue, or its grant ends.
     Cancelled {
-        /// Which one.
+        /// The invocation.
         invocation: InvocationId,
     },
     /// A model is in a device's memory.
@@ -38,148 +39,159 @@ pub enum Event {
         device: DeviceId,
         /// The model.
         model: ModelId,
-        /// The memory it takes there.
+        /// Bytes of device memory that the model takes.
         bytes: u64,
-        /// How long the load took; none if the model was already there when the node came up.
+        /// Duration of the load; `None` if the model was already in memory when the node came up.
         load_time_ns: Option<u64>,
-        /// Of these bytes, what other models may have in common with it.
+        /// The parts of these bytes that other models may share.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         parts: Vec<Part>,
     },
-    /// Where a node would load a model from: told when it changes. Until then, it is its disk.
+    /// Reports where a node would load a model from, whenever that changes. Until the first report,
+    /// the node's disk is assumed.
     Staged {
         /// The node.
         node: NodeId,
         /// The model.
         model: ModelId,
-        /// Bytes of the model that are in each tier and in none before it. What is missing from the sum is on the node's disk.
+        /// Bytes of the model in each tier that no earlier tier holds. The bytes missing from the
+        /// sum are on the node's disk.
         bytes: Vec<(Tier, u64)>,
     },
-    /// A model is not in a device's memory any more, for whatever reason.
+    /// A model is no longer in a device's memory, for any reason.
     Evicted {
         /// The device.
         device: DeviceId,
         /// The model.
         model: ModelId,
     },
-    /// A node can run functions. Told again, it replaces what was known of the node: everything that ran there is lost.
+    /// A node can run functions. A repeated event replaces the earlier state of the node:
+    /// everything that ran there is lost.
     NodeUp {
         /// The node.
         node: NodeId,
         /// Its devices, by ordinal.
         devices: Vec<DeviceSpec>,
     },
-    /// A node is gone, with everything that ran there.
+    /// A node is gone, and everything that ran there is lost.
     NodeDown {
         /// The node.
         node: NodeId,
     },
-    /// A device takes nothing more for now. What runs there ends by itself, and what is in its memory is told as for any device.
+    /// A device accepts no new invocations for now. Running invocations end normally, and loads and
+    /// evictions are reported as for any device.
     DeviceDown {
         /// The device.
         device: DeviceId,
     },
-    /// It does again.
+    /// A device accepts invocations again.
     DeviceUp {
         /// The device.
         device: DeviceId,
     },
-    /// A device has more or less memory for models than was said before. What is in its memory stays there until it makes room for something else.
+    /// The memory of a device for models changed. Models in its memory stay until they are evicted
+    /// for another model.
     DeviceResized {
         /// The device.
         device: DeviceId,
         /// Memory for models from now on.
         capacity_bytes: u64,
     },
-    /// The time that an [`Action::WakeAt`](crate::Action::WakeAt) named has come.
+    /// The time requested by [`Action::WakeAt`](crate::Action::WakeAt) has come.
     Woken,
 }
 
-/// An invocation that wants to run.
+/// An invocation that asks to run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Arrival {
-    /// Which one. Unique among those under way.
+    /// The invocation's id, unique among the invocations that wait or run.
     pub invocation: InvocationId,
-    /// The function, whose tenant pays.
+    /// The function to run. Its tenant is charged.
     pub function: FunctionId,
-    /// The models that it may open. All are granted on one device; those that cannot run there run on the processor of its node.
+    /// The models that the invocation may open. All are granted on one device; models that cannot
+    /// run there run on the CPU of the device's node.
     pub models: Vec<ModelDemand>,
-    /// When it is of no use any more.
+    /// When the invocation expires.
     pub deadline_at_ns: u64,
     /// 1 is the most urgent; 0 is the default.
     pub priority: u32,
-    /// Items that it works on: the first dimension of its input, say. 1 if there is no such thing.
+    /// Items that the invocation works on, for example the first dimension of its input; 1 if it
+    /// has no batch dimension.
     pub batch: u32,
-    /// How long it runs once its models are in memory, if the caller knows. What was measured goes before it.
+    /// Run time with all models in memory, if the caller knows it. Measured times take precedence.
     pub run_time_ns: Option<u64>,
-    /// The same by kind of device.
+    /// The same run time by kind of device.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub run_times_ns: Vec<(DeviceKind, u64)>,
-    /// What it is to keep to: it is turned away on arrival if it would not. None: it waits as long as it takes.
+    /// The SLO of the invocation. An invocation that would miss it is rejected on arrival. `None`:
+    /// the invocation waits for as long as it takes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slo: Option<Slo>,
-    /// Where what it works on lies, as far as that makes a difference: it is moved to where it runs.
+    /// Where the inputs are, if their location matters: they are moved to the node that runs the
+    /// invocation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub inputs: Vec<InputsOn>,
 }
 
-/// What an invocation works on that is on one node.
+/// The inputs of an invocation on one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct InputsOn {
     /// The node.
     pub node: NodeId,
-    /// How much there is.
+    /// Bytes of input on the node.
     pub bytes: u64,
 }
 
 /// A model that an invocation may open.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelDemand {
-    /// Which one.
+    /// The model.
     pub model: ModelId,
-    /// The memory it takes on a device, as measured or estimated.
+    /// Bytes of device memory that the model takes, as measured or estimated.
     pub bytes: u64,
-    /// How long a load takes, if the caller knows.
+    /// Duration of a load, if the caller knows it.
     pub load_time_ns: Option<u64>,
-    /// What it can run on.
+    /// The platforms that can run the model.
     #[serde(default, skip_serializing_if = "Platforms::is_all")]
     pub runs_on: Platforms,
-    /// Of [`bytes`](Self::bytes), what other models may have in common with it.
+    /// The parts of [`bytes`](Self::bytes) that other models may share.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<Part>,
 }
 
-/// Weights that are in a device's memory once, however many of the models there have them.
+/// Weights that a device's memory holds once, whatever the number of models there that contain
+/// them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Part {
-    /// Which.
+    /// The part's id.
     pub id: PartId,
-    /// The memory that they take.
+    /// Bytes of device memory that the weights take.
     pub bytes: u64,
 }
 
-/// Names weights by what they are: equal ones have equal names on all nodes.
+/// Identifies weights by content: equal weights have equal ids on all nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct PartId(pub u64);
 
-/// What a device can do.
+/// The capabilities of a device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceSpec {
-    /// What it is, as profiles are kept by: `cpu`, or the name of a GPU.
+    /// The kind of device that profiles are keyed by: `cpu`, or the name of a GPU.
     pub kind: DeviceKind,
-    /// What runs models there.
+    /// The platform that runs models on the device.
     #[serde(default)]
     pub platform: Platform,
-    /// Memory for models.
+    /// Bytes of memory for models.
     pub capacity_bytes: u64,
-    /// Model runs at once; more wait on the device.
+    /// Concurrent model runs; further runs wait on the device.
     pub slots: u32,
-    /// Invocations that may hold a grant on the device at once. 1 is the papers' one at a time.
+    /// Invocations that may hold a grant on the device at the same time. 1 reproduces the papers'
+    /// one request at a time.
     pub invocations_max: u32,
 }
 
-/// A kind of device. Devices of one kind cost the same.
+/// A kind of device. Devices of one kind have the same costs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub struct DeviceKind(pub Arc<str>);

@@ -1,28 +1,31 @@
-//! The node's side of [`Action::Start`](crate::Action::Start)'s `evict`: what a device may give up at this moment.
+//! The node's side of [`Action::Start`](crate::Action::Start)'s `evict`: the models that a device
+//! may evict now.
 
 use std::collections::HashMap;
 use weir_types::{InvocationId, ModelId};
 
-/// What one device may give up, kept by the driver: told of every start and end on the device, it answers each load with the victims.
+/// The eviction list of one device. The driver reports every start and end on the device, and asks
+/// the list for victims before each load.
 ///
-/// A model stays on the list until it is granted again or gone, since several loads may rely on it. The scheduler keeps the same list,
-/// and sees to it that after giving up all of it, everything granted fits.
+/// A model stays on the list until it is granted again or evicted, since several loads may rely on
+/// it. The scheduler keeps the same list and guarantees that everything granted fits once the whole
+/// list is evicted.
 #[derive(Debug, Default)]
 pub struct Evictable {
-    /// First to go first.
+    /// In order of eviction.
     allowed: Vec<ModelId>,
     grants: HashMap<InvocationId, Vec<ModelId>>,
     granted: HashMap<ModelId, u32>,
 }
 
 impl Evictable {
-    /// Nothing granted, nothing to give up.
+    /// Creates an empty list without grants.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// An invocation starts: `models` are granted to it, and `evict` may go.
+    /// Starts an invocation: grants `models` to it, and allows `evict` to be evicted.
     pub fn start(&mut self, invocation: InvocationId, models: Vec<ModelId>, evict: Vec<ModelId>) {
         self.allowed.retain(|model| !models.contains(model));
         self.allow(evict);
@@ -34,7 +37,7 @@ impl Evictable {
         }
     }
 
-    /// An invocation uses one more model than it was granted here, if it was granted any.
+    /// Grants one more model to an invocation, whether or not it holds other grants here.
     pub fn add(&mut self, invocation: InvocationId, model: ModelId) {
         let models = self.grants.entry(invocation).or_default();
         if !models.contains(&model) {
@@ -44,7 +47,7 @@ impl Evictable {
         }
     }
 
-    /// These may go too, whoever runs.
+    /// Allows more models to be evicted, independent of any invocation.
     pub fn allow(&mut self, evict: Vec<ModelId>) {
         for model in evict {
             if !self.allowed.contains(&model) {
@@ -53,7 +56,7 @@ impl Evictable {
         }
     }
 
-    /// Those of `resident` that no invocation here was granted, and that nobody has allowed to go.
+    /// The models of `resident` that are neither granted nor on the eviction list.
     #[must_use]
     pub fn unneeded<'a>(&self, resident: impl IntoIterator<Item = &'a ModelId>) -> Vec<ModelId> {
         let is_unneeded =
@@ -61,25 +64,25 @@ impl Evictable {
         resident.into_iter().filter(is_unneeded).cloned().collect()
     }
 
-    /// Whether something may go as soon as those who hold it are done.
+    /// Whether a model on the list is still granted, so that its eviction has to wait.
     #[must_use]
     pub fn is_held_up(&self) -> bool {
         self.allowed.iter().any(|model| self.granted.contains_key(model))
     }
 
-    /// An invocation is over.
+    /// Ends an invocation and releases its grants.
     pub fn finish(&mut self, invocation: InvocationId) {
         if let Some(models) = self.grants.remove(&invocation) {
             self.release(models);
         }
     }
 
-    /// A model is not in memory any more.
+    /// Removes a model that is no longer in memory.
     pub fn evicted(&mut self, model: &ModelId) {
         self.allowed.retain(|allowed| allowed != model);
     }
 
-    /// The models that a load may evict now, first to go first.
+    /// The models that a load may evict now, in order of eviction.
     #[must_use]
     pub fn victims(&self) -> Vec<ModelId> {
         self.allowed.iter().filter(|model| !self.granted.contains_key(*model)).cloned().collect()
@@ -127,7 +130,7 @@ mod tests {
         evictable.start(InvocationId(1), vec![granted.clone()], vec![beside.clone()]);
         assert_eq!(evictable.victims(), std::slice::from_ref(&beside));
         for invocation in [1, 1, 2] {
-            // Also of an invocation that was granted nothing here.
+            // Invocation 2 has no other grant here.
             evictable.add(InvocationId(invocation), beside.clone());
             evictable.allow(vec![beside.clone()]);
             assert_eq!((evictable.victims(), evictable.is_held_up()), (vec![], true));

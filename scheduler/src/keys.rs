@@ -1,7 +1,7 @@
-//! Small numbers that stand for long names.
+//! Small integer keys that stand for long names.
 //!
-//! Names are resolved once, when an event comes in; from there on the scheduler compares and indexes numbers. A number is given to another
-//! name only when nothing refers to it any more.
+//! A name is resolved once, when an event arrives; after that the scheduler compares and indexes
+//! integers. A key is reused for another name only when nothing refers to it any more.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -25,28 +25,29 @@ macro_rules! keys {
 }
 
 keys! {
-    /// A model, for as long as it is waited for, running, or in some device's memory.
+    /// A model that is waited for, running, or in some device's memory.
     ModelKey;
-    /// A function, for as long as one of its invocations waits or runs.
+    /// A function with at least one invocation that waits or runs.
     FunctionKey;
-    /// A tenant, for as long as one of its invocations waits or runs, or one of its models is in memory.
+    /// A tenant with at least one invocation that waits or runs, or a model in memory.
     TenantKey;
-    /// A device, for as long as its node is up. Devices are in the order in which they came up.
+    /// A device whose node is up. Keys follow the order in which devices came up.
     DeviceKey;
-    /// A kind of device, for good.
+    /// A kind of device. The key is permanent.
     KindKey;
 }
 
-/// Names to numbers, with what is known about each.
+/// Maps names to keys, with a value for each name.
 ///
-/// What was learned about a name outlives the last reference to it, until the table is full and the place is needed for another.
+/// A value outlives the last reference to its name, until the table is full and the entry is reused
+/// for another name.
 #[derive(Debug)]
 pub(crate) struct Table<I, T> {
     keys: HashMap<I, u32>,
     entries: Vec<Entry<I, T>>,
-    /// Beyond this, places without references are given to others.
+    /// Above this length, entries without references are reused.
     len_max: usize,
-    /// Where the search for such a place goes on.
+    /// Where the next search for an unreferenced entry starts.
     sweep: usize,
 }
 
@@ -57,7 +58,7 @@ struct Entry<I, T> {
     value: T,
 }
 
-/// Entries that one search for a free place looks at, so that every call costs about the same.
+/// Entries examined by one search for a free entry, which bounds the cost of a call.
 const SWEEP_LEN_MAX: usize = 64;
 
 impl<I: Clone + Eq + Hash, T: Default> Table<I, T> {
@@ -65,7 +66,7 @@ impl<I: Clone + Eq + Hash, T: Default> Table<I, T> {
         Self { keys: HashMap::new(), entries: Vec::new(), len_max, sweep: 0 }
     }
 
-    /// The number of `id`, which gets one if it has none, with one more reference.
+    /// Returns the key of `id`, creating it if needed, and adds a reference.
     pub(crate) fn retain(&mut self, id: &I) -> u32 {
         let key = match self.keys.get(id) {
             Some(key) => *key,
@@ -75,18 +76,18 @@ impl<I: Clone + Eq + Hash, T: Default> Table<I, T> {
         key
     }
 
-    /// One more reference to a number in use.
+    /// Adds a reference to a key in use.
     pub(crate) fn retain_key(&mut self, key: u32) {
         self.entries[key as usize].refs += 1;
     }
 
-    /// One reference less.
+    /// Drops a reference.
     pub(crate) fn release(&mut self, key: u32) {
         let entry = &mut self.entries[key as usize];
         entry.refs = entry.refs.saturating_sub(1);
     }
 
-    /// The number of `id`, if it has one.
+    /// The key of `id`, if it has one.
     pub(crate) fn key<Q: Hash + Eq + ?Sized>(&self, id: &Q) -> Option<u32>
     where
         I: Borrow<Q>,

@@ -1,12 +1,16 @@
-//! Where each invocation runs, and which models may make room for it.
+//! Decides where each invocation runs, and which models may be evicted to make room for it.
 //!
-//! A pure state machine: no tokio, no clock, no I/O. [`Scheduler::handle`] takes an [`Event`] and the time, brings its [`View`] of the
-//! cluster up to date, asks its [`Policy`] what to do next until it has no answer, and hands out [`Action`]s. The same code is driven by
-//! a node and by a simulation.
+//! The scheduler is a pure state machine: no tokio, no clock, no I/O. [`Scheduler::handle`] takes
+//! an [`Event`] and the time, updates its [`View`] of the cluster, asks its [`Policy`] for
+//! placements until the policy has none left, and returns [`Action`]s. A node and a simulation
+//! drive the same code.
 //!
-//! Three promises hold whatever the policy is: an invocation that arrived is started or rejected once, unless it is cancelled first; the
-//! models that were granted to running invocations always fit into their device together, counting those that are not loaded yet; and a
-//! model that is granted is never given up as a victim.
+//! Three guarantees hold under every policy:
+//!
+//! - An invocation that arrived is started or rejected exactly once, unless it is cancelled first.
+//! - The models granted to running invocations always fit into their device together, including
+//!   models that are not loaded yet.
+//! - A granted model is never evicted.
 
 mod event;
 pub use event::{Arrival, DeviceKind, DeviceSpec, Event, InputsOn, ModelDemand, Part, PartId};

@@ -14,19 +14,19 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use weir_types::{InvocationId, TenantId};
 
-/// Limits of a scheduler.
+/// Settings of a scheduler.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
-    /// Invocations that may wait; one more is rejected.
+    /// Maximum number of waiting invocations; further arrivals are rejected.
     pub queue_len_max: usize,
-    /// What tenants may use.
+    /// Limits by tenant.
     pub tenants: BTreeMap<TenantId, TenantLimits>,
-    /// What tenants may use of whom nothing is said.
+    /// Default limits for tenants without an entry.
     pub tenant_default: TenantLimits,
-    /// How SLOs are kept.
+    /// Settings of SLO admission.
     #[serde(default)]
     pub slo: SloSettings,
-    /// What nodes are connected by.
+    /// Inter-node bandwidth and latency.
     #[serde(default, skip_serializing_if = "is_default")]
     pub network: Network,
 }
@@ -36,7 +36,7 @@ fn is_default(network: &Network) -> bool {
 }
 
 impl Settings {
-    /// What `tenant` may use.
+    /// The limits of `tenant`.
     #[must_use]
     pub fn limits_of(&self, tenant: &TenantId) -> &TenantLimits {
         self.tenants.get(tenant).unwrap_or(&self.tenant_default)
@@ -50,60 +50,60 @@ impl Default for Settings {
     }
 }
 
-/// Events that were ignored, or taken with a grain of salt.
+/// Counts of events that were ignored or corrected.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Corrections {
-    /// About an invocation that neither waits nor runs.
+    /// The event names an invocation that neither waits nor runs.
     pub unknown_invocation: u64,
-    /// About a node that is not up, or a device it does not have.
+    /// The event names a node that is not up, or a device that the node does not have.
     pub unknown_device: u64,
-    /// An invocation that arrived while it waited or ran.
+    /// An invocation arrived again while it waited or ran.
     pub arrived_twice: u64,
-    /// A model that was loaded or evicted where it already was, or was not.
+    /// A model was reported loaded where it was loaded, or evicted where it was not.
     pub residency: u64,
-    /// A model that was named twice in one arrival.
+    /// A model occurred twice in one arrival.
     pub named_twice: u64,
-    /// A node that came up while it was up.
+    /// A node came up while it was up.
     pub node_up_twice: u64,
-    /// A time before an earlier one; the earlier was used.
+    /// The time was before the last one. The last time was used instead.
     pub clock_went_back: u64,
 }
 
-/// One that waits.
+/// A waiting invocation.
 #[derive(Debug, Clone, Copy)]
 struct Waits {
     arrived_at_ns: u64,
     deadline_at_ns: u64,
 }
 
-/// Decides where invocations run. Fed by one driver, which carries out the actions in order.
+/// Decides where invocations run. One driver feeds it events and carries out its actions in order.
 pub struct Scheduler {
     queue_len_max: usize,
-    /// Holds those without models, which are no concern of policies.
+    /// Queue of invocations without models, which bypass the policy.
     plain: Plain,
     policy: Box<dyn Policy>,
-    /// Holds those with an SLO in the policy's stead.
+    /// Queue of invocations with an SLO, which bypass the policy.
     admission: Admission,
-    /// Some invocation had an SLO.
+    /// Whether any invocation had an SLO so far.
     has_slos: bool,
     view: View,
     now_ns: u64,
     waiting: HashMap<InvocationId, Waits>,
-    /// When waiting invocations become useless, in order.
+    /// Deadlines of waiting invocations, earliest first.
     deadlines: BTreeSet<(u64, InvocationId)>,
-    /// The latest wake that was asked for and did not come.
+    /// The pending wake-up request.
     wake_at_ns: Option<u64>,
     corrections: Corrections,
 }
 
 impl Scheduler {
-    /// A scheduler of the default policy.
+    /// A scheduler with the default policy.
     #[must_use]
     pub fn new(settings: &Settings) -> Self {
         Self::with_policy(settings, PolicyKind::default().build(&PolicyOptions::default()))
     }
 
-    /// A scheduler of another policy.
+    /// A scheduler with `policy`.
     #[must_use]
     pub fn with_policy(settings: &Settings, policy: Box<dyn Policy>) -> Self {
         let (waiting, deadlines, corrections) = Default::default();
@@ -125,7 +125,8 @@ impl Scheduler {
         }
     }
 
-    /// Take in `event`, which happened at `now_ns`, and add what is to be done to `actions`.
+    /// Processes `event`, which happened at `now_ns`, and appends the resulting actions to
+    /// `actions`.
     pub fn handle(&mut self, now_ns: u64, event: Event, actions: &mut Vec<Action>) {
         if now_ns < self.now_ns {
             self.corrections.clock_went_back += 1;
@@ -145,7 +146,7 @@ impl Scheduler {
         if self.has_slos {
             self.admission.settle(self.now_ns, &mut self.view);
         }
-        // What was promised before changes nothing when it comes true.
+        // Expected completions need no replanning.
         if newcomer.is_some() || woken || expired || freed != self.view.freed() {
             self.place(actions);
         }
@@ -155,31 +156,32 @@ impl Scheduler {
         self.ask_to_be_woken(actions);
     }
 
-    /// What it knows of the cluster.
+    /// The scheduler's view of the cluster.
     #[must_use]
     pub fn view(&self) -> &View {
         &self.view
     }
 
-    /// The policy in charge.
+    /// The policy in use.
     #[must_use]
     pub fn policy(&self) -> &dyn Policy {
         &*self.policy
     }
 
-    /// How many invocations wait, with and without SLOs.
+    /// Number of waiting invocations, with and without SLOs.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// What it had to ignore or correct so far.
+    /// Counts of ignored or corrected events so far.
     #[must_use]
     pub fn corrections(&self) -> Corrections {
         self.corrections
     }
 
-    /// Start what the policy wants started: first keeping to the turns of the tenants, then, if that left anybody out, without.
+    /// Starts the placements that the policy returns: first with the tenants' turns, then, if
+    /// invocations still wait, without turns.
     fn place(&mut self, actions: &mut Vec<Action>) {
         if self.has_slos {
             self.place_admitted(actions);
@@ -199,7 +201,7 @@ impl Scheduler {
         self.plain.next(&self.view).or_else(|| self.policy.next(self.now_ns, &self.view))
     }
 
-    /// Have one wait that nobody has promised anything.
+    /// Queues a request that has no admitted SLO.
     fn queue(&mut self, request: Request) {
         if request.models.is_empty() {
             self.plain.push(request);
@@ -208,12 +210,13 @@ impl Scheduler {
         }
     }
 
-    /// Take one of those out again.
+    /// Removes a request queued by [`queue`](Self::queue).
     fn unqueue(&mut self, invocation: InvocationId) -> Option<Request> {
         self.plain.remove(invocation).or_else(|| self.policy.remove(invocation, &self.view))
     }
 
-    /// Start those first that were admitted with an SLO, and take in those without that have waited for too long.
+    /// Starts the invocations admitted with an SLO first, and admits those without an SLO that have
+    /// waited for too long.
     fn place_admitted(&mut self, actions: &mut Vec<Action>) {
         while let Some(request) = self.policy.late(self.now_ns, &self.view) {
             self.let_go(&request, actions, Rejection::Slo);
@@ -232,7 +235,7 @@ impl Scheduler {
         self.admission.settle(self.now_ns, &mut self.view);
     }
 
-    /// Hand an arrival to the policy, unless it can be told at once that it will not run.
+    /// Queues an arrival, or rejects it if it cannot run.
     fn arrived(&mut self, mut arrival: Arrival, actions: &mut Vec<Action>) -> Option<InvocationId> {
         let (invocation, deadline_at_ns) = (arrival.invocation, arrival.deadline_at_ns);
         if self.waiting.contains_key(&invocation) || self.view.is_running(invocation) {
@@ -262,7 +265,7 @@ impl Scheduler {
         None
     }
 
-    /// Find a place for one with an SLO, or reject it.
+    /// Admits an invocation with an SLO, or rejects it.
     fn admit(&mut self, request: Request, actions: &mut Vec<Action>) -> Option<InvocationId> {
         self.has_slos = true;
         if !self.admission.is_used() {
@@ -293,13 +296,14 @@ impl Scheduler {
         self.view.tenants_mut().end_waiting(request.tenant);
     }
 
-    /// Reject one that nobody holds any more.
+    /// Rejects a request that no queue holds any more.
     fn let_go(&mut self, request: &Request, actions: &mut Vec<Action>, why: Rejection) {
         self.waits_no_more(request);
         self.reject(request, why, actions);
     }
 
-    /// Whether some device can run it and is large enough, as far as devices are known, and its tenant may have that much.
+    /// Whether some known device can run it and is large enough, and the tenant's memory limit
+    /// allows it. True while no device is known.
     fn could_fit(&self, request: &Request) -> bool {
         let is_within_cap =
             || together_bytes(&request.models) <= self.view.tenants().bytes_max(request.tenant);
@@ -336,7 +340,7 @@ impl Scheduler {
         actions.push(Action::Reject { invocation, why: Rejection::Slo, estimate });
     }
 
-    /// Carry out a placement.
+    /// Carries out a placement.
     fn start(&mut self, mut placement: Placement, actions: &mut Vec<Action>) {
         let invocation = placement.request.invocation;
         self.waits_no_more(&placement.request);
@@ -350,7 +354,7 @@ impl Scheduler {
         actions.push(Action::Start { invocation, node, device, evict, why });
     }
 
-    /// Reject a newcomer that was not started just now and has no place in the queue.
+    /// Rejects a newcomer that was not started in this call and exceeds the queue's limit.
     fn bound_queue(&mut self, newcomer: InvocationId, actions: &mut Vec<Action>) {
         if self.waiting.len() > self.queue_len_max
             && let Some(request) = self.give_up(newcomer)
@@ -359,7 +363,7 @@ impl Scheduler {
         }
     }
 
-    /// Reject what waited until it was of no use. True if there was anything.
+    /// Rejects waiting invocations past their deadline. Returns whether there were any.
     fn expire(&mut self, actions: &mut Vec<Action>) -> bool {
         let mut any = false;
         while let Some(&(deadline_at_ns, invocation)) = self.deadlines.first() {
@@ -374,7 +378,7 @@ impl Scheduler {
         any
     }
 
-    /// Let go of an invocation that waits.
+    /// Removes a waiting invocation from its queue.
     fn give_up(&mut self, invocation: InvocationId) -> Option<Request> {
         self.forget_waiting(invocation);
         let admitted = self.has_slos.then(|| self.admission.remove(invocation, &self.view)).flatten();
@@ -411,7 +415,8 @@ impl Scheduler {
         }
     }
 
-    /// What an invocation that will not run would have taken: the best device, behind everything that waits.
+    /// The estimated cost of an invocation that will not run: on the best device, behind the whole
+    /// queue.
     fn estimate(&self, request: &Request) -> Estimate {
         let suits = |device: &&DeviceView| device.suits(&request.models);
         let waiting = self.plain.len() + self.policy.waiting();

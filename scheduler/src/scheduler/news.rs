@@ -1,11 +1,12 @@
-//! What happens to invocations, models, devices and nodes: the view is brought up to date, and whoever was to run where nothing runs any more goes elsewhere.
+//! Events of invocations, models, devices and nodes: updates the view, and reschedules invocations
+//! whose device was lost.
 
 use super::Scheduler;
 use crate::{Action, DeviceKey, Estimate, Event, Rejection, Request, Slo};
 use weir_types::{DeviceId, InvocationId, NodeId};
 
 impl Scheduler {
-    /// Bring the view up to date.
+    /// Updates the view.
     pub(super) fn note(&mut self, event: Event, actions: &mut Vec<Action>) {
         match event {
             Event::Arrived(_) => {}
@@ -97,7 +98,7 @@ impl Scheduler {
         }
     }
 
-    /// Plan anew for whatever waited for a device.
+    /// Replans the invocations that waited for a device.
     fn rehouse_all(&mut self, device: DeviceKey, actions: &mut Vec<Action>) {
         self.policy.devices_gone(&[device], &self.view);
         for request in self.admission.devices_gone(&[device]) {
@@ -106,7 +107,7 @@ impl Scheduler {
         self.view.reserve(device, false, false);
     }
 
-    /// Find another place for one that waited for a device that is gone.
+    /// Reschedules an invocation that waited for a device that is gone.
     fn rehouse(&mut self, request: Request, actions: &mut Vec<Action>) {
         if request.slo == Slo::NONE {
             self.admission.watch(request.invocation, request.arrived_at_ns);

@@ -1,11 +1,12 @@
-//! Invocations without models: they start at once on the node that runs the least, whatever the devices do.
+//! Queue of invocations without models: each starts at once on the node that runs the fewest
+//! invocations, independent of the devices.
 
 use crate::{Placement, Request, View, Why};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use weir_types::InvocationId;
 
-/// Those that wait for a node to come up, or for their tenant's turn, and for nothing else.
+/// Invocations that wait only for a node to come up or for their tenant's turn.
 #[derive(Debug, Default)]
 pub(super) struct Plain(VecDeque<Request>);
 
