@@ -1,7 +1,8 @@
-//! Putting neighbouring operations together: [`Graph::fuse`].
+//! Operator fusion: [`Graph::fuse`].
 //!
-//! One pass for each kind of neighbours, in an order in which they do not get in each other's way: what is a pattern of small operations is
-//! looked for first, then who takes what follows, and chains of what is left come last. Every pass leaves a graph that is sound.
+//! Each pass fuses one kind of neighbours. The order keeps passes from blocking each other:
+//! patterns of small operations first, then epilogues of larger operations, and chains of the
+//! remaining elementwise operations last. Every pass leaves a sound graph.
 
 mod activations;
 mod attention;
@@ -21,9 +22,10 @@ use crate::GraphError;
 use crate::ir::{Graph, Source, ValueId};
 
 impl Graph {
-    /// The same computation in fewer operations.
+    /// Return the same computation in fewer operations.
     ///
-    /// Results differ from those of the graph as it was by rounding only: sums are taken in another order, and products with constants in another place.
+    /// Results differ from the unfused graph's only by rounding: fusion reorders sums, and moves
+    /// products with constants.
     pub fn fuse(mut self) -> Result<Self, GraphError> {
         let passes: [fn(&mut Self); 9] = [
             activations::fuse,
@@ -47,7 +49,8 @@ impl Graph {
         Ok(self)
     }
 
-    /// Let everybody who reads `old` read `new` instead, which has the same elements in the same order. Whatever made `old` does not any more.
+    /// Redirect all readers of `old` to `new`, which has the same elements in the same order. The
+    /// node that made `old` loses that output.
     fn substitute(&mut self, old: ValueId, new: ValueId) {
         let new = self.buffer(new);
         if let Some(maker) = self.maker(old).and_then(|maker| self.nodes.get_mut(maker)) {
@@ -61,7 +64,7 @@ impl Graph {
     }
 }
 
-/// Put elementwise operations behind each other together, once more.
+/// Fuse consecutive elementwise operations once more.
 pub(crate) fn chains(graph: &mut Graph) {
     chains::fuse(graph);
 }

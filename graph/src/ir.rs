@@ -1,7 +1,8 @@
-//! The graph of device operations: what is left of a model once its shapes are known.
+//! Graph of device operations: a model whose shapes are known.
 //!
-//! A [`Graph`] is plain data. Its values are buffers or views of them, contiguous and row-major, each made by one node, given from outside,
-//! or constant. Its nodes stand in an order in which they can run. One node is one [`Op`], and mostly one kernel.
+//! A [`Graph`] is plain data. Its values are contiguous, row-major buffers, or views of buffers.
+//! Each buffer is the output of one node, an input, or a constant. Nodes are in execution order.
+//! One node is one [`Op`], and usually one kernel.
 
 mod attention;
 mod check;
@@ -27,78 +28,82 @@ pub use rows::{ArgReduce, CumSum, LayerNorm, Mask, Reduce, ReduceKind, Softmax, 
 use crate::TensorType;
 use bytes::Bytes;
 
-/// The most dimensions that an operation walks over.
+/// Largest number of dimensions that an operation iterates over.
 pub const DIMS_MAX: usize = 6;
 
 /// A value of one graph: an index into [`Graph::values`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ValueId(pub u32);
 
-/// Device operations in an order in which they can run, and the values between them.
+/// Device operations in execution order, and the values between them.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Graph {
-    /// Everything that is computed, given or constant.
+    /// All inputs, constants and results of nodes.
     pub values: Vec<Value>,
-    /// What is run, in this order.
+    /// Operations in execution order.
     pub nodes: Vec<Node>,
-    /// How many nodes at the front depend on no input: what they make can be kept from run to run.
+    /// Number of leading nodes that depend on no input. Their outputs can be kept between runs.
     pub prologue_len: usize,
-    /// The values that a run must be given, in the order of the model's signature. An input that nothing reads is there, too.
+    /// Values that each run receives, in the order of the model's signature, including inputs that
+    /// are not read.
     pub inputs: Vec<Port>,
-    /// The values that a run gives, in the order of the model's signature.
+    /// Values that each run returns, in the order of the model's signature.
     pub outputs: Vec<Port>,
 }
 
-/// A value by the name that the model's user knows.
+/// A named input or output of the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Port {
     /// The name in the signature.
     pub name: String,
-    /// The value. Two outputs may be one value, and an output may be an input, a constant or a view.
+    /// The value. Two outputs may share a value, and an output may be an input, a constant or a
+    /// view.
     pub value: ValueId,
 }
 
 /// A buffer, or a view of one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Value {
-    /// What the model calls it, for messages; of no consequence, and not unique.
+    /// Name in the model, for messages only; not unique.
     pub name: String,
-    /// Its elements and dimensions.
+    /// Element type and dimensions.
     pub tensor: TensorType,
-    /// Where it comes from.
+    /// Origin of the bytes.
     pub source: Source,
 }
 
-/// Where a value comes from.
+/// Origin of a value's bytes.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Source {
-    /// Given to each run.
+    /// Input of each run.
     Input,
-    /// One of the model's weights: an index into [`Model::weights`](crate::Model::weights). Its elements are what the model keeps the weight as.
+    /// One of the model's weights: an index into [`Model::weights`](crate::Model::weights). The
+    /// elements have the type in which the model stores the weight.
     Weight(u32),
-    /// Worked out when the graph was made, or written in the model's graph: little-endian elements.
+    /// Little-endian elements, computed when the graph was made or written in the model's graph.
     Constant(Bytes),
-    /// Made by the node at this index, as this one of its outputs.
+    /// Output of a node.
     Node {
         /// Index into [`Graph::nodes`].
         node: u32,
-        /// Which of its outputs.
+        /// Index into [`Node::outputs`].
         output: u32,
     },
-    /// The bytes of another value, which is no view itself, under other dimensions.
+    /// The bytes of another value, which is not a view, under other dimensions.
     View(ValueId),
 }
 
 /// One operation on values.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Node {
-    /// The ONNX node it was made from, the last one if there were several; for messages and traces.
+    /// Name of the ONNX node that it was made from (the last one, if several), for messages and
+    /// traces.
     pub name: String,
-    /// What it does.
+    /// The operation.
     pub op: Op,
-    /// What it reads, in the places that its operation says. An operand that may be left out is none.
+    /// Operands, at the indices that the operation defines. An omitted optional operand is `None`.
     pub inputs: Vec<Option<ValueId>>,
-    /// What it writes, whole. An output that nobody wants is none; the first is always there.
+    /// Outputs, each written completely. An unused output is `None`; the first is always present.
     pub outputs: Vec<Option<ValueId>>,
 }
 
@@ -117,13 +122,13 @@ impl Node {
 }
 
 impl Graph {
-    /// The value itself.
+    /// The value at an id.
     #[must_use]
     pub fn value(&self, id: ValueId) -> &Value {
         &self.values[id.0 as usize]
     }
 
-    /// The value that holds the bytes of `id`: itself, unless it is a view.
+    /// The value that holds the bytes of `id`: the viewed value if `id` is a view, otherwise `id`.
     #[must_use]
     pub fn buffer(&self, id: ValueId) -> ValueId {
         match self.value(id).source {
@@ -132,7 +137,7 @@ impl Graph {
         }
     }
 
-    /// The node that makes the bytes of `id`, if one does, by index.
+    /// Index of the node that makes the bytes of `id`, if a node makes them.
     #[must_use]
     pub fn maker(&self, id: ValueId) -> Option<usize> {
         match self.value(self.buffer(id)).source {
@@ -141,7 +146,7 @@ impl Graph {
         }
     }
 
-    /// All values' ids.
+    /// Ids of all values.
     pub fn ids(&self) -> impl Iterator<Item = ValueId> + use<> {
         (0..u32::try_from(self.values.len()).unwrap_or(u32::MAX)).map(ValueId)
     }

@@ -1,12 +1,14 @@
-//! Activations that are written out: GELU from `Erf` or `Tanh`, SiLU and hard swish from products, sigmoid from `Exp`.
+//! Fusion of decomposed activations: GELU from `Erf` or `Tanh`, SiLU and hard swish from products,
+//! sigmoid from `Exp`.
 //!
-//! There are many ways to write each, so they are told by what they compute: an expression of one value that agrees with an activation at every one of many points, from
-//! where both are flat on one side to where they are on the other, is that activation.
+//! Each activation can be written in many ways, so this pass recognises the function that an
+//! expression computes, not its form. An expression of one value is an activation if both agree at
+//! many sample points. The points span the whole interval between the flat ends of the functions.
 
 use super::tree::Tree;
 use crate::ir::{Activation, Elementwise, Graph, Instruction, Lane, Op, Program, Unary, ValueId};
 
-/// What is looked for.
+/// Activations that the pass recognises.
 const KNOWN: [Activation; 8] = [
     Activation::Gelu,
     Activation::GeluTanh,
@@ -18,7 +20,8 @@ const KNOWN: [Activation; 8] = [
     Activation::Clip { min: 0.0, max: 6.0 },
 ];
 
-/// How far two ways to compute the same may be apart, by the size of the argument where that is over 1. GELU and its approximation are further.
+/// Largest difference between two forms of one activation, relative to the argument where its
+/// magnitude is over 1. GELU and its tanh approximation differ by more.
 const TOLERANCE: f32 = 4e-6;
 
 pub(super) fn fuse(graph: &mut Graph) {
@@ -34,7 +37,8 @@ pub(super) fn fuse(graph: &mut Graph) {
     }
 }
 
-/// The activation that a node computes at the end of several steps, and of what.
+/// Return the activation that the expression ending at a node computes, and the activation's
+/// argument.
 fn found(graph: &Graph, index: usize) -> Option<(Activation, ValueId)> {
     let node = graph.nodes.get(index)?;
     let output = node.output(0)?;
@@ -61,7 +65,7 @@ fn found(graph: &Graph, index: usize) -> Option<(Activation, ValueId)> {
     })
 }
 
-/// From -12 to 12, and no two the same distance from 0.
+/// Sample points from -12 to 12; no two have the same distance from 0.
 fn points() -> impl Iterator<Item = f32> {
     (0..=240_u16).map(|at| f32::from(at) / 10.0 - 12.0 + 0.003)
 }

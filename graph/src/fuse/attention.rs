@@ -1,4 +1,5 @@
-//! Scaled dot-product attention that is written out: a product of queries and keys, a factor, a mask, softmax, and a product with values.
+//! Fusion of decomposed scaled dot-product attention: a product of queries and keys, a factor, a
+//! mask, softmax, and a product with values.
 
 use super::products::product;
 use super::softmax::{Scores, scores};
@@ -14,7 +15,7 @@ pub(super) fn fuse(graph: &mut Graph) {
     }
 }
 
-/// The attention that ends with the product at `index`, and its operands.
+/// Return the attention that ends with the product at `index`, and its operands.
 fn found(graph: &Graph, index: usize) -> Option<(Attention, Vec<Option<ValueId>>)> {
     let node = graph.nodes.get(index)?;
     let Op::MatMul(second) = &node.op else { return None };
@@ -38,7 +39,8 @@ fn found(graph: &Graph, index: usize) -> Option<(Attention, Vec<Option<ValueId>>
     if !fits || head_dim > HEAD_DIM_MAX || [q, k, v].into_iter().any(|id| same_type(id) != element_type) {
         return None;
     }
-    // Batch and heads are the dimensions in front, or what the operands' places show, or all heads of all batches are one.
+    // Batch and heads are the leading dimensions of the output, or the batch dimensions of the
+    // first product. Otherwise, all heads of all batches count as heads of one batch.
     let outer = graph.value(node.output(0)?).tensor.dims().split_last_chunk::<2>()?.0;
     let all: usize = outer.iter().product();
     let pair = |dims: &[usize]| <[usize; 2]>::try_from(dims).ok();
@@ -78,8 +80,9 @@ fn found(graph: &Graph, index: usize) -> Option<(Attention, Vec<Option<ValueId>>
     })
 }
 
-/// Put attention in the place of the product at `index`, which has the heads outside the positions: they change places in a copy, which mostly ends up
-/// in a copy that changes them back.
+/// Replace the product at `index` with attention. The product's output has heads outside positions,
+/// and attention's output has positions outside heads, so a copy swaps them. Most models swap them
+/// back in a following copy, and the two copies cancel out.
 fn replace(graph: &mut Graph, index: usize, attention: Attention, inputs: Vec<Option<ValueId>>) {
     let Some(output) = graph.nodes[index].output(0) else { return };
     let Attention { batch, heads, q_len, head_dim, .. } = attention;

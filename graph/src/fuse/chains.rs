@@ -1,4 +1,4 @@
-//! Elementwise operations behind each other: one program.
+//! Fusion of consecutive elementwise operations into one program.
 
 use super::readers::Readers;
 use super::strides::{Walk, refined};
@@ -9,7 +9,7 @@ use crate::ir::{
 use crate::lower::elementwise_over;
 use weir_types::ElementType;
 
-/// The longest program that is put in the place of an operand more than once.
+/// Longest program that may be inlined more than once.
 const REPEATED_LEN_MAX: usize = 3;
 
 pub(super) fn fuse(graph: &mut Graph) {
@@ -19,7 +19,7 @@ pub(super) fn fuse(graph: &mut Graph) {
     }
 }
 
-/// Take one of the operands of the node at `index` into its program.
+/// Inline the program of one operand's maker into the program of the node at `index`.
 fn absorb(graph: &mut Graph, readers: &mut Readers, index: usize) -> Option<()> {
     let node = graph.nodes.get(index)?;
     let Op::Elementwise(op) = &node.op else { return None };
@@ -39,7 +39,8 @@ fn absorb(graph: &mut Graph, readers: &mut Readers, index: usize) -> Option<()> 
     Some(())
 }
 
-/// The operation `op` with what its operand at `place` is computed by in the place of that, and its operands; none if it would be more than can be.
+/// Return `op` with the program of its operand at `place` inlined, and the operands of the merged
+/// operation; `None` if the result would exceed a limit.
 fn merged(
     graph: &Graph,
     op: &Elementwise,
@@ -60,7 +61,7 @@ fn merged(
     }
     let dims = refined(&op.dims, &inner.dims)?;
     let mut operands = Operands { dims: &dims, ids: Vec::new(), strides: Vec::new() };
-    // What either operation's operands are called in both.
+    // Load instructions of the merged program for the operands of each program.
     let outer = inputs.iter().zip(&op.strides).enumerate().map(|(at, (id, strides))| {
         if at == place {
             Some(Instruction::Where)
@@ -103,7 +104,7 @@ fn walk(dims: &[usize], strides: &[usize]) -> Option<Walk> {
     Some(Walk { offset: 0, dims: dims.to_vec(), strides })
 }
 
-/// Operands of an operation, none of them twice.
+/// Operands of an operation, without duplicates.
 struct Operands<'a> {
     dims: &'a [usize],
     ids: Vec<ValueId>,
@@ -111,7 +112,7 @@ struct Operands<'a> {
 }
 
 impl Operands<'_> {
-    /// The instruction that loads an operand, which may be there already.
+    /// Return the instruction that loads an operand; adds the operand if it is new.
     fn add(&mut self, graph: &Graph, id: ValueId, walk: &Walk) -> Option<Instruction> {
         let strides = walk.along(self.dims)?;
         let buffer = graph.buffer(id);
@@ -129,7 +130,8 @@ impl Operands<'_> {
     }
 }
 
-/// What storing to this type and loading again would do to the result of a program; nothing if that changes nothing, or is but a rounding.
+/// Return the instruction that has the effect of storing a program's result as this type and
+/// loading it again; `None` if the result stays the same or is only rounded.
 fn rounding(element_type: ElementType, program: &Program) -> Option<Instruction> {
     use ElementType::{Bool, Int64};
     let is_truth = matches!(

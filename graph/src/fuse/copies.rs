@@ -1,4 +1,4 @@
-//! Copies of copies, and copies that change nothing.
+//! Removal of copies of copies, and of copies that change nothing.
 
 use super::strides::Walk;
 use crate::ir::{Copy, DIMS_MAX, Graph, Op, ValueId};
@@ -26,14 +26,14 @@ pub(super) fn fuse(graph: &mut Graph) {
     }
 }
 
-/// Where what a node makes comes from, if it is a strided view of something that is there already: the buffer, and how it is walked over.
+/// Return the buffer and the walk that a node's output is a strided view of, if it is one.
 pub(super) fn source(graph: &Graph, index: usize) -> Option<(ValueId, Walk)> {
     let node = graph.nodes.get(index)?;
     let Op::Copy(copy) = &node.op else { return None };
     let part = copy.as_strided()?;
     let source = graph.buffer(node.input(part.input)?);
     let walk = Walk::of(part);
-    // Nodes in front have been seen to, so one step back is enough.
+    // Earlier nodes are already simplified, so one step back is enough.
     let further = graph.maker(source).and_then(|maker| {
         let Op::Copy(copy) = &graph.nodes.get(maker)?.op else { return None };
         let inner = copy.as_strided()?;

@@ -1,4 +1,5 @@
-//! What follows a convolution, a product or a normalisation, and can be done before its result is written.
+//! Epilogue fusion: a convolution, a product or a normalisation applies the operations that follow
+//! it before it writes its result.
 
 use super::follower::{Follower, Step};
 use super::readers::Readers;
@@ -15,7 +16,7 @@ pub(super) fn fuse(graph: &mut Graph) {
     }
 }
 
-/// Take in the only reader of what a node makes, if it can be.
+/// Fuse the only reader of a node's output into the node, if possible.
 fn absorb(graph: &mut Graph, readers: &mut Readers, index: usize) -> Option<()> {
     let node = graph.nodes.get(index)?;
     if !matches!(node.op, Op::Conv(_) | Op::MatMul(_) | Op::LayerNorm(_)) || node.output(1).is_some() {
@@ -28,7 +29,7 @@ fn absorb(graph: &mut Graph, readers: &mut Readers, index: usize) -> Option<()> 
     for step in follows.steps()? {
         take(graph, &mut taken, &follows, &step)?;
     }
-    // Everything fits: the reader is gone, and what it made is made here.
+    // Every step fits: this node now makes the reader's output, and the reader is removed.
     let made = follows.made;
     taken.name.clone_from(&graph.nodes.get(reader)?.name);
     if let Some(gone) = graph.nodes.get_mut(reader) {
@@ -41,7 +42,7 @@ fn absorb(graph: &mut Graph, readers: &mut Readers, index: usize) -> Option<()> 
     Some(())
 }
 
-/// Let `node` do one step more, if it can.
+/// Add one step to the epilogue of `node`, if possible.
 fn take(graph: &mut Graph, node: &mut Node, follows: &Follower, step: &Step) -> Option<()> {
     let output = graph.value(node.output(0)?).tensor.dims().to_vec();
     match &mut node.op {
@@ -60,7 +61,7 @@ fn take(graph: &mut Graph, node: &mut Node, follows: &Follower, step: &Step) -> 
                     return Some(());
                 }
                 Step::Scale(_) => return None,
-                // What was scaled and shifted before is scaled again.
+                // The multiplication scales the earlier scale and shift, too.
                 Step::Mul(place) => {
                     let by =
                         follows.along(graph, *place, &dims, 1).filter(|_| is_free(inputs, Conv::RESIDUAL))?;
@@ -97,7 +98,7 @@ fn take(graph: &mut Graph, node: &mut Node, follows: &Follower, step: &Step) -> 
                 Step::Scale(by) if !bias && !residual && by.is_finite() => matmul.alpha *= by,
                 Step::Scale(_) | Step::Mul(_) => return None,
                 Step::Add(place) if residual => {
-                    // The sum may be in any order, but only one residual is possible.
+                    // Addition commutes, but a product supports only one residual.
                     let id = follows.along(graph, *place, &[rows, matmul.n], 1).filter(|_| !bias)?;
                     *node.inputs.get_mut(MatMul::BIAS)? = Some(id);
                 }
@@ -135,7 +136,8 @@ fn take(graph: &mut Graph, node: &mut Node, follows: &Follower, step: &Step) -> 
     Some(())
 }
 
-/// A new value of one number for each channel, made of two. If those are constants, it is made once, before the first run.
+/// Add a value with one number per channel, computed from two such values. If both are constants,
+/// it is computed once, before the first run.
 fn of_channels(graph: &mut Graph, binary: Binary, a: ValueId, b: ValueId) -> Option<ValueId> {
     let tensor = graph.value(a).tensor.clone();
     let program = Program {
@@ -153,7 +155,7 @@ fn of_channels(graph: &mut Graph, binary: Binary, a: ValueId, b: ValueId) -> Opt
 }
 
 impl Graph {
-    /// Let values that nodes make say so, after nodes have changed places.
+    /// Update the sources of values after nodes have moved.
     pub(super) fn tidy_sources(&mut self) {
         for (index, node) in (0..).zip(&self.nodes) {
             for (output, id) in (0..).zip(&node.outputs) {

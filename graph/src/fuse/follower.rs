@@ -1,22 +1,22 @@
-//! An operation behind another one, taken apart into steps.
+//! An operation that follows another one, split into steps.
 
 use super::strides::Walk;
 use super::tree::{Kind, Tree};
 use crate::ir::{Activation, Binary, Graph, Node, Op, Unary, ValueId};
 
-/// An elementwise operation that reads what a node makes, once.
+/// An elementwise operation that reads a node's output once.
 pub(super) struct Follower {
     node: Node,
     tree: Tree,
-    /// The place of the operand that the node makes.
+    /// Index of the operand that the node makes.
     place: u8,
-    /// What it makes of it.
+    /// Output of the follower.
     pub(super) made: ValueId,
-    /// How it reads each operand.
+    /// Walk over each operand.
     walks: Vec<Walk>,
 }
 
-/// One operation on the way from the node's result to the follower's.
+/// One operation on the path from the node's output to the follower's output.
 pub(super) enum Step {
     Add(u8),
     Mul(u8),
@@ -51,7 +51,8 @@ impl Follower {
         })
     }
 
-    /// The operations from the node's result to the follower's, in that order; none if there are others.
+    /// Return the operations from the node's output to the follower's output, in that order; `None`
+    /// if one of them is not a [`Step`].
     pub(super) fn steps(&self) -> Option<Vec<Step>> {
         let mut steps = Vec::new();
         let mut at = &self.tree;
@@ -88,7 +89,8 @@ impl Follower {
         Some(steps)
     }
 
-    /// The operand at a place, if it has one element for each index along `axis` of `dims`, as which the output can be seen.
+    /// Return the operand at `place`, if it has one element for each index along `axis` when the
+    /// output is seen as `dims`.
     pub(super) fn along(&self, graph: &Graph, place: u8, dims: &[usize], axis: usize) -> Option<ValueId> {
         let id = self.node.input(usize::from(place))?;
         let strides = self.walks.get(usize::from(place))?.forward_along(dims)?;
@@ -97,7 +99,7 @@ impl Follower {
         (fits && self.same_type(graph, id)).then_some(id)
     }
 
-    /// The operand at a place, if it has one element for each of the output.
+    /// Return the operand at `place`, if it has one element for each element of the output.
     pub(super) fn whole(&self, graph: &Graph, place: u8) -> Option<ValueId> {
         let id = self.node.input(usize::from(place))?;
         let elements = graph.value(self.made).tensor.elements();

@@ -1,4 +1,5 @@
-//! Layer normalisation that is written out: `(x - mean(x)) / sqrt(mean((x - mean(x))^2) + epsilon)`.
+//! Fusion of decomposed layer normalisation: `(x - mean(x)) / sqrt(mean((x - mean(x))^2) +
+//! epsilon)`.
 
 use super::tree::Tree;
 use crate::ir::{Binary, Graph, LayerNorm, Op, Reduce, ReduceKind, Unary, ValueId};
@@ -13,7 +14,7 @@ pub(super) fn fuse(graph: &mut Graph) {
     }
 }
 
-/// What a node normalises, and how.
+/// Return the operand and the parameters of the normalisation that a node computes.
 fn found(graph: &Graph, index: usize) -> Option<(ValueId, LayerNorm)> {
     let node = graph.nodes.get(index)?;
     let output = node.output(0)?;
@@ -23,7 +24,8 @@ fn found(graph: &Graph, index: usize) -> Option<(ValueId, LayerNorm)> {
     let squares = graph.nodes.get(graph.maker(variance)?)?;
     let Op::Reduce(rows) = &squares.op else { return None };
     let Reduce { kind: ReduceKind::Mean, rows: count, cols } = *rows else { return None };
-    // Somewhere on its way down to the variance, the divisor is one for each row.
+    // Exactly one expression on the path from the divisor to the variance broadcasts one element
+    // per row.
     let mut spread = path.iter().filter(|tree| !tree.is_in_step());
     let by_rows = spread.next()?.is_of_rows(count, cols) && spread.next().is_none();
     let x = centred(graph, above, rows)?;
@@ -35,7 +37,7 @@ fn found(graph: &Graph, index: usize) -> Option<(ValueId, LayerNorm)> {
 /// `above / sqrt(variance + epsilon)`, or `above` times the reciprocal.
 struct Quotient<'a> {
     above: &'a Tree,
-    /// What there is on the way down to the variance, which is the last.
+    /// Expressions from the divisor down to the variance, which is the last.
     path: Vec<&'a Tree>,
     epsilon: f32,
 }
@@ -53,7 +55,8 @@ fn quotient(tree: &Tree) -> Option<Quotient<'_>> {
     of(b).map(|root| made(a, root)).or_else(|| of(a).map(|root| made(b, root)))
 }
 
-/// What there is below one over a square root of a sum, and the other summand.
+/// Return the path from the reciprocal of `sqrt(variance + epsilon)` down to the variance, and
+/// epsilon.
 fn reciprocal(tree: &Tree) -> Option<(Vec<&Tree>, f32)> {
     if let Some(sum) = tree.unary(Unary::Rsqrt) {
         return sum_of(sum);
@@ -68,7 +71,7 @@ fn reciprocal(tree: &Tree) -> Option<(Vec<&Tree>, f32)> {
     root(below)
 }
 
-/// A square root of a sum, and all below it on the way to the variance.
+/// Return the path from a square root of a sum down to the variance, and epsilon.
 fn root(tree: &Tree) -> Option<(Vec<&Tree>, f32)> {
     let power = || tree.binary(Binary::Pow).filter(|[_, power]| power.is(0.5)).map(|[sum, _]| sum);
     let (path, epsilon) = sum_of(tree.unary(Unary::Sqrt).or_else(power)?)?;
@@ -80,7 +83,7 @@ fn sum_of(tree: &Tree) -> Option<(Vec<&Tree>, f32)> {
     Some((vec![tree, variance], epsilon.constant()?))
 }
 
-/// The `x` of `x - mean(x)`, the means being those of `rows`.
+/// Return `x`, if `tree` is `x - mean(x)` with the means that `rows` computes.
 fn centred(graph: &Graph, tree: &Tree, rows: &Reduce) -> Option<ValueId> {
     let [x, mean] = tree.binary(Binary::Sub)?;
     let node = graph.nodes.get(graph.maker(mean.value?)?)?;
@@ -90,7 +93,7 @@ fn centred(graph: &Graph, tree: &Tree, rows: &Reduce) -> Option<ValueId> {
     (is_mean && in_place).then_some(of)
 }
 
-/// Whether it is `(x - mean(x))^2`.
+/// Whether `tree` is `(x - mean(x))^2`.
 fn is_square(graph: &Graph, tree: &Tree, x: ValueId, rows: &Reduce) -> bool {
     let is_centred = |tree: &Tree| centred(graph, tree, rows) == Some(x);
     let power = tree.binary(Binary::Pow).is_some_and(|[of, power]| is_centred(of) && power.is(2.0));

@@ -1,4 +1,5 @@
-//! What goes into products of matrices: operands where they lie, without being transposed or scaled first.
+//! Fusion into matrix products: operands are read in place, without a transposition or a scaling
+//! before the product.
 
 use super::copies::source;
 use super::strides::{Walk, refined};
@@ -8,13 +9,15 @@ use crate::lower::BATCH_DIMS_MAX;
 pub(super) fn fuse(graph: &mut Graph) {
     for index in 0..graph.nodes.len() {
         for place in [MatMul::A, MatMul::B] {
-            // One after the other, as they may come in any order; each step goes back by one node, so that this ends.
+            // Both steps repeat, since a model may have them in any order. Each success goes back
+            // by one node, so the loop ends.
             while scaled(graph, index, place).is_some() || strided(graph, index, place).is_some() {}
         }
     }
 }
 
-/// See batches in as few dimensions as possible, once nobody looks for them any more.
+/// Collapse batches to as few dimensions as possible, after all passes that match on batch
+/// dimensions.
 pub(super) fn collapse(graph: &mut Graph) {
     for node in &mut graph.nodes {
         let Op::MatMul(matmul) = &mut node.op else { continue };
@@ -34,7 +37,7 @@ pub(super) fn collapse(graph: &mut Graph) {
     }
 }
 
-/// Take a factor in front of an operand into the product's own.
+/// Move a factor of an operand into the product's own factor.
 fn scaled(graph: &mut Graph, index: usize, place: usize) -> Option<()> {
     let node = graph.nodes.get(index)?;
     let Op::MatMul(_) = &node.op else { return None };
@@ -64,7 +67,7 @@ fn scaled(graph: &mut Graph, index: usize, place: usize) -> Option<()> {
     Some(())
 }
 
-/// Read an operand where it was before it was copied.
+/// Read an operand in place, without the copy that made it.
 fn strided(graph: &mut Graph, index: usize, place: usize) -> Option<()> {
     let node = graph.nodes.get(index)?;
     let Op::MatMul(matmul) = &node.op else { return None };
@@ -77,7 +80,7 @@ fn strided(graph: &mut Graph, index: usize, place: usize) -> Option<()> {
     let walked = matrix.walked(&matmul.batch, rows, columns)?.through(&walk)?;
     let batch = cut(&matmul.batch, &walked)?;
     let matrix = matrix.seen_through(&walked, &batch, rows, columns)?;
-    // The other operand goes along the same batch.
+    // The other operand needs strides along the same batch dimensions.
     let other = if place == MatMul::A { &matmul.b } else { &matmul.a };
     let other = Matrix { batch_strides: other.strides_along(&matmul.batch, &batch)?, ..other.clone() };
     let node = graph.nodes.get_mut(index)?;
@@ -88,7 +91,7 @@ fn strided(graph: &mut Graph, index: usize, place: usize) -> Option<()> {
     Some(())
 }
 
-/// The batch, cut where a walk over all matrices needs it to be.
+/// Return the batch split at the dimensions of a walk over all matrices.
 fn cut(batch: &[usize], walked: &Walk) -> Option<Vec<usize>> {
     let count: usize = batch.iter().product();
     let mut outer = Vec::new();
@@ -104,7 +107,7 @@ fn cut(batch: &[usize], walked: &Walk) -> Option<Vec<usize>> {
 }
 
 impl Matrix {
-    /// How all matrices are read, row by row in memory.
+    /// Return the walk over all matrices, row by row in memory.
     fn walked(&self, batch: &[usize], rows: usize, columns: usize) -> Option<Walk> {
         let (outer, inner) = if self.transposed { (columns, rows) } else { (rows, columns) };
         let strides = self.batch_strides.iter().chain([&self.row_stride, &1]);
@@ -112,7 +115,8 @@ impl Matrix {
         Some(Walk { offset: self.offset, dims: [batch, &[outer, inner]].concat(), strides })
     }
 
-    /// The same matrices where `through` finds them, if their rows or columns are still rows in memory there.
+    /// Return the same matrices at their places in the buffer that `through` reads, if rows or
+    /// columns are still contiguous in memory there.
     fn seen_through(&self, through: &Walk, batch: &[usize], rows: usize, columns: usize) -> Option<Self> {
         let (outer, inner) = if self.transposed { (columns, rows) } else { (rows, columns) };
         let mut strides = through.forward_along(&[batch, &[outer, inner]].concat())?;
@@ -124,14 +128,14 @@ impl Matrix {
         } else {
             return None;
         };
-        // Where there is only one row, nobody steps to the next; its length is what everybody expects.
+        // A single row has no step to a next row; the row length is the conventional stride.
         let (rows, len) = if swapped { (inner, outer) } else { (outer, inner) };
         let row_stride = if rows == 1 { len } else { row_stride };
         let transposed = self.transposed != swapped;
         Some(Self { offset: through.offset, batch_strides: strides, row_stride, transposed })
     }
 
-    /// Where the matrices' rows in memory are, if they are not transposed: from one matrix to the next along `dims`, into which the batch can be cut.
+    /// Return the strides between matrices along `dims`, a split of the batch.
     pub(super) fn strides_along(&self, batch: &[usize], dims: &[usize]) -> Option<Vec<usize>> {
         let strides = self
             .batch_strides
@@ -142,7 +146,7 @@ impl Matrix {
     }
 }
 
-/// The product that makes a value, if one does.
+/// Return the product that makes a value, if there is one.
 pub(super) fn product(graph: &Graph, id: ValueId) -> Option<(usize, &MatMul)> {
     let maker = graph.maker(id)?;
     match &graph.nodes.get(maker)?.op {

@@ -1,4 +1,4 @@
-//! Graphs that nobody would write: fused, and in the memory that is planned for them, they compute what they computed before.
+//! Property test with random graphs: fusion and planned memory leave the results unchanged.
 
 use crate::ir::{Graph, Source, ValueId};
 use crate::reference::{self, Tensor};
@@ -7,13 +7,13 @@ use proptest::prelude::*;
 use prost::Message as _;
 use weir_types::Shape;
 
-/// A choice of what to do next, and of what to do it to.
+/// Operator, operand and parameter of the next node, each taken modulo the number of choices.
 type Choice = (u8, u8, u8);
 
-/// A model in the making.
+/// Builder of a random model.
 struct Maker {
     graph: onnx::Graph,
-    /// What there is to go on with: names and dimensions.
+    /// Values available as operands: names and dimensions.
     values: Vec<(String, Vec<usize>)>,
 }
 
@@ -62,7 +62,7 @@ impl Maker {
         name
     }
 
-    /// Add a node or two, if what is chosen can be done to what is chosen.
+    /// Add one or two nodes, if the chosen operator applies to the chosen operand.
     fn step(&mut self, (what, to, how): Choice) {
         let (x, dims) = self.values[usize::from(to) % self.values.len()].clone();
         let (y, y_dims) = self.values[usize::from(how) % self.values.len()].clone();
@@ -147,13 +147,13 @@ impl Maker {
             _ => {}
         }
         if self.values.last().is_some_and(|(_, dims)| dims.iter().product::<usize>() > ELEMENTS_MAX) {
-            // Too large to go on with.
+            // The value is too large to be an operand of further nodes.
             self.values.pop();
         }
     }
 
     fn model(mut self) -> Model {
-        // The last one, and one of those in between.
+        // Outputs: the last value, and a value from the middle.
         let last = self.values.len() - 1;
         for at in [last, last / 2].into_iter().collect::<std::collections::BTreeSet<_>>() {
             let (name, dims) = self.values[at].clone();
@@ -188,7 +188,8 @@ fn weight(model: &Model, index: u32) -> Option<Tensor> {
     Tensor::from_bytes(weight.tensor.clone(), weight.inline()?)
 }
 
-/// Run a graph in memory laid out by its plan: whoever reads what somebody else has written over gets something else.
+/// Run a graph in memory laid out by its plan. A node that overwrites a value that is still needed
+/// changes the results.
 fn run_planned(model: &Model, graph: &Graph, x: &Tensor) -> Vec<Tensor> {
     let plan = MemoryPlan::new(graph);
     let mut memory = (vec![0xa5_u8; plan.arena_bytes], vec![0x5a_u8; plan.resident_bytes]);
@@ -229,7 +230,7 @@ fn run_planned(model: &Model, graph: &Graph, x: &Tensor) -> Vec<Tensor> {
 
 proptest! {
     #[test]
-    fn fusing_and_planning_change_nothing(
+    fn fusion_and_planning_preserve_results(
         start in prop::sample::select(vec![vec![2_usize, 3, 4], vec![1, 2, 4, 6], vec![2, 3, 2, 4], vec![6, 4]]),
         choices in prop::collection::vec(any::<Choice>(), 1..25),
     ) {

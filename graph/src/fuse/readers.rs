@@ -1,8 +1,9 @@
-//! Who reads what.
+//! Readers of each buffer.
 
 use crate::ir::{Graph, ValueId};
 
-/// The nodes that read each buffer, directly or as a view; one that reads it twice is there twice. Outputs of the graph are read by nobody in particular.
+/// Nodes that read each buffer, directly or through a view. A node that reads a buffer twice
+/// appears twice. Graph outputs are tracked apart, in `is_output`.
 pub(super) struct Readers {
     nodes: Vec<Vec<usize>>,
     is_output: Vec<bool>,
@@ -23,7 +24,7 @@ impl Readers {
         Self { nodes, is_output }
     }
 
-    /// The only one that reads a buffer, and once.
+    /// Return the only reader of a buffer, if it reads the buffer exactly once.
     pub(super) fn only(&self, buffer: ValueId) -> Option<usize> {
         match self.nodes[buffer.0 as usize].as_slice() {
             [node] if !self.is_output[buffer.0 as usize] => Some(*node),
@@ -31,20 +32,21 @@ impl Readers {
         }
     }
 
-    /// Whether anybody but `node` needs a buffer.
+    /// Whether a node other than `node`, or a graph output, needs a buffer.
     pub(super) fn others(&self, buffer: ValueId, node: usize) -> bool {
         self.is_output[buffer.0 as usize]
             || self.nodes[buffer.0 as usize].iter().any(|reader| *reader != node)
     }
 
-    /// `node` has taken over what `gone` did, which read `buffer` and made `made`: now it makes `buffer` in the place of `made`, and reads the rest.
+    /// Record that `node` replaced `gone`, which read `buffer` and made `made`: `node` now makes
+    /// `buffer` in place of `made`, and reads the other operands of `gone`.
     pub(super) fn take_over(&mut self, node: usize, gone: usize, buffer: ValueId, made: ValueId) {
         self.nodes[buffer.0 as usize] = std::mem::take(&mut self.nodes[made.0 as usize]);
         self.is_output[buffer.0 as usize] = self.is_output[made.0 as usize];
         self.rename(gone, node);
     }
 
-    /// What `old` read, `new` reads.
+    /// Replace the reader `old` with `new` in every buffer.
     pub(super) fn rename(&mut self, old: usize, new: usize) {
         self.nodes.iter_mut().flatten().filter(|reader| **reader == old).for_each(|reader| *reader = new);
     }

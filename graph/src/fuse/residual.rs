@@ -1,4 +1,4 @@
-//! A sum in front of layer normalisation.
+//! Fusion of a sum into the layer normalisation that follows it.
 
 use super::readers::Readers;
 use crate::ir::{Binary, Graph, Instruction, LayerNorm, Op, ValueId};
@@ -7,7 +7,7 @@ pub(super) fn fuse(graph: &mut Graph) {
     let mut readers = Readers::new(graph);
     for index in 0..graph.nodes.len() {
         let Some((maker, sum, operands)) = found(graph, index) else { continue };
-        // Who else needs the sum gets it from here.
+        // Other readers of the sum get it from the normalisation's second output.
         let is_wanted = readers.others(sum, index);
         if let Some(output) = graph.nodes[maker].outputs.first_mut() {
             *output = None;
@@ -23,7 +23,8 @@ pub(super) fn fuse(graph: &mut Graph) {
     }
 }
 
-/// The node that adds what the normalisation at `index` is of, if it adds just two values of that size: its index, the sum, and the two.
+/// Return the node that makes the operand of the normalisation at `index`, if the node adds just
+/// two values of that size: its index, the sum, and both summands.
 fn found(graph: &Graph, index: usize) -> Option<(usize, ValueId, [ValueId; 2])> {
     let node = graph.nodes.get(index)?;
     if !matches!(node.op, Op::LayerNorm(_)) || node.input(LayerNorm::RESIDUAL).is_some() {

@@ -1,15 +1,15 @@
-//! Factors and masks in front of softmax.
+//! Fusion of factors and masks into the softmax that follows them.
 
 use super::strides::Walk;
 use super::tree::{Kind, Tree};
 use crate::ir::{Binary, DIMS_MAX, Graph, Mask, Op, Softmax, ValueId};
 use crate::lower::collapse;
 
-/// What softmax is taken of: `scale * of + mask`.
+/// Argument of softmax: `scale * of + mask`.
 pub(super) struct Scores {
     pub(super) of: ValueId,
     pub(super) scale: f32,
-    /// The mask, and how it is read for each element in turn.
+    /// The mask, and the walk that reads it for each element in turn.
     pub(super) mask: Option<(ValueId, Walk)>,
 }
 
@@ -37,7 +37,8 @@ fn found(graph: &Graph, index: usize) -> Option<(Vec<Option<ValueId>>, Softmax)>
     Some((vec![Some(of), mask.map(|(mask, _)| mask)], Softmax { scale, mask: how, ..op.clone() }))
 }
 
-/// How a value comes about by a factor and a mask, as far as it does. What is left, in the end, has as many elements as the value.
+/// Split a value into a factor, a mask and a remaining operand. The operand has as many elements as
+/// the value.
 pub(super) fn scores(graph: &Graph, id: ValueId) -> Option<Scores> {
     let tree = Tree::across(graph, id);
     let (mut at, mut scale, mut mask) = (&tree, 1.0, None);
@@ -56,7 +57,7 @@ pub(super) fn scores(graph: &Graph, id: ValueId) -> Option<Scores> {
                 scale /= by;
                 a
             }
-            // A mask before the factor would have to be multiplied by it.
+            // A mask that is added before the factor would need to be multiplied by the factor.
             (Binary::Add, None, None) if mask.is_none() && scale == 1.0 => {
                 let (full, other) =
                     if is_full(a) && !(is_full(b) && is_product(graph, b)) { (a, b) } else { (b, a) };
@@ -76,12 +77,13 @@ pub(super) fn scores(graph: &Graph, id: ValueId) -> Option<Scores> {
         .then_some(Scores { of, scale, mask })
 }
 
-/// Whether a product of matrices, perhaps times something, makes it.
+/// Whether a matrix product, perhaps with a factor, makes the value of `tree`.
 fn is_product(graph: &Graph, tree: &Tree) -> bool {
     tree.all().iter().filter_map(|tree| tree.value).any(|id| super::products::product(graph, id).is_some())
 }
 
-/// How a mask that is read by `walk` broadcasts to `scores`, whose rows are of `cols` elements.
+/// Return the mask for `scores` with rows of `cols` elements, when `walk` reads the mask for each
+/// score.
 fn mask_of(walk: &Walk, scores: &[usize], cols: usize) -> Option<Mask> {
     let (last_dim, outer_dims) = scores.split_last()?;
     let strides = walk.along(scores)?;

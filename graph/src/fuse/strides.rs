@@ -1,10 +1,10 @@
-//! Strided walks over memory: the same one under other dimensions, and one through another.
+//! Strided walks over memory: a walk under other dimensions, and the composition of two walks.
 
 use crate::ir::{Layout, Part};
 use crate::lower::collapse;
 use crate::tensor_type::row_major;
 
-/// Elements at `offset` and from there on by `strides`, `dims` of them.
+/// A strided walk: starts at `offset` and visits `dims` elements with `strides`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Walk {
     pub(super) offset: usize,
@@ -13,19 +13,19 @@ pub(super) struct Walk {
 }
 
 impl Walk {
-    /// What a part of a copy reads.
+    /// The walk that a part of a copy reads by.
     pub(super) fn of(part: &Part) -> Self {
         Self { offset: part.from.offset, dims: part.dims.clone(), strides: part.from.strides.clone() }
     }
 
-    /// The whole of something contiguous.
+    /// The walk over a whole contiguous value.
     pub(super) fn whole(dims: &[usize]) -> Self {
         let strides =
             row_major(dims).iter().map(|stride| isize::try_from(*stride).unwrap_or(isize::MAX)).collect();
         Self { offset: 0, dims: dims.to_vec(), strides }
     }
 
-    /// The part of a copy that reads this from operand 0, and writes it in order.
+    /// Return the part of a copy that reads this walk from operand 0, and writes it in order.
     pub(super) fn into_part(self) -> Part {
         let to = Self::whole(&self.dims).strides;
         let (dims, mut layouts) = collapse(&self.dims, &[self.strides, to]);
@@ -39,8 +39,8 @@ impl Walk {
         }
     }
 
-    /// The strides with which it walks along `dims`, which hold as many elements in the same order; those of dimensions of 1 are 0. None if it does not go
-    /// in even steps along one of them.
+    /// Return the strides of this walk along `dims`, which hold as many elements in the same order.
+    /// Strides of dimensions of 1 are 0. `None` if the steps along one of `dims` are uneven.
     pub(super) fn along(&self, dims: &[usize]) -> Option<Vec<isize>> {
         let (own_dims, own) = collapse(&self.dims, std::slice::from_ref(&self.strides));
         let mut rest = own_dims.into_iter().zip(own.into_iter().next()?).rev();
@@ -60,12 +60,13 @@ impl Walk {
         (left == 1 && rest.next().is_none()).then_some(out)
     }
 
-    /// The same with strides that are not negative, if none is.
+    /// Return the strides along `dims`, if none is negative.
     pub(super) fn forward_along(&self, dims: &[usize]) -> Option<Vec<usize>> {
         self.along(dims)?.into_iter().map(|stride| usize::try_from(stride).ok()).collect()
     }
 
-    /// What this walk over the elements that `inner` walks over, in order, reads of what `inner` reads.
+    /// Compose two walks: this walk visits the elements that `inner` visits, and the result reads
+    /// the same elements from the buffer of `inner`.
     pub(super) fn through(&self, inner: &Self) -> Option<Self> {
         let units = row_major(&inner.dims);
         let mut reach = Vec::with_capacity(units.len());
@@ -92,16 +93,17 @@ impl Walk {
 
 struct Through<'a> {
     inner: &'a Walk,
-    /// How many elements one step along each dimension of the inner walk is.
+    /// Number of elements in one step along each dimension of the inner walk.
     units: Vec<usize>,
-    /// The first and last index that is reached along each.
+    /// First and last index that is reached along each dimension of the inner walk.
     reach: Vec<(usize, usize)>,
     dims: Vec<usize>,
     strides: Vec<isize>,
 }
 
 impl Through<'_> {
-    /// Add a dimension of the outer walk: it must stay within one dimension of the inner one, or fill several.
+    /// Add a dimension of the outer walk, which must stay within one dimension of the inner walk,
+    /// or fill several.
     fn step(&mut self, dim: usize, stride: isize) -> Option<()> {
         if dim == 1 || stride == 0 {
             self.dims.push(dim);
@@ -129,7 +131,8 @@ impl Through<'_> {
             );
             return Some(());
         }
-        // All the way along this dimension of the inner walk, and on along those around it.
+        // The outer dimension covers all of this dimension of the inner walk, and continues along
+        // the dimensions around it.
         let here = self.inner.dims[axis];
         if stride < 0 || first != last || first >= times || !here.is_multiple_of(times) {
             return None;
@@ -143,7 +146,8 @@ impl Through<'_> {
     }
 }
 
-/// Dimensions into which both of these can be cut, neighbours of each being products of neighbours of the result; none if there are none.
+/// Return dimensions that split both `a` and `b`: each dimension of `a` and `b` is a product of
+/// neighbours in the result. `None` if there are no such dimensions.
 pub(super) fn refined(a: &[usize], b: &[usize]) -> Option<Vec<usize>> {
     let (mut a, mut b) =
         (a.iter().rev().copied().filter(|dim| *dim != 1), b.iter().rev().copied().filter(|dim| *dim != 1));
@@ -181,9 +185,8 @@ mod tests {
         at
     }
 
-    /// A transposition, and a slice of what comes out of it.
     #[test]
-    fn a_slice_of_a_transposition_is_one_walk() {
+    fn slice_of_transposition_composes_to_one_walk() {
         let transposed = Walk { offset: 0, dims: vec![4, 3], strides: vec![1, 4] };
         let slice = Walk { offset: 3, dims: vec![2, 3], strides: vec![3, 1] };
         assert_eq!(
@@ -193,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn dimensions_are_refined_where_they_can_be() {
+    fn refined_splits_dimensions_where_possible() {
         assert_eq!(refined(&[2, 12], &[6, 4]), Some(vec![2, 3, 4]));
         assert_eq!(refined(&[6], &[1, 2, 1, 3]), Some(vec![2, 3]));
         assert_eq!(refined(&[4, 6], &[6, 4]), None);
@@ -204,7 +207,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(2_000))]
 
         #[test]
-        fn along_other_dimensions_it_reads_the_same(
+        fn along_reads_the_same_elements(
             dims in prop::collection::vec(1_usize..5, 1..4), strides in prop::collection::vec(0_isize..20, 4), cut in prop::collection::vec(1_usize..5, 1..5)
         ) {
             let walk = Walk { offset: 7, strides: strides[..dims.len()].to_vec(), dims };
@@ -219,7 +222,7 @@ mod tests {
         }
 
         #[test]
-        fn through_another_it_reads_what_two_steps_read(
+        fn through_equals_two_walks_in_sequence(
             inner in prop::collection::vec((1_usize..5, -9_isize..20), 1..4),
             outer in prop::collection::vec((1_usize..4, -4_isize..9), 1..4),
             offset in 0_usize..5,
@@ -231,7 +234,7 @@ mod tests {
             let (inner, outer) = (walk(inner, 100), walk(outer, offset));
             let size: usize = inner.dims.iter().product();
             let count: usize = outer.dims.iter().product();
-            // Only walks that stay inside are asked about.
+            // The walk is defined only for indices inside `inner`.
             if !(0..count).all(|index| (0..size as isize).contains(&at(&outer, index))) {
                 return Ok(());
             }

@@ -1,4 +1,4 @@
-//! Patterns, one by one: what is fused, and that it computes the same.
+//! Tests of each fusion pattern: fused operations, and unchanged results.
 
 use crate::TensorType;
 use crate::ir::{
@@ -42,7 +42,8 @@ impl Maker {
         output
     }
 
-    /// The graph that gives `y`, fused, after checking that it computes what it computed before.
+    /// Return the fused graph with output `y`, after checking that fusion leaves the results
+    /// unchanged.
     fn fused(mut self, y: ValueId) -> Graph {
         self.0.outputs.push(Port { name: "y".to_owned(), value: y });
         let fused = self.0.clone().fuse().unwrap();
@@ -80,7 +81,7 @@ fn activate(activation: Activation) -> Instruction {
 }
 
 #[test]
-fn gelu_is_found_in_either_of_its_orders() {
+fn gelu_is_fused_in_both_orders() {
     for halved_first in [true, false] {
         let mut maker = Maker::new();
         let x = ValueId(0);
@@ -99,7 +100,7 @@ fn gelu_is_found_in_either_of_its_orders() {
 }
 
 #[test]
-fn the_tanh_form_of_gelu_is_another_one() {
+fn tanh_gelu_is_fused_as_gelu_tanh() {
     let mut maker = Maker::new();
     let x = ValueId(0);
     let cube = maker.op(&[x], &[X, number(3.0), with(Binary::Pow)]);
@@ -112,7 +113,7 @@ fn the_tanh_form_of_gelu_is_another_one() {
 }
 
 #[test]
-fn silu_and_hard_swish_are_found() {
+fn silu_and_hard_swish_are_fused() {
     let mut maker = Maker::new();
     let sigmoid = maker.op(&[ValueId(0)], &[X, activate(Activation::Sigmoid)]);
     let y = maker.op(&[ValueId(0), sigmoid], &[X, Y, with(Binary::Mul)]);
@@ -129,17 +130,17 @@ fn silu_and_hard_swish_are_found() {
 }
 
 #[test]
-fn what_only_looks_like_an_activation_stays() {
+fn similar_expression_is_not_fused_as_activation() {
     let mut maker = Maker::new();
     let sigmoid =
         maker.op(&[ValueId(0)], &[X, number(1.702), with(Binary::Mul), activate(Activation::Sigmoid)]);
     let y = maker.op(&[ValueId(0), sigmoid], &[X, Y, with(Binary::Mul)]);
-    // One program, but the one that was written.
+    // The multiplications and the sigmoid fuse into one program, but stay as written.
     assert_eq!(program(&maker.fused(y)).len(), 6);
 }
 
 #[test]
-fn a_value_that_others_read_is_computed_once() {
+fn shared_value_is_computed_once() {
     let mut maker = Maker::new();
     let shared = maker.op(&[ValueId(0)], &[X, Instruction::Unary(Unary::Sin)]);
     let a = maker.op(&[shared], &[X, Instruction::Unary(Unary::Exp)]);

@@ -1,26 +1,27 @@
-//! Expressions as trees, within one program or across several.
+//! Expression trees, within one program or across several.
 
 use crate::ir::{Binary, Graph, Instruction, Lane, Op, Program, Scalar, Unary, ValueId};
 use crate::reference;
 
 use super::strides::Walk;
 
-/// The most operations in a tree across programs: more than the longest pattern has.
+/// Largest number of operations in a tree across programs; exceeds the longest pattern.
 const TREE_LEN_MAX: usize = 48;
 
 /// An expression.
 #[derive(Debug, Clone)]
 pub(super) struct Tree {
-    /// The buffer that holds it, if one does.
+    /// Buffer that holds the expression's value, if there is one.
     pub(super) value: Option<ValueId>,
-    /// How the expression around it reads that buffer; nothing for an expression within a program, and for the outermost one.
+    /// Walk by which the enclosing expression reads `value`; `None` within a program, and for the
+    /// outermost expression.
     pub(super) walk: Option<Walk>,
     pub(super) kind: Kind,
 }
 
 #[derive(Debug, Clone)]
 pub(super) enum Kind {
-    /// An operand of the program, or a value of the graph that no expression makes.
+    /// An operand of the program, or a value of the graph that is not made by an expression.
     Leaf(u8),
     Constant(Scalar),
     Unary(Unary, Box<Tree>),
@@ -29,7 +30,7 @@ pub(super) enum Kind {
 }
 
 impl Tree {
-    /// The expression of a program; leaves are its operands.
+    /// The expression of a program, with the program's operands as leaves.
     pub(super) fn of(program: &Program) -> Option<Self> {
         let mut stack: Vec<Self> = Vec::new();
         for instruction in &program.instructions {
@@ -51,7 +52,8 @@ impl Tree {
         stack.pop().filter(|_| stack.is_empty())
     }
 
-    /// The expression of a value, through the expressions of its operands as far as it is not too long; leaves are values.
+    /// The expression of a value, expanded through the expressions of its operands until
+    /// [`TREE_LEN_MAX`]; leaves are values.
     pub(super) fn across(graph: &Graph, id: ValueId) -> Self {
         let mut left = TREE_LEN_MAX;
         Self::within(graph, id, &mut left)
@@ -93,20 +95,22 @@ impl Tree {
         Self { kind, ..self }
     }
 
-    /// Whether the expression around it reads an element of it for each of its own, in the same order.
+    /// Whether the enclosing expression reads one element of this expression for each of its own
+    /// elements, in the same order.
     pub(super) fn is_in_step(&self) -> bool {
         let Some(walk) = &self.walk else { return true };
         let elements: usize = walk.dims.iter().product();
         elements == 1 || walk.along(&[elements]).is_some_and(|strides| strides == [1])
     }
 
-    /// Whether the expression around it, of `rows` rows, reads one element of it for each row.
+    /// Whether the enclosing expression, of `rows` rows, reads one element of this expression per
+    /// row.
     pub(super) fn is_of_rows(&self, rows: usize, cols: usize) -> bool {
         let strides = self.walk.as_ref().and_then(|walk| walk.along(&[rows, cols]));
         strides.is_some_and(|strides| strides == [isize::from(rows > 1), 0])
     }
 
-    /// The float that it is, if it is a constant.
+    /// The value of a float constant.
     pub(super) fn constant(&self) -> Option<f32> {
         match self.kind {
             Kind::Constant(Scalar::Float(float)) => Some(float),
@@ -114,12 +118,12 @@ impl Tree {
         }
     }
 
-    /// Whether it is the constant `float`, up to a rounding or two.
+    /// Whether this expression is the constant `float`, within a relative tolerance of `1e-6`.
     pub(super) fn is(&self, float: f32) -> bool {
         self.constant().is_some_and(|constant| (constant - float).abs() <= float.abs() * 1e-6)
     }
 
-    /// Its two operands, if it is this operation.
+    /// Both operands, if this expression is the operation `wanted`.
     pub(super) fn binary(&self, wanted: Binary) -> Option<&[Self; 2]> {
         match &self.kind {
             Kind::Binary(binary, of) if *binary == wanted => Some(of),
@@ -127,7 +131,7 @@ impl Tree {
         }
     }
 
-    /// Its operand, if it is this operation.
+    /// The operand, if this expression is the operation `wanted`.
     pub(super) fn unary(&self, wanted: Unary) -> Option<&Self> {
         match &self.kind {
             Kind::Unary(unary, of) if *unary == wanted => Some(of),
@@ -135,7 +139,7 @@ impl Tree {
         }
     }
 
-    /// All expressions within, itself first.
+    /// All subexpressions, starting with this expression.
     pub(super) fn all(&self) -> Vec<&Self> {
         let mut all = vec![self];
         let mut at = 0;
@@ -151,7 +155,7 @@ impl Tree {
         all
     }
 
-    /// It as a function of `value` alone, if it is that.
+    /// This expression as a function of `value`, if it depends on `value` alone.
     pub(super) fn function_of(&self, value: ValueId) -> Option<Function> {
         let mut instructions = Vec::new();
         self.append(value, true, &mut instructions)?;
@@ -190,12 +194,12 @@ impl Tree {
 pub(super) struct Function(Program);
 
 impl Function {
-    /// How many steps it takes.
+    /// Number of instructions.
     pub(super) fn len(&self) -> usize {
         self.0.instructions.len()
     }
 
-    /// What it makes of `x`.
+    /// Evaluate the function at `x`.
     pub(super) fn at(&self, x: f32) -> Option<f32> {
         reference::float(&self.0, |_| Some(x))
     }

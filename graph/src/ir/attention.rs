@@ -1,45 +1,49 @@
 //! Scaled dot-product attention.
 
-/// The most elements that a head may have.
+/// Largest number of elements in a head.
 pub const HEAD_DIM_MAX: usize = 128;
 
-/// For each batch and head: `softmax(scale * q * transpose(k) + mask) * v` ("Attention Is All You Need", section 3.2.1).
+/// Attention for each batch and head: `softmax(scale * q * transpose(k) + mask) * v` ("Attention Is
+/// All You Need", section 3.2.1).
 ///
-/// Operands: `q`, `k`, `v`, which may be parts of one value, and optionally `mask`. Output: `[batch, q_len, heads, head_dim]`, contiguous.
+/// Operands: `q`, `k`, `v`, which may be parts of one value, and optionally `mask`. Output:
+/// `[batch, q_len, heads, head_dim]`, contiguous.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Attention {
-    /// How many sequences.
+    /// Number of sequences.
     pub batch: usize,
-    /// How many heads each has.
+    /// Number of heads per sequence.
     pub heads: usize,
-    /// The length of the queries.
+    /// Length of the queries.
     pub q_len: usize,
-    /// The length of the keys and values.
+    /// Length of the keys and values.
     pub kv_len: usize,
-    /// The elements of a query, key or value: at most [`HEAD_DIM_MAX`].
+    /// Number of elements in a query, key or value: at most [`HEAD_DIM_MAX`].
     pub head_dim: usize,
-    /// The factor.
+    /// Factor of the scores.
     pub scale: f32,
-    /// Where the queries are.
+    /// Layout of the queries.
     pub q: Heads,
-    /// Where the keys are.
+    /// Layout of the keys.
     pub k: Heads,
-    /// Where the values are.
+    /// Layout of the values.
     pub v: Heads,
-    /// If there is a mask, how many of its elements lie between one index and the next along `[batch, heads, q_len, kv_len]`: 0 where it broadcasts.
+    /// Strides of the mask along `[batch, heads, q_len, kv_len]`, in elements, if there is a mask;
+    /// 0 where the mask broadcasts.
     pub mask: Option<[usize; 4]>,
 }
 
-/// Where queries, keys or values lie in their value, in elements. Those of one head and position lie next to each other.
+/// Layout of queries, keys or values in their buffer, in elements. The elements of one head and
+/// position are contiguous.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Heads {
-    /// From the start of the value to the first element.
+    /// Offset of the first element.
     pub offset: usize,
-    /// From one sequence to the next.
+    /// Stride between sequences.
     pub batch_stride: usize,
-    /// From one head to the next.
+    /// Stride between heads.
     pub head_stride: usize,
-    /// From one position to the next.
+    /// Stride between positions.
     pub row_stride: usize,
 }
 
@@ -58,6 +62,6 @@ impl Attention {
     pub const V: usize = 2;
     /// Operand, optional: added to the scores.
     pub const MASK: usize = 3;
-    /// How many operands there are, with those left out.
+    /// Number of operands, including omitted ones.
     pub const OPERANDS: usize = 4;
 }

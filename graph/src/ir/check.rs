@@ -1,42 +1,42 @@
-//! Whether a graph is sound: what everything that reads one relies on.
+//! Soundness check of graphs: the invariants that every consumer of a graph relies on.
 
 mod node;
 
 use super::{Graph, Node, ProgramError, Source, ValueId};
 use node::{Checker, Fault};
 
-/// What is not sound about a graph: a fault of whoever made it.
+/// Violated invariant of a graph: a bug in the code that built the graph.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CheckError {
-    /// A value that does not exist, is a view of a view, or says that another node makes it.
+    /// A value that does not exist, is a view of a view, or names the wrong node as its source.
     #[error("value {0} is not where it says it is")]
     Value(u32),
-    /// A node reads what is made after it, or the prologue reads an input.
+    /// A node reads the output of a later node, or the prologue reads an input.
     #[error("node {0:?} reads what is not there yet")]
     Order(String),
-    /// An operand or output is missing, or does not fit.
+    /// An operand or output is missing, or has the wrong type or shape.
     #[error("node {node:?} ({op}): {what} does not fit")]
     Misfit {
         /// The node.
         node: String,
         /// Its operation.
         op: &'static str,
-        /// What does not fit.
+        /// The missing or wrong operand or output.
         what: &'static str,
     },
-    /// A program that cannot be run.
+    /// A program that cannot run.
     #[error("node {node:?}: {error}")]
     Program {
         /// The node.
         node: String,
-        /// Why.
+        /// The reason.
         error: ProgramError,
     },
 }
 
 impl Graph {
-    /// Check that values and nodes refer to each other as they must, that nodes stand in an order in which they can run, and that no operation reads or
-    /// writes outside its values.
+    /// Check that references between values and nodes are valid, that nodes are in execution order,
+    /// and that no operation reads or writes outside its values.
     pub fn check(&self) -> Result<(), CheckError> {
         for id in self.ids() {
             self.check_value(id)?;
