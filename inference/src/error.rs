@@ -1,4 +1,4 @@
-//! What can go wrong between asking for a model and having its outputs.
+//! Errors between acquiring a model and receiving its outputs.
 
 use crate::cpu::LibraryError;
 use crate::tensor::TensorError;
@@ -6,154 +6,157 @@ use std::sync::Arc;
 use weir_device::OutOfMemory;
 use weir_types::{ElementType, ErrorCode, ModelId, Port, Shape};
 
-/// Why a model was not loaded or a run has no outputs. Cheap to clone: everyone who waits for one load is told the same.
+/// Why a model was not loaded or a run has no outputs. Cheap to clone: all waiters of one load
+/// receive the same error.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum InferenceError {
-    // The request is wrong in itself.
+    // Invalid requests.
     /// The model has no such input.
     #[error("the model has no input {name:?}; its inputs are {expected}")]
     UnknownInput {
-        /// What was given.
+        /// Name of the given input.
         name: String,
         /// The model's inputs, as text.
         expected: String,
     },
-    /// An input was given twice.
+    /// The same input is given twice.
     #[error("input {0:?} is given twice")]
     DuplicateInput(String),
     /// An input is missing.
     #[error("input {0} is missing")]
     MissingInput(Port),
-    /// An input has another element type than the model takes.
+    /// An input has a different element type than the model takes.
     #[error("input {port} is given as {given}")]
     WrongType {
-        /// What the model takes.
+        /// The model's input.
         port: Port,
-        /// What was given.
+        /// The given type.
         given: ElementType,
     },
-    /// An input has another shape than the model takes.
+    /// An input has a different shape than the model takes.
     #[error("input {port} is given in shape {given}")]
     WrongShape {
-        /// What the model takes.
+        /// The model's input.
         port: Port,
-        /// What was given.
+        /// The given shape.
         given: Shape,
     },
     /// The model has no such output.
     #[error("the model has no output {name:?}; its outputs are {expected}")]
     UnknownOutput {
-        /// What was wanted.
+        /// Name of the requested output.
         name: String,
         /// The model's outputs, as text.
         expected: String,
     },
-    /// An output is wanted twice.
+    /// The same output is requested twice.
     #[error("output {0:?} is wanted twice")]
     DuplicateOutput(String),
-    /// The list of wanted outputs is there, but empty.
+    /// The list of requested outputs is present but empty.
     #[error("the list of wanted outputs is empty; leave it out to get all of them")]
     NoOutputs,
-    /// The inputs each fit, but not together: the model itself refused them.
+    /// Each input fits the signature, but the model refused their combination.
     #[error("the model refused its inputs: {0}")]
     Refused(Arc<str>),
-    /// Some bytes are not the tensor that they were said to be.
+    /// The bytes are not a tensor of the stated type and shape.
     #[error(transparent)]
     Tensor(#[from] TensorError),
 
-    // Something is used up.
-    /// The model does not fit into the device's memory beside what is pinned there.
+    // Exhausted resources.
+    /// The model does not fit into the device's memory beside the pinned models.
     #[error(
         "no room for model {model} on the device: it takes {needed_bytes} bytes, {free_bytes} of {capacity_bytes} are free"
     )]
     NoRoom {
-        /// Which model.
+        /// The model.
         model: ModelId,
-        /// What it takes.
+        /// Memory that the model takes.
         needed_bytes: u64,
-        /// What is left once the victims are gone.
+        /// Memory left after evicting the victims.
         free_bytes: u64,
-        /// What the device may hold.
+        /// Memory that the device's models may take.
         capacity_bytes: u64,
     },
     /// The arena has no room for the outputs.
     #[error(transparent)]
     OutOfMemory(#[from] OutOfMemory),
-    /// The run itself needed more memory than there is.
+    /// The run needed more memory than the device has.
     #[error("the run needs more memory than there is: {0}")]
     RunOutOfMemory(Arc<str>),
     /// Too many runs, or loads, wait for the device.
     #[error("{len_max} runs are waiting for the device already")]
     QueueFull {
-        /// The bound.
+        /// The limit of the queue.
         len_max: usize,
     },
 
-    // It ended early.
-    /// The deadline passed before the outputs were there.
+    // Runs that ended early.
+    /// The deadline passed before the run finished.
     #[error("the deadline passed before the run finished")]
     DeadlineExceeded,
-    /// Nobody waits for the run any more.
+    /// The caller cancelled the run.
     #[error("the run was cancelled")]
     Cancelled,
 
-    // The node.
-    /// The device is shutting down, or a load was given up; it may work later.
+    // Faults of the node.
+    /// The device is shutting down, or a load was abandoned; a retry may succeed.
     #[error("{0}")]
     Unavailable(Arc<str>),
-    /// There is no ONNX Runtime to run models with.
+    /// The node has no ONNX Runtime to run models with.
     #[error(transparent)]
     Library(#[from] Arc<LibraryError>),
-    /// The model's files are damaged, or not what they were when it was prepared.
+    /// The model's files are damaged, or have changed since the model was prepared.
     #[error("model {model} cannot be loaded: {why}")]
     Load {
-        /// Which model.
+        /// The model.
         model: ModelId,
-        /// What the backend said.
+        /// The backend's message.
         why: Arc<str>,
     },
-    /// The device cannot run the model, or not with inputs of these shapes: another may.
+    /// The device cannot run the model, or cannot run it with inputs of these shapes. Another
+    /// device may.
     #[error("the model cannot run on this device: {0}")]
     Unsupported(Arc<str>),
-    /// The device was lost, with everything in its memory. It is being had again, and other devices do not notice.
+    /// The device was lost, with everything in its memory. The node is recovering it; other devices
+    /// are not affected.
     #[error("the device was lost: {0}; try again")]
     DeviceLost(Arc<str>),
-    /// A tensor that was left on a device is not there any more.
+    /// A tensor that was left on a device no longer exists.
     #[error("a tensor that another run has left on the device is gone: {0}; try again")]
     TensorLost(Arc<str>),
-    /// The backend failed in the run.
+    /// The backend failed during the run.
     #[error("the run failed: {0}")]
     Run(Arc<str>),
 
-    /// What was run is a workflow, and one of its steps failed.
+    /// The run was a workflow, and one of its steps failed.
     #[error("{text}")]
     Step {
-        /// How.
+        /// Kind of the step's error.
         kind: ErrorKind,
-        /// Which step, and why.
+        /// The step and the cause.
         text: Arc<str>,
     },
 }
 
-/// The cases of the `error` variant in `wit/tensors.wit` that inference can end in.
+/// Cases of the `error` variant in `wit/tensors.wit` that inference can return.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
-    /// The request is wrong in itself.
+    /// The request is invalid.
     InvalidArgument,
-    /// Room or places are used up.
+    /// Memory or queue places are exhausted.
     ResourceExhausted,
     /// The deadline passed first.
     DeadlineExceeded,
     /// The run was cancelled.
     Cancelled,
-    /// It may work later.
+    /// A retry may succeed.
     Unavailable,
     /// The model failed, or the node has a fault.
     Internal,
 }
 
 impl InferenceError {
-    /// Which case of the guest's error variant this is.
+    /// The case of the guest's error variant.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -180,7 +183,7 @@ impl InferenceError {
         }
     }
 
-    /// The code for the management and inference APIs.
+    /// Error code for the management and inference APIs.
     #[must_use]
     pub fn code(&self) -> ErrorCode {
         match self {

@@ -1,8 +1,9 @@
-//! Models that only say what they would cost: for tests, and for trying out the scheduler.
+//! Models that only declare their costs: for tests, and for experiments with the scheduler.
 //!
-//! A fake model is a JSON file. Loading it and running it take the times that it declares; an output echoes the input in the same
-//! position where that fits, and is zeroes otherwise. What is different on a kind of device it says in `on`, and what part of the time a run
-//! takes with more threads than one in `time_by_threads`.
+//! A fake model is a JSON file. Loading and running it take the declared times. An output echoes
+//! the input in the same position if type and shape fit, and is zeroes otherwise. `on` declares
+//! different costs for a kind of device, and `time_by_threads` declares the fraction of the run
+//! time that remains with more than one thread.
 //!
 //! ```json
 //! { "load_time_ms": 20, "run_time_ms": { "1": 2, "8": 9.5 }, "resident_bytes": 1000000,
@@ -26,10 +27,10 @@ use std::time::{Duration, Instant};
 use weir_device::{Arena, Device};
 use weir_types::{ContentHash, ModelId, Platform, Platforms, Port, Precision, Shape, Signature};
 
-/// The largest file that is read as a fake model.
+/// The largest file that is read as a fake model, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Threads of one run, as if there were so many processors.
+/// The most threads of one run, as if the machine had this many processors.
 const THREADS_MAX: u32 = 4;
 
 /// Runs [`FakeModel`]s, as if on one device.
@@ -40,72 +41,75 @@ pub struct FakeBackend {
     loss: Arc<Loss>,
 }
 
-/// Until when the device is lost.
+/// End of the device's loss, while it is lost.
 #[derive(Default)]
 struct Loss(Mutex<Option<Instant>>);
 
-/// What a fake model declares.
+/// Declaration of a fake model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FakeModel {
-    /// How long loading takes.
+    /// Time of a load.
     #[serde(default)]
     pub load_time_ms: f64,
-    /// How much longer it takes until all of it is there, when runs may begin already: they wait for that. Below 0, after which it turns out that it never will be.
+    /// Additional time until all weights have arrived, while runs may already begin and wait for
+    /// them. If negative, the arrival fails after the absolute value of this time.
     #[serde(default)]
     pub arrive_time_ms: f64,
-    /// How long a run takes, by batch size; a batch between two sizes takes as long as the larger one, and one beyond them as long as several.
+    /// Time of a run, by batch size. A batch between two sizes takes as long as the larger one, and
+    /// a batch beyond the largest size takes as long as several runs.
     #[serde(default)]
     pub run_time_ms: BTreeMap<u32, f64>,
-    /// What part of that it takes with so many threads or more; nothing for 1.
+    /// Fraction of the run time with at least this many threads; 1 without an entry.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub time_by_threads: BTreeMap<u32, f64>,
-    /// The device memory that it counts as.
+    /// Device memory that the model is counted with.
     pub resident_bytes: u64,
-    /// What one more session counts as.
+    /// Device memory that one more session is counted with.
     #[serde(default)]
     pub session_bytes: u64,
-    /// What it costs on kinds of devices on which that is something else.
+    /// Costs on the kinds of devices where they differ.
     #[serde(default)]
     pub on: BTreeMap<String, FakeCosts>,
-    /// What it can run on.
+    /// Platforms that the model can run on.
     #[serde(default = "here")]
     pub platforms: Platforms,
-    /// What it takes and gives.
+    /// Inputs and outputs.
     pub signature: Signature,
 }
 
-/// What a fake model costs on one kind of device.
+/// Costs of a fake model on one kind of device.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FakeCosts {
-    /// How long loading takes.
+    /// Time of a load.
     #[serde(default)]
     pub load_time_ms: f64,
-    /// How long a run takes, as in [`FakeModel::run_time_ms`].
+    /// Time of a run, as in [`FakeModel::run_time_ms`].
     #[serde(default)]
     pub run_time_ms: BTreeMap<u32, f64>,
-    /// The largest batch that can be run there; 0: it cannot even be loaded. None: any.
+    /// The largest batch that can run on the device. 0: the model cannot even be loaded. `None`: no
+    /// limit.
     #[serde(default)]
     pub batch_max: Option<u32>,
-    /// A run loses the device, for so long.
+    /// If set, a run loses the device for this time.
     #[serde(default)]
     pub loses_device_ms: Option<u64>,
 }
 
-/// What there is a fake of.
+/// Platforms that have a fake.
 fn here() -> Platforms {
     [Platform::Cpu, Platform::Fake].into_iter().collect()
 }
 
 impl FakeBackend {
-    /// The node's processor. Outputs live in `arena`.
+    /// A fake of the node's processor. Outputs are allocated in `arena`.
     #[must_use]
     pub fn new(arena: Arena) -> Self {
         Self::on(Device::Cpu, Platform::Cpu.as_str(), arena)
     }
 
-    /// An accelerator of this kind.
+    /// A fake accelerator of this kind.
     #[must_use]
     pub fn accelerator(ordinal: u32, kind: &str, arena: Arena) -> Self {
         Self::on(Device::Fake { ordinal }, kind, arena)
@@ -223,11 +227,11 @@ struct Loaded {
     threads: u32,
     arena: Arena,
     loss: Arc<Loss>,
-    /// How long the last run took, beside its wait for the rest of the model.
+    /// Time of the last run without its wait for the model's arrival, if it waited.
     cold: Option<Duration>,
 }
 
-/// When all of a model is there, if it ever is.
+/// When all weights of a model have arrived, or when the arrival fails.
 struct Arrival {
     at: Instant,
     fails: bool,
@@ -239,7 +243,7 @@ impl Arrival {
         Self { at, fails: model.arrive_time_ms < 0.0 }
     }
 
-    /// How long it takes yet; none if it is over.
+    /// Remaining time; `None` once the arrival is over.
     fn left(&self) -> Option<Duration> {
         self.at.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
     }
@@ -319,7 +323,7 @@ impl Loaded {
         }
         let dimensions: Vec<_> = port.shape.iter().map(|size| size.unwrap_or(batch)).collect();
         let shape = Shape::new(&dimensions).map_err(crate::tensor::TensorError::from)?;
-        // A string of no bytes is its length, 0, in four.
+        // An empty string is its length, 0, in four bytes.
         let element_bytes = port.datatype.size_bytes().unwrap_or(size_of::<u32>());
         let len = usize::try_from(shape.element_count()).unwrap_or(usize::MAX).saturating_mul(element_bytes);
         Ok(Tensor::new(port.datatype, shape, self.arena.buffer(len)?.freeze())?)
@@ -327,7 +331,7 @@ impl Loaded {
 }
 
 impl FakeModel {
-    /// What it costs on a kind of device.
+    /// Costs on a kind of device.
     fn costs_on(&self, kind: &str) -> FakeCosts {
         let elsewhere = || FakeCosts {
             load_time_ms: self.load_time_ms,
@@ -337,7 +341,7 @@ impl FakeModel {
         self.on.get(kind).cloned().unwrap_or_else(elsewhere)
     }
 
-    /// What part of the time of a run with one thread it takes with so many.
+    /// Fraction of the single-threaded run time that a run with `threads` threads takes.
     fn time_part(&self, threads: u32) -> f64 {
         let part = self.time_by_threads.range(..=threads).next_back().map_or(1.0, |(_, part)| *part);
         if part.is_finite() { part.clamp(0.0, 1.0) } else { 1.0 }
@@ -345,7 +349,7 @@ impl FakeModel {
 }
 
 impl FakeCosts {
-    /// What a run takes, where it takes this part of what it says.
+    /// Time of a run: `part_taken` times the declared time.
     fn run_time(&self, batch: u32, part_taken: f64) -> Duration {
         let Some((largest, longest_ms)) = self.run_time_ms.last_key_value() else { return Duration::ZERO };
         let (whole, rest) = (batch / (*largest).max(1), batch % (*largest).max(1));
@@ -394,14 +398,14 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_takes_as_long_as_the_next_larger_one_or_as_several() {
+    fn batch_takes_time_of_next_larger_declared_size() {
         let times = [0, 1, 2, 8, 9, 17].map(|batch| model().costs_on("cpu").run_time(batch, 1.0).as_micros());
         assert_eq!(times, [2_000, 2_000, 9_500, 9_500, 11_500, 21_000]);
         assert_eq!(model().costs_on("fast").run_time(8, 1.0), Duration::ZERO);
     }
 
     #[test]
-    fn more_threads_take_the_part_of_the_time_that_is_declared() {
+    fn threads_scale_run_time_by_declared_fraction() {
         let model =
             FakeModel { time_by_threads: BTreeMap::from([(2, 0.5), (4, f64::NAN), (8, 7.0)]), ..model() };
         assert_eq!([1, 2, 3, 4, 8].map(|threads| model.time_part(threads)), [1.0, 0.5, 0.5, 1.0, 1.0]);
@@ -410,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn outputs_echo_what_fits_and_are_zero_otherwise() {
+    fn outputs_echo_fitting_inputs_and_are_zero_otherwise() {
         let arena = Arena::new(1 << 20);
         let quick = FakeModel { run_time_ms: BTreeMap::new(), ..model() };
         let input =

@@ -1,63 +1,64 @@
-//! What models take of a device's memory, and what they take together: what several have in common is there once.
+//! Device memory of models, alone and together: parts that several models share count once.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use weir_types::ContentHash;
 
-/// What one model takes of a device's memory. Cheap to clone.
+/// Device memory of one model. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Footprint {
     own_bytes: u64,
     parts: Arc<[(Part, u64)]>,
 }
 
-/// Something that models may have in common.
+/// A part that models can share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Part {
-    /// The weights.
+    /// Hash of the weights.
     pub hash: ContentHash,
-    /// Among whom they are shared in the form that kernels want; none for the weights as they are, which all share.
+    /// The models that share the packed copy of the weights; `None`: the raw weights, which all
+    /// models share.
     pub family: Option<u64>,
 }
 
 impl Footprint {
-    /// A model that has nothing in common with any other.
+    /// A model that shares nothing with other models.
     #[must_use]
     pub fn own(bytes: u64) -> Self {
         Self { own_bytes: bytes, parts: Arc::from([]) }
     }
 
-    /// A model that takes `own_bytes` for itself, and those of `parts`.
+    /// A model with `own_bytes` of unshared memory, and with `parts` that other models can share.
     #[must_use]
     pub fn new(own_bytes: u64, parts: impl IntoIterator<Item = (Part, u64)>) -> Self {
         Self { own_bytes, parts: parts.into_iter().collect() }
     }
 
-    /// The same, if it is known to take at least `bytes`.
+    /// The same footprint, with own bytes added until the total is at least `bytes`.
     #[must_use]
     pub fn at_least(mut self, bytes: u64) -> Self {
         self.own_bytes = self.own_bytes.saturating_add(bytes.saturating_sub(self.total_bytes()));
         self
     }
 
-    /// What it takes that no other model can have in common with it.
+    /// Memory that no other model can share.
     pub(crate) fn own_bytes(&self) -> u64 {
         self.own_bytes
     }
 
-    /// What it may have in common with others, and the bytes of that.
+    /// Parts that other models can share, with their bytes.
     pub(crate) fn parts(&self) -> &[(Part, u64)] {
         &self.parts
     }
 
-    /// What it takes by itself, where nothing of it is there.
+    /// Memory that the model takes alone, when no part of it is loaded.
     #[must_use]
     pub fn total_bytes(&self) -> u64 {
         self.parts.iter().fold(self.own_bytes, |total, (_, bytes)| total.saturating_add(*bytes))
     }
 }
 
-/// The memory that some models take together.
+/// Memory that a set of models takes together.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Together {
     bytes: u64,
@@ -75,7 +76,7 @@ impl Together {
         self.bytes
     }
 
-    /// What one more would take besides.
+    /// Additional memory that one more model would take.
     pub(crate) fn missing_bytes(&self, footprint: &Footprint) -> u64 {
         let parts = footprint.parts.iter();
         let missing = |(part, bytes): &(Part, u64)| bytes.saturating_sub(self.held_bytes(part));
@@ -97,7 +98,7 @@ impl Together {
         }
     }
 
-    /// One that was added is gone.
+    /// Removes a model that was added.
     pub(crate) fn remove(&mut self, footprint: &Footprint) {
         self.bytes = self.bytes.saturating_sub(footprint.own_bytes);
         for (part, _) in footprint.parts.iter() {
@@ -137,7 +138,7 @@ mod tests {
         prop::collection::vec(footprint, 1..12)
     }
 
-    /// The long way round.
+    /// Reference implementation.
     fn union(all: &[&Footprint]) -> u64 {
         let parts: BTreeMap<Part, u64> =
             all.iter().flat_map(|footprint| footprint.parts.iter().copied()).collect();
@@ -146,7 +147,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_shared_counts_once_whoever_comes_and_goes(all in footprints(), gone in prop::collection::vec(any::<prop::sample::Index>(), 0..12)) {
+        fn shared_parts_count_once_after_adds_and_removes(all in footprints(), gone in prop::collection::vec(any::<prop::sample::Index>(), 0..12)) {
             let mut together: Together = all.iter().collect();
             prop_assert_eq!(together.bytes(), union(&all.iter().collect::<Vec<_>>()));
             let gone: BTreeSet<_> = gone.iter().map(|index| index.index(all.len())).collect();
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_measured_above_the_estimate_is_the_models_own() {
+    fn measured_excess_over_estimate_becomes_own_bytes() {
         let estimate = Footprint::new(5, [part(1), part(2)]);
         assert_eq!((estimate.total_bytes(), estimate.clone().at_least(20)), (35, estimate.clone()));
         assert_eq!(estimate.clone().at_least(40), Footprint::new(10, [part(1), part(2)]));

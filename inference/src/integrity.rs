@@ -1,7 +1,9 @@
-//! Whether files have in them what they are named by.
+//! Integrity check: whether files have the content that their names (hashes) state.
 //!
-//! Wrong bytes in a model would be answers, so no answer leaves that was made with files that were not hashed. Hashing goes on beside what takes time
-//! anyway, making sessions or copying to a device, and is done once for a file that nobody has touched since: a model that comes back costs nothing.
+//! Wrong bytes in a model would become wrong answers, so no answer leaves the node before the files
+//! that it was computed with are hashed. Hashing overlaps with other slow work (creating sessions,
+//! copying to a device). A file is hashed once until it is modified, so reloading a model costs no
+//! hashing.
 
 use crate::mapping::{FileIdentity, Mapping};
 use std::collections::HashSet;
@@ -12,29 +14,31 @@ use std::thread::{Builder, JoinHandle, available_parallelism};
 use std::time::Instant;
 use weir_types::ContentHash;
 
-/// Files that are remembered; all are forgotten when there are more.
+/// The most files that are remembered as verified; beyond this, the whole set is cleared.
 const VERIFIED_MAX: usize = 65_536;
 
-/// One core hashes at a fraction of a bus's speed, so several do where there are many.
+/// One core hashes at a fraction of a bus's speed, so several threads hash on machines with many
+/// cores.
 const THREADS_MAX: usize = 8;
 
-/// The files that were found to be what they are named by, as they were then. Cheap to clone.
+/// Files that had the content that their names state, at a known state of each file. Cheap to
+/// clone.
 #[derive(Clone, Default)]
 pub(crate) struct Verified(Arc<Mutex<HashSet<(ContentHash, FileIdentity)>>>);
 
-/// Whether some files are what they are named by, which is being found out on threads of its own. Dropped before that, it lets them end with the files that
-/// they have begun.
+/// A running check of files on dedicated threads. If dropped early, the threads finish only the
+/// files that they have begun.
 pub(crate) struct Check {
     queue: Arc<Queue>,
     threads: Mutex<Vec<JoinHandle<Option<ContentHash>>>>,
     found: OnceLock<(Result<(), Unsound>, Instant)>,
 }
 
-/// What the threads of a check have left to do.
+/// Work queue of a check's threads.
 struct Queue {
     files: Vec<(ContentHash, Arc<Mapping>)>,
     next: AtomicUsize,
-    /// Threads that have not come to their end.
+    /// Threads that are still running.
     running: AtomicUsize,
 }
 
@@ -48,15 +52,15 @@ pub(crate) enum Unsound {
 }
 
 impl Verified {
-    /// Begin to find out of those `files` that are not known yet.
+    /// Starts checking the `files` that are not verified yet.
     pub(crate) fn check(&self, files: Vec<(ContentHash, Arc<Mapping>)>) -> Result<Check, Unsound> {
         let known = self.lock();
         let mut unknown: Vec<_> =
             files.into_iter().filter(|(hash, file)| !known.contains(&(*hash, file.identity()))).collect();
         drop(known);
-        // The largest first, so that none begins when the others are done.
+        // Largest first, so that no large file starts when the other threads are done.
         unknown.sort_by_key(|(_, file)| std::cmp::Reverse(file.bytes().len()));
-        // The others run models and functions.
+        // The remaining cores run models and functions.
         let cores = available_parallelism().map_or(1, usize::from);
         let count = (cores / 2).clamp(1, THREADS_MAX).min(unknown.len());
         let (next, running) = (AtomicUsize::new(0), AtomicUsize::new(count));
@@ -75,7 +79,7 @@ impl Verified {
         Ok(Check { queue, threads: Mutex::new(threads), found: OnceLock::new() })
     }
 
-    /// Hash what is next until nothing is left. Gives the first that is not what it should be.
+    /// Hashes files from the queue until none is left. Returns the first damaged file.
     fn look(&self, queue: &Queue) -> Option<ContentHash> {
         while let Some((hash, file)) = queue.files.get(queue.next.fetch_add(1, Ordering::Relaxed)) {
             if ContentHash::of(file.bytes()) != *hash {
@@ -96,17 +100,17 @@ impl Verified {
 }
 
 impl Check {
-    /// Wait until it is known. Asked before anything that was made of the files is given to anybody.
+    /// Waits for the result. Callers wait before they hand out any result computed with the files.
     pub(crate) fn wait(&self) -> Result<(), Unsound> {
         self.found().0.clone()
     }
 
-    /// Whether it is known.
+    /// Whether the result is known.
     pub(crate) fn has_ended(&self) -> bool {
         self.found.get().is_some() || self.queue.running.load(Ordering::Acquire) == 0
     }
 
-    /// Wait until it is known, and say since when.
+    /// Waits for the result, and returns the time at which it was known.
     pub(crate) fn ended_at(&self) -> Instant {
         self.found().1
     }
@@ -114,7 +118,7 @@ impl Check {
     fn found(&self) -> &(Result<(), Unsound>, Instant) {
         self.found.get_or_init(|| {
             let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
-            // All are waited for: none outlives the check.
+            // Joins all threads, so that none outlives the check.
             let found: Vec<_> = threads.into_iter().map(JoinHandle::join).collect();
             let result = found.into_iter().try_for_each(|found| match found {
                 Ok(None) => Ok(()),
@@ -145,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_read_once_and_again_when_they_were_changed() {
+    fn files_are_hashed_once_until_modified() {
         let folder = tempfile::tempdir().unwrap();
         let verified = Verified::default();
         let files: Vec<_> = (0..20_u8).map(|byte| file(folder.path(), &[byte; 1_000])).collect();
@@ -165,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_sound() {
+    fn empty_file_set_passes_check() {
         assert_eq!(Verified::default().check(Vec::new()).unwrap().wait(), Ok(()));
     }
 }

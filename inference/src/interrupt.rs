@@ -1,21 +1,21 @@
-//! Ending a run from outside.
+//! Stopping a run from outside.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Tells one run to stop, and why. Fires at most once.
+/// Stop signal for one run, with the reason. Fires at most once.
 #[derive(Default)]
 pub struct Interrupt {
     state: Mutex<State>,
     fired: Condvar,
 }
 
-/// Why a run is told to stop.
+/// Why a run is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
     /// Its deadline passed.
     Deadline,
-    /// Nobody waits for it any more.
+    /// Its caller cancelled it.
     Cancelled,
     /// The device is shutting down.
     ShutDown,
@@ -32,13 +32,14 @@ struct State {
 }
 
 impl Interrupt {
-    /// Why the run was told to stop, if it was.
+    /// Why the run was stopped, if it was.
     #[must_use]
     pub fn reason(&self) -> Option<Reason> {
         self.lock().reason
     }
 
-    /// Have `hook` called once, from another thread, if the run is told to stop before the guard drops; at once if it was already.
+    /// Registers `hook`, called once from another thread if the interrupt fires before the guard
+    /// drops. If it has already fired, calls `hook` immediately.
     pub fn hook(&self, hook: impl Fn() + Send + Sync + 'static) -> HookGuard<'_> {
         let mut state = self.lock();
         if state.reason.is_none() {
@@ -50,14 +51,14 @@ impl Interrupt {
         HookGuard(self)
     }
 
-    /// Wait until the run is told to stop, but no longer than `timeout`; says whether it was.
+    /// Waits at most `timeout` for the interrupt to fire, and returns whether it did.
     #[must_use]
     pub fn wait_timeout(&self, timeout: Duration) -> bool {
         let waited = self.fired.wait_timeout_while(self.lock(), timeout, |state| state.reason.is_none());
         waited.unwrap_or_else(PoisonError::into_inner).0.reason.is_some()
     }
 
-    /// Tell the run to stop.
+    /// Fires the interrupt.
     pub(crate) fn fire(&self, reason: Reason) {
         let mut state = self.lock();
         if state.reason.is_some() {
@@ -73,12 +74,12 @@ impl Interrupt {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing that runs under the lock can panic half-way.
+        // No code under the lock can panic half-way.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Takes a hook away again on drop.
+/// Removes the hook on drop.
 #[must_use = "the hook is taken away when the guard drops"]
 pub struct HookGuard<'a>(&'a Interrupt);
 
@@ -94,7 +95,7 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     #[test]
-    fn a_hook_is_called_once_whenever_it_is_set() {
+    fn hook_is_called_once_if_set_before_or_after_firing() {
         let calls = Arc::new(AtomicU32::new(0));
         let count = |calls: &Arc<AtomicU32>| {
             let calls = Arc::clone(calls);
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_ends_when_it_fires() {
+    fn wait_timeout_returns_when_interrupt_fires() {
         let interrupt = Interrupt::default();
         assert!(!interrupt.wait_timeout(Duration::ZERO));
         std::thread::scope(|scope| {

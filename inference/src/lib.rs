@@ -1,11 +1,17 @@
-//! Models on a device: checked at upload, loaded when needed, kept while pinned, run off the async runtime.
+//! Model inference on one device: validation at upload, loading on demand, residency while pinned,
+//! and runs outside the async runtime.
 //!
-//! In the order a model meets them: [`Preparer::prepare`] checks and optimises an upload in a limited child and says what it is
-//! ([`Prepared`]), or why it is refused ([`Refusal`]). [`ModelCache::acquire`] brings it into the device's memory and gives a [`Pin`].
-//! [`Pin::run`] checks a [`RunRequest`] against the model's signature, puts it in line for the device, where it may be run together with others ([`BatchRules`]), and is a future
-//! of its [`Completion`]; dropping the future stops the run. [`Tensor`]s go in and out, in memory of a [`weir_device::Arena`]; what only other runs
-//! on the same device read can stay there ([`DeviceTensor`]). Everything that
-//! fails after upload is an [`InferenceError`].
+//! The steps in the life of a model:
+//! - [`Preparer::prepare`] validates and optimises an upload in a child process with limits. It
+//!   returns a description of the model ([`Prepared`]) or the reason for the refusal ([`Refusal`]).
+//! - [`ModelCache::acquire`] loads the model into the device's memory and returns a [`Pin`].
+//! - [`Pin::run`] checks a [`RunRequest`] against the model's signature and queues it for the
+//!   device, which may run it in a batch with other requests ([`BatchRules`]). The returned future
+//!   resolves to a [`Completion`]; dropping the future stops the run.
+//!
+//! Inputs and outputs are [`Tensor`]s in memory of a [`weir_device::Arena`]. An output that only
+//! other runs on the same device read can stay in device memory ([`DeviceTensor`]). Every failure
+//! after the upload is an [`InferenceError`].
 //!
 //! ```
 //! # async fn example(file: &std::path::Path, blobs: &std::path::Path, image: weir_inference::Tensor) -> Result<(), Box<dyn std::error::Error>> {

@@ -1,4 +1,4 @@
-//! Files in memory.
+//! Memory-mapped files.
 #![allow(unsafe_code, reason = "files are mapped")]
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
@@ -8,14 +8,15 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::ptr::{self, NonNull};
 
-/// A file in memory, to read. The file must not be changed meanwhile: files named by their hash never are.
+/// A file mapped for reading. The file must not change while it is mapped; files named by their
+/// hash never change.
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     len: usize,
     identity: FileIdentity,
 }
 
-/// Which file it is, and as of when: another as soon as somebody has put something else there, or written to it.
+/// Identity of a file and of its state: it differs once the file is replaced or written to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct FileIdentity {
     device: u64,
@@ -25,28 +26,30 @@ pub(crate) struct FileIdentity {
     changed: (i64, i64),
 }
 
-// SAFETY: a mapping is memory that only its owner unmaps, and that nobody writes to.
+// SAFETY: only its owner unmaps a mapping, and no thread writes to it.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Map the whole of a file, and read it in now rather than at the first use.
+    /// Maps the whole file, and reads it in now rather than at the first access.
     pub(crate) fn of(path: &Path) -> io::Result<Self> {
         Self::with(path, MapFlags::POPULATE)
     }
 
-    /// Map the whole of a file, and have it read in from now on: whoever gets to a part first that is not there yet waits for it.
+    /// Maps the whole file, and starts reading it in the background; an access to a part that is
+    /// not read yet waits for it.
     pub(crate) fn ahead(path: &Path) -> io::Result<Self> {
         let mapping = Self::with(path, MapFlags::empty())?;
         if mapping.len > 0 {
-            // SAFETY: `with` mapped exactly this range; the advice changes nothing of what is there. Without it, pages are read as they are met.
+            // SAFETY: `with` mapped exactly this range; the advice does not change its contents. If
+            // the advice fails, pages are read on access.
             let _ = unsafe { madvise(mapping.start.as_ptr().cast(), mapping.len, Advice::WillNeed) };
         }
         Ok(mapping)
     }
 
-    /// Map the whole of a file, of which nothing is read before it is met.
+    /// Maps the whole file; each part is read on its first access.
     pub(crate) fn unread(path: &Path) -> io::Result<Self> {
         Self::with(path, MapFlags::empty())
     }
@@ -65,14 +68,15 @@ impl Mapping {
         Ok(Self { start, len, identity })
     }
 
-    /// Which file it is.
+    /// Identity of the file when it was mapped.
     pub(crate) fn identity(&self) -> FileIdentity {
         self.identity
     }
 
-    /// What is in the file.
+    /// Contents of the file.
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: the mapping is this long and lives as long as we do; an empty one is never read.
+        // SAFETY: the mapping has this length and lives as long as `self`; an empty one is never
+        // read.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
@@ -99,7 +103,8 @@ impl AsRef<[u8]> for Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         if self.len > 0 {
-            // SAFETY: `of` mapped exactly this range, and nobody can have a slice of it any more. An error would leave it mapped.
+            // SAFETY: `with` mapped exactly this range, and no slice of it can exist any more. On
+            // an error the range stays mapped.
             let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
         }
     }

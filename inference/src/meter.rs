@@ -1,45 +1,47 @@
-//! What is used of devices, and by whom: time of runs and of loads, and memory for as long as it is taken.
+//! Metering of device usage per consumer: time of runs and loads, and memory over time.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use weir_device::Device;
 
-/// Counts what somebody uses of devices, from when it was made. Cheap to clone: all clones count together.
+/// Counts the device usage of one consumer, starting when the meter is created. Cheap to clone: all
+/// clones share their counts.
 ///
-/// Who that is, the caches do not know: whoever makes a [`ModelSource`](crate::ModelSource) or a [`RunRequest`](crate::RunRequest) gives it one.
+/// The caches do not know the consumer. The creator of a [`ModelSource`](crate::ModelSource) or a
+/// [`RunRequest`](crate::RunRequest) supplies the meter.
 #[derive(Debug, Clone, Default)]
 pub struct Meter(Arc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// Few: those that it was used on.
+    /// One entry per device used, so a short list.
     used: Mutex<Vec<(Device, Used)>>,
     within: Option<Meter>,
 }
 
-/// What was used of one device.
+/// Usage of one device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Used {
-    /// Requests that the device worked on, those that failed or were stopped meanwhile included.
+    /// Requests that the device worked on, including those that failed or were stopped.
     pub runs: u64,
-    /// How long it worked on them, in nanoseconds. What it ran together is parted by items.
+    /// Device time of the requests, in nanoseconds. The time of a batched run is divided by items.
     pub run_time_ns: u64,
-    /// Loads of models, those that failed included.
+    /// Loads of models, including failed loads.
     pub loads: u64,
-    /// How long they took, in nanoseconds.
+    /// Time of the loads, in nanoseconds.
     pub load_time_ns: u64,
-    /// Bytes of the device's memory times the nanoseconds for which they were taken.
+    /// Bytes of device memory multiplied by the nanoseconds for which they were held.
     pub resident_byte_ns: u128,
 }
 
 impl Meter {
-    /// A meter of a part of what `whole` counts.
+    /// A meter for a part of the usage that `whole` counts.
     #[must_use]
     pub fn within(whole: &Self) -> Self {
         Self(Arc::new(Inner { used: Mutex::default(), within: Some(whole.clone()) }))
     }
 
-    /// Count this besides, here and in the whole that this is within.
+    /// Adds usage to this meter and to the meters that contain it.
     pub fn add(&self, device: Device, more: &Used) {
         let mut used = self.0.used.lock().unwrap_or_else(PoisonError::into_inner);
         match used.iter_mut().find(|(known, _)| *known == device) {
@@ -52,7 +54,7 @@ impl Meter {
         }
     }
 
-    /// What was counted so far, by device.
+    /// Usage so far, by device.
     #[must_use]
     pub fn used(&self) -> Vec<(Device, Used)> {
         self.0.used.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -60,7 +62,7 @@ impl Meter {
 }
 
 impl Used {
-    /// A load that took so long.
+    /// Usage of one load.
     pub(crate) fn load(time: Duration) -> Self {
         Self { loads: 1, load_time_ns: nanoseconds(time), ..Self::default() }
     }
@@ -75,16 +77,17 @@ impl Used {
     }
 }
 
-/// Count a run that took so long: each who took part in it bears its part, by its items.
+/// Counts one run, and divides its time among the participating meters by their items.
 pub(crate) fn charge(device: Device, time: Duration, bearers: &[(&Meter, u32)]) {
-    // Whoever brought no items took part as well.
+    // A participant without items still took part.
     let weights: Vec<u64> = bearers.iter().map(|(_, items)| u64::from((*items).max(1))).collect();
     for ((meter, _), run_time_ns) in bearers.iter().zip(parted(nanoseconds(time), &weights)) {
         meter.add(device, &Used { runs: 1, run_time_ns, ..Used::default() });
     }
 }
 
-/// `whole` in parts as `weights` are to each other, none of them more than 1 off; together they are the whole.
+/// Divides `whole` in proportion to `weights`. Each part is at most 1 off, and the parts add up to
+/// `whole`.
 pub(crate) fn parted(whole: u64, weights: &[u64]) -> Vec<u64> {
     let total: u128 = weights.iter().map(|weight| u128::from(*weight)).sum();
     let (mut before, mut given) = (0_u128, 0);
@@ -108,7 +111,7 @@ mod tests {
     const GPU: Device = Device::Cuda { ordinal: 1 };
 
     #[test]
-    fn a_batch_is_borne_by_items_and_the_whole_counts_what_its_parts_do() {
+    fn batch_time_divides_by_items_and_outer_meter_counts_all() {
         let tenant = Meter::default();
         let [first, second] = [(); 2].map(|()| Meter::within(&tenant));
         charge(GPU, Duration::from_nanos(1_000), &[(&first, 3), (&second, 1), (&first, 0)]);
@@ -123,7 +126,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parts_are_in_proportion_and_add_up(whole: u64, weights in prop::collection::vec(0..1_000_u64, 1..20)) {
+        fn parts_are_proportional_and_sum_to_the_whole(whole: u64, weights in prop::collection::vec(0..1_000_u64, 1..20)) {
             let total: u64 = weights.iter().sum();
             prop_assume!(total > 0);
             let parts = parted(whole, &weights);

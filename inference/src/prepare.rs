@@ -1,4 +1,4 @@
-//! What comes of checking a model at upload.
+//! Results of validating and optimising a model at upload.
 
 use crate::footprint::{Footprint, Part};
 use serde::{Deserialize, Serialize};
@@ -7,18 +7,19 @@ use std::path::Path;
 use std::sync::Arc;
 use weir_types::{ContentHash, ElementType, ErrorCode, Platform, Platforms, Precision, Signature};
 
-/// A model that was checked and optimised. Kept beside it in the registry; names every file that loading needs.
+/// A validated and optimised model. The registry stores this record beside the model; the record
+/// names every file that loading needs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prepared {
-    /// What the model takes and gives.
+    /// Inputs and outputs of the model.
     pub signature: Signature,
-    /// The bytes of its weights after optimisation.
+    /// Bytes of the model's weights after optimisation.
     pub weight_bytes: u64,
-    /// The bytes of device memory that it took when it was tried out.
+    /// Bytes of device memory that the model took in its trial load.
     pub resident_bytes: u64,
-    /// The model in the forms that it can be loaded in, the best first of each platform.
+    /// Loadable forms of the model; for each platform, the best form first.
     pub variants: Vec<Variant>,
-    /// The platforms that it was to run on, and cannot.
+    /// Requested platforms on which the model cannot run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unsupported: Vec<Unsupported>,
 }
@@ -26,49 +27,50 @@ pub struct Prepared {
 /// Why a model does not run on the devices of one platform.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unsupported {
-    /// Which.
+    /// The platform.
     pub platform: Platform,
-    /// What it lacks there.
+    /// The reason, such as a missing operator.
     pub why: String,
 }
 
-/// A model in the form that one platform takes, optimised for one kind of processor or for all.
+/// One loadable form of a model: for one platform, optimised for one kind of processor or for all.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Variant {
-    /// What loads it.
+    /// The platform that loads this form.
     #[serde(default)]
     pub platform: Platform,
-    /// What the skeleton is.
+    /// Format of the skeleton file.
     #[serde(default, skip_serializing_if = "Content::is_network")]
     pub content: Content,
-    /// The kind of processor, and of runtime, that it can be loaded on; none for all.
+    /// The kind of processor and runtime that can load this form; `None`: all kinds.
     pub only_on: Option<String>,
-    /// What it computes in, where its platform leaves a choice.
+    /// Precision of the computation, where the platform leaves a choice.
     #[serde(default, skip_serializing_if = "Precision::is_default")]
     pub precision: Precision,
-    /// The file with the optimised graph, without its large weights.
+    /// File with the optimised graph, without its large weights.
     pub skeleton: ContentHash,
-    /// The weights that are kept beside the skeleton.
+    /// Weights stored beside the skeleton.
     pub weights: Vec<Weight>,
-    /// A file that loading needs though nothing is read from it, if there is one.
+    /// A file that must exist for loading, although loading reads nothing from it.
     pub placeholder: Option<ContentHash>,
-    /// The bytes of its weights.
+    /// Bytes of the weights.
     pub weight_bytes: u64,
-    /// The bytes of device memory that it took when it was tried out.
+    /// Bytes of device memory that this form took in its trial load.
     pub resident_bytes: u64,
-    /// Those of them that one more session over the same weights took; none where that was not measured.
+    /// The part of `resident_bytes` that one more session over the same weights took; `None` if not
+    /// measured.
     #[serde(default)]
     pub session_bytes: Option<u64>,
 }
 
-/// What the file of a model is.
+/// Format of a model file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Content {
     /// A graph of operators.
     #[default]
     Network,
-    /// A graph of kernels that its owner brought.
+    /// A graph of custom kernels, supplied by the owner.
     KernelGraph,
 }
 
@@ -78,72 +80,73 @@ impl Content {
     }
 }
 
-/// One weight of a model. Large ones have a file each, so that equal weights of different models are stored once; the small ones of a
-/// model share a file.
+/// One weight of a model. Each large weight has its own file, so that models with equal weights
+/// share the file; the small weights of a model share one file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Weight {
-    /// Its name in the graph.
+    /// Name of the weight in the graph.
     pub name: String,
-    /// The type of its elements.
+    /// Element type.
     pub element_type: ElementType,
-    /// The size of each dimension.
+    /// Size of each dimension.
     pub dimensions: Vec<i64>,
-    /// The file that holds it.
+    /// File that holds the weight.
     pub hash: ContentHash,
-    /// Where in the file it starts.
+    /// Offset of the weight in the file, in bytes.
     pub offset: u64,
-    /// How long it is.
+    /// Length of the weight, in bytes.
     pub bytes: u64,
 }
 
-/// A file of weights that models can have in common.
+/// A weight file that several models can share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shareable {
-    /// Which.
+    /// Hash of the file.
     pub hash: ContentHash,
-    /// What all models that have it share.
+    /// Bytes that all models with this file share.
     pub bytes: u64,
-    /// What it takes besides in the form that kernels want, which only models of a tenant share that have most of their weights in common.
+    /// Additional bytes for the copy in the layout that kernels want (packed weights). Only models
+    /// of one tenant with most of their weights in common share this copy.
     pub packed_bytes: u64,
 }
 
 impl Prepared {
-    /// Every file that loading the model needs, in whichever form, each once.
+    /// Every file that loading any form of the model needs, without duplicates.
     pub fn blobs(&self) -> impl Iterator<Item = ContentHash> {
         each_once(self.variants.iter())
     }
 
-    /// The same for one platform.
+    /// Every file that loading the forms for `platform` needs, without duplicates.
     pub fn blobs_for(&self, platform: Platform) -> impl Iterator<Item = ContentHash> {
         each_once(self.variants_for(platform))
     }
 
-    /// The forms for one platform, the best first.
+    /// Forms for one platform, the best first.
     pub fn variants_for(&self, platform: Platform) -> impl Iterator<Item = &Variant> {
         self.variants.iter().filter(move |variant| variant.platform == platform)
     }
 
-    /// The platforms that it has a form for.
+    /// Platforms for which the model has a form.
     #[must_use]
     pub fn platforms(&self) -> Platforms {
         self.variants.iter().map(|variant| variant.platform).collect()
     }
 
-    /// What it was made of: all of its forms are of one kind.
+    /// Format of the model file. All forms of a model have the same format.
     #[must_use]
     pub fn content(&self) -> Content {
         self.variants.first().map(|variant| variant.content).unwrap_or_default()
     }
 
-    /// Why it has no form for a platform, if that is known.
+    /// Why the model has no form for `platform`, if the reason is known.
     #[must_use]
     pub fn why_not(&self, platform: Platform) -> Option<&str> {
         let unsupported = self.unsupported.iter().find(|unsupported| unsupported.platform == platform)?;
         Some(&unsupported.why)
     }
 
-    /// What several models can have in common with it, in the form of one platform: the files of its weights, and what each takes of a
-    /// device's memory. None where there is no form for that platform.
+    /// Weight files that other models can share with this model, in the best form for `platform`,
+    /// with the device memory of each. Empty if the model has no form for the platform.
     #[must_use]
     pub fn shareable(&self, platform: Platform) -> Vec<Shareable> {
         let Some(variant) = self.variants_for(platform).next() else { return Vec::new() };
@@ -165,7 +168,7 @@ fn each_once<'a>(variants: impl Iterator<Item = &'a Variant>) -> impl Iterator<I
 }
 
 impl Variant {
-    /// The files of its weights, and what is read of each.
+    /// Weight files, each with the number of bytes to read from its start.
     pub(crate) fn weight_files(&self) -> BTreeMap<ContentHash, u64> {
         let mut files = BTreeMap::new();
         for weight in &self.weights {
@@ -175,8 +178,9 @@ impl Variant {
         files
     }
 
-    /// What it takes of the memory of a device. Weights count once over all models that have them, and once over all of a `family` in the
-    /// form that kernels want; what one more session took is its own.
+    /// Device memory of this form. Raw weights count once over all models that have them, and
+    /// packed weights count once over all models of a `family`; the memory of an additional session
+    /// is the model's own.
     pub(crate) fn footprint(&self, family: u64) -> Footprint {
         let files = self.shareable();
         let as_they_are = files.iter().map(|file| (Part { hash: file.hash, family: None }, file.bytes));
@@ -190,10 +194,10 @@ impl Variant {
         let files = self.weight_files();
         let file_bytes: u64 = files.values().sum();
         let beside = self.resident_bytes.saturating_sub(file_bytes);
-        // Where it was not measured, nothing but the files is taken to be shared.
+        // If session memory was not measured, only the files count as shared.
         let packed_bytes = self.session_bytes.map_or(0, |session_bytes| beside.saturating_sub(session_bytes));
         let of_file = |(hash, bytes): (ContentHash, u64)| {
-            // At most what was packed: a product of two sizes in memory fits.
+            // At most the packed bytes: the product of two sizes in memory fits into 128 bits.
             let share = u128::from(packed_bytes) * u128::from(bytes) / u128::from(file_bytes.max(1));
             Shareable { hash, bytes, packed_bytes: u64::try_from(share).unwrap_or(u64::MAX) }
         };
@@ -205,17 +209,17 @@ impl Variant {
     }
 }
 
-/// Why bytes cannot be served as a model. Each is the uploader's to mend.
+/// Why an upload cannot be served as a model. Every case is the uploader's to fix.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(tag = "refusal", rename_all = "kebab-case")]
 pub enum Refusal {
-    /// The bytes are not a model at all, or end early.
+    /// The bytes are not a model, or end early.
     #[error("the file is not a model: {why}")]
     Malformed {
-        /// What is wrong.
+        /// The defect.
         why: String,
     },
-    /// The graph, or its functions, lead back to themselves.
+    /// The graph, or the call graph of its functions, has a cycle.
     #[error("the model's graph has a cycle through {through:?}")]
     Cyclic {
         /// A node or function on the cycle.
@@ -224,67 +228,67 @@ pub enum Refusal {
     /// The model keeps weights in another file.
     #[error("weight {tensor:?} is kept outside the model's file; save the model with all its weights inside")]
     ExternalData {
-        /// Which weight.
+        /// Name of the weight.
         tensor: String,
     },
-    /// A dimension, or the product of several, is too large to be real.
+    /// A dimension, or the product of several dimensions, is implausibly large.
     #[error("the shape of {tensor:?} is too large: {dimensions:?}")]
     HugeDimension {
-        /// Whose shape.
+        /// Name of the tensor.
         tensor: String,
-        /// The shape.
+        /// Its shape.
         dimensions: Vec<i64>,
     },
     /// The model uses an operator that the backend does not have.
     #[error("the model uses an operator that cannot run here: {why}")]
     UnsupportedOperator {
-        /// Which, in the backend's words.
+        /// The backend's message.
         why: String,
     },
     /// An input or output is not a tensor of a type that Weir carries.
     #[error("{port:?} is {what}; only tensors of the Open Inference Protocol's types can go in and out")]
     UnsupportedPort {
-        /// Which input or output.
+        /// Name of the input or output.
         port: String,
-        /// What it is.
+        /// Its type.
         what: String,
     },
-    /// It is a model, but one that contradicts itself.
+    /// The file is a model, but an inconsistent one.
     #[error("the model is not valid: {why}")]
     Invalid {
-        /// What the backend said.
+        /// The backend's message.
         why: String,
     },
-    /// It is no kernel graph, or one that contradicts itself.
+    /// The upload is not a kernel graph, or is an inconsistent one.
     #[error("{why}")]
     KernelGraph {
-        /// What is wrong.
+        /// The defect.
         why: String,
     },
     /// A kernel does not compile.
     #[error("{source_name} does not compile:\n{log}")]
     Compile {
-        /// The file.
+        /// Name of the source file.
         source_name: String,
-        /// What the compiler says.
+        /// Output of the compiler.
         log: String,
     },
-    /// Preparing it needs more memory than is allowed.
+    /// Preparing the model needs more memory than allowed.
     #[error("preparing the model takes more than {bytes_max} bytes of memory")]
     OverMemory {
-        /// What is allowed.
+        /// The limit.
         bytes_max: u64,
     },
-    /// Preparing it takes longer than is allowed.
+    /// Preparing the model takes longer than allowed.
     #[error("preparing the model takes longer than {time_ms_max} ms")]
     OverTime {
-        /// What is allowed.
+        /// The limit.
         time_ms_max: u64,
     },
-    /// The process that prepared it died.
+    /// The process that prepared the model died.
     #[error("the model crashed the process that checked it: {how}")]
     Crashed {
-        /// How it died.
+        /// How the process died.
         how: String,
     },
 }
@@ -295,18 +299,18 @@ pub enum PrepareError {
     /// The model is at fault.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// There is no compiler for its kernels.
+    /// The node has no compiler for the model's kernels.
     #[error("CUDA C cannot be compiled on this node: {0}")]
     Compiler(Arc<str>),
-    /// There is no ONNX Runtime to check it with.
+    /// The node has no ONNX Runtime to check the model with.
     #[error(transparent)]
     Library(#[from] Arc<crate::cpu::LibraryError>),
     /// The node is at fault.
     #[error("cannot {action}: {source}")]
     Io {
-        /// What was tried.
+        /// The operation that failed.
         action: String,
-        /// Why it failed.
+        /// The cause.
         source: Arc<std::io::Error>,
     },
 }
@@ -316,7 +320,7 @@ impl PrepareError {
         Self::Io { action: format!("{action} {}", path.display()), source: Arc::new(source) }
     }
 
-    /// The code for the management API.
+    /// Error code for the management API.
     #[must_use]
     pub fn code(&self) -> ErrorCode {
         match self {

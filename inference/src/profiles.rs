@@ -1,4 +1,4 @@
-//! What models cost on a kind of device, as measured by their loads and runs.
+//! Measured costs of models on a kind of device, from their loads and runs.
 
 use crate::backend::ModelKey;
 use std::collections::{HashMap, HashSet};
@@ -6,17 +6,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use weir_types::{Measured, Profile};
 
-/// Batch sizes up to here are told apart; of larger ones, four between a power of two and the next, so that a profile stays small.
+/// Batch sizes up to this one have a bucket each. Larger sizes have four buckets between two powers
+/// of two, which keeps a profile small.
 const BATCH_EXACT_MAX: u32 = 8;
 
-/// The profiles of all models on one kind of device. Cheap to clone: devices of a kind share one.
+/// Profiles of all models on one kind of device. Cheap to clone: devices of a kind share one.
 #[derive(Clone, Default)]
 pub struct Profiles(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
     profiles: HashMap<ModelKey, Profile>,
-    /// Those that nobody has taken to keep yet.
+    /// Models whose profile changed since the last [`Profiles::take_changed`].
     changed: HashSet<ModelKey>,
 }
 
@@ -27,19 +28,19 @@ impl Profiles {
         self.lock().profiles.get(key).cloned().unwrap_or_default()
     }
 
-    /// Start from what was measured before, as after a restart.
+    /// Sets a profile that was measured earlier, such as before a restart.
     pub fn set(&self, key: ModelKey, profile: Profile) {
         self.lock().profiles.insert(key, profile);
     }
 
-    /// Forget a model that is gone for good.
+    /// Forgets a deleted model.
     pub fn forget(&self, key: &ModelKey) {
         let mut state = self.lock();
         state.profiles.remove(key);
         state.changed.remove(key);
     }
 
-    /// Those that have changed since this was last called, to be kept for the next start.
+    /// Profiles that changed since the last call, to be stored for the next start.
     #[must_use]
     pub fn take_changed(&self) -> Vec<(ModelKey, Profile)> {
         let mut state = self.lock();
@@ -48,7 +49,7 @@ impl Profiles {
         changed.into_iter().filter_map(profile).collect()
     }
 
-    /// Take in one load.
+    /// Records one load.
     pub(crate) fn loaded(&self, key: &ModelKey, tier: &str, time: Duration, resident_bytes: u64) {
         let mut state = self.lock();
         let profile = state.profiles.entry(key.clone()).or_default();
@@ -57,10 +58,10 @@ impl Profiles {
         state.changed.insert(key.clone());
     }
 
-    /// Take in one run.
+    /// Records one run.
     pub(crate) fn ran(&self, key: &ModelKey, batch: u32, time: Duration) {
         let mut state = self.lock();
-        // Loading made the entry; without one, the model has been forgotten while it ran.
+        // Loading creates the entry; without an entry, the model was forgotten during the run.
         let Some(profile) = state.profiles.get_mut(key) else { return };
         profile.run_time_ns.entry(bucket(batch)).or_default().add(nanoseconds(time));
         if !state.changed.contains(key) {
@@ -68,7 +69,7 @@ impl Profiles {
         }
     }
 
-    /// What a model did in several configurations.
+    /// Sets the measurements of a model in several configurations.
     pub(crate) fn set_measured(&self, key: &ModelKey, measured: Vec<Measured>) {
         let mut state = self.lock();
         // As above.
@@ -82,7 +83,7 @@ impl Profiles {
     }
 }
 
-/// The size that a batch counts as: its own, or one up to a quarter larger.
+/// Bucket of a batch size: the size itself, or a size up to a quarter larger.
 pub(crate) fn bucket(batch: u32) -> u32 {
     if batch <= BATCH_EXACT_MAX {
         return batch;
@@ -101,7 +102,7 @@ mod tests {
     use weir_types::{ModelId, Name, TenantId, Version};
 
     #[test]
-    fn a_profile_stays_small_whatever_batches_come() {
+    fn profile_stays_small_for_many_batch_sizes() {
         let id = ModelId { tenant: TenantId::default(), name: Name::new("m").unwrap(), version: Version(1) };
         let key = ModelKey { id, generation: 1 };
         let profiles = Profiles::default();

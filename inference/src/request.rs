@@ -1,4 +1,5 @@
-//! What a caller asks of a model, and whether the model can do it. Plain functions of plain data.
+//! Requests to run a model, and their validation against the model's signature. Pure functions of
+//! plain data.
 
 use crate::error::InferenceError;
 use crate::meter::Meter;
@@ -7,78 +8,82 @@ use crate::value::{DeviceTensor, Value};
 use std::time::{Duration, Instant};
 use weir_types::{Port, Shape, Signature};
 
-/// What a [`RunRequest`] with priority 0 counts as. Lower is more urgent.
+/// The effective priority of a [`RunRequest`] with priority 0. Lower is more urgent.
 pub const PRIORITY_DEFAULT: u32 = 100;
 
-/// One call of a model, in the caller's words.
+/// One call of a model, with inputs and outputs by name.
 #[derive(Debug, Clone, Default)]
 pub struct RunRequest {
-    /// The inputs by name, in any order.
+    /// Inputs by name, in any order.
     pub inputs: Vec<(String, Tensor)>,
-    /// Those that other runs have left on a device.
+    /// Inputs that other runs left on a device.
     pub on_device: Vec<(String, DeviceTensor)>,
-    /// The outputs wanted, in the order wanted; none for all of them, in the model's order.
+    /// Requested outputs in the requested order; `None`: all outputs, in the model's order.
     pub outputs: Option<Vec<String>>,
-    /// Those of them that may stay on the device, as far as there is room: what other runs there will read, and hardly anybody else.
+    /// Requested outputs that may stay on the device while there is room: outputs that mostly other
+    /// runs on this device will read.
     pub may_stay: Vec<String>,
-    /// Give up at this time.
+    /// Time at which the run is abandoned.
     pub deadline: Option<Instant>,
     /// 1 is the most urgent; 0 is the default, [`PRIORITY_DEFAULT`].
     pub priority: u32,
-    /// What counts the time that it takes of the device; none for the model's own meter.
+    /// Counts the device time of the run; `None`: the model's own meter.
     pub meter: Option<Meter>,
 }
 
-/// What a run gave.
+/// Results of a run.
 #[derive(Debug, Clone)]
 pub struct Completion {
-    /// The outputs, in the order asked for.
+    /// Outputs in host memory, in the requested order.
     pub outputs: Vec<(String, Tensor)>,
-    /// Those that have stayed on the device.
+    /// Outputs that stayed on the device.
     pub stayed: Vec<(String, DeviceTensor)>,
-    /// How long it waited for the device.
+    /// Time that the request waited for the device.
     pub queue_time: Duration,
-    /// How long the device ran.
+    /// Time that the device ran.
     pub run_time: Duration,
-    /// The run, for whoever counts runs: of those that it answered together, it is told to one.
+    /// The underlying run, for counters of runs. Of the requests answered by one batched run, only
+    /// one carries it.
     pub execution: Option<Execution>,
 }
 
-/// One run of a model, and what it was for.
+/// One run of a model, and the requests that it answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Execution {
-    /// The requests that it answered.
+    /// Number of requests answered.
     pub requests: u32,
-    /// Their items together.
+    /// Number of items in all requests.
     pub items: u32,
-    /// The bytes of its inputs.
+    /// Bytes of the inputs.
     pub input_bytes: u64,
-    /// Those of them that only filled up shorter requests.
+    /// Bytes of the inputs that only padded shorter requests.
     pub padding_bytes: u64,
 }
 
-/// One call of a model, checked, with its tensors where they are. Positions refer to the model's [`Signature`].
+/// One validated call of a model, with tensors on the host or on a device. Positions refer to the
+/// model's [`Signature`].
 #[derive(Debug, Clone)]
 pub struct PlacedJob {
-    /// A tensor for every input, in the signature's order.
+    /// One tensor for every input, in the signature's order.
     pub inputs: Vec<Value>,
-    /// Positions of the outputs wanted, in the order wanted, each at most once.
+    /// Positions of the requested outputs, in the requested order, each at most once.
     pub outputs: Vec<usize>,
-    /// Those of them that may stay on the device.
+    /// Positions of the outputs that may stay on the device.
     pub may_stay: Vec<usize>,
 }
 
-/// One call of a model, checked, with its tensors in the node's memory: what any backend can be sent. Positions refer to the model's [`Signature`].
+/// One validated call of a model, with all tensors in host memory, which every backend accepts.
+/// Positions refer to the model's [`Signature`].
 #[derive(Debug, Clone)]
 pub struct Job {
-    /// A tensor for every input, in the signature's order.
+    /// One tensor for every input, in the signature's order.
     pub inputs: Vec<Tensor>,
-    /// Positions of the outputs wanted, in the order wanted, each at most once.
+    /// Positions of the requested outputs, in the requested order, each at most once.
     pub outputs: Vec<usize>,
 }
 
 impl Execution {
-    /// One request by itself.
+    /// The run of a single request.
     #[must_use]
     pub fn alone(inputs: &[(String, Tensor)]) -> Self {
         let tensors = || inputs.iter().map(|(_, tensor)| tensor);
@@ -88,14 +93,14 @@ impl Execution {
 }
 
 impl RunRequest {
-    /// Items that it works on: the first dimension of the first input that has one.
+    /// Number of items: the first dimension of the first input that has one.
     #[must_use]
     pub fn batch(&self) -> u32 {
         let shapes = self.inputs.iter().map(|(_, tensor)| tensor.shape());
         batch(shapes.chain(self.on_device.iter().map(|(_, tensor)| tensor.shape())))
     }
 
-    /// Give it these inputs, wherever they are.
+    /// Adds inputs, on the host or on a device.
     pub fn give(&mut self, inputs: Vec<(String, Value)>) {
         for (name, value) in inputs {
             match value {
@@ -105,7 +110,7 @@ impl RunRequest {
         }
     }
 
-    /// Check the request against what the model takes and gives.
+    /// Checks the request against the model's inputs and outputs.
     pub(crate) fn check(self, signature: &Signature) -> Result<PlacedJob, InferenceError> {
         let outputs = wanted_outputs(self.outputs, signature)?;
         let is_at = |name: &String| signature.outputs.iter().position(|port| port.name == *name);
@@ -133,17 +138,18 @@ impl RunRequest {
 }
 
 impl PlacedJob {
-    /// Items that it works on: the first dimension of the first input that has one.
+    /// Number of items: the first dimension of the first input that has one.
     pub(crate) fn batch(&self) -> u32 {
         batch(self.inputs.iter().map(Value::shape))
     }
 
-    /// How many bytes its inputs have.
+    /// Bytes of all inputs.
     pub(crate) fn input_bytes(&self) -> u64 {
         self.inputs.iter().map(Value::bytes).sum()
     }
 
-    /// The same in the node's memory, with all outputs there. Blocks where inputs have to be brought there.
+    /// The same job with all inputs in host memory and all outputs going there. Blocks if inputs
+    /// must be copied from a device.
     pub(crate) fn to_host(&self) -> Result<Job, InferenceError> {
         let inputs = self.inputs.iter().map(Value::to_host).collect::<Result<_, _>>()?;
         Ok(Job { inputs, outputs: self.outputs.clone() })
@@ -158,7 +164,7 @@ impl From<&Job> for PlacedJob {
 }
 
 impl Job {
-    /// Items that it works on: the first dimension of the first input that has one.
+    /// Number of items: the first dimension of the first input that has one.
     pub(crate) fn batch(&self) -> u32 {
         batch(self.inputs.iter().map(Tensor::shape))
     }
@@ -227,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn inputs_may_come_in_any_order_and_outputs_go_in_the_order_asked() {
+    fn inputs_accept_any_order_and_outputs_keep_requested_order() {
         let (a, b) = (tensor(ElementType::Fp32, &[3, 2]), tensor(ElementType::Fp32, &[1]));
         let job = check(vec![("b", b.clone()), ("a", a.clone())], Some(&["y", "x"])).unwrap();
         assert_eq!((job.inputs, job.outputs), (vec![a.clone(), b.clone()], vec![1, 0]));
@@ -235,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn each_mistake_has_its_own_error() {
+    fn each_invalid_request_has_its_own_error() {
         let (a, b) = (tensor(ElementType::Fp32, &[3, 2]), tensor(ElementType::Fp32, &[1]));
         let both = || vec![("a", a.clone()), ("b", b.clone())];
         let text = |result: Result<Job, InferenceError>| result.unwrap_err().to_string();

@@ -1,9 +1,9 @@
-//! Named values in and out of models.
+//! Tensors that models take and return.
 
 use weir_device::Buffer;
 use weir_types::{ElementType, Shape, ShapeError};
 
-/// A dense, row-major tensor: its data fits its type and shape. Cheap to clone.
+/// A dense, row-major tensor whose data fits its type and shape. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tensor {
     element_type: ElementType,
@@ -20,18 +20,19 @@ pub enum TensorError {
     /// A `BOOL` is neither 0 nor 1.
     #[error("element {index} of a BOOL tensor is {value}; it must be 0 or 1")]
     NotBool {
-        /// Which element.
+        /// Index of the element.
         index: usize,
-        /// What it is.
+        /// Value of the element.
         value: u8,
     },
 }
 
 impl Tensor {
-    /// Check that `data` is a tensor of this type and shape. Shares `data`.
+    /// Checks that `data` is a tensor of this type and shape. Shares `data`.
     pub fn new(element_type: ElementType, shape: Shape, data: Buffer) -> Result<Self, TensorError> {
         shape.check(element_type, &data)?;
-        // Native code reads these as C++ `bool`, where any other value is undefined behaviour.
+        // Native code reads these bytes as C++ `bool`, where any other value is undefined
+        // behaviour.
         if element_type == ElementType::Bool
             && let Some((index, value)) = data.iter().copied().enumerate().find(|(_, value)| *value > 1)
         {
@@ -40,13 +41,13 @@ impl Tensor {
         Ok(Self { element_type, shape, data })
     }
 
-    /// The type of every element.
+    /// Type of every element.
     #[must_use]
     pub fn element_type(&self) -> ElementType {
         self.element_type
     }
 
-    /// The size of each dimension.
+    /// Size of each dimension.
     #[must_use]
     pub fn shape(&self) -> &Shape {
         &self.shape
@@ -58,7 +59,7 @@ impl Tensor {
         &self.data
     }
 
-    /// The elements, giving up the rest.
+    /// Consumes the tensor and returns its elements.
     #[must_use]
     pub fn into_data(self) -> Buffer {
         self.data
@@ -71,7 +72,7 @@ mod tests {
     use weir_device::Arena;
 
     #[test]
-    fn data_that_is_not_a_tensor_is_refused() {
+    fn invalid_tensor_data_is_refused() {
         let arena = Arena::new(1 << 20);
         let tensor = |element_type, dimensions: &[u32], data: &[u8]| {
             Tensor::new(element_type, Shape::new(dimensions).unwrap(), arena.copy_of(data).unwrap())

@@ -1,9 +1,13 @@
-//! Tensors wherever they are: in the node's memory, or left in that of the device that gave them.
+//! Tensors in host memory, or left in the memory of the device that computed them.
 //!
-//! A run whose outputs [may stay](crate::RunRequest::may_stay) leaves them in its device's memory, as [`DeviceTensor`]s. A run on the same device takes
-//! such a tensor from there, and one on a sibling, a device that reads the other's memory, does so, too; whoever else needs its bytes has them [brought to the host](DeviceTensor::to_host), once.
-//! A tensor may be moved to a sibling that has more room, while nobody [holds it where it is](DeviceTensor::stay). What ends one: its last
-//! handle drops; or the device is lost, and whoever wants it then is told [`TensorLost`](InferenceError::TensorLost).
+//! A run whose outputs [may stay](crate::RunRequest::may_stay) leaves them in its device's memory
+//! as [`DeviceTensor`]s. A run on the same device, or on a sibling (a device that can read the
+//! other device's memory), reads such a tensor in place. Every other reader uses a [copy on the
+//! host](DeviceTensor::to_host), which is made once.
+//!
+//! A tensor can be moved to a sibling with more room, unless a reader [holds it in
+//! place](DeviceTensor::stay). A tensor ends when its last handle drops, or when the device is
+//! lost; later readers then get [`TensorLost`](InferenceError::TensorLost).
 
 use crate::error::InferenceError;
 use crate::meter::{Meter, Used};
@@ -15,36 +19,38 @@ use std::time::Instant;
 use weir_device::{Buffer, Device};
 use weir_types::{ElementType, Shape};
 
-/// A tensor, wherever it is. Cheap to clone.
+/// A tensor on the host or on a device. Cheap to clone.
 #[derive(Debug, Clone)]
 pub enum Value {
-    /// In the node's memory.
+    /// In host memory.
     Host(Tensor),
-    /// In the memory of the device that gave it, or of a sibling of that.
+    /// In the memory of the device that computed it, or of a sibling.
     Device(DeviceTensor),
 }
 
-/// A tensor in the memory of a device. Cheap to clone: with the last clone the device lets go of it.
+/// A tensor in the memory of a device. Cheap to clone; dropping the last clone releases the device
+/// memory.
 #[derive(Clone)]
 pub struct DeviceTensor(Arc<Inner>);
 
-/// A tensor that others know, for as long as somebody has it.
+/// A reference to a tensor that does not keep it alive.
 #[derive(Clone)]
 pub(crate) struct WeakDeviceTensor(Weak<Inner>);
 
-/// Where a tensor is: it is not moved before this drops.
+/// Holds a tensor in place: the tensor is not moved until this guard drops.
 pub(crate) struct Stay {
     tensor: Arc<Inner>,
     memory: Arc<dyn DeviceMemory>,
     number: u64,
 }
 
-/// The memory of a device that tensors stay in, as one tenant sees it. Tensors there are known by numbers that are not used twice.
+/// Memory of a device that keeps tensors, as one tenant sees it. Each tensor has a number that is
+/// never reused.
 pub trait DeviceMemory: Any + Send + Sync {
-    /// Copy a tensor of so many bytes to the node's memory. Blocks.
+    /// Copies a tensor of `bytes` bytes to host memory. Blocks.
     fn fetch(&self, number: u64, bytes: u64) -> Result<Buffer, InferenceError>;
 
-    /// Nobody has a tensor of so many bytes any more. Does not block.
+    /// Releases a tensor of `bytes` bytes after its last handle dropped. Does not block.
     fn let_go(&self, number: u64, bytes: u64);
 }
 
@@ -53,23 +59,23 @@ struct Inner {
     shape: Shape,
     bytes: u64,
     place: Mutex<Place>,
-    /// Itself, once somebody has needed it here.
+    /// The copy in host memory, after its first use.
     fetched: Mutex<Option<Tensor>>,
 }
 
-/// Where it is now.
+/// Current place of the tensor.
 struct Place {
     memory: Arc<dyn DeviceMemory>,
     number: u64,
     since: Instant,
-    /// Who bears the memory that it takes, and of which device.
+    /// The device and the meter to which the tensor's memory is charged.
     bearer: Option<(Device, Meter)>,
-    /// How many hold it there.
+    /// Number of guards that hold the tensor in place.
     stays: usize,
 }
 
 impl Value {
-    /// The type of every element.
+    /// Type of every element.
     #[must_use]
     pub fn element_type(&self) -> ElementType {
         match self {
@@ -78,7 +84,7 @@ impl Value {
         }
     }
 
-    /// The size of each dimension.
+    /// Size of each dimension.
     #[must_use]
     pub fn shape(&self) -> &Shape {
         match self {
@@ -87,7 +93,7 @@ impl Value {
         }
     }
 
-    /// How many bytes there are of it.
+    /// Length in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         match self {
@@ -105,7 +111,7 @@ impl Value {
         }
     }
 
-    /// The tensor in the node's memory. Blocks where it has to be brought there.
+    /// The tensor in host memory. Blocks if it must be copied from a device.
     pub fn to_host(&self) -> Result<Tensor, InferenceError> {
         match self {
             Self::Host(tensor) => Ok(tensor.clone()),
@@ -121,7 +127,8 @@ impl From<Tensor> for Value {
 }
 
 impl DeviceTensor {
-    /// A tensor that `memory` has by that number, with as many bytes as its type and shape say.
+    /// The tensor with this `number` in `memory`; `bytes` is the length that its type and shape
+    /// imply.
     pub fn new(
         memory: Arc<dyn DeviceMemory>,
         number: u64,
@@ -134,25 +141,26 @@ impl DeviceTensor {
         Self(Arc::new(Inner { element_type, shape, bytes, place, fetched }))
     }
 
-    /// The type of every element.
+    /// Type of every element.
     #[must_use]
     pub fn element_type(&self) -> ElementType {
         self.0.element_type
     }
 
-    /// The size of each dimension.
+    /// Size of each dimension.
     #[must_use]
     pub fn shape(&self) -> &Shape {
         &self.0.shape
     }
 
-    /// How many bytes there are of it.
+    /// Length in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.0.bytes
     }
 
-    /// The tensor in the node's memory, where it is brought once, however many ask. Blocks: for device threads, and those that may wait.
+    /// The tensor in host memory. Copies it once, for any number of callers. Blocks: for device
+    /// threads and other threads that may wait.
     pub fn to_host(&self) -> Result<Tensor, InferenceError> {
         let Inner { element_type, shape, bytes, fetched, .. } = &*self.0;
         let mut fetched = fetched.lock().unwrap_or_else(PoisonError::into_inner);
@@ -165,14 +173,15 @@ impl DeviceTensor {
         Ok(fetched.insert(tensor).clone())
     }
 
-    /// Hold it where it is.
+    /// Holds the tensor in place.
     pub(crate) fn stay(&self) -> Stay {
         let mut place = self.0.place();
         place.stays += 1;
         Stay { tensor: Arc::clone(&self.0), memory: Arc::clone(&place.memory), number: place.number }
     }
 
-    /// There is a copy of it in other memory, of `device`: that is where it is from now on. Not if somebody holds it where it is; gives whether it was moved.
+    /// Records that a copy of the tensor in other memory, of `device`, replaces this one. Returns
+    /// `false`, without a change, if a guard holds the tensor in place.
     pub(crate) fn move_to(&self, memory: &Arc<dyn DeviceMemory>, number: u64, device: Device) -> bool {
         let mut place = self.0.place();
         if place.stays > 0 {
@@ -184,14 +193,15 @@ impl DeviceTensor {
         true
     }
 
-    /// To know it by, without keeping it.
+    /// A reference that does not keep the tensor alive.
     pub(crate) fn downgrade(&self) -> WeakDeviceTensor {
         WeakDeviceTensor(Arc::downgrade(&self.0))
     }
 
-    /// Have `meter` bear the memory that it takes, which is of `device`, from when it was left there to its end.
+    /// Charges the tensor's memory on `device` to `meter`, from the time when a run left the tensor
+    /// there.
     pub(crate) fn charge(&self, device: Device, meter: &Meter) {
-        // Whoever bears it already goes on to.
+        // The first meter keeps the charge.
         self.0.place().bearer.get_or_insert_with(|| (device, meter.clone()));
     }
 }
@@ -203,13 +213,13 @@ impl WeakDeviceTensor {
 }
 
 impl Stay {
-    /// The memory that has it, if that is a `M`.
+    /// The memory that holds the tensor, if it is an `M`.
     pub(crate) fn memory<M: DeviceMemory>(&self) -> Option<&M> {
         let memory: &dyn Any = &*self.memory;
         memory.downcast_ref()
     }
 
-    /// What that knows it by.
+    /// The tensor's number in that memory.
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
@@ -228,7 +238,7 @@ impl Inner {
 }
 
 impl Place {
-    /// So many bytes are there no more.
+    /// Releases the tensor's `bytes`, and charges the time for which they were held.
     fn leave(&self, bytes: u64) {
         self.memory.let_go(self.number, bytes);
         if let Some((device, meter)) = &self.bearer {
@@ -252,22 +262,23 @@ impl Drop for Inner {
     }
 }
 
-/// Tensors that were left on a device, as its backend counts them.
+/// Counters of the tensors left on a device, from its backend.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct HandedOver {
-    /// Tensors that are there now.
+    /// Tensors currently on the device.
     pub kept: u64,
-    /// Their bytes.
+    /// Bytes of these tensors.
     pub kept_bytes: u64,
-    /// Bytes that runs there have read where they were.
+    /// Bytes that runs on the device read in place.
     pub on_device_bytes: u64,
-    /// Bytes that runs on other devices have read where they were.
+    /// Bytes that runs on other devices read in place.
     pub by_sibling_bytes: u64,
-    /// Bytes that were moved to a sibling's memory, to make room.
+    /// Bytes moved to a sibling's memory, to make room.
     pub spilled_to_sibling_bytes: u64,
-    /// Bytes that were moved to the host, to make room.
+    /// Bytes moved to the host, to make room.
     pub spilled_to_host_bytes: u64,
-    /// Bytes that went over the host after all: to the node, since it needed them; or to runs, since there was no room for them on the device.
+    /// Bytes that went through the host after all: to the node, which needed them, or to runs,
+    /// because the device had no room.
     pub through_host_bytes: u64,
 }
 
@@ -279,7 +290,7 @@ mod tests {
 
     const GPU: Device = Device::Cuda { ordinal: 0 };
 
-    /// Counts what it is asked.
+    /// Counts its calls.
     #[derive(Default)]
     struct Memory {
         fetched: AtomicU64,
@@ -299,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tensor_is_brought_once_and_borne_until_its_last_handle_drops() {
+    fn tensor_is_fetched_once_and_charged_until_last_handle_drops() {
         let (memory, meter) = (Arc::new(Memory::default()), Meter::default());
         let shape = Shape::new(&[2, 3]).unwrap();
         let tensor = DeviceTensor::new(memory.clone(), 7, ElementType::Uint8, shape, 6);
@@ -321,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tensor_moves_while_nobody_holds_it_where_it_is() {
+    fn tensor_moves_only_while_not_held_in_place() {
         const SIBLING: Device = Device::Cuda { ordinal: 1 };
         let (home, other, meter) =
             (Arc::new(Memory::default()), Arc::new(Memory::default()), Meter::default());
