@@ -1,8 +1,10 @@
-//! One invocation from admission to answer.
+//! The path of one invocation, from admission to response.
 //!
-//! In order: a turn at the function's gate, a placement from the scheduler, an instance slot, the loaded component, the sandbox. The guest
-//! begins on the gateway thread that received the request, where most have ended before any other thread could have woken up; one that
-//! computes for longer than a time slice moves to the guest threads, so that the gateway's stay free. All waits end at the deadline.
+//! An invocation acquires, in order: a permit of the function's concurrency gate, a placement from
+//! the scheduler, an instance slot, and the loaded component. It then runs in a sandbox. The guest
+//! starts on the gateway thread that received the request: most guests end there sooner than
+//! another thread could wake up. A guest that computes for longer than one time slice moves to the
+//! guest threads, so that gateway threads stay free. Every wait ends at the deadline.
 
 mod account;
 mod anywhere;
@@ -58,93 +60,94 @@ use weir_inference::{Completion, Execution, Tensor};
 use weir_scheduler::InputsOn;
 use weir_types::{ErrorCode, FunctionKind, InvocationId};
 
-/// Runs invocations.
+/// Runs invocations of functions, models and workflows.
 pub(crate) struct Dispatch {
     pub(crate) components: Arc<Components>,
     pub(crate) models: Arc<Models>,
-    /// What workflows run, and functions may open.
+    /// The models, functions and workflows that workflow steps run and functions open.
     pub(crate) catalog: Catalog,
     pub(crate) placements: Arc<Placements>,
-    /// The cluster that the node is one of.
+    /// The cluster that this node belongs to, if any.
     pub(crate) cluster: Option<Arc<Cluster>>,
     pub(crate) objects: Arc<Objects>,
-    /// What steps of workflows leave for each other.
+    /// Intermediate tensors that one workflow step leaves for another.
     pub(crate) intermediates: Arc<Intermediates>,
     pub(crate) arena: Arena,
     pub(crate) metrics: Arc<Metrics>,
-    /// Places for instances, shared by all functions.
+    /// Instance slots, shared by all functions.
     pub(crate) slots: Arc<Slots>,
     /// The guest threads.
     pub(crate) guests: Handle,
-    /// Makes artefacts anew.
+    /// Recompiles components whose artefact this node cannot use.
     pub(crate) recompiler: Recompiler,
-    /// Turns at work that would hold up other requests.
+    /// Permits for work that would block other requests.
     pub(crate) turns: Arc<Semaphore>,
-    /// The largest answer that is taken of a model or workflow that another node has run.
+    /// The size limit of a response from another node that ran a model or workflow.
     pub(crate) answer_bytes_max: u64,
 }
 
-/// What the gateway knows about an invocation.
+/// An invocation as the gateway describes it.
 pub(crate) struct Invocation {
     pub(crate) id: InvocationId,
     pub(crate) request_id: Arc<str>,
     pub(crate) deployment: Arc<Deployment>,
-    /// What it is to keep to; see [`Inference::objective`].
+    /// The objective to meet; see [`Inference::objective`].
     pub(crate) objective: Objective,
     pub(crate) trace: Trace,
     pub(crate) arrived: Instant,
     pub(crate) deadline: Instant,
     pub(crate) priority: u32,
-    /// How many calls of functions and workflows it is within: 0 for one that a client has asked for.
+    /// The nesting depth in calls of functions and workflows: 0 for a client's request.
     pub(crate) depth: u32,
-    /// Where what it works on lies, as far as its placement is to count that.
+    /// The nodes that hold the inputs, as far as placement should take input transfer into account.
     pub(crate) inputs: Vec<InputsOn>,
-    /// What it was granted here, without asking the scheduler; none if that is to be asked.
+    /// The grant that a forwarding node sent along; `None`: ask the scheduler.
     pub(crate) granted: Option<Granted>,
 }
 
-/// An invocation that may run.
+/// An admitted invocation: runs here, or on another node.
 pub(crate) enum Admitted {
     Here(Admission),
     There(Away, HeldAway),
 }
 
-/// Everything that an invocation needs to run on this node.
+/// The resources that an invocation needs to run on this node.
 pub(crate) struct Admission {
     entry: Arc<Entry>,
     held: Held,
     spot: Spot,
-    /// How long it has waited for all that.
+    /// The time from arrival in the queue until all resources were acquired.
     queue_time: Duration,
 }
 
-/// Everything an invocation holds while it runs.
+/// The permits that an invocation holds while it runs here.
 struct Held {
     _held: HeldAway,
     slot: Slot,
 }
 
-/// Whose turn it is, and where.
+/// The result of queueing: run here, or on another node.
 enum Turn {
     Here(Held, Spot),
     There(Away, HeldAway),
 }
 
-/// What it holds here while it runs on another node.
+/// The permits that an invocation holds on this node while it runs on another node.
 pub(crate) struct HeldAway {
-    /// At the function's gate; none where it had one on the node that it came in at.
+    /// The permit of the function's gate; `None` if the node that received the invocation holds it.
     _turn: Option<OwnedSemaphorePermit>,
-    /// None where it is part of what has one.
+    /// The placement; `None` for an invocation nested in a placed one.
     _placement: Option<placement::Placed>,
 }
 
 impl Dispatch {
-    /// Begin to keep the books of an invocation. Whoever sees it fail closes them.
+    /// Opens the account of an invocation. A caller that sees the invocation fail closes the
+    /// account.
     pub(crate) fn account(&self, invocation: &Invocation) -> Arc<Account> {
         Account::open(invocation, &self.metrics)
     }
 
-    /// Call an HTTP function.
+    /// Calls an HTTP function.
     pub(crate) async fn http(
         self: &Arc<Self>,
         invocation: Invocation,
@@ -159,7 +162,8 @@ impl Dispatch {
         let request = Box::new(head.map(|()| cell.stream()));
         let sandbox = self.sandbox(&invocation, spot, account, entry, cell.clone());
         let call = Call::Http { request, cell: cell.clone(), answer };
-        // On the heap before it is handed on: the futures around it stay small enough to be cheap to move and to cache.
+        // Boxed before it is handed on: the futures around it stay small, cheap to move and
+        // cache-friendly.
         let run = Box::pin(finish(sandbox, call, held, self.slots.clone(), account.clone()));
         let outgoing = Outgoing {
             guests: &self.guests,
@@ -168,11 +172,11 @@ impl Dispatch {
             is_bodiless,
         };
         let response = self.drive(&invocation, run, receiver, outgoing).await;
-        // A guest that fails on a body that was broken off has not failed itself.
+        // A guest that fails because the request body was cut off is not at fault.
         response.map_err(|fault| cell.body_fault().unwrap_or(fault))
     }
 
-    /// Call a tensor function.
+    /// Calls a tensor function.
     pub(crate) async fn tensor(
         self: &Arc<Self>,
         invocation: &Invocation,
@@ -185,7 +189,7 @@ impl Dispatch {
         let execution = Some(Execution::alone(&inputs));
         let call = Call::Tensor { inputs, answer };
         let run = Box::pin(finish(sandbox, call, held, self.slots.clone(), account.clone()));
-        // Tensor functions compute: they begin on a guest thread.
+        // Tensor functions compute, so they start on a guest thread.
         let started = Instant::now();
         let report = AbortOnDropHandle::new(self.guests.spawn(run)).await.map_err(|panic| panicked(&panic));
         let fault = report.map_or_else(Some, |report| report.fault);
@@ -202,7 +206,7 @@ impl Dispatch {
         }
     }
 
-    /// Wait for everything the invocation needs, until its deadline.
+    /// Waits for everything that the invocation needs, until its deadline.
     pub(crate) async fn admit(&self, invocation: &Invocation) -> Result<Admitted, Fault> {
         let admitted = until(invocation.deadline, async {
             let queued = Instant::now();
@@ -222,8 +226,9 @@ impl Dispatch {
         admitted.await.unwrap_or_else(|| Err(no_turn(invocation)))
     }
 
-    /// The same for an invocation that is part of what has been placed here. One within another function waits for no instance slot: those
-    /// that are taken might all be waiting like it.
+    /// Admits an invocation nested in one that was placed here. A function call within another
+    /// function does not wait for an instance slot: all slots may be taken by callers that wait in
+    /// the same way, which would be a deadlock.
     pub(crate) async fn admit_within(&self, invocation: &Invocation, spot: Spot) -> Result<Admission, Fault> {
         let admitted = until(invocation.deadline, async {
             let queued = Instant::now();
@@ -241,7 +246,7 @@ impl Dispatch {
         admitted.await.unwrap_or_else(|| Err(no_turn(invocation)))
     }
 
-    /// The numbers of a tensor function's inferences.
+    /// The serving statistics of a tensor function.
     pub(crate) fn served(&self, deployment: &Deployment) -> Served {
         let id = &deployment.id;
         deployment.served.get_or_init(|| self.metrics.served(&id.tenant, &id.name, id.version)).clone()
@@ -249,7 +254,8 @@ impl Dispatch {
 
     async fn queue(&self, invocation: &Invocation) -> Result<Turn, Fault> {
         let _waiting = account::Counted::new(&self.metrics.queued);
-        // One turn for each call, on one node: two nodes that pass calls on to each other would wait for each other otherwise.
+        // Each call takes one gate permit, on one node only. Two nodes that forward calls to each
+        // other would deadlock otherwise.
         let turn = match &invocation.granted {
             None => Some(invocation.deployment.gate.enter().await?),
             Some(_) => None,
@@ -265,7 +271,8 @@ impl Dispatch {
         Ok(Turn::Here(Held { _held: held, slot }, spot))
     }
 
-    /// Bring the component in from its artefact, having it compiled anew if this node cannot use the one there is.
+    /// Loads the component from its artefact. Recompiles it first if this node cannot use the
+    /// artefact.
     async fn load(&self, invocation: &Invocation) -> Result<Arc<Entry>, Fault> {
         let FunctionRecord { digest, kind, .. } = invocation.deployment.record;
         if let Ok(entry) = self.fetch(digest, kind).instrument(invocation.trace.phase(Phase::Fetch)).await {
@@ -274,7 +281,7 @@ impl Dispatch {
         let compiled =
             self.recompiler.compile(digest, kind).instrument(invocation.trace.phase(Phase::Compile));
         compiled.await.map_err(|error| {
-            // Whatever is wrong with the component, it is not the caller's fault.
+            // The caller is not at fault, even if the component is invalid.
             let text =
                 format!("the function has to be compiled again, and cannot be; deploy it again: {error}");
             Fault::new(ErrorCode::Unavailable, text)
@@ -365,10 +372,10 @@ impl Dispatch {
                 }
             }
         };
-        // The guest has ended: what it sent, if anything, is all here.
+        // The guest has ended, so a response that it sent is complete.
         match (receiver.try_recv(), report) {
             (Ok(response), report) => outgoing.send(response, None).await.map_err(|torn| match report {
-                // Why an answer is not whole is best told by the guest's own end.
+                // The guest's own fault explains best why a response is incomplete.
                 Ok(Report { fault: Some(fault), .. }) | Err(fault) => fault,
                 Ok(_) => torn,
             }),
@@ -380,7 +387,8 @@ impl Dispatch {
     }
 }
 
-/// Run the guest, then account for it and give back what it held, or leave its instance for the next invocation.
+/// Runs the guest and accounts for it. Then releases its permits, or keeps its instance for the
+/// next invocation.
 async fn finish(
     sandbox: Sandbox,
     call: Call,
@@ -408,7 +416,7 @@ fn panicked(panic: &tokio::task::JoinError) -> Fault {
     Fault::new(ErrorCode::Internal, format!("the node failed while it ran the function: {panic}"))
 }
 
-/// A deadline `limit_ms` after `arrived`.
+/// The deadline `limit_ms` after `arrived`.
 pub(crate) fn deadline(arrived: Instant, limit_ms: u64) -> Instant {
     arrived + Duration::from_millis(limit_ms)
 }

@@ -1,4 +1,5 @@
-//! What one invocation cost and how it ended, written into the metrics once, when both its guest and its answer are done.
+//! The cost and outcome of one invocation. Written to the metrics once, when both the guest and its
+//! response are done.
 
 use super::Invocation;
 use crate::gateway::Witness;
@@ -12,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use weir_types::ErrorCode;
 
-/// Held by the guest's run and by the response body; the last to let go closes it.
+/// Shared by the guest's run and the response body; dropping the last reference closes the account.
 pub(crate) struct Account {
     deployment: Arc<Deployment>,
     metrics: Arc<Metrics>,
@@ -27,16 +28,16 @@ pub(crate) struct Account {
 struct State {
     failed: Option<ErrorCode>,
     ended: Option<Ended>,
-    /// Another node keeps the books.
+    /// Another node accounts for the invocation.
     is_passed_on: bool,
-    /// Nothing ran.
+    /// The response came from the cache, so no guest ran.
     is_hit: bool,
 }
 
 struct Ended {
     at: Instant,
     guest_time: Duration,
-    /// The span of what comes after.
+    /// The span of the reply phase, which follows the guest's end.
     _reply: tracing::Span,
 }
 
@@ -53,17 +54,17 @@ impl Account {
         })
     }
 
-    /// What was called.
+    /// The deployment that was called.
     pub(super) fn deployment(&self) -> &Arc<Deployment> {
         &self.deployment
     }
 
-    /// Where the sandbox writes down what it uses.
+    /// The counters that the sandbox updates.
     pub(super) fn usage(&self) -> Arc<Usage> {
         self.usage.clone()
     }
 
-    /// The guest has ended.
+    /// Records that the guest has ended.
     pub(super) fn report(&self, report: &Report) {
         self.deployment.is_brief.store(self.usage.cpu_time() < super::slice::LENGTH, Ordering::Relaxed);
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -72,23 +73,24 @@ impl Account {
         state.ended = Some(Ended { at: Instant::now(), guest_time: report.guest_time, _reply });
     }
 
-    /// The invocation has failed with `code`. What the client was told, or did, goes before what the guest made of it.
+    /// Records that the invocation failed with `code`. This code, which comes from the client's
+    /// side, takes precedence over the guest's own outcome.
     pub(crate) fn close(&self, code: ErrorCode) {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).failed = Some(code);
     }
 
-    /// Another node has answered the invocation, and keeps its books.
+    /// Records that another node responded to the invocation and accounts for it.
     pub(crate) fn pass_on(&self) {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).is_passed_on = true;
     }
 
-    /// The invocation was given an answer made for another: it has ended well, and cost nothing.
+    /// Records that the invocation was served from the response cache: it succeeded at no cost.
     pub(crate) fn hit(&self) {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).is_hit = true;
         self.deployment.metrics.hit();
     }
 
-    /// Counts the invocation as running until dropped.
+    /// Counts the invocation as running until the result is dropped.
     pub(crate) fn running(&self) -> Counted {
         Counted::new(&self.metrics.running)
     }
@@ -115,7 +117,7 @@ impl Drop for Account {
             self.metrics.phase(Phase::Guest, ended.guest_time);
             self.metrics.phase(Phase::Reply, ended.at.elapsed());
         }
-        // A guest that neither ended nor failed was dropped half-way: its client went away.
+        // A guest that neither ended nor failed was dropped because its client disconnected.
         let failed = failed.or_else(|| (ended.is_none() && !is_hit).then_some(ErrorCode::Cancelled));
         let time = self.arrived.elapsed();
         self.deployment.metrics.ended(failed, time, self.usage.cpu_time());
@@ -125,7 +127,7 @@ impl Drop for Account {
     }
 }
 
-/// One in a gauge, for as long as it lives.
+/// Adds one to a gauge until dropped.
 pub(crate) struct Counted(Gauge);
 
 impl Counted {

@@ -1,4 +1,4 @@
-//! One inference of a model by itself, from admission to its outputs: no function around it, and no sandbox.
+//! One stand-alone inference of a model, from admission to outputs, without function or sandbox.
 
 use super::Dispatch;
 use super::account::Counted;
@@ -17,50 +17,51 @@ use weir_inference::{Completion, InferenceError, Pin, RunRequest};
 use weir_scheduler::InputsOn;
 use weir_types::{ErrorCode, InvocationId};
 
-/// What the gateway knows about an inference.
+/// An inference as the gateway describes it.
 pub(crate) struct Inference {
     pub(crate) id: InvocationId,
     pub(crate) entry: Arc<ModelEntry>,
-    /// What it is to keep to: nothing where it is a step of a workflow, which has an objective of its own.
+    /// The objective to meet. Empty for a step of a workflow: the workflow has the objective.
     pub(crate) objective: Objective,
     pub(crate) trace: Trace,
     pub(crate) arrived: Instant,
     pub(crate) deadline: Instant,
     pub(crate) priority: u32,
-    /// Where what it works on lies, as far as its placement is to count that.
+    /// The nodes that hold the inputs, as far as placement should take input transfer into account.
     pub(crate) inputs: Vec<InputsOn>,
-    /// What it was granted here, without asking the scheduler; none if that is to be asked.
+    /// The grant that a forwarding node sent along; `None`: ask the scheduler.
     pub(crate) granted: Option<Granted>,
 }
 
-/// Where an inference is to run.
+/// The node on which an inference is to run.
 pub(crate) enum InferenceTurn {
     Here(Ready),
     There(Away, placement::Placed),
 }
 
-/// A model in device memory, and the place that an inference has there.
+/// A model in device memory, with the placement of the inference.
 pub(crate) struct Ready {
     pin: ModelPin,
     _placed: placement::Placed,
-    /// How long the inference has waited for it.
+    /// The time that the inference waited for the model.
     queue_time: Duration,
 }
 
 impl Ready {
-    /// The model where it was placed, to be measured there.
+    /// The pinned model, for measuring it on the device where it was placed.
     pub(crate) fn pin(&self) -> &Pin {
         self.pin.pin()
     }
 
-    /// Where that is.
+    /// The device that holds the model.
     pub(crate) fn device(&self) -> &NodeDevice {
         self.pin.device()
     }
 }
 
 impl Dispatch {
-    /// Have the inference placed, and the model brought into device memory if that is to be here. Waits until the deadline.
+    /// Requests a placement and, if that is on this node, loads the model into device memory. Waits
+    /// until the deadline.
     pub(crate) async fn ready(&self, inference: &Inference, batch: u32) -> Result<InferenceTurn, Fault> {
         self.ready_as(inference, batch, false).await
     }
@@ -98,12 +99,13 @@ impl Dispatch {
         })
     }
 
-    /// Have the model brought into device memory of this node, to be measured there. Waits until the deadline.
+    /// Loads the model into this node's device memory, to measure it here. Waits until the
+    /// deadline.
     pub(crate) async fn ready_to_measure(&self, inference: &mut Inference) -> Result<Ready, Fault> {
         if let InferenceTurn::Here(ready) = self.ready_as(inference, 1, true).await? {
             return Ok(ready);
         }
-        // It is this node that was asked, whatever the cluster would rather use.
+        // The request was for this node, so another placement by the cluster is ignored.
         let models = vec![inference.entry.source.id().clone()];
         let device = self.models.device_for(&models);
         inference.granted = Some(self.placements.grant_here(models, device));
@@ -115,7 +117,8 @@ impl Dispatch {
         }
     }
 
-    /// Run the model on `request`, and tell where it ran. Dropping the future withdraws or stops the run.
+    /// Runs the model on `request` and returns the device that it ran on. Dropping the future
+    /// withdraws or stops the run.
     pub(crate) async fn infer(
         &self,
         inference: &Inference,
@@ -143,7 +146,7 @@ pub(super) fn not_opened(error: OpenError) -> Fault {
 
 pub(super) fn fault_of(error: &InferenceError) -> Fault {
     let code = match error {
-        // Its owner's to mend, and not the node's fault.
+        // For the model's owner to fix; not the node's fault.
         InferenceError::Run(_) | InferenceError::Unsupported(_) => ErrorCode::ModelError,
         other => other.code(),
     };

@@ -1,4 +1,5 @@
-//! What is asked of a model, tensor function or workflow: the same thing wherever it comes from and wherever it runs.
+//! A request to a model, tensor function or workflow, in one form for all callers and all executing
+//! nodes.
 
 use crate::intermediates::Handle;
 use std::time::Instant;
@@ -6,38 +7,39 @@ use weir_inference::Tensor;
 use weir_scheduler::InputsOn;
 use weir_types::NodeId;
 
-/// What to run something on, and what for.
+/// The inputs of a run and the outputs that it has to return.
 pub(crate) struct Job {
     pub(crate) inputs: Vec<(String, Handle)>,
-    /// The outputs; none for all there are.
+    /// The requested outputs; `None`: all.
     pub(crate) wanted: Option<Vec<String>>,
-    /// The step that it is, of a run whose steps are placed by themselves.
+    /// Set for a step of a run whose steps are placed individually.
     pub(crate) step: Option<StepJob>,
 }
 
-/// What goes for such a step besides.
+/// Additional terms for an individually placed step.
 pub(crate) struct StepJob {
-    /// The outputs that only other steps read: they may stay where they are made.
+    /// The outputs that only other steps read: they may stay on the node that computes them.
     pub(crate) handed_on: Vec<String>,
-    /// Those of them that only models read: where a device of the asked node gives them, they may stay there.
+    /// The subset of `handed_on` that only models read: these outputs may stay on the device that
+    /// computes them, if the device belongs to the requesting node.
     pub(crate) for_models: Vec<String>,
-    /// Until when they have to: the end of the run.
+    /// The time until which outputs that stay must be kept: the end of the run.
     pub(crate) until: Instant,
 }
 
 impl Job {
-    /// What a client has asked for.
+    /// A job for a client's request.
     pub(crate) fn of_client(inputs: Vec<(String, Tensor)>, wanted: Option<Vec<String>>) -> Self {
         let inputs = inputs.into_iter().map(|(name, tensor)| (name, Handle::Here(tensor))).collect();
         Self { inputs, wanted, step: None }
     }
 
-    /// Items that it works on: the first dimension of the first input.
+    /// The number of items: the first dimension of the first input.
     pub(crate) fn batch(&self) -> u32 {
         self.inputs.iter().find_map(|(_, handle)| handle.shape().dimensions().first().copied()).unwrap_or(1)
     }
 
-    /// Where its inputs lie, of which `here` is this node.
+    /// The bytes of input per node; `here` is this node.
     pub(crate) fn inputs_on(&self, here: NodeId) -> Vec<InputsOn> {
         let mut inputs: Vec<InputsOn> = Vec::new();
         for (_, handle) in &self.inputs {
@@ -50,7 +52,7 @@ impl Job {
         inputs
     }
 
-    /// The outputs that may stay where they are made.
+    /// The outputs that may stay on the node that computes them.
     pub(crate) fn handed_on(&self) -> &[String] {
         self.step.as_ref().map_or(&[], |step| &step.handed_on)
     }

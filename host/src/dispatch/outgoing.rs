@@ -1,4 +1,4 @@
-//! A guest's response on its way to the client: limited, and accounted for.
+//! A guest's response on its way to the client, with its size limit and accounting.
 
 use super::Account;
 use crate::cluster::REFUSED;
@@ -14,27 +14,28 @@ use tokio::runtime::Handle;
 use tokio_util::task::AbortOnDropHandle;
 use weir_types::ErrorCode;
 
-/// What is done with a response.
+/// The terms under which a response is sent.
 pub(super) struct Outgoing<'a> {
     pub(super) guests: &'a Handle,
     pub(super) account: &'a Arc<Account>,
     pub(super) bytes_max: u64,
-    /// Whether the request was one whose answer has no body, whatever the guest writes.
+    /// Whether the response must not have a body, regardless of the guest (for example, to a HEAD
+    /// request).
     pub(super) is_bodiless: bool,
 }
 
 impl Outgoing<'_> {
-    /// Let `response` go out. `rest` is the guest, if it has not ended yet.
+    /// Sends `response`. `rest` is the guest, if it has not ended yet.
     pub(super) async fn send(
         self,
         response: Response,
         rest: Option<AbortOnDropHandle<Report>>,
     ) -> Result<Response, Fault> {
         let (mut head, body) = response.into_parts();
-        // The node's own words, which clients and other nodes rely on.
+        // The node's own headers, which clients and other nodes trust; a guest must not set them.
         head.headers.remove(ERROR_CODE);
         head.headers.remove(REFUSED);
-        // Nobody asks for the end of a body that is known to be empty.
+        // A client does not poll the end of a body that is known to be empty.
         let is_empty = http_body::Body::size_hint(&body).exact() == Some(0);
         if self.is_bodiless
             || is_empty
@@ -50,7 +51,8 @@ impl Outgoing<'_> {
             return Err(self.too_large());
         }
         let Some(rest) = rest else {
-            // The guest has ended: its body is here in full, and goes out in one piece with its length.
+            // The guest has ended: the whole body is here, so it is sent in one piece with its
+            // length.
             let whole = body.collect().await.map_err(|error| {
                 Fault::new(ErrorCode::GuestError, format!("the function broke off its answer: {error}"))
             })?;
@@ -68,12 +70,12 @@ impl Outgoing<'_> {
         Ok(Response::from_parts(head, body))
     }
 
-    /// Read what nobody wants, so that the guest may finish: a body that is dropped looks to it like a client that went away. Its own limits
-    /// end this.
+    /// Reads an unwanted body, so that the guest can finish: to the guest, a dropped body looks
+    /// like a disconnected client. The guest's own limits bound this.
     fn discard(&self, mut body: Body, rest: AbortOnDropHandle<Report>) {
         self.guests.spawn(async move {
             while let Some(Ok(_)) = body.frame().await {}
-            // How the guest ended is in its account.
+            // The account already has the guest's outcome.
             let _ = rest.await;
         });
     }

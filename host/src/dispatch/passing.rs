@@ -1,4 +1,5 @@
-//! Passing a call on to the node that is to run it. Where that one does not take it, it runs here; where it is lost, once more elsewhere.
+//! Forwards a call to the node that it is placed on. If that node refuses the call, it runs here;
+//! if that node is lost, the call is placed again.
 
 use super::{Away, Dispatch};
 use crate::cluster::wire::{Grant, Granted};
@@ -11,39 +12,42 @@ use bytes::Bytes;
 use std::time::{Duration, Instant};
 use weir_types::{ErrorCode, InvocationId, TenantId, Version};
 
-/// The pause before a call whose node was lost is placed once more: the dispatcher is about to hear of that too.
+/// The pause before a call whose node was lost is placed again: the dispatcher is about to learn of
+/// the loss, too.
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
 
-/// A call that may run elsewhere.
+/// A call that may be forwarded.
 pub(crate) struct Passing<'a> {
     pub(crate) dispatch: &'a Dispatch,
     pub(crate) call: Call<'a>,
     pub(crate) id: InvocationId,
     pub(crate) tenant: &'a TenantId,
-    /// Which version of the function or model it is about.
+    /// The version of the function or model that is called.
     pub(crate) version: Version,
     pub(crate) deadline: Instant,
-    /// Until when what it leaves there for other calls is kept.
+    /// The time until which the executing node keeps outputs that the call leaves there for other
+    /// calls.
     pub(crate) left_until: Instant,
-    /// Whether it is a step of a workflow.
+    /// Whether the call is a step of a workflow.
     pub(crate) is_step: bool,
-    /// Whether running it a second time does no harm.
+    /// Whether a second run does no harm.
     pub(crate) may_run_twice: bool,
-    /// Where the node was that it was lost with before.
+    /// The address of the node with which the call was lost before, if any.
     pub(crate) lost_at: Option<String>,
 }
 
-/// What has become of a call that was passed on.
+/// The outcome of forwarding a call.
 pub(crate) enum Passed<T> {
     Answered(T),
-    /// It is to run on this node, with this.
+    /// The call has to run on this node, with this grant.
     Here(Granted),
-    /// It is to be placed once more.
+    /// The call has to be placed again.
     Again,
 }
 
 impl Passing<'_> {
-    /// Pass the call on with `body`, which is left where it can be sent again. `held` is let go of when the answer has gone out.
+    /// Forwards the call with `body`, which stays in place where it can be sent again. Drops `held`
+    /// once the response has been sent.
     pub(crate) async fn on<Held: Send + 'static>(
         &mut self,
         away: &Away,
@@ -53,7 +57,8 @@ impl Passing<'_> {
         let Some(cluster) = &self.dispatch.cluster else {
             return Err(Fault::new(ErrorCode::Unavailable, "the node has left its cluster; try again"));
         };
-        // A node that only this one does not reach is there for whoever placed it. Where this one can, it runs the call instead.
+        // The placer still considers the node reachable although this node cannot reach it. If
+        // possible, the call runs here.
         if self.lost_at.as_ref() == Some(&away.address) {
             let models = away.granted.models.clone();
             let device = self.dispatch.models.device_for(&models);
@@ -82,7 +87,7 @@ impl Passing<'_> {
         let is_first = self.lost_at.replace(away.address.clone()).is_none();
         let text = format!("{error}; the node was {}", away.address);
         match error {
-            // It streams: part of it has gone.
+            // The body was streamed, so part of it is already consumed.
             NotForwarded::Refused(_) if body.is_none() => {
                 return Err(Fault::new(ErrorCode::Unavailable, format!("{text}; try again")));
             }
@@ -102,7 +107,7 @@ impl Passing<'_> {
         Ok(Passed::Again)
     }
 
-    /// What the node at the other end of `away` may do for the call.
+    /// The grant for the call to the node at the other end of `away`.
     fn grant(&self, away: &Away) -> Grant {
         let now = Instant::now();
         let in_ms = |until: Instant| {

@@ -1,9 +1,12 @@
-//! Where invocations run: asks for a placement, waits for the answer, and keeps what this node's device may give up.
+//! Placement of invocations: requests placements, waits for the results, and tracks which models
+//! this node's devices may evict.
 //!
-//! Placements come from a scheduler: this node's own, or that of the cluster's dispatcher. The scheduler is a pure state machine behind one
-//! lock, held for no longer than one `handle`; most invocations are placed by the very call that announces them, the others wait for a
-//! later event to start them. A node that loses its dispatcher places what it has by itself, on its own devices, until there is another:
-//! what waits is announced again, and nothing is lost.
+//! Placements come from a scheduler: this node's own, or the one of the cluster's dispatcher. The
+//! scheduler is a pure state machine behind one lock, which is held for one `handle` at a time.
+//! Most invocations are placed by the `handle` call that announces them; the others wait until a
+//! later event starts them. A node that loses its dispatcher places its invocations on its own
+//! devices until there is a new dispatcher. Waiting invocations are announced again, so none is
+//! lost.
 
 mod asking;
 mod books;
@@ -38,51 +41,54 @@ use weir_inference::Health;
 use weir_scheduler::{Action, Arrival, DeviceSpec, Event, Setup};
 use weir_types::{InvocationId, ModelId, NodeId};
 
-/// Asks for placements.
+/// Requests placements.
 pub(crate) struct Placements {
     node: NodeId,
     address: Option<String>,
     devices: Vec<DeviceSpec>,
     scheduler: Setup,
     state: Mutex<State>,
-    /// Writes down what the scheduler does.
+    /// Records the scheduler's events and actions.
     record: Option<Record>,
-    /// Calls without models under way that were placed here without asking, and how many there may be.
+    /// The number of running calls without models that were placed here without asking the
+    /// scheduler, and its limit.
     unasked: AtomicUsize,
     unasked_max: usize,
-    /// Told whenever a grant on one of this node's devices is over, or more may be evicted.
+    /// Notified whenever a grant on one of this node's devices ends, or more models may be evicted.
     freed: Notify,
-    /// The scheduler's time counts from here.
+    /// The origin of the scheduler's clock.
     epoch: Instant,
-    /// When the scheduler wants to be woken, in its time.
+    /// The next wake-up that the scheduler requested, on the scheduler's clock.
     wake_at_ns: watch::Sender<Option<u64>>,
     tasks: Mutex<Vec<AbortOnDropHandle<()>>>,
 }
 
-/// What a node needs to be placed on.
+/// The configuration of a node's placements.
 pub(crate) struct PlacementConfig {
-    /// What the cluster calls this node.
+    /// This node's identifier in the cluster.
     pub(crate) node: NodeId,
-    /// Where the other nodes of the cluster reach this one; none if it is by itself.
+    /// The address at which the other nodes of the cluster reach this one; `None` for a single
+    /// node.
     pub(crate) address: Option<String>,
-    /// Its devices, by ordinal.
+    /// This node's devices, by ordinal.
     pub(crate) devices: Vec<DeviceSpec>,
-    /// Calls without models that run here at once without asking where they should. Those of a tenant with caps do ask.
+    /// The limit of concurrent calls without models that run here at once without asking the
+    /// scheduler. Calls of tenants with caps always ask the scheduler.
     pub(crate) unasked_max: usize,
-    /// What this node's own scheduler is made of.
+    /// The configuration of this node's own scheduler.
     pub(crate) scheduler: Setup,
-    /// Where to write down what it does, if anywhere.
+    /// The file to record the scheduler's events and actions in, if any.
     pub(crate) record: Option<PathBuf>,
 }
 
-/// What came of telling the scheduler of an invocation.
+/// The result of announcing an invocation to the scheduler.
 enum Placing {
     Done(Result<Place, Refusal>),
     Waits(oneshot::Receiver<Result<Place, Refusal>>),
 }
 
 impl Placements {
-    /// Begin with nothing running.
+    /// Starts with nothing running.
     pub(crate) fn start(config: PlacementConfig) -> Arc<Self> {
         let PlacementConfig { node, address, devices, unasked_max, scheduler, record } = config;
         let books = Books::new(devices.len());
@@ -121,24 +127,26 @@ impl Placements {
         placements
     }
 
-    /// What the cluster calls this node.
+    /// This node's identifier in the cluster.
     pub(crate) fn node(&self) -> NodeId {
         self.node
     }
 
-    /// What a call may have here, on this device, that was placed where it could not run: the scheduler is not asked again, and what the device
-    /// uses may make room.
+    /// A grant on this device for a call that could not run where it was placed. The scheduler is
+    /// not asked again. The call may evict the models that are resident on the device.
     pub(crate) fn grant_here(&self, models: Vec<ModelId>, device: Option<Ordinal>) -> Granted {
         let evict = device.map(|device| self.lock().books.residents(device)).unwrap_or_default();
         Granted { device, models, evict }
     }
 
-    /// An invocation that was placed here uses a model on another device than that it was placed on.
+    /// Records that an invocation that was placed here uses a model on a device other than the one
+    /// it was placed on.
     pub(crate) fn grant_beside(&self, invocation: InvocationId, device: Ordinal, model: ModelId) {
         self.lock().books.add(invocation, device, model);
     }
 
-    /// Tell of an invocation that needs `models`. Most are answered by the same call, and leave no trace among those that wait.
+    /// Announces an invocation that needs `models`. Most invocations are placed by this call and
+    /// are never added to `waiting`.
     fn arrive(&self, arrival: Arrival, models: Vec<ModelId>) -> Placing {
         let id = arrival.invocation;
         let mut state = self.lock();
@@ -165,23 +173,24 @@ impl Placements {
         Placing::Waits(started)
     }
 
-    /// Comes to its end when a load that found no room may find some, from when this was asked.
+    /// Completes when a load that found no room may find some. Counts from this call on.
     pub(crate) fn freed(&self) -> Notified<'_> {
         self.freed.notified()
     }
 
-    /// Whether something may be evicted from a device as soon as those who use it are done.
+    /// Whether models of a device become evictable once their users are done.
     pub(crate) fn is_held_up(&self, device: Ordinal) -> bool {
         self.lock().books.is_held_up(device)
     }
 
-    /// What a load on a device may evict now.
+    /// The models that a load on a device may evict now.
     pub(crate) fn victims(&self, device: Ordinal) -> Vec<ModelId> {
         self.lock().books.victims(device)
     }
 
-    /// Let go of what nobody here needs on a device, where the scheduler has taken something for free that is not: it may have just taken over,
-    /// or its news be on their way. Whether there is anything of that kind.
+    /// Makes resident models evictable that no invocation on this node needs. Required where the
+    /// scheduler assumed room that is not free yet: it may have just taken over, or its update is
+    /// still in transit. Returns whether there were such models.
     pub(crate) fn give_up_unneeded(&self, device: Ordinal) -> bool {
         let mut state = self.lock();
         let unneeded = state.books.unneeded(device);
@@ -190,10 +199,11 @@ impl Placements {
         is_any
     }
 
-    /// A load or an eviction has happened: tell the scheduler what is in a device's memory `now`, and how long each took that has come.
+    /// Reports a load or an eviction to the scheduler: `now` returns the models in the device's
+    /// memory, each with its load time.
     pub(crate) fn residents(&self, device: Ordinal, now: impl FnOnce() -> Vec<(Resident, Duration)>) {
         let mut state = self.lock();
-        // Looked at under the lock: whoever comes last knows best.
+        // Read under the lock, so that the last caller reports the latest state.
         let (now, load_times): (Vec<_>, Vec<_>) = now()
             .into_iter()
             .map(|(resident, load_time)| {
@@ -212,10 +222,11 @@ impl Placements {
         }
     }
 
-    /// A device may be lost, with what was in its memory, or there again: tell the scheduler. Whether it is news that it is lost.
+    /// Reports to the scheduler that a device was lost, with the contents of its memory, or is
+    /// back. Returns whether this call reports a new loss.
     pub(crate) fn note_health(&self, device: Ordinal, health: &watch::Receiver<Health>) -> bool {
         let mut state = self.lock();
-        // Looked at under the lock: whoever comes last knows best.
+        // Read under the lock, so that the last caller reports the latest state.
         let is_up = *health.borrow() == Health::Up;
         if !state.books.set_up(device, is_up) {
             return false;
@@ -232,10 +243,10 @@ impl Placements {
         !is_up
     }
 
-    /// A device may have more or less memory for models than before: tell the scheduler.
+    /// Reports to the scheduler that a device may have more or less memory for models than before.
     pub(crate) fn note_capacity(&self, device: Ordinal, capacity: &watch::Receiver<u64>) {
         let mut state = self.lock();
-        // Looked at under the lock: whoever comes last knows best.
+        // Read under the lock, so that the last caller reports the latest state.
         let capacity_bytes = *capacity.borrow();
         if state.books.set_capacity(device, capacity_bytes, &self.devices) {
             self.tell(&mut state, News::DeviceResized { device, capacity_bytes });
@@ -256,7 +267,7 @@ impl Placements {
         }
     }
 
-    /// Tell whoever decides what happened on this node.
+    /// Reports an event on this node to the current placer.
     fn tell(&self, state: &mut State, news: News) {
         match &mut state.placer {
             Placer::Own(_) => {
@@ -315,7 +326,7 @@ impl Placements {
         }
     }
 
-    /// Where `node` is, if it is not this one.
+    /// The address of `node`, if it is another node.
     fn elsewhere(&self, state: &State, node: NodeId) -> Option<Elsewhere> {
         let Placer::Own(driver) = &state.placer else { return None };
         (node != self.node).then(|| Elsewhere(driver.address(node).map(str::to_owned)))
@@ -332,7 +343,7 @@ impl Placements {
         self.tell(&mut state, news);
     }
 
-    /// What the node says of itself.
+    /// This node's introduction to a scheduler.
     fn hello(&self, books: &Books) -> Hello {
         hello(self.node, &self.address, &self.devices, books)
     }
@@ -347,7 +358,7 @@ impl Placements {
 }
 
 impl Placements {
-    /// Bring what was written down to its files. Done every now and then, and at the end.
+    /// Appends the records to their files. Called periodically, and at the end.
     pub(crate) async fn write_record(&self) {
         if let Some(record) = &self.record {
             let lines = match &mut self.lock().placer {

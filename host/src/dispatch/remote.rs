@@ -1,4 +1,5 @@
-//! An inference that another node runs: the one that it is placed on, and another if that one does not run it.
+//! An inference that runs on another node: on the node that it is placed on, or on a third node if
+//! the first fails to run it.
 
 use super::anywhere::Ran;
 use super::job::Job;
@@ -9,7 +10,7 @@ use crate::instance::{Fault, RequestBody};
 use std::time::Instant;
 use weir_types::{InvocationId, Name, TenantId, Version};
 
-/// What another node is told of what it is to run, and what goes for that.
+/// The target and the terms of a remote inference.
 pub(super) struct About {
     pub(super) tenant: TenantId,
     pub(super) name: Name,
@@ -17,24 +18,25 @@ pub(super) struct About {
     pub(super) id: InvocationId,
     pub(super) deadline: Instant,
     pub(super) priority: u32,
-    /// Whether running it a second time does no harm.
+    /// Whether a second run does no harm.
     pub(super) may_run_twice: bool,
     pub(super) answer_bytes_max: u64,
 }
 
-/// An inference on its way to another node, and to others if that one does not run it.
+/// An inference to forward to the node that it is placed on, and to further nodes if that one does
+/// not run it.
 pub(super) struct Remote<'a> {
     dispatch: &'a Dispatch,
     about: About,
     written: Written,
-    /// Until when what it leaves where it runs is kept.
+    /// The time until which the executing node keeps outputs that stay there.
     left_until: Instant,
     is_step: bool,
     lost_at: Option<String>,
 }
 
 impl<'a> Remote<'a> {
-    /// Write down what is asked.
+    /// Encodes the request.
     pub(super) fn new(dispatch: &'a Dispatch, about: About, job: &Job) -> Result<Self, Fault> {
         let Job { inputs, wanted, step } = job;
         let outputs = (wanted.as_deref(), job.handed_on());
@@ -44,7 +46,7 @@ impl<'a> Remote<'a> {
         Ok(Self { dispatch, about, written, left_until, is_step: step.is_some(), lost_at: None })
     }
 
-    /// Have the node at the other end of `away` run it.
+    /// Runs the inference on the node at the other end of `away`.
     pub(super) async fn run<Held: Send + 'static>(
         &mut self,
         away: &Away,

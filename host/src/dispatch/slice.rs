@@ -6,20 +6,22 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// How long a guest may compute on a gateway thread. Less than an epoch tick, so that a guest which spins is moved at its first yield.
+/// The longest time that a guest may compute on a gateway thread. Less than an epoch tick, so that
+/// a guest that spins is moved at its first yield.
 pub(crate) const LENGTH: Duration = Duration::from_micros(500);
 
 /// How the slice ended.
 pub(crate) enum First {
-    /// With the guest's end.
+    /// The guest ended.
     Ended(Report),
-    /// With the head of the response; the guest still has something to do.
+    /// The guest sent the head of its response and still runs.
     Answered(Response),
-    /// With neither: the guest goes on elsewhere.
+    /// Neither: the guest continues on a guest thread.
     Spent,
 }
 
-/// Polls a guest until it ends, answers or has computed for [`LENGTH`]. Waiting does not count, nor does what other threads do on its core.
+/// Polls a guest until it ends, responds or has computed for [`LENGTH`]. Neither waiting nor the
+/// work of other threads on the same core counts.
 pub(crate) struct Slice<'a, Run> {
     run: Pin<&'a mut Run>,
     answer: &'a mut AnswerReceiver,
@@ -39,7 +41,7 @@ impl<Run: Future<Output = Report>> Future for Slice<'_, Run> {
         if let Poll::Ready(report) = self.run.as_mut().poll(cx) {
             return Poll::Ready(First::Ended(report));
         }
-        // A dropped sender says nothing here: the guest's own end will.
+        // A dropped sender is ignored: the guest's end has the reason.
         if let Poll::Ready(Ok(response)) = Pin::new(&mut *self.answer).poll(cx) {
             return Poll::Ready(First::Answered(response));
         }

@@ -1,9 +1,10 @@
-//! Places for instances, and the instances that lie idle in some of them.
+//! Instance slots, and the idle instances that wait in some of them.
 //!
-//! The allocators behind the engines have so many places. An invocation holds one while it runs; an instance that may run another one keeps
-//! its place and waits there. What ends its wait: an invocation of the same version of its function takes it; an invocation finds no place
-//! free, or too many wait already, and the one that has waited longest goes; it has waited for `reuse.idle_ms`, or is `reuse.age_ms` old; its
-//! version is not the active one any more; the node shuts down.
+//! The engines' allocators have a fixed number of slots. An invocation holds one slot while it
+//! runs. A reusable instance keeps its slot and waits there. Its wait ends when: an invocation of
+//! the same version of its function takes it; an invocation finds no free slot, or too many
+//! instances wait already, and this instance has waited longest; it has waited for `reuse.idle_ms`,
+//! or is `reuse.age_ms` old; its version is no longer the active one; or the node shuts down.
 
 use crate::instance::{Fault, Instance};
 use crate::registry::Deployment;
@@ -14,25 +15,26 @@ use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use weir_types::ErrorCode;
 
-/// The places of one node.
+/// The instance slots of a node.
 pub(crate) struct Slots {
     free: Arc<Semaphore>,
     idle: Mutex<Idle>,
-    /// Instances that may wait at once, over all functions.
+    /// The limit of idle instances, over all functions.
     idle_max: usize,
     metrics: Arc<Metrics>,
 }
 
 #[derive(Default)]
 struct Idle {
-    /// Those that have waited longest come first.
+    /// Idle instances, the longest waiting first.
     waiting: VecDeque<Waiting>,
-    /// Invocations that found no place free. While there are any, no instance keeps one.
+    /// The number of invocations that wait for a slot. While it is not zero, no instance becomes
+    /// idle.
     wanted: usize,
     is_closed: bool,
 }
 
-/// An instance that waits in its place.
+/// An idle instance in its slot.
 struct Waiting {
     since: Instant,
     deployment: Arc<Deployment>,
@@ -40,9 +42,9 @@ struct Waiting {
     permit: OwnedSemaphorePermit,
 }
 
-/// A place for an invocation, and what is in it.
+/// A slot for an invocation, with the instance in it, if any.
 pub(crate) struct Slot {
-    /// An instance to use again; none where a fresh one is to be made.
+    /// An instance to reuse; `None`: create a new one.
     pub(crate) idle: Option<Box<Instance>>,
     pub(crate) permit: OwnedSemaphorePermit,
 }
@@ -52,7 +54,8 @@ impl Slots {
         Self { free: Arc::new(Semaphore::new(slots)), idle: Mutex::default(), idle_max, metrics }
     }
 
-    /// A place for an invocation. The caller bounds the wait by its deadline; one that must not wait is refused where no place is free.
+    /// Takes a slot for an invocation. The caller bounds the wait by its deadline. With `may_wait`
+    /// unset, fails if no slot is free.
     pub(crate) async fn take(&self, deployment: &Arc<Deployment>, may_wait: bool) -> Result<Slot, Fault> {
         if deployment.manifest.reuse.is_some()
             && let Some(Waiting { instance, permit, .. }) = self.take_idle(deployment)
@@ -72,7 +75,7 @@ impl Slots {
         Ok(Slot { idle: None, permit })
     }
 
-    /// Have `instance` wait for the next invocation in the place that it has.
+    /// Keeps `instance` in its slot for the next invocation.
     pub(crate) fn keep(
         &self,
         deployment: &Arc<Deployment>,
@@ -99,7 +102,7 @@ impl Slots {
         });
     }
 
-    /// Give up what has waited too long, or belongs to a version that is not current.
+    /// Retires instances that have waited too long or belong to a version that is not current.
     pub(crate) fn sweep(&self, is_current: impl Fn(&Arc<Deployment>) -> bool) {
         let now = Instant::now();
         self.retire(|idle| {
@@ -114,7 +117,7 @@ impl Slots {
         });
     }
 
-    /// From now on, let no instance wait.
+    /// Retires all idle instances and keeps none from now on.
     pub(crate) fn close(&self) {
         self.retire(|idle| {
             idle.is_closed = true;
@@ -122,7 +125,7 @@ impl Slots {
         });
     }
 
-    /// Wait for a place, with those that lie idle making room.
+    /// Waits for a slot; an idle instance makes room.
     async fn wait(&self) -> Result<OwnedSemaphorePermit, Fault> {
         let wanted = Wanted(self);
         self.retire(|idle| {
@@ -134,7 +137,7 @@ impl Slots {
         permit.map_err(|_| Fault::new(ErrorCode::Unavailable, "the node is shutting down"))
     }
 
-    /// The instance of this very version that has waited least: its memory is the warmest.
+    /// Takes the instance of exactly this version that has waited least: its memory is the warmest.
     fn take_idle(&self, deployment: &Arc<Deployment>) -> Option<Waiting> {
         let (now, mut taken) = (Instant::now(), None);
         self.retire(|idle| {
@@ -155,7 +158,8 @@ impl Slots {
         taken
     }
 
-    /// Change who waits, and give up what `change` takes out. That is dropped outside the lock, since its memory is cleared then.
+    /// Applies `change` to the idle instances and retires the ones that it returns. Drops them
+    /// outside the lock, since dropping clears their memory.
     fn retire(&self, change: impl FnOnce(&mut Idle) -> Vec<(Waiting, Retired)>) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let over = change(&mut idle);
@@ -166,7 +170,7 @@ impl Slots {
 }
 
 impl Waiting {
-    /// Why it may not be used at `now`, if so.
+    /// The reason why it may not be used at `now`, if any.
     fn end(&self, now: Instant) -> Option<Retired> {
         let reuse = self.deployment.manifest.reuse.as_ref()?;
         let waited = now.saturating_duration_since(self.since);
@@ -178,7 +182,7 @@ impl Waiting {
     }
 }
 
-/// An invocation that waits for a place, until it has one or gives up.
+/// An invocation that waits for a slot, until it has one or gives up.
 struct Wanted<'a>(&'a Slots);
 
 impl Drop for Wanted<'_> {

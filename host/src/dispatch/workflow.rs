@@ -1,9 +1,11 @@
-//! One run of a workflow, from admission to its outputs.
+//! One run of a workflow, from admission to outputs.
 //!
-//! It is placed as a unit, with all the models that its steps may need, as a function is with those it is granted; where no device has room for
-//! all of them, each step is placed by itself (`apart.rs`). What one step gives goes to the next as a handle: nothing is copied or written down
-//! between them on a node, and what goes to another node goes there straight; between models on a GPU it stays there (`models.rs`). Steps that do not wait for each other run at the same time. Dropping
-//! the run drops its steps, and with them their model runs and sandboxes; the first step that fails ends the run.
+//! A run is placed as a unit, with all the models that its steps may need, just as a function is
+//! placed with the models that it is granted. If no device has room for all of them, each step is
+//! placed individually (`apart.rs`). Outputs pass between steps as handles: on one node they are
+//! neither copied nor serialized; to another node they go directly; between models on one GPU they
+//! stay there (`models.rs`). Steps that do not depend on each other run concurrently. Dropping the
+//! run drops its steps with their model runs and sandboxes. The first step that fails ends the run.
 
 mod apart;
 mod builtin;
@@ -30,39 +32,39 @@ use weir_scheduler::InputsOn;
 use weir_types::{ErrorCode, InvocationId};
 use weir_workflow::Plan;
 
-/// What the gateway knows about a call of a workflow.
+/// A workflow call as the gateway describes it.
 pub(crate) struct WorkflowCall {
     pub(crate) id: InvocationId,
     pub(crate) request_id: Arc<str>,
     pub(crate) workflow: Arc<Workflow>,
-    /// What it is to keep to; see [`Inference::objective`](super::Inference::objective).
+    /// The objective to meet; see [`Inference::objective`](super::Inference::objective).
     pub(crate) objective: Objective,
     pub(crate) trace: Trace,
     pub(crate) arrived: Instant,
     pub(crate) deadline: Instant,
     pub(crate) priority: u32,
-    /// Where what it works on lies, as far as its placement is to count that.
+    /// The nodes that hold the inputs, as far as placement should take input transfer into account.
     pub(crate) inputs: Vec<InputsOn>,
-    /// What it was granted here, without asking the scheduler; none if that is to be asked.
+    /// The grant that a forwarding node sent along; `None`: ask the scheduler.
     pub(crate) granted: Option<Granted>,
 }
 
-/// Where a workflow is to run.
+/// The node on which a workflow is to run.
 pub(crate) enum WorkflowTurn {
     Here(WorkflowPlace),
     There(Away, Placed),
 }
 
-/// The place of a workflow on this node.
+/// The placement of a workflow on this node.
 pub(crate) struct WorkflowPlace {
     _placed: Placed,
     spot: Spot,
-    /// How long it has waited for it.
+    /// The time that the workflow waited for its placement.
     queue_time: Duration,
 }
 
 impl Dispatch {
-    /// Have a workflow placed with everything that it may need. Waits until the deadline.
+    /// Requests a placement with everything that the workflow may need. Waits until the deadline.
     pub(crate) async fn place_workflow(
         &self,
         call: &WorkflowCall,
@@ -89,7 +91,7 @@ impl Dispatch {
         })
     }
 
-    /// Run a workflow that has its place. `wanted` are its outputs; none for all.
+    /// Runs a workflow that has a placement. `wanted` names the outputs to return; `None`: all.
     pub(crate) async fn run_workflow(
         self: &Arc<Self>,
         call: &WorkflowCall,
@@ -113,7 +115,7 @@ impl Dispatch {
 }
 
 impl Dispatch {
-    /// The steps of a call that a client has asked for.
+    /// The steps of a client's call.
     fn steps(self: &Arc<Self>, call: &WorkflowCall, spot: Spot, is_apart: bool) -> Steps {
         Steps {
             dispatch: self.clone(),
@@ -130,7 +132,7 @@ impl Dispatch {
     }
 }
 
-/// The plan of a workflow that can be run.
+/// The plan of a runnable workflow.
 fn plan(workflow: &Workflow) -> Result<&Arc<Plan>, Fault> {
     workflow.plan().map_err(|why| unready(workflow, why))
 }

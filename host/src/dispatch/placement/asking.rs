@@ -1,4 +1,4 @@
-//! A node that asks the cluster's dispatcher.
+//! A node that uses the cluster's dispatcher.
 
 use super::Placements;
 use super::driver::Driver;
@@ -8,16 +8,16 @@ use std::time::Instant;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-/// The way to the dispatcher.
+/// The connection to the dispatcher.
 pub(crate) struct Link {
     pub(crate) news: mpsc::Sender<News>,
-    /// Cancelled when the link cannot be kept up with.
+    /// Cancelled when this node cannot keep up with the link.
     pub(crate) broken: CancellationToken,
 }
 
 impl Link {
     pub(super) fn send(&self, news: News) {
-        // What one link has missed is told over the next.
+        // The next link reports the full state again, so an event lost here does no harm.
         if self.news.try_send(news).is_err() {
             self.broken.cancel();
         }
@@ -25,7 +25,8 @@ impl Link {
 }
 
 impl Placements {
-    /// Ask the dispatcher at the other end of `link` from now on, which is told of this node and of everything that waits.
+    /// Switches to the dispatcher at the other end of `link`: introduces this node to it and
+    /// announces all waiting invocations.
     pub(crate) fn ask(&self, link: Link) {
         let mut state = self.lock();
         let hello = self.hello(&state.books);
@@ -35,7 +36,8 @@ impl Placements {
         self.announce_waiting(&mut state);
     }
 
-    /// Place by itself from now on, if it did not do so before: the dispatcher is lost, or it is to be this node.
+    /// Switches to this node's own scheduler, if it is not in use already: the dispatcher is lost,
+    /// or this node is to be the dispatcher.
     pub(crate) fn place_alone(&self) {
         let mut state = self.lock();
         if matches!(state.placer, Placer::Own(_)) {
@@ -48,7 +50,7 @@ impl Placements {
         self.announce_waiting(&mut state);
     }
 
-    /// The dispatcher has decided.
+    /// Carries out a decision of the dispatcher.
     pub(crate) fn order(&self, order: Order) {
         let mut state = self.lock();
         match order {

@@ -1,4 +1,4 @@
-//! What is kept of each of this node's devices: what is in its memory, what of that may go, and for whom it has to stay.
+//! Per-device residency of this node: loaded, evictable and pinned models.
 
 use crate::cluster::wire::{Granted, Resident};
 use crate::devices::Ordinal;
@@ -6,23 +6,23 @@ use std::collections::BTreeMap;
 use weir_scheduler::{DeviceSpec, Evictable};
 use weir_types::{InvocationId, ModelId};
 
-/// The books of all devices, by ordinal. What is said of a device that there is not says nothing.
+/// The residency of all devices, by ordinal. Unknown ordinals are ignored.
 pub(super) struct Books(Vec<Book>);
 
 #[derive(Default)]
 struct Book {
     evictable: Evictable,
-    /// What the placer has been told is in memory.
+    /// The resident models, as reported to the placer.
     resident: BTreeMap<ModelId, Resident>,
     is_down: bool,
-    /// Memory for models, once it has changed.
+    /// The memory for models, once it differs from the initial capacity.
     capacity_bytes: Option<u64>,
 }
 
-/// What is to be told of a model in memory.
+/// A resident model to report.
 pub(super) struct Come {
     pub(super) resident: Resident,
-    /// It was not there before.
+    /// The model was not resident before.
     pub(super) is_new: bool,
 }
 
@@ -31,7 +31,7 @@ impl Books {
         Self(std::iter::repeat_with(Book::default).take(devices).collect())
     }
 
-    /// An invocation begins here with what it was granted.
+    /// Records that an invocation starts here with its grant.
     pub(super) fn begin(&mut self, invocation: InvocationId, Granted { device, models, evict }: Granted) {
         if let Some(book) = device.and_then(|device| self.get_mut(device))
             && (!models.is_empty() || !evict.is_empty())
@@ -40,53 +40,54 @@ impl Books {
         }
     }
 
-    /// An invocation uses one more model, on this device.
+    /// Records that an invocation uses one more model, on this device.
     pub(super) fn add(&mut self, invocation: InvocationId, device: Ordinal, model: ModelId) {
         if let Some(book) = self.get_mut(device) {
             book.evictable.add(invocation, model);
         }
     }
 
-    /// An invocation is over, wherever it had something.
+    /// Records that an invocation is over, on all devices.
     pub(super) fn finish(&mut self, invocation: InvocationId) {
         for book in &mut self.0 {
             book.evictable.finish(invocation);
         }
     }
 
-    /// These may go, whoever runs.
+    /// Marks these models as evictable.
     pub(super) fn allow(&mut self, device: Ordinal, evict: Vec<ModelId>) {
         if let Some(book) = self.get_mut(device) {
             book.evictable.allow(evict);
         }
     }
 
-    /// Whether something may go as soon as those who hold it are done.
+    /// Whether evictable models are held up by running invocations.
     pub(super) fn is_held_up(&self, device: Ordinal) -> bool {
         self.get(device).is_some_and(|book| book.evictable.is_held_up())
     }
 
-    /// What may go now, first to go first.
+    /// The models that may be evicted now, in the order of eviction.
     pub(super) fn victims(&self, device: Ordinal) -> Vec<ModelId> {
         self.get(device).map(|book| book.evictable.victims()).unwrap_or_default()
     }
 
-    /// What is in memory that no invocation here was granted, and that nobody has allowed to go.
+    /// The resident models that are neither granted to an invocation here nor marked as evictable.
     pub(super) fn unneeded(&self, device: Ordinal) -> Vec<ModelId> {
         self.get(device).map(|book| book.evictable.unneeded(book.resident.keys())).unwrap_or_default()
     }
 
-    /// What is in a device's memory.
+    /// The models in a device's memory.
     pub(super) fn residents(&self, device: Ordinal) -> Vec<ModelId> {
         self.get(device).map(|book| book.resident.keys().cloned().collect()).unwrap_or_default()
     }
 
-    /// The same of all devices.
+    /// The models in the memory of all devices.
     pub(super) fn all_resident(&self) -> Vec<Resident> {
         self.0.iter().flat_map(|book| book.resident.values()).cloned().collect()
     }
 
-    /// A device's memory holds this now: what has left it, and what has come or has something else in common with others than before.
+    /// Sets the contents of a device's memory. Returns the models that have left it, and the models
+    /// that are new or whose shared parts have changed.
     pub(super) fn settle(&mut self, device: Ordinal, now: Vec<Resident>) -> (Vec<ModelId>, Vec<Come>) {
         let Some(book) = self.get_mut(device) else { return Default::default() };
         let now: BTreeMap<_, _> =
@@ -104,13 +105,13 @@ impl Books {
         (gone, now.into_values().filter_map(news).collect())
     }
 
-    /// A device is there, or not. False if that is no news.
+    /// Sets whether a device is up. Returns false if nothing changes.
     pub(super) fn set_up(&mut self, device: Ordinal, is_up: bool) -> bool {
         let Some(book) = self.get_mut(device) else { return false };
         std::mem::replace(&mut book.is_down, !is_up) == is_up
     }
 
-    /// One of `devices` has so much memory for models. False if that is no news.
+    /// Sets the memory for models of one of `devices`. Returns false if nothing changes.
     pub(super) fn set_capacity(
         &mut self,
         device: Ordinal,
@@ -123,7 +124,7 @@ impl Books {
         before.or(at_start.map(|device| device.capacity_bytes)) != Some(capacity_bytes)
     }
 
-    /// The devices, with the memory for models that they have now.
+    /// The devices, with their current memory for models.
     pub(super) fn resized(&self, devices: &[DeviceSpec]) -> Vec<DeviceSpec> {
         let capacities = self.0.iter().map(|book| book.capacity_bytes).chain(std::iter::repeat(None));
         let resized = |(device, capacity_bytes): (&DeviceSpec, Option<u64>)| DeviceSpec {
@@ -162,31 +163,31 @@ mod tests {
     }
 
     #[test]
-    fn each_device_has_books_of_its_own() {
+    fn devices_are_tracked_separately() {
         let mut books = Books::new(2);
         let (gone, come) = books.settle(0, vec![resident("a"), resident("b")]);
         assert_eq!((gone, come.len()), (vec![], 2));
         books.settle(1, vec![resident("a")]);
         assert_eq!((books.residents(0).len(), books.residents(1)), (2, vec![model("a")]));
-        // What may go on one device stays on the other, and so does what is granted there.
+        // An eviction allowed on one device does not apply to the other, and neither does a grant.
         let granted = Granted { device: Some(1), models: vec![model("a")], evict: vec![] };
         books.begin(InvocationId(1), granted);
         books.allow(0, vec![model("a")]);
         books.allow(1, vec![model("a")]);
         assert_eq!((books.victims(0), books.victims(1)), (vec![model("a")], vec![]));
         assert_eq!((books.is_held_up(0), books.is_held_up(1)), (false, true));
-        // What is used besides stays, too, until the invocation is over.
+        // A model used in addition to the grant is pinned, too, until the invocation is over.
         books.add(InvocationId(1), 0, model("a"));
         assert_eq!(books.victims(0), []);
         books.finish(InvocationId(1));
-        // What was used again has to be allowed to go again.
+        // A model that was used again needs a new permission to be evicted.
         assert_eq!((books.victims(0), books.victims(1)), (vec![], vec![model("a")]));
         assert_eq!(books.settle(0, vec![resident("b")]).0, [model("a")]);
         assert_eq!((books.victims(0), books.unneeded(0)), (vec![], vec![model("b")]));
     }
 
     #[test]
-    fn one_that_has_something_else_in_common_is_news_once() {
+    fn changed_shared_parts_are_reported_once() {
         let mut books = Books::new(1);
         books.settle(0, vec![resident("a"), resident("b")]);
         let shared = || Resident { parts: vec![Part { id: PartId(1), bytes: 1 }], ..resident("a") };
@@ -198,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_is_lost_once_and_one_that_there_is_not_never() {
+    fn device_loss_is_reported_once() {
         let mut books = Books::new(2);
         assert!(!books.set_up(0, true) && !books.set_up(7, false));
         assert!(books.set_up(1, false) && !books.set_up(1, false));

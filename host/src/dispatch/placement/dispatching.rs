@@ -1,4 +1,4 @@
-//! The cluster's dispatcher: what other nodes ask for, and what they tell.
+//! The dispatcher's side of placement: links, events and withdrawals of the other nodes.
 
 use super::Placements;
 use super::driver::LinkId;
@@ -11,7 +11,8 @@ use weir_scheduler::Event;
 use weir_types::NodeId;
 
 impl Placements {
-    /// Another node asks from now on. None if this one does not decide itself.
+    /// Adds a node that requests placements here. `None` if this node does not place invocations
+    /// itself.
     pub(crate) fn join(
         &self,
         hello: Hello,
@@ -25,7 +26,7 @@ impl Placements {
         Some(link)
     }
 
-    /// Another node has news.
+    /// Handles an event from another node.
     pub(crate) fn hear(&self, node: NodeId, link: LinkId, news: News) {
         let mut state = self.lock();
         let Placer::Own(driver) = &mut state.placer else { return };
@@ -44,7 +45,8 @@ impl Placements {
         }
     }
 
-    /// Another node's link is over. One that leaves in good order finishes what it runs; what runs on one that is lost is lost.
+    /// Handles the end of another node's link. A node that leaves in good order finishes its
+    /// invocations; the invocations of a lost node are lost.
     pub(crate) fn leave(&self, node: NodeId, link: LinkId, is_orderly: bool) {
         let mut state = self.lock();
         let Placer::Own(driver) = &mut state.placer else { return };
@@ -61,7 +63,7 @@ impl Placements {
         self.decide_all(&mut state, events);
     }
 
-    /// The nodes that ask this one.
+    /// The nodes that request placements from this one.
     pub(crate) fn nodes(&self) -> Vec<NodeId> {
         match &self.lock().placer {
             Placer::Own(driver) => driver.nodes(),
@@ -69,7 +71,7 @@ impl Placements {
         }
     }
 
-    /// Whether another node decides.
+    /// Whether another node places this node's invocations.
     pub(crate) fn asks(&self) -> bool {
         matches!(self.lock().placer, Placer::Dispatcher(_))
     }

@@ -1,4 +1,4 @@
-//! Drives a scheduler: this node's for itself, and the dispatcher's for the cluster.
+//! Drives a scheduler: a node's own, or the cluster's on the dispatcher.
 
 use crate::cluster::wire::{Hello, Order, Resident};
 use crate::devices::Ordinal;
@@ -8,49 +8,49 @@ use tokio_util::sync::CancellationToken;
 use weir_scheduler::{Action, Event, Recorder, Rejection, Scheduler, Setup};
 use weir_types::{DeviceId, InvocationId, ModelId, NodeId};
 
-/// The longest record of one scheduler.
+/// The size limit of one scheduler's record.
 const RECORD_BYTES_MAX: usize = 1 << 30;
 
-/// A scheduler, and the nodes that ask it besides this one.
+/// A scheduler, and the other nodes that request placements from it.
 pub(super) struct Driver {
-    /// The node that it runs on, and where that is reached.
+    /// The node on which the scheduler runs, and its address.
     own: (NodeId, String),
     scheduler: Scheduler,
     recorder: Option<Recorder>,
     nodes: HashMap<NodeId, Linked>,
-    /// Which of those nodes an invocation is of.
+    /// The originating node of each invocation of another node.
     origins: HashMap<InvocationId, NodeId>,
-    /// Kept from call to call, for its memory.
+    /// Reused between calls, to save allocations.
     actions: Vec<Action>,
-    /// What this node's devices may give up for invocations of other nodes.
+    /// Models that this node's devices may evict for invocations of other nodes.
     own_evict: Vec<(Ordinal, Vec<ModelId>)>,
     links: u64,
 }
 
-/// A node that asks over a link.
+/// A node that requests placements over a link.
 struct Linked {
     link: LinkId,
     address: String,
     orders: mpsc::Sender<Order>,
-    /// Cancelled when the link cannot be kept up with.
+    /// Cancelled when the node cannot keep up with the link.
     broken: CancellationToken,
 }
 
 impl Linked {
     fn send(&self, order: Order) {
-        // One that misses an order asks anew, over another link.
+        // A node that misses an order requests its placements again, over a new link.
         if self.orders.try_send(order).is_err() {
             self.broken.cancel();
         }
     }
 }
 
-/// Tells the links of one node, one after the other, apart.
+/// Distinguishes successive links of one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LinkId(u64);
 
 impl Driver {
-    /// A scheduler that knows only of the node that it runs on.
+    /// Creates a scheduler that knows only its own node.
     pub(super) fn new(now_ns: u64, own: Hello, setup: &Setup, is_recorded: bool) -> Self {
         let (nodes, origins, actions) = Default::default();
         let address = own.address.clone();
@@ -65,14 +65,15 @@ impl Driver {
             links: 0,
         };
         for event in up(own) {
-            // Nothing waits yet, so that there is nothing to do.
+            // No invocation waits yet, so there are no actions to carry out.
             driver.handle(now_ns, event);
         }
         driver
     }
 
-    /// Tell the scheduler. What it wants done about invocations of other nodes they are told; the rest is for the caller, who gives the list
-    /// back.
+    /// Feeds an event to the scheduler and sends the actions about other nodes' invocations to
+    /// those nodes. The caller carries out the returned actions and gives the list back with
+    /// [`recycle`](Self::recycle).
     pub(super) fn handle(&mut self, now_ns: u64, event: Event) -> Vec<Action> {
         let mut actions = self.ask(now_ns, event);
         self.tell_evictable(&actions);
@@ -82,7 +83,8 @@ impl Driver {
         actions
     }
 
-    /// The same for a node that has left in good order: what runs there is not lost.
+    /// Like [`handle`](Self::handle), for a node that has left in good order: invocations that run
+    /// there are not lost.
     pub(super) fn dismiss(&mut self, now_ns: u64, node: NodeId) -> Vec<Action> {
         let mut actions = self.ask(now_ns, Event::NodeDown { node });
         self.tell_evictable(&actions);
@@ -92,7 +94,8 @@ impl Driver {
         actions
     }
 
-    /// What this node's devices may give up for invocations of other nodes, since this was asked last.
+    /// Takes the models that this node's devices may evict for invocations of other nodes, as added
+    /// since the last call.
     pub(super) fn take_own_evict(&mut self) -> Vec<(Ordinal, Vec<ModelId>)> {
         std::mem::take(&mut self.own_evict)
     }
@@ -106,18 +109,18 @@ impl Driver {
         actions
     }
 
-    /// What was written down since this was asked last.
+    /// Takes the lines recorded since the last call.
     pub(super) fn take_lines(&mut self) -> Vec<u8> {
         self.recorder.as_mut().map(Recorder::take_lines).unwrap_or_default()
     }
 
-    /// Give back what [`handle`](Self::handle) returned.
+    /// Takes back the list that [`handle`](Self::handle) returned.
     pub(super) fn recycle(&mut self, mut actions: Vec<Action>) {
         actions.clear();
         self.actions = actions;
     }
 
-    /// Where a node is reached; none if it has left.
+    /// The address of a node; `None` if it has left.
     pub(super) fn address(&self, node: NodeId) -> Option<&str> {
         if node == self.own.0 {
             return Some(&self.own.1);
@@ -125,12 +128,12 @@ impl Driver {
         self.nodes.get(&node).map(|linked| &*linked.address)
     }
 
-    /// The nodes that ask, besides this one.
+    /// The other nodes that request placements.
     pub(super) fn nodes(&self) -> Vec<NodeId> {
         self.nodes.keys().copied().collect()
     }
 
-    /// A node asks from now on. The events tell the scheduler.
+    /// Adds a node that requests placements. The returned events introduce it to the scheduler.
     pub(super) fn join(
         &mut self,
         hello: Hello,
@@ -140,14 +143,15 @@ impl Driver {
         let (node, address) = (hello.node, hello.address.clone());
         self.links += 1;
         let link = LinkId(self.links);
-        // The one before, if there is one, is over: what it asked for is asked again.
+        // The previous link, if any, is over: the node requests its placements again.
         let mut events = self.forget(node);
         self.nodes.insert(node, Linked { link, address, orders, broken });
         events.extend(up(hello));
         (link, events)
     }
 
-    /// A node asks no more. The events tell the scheduler what it had asked for; what it runs is another matter.
+    /// Removes a node that requests placements. The returned events withdraw its requests; the
+    /// invocations that run on the node are not affected.
     pub(super) fn forget(&mut self, node: NodeId) -> Vec<Event> {
         self.nodes.remove(&node);
         let asked = self.origins.iter().filter(|(_, origin)| **origin == node);
@@ -158,22 +162,23 @@ impl Driver {
         asked.into_iter().map(|invocation| Event::Cancelled { invocation }).collect()
     }
 
-    /// Whether news from this link are from the node as it is now.
+    /// Whether `link` is the node's current link.
     pub(super) fn is_current(&self, node: NodeId, link: LinkId) -> bool {
         self.nodes.get(&node).is_some_and(|linked| linked.link == link)
     }
 
-    /// An invocation is of another node.
+    /// Records the originating node of an invocation.
     pub(super) fn note_origin(&mut self, invocation: InvocationId, node: NodeId) {
         self.origins.insert(invocation, node);
     }
 
-    /// An invocation of another node's is over.
+    /// Removes the originating node of an invocation that is over.
     pub(super) fn forget_origin(&mut self, invocation: InvocationId) {
         self.origins.remove(&invocation);
     }
 
-    /// Tell the nodes of devices what those may give up: later placements count on it, also where the invocation never comes.
+    /// Sends the evictable models to the nodes of their devices: later placements rely on these
+    /// evictions, even if the invocation never starts.
     fn tell_evictable(&mut self, actions: &[Action]) {
         if self.nodes.is_empty() {
             return;
@@ -194,7 +199,8 @@ impl Driver {
         }
     }
 
-    /// Tell the node whose invocation it is about. False if that is this one.
+    /// Sends an action to the node that the invocation came from. Returns false if that is this
+    /// node.
     fn is_passed_on(&self, action: &Action) -> bool {
         let (Action::Start { invocation, .. } | Action::Reject { invocation, .. }) = action else {
             return false;
@@ -220,7 +226,7 @@ impl Driver {
     }
 }
 
-/// What tells a scheduler of a node.
+/// The events that introduce a node to a scheduler.
 fn up(Hello { node, devices, resident, down, .. }: Hello) -> impl Iterator<Item = Event> {
     let device = move |ordinal| DeviceId { node, ordinal };
     let loaded = move |Resident { device: at, model, bytes, parts }| Event::Loaded {

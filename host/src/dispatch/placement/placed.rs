@@ -1,4 +1,4 @@
-//! A placement that is held.
+//! A placement in use.
 
 use super::Placements;
 use crate::devices::Ordinal;
@@ -6,29 +6,30 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use weir_types::InvocationId;
 
-/// A placement. Dropping it ends the invocation as far as the scheduler is concerned.
+/// A placement. Dropping it ends the invocation for the scheduler.
 pub(crate) struct Placed {
     pub(super) placements: Arc<Placements>,
     pub(super) invocation: InvocationId,
     pub(super) by: By,
 }
 
-/// Where on this node a call was placed.
+/// The device of this node on which a call was placed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Spot {
-    /// The call, or the one that it is part of.
+    /// The call, or the call that it is part of.
     pub(crate) invocation: InvocationId,
-    /// The device that its models are granted on; none if it was granted none.
+    /// The device on which its models are granted; `None` if no models are granted.
     pub(crate) device: Option<Ordinal>,
 }
 
-/// Who placed an invocation, and is told of its end.
+/// The placer of an invocation, which has to learn of its end.
 pub(super) enum By {
-    /// The scheduler that this node asks.
+    /// The scheduler that this node uses.
     Scheduler,
-    /// Whoever sent it here, and tells the scheduler itself; or nobody, where it could not run where it was to.
+    /// The node that forwarded the invocation, which reports the end to the scheduler itself. Also
+    /// used for a call that runs here because it could not run where it was placed.
     Grant,
-    /// It was not asked for.
+    /// Placed here without asking the scheduler.
     Nobody,
 }
 
@@ -38,7 +39,7 @@ impl Drop for Placed {
             By::Scheduler => self.placements.over(self.invocation),
             By::Grant => self.placements.lock().books.finish(self.invocation),
             By::Nobody => {
-                // It held nothing of a device.
+                // It had no models on a device.
                 self.placements.unasked.fetch_sub(1, Ordering::Relaxed);
                 return;
             }

@@ -1,4 +1,4 @@
-//! What each kind of call is to the scheduler, and waiting for its answer.
+//! Announces each kind of call to the scheduler and waits for the placement.
 
 use super::placed::By;
 use super::state::Refusal;
@@ -16,7 +16,8 @@ use weir_scheduler::{Arrival, ModelDemand, Rejection, Slo};
 use weir_types::{Cost, ErrorCode, FunctionId, InvocationId, ModelId, TenantId, Version, WorkflowId};
 
 impl Placements {
-    /// Wait for a placement. Dropping the future, or the placement, tells the scheduler that the invocation is over.
+    /// Waits for a placement. Dropping the future, or the placement, reports the end of the
+    /// invocation to the scheduler.
     pub(crate) async fn place(
         self: &Arc<Self>,
         invocation: &Invocation,
@@ -45,7 +46,7 @@ impl Placements {
         self.settle(arrival, &objective, invocation.arrived).await
     }
 
-    /// The same for an inference of a model by itself.
+    /// Like [`place`](Self::place), for a stand-alone inference of a model.
     pub(crate) async fn place_inference(
         self: &Arc<Self>,
         inference: &Inference,
@@ -57,12 +58,14 @@ impl Placements {
         }
         let ModelId { tenant, name, .. } = inference.entry.source.id().clone();
         let objective = inference.objective;
-        // What was measured before the node was started last: looked up only where somebody is turned away by it.
+        // The profiles of earlier runs of this node: looked up only if the objective can reject the
+        // call.
         let known =
             if objective.is_none() { Expected::default() } else { models.expected(&inference.entry, batch) };
         let arrival = Arrival {
             invocation: inference.id,
-            // The scheduler learns run times by function: a model by itself is one of version 0, which no function has.
+            // The scheduler learns run times per function. A stand-alone model uses version 0,
+            // which functions do not use.
             function: FunctionId { tenant, name, version: Version(0) },
             models: vec![ModelDemand { load_time_ns: known.load_time_ns, ..inference.entry.demand() }],
             deadline_at_ns: self.time_ns(inference.deadline),
@@ -83,7 +86,8 @@ impl Placements {
         })
     }
 
-    /// The same for a model that is to be measured: one call, however many runs it makes, with nothing to keep to.
+    /// Like [`place`](Self::place), for a model that is to be measured: one call with many runs and
+    /// without an objective.
     pub(crate) async fn place_measuring(
         self: &Arc<Self>,
         inference: &Inference,
@@ -94,7 +98,8 @@ impl Placements {
         let ModelId { tenant, name, .. } = inference.entry.source.id().clone();
         let arrival = Arrival {
             invocation: inference.id,
-            // How long it takes is no run time of the model's, nor of a function's: none has this version.
+            // The duration is not a run time of the model or of a function, so it gets a version
+            // that neither uses.
             function: FunctionId { tenant, name, version: Version(u32::MAX) },
             models: vec![inference.entry.demand()],
             deadline_at_ns: self.time_ns(inference.deadline),
@@ -108,7 +113,7 @@ impl Placements {
         self.settle(arrival, &Objective::default(), inference.arrived).await
     }
 
-    /// The same for a workflow, which needs all the models of its steps.
+    /// Like [`place`](Self::place), for a workflow, which needs all the models of its steps.
     pub(crate) async fn place_workflow(
         self: &Arc<Self>,
         call: &WorkflowCall,
@@ -119,7 +124,7 @@ impl Placements {
             return Ok(self.granted(call.id, granted));
         }
         let objective = call.objective;
-        // As for a model: looked up only where somebody is turned away by it.
+        // As for a model: looked up only if the objective can reject the call.
         let ExpectedRun { models, run_times_ns } = if objective.is_none() {
             ExpectedRun { models: catalog.demands(&call.workflow), run_times_ns: Vec::new() }
         } else {
@@ -128,7 +133,7 @@ impl Placements {
         let WorkflowId { tenant, name, version } = call.workflow.id.clone();
         let arrival = Arrival {
             invocation: call.id,
-            // No function has the name of a workflow.
+            // Workflows and functions share no names.
             function: FunctionId { tenant, name, version },
             models,
             deadline_at_ns: self.time_ns(call.deadline),
@@ -142,14 +147,14 @@ impl Placements {
         self.settle(arrival, &objective, call.arrived).await
     }
 
-    /// In the scheduler's time.
+    /// Converts an objective to the scheduler's clock.
     fn slo(&self, objective: &Objective, arrived: Instant) -> Option<Slo> {
         let due_at_ns = objective.latency.map_or(u64::MAX, |latency| self.time_ns(arrived + latency));
         let cost_max = objective.cost_max.unwrap_or(Cost::MAX);
         (!objective.is_none()).then_some(Slo { due_at_ns, cost_max })
     }
 
-    /// A call that has its place here.
+    /// The placement of a call that was granted its place on this node.
     fn granted(self: &Arc<Self>, id: InvocationId, granted: &Granted) -> (Place, Placed) {
         self.lock().books.begin(id, granted.clone());
         (Place::Here(granted.device), self.placed(id, By::Grant))
@@ -174,7 +179,7 @@ impl Placements {
             Placing::Waits(started) => started.await.unwrap_or(Err(Refusal::NoAnswer)),
         };
         let place = answer.map_err(|refusal| match refusal {
-            // Its objective would be kept: it is the caller who has less time.
+            // The objective could be met: the caller allows less time than the objective.
             Refusal::Rejected(Rejection::Slo, estimate)
                 if is_due_later && objective.cost_max.is_none_or(|cost_max| estimate.cost <= cost_max) =>
             {
@@ -192,7 +197,8 @@ impl Placements {
         Ok((place, placed))
     }
 
-    /// Take one of the places for calls that gain nothing by going elsewhere, and are held back by nothing here.
+    /// Takes one of the permits for calls that would not gain from another node and that no cap
+    /// holds back.
     fn take_unasked(&self, tenant: &TenantId) -> bool {
         if self.scheduler.settings.limits_of(tenant).may_hold_back() {
             return false;

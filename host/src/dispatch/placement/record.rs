@@ -1,4 +1,4 @@
-//! Writing down what the node's scheduler does, so that it can be played again: a file for each scheduler that it has had.
+//! Records the events and actions of the node's schedulers for replay, in one file per scheduler.
 
 use super::Placements;
 use std::io::Write as _;
@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-/// How often what was written down is brought to its file.
+/// The interval at which records are appended to their file.
 const WRITE_EVERY: Duration = Duration::from_secs(1);
 
-/// Where records go.
+/// The destination of records.
 pub(super) struct Record {
     path: PathBuf,
     unwritten: Mutex<Unwritten>,
@@ -17,9 +17,9 @@ pub(super) struct Record {
 
 #[derive(Default)]
 struct Unwritten {
-    /// Schedulers that have come to their end.
+    /// The number of schedulers that have ended.
     ended: u32,
-    /// The last lines of theirs, by their number.
+    /// The last lines of ended schedulers, by scheduler number.
     last: Vec<(u32, Vec<u8>)>,
 }
 
@@ -28,7 +28,7 @@ impl Record {
         Self { path, unwritten: Mutex::default() }
     }
 
-    /// A scheduler has come to its end, with these last lines.
+    /// Records that a scheduler has ended, with its last lines.
     pub(super) fn end(&self, lines: Vec<u8>) {
         let mut unwritten = self.unwritten.lock().unwrap_or_else(PoisonError::into_inner);
         let number = unwritten.ended;
@@ -36,7 +36,7 @@ impl Record {
         unwritten.ended += 1;
     }
 
-    /// Write what there is, with `lines` of the scheduler that there is now.
+    /// Appends all pending lines to their files, with `lines` of the current scheduler.
     pub(super) async fn write(&self, lines: Vec<u8>) {
         let mut all = {
             let mut unwritten = self.unwritten.lock().unwrap_or_else(PoisonError::into_inner);
@@ -57,7 +57,7 @@ impl Record {
     }
 }
 
-/// Bring what is written down to its files, for as long as there is anything.
+/// Appends records to their files periodically, until the placements are dropped.
 pub(super) async fn keep(placements: Weak<Placements>) {
     loop {
         tokio::time::sleep(WRITE_EVERY).await;

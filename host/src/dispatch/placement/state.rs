@@ -1,4 +1,4 @@
-//! What the node knows of placements: who decides, what waits, what runs elsewhere, and what may be evicted here.
+//! The placement state of a node: the placer, waiting and remote invocations, and device residency.
 
 use super::asking::Link;
 use super::books::Books;
@@ -12,17 +12,17 @@ use tokio_util::sync::CancellationToken;
 use weir_scheduler::{Arrival, Estimate, Rejection};
 use weir_types::{ErrorCode, InvocationId, ModelId};
 
-/// What the lock is held for.
+/// The state behind the placements' lock.
 pub(super) struct State {
     pub(super) placer: Placer,
     pub(super) waiting: HashMap<InvocationId, Waiting>,
-    /// Invocations of this node that run on others. Cancelled when those are lost.
+    /// Invocations of this node that run on other nodes. Cancelled when those nodes are lost.
     pub(super) away: HashMap<InvocationId, CancellationToken>,
-    /// Of this node's devices.
+    /// The residency of this node's devices.
     pub(super) books: Books,
 }
 
-/// Who decides.
+/// The scheduler that places this node's invocations.
 pub(super) enum Placer {
     Own(Box<Driver>),
     Dispatcher(Link),
@@ -31,43 +31,43 @@ pub(super) enum Placer {
 /// An invocation that has no placement yet.
 pub(super) struct Waiting {
     pub(super) models: Vec<ModelId>,
-    /// To be announced again to another placer, where there can be one.
+    /// Announced again to the next placer; `None` where there can be no other placer.
     pub(super) arrival: Option<Arrival>,
     pub(super) start: oneshot::Sender<Result<Place, Refusal>>,
 }
 
-/// Where an invocation is to run.
+/// The node on which an invocation is to run.
 pub(crate) enum Place {
-    /// On this node, with its models on this device; none if it may open none.
+    /// On this node, with its models on this device; `None` if it may open no models.
     Here(Option<Ordinal>),
     There(Away),
 }
 
-/// A place on another node.
+/// A placement on another node.
 pub(crate) struct Away {
-    /// Where that node is reached.
+    /// The address of that node.
     pub(crate) address: String,
     pub(crate) granted: Granted,
     /// Cancelled when that node is lost.
     pub(crate) lost: CancellationToken,
 }
 
-/// Why an invocation has no place.
+/// The reason why an invocation has no placement.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Refusal {
-    /// The scheduler's word, and what it would have taken.
+    /// The scheduler's rejection, with its estimate.
     Rejected(Rejection, Estimate),
-    /// The node that was chosen has left.
+    /// The chosen node has left.
     HasLeft,
     /// The scheduler is gone.
     NoAnswer,
 }
 
-/// Where another node is reached; none if that has left.
+/// The address of another node; `None` if it has left.
 pub(super) struct Elsewhere(pub(super) Option<String>);
 
 impl State {
-    /// Tell an invocation that waits where it is to run.
+    /// Sends a waiting invocation its placement.
     pub(super) fn started(
         &mut self,
         invocation: InvocationId,
@@ -76,18 +76,20 @@ impl State {
         evict: Vec<ModelId>,
     ) {
         let Some(waiting) = self.waiting.remove(&invocation) else {
-            // What it was to make room for may still come.
+            // The invocation is gone, but the room that it was to make may be counted on by later
+            // placements.
             if let (None, Some(device)) = (elsewhere, device) {
                 self.books.allow(device, evict);
             }
             return;
         };
         let place = self.start(invocation, elsewhere, Granted { device, models: waiting.models, evict });
-        // One that went away meanwhile has told so by dropping its placement.
+        // An invocation that was cancelled meanwhile has reported its end by dropping its
+        // placement.
         let _ = waiting.start.send(place);
     }
 
-    /// An invocation of this node's has its placement.
+    /// Converts the placement of one of this node's invocations.
     pub(super) fn start(
         &mut self,
         invocation: InvocationId,
@@ -131,7 +133,7 @@ impl From<Refusal> for Fault {
                 Code::DeadlineExceeded,
                 "the deadline passed before the call could start: its time was too short, or no device had room, or its tenant no turn",
             ),
-            // Whoever asked knows more; see `Objective::refuse`.
+            // The caller's objective gives a better message; see `Objective::refuse`.
             Refusal::Rejected(Rejection::Slo, _) => {
                 (Code::SloUnattainable, "it would miss its service level objective (slo_ms, cost_slo)")
             }

@@ -1,4 +1,4 @@
-//! Time, as far as the scheduler asks for it.
+//! The scheduler's timer.
 
 use super::Placements;
 use std::sync::Weak;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use weir_scheduler::Event;
 
-/// Wake the scheduler when it asked for it, for as long as there is one.
+/// Wakes the scheduler at the times that it requests, until the placements are dropped.
 pub(super) async fn wake(placements: Weak<Placements>, mut wake_at_ns: watch::Receiver<Option<u64>>) {
     loop {
         let at_ns = *wake_at_ns.borrow_and_update();

@@ -1,6 +1,8 @@
-//! A workflow that no device has room for as a whole: each of its steps is placed by itself, as if a client had asked for it, on the device where it
-//! is estimated to finish first. What only other steps read stays where it was made, until those take it: see `intermediates.rs`;
-//! on this node, what only models read stays on the device that gave it, where a model on a sibling of that reads it as well.
+//! A workflow for which no device has enough room as a whole. Each step is placed individually,
+//! like a client's request, on the device where it is estimated to finish first. Outputs that only
+//! other steps read stay on the node that computed them until those steps take them: see
+//! `intermediates.rs`. On this node, outputs that only models read stay on the device that computed
+//! them, if a model on a sibling device reads them as well.
 
 use super::super::job::{Job, StepJob};
 use super::super::{Dispatch, Inference, Invocation, Ran, Spot};
@@ -20,7 +22,8 @@ use weir_types::ErrorCode;
 use weir_workflow::{Begin, Pinned};
 
 impl Dispatch {
-    /// Run a workflow without a place of its own. `wanted` are its outputs; none for all.
+    /// Runs a workflow that is not placed as a whole. `wanted` names the outputs to return; `None`:
+    /// all.
     pub(crate) async fn run_apart(
         self: &Arc<Self>,
         call: &WorkflowCall,
@@ -31,7 +34,8 @@ impl Dispatch {
         let steps = self.steps(call, Spot { invocation: call.id, device: None }, true);
         let execution = Some(Execution::alone(&inputs));
         let outputs = match steps.run(&call.workflow, inputs.clone(), wanted).await {
-            // The node that had what a step has left is lost, and with it what others would read: it is made once more.
+            // A node was lost with an intermediate that other steps read: the workflow runs once
+            // more.
             Err(fault)
                 if fault.code == ErrorCode::IntermediateLost
                     && self.catalog.may_run_twice(&call.workflow) =>
@@ -54,7 +58,7 @@ impl Dispatch {
 }
 
 impl Steps {
-    /// Have what a step runs placed, and run there.
+    /// Places what a step runs, and runs it there.
     pub(super) fn run_alone<'a>(
         &'a self,
         pinned: &'a Pinned,
@@ -69,7 +73,7 @@ impl Steps {
                 Found::Workflow(workflow) => workflow.served.clone(),
             };
             let serving = served.begin(arrived);
-            // A function gives all it has, unless it is told what to keep of it.
+            // A function returns all outputs unless some have to stay.
             let is_whole = matches!(found, Found::Function(_)) && handed_on.is_empty();
             let wanted = (!is_whole).then_some(outputs);
             let step = StepJob { handed_on, for_models, until: self.deadline };
@@ -77,7 +81,7 @@ impl Steps {
             let items = job.batch();
             match self.place_alone(found, arrived, job).await {
                 Ok(Ran { completion, left, is_elsewhere, .. }) => {
-                    // In the statistics of the node that ran it.
+                    // The node that ran the step counts it in its statistics.
                     if is_elsewhere {
                         serving.passed_on();
                     } else {

@@ -1,4 +1,5 @@
-//! The steps that need neither model nor function: making one tensor of several, and several of one.
+//! Built-in steps without model or function: combining several tensors into one, and splitting one
+//! into several.
 
 use crate::instance::Fault;
 use std::sync::Arc;
@@ -8,7 +9,8 @@ use weir_inference::Tensor;
 use weir_types::ErrorCode;
 use weir_workflow::{Combination, Combiner, View, split};
 
-/// What is combined of less than this is where the run is; more goes to a thread that may block.
+/// The size from which tensors are combined on a thread that may block instead of the run's own
+/// thread.
 const BRIEF_BYTES: usize = 64 << 10;
 
 type Tensors = Vec<(String, Tensor)>;
@@ -17,7 +19,7 @@ fn view(tensor: &Tensor) -> View<'_> {
     View { datatype: tensor.element_type(), shape: tensor.shape(), data: tensor.data() }
 }
 
-/// Make one tensor of several: as many at once as there are `turns`, where it takes long.
+/// Combines tensors into one. `turns` limits how many long combinations run at once.
 pub(super) async fn combine(
     arena: &Arena,
     turns: &Arc<Semaphore>,
@@ -35,7 +37,7 @@ pub(super) async fn combine(
     let stopping = || Fault::new(ErrorCode::Unavailable, "the node is shutting down; try another");
     let turn = turns.clone().acquire_owned().await.map_err(|_| stopping())?;
     let arena = arena.clone();
-    // The turn goes along: a caller that gives up does not stop the work.
+    // The permit moves into the task: a caller that gives up does not stop the work.
     let work = tokio::task::spawn_blocking(move || {
         let _turn = turn;
         combined(&arena, combiner, &tensors)
@@ -54,7 +56,7 @@ fn combined(arena: &Arena, combiner: Combiner, tensors: &Tensors) -> Result<Tens
         .map_err(|error| Fault::new(ErrorCode::Internal, error.to_string()))
 }
 
-/// Take a tensor apart. The parts share its memory.
+/// Splits a tensor. The parts share its memory.
 pub(super) fn take_apart(tensors: &Tensors, parts: u32) -> Result<Tensors, Fault> {
     let (_, whole) = tensors.first().ok_or_else(|| refused("there is nothing to split"))?;
     let parts = split(view(whole), parts).map_err(refused)?.into_iter().enumerate();
@@ -66,7 +68,7 @@ pub(super) fn take_apart(tensors: &Tensors, parts: u32) -> Result<Tensors, Fault
     parts.map(part).collect()
 }
 
-/// Tensors that do not fit, which models and functions gave or the caller did.
+/// The fault for mismatched tensors, which come from models, functions or the caller.
 fn refused(why: impl Into<String>) -> Fault {
     Fault::new(ErrorCode::InvalidRequest, why)
 }

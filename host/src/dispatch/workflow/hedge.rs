@@ -1,7 +1,9 @@
-//! A second copy of a step that takes unusually long: the first answer wins, and the other copy is dropped.
+//! Hedged steps: a second copy of a step that takes unusually long. The first success wins, and the
+//! other copy is dropped.
 //!
-//! It goes to another node that has in memory what it needs, or else to another device here that has, or else it runs beside the first. No
-//! scheduler places it: it uses what is there, and [`Hedge`] bounds how many there are.
+//! The second copy goes to another node that has the models in memory, or else to another device
+//! here that has them, or else it runs beside the first copy. No scheduler places it: it uses
+//! loaded models only, and [`Hedge`] bounds the number of copies.
 
 use super::super::{Away, Dispatch, Spot};
 use super::steps::{Steps, Tensors, handles};
@@ -22,7 +24,7 @@ use weir_types::{ErrorCode, ModelId};
 use weir_workflow::Pinned;
 
 impl Steps {
-    /// Run what a step runs, and start it once more where it takes longer than it mostly does.
+    /// Runs a step, and starts a second copy if the first takes longer than usual.
     pub(super) async fn run_hedged(
         &self,
         hedge: &Hedge,
@@ -49,7 +51,8 @@ impl Steps {
         let second = pin!(self.second_copy(pinned, inputs, outputs));
         match select(first, second).await {
             Either::Left((Ok(given), _)) => measured(Ok(given)),
-            // What fails here may go well there; if it does not, this is why.
+            // The second copy may succeed where the first failed; if it fails too, the first fault
+            // is reported.
             Either::Left((Err(fault), second)) => match second.await {
                 Ok(given) => {
                     hedge.won();
@@ -59,7 +62,8 @@ impl Steps {
             },
             Either::Right((Ok(given), _)) => {
                 hedge.won();
-                // How long the first would have taken nobody knows: longer than most, as it should count.
+                // The first copy's full duration is unknown. The measured time is longer than most,
+                // so it counts as intended.
                 measured(Ok(given))
             }
             Either::Right((Err(_), first)) => measured(first.await),
@@ -91,7 +95,7 @@ impl Steps {
         }
     }
 
-    /// What has to be in memory for it to run at once.
+    /// The models that must be resident for the copy to run at once.
     fn models_of(&self, found: &Found) -> Vec<ModelId> {
         let catalog = &self.dispatch.catalog;
         let demands = match found {
@@ -102,7 +106,7 @@ impl Steps {
         demands.into_iter().map(|demand| demand.model).collect()
     }
 
-    /// Another device of this node that has the model in memory: the one that least waits for.
+    /// Another device of this node that has the model in memory: the one with the shortest queue.
     fn other_spot(&self, entry: &ModelEntry) -> Option<Spot> {
         let Dispatch { models, placements, .. } = &*self.dispatch;
         let others = models.devices_of(entry).into_iter().filter(|device| {
@@ -115,7 +119,7 @@ impl Steps {
         Some(Spot { device: Some(device), ..self.spot })
     }
 
-    /// Have another node run it, as an inference by itself.
+    /// Runs the copy on another node, as a stand-alone inference.
     async fn ask(
         &self,
         cluster: &Cluster,

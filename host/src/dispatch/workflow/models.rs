@@ -1,4 +1,5 @@
-//! Steps that run a model. What they give for models stays in the memory of their device, where those read it: see [`DeviceTensor`].
+//! Steps that run a model. Outputs for other models stay in device memory if those models run
+//! there: see [`DeviceTensor`].
 //!
 //! [`DeviceTensor`]: weir_inference::DeviceTensor
 
@@ -14,7 +15,7 @@ use tracing::Instrument;
 use weir_inference::{Completion, Meter, RunRequest};
 
 impl Steps {
-    /// Run a model on tensors of the host.
+    /// Runs a model on tensors in host memory.
     pub(super) async fn model(
         &self,
         entry: &Arc<ModelEntry>,
@@ -25,7 +26,8 @@ impl Steps {
         self.run_model(entry, request).await.map(|completion| completion.outputs)
     }
 
-    /// Run a model on tensors wherever they are. Of its outputs, those of `may_stay` need not come to the host.
+    /// Runs a model on tensors in host or device memory. The outputs named in `may_stay` may remain
+    /// on the device.
     pub(super) async fn model_placed(
         &self,
         entry: &Arc<ModelEntry>,
@@ -41,7 +43,7 @@ impl Steps {
         Ok(given)
     }
 
-    /// What counts the time that a step takes of a device; none for the model's own meter.
+    /// The meter that counts the device time of a step; `None`: the model's own meter.
     pub(super) fn meter(&self, entry: &ModelEntry) -> Option<Meter> {
         self.caller.as_ref().map(|caller| entry.meters.of_function(&caller.id.name))
     }

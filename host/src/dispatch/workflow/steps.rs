@@ -1,4 +1,5 @@
-//! The steps of a run: begun as soon as what they read is there, each where it belongs.
+//! The steps of a run. Each step starts as soon as its inputs are there, on the node that it is
+//! placed on.
 
 use super::super::{Dispatch, Invocation, Spot};
 use super::builtin;
@@ -21,33 +22,33 @@ use weir_inference::{Execution, Tensor};
 use weir_types::{ErrorCode, TenantId};
 use weir_workflow::{Action, Begin, Pinned, Plan, Run, RunError, TargetKind};
 
-/// How many calls of functions and workflows may be within each other.
+/// The nesting limit of calls of functions and workflows.
 const CALLS_DEPTH_MAX: u32 = 8;
 
 pub(super) type Tensors = Vec<(String, Tensor)>;
 pub(super) type Handles = Vec<(String, Handle)>;
 
-/// What all steps of a run have in common. Cheap to clone.
+/// The context that all steps of a run share. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Steps {
     pub(crate) dispatch: Arc<Dispatch>,
     pub(crate) tenant: TenantId,
-    /// Where the run was placed.
+    /// The placement of the run.
     pub(crate) spot: Spot,
-    /// Whether each step is placed by itself instead.
+    /// Whether each step is placed individually.
     pub(crate) is_apart: bool,
-    /// The function that it is within, which bears what it uses of devices; none for one that a client has asked for.
+    /// The calling function, to which device usage is attributed; `None` for a client's request.
     pub(crate) caller: Option<Arc<Deployment>>,
     pub(crate) request_id: Arc<str>,
     pub(crate) trace: Trace,
     pub(crate) deadline: Instant,
     pub(crate) priority: u32,
-    /// How many calls of functions and workflows it is within: 0 for one that a client has asked for.
+    /// The nesting depth in calls of functions and workflows: 0 for a client's request.
     pub(crate) depth: u32,
 }
 
 impl Steps {
-    /// Run `workflow` to its end. `wanted` are its outputs; none for all.
+    /// Runs `workflow` to its end. `wanted` names the outputs to return; `None`: all.
     pub(crate) async fn run(
         &self,
         workflow: &Workflow,
@@ -61,7 +62,8 @@ impl Steps {
         let plan = plan(workflow)?;
         let begun = Run::new(plan.clone(), handles(inputs), wanted, draw);
         let mut run = begun.map_err(|error| Fault::new(ErrorCode::InvalidRequest, error.to_string()))?;
-        // The models that will run for sure are brought in while the first steps run. Dropped with the run.
+        // Models that are certain to run are loaded while the first steps run. Dropped with the
+        // run.
         let is_sure = |step: &usize| !self.is_apart && run.is_sure(*step);
         let sure: Vec<_> = (0..plan.steps().len()).filter(is_sure).collect();
         let mut loading = std::pin::pin!(self.load_ahead(plan, &sure));
@@ -70,7 +72,8 @@ impl Steps {
         loop {
             while let Some(begin) = run.next_step() {
                 names.push(begin.step);
-                // What is placed by itself goes where it is soonest done already.
+                // Individually placed steps already run where they finish first, so they are not
+                // hedged.
                 let hedge = workflow.hedge(plan, begin.step).filter(|_| !self.is_apart).cloned();
                 under_way.push(self.step(plan, begin, hedge));
             }
@@ -94,7 +97,7 @@ impl Steps {
         }
     }
 
-    /// Take one step. The future owns what it works on, and lets go of it when it ends.
+    /// Runs one step. The future owns its inputs and drops them when it ends.
     fn step(
         &self,
         plan: &Arc<Plan>,
@@ -114,7 +117,7 @@ impl Steps {
         .boxed()
     }
 
-    /// Take a step where the run is.
+    /// Runs a step on the node of the run.
     async fn run_here(
         &self,
         action: &Action,
@@ -122,7 +125,7 @@ impl Steps {
         Begin { inputs, outputs, for_models, .. }: Begin<Handle>,
     ) -> Result<Handles, Fault> {
         let Dispatch { arena, turns, intermediates, .. } = &*self.dispatch;
-        // A second copy may run on another device.
+        // A hedged step is excluded: its second copy may run on another device.
         if let (Action::Run(Some(pinned)), None) = (action, &hedge)
             && let Found::Model(entry) = self.found(pinned)?
         {
@@ -144,7 +147,7 @@ impl Steps {
         given.map(handles)
     }
 
-    /// What a step runs, if it is still there.
+    /// The target of a step, if it still exists.
     pub(super) fn found(&self, pinned: &Pinned) -> Result<Found, Fault> {
         let found = self.dispatch.catalog.find(&self.tenant, pinned);
         found.map_err(|why| Fault::new(ErrorCode::Unavailable, why))
@@ -199,7 +202,7 @@ impl Steps {
         }
     }
 
-    /// The call of a function by a step.
+    /// The invocation of a function by a step.
     pub(super) fn invocation(&self, deployment: Arc<Deployment>, arrived: Instant) -> Invocation {
         let own = arrived + Duration::from_millis(deployment.manifest.limits.deadline_ms);
         Invocation {
@@ -217,8 +220,9 @@ impl Steps {
         }
     }
 
-    /// Bring the models of steps that are sure to run into device memory, and keep them there for as long as this lives, or until they are lost with their
-    /// device. A step whose model cannot be had tells so when it is its turn. Never ends.
+    /// Loads the models of steps that are certain to run into device memory. Keeps them there until
+    /// this future is dropped, or until they are lost with their device. A model that cannot be
+    /// loaded is reported by its step. Never completes.
     async fn load_ahead(&self, plan: &Plan, sure: &[usize]) {
         let steps = sure.iter().filter_map(|step| plan.steps().get(*step));
         let models = steps.filter_map(|step| match &step.action {
@@ -235,7 +239,8 @@ impl Steps {
         let mut pins: Vec<ModelPin> = loaded.into_iter().flatten().collect();
         while !pins.is_empty() {
             let mut health: Vec<_> = pins.iter().map(|pin| pin.device().cache.health()).collect();
-            // Or the step would wait for a model that is not loaded anew before these are gone.
+            // Lost pins are dropped: a step would otherwise wait for a model that is reloaded only
+            // after they are gone.
             pins.retain(|pin| !pin.pin().is_lost());
             let changes = health.iter_mut().map(|health| health.changed().boxed());
             if futures::future::select_all(changes).await.0.is_err() {
@@ -246,24 +251,24 @@ impl Steps {
     }
 }
 
-/// Tensors that are here, as they are handed on.
+/// Handles of tensors on this node.
 pub(super) fn handles(tensors: Tensors) -> Handles {
     tensors.into_iter().map(|(name, tensor)| (name, Handle::Here(tensor))).collect()
 }
 
-/// Items that a run works on: the first dimension of the first input.
+/// The number of items that a run works on: the first dimension of the first input.
 pub(crate) fn batch(tensors: &Tensors) -> u32 {
     tensors.iter().find_map(|(_, tensor)| tensor.shape().dimensions().first().copied()).unwrap_or(1)
 }
 
 /// A number from 0 to 1, as random as the keys of the standard library's hash tables.
 fn draw() -> f64 {
-    #[expect(clippy::cast_precision_loss, reason = "it stands for a share")]
+    #[expect(clippy::cast_precision_loss, reason = "the result is a share, so lost bits do not matter")]
     let draw = (RandomState::new().build_hasher().finish() >> 11) as f64 / (1_u64 << 53) as f64;
     draw
 }
 
-/// The fault of a step, which says whose it is.
+/// Adds the step's name to its fault.
 fn named(plan: &Plan, step: usize, fault: Fault) -> Fault {
     let name = plan.steps().get(step).map_or("", |step| &step.name);
     Fault { text: format!("step {name}: {}", fault.text), ..fault }
@@ -280,8 +285,8 @@ fn unknown() -> Fault {
     Fault::new(ErrorCode::Internal, "it is not known what the step runs")
 }
 
-/// What a step gave does not fit. A function has not kept to what is declared of it; the shapes of what models give follow from what the
-/// workflow was given.
+/// The fault for outputs of a step that do not fit the plan. A function has violated its declared
+/// outputs; the output shapes of models follow from the inputs of the workflow.
 fn not_gone_on(plan: &Plan, step: usize, error: &RunError) -> Fault {
     let code = match plan.steps().get(step).map(|step| &step.action) {
         Some(Action::Run(Some(pinned))) if pinned.kind == TargetKind::Function => ErrorCode::GuestError,
