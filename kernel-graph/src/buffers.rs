@@ -1,4 +1,4 @@
-//! The buffers of a graph, by their numbers.
+//! Buffer table of a graph: numbers, names, shapes and constant data.
 
 use crate::document::{Constant, Document};
 use crate::error::GraphError;
@@ -6,24 +6,24 @@ use crate::expression::Expression;
 use std::collections::HashMap;
 use weir_types::ElementType;
 
-/// The most buffers.
+/// Maximum number of buffers of a graph.
 const BUFFERS_MAX: usize = 256;
-/// The longest name of anything.
+/// Maximum length of a name of a buffer, launch or source, in bytes.
 const NAME_LEN_MAX: usize = 64;
-/// The most dimensions of a buffer.
+/// Maximum number of dimensions of a buffer.
 const RANK_MAX: usize = 16;
 
-/// What a buffer is to its graph.
+/// Role of a buffer in its graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     Input,
     Output,
     Temporary,
-    /// So many bytes behind the first constant.
+    /// Offset in bytes from the start of the first constant.
     Constant(u64),
 }
 
-/// A buffer.
+/// Definition of one buffer.
 #[derive(Debug, Clone)]
 pub(crate) struct Known {
     pub(crate) name: String,
@@ -34,11 +34,13 @@ pub(crate) struct Known {
     pub(crate) zero: bool,
 }
 
-/// All of them: the inputs first, then the outputs, temporaries and constants, each in the order of the document.
+/// All buffers of a graph: the inputs first, then the outputs, temporaries and constants, each in
+/// the order of the document.
 #[derive(Debug, Clone)]
 pub(crate) struct Buffers {
     pub(crate) all: Vec<Known>,
-    /// The constants, one behind the other.
+    /// Bytes of all constants, concatenated; each constant starts at a multiple of
+    /// [`ALIGNMENT_BYTES`](crate::ALIGNMENT_BYTES).
     pub(crate) constants: Vec<u8>,
     by_name: HashMap<String, usize>,
 }
@@ -83,7 +85,7 @@ impl Buffers {
         self.by_name.get(name).copied()
     }
 
-    /// Their names, for whoever looked for another.
+    /// Comma-separated names of all buffers, for error messages.
     pub(crate) fn names(&self) -> String {
         self.all.iter().map(|buffer| buffer.name.as_str()).collect::<Vec<_>>().join(", ")
     }
@@ -111,7 +113,10 @@ impl Buffers {
     }
 }
 
-/// Names are for people and errors; those of files go no further either.
+/// Checks a name: 1 to 64 ASCII letters, digits, `_`, `-` and `.`.
+///
+/// The restriction keeps names readable in error messages, and keeps file names free of path
+/// separators.
 pub(crate) fn check_name(what: &'static str, name: &str) -> Result<(), GraphError> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     if (1..=NAME_LEN_MAX).contains(&name.len()) && name.chars().all(is_plain) {
@@ -120,7 +125,7 @@ pub(crate) fn check_name(what: &'static str, name: &str) -> Result<(), GraphErro
     Err(GraphError::Name { what, name: name.chars().take(NAME_LEN_MAX).collect() })
 }
 
-/// The bytes of a constant.
+/// Encodes the elements of a constant as little-endian bytes.
 fn elements(constant: &Constant) -> Result<Vec<u8>, GraphError> {
     let wrong = |why: String| GraphError::Constant { name: constant.name.clone(), why };
     let count = constant.shape.iter().try_fold(1_u64, |count, size| count.checked_mul(u64::from(*size)));
@@ -136,7 +141,7 @@ fn elements(constant: &Constant) -> Result<Vec<u8>, GraphError> {
     Ok(bytes)
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "rounded, as the author of a decimal number expects")]
+#[expect(clippy::cast_possible_truncation, reason = "a decimal number is rounded to the nearest FP32")]
 fn push(bytes: &mut Vec<u8>, datatype: ElementType, number: &serde_json::Number) -> Option<()> {
     let (signed, unsigned) = (number.as_i64(), number.as_u64());
     match datatype {
@@ -151,7 +156,7 @@ fn push(bytes: &mut Vec<u8>, datatype: ElementType, number: &serde_json::Number)
         ElementType::Int64 => bytes.extend(signed?.to_le_bytes()),
         ElementType::Fp32 => bytes.extend((number.as_f64()? as f32).to_le_bytes()),
         ElementType::Fp64 => bytes.extend(number.as_f64()?.to_le_bytes()),
-        // Have a kernel make these of FP32.
+        // FP16 and BF16 constants are unsupported: a kernel can convert them from FP32.
         ElementType::Fp16 | ElementType::Bf16 | ElementType::Bytes => return None,
     }
     Some(())

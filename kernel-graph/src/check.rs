@@ -1,4 +1,4 @@
-//! Whether a document makes sense: by itself, and with the kernels that it launches.
+//! Validation of a document on its own and against the kernels that it launches.
 
 use crate::buffers::{Buffers, Role, check_name};
 use crate::document::{Argument, Bundle, Document, Launch};
@@ -12,40 +12,40 @@ use crate::ptx::{Parameter, Ptx};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use weir_types::{Port, Shape, Signature};
 
-/// The most sources.
+/// Maximum number of sources of a graph.
 const SOURCES_MAX: usize = 32;
-/// The most launches, repeated ones counted once.
+/// Maximum number of launches of a graph; a repeated launch counts once.
 const LAUNCHES_MAX: usize = 256;
-/// The most arguments of a launch.
+/// Maximum number of arguments of a launch.
 const ARGUMENTS_MAX: usize = 128;
 
-/// A graph that was checked, with the PTX of its kernels.
+/// Validated kernel graph, with the PTX of its kernels.
 #[derive(Debug, Clone)]
 pub struct KernelGraph {
     document: Document,
-    /// The PTX of each source, and its name.
+    /// Name and PTX of each source.
     modules: Vec<(String, String)>,
     pub(crate) buffers: Buffers,
-    /// In an order in which each comes after all that it waits for.
+    /// Launches in topological order: each launch comes after all launches that it waits for.
     pub(crate) launches: Vec<Checked>,
 }
 
-/// A launch, with numbers in the place of names.
+/// Validated launch, with names resolved to numbers.
 #[derive(Debug, Clone)]
 pub(crate) struct Checked {
     pub(crate) launch: Launch,
     pub(crate) module: usize,
-    /// What is read and written, by the number of the buffer.
+    /// Numbers of the buffers that the launch reads and writes.
     pub(crate) reads: BTreeSet<usize>,
     pub(crate) writes: BTreeSet<usize>,
-    /// What is written as the first is read as the second by the next of repeated launches.
+    /// Pairs (written buffer, read buffer): each repetition reads the first in place of the second.
     pub(crate) feed: Vec<(usize, usize)>,
-    /// The most threads of a block.
+    /// Maximum number of threads per block.
     pub(crate) threads_max: i64,
 }
 
 impl KernelGraph {
-    /// Check a graph whose sources are all PTX.
+    /// Validates a graph whose sources are all PTX.
     pub fn new(bundle: Bundle) -> Result<Self, GraphError> {
         let Bundle { graph: document, sources } = bundle;
         let (modules, kernels) = read(sources)?;
@@ -80,32 +80,33 @@ impl KernelGraph {
         Ok(graph)
     }
 
-    /// The document.
+    /// Returns the document.
     #[must_use]
     pub fn document(&self) -> &Document {
         &self.document
     }
 
-    /// The PTX of each source, and its name. A launch's module is a position among these.
+    /// Returns the name and PTX of each source. A launch's module is an index into this slice.
     #[must_use]
     pub fn modules(&self) -> &[(String, String)] {
         &self.modules
     }
 
-    /// The kernels of a source that are launched, each once.
+    /// Returns the distinct kernels of a source that the graph launches.
     #[must_use]
     pub fn kernels(&self, module: usize) -> BTreeSet<&str> {
         let launches = self.launches.iter().filter(|launch| launch.module == module);
         launches.map(|launch| launch.launch.kernel.as_str()).collect()
     }
 
-    /// The constants, one behind the other, as [`Value::Constant`](crate::Value::Constant) points into them.
+    /// Returns the bytes of all constants; [`Value::Constant`](crate::Value::Constant) is an offset
+    /// into this slice.
     #[must_use]
     pub fn constants(&self) -> &[u8] {
         &self.buffers.constants
     }
 
-    /// What it takes and gives.
+    /// Returns the inputs and outputs of the graph.
     #[must_use]
     pub fn signature(&self) -> Signature {
         let ports = |role: Role| -> Vec<Port> {
@@ -121,12 +122,14 @@ impl KernelGraph {
         Signature { inputs: ports(Role::Input), outputs: ports(Role::Output) }
     }
 
-    /// What a run does with inputs of these shapes, in the order of the document, in at most so much memory.
+    /// Plans a run for inputs of these shapes, given in the order of the document, in at most
+    /// `memory_bytes_max` bytes of memory.
     pub fn plan(&self, shapes: &[Shape], memory_bytes_max: u64) -> Result<Plan, PlanError> {
         Plan::new(self, shapes, memory_bytes_max)
     }
 
-    /// What can be told of sizes before there are inputs: everything where they name no dimension, and else what depends on none.
+    /// Checks all sizes that are known without inputs: every size if the inputs name no dimension,
+    /// otherwise the sizes that depend on no dimension.
     fn check_sizes(&self) -> Result<(), GraphError> {
         let known: BTreeSet<&str> = self
             .document
@@ -148,7 +151,8 @@ impl KernelGraph {
             self.plan(&shapes, MEMORY_BYTES_MAX)?;
             return Ok(());
         }
-        // Most sizes are only known with the inputs of a run; others, and what makes no sense with any inputs, are checked now.
+        // Most sizes are known only with the inputs of a run. Constant sizes, unknown dimensions
+        // and expressions that are invalid for all inputs are rejected here.
         let check =
             |place: &dyn Fn() -> String, size: &Expression, what, min, max| -> Result<(), GraphError> {
                 if let Some(unknown) = size.dimensions().find(|name| !known.contains(name)) {
@@ -194,7 +198,7 @@ impl KernelGraph {
     }
 }
 
-/// The kernels of all sources, each with the position of its source.
+/// Kernel names of all sources, each with the index of its source.
 type Kernels = HashMap<String, usize>;
 type Modules = Vec<(String, String, Ptx)>;
 
@@ -319,7 +323,10 @@ fn feed(
     Ok(feed)
 }
 
-/// For each launch, those that it waits for: who writes what it reads. Every buffer that has to be is written by one, and read.
+/// Dependencies of each launch: the writers of the buffers that it reads.
+///
+/// Every output and temporary must have exactly one writer. Every buffer except an output must have
+/// a reader.
 fn waits(buffers: &Buffers, launches: &[Checked]) -> Result<Vec<BTreeSet<usize>>, GraphError> {
     let mut writer: HashMap<usize, usize> = HashMap::new();
     for (at, launch) in launches.iter().enumerate() {

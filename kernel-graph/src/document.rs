@@ -1,4 +1,5 @@
-//! What an author writes: one JSON object with the graph and its sources. `docs/kernel-graphs.md` is its reference.
+//! Upload format: one JSON object with the graph and its sources. The reference is
+//! `docs/kernel-graphs.md`.
 
 use crate::error::GraphError;
 use crate::expression::Expression;
@@ -6,139 +7,146 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use weir_types::ElementType;
 
-/// The largest upload, sources and constants included.
+/// Maximum size of an upload, including sources and constants.
 pub const UPLOAD_BYTES_MAX: usize = 16 << 20;
 
-/// An upload: a graph, and the sources of its kernels by the names of their files, which end in `.cu` or `.ptx`.
+/// Upload: a graph, and the sources of its kernels by file name. File names end in `.cu` or `.ptx`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bundle {
-    /// The graph.
+    /// Graph of kernel launches.
     pub graph: Document,
-    /// CUDA C and PTX.
+    /// CUDA C and PTX sources by file name.
     pub sources: BTreeMap<String, String>,
 }
 
-/// A kernel graph as it is written. What it means is a [`KernelGraph`](crate::KernelGraph)'s business.
+/// Kernel graph in its JSON form. [`KernelGraph`](crate::KernelGraph) validates and interprets the
+/// document.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Document {
-    /// What it is for, in its author's words.
+    /// Description of the graph, written by its author.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
-    /// What it takes. The dimensions that it names are those that sizes are made of.
+    /// Inputs. Size expressions may use the dimensions that the inputs name.
     pub inputs: Vec<Input>,
-    /// What it gives. Each is written by one launch.
+    /// Outputs. Each output is written by exactly one launch.
     pub outputs: Vec<Buffer>,
-    /// What launches hand to each other. Each is written by one launch.
+    /// Temporary buffers that pass values between launches. Each temporary is written by exactly
+    /// one launch.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub temporaries: Vec<Buffer>,
-    /// What is the same in every run.
+    /// Constants: data that is the same in every run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub constants: Vec<Constant>,
-    /// What it runs. The order follows from who reads what; of launches that do not depend on each other, the first comes first.
+    /// Kernel launches. Data dependencies determine the order; independent launches run in the
+    /// order of this list.
     pub launches: Vec<Launch>,
 }
 
-/// An input: each dimension is a number, or a name for whatever it is in a run.
+/// Input of a graph: each dimension is a number, or a name that the inputs of a run bind to a size.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Input {
-    /// What it is called.
+    /// Name of the input.
     pub name: String,
-    /// The type of its elements.
+    /// Element type.
     pub datatype: ElementType,
-    /// Its dimensions.
+    /// Dimensions.
     pub shape: Vec<Expression>,
 }
 
-/// An output or a temporary.
+/// Output or temporary buffer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Buffer {
-    /// What it is called.
+    /// Name of the buffer.
     pub name: String,
-    /// The type of its elements.
+    /// Element type.
     pub datatype: ElementType,
-    /// Its dimensions.
+    /// Dimensions.
     pub shape: Vec<Expression>,
-    /// Fill it with zeroes before it is written, as kernels that add to it need. Else its contents are undefined.
+    /// Fill the buffer with zeroes before each write, for kernels that accumulate into it.
+    /// Otherwise the initial contents are undefined.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub zero: bool,
 }
 
-/// A constant.
+/// Constant buffer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Constant {
-    /// What it is called.
+    /// Name of the constant.
     pub name: String,
-    /// The type of its elements.
+    /// Element type.
     pub datatype: ElementType,
-    /// Its dimensions.
+    /// Dimensions.
     pub shape: Vec<u32>,
-    /// Its elements, row by row.
+    /// Elements in row-major order.
     pub data: Vec<serde_json::Number>,
 }
 
-/// One launch of a kernel, or a few in a row.
+/// Launch of a kernel, or several launches in a row.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Launch {
-    /// What it is called, in errors.
+    /// Name of the launch, used in errors.
     pub name: String,
-    /// The kernel: an entry of one of the sources.
+    /// Name of the kernel: an entry of one of the sources.
     pub kernel: String,
-    /// Blocks along x, y and z; one along those that are left out.
+    /// Number of blocks along x, y and z; a missing dimension is 1.
     pub grid: Vec<Expression>,
-    /// Threads of a block along x, y and z; one along those that are left out.
+    /// Number of threads per block along x, y and z; a missing dimension is 1.
     pub block: Vec<Expression>,
-    /// Shared memory of a block, besides what the kernel declares.
+    /// Dynamic shared memory per block in bytes, in addition to the shared memory that the kernel
+    /// declares.
     #[serde(default = "no_bytes")]
     pub shared_bytes: Expression,
-    /// What the kernel is given, in the order of its parameters.
+    /// Arguments, in the order of the kernel's parameters.
     pub arguments: Vec<Argument>,
-    /// Launch it more than once.
+    /// Repetition of the launch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeat: Option<Repeat>,
 }
 
-/// Launch a kernel again and again, on what it has given before.
+/// Repetition of a launch, in which each launch can read the outputs of the previous launch.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Repeat {
-    /// How often, at least once.
+    /// Number of launches, at least 1.
     pub times: Expression,
-    /// What is written as the second is read as the first by the next launch: `{"x": "next"}`. Both are arguments of the launch, of one type and
+    /// Buffers that feed the next launch. With `{"y": "x"}`, the next launch reads as `x` the data
+    /// that this launch wrote as `y`. Both are arguments of the launch and have the same type and
     /// shape.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub feed: BTreeMap<String, String>,
 }
 
-/// A kernel's argument.
+/// Kernel argument.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Argument {
-    /// The address of a buffer that the kernel reads.
+    /// Address of a buffer that the kernel reads.
     In(String),
-    /// The address of a buffer that the kernel writes.
+    /// Address of a buffer that the kernel writes.
     Out(String),
-    /// A number.
+    /// Signed 32-bit integer.
     I32(Expression),
-    /// A number.
+    /// Unsigned 32-bit integer.
     U32(Expression),
-    /// A number.
+    /// Signed 64-bit integer.
     I64(Expression),
-    /// A number.
+    /// Unsigned 64-bit integer.
     U64(Expression),
-    /// A number.
+    /// 32-bit floating-point number.
     F32(f64),
-    /// A number.
+    /// 64-bit floating-point number.
     F64(f64),
 }
 
 impl Argument {
-    /// The whole number that a kernel is given, and what it is at least and at most; none for what is something else.
+    /// Returns the expression, minimum and maximum of an integer argument; `None` for buffers and
+    /// floating-point numbers.
     pub(crate) fn whole(&self) -> Option<(&Expression, i64, i64)> {
         match self {
             Self::I32(size) => Some((size, i64::from(i32::MIN), i64::from(i32::MAX))),
@@ -151,7 +159,7 @@ impl Argument {
 }
 
 impl Bundle {
-    /// Read an upload.
+    /// Parses an upload.
     pub fn parse(bytes: &[u8]) -> Result<Self, GraphError> {
         if bytes.len() > UPLOAD_BYTES_MAX {
             return Err(GraphError::TooLarge(bytes.len()));
@@ -159,7 +167,7 @@ impl Bundle {
         serde_json::from_slice(bytes).map_err(|error| GraphError::Malformed(error.to_string()))
     }
 
-    /// The sources that are to be compiled.
+    /// Returns the name and text of each CUDA C source, which must be compiled.
     pub fn to_compile(&self) -> impl Iterator<Item = (&str, &str)> {
         let sources = self.sources.iter().map(|(name, text)| (name.as_str(), text.as_str()));
         sources.filter(|(name, _)| name.ends_with(".cu"))

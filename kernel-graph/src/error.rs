@@ -1,4 +1,4 @@
-//! What can be wrong with a kernel graph, each with the launch or buffer that it is about.
+//! Errors of kernel graphs. Each error names the launch or buffer at fault.
 
 use crate::document::UPLOAD_BYTES_MAX;
 use crate::expression::ExpressionError;
@@ -7,44 +7,44 @@ use crate::ptx::PtxError;
 use crate::source::SourceError;
 use weir_types::{ElementType, Shape};
 
-/// Why an upload is no kernel graph.
+/// Reason for rejecting an upload.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum GraphError {
-    /// It is too large.
+    /// The upload exceeds [`UPLOAD_BYTES_MAX`].
     #[error("a kernel graph has at most {UPLOAD_BYTES_MAX} bytes with its sources, this one has {0}")]
     TooLarge(usize),
-    /// It is no JSON of the right shape.
+    /// The upload is not valid JSON, or does not match the format.
     #[error("the kernel graph cannot be read: {0}")]
     Malformed(String),
-    /// There is nothing of something.
+    /// A required list is empty.
     #[error("a kernel graph has at least one of its {0}")]
     None(&'static str),
-    /// There is too much of something.
+    /// A list exceeds its limit.
     #[error("{place}: at most {max} {what}, not {found}")]
     TooMany {
-        /// Where.
+        /// Part of the upload with the list.
         place: String,
-        /// Of what.
+        /// Kind of element.
         what: &'static str,
-        /// How many there may be.
+        /// Limit.
         max: usize,
-        /// How many there are.
+        /// Actual count.
         found: usize,
     },
-    /// Something is called what nothing can be called.
+    /// A name has invalid characters, is empty or is too long.
     #[error("{name:?} cannot be the name of {what}: letters, digits, `_`, `-` and `.`, 64 at most")]
     Name {
-        /// What it is.
+        /// Kind of the named object.
         what: &'static str,
-        /// What it is called.
+        /// Rejected name.
         name: String,
     },
-    /// Two things have one name.
+    /// Two objects of the same kind share a name.
     #[error("there are two {what} called {name:?}")]
     Duplicate {
-        /// What they are.
+        /// Kind of the objects.
         what: &'static str,
-        /// What they are called.
+        /// Shared name.
         name: String,
     },
     /// A source is neither CUDA C nor PTX.
@@ -53,233 +53,233 @@ pub enum GraphError {
     /// A source cannot be compiled.
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// PTX is not taken.
+    /// A PTX source is rejected.
     #[error("{name}: {error}")]
     Ptx {
-        /// The source.
+        /// Name of the source.
         name: String,
-        /// Why.
+        /// Reason.
         error: PtxError,
     },
-    /// A buffer has elements of no fixed size.
+    /// A buffer has elements of variable size.
     #[error("buffer {0:?}: kernels cannot be given BYTES, whose elements differ in size")]
     Bytes(String),
     /// A dimension of an input is neither a number nor a name.
     #[error("input {input:?}: {dimension:?} is no dimension of an input: a number, or a name")]
     InputDimension {
-        /// The input.
+        /// Name of the input.
         input: String,
-        /// The dimension.
+        /// Rejected dimension.
         dimension: String,
     },
-    /// The elements of a constant are not those of its shape and type.
+    /// The elements of a constant do not match its shape and type.
     #[error("constant {name:?}: {why}")]
     Constant {
-        /// The constant.
+        /// Name of the constant.
         name: String,
-        /// What is wrong.
+        /// Reason.
         why: String,
     },
     /// No source has the kernel.
     #[error("launch {launch:?}: there is no kernel {kernel:?}; the sources have {have}")]
     NoKernel {
-        /// The launch.
+        /// Name of the launch.
         launch: String,
-        /// What it names.
+        /// Missing kernel.
         kernel: String,
-        /// Those that there are.
+        /// Available kernels.
         have: String,
     },
-    /// Two sources have a kernel of that name.
+    /// Two sources have a kernel of the same name.
     #[error("kernel {kernel:?} is in both {first} and {second}")]
     TwoKernels {
-        /// The kernel.
+        /// Name of the kernel.
         kernel: String,
-        /// A source.
+        /// First source.
         first: String,
-        /// Another.
+        /// Second source.
         second: String,
     },
-    /// A launch gives more or fewer arguments than the kernel has parameters.
+    /// The number of arguments differs from the number of the kernel's parameters.
     #[error("launch {launch:?}: kernel {kernel} takes {expected} arguments, not {found}")]
     ArgumentCount {
-        /// The launch.
+        /// Name of the launch.
         launch: String,
-        /// The kernel.
+        /// Name of the kernel.
         kernel: String,
-        /// Its parameters.
+        /// Number of parameters.
         expected: usize,
-        /// The arguments.
+        /// Number of arguments.
         found: usize,
     },
-    /// An argument is not what the parameter takes.
+    /// The type of an argument does not match its parameter.
     #[error("launch {launch:?}: argument {position} is {given}, and the parameter takes {expected}")]
     ArgumentType {
-        /// The launch.
+        /// Name of the launch.
         launch: String,
-        /// Which, counted from 1.
+        /// Position of the argument, starting at 1.
         position: usize,
-        /// What is given.
+        /// Type of the argument.
         given: &'static str,
-        /// What is taken.
+        /// Types that the parameter accepts.
         expected: &'static str,
     },
-    /// A launch names a buffer that is not there.
+    /// A launch names an unknown buffer.
     #[error("launch {launch:?}: there is no buffer {buffer:?}; there are {have}")]
     NoBuffer {
-        /// The launch.
+        /// Name of the launch.
         launch: String,
-        /// What it names.
+        /// Unknown buffer.
         buffer: String,
-        /// Those that there are.
+        /// Available buffers.
         have: String,
     },
-    /// A launch writes what is not its to write.
+    /// A launch writes a read-only buffer.
     #[error("launch {launch:?} writes {buffer:?}, which is {what}: only outputs and temporaries are written")]
     NotWritable {
-        /// The launch.
+        /// Name of the launch.
         launch: String,
-        /// The buffer.
+        /// Name of the buffer.
         buffer: String,
-        /// What it is.
+        /// Kind of the buffer.
         what: &'static str,
     },
-    /// Two launches write one buffer.
+    /// Two launches write the same buffer, or one launch writes it twice.
     #[error("{buffer:?} is written by both {first:?} and {second:?}: give the second a buffer of its own")]
     TwoWriters {
-        /// The buffer.
+        /// Name of the buffer.
         buffer: String,
-        /// A launch.
+        /// First launch.
         first: String,
-        /// Another, or the same.
+        /// Second launch; equal to the first if one launch writes the buffer twice.
         second: String,
     },
-    /// Nobody writes a buffer that somebody needs.
+    /// No launch writes an output or a temporary.
     #[error("no launch writes {0:?}")]
     NeverWritten(String),
-    /// Nobody reads a buffer.
+    /// No launch reads a buffer that is not an output.
     #[error("no launch reads {0:?}")]
     NeverRead(String),
-    /// Launches wait for each other.
+    /// The launches have a dependency cycle.
     #[error("the launches wait for each other in a cycle: {0}")]
     Cycle(String),
-    /// What is fed to the next launch is not what it reads or writes.
+    /// A feed names a buffer that the launch does not read or write, or buffers of different types.
     #[error("launch {launch:?}: repeat.feed: {why}")]
     Feed {
-        /// The launch.
+        /// Name of the launch.
         launch: String,
-        /// What is wrong.
+        /// Reason.
         why: String,
     },
-    /// A launch has too few or too many dimensions.
+    /// A grid or block has too few or too many dimensions.
     #[error("launch {launch:?}: {what} has 1 to 3 numbers, not {found}")]
     Dimensions {
-        /// The launch.
+        /// Name of the launch.
         launch: String,
-        /// Its grid or block.
+        /// `grid` or `block`.
         what: &'static str,
-        /// How many there are.
+        /// Number of dimensions.
         found: usize,
     },
-    /// A size has no value, whatever the inputs are.
+    /// A size expression has no value for any inputs.
     #[error("{place}: {error}")]
     Expression {
-        /// Where.
+        /// Launch or buffer with the expression.
         place: String,
-        /// Why.
+        /// Reason.
         error: ExpressionError,
     },
-    /// It can never run.
+    /// The graph cannot run with any inputs.
     #[error(transparent)]
     Plan(#[from] PlanError),
 }
 
-/// Why a graph cannot run with inputs of given shapes.
+/// Reason why a graph cannot run with inputs of given shapes.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum PlanError {
-    /// There are not as many inputs as the graph has.
+    /// The number of inputs is wrong.
     #[error("the graph has {expected} inputs, and {found} are given")]
     Inputs {
-        /// How many it has.
+        /// Number of inputs of the graph.
         expected: usize,
-        /// How many are given.
+        /// Number of given inputs.
         found: usize,
     },
-    /// An input has another shape than the graph says.
+    /// The shape of an input does not match the graph.
     #[error("input {input:?} is {expected}, and is given in shape {found}")]
     InputShape {
-        /// The input.
+        /// Name of the input.
         input: String,
-        /// What the graph says.
+        /// Type and shape in the graph.
         expected: String,
-        /// What is given.
+        /// Given shape.
         found: Shape,
     },
-    /// One name stands for two sizes.
+    /// One dimension name is bound to two sizes.
     #[error("dimension {name:?} is {first}, and {second} in input {input:?}")]
     Contradiction {
-        /// The dimension.
+        /// Name of the dimension.
         name: String,
-        /// What it is in an input before.
+        /// Size in an earlier input.
         first: u32,
-        /// What it is here.
+        /// Size in this input.
         second: u32,
-        /// The input.
+        /// Name of the input.
         input: String,
     },
-    /// A size has no value.
+    /// A size expression has no value.
     #[error("{place}: {error}")]
     Expression {
-        /// Where.
+        /// Launch or buffer with the expression.
         place: String,
-        /// Why.
+        /// Reason.
         error: ExpressionError,
     },
-    /// A number is not within its bounds.
+    /// A number is out of bounds.
     #[error("{place}: {what} is {value}, and may be {min} to {max}")]
     OutOfBounds {
-        /// Where.
+        /// Launch or buffer with the number.
         place: String,
-        /// Which number.
+        /// Meaning of the number.
         what: &'static str,
-        /// What it is.
+        /// Value.
         value: i64,
-        /// What it is at least.
+        /// Minimum.
         min: i64,
-        /// What it is at most.
+        /// Maximum.
         max: i64,
     },
-    /// A buffer has more elements than there can be.
+    /// The size of a buffer overflows.
     #[error("buffer {buffer:?}: {dimensions:?} of {datatype} is too large")]
     BufferSize {
-        /// The buffer.
+        /// Name of the buffer.
         buffer: String,
-        /// Its dimensions.
+        /// Dimensions.
         dimensions: Vec<i64>,
-        /// Its elements.
+        /// Element type.
         datatype: ElementType,
     },
-    /// The two buffers of a feed differ.
+    /// The two buffers of a feed differ in size.
     #[error("launch {launch:?}: repeat.feed: {from:?} and {to:?} differ in size")]
     FeedSize {
-        /// The launch.
+        /// Name of the launch.
         launch: String,
-        /// What is written.
+        /// Written buffer.
         from: String,
-        /// What is read.
+        /// Read buffer.
         to: String,
     },
-    /// There are too many launches.
+    /// A run exceeds [`STEPS_MAX`] launches and fills.
     #[error("a run has at most {STEPS_MAX} launches, repeated ones and fillings with zeroes included")]
     TooManySteps,
-    /// The buffers take more memory than they may.
+    /// The buffers exceed the memory limit of a run.
     #[error(
         "the buffers of a run take {needed_bytes} bytes, and may take {bytes_max} (kernel_graphs.memory_bytes_max)"
     )]
     Memory {
-        /// What they take.
+        /// Required bytes.
         needed_bytes: u64,
-        /// What they may take.
+        /// Limit in bytes.
         bytes_max: u64,
     },
 }

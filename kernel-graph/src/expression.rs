@@ -1,14 +1,15 @@
-//! Sizes, as numbers or as sums and products of dimensions.
+//! Size expressions: numbers, or arithmetic on dimensions.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
 
-/// The longest text of one.
+/// Maximum length of an expression's text in bytes.
 const TEXT_LEN_MAX: usize = 256;
 
-/// A whole number, or how one follows from the dimensions of the inputs: `+`, `-`, `*`, `/` (rounded down), `ceil_div(a, b)`, `min(a, b)`,
-/// `max(a, b)` and parentheses. In JSON a number, or a text such as `"ceil_div(n, 16)"`.
+/// Integer expression over the dimensions of the inputs: `+`, `-`, `*`, `/` (rounded down),
+/// `ceil_div(a, b)`, `min(a, b)`, `max(a, b)` and parentheses. In JSON, the expression is a number,
+/// or a string such as `"ceil_div(n, 16)"`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Expression {
     text: String,
@@ -33,41 +34,41 @@ enum Operator {
     Max,
 }
 
-/// Why a text is no expression, or one has no value.
+/// Error from parsing or evaluating an expression.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ExpressionError {
-    /// It cannot be read.
+    /// The text is not a valid expression.
     #[error("{text:?} is no size: {why}")]
     Malformed {
-        /// The text.
+        /// Text of the expression.
         text: String,
-        /// What is wrong with it.
+        /// Reason.
         why: String,
     },
-    /// No input has such a dimension.
+    /// The expression names a dimension that no input has.
     #[error("{text:?} has the dimension {name:?}, which no input has")]
     UnknownDimension {
-        /// The text.
+        /// Text of the expression.
         text: String,
-        /// The dimension.
+        /// Name of the dimension.
         name: String,
     },
-    /// A divisor is not above zero.
+    /// A divisor is zero or negative.
     #[error("{0:?} divides by a number that is not above 0")]
     Division(String),
-    /// A value in between, or the last, does not fit 64 bits.
+    /// An intermediate or final value overflows 64 bits.
     #[error("{0:?} has a value beyond 64 bits")]
     Overflow(String),
 }
 
 impl Expression {
-    /// A number.
+    /// Returns the expression for a number.
     #[must_use]
     pub fn number(number: i64) -> Self {
         Self { text: number.to_string(), term: Term::Number(number) }
     }
 
-    /// Read one.
+    /// Parses an expression.
     pub fn parse(text: &str) -> Result<Self, ExpressionError> {
         let malformed =
             |why: String| ExpressionError::Malformed { text: text.chars().take(TEXT_LEN_MAX).collect(), why };
@@ -82,12 +83,12 @@ impl Expression {
         }
     }
 
-    /// Its value, where the dimensions have these.
+    /// Evaluates the expression for these sizes of the dimensions.
     pub fn value(&self, dimensions: &BTreeMap<String, u32>) -> Result<i64, ExpressionError> {
         self.evaluate(&self.term, dimensions)
     }
 
-    /// The dimensions that it names.
+    /// Returns the names of the dimensions in the expression. A name can occur more than once.
     pub fn dimensions(&self) -> impl Iterator<Item = &str> {
         let mut left = vec![&self.term];
         std::iter::from_fn(move || {
@@ -101,7 +102,7 @@ impl Expression {
         })
     }
 
-    /// The number, if it is nothing but one.
+    /// Returns the number if the expression is a plain number.
     #[must_use]
     pub fn as_number(&self) -> Option<i64> {
         match self.term {
@@ -110,7 +111,7 @@ impl Expression {
         }
     }
 
-    /// The dimension, if it is nothing but its name.
+    /// Returns the name of the dimension if the expression is a plain dimension.
     #[must_use]
     pub fn as_dimension(&self) -> Option<&str> {
         match &self.term {
@@ -119,7 +120,10 @@ impl Expression {
         }
     }
 
-    /// Its value where no dimension has a say in it: what makes no sense already is told before anybody knows them.
+    /// Evaluates the expression without dimensions, so that errors are reported before the inputs
+    /// are known.
+    ///
+    /// Returns `None` if the value depends on a dimension.
     pub fn constant(&self) -> Result<Option<i64>, ExpressionError> {
         self.fold(&self.term)
     }
@@ -132,7 +136,7 @@ impl Expression {
         };
         match (self.fold(&both.0)?, self.fold(&both.1)?) {
             (Some(a), Some(b)) => self.apply(operator, a, b).map(Some),
-            // Whatever is divided by it.
+            // Check the right operand for every left operand, such as a division by zero.
             (None, Some(b)) => self.apply(operator, 0, b).map(|_| None),
             (_, None) => Ok(None),
         }
@@ -164,7 +168,7 @@ impl Expression {
             Operator::Subtract => a.checked_sub(b),
             Operator::Multiply => a.checked_mul(b),
             Operator::Divide => Some(a.div_euclid(b)),
-            // Rounded up, also below zero.
+            // Rounded up for negative dividends as well.
             Operator::CeilDiv => a.div_euclid(b).checked_add(i64::from(a.rem_euclid(b) > 0)),
             Operator::Min => Some(a.min(b)),
             Operator::Max => Some(a.max(b)),
@@ -203,7 +207,7 @@ impl<'de> Deserialize<'de> for Expression {
     }
 }
 
-/// Reads an expression from left to right. Parentheses nest no deeper than the text is long.
+/// Recursive-descent parser. The nesting of parentheses is bounded by the length of the text.
 struct Parser<'a> {
     rest: &'a str,
 }
@@ -307,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_those_of_arithmetic() {
+    fn expressions_follow_arithmetic_rules() {
         for (text, expected) in [
             ("7", 7),
             (" n ", 100),
@@ -325,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_no_dimensions_is_known_without_them() {
+    fn constant_expressions_evaluate_without_dimensions() {
         let constant = |text: &str| Expression::parse(text).unwrap().constant();
         assert_eq!(constant("2 * (3 + 4)"), Ok(Some(14)));
         assert_eq!(constant("n * 0"), Ok(None));
@@ -335,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_value_says_why() {
+    fn invalid_expressions_report_the_reason() {
         for (text, why) in [
             ("", "ends too early"),
             ("n +", "ends too early"),
@@ -358,12 +362,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read_or_refused(text in ".{0,40}") {
+        fn arbitrary_text_never_panics(text in ".{0,40}") {
             let _ = value(&text);
         }
 
         #[test]
-        fn written_and_read_it_stays_the_same(a in 0_u32..1000, b in 1_u32..1000) {
+        fn json_round_trip_preserves_expression(a in 0_u32..1000, b in 1_u32..1000) {
             let text = format!("ceil_div(n * {a}, {b}) - m");
             let expression = Expression::parse(&text).unwrap();
             let json = serde_json::to_string(&expression).unwrap();

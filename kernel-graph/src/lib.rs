@@ -1,10 +1,16 @@
-//! Kernel graphs: kernels that users bring, and a graph of their launches, called like one model (Kernel-as-a-Service, seed 001, chapter 5).
+//! Kernel graphs: user-supplied GPU kernels and a graph of their launches, called like one model
+//! (Kernel-as-a-Service, seed 001, chapter 5).
 //!
-//! Plain functions of plain data: nothing here knows a device or a compiler. In the order a graph meets them: [`Bundle::parse`] reads an
-//! upload, a [`Document`] and its sources, and [`check_source`] looks at what a compiler is to be given. [`KernelGraph::new`] checks the document
-//! against the [`Ptx`] that is there in the end: names, sizes, the order that follows from who reads what, and every argument against the
-//! kernel's parameter. [`KernelGraph::plan`] makes a [`Plan`] for inputs of given shapes: each launch in order, with numbers in the place of
-//! names, and one piece of memory in which buffers that are not needed at the same time share their places.
+//! The crate consists of pure functions on plain data. It depends on neither a device nor a
+//! compiler. A graph passes these stages in order:
+//!
+//! - [`Bundle::parse`] reads an upload: a [`Document`] and its sources.
+//! - [`check_source`] checks a source before a compiler reads it.
+//! - [`KernelGraph::new`] validates the document against the compiled [`Ptx`]: names, sizes, data
+//!   dependencies, and every argument against the kernel's parameter.
+//! - [`KernelGraph::plan`] makes a [`Plan`] for inputs of given shapes: the launches in order, with
+//!   all sizes resolved, and one memory arena in which buffers with disjoint lifetimes share
+//!   memory.
 //!
 //! ```
 //! use weir_kernel_graph::{Bundle, KernelGraph, Step};

@@ -1,10 +1,13 @@
-//! Which launch comes before which.
+//! Topological order of launches.
 
 use crate::error::GraphError;
 use std::collections::BTreeSet;
 
-/// The launches in an order in which each comes after all that it waits for; of those that could come next, the first of the document does.
-/// `waits_for` has, for each launch, those before it.
+/// Sorts the launches topologically; among the ready launches, the first of the document comes
+/// first.
+///
+/// `waits_for` has the dependencies of each launch. Returns an error if the dependencies have a
+/// cycle.
 pub(crate) fn order(names: &[&str], waits_for: &[BTreeSet<usize>]) -> Result<Vec<usize>, GraphError> {
     let mut left: BTreeSet<usize> = (0..names.len()).collect();
     let mut order = Vec::with_capacity(names.len());
@@ -19,7 +22,7 @@ pub(crate) fn order(names: &[&str], waits_for: &[BTreeSet<usize>]) -> Result<Vec
     Ok(order)
 }
 
-/// A cycle among `left`, each of which waits for another of them, in words.
+/// Describes a cycle in `left`, in which each launch waits for another launch of `left`.
 fn cycle(names: &[&str], waits_for: &[BTreeSet<usize>], left: &BTreeSet<usize>) -> String {
     let mut path: Vec<usize> = left.first().copied().into_iter().collect();
     while let Some(before) =

@@ -1,4 +1,4 @@
-//! What a run does: launches in order, and where every buffer is in one piece of memory.
+//! Plan of a run: the launches in order, and the offset of every buffer in one memory arena.
 
 mod places;
 
@@ -11,99 +11,102 @@ use places::{Places, Sizes, Turn, dimensions, times};
 use std::collections::BTreeMap;
 use weir_types::{ElementType, Shape};
 
-/// Every buffer begins at a multiple of this.
+/// Alignment of every buffer in bytes.
 pub const ALIGNMENT_BYTES: u64 = weir_graph::ALIGNMENT_BYTES as u64;
-/// The most launches and fillings of a run.
+/// Maximum number of launches and fills of a run.
 pub const STEPS_MAX: usize = 4_096;
 
-/// What a block has so many of.
+/// Description of a block's thread count in error messages.
 pub(crate) const THREADS: &str = "the number of threads in a block";
-/// The most blocks along each dimension, by the CUDA programming guide.
+/// Maximum number of blocks along each dimension, from the CUDA programming guide.
 pub(crate) const GRID_MAX: [i64; 3] = [i32::MAX as i64, 65_535, 65_535];
-/// The most threads of a block along each dimension; the first is also the most of all.
+/// Maximum number of threads per block along each dimension. The first number is also the maximum
+/// per block.
 pub(crate) const BLOCK_MAX: [i64; 3] = [1_024, 1_024, 64];
-/// The most shared memory that any device gives a block.
+/// Maximum shared memory per block on any device, in bytes.
 pub(crate) const SHARED_BYTES_MAX: i64 = 227 << 10;
-/// More than any device has: sums of sizes up to this cannot overflow.
+/// Maximum memory of a run in bytes: more than any device has, and small enough that sums of sizes
+/// cannot overflow.
 pub(crate) const MEMORY_BYTES_MAX: u64 = 1 << 46;
 
-/// A run for inputs of given shapes. Plain data: offsets, and no addresses yet.
+/// Plan of a run for inputs of given shapes. The plan is plain data: offsets instead of addresses.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
-    /// The memory that it works in.
+    /// Size of the arena in bytes.
     pub arena_bytes: u64,
-    /// Where each input goes before it begins.
+    /// Regions of the inputs, filled before the first step.
     pub inputs: Vec<Region>,
-    /// Where each output is once it has ended.
+    /// Outputs, valid after the last step.
     pub outputs: Vec<Output>,
-    /// What is done, one after the other.
+    /// Steps, executed in order.
     pub steps: Vec<Step>,
 }
 
-/// A part of the memory of a run.
+/// Region of the arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Region {
-    /// Where it begins.
+    /// Offset in bytes.
     pub offset: u64,
-    /// How long it is.
+    /// Length in bytes.
     pub bytes: u64,
 }
 
-/// What a run gives.
+/// Output of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Output {
-    /// Where it is.
+    /// Region with the data.
     pub region: Region,
-    /// The type of its elements.
+    /// Element type.
     pub datatype: ElementType,
-    /// Its dimensions.
+    /// Dimensions.
     pub shape: Shape,
 }
 
-/// One thing that a run does.
+/// Step of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
-    /// Fill a part of the memory with zeroes.
+    /// Fill a region with zeroes.
     Zero(Region),
     /// Launch a kernel.
     Launch(PlannedLaunch),
 }
 
-/// A launch.
+/// Kernel launch with all sizes resolved.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlannedLaunch {
-    /// What it is called.
+    /// Name of the launch.
     pub name: String,
-    /// The source with the kernel, as a position in [`KernelGraph::modules`].
+    /// Source with the kernel, as an index into [`KernelGraph::modules`].
     pub module: usize,
-    /// The kernel.
+    /// Name of the kernel.
     pub kernel: String,
-    /// Blocks along x, y and z.
+    /// Number of blocks along x, y and z.
     pub grid: [u32; 3],
-    /// Threads of a block along x, y and z.
+    /// Number of threads per block along x, y and z.
     pub block: [u32; 3],
-    /// Shared memory of a block, besides what the kernel declares.
+    /// Dynamic shared memory per block in bytes, in addition to the shared memory that the kernel
+    /// declares.
     pub shared_bytes: u32,
-    /// What the kernel is given.
+    /// Arguments of the kernel.
     pub arguments: Vec<Value>,
 }
 
-/// An argument.
+/// Argument of a launch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Value {
-    /// An address so many bytes into the memory of the run.
+    /// Address at this byte offset of the arena.
     Arena(u64),
-    /// An address so many bytes into the constants.
+    /// Address at this byte offset of the constants.
     Constant(u64),
-    /// A number.
+    /// Signed 32-bit integer.
     I32(i32),
-    /// A number.
+    /// Unsigned 32-bit integer.
     U32(u32),
-    /// A number.
+    /// 64-bit integer. Signed integers are given in two's complement.
     U64(u64),
-    /// A number.
+    /// 32-bit floating-point number.
     F32(f32),
-    /// A number.
+    /// 64-bit floating-point number.
     F64(f64),
 }
 
@@ -193,7 +196,7 @@ impl Plan {
                 Argument::I64(_) | Argument::U64(_) => Value::U64(whole(argument)?.cast_unsigned()),
                 #[expect(
                     clippy::cast_possible_truncation,
-                    reason = "rounded, as the author of a decimal number expects"
+                    reason = "a decimal number is rounded to the nearest FP32"
                 )]
                 Argument::F32(number) => Value::F32(*number as f32),
                 Argument::F64(number) => Value::F64(*number),
@@ -220,7 +223,7 @@ impl Plan {
     }
 }
 
-/// The value of a size, if it is within these bounds.
+/// Evaluates a size expression and checks the bounds of the value.
 pub(crate) fn bounded(
     place: &dyn Fn() -> String,
     what: &'static str,

@@ -1,109 +1,110 @@
-//! What PTX has in it: which kernels, with which parameters, and whether it is fit to be given to a device.
+//! PTX inspection: extracts the kernels and their parameters, and checks that a device may load the
+//! PTX.
 //!
-//! Only the directives are read; instructions are the driver's business, which compiles them. What is refused is what a kernel of a graph has no use
-//! for and the node none of the consequences of: code from elsewhere (`.extern`), by which kernels allocate, print and launch kernels of their own, and
-//! memory beside the graph's buffers.
+//! Only directives are parsed; the driver compiles the instructions. `.extern` declarations are
+//! rejected, because external code lets kernels allocate memory, print and launch other kernels.
+//! Large module variables are rejected, because they use memory outside the graph's buffers.
 
 mod reader;
 mod tokens;
 
 use reader::Reader;
 
-/// The largest PTX.
+/// Maximum size of PTX in bytes.
 const PTX_BYTES_MAX: usize = 4 << 20;
-/// The most kernels in it.
+/// Maximum number of kernels of a source.
 const ENTRIES_MAX: usize = 256;
-/// The most parameters of a kernel.
+/// Maximum number of parameters of a kernel.
 const PARAMETERS_MAX: usize = 128;
-/// What variables of a module may take together.
+/// Maximum total size of a module's variables in bytes.
 const VARIABLE_BYTES_MAX: u64 = 1 << 20;
 
-/// PTX that was looked through.
+/// Checked PTX.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ptx {
-    /// Its version of the language, as `(7, 0)`.
+    /// PTX ISA version, such as `(7, 0)`.
     pub version: (u32, u32),
-    /// The compute capability that it is for at least, as 75.
+    /// Minimum compute capability, such as 75.
     pub compute_capability: u32,
-    /// Its kernels.
+    /// Kernels.
     pub entries: Vec<Entry>,
 }
 
-/// A kernel.
+/// Kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// What it takes, in order.
+    /// Parameters, in order.
     pub parameters: Vec<Parameter>,
-    /// The most threads that a block of it may have, where it says so.
+    /// Maximum number of threads per block, if the kernel declares it.
     pub threads_max: Option<u64>,
 }
 
-/// What one parameter of a kernel takes.
+/// Type of a kernel parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Parameter {
-    /// A whole number of 32 bits.
+    /// 32-bit integer.
     Integer32,
-    /// A whole number of 64 bits, or an address.
+    /// 64-bit integer or address.
     Integer64,
-    /// A floating-point number of 32 bits.
+    /// 32-bit floating-point number.
     Float32,
-    /// A floating-point number of 64 bits.
+    /// 64-bit floating-point number.
     Float64,
-    /// Something else, which a launch cannot give.
+    /// Any other type, which a launch cannot pass.
     Other,
 }
 
-/// Why PTX is not taken.
+/// Reason for rejecting PTX.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PtxError {
-    /// It is too large.
+    /// The PTX exceeds the maximum size.
     #[error("PTX has at most {PTX_BYTES_MAX} bytes, this has {0}")]
     TooLarge(usize),
-    /// It has a zero.
+    /// The PTX has a zero byte.
     #[error("PTX is text, and this has a zero byte")]
     Zero,
-    /// It does not begin as PTX does.
+    /// The PTX does not start with `.version` and `.target`.
     #[error("PTX begins with .version and .target: {0}")]
     Head(String),
-    /// It is for other addresses than devices have.
+    /// The PTX is not for 64-bit addresses.
     #[error("PTX has .address_size 64")]
     AddressSize,
-    /// It uses code that is not in it.
+    /// The PTX declares external code or variables.
     #[error(
         "{what} is not in the source: kernels of a graph call nothing from elsewhere, such as printf, malloc or assert"
     )]
     Extern {
-        /// What is declared.
+        /// Declared name.
         what: String,
     },
-    /// Its variables are too large.
+    /// The variables exceed the maximum total size.
     #[error(
         "the variables of a source take at most {VARIABLE_BYTES_MAX} bytes together, these take {0}: use a constant or a temporary of the graph"
     )]
     Variables(u64),
-    /// It cannot be read.
+    /// A directive is malformed.
     #[error("line {line}: {why}")]
     Malformed {
-        /// Where.
+        /// Line number.
         line: usize,
-        /// What is wrong.
+        /// Reason.
         why: String,
     },
-    /// There is no kernel in it.
+    /// The PTX has no kernel.
     #[error("there is no kernel in it: mark one as `extern \"C\" __global__`")]
     NoEntries,
-    /// There are too many kernels.
+    /// The PTX has too many kernels.
     #[error("a source has at most {ENTRIES_MAX} kernels")]
     TooManyEntries,
-    /// A kernel is there twice.
+    /// The PTX has two kernels of the same name.
     #[error("kernel {0} is there twice")]
     Twice(String),
 }
 
 impl Ptx {
-    /// Look through a text.
+    /// Parses PTX.
     pub fn read(text: &str) -> Result<Self, PtxError> {
         if text.len() > PTX_BYTES_MAX {
             return Err(PtxError::TooLarge(text.len()));
@@ -143,7 +144,7 @@ impl Ptx {
         Ok(Self { version, compute_capability, entries })
     }
 
-    /// The kernel of that name.
+    /// Returns the kernel with this name.
     #[must_use]
     pub fn entry(&self, name: &str) -> Option<&Entry> {
         self.entries.iter().find(|entry| entry.name == name)
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_are_read_with_what_they_take() {
+    fn kernels_are_parsed_with_their_parameters() {
         let ptx = read(
             "// .extern .func printf\n.global .align 4 .b8 table[16] = {1, 2, 3, 4};\n\
              .extern .shared .align 16 .b8 tile[];\n\
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_device_is_not_given_is_refused_by_name() {
+    fn rejected_ptx_names_the_offending_declaration() {
         let kernel = ".entry k(.param .u64 x) { ret; }";
         for (text, why) in [
             (
@@ -219,7 +220,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_text_is_read_or_refused(words in proptest::collection::vec(proptest::sample::select(&[
+        fn arbitrary_text_never_panics(words in proptest::collection::vec(proptest::sample::select(&[
             ".entry", ".extern", ".global", ".param", ".u64", "k", "(", ")", "{", "}", "[", "]", ",", ";", "=", "1", "\"", "//", "/*", "\n", "é",
         ][..]), 0..40)) {
             let _ = read(&words.join(" "));

@@ -1,11 +1,11 @@
-//! What a compiler may be given: CUDA C that names no other file.
+//! Checks of CUDA C sources before compilation: a source must not name other files.
 //!
-//! Compilers open what a source includes and quote it in their errors, wherever on the node it is. So nothing is let
-//! through that may name one.
+//! A compiler opens the files that a source includes and quotes them in its errors, wherever on the
+//! node they are. Therefore every construct that can name a file is rejected.
 
-/// The largest source.
+/// Maximum size of a source in bytes.
 const SOURCE_BYTES_MAX: usize = 1 << 20;
-/// Words that name files, or ask about them, wherever a preprocessor may come to read them as such.
+/// Words that name or query files wherever a preprocessor can interpret them.
 const WORDS: [&str; 8] = [
     "include",
     "include_next",
@@ -21,43 +21,44 @@ const DIRECTIVES: [&str; 12] = [
     "define", "undef", "if", "ifdef", "ifndef", "elif", "elifdef", "elifndef", "else", "endif", "error",
     "pragma",
 ];
-/// How a directive begins: also as a digraph, and as a trigraph.
+/// Start of a directive, including the digraph and the trigraph.
 const MARKS: [&str; 3] = ["#", "%:", "??="];
 
-/// Why a source is not compiled.
+/// Reason for rejecting a source.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SourceError {
-    /// It is too large.
+    /// The source exceeds the maximum size.
     #[error("{name}: a source has at most {SOURCE_BYTES_MAX} bytes, this one has {bytes}")]
     TooLarge {
-        /// The file.
+        /// Name of the source.
         name: String,
-        /// Its size.
+        /// Size in bytes.
         bytes: usize,
     },
-    /// It has a zero, which ends a text for compilers.
+    /// The source has a zero byte, which ends the text for compilers.
     #[error("{name}: a source is text, and this one has a zero byte")]
     Zero {
-        /// The file.
+        /// Name of the source.
         name: String,
     },
-    /// It may name a file.
+    /// The source may name a file.
     #[error(
         "{name}: line {line}: {what:?} is not allowed, not even in a comment: kernels are compiled by themselves, and see no files"
     )]
     NamesFile {
-        /// The file.
+        /// Name of the source.
         name: String,
-        /// The line.
+        /// Line number.
         line: usize,
-        /// What may name one.
+        /// Rejected word or directive.
         what: String,
     },
 }
 
-/// Check that a source of CUDA C, in a file of this name, reads no other file when it is compiled.
+/// Checks that compiling this CUDA C source reads no other file.
 ///
-/// Where comments and texts begin and end is for the compiler to know: what looks like a name of a file in one of them is refused, too.
+/// Only the compiler knows where comments and strings begin and end. Therefore words that can name
+/// a file are rejected in comments and strings as well.
 pub fn check_source(name: &str, text: &str) -> Result<(), SourceError> {
     if text.len() > SOURCE_BYTES_MAX {
         return Err(SourceError::TooLarge { name: name.to_owned(), bytes: text.len() });
@@ -75,7 +76,9 @@ pub fn check_source(name: &str, text: &str) -> Result<(), SourceError> {
     Ok(())
 }
 
-/// A directive of a line that is not among those that are known, if there is one: at its start, or behind anything that may end a comment.
+/// Returns a directive of the line that is not on the list of allowed directives.
+///
+/// A directive can stand at the start of the line, or after any `*/`, which may end a comment.
 fn unknown_directive(line: &str) -> Option<String> {
     let behind_comments = line.match_indices("*/").filter_map(|(at, end)| line.get(at + end.len()..));
     std::iter::once(line).chain(behind_comments).find_map(|text| {
@@ -83,7 +86,7 @@ fn unknown_directive(line: &str) -> Option<String> {
         let rest = MARKS.iter().find_map(|mark| text.strip_prefix(mark))?.trim_start();
         let end = rest.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).unwrap_or(rest.len());
         let directive = rest.get(..end).unwrap_or_default();
-        // A mark by itself does nothing.
+        // A lone mark is a null directive, which has no effect.
         (!rest.is_empty() && !DIRECTIVES.contains(&directive)).then(|| format!("#{}", first_word(rest)))
     })
 }
@@ -92,7 +95,8 @@ fn first_word(text: &str) -> String {
     text.split_whitespace().next().unwrap_or_default().chars().take(40).collect()
 }
 
-/// The lines of a source as a preprocessor sees them, with the numbers that they begin at: those that end in a backslash go on in the next.
+/// Splits a source into logical lines as a preprocessor does: a backslash continues a line. Returns
+/// each line with the number of its first physical line.
 fn lines(text: &str) -> Vec<(usize, String)> {
     let mut lines = Vec::new();
     let (mut line, mut start, mut goes_on) = (String::new(), 1, false);
@@ -100,7 +104,8 @@ fn lines(text: &str) -> Vec<(usize, String)> {
         if !goes_on {
             start = number;
         }
-        // Blanks behind the backslash are let pass by some; a trigraph stands for it, too.
+        // Some compilers accept blanks after the backslash. The trigraph `??/` stands for a
+        // backslash.
         let end = part.trim_end();
         let continued = end.strip_suffix('\\').or_else(|| end.strip_suffix("??/"));
         goes_on = continued.is_some();
@@ -118,13 +123,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kernels_with_macros_pass() {
+    fn sources_with_macros_are_accepted() {
         let text = "#define TILE 16\n#if TILE > 8\n#pragma unroll\n#endif\n#\nextern \"C\" __global__ void k(float* x) { x[0] = 1; }\n";
         assert_eq!(check_source("k.cu", text), Ok(()));
     }
 
     #[test]
-    fn whatever_names_a_file_is_refused_however_it_is_written() {
+    fn sources_that_name_files_are_rejected() {
         for text in [
             "#include \"/etc/passwd\"",
             "  # include </etc/passwd>",

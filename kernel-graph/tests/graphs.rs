@@ -1,4 +1,4 @@
-//! Graphs as users write them: what is planned for sound ones, and what is said of those that are not.
+//! Kernel graphs as users write them: plans of valid graphs, and errors of invalid graphs.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -39,7 +39,7 @@ fn product(name: &str, [a, b, c]: [&str; 3], [m, n, k]: [&str; 3]) -> Json {
     })
 }
 
-/// y = (a b) c, the second launch written first.
+/// Returns the graph of y = (a b) c, with the second launch listed first.
 fn chain() -> Json {
     let matrix = |name: &str, shape: [&str; 2]| json!({"name": name, "datatype": "FP32", "shape": shape});
     json!({
@@ -74,7 +74,7 @@ fn changed(mut document: Json, pointer: &str, to: Json) -> Json {
 }
 
 #[test]
-fn launches_run_in_the_order_of_what_they_read() {
+fn launches_run_in_dependency_order() {
     let graph = graph(&chain()).unwrap();
     assert_eq!(graph.signature().outputs[0].to_string(), "y: FP32[?, ?]");
     let plan = plan(&chain(), &[&[100, 50], &[50, 30], &[30, 7]]).unwrap();
@@ -82,11 +82,11 @@ fn launches_run_in_the_order_of_what_they_read() {
     assert_eq!(launches.iter().map(|launch| &*launch.name).collect::<Vec<_>>(), ["first", "second"]);
     assert_eq!((launches[0].grid, launches[1].grid), ([2, 7, 1], [1, 7, 1]));
     assert_eq!(launches[0].arguments[3..], [Value::U32(100), Value::U32(30), Value::U32(50)]);
-    // What the first gives is what the second takes.
+    // The second launch reads the output of the first.
     assert_eq!(launches[0].arguments[2], launches[1].arguments[0]);
     assert_eq!(plan.outputs[0].shape.dimensions(), [100, 7]);
     assert_eq!(plan.outputs[0].datatype, ElementType::Fp32);
-    // `a` and `b` are over when `y` is written.
+    // `a` and `b` are dead when `y` is written, so `y` can reuse their memory.
     assert!(
         plan.arena_bytes < 4 * (100 * 50 + 50 * 30 + 30 * 7 + 100 * 30 + 100 * 7),
         "{}",
@@ -95,7 +95,7 @@ fn launches_run_in_the_order_of_what_they_read() {
 }
 
 #[test]
-fn repeated_launches_hand_on_what_they_give() {
+fn repeated_launches_read_previous_output() {
     for times in 1..6 {
         let plan = plan(&steps(&json!(times)), &[&[1000]]).unwrap();
         let launches = launches(&plan);
@@ -112,7 +112,7 @@ fn repeated_launches_hand_on_what_they_give() {
 }
 
 #[test]
-fn what_is_to_be_zero_is_filled_before_every_write() {
+fn zeroed_buffers_are_filled_before_every_write() {
     let zeroed = changed(steps(&json!(3)), "/outputs/0/zero", json!(true));
     let plan = plan(&zeroed, &[&[10]]).unwrap();
     let written: Vec<_> = launches(&plan).iter().map(|launch| launch.arguments[0]).collect();
@@ -127,7 +127,7 @@ fn what_is_to_be_zero_is_filled_before_every_write() {
 }
 
 #[test]
-fn constants_lie_behind_each_other() {
+fn constants_are_concatenated_with_alignment() {
     let constants = json!([
         {"name": "b", "datatype": "FP32", "shape": [2, 2], "data": [1, 0.5, -2, 3]},
         {"name": "d", "datatype": "INT64", "shape": [1], "data": [-1]},
@@ -149,7 +149,7 @@ fn constants_lie_behind_each_other() {
 }
 
 #[test]
-fn what_makes_no_sense_is_named() {
+fn invalid_graphs_report_the_fault() {
     let cyclic = json!({
         "inputs": [{"name": "x", "datatype": "FP32", "shape": [4, 4]}],
         "outputs": [{"name": "y", "datatype": "FP32", "shape": [4, 4]}],
@@ -219,7 +219,7 @@ fn what_makes_no_sense_is_named() {
     ] {
         match graph(&document) {
             Err(error) => assert!(!why.is_empty() && error.to_string().contains(why), "{why}: {error}"),
-            // It depends on the inputs.
+            // The validity depends on the inputs.
             Ok(_) => assert_eq!(why, "", "{document}"),
         }
     }
@@ -230,7 +230,7 @@ fn what_makes_no_sense_is_named() {
 }
 
 #[test]
-fn inputs_that_do_not_fit_are_named() {
+fn mismatched_inputs_are_named_in_errors() {
     let fits: [&[u32]; 3] = [&[4, 5], &[5, 6], &[6, 7]];
     assert!(plan(&chain(), &fits).is_ok());
     for (shapes, why) in [
@@ -254,7 +254,7 @@ fn inputs_that_do_not_fit_are_named() {
 }
 
 #[test]
-fn an_upload_is_read_or_refused() {
+fn malformed_uploads_are_rejected() {
     for (text, why) in [("", "cannot be read"), ("{}", "graph"), ("[1]", "cannot be read")] {
         let error = Bundle::parse(text.as_bytes()).unwrap_err().to_string();
         assert!(error.contains(why), "{error}");
@@ -270,7 +270,8 @@ fn an_upload_is_read_or_refused() {
     assert!(with_sources(json!({"a.ptx": "no"})).contains("a.ptx: PTX begins with .version"));
 }
 
-/// A graph of a few layers of products of 4 x 4 matrices: launch `i` reads two of the buffers before it.
+/// Strategy for graphs of 1 to 19 products of 4 x 4 matrices: launch `i` reads two of the buffers
+/// before it.
 fn layers() -> impl Strategy<Value = Json> {
     prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), 1..5_u32), 1..20)
         .prop_map(|picks| {
@@ -287,7 +288,7 @@ fn layers() -> impl Strategy<Value = Json> {
                 launches.push(launch);
                 names.push(c);
             }
-            // Those that nobody reads are what it gives.
+            // Buffers without a reader are the outputs.
             let is_read = |name: &str| {
                 launches.iter().any(|launch| {
                     launch["arguments"].as_array().unwrap().iter().any(|argument| argument["in"] == name)
@@ -306,9 +307,10 @@ fn layers() -> impl Strategy<Value = Json> {
 }
 
 proptest! {
-    /// Run the plan on places that remember who wrote them last: every launch must find what it is to read.
+    /// Simulates the plan on memory that records the last writer: every launch must read the
+    /// expected version.
     #[test]
-    fn nothing_is_overwritten_before_its_last_reader(document in layers()) {
+    fn buffers_are_not_overwritten_before_last_read(document in layers()) {
         let plan = plan(&document, &[&[4, 4]]).unwrap();
         let mut memory = vec![String::new(); usize::try_from(plan.arena_bytes).unwrap() / 64 + 1];
         let cells = |place: Value| match place {
@@ -329,7 +331,7 @@ proptest! {
             };
             let expected_a = if *turn == 0 { last(a) } else { format!("{} {}", c.as_str().unwrap(), *turn - 1) };
             prop_assert_eq!(&memory[cells(planned.arguments[0]).start], &expected_a);
-            // Where both are one buffer, both are fed.
+            // If both operands are the same buffer, both are fed.
             if a != b {
                 prop_assert_eq!(&memory[cells(planned.arguments[1]).start], &last(b));
             }

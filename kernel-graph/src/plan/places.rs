@@ -1,4 +1,4 @@
-//! How large buffers are, and where they are.
+//! Sizes and offsets of buffers.
 
 use super::{STEPS_MAX, bounded};
 use crate::buffers::{Known, Role};
@@ -8,17 +8,17 @@ use std::collections::BTreeMap;
 use weir_graph::{Block, pack};
 use weir_types::Shape;
 
-/// Which of the launches in a row, of which launch.
+/// Repetition of a launch.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Turn {
-    /// Its place in the order.
+    /// Index of the launch in the topological order.
     pub(super) at: usize,
-    /// From 0.
+    /// Index of the repetition, starting at 0.
     pub(super) turn: i64,
     pub(super) times: i64,
 }
 
-/// What the names of dimensions stand for.
+/// Binds the dimension names of the inputs to the sizes of `shapes`.
 pub(super) fn dimensions(graph: &KernelGraph, shapes: &[Shape]) -> Result<BTreeMap<String, u32>, PlanError> {
     let inputs = &graph.document().inputs;
     if inputs.len() != shapes.len() {
@@ -49,14 +49,14 @@ pub(super) fn dimensions(graph: &KernelGraph, shapes: &[Shape]) -> Result<BTreeM
     Ok(dimensions)
 }
 
-/// How often a launch is made in a row.
+/// Returns the number of repetitions of a launch.
 pub(super) fn times(checked: &Checked, dimensions: &BTreeMap<String, u32>) -> Result<i64, PlanError> {
     let Some(repeat) = &checked.launch.repeat else { return Ok(1) };
     let place = || format!("launch {:?}", checked.launch.name);
     bounded(&place, "repeat.times", &repeat.times, dimensions, 1, STEPS_MAX as i64)
 }
 
-/// The shape of each buffer, and its bytes.
+/// Shape and size in bytes of each buffer.
 pub(super) struct Sizes(Vec<(Shape, u64)>);
 
 impl Sizes {
@@ -97,12 +97,13 @@ impl Sizes {
     }
 }
 
-/// Where buffers are.
+/// Offsets of all buffers in the arena.
 pub(super) struct Places {
-    /// The end of the last.
+    /// Size of the arena in bytes.
     pub(super) bytes: u64,
     offsets: Vec<u64>,
-    /// The second places of what repeated launches write, by launch and buffer: they write here and there in turns.
+    /// Second regions of buffers with feeds, by launch and buffer. Repetitions alternate between
+    /// the two regions.
     others: BTreeMap<(usize, usize), u64>,
 }
 
@@ -167,14 +168,16 @@ impl Places {
         self.offsets.get(number).copied().unwrap_or_default()
     }
 
-    /// Where a launch writes a buffer in its turn: the last time to its own place.
+    /// Returns the offset at which a repetition writes a buffer. The last repetition writes to the
+    /// buffer's own region.
     pub(super) fn written(&self, number: usize, Turn { at, turn, times }: Turn) -> u64 {
         let own = self.offset(number);
         let is_other = (times - 1 - turn) % 2 == 1;
         if is_other { self.others.get(&(at, number)).copied().unwrap_or(own) } else { own }
     }
 
-    /// Where it reads one: after the first time, what is fed is where it was written just before.
+    /// Returns the offset at which a repetition reads a buffer. After the first repetition, a fed
+    /// buffer is read from the region that the previous repetition wrote.
     pub(super) fn read(&self, checked: &Checked, number: usize, turn: Turn) -> u64 {
         let from = checked.feed.iter().find(|(_, to)| *to == number);
         match from {

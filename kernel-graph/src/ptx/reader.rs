@@ -1,14 +1,14 @@
-//! Reading directives.
+//! Parser of PTX directives.
 
 use super::tokens::{Token, tokens};
 use super::{Entry, PARAMETERS_MAX, Parameter, PtxError};
 
-/// Reads directives, one after the other.
+/// Parser that consumes directives in order.
 pub(super) struct Reader<'a> {
     tokens: std::iter::Peekable<std::vec::IntoIter<Token<'a>>>,
-    /// Of the last token.
+    /// Line of the last token.
     line: usize,
-    /// Braces that are open.
+    /// Number of open braces.
     depth: usize,
 }
 
@@ -17,7 +17,7 @@ impl<'a> Reader<'a> {
         Self { tokens: tokens(text).into_iter().peekable(), line: 1, depth: 0 }
     }
 
-    /// Whether no brace is open.
+    /// Returns whether no brace is open.
     pub(super) fn is_outside(&self) -> bool {
         self.depth == 0
     }
@@ -33,7 +33,7 @@ impl<'a> Reader<'a> {
         Some(token)
     }
 
-    /// The next token's text; empty at the end.
+    /// Returns the text of the next token; empty at the end.
     pub(super) fn word(&mut self) -> &'a str {
         self.next().map_or("", |token| token.text)
     }
@@ -64,7 +64,7 @@ impl<'a> Reader<'a> {
         number.map_err(|_| self.malformed(format!("{word:?} is no number")))
     }
 
-    /// `.version 7.0` and `.target sm_75`, before anything else.
+    /// Parses `.version 7.0` and `.target sm_75`, which must come first.
     pub(super) fn head(&mut self) -> Result<((u32, u32), u32), PtxError> {
         let head = |why: &str| PtxError::Head(why.to_owned());
         if self.word() != ".version" {
@@ -79,7 +79,7 @@ impl<'a> Reader<'a> {
             return Err(head("there is no .target behind the .version"));
         }
         let target = self.word();
-        // Of one family only, as `sm_90a`, too.
+        // Includes architecture-specific and family-specific targets, such as `sm_90a`.
         let digits = target.strip_prefix("sm_").map(|digits| digits.trim_end_matches(['a', 'f']));
         let capability = digits.and_then(|digits| digits.parse().ok());
         Ok((
@@ -88,7 +88,8 @@ impl<'a> Reader<'a> {
         ))
     }
 
-    /// Behind `.extern`: shared memory whose size launches give is all that may come from elsewhere.
+    /// Parses the declaration after `.extern`. Only dynamic shared memory, whose size a launch
+    /// sets, is accepted.
     pub(super) fn external(&mut self) -> Result<(), PtxError> {
         let mut declared = Vec::new();
         while !matches!(self.peek(), ";" | "{" | "") {
@@ -102,7 +103,7 @@ impl<'a> Reader<'a> {
             .iter()
             .rev()
             .find(|word| word.chars().next().is_some_and(|c| c.is_alphabetic() || c == '_'));
-        // Of a function, the name stands before its parameters.
+        // The name of a function precedes its parameters.
         let function = declared.iter().position(|word| *word == ".func").and_then(|at| {
             let mut behind = declared.iter().skip(at + 1);
             if declared.get(at + 1) == Some(&"(") {
@@ -114,7 +115,8 @@ impl<'a> Reader<'a> {
         Err(PtxError::Extern { what: what.to_owned() })
     }
 
-    /// Behind `.global` or `.const`: the bytes of what is declared up to the semicolon.
+    /// Parses the declaration after `.global` or `.const` up to the semicolon, and returns its size
+    /// in bytes.
     pub(super) fn variable(&mut self) -> Result<u64, PtxError> {
         let (mut element_bytes, mut lanes, mut bytes) = (8_u64, 1_u64, 0_u64);
         let mut elements = 1_u64;
@@ -128,7 +130,8 @@ impl<'a> Reader<'a> {
                 ".v2" => lanes = 2,
                 ".v4" => lanes = 4,
                 "[" => {
-                    // Without a number, as many as there are values, each of which is a token at least.
+                    // An array without a length has at most as many elements as there are tokens in
+                    // its initializer.
                     let count = if self.peek() == "]" { self.values_ahead() } else { self.number()? };
                     elements = elements.saturating_mul(count);
                     self.take("]");
@@ -154,7 +157,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Tokens up to the semicolon, without taking any.
+    /// Counts the tokens up to the semicolon without consuming them.
     fn values_ahead(&self) -> u64 {
         self.tokens.clone().take_while(|token| token.text != ";").count() as u64
     }
@@ -165,7 +168,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Behind `=`: up to the comma or semicolon that ends it.
+    /// Skips the initializer after `=`, up to the comma or semicolon after it.
     fn skip_value(&mut self) {
         let depth = self.depth;
         while self.depth > depth || !matches!(self.peek(), "," | ";" | "") {
@@ -175,7 +178,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Behind `.entry`: its name, parameters and what it says of itself, up to its body.
+    /// Parses the name, parameters and performance directives after `.entry`, up to the body.
     pub(super) fn entry(&mut self) -> Result<Entry, PtxError> {
         let name = self.word().to_owned();
         if !name.chars().next().is_some_and(|c| c.is_ascii_alphabetic() || matches!(c, '_' | '$')) {
@@ -211,7 +214,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// `.param .u64 .ptr .global .align 4 name` or `.param .align 8 .b8 name[24]`.
+    /// Parses `.param .u64 .ptr .global .align 4 name` or `.param .align 8 .b8 name[24]`.
     fn parameter(&mut self) -> Result<Parameter, PtxError> {
         if self.word() != ".param" {
             return Err(self.malformed("a parameter begins with .param"));

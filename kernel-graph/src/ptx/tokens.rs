@@ -1,14 +1,14 @@
-//! PTX in words and marks, without comments and texts.
+//! PTX tokenizer, which drops comments and strings.
 
-/// A word, or a mark by itself.
+/// Word, or a single punctuation character.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Token<'a> {
     pub(super) text: &'a str,
-    /// The line that it is in, from 1.
+    /// Line number, starting at 1.
     pub(super) line: usize,
 }
 
-/// The tokens of a text. What is not closed ends with it.
+/// Splits a text into tokens. An unclosed comment or string extends to the end of the text.
 pub(super) fn tokens(text: &str) -> Vec<Token<'_>> {
     let (mut tokens, mut rest, mut line) = (Vec::new(), text, 1);
     while let Some(first) = rest.chars().next() {
