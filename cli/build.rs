@@ -1,4 +1,4 @@
-//! Sees to it that a change in what the binary embeds makes a new binary.
+//! Rebuilds the binary when a file that it embeds changes.
 
 fn main() {
     for folder in [

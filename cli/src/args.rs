@@ -1,4 +1,4 @@
-//! The arguments, down to each command's own, which are beside the command.
+//! Global arguments and the list of subcommands. Each subcommand's arguments are in its own module.
 
 use crate::commands;
 use clap::{Parser, Subcommand};
@@ -32,22 +32,22 @@ pub(crate) struct Args {
     pub(crate) command: Command,
 }
 
-/// What every command takes.
+/// Arguments that every subcommand accepts.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Everywhere")]
 pub(crate) struct GlobalArgs {
-    /// Print results, and errors too, as JSON
+    /// Print results and errors as JSON
     #[arg(long, global = true, env = "WEIR_JSON", value_parser = clap::builder::FalseyValueParser::new())]
     pub(crate) json: bool,
-    /// Print results and errors only: no progress, no notes
+    /// Print only results and errors, without progress or notes
     #[arg(long, short, global = true)]
     pub(crate) quiet: bool,
-    /// The configuration file [default: weir.toml here or in a folder above]
+    /// Configuration file [default: weir.toml in this folder or a parent]
     #[arg(long, global = true, value_name = "FILE", env = "WEIR_CONFIG")]
     pub(crate) config: Option<PathBuf>,
 }
 
-/// What to do.
+/// The subcommands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     New(commands::new::NewArgs),

@@ -1,4 +1,4 @@
-//! The node's HTTP API, from the outside. Blocking: a command does one thing at a time.
+//! Blocking HTTP client for the node's API.
 
 mod upload;
 pub(crate) use upload::Upload;
@@ -14,28 +14,29 @@ use ureq::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, 
 use ureq::{Agent, Body, BodyReader, SendBody};
 use weir_types::api::ErrorBody;
 
-/// Carries the token, and leaves `authorization` to the functions.
+/// Header for the node's token. `authorization` stays free for the functions.
 const TOKEN_HEADER: &str = "weir-token";
-/// A node that does not take the connection within this time is taken to be away.
+/// Timeout for the TCP connection to the node.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// An answer of the management API is never longer.
+/// Maximum length of a response of the management API.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
-/// How much of an answer that is no Weir answer goes into the error text.
+/// Maximum length of the excerpt of a non-Weir response in an error message.
 const FOREIGN_TEXT_CHARS: usize = 200;
 
-/// Have the body sent only once the node wants it: what is refused is told so, instead of a broken connection.
+/// Sends the body only after the node's `100 Continue`. A rejected request then gets the node's
+/// error instead of a broken connection.
 pub(crate) fn ask_first(headers: &mut HeaderMap) {
     headers.insert("expect", HeaderValue::from_static("100-continue"));
 }
 
-/// A node to send requests to.
+/// Client for one node.
 pub(crate) struct Client {
     agent: Agent,
     endpoint: Endpoint,
 }
 
 impl Client {
-    /// A client for `endpoint`. Connects when the first request is sent.
+    /// Creates a client for `endpoint`. The connection opens with the first request.
     pub(crate) fn new(endpoint: Endpoint) -> Self {
         let config = Agent::config_builder()
             .http_status_as_error(false)
@@ -43,14 +44,15 @@ impl Client {
             .max_redirects(0)
             .max_redirects_will_error(false)
             .timeout_connect(Some(CONNECT_TIMEOUT))
-            // A body that the node will refuse need not be sent: wait for its word before sending. Old proxies never say it.
+            // Wait for `100 Continue`, so that a body that the node rejects is not sent. The
+            // timeout is for old proxies, which never send it.
             .timeout_await_100(Some(Duration::from_secs(1)))
             .user_agent(concat!("weir/", env!("CARGO_PKG_VERSION")))
             .build();
         Self { agent: config.new_agent(), endpoint }
     }
 
-    /// The node's address.
+    /// The node's URL.
     pub(crate) fn url(&self) -> &str {
         &self.endpoint.url
     }
@@ -60,12 +62,12 @@ impl Client {
         self.endpoint.token.is_some()
     }
 
-    /// Read `path`. `what` completes "cannot ...".
+    /// Sends a GET request and parses the JSON response. `what` completes the error "cannot ...".
     pub(crate) fn get<T: DeserializeOwned>(&self, path: &str, what: &str) -> Result<T> {
         self.call(Method::GET, path, what, SendBody::none())
     }
 
-    /// Send `body` as JSON to `path`.
+    /// Sends `body` as JSON in a POST request to `path` and parses the JSON response.
     pub(crate) fn post<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -75,13 +77,13 @@ impl Client {
         self.call(Method::POST, path, what, SendBody::from_json(body)?)
     }
 
-    /// Delete what is at `path`.
+    /// Sends a DELETE request to `path`.
     pub(crate) fn delete(&self, path: &str, what: &str) -> Result<()> {
         let request = self.request(Method::DELETE, path, SendBody::none())?;
         self.send(request).and_then(|answer| accepted(answer, what)).map(drop)
     }
 
-    /// Upload a file to `path`, with more `headers`.
+    /// Uploads a file to `path` in a PUT request with extra `headers`.
     pub(crate) fn put<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -101,13 +103,13 @@ impl Client {
         read(accepted(self.send(request)?, what)?)
     }
 
-    /// Open `path` for reading as it comes.
+    /// Opens the response to a GET request as a stream.
     pub(crate) fn stream(&self, path: &str, what: &str) -> Result<impl Read + use<>> {
         let request = self.request(Method::GET, path, SendBody::none())?;
         Ok(accepted(self.send(request)?, what)?.into_body().into_reader())
     }
 
-    /// Send `body` as JSON to `path`, and open the answer for reading as it comes.
+    /// Sends `body` as JSON in a POST request and opens the response as a stream.
     pub(crate) fn post_stream(
         &self,
         path: &str,
@@ -118,7 +120,7 @@ impl Client {
         Ok(accepted(self.send(request)?, what)?.into_body().into_reader())
     }
 
-    /// A request to this node, with its token.
+    /// Builds a request to this node, with the token.
     pub(crate) fn request<'a>(
         &self,
         method: Method,
@@ -134,7 +136,7 @@ impl Client {
             .map_err(|error| Problem::usage(format!("cannot ask for {path:?}")).because(error))?)
     }
 
-    /// Send a request and give the head of the answer, whatever its status.
+    /// Sends a request and returns the response for any status. The body is unread.
     pub(crate) fn send(&self, request: Request<SendBody<'_>>) -> Result<Response<Body>> {
         Ok(self.agent.run(request).map_err(|error| self.unanswered(error))?)
     }
@@ -164,12 +166,12 @@ impl Client {
     }
 }
 
-/// An answer with a good status, or the node's error.
+/// Returns a response with a success status, or the node's error.
 fn accepted(answer: Response<Body>, what: &str) -> Result<Response<Body>> {
     if answer.status().is_success() { Ok(answer) } else { Err(refusal(answer, what).into()) }
 }
 
-/// The error that an answer with a bad status carries.
+/// Converts an error response into a [`Problem`].
 pub(crate) fn refusal(mut answer: Response<Body>, what: &str) -> Problem {
     let status = answer.status();
     let text = answer.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec().unwrap_or_default();

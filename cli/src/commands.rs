@@ -1,4 +1,4 @@
-//! One file per command: its arguments, and what it does.
+//! Subcommands: one module each, with its arguments and its implementation.
 
 pub(crate) mod build;
 pub(crate) mod child;
@@ -33,21 +33,21 @@ use anyhow::Result;
 use serde_json::json;
 use weir_types::Name;
 
-/// What every command is given.
+/// Context of a subcommand.
 pub(crate) struct Context {
-    /// Where results go.
+    /// Destination of results.
     pub(crate) output: Output,
-    /// The `weir.toml` that counts here.
+    /// The `weir.toml` in effect.
     pub(crate) file: Option<ConfigFile>,
 }
 
 impl Context {
-    /// A client for the node that the arguments and the file name.
+    /// Creates a client for the node selected by the arguments and `weir.toml`.
     pub(crate) fn client(&self, args: &ClientArgs) -> Result<Client> {
         Ok(Client::new(args.endpoint(self.file.as_ref())?))
     }
 
-    /// The function project that we are in.
+    /// The function project that contains the current folder.
     pub(crate) fn project(&self) -> Result<Project> {
         let project = self.file.as_ref().and_then(Project::of);
         project.ok_or_else(|| {
@@ -62,11 +62,11 @@ impl Context {
     }
 }
 
-/// Do what `args` say.
+/// Runs the subcommand in `args`.
 pub(crate) fn run(args: Args) -> Result<()> {
     let output = Output { json: args.global.json, quiet: args.global.quiet };
     if let Command::Completions(args) = &args.command {
-        // Asked for by shells as they start: no business with a broken weir.toml.
+        // Shells run this at startup, so it must work with a broken weir.toml.
         return completions::run(args, output);
     }
     let file = ConfigFile::find(args.global.config.as_deref(), &std::env::current_dir()?)?;
@@ -96,7 +96,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     }
 }
 
-/// Remove what is called `name` among `collection`, such as `models`: with all its versions, or one of them.
+/// Removes one version of `name`, or all versions, from `collection`, for example `models`.
 fn remove(
     client: &Client,
     output: Output,

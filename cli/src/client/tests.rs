@@ -1,4 +1,4 @@
-//! What a node that behaves never does: against a stub that says what it is told to.
+//! Tests for node failures and malformed responses, against a stub server with a fixed response.
 
 use super::*;
 use crate::output::Output;
@@ -8,7 +8,8 @@ use std::thread::JoinHandle;
 
 const QUIET: Output = Output { json: false, quiet: true };
 
-/// Reads one request's head and answers it. Gives the head, and how many bytes came after the answer went out.
+/// Server that answers one request with a fixed response. The thread returns the request head and
+/// the number of bytes that followed it.
 struct Stub {
     url: String,
     thread: JoinHandle<(String, u64)>,
@@ -41,7 +42,7 @@ impl Stub {
 
 #[test]
 fn nobody_there_is_told_with_what_to_do() {
-    // Bound and let go of: nothing listens there now.
+    // The listener is dropped, so the port refuses connections.
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let client = Client::new(Endpoint { url: format!("http://{address}"), token: None });
     let error = client.get::<serde_json::Value>("/v1/status", "read").unwrap_err();

@@ -1,4 +1,4 @@
-//! A file on its way to the node.
+//! File upload with a progress bar.
 
 use crate::error::Problem;
 use crate::output::Output;
@@ -8,7 +8,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// Reads a file and moves a progress bar; once the file is through, says what the node is busy with.
+/// Reader for a file that advances a progress bar. At the end of the file the bar becomes a spinner
+/// with the text `then`.
 pub(crate) struct Upload {
     file: io::Take<File>,
     length_bytes: u64,
@@ -18,7 +19,8 @@ pub(crate) struct Upload {
 }
 
 impl Upload {
-    /// Open `path`. `what` is shown while it is sent, `then` until the answer comes.
+    /// Opens `path`. The bar shows `what` during the upload, then `then` until the response
+    /// arrives.
     pub(crate) fn open(path: &Path, output: Output, what: &str, then: &str) -> Result<Self> {
         let unreadable = |error| Problem::new(format!("cannot read {}", path.display())).because(error);
         let file = File::open(path).map_err(unreadable)?;
@@ -27,7 +29,7 @@ impl Upload {
             return Err(Problem::new(format!("{} is not a file", path.display())).into());
         }
         let bar = output.bytes_bar(what, meta.len());
-        // No more than was announced, should the file grow meanwhile.
+        // Send no more than the announced length, even if the file grows.
         Ok(Self {
             file: file.take(meta.len()),
             length_bytes: meta.len(),
@@ -37,7 +39,7 @@ impl Upload {
         })
     }
 
-    /// How long the file is.
+    /// The file's length.
     pub(crate) fn length_bytes(&self) -> u64 {
         self.length_bytes
     }

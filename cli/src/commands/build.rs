@@ -6,16 +6,16 @@ use anyhow::Result;
 
 /// Build this project's function
 ///
-/// Runs the `build` command of weir.toml and checks that a component comes out, or, where weir.toml
-/// names a `world` of wit/, makes one of the core module that does. What the command needs is found, or installed first, and said:
-///   - where there is a Cargo.toml: Rust for wasm32-wasip2, with rustup or else from Debian's packages
-///   - where there is a toolchain.txt: what it pins on PyPI, and what requirements.txt asks for, into
-///     .weir/python
-///   - where there is a package.json: what package-lock.json pins, into node_modules
+/// Runs the `build` command of weir.toml and checks that it produces a component. If weir.toml
+/// names a `world` of wit/, converts the core module that the command produced. Missing tools are
+/// installed first, with a note for each step:
+///   - with a Cargo.toml: Rust for wasm32-wasip2, from rustup or from Debian's packages
+///   - with a toolchain.txt: the PyPI packages that it and requirements.txt name, into .weir/python
+///   - with a package.json: the packages that package-lock.json pins, into node_modules
 ///
-/// With --snapshot (or `snapshot = true` in weir.toml) the component is pre-initialised: its
-/// export `wizer-initialize` (or the one that `snapshot_init` names) runs once, now, and every
-/// instance starts from the memory it leaves. Random numbers and times that it reads are then the
+/// With --snapshot (or `snapshot = true` in weir.toml), pre-initialises the component: its export
+/// `wizer-initialize` (or the export in `snapshot_init`) runs once at build time, and every
+/// instance starts from the resulting memory. Random numbers and times that it reads are then the
 /// same in every instance.
 ///
 /// Examples:

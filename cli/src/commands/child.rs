@@ -1,10 +1,11 @@
-//! Hidden subcommands, with which this program starts itself: work on untrusted bytes, and work that holds a device, in a process of its own.
+//! Hidden subcommands for child processes of this program, which process untrusted bytes or hold a
+//! device.
 
 use std::process::ExitCode;
 use weir_host::ChildKind;
 
-/// Do a child's work, if that is what this process was started for: `weir SUBCOMMAND`. Runs before any argument parsing,
-/// runtime or thread.
+/// Runs the work of a child process if the first argument is a hidden subcommand. Must be called
+/// before argument parsing and before any runtime or thread starts.
 pub(crate) fn dispatch() -> Option<ExitCode> {
     let subcommand = std::env::args_os().nth(1)?;
     let subcommand = subcommand.to_str()?;

@@ -18,7 +18,7 @@ use weir_types::api::DEFAULT_PORT;
 /// Examples:
 ///   weir cluster up                            # three nodes
 ///   weir cluster up --nodes 5 --data /tmp/five
-///   weir status                                # of the first, in another terminal
+///   weir status                                # status of the first node, in another terminal
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct ClusterArgs {
@@ -28,28 +28,28 @@ pub(crate) struct ClusterArgs {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Run nodes that share an etcd and a folder of blobs, until Ctrl-C
+    /// Run nodes that share an etcd and a blob folder, until Ctrl-C
     ///
-    /// Each node is a process of its own, which can be killed to see what the others make of that. What
-    /// is deployed stays in the data folder for the next time.
+    /// Each node is a separate process. Kill one to test how the others handle the failure.
+    /// Deployments stay in the data folder for the next start.
     Up(UpArgs),
 }
 
 #[derive(Debug, clap::Args)]
 struct UpArgs {
-    /// How many nodes
+    /// Number of nodes
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=64))]
     nodes: u16,
-    /// The port of the first node; the others take those that follow. 0 takes free ones
+    /// Port of the first node; the other nodes use the following ports. 0 selects free ports
     #[arg(long, default_value_t = DEFAULT_PORT)]
     port: u16,
-    /// Where everything is kept: the nodes' folders and logs, the blobs, and etcd's data
+    /// Folder for the nodes' data and logs, the blobs, and etcd's data
     #[arg(long, value_name = "FOLDER", default_value = "weir-cluster")]
     data: PathBuf,
-    /// An etcd that runs already [default: one is started, from the PATH]
+    /// URL of a running etcd [default: starts the etcd in the PATH]
     #[arg(long, value_name = "URL", env = "WEIR_DATASTORE")]
     datastore: Option<String>,
-    /// A setting of [node] for all nodes; may be given more than once
+    /// Setting of [node] for all nodes; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
 }
@@ -60,7 +60,7 @@ pub(crate) fn run(args: &ClusterArgs, context: &Context) -> Result<()> {
     runtime.block_on(up(args, context.output))
 }
 
-/// What a running cluster is.
+/// Addresses of a running cluster.
 #[derive(Serialize)]
 struct Running {
     datastore: String,
@@ -68,7 +68,8 @@ struct Running {
 }
 
 async fn up(args: &UpArgs, output: Output) -> Result<()> {
-    // From here on a signal is ours: the nodes get theirs from us.
+    // Handle signals from here on. The nodes have their own process groups and do not receive
+    // Ctrl-C.
     let mut signals = super::up::Signals::new()?;
     let data = std::path::absolute(&args.data)?;
     std::fs::create_dir_all(data.join("blobs"))
@@ -106,7 +107,7 @@ async fn up(args: &UpArgs, output: Output) -> Result<()> {
     }
     output.note("ending the nodes; Ctrl-C again ends them at once");
     let drain = async {
-        // All at once: each waits for the others' calls.
+        // Stop all nodes at once: each node waits for the other nodes' calls.
         futures::future::join_all(members.iter_mut().map(Member::stop)).await;
     };
     tokio::select! {
@@ -119,7 +120,7 @@ async fn up(args: &UpArgs, output: Output) -> Result<()> {
     Ok(())
 }
 
-/// Wait for a signal, and tell of nodes that end before that.
+/// Waits for a signal, and prints a note for each node that exits before.
 async fn wait(members: &mut [Member], signals: &mut super::up::Signals, output: Output) {
     let mut ends: futures::stream::FuturesUnordered<_> = members.iter_mut().map(Member::ended).collect();
     loop {
@@ -130,7 +131,7 @@ async fn wait(members: &mut [Member], signals: &mut super::up::Signals, output: 
     }
 }
 
-/// The arguments of one node.
+/// Command-line arguments of node `number`.
 fn arguments(args: &UpArgs, data: &std::path::Path, datastore: &str, port: u16, number: u16) -> Vec<String> {
     let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let mut arguments = vec![

@@ -5,7 +5,7 @@ use crate::output::Output;
 use anyhow::Result;
 use clap::CommandFactory as _;
 
-/// Print a script that teaches a shell to complete weir's arguments
+/// Print a shell completion script
 ///
 /// bash:  weir completions bash > ~/.local/share/bash-completion/completions/weir
 /// zsh:   weir completions zsh > "${fpath[1]}/_weir"
@@ -13,7 +13,7 @@ use clap::CommandFactory as _;
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct CompletionsArgs {
-    /// The shell
+    /// Shell to print the script for
     shell: clap_complete::Shell,
 }
 

@@ -6,20 +6,20 @@ use anyhow::Result;
 use serde::Serialize;
 use weir_host::NodeConfig;
 
-/// Show the configuration that counts here
+/// Show the effective configuration
 ///
-/// That is what `weir up` and the other commands would go by: flags, over the environment, over
-/// weir.toml, over defaults.
+/// Shows the settings that `weir up` and the other commands use here. Flags override the
+/// environment, the environment overrides weir.toml, and weir.toml overrides the defaults.
 ///
-/// weir.toml has three parts, each of them optional, and paths in it start from its folder:
+/// weir.toml has three optional parts. Relative paths in it start at its folder:
 ///
-///   [node]      how `weir up` sets up its node: the keys shown here
-///   [client]    which node the other commands talk to: url, token_from
+///   [node]      settings of the node that `weir up` starts: the keys shown here
+///   [client]    the node that the other commands connect to: url, token_from
 ///   [function]  this folder's function: name, build, component, world, snapshot, snapshot_init,
 ///               models, objects, env, outbound_hosts, idempotent, cache_ttl_ms, slo_ms,
 ///               cost_slo, reuse, limits
 ///
-/// What is shown is a weir.toml itself. docs/configuration.md says what each key means.
+/// The output is a valid weir.toml. docs/configuration.md describes each key.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct ConfigArgs {
@@ -29,7 +29,7 @@ pub(crate) struct ConfigArgs {
     client: ClientArgs,
 }
 
-/// A `weir.toml` that says what counts.
+/// Effective configuration in the format of `weir.toml`.
 #[derive(Serialize)]
 struct Shown<'a> {
     client: Node,
@@ -38,7 +38,7 @@ struct Shown<'a> {
     function: Option<&'a FunctionProject>,
 }
 
-/// Which node commands talk to.
+/// Node that the commands connect to.
 #[derive(Serialize)]
 struct Node {
     url: String,

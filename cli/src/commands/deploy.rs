@@ -13,11 +13,12 @@ use weir_types::{FunctionManifest, Name};
 
 /// Deploy a function
 ///
-/// It can be called as soon as this returns; invocations under way finish on the version before.
+/// The function is callable when this command returns. Running invocations finish on the previous
+/// version.
 ///
-/// In a project's folder, without a FILE: builds it, and deploys it as weir.toml says. With a FILE:
-/// deploys that component; its name is the file's unless given, and it is granted what the flags
-/// say and nothing else.
+/// Without FILE, builds the project in this folder and deploys it with the settings in weir.toml.
+/// With FILE, deploys that component under NAME, or under the file's name. The function gets only
+/// the permissions that the flags grant.
 ///
 /// Examples:
 ///   weir deploy                                   # the project in this folder
@@ -26,17 +27,17 @@ use weir_types::{FunctionManifest, Name};
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct DeployArgs {
-    /// What to deploy it as [default: the name in weir.toml, or the file's]
+    /// Name of the function [default: the name in weir.toml, or the file's name]
     #[arg(value_name = "NAME")]
     first: Option<String>,
-    /// The component
+    /// Component to deploy
     file: Option<PathBuf>,
     #[command(flatten)]
     grants: GrantArgs,
-    /// Refuse a component that imports what it is not granted, instead of letting the calls fail
+    /// Reject a component with imports that it is not granted, instead of failing its calls
     #[arg(long)]
     strict: bool,
-    /// Deploy what the last build left
+    /// Deploy the component of the last build
     #[arg(long)]
     no_build: bool,
     #[command(flatten)]
@@ -67,10 +68,10 @@ pub(crate) fn run(args: &DeployArgs, context: &Context) -> Result<()> {
     context.output.result(&deployed, |deployed| describe(deployed, &client))
 }
 
-/// What the two optional arguments mean.
+/// Meaning of the two positional arguments.
 #[derive(Debug, PartialEq, Eq)]
 enum What {
-    /// The project, under another name if one is given.
+    /// The project, under another name if the arguments have one.
     Project(Option<Name>),
     File(Name, PathBuf),
 }

@@ -15,25 +15,25 @@ use anstyle::{AnsiColor, Style};
 use anyhow::Result;
 use serde::Serialize;
 
-/// Check what Weir needs on this machine, and say what to do about what is missing
+/// Check this machine for problems and explain how to fix them
 ///
-/// Checked: the node, ONNX Runtime, the data folder, the toolchain for functions in Rust, the
-/// kernel and the limits of this process. With --fix, what can be brought is brought: ONNX Runtime
-/// from PyPI, by a pinned checksum, and the toolchain.
+/// Checks the node, ONNX Runtime, the data folder, the Rust toolchain for functions, the kernel and
+/// the limits of this process. With --fix, installs the missing parts that can be installed: ONNX
+/// Runtime from PyPI, with a pinned checksum, and the toolchain.
 ///
-/// What is looked at is what `weir up` would use: it takes the same flags and the same environment.
-/// Ends with 1 if something is missing that a node, or models on it, cannot do without.
+/// Uses the same flags and environment as `weir up`. Exits with 1 if a part is missing that a node
+/// or its models require.
 ///
 /// Examples:
 ///   weir doctor
 ///   weir doctor --fix
-///   weir doctor --gpu --model resnet50.onnx            # whether a GPU computes what it should, and how fast
-///   weir doctor --gpu --model resnet50.onnx gpu.json   # the same, kept in a file: given again, it goes on there
+///   weir doctor --gpu --model resnet50.onnx            # check a GPU's results and speed
+///   weir doctor --gpu --model resnet50.onnx gpu.json   # save the results; rerun to resume
 ///   weir doctor --gpu --case "conv 3x3, tf32"          # single cases; --list-cases lists them
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct DoctorArgs {
-    /// Bring what is missing, where that can be done
+    /// Install missing parts where possible
     #[arg(long)]
     fix: bool,
     #[command(flatten)]
@@ -45,18 +45,18 @@ pub(crate) struct DoctorArgs {
     gpu: gpu::GpuArgs,
 }
 
-/// How a check came out.
+/// Result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Verdict {
     Ok,
-    /// Weir works without it, less well or not for everything.
+    /// Weir works without the part, slower or with fewer features.
     Warning,
-    /// A node does not start without it, or runs no models.
+    /// Without the part a node does not start, or runs no models.
     Missing,
 }
 
-/// One thing that was looked at.
+/// One check with its result and advice.
 #[derive(Debug, Serialize)]
 struct Finding {
     check: &'static str,
@@ -124,7 +124,7 @@ fn line(finding: &Finding) -> String {
     format!("{style}{word:<9}{style:#}{:<18}{found}\n{advice}", finding.check)
 }
 
-/// Tells, on standard error, each step of bringing something.
+/// Returns a callback that prints each installation step to standard error.
 fn steps(output: Output) -> impl FnMut(&str) {
     move |step| output.note(format_args!("  {step}"))
 }

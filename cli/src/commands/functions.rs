@@ -11,8 +11,8 @@ use weir_types::{FunctionKind, Name, Version};
 /// List, show and remove functions
 ///
 /// Examples:
-///   weir functions                  # what is deployed
-///   weir functions show hello       # one of them: its manifest, limits and versions
+///   weir functions                  # list all functions
+///   weir functions show hello       # manifest, limits and versions of one function
 ///   weir functions versions hello
 ///   weir functions rm hello
 #[derive(Debug, clap::Args)]
@@ -26,28 +26,28 @@ pub(crate) struct FunctionsArgs {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// List all functions (also without any action)
+    /// List all functions (the default action)
     #[command(visible_alias = "ls")]
     List,
-    /// Show one function: what it is granted, its limits and its versions
+    /// Show a function's permissions, limits and versions
     Show {
-        /// The function
+        /// Name of the function
         name: Name,
-        /// One version of it [default: the active one]
+        /// Version to show [default: the active version]
         #[arg(long, value_name = "N")]
         version: Option<u32>,
     },
     /// List a function's versions
     Versions {
-        /// The function
+        /// Name of the function
         name: Name,
     },
-    /// Remove a function with all its versions, or one version that is not the active one
+    /// Remove a function with all its versions, or one inactive version
     #[command(visible_alias = "delete")]
     Rm {
-        /// The function
+        /// Name of the function
         name: Name,
-        /// One version of it [default: all]
+        /// Version to remove [default: all versions]
         #[arg(long, value_name = "N")]
         version: Option<u32>,
     },
@@ -80,7 +80,7 @@ pub(crate) fn run(args: FunctionsArgs, context: &Context) -> Result<()> {
     }
 }
 
-/// What a kind of function is called here.
+/// Display name of a function kind.
 pub(crate) fn kind(kind: FunctionKind) -> &'static str {
     match kind {
         FunctionKind::Http02 => "wasi:http 0.2",
@@ -89,7 +89,7 @@ pub(crate) fn kind(kind: FunctionKind) -> &'static str {
     }
 }
 
-/// How long answers are kept for equal calls.
+/// Describes the response cache of a function or model.
 pub(crate) fn cache(ttl_ms: Option<u64>) -> String {
     ttl_ms.map_or_else(
         || "no answers are kept".to_owned(),
@@ -158,7 +158,7 @@ fn details(function: &FunctionVersion, versions: Option<&[Version]>) -> String {
     format!("{facts}{reuse}\nlimits\n{}", numbers(&manifest.limits))
 }
 
-/// A struct of numbers, one a line.
+/// Formats a struct of numbers, one field per line.
 fn numbers(of: &impl serde::Serialize) -> String {
     let Ok(serde_json::Value::Object(numbers)) = serde_json::to_value(of) else {
         return String::new();
@@ -169,7 +169,7 @@ fn numbers(of: &impl serde::Serialize) -> String {
         .collect()
 }
 
-/// A limit for people, by the unit in its name.
+/// Formats a limit with the unit from its name.
 fn limit(name: &str, value: u64) -> String {
     if name.ends_with("_bytes") {
         size(value)

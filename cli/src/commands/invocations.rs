@@ -14,19 +14,20 @@ use ureq::http::Method;
 use weir_types::api::{ERROR_CODE_HEADER, Invocation, InvocationKind, InvocationPage, InvocationStatus};
 use weir_types::{AsyncId, Name};
 
-/// How long one question about an invocation waits for its end. The next one follows at once.
+/// Duration of one long-poll request for an invocation's end. Requests follow each other until it
+/// ends.
 const WAIT_MS: u32 = 30_000;
 
 /// List, show, cancel and retry asynchronous invocations, and fetch their results
 ///
-/// `weir invoke --async` makes them; the node keeps their results for a time (async.retention_ms).
+/// `weir invoke --async` starts them. The node keeps their results for async.retention_ms.
 ///
 /// Examples:
-///   weir invocations                            # the newest
+///   weir invocations                            # the newest invocations
 ///   weir invocations list --status dead
-///   weir invocations show ID --wait             # how one is, once it has ended
+///   weir invocations show ID --wait             # wait for the end, then show the status
 ///   weir invocations result ID > answer.json
-///   weir invocations retry ID                   # one that is dead
+///   weir invocations retry ID                   # restart a dead invocation
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct InvocationsArgs {
@@ -38,55 +39,55 @@ pub(crate) struct InvocationsArgs {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// List them, newest first (also without any action)
+    /// List invocations, newest first (the default action)
     #[command(visible_alias = "ls")]
     List(ListArgs),
-    /// Show one: how far it is, and why it failed
+    /// Show an invocation's status and error
     Show {
-        /// The invocation
+        /// ID of the invocation
         id: AsyncId,
-        /// Wait until it has ended
+        /// Wait until the invocation ends
         #[arg(long)]
         wait: bool,
     },
-    /// Print the answer of one that has ended
+    /// Print the response of an ended invocation
     Result {
-        /// The invocation
+        /// ID of the invocation
         id: AsyncId,
-        /// Print the status and headers of the answer before its body
+        /// Print the response's status and headers before its body
         #[arg(long, short)]
         include: bool,
     },
-    /// Cancel one that waits or runs
+    /// Cancel a queued or running invocation
     Cancel {
-        /// The invocation
+        /// ID of the invocation
         id: AsyncId,
     },
-    /// Begin one anew that is dead
+    /// Restart a dead invocation
     Retry {
-        /// The invocation
+        /// ID of the invocation
         id: AsyncId,
     },
-    /// Forget one that has ended, with its result
+    /// Delete an ended invocation and its result
     #[command(visible_alias = "delete")]
     Rm {
-        /// The invocation
+        /// ID of the invocation
         id: AsyncId,
     },
 }
 
 #[derive(Debug, Default, clap::Args)]
 struct ListArgs {
-    /// Only those that are queued, running, done, dead or cancelled
+    /// Only invocations with this status: queued, running, done, dead or cancelled
     #[arg(long, value_name = "STATUS", value_parser = status)]
     status: Option<InvocationStatus>,
-    /// Only those of this function or model
+    /// Only invocations of this function or model
     #[arg(long, value_name = "NAME")]
     name: Option<Name>,
-    /// How many [default: 20]
+    /// Maximum number of invocations [default: 20]
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
-    /// Go on after this one
+    /// Continue after this invocation
     #[arg(long, value_name = "ID")]
     after: Option<AsyncId>,
 }
@@ -128,7 +129,7 @@ pub(crate) fn run(args: InvocationsArgs, context: &Context) -> Result<()> {
     }
 }
 
-/// How an invocation is once it has ended.
+/// Waits for the end of an invocation and returns it.
 pub(crate) fn ended(client: &Client, id: AsyncId) -> Result<Invocation> {
     loop {
         let path = format!("{}?wait_ms={WAIT_MS}", path(id));
@@ -139,7 +140,7 @@ pub(crate) fn ended(client: &Client, id: AsyncId) -> Result<Invocation> {
     }
 }
 
-/// Print the answer of an invocation, or fail as it has failed.
+/// Prints the response of an invocation, or returns its error.
 pub(crate) fn result(client: &Client, id: AsyncId, include: bool, context: &Context) -> Result<()> {
     let request = client.request(Method::GET, &format!("{}/result", path(id)), SendBody::none())?;
     let answer = client.send(request)?;

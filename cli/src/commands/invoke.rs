@@ -18,41 +18,41 @@ use ureq::{Body, SendBody};
 use weir_types::Name;
 use weir_types::api::ERROR_CODE_HEADER;
 
-/// What is read from the answer before it is passed on.
+/// Size of the buffer for the response body.
 const CHUNK_BYTES: usize = 64 << 10;
-/// The longest body that is sent before the node says that it wants it.
+/// Maximum length of a body that is sent without waiting for the node's `100 Continue`.
 const SENT_UNASKED_BYTES_MAX: u64 = 64 << 10;
 
 /// Call a function
 ///
-/// The answer goes to standard output as it comes. The method is POST where there is data, and GET
-/// where there is none. Data that reads as JSON is sent as such, and a file as bytes, unless a
-/// header says otherwise.
+/// Streams the response to standard output. The method is POST with data and GET without. Data that
+/// is valid JSON is sent as application/json, other text as text/plain, and a file as
+/// application/octet-stream, unless a header sets the type.
 ///
 /// Examples:
 ///   weir invoke hello
 ///   weir invoke classify-digits /classify -d @seven.png -H 'content-type: image/png'
 ///   weir invoke embed-text /embed -d '{"text": "a sentence"}'
 ///   generate | weir invoke sink -d @-
-///   weir invoke report -d @data.csv --async      # run later; see `weir invocations`
+///   weir invoke report -d @data.csv --async      # run in the background; see `weir invocations`
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct InvokeArgs {
-    /// The function
+    /// Name of the function
     name: Name,
-    /// The path below the function, with its query
+    /// Path below the function's URL, with the query
     #[arg(default_value = "/")]
     path: String,
-    /// The method
+    /// HTTP method [default: POST with data, GET without]
     #[arg(long, short = 'X', value_name = "METHOD", value_parser = method)]
     method: Option<Method>,
-    /// The body: the text itself, @FILE, or @- for standard input
+    /// Request body: literal text, @FILE, or @- for standard input
     #[arg(long, short, value_name = "DATA")]
     data: Option<String>,
-    /// A header, as 'name: value'; may be given more than once
+    /// Header, as 'name: value'; may be repeated
     #[arg(long = "header", short = 'H', value_name = "HEADER", value_parser = header)]
     headers: Vec<(HeaderName, HeaderValue)>,
-    /// Print the status and headers of the answer before its body
+    /// Print the response's status and headers before its body
     #[arg(long, short)]
     include: bool,
     #[command(flatten)]
@@ -65,7 +65,7 @@ pub(crate) fn run(args: &InvokeArgs, context: &Context) -> Result<()> {
     let client = context.client(&args.client)?;
     let answer = call(args, &client)?;
     if answer.headers().contains_key(ERROR_CODE_HEADER) {
-        // Weir's own word, not the function's.
+        // The error is Weir's, not the function's response.
         return Err(refusal(answer, &format!("invoke {}", args.name)).about(&args.name).into());
     }
     if args.later.is_async {
@@ -75,7 +75,8 @@ pub(crate) fn run(args: &InvokeArgs, context: &Context) -> Result<()> {
     show(answer, args.include, args.name.as_str(), &hint, context.output)
 }
 
-/// Print what `who` has answered. A bad status is a failure; `hint` says what helps where the function had a fault.
+/// Prints the response of `who`. A status of 400 or more is an error; `hint` is shown for a status
+/// of 500 or more.
 pub(crate) fn show(
     answer: Response<Body>,
     include: bool,
@@ -114,7 +115,7 @@ fn call(args: &InvokeArgs, client: &Client) -> Result<Response<Body>> {
     if length.is_none_or(|length| length > SENT_UNASKED_BYTES_MAX) {
         ask_first(headers);
     }
-    // A header that is given replaces our own; one given twice is sent twice.
+    // Headers from the arguments replace the defaults; repeated headers are all sent.
     for (name, _) in &args.headers {
         headers.remove(name);
     }
@@ -142,7 +143,7 @@ fn pass_on(answer: Response<Body>, with_head: bool, output: Output) -> Result<()
         last = *end;
         output.bytes(&chunk[..count])?;
     }
-    // On a terminal, whatever comes next begins on a line of its own; a file gets the bytes and nothing else.
+    // On a terminal, end the last line. A file gets the exact bytes.
     if last != b'\n' && std::io::stdout().is_terminal() { output.line(&"") } else { Ok(()) }
 }
 

@@ -14,15 +14,15 @@ use std::path::PathBuf;
 use weir_types::api::{Model, ModelOnDevice, ModelVersion, Rollback};
 use weir_types::{Name, Version};
 
-/// Push, list, show and remove kernel graphs: CUDA kernels of your own, called like models
+/// Push, list, show and remove kernel graphs: custom CUDA kernels, called like models
 ///
 /// A kernel graph is a folder with graph.json and the sources of its kernels, *.cu and *.ptx.
 ///
 /// Examples:
-///   weir kernels check examples/kernel-graphs/jacobi         # what can be told without a node
-///   weir kernels push jacobi examples/kernel-graphs/jacobi   # the next version
-///   weir kernels                                             # what is there
-///   weir kernels show jacobi                                 # its inputs and outputs
+///   weir kernels check examples/kernel-graphs/jacobi         # validate without a node
+///   weir kernels push jacobi examples/kernel-graphs/jacobi   # push the next version
+///   weir kernels                                             # list all kernel graphs
+///   weir kernels show jacobi                                 # inputs and outputs
 ///   weir kernels rollback jacobi
 ///   weir kernels rm jacobi
 #[derive(Debug, clap::Args)]
@@ -36,48 +36,48 @@ pub(crate) struct KernelsArgs {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// List all kernel graphs (also without any action)
+    /// List all kernel graphs (the default action)
     #[command(visible_alias = "ls")]
     List,
-    /// Check a kernel graph without a node: its document, and its kernels where they are PTX
+    /// Check a kernel graph without a node: its document, and its kernels if they are PTX
     Check {
-        /// The folder, or the JSON file with everything in it
+        /// Folder of the kernel graph, or a JSON file with the document and the sources
         folder: PathBuf,
     },
-    /// Push a kernel graph: CUDA C is compiled on the node, if that has NVRTC
+    /// Push a kernel graph; the node compiles CUDA C if it has NVRTC
     Push {
-        /// What it will be asked as, and functions will open it as
+        /// Name of the kernel graph for requests and functions
         name: Name,
-        /// The folder, or the JSON file with everything in it
+        /// Folder of the kernel graph, or a JSON file with the document and the sources
         folder: PathBuf,
-        /// The number of the version [default: the next]
+        /// Version number [default: the next]
         #[arg(long, value_name = "N")]
         version: Option<u32>,
-        /// How long a run of it by itself may take
+        /// Latency objective of a direct run, in milliseconds
         #[arg(long, value_name = "MS")]
         slo_ms: Option<u64>,
     },
-    /// Show one kernel graph: its inputs and outputs
+    /// Show a kernel graph's inputs and outputs
     Show {
-        /// The kernel graph
+        /// Name of the kernel graph
         name: Name,
-        /// One version of it [default: the newest]
+        /// Version to show [default: the newest]
         #[arg(long, value_name = "N")]
         version: Option<u32>,
     },
-    /// Push an earlier version once more, as the newest
+    /// Push an earlier version again, as the newest
     Rollback {
-        /// The kernel graph
+        /// Name of the kernel graph
         name: Name,
-        /// The version [default: the one before the newest]
+        /// Version to restore [default: the version before the newest]
         version: Option<u32>,
     },
     /// Remove a kernel graph with all its versions, or one version
     #[command(visible_alias = "delete")]
     Rm {
-        /// The kernel graph
+        /// Name of the kernel graph
         name: Name,
-        /// One version of it [default: all]
+        /// Version to remove [default: all versions]
         #[arg(long, value_name = "N")]
         version: Option<u32>,
     },
@@ -170,12 +170,12 @@ fn details(graph: &ModelVersion) -> String {
     facts + &devices + &signature(&graph.signature)
 }
 
-/// What is known of it on the devices that kernel graphs are made for.
+/// State of the graph on GPUs. Kernel graphs do not run on the CPU.
 fn on_gpus(graph: &ModelVersion) -> impl Iterator<Item = &ModelOnDevice> {
     graph.devices.iter().filter(|known| known.device != "cpu")
 }
 
-/// The GPUs that do not run it, one a line.
+/// The GPUs that cannot run the graph, one per line.
 fn too_small(graph: &ModelVersion) -> String {
     on_gpus(graph).filter(|known| known.why_not.is_some()).map(on_device).collect()
 }

@@ -10,31 +10,31 @@ use std::io::{BufRead as _, BufReader};
 use weir_types::Name;
 use weir_types::api::LogLine;
 
-/// How far the further lines of a text with several are set in.
+/// Indentation of the continuation lines of a multi-line log entry.
 const INDENT: usize = 4;
 
-/// Show what a function wrote
+/// Show a function's log
 ///
-/// That is what it wrote to standard output and error, and what the node has to say about its
-/// invocations. With --json, each line is one JSON object. The node keeps the latest lines in
-/// memory (log_lines_max, log_bytes_max): they are gone when it is started anew.
+/// Shows the function's standard output and error, and the node's messages about its invocations.
+/// With --json, each line is one JSON object. The node keeps the newest lines in memory
+/// (log_lines_max, log_bytes_max); a restart of the node clears them.
 ///
 /// Examples:
 ///   weir logs hello
-///   weir logs hello -f            # and go on as more comes; Ctrl-C ends it
-///   weir logs hello --errors      # only standard error and the node's own lines
+///   weir logs hello -f            # follow the log; Ctrl-C ends it
+///   weir logs hello --errors      # only standard error and the node's messages
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct LogsArgs {
-    /// The function
+    /// Name of the function
     name: Name,
-    /// Go on as more comes
+    /// Follow the log
     #[arg(long, short)]
     follow: bool,
-    /// How many of the latest lines to show
+    /// Number of recent lines to show
     #[arg(long, short = 'n', value_name = "N", default_value_t = 100)]
     lines: usize,
-    /// Leave out what went to standard output
+    /// Omit standard output
     #[arg(long)]
     errors: bool,
     #[command(flatten)]
@@ -48,7 +48,7 @@ pub(crate) fn run(args: &LogsArgs, context: &Context) -> Result<()> {
     let mut has_shown = false;
     for line in BufReader::new(stream).lines() {
         let line = line.map_err(|error| gone().because(error))?;
-        // The node keeps a quiet connection open with empty lines.
+        // Empty lines are keep-alives.
         if line.is_empty() {
             continue;
         }
@@ -92,7 +92,8 @@ fn show(line: &LogLine, raw: &str, output: Output) -> Result<()> {
     Ok(())
 }
 
-/// A guest writes what it likes; it must not move the cursor or recolour the terminal.
+/// Replaces control characters in guest output, so that it cannot move the cursor or change
+/// colours.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect()
 }

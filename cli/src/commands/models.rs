@@ -17,10 +17,10 @@ use weir_types::{CACHE_TTL_MS_MAX, Cost, Name, Port, Precision, RunningMean, Sig
 /// Push, list, show and remove models
 ///
 /// Examples:
-///   weir models push digits digits.onnx      # the next version
-///   weir models                              # what is there
-///   weir models show digits                  # its inputs, outputs and measured times
-///   weir models profile digits               # measure it with more threads, batches and runs at once
+///   weir models push digits digits.onnx      # push the next version
+///   weir models                              # list all models
+///   weir models show digits                  # inputs, outputs and measured times
+///   weir models profile digits               # measure threads, batch sizes and concurrency
 ///   weir models size digits --rate 200 --slo-ms 10
 ///   weir models rm digits --version 1
 #[derive(Debug, clap::Args)]
@@ -34,80 +34,86 @@ pub(crate) struct ModelsArgs {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// List all models (also without any action)
+    /// List all models (the default action)
     #[command(visible_alias = "ls")]
     List,
-    /// Push a model: one ONNX file with its weights inside
+    /// Push a model: one ONNX file with embedded weights
     Push {
-        /// What functions will open it as
+        /// Name of the model for requests and functions
         name: Name,
-        /// The ONNX file
+        /// ONNX file
         file: PathBuf,
-        /// The version [default: the next one]
+        /// Version number [default: the next]
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
         version: Option<u32>,
-        /// Runs that may go on at once [default: the node chooses]
+        /// Maximum number of concurrent runs [default: the node chooses]
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
         slots: Option<u32>,
-        /// Where it may run: any, cpu or cuda [default: any]
+        /// Devices that may run the model: any, cpu or cuda [default: any]
         #[arg(long, value_name = "WHERE", value_parser = ["any", "cpu", "cuda", "fake"])]
         device: Option<String>,
-        /// What it computes in on a GPU: fp32, tf32, fp16 or bf16; the last two take half the memory [default: tf32]
+        /// Precision on a GPU: fp32, tf32, fp16 or bf16; fp16 and bf16 take half the memory
+        /// [default: tf32]
         #[arg(long, value_name = "TYPE")]
         precision: Option<Precision>,
-        /// How long an inference may take, in milliseconds: one that would take longer is turned away at once
+        /// Latency objective of an inference, in milliseconds; requests that would miss it are
+        /// rejected at admission
         #[arg(long = "slo-ms", value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
         slo_ms: Option<u64>,
-        /// What the device time of an inference may cost, in the unit of the node's prices (slo.prices)
+        /// Maximum device cost of an inference, in the unit of the node's prices (slo.prices)
         #[arg(long, value_name = "COST")]
         cost_slo: Option<Cost>,
-        /// Run requests that wait for it together: auto, where that changes no answers and pays; on, where it pays; off
+        /// Batch queued requests: auto (if it is faster and does not change results), on (if it is
+        /// faster) or off
         #[arg(long, value_name = "MODE", value_parser = ["auto", "on", "off"])]
         batching: Option<String>,
-        /// Items in one run, at most [default: 32]
+        /// Maximum batch size [default: 32]
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
         batch_size_max: Option<u32>,
-        /// Sizes to bring runs to, where enough requests wait
+        /// Batch sizes to prefer when enough requests are queued
         #[arg(long, value_name = "N,...", value_delimiter = ',')]
         preferred_batch_sizes: Vec<u32>,
-        /// How long a request may be held back for others while the device is busy, in microseconds [default: 0]
+        /// Maximum time to hold a request back for a larger batch while the device is busy, in
+        /// microseconds [default: 0]
         #[arg(long, value_name = "US")]
         queue_delay_us_max: Option<u64>,
-        /// The input that tells what is there from padding [default: attention_mask, if it has that]
+        /// Input that masks padding [default: attention_mask, if the model has it]
         #[arg(long, value_name = "INPUT")]
         mask: Option<String>,
-        /// Have the node choose how many runs go on at once and with how many threads, so that they keep to so many milliseconds at the rate
-        /// there is; needs `weir models profile`
+        /// Choose the number of concurrent runs and their threads for this latency objective, in
+        /// milliseconds, at the current request rate; needs `weir models profile`
         #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
         autosize_slo_ms: Option<u64>,
-        /// How often that is chosen anew [default: 10000]
+        /// Interval of that choice, in milliseconds [default: 10000]
         #[arg(long, value_name = "MS", requires = "autosize_slo_ms")]
         autosize_interval_ms: Option<u64>,
-        /// How long sessions that are not needed any more are kept [default: 60000]
+        /// Time to keep unneeded sessions, in milliseconds [default: 60000]
         #[arg(long, value_name = "MS", requires = "autosize_slo_ms")]
         autosize_keep_alive_ms: Option<u64>,
-        /// Keep answers for so many milliseconds, and give them to inferences that are equal instead of running those
+        /// Cache responses for N milliseconds, and return them for equal inferences
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=CACHE_TTL_MS_MAX))]
         cache_ttl_ms: Option<u64>,
     },
-    /// Show one model: its inputs and outputs, and what it has been measured to cost
+    /// Show a model's inputs, outputs and measured times
     Show {
-        /// The model
+        /// Name of the model
         name: Name,
-        /// One version of it [default: the newest]
+        /// Version to show [default: the newest]
         #[arg(long, value_name = "N")]
         version: Option<u32>,
     },
-    /// Measure a model with more threads, larger batches and more runs at once, on inputs that are made up; Ctrl-C ends it
+    /// Measure a model with different threads, batch sizes and concurrency, on generated inputs;
+    /// Ctrl-C stops it
     Profile(profile::ProfileArgs),
-    /// Choose, of what was measured, how many instances and of what kind serve a rate within a latency at the least memory
+    /// Choose from the measurements the instances that serve a rate within a latency with the least
+    /// memory
     Size(profile::SizeArgs),
     /// Remove a model with all its versions, or one version
     #[command(visible_alias = "delete")]
     Rm {
-        /// The model
+        /// Name of the model
         name: Name,
-        /// One version of it [default: all]
+        /// Version to remove [default: all versions]
         #[arg(long, value_name = "N")]
         version: Option<u32>,
     },
@@ -156,7 +162,7 @@ pub(crate) fn run(args: ModelsArgs, context: &Context) -> Result<()> {
                 ("batching.size_max", batch_size_max.map(|size| size.to_string())),
                 ("batching.preferred_sizes", (!sizes.is_empty()).then(|| sizes.join(","))),
                 ("batching.queue_delay_us_max", queue_delay_us_max.map(|delay| delay.to_string())),
-                // As JSON, so that it is text even where it looks like a number.
+                // As JSON, so that a numeric name stays a string.
                 ("batching.mask", mask.map(|mask| serde_json::Value::from(mask).to_string())),
             ]);
             let mut upload =
@@ -189,7 +195,7 @@ pub(crate) fn run(args: ModelsArgs, context: &Context) -> Result<()> {
     }
 }
 
-/// What is given, as a query; empty if nothing is.
+/// Builds a query from the values that are set; empty if there are none.
 fn query(given: &[(&str, Option<String>)]) -> String {
     let mut query = form_urlencoded::Serializer::new(String::new());
     for (name, value) in given {
@@ -219,7 +225,7 @@ fn list(models: &[Model]) -> String {
     table(["NAME", "NEWEST", "VERSIONS", "SIZE", "RESIDENT", "BATCHING", "PUSHED"], rows)
 }
 
-/// Inputs and outputs, one a line.
+/// Inputs and outputs, one per line.
 pub(crate) fn signature(signature: &Signature) -> String {
     let ports = |title: &'static str, ports: &[Port]| -> String {
         ports
@@ -231,7 +237,7 @@ pub(crate) fn signature(signature: &Signature) -> String {
     ports("inputs", &signature.inputs) + &ports("outputs", &signature.outputs)
 }
 
-/// What is set, unless it is of no use.
+/// The batching setting, or a note that the model has no batch dimension.
 fn batching(model: &ModelVersion, set: impl std::fmt::Display) -> String {
     if model.signature.has_batch_dimension() { set.to_string() } else { "no batch dimension".to_owned() }
 }
@@ -260,7 +266,7 @@ fn details(model: &ModelVersion) -> String {
     facts + &devices + &signature(&model.signature)
 }
 
-/// What is known of a model on one device.
+/// Describes a model's state and measurements on one device.
 pub(crate) fn on_device(known: &ModelOnDevice) -> String {
     let ModelOnDevice { device, kind, why_not, resident, runs, profile } = known;
     let name = if device == kind { device.clone() } else { format!("{device} ({kind})") };
@@ -284,7 +290,7 @@ pub(crate) fn on_device(known: &ModelOnDevice) -> String {
     text
 }
 
-/// The devices that do not run a model, one a line.
+/// The devices that cannot run a model, one per line.
 fn lacking(model: &ModelVersion) -> String {
     model.devices.iter().filter(|known| known.why_not.is_some()).map(on_device).collect()
 }

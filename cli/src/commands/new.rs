@@ -12,33 +12,33 @@ use weir_types::Name;
 
 static TEMPLATES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../guest-sdk/templates");
 
-/// Folders that templates bring along without placeholders: the contract, and the SDK that is written against it.
+/// Template folders that are copied without filling in placeholders: the WIT files and the SDK.
 const AS_THEY_ARE: [&str; 2] = ["wit", "sdk"];
 
-/// Other names of languages.
+/// Alternative names of languages.
 const ALIASES: [(&str, &str); 5] =
     [("rs", "rust"), ("py", "python"), ("typescript", "ts"), ("javascript", "js"), ("golang", "go")];
 
-/// Make a function's project from a template
+/// Create a function project from a template
 ///
 /// Examples:
-///   weir new hello                       # in Rust, answers HTTP requests
-///   weir new hello -t python             # the same in Python; there are ts, js and c too
-///   weir new hello -t go                 # the same in Go, which is experimental
-///   weir new scale --kind tensor         # maps tensors to tensors, and can be called like a model
+///   weir new hello                       # HTTP function in Rust
+///   weir new hello -t python             # the same in Python; also ts, js and c
+///   weir new hello -t go                 # the same in Go (experimental)
+///   weir new scale --kind tensor         # tensor function, callable like a model
 ///   weir new hello --dir services/hello
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct NewArgs {
-    /// What the function is called, and its folder unless --dir says otherwise
+    /// Name of the function, and of its folder unless --dir is given
     name: Name,
-    /// The language: rust, python, ts, js, c, or go (experimental)
+    /// Language: rust, python, ts, js, c, or go (experimental)
     #[arg(long, short, default_value = "rust")]
     template: String,
-    /// What kind of function it is
+    /// Kind of the function
     #[arg(long, value_enum, default_value = "http")]
     kind: Kind,
-    /// The folder to make
+    /// Folder to create
     #[arg(long, value_name = "FOLDER")]
     dir: Option<PathBuf>,
 }
@@ -86,7 +86,7 @@ fn template(language: &str, kind: &str) -> Result<&'static Dir<'static>> {
     })
 }
 
-/// The files of a template, by their paths in the project.
+/// Renders a template. Returns the files with their paths in the project.
 fn render(template: &Dir<'_>, name: &Name) -> Result<Vec<(PathBuf, String)>> {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
@@ -115,12 +115,12 @@ fn render(template: &Dir<'_>, name: &Name) -> Result<Vec<(PathBuf, String)>> {
     Ok(files)
 }
 
-/// A file that is the author's to change, or the folder that came along as it is.
+/// Returns the file, or its top folder if the folder was copied unchanged.
 fn own_or_folder(path: &Path) -> &Path {
     AS_THEY_ARE.iter().map(Path::new).find(|folder| path.starts_with(folder)).unwrap_or(path)
 }
 
-/// The name of the crate: Cargo allows no dots, and wants a letter first.
+/// Name of the crate. Cargo allows no dots and requires a letter first.
 fn crate_name(name: &Name) -> String {
     let plain = name.as_str().replace('.', "-");
     if plain.starts_with(|first: char| first.is_ascii_alphabetic()) { plain } else { format!("fn-{plain}") }
@@ -129,7 +129,7 @@ fn crate_name(name: &Name) -> String {
 fn collect(dir: &Dir<'_>, take: &mut dyn FnMut(&Path, &str) -> Result<()>) -> Result<()> {
     for entry in dir.entries() {
         match entry {
-            // What a test run left in the SDK's folder.
+            // Left by test runs in the SDK's folder.
             DirEntry::Dir(inner) if inner.path().ends_with("__pycache__") => {}
             DirEntry::Dir(inner) => collect(inner, take)?,
             DirEntry::File(file) => {
@@ -142,7 +142,8 @@ fn collect(dir: &Dir<'_>, take: &mut dyn FnMut(&Path, &str) -> Result<()>) -> Re
     Ok(())
 }
 
-/// Make the folder beside its place and then move it there, so that nobody is left with half a project.
+/// Creates the project in a temporary folder and moves it into place, so that an error leaves no
+/// partial project.
 fn write(folder: &Path, files: &[(PathBuf, String)]) -> std::io::Result<()> {
     let above = folder.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::create_dir_all(above)?;
@@ -156,7 +157,7 @@ fn write(folder: &Path, files: &[(PathBuf, String)]) -> std::io::Result<()> {
     if !folder.is_dir() {
         return std::fs::rename(&made, folder);
     }
-    // It is empty, and may be where somebody stands.
+    // The folder exists, is empty, and may be a shell's current folder, so keep it.
     for entry in std::fs::read_dir(&made)? {
         let entry = entry?;
         std::fs::rename(entry.path(), folder.join(entry.file_name()))?;
@@ -182,7 +183,7 @@ mod tests {
             if let Ok(package) = made("Cargo.toml") {
                 let package: toml::Table = toml::from_str(&package).unwrap();
                 let crate_name = package["package"]["name"].as_str().unwrap();
-                // Cargo wants a letter first, and names the file after the crate.
+                // Cargo requires a letter first, and names the output file after the crate.
                 assert!(crate_name.starts_with(|c: char| c.is_ascii_alphabetic()), "{crate_name}");
                 assert_eq!(
                     function.component.file_stem().unwrap().to_str(),

@@ -6,21 +6,22 @@ use crate::error::Problem;
 use crate::settings::NodeArgs;
 use anyhow::Result;
 
-/// Run a node that is one of a cluster
+/// Run a node of a cluster
 ///
-/// The same as `weir up`, but never by itself: what is deployed is in the cluster's etcd, components
-/// and models are in its store of blobs, and calls run on whichever node finishes them first. Any
-/// node takes calls and deploys. Ctrl-C or SIGTERM leaves the cluster in good order.
+/// Like `weir up`, but as a member of a cluster. The cluster's etcd stores the deployments, its
+/// blob store holds the components and models, and each call runs on the node with the earliest
+/// expected completion. Every node accepts calls and deployments. Ctrl-C or SIGTERM leaves the
+/// cluster gracefully.
 ///
-/// Nodes on several machines show each other a secret (--secret-file), and say where they are
-/// reached (--advertise) if that is not where they listen. `weir cluster up` runs a cluster on this
-/// machine.
+/// Nodes on several machines authenticate each other with a shared secret (--secret-file), and
+/// announce an address (--advertise) if it differs from the listen address. `weir cluster up` runs
+/// a cluster on this machine.
 ///
 /// Examples:
 ///   weir node --datastore etcd://etcd-0,etcd-1,etcd-2 --blobs s3://weir --secret-file secret \
 ///             --listen 0.0.0.0:9347 --advertise node-7:9347 --token-file tokens
 ///   weir node --datastore etcd://localhost/mine --blobs file:///srv/weir
-///   weir status                                # who is in the cluster, and who decides
+///   weir status                                # members of the cluster, and its leader
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct NodeCommandArgs {

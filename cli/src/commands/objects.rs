@@ -15,14 +15,14 @@ use ureq::http::Method;
 use weir_types::api::Object;
 use weir_types::{ElementType, Name};
 
-/// Keep tensors under names, for functions, inferences and kernel graphs to read
+/// Store named tensors for functions, inferences and kernel graphs
 ///
-/// An object is found by every node of a cluster until it expires (objects.ttl_ms_default, a day).
+/// Every node of a cluster can read an object until it expires (objects.ttl_ms_default, one day).
 ///
 /// Examples:
 ///   weir objects put weights w.bin --datatype FP32 --shape 128,64
 ///   weir objects put session-7 state.bin --ttl-ms 600000
-///   weir objects                              # what is there
+///   weir objects                              # list all objects
 ///   weir objects get weights -o w.bin
 ///   weir objects rm weights
 #[derive(Debug, clap::Args)]
@@ -36,42 +36,43 @@ pub(crate) struct ObjectsArgs {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// List all objects (also without any action)
+    /// List all objects (the default action)
     #[command(visible_alias = "ls")]
     List,
-    /// Keep the bytes of a file, in the place of what was there
+    /// Store the bytes of a file, replacing an object of the same name
     Put {
-        /// What others will ask for
+        /// Name of the object
         name: Name,
-        /// The file: elements in their order, little-endian, without gaps
+        /// File with the elements: in order, little-endian, without gaps
         file: PathBuf,
-        /// The type of the elements, as BOOL, UINT8, INT64 or FP32 [default: UINT8]
+        /// Element type, as BOOL, UINT8, INT64 or FP32 [default: UINT8]
         #[arg(long, value_name = "TYPE", value_parser = datatype)]
         datatype: Option<ElementType>,
-        /// The size of each dimension, outermost first [default: one dimension, as long as the file makes it]
+        /// Sizes of the dimensions, outermost first [default: one dimension, from the file's
+        /// length]
         #[arg(long, value_name = "N,N,...", value_delimiter = ',')]
         shape: Option<Vec<u32>>,
-        /// How long it is kept [default: objects.ttl_ms_default of the node]
+        /// Time to live, in milliseconds [default: objects.ttl_ms_default of the node]
         #[arg(long, value_name = "MS")]
         ttl_ms: Option<u64>,
     },
-    /// Print the bytes of one
+    /// Print the bytes of an object
     Get {
-        /// The object
+        /// Name of the object
         name: Name,
-        /// Write them to a file instead, and show what they are
+        /// Write the bytes to this file instead, and show the object's details
         #[arg(long, short, value_name = "FILE")]
         output: Option<PathBuf>,
     },
-    /// Show one: its type, its shape, and when it expires
+    /// Show an object's type, shape and expiry
     Show {
-        /// The object
+        /// Name of the object
         name: Name,
     },
-    /// Remove one
+    /// Remove an object
     #[command(visible_alias = "delete")]
     Rm {
-        /// The object
+        /// Name of the object
         name: Name,
     },
 }

@@ -6,9 +6,9 @@ use anyhow::Result;
 use weir_types::api::{Function, Rollback};
 use weir_types::{Name, Version};
 
-/// Go back to an earlier version of a function, or on to any other
+/// Activate an earlier version of a function, or any other version
 ///
-/// Invocations under way finish on the version they started on.
+/// Running invocations finish on the version they started with.
 ///
 /// Examples:
 ///   weir rollback hello      # to the version before the active one
@@ -16,9 +16,9 @@ use weir_types::{Name, Version};
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct RollbackArgs {
-    /// The function
+    /// Name of the function
     name: Name,
-    /// The version [default: the one before the active one]
+    /// Version to activate [default: the version before the active one]
     version: Option<u32>,
     #[command(flatten)]
     client: ClientArgs,

@@ -1,4 +1,4 @@
-//! `weir simulate`: the scheduler that ships, under virtual time.
+//! `weir simulate`: runs the production scheduler in virtual time.
 
 mod plot;
 mod replay;
@@ -23,12 +23,12 @@ use weir_scheduler::sim::{
 use weir_scheduler::{BusyChoice, ExclusiveOptions, PolicyKind, PolicyOptions, SloSettings, VictimKind};
 use workload::{WorkloadArgs, seconds};
 
-/// Play a workload against scheduling policies, in virtual time
+/// Simulate scheduling policies on a workload, in virtual time
 ///
-/// The scheduler is the one that nodes run; devices, loads and runs are simulated. What arrives comes
-/// from a file, a preset, or a trace of Azure Functions. Promises are checked on every step: nothing
-/// is lost or runs twice, memory is never over, what is granted stays. A run follows from its
-/// arguments.
+/// Uses the same scheduler as the nodes, with simulated devices, loads and runs. Requests come from
+/// a file, a preset, or a trace of Azure Functions. Invariants are checked on every step: no
+/// request is lost or runs twice, memory stays within its bounds, and granted allocations stay.
+/// Equal arguments give equal results.
 ///
 /// Examples:
 ///   weir simulate --preset trace --policy finish-first --policy lalb-o3 --seeds 10
@@ -50,13 +50,14 @@ pub(crate) struct SimulateArgs {
     devices: DeviceArgs,
     #[command(flatten)]
     slo: SloArgs,
-    /// Write the schedule of the first policy and seed as JSON: the workload's format, with where and when
+    /// Write the schedule of the first policy and seed as JSON: the workload's format, with
+    /// placements and times
     #[arg(long, value_name = "FILE")]
     dump: Option<PathBuf>,
-    /// Draw mean latency, p99, misses and utilisation as SVG files in this folder
+    /// Write SVG charts of mean latency, p99, misses and utilisation to this folder
     #[arg(long, value_name = "FOLDER")]
     plots: Option<PathBuf>,
-    /// Play what was recorded of a running scheduler again, and see that the same comes out
+    /// Replay a recording of a running scheduler, and verify that the decisions are the same
     #[arg(long, value_name = "FILE", conflicts_with_all = ["workload", "preset", "azure", "policies", "dump", "plots"])]
     replay: Option<PathBuf>,
 }
@@ -69,81 +70,81 @@ enum SimulateCommand {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Policies")]
 struct PolicyArgs {
-    /// A policy, or `all`; may be given several times [default: finish-first]
+    /// Policy, or `all`; may be repeated [default: finish-first]
     #[arg(long = "policy", value_name = "POLICY")]
     policies: Vec<String>,
-    /// Visits after which lalb-o3 places a request whatever it costs
+    /// Number of times lalb-o3 may skip a request before it places the request at any cost
     #[arg(long, value_name = "N", default_value_t = 25)]
     o3_limit: u32,
-    /// Which of several busy devices lalb and lalb-o3 wait for
+    /// Busy device that lalb and lalb-o3 wait for
     #[arg(long, value_enum, default_value_t)]
     busy: Busy,
-    /// Who makes room [default: what the policy is known for]
+    /// Eviction policy [default: the policy's published choice]
     #[arg(long, value_enum)]
     victims: Option<Victims>,
-    /// exclusive: devices go to queues that are 150 % of another's
+    /// exclusive: reassign devices to queues longer, per device, than 150 % of another queue
     #[arg(long)]
     stealing: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
 enum Busy {
-    /// The first that would be sooner than a load
+    /// The first device that is faster than a load
     #[default]
     First,
-    /// The one that is free soonest
+    /// The device that becomes free first
     Soonest,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Victims {
-    /// The least recently used
+    /// The least recently used models
     Lru,
-    /// Those whose loss is expected to cost least
+    /// The models with the lowest expected cost of eviction
     LeastLoss,
 }
 
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Devices")]
 struct DeviceArgs {
-    /// Requests at once on a device
+    /// Concurrent requests per device
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_024))]
     slots: u32,
-    /// Nodes that the devices are shared out to
+    /// Nodes to distribute the devices over
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     nodes: u32,
-    /// One device in three is small and quick, one large and slow
+    /// Use mixed devices: one in three is small and fast, one in three large and slow
     #[arg(long)]
     mixed: bool,
-    /// A node goes about this often, with everything that runs on it
+    /// Mean time between node losses; a loss ends all runs on the node
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     lose_every_s: Option<f64>,
-    /// And comes back, empty, after about this long
+    /// Mean time until a lost node returns with empty memory
     #[arg(long, value_name = "SECONDS", default_value_t = 5.0, value_parser = seconds, requires = "lose_every_s")]
     away_s: f64,
-    /// Runs of one model that go together when they are ready together
+    /// Maximum batch size of runs of one model that are ready together
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_024))]
     batch_max: u32,
-    /// What each run of a batch after the first adds, as a part of one
+    /// Cost of each further run in a batch, as a fraction of one run
     #[arg(long, value_name = "PART", default_value_t = 0.5, value_parser = part)]
     batch_marginal: f64,
-    /// Do not tell the scheduler what models cost: it has to learn
+    /// Hide the models' costs from the scheduler, which then has to learn them
     #[arg(long)]
     unknown_costs: bool,
 }
 
-/// One line of the result.
+/// One row of the result.
 #[derive(Debug, Serialize)]
 struct Row {
     policy: PolicyName,
-    /// Whether those were turned away on arrival that would miss their SLO; none where there are no SLOs.
+    /// Whether requests that would miss their SLO were rejected on arrival; `None` without SLOs.
     #[serde(skip_serializing_if = "Option::is_none")]
     admission: Option<bool>,
     #[serde(flatten)]
     metrics: Metrics,
 }
 
-/// A policy by its name.
+/// A policy, serialized by its name.
 #[derive(Debug, Clone, Copy)]
 struct PolicyName(PolicyKind);
 
@@ -208,7 +209,7 @@ fn play_one(
     })
 }
 
-/// The command that plays one policy and seed again.
+/// Command line that replays one policy and seed.
 fn replay(policy: PolicyKind, seed: u64) -> String {
     let mut words = vec!["weir".to_owned()];
     let mut given = std::env::args().skip(1);
@@ -282,7 +283,7 @@ fn text(rows: &[Row]) -> String {
     table(header, cells) + &slos
 }
 
-/// What became of the requests with an SLO.
+/// Table of the results of requests with an SLO.
 fn slos(rows: &[Row]) -> String {
     let header = ["POLICY", "GOODPUT /S", "KEPT", "TURNED AWAY", "MISSED", "ON TRIAL", "COST EACH"];
     let percent = |part: f64| format!("{:.2} %", 100.0 * part);

@@ -1,5 +1,5 @@
-//! The processes of a cluster on this machine. They have process groups of their own, so that Ctrl-C reaches only the one that looks
-//! after them, and they end with it.
+//! Child processes of a local cluster. Each has its own process group, so Ctrl-C reaches only this
+//! process. The children are killed when this process drops their handles.
 
 use crate::error::Problem;
 use anyhow::Result;
@@ -12,19 +12,19 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
-/// How long a process may take to be ready.
+/// Time limit for the start of a process.
 const READY_TIME_MAX: Duration = Duration::from_secs(60);
-/// How often it is asked whether it is.
+/// Interval between readiness checks.
 const READY_ASKED_EVERY: Duration = Duration::from_millis(50);
 
-/// An etcd of one server, for the nodes of this machine.
+/// Single-server etcd for the nodes of this machine.
 pub(super) struct Etcd {
     child: Child,
     port: u16,
 }
 
 impl Etcd {
-    /// Start it, and wait until it listens.
+    /// Starts etcd and waits until it accepts connections.
     pub(super) async fn start(data: PathBuf, log: PathBuf) -> Result<Self> {
         let (port, peer_port) = (free_port()?, free_port()?);
         let url = |port: u16| format!("http://127.0.0.1:{port}");
@@ -56,19 +56,19 @@ impl Etcd {
         if ready { Ok(etcd) } else { Err(Problem::new("etcd does not answer").hint(see(&log)).into()) }
     }
 
-    /// Where it is.
+    /// The datastore URL.
     pub(super) fn url(&self) -> String {
         format!("etcd://127.0.0.1:{}", self.port)
     }
 
-    /// End it in good order.
+    /// Stops etcd with SIGTERM and waits for its exit.
     pub(super) async fn stop(mut self) {
         terminate(&self.child);
         let _ = self.child.wait().await;
     }
 }
 
-/// One node.
+/// Node process.
 pub(super) struct Member {
     number: u16,
     child: Child,
@@ -77,7 +77,7 @@ pub(super) struct Member {
 }
 
 impl Member {
-    /// Start it, and wait until it answers.
+    /// Starts the node and waits until it prints its address.
     pub(super) async fn start(number: u16, arguments: &[String], data: &Path) -> Result<Self> {
         let log = data.join(format!("node-{number}.log"));
         let mut command = Command::new(std::env::current_exe()?);
@@ -99,13 +99,13 @@ impl Member {
         }
     }
 
-    /// Wait until it ends, and say how.
+    /// Waits for the node's exit and describes it.
     pub(super) async fn ended(&mut self) -> String {
         let how = self.child.wait().await.map_or_else(|error| error.to_string(), |status| status.to_string());
         format!("node {} at {} has ended ({how}); {}", self.number, self.url, see(&self.log))
     }
 
-    /// End it in good order.
+    /// Stops the node with SIGTERM and waits for its exit.
     pub(super) async fn stop(&mut self) {
         terminate(&self.child);
         let _ = self.child.wait().await;
@@ -120,7 +120,7 @@ fn spawn(command: &mut Command, log: &Path, stdout: Stdio) -> std::io::Result<Ch
 fn terminate(child: &Child) {
     let pid = child.id().and_then(|id| rustix::process::Pid::from_raw(i32::try_from(id).ok()?));
     if let Some(pid) = pid {
-        // One that has ended meanwhile needs no signal.
+        // The process may have exited already.
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
     }
 }
@@ -129,7 +129,7 @@ fn see(log: &Path) -> String {
     format!("see {}", log.display())
 }
 
-/// A port that nobody listens on at this moment.
+/// Finds a TCP port that is free at this moment.
 fn free_port() -> std::io::Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }

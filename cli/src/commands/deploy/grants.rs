@@ -1,4 +1,4 @@
-//! Grants and limits on the command line.
+//! Arguments for grants and limits.
 
 use crate::error::Problem;
 use anyhow::Result;
@@ -7,50 +7,52 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use weir_types::{CACHE_TTL_MS_MAX, Cost, FunctionManifest, ModelRef, NamePattern};
 
-/// What the function is granted beside what weir.toml says.
+/// Grants and limits in addition to those in weir.toml.
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Grants and limits")]
 pub(crate) struct GrantArgs {
-    /// Models that it may open, as NAME or NAME:VERSION
+    /// Models that the function may open, as NAME or NAME:VERSION
     #[arg(long, value_name = "MODEL,...", value_delimiter = ',')]
     models: Vec<ModelRef>,
-    /// Named objects that it may read, as NAME, or PREFIX* for all whose names begin so
+    /// Named objects that the function may read, as NAME, or PREFIX* for all names with that prefix
     #[arg(long = "objects-read", value_name = "NAME,...", value_delimiter = ',')]
     objects_read: Vec<NamePattern>,
-    /// Named objects that it may put and delete
+    /// Named objects that the function may write and delete, as NAME or PREFIX*
     #[arg(long = "objects-write", value_name = "NAME,...", value_delimiter = ',')]
     objects_write: Vec<NamePattern>,
-    /// An environment variable that it sees
+    /// Environment variable for the function; may be repeated
     #[arg(long = "env", short, value_name = "KEY=VALUE", value_parser = pair)]
     env: Vec<(String, String)>,
-    /// Hosts that it may send HTTP requests to, as HOST or HOST:PORT; * for all
+    /// Hosts that the function may send HTTP requests to, as HOST or HOST:PORT; * allows all hosts
     #[arg(long = "outbound", value_name = "HOST,...", value_delimiter = ',')]
     outbound_hosts: Vec<String>,
-    /// Calls that failed half-way may be made again
+    /// Mark calls as idempotent, so that Weir may retry calls that failed part-way
     #[arg(long)]
     idempotent: bool,
-    /// Keep answers for so many milliseconds, and give them to calls that are equal instead of running those
+    /// Cache responses for N milliseconds, and return them for equal calls
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=CACHE_TTL_MS_MAX))]
     cache_ttl_ms: Option<u64>,
-    /// Let an instance answer more than one call
+    /// Reuse an instance for more than one call
     #[arg(long)]
     reuse: bool,
-    /// The same within a bound, such as calls_max=100 or idle_ms=5000; `weir functions show NAME` lists them
+    /// Bound of the reuse, such as calls_max=100 or idle_ms=5000; enables the reuse. `weir
+    /// functions show NAME` lists the keys
     #[arg(long = "reuse-bound", value_name = "KEY=NUMBER", value_parser = pair)]
     reuse_bounds: Vec<(String, String)>,
-    /// How long a call may take: one that would take longer is turned away at once, so that those admitted keep to it
+    /// Latency objective of a call; calls that would miss it are rejected at admission
     #[arg(long = "slo-ms", value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
     slo_ms: Option<u64>,
-    /// What the device time of a call may cost, in the unit of the node's prices (slo.prices)
+    /// Maximum device cost of a call, in the unit of the node's prices (slo.prices)
     #[arg(long, value_name = "COST")]
     cost_slo: Option<Cost>,
-    /// A limit, such as memory_bytes=67108864 or deadline_ms=5000; `weir functions show NAME` lists them
+    /// Limit, such as memory_bytes=67108864 or deadline_ms=5000; `weir functions show NAME` lists
+    /// the keys
     #[arg(long = "limit", short, value_name = "KEY=NUMBER", value_parser = pair)]
     limits: Vec<(String, String)>,
 }
 
 impl GrantArgs {
-    /// `manifest` with these added; what both have is as it is here.
+    /// Adds the flags to `manifest`. Flags override the manifest's values.
     pub(crate) fn add_to(&self, mut manifest: FunctionManifest) -> Result<FunctionManifest> {
         for model in &self.models {
             if !manifest.models.contains(model) {
@@ -74,7 +76,7 @@ impl GrantArgs {
     }
 }
 
-/// `bounds`, a struct of numbers, with `changes` that `flag` gave.
+/// Applies `changes` from the option `flag` to `bounds`, a struct of numbers.
 fn with<T: Serialize + DeserializeOwned>(flag: &str, bounds: &T, changes: &[(String, String)]) -> Result<T> {
     let mut all = serde_json::to_value(bounds)?;
     for (key, text) in changes {
@@ -89,7 +91,7 @@ fn with<T: Serialize + DeserializeOwned>(flag: &str, bounds: &T, changes: &[(Str
                 .into());
         };
         *bound = Value::from(number);
-        // They are numbers of several widths.
+        // The fields have different integer widths; this checks the range.
         serde_json::from_value::<T>(all.clone()).map_err(|error| wrong(error.to_string()))?;
     }
     Ok(serde_json::from_value(all)?)

@@ -1,11 +1,11 @@
-//! `weir doctor --gpu`: whether a GPU computes what it should, and how fast.
+//! `weir doctor --gpu`: checks a GPU's results and measures its speed.
 //!
 //! ```text
-//!   gpu.rs ── for each stage ──► supervise: StageChild ──order──► a process of this program (stage_process.rs), which holds the device
-//!             Record, Kept ◄── events: cases, launches, checks ──┘
+//!   gpu.rs ── for each stage ──► supervise: StageChild ──order──► stage process, holds the device
+//!             Record, Kept ◄── events: cases, launches, checks ──┘    (stage_process.rs)
 //! ```
 //!
-//! This process never opens the driver, so that it can record whatever a stage does to its own process.
+//! This process never opens the driver, so it can record any failure of a stage process.
 
 mod kept;
 mod limits;
@@ -29,52 +29,54 @@ use std::path::PathBuf;
 use weir_device::cuda::Search;
 use weir_inference::gpu_check::{CaseSelection, CheckConfig, Stage, WARM_UP_MS};
 
-/// Memory of the device that the checks use, at most.
+/// Maximum device memory that the checks use.
 const MEMORY_BYTES_MAX: u64 = 8 << 30;
 
-/// What to check on a GPU.
+/// Options of the GPU checks.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "GPU")]
 pub(crate) struct GpuArgs {
-    /// Check a GPU instead: operations, copies, launches, memory and models, against a reference on the processor
+    /// Check a GPU instead: operations, copies, launches, memory and models, against a CPU
+    /// reference
     #[arg(long)]
     pub(super) gpu: bool,
-    /// Which GPU
+    /// Ordinal of the GPU
     #[arg(long, value_name = "N", default_value_t = 0, requires = "gpu")]
     gpu_device: u32,
-    /// Only some stages
+    /// Stages to run
     #[arg(long, value_name = "STAGES", value_delimiter = ',', requires = "gpu", help = stages())]
     stage: Vec<Stage>,
-    /// Only this case of a stage, or all that begin with it up to a comma: "conv 3x3, tf32"; may be given several times
+    /// Case to run, or a prefix that ends at a comma: "conv 3x3, tf32"; may be repeated
     #[arg(long, value_name = "NAME", requires = "gpu")]
     case: Vec<String>,
-    /// List the cases of the stages, and check nothing
+    /// List the cases of the stages without running them
     #[arg(long, requires = "gpu")]
     list_cases: bool,
-    /// An ONNX model to run; may be given several times
+    /// ONNX model to run; may be repeated
     #[arg(long, value_name = "FILE", requires = "gpu")]
     model: Vec<PathBuf>,
-    /// Batch sizes for models that take any; may be several: 1,32
+    /// Batch sizes for models with a dynamic batch dimension, separated by commas: 1,32
     #[arg(long, value_name = "SIZES", value_delimiter = ',', default_value = "1", requires = "gpu", value_parser = clap::value_parser!(u32).range(1..=4_096))]
     batch: Vec<u32>,
-    /// Repeats of each measurement
+    /// Repetitions of each measurement
     #[arg(long, value_name = "N", default_value_t = 50, requires = "gpu", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     repeats: u32,
-    /// Time for which the GPU runs before each measurement, so that it has its full clocks
+    /// Warm-up time before each measurement, so that the GPU reaches its full clocks
     #[arg(long, value_name = "MS", default_value_t = WARM_UP_MS, requires = "gpu", value_parser = clap::value_parser!(u64).range(0..=60_000))]
     warm_up_ms: u64,
-    /// Time after which a stage is killed [default: by stage, 60 to 600 s]
+    /// Time limit of a stage [default: by stage, 60 to 600 s]
     #[arg(long, value_name = "S", requires = "gpu", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     stage_time_s: Option<u64>,
-    /// Time after which a case that reports nothing is killed
+    /// Time limit for a case without progress
     #[arg(long, value_name = "S", default_value_t = CASE_TIME_S, requires = "gpu", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     case_time_s: u64,
-    /// Write the results to this file too, as JSON and after every check; given again, the run goes on from it
+    /// Also write the results to this file, as JSON and after every check; an existing file resumes
+    /// the run
     #[arg(value_name = "OUT", requires = "gpu")]
     out: Option<PathBuf>,
 }
 
-/// A case that can be run by itself.
+/// Case that can be selected with `--case`.
 #[derive(Debug, Serialize)]
 struct ListedCase {
     stage: Stage,
@@ -131,7 +133,7 @@ impl GpuArgs {
             repeats: self.repeats,
             warm_up_ms: self.warm_up_ms,
             selection: CaseSelection { only: self.case.clone(), skip: Vec::new() },
-            // The process of a stage looks for the driver and the libraries.
+            // The stage process finds the driver and the libraries.
             search: Search::default(),
         }
     }
@@ -140,10 +142,10 @@ impl GpuArgs {
         Stage::ALL.into_iter().filter(|stage| self.stage.is_empty() || self.stage.contains(stage))
     }
 
-    /// The stages to run: with `--case`, those that have the case.
+    /// The stages to run. With `--case`, only stages that contain a selected case.
     fn selected_stages(&self, config: &CheckConfig) -> Result<Vec<Stage>> {
         if self.case.is_empty() {
-            // Stages without models have nothing to check.
+            // Model stages without models have no cases.
             let has_cases = |stage: &Stage| *stage == Stage::Environment || !stage.cases(config).is_empty();
             return Ok(self.stages().filter(has_cases).collect());
         }

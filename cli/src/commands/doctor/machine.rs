@@ -1,13 +1,13 @@
-//! What the machine gives: kernel and process limits.
+//! Checks of the kernel and of the process limits.
 
 use super::Finding;
 use rustix::process::{Resource, getrlimit};
 use weir_host::{NodeConfig, OpenFiles};
 
-/// What a node reserves, without using it, for the memories of its instances: slots of 4 GiB and their guards.
+/// Address space that a node reserves for instance memories: slots of 4 GiB with guard regions.
 const ADDRESS_SPACE_BYTES: u64 = 16 << 40;
 
-/// Whether the kernel can reset an instance's memory the fast way.
+/// Checks for PAGEMAP_SCAN, which makes resetting an instance's memory faster.
 pub(super) fn kernel() -> Finding {
     const CHECK: &str = "kernel";
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
@@ -22,7 +22,7 @@ pub(super) fn kernel() -> Finding {
     )
 }
 
-/// Whether address space can be reserved by the terabyte.
+/// Checks that terabytes of address space can be reserved.
 pub(super) fn address_space() -> Finding {
     const CHECK: &str = "address space";
     if let Some(limit) = getrlimit(Resource::As).current.filter(|limit| *limit < ADDRESS_SPACE_BYTES) {
@@ -43,7 +43,7 @@ pub(super) fn address_space() -> Finding {
     Finding::ok(CHECK, "unlimited")
 }
 
-/// Whether the node may open the files that its connections and GPUs take.
+/// Checks the open-file limit against the node's connections and GPUs.
 pub(super) fn open_files(node: &NodeConfig) -> Finding {
     const CHECK: &str = "open files";
     let files = with_gpus(OpenFiles::new(node.connections_max), node);
@@ -55,7 +55,7 @@ pub(super) fn open_files(node: &NodeConfig) -> Finding {
     }
 }
 
-/// With the GPUs of this machine, as a node uses them all unless it is told otherwise.
+/// Adds the files of this machine's GPUs. A node uses all GPUs by default.
 #[cfg(feature = "cuda")]
 fn with_gpus(files: OpenFiles, node: &NodeConfig) -> OpenFiles {
     use weir_device::cuda::{Devices, Search};

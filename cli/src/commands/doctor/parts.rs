@@ -1,4 +1,4 @@
-//! What belongs to Weir: its configuration, library, data, toolchain and node.
+//! Checks of Weir's parts: configuration, library, data folder, toolchain and node.
 
 use super::{Finding, steps};
 use crate::client::Client;
@@ -11,9 +11,9 @@ use weir_inference::{LibraryError, OnnxRuntime as Backend, OnnxRuntimeConfig};
 use weir_provision::{OnnxRuntime, Toolchain};
 use weir_types::api::Status;
 
-/// Memory for runs of models, of which there are none here.
+/// Memory for model runs, of which the doctor makes none.
 const RUN_BYTES_MAX: u64 = 1 << 20;
-/// Below this much free space a node may not be able to keep what is deployed.
+/// Free space below which a warning is reported: deployments may not fit.
 const FREE_BYTES_MIN: u64 = 1 << 30;
 
 pub(super) fn configuration(file: Option<&ConfigFile>) -> Finding {
@@ -24,7 +24,7 @@ pub(super) fn configuration(file: Option<&ConfigFile>) -> Finding {
     }
 }
 
-/// Whether models can run, and what to do if not.
+/// Checks ONNX Runtime, and fetches it with `fix`.
 pub(super) fn onnxruntime(given: Option<&Path>, fix: bool, output: Output) -> Finding {
     const CHECK: &str = "onnxruntime";
     let why = match look(given) {
@@ -36,7 +36,7 @@ pub(super) fn onnxruntime(given: Option<&Path>, fix: bool, output: Output) -> Fi
         Err(why) => Finding::missing(CHECK, why, "report this: the library that was fetched does not load"),
     };
     if given.is_some() {
-        // What is fetched would not be used.
+        // The node would not use a fetched library.
         return Finding::missing(
             CHECK,
             why,
@@ -59,7 +59,7 @@ pub(super) fn onnxruntime(given: Option<&Path>, fix: bool, output: Output) -> Fi
     }
 }
 
-/// Which GPUs models can run on.
+/// Lists the GPUs that can run models.
 #[cfg(feature = "cuda")]
 pub(super) fn gpu() -> Finding {
     use weir_device::cuda::{Devices, Search};
@@ -71,7 +71,7 @@ pub(super) fn gpu() -> Finding {
             let found: Vec<_> = names.chain([driver]).collect();
             Finding::ok(CHECK, format!("{}; `weir doctor --gpu` checks what they compute", found.join(", ")))
         }
-        // A laptop has none, and needs none.
+        // Not a warning: models run on the CPU.
         Err(unavailable) => Finding::ok(CHECK, format!("none, models run on the processor: {unavailable}")),
     }
 }
@@ -89,25 +89,25 @@ fn look(given: Option<&Path>) -> Result<String, String> {
         prepare_memory_bytes_max: RUN_BYTES_MAX,
         prepare_time_ms_max: 0,
     };
-    // Loads it, as a node would, and sees that its version will do.
+    // Loads the library and checks its version, as a node does.
     match Backend::new(config, Arena::new(RUN_BYTES_MAX)).library() {
         Ok(library) => Ok(library.display().to_string()),
-        // Its own text would send the reader here.
+        // The error's own text refers to `weir doctor`.
         Err(LibraryError::NotFound { places }) => Err(format!("not found; looked for in {places}")),
         Err(error) => Err(error.to_string()),
     }
 }
 
-/// Where a library that is fetched for this user goes, and is found again.
+/// Folder for the fetched library of this user. It is one of the search paths.
 fn library_folder() -> PathBuf {
     std::env::home_dir().unwrap_or_default().join(".local/share/weir/lib")
 }
 
-/// Whether a node could keep its data where it is told to.
+/// Checks that a node can store its data in `folder`.
 pub(super) fn data_folder(folder: &Path) -> Finding {
     const CHECK: &str = "data folder";
     let shown = folder.display();
-    // A node makes the folder; until then the nearest one above it tells.
+    // A node creates the folder, so check its nearest existing ancestor.
     let Some(existing) = folder.ancestors().find(|folder| folder.is_dir()).or(Some(Path::new("."))) else {
         return Finding::missing(CHECK, format!("{shown}: no such path"), "name another with --data");
     };
@@ -127,7 +127,7 @@ pub(super) fn data_folder(folder: &Path) -> Finding {
     Finding::ok(CHECK, format!("{shown}, {} free", size(free)))
 }
 
-/// Whether functions in Rust can be built here.
+/// Checks the Rust toolchain for functions.
 pub(super) fn toolchain(fix: bool, output: Output) -> Finding {
     const CHECK: &str = "Rust for wasm";
     let folder = Path::new(".");
@@ -145,7 +145,7 @@ pub(super) fn toolchain(fix: bool, output: Output) -> Finding {
     }
 }
 
-/// Whether a node answers.
+/// Checks that a node answers.
 pub(super) fn node(client: &Client) -> Finding {
     const CHECK: &str = "node";
     match client.get::<Status>("/v1/status", "read the node's status") {

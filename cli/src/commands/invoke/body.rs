@@ -1,4 +1,4 @@
-//! The body of a call.
+//! Request bodies of `weir invoke`.
 
 use crate::error::Problem;
 use anyhow::Result;
@@ -6,18 +6,18 @@ use std::fs::File;
 use std::io::{Cursor, Read as _, Stdin};
 use ureq::SendBody;
 
-/// Where the bytes of a body come from.
+/// Source of a request body.
 pub(super) enum RequestBody {
-    /// The command line.
+    /// Text from the command line.
     Text(Cursor<Vec<u8>>),
-    /// A file, as long as it was when it was opened.
+    /// A file, with its length at opening.
     File(std::io::Take<File>, u64),
-    /// Standard input, sent as it comes.
+    /// Standard input, streamed.
     Stdin(Stdin),
 }
 
 impl RequestBody {
-    /// What `-d` says.
+    /// Parses the argument of `-d`.
     pub(super) fn read(data: &str) -> Result<Self> {
         let Some(path) = data.strip_prefix('@') else { return Ok(Self::Text(Cursor::new(data.into()))) };
         if path == "-" {
@@ -33,7 +33,7 @@ impl RequestBody {
         Ok(Self::File(file.take(length), length))
     }
 
-    /// What it is taken to be, unless a header says so.
+    /// Default content type, which a header can override.
     pub(super) fn content_type(&self) -> &'static str {
         match self {
             Self::Text(text) if serde_json::from_slice::<serde::de::IgnoredAny>(text.get_ref()).is_ok() => {
@@ -44,7 +44,7 @@ impl RequestBody {
         }
     }
 
-    /// How long it is, where that is known before it is sent.
+    /// Length of the body, if known in advance.
     pub(super) fn length_bytes(&self) -> Option<u64> {
         match self {
             Self::Text(text) => Some(text.get_ref().len() as u64),
@@ -53,7 +53,7 @@ impl RequestBody {
         }
     }
 
-    /// The same for the HTTP client.
+    /// Converts the body for the HTTP client.
     pub(super) fn send(self) -> SendBody<'static> {
         match self {
             Self::Text(text) => SendBody::from_owned_reader(text),

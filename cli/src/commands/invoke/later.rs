@@ -9,29 +9,29 @@ use ureq::Body;
 use ureq::http::{HeaderMap, HeaderValue, Response};
 use weir_types::api::{CALLBACK_HEADER, Invocation};
 
-/// What an answer to such a call takes at most.
+/// Maximum length of the response to an asynchronous call.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 
-/// How a call is made that nobody waits for.
+/// Options of an asynchronous invocation.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Asynchronous")]
 pub(super) struct LaterArgs {
-    /// Have the call run later and its answer kept; prints what the invocation is called
+    /// Run the call asynchronously and print the invocation's ID; the node keeps the response
     #[arg(long = "async")]
     pub(super) is_async: bool,
-    /// The same call with the same key is accepted once
+    /// Idempotency key: the node accepts an equal call with the same key only once
     #[arg(long, value_name = "KEY", requires = "is_async")]
     idempotency_key: Option<String>,
-    /// Post the result there; the function's outbound_hosts must name the host
+    /// URL to POST the result to; the function's outbound_hosts must include its host
     #[arg(long, value_name = "URL", requires = "is_async")]
     callback: Option<String>,
-    /// Wait for the end after all, and print the answer
+    /// Wait for the end and print the response
     #[arg(long, requires = "is_async")]
     wait: bool,
 }
 
 impl LaterArgs {
-    /// Say in the request's headers what is wanted.
+    /// Adds the headers of an asynchronous call to the request.
     pub(super) fn tell(&self, headers: &mut HeaderMap) -> Result<()> {
         if !self.is_async {
             return Ok(());
@@ -49,7 +49,7 @@ impl LaterArgs {
     }
 }
 
-/// Tell what a call that was accepted is called, and wait for it if that is wanted.
+/// Prints the ID of the accepted invocation, or waits for its end and prints the response.
 pub(super) fn run(
     args: &InvokeArgs,
     mut answer: Response<Body>,

@@ -1,4 +1,4 @@
-//! A kernel graph on its way from a folder to the node: one JSON file.
+//! Packs the folder of a kernel graph into one JSON file for the upload.
 
 use crate::error::Problem;
 use anyhow::Result;
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 use weir_kernel_graph::{Bundle, KernelGraph, UPLOAD_BYTES_MAX, check_source};
 
-/// The document's name in its folder.
+/// Name of the document in the folder.
 const DOCUMENT: &str = "graph.json";
 
-/// Read a kernel graph and check what can be told here; says in words what was.
+/// Checks a kernel graph without a node, and describes the result.
 pub(super) fn check(path: &Path) -> Result<String> {
     let bundle = read(path)?;
     let shown = path.display();
@@ -29,7 +29,7 @@ pub(super) fn check(path: &Path) -> Result<String> {
     Ok(format!("{shown} is sound (launches: {launches}, sources: {})", graph.modules().len()))
 }
 
-/// The CUDA C in a folder that is not sent, since there is PTX of it.
+/// CUDA C sources that are not uploaded, because the folder has PTX with the same name.
 pub(super) fn left_out(path: &Path) -> Vec<String> {
     let entries = path.read_dir().into_iter().flatten().flatten().map(|entry| entry.path());
     let has_ptx = |file: &PathBuf| {
@@ -41,7 +41,7 @@ pub(super) fn left_out(path: &Path) -> Vec<String> {
         .collect()
 }
 
-/// A kernel graph as one file.
+/// Writes a kernel graph to one JSON file.
 pub(super) fn pack(path: &Path) -> Result<NamedTempFile> {
     let mut file = NamedTempFile::new()?;
     serde_json::to_writer(&mut file, &read(path)?)?;
@@ -49,8 +49,8 @@ pub(super) fn pack(path: &Path) -> Result<NamedTempFile> {
     Ok(file)
 }
 
-/// A folder with the document and its sources; where a source is there in CUDA C and in PTX made of it (`a.cu` and `a.ptx`), the PTX counts. Or a file with
-/// everything.
+/// Reads a kernel graph from a folder or from one JSON file. If a folder has a source as CUDA C and
+/// as PTX (`a.cu` and `a.ptx`), the PTX is used.
 fn read(path: &Path) -> Result<Bundle> {
     let shown = path.display();
     let text = |path: &Path| -> Result<String> {

@@ -15,47 +15,48 @@ use weir_types::{Measured, Name, Version};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct ProfileArgs {
-    /// The model
+    /// Name of the model
     name: Name,
-    /// One version of it [default: the newest]
+    /// Version to measure [default: the newest]
     #[arg(long, value_name = "N")]
     version: Option<u32>,
-    /// Leave out larger batches where one does not keep to this already
+    /// Latency objective, in milliseconds: skip larger batches after one that misses it
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
     slo_ms: Option<u64>,
-    /// Threads of each run [default: 1, 2, 4, ... up to the device's processors or 8]
+    /// Threads per run [default: 1, 2, 4, ... up to the device's processors or 8]
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     threads: Vec<u32>,
-    /// Items of each run [default: 1,2,4,8, or 1 for a model without a batch dimension]
+    /// Items per run [default: 1,2,4,8, or 1 for a model without a batch dimension]
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     batch: Vec<u32>,
-    /// Runs at once [default: one, and as many as the device has slots]
+    /// Concurrent runs [default: one, and as many as the device has slots]
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     concurrency: Vec<u32>,
-    /// How long to measure each, as 500ms or 2s; up to 10s, and 5 minutes for all of them [default: 1s]
+    /// Time per measurement, as 500ms or 2s; at most 10s, and 5 minutes in total [default: 1s]
     #[arg(long, value_name = "TIME", value_parser = duration_ms)]
     duration: Option<u64>,
-    /// How large the dimensions of an input are that may vary, in their order, the batch left out; once for each such input
+    /// Sizes of an input's dynamic dimensions in order, without the batch; may be repeated for
+    /// other inputs
     #[arg(long = "dims", value_name = "INPUT=N,...", value_parser = dims)]
     dims: Vec<(String, Vec<u32>)>,
 }
 
 #[derive(Debug, clap::Args)]
 pub(super) struct SizeArgs {
-    /// The model
+    /// Name of the model
     name: Name,
-    /// One version of it [default: the newest]
+    /// Version to use [default: the newest]
     #[arg(long, value_name = "N")]
     version: Option<u32>,
-    /// Items per second
+    /// Request rate, in items per second
     #[arg(long, value_name = "R")]
     rate: f64,
-    /// How long each may take, in milliseconds
+    /// Latency objective of an item, in milliseconds
     #[arg(long, value_name = "MS")]
     slo_ms: f64,
 }
 
-/// What `weir models profile --json` prints.
+/// Output of `weir models profile --json`.
 #[derive(Debug, Default, Serialize)]
 struct Profiled {
     name: String,
@@ -89,7 +90,7 @@ pub(super) fn profile(args: ProfileArgs, client: &Client, context: &Context) -> 
     let mut profiled = Profiled { name: name.to_string(), ..Profiled::default() };
     for line in BufReader::new(stream).lines() {
         let line = line.map_err(|error| gone().because(error))?;
-        // The node keeps a quiet connection open with empty lines.
+        // Empty lines are keep-alives.
         if line.is_empty() {
             continue;
         }
@@ -133,7 +134,7 @@ pub(super) fn size(args: &SizeArgs, client: &Client, context: &Context) -> Resul
     context.output.result(&sizing, sized)
 }
 
-/// What was measured, a line for each configuration.
+/// Table of the measurements, one line per configuration.
 pub(super) fn measured(measured: &[Measured]) -> String {
     let rows = measured.iter().map(|one| {
         [
@@ -214,7 +215,7 @@ fn gone() -> Problem {
         .hint("it may be shutting down; `weir status` shows whether it answers")
 }
 
-/// `500ms`, `2s`, or a number of milliseconds.
+/// Parses `500ms`, `2s`, or a number of milliseconds.
 fn duration_ms(text: &str) -> Result<u64, String> {
     let (number, unit_ms) = match text.strip_suffix("ms") {
         Some(number) => (number, 1.0),
@@ -227,16 +228,16 @@ fn duration_ms(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "a time is a number with ms or s, such as 500ms".to_owned())
 }
 
-/// `INPUT=N,N`.
+/// Parses `INPUT=N,N`.
 fn dims(text: &str) -> Result<(String, Vec<u32>), String> {
     let bad = || "write INPUT=N,N,... with a size for each dimension that may vary".to_owned();
-    // A model's input may have any name; its sizes are behind the last sign.
+    // An input's name may contain `=`; the sizes follow the last one.
     let (input, sizes) = text.rsplit_once('=').ok_or_else(bad)?;
     let sizes: Result<Vec<u32>, _> = sizes.split(',').map(|size| size.trim().parse()).collect();
     Ok((input.to_owned(), sizes.map_err(|_| bad())?))
 }
 
-/// How far it is, on standard error.
+/// Progress bar on standard error.
 struct Progress {
     output: Output,
     what: String,

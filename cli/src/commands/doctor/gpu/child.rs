@@ -1,4 +1,4 @@
-//! The doctor's side of the process of a stage.
+//! Doctor's end of the connection to a stage process.
 
 use super::limits::KILL_TIME_MAX;
 use super::message::{StageEvent, StageOrder, send};
@@ -11,30 +11,31 @@ use std::process::{Child, Command, ExitStatus};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Instant;
 
-/// This program as it runs, whatever has become of its file since.
+/// Path of this executable. Works even if the file was replaced or removed since the start.
 const THIS_PROGRAM: &str = "/proc/self/exe";
 
-/// The process of a stage. Killed on drop; it ends by itself when the doctor ends, however that happens.
+/// Stage process. Killed on drop. The process also exits when the doctor exits for any reason,
+/// because its socket closes.
 pub(super) struct StageChild {
     child: Child,
     events: Receiver<StageEvent>,
-    /// Open for as long as the process shall live.
+    /// Keeps the process alive while open.
     socket: UnixStream,
 }
 
-/// What comes next from the process of a stage.
+/// Next event of a stage process.
 pub(super) enum Next {
     Event(StageEvent),
-    /// Nothing in time.
+    /// No event before the deadline.
     Silence,
-    /// The process has ended: how.
+    /// The process ended; describes the exit.
     Ended(String),
 }
 
 impl StageChild {
     pub(super) fn start(order: &StageOrder) -> io::Result<Self> {
         let (socket, theirs) = UnixStream::pair()?;
-        // What libraries print must not mix with the doctor's results.
+        // Output of libraries goes to stderr, separate from the doctor's results.
         let child = Command::new(THIS_PROGRAM)
             .arg(STAGE_COMMAND)
             .stdin(OwnedFd::from(theirs))
@@ -44,17 +45,17 @@ impl StageChild {
         let reader = BufReader::new(socket.try_clone()?);
         let child = Self { child, events, socket };
         std::thread::Builder::new().name("stage".to_owned()).spawn(move || read(reader, &sender))?;
-        // A process that is gone already has its reason in its status.
+        // If the process has exited already, its exit status has the reason.
         let _ = send(&child.socket, order);
         Ok(child)
     }
 
-    /// The next event; or silence at `deadline`, or the end of the process with its reason.
+    /// Waits for the next event until `deadline`. At the end of the process, returns the reason.
     pub(super) fn next(&mut self, deadline: Instant) -> Next {
         match self.receive(deadline) {
             Ok(event) => Next::Event(event),
             Err(RecvTimeoutError::Timeout) => Next::Silence,
-            // Its socket is closed: it has ended, or is about to.
+            // The socket is closed: the process has ended or is exiting.
             Err(RecvTimeoutError::Disconnected) => Next::Ended(match self.child.wait() {
                 Ok(status) => how(status),
                 Err(error) => error.to_string(),
@@ -70,17 +71,18 @@ impl StageChild {
 impl Drop for StageChild {
     fn drop(&mut self) {
         let _ = self.child.kill();
-        // Until its socket closes, so that the next stage finds the device free. A process that the driver holds on to is left to the system.
+        // Wait until the socket closes, so that the next stage finds the device free. After the
+        // timeout, the operating system reaps a process that is blocked in the driver.
         let deadline = Instant::now() + KILL_TIME_MAX;
         while self.receive(deadline).is_ok() {}
         let _ = self.child.try_wait();
     }
 }
 
-/// Reads events until the process closes its socket, or sends something that is no event.
+/// Forwards events until the process closes its socket or the doctor drops the receiver.
 fn read(reader: BufReader<UnixStream>, events: &Sender<StageEvent>) {
     for line in reader.lines() {
-        // An error of the socket means that the process has ended.
+        // A socket error means that the process has ended.
         let Ok(line) = line else { return };
         let event = serde_json::from_str(&line);
         let event = event.unwrap_or_else(|error| StageEvent::Failed(format!("unexpected message: {error}")));

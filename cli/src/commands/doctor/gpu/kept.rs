@@ -1,4 +1,5 @@
-//! The file of `weir doctor --gpu OUT`: written after every check, so that whatever ends a run leaves its results, and the next run goes on from them.
+//! Results file of `weir doctor --gpu OUT`. It is written after every check, so that an interrupted
+//! run keeps its results and the next run resumes from them.
 
 use crate::error::Problem;
 use crate::files::write_whole;
@@ -8,33 +9,34 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use weir_inference::gpu_check::{CaseSelection, Check, CheckConfig, LaunchParameters, Stage};
 
-/// The contents of the file.
+/// Contents of the results file.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Kept {
     of: Identity,
-    /// Stages whose cases have all run.
+    /// Stages with all cases run.
     finished: Vec<Stage>,
-    /// The case that runs now. In the file of a run that was cut off, the case that it was cut off in.
+    /// Case in progress. In the file of an interrupted run, the case that was interrupted.
     running: Option<RunningCase>,
-    /// Checks, in the order of the stages.
+    /// Checks in stage order.
     pub(super) checks: Vec<Check>,
     #[serde(skip)]
     path: Option<PathBuf>,
-    /// The environment of earlier runs, until that of this run is known to be the same. Nothing is written before.
+    /// Environment of earlier runs, until the current environment is known to be the same. The file
+    /// is not written before that.
     #[serde(skip)]
     environment: Option<Vec<Check>>,
 }
 
-/// A case that runs.
+/// Case in progress.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct RunningCase {
     pub(super) stage: Stage,
     pub(super) case: String,
-    /// Its launches, as far as they are known.
+    /// Launches of the case that the process has reported.
     pub(super) launches: Vec<LaunchParameters>,
 }
 
-/// Settings of the checks. Checks with other settings do not go into the same file.
+/// Settings of the checks. A file holds only checks with equal settings.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Identity {
     weir: String,
@@ -60,7 +62,7 @@ impl Identity {
 }
 
 impl Kept {
-    /// The results in the file, or none yet.
+    /// Reads the results file, or starts with empty results.
     pub(super) fn open(path: Option<&Path>, config: &CheckConfig) -> Result<Self> {
         let of = Identity::new(config);
         let empty = |of| Self {
@@ -89,18 +91,19 @@ impl Kept {
         Ok(Self { path: Some(path.to_owned()), ..kept })
     }
 
-    /// Whether a stage need not run again: all its cases have run, and passed. The environment is looked at each time.
+    /// Whether all cases of a stage ran and passed, so that the stage can be skipped. The
+    /// environment stage is never skipped.
     pub(super) fn has_passed(&self, stage: Stage) -> bool {
         let is_finished = stage != Stage::Environment && self.finished.contains(&stage);
         is_finished && self.of_stage(stage).all(|check| check.passed)
     }
 
-    /// The case that an earlier run was cut off in.
+    /// The case that an earlier run was interrupted in.
     pub(super) fn cut_off_in(&self) -> Option<&RunningCase> {
         self.running.as_ref()
     }
 
-    /// Begins a stage: forgets the checks that run again, and gives the cases that need not.
+    /// Begins a stage: removes the checks of cases that run again, and returns the cases to skip.
     pub(super) fn begin(&mut self, stage: Stage, selection: &CaseSelection) -> Vec<String> {
         let cut_off = self.running.take().filter(|running| running.stage == stage);
         if stage == Stage::Environment && self.finished.contains(&stage) {
@@ -111,7 +114,7 @@ impl Kept {
             cut_off.as_ref().is_none_or(|running| running.case != *case) && checks.all(|check| check.passed)
         };
         let mut passed: Vec<String> = Vec::new();
-        // Cases that are asked for by name run again.
+        // Cases selected by name run again.
         if selection.only.is_empty() && stage != Stage::Environment {
             passed.extend(self.of_stage(stage).filter_map(|check| check.case.clone()).filter(is_over));
             passed.dedup();
@@ -146,12 +149,12 @@ impl Kept {
         self.write()
     }
 
-    /// The case that ran when its process ended.
+    /// Takes the case in progress, after its process ended.
     pub(super) fn take_running(&mut self) -> Option<RunningCase> {
         self.running.take()
     }
 
-    /// Ends a stage, whose cases have all run or not.
+    /// Ends a stage. `is_finished` is false if some cases did not run.
     pub(super) fn end(&mut self, stage: Stage, is_finished: bool) -> Result<()> {
         self.running = None;
         if let Some(before) = self.environment.take()
@@ -181,7 +184,7 @@ impl Kept {
     }
 }
 
-/// The place of a stage in their order.
+/// Index of a stage in the stage order.
 fn place(stage: Stage) -> Option<usize> {
     Stage::ALL.iter().position(|other| *other == stage)
 }
@@ -210,7 +213,7 @@ mod tests {
         serde_json::from_value(json).unwrap()
     }
 
-    /// Runs cases with these outcomes, as far as they are not kept. Gives those that ran.
+    /// Runs the cases that are not skipped, with these outcomes, and returns their names.
     fn run(kept: &mut Kept, stage: Stage, cases: &[(&str, bool)], only: &[&str]) -> Vec<String> {
         let only = only.iter().map(|case| (*case).to_owned()).collect();
         let mut selection = CaseSelection { only, skip: Vec::new() };
@@ -253,7 +256,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("gpu.json");
         let open = || Kept::open(Some(&path), &config(5)).unwrap();
-        // "b" has a check already, and would have had more.
+        // "b" has one check, but the run was interrupted before the case ended.
         run(&mut open(), Stage::Memory, &[("a", true), ("b", true)], &[]);
         let mut kept = open();
         assert!(!kept.has_passed(Stage::Memory));

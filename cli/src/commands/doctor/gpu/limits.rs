@@ -3,14 +3,14 @@
 use std::time::Duration;
 use weir_inference::gpu_check::Stage;
 
-/// Times that a stage is started again behind a case that ended its process.
+/// Maximum number of restarts of a stage after cases that ended its process.
 pub(super) const RESTARTS_MAX: usize = 8;
-/// Time that a killed process may take to end: the driver may wait for a kernel.
+/// Time limit for a killed process to exit: the driver may wait for a kernel.
 pub(super) const KILL_TIME_MAX: Duration = Duration::from_secs(10);
-/// Time for which a case may report nothing, in seconds. The reference takes some of it.
+/// Time limit for a case without progress, in seconds. It includes the time of the CPU reference.
 pub(super) const CASE_TIME_S: u64 = 120;
 
-/// Time of each stage, in seconds.
+/// Time limit of each stage, in seconds.
 const ENVIRONMENT_TIME_S: u64 = 60;
 const OPERATIONS_TIME_S: u64 = 600;
 const TRANSFERS_TIME_S: u64 = 120;
@@ -19,22 +19,22 @@ const MEMORY_TIME_S: u64 = 120;
 const HANDING_OVER_TIME_S: u64 = 120;
 const WORKER_TIME_S: u64 = 120;
 const KERNEL_GRAPHS_TIME_S: u64 = 300;
-/// Time of each stage for each of its models, in seconds.
+/// Additional time limit per model, in seconds.
 const NETWORKS_MODEL_TIME_S: u64 = 600;
 const FUNCTIONS_MODEL_TIME_S: u64 = 300;
 const WORKER_MODEL_TIME_S: u64 = 120;
 
-/// Limits of one stage.
+/// Time limits of one stage.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct StageLimits {
-    /// Of the whole stage, with its restarts.
+    /// Limit for the whole stage, including restarts.
     pub(super) stage: Duration,
-    /// Without a word from the running case.
+    /// Limit between two events of a case.
     pub(super) case: Duration,
 }
 
 impl StageLimits {
-    /// Limits of a stage with so many models; `stage_s` takes the place of the stage's own.
+    /// Limits of a stage with `models` models. `stage_s` overrides the default limit of the stage.
     pub(super) fn new(stage: Stage, models: usize, stage_s: Option<u64>, case_s: u64) -> Self {
         let models = u64::try_from(models).unwrap_or(u64::MAX);
         let own_s = match stage {

@@ -1,15 +1,15 @@
-//! The record of a run: checks as they end, shown on standard error, and kept in OUT.
+//! Record of a run: prints each finished check to standard error and stores it in OUT.
 
 use super::kept::Kept;
 use crate::output::Output;
 use anyhow::Result;
 use weir_inference::gpu_check::{Check, LaunchParameters, Stage};
 
-/// Records one stage after the other.
+/// Recorder for the stages, one at a time.
 pub(super) struct Record<'a> {
     kept: &'a mut Kept,
     output: Output,
-    /// Cases that started since the stage was started last.
+    /// Cases that started since the last start of the stage process.
     started: Vec<String>,
 }
 
@@ -32,7 +32,8 @@ impl<'a> Record<'a> {
         self.kept.check(check)
     }
 
-    /// Records that the process of a stage ended early, in the case that was running. Gives that case.
+    /// Records that the stage process ended early, as a failure of the running case. Returns that
+    /// case.
     pub(super) fn fail(&mut self, stage: Stage, why: &str) -> Result<Option<String>> {
         let running = self.kept.take_running();
         let (case, launches) =
@@ -43,12 +44,12 @@ impl<'a> Record<'a> {
         Ok(case)
     }
 
-    /// Cases that started since the last call.
+    /// Takes the cases that started since the last call.
     pub(super) fn take_started(&mut self) -> Vec<String> {
         std::mem::take(&mut self.started)
     }
 
-    /// Ends a stage, whose cases have all run or not.
+    /// Ends a stage. `is_finished` is false if some cases did not run.
     pub(super) fn end(&mut self, stage: Stage, is_finished: bool) -> Result<()> {
         self.kept.end(stage, is_finished)
     }

@@ -1,4 +1,4 @@
-//! The process of one stage: holds the device, and can fault, crash or hang without harm to the other stages.
+//! Stage process: holds the device. Its faults, crashes and hangs do not affect the other stages.
 
 use super::message::{StageEvent, StageOrder, send};
 use rustix::process::{Signal, getpid, kill_process};
@@ -9,15 +9,16 @@ use std::process::ExitCode;
 use weir_device::cuda::{Devices, Search};
 use weir_inference::gpu_check::{CheckConfig, check};
 
-/// The hidden subcommand that starts it.
+/// Hidden subcommand that starts the process.
 pub(crate) const STAGE_COMMAND: &str = "__check-gpu";
 
-/// The whole of the process: receives the order over the socket that is its standard input, and sends events.
+/// Main function of the process: receives the order over the socket on standard input, and sends
+/// events.
 pub(crate) fn main() -> ExitCode {
     match serve() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // The doctor reports how the process ended; this says why.
+            // The doctor reports the exit status; this line adds the reason.
             let _ = writeln!(io::stderr(), "{STAGE_COMMAND}: {error}");
             ExitCode::FAILURE
         }
@@ -50,7 +51,8 @@ fn serve() -> io::Result<()> {
     }
 }
 
-/// End when the doctor's side of the socket closes, as it does when the doctor ends. Not by `exit`: the driver would wait for its kernels then.
+/// Kills this process when the doctor's end of the socket closes, which happens when the doctor
+/// ends. SIGKILL instead of `exit`, because at `exit` the driver would wait for its kernels.
 fn end_with_doctor(mut orders: BufReader<UnixStream>) -> io::Result<()> {
     let wait = move || {
         let _ = orders.read_to_end(&mut Vec::new());

@@ -1,4 +1,4 @@
-//! Runs a stage in a process of its own, and again behind a case that ended the process.
+//! Runs a stage in a child process, and restarts it after a case that ended the process.
 
 use super::child::{Next, StageChild};
 use super::limits::{RESTARTS_MAX, StageLimits};
@@ -9,16 +9,17 @@ use anyhow::{Context as _, Result};
 use std::time::Instant;
 use weir_inference::gpu_check::{CheckConfig, Progress, Stage};
 
-/// How one process of a stage ended.
+/// End of one stage process.
 enum Ended {
     Finished,
-    /// Early, for this reason.
+    /// Ended early, with the reason.
     Early(String),
-    /// The stage has no time left.
+    /// The time limit of the stage is over.
     OverTime(String),
 }
 
-/// Runs the selected cases of a stage. Whatever ends its processes is recorded as a failed check; only what ends the doctor itself is an error.
+/// Runs the selected cases of a stage. The end of a stage process is recorded as a failed check;
+/// only a failure of the doctor itself is an error.
 pub(super) fn run(
     stage: Stage,
     config: &CheckConfig,
@@ -42,7 +43,7 @@ pub(super) fn run(
         };
         restarts += 1;
         record.note(&format!("{stage} goes on behind {case:?}"));
-        // The cases up to this one are done, whatever came of them.
+        // Skip the cases that have started, including the failed case.
         config.selection.skip.extend(record.take_started());
     }
 }

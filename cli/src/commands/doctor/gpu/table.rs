@@ -1,10 +1,10 @@
-//! The results as a table.
+//! Table of the results.
 
 use crate::output::table;
 use weir_device::OperatingPoint;
 use weir_inference::gpu_check::Check;
 
-/// Launches of a failed check that are shown; OUT and `--json` have all.
+/// Maximum number of launches shown for a failed check; OUT and `--json` have all launches.
 const LAUNCHES_SHOWN: usize = 3;
 
 pub(super) fn text(checks: &[Check]) -> String {
@@ -29,7 +29,7 @@ pub(super) fn text(checks: &[Check]) -> String {
     table(["STAGE", "WHAT", "TIER", "", "OFF BY", "TIME", "RATE", "OF FLOOR", "CLOCKS", "GOAL", ""], rows)
 }
 
-/// The explanation of a check; of one that failed, with the worst element and the launches.
+/// Explanation of a check. For a failed check, includes the worst element and the launches.
 pub(super) fn detail(check: &Check) -> String {
     let worst = check.worst.map(|worst| worst.to_string());
     let launches = check.launches.iter().take(LAUNCHES_SHOWN).map(ToString::to_string);
@@ -47,14 +47,15 @@ fn time(ns: u64) -> String {
     }
 }
 
-/// Whichever rate a check has.
+/// The check's rates, in bytes or operations per second.
 fn rate(check: &Check) -> String {
     let bytes = check.bytes_per_s.map(|rate| format!("{:.1} GB/s", rate / 1e9));
     let flops = check.flops_per_s.map(|rate| format!("{:.2} TFLOP/s", rate / 1e12));
     [bytes, flops].into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-/// An operating point as `1980/3201 MHz 350 W gen5 x16`: multiprocessors, memory, power and PCIe link.
+/// Formats an operating point as `1980/3201 MHz 350 W gen5 x16`: SM clock, memory clock, power,
+/// PCIe link.
 fn clocks(point: OperatingPoint) -> String {
     let number = |number: Option<u32>| number.map_or_else(|| "?".to_owned(), |number| number.to_string());
     let power = point.power_w.map_or_else(|| "?".to_owned(), |power_w| format!("{power_w:.0}"));
