@@ -1,9 +1,12 @@
-//! The models that are pushed: durable in the datastore and the blob folder, brought into device memory when opened.
+//! The registry of pushed models: durable in the datastore and the blob folder, loaded into device
+//! memory when opened.
 //!
-//! Keys are `models/{tenant}/{name}/versions/{version}`. A version never changes. Its files (the upload as it came, the optimised graph,
-//! the weights, each named by its hash and kept once however many models share it) are durable before the key is. A model whose record or
-//! files are damaged is left alone and reported; the node serves the others, and pushing it again repairs it. In a cluster, every node
-//! follows what is pushed and deleted elsewhere, and fetches files when a model is first loaded.
+//! Keys are `models/{tenant}/{name}/versions/{version}`. A version is immutable. Its files are the
+//! original upload, the optimised graph and the weights. Each file is named by its hash and stored
+//! once, even if many models share it. The files are durable before the key is written. A model
+//! whose record or files are damaged is skipped and reported; the node serves the other models, and
+//! pushing the model again repairs it. In a cluster, every node follows pushes and deletions on
+//! other nodes, and fetches files when a model is first loaded.
 
 mod access;
 mod autosize;
@@ -49,10 +52,10 @@ use weir_scheduler::DeviceKind;
 use weir_types::api::ModelVersion;
 use weir_types::{ContentHash, DeviceChoice, ModelId, Name, Profile, RunningMean, TenantId, Version};
 
-/// Versions that one name may have.
+/// The limit of versions per model name.
 const VERSIONS_MAX: usize = 1_000;
 
-/// Why the registry of models could not be read or changed.
+/// An error while reading or changing the registry of models.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ModelsError {
     #[error("there is no model {0}; `weir models list` lists them")]
@@ -93,35 +96,36 @@ pub(crate) enum ModelsError {
     CutOff(#[from] CutOff),
 }
 
-/// One version of a model, in memory.
+/// One version of a model, as loaded from its record.
 pub(crate) struct ModelEntry {
     pub(crate) record: ModelRecord,
     pub(crate) source: Arc<ModelSource>,
     pub(crate) served: Served,
-    /// What counts what is used of devices for it.
+    /// The meters that count device usage of the model.
     pub(crate) meters: ModelMeters,
-    /// What turned out not to run it.
+    /// The platforms that failed to load the model.
     pub(crate) refusals: Refusals,
-    /// What it has in common with other models of its tenant.
+    /// The weights that the model shares with other models of its tenant.
     pub(crate) shared: Arc<Shared>,
-    /// What its tenant's worker takes of a device besides, where it runs in one: once for all that do.
+    /// The device memory of the tenant's worker process, if the model runs in one. All models of
+    /// the tenant in that worker share this memory.
     pub(crate) worker_bytes: u64,
-    /// Its answers that are kept for equal inferences, from the first on.
+    /// The response cache of the model's inferences; unset until the first use.
     pub(crate) answers: OnceLock<Arc<Scope>>,
 }
 
-/// What an inference of a model is expected to take, as far as it was measured.
+/// The expected load and run times of an inference, where measured.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Expected {
     pub(crate) load_time_ns: Option<u64>,
-    /// By kind of device.
+    /// Run times by kind of device.
     pub(crate) run_times_ns: Vec<(DeviceKind, u64)>,
 }
 
-/// Models that are read at once when the node starts.
+/// The number of models that are read concurrently when the node starts.
 const READ_AT_ONCE: usize = 16;
 
-/// Why a model could not be read.
+/// The reason why a model could not be read.
 struct Unreadable {
     why: String,
     may_heal: bool,
@@ -134,15 +138,16 @@ pub(crate) struct Models {
     devices: Devices,
     metrics: Arc<Metrics>,
     known: RwLock<Known>,
-    /// Counts the models that guests have loaded, to tell them from each other.
+    /// Numbers the models that guests load, so that their keys differ.
     loads: AtomicU64,
     changes: Changes,
-    /// One change at a time.
+    /// Serialises changes.
     turn: Arc<Semaphore>,
 }
 
 impl Models {
-    /// Read everything that was pushed, and remove files that nothing refers to. Also tells as of which revision that is.
+    /// Reads all pushed models and removes unreferenced files. Also returns the revision that was
+    /// read.
     pub(crate) async fn open(
         datastore: Arc<dyn Datastore>,
         blobs: Blobs,
@@ -166,10 +171,11 @@ impl Models {
         Ok((Arc::new(models), revision))
     }
 
-    /// Make memory what the datastore is now, and tell as of which revision that is.
+    /// Replaces the models in memory by the state of the datastore. Returns the revision that was
+    /// read.
     async fn read_all(&self) -> Result<Revision, ModelsError> {
         let (entries, revision) = self.datastore.read_all(&record::models()?).await?;
-        // Only a model's key comes to lie there.
+        // Only keys of models have this prefix.
         let models: Vec<_> = entries.iter().filter_map(|entry| Some((id_of(&entry.key)?, entry))).collect();
         let reading = futures::stream::iter(&models);
         reading.for_each_concurrent(READ_AT_ONCE, async |(id, entry)| self.take_in(id, entry).await).await;
@@ -180,14 +186,14 @@ impl Models {
         Ok(revision)
     }
 
-    /// Make a version known as the datastore has it, unless a newer push of it is.
+    /// Registers a version as the datastore has it, unless a newer push of it is already known.
     async fn take_in(&self, id: &ModelId, entry: &Entry) {
         let is_known = || self.revision_of(id).is_some_and(|known| known >= entry.modified_at);
         if is_known() {
             return;
         }
         match self.read(entry).await {
-            // This node's own push is told twice: by itself, and by the datastore.
+            // This node's own push arrives twice: directly, and from the datastore.
             _ if is_known() => {}
             Ok((record, prepared)) => {
                 let before = self.key_of(id);
@@ -204,7 +210,7 @@ impl Models {
         }
     }
 
-    /// A version was not there any more at `revision`.
+    /// Handles the deletion of a version at `revision`.
     fn deleted(&self, id: &ModelId, revision: Revision) {
         if self.revision_of(id).is_none_or(|known| known <= revision)
             && let Some(key) = self.forget(id)
@@ -213,7 +219,7 @@ impl Models {
         }
     }
 
-    /// The newest version, or the one asked for.
+    /// The requested version; without one, the newest.
     pub(crate) fn get(
         &self,
         tenant: &TenantId,
@@ -229,7 +235,8 @@ impl Models {
         known.versions(tenant, name).map(|versions| versions.keys().copied().collect()).unwrap_or_default()
     }
 
-    /// The same of one kind: what is called so, and is of another, is not there.
+    /// Like [`get`](Self::get), for one kind of content: an entry of another kind counts as
+    /// missing.
     pub(crate) fn get_of(
         &self,
         content: Content,
@@ -255,7 +262,7 @@ impl Models {
         models.filter_map(|versions| versions.values().next_back().cloned()).collect()
     }
 
-    /// `entry` as the API shows it.
+    /// Describes `entry` as the API returns it.
     pub(crate) fn describe(&self, entry: &ModelEntry) -> ModelVersion {
         let ModelEntry { record, source, .. } = entry;
         ModelVersion {
@@ -274,7 +281,7 @@ impl Models {
         }
     }
 
-    /// What it was measured to cost on the first of the node's devices that has run it.
+    /// The measured costs on the first of the node's devices that has run the model.
     fn profile(&self, entry: &ModelEntry) -> Profile {
         let profiles = self.devices.iter().map(|device| device.cache.profiles().get(&entry.source.key));
         profiles.into_iter().find(|profile| *profile != Profile::default()).unwrap_or_default()
@@ -289,13 +296,13 @@ impl Models {
         self.devices.get(ordinal).unwrap_or(self.devices.first()).name.clone()
     }
 
-    /// What of `tenant` could not be read, and why.
+    /// The models of `tenant` that could not be read, with the reason.
     pub(crate) fn damaged(&self, tenant: &TenantId) -> Vec<String> {
         let damaged = self.damaged_versions(tenant).into_iter();
         damaged.map(|(id, why)| format!("model {}:{}: {why}", id.name, id.version)).collect()
     }
 
-    /// The versions of `tenant` that could not be read, and why.
+    /// The versions of `tenant` that could not be read, with the reason.
     pub(crate) fn damaged_versions(&self, tenant: &TenantId) -> Vec<(ModelId, String)> {
         let known = self.read_known();
         let own = known.damaged.iter().filter(|(id, _)| id.tenant == *tenant);
@@ -308,7 +315,7 @@ impl Models {
         self.devices.iter().filter(|device| runs_on.contains(device.platform)).collect()
     }
 
-    /// What an inference of a model by itself is expected to take, as it was measured.
+    /// The expected load and run times of a stand-alone inference, from measurements.
     pub(crate) fn expected(&self, entry: &ModelEntry, batch: u32) -> Expected {
         let profiles = self.devices.profiles();
         let known = profiles.iter().map(|(kind, profiles)| (kind, profiles.get(&entry.source.key)));
@@ -328,18 +335,18 @@ impl Models {
         self.store.blobs()
     }
 
-    /// Whether this push of a model is still the one that its id names.
+    /// Whether `key` is still the current push of its model version.
     fn is_current(&self, key: &ModelKey) -> bool {
         self.key_of(&key.id).is_some_and(|known| known == *key)
     }
 
-    /// Which push of a version is known.
+    /// The key of the known push of a version.
     fn key_of(&self, ModelId { tenant, name, version }: &ModelId) -> Option<ModelKey> {
         let known = self.read_known();
         Some(known.versions(tenant, name)?.get(version)?.source.key.clone())
     }
 
-    /// When what is known of a version was written.
+    /// The revision at which the known push of a version was written.
     fn revision_of(&self, id: &ModelId) -> Option<Revision> {
         self.key_of(id).map(|key| Revision(key.generation))
     }
@@ -349,7 +356,7 @@ impl Models {
         known.entries().map(|entry| entry.source.id().clone()).chain(known.damaged.keys().cloned()).collect()
     }
 
-    /// What `entry` holds, and what it refers to; or why that cannot be told.
+    /// Parses the record in `entry` and reads the file with its preparation result.
     async fn read(&self, entry: &Entry) -> Result<(ModelRecord, Prepared), Unreadable> {
         let record: ModelRecord = serde_json::from_slice(&entry.value)
             .map_err(|error| Unreadable { why: format!("its record: {error}"), may_heal: false })?;
@@ -371,7 +378,7 @@ impl Models {
         let ModelId { tenant, name, version } = id.clone();
         let meters = self.metrics.usage.model(id);
         let source = ModelSource {
-            // A revision is of one commit: no two pushes have the same.
+            // A revision belongs to one commit, so it is unique to a push.
             key: ModelKey { id: id.clone(), generation: revision.0 },
             prepared: Arc::new(prepared),
             blobs: self.store.blobs().folder().to_owned(),
@@ -398,7 +405,7 @@ impl Models {
         entry
     }
 
-    /// The version is not there any more. Says which push of it was.
+    /// Removes a version. Returns the key of its push.
     fn forget(&self, id: &ModelId) -> Option<ModelKey> {
         let mut known = self.write();
         known.damaged.remove(id);
@@ -417,7 +424,8 @@ impl Models {
         self.metrics.models.set(known.tenants.values().map(|models| models.len() as i64).sum());
     }
 
-    /// Remove files that no version refers to any more, if it is known what all of them refer to.
+    /// Removes files that no version refers to. Does nothing while a damaged model makes the
+    /// references incomplete.
     async fn sweep(&self) -> Result<(), ModelsError> {
         if !self.read_known().damaged.is_empty() {
             tracing::warn!("unused files of models are kept: a model that cannot be read may need them");
@@ -432,7 +440,8 @@ impl Models {
         known.entries().flat_map(|entry| entry.files()).collect()
     }
 
-    /// The files that the datastore's records refer to, as it is now; none where that of one of them cannot be told.
+    /// The files that the datastore's current records refer to; `None` if those of some record
+    /// cannot be determined.
     pub(crate) async fn referred(&self) -> Result<Option<HashSet<ContentHash>>, ModelsError> {
         let (entries, _) = self.datastore.read_all(&record::models()?).await?;
         let mut files = HashSet::new();
@@ -459,12 +468,12 @@ impl Models {
 }
 
 impl ModelEntry {
-    /// What it was made of.
+    /// The kind of content.
     pub(crate) fn content(&self) -> Content {
         self.source.prepared.content()
     }
 
-    /// Every file that it refers to.
+    /// Every file that the version refers to.
     fn files(&self) -> Vec<ContentHash> {
         self.source.prepared.blobs().chain([self.record.digest, self.record.prepared]).collect()
     }

@@ -1,4 +1,5 @@
-//! Bringing models into device memory: those that an invocation's function is granted, and those that are asked for by themselves.
+//! Loads models into device memory: models that a function is granted, and models of stand-alone
+//! inferences.
 
 use super::loaded::{LoadError, Loaded};
 use super::pinned::{Beside, ModelPin, RanOn};
@@ -29,25 +30,26 @@ pub(crate) struct ModelAccess {
     depth: u32,
 }
 
-/// A model in device memory, kept there until this is dropped; or a workflow, whose models are while it runs.
+/// An opened model, kept in device memory until this is dropped. Or an opened workflow, whose
+/// models are kept there while it runs.
 pub(crate) struct Opened {
     pub(crate) id: ModelId,
     pub(crate) signature: Signature,
     pub(crate) runner: Runner,
-    /// Where its runs are counted; none where it is no model of the node's.
+    /// The serving statistics of its runs; `None` for a model that a guest has loaded.
     pub(crate) served: Option<Served>,
     /// The files of a model that a guest has loaded.
     pub(super) _loaded: Option<Loaded>,
 }
 
-/// What runs what was opened.
+/// Runs an opened model or workflow.
 pub(crate) enum Runner {
-    /// With what counts the time of its runs.
+    /// With the meter of its runs.
     Model(ModelPin, Meter),
     Workflow(Box<(Steps, Arc<Workflow>)>),
 }
 
-/// Why a model was not opened.
+/// The reason why a model was not opened.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OpenError {
     #[error("{0}")]
@@ -69,21 +71,22 @@ impl ModelAccess {
         }
     }
 
-    /// The named objects of the function's tenant, as far as it is granted them.
+    /// The named objects of the function's tenant, limited to the function's grants.
     pub(crate) fn objects(&self) -> ObjectAccess<'_> {
         let (tenant, grants) = (&self.deployment.id.tenant, &self.deployment.manifest.objects);
         ObjectAccess { objects: &self.dispatch.objects, tenant, grants }
     }
 
-    /// Bytes of models that the function may load from its own memory; 0: it may not.
+    /// The limit of bytes for models that the function loads from its own memory; 0 forbids it.
     pub(crate) fn loaded_model_bytes_max(&self) -> u64 {
         self.deployment.manifest.limits.loaded_model_bytes
     }
 
-    /// Bring the model into device memory if it is not there yet; or have a workflow at hand.
+    /// Opens a model, which is loaded into device memory if necessary, or a workflow.
     pub(crate) async fn open(&self, wanted: &ModelRef, trace: &Trace) -> Result<Opened, OpenError> {
         if !self.deployment.manifest.models.iter().any(|grant| grant.covers(wanted)) {
-            // The same whether or not it exists: what is not granted is not told about.
+            // The same error whether or not the model exists: its existence must not leak without a
+            // grant.
             let text =
                 format!("model {wanted} is not granted to this function; add it to models in the manifest");
             return Err(OpenError::NotGranted(text));
@@ -112,8 +115,9 @@ impl ModelAccess {
         })
     }
 
-    /// Bring a model that the guest has the bytes of into device memory, until it is dropped. The caller has checked that the guest may, and
-    /// bounds the time that it takes. It runs on the first device of one of these platforms.
+    /// Loads a model from the guest's bytes into device memory, until the result is dropped. The
+    /// caller checks the guest's permission and bounds the time. The model runs on the first device
+    /// of one of the platforms `on`.
     pub(crate) async fn load(
         &self,
         onnx: Vec<u8>,
@@ -160,7 +164,7 @@ impl ModelAccess {
             caller: Some(self.deployment.clone()),
             request_id: self.request_id.clone(),
             trace: trace.clone(),
-            // Those of each run are its own.
+            // Each run sets its own deadline and priority.
             deadline: Instant::now(),
             priority: 0,
             depth: self.depth + 1,
@@ -172,7 +176,7 @@ impl ModelAccess {
 }
 
 impl Runner {
-    /// Begin a run. Dropping the future stops it.
+    /// Starts a run. Dropping the future stops the run.
     pub(crate) fn run(&self, request: RunRequest) -> BoxFuture<'static, Result<Completion, InferenceError>> {
         let (steps, workflow) = match self {
             Self::Model(pin, meter) => {
@@ -184,7 +188,7 @@ impl Runner {
         let RunRequest { inputs, outputs, deadline, priority, .. } = request;
         let guests = steps.dispatch.guests.clone();
         let steps = Steps { deadline: deadline.unwrap_or(steps.deadline), priority, ..steps };
-        // On its own, so that it goes on while the guest does something else.
+        // In a task, so that the run continues while the guest does something else.
         let run = AbortOnDropHandle::new(guests.spawn(async move {
             let started = Instant::now();
             let execution = Some(Execution::alone(&inputs));
@@ -208,7 +212,7 @@ impl Runner {
     }
 }
 
-/// What a guest is told of a step that failed.
+/// The error kind for the guest when a step fails.
 fn kind_of(code: ErrorCode) -> ErrorKind {
     match code {
         ErrorCode::InvalidRequest => ErrorKind::InvalidArgument,
@@ -221,7 +225,8 @@ fn kind_of(code: ErrorCode) -> ErrorKind {
 }
 
 impl Models {
-    /// Keep a model in device memory, loading it if it is not there yet. The caller has been placed with it.
+    /// Pins a model in device memory, and loads it first if necessary. The caller's placement
+    /// includes the model.
     pub(crate) async fn pin(
         self: &Arc<Self>,
         entry: &Arc<ModelEntry>,
@@ -241,7 +246,7 @@ impl Models {
                     let beside = self.beside(entry, device, spot, trace);
                     return Ok(ModelPin::new(pin, ran_on, device.ordinal, (self, placements), beside));
                 }
-                // A platform is refused once: this ends.
+                // A platform refuses a model only once, so the loop ends.
                 Err(OpenError::Inference(InferenceError::Unsupported(why)))
                     if entry.refusals.note(device.platform, why.clone()) =>
                 {
@@ -254,7 +259,7 @@ impl Models {
         }
     }
 
-    /// The same on one device.
+    /// Like [`pin`](Self::pin), on one device.
     pub(super) async fn pin_on(
         &self,
         entry: &ModelEntry,
@@ -277,7 +282,7 @@ impl Models {
             return Err(InferenceError::Unavailable(error.to_string().into()).into());
         }
         let pin = self.load(&entry.source, device, placements, trace).await?;
-        // Deleted while it was loaded: whoever deleted it may have found nothing to unload yet.
+        // Deleted during the load: the deletion may have found no model to unload yet.
         if !self.is_current(key) {
             self.let_go(key);
             let ModelId { name, version, .. } = &key.id;
@@ -286,7 +291,7 @@ impl Models {
         Ok(pin)
     }
 
-    /// The processor beside an accelerator, for what that turns out not to run.
+    /// The node's CPU as a fallback for runs that an accelerator does not support.
     fn beside(
         &self,
         entry: &Arc<ModelEntry>,
@@ -303,16 +308,17 @@ impl Models {
         })
     }
 
-    /// Have a model leave device memory with its last pin; the next who asks for it has it loaded anew.
+    /// Unloads a model from device memory once its last pin is dropped. The next use loads it
+    /// again.
     pub(crate) fn unload(&self, entry: &ModelEntry, placements: &Placements) {
         for device in self.devices.iter() {
-            // Ready once its memory is free, which nobody waits for.
+            // The future completes once the memory is free; this caller does not wait for it.
             drop(device.cache.unload(&entry.source.key));
             self.note_residents(device.ordinal, placements);
         }
     }
 
-    /// Tell the scheduler whether a device is there.
+    /// Reports a device's health to the scheduler.
     pub(crate) fn note_health(&self, ordinal: Ordinal, placements: &Placements) {
         let Some(device) = self.devices.get(ordinal) else { return };
         if placements.note_health(ordinal, &device.cache.health()) {
@@ -320,13 +326,14 @@ impl Models {
         }
     }
 
-    /// Tell the scheduler how much memory a device has for models.
+    /// Reports a device's memory for models to the scheduler.
     pub(crate) fn note_capacity(&self, ordinal: Ordinal, placements: &Placements) {
         let Some(device) = self.devices.get(ordinal) else { return };
         placements.note_capacity(ordinal, &device.cache.capacity());
     }
 
-    /// Load the model, evicting what the scheduler allows, and tell it what came of that.
+    /// Loads the model, evicting models as the scheduler allows, and reports the result to the
+    /// scheduler.
     async fn load(
         &self,
         source: &Arc<ModelSource>,
@@ -342,21 +349,24 @@ impl Models {
             let victims = placements.victims(*ordinal);
             let acquiring = cache.acquire(source, &victims);
             let acquired = acquiring.instrument(trace.phase(Phase::ModelLoad)).await;
-            // A scheduler that has taken over from another does not know what runs already. The caller's deadline bounds the wait.
+            // A scheduler that took over from another does not know the running invocations. The
+            // caller's deadline bounds the wait.
             match &acquired {
                 Err(InferenceError::NoRoom { .. }) if placements.is_held_up(*ordinal) => freed.await,
-                // Nor does it know of a model whose load is not over, though its call may be, or which no call has asked for.
+                // Nor does the scheduler know models whose load has outlasted the call, or was not
+                // requested by any call.
                 Err(InferenceError::NoRoom { .. })
                     if cache.is_any_loading() || loads.has_changed().unwrap_or_default() =>
                 {
-                    // The cache is there, and so is who counts.
+                    // The cache and the sender exist, so this cannot fail.
                     let _ = loads.changed().await;
                     self.note_residents(*ordinal, placements);
                 }
-                // Nor of one whose load has just ended: what is there is noted by then, and goes unless somebody needs it.
+                // Nor does it know models whose load has just completed. They are noted by now, and
+                // evicted unless an invocation needs them.
                 Err(InferenceError::NoRoom { .. }) => {
                     self.note_residents(*ordinal, placements);
-                    // Somebody else may have given up the same meanwhile.
+                    // Another load may have given up the same models meanwhile.
                     if !placements.give_up_unneeded(*ordinal) && placements.victims(*ordinal) == victims {
                         break acquired;
                     }
@@ -367,7 +377,7 @@ impl Models {
         if let Err(InferenceError::DeviceLost(_)) = &acquired {
             self.note_health(*ordinal, placements);
         }
-        // Of a load that is not over yet it is told later, by whoever watches the device.
+        // A load that is still in progress is reported later, by the task that watches the device.
         self.note_residents(*ordinal, placements);
         if let Some(load_time) = acquired.as_ref().ok().and_then(Pin::load_time) {
             self.metrics.phase(Phase::ModelLoad, load_time);

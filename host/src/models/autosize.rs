@@ -1,8 +1,11 @@
-//! Keeping models as large as the rate of requests takes: [`weir_scheduler::Autosizer`], told the rates of this node.
+//! Autosizing: keeps models as large as the request rate requires. Drives
+//! [`weir_scheduler::Autosizer`] with the rates of this node.
 //!
-//! Models whose owners ask for it (`autosize` in the manifest) are looked at on each of their intervals, on every device that has them in
-//! memory, by the part of the rate that went there. What is chosen is carried out beside the runs under way: new sessions first, then the switch, and the old ones are kept for a while.
-//! A model that leaves memory and comes back is as every other, until it is looked at again.
+//! A model whose owner requests it (`autosize` in the manifest) is resized at each of its
+//! intervals, on every device that has it in memory, for the share of the rate that this device
+//! receives. The change happens beside running inferences: new sessions are created first, then the
+//! model switches to them, and the old sessions are kept for a while. A model that is evicted and
+//! reloaded starts with default sizes until its next interval.
 
 use super::{ModelEntry, Models};
 use crate::devices::{NodeDevice, Ordinal};
@@ -15,30 +18,30 @@ use weir_inference::{ModelKey, RunSetting};
 use weir_scheduler::{Autosizer, Chosen, Configuration, Room, SizingError};
 use weir_types::{Autosize, BatchingMode};
 
-/// How often models that nobody has looked at yet are looked for.
+/// The interval at which models without a sizer are looked for.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// What is known of one model from interval to interval.
+/// The sizing state of one model, kept between intervals.
 struct Sizer {
     looked_at: Instant,
     demand: Demand,
-    /// Of the last interval in which any ended.
+    /// From the last interval in which requests ended.
     items_per_request: f64,
-    /// The devices that have it in memory.
+    /// The devices that have the model in memory.
     on: BTreeMap<Ordinal, OnDevice>,
 }
 
-/// The same on one device.
+/// The sizing state of one model on one device.
 struct OnDevice {
-    /// Requests that went there since it was loaded, when it was last looked at.
+    /// The number of requests to this device since the load, as of the last sizing.
     asked: u64,
     autosizer: Autosizer,
-    /// What kept it from being sized, as it was logged.
+    /// The last logged reason why the model could not be sized.
     trouble: Option<String>,
     metrics: SizeMetrics,
 }
 
-/// Size `models` for as long as there are any.
+/// Sizes `models` until they are dropped.
 pub(crate) async fn autosize(models: Weak<Models>) {
     let mut sizers = HashMap::new();
     let mut pause = LOOK_EVERY;
@@ -50,7 +53,7 @@ pub(crate) async fn autosize(models: Weak<Models>) {
 }
 
 impl Models {
-    /// Size those whose interval is over. Says when the next one's is.
+    /// Sizes the models whose interval is over. Returns the time until the next interval ends.
     async fn autosize(&self, sizers: &mut HashMap<ModelKey, Sizer>) -> Duration {
         let sized = self.autosized();
         sizers.retain(|key, _| sized.iter().any(|(entry, _)| entry.source.key == *key));
@@ -66,7 +69,7 @@ impl Models {
         pause.max(Duration::from_millis(1))
     }
 
-    /// The models that are to be sized.
+    /// The models with autosizing.
     fn autosized(&self) -> Vec<(Arc<ModelEntry>, Autosize)> {
         let known = self.read_known();
         let all = known.tenants.values().flat_map(|models| models.values());
@@ -74,7 +77,7 @@ impl Models {
         all.filter_map(|entry| Some((entry.clone(), entry.record.manifest.autosize?))).collect()
     }
 
-    /// Size a model on each device that has it, by the part of the rate that goes there.
+    /// Sizes a model on each device that has it, by the share of the rate that the device receives.
     async fn size(&self, entry: &ModelEntry, settings: &Autosize, sizer: &mut Sizer) {
         let rate_per_s = sizer.rate_per_s(entry.served.demand());
         let key = &entry.source.key;
@@ -106,7 +109,7 @@ impl Sizer {
         Self { looked_at, demand, items_per_request: 1.0, on: BTreeMap::new() }
     }
 
-    /// The items that were asked for in each second since it was last looked at.
+    /// The items requested per second since the last sizing.
     fn rate_per_s(&mut self, demand: Demand) -> f64 {
         let (elapsed, before) = (self.looked_at.elapsed(), self.demand);
         (self.looked_at, self.demand) = (Instant::now(), demand);
@@ -120,13 +123,13 @@ impl Sizer {
 }
 
 impl OnDevice {
-    /// The requests that went there since it was last looked at, or loaded.
+    /// The number of requests to this device since the last sizing or load.
     fn asked_since(&mut self, asked: u64) -> u64 {
         let before = std::mem::replace(&mut self.asked, asked);
         asked.checked_sub(before).unwrap_or(asked)
     }
 
-    /// Choose anew for a rate, and have it so. The error says what keeps it from that.
+    /// Chooses a size for a rate and applies it. The error says why it cannot.
     async fn size(
         &mut self,
         entry: &ModelEntry,
@@ -136,7 +139,7 @@ impl OnDevice {
     ) -> Result<(), String> {
         self.metrics.rate(rate_per_s);
         let (key, cache) = (&entry.source.key, &device.cache);
-        // It may have left meanwhile.
+        // The model may have been evicted meanwhile.
         let Some((now, sessions)) = cache.run_setting(key) else { return Ok(()) };
         cache.retire_sessions(key, Duration::from_millis(settings.keep_alive_ms));
         let measured: Vec<_> = cache.profiles().get(key).measured.iter().map(Configuration::from).collect();
@@ -164,7 +167,7 @@ impl OnDevice {
         outcome
     }
 
-    /// Log what keeps a model from being sized, once.
+    /// Logs the reason why a model is not sized, unless it was logged before.
     fn note(&mut self, entry: &ModelEntry, device: &NodeDevice, trouble: Option<String>) {
         if let Some(why) = trouble.as_ref().filter(|trouble| self.trouble.as_ref() != Some(*trouble)) {
             tracing::warn!(model = %entry.source.id(), device = %device.name, why, "model not sized");
@@ -173,7 +176,7 @@ impl OnDevice {
     }
 }
 
-/// How a rate is parted among devices: as requests went to them, or evenly where none did.
+/// The share of the rate per device: proportional to requests, or equal if there were none.
 #[expect(clippy::cast_precision_loss, reason = "a share")]
 fn shares(asked: &[u64]) -> Vec<f64> {
     match asked.iter().sum::<u64>() {
@@ -182,11 +185,11 @@ fn shares(asked: &[u64]) -> Vec<f64> {
     }
 }
 
-/// What there is for a model on a device.
+/// The resources for a model on a device.
 fn room(entry: &ModelEntry, device: &NodeDevice) -> Room {
     let slots = entry.record.manifest.slots.map_or(device.slots(), |slots| slots.min(device.slots()));
     let batching = &entry.record.manifest.batching;
-    // Elsewhere it is not certain that requests run together.
+    // Other modes do not guarantee that requests run in one batch.
     let batch_max = if batching.mode == BatchingMode::On { batching.size_max() } else { 1 };
     Room { slots, threads: device.cache.threads_max().max(device.slots()), batch_max }
 }
@@ -216,14 +219,14 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_is_parted_as_requests_went() {
+    fn rate_is_divided_in_proportion_to_requests() {
         assert_eq!(shares(&[3, 0, 1]), [0.75, 0.0, 0.25]);
         assert_eq!(shares(&[0, 0]), [0.5, 0.5]);
         assert_eq!(shares(&[]), [0.0; 0]);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_rate_is_what_was_asked_for_since_whether_or_not_it_has_ended() {
+    async fn rate_counts_requests_that_have_not_ended() {
         let mut sizer = sizer();
         tokio::time::advance(Duration::from_secs(2)).await;
         let demand = Demand { asked: 10, ended: 4, items: 12 };
@@ -236,7 +239,7 @@ mod tests {
         assert!((sizer.rate_per_s(demand) - 30.0).abs() < 1e-9, "none has ended: as many items as before");
         tokio::time::advance(Duration::from_secs(1)).await;
         assert!(sizer.rate_per_s(demand).abs() < 1e-9);
-        // The model's numbers began anew.
+        // The model's counters were reset.
         tokio::time::advance(Duration::from_secs(1)).await;
         assert!(sizer.rate_per_s(Demand::default()).abs() < 1e-9);
     }

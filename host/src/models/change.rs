@@ -1,4 +1,4 @@
-//! Pushing and deleting models: one transaction each, carried through once it has begun.
+//! Pushes and deletes models: one transaction each, completed once started.
 
 use super::record::{ModelRecord, model_key};
 use super::store::Kept;
@@ -11,12 +11,13 @@ use weir_datastore::{Commit, Compare, Revision, Transaction};
 use weir_inference::{BatchRules, Content, Prepared};
 use weir_types::{ContentHash, DeviceChoice, ModelId, ModelManifest, Name, TenantId, Version};
 
-/// Versions removed in one transaction, which takes 128 writes.
+/// The number of versions removed per transaction, which takes at most 128 writes.
 const REMOVED_AT_ONCE: usize = 100;
 
 impl Models {
-    /// Check, optimise and keep an uploaded model. Durable when it returns. The flag tells whether a version was made: pushing the same
-    /// once more is not an error, and repairs it where its files are damaged.
+    /// Checks, optimises and stores an uploaded model. Durable on return. The flag is true if a
+    /// version was created: pushing identical contents again is not an error, and repairs damaged
+    /// files.
     pub(crate) async fn push(
         self: &Arc<Self>,
         tenant: &TenantId,
@@ -55,7 +56,8 @@ impl Models {
         may_run_somewhere(&fresh.prepared, push.manifest.device)?;
         let models = self.clone();
         let change = async move {
-            // Before the turn: where other nodes are to have the files too, they are sent far, and nobody else has to wait for that.
+            // Before the lock: replicating the files to other nodes may take long, and other
+            // changes must not wait for it.
             let kept = models.store.keep(fresh).await?;
             let _turn = models.turn(&push.name).await?;
             models.add(push, kept).await
@@ -63,7 +65,7 @@ impl Models {
         self.changes.carry_through(change).await?
     }
 
-    /// Whether something of this kind may be pushed under this name.
+    /// Checks whether content of this kind may be pushed under this name.
     pub(crate) fn may_push(
         &self,
         tenant: &TenantId,
@@ -74,7 +76,8 @@ impl Models {
         self.refuse_other_kind(tenant, name, content)
     }
 
-    /// Push an earlier version once more, as the newest: that of this number, or the one before the newest.
+    /// Pushes an earlier version again, as the newest one: version `to`, or the version before the
+    /// newest.
     pub(crate) async fn roll_back(
         self: &Arc<Self>,
         tenant: &TenantId,
@@ -98,7 +101,8 @@ impl Models {
         self.changes.carry_through(change).await?
     }
 
-    /// Remove a version, or all of them. Invocations that have opened it may go on with it.
+    /// Removes one version, or all versions. Invocations that have opened a version may continue to
+    /// use it.
     pub(crate) async fn delete(
         self: &Arc<Self>,
         tenant: &TenantId,
@@ -114,7 +118,7 @@ impl Models {
         self.changes.carry_through(change).await?
     }
 
-    /// A name is that of models or of kernel graphs.
+    /// A name refers either to models or to kernel graphs.
     fn refuse_other_kind(&self, tenant: &TenantId, name: &Name, content: Content) -> Result<(), ModelsError> {
         match self.get(tenant, name, None) {
             Ok(entry) if entry.content() != content => {
@@ -138,7 +142,7 @@ impl Models {
             return Err(ModelsError::TooManyVersions(name));
         }
         let id = ModelId { tenant, name, version };
-        // As it was, its files repaired.
+        // Unchanged; its files are repaired.
         if let Some(same) = same.as_ref().filter(|same| same.record.prepared == kept.hash) {
             return Ok((same.clone(), false));
         }
@@ -171,7 +175,8 @@ impl Models {
                 writes = writes.delete(model_key(id)?);
             }
             self.datastore.commit(writes).await?;
-            // Nobody can open it any more; then it is let go of, so that no load falls between the two.
+            // New opens fail from here on. Unloading comes second, so that no load slips in
+            // between.
             for key in batch.iter().filter_map(|id| self.forget(id)) {
                 self.let_go(&key);
             }
@@ -182,7 +187,8 @@ impl Models {
         self.sweep().await
     }
 
-    /// The version if it is there with these contents; an error if it is there with others, or other settings.
+    /// The version, if it exists with these contents. Fails if it exists with other contents or
+    /// settings.
     fn same(
         &self,
         tenant: &TenantId,
@@ -198,7 +204,7 @@ impl Models {
         }
     }
 
-    /// The versions of a model, those that cannot be read included.
+    /// The versions of a model, including unreadable ones.
     fn all_versions(&self, tenant: &TenantId, name: &Name) -> Vec<Version> {
         let mut versions = self.versions(tenant, name);
         let known = self.read_known();
@@ -209,7 +215,7 @@ impl Models {
         versions
     }
 
-    /// What is meant by a model's name, with or without a version.
+    /// The ids that a model's name refers to, with or without a version.
     fn ids(
         &self,
         tenant: &TenantId,
@@ -219,7 +225,7 @@ impl Models {
         let mut versions = self.all_versions(tenant, name);
         versions.retain(|have| version.is_none_or(|version| *have == version));
         if versions.is_empty() {
-            // Says which of the two is not there.
+            // The error says whether the model or the version is missing.
             self.get(tenant, name, version)?;
         }
         let id = |version| ModelId { tenant: tenant.clone(), name: name.clone(), version };
@@ -234,7 +240,7 @@ fn what(content: Content) -> &'static str {
     }
 }
 
-/// Whether some device could run the model where its owner wants it to.
+/// Checks whether some device could run the model where its owner allows it.
 fn may_run_somewhere(prepared: &Prepared, choice: DeviceChoice) -> Result<(), ModelsError> {
     if !prepared.platforms().within(choice.platforms()).is_empty() {
         return Ok(());
@@ -244,11 +250,11 @@ fn may_run_somewhere(prepared: &Prepared, choice: DeviceChoice) -> Result<(), Mo
     Err(ModelsError::NotThere(choice, why))
 }
 
-/// What is pushed.
+/// The contents of a push.
 struct Push {
     tenant: TenantId,
     name: Name,
-    /// None for the next.
+    /// `None`: the next version.
     version: Option<Version>,
     digest: ContentHash,
     model_bytes: u64,

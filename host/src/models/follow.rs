@@ -1,4 +1,4 @@
-//! Following what is pushed and deleted on other nodes.
+//! Follows pushes and deletions on other nodes.
 
 use super::record::{self, id_of, model_key};
 use super::{Models, ModelsError};
@@ -8,11 +8,11 @@ use std::time::Duration;
 use weir_datastore::{Change, Event, Prefix, Revision};
 use weir_types::ModelId;
 
-/// How often files that could not be fetched are asked for again.
+/// The interval at which files that could not be fetched are requested again.
 const HEAL_EVERY: Duration = Duration::from_secs(5);
 
 impl Models {
-    /// Follow what is changed after `revision`, for as long as the future lives.
+    /// Follows changes after `revision`, until the future is dropped.
     pub(crate) fn follow(self: &Arc<Self>, revision: Revision) -> impl Future<Output = ()> + Send + 'static {
         let (following, healing) =
             (follow(self.datastore.clone(), Follower(self.clone()), revision), heal(self.clone()));
@@ -31,7 +31,7 @@ impl Models {
     }
 }
 
-/// Try again what could not be fetched, every now and then.
+/// Periodically retries failed fetches.
 async fn heal(models: Arc<Models>) {
     loop {
         tokio::time::sleep(HEAL_EVERY).await;

@@ -1,4 +1,5 @@
-//! Kernel graphs that nobody calls any more. They leave the devices, and with the last of a tenant's ends its worker.
+//! Unloads idle kernel graphs from the devices. A tenant's worker ends with the tenant's last
+//! graph.
 
 use super::Models;
 use crate::dispatch::Placements;
@@ -6,10 +7,10 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use weir_inference::Content;
 
-/// How often they are looked for, at most and at least.
+/// The minimum and maximum of the interval at which idle graphs are looked for.
 const LOOK_EVERY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
 
-/// Unload what nobody has called for `keep_alive`, for as long as there are `models`.
+/// Unloads kernel graphs that were not called for `keep_alive`, until `models` is dropped.
 pub(crate) async fn let_idle_go(models: Weak<Models>, placements: Arc<Placements>, keep_alive: Duration) {
     let mut ticks = tokio::time::interval((keep_alive / 4).clamp(LOOK_EVERY.0, LOOK_EVERY.1));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

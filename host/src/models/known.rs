@@ -1,4 +1,4 @@
-//! What a node knows of the models of all tenants: those that it has read, and those that it could not.
+//! The models of all tenants as known to this node, including unreadable ones.
 
 use super::sharing::Sharing;
 use super::{ModelEntry, ModelsError};
@@ -9,11 +9,11 @@ use weir_types::{ModelId, Name, TenantId, Version};
 
 pub(super) type Versions = BTreeMap<Version, Arc<ModelEntry>>;
 
-/// What is known about the models of all tenants.
+/// The models of all tenants as known to this node.
 #[derive(Default)]
 pub(super) struct Known {
     pub(super) tenants: HashMap<TenantId, BTreeMap<Name, Versions>>,
-    /// Those that could not be read.
+    /// Models that could not be read.
     pub(super) damaged: BTreeMap<ModelId, Damaged>,
     pub(super) sharing: Sharing,
 }
@@ -22,12 +22,13 @@ pub(super) struct Known {
 pub(super) struct Damaged {
     pub(super) revision: Revision,
     pub(super) why: String,
-    /// Whether it is worth trying again: its files may be had from the store of blobs later.
+    /// Whether a retry may help: the blob store may provide the files later.
     pub(super) may_heal: bool,
 }
 
 impl Known {
-    /// The newest version, or the one asked for; or what is the matter with it.
+    /// The requested version; without one, the newest. An error if the version is missing or
+    /// damaged.
     pub(super) fn get(
         &self,
         tenant: &TenantId,

@@ -1,4 +1,5 @@
-//! Models that a guest brings itself: checked and optimised as a push is, and there for as long as the guest holds them.
+//! Models that a guest loads from its own memory: checked and optimised like a push, and available
+//! while the guest holds them.
 
 use super::{Models, PushError};
 use crate::blobs::STAGED_PREFIX;
@@ -8,11 +9,11 @@ use tempfile::TempDir;
 use weir_inference::{InferenceError, Meter, ModelKey, ModelSource};
 use weir_types::{Batching, ModelId, Name, TenantId, Version};
 
-/// What they are called, where models are listed. No push has version 0.
+/// The name of these models in lists. A pushed model never has version 0.
 const NAME: &str = "loaded";
 const VERSION: Version = Version(0);
 
-/// Why a guest's model was not loaded.
+/// The reason why a guest's model was not loaded.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LoadError {
     #[error(transparent)]
@@ -21,7 +22,7 @@ pub(crate) enum LoadError {
     Model(#[from] InferenceError),
 }
 
-/// The files of one, and its place in device memory. Dropped after the last who runs it, it leaves nothing behind.
+/// The files and device memory of a guest's model. Dropping it after the last user removes both.
 pub(crate) struct Loaded {
     models: Arc<Models>,
     key: ModelKey,
@@ -29,7 +30,8 @@ pub(crate) struct Loaded {
 }
 
 impl Loaded {
-    /// Check and optimise the model in a limited process; what it then uses of devices counts to `meter`. Dropping the future ends that.
+    /// Checks and optimises the model in a process with limited resources. Its device usage counts
+    /// to `meter`. Dropping the future aborts this.
     pub(super) async fn prepare(
         models: &Arc<Models>,
         tenant: &TenantId,

@@ -1,4 +1,5 @@
-//! A model in a device's memory, and the processor beside it for what the device turns out not to run.
+//! A model pinned in a device's memory, with the CPU as a fallback for runs that the device does
+//! not support.
 
 use super::access::OpenError;
 use super::{ModelEntry, Models};
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use weir_inference::{Completion, InferenceError, Pin, RunRequest};
 use weir_types::Signature;
 
-/// Keeps a model in a device's memory until it drops, and runs it. Cheap to clone.
+/// Keeps a model in a device's memory until dropped, and runs it. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct ModelPin {
     pin: Pin,
@@ -17,25 +18,25 @@ pub(crate) struct ModelPin {
     around: Arc<Around>,
 }
 
-/// Where a model ran.
+/// The device on which a model ran.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RanOn {
     /// The device's name.
     pub(crate) device: Arc<str>,
-    /// Why it was not the device that the scheduler had chosen; none if it was.
+    /// Why it was not the device that the scheduler chose; `None` if it was.
     pub(crate) instead: Option<Arc<str>>,
 }
 
-/// What else there is on the node.
+/// The node's context for a pinned model.
 struct Around {
     models: Arc<Models>,
     placements: Arc<Placements>,
     ordinal: Ordinal,
-    /// Where the model runs otherwise; none if there is no such place.
+    /// The fallback for unsupported runs; `None` if there is none.
     beside: Option<Beside>,
 }
 
-/// The processor of the same node.
+/// The CPU of the same node.
 pub(super) struct Beside {
     pub(super) entry: Arc<ModelEntry>,
     pub(super) cpu: Ordinal,
@@ -55,24 +56,25 @@ impl ModelPin {
         Self { pin, ran_on, around: Arc::new(Around { models, placements, ordinal, beside }) }
     }
 
-    /// The model where it was placed, to be measured there.
+    /// The pinned model, for measuring it on the device where it was placed.
     pub(crate) fn pin(&self) -> &Pin {
         &self.pin
     }
 
-    /// Where that is.
+    /// The device that holds the model.
     pub(crate) fn device(&self) -> &NodeDevice {
         let devices = self.around.models.devices();
         devices.get(self.around.ordinal).unwrap_or(devices.first())
     }
 
-    /// What the model takes and gives.
+    /// The model's inputs and outputs.
     pub(crate) fn signature(&self) -> &Signature {
         self.pin.signature()
     }
 
-    /// Start a run. It is in line for the device when this returns; dropping the future withdraws or stops it. What the device cannot run, with
-    /// inputs of these shapes say, runs on the processor beside it.
+    /// Starts a run. The run is in the device's queue when this returns. Dropping the future
+    /// withdraws or stops the run. A run that the device does not support, for example because of
+    /// its input shapes, falls back to the CPU.
     pub(crate) fn run(
         &self,
         request: RunRequest,
@@ -83,7 +85,7 @@ impl ModelPin {
         async move {
             let ended = run.await;
             if let Err(InferenceError::DeviceLost(_)) = &ended {
-                // Before the caller can ask again.
+                // Before the caller can try again.
                 around.models.note_health(around.ordinal, &around.placements);
             }
             if let (Err(InferenceError::Unsupported(why)), Some(beside), Some(request)) =
@@ -111,7 +113,7 @@ impl Around {
     }
 }
 
-/// As an error of the run that it is part of.
+/// Converts the error to an error of the enclosing run.
 fn plain(error: OpenError) -> InferenceError {
     match error {
         OpenError::Inference(error) => error,

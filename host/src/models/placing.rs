@@ -1,4 +1,4 @@
-//! On which of the node's devices a model runs.
+//! Selects the node's device on which a model runs.
 
 use super::{ModelEntry, Models};
 use crate::cluster::wire::Resident;
@@ -12,14 +12,14 @@ use weir_scheduler::ModelDemand;
 use weir_types::api::{ModelOnDevice, ModelRuns};
 use weir_types::{ModelId, Platform, Platforms};
 
-/// The platforms that turned out not to run a model, and why.
+/// The platforms that failed to load a model, with the reasons.
 #[derive(Default)]
 pub(crate) struct Refusals(Mutex<BTreeMap<Platform, Arc<str>>>);
 
-/// Where a model that was placed on a device runs.
+/// The device for a model that was placed on a device.
 pub(super) struct Choice<'a> {
     pub(super) device: &'a NodeDevice,
-    /// Why it is another device than that.
+    /// Why it is not the device of the placement; `None` if it is.
     pub(super) instead: Option<Arc<str>>,
 }
 
@@ -28,7 +28,8 @@ impl Refusals {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A device of this platform cannot even load it. False if that is known.
+    /// Records that devices of this platform cannot load the model. Returns false if this is
+    /// already known.
     pub(super) fn note(&self, platform: Platform, why: Arc<str>) -> bool {
         self.lock().insert(platform, why).is_none()
     }
@@ -39,13 +40,13 @@ impl Refusals {
 }
 
 impl ModelEntry {
-    /// What it can run on, and may.
+    /// The platforms that the model supports and that its manifest allows.
     pub(crate) fn runs_on(&self) -> Platforms {
         let can = self.source.prepared.platforms().without(self.refusals.platforms());
         can.within(self.record.manifest.device.platforms())
     }
 
-    /// Why it does not run on a platform; none if it does.
+    /// Why the model does not run on a platform; `None` if it does.
     pub(crate) fn why_not(&self, platform: Platform) -> Option<Arc<str>> {
         if self.runs_on().contains(platform) {
             return None;
@@ -66,20 +67,20 @@ impl ModelEntry {
         )
     }
 
-    /// What it asks of a device, as the scheduler sees it.
+    /// The model's demand, as the scheduler counts it.
     pub(crate) fn demand(&self) -> ModelDemand {
         let model = self.source.id().clone();
         let parts = self.shared.get().to_vec();
         ModelDemand { model, bytes: self.demand_bytes(), load_time_ns: None, runs_on: self.runs_on(), parts }
     }
 
-    /// What it takes of a device that has nothing of it yet.
+    /// The memory that the model takes on a device without any of its parts.
     fn demand_bytes(&self) -> u64 {
         self.source.prepared.resident_bytes.saturating_add(self.worker_bytes)
     }
 }
 
-/// Why a model would not fit onto a device that had nothing else in its memory; none if it would.
+/// Why a model would not fit onto a device with otherwise empty memory; `None` if it would fit.
 fn too_large(entry: &ModelEntry, device: &NodeDevice) -> Option<String> {
     let (needed_bytes, capacity_bytes) = (entry.demand_bytes(), device.cache.capacity_bytes());
     if needed_bytes <= capacity_bytes {
@@ -102,7 +103,7 @@ fn runs((setting, sessions): (RunSetting, usize)) -> ModelRuns {
 }
 
 impl Models {
-    /// What is in a device's memory, all of it, as the scheduler is told; and how long each took to get there.
+    /// The contents of a device's memory for the scheduler, with the load time of each model.
     pub(crate) fn residents(&self, device: &NodeDevice) -> Vec<(Resident, Duration)> {
         let resident = |ResidentModel { id, bytes, load_time, .. }: ResidentModel| {
             let load_time = load_time?;
@@ -113,13 +114,14 @@ impl Models {
         device.cache.resident().into_iter().filter_map(resident).collect()
     }
 
-    /// Tell the scheduler what is in a device's memory now.
+    /// Reports the contents of a device's memory to the scheduler.
     pub(crate) fn note_residents(&self, ordinal: Ordinal, placements: &Placements) {
         let Some(device) = self.devices.get(ordinal) else { return };
         placements.residents(ordinal, || self.residents(device));
     }
 
-    /// Where a model runs of a call that was placed on this device: there, or else on the processor beside it, or else wherever it can.
+    /// The device on which a model of a call with this placement runs: the placed one, or else the
+    /// CPU, or else any that can run it.
     pub(super) fn choose(&self, entry: &ModelEntry, placed: Option<Ordinal>) -> Option<Choice<'_>> {
         let runs = |device: &&NodeDevice| {
             entry.runs_on().contains(device.platform) && device.runs(&entry.source.prepared)
@@ -136,8 +138,8 @@ impl Models {
         Some(Choice { device, instead })
     }
 
-    /// The device of this node that a call with these models is best run on, where the scheduler does not say: one that runs all of them, and
-    /// that has as many of them in memory as possible.
+    /// The best device of this node for a call with these models when the scheduler has not chosen:
+    /// one that runs all of them and has as many as possible in memory.
     pub(crate) fn device_for(&self, models: &[ModelId]) -> Option<Ordinal> {
         let entries: Vec<_> =
             models.iter().filter_map(|id| self.get(&id.tenant, &id.name, Some(id.version)).ok()).collect();
@@ -147,17 +149,17 @@ impl Models {
         let there = |device: &&NodeDevice| {
             entries.iter().filter(|entry| device.cache.is_resident(&entry.source.key)).count()
         };
-        // Of equals, the first.
+        // The first of equals.
         let best = self.devices.iter().filter(runs_all).min_by_key(|device| std::cmp::Reverse(there(device)));
         best.or_else(|| self.choose(first, None).map(|choice| choice.device)).map(|device| device.ordinal)
     }
 
-    /// Why a device does not run a model; none if it does.
+    /// Why a device does not run a model; `None` if it does.
     fn why_not(&self, entry: &ModelEntry, device: &NodeDevice) -> Option<Arc<str>> {
         entry.why_not(device.platform).or_else(|| too_large(entry, device).map(Into::into))
     }
 
-    /// Why no device of this node runs a model, for its owner; none if one does.
+    /// Why no device of this node runs a model, for the model's owner; `None` if one does.
     pub(crate) fn nowhere(&self, entry: &ModelEntry) -> Option<String> {
         let why: Option<Vec<_>> = self
             .devices
@@ -168,7 +170,8 @@ impl Models {
         why.map(|why| format!("no device of this node can run {name}:{version}: {}", why.join("; ")))
     }
 
-    /// Note that a model runs elsewhere than it was to, and say so in words.
+    /// Counts that a model runs on a device other than the placed one, and returns the reason as
+    /// text.
     pub(super) fn instead(&self, entry: &ModelEntry, device: &Arc<str>, why: &str) -> Arc<str> {
         let id = entry.source.id();
         tracing::debug!(model = %id, %device, why, "a model does not run where it was placed");
@@ -176,7 +179,7 @@ impl Models {
         format!("{device} cannot run {}:{}: {why}", id.name, id.version).into()
     }
 
-    /// What is known of a model on each of the node's devices.
+    /// The state of a model on each of the node's devices.
     pub(super) fn on_devices(&self, entry: &ModelEntry) -> Vec<ModelOnDevice> {
         let known = |device: &NodeDevice| ModelOnDevice {
             device: device.name.as_ref().to_owned(),

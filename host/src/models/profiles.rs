@@ -1,4 +1,5 @@
-//! What models were measured to cost, kept from one start to the next. Written every few seconds and at shutdown, never on the way of a call.
+//! Persists measured model profiles across restarts. Profiles are written every few seconds and at
+//! shutdown, never during a call.
 
 use super::record::{ProfileRecord, profile_key, profile_of, profiles, profiles_of};
 use super::{Models, ModelsError};
@@ -8,12 +9,12 @@ use weir_datastore::{Key, Transaction};
 use weir_inference::ModelKey;
 use weir_types::{ModelId, Profile};
 
-/// How often profiles that have changed are written.
+/// The interval at which changed profiles are written.
 const SAVE_EVERY: Duration = Duration::from_secs(10);
-/// Profiles in one transaction, which takes 128 writes.
+/// The number of profiles per transaction, which takes at most 128 writes.
 const SAVED_AT_ONCE: usize = 100;
 
-/// Keep the profiles of `models` for as long as there are any.
+/// Persists the profiles of `models` until they are dropped.
 pub(crate) async fn keep_profiles(models: Weak<Models>) {
     let mut ticks = tokio::time::interval(SAVE_EVERY);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -25,7 +26,8 @@ pub(crate) async fn keep_profiles(models: Weak<Models>) {
 }
 
 impl Models {
-    /// Write the profiles that have changed. What cannot be written is measured again.
+    /// Writes the profiles that have changed. Profiles that cannot be written are measured again
+    /// after a restart.
     pub(crate) async fn save_profiles(&self) {
         for (kind, profiles) in self.devices.profiles() {
             let changed = profiles.take_changed();
@@ -38,7 +40,7 @@ impl Models {
     }
 
     async fn save(&self, kind: &str, batch: &[(ModelKey, Profile)]) -> Result<(), ModelsError> {
-        // None of them is deleted between the look and the commit.
+        // Excludes deletions between the check and the commit.
         let _turn = self.turn.acquire().await;
         let mut writes = Transaction::new();
         for (key, profile) in batch.iter().filter(|(key, _)| self.is_current(key)) {
@@ -52,7 +54,7 @@ impl Models {
         Ok(())
     }
 
-    /// Start from what was measured before, and remove what was about models that are gone.
+    /// Restores the profiles of earlier runs, and removes profiles of deleted models.
     pub(super) async fn restore_profiles(&self) -> Result<(), ModelsError> {
         let (entries, _) = self.datastore.read_all(&profiles()?).await?;
         let own = self.devices.profiles();
@@ -63,7 +65,7 @@ impl Models {
                 (Some(id), Ok(ProfileRecord { generation, kind, profile }))
                     if self.is_current(&ModelKey { id: id.clone(), generation }) =>
                 {
-                    // What is about devices of other nodes stays where it is.
+                    // Profiles of other nodes' devices stay in the datastore.
                     if let Some(profiles) = own.get(&*kind) {
                         profiles.set(ModelKey { id, generation }, profile);
                     }
@@ -75,7 +77,7 @@ impl Models {
         self.remove_profiles(stale).await
     }
 
-    /// Remove what models that are gone were measured to cost, on devices of whatever kind.
+    /// Removes the profiles of deleted models, for all kinds of devices.
     pub(super) async fn forget_profiles(&self, ids: &[ModelId]) -> Result<(), ModelsError> {
         let mut stale = Vec::new();
         for id in ids {
@@ -93,7 +95,8 @@ impl Models {
         Ok(())
     }
 
-    /// Have a model that nobody can open any more leave all devices' memory with its last pin, and forget what it cost.
+    /// Unloads a deleted model from all devices once its last pin is dropped, and drops its
+    /// profiles.
     pub(super) fn let_go(&self, key: &ModelKey) {
         self.devices.let_go(key);
     }

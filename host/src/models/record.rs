@@ -1,4 +1,4 @@
-//! What the datastore holds about models.
+//! The datastore's records about models.
 
 use super::ModelsError;
 use serde::{Deserialize, Serialize};
@@ -9,21 +9,22 @@ use weir_types::{ContentHash, ModelId, ModelManifest, Name, Profile, TenantId, V
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ModelRecord {
     pub(crate) version: Version,
-    /// The file as uploaded.
+    /// The uploaded file.
     pub(crate) digest: ContentHash,
     pub(crate) model_bytes: u64,
     pub(crate) pushed_at_ms: u64,
     pub(crate) manifest: ModelManifest,
-    /// The file with what preparing it found; too large for the datastore where there are thousands of weights.
+    /// The file with the preparation result. Not in the record itself: with thousands of weights,
+    /// it would be too large for the datastore.
     pub(crate) prepared: ContentHash,
 }
 
-/// What a model was measured to cost, kept for the next start.
+/// A measured profile, kept across restarts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct ProfileRecord {
-    /// Which push of the model it was.
+    /// The push of the model that was measured.
     pub(super) generation: u64,
-    /// On which kind of device.
+    /// The kind of device.
     pub(super) kind: String,
     pub(super) profile: Profile,
 }
@@ -41,7 +42,7 @@ impl ProfileRecord {
 }
 
 fn encode(record: &impl Serialize) -> Vec<u8> {
-    // Plain structs of strings and numbers: writing them cannot fail.
+    // Structs of strings and numbers: serialising them cannot fail.
     serde_json::to_vec(record).unwrap_or_default()
 }
 
@@ -58,13 +59,14 @@ pub(super) fn model_key(id: &ModelId) -> Result<Key, ModelsError> {
 }
 
 pub(super) fn profile_key(id: &ModelId, kind: &str) -> Result<Key, ModelsError> {
-    // Names of GPUs have spaces. Two that become the same would only overwrite each other's numbers.
+    // Names of GPUs contain spaces. Two names that map to the same key only overwrite each other's
+    // measurements.
     let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     let kind: String = kind.chars().map(plain).collect();
     Key::new(&format!("{}/{kind}", key("profiles", id)?.as_str())).map_err(impossible)
 }
 
-/// What a model was measured to cost on all kinds of devices.
+/// The prefix of a model's profiles, on all kinds of devices.
 pub(super) fn profiles_of(id: &ModelId) -> Result<Prefix, ModelsError> {
     Prefix::new(&format!("{}/", key("profiles", id)?.as_str())).map_err(impossible)
 }
@@ -78,13 +80,13 @@ fn impossible(error: KeyError) -> ModelsError {
     ModelsError::Datastore(weir_datastore::Error::Unavailable { source: std::sync::Arc::new(error) })
 }
 
-/// Which model the key of a profile is about; none if it is not that of one.
+/// The model of a profile's key; `None` for other keys.
 pub(super) fn profile_of(key: &Key) -> Option<ModelId> {
     let (model, _kind) = key.as_str().rsplit_once('/')?;
     id_of(&Key::new(model).ok()?)
 }
 
-/// Which model a key is about; none if it is not that of one.
+/// The model of a key; `None` for other keys.
 pub(super) fn id_of(key: &Key) -> Option<ModelId> {
     let path: Vec<_> = key.as_str().split('/').collect();
     let [_, tenant, name, "versions", version] = path[..] else { return None };

@@ -1,9 +1,10 @@
-//! What the models of a tenant have in common, as the scheduler is told: weights that are in a device's memory once, however many of the models
-//! there have them (seed 004, section 4).
+//! The weights that a tenant's models share, as reported to the scheduler: a device's memory holds
+//! shared weights once for all its models (seed 004, section 4).
 //!
-//! Weights that the same models have are one [`Part`], so that a model has a few parts and not hundreds of weights. Parts follow from what is
-//! pushed and from nothing else: all nodes of a cluster have the same. They are worked out when they are asked for, once for each change of
-//! the tenant's models, and not when models come and go: a node starts with thousands of them.
+//! Weights with the same set of models form one [`Part`], so that a model has a few parts instead
+//! of hundreds of weights. Parts depend on the pushed models only, so all nodes of a cluster
+//! compute the same parts. Parts are computed on request, once per change of the tenant's models,
+//! and not when a model is added or removed: a node starts with thousands of models.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,13 +13,13 @@ use weir_inference::{Prepared, Shareable};
 use weir_scheduler::{Part, PartId};
 use weir_types::{ContentHash, Hasher, ModelId, Platform, TenantId};
 
-/// Parts smaller than this are not worth telling.
+/// Smaller parts are not reported.
 const PART_BYTES_MIN: u64 = 64 << 10;
 
-/// The largest parts of a model that are told; the others count as its own.
+/// The number of parts reported per model, largest first; the rest counts as the model's own.
 const PARTS_MAX: usize = 8;
 
-/// A model's parts, as they are at the moment.
+/// A model's current parts.
 #[derive(Debug)]
 pub(crate) struct Shared {
     tenant: TenantId,
@@ -27,14 +28,14 @@ pub(crate) struct Shared {
     known: RwLock<Known>,
 }
 
-/// Parts, and after which change they were worked out; before the first they never were.
+/// Parts, and the change after which they were computed; 0: never.
 #[derive(Debug, Default)]
 struct Known {
     change: u64,
     parts: Arc<[Part]>,
 }
 
-/// Who has which weights.
+/// The sharing of weights among all models.
 #[derive(Debug, Default)]
 pub(super) struct Sharing {
     tenants: HashMap<TenantId, Arc<Holdings>>,
@@ -44,36 +45,37 @@ pub(super) struct Sharing {
 /// The weights of one tenant's models.
 #[derive(Debug, Default)]
 struct Holdings {
-    /// How often models have come and gone. Changes only while the weights are locked.
+    /// The number of additions and removals. Modified only while `weights` is locked.
     changes: AtomicU64,
     weights: Mutex<HashMap<ContentHash, Holders>>,
-    /// How many weights were looked up, so that tests see what it costs.
+    /// The number of weight lookups, for tests of the cost.
     #[cfg(test)]
     lookups: AtomicU64,
 }
 
-/// A model, as its weights know it.
+/// A model, from the point of view of its weights.
 #[derive(Debug, Clone, Copy)]
 struct Holder {
-    /// A number that is drawn: the sum of some says which models those are.
+    /// A random number: the sum over a set of models identifies the set.
     lot: u128,
-    /// What all of its weights take.
+    /// The total size of the model's weights.
     bytes: u64,
 }
 
-/// Whether something is left after a removal.
+/// Whether a removal has left entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Left {
     Some,
     Nothing,
 }
 
-/// The models that have a weight: as much of them as it takes to tell whether another weight has the same.
+/// The models that have a weight, summarised so that weights with the same set of models can be
+/// recognised.
 #[derive(Debug, Default)]
 struct Holders {
     count: usize,
     lots: u128,
-    /// How many there are of each size.
+    /// The number of models of each total size.
     sizes: BTreeMap<u64, usize>,
 }
 
@@ -91,13 +93,13 @@ impl Shared {
 }
 
 impl Sharing {
-    /// A model is there, or is another than before; where it runs in a worker of its tenant's, that takes `worker_bytes`. Returns what its parts can be
-    /// read from.
+    /// Adds or replaces a model. `worker_bytes` is the memory of its tenant's worker process, if it
+    /// runs in one. Returns the handle for reading its parts.
     pub(super) fn add(&mut self, id: &ModelId, prepared: &Prepared, worker_bytes: u64) -> Arc<Shared> {
         self.remove(id);
         let mut weights = weights_of(prepared);
         if worker_bytes > 0 {
-            // As good as a weight that all graphs of the tenant have.
+            // Equivalent to a weight that all of the tenant's graphs share.
             let hash = ContentHash::of(b"the worker for kernels of a tenant");
             weights.push(Shareable { hash, bytes: worker_bytes, packed_bytes: 0 });
         }
@@ -110,7 +112,7 @@ impl Sharing {
         shared
     }
 
-    /// A model is not there any more.
+    /// Removes a model.
     pub(super) fn remove(&mut self, id: &ModelId) {
         let Some((holder, shared)) = self.models.remove(id) else { return };
         if shared.holdings.remove(holder, &shared.weights) == Left::Nothing {
@@ -125,7 +127,7 @@ impl Holdings {
         weights.iter().for_each(|weight| all.entry(weight.hash).or_default().add(holder));
     }
 
-    /// Says whether anything is left.
+    /// Returns whether any weights are left.
     fn remove(&self, holder: Holder, weights: &[Shareable]) -> Left {
         let mut all = self.change();
         for weight in weights {
@@ -146,7 +148,8 @@ impl Holdings {
         self.weights.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Those weights of a model that others have too, by who has them.
+    /// Computes a model's parts: its weights that other models share, grouped by the set of those
+    /// models.
     fn parts(&self, tenant: &TenantId, weights: &[Shareable]) -> Known {
         #[cfg(test)]
         self.lookups.fetch_add(weights.len() as u64, Ordering::Relaxed);
@@ -174,7 +177,7 @@ impl Holders {
         *self.sizes.entry(holder.bytes).or_default() += 1;
     }
 
-    /// Says whether any is left.
+    /// Returns whether any holders are left.
     fn remove(&mut self, holder: Holder) -> Left {
         self.count = self.count.saturating_sub(1);
         self.lots = self.lots.wrapping_sub(holder.lot);
@@ -187,14 +190,14 @@ impl Holders {
         if self.count == 0 { Left::Nothing } else { Left::Some }
     }
 
-    /// What these models have in common, which is at least these weights. What another tenant has of the same is something else: tenants do not
-    /// share the form that kernels want.
+    /// The part that consists of these weights. Equal weights of different tenants are different
+    /// parts, because tenants do not share the packed form.
     fn part(&self, tenant: &TenantId, weights: &[&Shareable]) -> Part {
         let mut name = Hasher::default();
         name.update(ContentHash::of(tenant.as_str().as_bytes()).to_string().as_bytes());
         weights.iter().for_each(|weight| name.update(weight.hash.to_string().as_bytes()));
         let bytes = sum(weights.iter().map(|weight| weight.bytes));
-        // The other form is shared by those that have most of their weights in common, and by no others.
+        // The packed form is shared only by models that have most of their weights in common.
         let largest = self.sizes.last_key_value().map_or(0, |(bytes, _)| *bytes);
         let packed_bytes = match bytes >= largest / 2 {
             true => sum(weights.iter().map(|weight| weight.packed_bytes)),
@@ -208,7 +211,7 @@ fn sum(bytes: impl Iterator<Item = u64>) -> u64 {
     bytes.fold(0, u64::saturating_add)
 }
 
-/// A model's weights, by hash, in the form that it takes on most devices.
+/// A model's weights, by hash, in the form for most devices.
 fn weights_of(prepared: &Prepared) -> Vec<Shareable> {
     let forms = [Platform::Cpu, Platform::Cuda, Platform::Fake].map(|platform| prepared.shareable(platform));
     forms.into_iter().find(|weights| !weights.is_empty()).unwrap_or_default()
@@ -246,7 +249,7 @@ mod tests {
             weights: weights.iter().map(weight).collect(),
             placeholder: None,
             weight_bytes,
-            // As much again in another form, and a little for a session.
+            // The same size again for the packed form, and a little for a session.
             resident_bytes: 2 * weight_bytes + 1000,
             session_bytes: Some(1000),
         };
@@ -264,13 +267,14 @@ mod tests {
     }
 
     #[test]
-    fn what_the_same_models_have_is_one_part_with_one_name() {
+    fn weights_with_the_same_holders_form_one_part() {
         let mut sharing = Sharing::default();
         let one = sharing.add(&id("one"), &prepared(&[1, 2, 3, 4]), 0);
         assert_eq!(bytes(&one), [0; 0]);
         let other = sharing.add(&id("other"), &prepared(&[5, 1, 2, 3]), 0);
         assert_eq!((bytes(&one), one.get()), (vec![6], other.get()));
-        // A part comes in two where a third model has only some of it. Of that, no form for kernels is shared: it is less than half.
+        // A third model with a subset splits the part in two. Its packed form is not shared,
+        // because the subset is less than half of its weights.
         let third = sharing.add(&id("third"), &prepared(&[1, 6, 7, 8]), 0);
         assert_eq!((bytes(&one), bytes(&other), bytes(&third)), (vec![4, 1], vec![4, 1], vec![1]));
         assert!(one.get().contains(&third.get()[0]));
@@ -281,9 +285,10 @@ mod tests {
         assert_eq!(bytes(&other), [0; 0]);
     }
 
-    /// A family was worked out anew for each model that came to it: at a start, in the square of its size.
+    /// Regression test: parts were recomputed for each model added to a family, which took
+    /// quadratic time at startup.
     #[test]
-    fn parts_of_a_family_are_worked_out_once_and_only_for_those_who_ask() {
+    fn parts_are_computed_on_request_and_once_per_change() {
         const FAMILY: u8 = 100;
         let mut sharing = Sharing::default();
         let family: Vec<_> = (0..FAMILY)
@@ -300,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_the_same_on_all_nodes_and_tenants_share_nothing() {
+    fn part_ids_are_equal_on_all_nodes_and_differ_by_tenant() {
         let (mut here, mut there) = (Sharing::default(), Sharing::default());
         let one = here.add(&id("one"), &prepared(&[1, 2]), 0);
         here.add(&id("other"), &prepared(&[2, 1]), 0);
@@ -309,7 +314,7 @@ mod tests {
         let stranger = ModelId { tenant: TenantId::new("stranger").unwrap(), ..id("one") };
         let theirs = here.add(&stranger, &prepared(&[1, 2]), 0);
         assert_eq!(bytes(&theirs), [0; 0]);
-        // Nor where they have the same: in memory it is there twice.
+        // Equal weights of another tenant are a different part: memory holds them twice.
         here.add(&ModelId { name: Name::new("other").unwrap(), ..stranger }, &prepared(&[2, 1]), 0);
         assert_eq!(bytes(&theirs), bytes(&one));
         assert_ne!(theirs.get()[0].id, one.get()[0].id);

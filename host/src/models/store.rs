@@ -1,4 +1,4 @@
-//! The files of models: what was uploaded, and what came of preparing it.
+//! The files of models: uploads and preparation results.
 
 use crate::blobs::{BlobError, Blobs, Hold, STAGED_PREFIX, Staged, is_intact, persist};
 use futures::{StreamExt, TryStreamExt};
@@ -9,10 +9,10 @@ use tokio::sync::Semaphore;
 use weir_inference::{PrepareError, Prepared, Preparer};
 use weir_types::{ContentHash, Platform, Precision};
 
-/// Files of a model that are fetched at once.
+/// The number of files of a model that are fetched concurrently.
 const FETCHES_AT_ONCE: usize = 8;
 
-/// Why a model was not kept, or cannot be read.
+/// The reason why a model was not stored or cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PushError {
     #[error(transparent)]
@@ -26,11 +26,11 @@ pub(crate) enum PushError {
 /// The folder of model files.
 pub(super) struct Store {
     blobs: Blobs,
-    /// Preparing takes much memory and every core: one at a time.
+    /// Preparing takes much memory and all cores, so it runs one model at a time.
     preparing: Semaphore,
 }
 
-/// An upload that was checked and optimised, and whose files have not got their names yet: dropped, they are gone.
+/// A checked and optimised upload whose files are still temporary: dropping it removes them.
 pub(super) struct Fresh {
     upload: Staged,
     out: TempDir,
@@ -38,8 +38,8 @@ pub(super) struct Fresh {
 }
 
 impl Fresh {
-    /// Where the files are those of `before`, keep what was measured of it then: trying a model out never takes exactly the same twice, and
-    /// that is no news.
+    /// Keeps the measurements of `before` if the files are equal: the measured sizes vary between
+    /// trial runs, and this variation must not look like a change.
     pub(super) fn stay_as(&mut self, before: &Prepared) {
         if self.prepared.blobs().eq(before.blobs()) {
             self.prepared = before.clone();
@@ -47,10 +47,10 @@ impl Fresh {
     }
 }
 
-/// Files that are durable, to be held until a record refers to them.
+/// Durable files, held until a record refers to them.
 pub(super) struct Kept {
     pub(super) prepared: Prepared,
-    /// The file with what preparing found.
+    /// The file with the preparation result.
     pub(super) hash: ContentHash,
     pub(super) holds: [Hold; 2],
 }
@@ -64,7 +64,7 @@ impl Store {
         &self.blobs
     }
 
-    /// Check and optimise `upload`. Dropping the future ends that.
+    /// Checks and optimises `upload`. Dropping the future aborts this.
     pub(super) async fn prepare(
         &self,
         upload: Staged,
@@ -77,7 +77,8 @@ impl Store {
         Ok(Fresh { upload, out, prepared })
     }
 
-    /// Check and optimise `upload` in `files`, and leave there what comes of it. Dropping the future ends that.
+    /// Checks and optimises the upload in `files`, and writes the results there. Dropping the
+    /// future aborts this.
     pub(super) async fn prepare_in(
         &self,
         files: &TempDir,
@@ -87,7 +88,7 @@ impl Store {
         Ok(preparer.prepare(&files.path().join("upload"), Precision::default(), files.path()).await?)
     }
 
-    /// Make the upload, and all that came of it, durable.
+    /// Makes the upload and its preparation results durable.
     pub(super) async fn keep(&self, fresh: Fresh) -> Result<Kept, PushError> {
         let Fresh { upload, out, prepared } = fresh;
         let upload = self.blobs.keep(upload).await?;
@@ -107,7 +108,8 @@ impl Store {
         Ok(kept)
     }
 
-    /// Read what preparing found. Where there are no other nodes to have them, the files it names have to be here.
+    /// Reads a preparation result. Without a shared store, the files that it names must exist on
+    /// this node.
     pub(super) async fn read_prepared(&self, hash: ContentHash) -> Result<Prepared, PushError> {
         let (path, blobs) = (self.blobs.fetch(hash).await?, self.blobs.clone());
         let read = tokio::task::spawn_blocking(move || {
@@ -120,7 +122,7 @@ impl Store {
         Ok(read.await.map_err(std::io::Error::other)??)
     }
 
-    /// Make sure that everything is here that a load of the model reads on devices of one platform.
+    /// Fetches all files that a load of the model on this platform reads.
     pub(super) async fn fetch(&self, prepared: &Prepared, platform: Platform) -> Result<(), BlobError> {
         futures::stream::iter(prepared.blobs_for(platform).map(|hash| self.blobs.fetch(hash)))
             .buffer_unordered(FETCHES_AT_ONCE)
@@ -128,7 +130,7 @@ impl Store {
             .await
     }
 
-    /// Whether all files of a model hold what they should. Reads them.
+    /// Whether all files of a model have the expected contents. Reads them.
     pub(super) async fn is_intact(&self, files: Vec<ContentHash>) -> Result<bool, PushError> {
         let blobs = self.blobs.clone();
         let read = tokio::task::spawn_blocking(move || {
@@ -138,7 +140,7 @@ impl Store {
     }
 }
 
-/// Move the prepared files from `out` into `folder`. Blocks.
+/// Moves the prepared files from `out` into `folder`. Blocks.
 fn keep_all(prepared: &Prepared, out: &Path, folder: &Path) -> std::io::Result<()> {
     for hash in prepared.blobs() {
         let (from, to) = (out.join(hash.to_string()), folder.join(hash.to_string()));
@@ -155,6 +157,6 @@ fn write(json: &[u8], path: &Path) -> std::io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     let mut file = NamedTempFile::with_prefix_in(STAGED_PREFIX, folder)?;
     file.write_all(json)?;
-    // Syncs the folder too, and with it the names of the files that came before.
+    // Also syncs the folder, and with it the names of the files written before.
     persist(file, path)
 }
