@@ -1,4 +1,5 @@
-//! The bodies of the management API, as the gateway writes and the command line reads them. JSON; times are Unix milliseconds.
+//! JSON bodies of the management API: the gateway writes them and the command line reads them.
+//! Times are Unix milliseconds.
 
 use crate::{
     ContentHash, Cost, ErrorCode, FunctionKind, FunctionManifest, ModelManifest, Name, NodeId, Profile,
@@ -21,379 +22,393 @@ pub use sizing::{ModelSizing, ProfileEvent, ProfileRequest};
 mod usage;
 pub use usage::{DeviceUsage, Usage, UsageRow};
 
-/// The port Weir listens on unless told otherwise: W-E-I-R on a telephone.
+/// Default port: W-E-I-R on a telephone keypad.
 pub const DEFAULT_PORT: u16 = 9347;
 
-/// The header that names the request in logs and errors; echoed when the client sends one, made up otherwise.
+/// Request ID header, repeated in logs and errors. The gateway echoes the client's value and
+/// generates an ID for requests without one.
 pub const REQUEST_ID_HEADER: &str = "weir-request-id";
 
-/// The header of an error answer that repeats its code, for clients that do not read the body.
+/// Header of an error response that repeats the error code, for clients that do not read the body.
 pub const ERROR_CODE_HEADER: &str = "weir-error";
 
-/// The header that may carry a manifest as JSON on `PUT /v1/functions/{name}`, beside the query and a multipart field.
+/// Header that may carry the manifest as JSON on `PUT /v1/functions/{name}`. The query and a
+/// multipart field are the alternatives.
 pub const MANIFEST_HEADER: &str = "weir-manifest";
 
-/// The header with which a request asks for its result to be posted to an address, beside `prefer: respond-async`.
+/// Request header with the callback URL of an asynchronous invocation. Used together with `prefer:
+/// respond-async`.
 pub const CALLBACK_HEADER: &str = "weir-callback";
 
-/// In a callback: which asynchronous invocation has ended.
+/// Callback header: ID of the finished asynchronous invocation.
 pub const CALLBACK_ID_HEADER: &str = "weir-invocation";
 
-/// In a callback: how it has ended, `done` or `dead`.
+/// Callback header: final status of the invocation, `done` or `dead`.
 pub const CALLBACK_STATUS_HEADER: &str = "weir-invocation-status";
 
-/// In a callback of one that is done: the status of the answer, whose body is the callback's own.
+/// Callback header of a `done` invocation: HTTP status of the response. The callback's body is the
+/// response body.
 pub const CALLBACK_RESPONSE_HEADER: &str = "weir-response-status";
 
-/// Every error answer.
+/// Body of every error response.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorBody {
-    /// What went wrong and what to do about it.
+    /// Description of the error and of its remedy.
     pub error: String,
-    /// The same, for programs.
+    /// Error code for programs.
     pub code: ErrorCode,
-    /// The request it answers, as in the logs.
+    /// ID of the failed request, as in the logs.
     pub request_id: String,
-    /// What it would have taken, where that is why: the code is `slo-unattainable`.
+    /// Estimated time and cost of the call, present with the code `slo-unattainable`.
     #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
     pub slo: Option<SloRefusal>,
 }
 
-/// Part of an [`ErrorBody`]: what a call that was turned away would have taken, and what it was to keep to.
+/// Estimate and limits of a call refused by admission control. Part of an [`ErrorBody`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SloRefusal {
-    /// From its arrival to its end, had it been let in.
+    /// Estimated time from arrival to completion, had the call been admitted.
     pub estimated_ns: u64,
-    /// What that was to be; none where only the cost was to be kept to.
+    /// Latency objective of the call; `None` if the call has only a cost objective.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slo_ns: Option<u64>,
-    /// What its device time would have cost, in the unit of the node's prices.
+    /// Estimated cost of the call's device time, in the unit of the node's prices.
     pub estimated_cost: Cost,
-    /// What that was to be at most.
+    /// Cost objective of the call; `None` if the call has only a latency objective.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_slo: Option<Cost>,
 }
 
-/// One version of a function: the answer of `GET /v1/functions/{name}/versions/{version}`.
+/// One version of a function. Response of `GET /v1/functions/{name}/versions/{version}`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FunctionVersion {
-    /// Who owns it.
+    /// Owner of the function.
     pub tenant: TenantId,
-    /// What it is called.
+    /// Name of the function.
     pub name: Name,
-    /// Which version this is.
+    /// Version number.
     pub version: Version,
-    /// Whether the name points at it.
+    /// Whether the name resolves to this version.
     pub active: bool,
-    /// What it is.
+    /// Kind of the component.
     pub kind: FunctionKind,
-    /// The component's SHA-256.
+    /// SHA-256 of the component.
     pub digest: ContentHash,
-    /// The component's size.
+    /// Size of the component.
     pub component_bytes: u64,
-    /// When it was deployed.
+    /// Time of deployment.
     pub deployed_at_ms: u64,
-    /// What it is granted.
+    /// Grants and limits.
     pub manifest: FunctionManifest,
 }
 
-/// A function: the answer of `GET /v1/functions/{name}`; the list of them is that of `GET /v1/functions`.
+/// A function and its versions. Response of `GET /v1/functions/{name}`; `GET /v1/functions` returns
+/// a list of functions.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Function {
-    /// The version that the name points at.
+    /// The version that the name resolves to.
     #[serde(flatten)]
     pub active: FunctionVersion,
-    /// Every version there is, oldest first.
+    /// All versions, oldest first.
     pub versions: Vec<Version>,
 }
 
-/// The answer of `PUT /v1/functions/{name}`.
+/// Response of `PUT /v1/functions/{name}`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Deployed {
-    /// What was deployed. A component and manifest equal to the active version's make no new version.
+    /// The deployed version. A component and manifest equal to the active version's create no new
+    /// version.
     #[serde(flatten)]
     pub function: FunctionVersion,
-    /// Whether a version was made.
+    /// Whether the request created a version.
     pub created: bool,
-    /// Where to call it, relative to the node.
+    /// Path of the function's endpoint on the node.
     pub path: String,
-    /// How long compiling took; 0 where the artefact was there already.
+    /// Compile time; 0 if the compiled artefact already existed.
     pub compile_time_ms: u64,
-    /// Interfaces that the component imports and that are linked as denying: calling them fails with `not-granted`.
+    /// Imported interfaces that are linked as denied: calling them fails with `not-granted`.
     pub denied_imports: Vec<String>,
-    /// Advice: things that will work, but not as well as they could.
+    /// Advice about settings that work but could work better.
     pub warnings: Vec<String>,
 }
 
-/// The body of `POST /v1/functions/{name}/rollback`. Without a version, the one before the active one.
+/// Body of `POST /v1/functions/{name}/rollback`. Without a version, the request activates the
+/// version before the active one.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Rollback {
-    /// The version to go back (or forward) to.
+    /// The version to activate, older or newer.
     pub version: Option<Version>,
 }
 
-/// One version of a model: the answer of `PUT` and `GET /v1/models/{name}/versions/{version}`.
+/// One version of a model. Response of `PUT` and `GET /v1/models/{name}/versions/{version}`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ModelVersion {
-    /// Who owns it.
+    /// Owner of the model.
     pub tenant: TenantId,
-    /// What it is called.
+    /// Name of the model.
     pub name: Name,
-    /// Which version this is.
+    /// Version number.
     pub version: Version,
-    /// The SHA-256 of the file as uploaded.
+    /// SHA-256 of the uploaded file.
     pub digest: ContentHash,
-    /// The size of the file as uploaded.
+    /// Size of the uploaded file.
     pub model_bytes: u64,
-    /// The weights after optimisation; equal weights of different models are stored once.
+    /// Size of the optimised weights. Equal weights of different models are stored once.
     pub weight_bytes: u64,
-    /// When it was pushed.
+    /// Time of the upload.
     pub pushed_at_ms: u64,
-    /// What it takes and gives.
+    /// Inputs and outputs.
     #[serde(flatten)]
     pub signature: Signature,
-    /// How it is served.
+    /// Serving settings.
     pub manifest: ModelManifest,
-    /// Whether it is in a device's memory now.
+    /// Whether the model is in the memory of a device now.
     pub resident: bool,
-    /// What it has been measured to cost, on the first of the node's devices that has run it.
+    /// Measured cost on the first of the node's devices that has run the model.
     pub profile: Profile,
-    /// The same on each of the node's devices.
+    /// State and measured cost on each of the node's devices.
     #[serde(default)]
     pub devices: Vec<ModelOnDevice>,
 }
 
-/// What is known of a model on one device, in [`ModelVersion`].
+/// A model's state on one device. Part of [`ModelVersion`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ModelOnDevice {
-    /// The device's name.
+    /// Name of the device.
     pub device: String,
-    /// What kind it is; profiles are kept by that.
+    /// Kind of the device; the key of profiles.
     pub kind: String,
-    /// Why the model does not run there; none if it does.
+    /// Why the model cannot run on the device; `None` if it can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why_not: Option<String>,
-    /// Whether it is in the device's memory now.
+    /// Whether the model is in the device's memory now.
     pub resident: bool,
-    /// How it is run there, while it is in its memory.
+    /// Run settings on the device, while the model is resident.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runs: Option<ModelRuns>,
-    /// What it has been measured to cost on devices of the kind.
+    /// Measured cost on devices of this kind.
     pub profile: Profile,
 }
 
-/// How a model is run on one device, in [`ModelOnDevice`].
+/// Run settings of a model on one device. Part of [`ModelOnDevice`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelRuns {
-    /// Threads of each run.
+    /// Threads per run.
     pub threads: u32,
-    /// Runs at once, at most.
+    /// Limit of concurrent runs.
     pub at_once_max: u64,
-    /// Sessions that have been made for them, those that are kept for a while included.
+    /// Existing sessions, including idle sessions within their keep-alive time.
     pub sessions: u64,
 }
 
-/// A model: the answer of `GET /v1/models/{name}`; the list of them is that of `GET /v1/models`.
+/// A model and its versions. Response of `GET /v1/models/{name}`; `GET /v1/models` returns a list
+/// of models.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Model {
-    /// The newest version: the one a plain name opens.
+    /// The newest version, which a name without a version opens.
     #[serde(flatten)]
     pub newest: ModelVersion,
-    /// Every version there is, oldest first.
+    /// All versions, oldest first.
     pub versions: Vec<Version>,
 }
 
-/// One version of a workflow: the answer of `GET /v1/workflows/{name}/versions/{version}`.
+/// One version of a workflow. Response of `GET /v1/workflows/{name}/versions/{version}`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WorkflowVersion {
-    /// Who owns it.
+    /// Owner of the workflow.
     pub tenant: TenantId,
-    /// What it is called.
+    /// Name of the workflow.
     pub name: Name,
-    /// Which version this is.
+    /// Version number.
     pub version: Version,
-    /// Whether the name points at it.
+    /// Whether the name resolves to this version.
     pub active: bool,
-    /// When it was deployed.
+    /// Time of deployment.
     pub deployed_at_ms: u64,
-    /// Its author's words.
+    /// The author's description.
     pub description: String,
-    /// How long a call may take, in milliseconds; see [`FunctionManifest::slo_ms`](crate::FunctionManifest::slo_ms).
+    /// Latency objective of a call, in milliseconds; see
+    /// [`FunctionManifest::slo_ms`](crate::FunctionManifest::slo_ms).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slo_ms: Option<u64>,
-    /// What the device time of a call may cost, in the unit of the node's prices.
+    /// Cost objective: device time of a call, in the unit of the node's prices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_slo: Option<Cost>,
-    /// What it takes and gives.
+    /// Inputs and outputs.
     #[serde(flatten)]
     pub signature: Signature,
-    /// Its steps, each after those it reads from.
+    /// Steps in topological order.
     pub steps: Vec<WorkflowStep>,
-    /// Whether everything that it runs is there.
+    /// Whether all functions and models that the workflow runs exist.
     pub ready: bool,
-    /// Why it is not ready.
+    /// Why the workflow is not ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The document as it was deployed.
+    /// The document as deployed.
     pub document: String,
 }
 
-/// One step in [`WorkflowVersion`].
+/// One step of a workflow. Part of [`WorkflowVersion`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkflowStep {
-    /// What it is called.
+    /// Name of the step.
     pub name: String,
-    /// What it does: `run NAME:VERSION`, `combine HOW` or `split PARTS`.
+    /// Action: `run NAME:VERSION`, `combine HOW` or `split PARTS`.
     pub action: String,
-    /// The steps and inputs that it reads from.
+    /// Steps and inputs that the step reads.
     pub reads: Vec<String>,
-    /// When it is taken; none for always.
+    /// Condition under which the step runs; `None`: always.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub when: Option<String>,
-    /// Of a step with `hedge`: what has come of that on the node that was asked.
+    /// Hedging statistics of a step with `hedge`, on the queried node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hedge: Option<StepHedge>,
 }
 
-/// The second copies of one step in [`WorkflowStep`], since the node was started.
+/// Hedging statistics of one step since the node's start. Part of [`WorkflowStep`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepHedge {
-    /// After how long a run gets a second copy; none while too few runs were measured.
+    /// Delay after which a run gets a second copy; `None` until enough runs have been measured.
     pub after_ns: Option<u64>,
     /// Runs of the step.
     pub runs: u64,
-    /// Second copies that were started.
+    /// Second copies started.
     pub started: u64,
-    /// Those that answered first.
+    /// Second copies that finished first.
     pub won: u64,
 }
 
-/// A workflow: the answer of `GET /v1/workflows/{name}`; the list of them is that of `GET /v1/workflows`.
+/// A workflow and its versions. Response of `GET /v1/workflows/{name}`; `GET /v1/workflows` returns
+/// a list of workflows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Workflow {
-    /// The version that the name points at.
+    /// The version that the name resolves to.
     #[serde(flatten)]
     pub active: WorkflowVersion,
-    /// Every version there is, oldest first.
+    /// All versions, oldest first.
     pub versions: Vec<Version>,
 }
 
-/// The answer of `PUT /v1/workflows/{name}`.
+/// Response of `PUT /v1/workflows/{name}`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WorkflowDeployed {
-    /// What was deployed; or would be, for a dry run. A document equal to the active version's, whose steps run the same, makes no new version.
+    /// The deployed version; for a dry run, the version that a deployment would create. A document
+    /// equal to the active version's, whose steps resolve to the same versions, creates no new
+    /// version.
     #[serde(flatten)]
     pub workflow: WorkflowVersion,
-    /// Whether a version was made.
+    /// Whether the request created a version.
     pub created: bool,
-    /// Where to ask for an inference, relative to the node.
+    /// Path of the workflow's inference endpoint on the node.
     pub path: String,
 }
 
-/// One line that a function, or the node about a function, wrote: a line of the answer of `GET /v1/functions/{name}/logs`, which is
-/// newline-delimited JSON.
+/// One log line, written by a function or by the node about the function. `GET
+/// /v1/functions/{name}/logs` returns such lines as newline-delimited JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogLine {
-    /// When.
+    /// Time of the line.
     pub at_ms: u64,
-    /// Which version wrote it.
+    /// Version of the function.
     pub version: Version,
-    /// During which request.
+    /// ID of the request.
     pub request_id: String,
-    /// `stdout`, `stderr`, or `weir` for the node's own word on an invocation.
+    /// `stdout`, `stderr`, or `weir` for the node's messages about an invocation.
     pub stream: String,
-    /// What it says, without the newline.
+    /// Text of the line, without the newline.
     pub text: String,
 }
 
-/// The answer of `GET /v1/status`.
+/// Response of `GET /v1/status`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Status {
-    /// The version of Weir.
+    /// Version of Weir.
     pub version: String,
-    /// `ready`, or why not.
+    /// `ready`, or the reason why the node is not ready.
     pub state: String,
-    /// How long the process has run.
+    /// Uptime of the process.
     pub uptime_ms: u64,
-    /// Functions deployed, over all of the tenant's names.
+    /// Deployed functions of the tenant, one per name.
     pub functions: u64,
-    /// Models pushed.
+    /// Models of the tenant.
     pub models: u64,
-    /// Invocations running now.
+    /// Running invocations.
     pub running: u64,
-    /// Invocations waiting now.
+    /// Waiting invocations.
     pub queued: u64,
-    /// Asynchronous invocations that have not ended, on all nodes of the cluster.
+    /// Pending and running asynchronous invocations, over all nodes of the cluster.
     #[serde(default)]
     pub async_queued: u64,
-    /// The tenant's functions and models that cannot be read, and why. Deployed or pushed again, they are repaired.
+    /// The tenant's unreadable functions and models, with the reason. Deploying or pushing them
+    /// again repairs them.
     #[serde(default)]
     pub damaged: Vec<String>,
-    /// The node's devices.
+    /// Devices of the node.
     pub devices: Vec<DeviceStatus>,
-    /// The cluster that the node is one of; none if it is by itself.
+    /// The node's cluster; `None` for a standalone node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<ClusterStatus>,
 }
 
-/// The cluster in [`Status`], as the node sees it.
+/// The node's view of its cluster. Part of [`Status`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ClusterStatus {
-    /// What the cluster calls this node.
+    /// ID of this node.
     pub node: NodeId,
-    /// Where the others reach it.
+    /// Address at which the other nodes reach this node.
     pub address: String,
-    /// The node whose scheduler decides where calls run; none while there is no such node.
+    /// The node whose scheduler places calls; `None` while there is no dispatcher.
     pub dispatcher: Option<NodeId>,
-    /// Whether this node asks another where calls run. One that neither does nor is the dispatcher runs them all itself.
+    /// Whether this node asks a dispatcher on another node for placements. A node that neither asks
+    /// nor is the dispatcher runs all calls locally.
     pub asks_dispatcher: bool,
-    /// The nodes that ask this one.
+    /// Nodes that ask this node for placements.
     pub linked: Vec<NodeId>,
-    /// Every node there is.
+    /// All nodes of the cluster.
     pub nodes: Vec<MemberStatus>,
 }
 
-/// One node in [`ClusterStatus`].
+/// One node of the cluster. Part of [`ClusterStatus`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MemberStatus {
-    /// What the cluster calls it.
+    /// ID of the node.
     pub node: NodeId,
-    /// Where it is reached.
+    /// Address of the node.
     pub address: String,
-    /// Its version of Weir.
+    /// The node's version of Weir.
     #[serde(default)]
     pub version: String,
-    /// Invocations running there, as it reported a moment ago.
+    /// Running invocations, from the node's latest report.
     pub running: u64,
-    /// Invocations waiting there.
+    /// Waiting invocations, from the node's latest report.
     pub queued: u64,
-    /// Its devices; none until it has reported.
+    /// Devices of the node; empty until the node's first report.
     pub devices: Vec<DeviceStatus>,
 }
 
-/// One device in [`Status`].
+/// One device. Part of [`Status`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DeviceStatus {
-    /// `cpu`, `cuda:0`, ...
+    /// Name: `cpu`, `cuda:0`, ...
     pub name: String,
-    /// What profiles and prices are kept by: `cpu`, or the name of a GPU.
+    /// Kind, the key of profiles and prices: `cpu`, or the model name of a GPU.
     #[serde(default)]
     pub kind: String,
-    /// The backend that runs models on it.
+    /// Backend that runs models on the device.
     pub backend: String,
-    /// Runs that may go on at once.
+    /// Limit of concurrent runs.
     pub slots: u32,
-    /// Runs that wait for a slot.
+    /// Runs waiting for a slot.
     #[serde(default)]
     pub runs_waiting: u64,
-    /// Memory that models may take.
+    /// Memory available to models.
     pub capacity_bytes: u64,
-    /// Memory that models take.
+    /// Memory used by models.
     pub used_bytes: u64,
-    /// The models in its memory, as `name:version`.
+    /// Resident models, as `name:version`.
     pub resident: Vec<String>,
-    /// Why it is lost, while it is: nothing is placed there until it is back.
+    /// Reason of a device loss. While the device is lost, the scheduler places no work on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost: Option<String>,
 }

@@ -1,43 +1,43 @@
-//! What the owner of a model says about how many of its runs go on at once.
+//! Automatic choice of a model's concurrency.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Have the node choose, again and again, how many runs of a model go on at once and with how many threads: what it was measured to take for
-/// the rate of requests there is, within a latency.
+/// Periodic choice of a model's concurrent runs and threads by the node: the configuration that was
+/// measured to serve the current request rate within a latency.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Autosize {
-    /// What runs are to keep to, in milliseconds.
+    /// Latency objective of a run, in milliseconds.
     pub slo_ms: u64,
-    /// How often the rate is looked at, in milliseconds.
+    /// Interval between two choices, in milliseconds.
     #[serde(default = "Autosize::interval_ms_default")]
     pub interval_ms: u64,
-    /// How long sessions that are not needed any more are kept, in milliseconds.
+    /// Keep-alive time of idle sessions, in milliseconds.
     #[serde(default = "Autosize::keep_alive_ms_default")]
     pub keep_alive_ms: u64,
 }
 
-/// Settings that make no sense.
+/// Invalid autosize settings.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AutosizeError {
-    /// Nothing is over in no time.
+    /// The latency objective is zero.
     #[error("autosize.slo_ms is at least 1")]
     Slo,
     /// The interval is out of bounds.
     #[error("autosize.interval_ms = {0} is not within {min} to {max}", min = Autosize::INTERVAL_MS_MIN, max = Autosize::INTERVAL_MS_MAX)]
     Interval(u64),
-    /// The window is out of bounds.
+    /// The keep-alive time is out of bounds.
     #[error("autosize.keep_alive_ms = {0} is more than {max}", max = Autosize::KEEP_ALIVE_MS_MAX)]
     KeepAlive(u64),
 }
 
 impl Autosize {
-    /// The smallest [`Autosize::interval_ms`].
+    /// Smallest [`Autosize::interval_ms`].
     pub const INTERVAL_MS_MIN: u64 = 100;
-    /// The largest: an hour.
+    /// Largest [`Autosize::interval_ms`]: one hour.
     pub const INTERVAL_MS_MAX: u64 = 3_600_000;
-    /// The largest [`Autosize::keep_alive_ms`]: a day.
+    /// Largest [`Autosize::keep_alive_ms`]: one day.
     pub const KEEP_ALIVE_MS_MAX: u64 = 86_400_000;
 
     const fn interval_ms_default() -> u64 {
@@ -48,7 +48,7 @@ impl Autosize {
         60_000
     }
 
-    /// Check what it says.
+    /// Checks the settings against their bounds.
     pub fn check(&self) -> Result<(), AutosizeError> {
         if self.slo_ms == 0 {
             return Err(AutosizeError::Slo);
@@ -63,7 +63,7 @@ impl Autosize {
     }
 }
 
-/// As one line.
+/// Formats the settings as one line.
 impl fmt::Display for Autosize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { slo_ms, interval_ms, keep_alive_ms } = self;

@@ -1,51 +1,56 @@
-//! What the owner of a model says about running requests for it together.
+//! Dynamic batching settings of a model.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// How requests that wait for a model are run together. The default lets the node find out whether that is right, and whether it pays.
+/// How waiting requests for a model are batched. By default, the node tests whether batching
+/// preserves the results and measures whether it saves time.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Batching {
-    /// Whether they are.
+    /// When requests are batched.
     pub mode: BatchingMode,
-    /// Items in one run, at most; none for [`Batching::SIZE_MAX_DEFAULT`]. A single request may have more.
+    /// Largest number of items in a run; `None` for [`Batching::SIZE_MAX_DEFAULT`]. A single
+    /// request may exceed the limit.
     pub size_max: Option<u32>,
-    /// Sizes that runs are brought to where enough requests wait; none for whichever does the most in the least time.
+    /// Batch sizes to form when enough requests wait; empty for the sizes with the highest
+    /// throughput.
     pub preferred_sizes: Vec<u32>,
-    /// How long a request may be held back for others while the device is busy with another run, in microseconds. The default, 0, holds
-    /// nothing back.
+    /// Longest time that a request may wait for others to join its batch while the device is busy
+    /// with another run, in microseconds. The default, 0, delays no request.
     pub queue_delay_us_max: u64,
-    /// The input that is 1 for what is there and 0 for padding, which lets requests of different lengths run together; none for an input
-    /// called `attention_mask`, if there is one.
+    /// Name of the mask input, which is 1 for data and 0 for padding and lets requests of different
+    /// lengths run together. `None` selects the input `attention_mask`, if the model has it.
     pub mask: Option<String>,
 }
 
-/// Whether requests for a model are run together.
+/// When requests for a model are batched.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BatchingMode {
-    /// Where trying it out shows that the items of a run do not change each other's answers, and measuring that it saves time.
+    /// Batch if a test shows that the items of a run do not affect each other's results, and
+    /// measurements show that batching saves time.
     #[default]
     Auto,
-    /// Where it saves time: the owner vouches that items do not change each other's answers.
+    /// Batch if batching saves time. The owner asserts that items do not affect each other's
+    /// results.
     On,
-    /// Never.
+    /// Never batch.
     Off,
 }
 
-/// Settings that make no sense.
+/// Invalid batching settings.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BatchingError {
-    /// The largest batch is out of bounds.
+    /// The largest batch size is out of bounds.
     #[error("batching.size_max = {0} is not within 1 to {max}", max = Batching::SIZE_MAX_CAP)]
     SizeMax(u32),
     /// A preferred size is out of bounds.
     #[error("batching.preferred_sizes has {size}, which is not within 1 to batching.size_max = {size_max}")]
     PreferredSize {
-        /// Which.
+        /// The preferred size.
         size: u32,
-        /// The largest batch.
+        /// The largest batch size.
         size_max: u32,
     },
     /// There are too many preferred sizes.
@@ -54,15 +59,15 @@ pub enum BatchingError {
     /// The delay is out of bounds.
     #[error("batching.queue_delay_us_max = {0} is more than {max}", max = Batching::QUEUE_DELAY_US_CAP)]
     QueueDelay(u64),
-    /// The mask is not an input of the model, or not one that can be a mask.
+    /// The mask is not an input of the model, or the input is unsuitable as a mask.
     #[error("batching.mask = {mask:?}: {why}")]
     Mask {
-        /// What was given.
+        /// The configured mask.
         mask: String,
-        /// What is wrong with it.
+        /// Reason why the mask is invalid.
         why: &'static str,
     },
-    /// Requests cannot be put together.
+    /// The model's requests cannot be batched.
     #[error(
         "batching.mode = on, but the model has no batch dimension: the first dimension of every input and output must be variable"
     )]
@@ -70,22 +75,22 @@ pub enum BatchingError {
 }
 
 impl Batching {
-    /// The largest batch unless the owner says otherwise.
+    /// Default of [`Batching::size_max`].
     pub const SIZE_MAX_DEFAULT: u32 = 32;
-    /// The largest [`Batching::size_max`].
+    /// Largest [`Batching::size_max`].
     pub const SIZE_MAX_CAP: u32 = 1_024;
-    /// The most [`Batching::preferred_sizes`].
+    /// Largest number of [`Batching::preferred_sizes`].
     pub const PREFERRED_SIZES_MAX: usize = 16;
-    /// The largest [`Batching::queue_delay_us_max`]: a second.
+    /// Largest [`Batching::queue_delay_us_max`]: one second.
     pub const QUEUE_DELAY_US_CAP: u64 = 1_000_000;
 
-    /// Items in one run, at most.
+    /// Largest number of items in a run, with the default applied.
     #[must_use]
     pub fn size_max(&self) -> u32 {
         self.size_max.unwrap_or(Self::SIZE_MAX_DEFAULT)
     }
 
-    /// Check what can be checked without the model.
+    /// Checks the settings that can be checked without the model.
     pub fn check(&self) -> Result<(), BatchingError> {
         let size_max = self.size_max();
         if !(1..=Self::SIZE_MAX_CAP).contains(&size_max) {
@@ -114,7 +119,8 @@ impl fmt::Display for BatchingMode {
     }
 }
 
-/// As one line: `auto, up to 32` or `on, up to 16, preferably 8 or 16, held back for 500 µs at most`.
+/// Formats the settings as one line, such as `auto, up to 32` or `on, up to 16, preferably 8 or 16,
+/// held back for 500 µs at most`.
 impl fmt::Display for Batching {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.mode == BatchingMode::Off {

@@ -1,60 +1,62 @@
-//! What device time costs.
+//! Cost of device time.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 
-/// An amount in the unit that prices are set in, whatever that is: kept in billionths of it, and read and written as a number of units.
+/// An amount in the unit of the configured prices. Stored in billionths of the unit; read and
+/// written as a number of units.
 ///
-/// A price is a cost too: that of a second.
+/// A price is a `Cost` too: the cost of one second.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cost(u64);
 
 const NANOS: f64 = 1e9;
 
 impl Cost {
-    /// Nothing.
+    /// Zero cost.
     pub const ZERO: Self = Self(0);
-    /// More than anything costs: no bound.
+    /// The largest cost, used as "no bound".
     pub const MAX: Self = Self(u64::MAX);
 
-    /// So many billionths.
+    /// Creates a cost from billionths of a unit.
     #[must_use]
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// In billionths.
+    /// The cost in billionths of a unit.
     #[must_use]
     pub const fn nanos(self) -> u64 {
         self.0
     }
 
-    /// So many units; none if that is negative or not a number. What is too large counts as [`Self::MAX`].
+    /// Creates a cost from units; `None` if `units` is negative or NaN. Values above the range
+    /// become [`Self::MAX`].
     #[must_use]
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "saturating is what is wanted"
+        reason = "values above the range saturate"
     )]
     pub fn from_units(units: f64) -> Option<Self> {
         (units >= 0.0).then(|| Self((units * NANOS).round() as u64))
     }
 
-    /// In units.
+    /// The cost in units.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "for people and JSON")]
     pub fn units(self) -> f64 {
         self.0 as f64 / NANOS
     }
 
-    /// What so long costs, if this is what a second costs.
+    /// The cost of `time_ns` at the price `self` per second.
     #[must_use]
     pub fn of_time(self, time_ns: u64) -> Self {
         let nanos = u128::from(self.0) * u128::from(time_ns) / 1_000_000_000;
         Self(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
-    /// Both together.
+    /// The sum, saturating at [`Self::MAX`].
     #[must_use]
     pub const fn saturating_add(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))

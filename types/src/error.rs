@@ -1,22 +1,22 @@
-//! The error codes that users see. A code is stable; its text may get better.
+//! Error codes of the API. Codes are stable; their texts may improve.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $code:ident = $text:literal;)*) => {
-        /// What went wrong, for programs. Sent as `code` in every error answer; the HTTP status that goes with it is decided in
-        /// `weir-host`'s `gateway/error.rs`.
+        /// Error code for programs, sent as `code` in every error response. `gateway/error.rs` in
+        /// `weir-host` maps codes to HTTP statuses.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         pub enum ErrorCode {
             $($(#[$doc])* #[serde(rename = $text)] $code,)*
         }
 
         impl ErrorCode {
-            /// Every code there is.
+            /// All codes.
             pub const ALL: &[Self] = &[$(Self::$code),*];
 
-            /// The code as it is sent.
+            /// The code as sent.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$code => $text,)* }
@@ -26,14 +26,15 @@ macro_rules! codes {
 }
 
 codes! {
-    // What was asked for is wrong in itself.
+    // Invalid requests and uploads.
     /// A function, model or tenant name breaks the rules.
     InvalidName = "invalid-name";
     /// A query, header, path or JSON body cannot be read.
     InvalidRequest = "invalid-request";
     /// The manifest cannot be read, or has unknown keys.
     InvalidManifest = "invalid-manifest";
-    /// The manifest asks for more than the node allows, or the component for more than the manifest or the node does.
+    /// The manifest asks for more than the node allows, or the component for more than the manifest
+    /// or the node allows.
     LimitOverCap = "limit-over-cap";
     /// The bytes are not a WebAssembly component.
     InvalidComponent = "invalid-component";
@@ -43,67 +44,69 @@ codes! {
     NoEntryPoint = "no-entry-point";
     /// Compiling the component took too much memory or time.
     CompileLimit = "compile-limit";
-    /// The bytes are not a model that can run here.
+    /// The bytes are not a model that the node can run.
     InvalidModel = "invalid-model";
     /// The model keeps weights outside its file.
     ExternalData = "external-data";
     /// Checking the model took too much memory or time.
     ModelLimit = "model-limit";
-    /// The workflow cannot be read, names what is not there, or does not fit together.
+    /// The workflow cannot be parsed, refers to missing functions or models, or is inconsistent.
     InvalidWorkflow = "invalid-workflow";
-    /// The kernel graph cannot be read, does not fit together, or does not compile.
+    /// The kernel graph cannot be parsed, is inconsistent, or does not compile.
     InvalidKernelGraph = "invalid-kernel-graph";
-    /// That version exists already with other contents.
+    /// The version exists already with other contents.
     VersionConflict = "version-conflict";
-    /// The model was not profiled, or no configuration that was measured does what is asked for.
+    /// The model has no profile, or no measured configuration meets the request.
     NoConfiguration = "no-configuration";
-    /// What is asked for cannot be done to what is there now, or another change got in between.
+    /// The operation conflicts with the current state or with a concurrent change.
     Conflict = "conflict";
 
-    // Who asks, and for what.
-    /// No token, or one the node does not know.
+    // Authentication, and resources that do not exist.
+    /// The token is missing or unknown.
     Unauthorized = "unauthorized";
-    /// No such route.
+    /// The route does not exist.
     RouteNotFound = "route-not-found";
-    /// The route exists, for other methods.
+    /// The route does not support the method.
     MethodNotAllowed = "method-not-allowed";
-    /// The protocol has it, and this server does not.
+    /// The protocol defines the operation, but this server does not implement it.
     NotSupported = "not-supported";
-    /// No such function.
+    /// The function does not exist.
     FunctionNotFound = "function-not-found";
-    /// No such model.
+    /// The model does not exist.
     ModelNotFound = "model-not-found";
-    /// No such workflow.
+    /// The workflow does not exist.
     WorkflowNotFound = "workflow-not-found";
     /// The function, model or workflow has no such version.
     VersionNotFound = "version-not-found";
-    /// No such asynchronous invocation.
+    /// The asynchronous invocation does not exist.
     InvocationNotFound = "invocation-not-found";
-    /// No such named object, or it has expired.
+    /// The named object does not exist or has expired.
     ObjectNotFound = "object-not-found";
-    /// What a step of a workflow has left for another on a node is not there any more: that node was lost, or it has expired. Ask again.
+    /// An intermediate result that a workflow step left on a node is gone: the node was lost, or
+    /// the result expired. The client should retry.
     IntermediateLost = "intermediate-lost";
-    /// The asynchronous invocation ended so long ago that it is not kept any more.
+    /// The record of the asynchronous invocation has expired.
     InvocationExpired = "invocation-expired";
     /// The asynchronous invocation has no result yet.
     NotEnded = "not-ended";
-    /// Another request was sent with the same idempotency key.
+    /// The idempotency key was used for a different request.
     IdempotencyMismatch = "idempotency-mismatch";
-    /// The function's manifest does not grant what it tried to use.
+    /// The function's manifest does not grant the resource it tried to use.
     NotGranted = "not-granted";
 
     // Limits.
     /// The body is larger than the node or the function takes.
     BodyTooLarge = "body-too-large";
-    /// The body ended early, or is not what its headers say.
+    /// The body ended early, or differs from its headers.
     BodyMismatch = "body-mismatch";
     /// Too many invocations wait for this function, or on this node.
     QueueFull = "queue-full";
-    /// Too many asynchronous invocations wait to be run, or take too much room.
+    /// Too many asynchronous invocations are pending, or they take too much space.
     AsyncQueueFull = "async-queue-full";
-    /// The tenant has as many named objects, or bytes of them, as it may have.
+    /// The tenant has reached its quota of named objects or of their bytes.
     ObjectsFull = "objects-full";
-    /// It would miss its service level objective, and was turned away so that those admitted before keep theirs.
+    /// The call would miss its service level objective. Rejecting it protects the objectives of the
+    /// calls already admitted.
     SloUnattainable = "slo-unattainable";
     /// No device can hold the models that the function needs.
     NoCapacity = "no-capacity";
@@ -115,34 +118,34 @@ codes! {
     HandleLimit = "handle-limit";
     /// One host call carried too many bytes.
     HostCallLimit = "host-call-limit";
-    /// The guest's answer is larger than its limit.
+    /// The guest's response is larger than its limit.
     ResponseTooLarge = "response-too-large";
-    /// The guest used up its processor time.
+    /// The guest exceeded its limit of processor time.
     CpuTimeLimit = "cpu-time-limit";
-    /// The invocation did not finish in time.
+    /// The invocation exceeded its deadline.
     DeadlineExceeded = "deadline-exceeded";
 
-    // What the guest did.
+    // Failures of the guest and of models.
     /// The guest trapped: a panic, an abort, an unhandled exception.
     GuestTrap = "guest-trap";
-    /// The guest's call stack is full.
+    /// The guest's call stack overflowed.
     StackOverflow = "stack-overflow";
-    /// The guest exited or returned without answering.
+    /// The guest exited or returned without a response.
     NoResponse = "no-response";
-    /// The guest answered with an error of its own.
+    /// The guest returned an error.
     GuestError = "guest-error";
 
-    /// The model failed in its run.
+    /// A model run failed.
     ModelError = "model-error";
 
-    // What the node did.
+    // Failures of the node, and cancellation.
     /// The node is starting, draining or too busy; try again.
     Unavailable = "unavailable";
-    /// The node that ran the invocation was lost, and it could not be run again.
+    /// The node that ran the invocation was lost, and the invocation cannot be retried.
     NodeLost = "node-lost";
-    /// The client went away.
+    /// The client closed the connection.
     Cancelled = "cancelled";
-    /// The node has a fault.
+    /// Internal error of the node.
     Internal = "internal";
 }
 

@@ -1,10 +1,10 @@
-//! Content addresses: what bytes are, wherever they are kept.
+//! Content addresses: hashes of stored bytes.
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fmt;
 
-/// The SHA-256 of some bytes. Prints as 64 lower-case hexadecimal digits.
+/// SHA-256 hash of stored bytes. Prints as 64 lower-case hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ContentHash([u8; 32]);
@@ -15,30 +15,30 @@ pub struct ContentHash([u8; 32]);
 pub struct HashError(String);
 
 impl ContentHash {
-    /// Hash `bytes`.
+    /// Hashes `bytes`.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         Self(Sha256::digest(bytes).into())
     }
 
-    /// Its first eight bytes: a short name where a hash is only compared with others of the same making.
+    /// The first eight bytes, as a short key among hashes from the same source.
     #[must_use]
     pub fn prefix(&self) -> u64 {
         self.0.iter().take(8).fold(0, |prefix, byte| prefix << 8 | u64::from(*byte))
     }
 }
 
-/// Hashes bytes that arrive in pieces.
+/// Incremental hasher for bytes that arrive in pieces.
 #[derive(Clone, Default)]
 pub struct Hasher(Sha256);
 
 impl Hasher {
-    /// Take in the next piece.
+    /// Adds the next piece.
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
-    /// The hash of everything taken in.
+    /// Hash of all added pieces.
     #[must_use]
     pub fn finish(self) -> ContentHash {
         ContentHash(self.0.finalize().into())

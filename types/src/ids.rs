@@ -1,42 +1,44 @@
-//! Names and identifiers. All of them order, hash and print; all that come from outside are checked when they are made.
+//! Names and identifiers. Each type is ordered, hashable and printable; values from outside are
+//! checked on construction.
 
 use serde::{Deserialize, Serialize};
 use std::borrow::Borrow;
 use std::fmt;
 use std::sync::{Arc, LazyLock};
 
-/// The longest [`Name`], in bytes: a DNS label, so that a name can become a host name.
+/// Longest [`Name`], in bytes: the length of a DNS label, so that a name can become a host name.
 const NAME_LEN_MAX: usize = 63;
 
-/// The name of a function or a model: 1 to 63 of `a-z`, `0-9`, `-`, `_`, `.`, starting with a letter or digit, without `..`.
+/// Name of a function, model or workflow: 1 to 63 of `a-z`, `0-9`, `-`, `_`, `.`, starting with a
+/// letter or digit, without `..`.
 ///
 /// Cheap to clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Name(Arc<str>);
 
-/// Why a string is not a [`Name`].
+/// Reason why a string is not a [`Name`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
-    /// It has no characters.
+    /// The string is empty.
     #[error("a name must not be empty")]
     Empty,
-    /// It is longer than 63 bytes.
+    /// The string is longer than 63 bytes.
     #[error("a name has at most {NAME_LEN_MAX} characters, this one has {0}")]
     TooLong(usize),
-    /// It does not start with a letter or digit.
+    /// The string does not start with a letter or digit.
     #[error("a name starts with a lower-case letter or a digit")]
     BadStart,
-    /// It has a character outside the allowed set.
+    /// The string has a character outside the allowed set.
     #[error("a name holds only a-z, 0-9, '-', '_' and '.', not {0:?}")]
     BadCharacter(char),
-    /// It has two dots in a row.
+    /// The string has two dots in a row.
     #[error("a name must not contain '..'")]
     DotDot,
 }
 
 impl Name {
-    /// Check `text` and make it a name.
+    /// Checks `text` and creates a name.
     pub fn new(text: &str) -> Result<Self, NameError> {
         let first = text.chars().next().ok_or(NameError::Empty)?;
         if text.len() > NAME_LEN_MAX {
@@ -99,13 +101,13 @@ impl fmt::Debug for Name {
     }
 }
 
-/// Who owns a name and pays for a call. Follows the rules of [`Name`].
+/// Tenant: the owner of names and the payer of calls. Follows the rules of [`Name`].
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct TenantId(Name);
 
 impl TenantId {
-    /// Check `text` and make it a tenant.
+    /// Checks `text` and creates a tenant ID.
     pub fn new(text: &str) -> Result<Self, NameError> {
         Name::new(text).map(Self)
     }
@@ -118,7 +120,7 @@ impl TenantId {
 }
 
 impl Default for TenantId {
-    /// `default`: the tenant of a node that nobody has set any up on.
+    /// `default`: the tenant of a node without configured tenants.
     fn default() -> Self {
         static DEFAULT: LazyLock<Name> = LazyLock::new(|| Name(Arc::from("default")));
         Self(DEFAULT.clone())
@@ -131,7 +133,7 @@ impl fmt::Display for TenantId {
     }
 }
 
-/// The version of a function or model, counted from 1. Versions never change once made.
+/// Version of a function, model or workflow, counted from 1. Versions are immutable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Version(pub u32);
@@ -147,11 +149,11 @@ macro_rules! versioned_id {
         $(#[$doc])*
         #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         pub struct $id {
-            /// Who owns it.
+            /// Owner.
             pub tenant: TenantId,
-            /// What it is called.
+            /// Name.
             pub name: Name,
-            /// Which of its versions.
+            /// Version.
             pub version: Version,
         }
 
@@ -177,13 +179,13 @@ versioned_id!(
     WorkflowId
 );
 
-/// One call. Unique on the node that accepted it; printed as 16 hexadecimal digits.
+/// ID of a call, unique on the node that accepted it. Printed as 16 hexadecimal digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct InvocationId(pub u64);
 
 impl InvocationId {
-    /// The digits that it is printed as, without the machinery of printing: every call has one.
+    /// The printed digits, without the overhead of `fmt`: every call has an ID to print.
     #[must_use]
     pub fn digits(self) -> [u8; 16] {
         std::array::from_fn(|at| b"0123456789abcdef"[(self.0 >> (60 - 4 * at)) as usize & 15])
@@ -196,7 +198,8 @@ impl fmt::Display for InvocationId {
     }
 }
 
-/// One asynchronous invocation, in the whole cluster and for good; printed as 32 hexadecimal digits. Those that were accepted later come first.
+/// ID of an asynchronous invocation, unique in the cluster over all time. Printed as 32 hexadecimal
+/// digits. IDs of later invocations sort first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct AsyncId(u128);
@@ -206,17 +209,19 @@ pub struct AsyncId(u128);
 #[error("an asynchronous invocation is called by 32 hexadecimal digits, not {0:?}")]
 pub struct AsyncIdError(String);
 
-/// Bits of an [`AsyncId`] that are chance. The rest are when it was accepted, in Unix milliseconds, counted backwards.
+/// Random bits of an [`AsyncId`]. The other bits are the bitwise complement of the acceptance time,
+/// in Unix milliseconds.
 const CHANCE_BITS: u32 = 80;
 
 impl AsyncId {
-    /// One that was accepted at `at_ms`, told from others of that time by `chance`.
+    /// Creates an ID from the acceptance time `at_ms` and the random bits `chance`, which
+    /// distinguish invocations of the same millisecond.
     #[must_use]
     pub fn new(at_ms: u64, chance: u128) -> Self {
         Self((!u128::from(at_ms)) << CHANCE_BITS | chance & ((1 << CHANCE_BITS) - 1))
     }
 
-    /// When it was accepted, in Unix milliseconds.
+    /// Acceptance time, in Unix milliseconds.
     #[must_use]
     pub fn accepted_at_ms(self) -> u64 {
         (!self.0 >> CHANCE_BITS) as u64
@@ -257,17 +262,17 @@ impl fmt::Debug for AsyncId {
     }
 }
 
-/// One Weir process that can run functions, by its place in the scheduler's view.
+/// A Weir process that can run functions, by its index in the scheduler's view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct NodeId(pub u32);
 
-/// One device of one node: a GPU, or the node's CPU.
+/// A device of a node: a GPU, or the node's CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct DeviceId {
     /// The node that owns it.
     pub node: NodeId,
-    /// Its place among the node's devices.
+    /// Index among the node's devices.
     pub ordinal: u32,
 }
 

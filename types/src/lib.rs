@@ -1,8 +1,10 @@
-//! The nouns that every Weir crate shares. Values only: nothing here does I/O, reads a clock or spawns.
+//! Shared value types of the Weir crates. Pure values: the crate does no I/O, reads no clock and
+//! spawns no tasks.
 //!
-//! In the order data meets them: who asks ([`TenantId`], [`Name`]), for what ([`FunctionId`], [`ModelId`]), stored as which bytes
-//! ([`ContentHash`]), allowed to do what ([`FunctionManifest`], [`Limits`], [`Reuse`]), together with what ([`Batching`]), on which data
-//! ([`ElementType`], [`Shape`]), how fast ([`Profile`]), at what price ([`Cost`]), answered how ([`api`], [`ErrorCode`]).
+//! By topic: callers and names ([`TenantId`], [`Name`]), functions and models ([`FunctionId`],
+//! [`ModelId`]), content addresses ([`ContentHash`]), grants and limits ([`FunctionManifest`],
+//! [`Limits`], [`Reuse`]), batching ([`Batching`]), tensors ([`ElementType`], [`Shape`]), measured
+//! performance ([`Profile`]), prices ([`Cost`]), responses and errors ([`api`], [`ErrorCode`]).
 
 mod ids;
 pub use ids::{

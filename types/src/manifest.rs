@@ -1,4 +1,5 @@
-//! What the owner of a function or model says about it. Read from TOML in a project and from JSON over HTTP; unknown keys are refused.
+//! Manifests of functions and models. Read from TOML in a project and from JSON over HTTP; unknown
+//! keys are rejected.
 
 use crate::{Autosize, Batching, Cost, DeviceChoice, Limits, Name, ObjectGrants, Precision, Reuse, Version};
 use serde::de::value::MapAccessDeserializer;
@@ -7,40 +8,46 @@ use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Everything a function is granted. The default grants clocks, randomness and standard output, and nothing else.
+/// Grants, objectives and limits of a function. The default grants only clocks, randomness and
+/// standard output.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FunctionManifest {
-    /// The models the function may open.
+    /// Models that the function may open.
     pub models: Vec<ModelRef>,
-    /// Environment variables the guest sees. The node's own are never shown.
+    /// Environment variables of the guest. The node's environment is never visible to a guest.
     pub env: BTreeMap<String, String>,
     /// Hosts that the guest may send HTTP requests to, as `host` or `host:port`; `*` allows all.
     pub outbound_hosts: Vec<String>,
-    /// The named objects that the function may use.
+    /// Named objects that the function may use.
     #[serde(skip_serializing_if = "ObjectGrants::is_empty")]
     pub objects: ObjectGrants,
-    /// Whether a call whose node was lost may be made again, on another. A GET always may. A node by itself makes no call twice.
+    /// Whether a call may be retried on another node after its node was lost. GET calls are always
+    /// retried. A standalone node never retries.
     pub idempotent: bool,
-    /// How long an answer may be given to calls that are equal, in milliseconds, up to [`CACHE_TTL_MS_MAX`]; none runs every call.
+    /// How long the response cache may serve a response to equal calls, in milliseconds, up to
+    /// [`CACHE_TTL_MS_MAX`]; `None` disables caching.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache_ttl_ms: Option<u64>,
-    /// Whether an instance may answer more calls than one, and how far; none makes a fresh one for every call. Written as `true`, or as a
-    /// table with some of its bounds.
+    /// Bounds on reusing an instance for several calls; `None` creates a fresh instance for each
+    /// call. Written as `true`, or as a table with some of the bounds.
     #[serde(deserialize_with = "reuse", skip_serializing_if = "Option::is_none")]
     pub reuse: Option<Reuse>,
-    /// How long a call may take, from its arrival to the end of its answer, in milliseconds. One that would take longer is turned away on
-    /// arrival, so that those admitted before keep to it; one that does take longer goes on, and is counted as a miss. None: calls wait.
+    /// Latency objective, from a call's arrival to the end of its response, in milliseconds. Calls
+    /// that are expected to miss the objective are rejected on arrival, which protects the calls
+    /// already admitted. An admitted call that misses the objective runs on and is counted as a
+    /// miss. With `None`, calls wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slo_ms: Option<u64>,
-    /// What the device time of a call may cost, in the unit of the node's prices. One that would cost more is turned away.
+    /// Cost objective: device time of a call, in the unit of the node's prices. Calls that are
+    /// expected to cost more are rejected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost_slo: Option<Cost>,
-    /// What the function may use.
+    /// Resource limits.
     pub limits: Limits,
 }
 
-/// Read the key `reuse` of a manifest: `true`, `false` or a table. For serde's `deserialize_with`.
+/// Reads the key `reuse` of a manifest: `true`, `false` or a table. For serde's `deserialize_with`.
 pub fn reuse<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Reuse>, D::Error> {
     struct BoolOrTable;
     impl<'de> Visitor<'de> for BoolOrTable {
@@ -61,7 +68,7 @@ pub fn reuse<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Reuse>, D::Err
     from.deserialize_any(BoolOrTable)
 }
 
-/// What a component is, told by its exports.
+/// Kind of a component, determined by its exports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FunctionKind {
@@ -73,13 +80,13 @@ pub enum FunctionKind {
     Tensor,
 }
 
-/// A model as a manifest or a guest names it: `name`, or `name:version` for one version of it.
+/// Reference to a model in a manifest or from a guest: `name`, or `name:version`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ModelRef {
     /// The model's name.
     pub name: Name,
-    /// The version, or none for whichever is newest when the model is opened.
+    /// The version; `None` for the newest at the time of opening.
     pub version: Option<Version>,
 }
 
@@ -128,7 +135,7 @@ impl fmt::Display for ModelRef {
     }
 }
 
-/// A reference to a model that cannot be read.
+/// Invalid model reference.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{model:?} is not a model reference (NAME or NAME:VERSION): {why}")]
 pub struct ManifestError {
@@ -136,35 +143,38 @@ pub struct ManifestError {
     why: String,
 }
 
-/// How a model is to be served.
+/// Serving settings of a model.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ModelManifest {
-    /// Sessions that run at once on a device; none lets the node choose.
+    /// Limit of concurrent sessions on a device; `None` lets the node choose.
     pub slots: Option<u32>,
-    /// Where it may run: `any`, `cpu` or `cuda`.
+    /// Allowed devices: `any`, `cpu` or `cuda`.
     #[serde(skip_serializing_if = "DeviceChoice::is_any")]
     pub device: DeviceChoice,
-    /// What it computes in on a GPU: `fp32`, `tf32` (the default), `fp16` or `bf16`. On a processor it is what its file says.
+    /// Compute precision on a GPU: `fp32`, `tf32` (the default), `fp16` or `bf16`. A CPU uses the
+    /// precision of the model file.
     #[serde(skip_serializing_if = "Precision::is_default")]
     pub precision: Precision,
-    /// How long an inference of the model by itself may take, in milliseconds; see [`FunctionManifest::slo_ms`].
+    /// Latency objective of a direct inference, in milliseconds; see [`FunctionManifest::slo_ms`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slo_ms: Option<u64>,
-    /// What the device time of an inference of the model by itself may cost, in the unit of the node's prices.
+    /// Cost objective: device time of a direct inference, in the unit of the node's prices.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost_slo: Option<Cost>,
-    /// How requests that wait for it are run together.
+    /// Dynamic batching of waiting requests.
     pub batching: Batching,
-    /// Have the node choose how many runs go on at once, and with how many threads, by the rate of requests; none for as many as there are slots.
+    /// Automatic choice of the number of concurrent runs and of their threads by the request rate;
+    /// `None` uses all slots.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub autosize: Option<Autosize>,
-    /// How long an answer may be given to inferences that are equal, in milliseconds, up to [`CACHE_TTL_MS_MAX`]; none runs every inference.
+    /// How long the response cache may serve a response to equal inferences, in milliseconds, up to
+    /// [`CACHE_TTL_MS_MAX`]; `None` disables caching.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache_ttl_ms: Option<u64>,
 }
 
-/// The longest that an answer may be kept for other calls: 30 days.
+/// Longest cache lifetime of a response: 30 days.
 pub const CACHE_TTL_MS_MAX: u64 = 30 * 24 * 3_600 * 1_000;
 
 #[cfg(test)]
@@ -199,7 +209,7 @@ mod tests {
         let manifest = FunctionManifest { reuse: some, ..FunctionManifest::default() };
         let again = serde_json::to_string(&manifest).unwrap();
         assert_eq!(serde_json::from_str::<FunctionManifest>(&again).unwrap(), manifest);
-        // What an older node, which does not know the key, has to read.
+        // Older nodes do not know the key, so the default must not write it.
         assert!(!serde_json::to_string(&FunctionManifest::default()).unwrap().contains("reuse"));
     }
 

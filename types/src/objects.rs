@@ -1,33 +1,33 @@
-//! Who may use which named objects.
+//! Grants for named objects.
 
 use crate::{Name, NameError};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The named objects that a function may use. The default grants none.
+/// Named objects that a function may use. The default grants none.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ObjectGrants {
-    /// Those it may read.
+    /// Objects that the function may read.
     pub read: Vec<NamePattern>,
-    /// Those it may put and delete.
+    /// Objects that the function may put and delete.
     pub write: Vec<NamePattern>,
 }
 
 impl ObjectGrants {
-    /// Whether there is nothing that it grants.
+    /// Whether the grants are empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.read.is_empty() && self.write.is_empty()
     }
 }
 
-/// A name, or with a `*` at its end the beginning of names: `thresholds`, `session-*`, `*`.
+/// An exact name, or a prefix followed by `*`: `thresholds`, `session-*`, `*`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct NamePattern(String);
 
-/// Text that is no [`NamePattern`].
+/// Text that is not a [`NamePattern`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is neither a name nor the beginning of one with a '*' behind it: {why}")]
 pub struct NamePatternError {
@@ -36,7 +36,7 @@ pub struct NamePatternError {
 }
 
 impl NamePattern {
-    /// Whether `name` is one of those meant.
+    /// Whether the pattern matches `name`.
     #[must_use]
     pub fn covers(&self, name: &Name) -> bool {
         match self.0.strip_suffix('*') {

@@ -1,26 +1,26 @@
-//! What runs models on a device. Devices of one platform take a model in the same form.
+//! Platforms: kinds of devices that take models in the same form.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A way to run models.
+/// Platform of a device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Platform {
-    /// The node's processor.
+    /// The node's CPU.
     #[default]
     Cpu,
     /// An NVIDIA GPU.
     Cuda,
-    /// A device that is made up, for tests and for trying out the scheduler.
+    /// A simulated device, for tests and for experiments with the scheduler.
     Fake,
 }
 
 impl Platform {
-    /// All of them.
+    /// All platforms.
     pub const ALL: [Self; 3] = [Self::Cpu, Self::Cuda, Self::Fake];
 
-    /// As it is written.
+    /// The name of the platform.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -30,7 +30,7 @@ impl Platform {
         }
     }
 
-    /// Whether a model's first run goes on while the model is still being loaded, behind what it needs.
+    /// Whether a model's first run overlaps with its load: the run follows the arriving weights.
     #[must_use]
     pub fn computes_behind_loads(self) -> bool {
         self == Self::Cuda
@@ -43,54 +43,54 @@ impl fmt::Display for Platform {
     }
 }
 
-/// Some platforms; by default all. Written as a list of their names.
+/// A set of platforms; by default all. Written as a list of names.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(from = "Vec<Platform>", into = "Vec<Platform>")]
 pub struct Platforms(u8);
 
 impl Platforms {
-    /// All of them.
+    /// The set of all platforms.
     pub const ALL: Self = Self(0b111);
-    /// None of them.
+    /// The empty set.
     pub const NONE: Self = Self(0);
 
-    /// Only this one.
+    /// The set with only `platform`.
     #[must_use]
     pub fn only(platform: Platform) -> Self {
         Self(bit(platform))
     }
 
-    /// Whether `platform` is one of them.
+    /// Whether the set contains `platform`.
     #[must_use]
     pub fn contains(self, platform: Platform) -> bool {
         self.0 & bit(platform) != 0
     }
 
-    /// Those that are also in `others`.
+    /// The intersection with `others`.
     #[must_use]
     pub fn within(self, others: Self) -> Self {
         Self(self.0 & others.0)
     }
 
-    /// Those that are not in `others`.
+    /// The difference: platforms that are not in `others`.
     #[must_use]
     pub fn without(self, others: Self) -> Self {
         Self(self.0 & !others.0)
     }
 
-    /// Whether there is none.
+    /// Whether the set is empty.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self == Self::NONE
     }
 
-    /// Whether these are all.
+    /// Whether the set has all platforms.
     #[must_use]
     pub fn is_all(&self) -> bool {
         *self == Self::ALL
     }
 
-    /// Each of them, in the order of [`Platform::ALL`].
+    /// The platforms of the set, in the order of [`Platform::ALL`].
     pub fn iter(self) -> impl Iterator<Item = Platform> {
         Platform::ALL.into_iter().filter(move |platform| self.contains(*platform))
     }
@@ -130,23 +130,23 @@ impl fmt::Debug for Platforms {
     }
 }
 
-/// Where the owner of a model wants it to run.
+/// Devices on which the owner of a model allows it to run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DeviceChoice {
-    /// Wherever the scheduler expects it to be over first.
+    /// The device with the earliest expected completion.
     #[default]
     Any,
-    /// On the processor of a node.
+    /// Only CPUs.
     Cpu,
-    /// On GPUs, and nowhere else: a model that they cannot run is refused when it is pushed.
+    /// Only GPUs. A model that no GPU can run is rejected at push.
     Cuda,
-    /// On fake devices, and nowhere else.
+    /// Only simulated devices.
     Fake,
 }
 
 impl DeviceChoice {
-    /// The platforms that it leaves.
+    /// The allowed platforms.
     #[must_use]
     pub fn platforms(self) -> Platforms {
         match self {
@@ -157,7 +157,7 @@ impl DeviceChoice {
         }
     }
 
-    /// Whether it leaves all of them.
+    /// Whether all platforms are allowed.
     #[must_use]
     pub fn is_any(&self) -> bool {
         *self == Self::Any

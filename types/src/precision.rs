@@ -1,18 +1,18 @@
-//! What numbers a model computes with on a GPU.
+//! Compute precision of models on a GPU.
 
 use crate::ElementType;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// What a model with weights of fp32 computes in on a GPU. Sums are always fp32, and so is all that goes in and out.
+/// Compute precision of an fp32 model on a GPU. Accumulation, inputs and outputs are always fp32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Precision {
     /// fp32 throughout.
     Fp32,
-    /// Stored as fp32; factors in products of matrices and convolutions are rounded to 10 bits of fraction, so that the device's units for
-    /// matrices can be used.
+    /// Stored as fp32. Matrix products and convolutions round their factors to 10 bits of fraction
+    /// and use the device's matrix units (tensor cores).
     #[default]
     Tf32,
     /// Stored as binary16: half the memory, numbers up to 65504.
@@ -22,10 +22,10 @@ pub enum Precision {
 }
 
 impl Precision {
-    /// All of them, from the most exact.
+    /// All precisions, from the most exact to the least.
     pub const ALL: [Self; 4] = [Self::Fp32, Self::Tf32, Self::Fp16, Self::Bf16];
 
-    /// As it is written.
+    /// The name of the precision.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -36,7 +36,7 @@ impl Precision {
         }
     }
 
-    /// What weights and what is computed are stored as.
+    /// Element type of stored weights and intermediate results.
     #[must_use]
     pub fn storage(self) -> ElementType {
         match self {
@@ -46,7 +46,7 @@ impl Precision {
         }
     }
 
-    /// Whether it is what a model has that says nothing.
+    /// Whether the precision is the default.
     #[must_use]
     pub fn is_default(&self) -> bool {
         *self == Self::default()

@@ -1,4 +1,4 @@
-//! What a model costs on a kind of device: as measured by the runs themselves, and by runs that were made to find out.
+//! Measured cost of a model on a kind of device, from regular runs and from profiling runs.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -10,48 +10,52 @@ use std::sync::Arc;
 pub struct Profile {
     /// Bytes of device memory that the model takes while resident.
     pub resident_bytes: u64,
-    /// Time to bring it into device memory, by the tier it came from (`memory`, `disk`, `object-store`).
+    /// Time to load the model into device memory, by source tier (`memory`, `disk`,
+    /// `object-store`).
     pub load_time_ns: BTreeMap<String, RunningMean>,
     /// Time of one run, by batch size.
     #[serde(deserialize_with = "by_batch_size")]
     pub run_time_ns: BTreeMap<u32, RunningMean>,
-    /// What it did with other threads, batches and runs at once, when it was last profiled; empty if it never was.
+    /// Results of the latest profiling over threads, batch sizes and concurrency; empty if the
+    /// model was never profiled.
     #[serde(default, skip_serializing_if = "<[Measured]>::is_empty")]
     pub measured: Arc<[Measured]>,
 }
 
-/// What a model did in one configuration.
+/// Measured performance of a model in one configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
-    /// Threads of each run.
+    /// Threads per run.
     pub threads: u32,
-    /// Items of each run.
+    /// Items per run.
     pub batch: u32,
-    /// Runs at once.
+    /// Concurrent runs.
     pub concurrency: u32,
-    /// How many runs were measured.
+    /// Number of measured runs.
     pub runs: u64,
-    /// What half of the runs took at most, without waiting for the device.
+    /// Median run time, without waiting for the device.
     pub latency_p50_ns: u64,
-    /// What 95 of 100 runs took at most.
+    /// 95th percentile of the run time.
     pub latency_p95_ns: u64,
-    /// Items in a second, waits included.
+    /// Throughput in items per second, waits included.
     pub throughput_per_s: f64,
-    /// Memory that it took beside the weights, which all share: its sessions, and of runs under way the inputs, the outputs and what lies between.
+    /// Memory besides the shared weights: sessions, and the inputs, outputs and intermediate
+    /// results of active runs.
     pub memory_bytes: u64,
 }
 
-/// A mean that follows change: the first samples count equally, later ones with a weight of at least 1/32.
+/// Exponentially weighted mean. The first 32 samples count equally; each later sample has a weight
+/// of 1/32.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunningMean {
-    /// How many samples went in.
+    /// Number of samples.
     pub count: u64,
-    /// Their mean, in the unit of the field that holds it.
+    /// Mean of the samples, in the unit of the containing field.
     pub mean: f64,
 }
 
 impl RunningMean {
-    /// Take in one sample.
+    /// Adds one sample.
     #[expect(
         clippy::cast_precision_loss,
         reason = "the weight is at most 32 and times are far below 2^52 ns"
@@ -62,19 +66,20 @@ impl RunningMean {
         self.mean += (sample_ns as f64 - self.mean) * weight;
     }
 
-    /// The mean as a whole number.
+    /// The mean, rounded to an integer.
     #[must_use]
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "saturating is what is wanted"
+        reason = "values out of range saturate"
     )]
     pub fn rounded(self) -> u64 {
         self.mean.round() as u64
     }
 }
 
-/// JSON's keys are text. Serde turns them into numbers by itself, but not inside a `#[serde(flatten)]`, which is where a profile travels.
+/// Reads a map keyed by batch size. JSON keys are text, and serde does not parse numeric keys
+/// inside `#[serde(flatten)]`, which contains the profile.
 fn by_batch_size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<u32, RunningMean>, D::Error> {
     let by_text = BTreeMap::<String, RunningMean>::deserialize(deserializer)?;
     by_text.into_iter().map(|(size, mean)| Ok((size.parse().map_err(D::Error::custom)?, mean))).collect()

@@ -1,4 +1,4 @@
-//! What a tensor is, without its bytes.
+//! Tensor metadata: element types, shapes and signatures.
 
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
@@ -6,23 +6,24 @@ use std::fmt;
 
 macro_rules! element_types {
     ($($(#[$doc:meta])* $name:ident = $text:literal, $bytes:expr;)*) => {
-        /// The element types of the Open Inference Protocol, version 2. Serialised by the protocol's names (`FP32`, `INT64`, ...).
+        /// Element types of the Open Inference Protocol, version 2. Serialised by their protocol
+        /// names (`FP32`, `INT64`, ...).
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         pub enum ElementType {
             $($(#[$doc])* #[serde(rename = $text)] $name,)*
         }
 
         impl ElementType {
-            /// All of them.
+            /// All element types.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
-            /// The protocol's name for it.
+            /// The protocol's name of the type.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$name => $text,)* }
             }
 
-            /// Bytes per element, or none for [`ElementType::Bytes`], whose elements vary.
+            /// Bytes per element; `None` for [`ElementType::Bytes`], whose elements vary in length.
             #[must_use]
             pub const fn size_bytes(self) -> Option<usize> {
                 match self { $(Self::$name => $bytes,)* }
@@ -58,7 +59,7 @@ element_types! {
     Fp32 = "FP32", Some(4);
     /// IEEE 754 binary64.
     Fp64 = "FP64", Some(8);
-    /// Byte strings, each behind its length as 4 little-endian bytes.
+    /// Byte strings, each prefixed with its length as 4 little-endian bytes.
     Bytes = "BYTES", None;
 }
 
@@ -68,15 +69,16 @@ impl fmt::Display for ElementType {
     }
 }
 
-/// The most dimensions a tensor may have.
+/// Largest number of dimensions of a tensor.
 const RANK_MAX: usize = 16;
 
-/// The size of each dimension of a tensor, outermost first. Empty for a scalar. At most 16 dimensions, whose product fits in 63 bits.
+/// The size of each dimension of a tensor, outermost first. Empty for a scalar. At most 16
+/// dimensions, whose product fits in 63 bits.
 #[derive(Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Vec<u32>", into = "Vec<u32>")]
 pub struct Shape(SmallVec<[u32; 6]>);
 
-/// Why dimensions are not a [`Shape`], or data does not fit one.
+/// Reason why dimensions are not a [`Shape`], or why data does not fit a shape.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ShapeError {
     /// More than 16 dimensions.
@@ -85,32 +87,32 @@ pub enum ShapeError {
     /// The element count overflows.
     #[error("the dimensions {0:?} multiply to more elements than can exist")]
     TooManyElements(Vec<u32>),
-    /// The data is not as long as shape and type require.
+    /// The length of the data does not match the shape and type.
     #[error("{element_type} of shape {shape} takes {expected_bytes} bytes, not {actual_bytes}")]
     WrongLength {
         /// The element type.
         element_type: ElementType,
         /// The shape.
         shape: Shape,
-        /// What they require.
+        /// Length required by the shape and type.
         expected_bytes: u64,
-        /// What was given.
+        /// Length of the data.
         actual_bytes: u64,
     },
-    /// The data of a `BYTES` tensor does not hold as many strings as its shape says.
+    /// The data of a `BYTES` tensor has a different number of strings than the shape.
     #[error("BYTES of shape {shape} takes {expected} length-prefixed strings: {why}")]
     BadStrings {
         /// The shape.
         shape: Shape,
-        /// How many strings it says.
+        /// Number of strings required by the shape.
         expected: u64,
-        /// What is wrong with the data.
+        /// Reason why the data is invalid.
         why: &'static str,
     },
 }
 
 impl Shape {
-    /// Check `dimensions` and make them a shape.
+    /// Checks `dimensions` and creates a shape.
     pub fn new(dimensions: &[u32]) -> Result<Self, ShapeError> {
         if dimensions.len() > RANK_MAX {
             return Err(ShapeError::TooManyDimensions(dimensions.len()));
@@ -129,13 +131,13 @@ impl Shape {
         &self.0
     }
 
-    /// How many elements a tensor of this shape has.
+    /// Number of elements of a tensor of this shape.
     #[must_use]
     pub fn element_count(&self) -> u64 {
         self.0.iter().map(|&d| u64::from(d)).product()
     }
 
-    /// Check that `data` is a tensor of this shape.
+    /// Checks that `data` is a tensor of this shape.
     pub fn check(&self, element_type: ElementType, data: &[u8]) -> Result<(), ShapeError> {
         let Some(size_bytes) = element_type.size_bytes() else { return self.check_strings(data) };
         let expected_bytes = self.element_count().saturating_mul(size_bytes as u64);
@@ -153,7 +155,8 @@ impl Shape {
     fn check_strings(&self, mut data: &[u8]) -> Result<(), ShapeError> {
         let expected = self.element_count();
         let bad = |why| ShapeError::BadStrings { shape: self.clone(), expected, why };
-        // Each string costs at least its four length bytes, so the data bounds this loop, whatever the shape says.
+        // Each string has at least its four length bytes, so the length of the data bounds this
+        // loop.
         for _ in 0..expected {
             let (length, rest) =
                 data.split_first_chunk::<4>().ok_or_else(|| bad("the data ends before the last one"))?;
@@ -192,16 +195,16 @@ impl fmt::Debug for Shape {
 /// One input or output of a model or tensor function.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Port {
-    /// The name by which a run refers to it.
+    /// Name of the input or output.
     pub name: String,
-    /// The type of its elements.
+    /// Element type.
     pub datatype: ElementType,
-    /// The size of each dimension, outermost first; none where it may differ from run to run.
+    /// Size of each dimension, outermost first; `None` for a variable dimension.
     pub shape: Vec<Option<u32>>,
 }
 
 impl Port {
-    /// Whether a tensor of this type and shape may go in here.
+    /// Whether the port accepts a tensor of this type and shape.
     #[must_use]
     pub fn accepts(&self, datatype: ElementType, shape: &Shape) -> bool {
         self.datatype == datatype
@@ -228,17 +231,18 @@ impl fmt::Display for Port {
     }
 }
 
-/// What a model or tensor function takes and gives.
+/// Inputs and outputs of a model or tensor function.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Signature {
-    /// What a run must be given.
+    /// Required inputs.
     pub inputs: Vec<Port>,
-    /// What a run can give back.
+    /// Available outputs.
     pub outputs: Vec<Port>,
 }
 
 impl Signature {
-    /// Whether the first dimension of everything that goes in and out may vary, so that it can be the number of items.
+    /// Whether the first dimension of all inputs and outputs is variable, so that it can be the
+    /// batch dimension.
     #[must_use]
     pub fn has_batch_dimension(&self) -> bool {
         let varies =

@@ -1,93 +1,94 @@
-//! Asynchronous invocations, as `/v1/invocations` shows them.
+//! Asynchronous invocations, as shown by `/v1/invocations`.
 
 use crate::{AsyncId, ErrorCode, Name, TenantId, Version};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// An asynchronous invocation: the answer of `GET /v1/invocations/{id}`, and of the request that was accepted.
+/// An asynchronous invocation. Response of `GET /v1/invocations/{id}` and of the accepted request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Invocation {
-    /// What it is called.
+    /// ID of the invocation.
     pub id: AsyncId,
-    /// Who pays for it.
+    /// Tenant that is charged.
     pub tenant: TenantId,
-    /// What was asked for.
+    /// Kind of the target.
     pub kind: InvocationKind,
-    /// The function or model. The version that a name stands for is found when it runs.
+    /// Name of the function or model. A name without a version is resolved when the invocation
+    /// runs.
     pub name: Name,
-    /// The version, where the request named one.
+    /// Version, if the request named one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<Version>,
-    /// How far it is.
+    /// Progress.
     pub status: InvocationStatus,
-    /// How often it was begun.
+    /// Number of attempts started.
     pub attempts: u32,
-    /// The request it came with, as in the logs of its function.
+    /// ID of the original request, as in the function's logs.
     pub request_id: String,
-    /// The size of the request's body.
+    /// Size of the request body.
     pub request_bytes: u64,
-    /// When it was accepted.
+    /// Time of acceptance.
     pub accepted_at_ms: u64,
-    /// When it was begun last.
+    /// Start of the latest attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at_ms: Option<u64>,
-    /// When it is begun again at the earliest, where it waits for that.
+    /// Earliest start of the next attempt, while the invocation waits for a retry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_attempt_at_ms: Option<u64>,
-    /// When it ended.
+    /// End of the invocation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at_ms: Option<u64>,
-    /// When it is forgotten, at the latest.
+    /// Latest time at which the record is deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at_ms: Option<u64>,
-    /// Why it is dead, or why its last attempt failed.
+    /// Reason of the final failure or of the latest failed attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<InvocationError>,
-    /// The answer, once there is one.
+    /// The response, once there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response: Option<InvocationResponse>,
-    /// What has become of the callback, if one was asked for.
+    /// State of the callback, if the request asked for a callback.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callback: Option<CallbackState>,
 }
 
-/// What was asked for.
+/// Target of an asynchronous invocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum InvocationKind {
-    /// A function, by its path below `/fn/`.
+    /// A function, called by its path below `/fn/`.
     Function,
-    /// A model or tensor function, by the Open Inference Protocol.
+    /// A model or tensor function, called by the Open Inference Protocol.
     Inference,
 }
 
-/// How far an asynchronous invocation is.
+/// Progress of an asynchronous invocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum InvocationStatus {
-    /// It waits for its first or next attempt.
+    /// Waiting for the first or next attempt.
     Queued,
-    /// It runs, or ran on a node that was lost and will be missed soon.
+    /// Running, or was running on a lost node whose loss is not yet detected.
     Running,
-    /// It was answered, whatever the answer's status.
+    /// Finished with a response of any status.
     Done,
-    /// It was given up.
+    /// Failed for good.
     Dead,
-    /// Somebody cancelled it.
+    /// Cancelled by a request.
     Cancelled,
 }
 
 impl InvocationStatus {
-    /// All of them.
+    /// All statuses.
     pub const ALL: [Self; 5] = [Self::Queued, Self::Running, Self::Done, Self::Dead, Self::Cancelled];
 
-    /// Whether nothing more comes of it by itself.
+    /// Whether the status is final.
     #[must_use]
     pub const fn is_end(self) -> bool {
         matches!(self, Self::Done | Self::Dead | Self::Cancelled)
     }
 
-    /// As it is sent.
+    /// The status as written in JSON.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -106,53 +107,53 @@ impl fmt::Display for InvocationStatus {
     }
 }
 
-/// Why an asynchronous invocation or its callback failed.
+/// Reason of a failed asynchronous invocation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InvocationError {
-    /// For programs.
+    /// Error code for programs.
     pub code: ErrorCode,
-    /// For people.
+    /// Description for people.
     pub text: String,
 }
 
-/// The answer of an asynchronous invocation, without its body.
+/// Response of an asynchronous invocation, without its body.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InvocationResponse {
-    /// Its status.
+    /// HTTP status.
     pub status: u16,
-    /// The size of its body.
+    /// Size of the body.
     pub bytes: u64,
 }
 
-/// What has become of a callback.
+/// State of a callback.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallbackState {
-    /// How far it is.
+    /// Progress.
     pub status: CallbackStatus,
-    /// How often it was tried.
+    /// Number of delivery attempts.
     pub attempts: u32,
-    /// Why it failed last.
+    /// Reason of the latest failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// How far a callback is.
+/// Progress of a callback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CallbackStatus {
-    /// It has not been taken yet.
+    /// Not delivered yet.
     Pending,
-    /// It was answered with a good status.
+    /// Answered with a success status.
     Delivered,
-    /// It was given up.
+    /// Given up after the last attempt.
     Failed,
 }
 
-/// Some asynchronous invocations, newest first: the answer of `GET /v1/invocations`.
+/// One page of asynchronous invocations, newest first. Response of `GET /v1/invocations`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InvocationPage {
-    /// The invocations.
+    /// The invocations of this page.
     pub invocations: Vec<Invocation>,
-    /// What to ask `?after=` for the rest; none where these were the last.
+    /// Cursor for `?after=`; `None` on the last page.
     pub next: Option<AsyncId>,
 }

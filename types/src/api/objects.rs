@@ -1,28 +1,28 @@
-//! Named objects: tensors that are kept under a name.
+//! Named objects: tensors stored under a name.
 
 use crate::{ContentHash, ElementType, Name, Shape};
 use serde::{Deserialize, Serialize};
 
-/// The header that says the type of the elements of an object's data.
+/// Header with the element type of an object's data.
 pub const DATATYPE_HEADER: &str = "weir-datatype";
-/// The header that says the dimensions of an object's data, with commas between them; empty for a scalar.
+/// Header with the dimensions of an object's data, separated by commas; empty for a scalar.
 pub const SHAPE_HEADER: &str = "weir-shape";
 
-/// A tensor that is kept under a name until it expires.
+/// A named tensor with an expiry time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Object {
-    /// What it is called.
+    /// Name of the object.
     pub name: Name,
-    /// The type of its elements.
+    /// Type of the elements.
     pub datatype: ElementType,
-    /// Its dimensions.
+    /// Dimensions.
     pub shape: Shape,
-    /// How long its data is.
+    /// Size of the data.
     pub bytes: u64,
-    /// The hash of its data.
+    /// Hash of the data.
     pub digest: ContentHash,
-    /// When it was put, in Unix milliseconds.
+    /// Time of the put, in Unix milliseconds.
     pub put_at_ms: u64,
-    /// When it goes, in Unix milliseconds.
+    /// Expiry time, in Unix milliseconds.
     pub expires_at_ms: u64,
 }

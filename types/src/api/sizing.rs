@@ -1,112 +1,114 @@
-//! Measuring a model in several configurations, and choosing one of them.
+//! Model profiling and capacity planning.
 
 use crate::{ErrorCode, Measured, Name, Version};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The body of `POST /v1/models/{name}/profile`. Whatever is left out, the node chooses.
+/// Body of `POST /v1/models/{name}/profile`. The node chooses the values of absent fields.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ProfileRequest {
-    /// Which version; none for the newest.
+    /// Version; `None` for the newest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<Version>,
-    /// Threads of each run.
+    /// Threads per run.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub threads: Vec<u32>,
-    /// Items of each run.
+    /// Items per run.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub batch: Vec<u32>,
-    /// Runs at once.
+    /// Concurrent runs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub concurrency: Vec<u32>,
-    /// How long each configuration is measured.
+    /// Measurement time per configuration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
-    /// Leave out larger batches where one does not keep to this already.
+    /// Latency bound. Once a batch size exceeds the bound, larger batches are skipped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slo_ms: Option<u64>,
-    /// By input: how large its dimensions are to be that may vary, in their order, the batch left out.
+    /// Sizes of the variable dimensions by input name, in order, without the batch dimension.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub dims: BTreeMap<String, Vec<u32>>,
 }
 
-/// How far it is: a line of the answer of `POST /v1/models/{name}/profile`, which is newline-delimited JSON. The last is `done` or `failed`.
+/// Progress of a profiling request: one line of the newline-delimited JSON that `POST
+/// /v1/models/{name}/profile` returns. The last line is `done` or `failed`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum ProfileEvent {
-    /// It begins.
+    /// Profiling started.
     Started {
-        /// The version that is measured.
+        /// Version under measurement.
         version: Version,
-        /// Where.
+        /// Device of the measurement.
         device: String,
-        /// Configurations that are to be measured.
+        /// Number of configurations to measure.
         configurations: usize,
-        /// Those that would take more processors than there are, and are left out.
+        /// Number of configurations left out because they need more processors than the device has.
         left_out: usize,
-        /// How long each is measured.
+        /// Measurement time per configuration.
         duration_ms: u64,
     },
-    /// A configuration has been measured.
+    /// One configuration was measured.
     Measured {
-        /// What came of it.
+        /// Result of the measurement.
         #[serde(flatten)]
         measured: Measured,
     },
-    /// A configuration could not be measured, or is not worth it.
+    /// One configuration was skipped, because it failed or because measuring it is not worthwhile.
     Skipped {
-        /// Threads of each run.
+        /// Threads per run.
         threads: u32,
-        /// Items of each run.
+        /// Items per run.
         batch: u32,
-        /// Runs at once.
+        /// Concurrent runs.
         concurrency: u32,
-        /// Why.
+        /// Reason.
         why: String,
     },
-    /// It is over, and what was measured is kept.
+    /// Profiling finished and its results are stored.
     Done {
-        /// Configurations that were measured.
+        /// Number of measured configurations.
         measured: usize,
-        /// What kept it from measuring the rest, if anything did.
+        /// Reason why the remaining configurations were not measured, if some were not.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         incomplete: Option<String>,
     },
-    /// It has failed; what was kept before still is.
+    /// Profiling failed; earlier results are kept.
     Failed {
-        /// Why.
+        /// Description of the failure.
         error: String,
-        /// The same, for programs.
+        /// Error code for programs.
         code: ErrorCode,
     },
 }
 
-/// What serves a rate of requests within a latency at the least memory: the answer of `GET /v1/models/{name}/size`.
+/// Smallest deployment, by memory, that serves a request rate within a latency. Response of `GET
+/// /v1/models/{name}/size`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ModelSizing {
-    /// The model.
+    /// Name of the model.
     pub name: Name,
-    /// Which version.
+    /// Version of the model.
     pub version: Version,
-    /// The kind of device that it was measured on.
+    /// Kind of the measured device.
     pub kind: String,
-    /// Items per second that were asked for.
+    /// Requested rate, in items per second.
     pub rate_per_s: f64,
-    /// What each of them was to keep to.
+    /// Requested latency bound per item.
     pub slo_ms: f64,
-    /// How an instance is set up.
+    /// Configuration of one instance.
     pub configuration: Measured,
-    /// How many.
+    /// Number of instances.
     pub instances: u64,
-    /// Runs at once, of all of them.
+    /// Concurrent runs over all instances.
     pub sessions: u64,
-    /// Items per second that they manage together.
+    /// Throughput of all instances together, in items per second.
     pub throughput_per_s: f64,
-    /// Memory that they take together beside the weights.
+    /// Memory of all instances together, without the weights.
     pub memory_bytes: u64,
-    /// Memory of the weights and a first session, once on each node.
+    /// Memory of the weights and a first session, needed once per node.
     pub resident_bytes: u64,
-    /// Runs at once on the node's device of that kind.
+    /// Limit of concurrent runs on the node's device of this kind.
     pub slots: u32,
 }

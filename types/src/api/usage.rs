@@ -1,53 +1,56 @@
-//! What a tenant has used of devices.
+//! Device usage per tenant.
 
 use crate::{Name, TenantId, Version};
 use serde::{Deserialize, Serialize};
 
-/// The answer of `GET /v1/usage`: what a tenant has used of the devices of the node that was asked, since that was started.
+/// A tenant's device usage on the queried node since the node's start. Response of `GET /v1/usage`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
-    /// Who.
+    /// The tenant.
     pub tenant: TenantId,
-    /// Since when, in Unix milliseconds.
+    /// Start of the measurement, in Unix milliseconds.
     pub since_ms: u64,
-    /// In all, by device. What is not deployed any more, and so has no row, is part of this.
+    /// Totals by device, including functions and models that are no longer deployed and have no
+    /// row.
     pub total: Vec<DeviceUsage>,
-    /// By function, model and device.
+    /// Usage by function, model and device.
     pub rows: Vec<UsageRow>,
 }
 
-/// What was used of a model on one device, on behalf of a function or of clients: one row in [`Usage`].
+/// Usage of a model on one device by one function or by direct clients. One row of [`Usage`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UsageRow {
-    /// The function that ran it. None where clients asked the model itself, or a workflow; loads and memory are there, too, whoever wanted the model.
+    /// The function that ran the model; `None` for direct requests and workflows. Loads and memory
+    /// are always counted in the row without a function.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub function: Option<Name>,
-    /// The model; none for those that the function has brought along.
+    /// The model; `None` for models that the function loaded from its own memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<Name>,
-    /// Its version.
+    /// Version of the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<Version>,
-    /// How much.
+    /// Amounts.
     #[serde(flatten)]
     pub used: DeviceUsage,
 }
 
-/// What was used of one device.
+/// Usage of one device.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceUsage {
-    /// The device's name: `cpu`, `cuda:0`.
+    /// Name of the device: `cpu`, `cuda:0`.
     pub device: String,
-    /// What kind of device it is.
+    /// Kind of the device.
     pub kind: String,
-    /// Requests that it worked on, those that failed or were stopped included.
+    /// Requests run on the device, including failed and stopped requests.
     pub runs: u64,
-    /// How long it worked on them, in microseconds. What it ran together is parted by items.
+    /// Run time, in microseconds. The time of a batch is divided among its requests by items.
     pub device_time_us: u64,
-    /// Loads of models into its memory.
+    /// Model loads into the device's memory.
     pub loads: u64,
-    /// How long they took, in microseconds.
+    /// Load time, in microseconds.
     pub load_time_us: u64,
-    /// Bytes of its memory that models took, times the seconds for which they did. What several have in common is parted among them.
+    /// Memory occupied by models, in bytes times seconds. Memory shared by several models is
+    /// divided among them.
     pub byte_seconds: u64,
 }
