@@ -1,24 +1,24 @@
-//! The JSON of an answer.
+//! JSON of an inference response.
 
 use serde::ser::{Error as _, SerializeSeq, SerializeStruct};
 use serde::{Serialize, Serializer};
 use weir_types::ElementType;
 
-/// What is answered; binary outputs go behind it in their order.
+/// Inference response. Binary outputs follow the JSON, in order.
 #[derive(Debug, Clone, Serialize)]
 pub struct Answer<'a> {
-    /// What was asked.
+    /// Name of the model in the request.
     pub model_name: &'a str,
-    /// Which version of it answers.
+    /// Version of the model that ran.
     pub model_version: &'a str,
-    /// The request's, if it had one.
+    /// ID of the request, if it had one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<&'a str>,
-    /// The outputs.
+    /// Outputs.
     pub outputs: Vec<Given<'a>>,
 }
 
-/// One output.
+/// One output of a response.
 #[derive(Debug, Clone)]
 pub struct Given<'a> {
     name: &'a str,
@@ -28,19 +28,19 @@ pub struct Given<'a> {
     form: Form<'a>,
 }
 
-/// How an output is given.
+/// Encoding of an output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form<'a> {
-    /// As a list in the JSON.
+    /// A list in the JSON.
     Json,
-    /// As bytes behind it.
+    /// Bytes after the JSON.
     Binary,
-    /// Not at all: it is kept with the server, under this name.
+    /// Omitted from the response: the server stores the output as the named object.
     Region(&'a str),
 }
 
 impl<'a> Given<'a> {
-    /// An output whose `data` fits its type and shape.
+    /// Creates an output. `data` must fit the type and shape.
     #[must_use]
     pub fn new(
         name: &'a str,
@@ -85,14 +85,14 @@ struct Kept<'a> {
     shared_memory_byte_size: usize,
 }
 
-/// The elements of a tensor, as a flat list.
+/// Elements of a tensor, serialised as a flat list.
 struct List<'a>(ElementType, &'a [u8]);
 
 impl Serialize for List<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Self(datatype, data) = *self;
         macro_rules! numbers {
-            // JSON has no infinities and no NaN: serde_json writes null for them.
+            // JSON has neither infinities nor NaN: serde_json writes null for them.
             ($type:ty) => {
                 serializer.collect_seq(data.as_chunks().0.iter().map(|bytes| <$type>::from_le_bytes(*bytes)))
             };
@@ -117,7 +117,7 @@ impl Serialize for List<'_> {
     }
 }
 
-/// The elements of a checked `BYTES` tensor.
+/// Serialises the elements of a validated `BYTES` tensor.
 fn strings<S: Serializer>(mut data: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
     let mut strings = serializer.serialize_seq(None)?;
     while let Some((length, rest)) = data.split_first_chunk::<4>() {
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn an_output_is_in_the_json_or_behind_it() {
+    fn output_is_inline_binary_or_a_region() {
         assert_eq!(
             given(ElementType::Bool, &[2], &[1, 0], Form::Json),
             json!({"name": "x", "datatype": "BOOL", "shape": [2], "data": [true, false]})
@@ -156,13 +156,13 @@ mod tests {
     }
 
     #[test]
-    fn infinities_are_null() {
+    fn infinities_serialise_as_null() {
         let output = given(ElementType::Fp32, &[1], &f32::INFINITY.to_le_bytes(), Form::Json);
         assert_eq!(output["data"], json!([null]));
     }
 
     #[test]
-    fn halves_are_only_binary() {
+    fn half_precision_requires_binary_form() {
         for datatype in [ElementType::Fp16, ElementType::Bf16] {
             let error =
                 serde_json::to_string(&Given::new("x", datatype, &[1], &[0, 0], Form::Json)).unwrap_err();

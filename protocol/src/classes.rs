@@ -1,36 +1,39 @@
-//! The largest elements of an output in place of the output: the protocol's classification extension.
+//! Classification extension of the protocol: the largest elements of an output, sent instead of the
+//! output.
 
 use std::cmp::Ordering;
 use weir_types::{ElementType, Shape};
 
-/// The most elements of one row.
+/// Largest number of classes per row.
 pub const CLASSES_MAX: u32 = 1_000;
 
-/// Strings `value:index`, the largest element first: for each row of a tensor with more than one dimension, or for all of one with one.
+/// Classes as strings `value:index`, largest first. A tensor with two or more dimensions has one
+/// list per row; other tensors have one list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Classes {
-    /// The rows, and how many classes each has.
+    /// Shape of the strings: rows, if any, and classes per row.
     pub shape: Shape,
     /// The strings, as a `BYTES` tensor.
     pub data: Vec<u8>,
 }
 
-/// Why an output has no largest elements.
+/// Reason why an output cannot be classified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ClassError {
-    /// Its elements have no order that means something.
+    /// The element type has no meaningful order.
     #[error("classification is for numbers of 8 to 64 bits that JSON knows, not for {0}")]
     Type(ElementType),
-    /// Too many are asked for.
+    /// The requested number of classes is too large.
     #[error("classification gives at most {CLASSES_MAX} classes, not {0}")]
     TooMany(u32),
-    /// There are too many rows.
+    /// The classes exceed the size limit.
     #[error("the classes take more than {0} bytes")]
     TooLarge(usize),
 }
 
 impl Classes {
-    /// The `count` largest of each row of `data`, which fits its type and shape, in at most `bytes_max` bytes.
+    /// Finds the `count` largest elements of each row of `data`, in at most `bytes_max` bytes.
+    /// `data` must fit its type and shape.
     pub fn of(
         datatype: ElementType,
         shape: &Shape,
@@ -95,11 +98,12 @@ fn rows<T: PartialOrd + Copy>(
         Some(rows) => Shape::new(&[rows, count]),
         None => Shape::new(&[count]),
     };
-    // Two dimensions below 2^32 always are a shape.
+    // Two u32 dimensions always form a valid shape.
     Ok(Classes { shape: shape.unwrap_or_default(), data })
 }
 
-/// The `count` largest of `row`, the largest first and equals in their order. Keeps twice as many, however long the row.
+/// The `count` largest elements of `row`, largest first, with equal elements in their order. Holds
+/// at most twice `count` elements, for rows of any length.
 fn largest<T: PartialOrd + Copy>(row: impl Iterator<Item = (usize, T)>, count: usize) -> Vec<(usize, T)> {
     let mut kept: Vec<(usize, T)> = Vec::new();
     let cut = |kept: &mut Vec<(usize, T)>| {
@@ -116,7 +120,7 @@ fn largest<T: PartialOrd + Copy>(row: impl Iterator<Item = (usize, T)>, count: u
     kept
 }
 
-/// What is no number goes last.
+/// Orders larger values first and NaN last.
 fn larger_first<T: PartialOrd>(a: &T, b: &T) -> Ordering {
     let is_nan = |value: &T| value.partial_cmp(value).is_none();
     b.partial_cmp(a).unwrap_or_else(|| is_nan(a).cmp(&is_nan(b)))
@@ -142,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_come_first_in_every_row() {
+    fn largest_elements_come_first_in_every_row() {
         let classes = floats(&[2, 3], &[0.1, 0.7, 0.2, 3.0, f32::NAN, 3.0], 2);
         assert_eq!(texts(&classes), ["0.700000:1", "0.200000:2", "3.000000:0", "3.000000:2"]);
         assert_eq!(classes.shape.dimensions(), [2, 2]);
@@ -154,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_row_gives_its_largest() {
+    fn long_row_returns_its_largest_elements() {
         let values: Vec<f32> = (0..1_000).map(|n| (n * 7_919 % 1_000) as f32).collect();
         let best = texts(&floats(&[1_000], &values, 3));
         let places = [999.0, 998.0, 997.0].map(|value| values.iter().position(|v| *v == value).unwrap());
@@ -162,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_classes_says_so() {
+    fn unsupported_classification_returns_an_error() {
         let shape = Shape::new(&[2]).unwrap();
         let of = |datatype, count, bytes_max| Classes::of(datatype, &shape, &[1, 255], count, bytes_max);
         assert_eq!(texts(&of(ElementType::Int8, 1, 100).unwrap()), ["1:0"]);

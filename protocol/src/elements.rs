@@ -1,14 +1,15 @@
-//! The elements of a tensor as JSON, turned into bytes one by one: no tree of values in between.
+//! Streaming decoder of JSON tensor elements: converts elements to bytes one at a time, without a
+//! tree of JSON values.
 
 use serde::de::{DeserializeSeed, Deserializer, Error, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use std::fmt;
 use weir_types::ElementType;
 
-/// How deep lists may be nested.
+/// Deepest nesting of lists.
 pub const DEPTH_MAX: u8 = 100;
 
-/// A flat or nested list of elements, not read yet.
+/// Flat or nested JSON list of elements, not yet parsed.
 #[derive(Debug, Clone, Copy)]
 pub struct Elements<'a> {
     datatype: ElementType,
@@ -16,21 +17,23 @@ pub struct Elements<'a> {
 }
 
 impl<'a> Elements<'a> {
-    /// The elements that `text` lists, if they are of this type.
+    /// Wraps the JSON list `text` of elements of type `datatype`. Does not parse it.
     #[must_use]
     pub fn new(datatype: ElementType, text: &'a RawValue) -> Self {
         Self { datatype, text }
     }
 
-    /// How many bytes the elements can come to, at most. Never far more than what was sent, since an element takes two characters of a list.
-    /// Strings may be shorter in JSON than here, and longer.
+    /// Upper bound of the decoded size. Bounded by the size of the text, since each element takes
+    /// at least two characters of the list. For strings, only an estimate: the decoded form may be
+    /// shorter or longer than the JSON.
     #[must_use]
     pub fn bytes_max(&self) -> usize {
         let characters = self.text.get().len();
         self.datatype.size_bytes().map_or(characters, |size| characters.div_ceil(2).saturating_mul(size))
     }
 
-    /// Hand each element, little-endian, to `put`. Says what is wrong with the first that is none, or what `put` said.
+    /// Passes each element, as little-endian bytes, to `put`. Fails at the first invalid element,
+    /// or with the first error of `put`.
     pub fn decode<E: fmt::Display>(
         &self,
         mut put: impl FnMut(&[u8]) -> Result<(), E>,
@@ -49,7 +52,7 @@ impl PartialEq for Elements<'_> {
     }
 }
 
-/// Reads one element, or a list of them.
+/// Deserialises one element, or a list of elements.
 struct Decoder<'p, P> {
     datatype: ElementType,
     depth_left: u8,
@@ -87,21 +90,21 @@ impl<X: fmt::Display, P: FnMut(&[u8]) -> Result<(), X>> Decoder<'_, P> {
             ElementType::Int16 => put!(i16),
             ElementType::Int32 => put!(i32),
             ElementType::Int64 => put!(i64),
-            #[expect(clippy::cast_precision_loss, reason = "what JSON calls a number is a float here")]
+            #[expect(clippy::cast_precision_loss, reason = "JSON integers are valid floats in the protocol")]
             ElementType::Fp32 | ElementType::Fp64 => self.float(wide as f64),
             _ => Err(self.wrong(number)),
         }
     }
 
-    /// A number in JSON is finite, and so is the element that it becomes.
+    /// Converts a JSON number, which is finite, and rejects values beyond the range of the type.
     fn float<E: Error>(&mut self, number: f64) -> Result<(), E> {
-        #[expect(clippy::cast_possible_truncation, reason = "FP32 is what was asked for")]
+        #[expect(clippy::cast_possible_truncation, reason = "the element type is FP32")]
         let narrow = number as f32;
         match self.datatype {
             ElementType::Fp32 if narrow.is_finite() => self.put(&narrow.to_le_bytes()),
             ElementType::Fp32 => Err(self.wrong(format_args!("{number:?}, which is beyond its largest,"))),
             ElementType::Fp64 => self.put(&number.to_le_bytes()),
-            // As it was written: a fraction of zero is one.
+            // `{:?}` keeps a zero fraction, so that the message shows `1.0` as written.
             _ => Err(self.wrong(format_args!("{number:?}"))),
         }
     }
@@ -162,7 +165,7 @@ impl<'de, X: fmt::Display, P: FnMut(&[u8]) -> Result<(), X>> Visitor<'de> for De
 
 #[cfg(test)]
 impl<'de> Elements<'de> {
-    /// The elements that are all of `text`.
+    /// Parses `text` as a list of elements, without trailing text.
     fn parse(datatype: ElementType, text: &'de str) -> Result<Self, serde_json::Error> {
         let mut json = serde_json::Deserializer::from_str(text);
         Ok(Self::new(datatype, serde::Deserialize::deserialize(&mut json)?))
@@ -187,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn elements_are_read_flat_or_nested() {
+    fn elements_decode_flat_or_nested() {
         for (datatype, text, bytes) in [
             (ElementType::Uint8, "[[1,2],[3]]", vec![1, 2, 3]),
             (ElementType::Bool, "[true,false]", vec![1, 0]),
@@ -201,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn out_of_range_elements_are_rejected() {
         for (datatype, text) in [
             (ElementType::Uint8, "[256]"),
             (ElementType::Int8, "[-129]"),
@@ -222,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_said_what_does_not_fit_as_it_was_written() {
+    fn element_errors_show_the_value_as_written() {
         let said = |datatype, text| decode(datatype, text).unwrap_err();
         assert!(said(ElementType::Int32, "[1.0]").starts_with("1.0 is not INT32"));
         assert!(
@@ -231,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn nesting_has_an_end() {
+    fn nesting_depth_is_limited() {
         let nested = |depth: usize| format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
         assert!(decode(ElementType::Uint8, &nested(100)).is_ok());
         assert!(decode(ElementType::Uint8, &nested(101)).unwrap_err().contains("nested"));

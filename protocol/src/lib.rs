@@ -1,8 +1,10 @@
-//! The bodies of the Open Inference Protocol, version 2: bytes in, a description out, and back.
+//! Request and response bodies of the Open Inference Protocol, version 2.
 //!
-//! Plain functions of plain data. Nothing here does I/O, allocates for tensors or knows what serves them, so that all of it can be fuzzed
-//! (`fuzz/`). In the order a request meets them: [`Request::parse`] reads a body, JSON alone or JSON with binary tensors behind it, into
-//! [`Input`]s whose data is a range of the body or text that [`Elements::decode`] turns into bytes; [`Answer`] is serialised the other way.
+//! The crate consists of pure functions: it does no I/O, allocates no tensors and is independent of
+//! the server, so that all of it can be fuzzed (`fuzz/`). [`Request::parse`] parses a body, which
+//! is JSON alone or JSON followed by binary tensors, into [`Input`]s. The data of an input is a
+//! range of the body, or text that [`Elements::decode`] converts to bytes. [`Answer`] serialises a
+//! response.
 //!
 //! ```
 //! use weir_protocol::{Data, Request};

@@ -1,52 +1,53 @@
-//! A body that is the data of a model's only input, and nothing else: `Inference-Header-Content-Length: 0`.
+//! Raw binary requests: the body is the data of the model's only input
+//! (`Inference-Header-Content-Length: 0`).
 
 use weir_types::{ElementType, Port, Shape, ShapeError};
 
-/// The only input, with the shape that the length of its data comes to.
+/// The model's only input, with the shape inferred from the length of the body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RawInput {
-    /// Which.
+    /// Name of the input.
     pub name: String,
-    /// The type of its elements.
+    /// Element type.
     pub datatype: ElementType,
-    /// Its dimensions.
+    /// Dimensions.
     pub shape: Shape,
-    /// What belongs before the body: the length of the one string that it is.
+    /// Bytes to prepend to the body: the length prefix of a single `BYTES` element.
     pub prefix: Option<[u8; 4]>,
 }
 
-/// Why a body alone is not enough.
+/// Reason why a raw body cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RawError {
-    /// Which input it is, is not clear.
+    /// The model has no inputs or several.
     #[error("a body that is only data is for models with one input; this one has {0}")]
     NotOneInput(usize),
-    /// The length leaves the shape open.
+    /// The length of the body does not determine the shape.
     #[error(
         "the length of the data does not tell the shape of {0}, of which more than one dimension may vary: send JSON with it"
     )]
     Ambiguous(Port),
-    /// The length fits no shape.
+    /// No shape of the input has this length.
     #[error("{bytes} bytes are no {port}")]
     Length {
-        /// What there is.
+        /// Length of the body.
         bytes: usize,
-        /// What it should be.
+        /// The model's input.
         port: Port,
     },
-    /// The shape is too large.
+    /// The inferred shape is too large.
     #[error(transparent)]
     Shape(#[from] ShapeError),
 }
 
 impl RawInput {
-    /// What `bytes` bytes are to a model that takes `inputs`.
+    /// Infers the input of a model with `inputs` from a body of `bytes` bytes.
     pub fn of(inputs: &[Port], bytes: usize) -> Result<Self, RawError> {
         let [port] = inputs else { return Err(RawError::NotOneInput(inputs.len())) };
         let wrong = || RawError::Length { bytes, port: port.clone() };
         let (name, datatype) = (port.name.clone(), port.datatype);
         let Some(element_bytes) = datatype.size_bytes() else {
-            // One string, in as many dimensions as the model has.
+            // The body is one string; all dimensions are 1.
             if !port.shape.iter().all(|size| matches!(size, None | Some(1))) {
                 return Err(wrong());
             }
@@ -79,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn the_length_tells_the_one_dimension_that_varies() {
+    fn body_length_determines_one_variable_dimension() {
         let of = |datatype, shape: &[Option<u32>], bytes| {
             RawInput::of(&[port(datatype, shape)], bytes).map(|raw| raw.shape.dimensions().to_vec())
         };
@@ -100,13 +101,13 @@ mod tests {
     }
 
     #[test]
-    fn a_string_needs_its_length_before_it() {
+    fn raw_string_gets_a_length_prefix() {
         let raw = RawInput::of(&[port(ElementType::Bytes, &[None])], 3).unwrap();
         assert_eq!(raw.prefix, Some([3, 0, 0, 0]));
     }
 
     #[test]
-    fn there_must_be_one_input() {
+    fn raw_body_requires_exactly_one_input() {
         assert_eq!(RawInput::of(&[], 1), Err(RawError::NotOneInput(0)));
         let two = [port(ElementType::Fp32, &[None]), port(ElementType::Fp32, &[None])];
         assert_eq!(RawInput::of(&two, 4), Err(RawError::NotOneInput(2)));

@@ -1,4 +1,4 @@
-//! A request: what the JSON says, and which of the bytes behind it belong to which input.
+//! Inference requests: the JSON header, and the assignment of the binary data to inputs.
 
 use crate::elements::Elements;
 use crate::wire::{Head, InputHead, OutputHead, Parameters};
@@ -6,77 +6,80 @@ use std::collections::HashSet;
 use std::ops::Range;
 use weir_types::{ElementType, Shape, ShapeError};
 
-/// The most inputs of one request.
+/// Largest number of inputs of a request.
 pub const INPUTS_MAX: usize = 1_024;
-/// The most outputs that one request may name.
+/// Largest number of outputs that a request may name.
 pub const OUTPUTS_MAX: usize = 1_024;
-/// The most JSON of one request: several times as much as what it stands for. Larger tensors are for the binary form.
+/// Largest JSON part of a request. JSON is several times as large as the data it encodes; larger
+/// tensors should use the binary form.
 pub const JSON_BYTES_MAX: usize = 64 << 20;
 
-/// An inference request, described. Borrows the body's text.
+/// A parsed inference request. Borrows the text of the body.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request<'a> {
-    /// To be repeated in the answer.
+    /// Request ID, repeated in the response.
     pub id: Option<String>,
-    /// What goes for all of it.
+    /// Parameters of the whole request.
     pub parameters: Parameters,
-    /// The inputs, in the order given, each name once.
+    /// Inputs in the given order, with unique names.
     pub inputs: Vec<Input<'a>>,
-    /// The outputs wanted, in the order wanted; none for all.
+    /// Requested outputs in order; `None`: all outputs.
     pub outputs: Option<Vec<Output>>,
 }
 
-/// One input. Whether its data fits its type and shape is for whoever makes a tensor of it to check.
+/// One input. The parser does not check the data against type and shape; the creator of the tensor
+/// does.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Input<'a> {
-    /// Which.
+    /// Name of the input.
     pub name: String,
-    /// The type of its elements.
+    /// Element type.
     pub datatype: ElementType,
-    /// Its dimensions.
+    /// Dimensions.
     pub shape: Shape,
-    /// Its elements.
+    /// Elements.
     pub data: Data<'a>,
 }
 
-/// Where the elements of an input are.
+/// Location of an input's elements.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Data<'a> {
-    /// In this part of the body, as they are in memory.
+    /// Raw elements in this range of the body.
     Binary(Range<usize>),
-    /// In the JSON.
+    /// Elements in the JSON.
     Json(Elements<'a>),
-    /// With the server.
+    /// Data stored on the server.
     Region(Region),
 }
 
-/// Bytes that the server keeps under a name, in the place of data in a request or an answer: what the protocol's extension calls a region of
-/// shared memory. Here it is a named object.
+/// Reference to data stored on the server, used in place of inline data in a request or response.
+/// The protocol's extension calls it a shared-memory region; Weir uses named objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Region {
-    /// Which.
+    /// Name of the object.
     pub name: String,
-    /// Where in it the data begins.
+    /// Offset of the data within the object.
     pub offset: u64,
-    /// How long the data is; none for all that is there.
+    /// Length of the data; `None`: up to the end of the object.
     pub bytes: Option<u64>,
 }
 
-/// One output that is wanted.
+/// One requested output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Output {
-    /// Which.
+    /// Name of the output.
     pub name: String,
-    /// Whether it is to come as binary; none for what [`Parameters::binary_data_output`] says.
+    /// Whether to send the output as binary; `None`: as set by [`Parameters::binary_data_output`].
     pub binary: Option<bool>,
-    /// Give so many of its largest elements, with their places, instead of the tensor; 0 for the tensor.
+    /// Number of largest elements to send, with their indices, instead of the tensor; 0 for the
+    /// tensor.
     pub classes: u32,
-    /// Keep it there instead of giving it.
+    /// Named object that receives the output instead of the response.
     pub region: Option<Region>,
 }
 
 impl Output {
-    /// Itself, if it makes sense.
+    /// Returns the output if its parameters are consistent.
     pub fn check(self) -> Result<Self, RequestError> {
         match &self.region {
             Some(region) if region.offset > 0 => Err(RequestError::PartOfRegion(self.name)),
@@ -86,79 +89,80 @@ impl Output {
     }
 }
 
-/// Why a body is no inference request.
+/// Reason why a body is not an inference request.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
-    /// The header says that there is more JSON than there are bytes.
+    /// The header gives a JSON length greater than the length of the body.
     #[error(
         "the body has {body_bytes} bytes, and Inference-Header-Content-Length says that {json_bytes} of them are JSON"
     )]
     HeaderPastEnd {
-        /// What the header says.
+        /// JSON length in the header.
         json_bytes: usize,
-        /// What there is.
+        /// Length of the body.
         body_bytes: usize,
     },
-    /// There is too much JSON.
+    /// The JSON part is too large.
     #[error("the JSON has {0} bytes; at most {JSON_BYTES_MAX} are read: send large tensors as binary")]
     JsonTooLarge(usize),
-    /// The JSON cannot be read.
+    /// The JSON cannot be parsed.
     #[error("the body is not an inference request: {0}")]
     Json(#[from] serde_json::Error),
-    /// An input is wrong in itself.
+    /// An input is invalid.
     #[error("input {name:?}: {why}")]
     Input {
-        /// Which.
+        /// Name of the input.
         name: String,
-        /// In which way.
+        /// Reason.
         why: InputError,
     },
-    /// An output is to be kept in a part of what is replaced as a whole.
+    /// An output names an offset within an object, but writing replaces the whole object.
     #[error("output {0:?}: an object is replaced as a whole; leave shared_memory_offset out")]
     PartOfRegion(String),
-    /// Nobody would see the classes.
+    /// An output asks for classes in an object, which has no place for classes.
     #[error("output {0:?} has both shared_memory_region and classification; leave one out")]
     ClassesInRegion(String),
-    /// An output is wanted twice.
+    /// An output is requested twice.
     #[error("output {0:?} is wanted twice")]
     OutputTwice(String),
-    /// More binary data than the inputs account for.
+    /// The body has more binary data than the inputs declare.
     #[error("{0} bytes are left over behind the binary data of the inputs")]
     BytesLeft(usize),
 }
 
-/// Why an input is none.
+/// Reason why an input is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum InputError {
-    /// Its dimensions are too many or too large.
+    /// The input has too many dimensions, or dimensions that are too large.
     #[error(transparent)]
     Shape(#[from] ShapeError),
-    /// It was there before.
+    /// The input is a duplicate.
     #[error("it is given twice")]
     Twice,
-    /// It has no elements.
+    /// The input has no elements.
     #[error("it has neither `data` nor the parameters binary_data_size or shared_memory_region")]
     NoData,
-    /// It has its elements twice.
+    /// The input has several sources of elements.
     #[error("it has more than one of `data`, binary_data_size and shared_memory_region; leave one")]
     BothForms,
-    /// It is binary in a request that says it has none.
+    /// The input is binary, but the request has no `Inference-Header-Content-Length` header.
     #[error(
         "it is binary, and the header Inference-Header-Content-Length, which says where the JSON ends, is missing"
     )]
     NoHeader,
-    /// It is longer than what is left of the body.
+    /// The declared length exceeds the rest of the body.
     #[error("binary_data_size is {wanted_bytes}, and {left_bytes} bytes of the body are left")]
     PastEnd {
-        /// What it says.
+        /// Declared length.
         wanted_bytes: u64,
-        /// What there is.
+        /// Length of the rest of the body.
         left_bytes: usize,
     },
 }
 
 impl<'a> Request<'a> {
-    /// Read a body whose first `json_bytes` are JSON and whose rest is the data of binary inputs; none where all of it is JSON.
+    /// Parses a body whose first `json_bytes` bytes are JSON, followed by the data of binary
+    /// inputs. With `None`, the whole body is JSON.
     pub fn parse(body: &'a [u8], json_bytes: Option<usize>) -> Result<Self, RequestError> {
         let end = json_bytes.unwrap_or(body.len());
         let past_end = || RequestError::HeaderPastEnd { json_bytes: end, body_bytes: body.len() };
@@ -188,9 +192,9 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Deals out what is behind the JSON, in the order of the inputs.
+/// Assigns the binary data after the JSON to inputs, in order.
 struct Binary {
-    /// Where the next input starts; none where there is nothing but JSON.
+    /// Start of the next input's data; `None` if the body is only JSON.
     next: Option<usize>,
     end: usize,
 }

@@ -1,4 +1,4 @@
-//! The request's JSON as it is written, before it is known to make sense.
+//! Wire format of the request's JSON, before validation.
 
 use crate::request::{INPUTS_MAX, OUTPUTS_MAX};
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
@@ -8,15 +8,15 @@ use std::fmt;
 use std::marker::PhantomData;
 use weir_types::ElementType;
 
-/// What a request says about itself. Parameters that are not here are passed over.
+/// Request parameters. Unknown parameters are ignored.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Parameters {
-    /// Whether outputs that do not say come as binary.
+    /// Whether outputs without a `binary_data` parameter are sent as binary.
     pub binary_data_output: bool,
-    /// 1 is the most urgent; 0 is the default.
+    /// Priority: 1 is the most urgent, 0 is the default.
     pub priority: u32,
-    /// How many microseconds the request may take; 0 for as many as the server lets it.
+    /// Time limit of the request in microseconds; 0: the server's limit.
     pub timeout: u64,
 }
 
@@ -69,7 +69,8 @@ pub(crate) struct OutputParameters {
     pub(crate) shared_memory_byte_size: Option<u64>,
 }
 
-/// A list of at most `MAX` items: one more ends the reading, before it takes memory.
+/// Deserialises a list of at most `MAX` items. Stops at the first excess item, before it takes
+/// memory.
 fn at_most<'de, const MAX: usize, T: Deserialize<'de>, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Vec<T>, D::Error> {

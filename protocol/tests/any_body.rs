@@ -1,4 +1,4 @@
-//! The fuzzer's target on any toolchain: on its seeds, and on bytes that are near to bodies.
+//! Runs the fuzz target without a fuzzer: on its seeds, on random bytes and on mutated seeds.
 
 #![allow(clippy::unwrap_used, reason = "a folder that cannot be read fails the test")]
 
@@ -16,7 +16,7 @@ fn seeds() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn every_seed_is_read_or_refused() {
+fn fuzz_target_accepts_every_seed() {
     let seeds = seeds();
     assert!(seeds.len() >= 5, "{}", seeds.len());
     seeds.iter().for_each(|seed| read_or_refuse(seed));
@@ -24,13 +24,13 @@ fn every_seed_is_read_or_refused() {
 
 proptest! {
     #[test]
-    fn bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn fuzz_target_accepts_random_bytes(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         read_or_refuse(&bytes);
     }
 
-    /// A seed of which some bytes are others, cut off somewhere.
+    /// Mutates some bytes of a seed and truncates it.
     #[test]
-    fn what_is_nearly_a_body_is_read_or_refused(
+    fn fuzz_target_accepts_mutated_seeds(
         seed in prop::sample::select(seeds()),
         others in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..8),
         end in any::<prop::sample::Index>(),

@@ -3,14 +3,14 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::convert::Infallible;
 
-/// Inputs as a client would send them, each with its bytes.
+/// Inputs as sent by a client, with their bytes.
 fn inputs() -> impl Strategy<Value = Vec<(ElementType, Vec<u8>, bool)>> {
     let types = prop::sample::select(ElementType::ALL);
     let input = (types, prop::collection::vec(any::<u8>(), 0..40), any::<bool>());
     prop::collection::vec(input, 0..6)
 }
 
-/// A body of binary inputs, and of strings as JSON.
+/// Encodes a body with binary inputs, and with strings as JSON.
 fn body(inputs: &[(ElementType, Vec<u8>, bool)]) -> (Vec<u8>, usize) {
     let mut described = Vec::new();
     let mut binary = Vec::new();
@@ -30,13 +30,13 @@ fn body(inputs: &[(ElementType, Vec<u8>, bool)]) -> (Vec<u8>, usize) {
     ([json.into_bytes(), binary].concat(), json_bytes)
 }
 
-/// Everything that whoever serves a request does with what the parser says. It must neither panic nor go outside the body.
+/// Exercises a parsed request the way a server does. Must neither panic nor index outside the body.
 fn use_up(body: &[u8], json_bytes: Option<usize>) -> Result<(), String> {
     let request = Request::parse(body, json_bytes).map_err(|error| error.to_string())?;
     for input in request.inputs {
         let bytes = match input.data {
             Data::Binary(range) => body[range].to_vec(),
-            // What it is, is looked up.
+            // The server looks up regions.
             Data::Region(_) => continue,
             Data::Json(elements) => {
                 let mut bytes = Vec::new();
@@ -55,7 +55,7 @@ fn use_up(body: &[u8], json_bytes: Option<usize>) -> Result<(), String> {
 
 proptest! {
     #[test]
-    fn what_was_written_is_read(inputs in inputs()) {
+    fn encoded_request_parses_back(inputs in inputs()) {
         let (body, json_bytes) = body(&inputs);
         let request = Request::parse(&body, Some(json_bytes)).unwrap();
         prop_assert_eq!(request.id.as_deref(), Some("7"));
@@ -74,7 +74,7 @@ proptest! {
     }
 
     #[test]
-    fn a_body_cut_off_or_changed_anywhere_is_refused_or_read(
+    fn truncated_or_mutated_body_never_panics(
         inputs in inputs(), at in any::<prop::sample::Index>(), byte: u8, cut: bool, off in -3_isize..4,
     ) {
         let (mut body, json_bytes) = body(&inputs);
@@ -89,7 +89,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_refused_or_read(body: Vec<u8>, json_bytes: Option<u16>) {
+    fn random_bytes_never_panic_the_parser(body: Vec<u8>, json_bytes: Option<u16>) {
         let _ = use_up(&body, json_bytes.map(usize::from));
     }
 }
@@ -107,7 +107,7 @@ fn input(more: &Value) -> Value {
 }
 
 #[test]
-fn each_mistake_has_its_own_error() {
+fn each_invalid_request_has_its_own_error() {
     let binary = |bytes: u64| input(&json!({"parameters": {"binary_data_size": bytes}}));
     assert_eq!(
         refusal(&binary(8), &[0; 4]),
@@ -153,7 +153,7 @@ fn each_mistake_has_its_own_error() {
 }
 
 #[test]
-fn the_header_must_lie_within_the_body() {
+fn json_length_header_must_be_within_the_body() {
     let error = Request::parse(b"{}", Some(3)).unwrap_err();
     assert!(matches!(error, RequestError::HeaderPastEnd { json_bytes: 3, body_bytes: 2 }));
     let whole = input(&json!({"parameters": {"binary_data_size": 4}})).to_string();
@@ -164,7 +164,7 @@ fn the_header_must_lie_within_the_body() {
 }
 
 #[test]
-fn parameters_that_nobody_knows_are_passed_over() {
+fn unknown_parameters_are_ignored() {
     let json = json!({
         "parameters": {"priority": 3, "timeout": 250, "sequence_id": 9, "triton_x": {"deep": [1]}},
         "inputs": [],
@@ -181,17 +181,17 @@ fn parameters_that_nobody_knows_are_passed_over() {
 }
 
 #[test]
-fn nesting_in_what_is_passed_over_costs_nothing() {
+fn deep_nesting_in_unknown_fields_is_skipped() {
     let deep = |depth: usize| {
         let json = format!(r#"{{"inputs":[],"more":{}{}}}"#, "[".repeat(depth), "]".repeat(depth));
         Request::parse(json.as_bytes(), None).map(|_| ()).map_err(|error| error.to_string())
     };
-    // Passed over without recursion: it is as if it were not there.
+    // The parser skips unknown values without recursion.
     assert_eq!((deep(10), deep(10_000_000)), (Ok(()), Ok(())));
 }
 
 #[test]
-fn what_is_with_the_server_is_told_by_name() {
+fn regions_are_parsed_by_name() {
     let place = json!({"shared_memory_region": "r", "shared_memory_offset": 4, "shared_memory_byte_size": 8});
     let kept = json!({"shared_memory_region": "s"});
     let input = |name: &str, parameters: &Value| json!({"name": name, "datatype": "FP32", "shape": [2], "parameters": parameters});
