@@ -1,7 +1,8 @@
-//! Messages in and out, with limits on what a message can make of itself.
+//! Protobuf codec with limits on the decoded size of a message.
 //!
-//! An entry of a list takes two bytes in a message and some hundred in memory: a message that is as long as tensors may be could fill the
-//! memory of the machine. So what is not tensors has bounds of its own, which are looked at before anything is made of it.
+//! A list entry can take two bytes in the message and hundreds of bytes in memory. A message as
+//! long as the limit for tensors could therefore exhaust the machine's memory. The codec limits
+//! everything except tensor data separately, and checks the limits before decoding.
 
 use bytes::{Buf, Bytes};
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
@@ -10,18 +11,18 @@ use tonic::Status;
 use tonic::codec::{Codec, DecodeBuf, Decoder};
 use tonic_prost::ProstEncoder;
 
-/// The most that a message says beside the tensors' raw data.
+/// Largest size of a message without its raw tensor data.
 pub const DESCRIPTION_BYTES_MAX: usize = 4 << 20;
-/// The most inputs, outputs or raw tensors of a message.
+/// Largest number of inputs, outputs or raw tensors of a message.
 pub const ITEMS_MAX: usize = 1_024;
-/// The field of raw data in an inference request, which only that message has.
+/// Field number of the raw tensor data in an inference request. Only this message has the field.
 const RAW_FIELD: u32 = 7;
 
-/// Prost's codec, but for messages that go past the bounds.
+/// Prost codec that rejects messages above the limits.
 #[derive(Debug)]
 pub struct BoundedCodec<T, U>(PhantomData<(T, U)>);
 
-/// Reads the messages.
+/// Decoder of [`BoundedCodec`].
 #[derive(Debug)]
 pub struct BoundedDecoder<U>(PhantomData<U>);
 
@@ -55,7 +56,7 @@ impl<U: prost::Message + Default> Decoder for BoundedDecoder<U> {
     type Error = Status;
 
     fn decode(&mut self, source: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
-        // Not a copy: the message's own memory.
+        // `copy_to_bytes` shares the message's memory and does not copy.
         let message = source.copy_to_bytes(source.remaining());
         check(message.clone())?;
         let decoded = U::decode(message);
@@ -65,7 +66,7 @@ impl<U: prost::Message + Default> Decoder for BoundedDecoder<U> {
     }
 }
 
-/// Look at the outermost fields of a message.
+/// Checks the top-level fields of a message against the limits.
 fn check(mut message: Bytes) -> Result<(), Status> {
     let broken =
         |error: prost::DecodeError| Status::invalid_argument(format!("the message cannot be read: {error}"));
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn raw_tensors_may_be_large_and_the_rest_may_not() {
+    fn raw_tensors_may_exceed_the_description_limit() {
         let raw = vec![vec![0; 8 << 20].into(); 2];
         assert_eq!(refusal(&ModelInferRequest { raw_input_contents: raw, ..Default::default() }), None);
         let id = "x".repeat(DESCRIPTION_BYTES_MAX + 1);
@@ -121,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_have_an_end() {
+    fn list_lengths_are_limited() {
         let many = |count| ModelInferRequest {
             inputs: vec![InferInputTensor::default(); count],
             ..Default::default()
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_messages_are_refused() {
+    fn invalid_messages_are_rejected() {
         for bytes in [
             &[0xff; 20][..],
             &[0x3a, 0x05, 1],

@@ -1,5 +1,5 @@
-//! The messages and the service of the Open Inference Protocol over gRPC: what clients of Triton and KServe speak. The node's side is
-//! `weir-host`'s `gateway/grpc.rs`.
+//! Messages and service of the Open Inference Protocol over gRPC, as used by Triton and KServe
+//! clients. The server is in `weir-host`'s `gateway/grpc.rs`.
 
 mod codec;
 pub use codec::{BoundedCodec, DESCRIPTION_BYTES_MAX, ITEMS_MAX};
@@ -13,7 +13,7 @@ mod generated {
         clippy::allow_attributes_without_reason,
         reason = "generated code"
     )]
-    // From `proto/` by `cargo xtask bindings`.
+    // Generated from `proto/` by `cargo xtask bindings`.
     include!("generated.rs");
 }
 pub use generated::*;
