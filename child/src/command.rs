@@ -1,4 +1,4 @@
-//! The node's side: starts the child, waits for it no longer than it should take, and tells what came of it.
+//! Parent side: starts the child process, waits with a timeout and maps its exit to a result.
 
 use crate::Limits;
 use crate::serve::Order;
@@ -12,12 +12,12 @@ use std::process::{ExitStatus, Stdio};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::Child;
 
-/// This program as it runs, whatever has become of its file since: an upgrade may have replaced it.
+/// Path of the running program. The path stays valid if an upgrade replaces the file.
 const THIS_PROGRAM: &str = "/proc/self/exe";
 
-/// The longest answer that is read.
+/// Largest answer that the parent reads.
 const ANSWER_BYTES_MAX: u64 = 32 << 20;
-/// What the child writes to standard error is kept up to here.
+/// Largest part of the child's standard error that the parent keeps.
 const COMPLAINT_BYTES_MAX: u64 = 16 << 10;
 
 /// A program that [serves](crate::serve) one task.
@@ -27,27 +27,27 @@ pub struct Command {
     arguments: Vec<OsString>,
 }
 
-/// Why there is no answer.
+/// Reason why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// It took longer than it may.
+    /// The child exceeded its time limit.
     #[error("it took too long")]
     OverTime,
-    /// It needed more memory than it may have.
+    /// The child exceeded its memory limit.
     #[error("it needed too much memory")]
     OverMemory,
-    /// It died in some other way.
+    /// The child failed in another way.
     #[error("it crashed: {how}")]
     Crashed {
-        /// How.
+        /// Description of the failure.
         how: String,
     },
-    /// It could not be run at all: the node's fault.
+    /// The child could not be run; the fault is in the node.
     #[error("it cannot be run: {0}")]
     Io(#[from] io::Error),
 }
 
-/// What a child left behind.
+/// Exit status and output of a finished child.
 struct Ended {
     status: ExitStatus,
     answer: Vec<u8>,
@@ -55,18 +55,18 @@ struct Ended {
 }
 
 impl Command {
-    /// This same program, started with `subcommand`.
+    /// The running program, started with `subcommand`.
     #[must_use]
     pub fn this_program(subcommand: &str) -> Self {
         Self::new(THIS_PROGRAM, vec![subcommand.into()])
     }
 
-    /// Some other program.
+    /// Another program.
     pub fn new(program: impl Into<PathBuf>, arguments: Vec<OsString>) -> Self {
         Self { program: program.into(), arguments }
     }
 
-    /// Have a child do `task`. It is killed when the future drops.
+    /// Runs `task` in a child process. Dropping the future kills the child.
     pub async fn run<Answer: DeserializeOwned>(
         &self,
         limits: Limits,
@@ -75,7 +75,7 @@ impl Command {
         let mut order = serde_json::to_vec(&Order { limits, task }).map_err(io::Error::other)?;
         order.push(b'\n');
         let ended = tokio::time::timeout(limits.clock(), self.run_to_end(&order)).await;
-        // Dropping the run has killed it.
+        // On a timeout, dropping the future has killed the child.
         let ended = ended.map_err(|_| Failure::OverTime)??;
         match serde_json::from_slice(&ended.answer) {
             Ok(answer) if ended.status.success() => Ok(answer),
@@ -87,13 +87,13 @@ impl Command {
         let mut child = self.spawn()?;
         let (mut input, output, errors) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         if let Some(input) = &mut input {
-            // A child that is gone already has its reason in its status.
+            // A write error means that the child has exited; its status has the reason.
             let _ = input.write_all(order).await;
         }
         let (answer, complaint) =
             tokio::join!(read(output, ANSWER_BYTES_MAX), read(errors, COMPLAINT_BYTES_MAX));
         let status = child.wait().await?;
-        // Closing it earlier would have ended the child.
+        // Closing the child's input earlier would end the child.
         drop(input);
         Ok(Ended { status, answer: answer?, complaint: String::from_utf8_lossy(&complaint?).into_owned() })
     }
@@ -116,7 +116,8 @@ impl Ended {
         let complaint = self.complaint.trim();
         match self.status.signal() {
             Some(libc::SIGXCPU) => Failure::OverTime,
-            // Nobody but the system, short of memory, kills it like this; or it wrote more than it may hold.
+            // SIGKILL comes from the kernel's out-of-memory killer, SIGXFSZ from a write above the
+            // file size limit.
             Some(libc::SIGKILL | libc::SIGXFSZ) => Failure::OverMemory,
             _ if is_out_of_memory(complaint) => Failure::OverMemory,
             _ => {
@@ -128,7 +129,8 @@ impl Ended {
     }
 }
 
-/// Whether these are the last words of a process that got no memory, or no thread for want of it.
+/// Whether the child's standard error reports that memory, or a thread for lack of memory, could
+/// not be allocated.
 fn is_out_of_memory(complaint: &str) -> bool {
     let words = [
         "memory allocation of",
@@ -145,7 +147,7 @@ async fn read(pipe: Option<impl AsyncRead + Unpin>, bytes_max: u64) -> io::Resul
     let mut bytes = Vec::new();
     let Some(mut pipe) = pipe else { return Ok(bytes) };
     (&mut pipe).take(bytes_max).read_to_end(&mut bytes).await?;
-    // Whoever has more to say must not wait for a reader.
+    // Drains the rest, so that a child with more output does not block on the pipe.
     tokio::io::copy(&mut pipe, &mut tokio::io::sink()).await?;
     Ok(bytes)
 }
@@ -161,7 +163,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_is_read_and_a_death_has_its_cause() {
+    async fn child_answer_is_read_and_failure_has_its_cause() {
         assert_eq!(shell("read order; echo '\"answer\"'").await.unwrap(), "answer");
         assert!(matches!(shell("kill -XCPU $$").await, Err(Failure::OverTime)));
         for script in [
@@ -183,9 +185,9 @@ mod tests {
         assert!(matches!(missing.run::<String>(LIMITS, &"task").await, Err(Failure::Io(_))));
     }
 
-    /// The clock is paused: it jumps to the next deadline whenever there is nothing to do but wait.
+    /// With a paused clock, tokio advances time to the next deadline whenever all tasks are idle.
     #[tokio::test(start_paused = true)]
-    async fn a_child_that_waits_for_ever_runs_out_of_time() {
+    async fn blocked_child_is_killed_at_the_wall_clock_limit() {
         assert!(matches!(shell("exec sleep 600").await, Err(Failure::OverTime)));
     }
 }

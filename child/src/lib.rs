@@ -1,8 +1,11 @@
-//! Work on untrusted input, done by a process that can run out of memory, crash or be killed without harm to the node.
+//! Child processes for work on untrusted input. A child may run out of memory, crash or be killed
+//! without harm to the node.
 //!
-//! The process is this same program, started with a hidden subcommand. The node's side is [`Command::run`]: it sends one line of JSON
-//! with the limits and the task to the child's standard input, which stays open for as long as the child shall live, and reads JSON from
-//! its standard output. The child's side is [`serve`]: it limits itself before it looks at its task, and ends with its parent.
+//! The child is the running program, started with a hidden subcommand. [`Command::run`] is the
+//! parent side: it writes one line of JSON with the limits and the task to the child's standard
+//! input, and reads JSON from its standard output. Standard input stays open for the lifetime of
+//! the child. [`serve`] is the child side: it applies the limits to its process before it reads the
+//! task, and exits when its parent dies.
 
 mod limits;
 pub use limits::Limits;

@@ -1,10 +1,11 @@
-//! The limit on open files, which most systems set low and let processes raise.
+//! Limit on open files. Most systems set a low soft limit and let processes raise it.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io;
 
-/// Let this process, and those that it starts from now on, have `wanted` files open at once, or as many as the hard limit allows. Gives how many it may have
-/// open then, which is never fewer than before.
+/// Raises the limit on open files of this process, and of processes that it starts later, to
+/// `wanted` or to the hard limit, whichever is lower. Returns the resulting limit, which is never
+/// below the previous limit.
 pub fn raise_open_files(wanted: u64) -> io::Result<u64> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let current = current.unwrap_or(u64::MAX);

@@ -1,4 +1,4 @@
-//! The child's side.
+//! Child side.
 
 use crate::Limits;
 use serde::de::DeserializeOwned;
@@ -6,16 +6,18 @@ use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, Read, Write};
 use std::process::ExitCode;
 
-/// What a child is told.
+/// Message from the parent to the child.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Order<Task> {
     pub(crate) limits: Limits,
     pub(crate) task: Task,
 }
 
-/// Be a child that does one task: the whole of what this process does. `work` is told the limits, which hold already.
+/// Runs a child that does one task, which is all that the process does. Passes the task and the
+/// limits, already in force, to `work`.
 ///
-/// Reads the order from standard input, which must stay open: the process exits when it closes. Writes the answer to standard output.
+/// Reads the order from standard input, which must stay open: the process exits when standard input
+/// closes. Writes the answer to standard output.
 #[must_use]
 pub fn serve<Task: DeserializeOwned, Answer: Serialize>(
     work: impl FnOnce(Task, Limits) -> Answer,
@@ -23,7 +25,7 @@ pub fn serve<Task: DeserializeOwned, Answer: Serialize>(
     match try_serve(work) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Nothing but standard error is left to say it on; the parent reads it.
+            // Only standard error is left for reporting; the parent reads it.
             let _ = writeln!(io::stderr(), "{error}");
             ExitCode::FAILURE
         }
@@ -44,7 +46,7 @@ fn try_serve<Task: DeserializeOwned, Answer: Serialize>(
     io::stdout().write_all(&answer)
 }
 
-/// Exit when standard input closes, as it does when the parent dies.
+/// Exits the process when standard input closes, which also happens when the parent dies.
 fn end_with_parent() -> io::Result<()> {
     let wait = || {
         let _ = io::stdin().lock().read_to_end(&mut Vec::new());
