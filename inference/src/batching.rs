@@ -1,8 +1,10 @@
-//! Running requests that wait for one model together, as one batch.
+//! Dynamic batching: runs waiting requests for one model together.
 //!
-//! In the order a request meets them: [`BatchRules`] are what a model's owner and its signature allow; [`Fit`] says which requests go
-//! together; [`choose`] picks those that run now, from what waits and the measured [`Curve`]; [`join`] makes one job of them and parts its
-//! outputs again; [`trial`] finds out beforehand whether that changes the answers; [`Batcher`] is what a model in memory keeps of all this.
+//! The parts, in the order in which a request meets them: [`BatchRules`] state the limits set
+//! by the model's owner and signature. [`Fit`] decides which requests can share a batch. [`choose`] picks
+//! the requests that run now, from the waiting requests and the measured [`Curve`]. [`join`] builds
+//! one job from them and splits its outputs. [`trial`] checks beforehand whether batching changes
+//! the answers. [`Batcher`] holds this state for a model in memory.
 
 mod batcher;
 mod choose;
@@ -20,28 +22,29 @@ pub(crate) use trial::{Verdict, try_out};
 use std::time::Duration;
 use weir_types::{Batching, BatchingError, BatchingMode, ElementType, Port, Signature};
 
-/// What the usual export of a language model calls the input that tells what is there from padding.
+/// Usual name, in exported language models, of the input that marks padding.
 const MASK: &str = "attention_mask";
 
-/// How requests for one model may be run together.
+/// Rules for running requests for one model together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BatchRules {
-    /// Whether the owner vouches that items do not change each other's answers.
+    /// Whether the owner guarantees that items do not affect each other's answers.
     pub(crate) is_vouched: bool,
-    /// Items in one run, at most; at least two.
+    /// The most items in one run; at least two.
     pub(crate) size_max: u32,
-    /// In rising order; empty for any size.
+    /// Preferred sizes in rising order; empty: any size.
     pub(crate) preferred_sizes: Vec<u32>,
-    /// How long a request may be held back while the device is busy.
+    /// The longest time that a request may be delayed while the device is busy.
     pub(crate) queue_delay_max: Duration,
-    /// The position of the input that tells what is there from padding.
+    /// Position of the input that marks padding.
     pub(crate) mask: Option<usize>,
-    /// For each input, whether its second dimension is the length that the mask is about.
+    /// For each input, whether its second dimension is the length that the mask covers.
     pub(crate) padded: Vec<bool>,
 }
 
 impl BatchRules {
-    /// The rules for a model of this signature whose owner says `batching`; none where each request is to run alone.
+    /// The rules for a model with this signature and the owner's settings `batching`; `None` if
+    /// every request must run alone.
     pub fn of(signature: &Signature, batching: &Batching) -> Result<Option<Self>, BatchingError> {
         batching.check()?;
         if batching.mode == BatchingMode::Off {
@@ -69,26 +72,27 @@ impl BatchRules {
         Ok((rules.size_max > 1).then_some(rules))
     }
 
-    /// Items in one run, at most.
+    /// The most items in one run.
     #[must_use]
     pub fn size_max(&self) -> u32 {
         self.size_max
     }
 
-    /// The sizes that runs are brought to, in rising order; none for any.
+    /// The sizes that runs aim for, in rising order; empty: any size.
     #[must_use]
     pub fn preferred_sizes(&self) -> &[u32] {
         &self.preferred_sizes
     }
 
-    /// How long a request may be held back while the device is busy.
+    /// The longest time that a request may be delayed while the device is busy.
     #[must_use]
     pub fn queue_delay_max(&self) -> Duration {
         self.queue_delay_max
     }
 }
 
-/// The position of the mask: the one that is asked for, or one that goes by the usual name and can be one.
+/// Position of the mask: the input named in the settings, or else an input that has the usual name
+/// and is a valid mask.
 fn mask(inputs: &[Port], asked: Option<&str>) -> Result<Option<usize>, BatchingError> {
     let position = inputs.iter().position(|port| port.name == asked.unwrap_or(MASK));
     let fault = match position.and_then(|position| inputs.get(position)) {
@@ -103,7 +107,7 @@ fn mask(inputs: &[Port], asked: Option<&str>) -> Result<Option<usize>, BatchingE
         {
             Some("strings cannot be padded")
         }
-        // What is padded is the second dimension.
+        // Only the second dimension can be padded.
         Some(_) if inputs.iter().any(|port| port.shape.iter().skip(2).any(Option::is_none)) => Some(
             "an input has a third dimension, or one after it, that may vary: only the second can be padded",
         ),
@@ -130,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_dimension_is_one_that_everything_has() {
+    fn batch_dimension_requires_all_inputs_and_outputs() {
         let (free, fixed, scalar) =
             (port("x", &[None, Some(2)]), port("x", &[Some(1), None]), port("x", &[]));
         let one = |port: &Port| vec![port.clone()];
@@ -152,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mask_is_found_by_its_usual_name_or_named() {
+    fn mask_is_found_by_usual_or_configured_name() {
         let (ids, other) = (port("input_ids", &[None, None]), port("attention_mask", &[None, None]));
         let out = [port("y", &[None, None, Some(3)])];
         let mask = |inputs: &[Port], json| rules(inputs, &out, json).map(|rules| rules.unwrap().mask);
@@ -160,7 +164,7 @@ mod tests {
         assert_eq!(mask(std::slice::from_ref(&ids), "{}"), Ok(None));
         assert_eq!(mask(&[ids.clone(), other.clone()], r#"{"mask":"input_ids"}"#), Ok(Some(0)));
         assert!(mask(std::slice::from_ref(&ids), r#"{"mask":"nothing"}"#).is_err());
-        // What cannot be one is not taken for one, and refused when it is named.
+        // An unfit input is not detected as the mask, and is refused when named.
         for unfit in
             [vec![port("attention_mask", &[None, Some(4)])], vec![other, port("x", &[None, None, None])]]
         {

@@ -1,7 +1,8 @@
-//! The threads of a device: models are loaded and run here, never on the async runtime's workers.
+//! Device threads: models are loaded and run here, never on the async runtime's workers.
 //!
-//! One thread per slot runs jobs; one loads and unloads models, one after another, since loads share the device's bandwidth; one watches
-//! deadlines. They end when [`DeviceThreads`] drops: what waits is answered, what runs is told to stop, and the drop waits for it.
+//! One thread per run slot runs jobs. One thread loads and unloads models, one after another, since
+//! loads share the device's bandwidth. One thread watches deadlines. Dropping [`DeviceThreads`]
+//! ends all of them: it answers waiting jobs, stops running jobs, and waits for the threads.
 
 mod queue;
 pub(crate) use queue::{Entry, Lane, LaneSlots, Taken};
@@ -17,25 +18,27 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tracing::error;
 
-/// Something to run on a device thread, and the one who waits for it.
+/// A job for a device thread, with its reply channel.
 pub(crate) trait Work: Sized + Send + 'static {
-    /// What it brings to a batch; none if it runs alone.
+    /// Batch class and size of the job; `None` if it runs alone.
     fn fit(&self, lane: &Lane) -> Option<Fit>;
 
-    /// Run all that was taken, as one run, and keep what comes of it. Called on a device thread.
+    /// Runs all taken jobs as one run, and stores the outcomes. Called on a device thread.
     fn run(taken: &mut Taken<Self>);
 
-    /// Whether something has come of it, or somebody has told it to stop. One of several that is not is put back in line, to run alone.
+    /// Whether the job has an outcome or was stopped. A job of a batch without either returns to
+    /// the queue, to run alone.
     fn has_ended(&self) -> bool;
 
-    /// Answer with what came of it. Called after `run`, when the thread and the model's slot are free again.
+    /// Sends the outcome. Called after `run`, when the thread and the model's slot are free again.
     fn answer(self);
 
-    /// Answer that it will not run. Called from anywhere.
+    /// Sends the error `why` without running. Called from any thread.
     fn refuse(self, why: InferenceError);
 }
 
-/// Something for the loader thread. Their number needs no bound of its own: a model has at most one load or unload under way.
+/// A task for the loader thread. The number of tasks needs no limit: a model has at most one
+/// pending load or unload.
 pub(crate) type Load = Box<dyn FnOnce() + Send>;
 
 /// Owns the threads of one device.
@@ -44,13 +47,14 @@ pub(crate) struct DeviceThreads<W: Work> {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// Takes in jobs for the device's threads. Cheap to clone.
+/// Accepts jobs for the device's threads. Cheap to clone.
 pub(crate) struct Runs<W: Work> {
     shared: Arc<Shared<W>>,
     loads: Sender<Option<Load>>,
 }
 
-/// A job that was taken in. Dropping it withdraws the job: it does not start any more, or is told to stop.
+/// An accepted job. Dropping the ticket withdraws the job: a waiting job does not start, and a
+/// running job is stopped.
 pub(crate) struct Ticket<W: Work> {
     shared: Arc<Shared<W>>,
     key: Key,
@@ -60,26 +64,27 @@ pub(crate) struct Ticket<W: Work> {
 
 struct Shared<W: Work> {
     queue: Mutex<State<W>>,
-    /// Each device thread waits at its own for a job.
+    /// One condition variable per device thread, which waits on it for a job.
     job_ready: Box<[Condvar]>,
     /// The watcher waits here for the next deadline.
     deadline_near: Condvar,
-    /// Whoever pauses waits here for the end.
+    /// Paused threads wait here for the shutdown.
     closing: Condvar,
     len_max: usize,
 }
 
 struct State<W: Work> {
     jobs: Queue<W>,
-    /// Device threads that wait, the last to begin at the end. That one is woken first: what a run touches (its thread's heap, the processor's
-    /// caches) is still warm there.
+    /// Idle device threads; the last to become idle is at the end and is woken first, while its
+    /// heap and the processor's caches are still warm.
     idle: Vec<usize>,
-    /// When the watcher will look next, if it sleeps until a time.
+    /// Time at which the watcher wakes next, if it sleeps with a timeout.
     watcher_wakes_at: Option<Instant>,
 }
 
 impl<W: Work> DeviceThreads<W> {
-    /// Start `slots` threads, whose names begin with `name`, behind a queue of at most `queue_len_max` jobs.
+    /// Starts `slots` threads, whose names begin with `name`, behind a queue of at most
+    /// `queue_len_max` jobs.
     pub(crate) fn start(name: &str, slots: usize, queue_len_max: usize) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
             queue: Mutex::new(State {
@@ -93,7 +98,7 @@ impl<W: Work> DeviceThreads<W> {
             len_max: queue_len_max,
         });
         let (loads, waiting_loads) = channel();
-        // Built first: should a thread not start, its drop ends those that have.
+        // Built first: if a thread fails to start, the drop ends the threads that have started.
         let mut threads = Self { runs: Runs { shared: Arc::clone(&shared), loads }, threads: Vec::new() };
         threads.spawn(format!("{name}-load"), move || load_in_turn(&waiting_loads))?;
         let watched = Arc::clone(&shared);
@@ -105,7 +110,7 @@ impl<W: Work> DeviceThreads<W> {
         Ok(threads)
     }
 
-    /// Where to send jobs.
+    /// Handle for submitting jobs.
     pub(crate) fn runs(&self) -> &Runs<W> {
         &self.runs
     }
@@ -119,10 +124,10 @@ impl<W: Work> DeviceThreads<W> {
 impl<W: Work> Drop for DeviceThreads<W> {
     fn drop(&mut self) {
         self.runs.shared.close();
-        // Loads that wait still come first; whoever sends one after this is told that the loader is gone.
+        // The loader finishes the queued loads first; sending a load after this fails.
         let _ = self.runs.loads.send(None);
         for thread in self.threads.drain(..) {
-            // A thread that panicked has nothing left to end.
+            // A thread that panicked has ended already.
             let _ = thread.join();
         }
     }
@@ -135,7 +140,7 @@ impl<W: Work> Clone for Runs<W> {
 }
 
 impl<W: Work> Runs<W> {
-    /// Put a job in line. The ticket withdraws it on drop.
+    /// Queues a job. Dropping the ticket withdraws it.
     pub(crate) fn submit(
         &self,
         lane: Lane,
@@ -168,11 +173,11 @@ impl<W: Work> Runs<W> {
         Ok(Ticket { shared: Arc::clone(&self.shared), key, lane: number, interrupt })
     }
 
-    /// Let so many runs of a lane go on at once from now on. Those that run already go on.
+    /// Limits a lane to `slots` concurrent runs. Current runs continue.
     pub(crate) fn resize(&self, lane: &Lane, slots: usize) {
         let mut state = self.shared.lock();
         state.jobs.resize(lane, slots);
-        // Any of them may have something to run now, and finds out by itself.
+        // Any idle thread may have a job now; each checks the queue after waking.
         let woken = std::mem::take(&mut state.idle);
         drop(state);
         for job_ready in woken.into_iter().filter_map(|thread| self.shared.job_ready.get(thread)) {
@@ -180,33 +185,34 @@ impl<W: Work> Runs<W> {
         }
     }
 
-    /// Have `load` called on the loader thread, after those that wait already.
+    /// Queues `load` for the loader thread, behind the loads that wait already.
     pub(crate) fn load(&self, load: Load) -> Result<(), InferenceError> {
         self.loads.send(Some(load)).map_err(|_| shutting_down())
     }
 
-    /// The device is lost: have nothing run that waits, and stop what runs. More can be sent at once.
+    /// Handles the loss of the device: refuses waiting jobs and stops running jobs. New jobs can be
+    /// submitted immediately.
     pub(crate) fn lose(&self) {
         let (waiting, running) = self.shared.lock().jobs.drain();
         waiting.into_iter().for_each(|entry| entry.job.refuse(lost()));
         running.iter().for_each(|interrupt| interrupt.fire(Reason::DeviceLost));
     }
 
-    /// Wait for so long, or until the device shuts down; says whether it does.
+    /// Waits for `time` or until the device shuts down; returns whether it shuts down.
     pub(crate) fn pause(&self, time: Duration) -> bool {
         let goes_on = |state: &mut State<W>| !state.jobs.is_closed();
         let waited = self.shared.closing.wait_timeout_while(self.shared.lock(), time, goes_on);
         waited.unwrap_or_else(PoisonError::into_inner).0.jobs.is_closed()
     }
 
-    /// Jobs that wait for a thread.
+    /// Number of jobs that wait for a thread.
     pub(crate) fn queue_len(&self) -> usize {
         self.shared.lock().jobs.len()
     }
 }
 
 impl<W: Work> Ticket<W> {
-    /// Withdraw the job: it does not start any more, or is told to stop.
+    /// Withdraws the job: a waiting job does not start, and a running job is stopped.
     pub(crate) fn cancel(&self) {
         let waiting = self.shared.lock().jobs.remove(self.key, self.lane);
         match waiting {
@@ -222,7 +228,7 @@ impl<W: Work> Drop for Ticket<W> {
     }
 }
 
-/// What a run that was told to stop ends with.
+/// The error of a run that was stopped for this reason.
 pub(crate) fn error_of(reason: Reason) -> InferenceError {
     match reason {
         Reason::Deadline => InferenceError::DeadlineExceeded,
@@ -232,12 +238,12 @@ pub(crate) fn error_of(reason: Reason) -> InferenceError {
     }
 }
 
-/// What those are answered whose device was lost by another's fault.
+/// The error of runs whose device was lost by another run.
 pub(crate) fn lost() -> InferenceError {
     InferenceError::DeviceLost("another run on it has failed".into())
 }
 
-/// What is answered when the device is about to go away.
+/// The error while the device shuts down.
 pub(crate) fn shutting_down() -> InferenceError {
     InferenceError::Unavailable("the device is shutting down".into())
 }
@@ -258,7 +264,8 @@ impl<W: Work> Shared<W> {
         }
     }
 
-    /// The run of a thread has ended. Hands out the jobs of `again` if it is too late for them.
+    /// Ends the run of a thread. Returns the jobs of `again` if the queue is closed and they cannot
+    /// run any more.
     fn finish(&self, thread: usize, lane: &Lane, again: Vec<(Key, Entry<W>)>) -> Vec<Entry<W>> {
         let mut state = self.lock();
         if state.jobs.is_closed() {
@@ -337,7 +344,8 @@ impl<W: Work> Shared<W> {
     }
 
     fn lock(&self) -> MutexGuard<'_, State<W>> {
-        // The queue is whole whenever the lock is free: nothing under it can panic half-way.
+        // The queue is consistent whenever the lock is free: no code under the lock can panic
+        // half-way.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -348,7 +356,7 @@ fn load_in_turn(waiting: &Receiver<Option<Load>>) {
     }
 }
 
-/// A backend's bug must cost its own job, not the device.
+/// A panic in a backend must fail only its own job, not the device.
 fn guard_against_panic(what: &str, body: impl FnOnce()) {
     if catch_unwind(AssertUnwindSafe(body)).is_err() {
         error!(what, "a backend panicked");
@@ -360,7 +368,7 @@ mod tests {
     use super::*;
     use std::thread::ThreadId;
 
-    /// Says which thread ran it.
+    /// Reports the thread that ran it.
     struct WhoAmI(Sender<ThreadId>);
 
     impl Work for WhoAmI {
@@ -384,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn the_thread_that_ran_last_is_the_one_to_run_next() {
+    fn thread_that_idled_last_runs_next() {
         const SLOTS: usize = 4;
         let threads = DeviceThreads::start("test", SLOTS, 10).unwrap();
         let runs = threads.runs();

@@ -1,4 +1,4 @@
-//! What a model in memory has learned about running its requests together.
+//! Batching state of a model in memory, learned from its runs.
 
 mod class;
 
@@ -13,18 +13,19 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use weir_types::Profile;
 
-/// Classes of requests whose times are told apart; the one asked for longest ago is forgotten.
+/// The most request classes with separate times; beyond this, the least recently used class is
+/// forgotten.
 const CLASSES_MAX: usize = 32;
-/// Trials that fail before a model's requests are left alone.
+/// Failed trials after which a model's requests always run alone.
 const TRIALS_MAX: u32 = 8;
-/// What trying a request out takes, in runs of one.
+/// Cost of a trial, in runs of one item.
 const TRIAL_RUNS: f64 = 8.0;
-/// Whether, and how, requests for one model are run together.
+/// Decides whether, and how, requests for one model run together.
 pub(crate) struct Batcher {
     rules: BatchRules,
     profile: Profile,
     learned: Mutex<Learned>,
-    /// Whether trying requests out has failed.
+    /// Whether a trial has failed.
     has_failed: AtomicBool,
 }
 
@@ -35,10 +36,10 @@ struct Learned {
     trial: Trial,
 }
 
-/// Whether the items of a batch may change each other's answers.
+/// Whether the items of a batch may affect each other's answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Trial {
-    /// Not known, after so many trials that failed.
+    /// Not known, after this many failed trials.
     Open(u32),
     UnderWay(u32),
     Passed,
@@ -51,7 +52,7 @@ impl Default for Trial {
     }
 }
 
-/// A run that worked.
+/// A successful run.
 #[derive(Debug, Clone)]
 pub(crate) struct Ran<'a> {
     pub(crate) class: &'a [u32],
@@ -61,7 +62,7 @@ pub(crate) struct Ran<'a> {
 }
 
 impl Batcher {
-    /// For a model of these rules, starting from what it cost before.
+    /// Creates a batcher with these rules, starting from the model's earlier profile.
     pub(crate) fn new(rules: BatchRules, profile: Profile) -> Self {
         let trial = if rules.is_vouched { Trial::Passed } else { Trial::default() };
         let learned = Mutex::new(Learned { trial, ..Learned::default() });
@@ -72,12 +73,13 @@ impl Batcher {
         &self.rules
     }
 
-    /// Whether requests are known to change each other's answers, so that there is nothing to choose.
+    /// Whether requests are known to affect each other's answers, so that there is nothing to
+    /// choose.
     pub(crate) fn is_idle(&self) -> bool {
         self.has_failed.load(Ordering::Relaxed)
     }
 
-    /// Whether requests of a class are to run alone for now, without looking at what else waits.
+    /// Whether requests of a class run alone for now, without looking at other waiting requests.
     pub(crate) fn runs_alone(&self, class: &[u32]) -> bool {
         if self.is_idle() {
             return true;
@@ -90,12 +92,12 @@ impl Batcher {
         class.skipped != 0
     }
 
-    /// What a request brings to a batch; none if it runs alone.
+    /// Batch class and size of a request; `None` if the request runs alone.
     pub(crate) fn fit(&self, job: &PlacedJob) -> Option<Fit> {
         Fit::of(&self.rules, job)
     }
 
-    /// Which of those that wait run now.
+    /// Chooses which waiting requests run now.
     pub(crate) fn choose(&self, class: &[u32], situation: &Situation<'_>) -> Choice {
         let mut learned = self.lock();
         let learned = &mut *learned;
@@ -129,7 +131,7 @@ impl Batcher {
         })
     }
 
-    /// A run has worked.
+    /// Records a successful run.
     pub(crate) fn ran(&self, ran: &Ran<'_>) {
         let mut learned = self.lock();
         let time_ns = u64::try_from(ran.time.as_nanos()).unwrap_or(u64::MAX);
@@ -143,17 +145,17 @@ impl Batcher {
         class.curve.add(ran.items.iter().sum(), time_ns);
     }
 
-    /// A batch of so many items has failed.
+    /// Records the failure of a batch with this many items.
     pub(crate) fn failed(&self, class: &[u32], items: u32) {
         self.lock().class(class, self).fail(items);
     }
 
-    /// What a request is expected to take by itself, in nanoseconds, as far as is known.
+    /// Expected time of a request that runs alone, in nanoseconds, if known.
     pub(crate) fn alone_ns(&self, fit: &Fit) -> Option<f64> {
         self.lock().classes.get(&fit.class)?.curve.estimate_ns(fit.items)
     }
 
-    /// How a trial has ended: whether requests may be run together, if that could be told. Says whether this settles it.
+    /// Records the verdict of a trial. Returns whether it decides if requests may run together.
     pub(crate) fn tried(&self, verdict: Verdict) -> bool {
         let mut learned = self.lock();
         let Trial::UnderWay(trials) = learned.trial else { return false };
@@ -168,25 +170,26 @@ impl Batcher {
         !matches!(learned.trial, Trial::Open(_))
     }
 
-    /// The outputs of a batch could not be told apart: no requests are run together any more.
+    /// Stops batching for good, because the outputs of a batch could not be split.
     pub(crate) fn give_up(&self) {
         self.lock().trial = Trial::Failed;
         self.has_failed.store(true, Ordering::Relaxed);
     }
 
-    /// What runs take has changed: find it out anew.
+    /// Forgets all measured times, because the cost of runs has changed.
     pub(crate) fn forget_times(&self) {
         self.lock().classes.clear();
     }
 
     fn lock(&self) -> MutexGuard<'_, Learned> {
-        // Nothing that runs under the lock can panic half-way.
+        // No code under the lock can panic half-way.
         self.learned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Learned {
-    /// What is known of a class; of the first one, what the model cost before it was loaded.
+    /// State of a class. The first class starts from the profile measured before the model was
+    /// loaded.
     fn class(&mut self, key: &[u32], batcher: &Batcher) -> &mut Class {
         self.clock += 1;
         if self.classes.len() >= CLASSES_MAX && !self.classes.contains_key(key) {
@@ -194,7 +197,7 @@ impl Learned {
             let oldest = oldest.map(|(key, _)| key.clone());
             oldest.and_then(|key| self.classes.remove(&key));
         }
-        // A profile does not tell classes apart.
+        // A profile does not separate classes.
         let is_first = self.classes.is_empty();
         let curve = || if is_first { Curve::of(&batcher.profile) } else { Curve::default() };
         let fresh = || Class::new(curve());
@@ -241,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_tried_out_once_before_any_run_together() {
+    fn requests_are_trialled_once_before_batching() {
         for (verdict, then) in [(Verdict::Same, 8), (Verdict::Differs, 1)] {
             let batcher = batcher(BatchingMode::Auto);
             assert_eq!(size(&choose(&batcher, 1)), 1, "one by itself is no occasion");
@@ -263,9 +266,9 @@ mod tests {
     }
 
     #[test]
-    fn batches_that_fail_get_smaller_and_are_tried_again_ever_less_often() {
+    fn failed_batches_shrink_and_back_off() {
         let batcher = batcher(BatchingMode::On);
-        // Whatever has more than eight items finds no memory.
+        // Batches of more than eight items run out of memory.
         let mut failures = Vec::new();
         for choice in 0..20_000 {
             let items = size(&choose(&batcher, 32));

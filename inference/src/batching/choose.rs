@@ -1,14 +1,19 @@
-//! Which of the requests that wait run now, together. Plain functions of plain data: no clock, no locks.
+//! Chooses which waiting requests run now, as one batch. Pure functions of plain data: no clock, no
+//! locks.
 //!
-//! A run is led by the request that is first in line. The others join in the order of their urgency, then of their deadlines, then of
-//! their arrival, as long as
-//! - the batch keeps within its bounds, and leaves one request for every other slot that is free;
-//! - nobody in it is late for it who would be in time alone: deadlines are held against the expected time of the whole run;
-//! - nobody of another model has to wait for one who is less urgent, or is late because others joined.
+//! The first request in line leads the run. Other requests join by urgency, then deadline, then
+//! arrival, under these conditions:
+//! - The batch stays within its limits, and leaves one request for every other free slot.
+//! - No member misses a deadline that it would meet alone; deadlines are compared with the expected
+//!   time of the whole run.
+//! - No request of another model waits for a less urgent request, or misses its deadline because
+//!   others joined.
 //!
-//! Of the sizes that are left, the one is taken after which all that waits is soonest done, if the rest is run at the best size that so many can
-//! have; it is one request if more together save next to nothing. Where many are about to be late, the first in line may be one that only a small run could save: it is
-//! passed by if that run would make more of the others late than it saves.
+//! Of the remaining sizes, the choice is the one after which all waiting requests finish soonest,
+//! assuming that the rest runs at the best size that it can reach. The run has one request if more
+//! together save next to nothing. Under overload, the first in line may be a request that only a
+//! small run could finish in time: it is skipped if that run would make more of the other requests
+//! late than it saves.
 
 mod gather;
 
@@ -16,50 +21,54 @@ use super::BatchRules;
 use super::curve::Curve;
 use gather::{Batch, MARGIN, Places, SAVING_MIN, Step};
 
-/// The share of its time that a run may take longer than the best for being smaller.
+/// The fraction of its time by which a run may exceed the best run in exchange for being smaller.
 const TOLERANCE: f64 = 0.02;
-/// A request that waits.
+/// A waiting request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Candidate {
     pub(crate) items: u32,
     pub(crate) bytes: u64,
     /// Lower is more urgent.
     pub(crate) priority: u32,
-    /// How long until its deadline, in nanoseconds; infinite if it has none.
+    /// Time until its deadline, in nanoseconds; infinite without a deadline.
     pub(crate) slack_ns: f64,
-    /// How long it has waited, in nanoseconds.
+    /// Time that the request has waited, in nanoseconds.
     pub(crate) waited_ns: f64,
 }
 
-/// What a free slot finds.
+/// The state of the queue when a slot becomes free.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Situation<'a> {
-    /// Requests of one class, the first in line first, then in the order of their arrival.
+    /// Requests of one class: the first in line, followed by the others in the order of their
+    /// arrival.
     pub(crate) candidates: &'a [Candidate],
-    /// How many wait for the model, those that are not looked at included.
+    /// All requests that wait for the model, including those that are not candidates.
     pub(crate) waiting: usize,
-    /// Other slots that could run some of them now.
+    /// Other slots that could run some of the candidates now.
     pub(crate) free_slots: usize,
     /// Whether the device is running something.
     pub(crate) is_busy: bool,
-    /// The most urgent of what waits for other models.
+    /// The most urgent priority among requests that wait for other models.
     pub(crate) others_priority: Option<u32>,
-    /// How long those may wait that are next in line for other models, in nanoseconds; infinite if nobody waits for this slot.
+    /// The longest time that the next requests for other models can wait, in nanoseconds; infinite
+    /// if no other model waits for this slot.
     pub(crate) others_slack_ns: f64,
 }
 
-/// What to do now.
+/// Decision for a free slot.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Choice {
-    /// Run these together; positions among the candidates, never none.
+    /// Run these requests together: positions among the candidates, at least one.
     Run(Vec<usize>),
-    /// Run the first in line alone, and use the occasion to find out whether its like may be run together.
+    /// Run the first in line alone, followed by a trial of whether requests of its class can be
+    /// batched.
     TryOut,
-    /// Wait so many nanoseconds for more, or until something happens.
+    /// Wait this many nanoseconds for more requests, or until the queue changes.
     Wait(f64),
 }
 
-/// Choose, where the time of a run of one is known; of `items_max` items at most. `probe` is told how many items there are, and may ask for a run of a size so as to
+/// Chooses a run of at most `items_max` items; the time of a run of one item must be known. `probe`
+/// receives the number of available items, and may request a run of a certain size in order to
 /// measure it.
 pub(super) fn choose(
     situation: &Situation<'_>,
@@ -96,7 +105,8 @@ pub(super) fn choose(
     }
 }
 
-/// Whether a run of any measured size up to `items_max` costs less for each item than a run of one, by enough to be worth it.
+/// Whether some measured size up to `items_max` costs less per item than a run of one item, by
+/// enough to be worth batching.
 pub(super) fn pays(curve: &Curve, items_max: u32) -> bool {
     let least_ns = curve.least_cost_ns(|size| size > 1 && size <= items_max);
     least_ns
@@ -104,8 +114,9 @@ pub(super) fn pays(curve: &Curve, items_max: u32) -> bool {
         .is_some_and(|(least_ns, one_ns)| least_ns <= (1.0 - SAVING_MIN) * one_ns)
 }
 
-/// Who may run now, in the order in which they join: the first in line, and behind it those who can still be in time. One in line who
-/// cannot be gives way to those of the same urgency who can.
+/// Candidates that may run now, in joining order: the first in line, followed by those that can
+/// still meet their deadlines. A first in line that cannot meet its deadline yields to requests of
+/// the same urgency that can.
 fn order(situation: &Situation<'_>, curve: &Curve) -> Vec<usize> {
     let Some(leader) = situation.candidates.first() else { return Vec::new() };
     let others_priority = situation.others_priority.unwrap_or(u32::MAX).max(leader.priority);
@@ -133,7 +144,7 @@ fn can_be_in_time(one: &Candidate, curve: &Curve) -> bool {
     curve.estimate_ns(one.items).is_none_or(|time_ns| one.slack_ns >= time_ns)
 }
 
-/// A run of about `size`, if it makes nobody late who would be in time.
+/// A run of about `size` items, if it makes no request late that would be in time.
 fn measuring(places: &Places<'_>, order: &[usize], size: u32, is_overloaded: bool) -> Option<Batch> {
     let time_ns = places.curve.bound_ns(size)? * MARGIN;
     let mut patient = places.patient(order, time_ns);
@@ -154,7 +165,7 @@ fn measuring(places: &Places<'_>, order: &[usize], size: u32, is_overloaded: boo
     (items > Curve::near(size) && items <= size).then_some(batch)
 }
 
-/// How many items all that waits may have: no run of what is left can be larger.
+/// Estimated items of all waiting requests, at the members' average: no later run can be larger.
 fn rest_max(situation: &Situation<'_>, items: u32, members: usize) -> u32 {
     let waiting = u64::try_from(situation.waiting).unwrap_or(u64::MAX);
     let members = u64::try_from(members).unwrap_or(u64::MAX).max(1);
@@ -162,17 +173,19 @@ fn rest_max(situation: &Situation<'_>, items: u32, members: usize) -> u32 {
     u32::try_from(rest_max).unwrap_or(u32::MAX)
 }
 
-/// The step after which what waits is soonest done, if what it leaves is done at the least cost there is for `rest_max` items at most; the
-/// smallest of those that are about as good.
+/// The step after which all waiting requests finish soonest, if the remaining requests run at the
+/// least cost per item that runs of at most `rest_max` items have. Of nearly equal steps, the
+/// smallest.
 fn best(steps: &[Step], rest_max: u32, curve: &Curve, rules: &BatchRules) -> usize {
     let (Some(first), Some(last)) = (steps.first(), steps.last()) else { return 0 };
-    // What few requests could save beside many more would have them wait for nothing.
+    // Sizes that the waiting requests cannot reach do not count: requests would wait for a saving
+    // that never happens.
     let sizes = |size: u32| match &rules.preferred_sizes[..] {
         [] => size <= rules.size_max.min(rest_max),
         preferred => size == 1 || (preferred.contains(&size) && size <= rest_max),
     };
     let least_ns = curve.least_cost_ns(sizes).unwrap_or(f64::INFINITY).min(first.cost_ns());
-    // What a run takes more than its items would at the least cost.
+    // Time of a run beyond the least cost of its items.
     let excess_ns = |step: &Step| step.time_ns - f64::from(step.items) * least_ns;
     let paying = steps.iter().enumerate().skip(1).filter(|(position, step)| {
         let next = steps.get(position + 1).map_or(u32::MAX, |next| next.items);
@@ -184,15 +197,16 @@ fn best(steps: &[Step], rest_max: u32, curve: &Curve, rules: &BatchRules) -> usi
     good.next().map_or(0, |(position, _)| position)
 }
 
-/// Whether a run may have so many items, where the next larger one would have `next`: as near below a preferred size as it gets, or any
-/// number while fewer wait than the smallest of those.
+/// Whether a run may have `items` items, where the next larger run would have `next`. True for the
+/// largest run within a preferred size, and for any size while fewer items wait than the smallest
+/// preferred size.
 fn is_preferred(items: u32, next: u32, available: u32, rules: &BatchRules) -> bool {
     let smallest = rules.preferred_sizes.first();
     smallest.is_none_or(|smallest| available < *smallest)
         || rules.preferred_sizes.iter().any(|size| *size <= available && items <= *size && next > *size)
 }
 
-/// The run that leaves out those who would keep it small, if that leaves more in time.
+/// The run without the requests that would keep it small, if that leaves more requests in time.
 fn passing_by(
     places: &Places<'_>,
     order: &[usize],
@@ -201,7 +215,7 @@ fn passing_by(
     rules: &BatchRules,
 ) -> Option<(Batch, usize)> {
     let first = kept.steps.get(chosen)?;
-    // What would be run if there were no deadlines.
+    // The run without any deadlines.
     let unhurried = |one: &Candidate| Candidate { slack_ns: f64::INFINITY, ..*one };
     let unhurried: Vec<Candidate> = places.candidates.iter().map(unhurried).collect();
     let wanted = Places { candidates: &unhurried, ..*places }.gather(order);
@@ -215,7 +229,8 @@ fn passing_by(
     let last = best(&others.steps, rest_max, places.curve, rules);
     let run = others.members.get(..=last)?;
     let second = others.steps.get(last)?;
-    // Where not all can be in time anyway, a run that does less for its time makes others late who are not looked at.
+    // Under overload, a run with a lower throughput makes other requests late that are not examined
+    // here.
     if is_overloaded && second.cost_ns() < first.cost_ns() {
         return Some((others, last));
     }
@@ -225,14 +240,15 @@ fn passing_by(
     (late > saved).then_some((others, last))
 }
 
-/// Whether more wait than can be in time, at the best size there is.
+/// Whether more requests wait than can meet their deadlines, even at the best size.
 fn is_overloaded(situation: &Situation<'_>, curve: &Curve) -> bool {
     let longest_ns = situation.candidates.iter().map(|one| one.slack_ns).fold(0.0, f64::max);
     let least_ns = curve.least_cost_ns(|_| true).unwrap_or_default();
     situation.waiting as f64 * least_ns > longest_ns
 }
 
-/// How long to wait for more; none to run `step` now. Only where the owner allows it, and never while nothing runs.
+/// Time to wait for more requests, in nanoseconds; `None`: run `step` now. Waits only if the owner
+/// allows a delay and the device is busy.
 fn waits(situation: &Situation<'_>, step: &Step, curve: &Curve, rules: &BatchRules) -> Option<f64> {
     let delay_max_ns = rules.queue_delay_max.as_nanos() as f64;
     if !situation.is_busy || delay_max_ns == 0.0 {

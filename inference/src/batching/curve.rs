@@ -1,26 +1,26 @@
-//! How long runs take, by the number of their items.
+//! Run time by number of items.
 
 use crate::profiles::bucket;
 use std::collections::BTreeMap;
 use weir_types::{Profile, RunningMean};
 
-/// Runs of a size before what they took is believed.
+/// Runs of a size that must be measured before their time is trusted.
 const SAMPLES_MIN: u64 = 2;
 
-/// The measured time of a run, by its items.
+/// Measured run times, by number of items.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Curve(BTreeMap<u32, RunningMean>);
 
 impl Curve {
-    /// Start from what was measured before.
+    /// Starts from an earlier profile.
     pub(crate) fn of(profile: &Profile) -> Self {
         Self(profile.run_time_ns.clone())
     }
 
-    /// Take in one run.
+    /// Records one run.
     pub(crate) fn add(&mut self, items: u32, time_ns: u64) {
         let time = self.0.entry(bucket(items)).or_default();
-        // The first run of a size may have had to ask for memory that later ones find.
+        // The first run of a size may have allocated memory that later runs reuse.
         if time.count == 1 && (time_ns as f64) < time.mean {
             *time = RunningMean::default();
             time.add(time_ns);
@@ -28,8 +28,9 @@ impl Curve {
         time.add(time_ns);
     }
 
-    /// What a run is expected to take, in nanoseconds. On the line between the sizes around it; beyond the largest, as long in proportion,
-    /// so that nothing is hoped for that was never seen. None if nothing was.
+    /// Expected time of a run, in nanoseconds. Interpolates linearly between the neighbouring
+    /// sizes, and scales proportionally beyond the largest size, so that no unmeasured saving is
+    /// assumed. `None` without measurements.
     pub(crate) fn estimate_ns(&self, items: u32) -> Option<f64> {
         let size = bucket(items);
         let above = self.0.range(size..).next();
@@ -46,21 +47,21 @@ impl Curve {
         }
     }
 
-    /// What a run takes at most, in nanoseconds, if more items never take less: as long as the next larger size that was measured. Beyond
-    /// those, as long in proportion.
+    /// Upper bound of a run's time, in nanoseconds, if more items never take less time: the time of
+    /// the next larger measured size. Beyond the largest size, the time scales proportionally.
     pub(crate) fn bound_ns(&self, items: u32) -> Option<f64> {
         let above = self.0.range(bucket(items)..).next();
         above.map_or_else(|| self.estimate_ns(items), |(_, time)| Some(time.mean))
     }
 
-    /// The least that one item has been seen to take, in nanoseconds, in runs of the `sizes` that count.
+    /// The least measured time per item, in nanoseconds, among runs whose size passes `sizes`.
     pub(crate) fn least_cost_ns(&self, sizes: impl Fn(u32) -> bool) -> Option<f64> {
         let believed =
             self.0.iter().filter(|(size, time)| **size > 0 && time.count >= SAMPLES_MIN && sizes(**size));
         believed.map(|(size, time)| time.mean / f64::from(*size)).min_by(f64::total_cmp)
     }
 
-    /// What is above this, and not above `items`, is near it.
+    /// Lower limit, exclusive, of the sizes that count as near `items`.
     pub(crate) fn near(items: u32) -> u32 {
         items - items.div_ceil(4)
     }
@@ -85,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn between_sizes_it_is_a_line_and_beyond_them_in_proportion() {
+    fn estimate_interpolates_between_sizes_and_scales_beyond() {
         let curve = curve(&[(2, 100), (6, 200), (8, 210)]);
         let estimates = [1, 2, 3, 4, 6, 7, 8, 32].map(|items| curve.estimate_ns(items).unwrap());
         assert_eq!(estimates, [100.0, 100.0, 125.0, 150.0, 200.0, 205.0, 210.0, 840.0]);
@@ -94,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_first_run_is_not_held_against_a_size() {
+    fn slow_first_run_of_a_size_is_discarded() {
         let mut curve = Curve::default();
         [900, 100].into_iter().for_each(|time_ns| curve.add(4, time_ns));
         assert_eq!(curve.estimate_ns(4), Some(100.0));

@@ -1,24 +1,26 @@
-//! Which requests go together.
+//! Compatibility of requests in a batch.
 
 use super::BatchRules;
 use crate::request::PlacedJob;
 
-/// The shortest length that requests are padded to, and the step between lengths up to four times it.
+/// The shortest padded length, and the step between padded lengths up to four times it.
 const LENGTH_STEP: u32 = 16;
 
-/// What a request brings to a batch.
+/// Batch class and size of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Fit {
-    /// Requests of one class go together: everything but the first dimensions of their inputs, with what can be padded rounded up.
+    /// Requests with equal classes can share a batch. The class holds all dimensions of the inputs
+    /// except the first, with padded dimensions rounded up.
     pub(crate) class: Box<[u32]>,
-    /// Its own first dimension.
+    /// The request's first dimension.
     pub(crate) items: u32,
-    /// The bytes of its inputs.
+    /// Bytes of its inputs.
     pub(crate) bytes: u64,
 }
 
 impl Fit {
-    /// None for a request that can only run alone: one of no items, of more than a batch may have, or whose inputs do not agree.
+    /// `None` for a request that can only run alone: a request without items, with more items than
+    /// a batch may have, or with inconsistent inputs.
     pub(crate) fn of(rules: &BatchRules, job: &PlacedJob) -> Option<Self> {
         let items = *job.inputs.first()?.shape().dimensions().first()?;
         if items == 0 || items >= rules.size_max {
@@ -53,7 +55,8 @@ fn length(job: &PlacedJob, mask: usize) -> Option<u32> {
     job.inputs.get(mask)?.shape().dimensions().get(1).copied()
 }
 
-/// Lengths with the same are padded to the longest among them: at most a quarter is added to any but the shortest.
+/// Bucket of a length. Lengths in one bucket are padded to the longest among them, which adds at
+/// most a quarter to any length but the shortest.
 fn bucket(length: u32) -> u32 {
     let step = if length <= 4 * LENGTH_STEP { LENGTH_STEP } else { 1 << ((length - 1).ilog2() - 2) };
     length.checked_next_multiple_of(step).unwrap_or(u32::MAX)
@@ -88,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_shapes_go_together_whatever_their_number() {
+    fn equal_shapes_share_a_class_for_any_item_count() {
         let rules = rules(&["a", "b"]);
         let fit = |shapes: &[&[u32]]| Fit::of(&rules, &job(shapes));
         let (one, three) = (fit(&[&[1, 4], &[1, 2]]).unwrap(), fit(&[&[3, 4], &[3, 2]]).unwrap());
@@ -101,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_go_together_behind_a_mask_if_they_are_near_each_other() {
+    fn similar_masked_lengths_share_a_class() {
         let rules = rules(&["input_ids", "attention_mask"]);
         let class = |length: u32| Fit::of(&rules, &job(&[&[1, length], &[1, length]])).map(|fit| fit.class);
         assert_eq!(class(3), class(16));

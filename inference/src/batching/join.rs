@@ -1,4 +1,4 @@
-//! Making one job of several, and parting its outputs.
+//! Joining several jobs into one, and splitting its outputs.
 
 mod split;
 
@@ -9,30 +9,30 @@ use crate::tensor::{Tensor, TensorError};
 use weir_device::Arena;
 use weir_types::Shape;
 
-/// Several jobs as one.
+/// Several jobs joined into one.
 pub(crate) struct Joined {
     pub(crate) job: Job,
-    /// The bytes of its inputs.
+    /// Bytes of its inputs.
     pub(crate) input_bytes: u64,
-    /// Those of them that nobody asked for.
+    /// Bytes of the inputs that are padding.
     pub(crate) padding_bytes: u64,
     parts: Vec<Part>,
     items: u32,
-    /// What the second dimension was padded to.
+    /// Padded length of the second dimension.
     length: Option<u32>,
 }
 
 /// One job's share.
 struct Part {
     items: u32,
-    /// Its own second dimension.
+    /// The job's unpadded second dimension.
     length: Option<u32>,
-    /// The outputs that it wants, as positions in the model's signature.
+    /// The outputs that the job requests, as positions in the model's signature.
     outputs: Vec<usize>,
 }
 
-/// Put the inputs of `jobs`, which are of one class, behind each other. With a mask, rows are filled up with zeroes to the longest, and to
-/// `length_min` at least.
+/// Concatenates the inputs of `jobs`, which share a class. With a mask, rows are padded with zeroes
+/// to the longest row, and to at least `length_min`.
 pub(crate) fn join(
     rules: &BatchRules,
     jobs: &[&Job],
@@ -104,19 +104,19 @@ fn concatenate(
     Ok(Tensor::new(first.element_type(), shape, data.freeze())?)
 }
 
-/// How many items a tensor has, and the bytes of each.
+/// Number of items of a tensor, and the bytes of each item.
 fn rows(tensor: &Tensor) -> Option<(usize, usize)> {
     let count = usize::try_from(*tensor.shape().dimensions().first()?).ok()?;
     Some((count, tensor.data().len().checked_div(count)?))
 }
 
 impl Joined {
-    /// How many jobs it is.
+    /// Number of jobs.
     pub(crate) fn len(&self) -> usize {
         self.parts.len()
     }
 
-    /// How many items they have together.
+    /// Number of items in all jobs.
     pub(crate) fn items(&self) -> u32 {
         self.items
     }
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn outputs_are_views_and_in_the_order_wanted() {
+    fn split_outputs_are_views_in_requested_order() {
         let free = [None, Some(2)];
         let signature = Signature {
             inputs: vec![port("x", ElementType::Int64, &free)],
@@ -181,13 +181,13 @@ mod tests {
         assert_eq!(own[0], [tensor(ElementType::Bytes, &[1], b"\x01\0\0\0a"), longs(&[1, 2], 10)]);
         assert_eq!(own[1], [longs(&[2, 2], 20)]);
         assert_eq!(own[1][0].data().as_ptr(), outputs[0].data()[16..].as_ptr(), "it was copied");
-        // An output of another number of items cannot be parted.
+        // An output with a different number of items cannot be split.
         let short = [longs(&[2, 2], 0), strings];
         assert!(joined.part(&short, &signature, &arena()).unwrap().is_none());
     }
 
     #[test]
-    fn padding_goes_in_as_zeroes_and_does_not_come_out() {
+    fn padding_is_zeroes_and_is_removed_from_outputs() {
         let (rules, signature) = text();
         let job = |items: u32, length: u32, from: u64| Job {
             inputs: vec![longs(&[items, length], from), longs(&[items, length], 1)],
@@ -212,7 +212,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_joined_comes_apart_again(sizes in prop::collection::vec((1_u32..4, 1_u32..20), 1..6)) {
+        fn split_reverses_join(sizes in prop::collection::vec((1_u32..4, 1_u32..20), 1..6)) {
             let (rules, mut signature) = text();
             signature.outputs = vec![port("echo", ElementType::Int64, &[None, None])];
             let jobs: Vec<Job> = sizes.iter().zip(0..).map(|((items, length), n)| {

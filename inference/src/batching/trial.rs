@@ -1,8 +1,9 @@
-//! Finding out whether the items of a run change each other's answers.
+//! Trials: detecting whether the items of a run affect each other's answers.
 //!
-//! That every input and output begins with a dimension that may vary does not tell: it may be the length of one sequence, or the model may
-//! subtract the mean of all rows. So a request is run by itself, and then beside another one, before it and behind it, and padded where
-//! requests could be. Its answers have to be the same, up to rounding.
+//! A variable first dimension of every input and output does not prove that items are independent:
+//! the dimension may be the length of one sequence, or the model may subtract the mean of all rows.
+//! The trial therefore runs a request alone, and then together with another request, before it and
+//! behind it, with padding where requests could be padded. The answers must agree, up to rounding.
 
 use super::{BatchRules, Joined, join};
 use crate::backend::Session;
@@ -13,27 +14,27 @@ use crate::tensor::Tensor;
 use weir_device::Arena;
 use weir_types::{ElementType, Signature};
 
-/// How far answers may be from each other: in proportion to the element itself, and to the largest one.
+/// Tolerances between answers: relative to the element, and relative to the largest element.
 const RELATIVE: (f64, f64) = (1e-3, 1e-4);
-/// The same for the types of two bytes.
+/// The same for element types of two bytes.
 const RELATIVE_HALF: (f64, f64) = (2e-2, 1e-2);
-/// What a request is padded by.
+/// Elements of padding added to a request.
 const PADDING: u32 = 7;
 
-/// What a trial showed.
+/// Result of a trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Its answers stay the same.
+    /// The answers agree.
     Same,
-    /// They do not.
+    /// The answers differ.
     Differs,
-    /// The model fails on another request like it.
+    /// The model fails on a similar request.
     Failed,
-    /// The request has no other like it, or did not work itself, or was stopped.
+    /// No similar request exists, or the request itself failed or was stopped.
     Unclear,
 }
 
-/// Try `job` out.
+/// Runs a trial of `job`.
 pub(crate) fn try_out(
     rules: &BatchRules,
     signature: &Signature,
@@ -63,8 +64,8 @@ pub(crate) fn try_out(
     trial().unwrap_or_else(failed)
 }
 
-/// A request unlike `job`, of values as good as its own: the same elements from the last to the first, and numbers with a point moved.
-/// None where that makes no difference.
+/// A different request with values as plausible as those of `job`: the same elements in reverse
+/// order, with floating-point numbers shifted. `None` if the result equals `job`.
 fn another(job: &Job, arena: &Arena) -> Option<Job> {
     let inputs: Vec<Tensor> =
         job.inputs.iter().map(|tensor| reversed(tensor, arena)).collect::<Option<_>>()?;
@@ -76,7 +77,8 @@ fn reversed(tensor: &Tensor, arena: &Arena) -> Option<Tensor> {
     let Some(element_bytes) = tensor.element_type().size_bytes() else { return Some(tensor.clone()) };
     let mut data = arena.with_capacity(tensor.data().len()).ok()?;
     for (index, element) in tensor.data().rchunks_exact(element_bytes).enumerate() {
-        // From 0.25 up, so that zeroes become others.
+        // At least 0.25, so that zeroes change.
+        // 84r rounding does no harm here
         let moved = |value: f64| value * 0.5 + 0.25 + (index % 5) as f64 / 16.0;
         let written = match tensor.element_type() {
             ElementType::Fp32 => {
@@ -98,7 +100,7 @@ fn are_same(some: &[Tensor], others: &[Tensor]) -> bool {
     some.len() == others.len() && some.iter().zip(others).all(|(one, other)| is_same(one, other))
 }
 
-/// Whether two tensors are the same, up to rounding.
+/// Whether two tensors are equal up to rounding.
 fn is_same(one: &Tensor, other: &Tensor) -> bool {
     if one.element_type() != other.element_type() || one.shape() != other.shape() {
         return false;
@@ -118,7 +120,7 @@ fn is_same(one: &Tensor, other: &Tensor) -> bool {
     })
 }
 
-/// The elements of a tensor of numbers with a point; none for others, which must not differ at all.
+/// Elements of a floating-point tensor; `None` for other types, which must be equal exactly.
 fn numbers(tensor: &Tensor) -> Option<Vec<f64>> {
     let element_type = tensor.element_type();
     let data = tensor.data();
@@ -141,7 +143,7 @@ fn numbers(tensor: &Tensor) -> Option<Vec<f64>> {
     }
 }
 
-/// IEEE 754 binary16.
+/// Decodes IEEE 754 binary16.
 fn half(bits: u16) -> f64 {
     let sign = if bits >> 15 == 1 { -1.0 } else { 1.0 };
     let (exponent, fraction) = (i32::from(bits >> 10 & 0x1f), f64::from(bits & 0x3ff));
@@ -158,7 +160,7 @@ mod tests {
     use super::*;
     use weir_types::{Batching, Port, Shape};
 
-    /// A model of one input and one output of floats, as a function of all rows.
+    /// A model with one float input and one float output, as a function of all rows.
     struct Model(fn(&[Vec<f32>]) -> Vec<Vec<f32>>);
 
     impl Session for Model {
@@ -188,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_change_each_other_are_found_out() {
+    fn trial_detects_rows_that_affect_each_other() {
         let each = |rows: &[Vec<f32>]| {
             rows.iter().map(|row| row.iter().map(|value| value * 1.000_01 + 1.0).collect()).collect()
         };
@@ -196,7 +198,7 @@ mod tests {
             let mean = rows.iter().flatten().sum::<f32>() / (rows.len() * rows[0].len()) as f32;
             rows.iter().map(|row| row.iter().map(|value| value - mean).collect()).collect()
         };
-        // What an LSTM over the first dimension does: a row depends on those before it.
+        // Like an LSTM over the first dimension: a row depends on the rows before it.
         let running = |rows: &[Vec<f32>]| {
             let mut state = vec![0.0; rows[0].len()];
             let mut next = |row: &Vec<f32>| {
@@ -217,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn halves_are_read_as_numbers() {
+    fn binary16_values_decode() {
         let bits = [0x3c00, 0xc000, 0x3555, 0x0001, 0x7c00, 0x0000];
         let values = bits.map(half);
         assert_eq!((values[0], values[1], values[4], values[5]), (1.0, -2.0, f64::INFINITY, 0.0));

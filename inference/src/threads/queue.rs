@@ -1,12 +1,14 @@
-//! Which jobs run next. No threads and no clock: the caller locks, waits and tells the time.
+//! Run queue: chooses which jobs run next. No threads and no clock: the caller locks, waits and
+//! passes the time.
 //!
-//! Models stand in line by the first of their jobs: by its priority, then by its arrival. A model that runs as often as it may leaves the
-//! line until one of its runs ends.
+//! Models are ordered by the priority of their first job, then by its arrival. A model at its limit
+//! of concurrent runs leaves the line until one of its runs ends.
 //!
 //! ```text
-//! push -> waits in its lane (model) -> take: the first lane in line that may run chooses the jobs of a run -> running, one run per thread
-//!              ^                                                                                                |
-//!              +----------------------------- put back: a batch that failed, to run one by one ----------------+-> finish
+//! push -> waits in its lane (model) -> take: the first lane in line -> running, one run per thread
+//!                  ^                  that may run chooses the jobs              |
+//!                  |                  of a run                                   v
+//!                  +--- requeued: jobs of a failed batch, to run alone ------- finish
 //! ```
 
 mod entry;
@@ -18,29 +20,29 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A job's place in line: its priority, then its arrival.
+/// Order of a job in the queue: its priority, then its arrival.
 pub(crate) type Key = (u32, u64);
 
-/// Jobs of a lane that are looked at for one run, for each that the run could have.
+/// Jobs of a lane that are examined for one run, per job that the run could have.
 const CANDIDATES_PER_PLACE: usize = 8;
 
-/// Other lanes whose first job is looked at, so that none is late for a batch.
+/// Other lanes whose first job is examined, so that a batch makes none of them late.
 const OTHERS_MAX: usize = 8;
 
-/// What a free thread is to do.
+/// Instruction for a free thread.
 pub(super) enum Next<T> {
     Run(Taken<T>),
-    /// Wait for something to happen, but no longer than until then.
+    /// Wait for the queue to change, at most until this time.
     Wait(Option<Instant>),
 }
 
-/// Jobs that wait, and what is known of those that run.
+/// Waiting jobs, and the running jobs of each thread.
 pub(super) struct Queue<T> {
     len_max: usize,
     lanes: HashMap<u64, LaneState<T>>,
-    /// The first in line of every lane that may start a run.
+    /// The first job of every lane that may start a run.
     heads: BTreeSet<(Key, u64)>,
-    /// Waiting jobs that have a deadline, the earliest first.
+    /// Waiting jobs with a deadline, the earliest first.
     deadlines: BTreeSet<(Instant, Key, u64)>,
     len: usize,
     arrivals: u64,
@@ -61,13 +63,13 @@ struct Running {
     interrupt: Arc<Interrupt>,
 }
 
-/// Why a job was not taken in.
+/// Why a job was rejected.
 pub(super) enum PushError {
     Full,
     Closed,
 }
 
-/// What a lane does when it is its turn.
+/// Decision for the lane whose turn it is.
 enum Turn {
     Run { keys: Vec<Key>, is_trial: bool },
     Wait(Instant),
@@ -87,7 +89,7 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Put a job in line. A full queue still takes a job that an idle thread can start at once.
+    /// Queues a job. A full queue still accepts a job that an idle thread can start immediately.
     pub(super) fn push(&mut self, priority: u32, entry: Entry<T>) -> Result<Key, PushError> {
         if self.closed {
             return Err(PushError::Closed);
@@ -102,7 +104,7 @@ impl<T> Queue<T> {
         Ok(key)
     }
 
-    /// Start the next run on `thread`.
+    /// Starts the next run on `thread`.
     pub(super) fn take(&mut self, thread: usize, now: Instant) -> Next<T> {
         let mut wakes_at: Option<Instant> = None;
         for (place, (_, number)) in self.heads.iter().enumerate() {
@@ -115,8 +117,9 @@ impl<T> Queue<T> {
         Next::Wait(wakes_at)
     }
 
-    /// The run on `thread` has ended; `again` are those of its jobs that are to run alone. At most one lane can start a run that could not
-    /// before, and `thread` is there to take it: nobody else needs to be woken, unless there are several to run again.
+    /// Ends the run on `thread`, and requeues the jobs in `again` to run alone. At most one lane
+    /// becomes able to start a run, and `thread` is free to take it, so no other thread needs
+    /// waking unless `again` has several jobs.
     pub(super) fn finish(&mut self, thread: usize, lane: &Lane, again: Vec<(Key, Entry<T>)>) {
         if let Some(running) = self.running.get_mut(thread) {
             running.clear();
@@ -131,14 +134,14 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Let so many of a lane's runs go on at once from now on. Those that run already go on.
+    /// Limits a lane to `slots` concurrent runs. Current runs continue.
     pub(super) fn resize(&mut self, lane: &Lane, slots: usize) {
         self.unlist(lane.number);
         lane.slots.set(slots);
         self.list(lane.number);
     }
 
-    /// Take a waiting job out of line; none when it has started or ended.
+    /// Removes a waiting job; `None` if it has started or ended.
     pub(super) fn remove(&mut self, key: Key, lane: u64) -> Option<Entry<T>> {
         self.unlist(lane);
         let entry = self.lanes.get_mut(&lane).and_then(|state| state.waiting.remove(&key));
@@ -148,13 +151,14 @@ impl<T> Queue<T> {
         Some(entry)
     }
 
-    /// Take out what waits past its deadline, and name what runs past it.
+    /// Removes waiting jobs past their deadline, and returns them with the interrupts of running
+    /// jobs past theirs.
     pub(super) fn expire(&mut self, now: Instant) -> (Vec<Entry<T>>, Vec<Arc<Interrupt>>) {
         let mut expired = Vec::new();
         while let Some((deadline, key, lane)) =
             self.deadlines.first().copied().filter(|(deadline, ..)| *deadline <= now)
         {
-            // Whatever becomes of the job, this deadline has been seen to.
+            // The deadline is handled, even if the job is no longer waiting.
             self.deadlines.remove(&(deadline, key, lane));
             expired.extend(self.remove(key, lane));
         }
@@ -166,19 +170,19 @@ impl<T> Queue<T> {
         (expired, overdue.collect())
     }
 
-    /// When [`Queue::expire`] is next of use.
+    /// The time at which [`Queue::expire`] is next needed.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let waiting = self.deadlines.first().map(|(deadline, ..)| *deadline);
         self.running.iter().flatten().filter_map(|running| running.deadline).chain(waiting).min()
     }
 
-    /// Take in no more; hands out what waited and what runs.
+    /// Stops accepting jobs; returns the waiting jobs and the interrupts of the running ones.
     pub(super) fn close(&mut self) -> (Vec<Entry<T>>, Vec<Arc<Interrupt>>) {
         self.closed = true;
         self.drain()
     }
 
-    /// Have nothing wait any more; hands out what did, and what runs.
+    /// Removes all waiting jobs, and returns them with the interrupts of the running ones.
     pub(super) fn drain(&mut self) -> (Vec<Entry<T>>, Vec<Arc<Interrupt>>) {
         self.len = 0;
         self.deadlines.clear();
@@ -193,24 +197,25 @@ impl<T> Queue<T> {
         self.closed
     }
 
-    /// Jobs that wait.
+    /// Number of waiting jobs.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// What the lane at `place` in line would do with `thread`.
+    /// The decision of the lane at `place` in line for `thread`.
     fn turn(&self, place: usize, number: u64, thread: usize, now: Instant) -> Option<Turn> {
         let lane = self.lanes.get(&number)?;
         let (first, leader) = lane.waiting.first_key_value()?;
         let alone = || Turn::Run { keys: vec![*first], is_trial: false };
         let (Some(fit), Some(batcher)) = (&leader.fit, &leader.lane.batcher) else { return Some(alone()) };
-        // Where it is known that each is to run alone, nobody else has to be looked at.
+        // If each job of this class runs alone, no other job needs to be examined.
         if batcher.runs_alone(&fit.class) {
             return Some(alone());
         }
         let candidates_max = CANDIDATES_PER_PLACE * batcher.rules().size_max as usize;
         let alike = |entry: &&Entry<T>| entry.fit.as_ref().is_some_and(|other| other.class == fit.class);
-        // The first in line and the last: under overload, those between them are the ones that will be late anyway.
+        // The first jobs in line and the last: under overload, the jobs between them will be late
+        // anyway.
         let half = candidates_max / 2;
         let last = lane.waiting.len().saturating_sub(half).min(half);
         let newest: Vec<_> = lane.waiting.iter().rev().take(last).collect();
@@ -220,7 +225,7 @@ impl<T> Queue<T> {
             looked_at.map(|(key, entry)| (*key, entry.candidate(*key, now))).unzip();
         let free = |(other, running): (usize, &Vec<Running>)| other != thread && running.is_empty();
         let others_free = self.running.iter().enumerate().filter(|other| free(*other)).count();
-        // Every other lane that stands in line could take one of them.
+        // Each other lane in line could take one of the free threads.
         let others_free = others_free.saturating_sub(self.heads.len() - 1);
         let situation = Situation {
             candidates: &candidates,
@@ -241,14 +246,15 @@ impl<T> Queue<T> {
         Some(if chosen.is_empty() { alone() } else { Turn::Run { keys: chosen, is_trial: false } })
     }
 
-    /// The priority of the first in line but for the lane at `place`.
+    /// Priority of the first lane in line, except the lane at `place`.
     fn others_priority(&self, place: usize) -> Option<u32> {
         let first = self.heads.iter().nth(usize::from(place == 0))?;
         let ((priority, _), _) = first;
         Some(*priority)
     }
 
-    /// How long those that are first in line for other lanes may wait without being late, if each is then run alone.
+    /// The longest time that the first jobs of other lanes can wait without being late, if each
+    /// then runs alone.
     fn others_slack_ns(&self, place: usize, now: Instant) -> f64 {
         let others = self.heads.iter().enumerate().filter(|(other, _)| *other != place).take(OTHERS_MAX);
         let slack_ns = others.filter_map(|(_, (key, number))| {
@@ -294,7 +300,7 @@ impl<T> Queue<T> {
         self.len += 1;
     }
 
-    /// Take a lane out of line, before what it has in line changes.
+    /// Removes a lane from the line, before its waiting jobs change.
     fn unlist(&mut self, number: u64) {
         let first = self.lanes.get(&number).and_then(|lane| lane.waiting.first_key_value());
         if let Some((key, _)) = first {
@@ -302,7 +308,7 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Put a lane in line if it may start a run; forget it if nothing is left of it.
+    /// Adds a lane to the line if it may start a run; forgets it if it has no jobs left.
     fn list(&mut self, number: u64) {
         let Some(lane) = self.lanes.get(&number) else { return };
         match lane.waiting.first_key_value() {

@@ -1,37 +1,41 @@
-//! What is known of requests of one class: how long their runs take, which sizes are to be measured, and which fail.
+//! Measurements of one request class: run times, sizes to probe, and failures.
 
 use super::super::BatchRules;
 use super::super::choose;
 use super::super::curve::Curve;
 
-/// The share of a model's run time that measuring sizes which do not pay may cost.
+/// The fraction of a model's run time that probing unprofitable sizes may cost.
 pub(super) const PROBING_SHARE: f64 = 0.01;
-/// What measuring may cost at first, in runs of one.
+/// The initial probing credit, in runs of one item.
 pub(super) const PROBING_AHEAD: f64 = 32.0;
-/// A size that has been measured before is measured again after so many choices for each of its items: large ones, which hold up those that
-/// are run to measure them, less often.
+/// Choices, per item of a size, until the size is measured again. Large sizes are measured less
+/// often, because gathering them delays requests.
 const CHOICES_PER_ITEM: u32 = 64;
-/// Sizes up to here are measured whatever came of smaller ones; larger ones, which take more memory, only where something saves time.
+/// Sizes up to this one are always measured. Larger sizes need more memory, and are measured only
+/// where batching saves time.
 const MEASURED_ALWAYS: u32 = 8;
-/// Where nothing saves time, so many requests are run alone for each choice that is thought over.
+/// Where batching saves no time, this many requests run alone between two full choices.
 pub(super) const CHOICES_SKIPPED: u32 = 64;
-/// After a batch that failed, batches have half its items, for so many choices; twice as many with every failure, so many times.
+/// After a failed batch, batches have at most half its items for this many choices. The number of
+/// choices doubles with every failure, up to `FAILURES_MAX` times.
 const CHOICES_AFTER_FAILURE: u32 = 256;
 const FAILURES_MAX: u32 = 10;
 
-/// What is known of requests of one class.
+/// Measurements of one request class.
 pub(super) struct Class {
     pub(super) curve: Curve,
-    /// What measuring may cost now, in nanoseconds. Below zero while it has cost too much.
+    /// Current probing credit, in nanoseconds; negative after overspending.
     pub(super) credit_ns: Option<f64>,
     pub(super) choices: u32,
-    /// Which size to measure again next.
+    /// Index of the next size to measure again.
     pub(super) next_probe: usize,
-    /// Items in one run, at most, since a larger one failed; and how many choices until twice as many are tried.
+    /// The most items in one run after a larger run failed, and the choices until the limit
+    /// doubles.
     pub(super) items_max: u32,
     careful: u32,
     failures: u32,
-    /// Whether nothing saves time, as far as is known, and how often that was taken as it is since it was last looked into.
+    /// Whether batching saves no time by current measurements, and how many choices were skipped
+    /// since the last full choice.
     pub(super) is_settled: bool,
     pub(super) skipped: u32,
     pub(super) used: u64,
@@ -53,7 +57,7 @@ impl Class {
         }
     }
 
-    /// Take note of whether nothing saves time.
+    /// Updates `is_settled`: whether batching saves no time.
     pub(super) fn settle(&mut self, rules: &BatchRules) {
         let mut first = sizes(rules).into_iter().filter(|size| *size <= MEASURED_ALWAYS);
         self.is_settled =
@@ -63,14 +67,14 @@ impl Class {
         }
     }
 
-    /// A batch of so many items has failed, for want of memory or for one of them.
+    /// Records a failed batch of `items` items, which ran out of memory or had a bad request.
     pub(super) fn fail(&mut self, items: u32) {
         self.items_max = self.items_max.min(items / 2);
         self.careful = CHOICES_AFTER_FAILURE << self.failures;
         self.failures = (self.failures + 1).min(FAILURES_MAX);
     }
 
-    /// Try larger batches again, some time after one has failed.
+    /// Raises the limit again some time after a failure.
     pub(super) fn recover(&mut self) {
         if self.items_max == u32::MAX {
             return;
@@ -83,7 +87,7 @@ impl Class {
     }
 }
 
-/// Sizes that are measured: one, powers of two, and what is preferred.
+/// Sizes to measure: one, powers of two, and the preferred sizes.
 fn sizes(rules: &BatchRules) -> Vec<u32> {
     let powers = (0..u32::BITS).map(|power| 1 << power).take_while(|size| *size < rules.size_max);
     let mut sizes: Vec<u32> =
@@ -93,7 +97,7 @@ fn sizes(rules: &BatchRules) -> Vec<u32> {
     sizes
 }
 
-/// The size to measure now, if any; with so many items at hand.
+/// The size to measure now, if any, with `available` items waiting.
 pub(super) fn probe(
     available: u32,
     curve: &Curve,
@@ -110,9 +114,9 @@ pub(super) fn probe(
     if let Some(unknown) = sizes.iter().find(|size| **size <= available && !curve.knows(**size)) {
         return is_worth_it(*unknown).then_some(*unknown);
     }
-    // What was measured long ago may have changed.
+    // An old measurement may be outdated.
     *choices = choices.saturating_add(1);
-    // Every other time it is one, which all else is compared with.
+    // Every other probe measures one item, the reference for all other sizes.
     let place = if (*next).is_multiple_of(2) { 0 } else { *next / 2 % sizes.len() };
     let size = *sizes.get(place)?;
     if *choices < CHOICES_PER_ITEM.saturating_mul(size) {

@@ -1,22 +1,22 @@
-//! Who can run together without anybody being late.
+//! Gathers requests that can run together without missing deadlines.
 
 use super::super::curve::Curve;
 use super::{Candidate, Choice};
 
-/// How much longer than expected a run may take without anybody being late.
+/// Safety factor: a run may take this much longer than expected without missing a deadline.
 pub(super) const MARGIN: f64 = 1.1;
-/// The share of the time of runs one by one that a batch has to save.
+/// The fraction of the sequential time that a batch must save.
 pub(super) const SAVING_MIN: f64 = 0.05;
-/// The bytes of inputs in a batch, at most.
+/// The most input bytes in a batch.
 const BATCH_BYTES_MAX: u64 = 64 << 20;
 
-/// Requests that can run together, in the order in which they join; the first so many of them can, too.
+/// Requests that can run together, in joining order. Every prefix can run together as well.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     pub(super) members: Vec<usize>,
-    /// Whether somebody was left out so that nobody is late.
+    /// Whether a request was left out to meet deadlines.
     pub(super) is_hurried: bool,
-    /// As many as members: what the first so many are together.
+    /// One step per member: the batch of all members up to this one.
     pub(super) steps: Vec<Step>,
 }
 
@@ -24,16 +24,16 @@ pub(super) struct Batch {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Step {
     pub(super) items: u32,
-    /// What it is expected to take.
+    /// Expected time of the run.
     pub(super) time_ns: f64,
-    /// What its members would take one after another.
+    /// Total time if the members ran one after another.
     pub(super) alone_ns: f64,
-    /// How long it may take so that nobody is late.
+    /// The longest time that the run may take without missing a deadline.
     pub(super) slack_ns: f64,
 }
 
 impl Batch {
-    /// Run its members up to the one at `last`.
+    /// The choice of all members up to the one at `last`.
     pub(super) fn run(&self, last: usize) -> Choice {
         Choice::Run(self.members.iter().take(last.saturating_add(1)).copied().collect())
     }
@@ -49,7 +49,7 @@ impl Step {
     }
 }
 
-/// What a batch is made of, and how large it may get.
+/// Inputs and limits of a batch.
 #[derive(Clone, Copy)]
 pub(super) struct Places<'a> {
     pub(super) candidates: &'a [Candidate],
@@ -60,7 +60,7 @@ pub(super) struct Places<'a> {
 }
 
 impl Places<'_> {
-    /// Join those in `order`, each unless it would be too much, or somebody too late.
+    /// Adds the requests in `order`, except those that would exceed a limit or miss a deadline.
     pub(super) fn gather(&self, order: &[usize]) -> Batch {
         let mut batch = Batch::default();
         let (mut items, mut bytes, mut alone_ns, mut slack_ns) = (0_u32, 0_u64, 0.0, f64::INFINITY);
@@ -74,7 +74,8 @@ impl Places<'_> {
             else {
                 continue;
             };
-            // Those of other models who are late for a run of one are late anyway.
+            // Requests of other models that would be late even after a run of one item do not
+            // count.
             let others_wait = batch.steps.first().is_some_and(|first| self.others_slack_ns >= first.time_ns);
             let others_slack_ns = if others_wait { self.others_slack_ns } else { f64::INFINITY };
             let is_late = bound_ns * MARGIN > slack_ns.min(one.slack_ns).min(others_slack_ns);
@@ -86,7 +87,7 @@ impl Places<'_> {
             items = together;
             bytes = bytes.saturating_add(one.bytes);
             alone_ns += own_ns;
-            // One who is too late already cannot be made late by anybody.
+            // A request that is already late does not limit the batch.
             if one.slack_ns >= own_ns {
                 slack_ns = slack_ns.min(one.slack_ns);
             }
@@ -96,13 +97,13 @@ impl Places<'_> {
         batch
     }
 
-    /// Those in `order` who would be in time for a run that takes so long.
+    /// The requests in `order` that would be in time for a run of `time_ns`.
     pub(super) fn patient(&self, order: &[usize], time_ns: f64) -> Vec<usize> {
         let is_patient = |at: &&usize| self.candidates.get(**at).is_some_and(|one| one.slack_ns >= time_ns);
         order.iter().filter(is_patient).copied().collect()
     }
 
-    /// Leave out those for whom the first in line must not be passed by.
+    /// Removes requests that are less urgent than the first in line.
     pub(super) fn keep_as_urgent(&self, order: &mut Vec<usize>) {
         let most = self.candidates.first().map_or(0, |leader| leader.priority);
         order.retain(|at| self.candidates.get(*at).is_some_and(|one| one.priority <= most));

@@ -13,7 +13,7 @@ fn rules(size_max: u32, preferred_sizes: &[u32], delay_us: u64) -> BatchRules {
     }
 }
 
-/// Runs of which each item takes `each` beside what the run takes by itself.
+/// A curve where a run takes `fixed` plus `each` per item.
 fn curve(fixed: u64, each: u64, size_max: u32) -> Curve {
     let mut curve = Curve::default();
     for items in (0..11).map(|power| 1 << power).filter(|items| *items <= size_max) {
@@ -40,22 +40,23 @@ fn chosen(candidates: &[Candidate], curve: &Curve, rules: &BatchRules) -> Vec<us
 }
 
 #[test]
-fn those_with_the_nearest_deadlines_join_first() {
+fn nearest_deadlines_join_first() {
     let slacks = [f64::INFINITY, 9e6, f64::INFINITY, 5e6, 7e6];
     assert_eq!(chosen(&slacks.map(one), &curve(1_000, 1, 32), &rules(3, &[], 0)), [0, 3, 4]);
 }
 
 #[test]
-fn next_to_nothing_is_not_worth_a_batch() {
+fn negligible_saving_does_not_form_a_batch() {
     for (fixed, runs) in [(30, 1), (200, 7)] {
         let candidates = vec![one(f64::INFINITY); 16];
         assert_eq!(chosen(&candidates, &curve(fixed, 1_000, 32), &rules(32, &[], 0)).len(), runs, "{fixed}");
     }
 }
 
-/// Eight clients that each wait for their answer were once run one or two at a time, beside a size of 32 that they could never fill.
+/// Regression test: eight clients that each wait for their answer ran one or two at a time, because
+/// of a cheaper size of 32 that they could never reach.
 #[test]
-fn the_few_who_wait_are_not_kept_apart_by_what_many_would_cost() {
+fn few_waiting_requests_batch_despite_cheaper_large_sizes() {
     let curve = curve(2_000, 250, 32);
     for waiting in 1..=8 {
         let candidates = vec![one(f64::INFINITY); waiting];
@@ -64,7 +65,7 @@ fn the_few_who_wait_are_not_kept_apart_by_what_many_would_cost() {
 }
 
 #[test]
-fn runs_are_brought_to_preferred_sizes() {
+fn runs_use_preferred_sizes() {
     let (flat, preferred) = (curve(1_000, 1, 32), rules(32, &[4, 8], 0));
     for (waiting, runs) in [(1, 1), (3, 3), (5, 4), (7, 4), (8, 8), (20, 8)] {
         let candidates = vec![one(f64::INFINITY); waiting];
@@ -73,7 +74,7 @@ fn runs_are_brought_to_preferred_sizes() {
 }
 
 #[test]
-fn nobody_of_another_model_is_late_because_others_joined() {
+fn batch_does_not_make_other_models_late() {
     let (curve, candidates) = (curve(1_000, 100, 32), vec![one(f64::INFINITY); 16]);
     for (others_slack_ns, runs) in [(f64::INFINITY, 16), (2_000.0, 8), (1_150.0, 1), (900.0, 16)] {
         let situation = Situation { others_slack_ns, ..situation(&candidates) };
@@ -83,7 +84,7 @@ fn nobody_of_another_model_is_late_because_others_joined() {
 }
 
 #[test]
-fn one_who_would_keep_many_small_is_passed_by_only_if_that_saves_more() {
+fn tight_leader_is_skipped_only_if_that_saves_more() {
     // Alone 1100, all sixteen 2600.
     let curve = curve(1_000, 100, 32);
     let many = |slack_ns| {
@@ -93,7 +94,7 @@ fn one_who_would_keep_many_small_is_passed_by_only_if_that_saves_more() {
     };
     assert_eq!(chosen(&many(3_500.0), &curve, &rules(32, &[], 0)).len(), 16, "sixteen would be late for one");
     assert_eq!(chosen(&many(9_000.0), &curve, &rules(32, &[], 0)), [0], "nobody would be");
-    // One of greater urgency is not passed by for others.
+    // A more urgent request is not skipped for others.
     let mut urgent = many(3_500.0);
     urgent[0].priority = 1;
     assert_eq!(chosen(&urgent, &curve, &rules(32, &[], 0)), [0]);
@@ -107,7 +108,7 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn whatever_is_chosen_keeps_its_promises(
+    fn choice_respects_limits_deadlines_and_priorities(
         mut candidates in prop::collection::vec(any_candidate(), 1..40),
         (fixed, each) in (1_u64..5_000, 0_u64..500),
         (size_max, free_slots) in (2_u32..40, 0_usize..4),
@@ -149,7 +150,7 @@ proptest! {
                 let first_ns = curve.estimate_ns(members[0].items).unwrap();
                 let in_time = others_slack_ns < first_ns || curve.bound_ns(items).unwrap() * MARGIN <= others_slack_ns;
                 prop_assert!(run.len() == 1 || in_time, "another model is late for a batch");
-                // The first in line is passed by for no one less urgent.
+                // The first in line is skipped only for requests of the same urgency.
                 let first = candidates[0].priority;
                 prop_assert!(run.contains(&0) || members[0].priority == first, "it is passed by");
             }

@@ -1,4 +1,4 @@
-//! Parting the outputs of several jobs that ran as one.
+//! Splitting the outputs of several jobs that ran as one.
 
 use super::{Joined, Part, rows};
 use crate::error::InferenceError;
@@ -7,8 +7,9 @@ use weir_device::{Arena, Buffer, OutOfMemory};
 use weir_types::{Port, Shape, Signature};
 
 impl Joined {
-    /// Each job's own outputs, in the order it wants them: views into `outputs`, but where padding has to be cut out of the middle. None if
-    /// the outputs do not have the items that went in.
+    /// Each job's outputs, in its requested order. Outputs are views into `outputs`, except where
+    /// padding must be cut out of the middle. `None` if the number of items in an output differs
+    /// from the inputs.
     pub(crate) fn part(
         &self,
         outputs: &[Tensor],
@@ -39,7 +40,7 @@ impl Joined {
         Ok(Some(own))
     }
 
-    /// Take the padding out: dimensions that may vary, and are as long as what was padded.
+    /// Removes the padding from variable dimensions that have the padded length.
     fn cut(
         &self,
         mut tensor: Tensor,
@@ -63,10 +64,10 @@ impl Joined {
     }
 }
 
-/// An output whose items can be told apart.
+/// An output that can be split by item.
 struct Split<'a> {
     tensor: &'a Tensor,
-    /// Where each item begins, and the last one ends; for numbers, all are of one length.
+    /// Start of each item and end of the last one. Items of numeric outputs have equal lengths.
     offsets: Offsets,
 }
 
@@ -87,7 +88,7 @@ impl<'a> Split<'a> {
         Some(Self { tensor, offsets })
     }
 
-    /// So many of its items, sharing its memory.
+    /// A view of `count` items.
     fn items(&self, from: u32, count: u32) -> Result<Option<Tensor>, InferenceError> {
         let mut dimensions = self.tensor.shape().dimensions().to_vec();
         if let Some(size) = dimensions.first_mut() {
@@ -110,7 +111,7 @@ impl<'a> Split<'a> {
     }
 }
 
-/// Where the strings of each item begin.
+/// Offsets at which the strings of each item begin.
 fn string_offsets(tensor: &Tensor, items: u32) -> Option<Vec<usize>> {
     let per_item = tensor.shape().element_count().checked_div(u64::from(items))?;
     let (mut offsets, mut at) = (vec![0], 0_usize);
@@ -124,7 +125,7 @@ fn string_offsets(tensor: &Tensor, items: u32) -> Option<Vec<usize>> {
     Some(offsets)
 }
 
-/// The first `own` elements along `axis`; a view where they lie together. None for strings.
+/// The first `own` elements along `axis`; a view where they are contiguous. `None` for strings.
 fn shorten(tensor: &Tensor, axis: usize, own: u32, arena: &Arena) -> Result<Option<Tensor>, InferenceError> {
     let Some(element_bytes) = tensor.element_type().size_bytes() else { return Ok(None) };
     let mut dimensions = tensor.shape().dimensions().to_vec();

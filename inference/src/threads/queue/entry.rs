@@ -1,4 +1,4 @@
-//! What stands in line.
+//! Entries of the run queue.
 
 use super::Key;
 use crate::batching::{Batcher, Candidate, Fit};
@@ -7,18 +7,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// What may run at once of one model, or of several that take turns, told apart by a number.
+/// A group of jobs with a common limit on concurrent runs: the jobs of one model, or of several
+/// models that take turns. Identified by a number.
 #[derive(Clone)]
 pub(crate) struct Lane {
-    /// Unique among those that the device has had.
+    /// Unique among all lanes that the device has had.
     pub(crate) number: u64,
-    /// How many of its runs may go on at once.
+    /// Limit on concurrent runs.
     pub(crate) slots: LaneSlots,
-    /// Says which of its jobs run together; none where each runs alone.
+    /// Decides which jobs run together; `None`: each job runs alone.
     pub(crate) batcher: Option<Arc<Batcher>>,
 }
 
-/// How many runs of a lane may go on at once; at least one. All who hold the lane see a change, which the queue makes under its lock.
+/// Limit on the concurrent runs of a lane; at least one. All holders of the lane share the value,
+/// which only the queue changes, under its lock.
 #[derive(Debug, Clone)]
 pub(crate) struct LaneSlots(Arc<AtomicUsize>);
 
@@ -31,19 +33,19 @@ impl LaneSlots {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Only for the queue: what stands in line depends on it.
+    /// Only for the queue, because its order depends on the value.
     pub(super) fn set(&self, slots: usize) {
         self.0.store(slots.max(1), Ordering::Relaxed);
     }
 }
 
-/// A job as the queue sees it.
+/// A job in the queue.
 pub(crate) struct Entry<T> {
     pub(crate) lane: Lane,
     pub(crate) arrived: Instant,
     pub(crate) deadline: Option<Instant>,
     pub(crate) interrupt: Arc<Interrupt>,
-    /// What it brings to a batch; none for a job that runs alone.
+    /// Batch class and size; `None` for a job that runs alone.
     pub(crate) fit: Option<Fit>,
     pub(crate) job: T,
 }
@@ -52,12 +54,12 @@ pub(crate) struct Entry<T> {
 pub(crate) struct Taken<T> {
     pub(crate) lane: Lane,
     pub(crate) jobs: Vec<(Key, Entry<T>)>,
-    /// Whether the one job is to be used to find out if its like may run together.
+    /// Whether the run of this single job includes a trial of batching its class.
     pub(crate) is_trial: bool,
 }
 
 impl<T> Entry<T> {
-    /// The job as one that may join a batch. `priority` is that of its place in line.
+    /// The job as a candidate for a batch. `priority` is the priority of its place in line.
     pub(super) fn candidate(&self, (priority, _): Key, now: Instant) -> Candidate {
         let ns = |time: Duration| time.as_nanos() as f64;
         Candidate {

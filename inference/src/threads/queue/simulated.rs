@@ -1,4 +1,5 @@
-//! The queue and its batches under virtual time, beside batches of fixed sizes: arrivals by chance, runs that take what a curve says.
+//! Simulation of the queue and its batching in virtual time, compared with fixed batch sizes:
+//! random arrivals, and run times from a curve.
 
 use super::{Entry, Lane, LaneSlots, Next, Queue};
 use crate::batching::{BatchRules, Batcher, Fit, Ran};
@@ -7,37 +8,37 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_types::{Batching, BatchingMode, ElementType, Port, Profile, Signature};
 
-/// Requests of one simulation, and those at its beginning that only warm it up.
+/// Requests of one simulation, and the number of warm-up requests at its start.
 const REQUESTS: usize = 3_000;
 const WARM_UP: usize = 800;
 
-/// What a run of so many takes, in milliseconds.
+/// Time of a run by number of items, in milliseconds.
 type Curve = fn(u32) -> f64;
 
-/// A fixed part and a small one for each, as on a GPU.
+/// A fixed cost and a small cost per item, as on a GPU.
 const SHARED: Curve = |items| 2.0 + 0.25 * f64::from(items);
-/// Declared for powers of two, as a fake model is.
+/// Declared for powers of two, as in a fake model.
 const STEPS: Curve = |items| 2.0 + 0.25 * f64::from(items.next_power_of_two());
-/// A little is shared.
+/// Batching saves a little.
 const LITTLE: Curve = |items| 1.0 + 5.0 * f64::from(items);
-/// Only whole eights are worth it.
+/// Only multiples of eight pay.
 const EIGHTS: Curve = |items| if items == 1 { 2.0 } else { 9.5 * f64::from(items.div_ceil(8)) };
-/// Nothing is shared, as on many a processor.
+/// Batching saves nothing, as on many processors.
 const EACH: Curve = |items| 5.0 * f64::from(items);
-/// Each costs more beside others.
+/// Items cost more in larger batches.
 const DEARER: Curve = |items| 5.0 * f64::from(items).powf(1.1);
 
-/// How it went.
+/// Results of one simulation.
 #[derive(Debug, Clone, Copy)]
 struct Report {
-    /// Of those that were in time, per second.
+    /// Requests in time, per second.
     per_second: f64,
-    /// Of all; those that were not in time count as never answered.
+    /// Latency of all requests; late requests count as never answered.
     p99_ms: f64,
     mean_ms: f64,
 }
 
-/// When requests arrive, in milliseconds.
+/// Arrival times of the requests, in milliseconds.
 fn arrivals(per_second: f64, seed: u64) -> Vec<f64> {
     // SplitMix64.
     let mut state = seed;
@@ -82,7 +83,7 @@ fn lane(slots: usize, mode: BatchingMode) -> Lane {
     Lane { number: 0, slots: LaneSlots::new(slots), batcher }
 }
 
-/// Weir's queue, which knows nothing of the curve at first.
+/// Weir's queue, which initially has no measurements of the curve.
 fn adaptive(curve: Curve, per_second: f64, deadline_ms: f64, slots: usize, mode: BatchingMode) -> Report {
     let (arrivals, start) = (arrivals(per_second, 7), Instant::now());
     let instant = |at_ms: f64| start + Duration::from_secs_f64(at_ms / 1e3);
@@ -127,7 +128,8 @@ fn adaptive(curve: Curve, per_second: f64, deadline_ms: f64, slots: usize, mode:
     report(&arrivals, &ended, deadline_ms)
 }
 
-/// Batches of `size`: whole ones only, or as many as wait and no more than that. A batch that is not whole begins when it has to.
+/// Batches of `size`: full batches only (`is_whole`), or as many requests as wait, up to `size`. A
+/// partial batch starts when it must.
 fn fixed(curve: Curve, per_second: f64, deadline_ms: f64, size: u32, is_whole: bool) -> Report {
     let arrivals = arrivals(per_second, 7);
     let (mut ended, mut next, mut free_at) = (vec![None; arrivals.len()], 0, 0.0_f64);
@@ -168,10 +170,10 @@ fn fixed(curve: Curve, per_second: f64, deadline_ms: f64, size: u32, is_whole: b
     report(&arrivals, &ended, deadline_ms)
 }
 
-/// The highest rate at which 99 of 100 are in time.
+/// The highest rate at which 99 of 100 requests are in time.
 fn sustained(deadline_ms: f64, run: impl Fn(f64) -> Report) -> f64 {
     let rate = |step: i32| 20.0 * 1.01_f64.powi(step);
-    // What is sustained at one rate is sustained at lower ones.
+    // A rate is sustained if a higher rate is.
     let (mut sustained, mut failing) = (0, 700);
     while failing - sustained > 1 {
         let middle = (sustained + failing) / 2;
@@ -189,7 +191,7 @@ fn best_fixed(curve: Curve, deadline_ms: f64) -> f64 {
 }
 
 #[test]
-fn as_much_is_done_in_time_as_by_the_best_fixed_batch() {
+fn adaptive_batching_matches_best_fixed_batch_size() {
     for (name, curve, deadline_ms) in [
         ("shared", SHARED, 25.0),
         ("shared", SHARED, 250.0),
@@ -211,7 +213,7 @@ fn as_much_is_done_in_time_as_by_the_best_fixed_batch() {
 }
 
 #[test]
-fn too_many_requests_do_not_make_batches_smaller() {
+fn overload_does_not_shrink_batches() {
     for (name, curve) in [("shared", SHARED), ("steps", STEPS)] {
         for deadline_ms in [25.0, 60.0] {
             let best = best_fixed(curve, deadline_ms);
@@ -228,7 +230,7 @@ fn too_many_requests_do_not_make_batches_smaller() {
 }
 
 #[test]
-fn where_batches_save_nothing_little_is_lost_by_finding_that_out() {
+fn probing_costs_little_where_batches_save_nothing() {
     for (name, curve) in [("each", EACH), ("dearer", DEARER)] {
         for slots in [1, 2] {
             for load in [0.5, 0.9, 1.5] {
@@ -245,7 +247,7 @@ fn where_batches_save_nothing_little_is_lost_by_finding_that_out() {
 }
 
 #[test]
-fn at_low_load_nothing_waits_for_anything() {
+fn low_load_adds_no_waiting() {
     for slots in [1, 2] {
         let rate = 0.02 * 1e3 / SHARED(1);
         let own = adaptive(SHARED, rate, 60.0, slots, BatchingMode::On);

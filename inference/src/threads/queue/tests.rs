@@ -28,7 +28,7 @@ fn drain(queue: &mut Queue<u32>) -> Vec<u32> {
 }
 
 #[test]
-fn urgent_jobs_go_first_and_equals_in_order_of_arrival() {
+fn jobs_run_by_priority_then_arrival() {
     let mut queue = Queue::new(100, 1);
     for (job, priority) in [(1, 100), (2, 1), (3, 100), (4, 7), (5, 1)] {
         assert!(queue.push(priority, entry(job, &WIDE, None)).is_ok());
@@ -37,7 +37,7 @@ fn urgent_jobs_go_first_and_equals_in_order_of_arrival() {
 }
 
 #[test]
-fn a_full_model_does_not_hold_up_the_others_and_keeps_its_order() {
+fn busy_lane_does_not_block_others_and_keeps_its_order() {
     let mut queue = Queue::new(100, 3);
     for (job, lane) in [(1, &NARROW), (2, &NARROW), (3, &NARROW), (4, &WIDE)] {
         assert!(queue.push(100, entry(job, lane, None)).is_ok());
@@ -55,14 +55,14 @@ fn a_full_model_does_not_hold_up_the_others_and_keeps_its_order() {
 }
 
 #[test]
-fn the_bound_counts_what_waits_and_leaving_makes_room() {
+fn queue_limit_counts_waiting_jobs_and_removal_makes_room() {
     let mut queue = Queue::new(2, 1);
     assert!(queue.push(1, entry(0, &NARROW, None)).is_ok());
     assert!(take(&mut queue, 0).is_some());
     let ready = queue.push(1, entry(1, &NARROW, None)).ok().unwrap();
     assert!(queue.push(1, entry(2, &NARROW, None)).is_ok());
     assert!(matches!(queue.push(1, entry(3, &NARROW, None)), Err(PushError::Full)));
-    // Parked jobs count and can leave too.
+    // Jobs of a busy lane count and can be removed as well.
     assert!(take(&mut queue, 0).is_none());
     assert_eq!(queue.remove(ready, 1).map(|e| e.job), Some(1));
     assert!(queue.remove(ready, 1).is_none());
@@ -71,7 +71,7 @@ fn the_bound_counts_what_waits_and_leaving_makes_room() {
 }
 
 #[test]
-fn deadlines_end_what_waits_and_name_what_runs() {
+fn expire_removes_waiting_jobs_and_returns_overdue_runs() {
     let start = Instant::now();
     let after = |ms| Some(start + Duration::from_millis(ms));
     let mut queue = Queue::new(100, 1);
@@ -84,12 +84,12 @@ fn deadlines_end_what_waits_and_name_what_runs() {
     let (expired, overdue) = queue.expire(start + Duration::from_millis(12));
     assert_eq!(expired.iter().map(|e| e.job).collect::<Vec<_>>(), [3]);
     assert!(overdue.len() == 1 && Arc::ptr_eq(&overdue[0], &running.interrupt));
-    // It is named once, and the next look is due for the next deadline.
+    // A run is returned once; the next check is due at the next deadline.
     assert_eq!(queue.next_deadline(), after(20));
     assert_eq!(queue.len(), 2);
 }
 
-/// A lane of a model of which many items take no longer than one.
+/// A lane of a model for which a run of many items takes no longer than a run of one.
 fn flat(number: u64, slots: usize, batching: &Batching) -> Lane {
     let port = |name: &str| Port { name: name.into(), datatype: ElementType::Fp32, shape: vec![None] };
     let signature = Signature { inputs: vec![port("x")], outputs: vec![port("y")] };
@@ -116,7 +116,7 @@ fn jobs(next: Next<u32>) -> Vec<u32> {
 }
 
 #[test]
-fn those_of_a_class_run_together_and_free_slots_share_them() {
+fn same_class_jobs_batch_and_spread_over_free_slots() {
     let lane = flat(7, 2, &Batching::default());
     let mut queue = Queue::new(100, 2);
     for job in 0..9 {
@@ -131,7 +131,7 @@ fn those_of_a_class_run_together_and_free_slots_share_them() {
 }
 
 #[test]
-fn models_take_turns_by_who_came_first_however_many_one_of_them_has_in_line() {
+fn models_run_by_arrival_of_first_job_despite_backlog() {
     let (flooded, other) = (flat(7, 1, &Batching::default()), flat(8, 1, &Batching::default()));
     let mut queue = Queue::new(1_000, 1);
     for job in 0..64 {
@@ -154,7 +154,7 @@ fn models_take_turns_by_who_came_first_however_many_one_of_them_has_in_line() {
 }
 
 #[test]
-fn the_jobs_of_a_batch_that_failed_are_in_line_again_each_alone() {
+fn jobs_of_failed_batch_are_requeued_to_run_alone() {
     let lane = flat(7, 1, &Batching::default());
     let mut queue = Queue::new(3, 1);
     for job in 0..3 {
@@ -171,7 +171,7 @@ fn the_jobs_of_a_batch_that_failed_are_in_line_again_each_alone() {
 }
 
 #[test]
-fn a_delay_holds_back_only_while_the_device_is_busy_and_only_that_model() {
+fn queue_delay_applies_only_to_its_model_while_device_is_busy() {
     let lane = flat(7, 2, &Batching { queue_delay_us_max: 500, ..Batching::default() });
     let mut queue = Queue::new(100, 2);
     assert!(queue.push(100, fitting(0, &lane, 0)).is_ok());
