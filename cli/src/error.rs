@@ -1,4 +1,4 @@
-//! What went wrong and what to do next: every failure that a user sees is printed here, in one form.
+//! User-visible errors with advice. Every failure is printed here, in one format.
 
 use anstyle::{AnsiColor, Style};
 use serde_json::json;
@@ -9,22 +9,22 @@ use std::process::ExitCode;
 use weir_types::api::ErrorBody;
 use weir_types::{ErrorCode, Name};
 
-/// What the process ends with. Documented in `weir --help`; scripts depend on it.
+/// Exit codes. Documented in `weir --help`; scripts depend on them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// Something here failed: a file, a build, a check.
+    /// A local failure: a file, a build, a check.
     Failed = 1,
-    /// The arguments or the configuration are wrong. The same number as clap's.
+    /// Wrong arguments or configuration. The same code as clap's.
     Usage = 2,
     /// No node answers.
     Unreachable = 3,
-    /// The node answered with an error.
+    /// The node returned an error.
     Refused = 4,
-    /// The function answered with a status of 400 or more.
+    /// The function returned a status of 400 or more.
     FunctionFailed = 5,
 }
 
-/// A failure with advice. Travels inside an [`anyhow::Error`], which may add context around it.
+/// Failure with advice. It is carried in an [`anyhow::Error`], which may add context.
 #[derive(Debug)]
 pub(crate) struct Problem(Box<Inner>);
 
@@ -38,45 +38,45 @@ struct Inner {
 }
 
 impl Problem {
-    /// A failure described by `message`.
+    /// Creates a failure described by `message`.
     pub(crate) fn new(message: impl Into<String>) -> Self {
         let message = message.into();
         Self(Box::new(Inner { message, exit: Exit::Failed, hint: None, refusal: None, cause: None }))
     }
 
-    /// A mistake in the arguments or the configuration.
+    /// Creates a failure for wrong arguments or configuration.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self::new(message).exit(Exit::Usage)
     }
 
-    /// The node's own error answer, to a request that was to do `what`.
+    /// Creates a failure from the node's error response. `what` completes "cannot ...".
     pub(crate) fn refused(what: &str, status: u16, body: ErrorBody) -> Self {
         let mut problem = Self::new(format!("cannot {what}: {}", body.error)).exit(Exit::Refused);
-        // The node may have said what to do already.
+        // The node's text may already contain advice.
         problem.0.hint = hint_for(body.code).filter(|_| !body.error.contains("`weir ")).map(str::to_owned);
         problem.0.refusal = Some((status, body));
         problem
     }
 
-    /// The same, with NAME in its advice filled in.
+    /// Replaces NAME in the advice.
     pub(crate) fn about(mut self, name: &Name) -> Self {
         self.0.hint = self.0.hint.map(|hint| hint.replace("NAME", name.as_str()));
         self
     }
 
-    /// What the user can do about it.
+    /// Sets the advice for the user.
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.0.hint = Some(hint.into());
         self
     }
 
-    /// What it came from.
+    /// Sets the cause.
     pub(crate) fn because(mut self, cause: impl Into<anyhow::Error>) -> Self {
         self.0.cause = Some(cause.into());
         self
     }
 
-    /// Another exit code than that of a plain failure.
+    /// Sets the exit code.
     pub(crate) fn exit(mut self, exit: Exit) -> Self {
         self.0.exit = exit;
         self
@@ -95,20 +95,20 @@ impl Error for Problem {
     }
 }
 
-/// Print `error` to standard error, as text or as JSON, and say what the process ends with.
+/// Prints `error` to standard error, as text or as JSON, and returns the exit code.
 pub(crate) fn report(error: &anyhow::Error, json: bool) -> ExitCode {
     if is_broken_pipe(error) {
-        // Whoever read our output has seen enough: `weir functions | head -1`.
+        // The reader closed standard output, as in `weir functions | head -1`.
         return ExitCode::SUCCESS;
     }
     let view = View::of(error);
     let mut stderr = anstream::stderr();
-    // Nothing is left to tell anyone when standard error is closed.
+    // A closed standard error leaves no way to report.
     let _ = if json { writeln!(stderr, "{}", view.json()) } else { stderr.write_all(view.text().as_bytes()) };
     ExitCode::from(view.exit as u8)
 }
 
-/// An error as it is shown.
+/// Printable form of an error.
 struct View<'a> {
     message: String,
     causes: Vec<String>,
@@ -177,7 +177,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| cause.downcast_ref::<crate::output::StdoutClosed>().is_some())
 }
 
-/// What usually helps with a code that the node answered. The node's own text says what is wrong.
+/// Advice for an error code of the node. The node's text explains the error.
 fn hint_for(code: ErrorCode) -> Option<&'static str> {
     use ErrorCode as E;
     Some(match code {
@@ -235,13 +235,13 @@ fn hint_for(code: ErrorCode) -> Option<&'static str> {
     })
 }
 
-/// What [`report`] prints, without colours.
+/// Output of [`report`], without colours.
 #[cfg(test)]
 pub(crate) fn text(error: &anyhow::Error) -> String {
     anstream::adapter::strip_str(&View::of(error).text()).to_string()
 }
 
-/// What [`report`] ends the process with.
+/// Exit code of [`report`].
 pub(crate) fn exit_of(error: &anyhow::Error) -> Exit {
     View::of(error).exit
 }
@@ -252,7 +252,7 @@ mod tests {
     use anyhow::Context as _;
 
     #[test]
-    fn a_refusal_keeps_its_code_and_advice_under_context() {
+    fn error_code_and_advice_survive_added_context() {
         let body = ErrorBody {
             error: "no function `x`".into(),
             code: ErrorCode::FunctionNotFound,
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn causes_follow_their_effects_and_are_not_repeated() {
+    fn causes_are_listed_once_after_the_message() {
         let io = std::io::Error::new(std::io::ErrorKind::NotFound, "no such file");
         let error: anyhow::Error = Problem::usage("cannot read a.wasm: no such file").because(io).into();
         assert_eq!(text(&error), "error: cannot read a.wasm: no such file\n");

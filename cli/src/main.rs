@@ -1,7 +1,8 @@
-//! `weir`: one program that is the node and its client.
+//! `weir`: the node and its client in one program.
 //!
-//! In the order a run goes: the arguments ([`args`]) and settings ([`settings`]) say what to do, one file under [`commands`] does it,
-//! through the node's API ([`client`]) or on the function's project ([`project`]), and tells about it ([`output`], [`error`]).
+//! Control flow: the arguments ([`args`]) and settings ([`settings`]) select a subcommand in
+//! [`commands`], which uses the node's API ([`client`]) or the function's project ([`project`]) and
+//! reports its result ([`output`], [`error`]).
 
 mod args;
 mod settings;
@@ -19,7 +20,7 @@ use clap::Parser as _;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    // Before anything else: a child must stay as small as its memory limit asks for.
+    // First, before any allocation of the node: a child process must stay within its memory limit.
     if let Some(code) = commands::child::dispatch() {
         return code;
     }

@@ -1,4 +1,4 @@
-//! What goes to standard output, for people or for programs, and the progress that goes to standard error.
+//! Results on standard output, as text or JSON, and progress on standard error.
 
 use comfy_table::{CellAlignment, Table};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -7,22 +7,22 @@ use std::fmt::Display;
 use std::io::{self, IsTerminal as _, Write};
 use std::time::Duration;
 
-/// Where a command's results and progress go.
+/// Output settings of a command.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Output {
-    /// Results are JSON.
+    /// Print results as JSON.
     pub(crate) json: bool,
-    /// No progress, no notes: results and errors only.
+    /// Suppress progress and notes.
     pub(crate) quiet: bool,
 }
 
-/// The reader of standard output has closed it.
+/// The reader of standard output closed it.
 #[derive(Debug, thiserror::Error)]
 #[error("standard output is closed")]
 pub(crate) struct StdoutClosed;
 
 impl Output {
-    /// The result of a command: `value` as JSON, or what `text` makes of it.
+    /// Prints the result of a command: `value` as JSON, or as `text` formats it.
     pub(crate) fn result<T: Serialize>(
         self,
         value: &T,
@@ -35,27 +35,27 @@ impl Output {
         if text.is_empty() { Ok(()) } else { self.line(&text.trim_end_matches('\n')) }
     }
 
-    /// One line of a result, as it is.
+    /// Prints one line of a result.
     pub(crate) fn line(self, line: &dyn Display) -> anyhow::Result<()> {
         let mut stdout = anstream::stdout().lock();
         writeln!(stdout, "{line}").and_then(|()| stdout.flush()).map_err(stdout_error)
     }
 
-    /// Bytes of a result, as they are.
+    /// Writes bytes of a result unchanged.
     pub(crate) fn bytes(self, bytes: &[u8]) -> anyhow::Result<()> {
         let mut stdout = io::stdout().lock();
         stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(stdout_error)
     }
 
-    /// Something worth knowing that is no result; for people, on standard error.
+    /// Prints a note to standard error, unless quiet.
     pub(crate) fn note(self, note: impl Display) {
         if !self.quiet {
-            // Nobody is there to miss it when standard error is closed.
+            // Ignore a closed standard error.
             let _ = writeln!(anstream::stderr(), "{note}");
         }
     }
 
-    /// A bar that fills up with `length_bytes`.
+    /// Progress bar for `length_bytes` bytes.
     pub(crate) fn bytes_bar(self, what: &str, length_bytes: u64) -> ProgressBar {
         let bar = ProgressBar::with_draw_target(Some(length_bytes), self.target());
         let style =
@@ -65,7 +65,7 @@ impl Output {
         bar
     }
 
-    /// A bar that fills up with so many steps.
+    /// Progress bar for `steps` steps.
     pub(crate) fn count_bar(self, what: &str, steps: u64) -> ProgressBar {
         let bar = ProgressBar::with_draw_target(Some(steps), self.target());
         let style = ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len} {elapsed}");
@@ -75,10 +75,10 @@ impl Output {
         bar
     }
 
-    /// A sign that something goes on whose length nobody knows.
+    /// Spinner for work of unknown length.
     pub(crate) fn spinner(self, what: &str) -> ProgressBar {
         if !io::stderr().is_terminal() {
-            // In a log, one line says what is being waited for.
+            // Without a terminal, print one line instead.
             self.note(format_args!("{what} ..."));
         }
         let bar = ProgressBar::with_draw_target(None, self.target());
@@ -90,12 +90,12 @@ impl Output {
     }
 
     fn target(self) -> ProgressDrawTarget {
-        // Draws nothing where standard error is no terminal.
+        // Draws nothing if standard error is not a terminal.
         if self.quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() }
     }
 }
 
-/// A table without lines, as `kubectl` prints them: easy on the eye and on `awk`.
+/// Formats a table without borders, as `kubectl` does, so that `awk` can parse it.
 pub(crate) fn table<const N: usize>(
     header: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
@@ -109,12 +109,12 @@ pub(crate) fn table<const N: usize>(
     table.trim_fmt()
 }
 
-/// A size for people.
+/// Human-readable size.
 pub(crate) fn size(bytes: u64) -> String {
     indicatif::BinaryBytes(bytes).to_string()
 }
 
-/// How long ago a time in Unix milliseconds is, for people.
+/// Human-readable time since a Unix time in milliseconds.
 pub(crate) fn age(at_ms: u64) -> String {
     let now = jiff::Timestamp::now().as_millisecond();
     let then = i64::try_from(at_ms).unwrap_or(i64::MAX);
@@ -125,12 +125,12 @@ pub(crate) fn age(at_ms: u64) -> String {
     format!("{} ago", duration(Duration::from_millis(past)))
 }
 
-/// A duration for people.
+/// Human-readable duration.
 pub(crate) fn duration(duration: Duration) -> String {
     indicatif::HumanDuration(duration).to_string()
 }
 
-/// A time in Unix milliseconds, in UTC.
+/// Formats a Unix time in milliseconds as UTC.
 pub(crate) fn time(at_ms: u64) -> String {
     i64::try_from(at_ms)
         .ok()
@@ -147,14 +147,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tables_align_and_leave_no_trailing_space() {
+    fn tables_align_without_trailing_spaces() {
         let text =
             table(["NAME", "SIZE"], [["a-long-name".into(), "1 B".into()], ["b".into(), "22 B".into()]]);
         assert_eq!(text, "NAME          SIZE\na-long-name   1 B\nb             22 B");
     }
 
     #[test]
-    fn times_are_utc_to_the_millisecond() {
+    fn times_are_utc_with_milliseconds() {
         assert_eq!(time(1_795_228_380_005), "2026-11-21T02:33:00.005Z");
         assert_eq!(time(u64::MAX), u64::MAX.to_string());
         assert_eq!(age(u64::MAX), "just now");

@@ -1,4 +1,4 @@
-//! A function's project: the folder of a `weir.toml` with a `[function]`.
+//! Function projects: folders of a `weir.toml` with a `[function]`.
 
 mod build;
 mod component;
@@ -17,44 +17,44 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use weir_types::FunctionManifest;
 
-/// A function's project.
+/// Function project.
 #[derive(Debug, Clone)]
 pub(crate) struct Project {
-    /// Where its `weir.toml` is.
+    /// Folder of the `weir.toml`.
     pub(crate) folder: PathBuf,
-    /// What the file says about it.
+    /// The `[function]` settings.
     pub(crate) function: FunctionProject,
 }
 
-/// What a build made.
+/// Result of a build.
 #[derive(Debug, Serialize)]
 pub(crate) struct Built {
     /// The component to deploy.
     pub(crate) component: PathBuf,
-    /// How long it is.
+    /// Length of the component.
     pub(crate) bytes: u64,
-    /// How long it was before it was pre-initialised; none where it was not.
+    /// Length before the pre-initialisation; `None` without one.
     pub(crate) bytes_before_snapshot: Option<u64>,
-    /// What the author should know.
+    /// Warnings for the author.
     pub(crate) warnings: Vec<String>,
 }
 
 impl Project {
-    /// The project of `file`, if it has one.
+    /// Returns the project in `file`, if it has a `[function]`.
     pub(crate) fn of(file: &ConfigFile) -> Option<Self> {
         Some(Self { folder: file.folder.clone(), function: file.function.clone()? })
     }
 
-    /// What it asks to be granted.
+    /// The manifest in `weir.toml`.
     pub(crate) fn manifest(&self) -> FunctionManifest {
         self.function.manifest()
     }
 
-    /// Build the component and, where the project or the caller wants it, pre-initialise it.
+    /// Builds the component. Pre-initialises it if the project or the caller asks for that.
     pub(crate) fn build(&self, snapshot: bool, output: Output, stop: Option<&Stop>) -> Result<Built> {
         let component = self.folder.join(&self.function.component);
         if let Some(command) = &self.function.build {
-            // Compilers that write one file make no folder for it.
+            // Some compilers do not create the output folder.
             component.parent().map_or(Ok(()), std::fs::create_dir_all)?;
             build::run(command, &self.folder, output, stop)?;
             self.finish(&component)?;
@@ -69,7 +69,7 @@ impl Project {
         if snapshot || self.function.snapshot { self.pre_initialise(&built, output) } else { Ok(built) }
     }
 
-    /// Make a component of what a compiler left that knows none.
+    /// Converts a core module into a component, if the project names a `world`.
     fn finish(&self, component: &Path) -> Result<()> {
         let Some(world) = &self.function.world else { return Ok(()) };
         let wasm = std::fs::read(component).map_err(|error| {
@@ -85,7 +85,7 @@ impl Project {
         Ok(())
     }
 
-    /// What the last build left, without building.
+    /// The component of the last build, without building.
     pub(crate) fn built(&self) -> Result<PathBuf> {
         let component = self.folder.join(&self.function.component);
         let component =
@@ -108,7 +108,7 @@ impl Project {
 }
 
 impl Built {
-    /// The same for people.
+    /// Human-readable form.
     pub(crate) fn text(&self) -> String {
         let mut text = format!("built {} ({}", self.component.display(), size(self.bytes));
         if let Some(before) = self.bytes_before_snapshot {

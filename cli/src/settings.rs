@@ -1,4 +1,5 @@
-//! Where settings come from: flags, then the environment (both through clap), then `weir.toml`, then defaults.
+//! Sources of settings, in order of precedence: flags, environment (both through clap),
+//! `weir.toml`, defaults.
 
 mod file;
 pub(crate) use file::{ConfigFile, FunctionProject};
@@ -12,17 +13,18 @@ use clap::Args;
 use std::path::{Path, PathBuf};
 use weir_types::api::DEFAULT_PORT;
 
-/// Which node a command talks to, and as whom.
+/// Node address and token of a command.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Node")]
 pub(crate) struct ClientArgs {
-    /// The node's address [default: that of weir.toml, or http://127.0.0.1:9347]
+    /// The node's URL [default: the url in weir.toml, or http://127.0.0.1:9347]
     #[arg(long, value_name = "URL", env = "WEIR_URL", global = true)]
     pub(crate) url: Option<String>,
-    /// A file whose first word is the token to send; the node's own file of tokens will do
+    /// File whose first word is the token to send; a node's token file works too
     #[arg(long, value_name = "FILE", env = "WEIR_TOKEN_FROM", global = true)]
     pub(crate) token_from: Option<PathBuf>,
-    /// The token to send; better in the environment or a file than on a command line that others can see
+    /// Token to send; prefer the environment or a file, because other users can see the command
+    /// line
     #[arg(
         long,
         value_name = "TOKEN",
@@ -34,17 +36,17 @@ pub(crate) struct ClientArgs {
     pub(crate) token: Option<String>,
 }
 
-/// A node to talk to.
+/// Address and credentials of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Endpoint {
-    /// `http://host:port` without a slash at the end.
+    /// `http://host:port` without a trailing slash.
     pub(crate) url: String,
-    /// What to send as bearer token.
+    /// Bearer token.
     pub(crate) token: Option<String>,
 }
 
 impl ClientArgs {
-    /// Fill in what the arguments leave open.
+    /// Resolves the arguments with `weir.toml` and the defaults.
     pub(crate) fn endpoint(&self, file: Option<&ConfigFile>) -> Result<Endpoint> {
         let token_from = file.and_then(|file| file.client.token_from.as_deref());
         let token = match (&self.token, self.token_from.as_deref().or(token_from)) {
@@ -55,15 +57,16 @@ impl ClientArgs {
         Ok(Endpoint { url: self.url(file)?, token })
     }
 
-    /// The node's address alone.
+    /// Resolves the node's URL.
     pub(crate) fn url(&self, file: Option<&ConfigFile>) -> Result<String> {
         let url = self.url.clone().or_else(|| file.and_then(|file| file.client.url.clone()));
         normal_url(&url.unwrap_or_else(|| format!("http://127.0.0.1:{DEFAULT_PORT}")))
     }
 }
 
-/// The first token of a file of `TOKEN [TENANT]` lines, so that a node's own token file serves its client too. The operator's, of the tenant
-/// `*`, does for nothing that a client asks.
+/// Returns the first token of a file of `TOKEN [TENANT]` lines, so that a node's token file works
+/// for its client too. Skips the operator's token (tenant `*`), which is useless for client
+/// requests.
 pub(crate) fn first_token(path: &Path) -> Result<String> {
     let text = std::fs::read_to_string(path).map_err(|error| {
         Problem::usage(format!("cannot read the token file {}", path.display()))
@@ -80,7 +83,7 @@ pub(crate) fn first_token(path: &Path) -> Result<String> {
         .ok_or_else(|| Problem::usage(format!("{} holds no token", path.display())).into())
 }
 
-/// `host:port` will do; a path would be lost, so it is refused.
+/// Normalises a node's URL. Accepts `host:port`; rejects a path, which would be ignored.
 fn normal_url(text: &str) -> Result<String> {
     let wrong = |why: &str| {
         Problem::usage(format!("{text:?} is not a node's address: {why}"))
@@ -109,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_win_over_the_file_and_the_file_over_defaults() {
+    fn arguments_override_the_file_and_the_file_overrides_defaults() {
         let (folder, file) = file("[client]\nurl = \"http://file:1\"\ntoken_from = \"secret\"\n");
         std::fs::write(folder.path().join("secret"), "# tokens\n\noperator *\n from-file tenant\nother\n")
             .unwrap();
@@ -128,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_file_that_is_missing_or_empty_is_an_error_and_not_no_token() {
+    fn missing_or_empty_token_file_is_an_error() {
         let (folder, file) = file("[client]\ntoken_from = \"secret\"\n");
         assert!(ClientArgs::default().endpoint(Some(&file)).is_err());
         std::fs::write(folder.path().join("secret"), "# nothing\n").unwrap();
@@ -136,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_checked() {
+    fn node_urls_are_validated() {
         assert_eq!(normal_url("localhost:80").unwrap(), "http://localhost:80");
         assert_eq!(normal_url("https://weir.example/").unwrap(), "https://weir.example");
         for bad in ["ftp://x", "http://x/v1", "http://x?y", "", "http://a b"] {

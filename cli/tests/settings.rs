@@ -1,4 +1,4 @@
-//! Which settings count, as `weir config` and `weir doctor` tell: the same as for `weir up`.
+//! Precedence of settings in `weir config` and `weir doctor`, which is the same as in `weir up`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests fail by panicking")]
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// `weir` in `folder`, with nothing in its environment but what is given.
+/// Runs `weir` in `folder` with only the given environment.
 fn weir(folder: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
     command.args(arguments).current_dir(folder).env_clear().envs(environment.iter().copied());
@@ -44,7 +44,7 @@ fn config_shows_flags_over_the_environment_over_the_file() {
 }
 
 #[test]
-fn doctor_looks_at_what_a_node_would_use() {
+fn doctor_checks_the_settings_of_the_node() {
     let folder = tempfile::tempdir().unwrap();
     let environment = [("WEIR_DATA", "/proc/no/such/folder"), ("WEIR_ONNXRUNTIME", "/no/such/library.so")];
     let output = weir(folder.path(), &["doctor", "--json", "--url", "127.0.0.1:1"], &environment);
@@ -62,7 +62,7 @@ fn doctor_looks_at_what_a_node_would_use() {
 }
 
 #[test]
-fn a_clients_token_is_not_mistaken_for_a_nodes_file_of_tokens() {
+fn client_rejects_the_nodes_token_file_option() {
     let folder = tempfile::tempdir().unwrap();
     let output = weir(folder.path(), &["status", "--token-file", "tokens"], &[]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -76,7 +76,7 @@ fn a_clients_token_is_not_mistaken_for_a_nodes_file_of_tokens() {
 }
 
 #[test]
-fn what_config_shows_is_a_weir_toml() {
+fn config_output_is_a_valid_weir_toml() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("weir.toml");
     let text = "[node]\ngateway_threads = 3\n[function]\nname = \"f\"\ncomponent = \"f.wasm\"\nmodels = [\"m:2\"]\n[function.objects]\nread = [\"a-*\"]\n";
@@ -93,7 +93,7 @@ fn what_config_shows_is_a_weir_toml() {
     );
 }
 
-/// Defaults that follow from the machine.
+/// Settings whose defaults depend on the machine.
 const BY_MACHINE: [&str; 3] = ["gateway_threads", "guest_threads", "compiles_max"];
 
 #[test]
@@ -110,7 +110,7 @@ fn every_setting_is_documented_with_its_default() {
                     tables.push(value);
                     format!("`{key}`")
                 }
-                // A limit has its default beside it, so that only the cap is looked for.
+                // The default of a limit stands beside its cap, so only the cap is checked.
                 Value::Number(_) | Value::Bool(_) | Value::String(_) if !BY_MACHINE.contains(&&**key) => {
                     format!("`{value}` |")
                 }

@@ -1,4 +1,4 @@
-//! `weir simulate`: from a workload to a schedule, and errors that say what is wrong.
+//! `weir simulate`: schedules of workloads, and errors for invalid arguments.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests fail by panicking")]
 
@@ -22,7 +22,7 @@ fn ok(folder: &Path, arguments: &[&str]) -> Value {
 }
 
 #[test]
-fn a_file_is_played_and_its_schedule_written() {
+fn workload_file_is_simulated_and_its_schedule_written() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("day.json"), WORKLOAD).unwrap();
     let arguments =
@@ -31,7 +31,7 @@ fn a_file_is_played_and_its_schedule_written() {
     assert_eq!((rows.as_array().unwrap().len(), &rows[0]["policy"]), (1, &"lb".into()));
     let dump: Value =
         serde_json::from_slice(&std::fs::read(folder.path().join("out.json")).unwrap()).unwrap();
-    // The third waits for the first device to be free, and finds its model there.
+    // The third request waits for the first device, which has its model.
     let expected = serde_json::json!([
         [0.0, 0, 0, 0.0, 3.0, false],
         [0.5, 1, 1, 0.5, 5.0, false],
@@ -49,7 +49,7 @@ fn a_file_is_played_and_its_schedule_written() {
 }
 
 #[test]
-fn without_a_policy_the_default_runs_and_a_seed_says_it_all() {
+fn default_policy_runs_and_equal_seeds_give_equal_results() {
     let folder = tempfile::tempdir().unwrap();
     let arguments = ["--preset", "overload", "--functions", "5", "--minutes", "1", "--seed", "3", "--json"];
     let rows = ok(folder.path(), &arguments);
@@ -60,13 +60,13 @@ fn without_a_policy_the_default_runs_and_a_seed_says_it_all() {
 }
 
 #[test]
-fn a_file_is_played_on_other_devices_where_that_is_asked_for() {
+fn device_options_override_the_workload_file() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("day.json"), WORKLOAD).unwrap();
     let one = ["--workload", "day.json", "--devices", "1", "--policy", "lb", "--json"];
     // One after the other: 3 s, 4.5 s, and 1 s.
     assert_eq!(ok(folder.path(), &one)[0]["makespan"], 8.5);
-    // Where both models do not fit at once, the first has to be loaded again.
+    // If both models do not fit, the first has to be loaded again.
     let tight = [&one[..], &["--capacity-mb", "7999"]].concat();
     assert_eq!(ok(folder.path(), &tight)[0]["makespan"], 10.5);
     let unsaid = WORKLOAD.replace(r#", "capacity": 8000, "gpus": 2"#, "");
@@ -75,9 +75,9 @@ fn a_file_is_played_on_other_devices_where_that_is_asked_for() {
     assert_eq!(ok(folder.path(), &devices)[0]["miss"], 1.0, "twelve devices, each new to its model");
 }
 
-/// Nodes go and come back, and what they ran is lost: the same again from the same arguments.
+/// Lost nodes lose their runs, and equal arguments give equal results.
 #[test]
-fn nodes_that_go_lose_what_they_ran_and_no_more() {
+fn lost_nodes_lose_only_their_running_requests() {
     let folder = tempfile::tempdir().unwrap();
     let arguments = ["--minutes", "1", "--nodes", "4", "--mixed", "--lose-every-s", "20", "--json"];
     let rows = ok(folder.path(), &arguments);
@@ -87,12 +87,12 @@ fn nodes_that_go_lose_what_they_ran_and_no_more() {
 }
 
 #[test]
-fn what_cannot_be_simulated_is_an_error() {
+fn invalid_workloads_and_options_are_errors() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("large.json"), WORKLOAD.replace("8000", "5000")).unwrap();
     std::fs::write(folder.path().join("day.json"), WORKLOAD).unwrap();
     let cases: [(&[&str], i32, &str); 8] = [
-        // What a file says itself is not read over.
+        // Options that a workload file already determines are rejected.
         (&["--workload", "day.json", "--functions", "3"], 2, "--functions"),
         (&["--workload", "day.json", "--capacity-mb", "5000"], 2, "do not fit"),
         (&["--azure", "day.json", "--tenants", "3"], 2, "--tenants"),
@@ -110,9 +110,9 @@ fn what_cannot_be_simulated_is_an_error() {
     }
 }
 
-/// A scheduler was recorded: it plays again, unless what it said was something else.
+/// A recording replays, and an altered recording is reported.
 #[test]
-fn a_record_is_played_again() {
+fn recording_is_replayed_and_differences_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let setup = Setup::default();
     let (mut scheduler, mut recorder) = (setup.build(), Recorder::new(&setup, 10_000));

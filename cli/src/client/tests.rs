@@ -41,7 +41,7 @@ impl Stub {
 }
 
 #[test]
-fn nobody_there_is_told_with_what_to_do() {
+fn unreachable_node_error_has_advice() {
     // The listener is dropped, so the port refuses connections.
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let client = Client::new(Endpoint { url: format!("http://{address}"), token: None });
@@ -52,7 +52,7 @@ fn nobody_there_is_told_with_what_to_do() {
 }
 
 #[test]
-fn an_answer_that_is_no_weir_answer_is_shown_and_not_trusted() {
+fn foreign_response_is_shown_as_error() {
     let stub = Stub::answering("HTTP/1.1 502 Bad Gateway\r\ncontent-length: 21\r\n\r\n<h1>nginx is sad</h1>");
     let error = stub.client().get::<serde_json::Value>("/v1/status", "read the status").unwrap_err();
     let text = crate::error::text(&error);
@@ -70,7 +70,7 @@ fn an_answer_that_is_no_weir_answer_is_shown_and_not_trusted() {
 }
 
 #[test]
-fn a_file_that_is_refused_is_not_sent() {
+fn rejected_upload_sends_no_body() {
     let answer = "HTTP/1.1 413 Payload Too Large\r\ncontent-length: 74\r\nconnection: close\r\n\r\n\
         {\"error\":\"the model is too big\",\"code\":\"body-too-large\",\"request_id\":\"r1\"}";
     let stub = Stub::answering(answer);

@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_argument_is_a_file_if_it_looks_like_one() {
+    fn single_argument_with_wasm_or_slash_is_a_file() {
         let of = |first: Option<&str>, file: Option<&str>| What::of(first, file.map(PathBuf::from)).unwrap();
         let name = |text: &str| Name::new(text).unwrap();
         assert_eq!(of(None, None), What::Project(None));

@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn findings_read_as_a_list_with_advice_below() {
+    fn findings_are_listed_with_advice_below() {
         let findings = [Finding::ok("kernel", "Linux 6.18"), Finding::warning("node", "away", "start one")];
         assert_eq!(
             anstream::adapter::strip_str(&text(&findings)).to_string(),

@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_asks_for_what_the_arguments_say() {
+    fn list_arguments_become_query_parameters() {
         assert_eq!(ListArgs::default().path(), "/v1/invocations?limit=20");
         let args = ListArgs {
             status: Some(InvocationStatus::Dead),

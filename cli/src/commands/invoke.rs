@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_and_methods_are_read_as_curl_reads_them() {
+    fn headers_and_methods_are_parsed_like_curl() {
         assert_eq!(
             header("X-A:b: c").unwrap(),
             (HeaderName::from_static("x-a"), HeaderValue::from_static("b: c"))

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_guest_writes_cannot_steer_the_terminal() {
+    fn guest_output_cannot_control_the_terminal() {
         assert_eq!(printable("a\tb\u{1b}[2Jc\rd"), "a\tb\u{fffd}[2Jc\u{fffd}d");
     }
 }

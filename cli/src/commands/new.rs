@@ -171,7 +171,7 @@ mod tests {
     use crate::settings::ConfigFile;
 
     #[test]
-    fn every_template_makes_a_project_that_weir_and_cargo_can_read() {
+    fn every_template_renders_a_valid_project() {
         let name = Name::new("0-my.fn_1").unwrap();
         for template in TEMPLATES.dirs() {
             let top = tempfile::tempdir().unwrap();
@@ -199,14 +199,14 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_template_names_those_there_are() {
+    fn unknown_template_error_lists_the_templates() {
         let error = template("cobol", "http").map(drop).unwrap_err();
         assert!(crate::error::text(&error).contains("there are c, go, js, python, rust, ts;"), "{error:#}");
         assert_eq!(template("typescript", "http").unwrap().path(), Path::new("ts-http"));
     }
 
     #[test]
-    fn a_project_can_be_made_in_an_empty_folder_that_is_there() {
+    fn project_can_be_created_in_an_existing_empty_folder() {
         let folder = tempfile::tempdir().unwrap();
         write(folder.path(), &[("src/lib.rs".into(), "code".to_owned())]).unwrap();
         assert_eq!(std::fs::read_to_string(folder.path().join("src/lib.rs")).unwrap(), "code");

@@ -7,7 +7,7 @@ use anyhow::Result;
 use std::time::Duration;
 use weir_types::api::{ClusterStatus, DeviceStatus, Status};
 
-/// Show what the node is doing: its load, devices and resident models
+/// Show the node's state: load, devices and resident models
 ///
 /// Examples:
 ///   weir status

@@ -17,21 +17,20 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use watch::Watcher;
 use weir_host::{Node, NodeConfig};
 
-/// What shells end with when an interrupt ends a program.
+/// Exit code of shells after an interrupt.
 const INTERRUPTED: i32 = 130;
 
-/// Run a node and, in a function's project, that function on it
+/// Run a node, and in a project folder deploy its function
 ///
-/// Prints `weir listening on http://ADDR` once it answers. Ctrl-C or SIGTERM stops taking requests,
-/// lets those under way finish and ends; a second one ends at once.
+/// Prints `weir listening on http://ADDR` when the node is ready. Ctrl-C or SIGTERM stops accepting
+/// requests, finishes the running ones and exits; a second signal exits immediately.
 ///
 /// Settings come from flags, the environment and [node] of weir.toml; `weir config` shows all of
-/// them. Beyond loopback, clients must send a token (--token-file), unless --insecure says
-/// otherwise.
+/// them. Beyond loopback, clients must send a token (--token-file), unless --insecure is given.
 ///
 /// Examples:
 ///   weir up
-///   weir up --watch            # in a project: build and deploy again whenever a file changes
+///   weir up --watch            # in a project: rebuild and redeploy on every change
 ///   weir up --listen 0.0.0.0:9347 --token-file tokens --data /var/lib/weir
 ///   weir up --set drain_timeout_ms=1000 --set limit_caps.memory_bytes=2147483648
 #[derive(Debug, clap::Args)]
@@ -39,10 +38,10 @@ const INTERRUPTED: i32 = 130;
 pub(crate) struct UpArgs {
     #[command(flatten)]
     node: NodeArgs,
-    /// In a project: build and deploy again whenever a file changes
+    /// In a project: rebuild and redeploy on every file change
     #[arg(long)]
     watch: bool,
-    /// In a project: run the node alone
+    /// In a project: run the node without deploying the function
     #[arg(long, conflicts_with = "watch")]
     no_deploy: bool,
     #[command(flatten)]
@@ -53,14 +52,14 @@ pub(crate) fn run(args: &UpArgs, context: &Context) -> Result<()> {
     let config = args.node.config(context.file.as_ref())?;
     let project = match &context.file {
         Some(file) if file.function.is_some() && !args.no_deploy => Some(file.path.clone()),
-        // Says what is missing.
+        // Returns the error about the missing project.
         _ if args.watch => context.project().map(|_| None)?,
         _ => None,
     };
     run_node(config, &args.log, project, args.watch, context.output)
 }
 
-/// Run a node, and nothing on it.
+/// Runs a node without deploying a function.
 pub(crate) fn start(config: NodeConfig, log: &LogArgs, context: &Context) -> Result<()> {
     run_node(config, log, None, false, context.output)
 }
@@ -73,13 +72,13 @@ fn run_node(
     output: Output,
 ) -> Result<()> {
     logging::start(log)?;
-    // The node has runtimes of its own; this one waits for signals.
+    // The node has its own runtimes; this one waits for signals.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(serve(config, project, watch, output))
 }
 
 async fn serve(config: NodeConfig, project: Option<PathBuf>, watch: bool, output: Output) -> Result<()> {
-    // From here on a signal is ours, also while the node starts.
+    // Handle signals from here on, also during the node's start.
     let mut signals = Signals::new()?;
     let (token_file, data) = (config.token_file.clone(), config.data.clone());
     let start = Node::start(config);
@@ -106,16 +105,17 @@ async fn serve(config: NodeConfig, project: Option<PathBuf>, watch: bool, output
     signals.next().await;
     output.note("finishing the requests under way; Ctrl-C again ends at once");
     let drain = async {
-        // First the builds, so that nothing new is deployed to a node that goes away.
+        // Stop builds first, so that nothing is deployed during the shutdown.
         if let Some(work) = work {
-            // Its last build may take a moment to end, and signals must be heard meanwhile.
+            // The last build may take a moment to end; signals must be handled meanwhile.
             let _ = tokio::task::spawn_blocking(move || work.stop()).await;
         }
         node.shutdown().await;
     };
     let give_up = async {
         signals.next().await;
-        // Here and not in the handler below, which runs once the node has been dropped, and that takes its time.
+        // Exit here: code after the `select!` runs only after the node is dropped, which takes
+        // time.
         std::process::exit(INTERRUPTED)
     };
     tokio::select! {
@@ -124,7 +124,7 @@ async fn serve(config: NodeConfig, project: Option<PathBuf>, watch: bool, output
     }
 }
 
-/// An address that a client on this machine can use: one that listens everywhere is reached over loopback.
+/// URL for clients on this machine. A wildcard address is replaced by loopback.
 fn client_url(address: SocketAddr) -> String {
     let ip = match address.ip() {
         std::net::IpAddr::V4(ip) if ip.is_unspecified() => std::net::Ipv4Addr::LOCALHOST.into(),
@@ -134,16 +134,17 @@ fn client_url(address: SocketAddr) -> String {
     format!("http://{}", SocketAddr::new(ip, address.port()))
 }
 
-/// Builds and deploys the project, again and again.
+/// Builds and deploys the project repeatedly.
 struct Deployer {
-    /// The project's `weir.toml`; read anew each time, since it is one of the files that change.
+    /// The project's `weir.toml`, read again each time because it may change.
     file: PathBuf,
     client: Client,
     output: Output,
 }
 
 impl Deployer {
-    /// Build, deploy and tell. A failure is told and that is all: the next change may mend it.
+    /// Builds, deploys and reports the result. A failure is only reported: the next change may fix
+    /// it.
     fn deploy(&self, stop: &Stop) {
         if let Err(error) = self.try_deploy(stop)
             && !stop.is_stopped()
@@ -168,7 +169,7 @@ impl Deployer {
     }
 }
 
-/// What ends a node from outside.
+/// Signals that end a node.
 pub(crate) struct Signals {
     interrupt: Signal,
     terminate: Signal,
@@ -192,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_that_listens_everywhere_is_reached_over_loopback() {
+    fn wildcard_listen_address_is_reached_over_loopback() {
         let url = |address: &str| client_url(address.parse().unwrap());
         assert_eq!(url("0.0.0.0:80"), "http://127.0.0.1:80");
         assert_eq!(url("[::]:80"), "http://[::1]:80");

@@ -7,10 +7,10 @@ use anyhow::Result;
 use std::time::Duration;
 use weir_types::api::{DeviceUsage, Usage, UsageRow};
 
-/// Show what your functions and models have used of the node's devices: time, loads, memory
+/// Show your functions' and models' use of the node's devices: time, loads and memory
 ///
-/// Counted since the node was started, by the node that is asked; its metrics have the same.
-/// What is deleted leaves the list, and stays in the total.
+/// Counts since the start of the node that answers; its metrics have the same values. Deleted
+/// functions and models leave the list but stay in the total.
 ///
 /// Examples:
 ///   weir usage

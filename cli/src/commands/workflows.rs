@@ -17,11 +17,11 @@ use weir_workflow::{Document, Plan};
 /// Deploy, list, show and remove workflows: graphs of models and tensor functions
 ///
 /// Examples:
-///   weir workflows check cascade.toml            # what can be told without a node
-///   weir workflows deploy cascade cascade.toml   # the next version
+///   weir workflows check cascade.toml            # validate without a node
+///   weir workflows deploy cascade cascade.toml   # deploy the next version
 ///   weir workflows deploy cascade cascade.toml --slo-ms 200
-///   weir workflows                               # what is deployed
-///   weir workflows show cascade                  # its inputs, outputs and steps
+///   weir workflows                               # list all workflows
+///   weir workflows show cascade                  # inputs, outputs and steps
 ///   weir workflows rollback cascade
 ///   weir workflows rm cascade
 #[derive(Debug, clap::Args)]
@@ -35,59 +35,61 @@ pub(crate) struct WorkflowsArgs {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// List all workflows (also without any action)
+    /// List all workflows (the default action)
     #[command(visible_alias = "ls")]
     List,
-    /// Check a workflow without a node: its form, its edges, and the types that it declares
+    /// Check a workflow without a node: its syntax, its edges, and the types that it declares
     Check {
-        /// The workflow, in TOML or JSON
+        /// Workflow document, in TOML or JSON
         file: PathBuf,
     },
-    /// Deploy a workflow: its steps go on running the versions that are there now
+    /// Deploy a workflow; its steps stay at the current versions of their models and functions
     Deploy {
-        /// What it will be asked as, and functions will open it as
+        /// Name of the workflow for requests and functions
         name: Name,
-        /// The workflow, in TOML or JSON
+        /// Workflow document, in TOML or JSON
         file: PathBuf,
-        /// Have the node check everything, and deploy nothing
+        /// Validate on the node without deploying
         #[arg(long)]
         dry_run: bool,
-        /// How long a call may take, whatever the document says: one that would take longer is turned away at once
+        /// Latency objective of a call, overriding the document; calls that would miss it are
+        /// rejected at admission
         #[arg(long = "slo-ms", value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
         slo_ms: Option<u64>,
-        /// What the device time of a call may cost, whatever the document says, in the unit of the node's prices (slo.prices)
+        /// Maximum device cost of a call, overriding the document, in the unit of the node's prices
+        /// (slo.prices)
         #[arg(long, value_name = "COST")]
         cost_slo: Option<Cost>,
     },
-    /// Show one workflow: its inputs and outputs, and what its steps run
+    /// Show a workflow's inputs, outputs and steps
     Show {
-        /// The workflow
+        /// Name of the workflow
         name: Name,
-        /// One version of it [default: the active one]
+        /// Version to show [default: the active version]
         #[arg(long, value_name = "N")]
         version: Option<u32>,
-        /// Print the document as it was deployed, and nothing else
+        /// Print only the document, as it was deployed
         #[arg(long)]
         document: bool,
     },
     /// List a workflow's versions
     Versions {
-        /// The workflow
+        /// Name of the workflow
         name: Name,
     },
-    /// Go back to an earlier version of a workflow, or on to any other
+    /// Activate an earlier version of a workflow, or any other version
     Rollback {
-        /// The workflow
+        /// Name of the workflow
         name: Name,
-        /// The version [default: the one before the active one]
+        /// Version to activate [default: the version before the active one]
         version: Option<u32>,
     },
-    /// Remove a workflow with all its versions, or one version that is not the active one
+    /// Remove a workflow with all its versions, or one inactive version
     #[command(visible_alias = "delete")]
     Rm {
-        /// The workflow
+        /// Name of the workflow
         name: Name,
-        /// One version of it [default: all]
+        /// Version to remove [default: all versions]
         #[arg(long, value_name = "N")]
         version: Option<u32>,
     },
@@ -116,7 +118,7 @@ pub(crate) fn run(args: WorkflowsArgs, context: &Context) -> Result<()> {
             output.result(&workflows, |workflows| list(workflows))
         }
         Action::Deploy { name, file, dry_run, slo_ms, cost_slo } => {
-            // What is wrong by itself is told without the node, with the name of the file.
+            // Local checks report errors with the file's name, without a request to the node.
             check(&file)?;
             let mut upload = Upload::open(&file, output, &format!("sending {name}"), "checking it")?;
             let mut path = format!("/v1/workflows/{name}?dry_run={dry_run}");
@@ -174,7 +176,7 @@ pub(crate) fn run(args: WorkflowsArgs, context: &Context) -> Result<()> {
     }
 }
 
-/// What can be told of a workflow by itself.
+/// Checks a workflow without a node.
 fn check(file: &Path) -> Result<Plan> {
     let bytes = std::fs::read(file)
         .map_err(|error| Problem::new(format!("cannot read {}", file.display())).because(error))?;
@@ -240,7 +242,7 @@ fn details(workflow: &WorkflowVersion, versions: Option<&[Version]>) -> String {
     format!("{facts}{}\n{steps}{hedges}", signature(&workflow.signature))
 }
 
-/// What has come of a step's second copies.
+/// Describes the hedged copies of a step.
 fn hedge(step: &WorkflowStep) -> Option<String> {
     let StepHedge { after_ns, runs, started, won } = step.hedge.as_ref()?;
     let due = match after_ns {

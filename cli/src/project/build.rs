@@ -1,4 +1,4 @@
-//! Running a project's build command.
+//! Runs a project's build command.
 
 use crate::error::Problem;
 use crate::output::Output;
@@ -13,10 +13,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use weir_provision::{NodeModules, PackagesError, PythonEnvironment, Toolchain};
 
-/// How often a build that can be stopped is looked at.
+/// Poll interval for the end of a stoppable build.
 const POLL: Duration = Duration::from_millis(20);
 
-/// Ends a build that is under way, from another thread: the watcher's, when the node shuts down.
+/// Handle to end a running build from another thread, such as the watcher's during a shutdown.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Stop(Arc<Mutex<State>>);
 
@@ -27,12 +27,12 @@ struct State {
 }
 
 impl Stop {
-    /// End the build under way, and start no more.
+    /// Ends the running build and prevents further builds.
     pub(crate) fn stop(&self) {
         let mut state = self.state();
         state.stopped = true;
         if let Some(group) = state.child.as_ref().and_then(|child| Pid::from_raw(child.id().cast_signed())) {
-            // It may have ended by itself.
+            // The build may have exited already.
             let _ = kill_process_group(group, Signal::TERM);
         }
     }
@@ -48,11 +48,11 @@ impl Stop {
             if state.stopped {
                 return Err(io::ErrorKind::Interrupted.into());
             }
-            // A group of its own: the shell's children end with it.
+            // A new process group, so that the signal reaches the shell's children too.
             state.child = Some(command.process_group(0).spawn()?);
         }
         loop {
-            // Reaped under the lock, so that `stop` never signals a process that took over the number.
+            // Reap under the lock, so that `stop` never signals a process that reused the PID.
             let mut state = self.state();
             let Some(child) = &mut state.child else { return Err(io::ErrorKind::NotFound.into()) };
             if let Some(status) = child.try_wait()? {
@@ -69,12 +69,12 @@ impl Stop {
     }
 }
 
-/// Run `command` in `folder` with the toolchains that the project's files ask for: a `Cargo.toml` for Rust, a `toolchain.txt` for what PyPI
-/// has, a `package.json` for what npm has. What it writes goes to standard error: standard output is for
-/// results.
+/// Runs `command` in `folder` with the toolchains that the project's files require: `Cargo.toml`
+/// for Rust, `toolchain.txt` for PyPI packages, `package.json` for npm packages. The command's
+/// output goes to standard error, because standard output is for results.
 pub(super) fn run(command: &str, folder: &Path, output: Output, stop: Option<&Stop>) -> Result<()> {
     let mut shell = Command::new("sh");
-    // weir.toml says where the component ends up; a target folder of the user's would move it.
+    // weir.toml has the path of the component; a custom target folder would change it.
     shell.args(["-c", command]).current_dir(folder).env_remove("CARGO_TARGET_DIR");
     shell.stdin(Stdio::null()).stdout(io::stderr());
     if folder.join("Cargo.toml").is_file() {
@@ -103,7 +103,7 @@ pub(super) fn run(command: &str, folder: &Path, output: Output, stop: Option<&St
         .into())
 }
 
-/// The folders of the programs that are the project's own, all of them installed.
+/// Installs the project's packages and returns the folders of their programs.
 fn packages(folder: &Path, output: Output) -> Result<Vec<PathBuf>> {
     let explained = |error: PackagesError| Problem::new(error.to_string()).hint(error.hint());
     let mut note = |step: &str| output.note(format_args!("  {step}"));
@@ -136,7 +136,7 @@ mod tests {
     const QUIET: Output = Output { json: false, quiet: true };
 
     #[test]
-    fn a_failing_build_names_its_command() {
+    fn failed_build_reports_the_exit_status() {
         let folder = tempfile::tempdir().unwrap();
         run("test -d .", folder.path(), QUIET, None).unwrap();
         assert!(
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_projects_own_programs_come_first() {
+    fn project_programs_come_first_in_path() {
         let path = before_path(vec!["/project/bin".into()]).unwrap();
         assert!(path.to_string_lossy().starts_with("/project/bin:"), "{}", path.display());
         let folder = tempfile::tempdir().unwrap();
@@ -153,12 +153,13 @@ mod tests {
     }
 
     #[test]
-    fn a_stopped_build_ends_with_all_its_processes_and_no_other_starts() {
+    fn stopping_a_build_kills_its_process_group_and_prevents_new_builds() {
         let folder = tempfile::tempdir().unwrap();
         let (stop, started) = (Stop::default(), folder.path().join("started"));
         let build = {
             let (stop, folder) = (stop.clone(), folder.path().to_owned());
-            // Two processes, so that ending the shell alone would leave one behind; the pipe would keep `cat` alive.
+            // Two processes: signalling only the shell would leave the other running, as the pipe
+            // keeps `cat` alive.
             std::thread::spawn(move || run("touch started; sleep 600 | cat", &folder, QUIET, Some(&stop)))
         };
         while !started.exists() {

@@ -1,15 +1,15 @@
-//! Whether a file is a component, told by its first bytes, so that the usual mistake is named before anything is uploaded.
+//! Detects components by their first bytes, so that common mistakes are reported before the upload.
 
 use crate::error::Problem;
 use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
-/// The magic number of WebAssembly, then the version and layer of a component.
+/// Magic number of WebAssembly, then the version and layer of a component.
 const COMPONENT: [u8; 8] = *b"\0asm\x0d\0\x01\0";
 const MODULE: [u8; 8] = *b"\0asm\x01\0\0\0";
 
-/// See that `path` starts like a component, and give its length in bytes.
+/// Checks that `path` starts like a component, and returns its length in bytes.
 pub(crate) fn check_component(path: &Path) -> Result<u64, Problem> {
     let shown = path.display();
     let unreadable = |error| Problem::new(format!("cannot read the component {shown}")).because(error);
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modules_and_other_files_are_told_from_components() {
+    fn only_components_are_accepted() {
         let file = tempfile::NamedTempFile::new().unwrap();
         for (bytes, what) in [
             (&b"\0asm\x01\0\0\0rest"[..], "core WebAssembly module"),

@@ -1,4 +1,4 @@
-//! Sending a component to a node.
+//! Sends a component to a node.
 
 use crate::client::{Client, Upload};
 use crate::output::{Output, size};
@@ -8,19 +8,19 @@ use std::path::Path;
 use weir_types::api::{Deployed, MANIFEST_HEADER};
 use weir_types::{FunctionKind, FunctionManifest, Name};
 
-/// What to deploy.
+/// Component with its name and manifest.
 pub(crate) struct Deployment<'a> {
-    /// As what.
+    /// Name of the function.
     pub(crate) name: &'a Name,
-    /// Which component.
+    /// Path of the component.
     pub(crate) component: &'a Path,
-    /// With which grants and limits.
+    /// Grants and limits.
     pub(crate) manifest: &'a FunctionManifest,
-    /// Refuse imports that would be linked as denying.
+    /// Reject imports that would be linked as denied.
     pub(crate) strict: bool,
 }
 
-/// Deploy, and wait until it can be called.
+/// Deploys the component, and returns when it can be called.
 pub(crate) fn send(deployment: &Deployment<'_>, client: &Client, output: Output) -> Result<Deployed> {
     let Deployment { name, component, manifest, strict } = deployment;
     let mut upload = Upload::open(component, output, &format!("sending {name}"), "compiling")?;
@@ -29,7 +29,7 @@ pub(crate) fn send(deployment: &Deployment<'_>, client: &Client, output: Output)
     client.put(&path, &format!("deploy {name}"), &[(MANIFEST_HEADER, manifest)], &mut upload)
 }
 
-/// What happened, for people, with a line to paste.
+/// Human-readable result of a deployment, with a command that calls the function.
 pub(crate) fn describe(deployed: &Deployed, client: &Client) -> String {
     let function = &deployed.function;
     if !deployed.created {
@@ -45,7 +45,8 @@ pub(crate) fn describe(deployed: &Deployed, client: &Client) -> String {
         time_ms => format!("deployed {what} ({bytes}, compiled in {time_ms} ms)\n"),
     };
     deployed.warnings.iter().for_each(|warning| text.push_str(&format!("  warning: {warning}\n")));
-    // What no manifest can grant is left out: the standard libraries of most languages import it, used or not.
+    // Omit imports that no manifest can grant: most standard libraries import them without using
+    // them.
     let grantable = deployed.denied_imports.iter().filter(|import| !is_never_granted(import));
     let grantable: Vec<_> = grantable.map(String::as_str).collect();
     if !grantable.is_empty() {
@@ -67,17 +68,19 @@ pub(crate) fn describe(deployed: &Deployed, client: &Client) -> String {
     }
 }
 
-/// Whether no function may use it: there are no files, and other hosts are reached by `wasi:http`.
+/// Whether no manifest can grant the import: functions have no files, and reach hosts by
+/// `wasi:http`.
 fn is_never_granted(import: &str) -> bool {
     ["wasi:filesystem/", "wasi:sockets/"].iter().any(|package| import.starts_with(package))
 }
 
-/// Whether it sends requests.
+/// Whether the import sends HTTP requests.
 fn is_outbound(import: &str) -> bool {
     ["wasi:http/outgoing-handler@", "wasi:http/client@"].iter().any(|name| import.starts_with(name))
 }
 
-/// `wasi:http/client@0.3.0` and its like, on one line: `wasi:http (client, outgoing-handler)`.
+/// Groups imports such as `wasi:http/client@0.3.0` by package: `wasi:http (client,
+/// outgoing-handler)`.
 fn by_package(imports: &[&str]) -> String {
     let mut packages: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for import in imports {
@@ -92,7 +95,7 @@ fn by_package(imports: &[&str]) -> String {
     packages.join(", ")
 }
 
-/// JSON that fits into a header: what is not ASCII is escaped.
+/// JSON for a header: non-ASCII characters are escaped.
 fn ascii_json(manifest: &FunctionManifest) -> Result<String> {
     let json = serde_json::to_string(manifest)?;
     let mut ascii = String::with_capacity(json.len());
@@ -111,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn imports_are_told_by_package() {
+    fn imports_are_grouped_by_package() {
         let imports = ["wasi:sockets/tcp@0.2.3", "wasi:filesystem/types@0.2.3", "wasi:sockets/udp@0.2.3"]
             .map(str::to_owned);
         assert_eq!(
@@ -121,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manifest_survives_the_header() {
+    fn manifest_survives_the_header_encoding() {
         let mut manifest = FunctionManifest::default();
         manifest.env.insert("GREETING".into(), "grüezi \u{1f600}\n\u{7f}".into());
         let header = ascii_json(&manifest).unwrap();

@@ -1,4 +1,5 @@
-//! Pre-initialising a component: its start-up code runs once, here, and every instance begins with the memory it left.
+//! Pre-initialisation of components: the initialisation code runs once, at build time, and every
+//! instance starts from the resulting memory.
 
 mod adapter;
 mod host;
@@ -15,19 +16,19 @@ use wasmtime::error::Context as _;
 use wasmtime::{Config, Engine, Store};
 use wasmtime_wizer::Wizer;
 
-/// The export that is called unless the project names another; the name that the Wizer tools use.
+/// Default name of the initialisation export, as in the Wizer tools.
 pub(super) const INIT_DEFAULT: &str = "wizer-initialize";
 
-/// A pre-initialised component.
+/// Pre-initialised component.
 pub(super) struct Snapshot {
     pub(super) wasm: Vec<u8>,
-    /// What the start-up code did that a snapshot freezes.
+    /// Warnings about values that the snapshot freezes, such as random numbers.
     pub(super) warnings: Vec<String>,
 }
 
-/// Why there is none.
+/// Reason for a failed pre-initialisation.
 enum Failure {
-    /// There is no start-up code of that name.
+    /// No valid initialisation export.
     NoStart(&'static str),
     Failed(wasmtime::Error),
 }
@@ -38,7 +39,8 @@ impl From<wasmtime::Error> for Failure {
     }
 }
 
-/// Run the export `init` of the component `wasm` and keep what it leaves in memory.
+/// Runs the export `init` of the component `wasm` and returns a component with the resulting
+/// memory.
 pub(super) fn take(wasm: &[u8], init: &str) -> Result<Snapshot> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(run(wasm, init)).map_err(|failure| {
@@ -59,12 +61,13 @@ pub(super) fn take(wasm: &[u8], init: &str) -> Result<Snapshot> {
 
 async fn run(wasm: &[u8], init: &str) -> Result<Snapshot, Failure> {
     let mut config = Config::new();
-    // What is computed here must be what an instance would have computed.
+    // Results must equal those of an instance on a node.
     config.relaxed_simd_deterministic(true).wasm_component_model_async(true);
     let engine = Engine::new(&config)?;
     let mut linker = host::linker(&engine)?;
     let mut wizer = Wizer::new();
-    // Without its export inside, the component would lift a function that is gone. Nothing on a node can call it.
+    // Keep the export: without its core function, the component's lift would refer to a missing
+    // function. A node offers no way to call it.
     wizer.init_func(init).keep_init_func(true);
     let (context, instrumented) = wizer.instrument_component(wasm)?;
     let component = Component::new(&engine, &instrumented)?;
@@ -95,7 +98,8 @@ mod tests {
     use super::*;
     use wasmtime::component::Linker;
 
-    /// A component whose start-up code writes 42 and calls `import`, and whose `get` reads what was written.
+    /// A component whose initialisation writes 42 and calls `import`, and whose `get` reads the
+    /// value.
     fn component(interface: &str, import: &str, result: &str) -> Vec<u8> {
         let text = format!(
             r#"(component
@@ -117,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn instances_start_from_what_the_start_up_code_left_and_frozen_randomness_is_told() {
+    fn instances_start_from_the_snapshot_and_frozen_randomness_is_reported() {
         let wasm = component("wasi:random/insecure-seed@0.2.0", "insecure-seed", "(result (tuple u64 u64))");
         let snapshot = take(&wasm, INIT_DEFAULT).unwrap();
         assert_eq!(snapshot.warnings.len(), 1, "{:?}", snapshot.warnings);
@@ -134,14 +138,14 @@ mod tests {
     }
 
     #[test]
-    fn start_up_code_cannot_use_models_and_is_told_so() {
+    fn initialisation_cannot_use_models() {
         let wasm = component("weir:inference/models@0.1.0", "names", "(result (tuple u64 u64))");
         let error = format!("{:#}", take(&wasm, INIT_DEFAULT).map(drop).unwrap_err());
         assert!(error.contains("weir:inference/models@0.1.0#names can be called only"), "{error}");
     }
 
     #[test]
-    fn the_world_outside_is_not_there_yet() {
+    fn initialisation_cannot_use_the_network() {
         let interface = "wasi:sockets/instance-network@0.2.6";
         let wasm = component(interface, "instance-network", "(result (tuple u64 u64))");
         let error = format!("{:#}", take(&wasm, INIT_DEFAULT).map(drop).unwrap_err());
@@ -149,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_imported_and_not_called_is_no_matter() {
+    fn unused_imports_do_not_prevent_a_snapshot() {
         let wasm = wat::parse_str(
             r#"(component
                 (import "wasi:http/client@0.3.0" (instance (export "send" (func async (result u32)))))
@@ -162,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_start_up_export_is_named() {
+    fn missing_initialisation_export_is_named() {
         let wasm = wat::parse_str("(component)").unwrap();
         let error = take(&wasm, "warm-up").map(drop).unwrap_err();
         assert!(format!("{error:#}").contains("warm-up"), "{error:#}");

@@ -1,4 +1,4 @@
-//! `weir.toml`: one format for a node, its client and a function's project.
+//! `weir.toml`: one format for a node, its client and a function project.
 
 use crate::error::Problem;
 use anyhow::Result;
@@ -10,47 +10,48 @@ use weir_types::{Cost, FunctionManifest, Limits, ModelRef, Name, ObjectGrants, R
 
 const FILE_NAME: &str = "weir.toml";
 
-/// A `weir.toml` that has been read. Relative paths in it start from its folder.
+/// Parsed `weir.toml`. Relative paths in it start at its folder.
 #[derive(Debug)]
 pub(crate) struct ConfigFile {
-    /// Where it is.
+    /// Path of the file.
     pub(crate) path: PathBuf,
-    /// The folder it is in.
+    /// Folder of the file.
     pub(crate) folder: PathBuf,
-    /// `[node]`: how `weir up` sets up its node.
+    /// `[node]`: settings of the node that `weir up` starts.
     pub(crate) node: NodeConfig,
-    /// `[client]`: which node the other commands talk to.
+    /// `[client]`: node that the other commands connect to.
     pub(crate) client: ClientSettings,
-    /// `[function]`: the function that this project makes, if it makes one.
+    /// `[function]`: the project's function.
     pub(crate) function: Option<FunctionProject>,
 }
 
-/// `[client]`.
+/// Section `[client]`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct ClientSettings {
-    /// The node's address.
+    /// The node's URL.
     pub(crate) url: Option<String>,
-    /// A file whose first word is the token to send.
+    /// File whose first word is the token to send.
     pub(crate) token_from: Option<PathBuf>,
 }
 
-/// `[function]`.
+/// Section `[function]`.
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct FunctionProject {
-    /// What it is called on the node.
+    /// Name of the function on the node.
     pub(crate) name: Name,
-    /// The shell command that builds it, run in the project's folder.
+    /// Shell command that builds the function, run in the project's folder.
     pub(crate) build: Option<String>,
-    /// The component that the build leaves.
+    /// Path of the component that the build creates.
     pub(crate) component: PathBuf,
-    /// The world, in the project's `wit` folder, that a core module is made a component of. Compilers that make components need none.
+    /// World in the project's `wit` folder for converting a core module into a component. Not
+    /// needed with compilers that create components.
     pub(crate) world: Option<String>,
     /// Whether to pre-initialise the component after building it.
     #[serde(default)]
     pub(crate) snapshot: bool,
-    /// The export that pre-initialises it.
+    /// Name of the initialisation export.
     pub(crate) snapshot_init: Option<String>,
     #[serde(default)]
     models: Vec<ModelRef>,
@@ -72,9 +73,9 @@ pub(crate) struct FunctionProject {
 }
 
 impl FunctionProject {
-    /// What it asks to be granted.
+    /// The function's manifest.
     pub(crate) fn manifest(&self) -> FunctionManifest {
-        // Named one by one, so that a key which a manifest gains cannot be forgotten here.
+        // All fields are listed, so that a new manifest key causes a compile error here.
         FunctionManifest {
             models: self.models.clone(),
             env: self.env.clone(),
@@ -100,7 +101,8 @@ struct Content {
 }
 
 impl ConfigFile {
-    /// The file named by `given`, or else the `weir.toml` of `folder` or the nearest folder above it, if there is one.
+    /// Finds the configuration file: the path `given`, or else the `weir.toml` in `folder` or its
+    /// nearest parent. Returns `None` if there is none.
     pub(crate) fn find(given: Option<&Path>, folder: &Path) -> Result<Option<Self>> {
         if let Some(path) = given {
             return Self::read(path).map(Some);
@@ -109,7 +111,7 @@ impl ConfigFile {
         folders.find(|path| path.is_file()).map(|path| Self::read(&path)).transpose()
     }
 
-    /// Read one file.
+    /// Reads one file.
     pub(crate) fn read(path: &Path) -> Result<Self> {
         let shown = path.display();
         let text = std::fs::read_to_string(path)
@@ -149,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_project_gives_its_manifest() {
+    fn project_converts_to_its_manifest() {
         let file = read(
             "[function]\nname = \"digits\"\nbuild = \"make\"\ncomponent = \"out.wasm\"\nmodels = [\"digits:2\"]\n\
              idempotent = true\nslo_ms = 200\ncost_slo = 2\n[function.limits]\ndeadline_ms = 5\n[function.env]\nMODE = \"fast\"\n\
@@ -165,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named_with_file_and_line() {
+    fn parse_errors_have_file_and_line() {
         for (text, line, what) in [
             ("[node]\nlisten = \"127.0.0.1:0\"\nlisen = 1\n", ":3:", "unknown field `lisen`"),
             (
@@ -187,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_file_above_counts_and_its_paths_start_from_it() {
+    fn nearest_parent_file_applies_with_paths_relative_to_it() {
         let top = tempfile::tempdir().unwrap();
         let deep = top.path().join("a/b");
         std::fs::create_dir_all(&deep).unwrap();

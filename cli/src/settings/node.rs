@@ -1,4 +1,4 @@
-//! The node's settings: flags and environment over `weir.toml` over defaults.
+//! Node settings. Flags and environment override `weir.toml`, which overrides defaults.
 
 use super::ConfigFile;
 use crate::error::Problem;
@@ -8,47 +8,50 @@ use std::path::PathBuf;
 use toml::{Table, Value};
 use weir_host::{ClusterConfig, DevicesConfig, NodeConfig};
 
-/// How the node is set up: by those who start one, and by those who look at what starting one would do.
+/// Node settings on the command line, for commands that start a node or inspect its settings.
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Node")]
 pub(crate) struct NodeArgs {
-    /// Where to listen; port 0 takes a free one [default: 127.0.0.1:9347]
+    /// Listen address; port 0 selects a free port [default: 127.0.0.1:9347]
     #[arg(long, value_name = "ADDR:PORT", env = "WEIR_LISTEN", value_parser = address)]
     listen: Option<SocketAddr>,
-    /// Where functions, models and the registry are kept [default: weir-data]
+    /// Folder for functions, models and the registry [default: weir-data]
     #[arg(long, value_name = "FOLDER", env = "WEIR_DATA")]
     data: Option<PathBuf>,
-    /// Let in only clients with a token of this file, which has one `TOKEN [TENANT]` a line; the tenant * may read the metrics of all and nothing else
+    /// Require a token of this file, which has one `TOKEN [TENANT]` per line; the tenant * may only
+    /// read the metrics of all tenants
     #[arg(long, value_name = "FILE", env = "WEIR_TOKEN_FILE")]
     token_file: Option<PathBuf>,
-    /// Listen beyond loopback without tokens
+    /// Allow listening beyond loopback without tokens
     #[arg(long, env = "WEIR_INSECURE", value_parser = clap::builder::FalseyValueParser::new())]
     insecure: bool,
-    /// The devices that models run on: auto for the processor and every GPU that is found, or a list such as cpu,cuda:0 [default: auto]
+    /// Devices that models run on: auto for the CPU and all GPUs, or a list such as cpu,cuda:0
+    /// [default: auto]
     #[arg(long, value_name = "LIST", env = "WEIR_DEVICES")]
     devices: Option<DevicesConfig>,
-    /// The libonnxruntime.so to use
+    /// Path of libonnxruntime.so
     #[arg(long, value_name = "FILE", env = "WEIR_ONNXRUNTIME")]
     onnxruntime: Option<PathBuf>,
-    /// Be one of a cluster that keeps what is deployed in this etcd: etcd://HOST[:PORT][,HOST[:PORT]...][/ROOT]
+    /// Join the cluster of this etcd: etcd://HOST[:PORT][,HOST[:PORT]...][/ROOT]
     #[arg(long, value_name = "URL", env = "WEIR_DATASTORE")]
     datastore: Option<String>,
-    /// Where the cluster keeps components and models: s3://BUCKET[/PREFIX], with AWS_* from the environment, or file:///FOLDER that all nodes see
+    /// Blob store for the cluster's components and models: s3://BUCKET[/PREFIX], with AWS_* from
+    /// the environment, or file:///FOLDER that all nodes share
     #[arg(long, value_name = "URL", env = "WEIR_BLOBS")]
     blobs: Option<String>,
-    /// What the nodes of the cluster show each other, the same file on all; may be left out on loopback only
+    /// File with the secret that the cluster's nodes share; optional on loopback only
     #[arg(long, value_name = "FILE", env = "WEIR_SECRET_FILE")]
     secret_file: Option<PathBuf>,
-    /// Where the other nodes of the cluster reach this one [default: where it listens]
+    /// Address of this node for the other nodes of the cluster [default: the listen address]
     #[arg(long, value_name = "HOST:PORT", env = "WEIR_ADVERTISE")]
     advertise: Option<String>,
-    /// Any other setting of [node]; may be given more than once
+    /// Any other setting of [node]; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE", env = "WEIR_SET", value_delimiter = ',')]
     set: Vec<String>,
 }
 
 impl NodeArgs {
-    /// The settings that hold.
+    /// Resolves the settings with `weir.toml` and the defaults.
     pub(crate) fn config(&self, file: Option<&ConfigFile>) -> Result<NodeConfig> {
         let config = file.map_or_else(NodeConfig::default, |file| file.node.clone());
         let mut config = with_settings(config, &self.set)?;
@@ -68,7 +71,7 @@ impl NodeArgs {
         Ok(config)
     }
 
-    /// The cluster that the node is one of, if anything says so.
+    /// Cluster settings, if flags or `weir.toml` have any.
     fn cluster(&self, from_file: Option<ClusterConfig>) -> Result<Option<ClusterConfig>> {
         let Self { datastore, blobs, secret_file, advertise, .. } = self;
         let is_asked_for =
@@ -98,7 +101,7 @@ impl NodeArgs {
     }
 }
 
-/// `config` with `settings` such as `limit_caps.memory_bytes=1` put over it.
+/// Applies `settings` such as `limit_caps.memory_bytes=1` to `config`.
 fn with_settings(config: NodeConfig, settings: &[String]) -> Result<NodeConfig> {
     if settings.is_empty() {
         return Ok(config);
@@ -112,13 +115,13 @@ fn with_settings(config: NodeConfig, settings: &[String]) -> Result<NodeConfig> 
         let (path, text) = setting.split_once('=').ok_or_else(|| wrong("write it as KEY=VALUE"))?;
         put(&mut table, path, value(text))
             .ok_or_else(|| wrong("its key goes through something that is no table"))?;
-        // One by one, so that the wrong one is named.
+        // Validate after each setting, so that the error names the invalid one.
         table.clone().try_into::<NodeConfig>().map_err(|error| wrong(error.message()))?;
     }
     Ok(table.try_into()?)
 }
 
-/// TOML where it is TOML, else the text itself: `backend=fake` needs no quotes.
+/// Parses TOML, or takes the text as a string: `backend=fake` needs no quotes.
 fn value(text: &str) -> Value {
     let parsed = toml::from_str::<Table>(&format!("value = {text}")).ok();
     parsed.and_then(|mut table| table.remove("value")).unwrap_or_else(|| Value::String(text.to_owned()))
@@ -137,7 +140,7 @@ fn put(table: &mut Table, path: &str, value: Value) -> Option<()> {
 }
 
 fn address(text: &str) -> Result<SocketAddr, String> {
-    // A name, such as localhost, will do too.
+    // Accepts host names such as localhost.
     let mut found =
         text.to_socket_addrs().map_err(|error| format!("{error}; write it like 127.0.0.1:9347"))?;
     found.next().ok_or_else(|| "it stands for no address".into())
@@ -148,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_win_over_the_file() {
+    fn flags_override_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("weir.toml");
         std::fs::write(&path, "[node]\nlisten = \"127.0.0.1:1\"\ninsecure = true\ngateway_threads = 3\n")
@@ -166,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_are_a_list_in_the_file_or_on_the_command_line() {
+    fn devices_are_configurable_by_file_and_flag() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("weir.toml");
         let text = "[node]\ndevices = [\"cpu\", { device = \"cuda:1\", memory_share = 0.5, slots = 2 }]\n";
@@ -175,7 +178,7 @@ mod tests {
         let config = NodeArgs::default().config(Some(&file)).unwrap();
         let DevicesConfig::List(devices) = &config.devices else { panic!("{:?}", config.devices) };
         assert_eq!((devices[0].slots, devices[1].slots, devices[1].memory_share), (None, Some(2), Some(0.5)));
-        // It is shown as it is written, and can be read again.
+        // The list survives serialization.
         let set = NodeArgs { set: vec!["gateway_threads=5".into()], ..NodeArgs::default() };
         assert_eq!(set.config(Some(&file)).unwrap().devices, config.devices);
         let args = NodeArgs { devices: Some("cpu".parse().unwrap()), ..NodeArgs::default() };
@@ -186,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_can_be_nested_and_a_wrong_one_is_named() {
+    fn settings_may_be_nested_and_invalid_ones_are_named() {
         let set = |text: &str| with_settings(NodeConfig::default(), &[text.to_owned()]);
         assert_eq!(set("limit_caps.memory_bytes=7").unwrap().limit_caps.memory_bytes, 7);
         for (text, what) in [
@@ -201,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn listening_addresses_may_be_names() {
+    fn listen_address_may_be_a_host_name() {
         assert_eq!(address("127.0.0.1:0").unwrap().port(), 0);
         assert!(address("localhost:9347").unwrap().ip().is_loopback());
         assert!(address("9347").is_err());

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_add_to_the_manifest_and_win() {
+    fn flags_extend_and_override_the_manifest() {
         let mut manifest =
             FunctionManifest { models: vec!["a".parse().unwrap()], ..FunctionManifest::default() };
         manifest.env.insert("MODE".into(), "slow".into());
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn reuse_is_asked_for_by_flag_or_bound() {
+    fn reuse_is_enabled_by_flag_or_bound() {
         let add = |flags: GrantArgs, manifest: FunctionManifest| flags.add_to(manifest).unwrap().reuse;
         let fresh = FunctionManifest::default();
         assert_eq!(add(GrantArgs::default(), fresh.clone()), None);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_limit_is_named() {
+    fn invalid_limit_error_names_the_limit() {
         for (key, value, what) in [
             ("memory", "1", "no such key"),
             ("memory_bytes", "64MB", "not a whole number"),

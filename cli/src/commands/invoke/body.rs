@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_content_type_follows_the_data() {
+    fn content_type_follows_the_data() {
         let kind = |data: &str| RequestBody::read(data).unwrap().content_type();
         assert_eq!(kind("{\"a\": 1}"), "application/json");
         assert_eq!(kind("hello"), "text/plain; charset=utf-8");

@@ -271,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_and_sizes_are_read_as_people_write_them() {
+    fn durations_and_dimensions_are_parsed() {
         assert_eq!(["500ms", "2s", "0.5s", "70"].map(duration_ms), [Ok(500), Ok(2_000), Ok(500), Ok(70)]);
         for bad in ["", "s", "-1s", "0", "1h", "nan", "1e99s"] {
             assert!(duration_ms(bad).is_err(), "{bad}");

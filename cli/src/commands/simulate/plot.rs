@@ -1,4 +1,4 @@
-//! Charts as SVG.
+//! SVG charts.
 
 use crate::error::Problem;
 use anyhow::Result;
@@ -10,7 +10,7 @@ use weir_scheduler::sim::{Chart, ChartKind};
 
 const SIZE: (u32, u32) = (800, 480);
 
-/// Draw each chart into a file of `folder`, which is made if it is not there.
+/// Writes one SVG file per chart to `folder`, which is created if missing.
 pub(super) fn draw(folder: &Path, charts: &[Chart]) -> Result<()> {
     fs::create_dir_all(folder)
         .map_err(|error| Problem::new(format!("cannot make {}", folder.display())).because(error))?;
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_chart_shows_its_title_its_labels_and_every_series() {
+    fn chart_shows_title_labels_and_all_series() {
         let folder = tempfile::tempdir().unwrap();
         let mut chart = Chart {
             name: "waits".into(),

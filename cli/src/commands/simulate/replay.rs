@@ -1,4 +1,4 @@
-//! `weir simulate --replay`: what a running scheduler did, once more.
+//! `weir simulate --replay`: replays the recording of a running scheduler.
 
 use crate::commands::Context;
 use crate::error::Problem;

@@ -8,21 +8,22 @@ use anyhow::Result;
 use std::path::PathBuf;
 use weir_scheduler::sim::{Compared, Figure, Reproduction, SimulationError, reproduce};
 
-/// Print the papers' figures, an independent reference's, and Weir's side by side
+/// Compare Weir's results with published and reference results
 ///
-/// First the numbers of "Locality-aware load balancing" and "Kernel-as-a-Service", then all policies
-/// beside each other at a working set of 35: under the papers' device rules, and with slots and
-/// batches. Where the papers' numbers could not be had under any assumption, no reference is shown.
+/// First prints the numbers of "Locality-aware load balancing" and "Kernel-as-a-Service" beside
+/// those of an independent reference and of Weir. Then compares all policies at a working set of
+/// 35: under the papers' device rules, and with slots and batches. A missing reference means that
+/// no assumption reproduced the paper's number.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(super) struct ReproduceArgs {
-    /// The first seed of the workloads
+    /// First seed of the workloads
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// How many; results are their means
+    /// Number of seeds; results are means over the seeds
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     seeds: u64,
-    /// Draw the papers' figures as SVG files in this folder
+    /// Write the papers' figures as SVG files to this folder
     #[arg(long, value_name = "FOLDER")]
     plots: Option<PathBuf>,
 }

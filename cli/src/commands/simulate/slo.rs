@@ -1,4 +1,4 @@
-//! What simulated requests are to keep to, and how that is kept.
+//! SLOs of simulated requests, and their admission settings.
 
 use anyhow::Result;
 use clap::ValueEnum;
@@ -9,31 +9,34 @@ use weir_types::Cost;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "SLOs")]
 pub(super) struct SloArgs {
-    /// How long requests may take: so many times their run (20x), or a time (500ms, 30s)
+    /// Latency objective: a multiple of the run time (20x), or a time (500ms, 30s)
     #[arg(long, value_name = "TIME", value_parser = latency)]
     slo: Option<SloLatency>,
-    /// What the device time of a request may cost, loads included
+    /// Maximum device cost of a request, including loads
     #[arg(long, value_name = "COST")]
     cost_slo: Option<Cost>,
-    /// The part of the requests that have an SLO
+    /// Fraction of the requests that have an SLO
     #[arg(long, value_name = "PART", default_value_t = 1.0, value_parser = super::part)]
     slo_part: f64,
-    /// Whether those are turned away on arrival that would miss their SLO; `both` plays every policy with and without
+    /// Reject requests on arrival that would miss their SLO; `both` simulates every policy with and
+    /// without
     #[arg(long, value_enum, default_value_t)]
     admission: Admission,
-    /// Which of the placements that meet an SLO is taken
+    /// Choice among the placements that meet an SLO
     #[arg(long, value_enum, default_value_t)]
     choice: ChoiceName,
-    /// Placements that are compared with what the cluster is doing
+    /// Number of placements to compare with the cluster's state
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..))]
     sample: u16,
-    /// The part of the time until a request is due that is kept back, for runs that take longer than expected
+    /// Fraction of the time until a request's deadline to reserve for runs that take longer than
+    /// expected
     #[arg(long, value_name = "PART", default_value_t = 0.0, value_parser = super::part)]
     margin: f64,
-    /// What a second of a kind of device costs: `simulated`, or plain, small and large with --mixed; may be given several times [default: 1]
+    /// Cost of a second on a kind of device: `simulated`, or plain, small and large with --mixed;
+    /// may be repeated [default: 1]
     #[arg(long = "price", value_name = "KIND=COST", value_parser = price)]
     prices: Vec<(DeviceKind, Cost)>,
-    /// Runs take up to this part more or less than the scheduler expects
+    /// Maximum deviation of run times from the expected times, as a fraction
     #[arg(long, value_name = "PART", default_value_t = 0.0, value_parser = super::part)]
     pub(super) jitter: f64,
 }
@@ -48,17 +51,17 @@ enum Admission {
 
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
 enum ChoiceName {
-    /// The one that costs least
+    /// The placement with the lowest cost
     #[default]
     Cheapest,
-    /// The one that is over first
+    /// The placement with the earliest completion
     Fastest,
-    /// By lot
+    /// A random placement
     Random,
 }
 
 impl SloArgs {
-    /// What each request is to keep to, if anything.
+    /// The SLO rule for requests, if an SLO option is set.
     pub(super) fn rule(&self) -> Option<SloRule> {
         let has_any = self.slo.is_some() || self.cost_slo.is_some();
         has_any.then(|| SloRule {
@@ -68,7 +71,7 @@ impl SloArgs {
         })
     }
 
-    /// How SLOs are kept: each way that is to be played.
+    /// The SLO settings to simulate.
     pub(super) fn settings(&self) -> Vec<SloSettings> {
         let with = |admission| SloSettings {
             admission,
@@ -116,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_read_in_three_ways() {
+    fn latency_objective_has_three_formats() {
         assert_eq!(latency("20x"), Ok(SloLatency::Times(20.0)));
         assert_eq!(latency("500ms"), Ok(SloLatency::Ns(500_000_000)));
         assert_eq!(latency("1.5s"), latency("1500ms"));

@@ -1,4 +1,4 @@
-//! What arrives: a file, a preset or a trace.
+//! Workloads from a file, a preset or a trace.
 
 use crate::error::Problem;
 use anyhow::Result;
@@ -10,58 +10,59 @@ use weir_scheduler::sim::{Arrivals, AzureRecipe, Preset, Recipe, Workload};
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Workload")]
 pub(super) struct WorkloadArgs {
-    /// A workload as JSON: `models` are [MB, load s, run s], `requests` [arrival s, model], and `capacity` (MB) and `gpus` of the cluster
+    /// Workload as JSON: `models` are [MB, load s, run s], `requests` are [arrival s, model], and
+    /// `capacity` (MB) and `gpus` describe the cluster
     #[arg(long, value_name = "FILE", conflicts_with_all = ["preset", "azure", "functions", "arrivals", "period_s", "minutes", "first_minute", "per_minute", "tenants", "seeds"])]
     workload: Option<PathBuf>,
-    /// A generated workload: trace, overload or uniform
+    /// Generated workload: trace, overload or uniform
     #[arg(long, value_name = "PRESET", conflicts_with = "azure")]
     preset: Option<Preset>,
-    /// A day of the public Azure Functions trace: a CSV file of invocations per function and minute
+    /// Day of the public Azure Functions trace: a CSV file of invocations per function and minute
     #[arg(long, value_name = "FILE", conflicts_with_all = ["arrivals", "period_s", "tenants"])]
     azure: Option<PathBuf>,
-    /// Functions, each with a model of its own: the working set
+    /// Number of functions, each with its own model: the working set
     #[arg(long, value_name = "N", default_value_t = 35, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     functions: u32,
-    /// How arrivals spread over time, for presets
+    /// Distribution of the arrivals over time, for presets
     #[arg(long, value_enum, default_value_t)]
     arrivals: Spread,
-    /// How long bursts, busy times or days are, where arrivals have them
+    /// Length of bursts, busy periods or days, for arrivals that have them
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = seconds)]
     period_s: f64,
-    /// Minutes
+    /// Length of the workload in minutes
     #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=1_440))]
     minutes: u32,
-    /// The first minute of an Azure trace that is played
+    /// First minute of the Azure trace
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..1_440), conflicts_with = "preset")]
     first_minute: u32,
-    /// Requests in a minute [default: 325; a trace's own]
+    /// Requests per minute [default: 325; for a trace, its own rate]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     per_minute: Option<u32>,
-    /// Devices [default: a file's own; 12]
+    /// Number of devices [default: 12; for a file, its own number]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     devices: Option<u32>,
-    /// Memory of each device in MB [default: a file's own, the preset's; 8192]
+    /// Memory per device in MB [default: 8192; for a file or preset, its own size]
     #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     capacity_mb: Option<u64>,
-    /// Functions belong to this many tenants in turn
+    /// Number of tenants that the functions are distributed over
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     tenants: u32,
-    /// What chance follows from
+    /// Seed of the random numbers
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// How many seeds, from that one on; results are their means
+    /// Number of seeds, starting at --seed; results are means over the seeds
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     seeds: u64,
 }
 
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
 enum Spread {
-    /// The same number of each function in every minute, at random times in it
+    /// Equal numbers of each function per minute, at random times
     #[default]
     PerMinute,
-    /// Independent of each other
+    /// Independent arrivals
     Poisson,
-    /// Each function is silent most of the time
+    /// Functions are idle most of the time
     Sporadic,
     /// Half of a minute's arrivals come at its start
     Burst,
@@ -70,7 +71,7 @@ enum Spread {
 }
 
 impl WorkloadArgs {
-    /// Workloads by seed.
+    /// The workloads with their seeds.
     pub(super) fn read(&self) -> Result<Vec<(u64, Workload)>> {
         if let Some(path) = &self.workload {
             let bytes = fs::read(path).map_err(|error| unreadable(path, error.into()))?;

@@ -1,4 +1,4 @@
-//! The node's own log, on standard error.
+//! Node log on standard error.
 
 use crate::error::Problem;
 use anyhow::Result;
@@ -9,17 +9,17 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer as _, fmt};
 use weir_host::SpanLog;
 
-/// What is logged where nothing is said about it.
+/// Default log filter.
 const FILTER_DEFAULT: &str = "info,cranelift=warn,wasmtime=warn,ort=warn";
 
-/// The node's own log.
+/// Node log options.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Log")]
 pub(crate) struct LogArgs {
-    /// What to log, such as `debug` or `info,weir_host=trace` [default: info]
+    /// Log filter, such as `debug` or `info,weir_host=trace` [default: info]
     #[arg(long, value_name = "FILTER", env = "WEIR_LOG")]
     log: Option<String>,
-    /// How to write it [default: text on a terminal, else json]
+    /// Log format [default: text on a terminal, else json]
     #[arg(long, value_name = "FORMAT", env = "WEIR_LOG_FORMAT")]
     log_format: Option<Format>,
 }
@@ -30,7 +30,7 @@ enum Format {
     Json,
 }
 
-/// Send the process's log to standard error from here on.
+/// Starts logging to standard error.
 pub(super) fn start(args: &LogArgs) -> Result<()> {
     let filter = args.log.as_deref().unwrap_or(FILTER_DEFAULT);
     let filter = EnvFilter::try_new(filter).map_err(|error| {

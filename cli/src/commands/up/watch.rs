@@ -1,4 +1,4 @@
-//! Deploying the project once, or whenever one of its files changes, beside a running node.
+//! Deploys the project once, or on every file change, beside a running node.
 
 use super::Deployer;
 use crate::project::Stop;
@@ -10,15 +10,16 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Editors write a file in several steps, and tools write many files: deploy when it has been quiet for this long,
+/// Quiet time after the last change before a deployment: editors and tools write files in several
+/// steps.
 const QUIET: Duration = Duration::from_millis(150);
-/// or when this has passed since the first change.
+/// Maximum time between the first change and the deployment.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Folders in which builds and nodes write.
+/// Folders that builds and nodes write to.
 const NOT_WATCHED: [&str; 7] =
     ["target", "node_modules", "dist", "build", "weir-data", "__pycache__", "venv"];
 
-/// The thread that builds and deploys. Ends when it is stopped or dropped, and its build with it.
+/// Build and deploy thread. It ends when stopped or dropped, and ends its running build.
 pub(super) struct Watcher {
     stop: Stop,
     wake: SyncSender<()>,
@@ -26,10 +27,11 @@ pub(super) struct Watcher {
 }
 
 impl Watcher {
-    /// Deploy now and, where `data` is given, after every change of the project's files, among which the node's data are not.
+    /// Deploys now and, if `data` is given, after every change of the project's files. The node's
+    /// data folder `data` is ignored.
     pub(super) fn start(deployer: Deployer, data: Option<&Path>) -> Result<Self> {
         let stop = Stop::default();
-        // One waiting change is as good as many.
+        // One pending change is enough to trigger a deployment.
         let (wake, changes) = sync_channel(1);
         let folder = deployer.file.parent().unwrap_or(Path::new("."));
         let files = data.map(|data| Files::watch(folder, data, wake.clone())).transpose()?;
@@ -42,7 +44,7 @@ impl Watcher {
         Ok(Self { stop, wake, thread: Some(thread) })
     }
 
-    /// End the build or deployment under way and wait for the thread.
+    /// Ends the current build or deployment and waits for the thread.
     pub(super) fn stop(self) {
         drop(self);
     }
@@ -51,10 +53,10 @@ impl Watcher {
 impl Drop for Watcher {
     fn drop(&mut self) {
         self.stop.stop();
-        // A full channel wakes it just as well.
+        // A full channel already wakes the thread.
         let _ = self.wake.try_send(());
         if let Some(thread) = self.thread.take() {
-            // It has told of its failures already.
+            // The thread has reported its failures already.
             let _ = thread.join();
         }
     }
@@ -73,7 +75,7 @@ fn work(deployer: &Deployer, files: Option<Files>, changes: &Receiver<()>, stop:
     }
 }
 
-/// Wait until the changes have come to rest.
+/// Waits until the changes pause.
 fn settle(changes: &Receiver<()>, stop: &Stop) {
     let until = Instant::now() + PATIENCE;
     while !stop.is_stopped() && Instant::now() < until {
@@ -83,7 +85,7 @@ fn settle(changes: &Receiver<()>, stop: &Stop) {
     }
 }
 
-/// The watched files of a project: those at its top, and all in the folders below that are not for builds.
+/// Watched files of a project: the top-level files, and all files in source folders.
 struct Files {
     folder: PathBuf,
     data: PathBuf,
@@ -119,7 +121,7 @@ impl Files {
         Ok(files)
     }
 
-    /// Take in folders that are new.
+    /// Watches new folders.
     fn refresh(&mut self) {
         let Ok(entries) = std::fs::read_dir(&self.folder) else { return };
         let folders = entries.flatten().map(|entry| entry.path());
@@ -135,7 +137,8 @@ impl Files {
     }
 }
 
-/// The files that standard output and error go to: a log kept in the project's folder must not wake what writes it.
+/// Identities of the files behind stdout and stderr. A log in the project's folder must not trigger
+/// a deployment, which would write to the log again.
 fn own_output() -> Vec<(u64, u64)> {
     let of = |stat: rustix::io::Result<rustix::fs::Stat>| stat.ok().map(|stat| (stat.st_dev, stat.st_ino));
     [of(rustix::fs::fstat(std::io::stdout())), of(rustix::fs::fstat(std::io::stderr()))]
@@ -149,7 +152,7 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
     std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
 }
 
-/// Whether a change of `path` can change what the project in `top` builds.
+/// Whether a change of `path` can affect the build of the project in `top`.
 fn is_source(top: &Path, path: &Path) -> bool {
     let Ok(below) = path.strip_prefix(top) else { return false };
     let Some(Component::Normal(first)) = below.components().next() else { return false };
@@ -167,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn builds_data_and_editors_do_not_wake_it() {
+    fn build_data_and_editor_files_do_not_trigger_a_deployment() {
         let top = Path::new("/p");
         for source in ["/p/src/lib.rs", "/p/Cargo.toml", "/p/weir.toml", "/p/src/target/x.rs"] {
             assert!(is_source(top, Path::new(source)), "{source}");
@@ -186,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_wakes_it_also_in_a_folder_made_later() {
+    fn changes_in_new_folders_trigger_a_deployment() {
         let folder = tempfile::tempdir().unwrap();
         let top = folder.path().canonicalize().unwrap();
         std::fs::create_dir(top.join("src")).unwrap();

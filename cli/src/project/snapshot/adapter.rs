@@ -1,24 +1,28 @@
-//! The adapter from WASI 0.1 in a component, if it has one: it starts afresh in every instance.
+//! Keeps the WASI 0.1 adapter of a component out of the snapshot: it starts uninitialised in every
+//! instance.
 //!
-//! A C library for WASI 0.1 looks for open files as it starts. The adapter that stands between it and WASI 0.2 then takes handles to
-//! standard input, output and error, and remembers them. In a snapshot they would be the handles of an instance that is gone, and the
-//! first line that a later instance prints would trap. All that the adapter remembers hangs from its globals; with those as they
-//! were, it takes new handles when it first needs them.
+//! A C library for WASI 0.1 looks for open files at its start. The adapter between it and WASI 0.2
+//! then takes handles to standard input, output and error, and stores them. In a snapshot they
+//! would be handles of a past instance, and the first line that a later instance prints would trap.
+//! All state of the adapter is reachable from its globals; with their original values, it takes new
+//! handles at the first use.
 
 use wasmparser::{BinaryReader, BinaryReaderError, Parser, Payload};
 
-/// What components are put together with so that an adapter can allocate: nothing else imports from it.
+/// Import module that identifies an adapter: adapters import their allocator from it, and no other
+/// module does.
 const MAIN_MODULE: &str = "__main_module__";
 const HEADER_BYTES: usize = 8;
 const CORE_MODULE: u8 = 1;
 
-/// `snapshot`, which was taken of `component`, with the adapter as it was; none where there is no adapter.
+/// Replaces the adapter in `snapshot`, taken of `component`, with the original. Returns `None` if
+/// there is no adapter.
 pub(super) fn restore(component: &[u8], snapshot: &[u8]) -> Result<Option<Vec<u8>>, BinaryReaderError> {
     let mut modules = sections(component)?.into_iter().filter(|section| section.id == CORE_MODULE);
     let mut restored = snapshot.get(..HEADER_BYTES).unwrap_or_default().to_vec();
     let mut found = false;
     for mut section in sections(snapshot)? {
-        // A snapshot has the modules of its component, in their order.
+        // A snapshot has the modules of its component in the same order.
         if section.id == CORE_MODULE
             && let Some(before) = modules.next()
             && is_adapter(before.content)?
@@ -30,7 +34,7 @@ pub(super) fn restore(component: &[u8], snapshot: &[u8]) -> Result<Option<Vec<u8
     Ok(found.then_some(restored))
 }
 
-/// Part of a component.
+/// Section of a component.
 struct Section<'a> {
     id: u8,
     content: &'a [u8],
@@ -39,7 +43,7 @@ struct Section<'a> {
 impl Section<'_> {
     fn write(&self, to: &mut Vec<u8>) {
         to.push(self.id);
-        // LEB128: seven bits a byte, the lowest first.
+        // LEB128: seven bits per byte, lowest first.
         let mut length = self.content.len();
         while length > 0x7f {
             #[expect(clippy::cast_possible_truncation, reason = "the lowest seven bits")]
@@ -52,7 +56,7 @@ impl Section<'_> {
     }
 }
 
-/// The sections of a component; not those of what is inside them.
+/// The top-level sections of a component.
 fn sections(component: &[u8]) -> Result<Vec<Section<'_>>, BinaryReaderError> {
     let mut reader = BinaryReader::new(component, 0);
     reader.read_bytes(HEADER_BYTES)?;
@@ -82,7 +86,7 @@ fn is_adapter(module: &[u8]) -> Result<bool, BinaryReaderError> {
 mod tests {
     use super::*;
 
-    /// A component of a main module and an adapter, each with a global of the given value.
+    /// A component with a main module and an adapter, each with a global of the given value.
     fn component(main: u32, adapter: u32) -> Vec<u8> {
         let text = format!(
             r#"(component
@@ -94,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_adapter_is_as_it_was() {
+    fn only_the_adapter_is_restored() {
         assert_eq!(
             restore(&component(1, 1), &component(70_000, 70_000)).unwrap().unwrap(),
             component(70_000, 1)
@@ -102,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn without_an_adapter_nothing_changes() {
+    fn component_without_adapter_is_unchanged() {
         let plain = wat::parse_str("(component (core module (import \"m\" \"f\" (func))))").unwrap();
         assert_eq!(restore(&plain, &plain).unwrap(), None);
         assert!(restore(&plain[..plain.len() - 1], &plain).is_err());

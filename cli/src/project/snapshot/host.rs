@@ -1,4 +1,5 @@
-//! What start-up code can reach while a snapshot is taken, and a record of the uses that a snapshot freezes.
+//! Host functions for the initialisation of a snapshot, with a record of calls that the snapshot
+//! freezes.
 
 use std::any::Any;
 use wasmtime::Engine;
@@ -14,7 +15,7 @@ use wasmtime_wasi_io::IoView;
 use wasmtime_wasi_io::poll::DynPollable;
 use wasmtime_wasi_io::streams::{DynInputStream, DynOutputStream};
 
-/// What the start-up code can reach, and whether it did.
+/// WASI state of the initialisation, and a record of its calls.
 pub(super) struct Host {
     ctx: WasiCtx,
     table: ResourceTable,
@@ -30,12 +31,13 @@ struct Used {
 
 impl Host {
     pub(super) fn new() -> Self {
-        // What it prints is for the author to see.
+        // Show standard error to the author.
         let ctx = WasiCtx::builder().inherit_stderr().build();
         Self { ctx, table: ResourceTable::new(), used: Used::default() }
     }
 
-    /// What its author should know. Where an adapter is made to forget its streams, those are no matter.
+    /// Warnings for the author. With `streams_forgotten`, stream handles are ignored, because the
+    /// adapter starts uninitialised in every instance.
     pub(super) fn warnings(&mut self, streams_forgotten: bool) -> Vec<String> {
         const RANDOM: &str = "it drew random numbers, which are now the same in every instance: make no secrets or ids of them";
         const CLOCK: &str = "it read the clock, and every instance will remember that time";
@@ -54,7 +56,7 @@ impl Host {
     }
 }
 
-/// What a handle is to, for people.
+/// Human-readable kind of a handle.
 fn kind_of(handle: &dyn Any) -> &'static str {
     if handle.is::<DynOutputStream>() {
         "an output stream"
@@ -79,7 +81,8 @@ impl IoView for Host {
     }
 }
 
-/// What start-up code may use of WASI 0.2 and 0.3, with a note of the uses that a snapshot freezes.
+/// Linker with the WASI 0.2 and 0.3 functions that initialisation code may call. Calls whose
+/// results the snapshot freezes are recorded.
 pub(super) fn linker(engine: &Engine) -> wasmtime::Result<Linker<Host>> {
     let mut linker = Linker::new(engine);
     let l = &mut linker;
@@ -121,7 +124,7 @@ pub(super) fn linker(engine: &Engine) -> wasmtime::Result<Linker<Host>> {
     Ok(linker)
 }
 
-// Each is called once for every call of the guest's.
+// Each function runs once per guest call, and records it.
 
 fn random(host: &mut Host) -> <WasiRandom as HasData>::Data<'_> {
     host.used.random = true;

@@ -1,15 +1,15 @@
-//! What an instance has in its memories and globals, asked for through the exports that instrumenting its component has added.
+//! Reads memories and globals of an instance through the exports that the instrumentation added.
 
 use super::host::Host;
 use wasmtime::component::{Instance, Lift, WasmList};
 use wasmtime::{Result, Store, format_err};
 use wasmtime_wizer::ComponentInstanceState;
 
-/// An instance of an instrumented component.
+/// Instance of an instrumented component.
 pub(super) struct Memory<'a> {
     store: &'a mut Store<Host>,
     instance: Instance,
-    /// What went wrong first: those who ask cannot be told.
+    /// First error. The trait's methods cannot return errors.
     outcome: Result<()>,
 }
 
@@ -18,7 +18,7 @@ impl<'a> Memory<'a> {
         Self { store, instance, outcome: Ok(()) }
     }
 
-    /// Whether all that was asked for was there.
+    /// Returns the first error, if a read failed.
     pub(super) fn outcome(self) -> Result<()> {
         self.outcome
     }

@@ -1,5 +1,5 @@
-//! What a component imports and start-up code must not call: it is there, so that the component can be instantiated, and calling any of it ends
-//! the snapshot with a reason.
+//! Stubs for imports that initialisation code must not call. They make the component instantiable;
+//! calling one fails the snapshot with a reason.
 
 use wasmtime::bail;
 use wasmtime::component::types::ComponentItem;
@@ -8,11 +8,12 @@ use wasmtime_wasi::p2::bindings::filesystem::types::Descriptor;
 use wasmtime_wasi_io::poll::DynPollable;
 use wasmtime_wasi_io::streams::{DynInputStream, DynOutputStream};
 
-/// Of WASI, what may be called: [`super::host::linker`] has it. The rest is the world outside, which must not end up in a component.
+/// WASI interfaces that [`super::host::linker`] defines. Other interfaces reach outside the
+/// component, and their results must not end up in a snapshot.
 const LINKED: [&str; 5] =
     ["wasi:io/", "wasi:clocks/", "wasi:random/", "wasi:cli/", "wasi:filesystem/preopens"];
 
-/// Define every import of `component` that is not among those.
+/// Defines a stub for every import of `component` outside [`LINKED`].
 pub(super) fn define<T: 'static>(linker: &mut Linker<T>, component: &Component) -> wasmtime::Result<()> {
     let engine = component.engine().clone();
     for (name, import) in component.component_type().imports(&engine) {
@@ -50,7 +51,7 @@ fn stub<T: 'static>(
             instance.func_new(name, move |_, _, _, _| bail!("{why}"))
         }
         ComponentItem::Resource(_) => {
-            // Where interfaces mention each other's types, these must be those that are linked.
+            // Interfaces that share a resource type must use the linked type.
             let linked = match name {
                 "pollable" => ResourceType::host::<DynPollable>(),
                 "input-stream" => ResourceType::host::<DynInputStream>(),

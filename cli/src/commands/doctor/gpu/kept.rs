@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn interrupted_stage_goes_on_with_the_case_that_it_was_cut_off_in() {
+    fn interrupted_stage_resumes_at_its_interrupted_case() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("gpu.json");
         let open = || Kept::open(Some(&path), &config(5)).unwrap();
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn single_case_replaces_its_own_checks_only() {
+    fn single_case_replaces_only_its_own_checks() {
         let mut kept = Kept::open(None, &config(5)).unwrap();
         run(&mut kept, Stage::Memory, &[("a", true), ("b", false)], &[]);
         kept.end(Stage::Memory, true).unwrap();
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn file_of_other_settings_or_another_machine_is_refused_and_left_alone() {
+    fn results_file_of_other_settings_or_machine_is_rejected_unchanged() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("gpu.json");
         let mut kept = Kept::open(Some(&path), &config(5)).unwrap();

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn operating_point_is_one_short_text() {
+    fn operating_point_has_short_text() {
         let point = OperatingPoint {
             sm_clock_mhz: Some(1_980),
             memory_clock_mhz: Some(3_201),
