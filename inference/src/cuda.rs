@@ -1,16 +1,18 @@
-//! Models on NVIDIA's GPUs, run by an executor of our own, in a process of its own for each device.
+//! CUDA backend: runs models on NVIDIA GPUs with Weir's own executor, in one worker process per
+//! device.
 //!
 //! ```text
 //!   upload ──form──► skeleton + weights by hash         once, in the child that checks it
-//!   the node ──Worker──► a process that holds the device, for the models of all tenants; started anew when it fails
-//!   skeleton, shapes ──Program──► launches and places   once for each shape of the inputs, on the processor
-//!   Program + tensors on the device = Bound             addresses, but for those in a slot's memory
-//!   Bound in a Slot ──► launches, then a captured graph one run at a time
+//!   node ──Worker──► process that owns the device       for all tenants; restarted after a failure
+//!   skeleton, shapes ──Program──► launches, offsets     once per input shape, on the CPU
+//!   Program + tensors on the device = Bound             all addresses except those in a slot's memory
+//!   Bound in a Slot ──► launches, then a CUDA graph     one run at a time
 //! ```
 //!
-//! Weights are the bytes of the file: the device's tensor store has each once, whichever models it belongs to. Values between the operations lie
-//! in the memory of the slot that runs them, so a model that does not run takes nothing but its weights. A slot's addresses stay the same, which is
-//! why a run can be captured as a CUDA graph and repeated with one call.
+//! Weights are the bytes of the model file. The device's tensor store keeps each weight once, even
+//! if several models share it. Values between operations live in the memory of the slot that runs
+//! them, so an idle model uses device memory only for its weights. A slot's addresses never change.
+//! Therefore a run can be captured as a CUDA graph and repeated with one call.
 
 mod form;
 pub(crate) use form::form;
@@ -70,32 +72,35 @@ use weir_device::{Arena, Device};
 use weir_types::{ContentHash, Platform, TenantId};
 use worker::{HandOvers, ReportedMemory, Supervisor, WorkerConfig, WorkerModel};
 
-/// How models run on one GPU.
+/// Configuration of the executor of one GPU.
 #[derive(Debug, Clone)]
 pub struct CudaConfig {
-    /// Which of the driver's devices.
+    /// CUDA driver ordinal of the device.
     pub ordinal: u32,
-    /// Memory of the device for weights and for what runs work in, together.
+    /// Device memory for weights and run memory together, in bytes.
     pub memory_bytes_max: u64,
-    /// Runs at once.
+    /// Number of concurrent runs.
     pub slots: usize,
-    /// What runs may leave on the device for other runs there.
+    /// Limits of the intermediates that runs keep on the device for later runs.
     pub intermediates: IntermediateLimits,
-    /// Memory of the host that is pinned for copies of weights, so that models that come back load from there; 0 for none.
+    /// Pinned host memory for copies of weights, in bytes, from which evicted models are reloaded;
+    /// 0 disables the cache.
     pub pinned_cache_bytes_max: u64,
-    /// The file of cuBLASLt, which computes large products of matrices; none for Weir's own kernels in its place.
+    /// Path of cuBLASLt, which computes large matrix products. `None`: Weir's own kernels compute
+    /// them.
     pub cublas_lt: Option<PathBuf>,
-    /// The file of NVRTC, which compiles chains of elementwise operations; none to have them interpreted.
+    /// Path of NVRTC, which compiles chains of elementwise operations. `None`: chains are
+    /// interpreted.
     pub nvrtc: Option<PathBuf>,
-    /// How long a run may take before its worker is taken to hang, and is started anew.
+    /// Maximum time of a run. A worker that exceeds it is assumed to hang, and is restarted.
     pub run_time_max: Duration,
-    /// The GPUs of the node, this one included.
+    /// GPUs of the node, including this GPU.
     pub group: GpuGroup,
-    /// The program that is a worker, and its arguments; none for this same program with [`DEVICE_WORKER_COMMAND`].
+    /// Worker program and its arguments. `None`: this executable with [`DEVICE_WORKER_COMMAND`].
     pub command: Option<(PathBuf, Vec<OsString>)>,
 }
 
-/// Runs ONNX models on a GPU, which a worker holds.
+/// CUDA backend: runs ONNX models on a GPU that a worker process owns.
 pub struct Cuda {
     ordinal: u32,
     driver: PathBuf,
@@ -104,12 +109,15 @@ pub struct Cuda {
     worker: Supervisor,
     capture_failures: CaptureFailures,
     memory: ReportedMemory,
-    /// None where users' kernels do not run.
+    /// `None` if kernel graphs are disabled.
     kernel_graphs: Option<KernelGraphs>,
 }
 
 impl Cuda {
-    /// Have a worker take hold of a device of the driver in that file. Outputs live in `arena`. Takes some hundred milliseconds; blocks.
+    /// Starts a worker that opens a device of the driver at this path. Outputs are allocated in
+    /// `arena`.
+    ///
+    /// Blocks for several hundred milliseconds.
     pub fn open(driver: &Path, config: CudaConfig, arena: Arena) -> Result<Self, InferenceError> {
         let CudaConfig { ordinal, memory_bytes_max, slots, intermediates, pinned_cache_bytes_max, .. } =
             config;
@@ -145,7 +153,7 @@ impl Cuda {
         Ok(Self { ordinal, driver, arena, name, worker, capture_failures, memory, kernel_graphs })
     }
 
-    /// Run kernels that users bring, too: each tenant's in a process of its own.
+    /// Enables kernel graphs. Each tenant's kernels run in a separate worker process.
     #[must_use]
     pub fn with_kernel_graphs(mut self, config: KernelGraphConfig) -> Self {
         let (driver, arena) = (self.driver.clone(), self.arena.clone());
@@ -176,7 +184,8 @@ impl Backend for Cuda {
     }
 
     fn in_turn(&self, source: &ModelSource) -> Option<TenantId> {
-        // A worker does one thing at a time: whoever waits for it takes no slot from others.
+        // A tenant's worker runs one job at a time. Waiting for the worker must not occupy a run
+        // slot of the device.
         let is_run_there = source.prepared.content() == Content::KernelGraph;
         is_run_there.then(|| source.id().tenant.clone())
     }
@@ -201,7 +210,7 @@ impl Backend for Cuda {
     }
 
     fn trim(&self) {
-        // What there is none of has nothing to give up.
+        // Without a worker there is no memory to release.
         if let Ok(worker) = self.worker.worker() {
             worker.trim();
         }
@@ -220,7 +229,8 @@ impl Backend for Cuda {
     }
 
     fn available_bytes(&self, configured_bytes: u64) -> u64 {
-        // Workers for kernel graphs are outside of the pool, and in the footprints of their models.
+        // Kernel-graph workers allocate outside the pool; the footprints of their models account
+        // for that memory.
         let accounted_bytes = self.kernel_graphs.as_ref().map_or(0, KernelGraphs::workers_bytes);
         self.memory.available_bytes(configured_bytes, accounted_bytes)
     }
@@ -230,7 +240,7 @@ impl Backend for Cuda {
     }
 }
 
-/// What a model would take of a device by its files.
+/// Estimates the device memory of a model from its weight files.
 fn estimate(source: &ModelSource) -> Footprint {
     let Some(form) = source.prepared.variants_for(Platform::Cuda).next() else {
         return Footprint::own(source.prepared.weight_bytes);
@@ -241,7 +251,7 @@ fn estimate(source: &ModelSource) -> Footprint {
     Footprint::new(0, parts)
 }
 
-/// What a device's error means to whoever loads or runs a model.
+/// Maps a device error to the error of the load or run.
 fn failure(error: &CudaError) -> InferenceError {
     match error {
         error if error.is_context_lost() => lost(error),

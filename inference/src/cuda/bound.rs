@@ -1,4 +1,5 @@
-//! A program on a device: functions and addresses, but for those in the memory of the slot that runs it.
+//! Program bound to a device: functions and addresses, except addresses in the memory of the slot
+//! that runs the program.
 #![allow(unsafe_code, reason = "kernels are launched")]
 
 mod arriving;
@@ -21,12 +22,13 @@ use weir_device::cuda::{
 };
 use weir_types::ContentHash;
 
-/// Steps that are ready, and what they read besides the model's weights.
+/// Bound steps of a program, and the device memory that they read in addition to the model's
+/// weights.
 pub(super) struct Bound {
-    /// Like that of no other.
+    /// Unique number of the bound program.
     pub(super) number: u64,
     pub(super) program: Program,
-    /// Of its runs, in whichever session and slot.
+    /// Backoff for the graph captures of this program, shared by all sessions and slots.
     pub(super) captures: CaptureBackoff,
     prologue: Prologue,
     steps: Vec<Step>,
@@ -35,7 +37,8 @@ pub(super) struct Bound {
 }
 
 impl Bound {
-    /// Find a place on the device for what `program` needs, and have it brought. Nothing has to be there yet: see [`Self::begin`].
+    /// Allocates device memory for `program` and starts the transfers into it. The data can arrive
+    /// later: see [`Self::begin`].
     pub(super) fn new(
         gpu: &Gpu,
         program: Program,
@@ -60,41 +63,47 @@ impl Bound {
         let prologue = bound.steps(gpu, &bound.program.prologue, weights).map_err(|error| failure(&error))?;
         bound.prologue = Prologue::new(prologue);
         bound.steps = bound.steps(gpu, &bound.program.steps, weights).map_err(|error| failure(&error))?;
-        // Compiled from now on. What is done once is interpreted.
+        // Request compilation of the run's chains. The prologue runs once, so its chains are
+        // interpreted.
         bound.settle(&gpu.chains);
-        // The modules of its kernels may have been loaded for it.
+        // Binding may have loaded kernel modules, which changes the memory in use.
         gpu.measure().map_err(|error| failure(&error))?;
         Ok(bound)
     }
 
-    /// How many steps of a run are the library's.
+    /// Returns the number of steps that the library computes.
     pub(super) fn library_steps(&self) -> usize {
         self.steps.iter().filter(|step| matches!(step.work, Work::Product(_))).count()
     }
 
-    /// Have kernels that were compiled for its chains run them, as far as they are there. Gives whether it is settled what runs every step: from then on
-    /// a run can be captured for good.
+    /// Switches chains to their compiled kernels where these are ready.
+    ///
+    /// Returns whether the kernel of every step is final. From then on, a captured graph stays
+    /// valid.
     pub(super) fn settle(&self, chains: &Chains) -> bool {
-        // All are asked for at once.
+        // `count` requests the compilation of every chain; a short-circuiting method would stop at
+        // the first pending chain.
         self.steps.iter().filter(|step| !step.settle(chains)).count() == 0
     }
 
-    /// How many steps of a run have kernels that were compiled for their chains.
+    /// Returns the number of steps with kernels that were compiled for their chains.
     pub(super) fn compiled_steps(&self) -> usize {
         self.steps.iter().filter(|step| step.is_compiled()).count()
     }
 
-    /// Give a run to `stream`, working in `arena`.
+    /// Enqueues a run on `stream`, with `arena` as its working memory.
     ///
     /// # Safety
-    /// `arena` is as long as the program says, and until the work is done it is used by nobody else, and the model's weights and this live.
+    /// `arena` must have the length that the program requires. Until the work is done, no other
+    /// work may use `arena`, and the model's weights and `self` must stay alive.
     pub(super) unsafe fn launch(&self, stream: &Stream, arena: Span) -> Result<(), CudaError> {
         let mut parameters = Parameters::default();
-        // SAFETY: the caller's part; constants and what stays are ours.
+        // SAFETY: the caller guarantees the arena and the weights; `self` owns the constants and
+        // the resident memory.
         self.steps.iter().try_for_each(|step| unsafe { step.launch(stream, arena, &mut parameters) })
     }
 
-    /// Where a port is.
+    /// Returns the device memory of a port.
     pub(super) fn span(&self, place: Place, bytes: u64, weights: &Weights, arena: Span) -> Option<Span> {
         match place {
             Place::Arena(offset) => arena.slice(offset, bytes),
@@ -126,7 +135,8 @@ impl Bound {
     }
 }
 
-/// Memory that stays as long as the program. Nothing is filled: the prologue writes all that anybody reads there.
+/// Allocates the memory that lives as long as the program. It is left uninitialised: the prologue
+/// writes every byte that is read.
 fn resident(gpu: &Gpu, bytes: u64, owner: Owner) -> Result<AddressRange, CudaError> {
     let mut range = AddressRange::reserve(&gpu.pool, bytes)?;
     let places = usize::try_from(bytes.div_ceil(BLOCK_BYTES)).unwrap_or(usize::MAX);
@@ -134,12 +144,12 @@ fn resident(gpu: &Gpu, bytes: u64, owner: Owner) -> Result<AddressRange, CudaErr
     Ok(range)
 }
 
-/// Steps that are made ready, one after the other.
+/// Builder that binds steps in order.
 struct Making<'a> {
     bound: &'a Bound,
     gpu: &'a Gpu,
     weights: &'a Weights,
-    /// The weights and constants that steps before read.
+    /// Weights and constants that earlier steps read.
     met: HashSet<Place>,
     steps: Vec<Step>,
 }
@@ -155,7 +165,7 @@ impl Making<'_> {
         Ok(())
     }
 
-    /// By the library, or, where that declines, by the kernels.
+    /// Uses the library, or the fallback kernels if the library has no algorithm for the product.
     fn product(
         &mut self,
         product: &Product<Place>,
@@ -173,7 +183,7 @@ impl Making<'_> {
     }
 }
 
-/// Looking for the buffers of one step.
+/// Resolver of the buffer addresses of one step.
 struct Placing<'a> {
     bound: &'a Bound,
     weights: &'a Weights,
@@ -198,7 +208,7 @@ impl<'a> Placing<'a> {
         })
     }
 
-    /// What the step waits for as long as it is on its way.
+    /// Returns the weights and constants whose transfer the step must wait for.
     fn arrivals(self, name: &str) -> Result<Vec<Place>, CudaError> {
         if self.is_missing {
             return Err(CudaError::Invalid(format!("{name} was given a buffer that is nowhere")));

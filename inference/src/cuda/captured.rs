@@ -1,9 +1,11 @@
-//! Runs of a session that were captured as CUDA graphs, and are repeated with one call.
+//! Runs of a session that are captured as CUDA graphs, and repeated with one call.
 //!
-//! A program runs kernel by kernel the first time in a slot, and is captured the next time. Where the driver fails to capture it, or to instantiate or launch
-//! the graph, the run goes on kernel by kernel, and so do later runs of the program in all slots until the next attempt ([`CaptureBackoff`]).
+//! The first run of a program in a slot is launched kernel by kernel; the next run is captured. If
+//! the driver fails to capture the run, or to instantiate or launch the graph, the run continues
+//! kernel by kernel. So do later runs of the program in all slots until the next attempt
+//! ([`CaptureBackoff`]).
 
-#![allow(unsafe_code, reason = "work is given to a device")]
+#![allow(unsafe_code, reason = "work is enqueued on a device")]
 
 mod backoff;
 pub(super) use backoff::CaptureBackoff;
@@ -17,30 +19,34 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use weir_device::cuda::{CudaError, GraphExec, Span};
 
-/// Captured runs that a session keeps; all are forgotten when there are more.
+/// Maximum number of captured runs of a session. The cache is cleared when it is full.
 const GRAPHS_MAX: usize = 16;
 
-/// The captured runs of one session.
+/// Captured runs of one session.
 #[derive(Default)]
 pub(super) struct CapturedRuns(HashMap<Place, Captured>);
 
-/// A program, by its number, in a slot, by its own.
+/// Number of a program, and number of a slot.
 type Place = (u64, usize);
 
-/// How far a program has got in a slot.
+/// Capture state of a program in a slot.
 enum Captured {
-    /// It has run once, kernel by kernel.
+    /// The program has run once, kernel by kernel.
     Once,
-    /// From now on it is repeated.
+    /// Runs launch the graph.
     Graph { graph: GraphExec, _bound: Arc<Bound> },
 }
 
 impl CapturedRuns {
-    /// Give a run to the slot's stream, now that all it reads is there: kernel by kernel the first time, and as a graph from then on, or from when the
-    /// compiler is done with its chains. Gives why the graph failed where the run was launched kernel by kernel instead; an error says that the run failed.
+    /// Enqueues a run on the slot's stream. All data that the run reads must have arrived.
+    ///
+    /// The first run is launched kernel by kernel. Later runs launch a graph, once the compiler has
+    /// finished the program's chains. Returns the error of the graph if the run fell back to
+    /// launches kernel by kernel; returns an error if the run failed.
     ///
     /// # Safety
-    /// As for [`Bound::launch`]; and `arena` begins at the same address in every run in this slot.
+    /// Same as for [`Bound::launch`]. In addition, `arena` must begin at the same address in every
+    /// run in this slot.
     pub(super) unsafe fn launch(
         &mut self,
         bound: &Arc<Bound>,
@@ -48,7 +54,7 @@ impl CapturedRuns {
         arena: Span,
         gpu: &Gpu,
     ) -> Result<Option<CudaError>, CudaError> {
-        // SAFETY: the caller's part.
+        // SAFETY: the caller guarantees the requirements of `launch`.
         let failed = match unsafe { self.launch_graph(bound, slot, arena, gpu) } {
             Ok(true) => return Ok(None),
             Ok(false) => None,
@@ -58,21 +64,23 @@ impl CapturedRuns {
                 Some(error)
             }
         };
-        // SAFETY: the caller's part.
+        // SAFETY: the caller guarantees the requirements of `launch`.
         unsafe { bound.launch(&slot.stream, arena) }?;
         self.note_launched(bound, slot);
         Ok(failed)
     }
 
-    /// A program has run kernel by kernel in a slot.
+    /// Records that a program has run kernel by kernel in a slot.
     pub(super) fn note_launched(&mut self, bound: &Bound, slot: &Slot) {
         self.keep(place(bound, slot), Captured::Once);
     }
 
-    /// Launch the graph of a run, which is captured if it is time for that. Gives whether there is one; on error nothing was launched.
+    /// Launches the graph of a run, and captures the graph first if the capture is due.
+    ///
+    /// Returns whether a graph was launched. On error, no work was launched.
     ///
     /// # Safety
-    /// As for [`Self::launch`].
+    /// Same as for [`Self::launch`].
     unsafe fn launch_graph(
         &mut self,
         bound: &Arc<Bound>,
@@ -83,17 +91,18 @@ impl CapturedRuns {
         let stream = &slot.stream;
         match self.0.get_mut(&place(bound, slot)) {
             Some(Captured::Graph { graph, .. }) => {
-                // SAFETY: the caller's part: it was captured from the same program in the same slot, whose addresses stay.
+                // SAFETY: the caller guarantees the memory. The graph was captured from the same
+                // program in the same slot, whose addresses never change.
                 unsafe { graph.launch(stream) }?;
                 Ok(true)
             }
-            // What is captured stays as it is: not before it is settled which kernels those are.
+            // A captured graph keeps its kernels, so the capture waits until every kernel is final.
             Some(Captured::Once) if bound.settle(&gpu.chains) && bound.captures.is_due() => {
-                // SAFETY: the caller's part.
+                // SAFETY: the caller guarantees the requirements of `launch`.
                 let recorded = stream.capture(|stream| unsafe { bound.launch(stream, arena) })?;
                 let mut graph = gpu.outside_pool(|| recorded.instantiate())?;
                 gpu.measure()?;
-                // SAFETY: the caller's part.
+                // SAFETY: the caller guarantees the requirements of `launch`.
                 unsafe { graph.launch(stream) }?;
                 self.keep(place(bound, slot), Captured::Graph { graph, _bound: Arc::clone(bound) });
                 Ok(true)

@@ -1,12 +1,14 @@
-//! Kernels of chains of elementwise operations, compiled where NVRTC is there: a tier above the kernel that interprets them. Nobody waits for it.
+//! Compiled kernels for chains of elementwise operations: an optional tier above the interpreter
+//! kernel, used if NVRTC is installed. Runs never wait for the compiler.
 //!
 //! ```text
-//!   a program is made ready ──ask──► table ──queue──► a thread: source ──NVRTC──► cubin ──driver──► function
-//!   its runs ──ask──►                table            until then, or for good, the interpreter runs
+//!   bind a program ──ask──► table ──queue──► thread: source ──NVRTC──► cubin ──driver──► function
+//!   run a program  ──ask──► table            runs use the interpreter until then, or permanently
 //! ```
 //!
-//! Both give the same bits (`kernels/cuda/elementwise.cuh`), so a model may change over while it serves. The thread ends with the device. It is the compiler of Weir's own
-//! sources alone, in which only numbers differ; what users bring is compiled in a child.
+//! Both tiers compute the same bits (`kernels/cuda/elementwise.cuh`), so a model can switch while
+//! it serves requests. The thread ends with the device. This compiler sees only Weir's own sources,
+//! in which only numbers vary; users' sources are compiled in a child process.
 
 mod compiler;
 mod table;
@@ -22,50 +24,52 @@ use table::{Found, Table};
 use weir_device::cuda::{Context, Function, Nvrtc};
 use weir_kernels::Chain;
 
-/// From how many instructions on a chain is compiled: one alone costs the interpreter next to nothing beside what it loads and stores. By reasoning, and not measured.
+/// Minimum number of instructions of a compiled chain. A single instruction adds little to the
+/// interpreter's loads and stores. This value is an estimate; it has not been measured.
 pub(super) const INSTRUCTIONS_MIN: usize = 2;
 
-/// How often at least somebody who waits for the compiler asks again.
+/// Maximum interval between two polls of a thread that waits for the compiler.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
-/// The compiler that is to be used.
+/// Configuration of the compiler.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct CompilerConfig {
-    /// The file of NVRTC. Found by the node, which has the environment that says where to look; opened by whoever holds the device.
+    /// Path of NVRTC. The node finds the file, because only the node has the environment with the
+    /// search path; the process that owns the device opens the file.
     pub(super) path: PathBuf,
-    /// From how many instructions on a chain is compiled.
+    /// Minimum number of instructions of a compiled chain.
     pub(super) instructions_min: usize,
 }
 
-/// The chains of a device.
+/// Compiled chains of a device.
 pub(super) struct Chains {
     state: LibraryState,
     instructions_min: usize,
-    /// None without a compiler.
+    /// `None` without a compiler.
     shared: Option<Arc<Shared>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Between who asks and the thread that compiles.
+/// State shared between callers and the compiler thread.
 #[derive(Default)]
 struct Shared {
     table: Mutex<Table<Function>>,
     changed: Condvar,
 }
 
-/// What runs a chain.
+/// Kernel that runs a chain.
 #[derive(Debug, Clone)]
 pub(super) enum ChainKernel {
-    /// A kernel of its own.
+    /// Kernel compiled for the chain.
     Compiled(Function),
-    /// The interpreter, for now.
+    /// The interpreter, while the compilation is pending.
     Pending,
-    /// The interpreter, for good.
+    /// The interpreter, permanently.
     Interpreted,
 }
 
 impl Chains {
-    /// Set the compiler up, if there is one, and start its thread.
+    /// Opens the compiler, if configured, and starts its thread.
     pub(super) fn open(
         config: Option<&CompilerConfig>,
         context: &Arc<Context>,
@@ -97,12 +101,12 @@ impl Chains {
         }
     }
 
-    /// What became of the compiler.
+    /// Returns the state of the compiler.
     pub(super) fn state(&self) -> &LibraryState {
         &self.state
     }
 
-    /// What runs a chain now. Asked for the first time, it is compiled as soon as the compiler gets there.
+    /// Returns the kernel that runs a chain now. The first call queues the chain for compilation.
     pub(super) fn ask(&self, chain: &Arc<Chain>) -> ChainKernel {
         let Some(shared) = self.shared.as_ref().filter(|_| chain.len() >= self.instructions_min) else {
             return ChainKernel::Interpreted;
@@ -127,7 +131,8 @@ impl Chains {
         }
     }
 
-    /// Wait until `is_settled`, which is asked whenever something was compiled. For checks; runs never wait.
+    /// Blocks until `is_settled` returns true. `is_settled` is called after every compilation. For
+    /// checks only; runs never wait.
     pub(super) fn wait_until(&self, mut is_settled: impl FnMut() -> bool) {
         let Some(shared) = &self.shared else { return };
         loop {
@@ -136,7 +141,7 @@ impl Chains {
                 return;
             }
             let unchanged = |table: &mut Table<Function>| table.compiled() == compiled && !table.has_ended();
-            // Asking finds out a compiler that does not come back.
+            // Polling detects a compiler that hangs.
             let waited = shared.changed.wait_timeout_while(shared.lock(), ASK_EVERY, unchanged);
             drop(waited.unwrap_or_else(PoisonError::into_inner));
         }
@@ -144,7 +149,7 @@ impl Chains {
 }
 
 impl Shared {
-    /// Compile what is asked for, until the end.
+    /// Compiles queued chains until the table ends.
     fn compile(&self, compiler: &Compiler) {
         let mut has_told = false;
         while let Some(chain) = self.next() {
@@ -160,7 +165,7 @@ impl Shared {
         }
     }
 
-    /// Wait for the next; none at the end.
+    /// Waits for the next chain; returns `None` at the end.
     fn next(&self) -> Option<Arc<Chain>> {
         let mut table = self.lock();
         loop {
@@ -187,14 +192,14 @@ impl Drop for Chains {
         let is_stuck = table.is_stuck(Instant::now());
         drop(table);
         shared.changed.notify_all();
-        // It ends after the compilation that is under way; one that does not come back ends with the process.
+        // The thread ends after the current compilation. A thread that hangs ends with the process.
         if let (Some(thread), false) = (self.thread.take(), is_stuck) {
             let _ = thread.join();
         }
     }
 }
 
-/// A worker has no log but what it says to its node's.
+/// Reports a message on stderr, which the node adds to its log.
 fn tell(what: &str) {
     eprintln!("the worker of a device: {what}");
 }

@@ -1,12 +1,13 @@
-//! Whether a GPU computes what it should, and how fast: the checks of `weir doctor --gpu`.
+//! Checks of `weir doctor --gpu`: correctness and speed of a GPU.
 //!
 //! ```text
-//!   Stage ──cases──► Reporter ──Progress──► the process that watches this one
-//!     case: its name, its launches, its checks, in this order, so that a case that ends the process is known
+//!   Stage ──cases──► Reporter ──Progress──► the process that watches this process
+//!     case: its name, launches and checks, in this order, so that a fatal case is known
 //! ```
 //!
-//! Checks use the same path as models. They compare with the reference interpreter of `weir-graph`, so a driver is all they need. On a machine without a
-//! GPU they pass on the fake driver, where times mean nothing.
+//! Checks use the same code path as models. They compare results with the reference interpreter of
+//! `weir-graph`, so they need only a driver. On a machine without a GPU, they run on the fake
+//! driver, where the measured times have no meaning.
 
 mod stage;
 pub use stage::{CaseSelection, Stage};
@@ -51,54 +52,56 @@ use std::sync::Arc;
 use weir_device::Arena;
 use weir_device::cuda::{CudaError, Devices, Library, Monitor, Search, Unavailable, locate_library};
 
-/// Host memory for outputs.
+/// Host memory for outputs, in bytes.
 const ARENA_BYTES_MAX: u64 = 1 << 30;
 
-/// Time for which a device runs before each measurement, so that it has its full clocks, in milliseconds.
+/// Warm-up time before each measurement, in milliseconds, after which a device runs at full clocks.
 pub const WARM_UP_MS: u64 = 300;
 
-/// What to check, and with how much of the device.
+/// Configuration of the checks.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CheckConfig {
     /// Ordinal of the device.
     pub ordinal: u32,
-    /// Memory of the device that the checks may use, in bytes.
+    /// Device memory that the checks may use, in bytes.
     pub memory_bytes_max: u64,
     /// ONNX models for [`Stage::Networks`], [`Stage::Functions`] and [`Stage::Worker`].
     pub models: Vec<PathBuf>,
-    /// Batch sizes of [`Stage::Networks`], for models that take any.
+    /// Batch sizes of [`Stage::Networks`], for models with a variable batch size.
     pub batches: Vec<u32>,
     /// Repeats of each measurement.
     pub repeats: u32,
-    /// Time for which a device runs before each measurement, in milliseconds: [`WARM_UP_MS`], or less where times mean nothing.
+    /// Warm-up time before each measurement, in milliseconds: [`WARM_UP_MS`], or less on the fake
+    /// driver.
     pub warm_up_ms: u64,
-    /// Which cases run.
+    /// Selection of the cases.
     pub selection: CaseSelection,
-    /// Where NVIDIA's libraries may be: a matter of the process that checks.
+    /// Search paths of NVIDIA's libraries. Not serialised: each process has its own.
     #[serde(skip)]
     pub search: Search,
 }
 
-/// Why a stage ended early.
+/// Reason for the early end of a stage.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckFailure {
-    /// The device refused a call, or is lost.
+    /// The device rejected a call, or is lost.
     #[error(transparent)]
     Device(#[from] CudaError),
-    /// A model was not loaded, or did not run.
+    /// A model failed to load or run.
     #[error(transparent)]
     Model(#[from] InferenceError),
 }
 
 impl CheckConfig {
-    /// The file of one of NVIDIA's libraries.
+    /// Finds one of NVIDIA's libraries.
     fn library(&self, library: Library, devices: &Devices) -> Result<PathBuf, Unavailable> {
         locate_library(library, &self.search, devices.driver_major())
     }
 }
 
 impl CheckFailure {
-    /// Whether the device is lost to this process, so that no later case can run in it.
+    /// Returns whether this process has lost the device, so that no later case can run in the
+    /// process.
     #[must_use]
     pub fn is_device_lost(&self) -> bool {
         match self {
@@ -108,13 +111,14 @@ impl CheckFailure {
     }
 }
 
-/// A device that is open for a stage, and what belongs to it.
+/// Device opened for a stage, with the tools for the checks.
 struct Bench<'a> {
     devices: &'a Devices,
     gpu: Arc<Gpu>,
     config: &'a CheckConfig,
     timer: Timer,
-    /// Memory of the device that its context takes, with the pinned ring and the streams; none if the driver does not report it.
+    /// Device memory of the context, including the pinned ring and the streams. `None` if the
+    /// driver does not report it.
     context_bytes: Option<u64>,
 }
 
@@ -126,7 +130,8 @@ impl<'a> Bench<'a> {
             path.flatten()
         };
         let library = locate(Library::CublasLt).map(|path| LibraryConfig { path, flops_min: FLOPS_MIN });
-        // The operations compare every chain with the interpreter, also those that a node leaves to it.
+        // The stage `Operations` compares every chain with the interpreter, including chains that a
+        // node never compiles.
         let instructions_min = if stage == Stage::Operations { 1 } else { INSTRUCTIONS_MIN };
         let compiler = locate(Library::Nvrtc).map(|path| CompilerConfig { path, instructions_min });
         let intermediates = IntermediateLimits::default();
@@ -143,7 +148,8 @@ impl<'a> Bench<'a> {
         let before = monitor.memory_used_bytes(ordinal);
         let gpu = Arc::new(Gpu::open(devices, &gpu, &Arena::new(ARENA_BYTES_MAX))?);
         let after = monitor.memory_used_bytes(ordinal);
-        // Blocks that the pool has mapped ahead are for weights, and not part of the context.
+        // Blocks that the pool has mapped in advance are for weights, and are not part of the
+        // context.
         let pool = gpu.pool.usage();
         let before = before.map(|before| before + pool.used_bytes + pool.idle_bytes);
         let context_bytes = before.zip(after).map(|(before, after)| after.saturating_sub(before));
@@ -151,8 +157,9 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// Runs the selected cases of one stage, and reports their progress. Blocks. A fault of the device ends the stage with an error; the process
-/// cannot use the device after that.
+/// Runs the selected cases of one stage, and reports their progress. Blocks.
+///
+/// A device fault ends the stage with an error. The process cannot use the device afterwards.
 pub fn check(
     devices: &Devices,
     config: &CheckConfig,
@@ -160,7 +167,7 @@ pub fn check(
     tell: &mut dyn FnMut(Progress),
 ) -> Result<(), CheckFailure> {
     let report = &mut Reporter::new(stage, &config.selection, tell);
-    // These hold no device themselves: their workers do.
+    // In these stages, only the worker processes open the device.
     match stage {
         Stage::Environment => return environment::check(devices, config, report),
         Stage::Worker => return worker::check(devices, config, report),

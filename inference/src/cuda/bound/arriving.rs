@@ -1,12 +1,13 @@
-//! The first runs of a program, which go on behind the transfer of what they read.
+//! First runs of a program, which overlap with the transfer of the weights that they read.
 //!
 //! ```text
-//!   copy stream   small weights | group 1 | group 2 | group 3 | ...       in the order in which runs read them
-//!   run's stream     prologue      layer 1   layer 2 ...                  each behind the event of the last group that it reads
+//!   copy stream   small weights | group 1 | group 2 | group 3 | ...   in the order of the reads
+//!   run's stream     prologue      layer 1   layer 2 ...              after the last group's event
 //! ```
 //!
-//! The thread that gives launches is held up only as long as there is no event to wait for yet: until the last block of a group has been given to the
-//! device, which is some blocks ahead of its arrival. It never waits for the arrival itself.
+//! The launching thread blocks only until an event for a group exists, which is when the last block
+//! of the group has been enqueued on the device, some blocks ahead of its arrival. The thread never
+//! waits for the arrival.
 
 use super::{Bound, Step};
 use crate::cuda::failure;
@@ -18,7 +19,7 @@ use crate::interrupt::Interrupt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use weir_device::cuda::{Event, Parameters, Span, Stream, Tensor, TransferError};
 
-/// What is launched once, by whichever run comes first.
+/// Steps that are launched once, by the first run.
 #[derive(Default)]
 pub(super) struct Prologue {
     steps: Vec<Step>,
@@ -27,20 +28,20 @@ pub(super) struct Prologue {
 
 #[derive(Default)]
 enum Given {
-    /// To no stream yet.
+    /// The prologue has not been enqueued.
     #[default]
     Not,
-    /// It ends with this event.
+    /// The prologue has been enqueued, and ends with this event.
     Until(Event),
-    /// It has ended, and all that the program reads is there.
+    /// The prologue has ended, and all data that the program reads has arrived.
     Done,
 }
 
-/// A stream, and what it waits for already.
+/// Stream, and the transfers that it already waits for.
 pub(in crate::cuda) struct Ordered<'a> {
     stream: &'a Stream,
     interrupt: &'a Interrupt,
-    /// Of each transfer, what comes last of it.
+    /// The last tensor of each transfer that the stream waits for.
     last: Vec<&'a Tensor>,
 }
 
@@ -55,7 +56,10 @@ impl Prologue {
 }
 
 impl Bound {
-    /// Whether all that its runs read is there: from then on [`Self::launch`] is right by itself. An error says that it never will be.
+    /// Returns whether all data that the runs read has arrived. From then on, [`Self::launch`]
+    /// needs no other ordering.
+    ///
+    /// Returns an error if the data can never arrive.
     pub(in crate::cuda) fn is_ready(&self, weights: &Weights) -> Result<bool, InferenceError> {
         let mut given = self.prologue.lock();
         let ended = match &*given {
@@ -78,10 +82,11 @@ impl Bound {
         Ok(is_ready)
     }
 
-    /// Have what is needed once be there before whatever `ordered` is given from now on. Before the inputs: it works in `arena`, too.
+    /// Orders the prologue before all later work of `ordered`. Call it before the inputs are
+    /// written, because the prologue also works in `arena`.
     ///
     /// # Safety
-    /// As for [`Self::launch`].
+    /// Same as for [`Self::launch`].
     pub(in crate::cuda) unsafe fn begin<'a>(
         &'a self,
         ordered: &mut Ordered<'a>,
@@ -94,7 +99,7 @@ impl Bound {
             Given::Done => Ok(()),
             Given::Until(event) => stream.wait(event).map_err(|error| failure(&error)),
             Given::Not => {
-                // SAFETY: the caller's part.
+                // SAFETY: the caller guarantees the requirements of `launch`.
                 let launched = unsafe { self.launch_in_order(&self.prologue.steps, ordered, weights, arena) };
                 let recorded = launched.and_then(|()| {
                     let event = Event::new(stream.context()).map_err(|error| failure(&error))?;
@@ -102,7 +107,7 @@ impl Bound {
                     Ok(event)
                 });
                 if recorded.is_err() {
-                    // Whoever begins anew is not to meet what was given of it.
+                    // A retry must not overlap with the enqueued part of the failed prologue.
                     let _ = stream.synchronize();
                 }
                 *given = Given::Until(recorded?);
@@ -111,24 +116,25 @@ impl Bound {
         }
     }
 
-    /// Give a run to a stream, each launch behind the arrival of what it reads. Told to stop, it gives no more.
+    /// Enqueues a run, with each launch ordered after the arrival of its weights. Stops enqueueing
+    /// when the run is interrupted.
     ///
     /// # Safety
-    /// As for [`Self::launch`].
+    /// Same as for [`Self::launch`].
     pub(in crate::cuda) unsafe fn launch_behind<'a>(
         &'a self,
         ordered: &mut Ordered<'a>,
         weights: &'a Weights,
         arena: Span,
     ) -> Result<(), InferenceError> {
-        // SAFETY: the caller's part.
+        // SAFETY: the caller guarantees the requirements of `launch`.
         unsafe { self.launch_in_order(&self.steps, ordered, weights, arena) }?;
-        // An output may be a weight itself.
+        // An output can be a weight.
         self.program.outputs.iter().try_for_each(|port| self.order(port.place, ordered, weights))
     }
 
     /// # Safety
-    /// As for [`Self::launch`].
+    /// Same as for [`Self::launch`].
     unsafe fn launch_in_order<'a>(
         &'a self,
         steps: &[Step],
@@ -139,14 +145,15 @@ impl Bound {
         let mut parameters = Parameters::default();
         for step in steps {
             step.arrivals.iter().try_for_each(|place| self.order(*place, ordered, weights))?;
-            // SAFETY: the caller's part.
+            // SAFETY: the caller guarantees the requirements of `launch`.
             unsafe { step.launch(ordered.stream, arena, &mut parameters) }
                 .map_err(|error| failure(&error))?;
         }
         Ok(())
     }
 
-    /// Wait until all that its runs read is there, but for what [`Self::begin`] makes.
+    /// Blocks until all weights and constants have arrived. The prologue's results are excluded:
+    /// [`Self::begin`] orders them.
     pub(in crate::cuda) fn wait(&self, weights: &Weights) -> Result<(), InferenceError> {
         let arrived = weights.wait().and_then(|()| self.constants.iter().try_for_each(Tensor::wait));
         arrived.map_err(|error| weights_failure(&error))
@@ -172,7 +179,7 @@ impl<'a> Ordered<'a> {
         Self { stream, interrupt, last: Vec::new() }
     }
 
-    /// Have the stream wait until a tensor is there.
+    /// Makes the stream wait for the arrival of a tensor.
     fn wait(&mut self, tensor: &'a Tensor) -> Result<(), InferenceError> {
         if self.last.iter().any(|last| tensor.comes_with(last)) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! One thing that is given to a stream, with its addresses.
+//! Step of a bound program, with its addresses.
 
 use crate::cuda::chains::{ChainKernel, Chains};
 use crate::cuda::program::Place;
@@ -6,38 +6,39 @@ use std::sync::{Arc, OnceLock};
 use weir_device::cuda::{CudaError, Function, Launch, Parameters, Product, ProductBuffers, Span, Stream};
 use weir_kernels::Argument;
 
-/// A step that is ready.
+/// Bound step.
 pub(super) struct Step {
     pub(super) work: Work,
-    /// The weights and constants that no step before it reads: what it waits for as long as they are on their way.
+    /// Weights and constants that this step is the first to read. The step waits for their
+    /// transfer.
     pub(super) arrivals: Vec<Place>,
 }
 
-/// What it does.
+/// Work of a step.
 pub(super) enum Work {
-    /// Run a kernel.
+    /// Kernel launch.
     Kernel { function: Function, launch: Launch, arguments: Vec<Argument<Address>>, chain: Option<ChainStep> },
-    /// Have the library compute a product of matrices.
+    /// Matrix product by the library.
     Product(Box<(Product, ProductBuffers<Address>)>),
 }
 
-/// What a kernel interprets, and the one that takes its place once it was compiled.
+/// Chain of a kernel that interprets it, and the compiled kernel that replaces the interpreter.
 pub(super) struct ChainStep {
     pub(super) chain: Arc<weir_kernels::Chain>,
-    /// Not set as long as it is on its way; none if there will be none.
+    /// Unset while the compilation is pending; `None` if the chain stays interpreted.
     pub(super) compiled: OnceLock<Option<Function>>,
 }
 
-/// Where a buffer is.
+/// Address of a buffer.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Address {
     At(u64),
-    /// So far into the memory of the slot.
+    /// Byte offset in the memory of the slot.
     InArena(u64),
 }
 
 impl Address {
-    /// So many bytes behind it.
+    /// Returns the address at this many bytes after `self`.
     pub(super) fn further(self, bytes: u64) -> Self {
         match self {
             Self::At(address) => Self::At(address + bytes),
@@ -62,7 +63,8 @@ impl Work {
 }
 
 impl Step {
-    /// Have the kernel of its own run it that was compiled, if that is there. Gives whether it is settled what runs it.
+    /// Switches to the compiled kernel if it is ready. Returns whether the kernel of the step is
+    /// final.
     pub(super) fn settle(&self, chains: &Chains) -> bool {
         let Work::Kernel { chain: Some(ChainStep { chain, compiled }), .. } = &self.work else { return true };
         if compiled.get().is_some() {
@@ -77,16 +79,16 @@ impl Step {
         true
     }
 
-    /// Whether a kernel runs it that was compiled for its chain alone.
+    /// Returns whether the step runs a kernel that was compiled for its chain.
     pub(super) fn is_compiled(&self) -> bool {
         let Work::Kernel { chain: Some(ChainStep { compiled, .. }), .. } = &self.work else { return false };
         matches!(compiled.get(), Some(Some(_)))
     }
 
-    /// Give it to `stream`.
+    /// Enqueues the step on `stream`.
     ///
     /// # Safety
-    /// As for [`Bound::launch`](super::Bound::launch).
+    /// Same as for [`Bound::launch`](super::Bound::launch).
     pub(super) unsafe fn launch(
         &self,
         stream: &Stream,
@@ -97,7 +99,8 @@ impl Step {
             Work::Kernel { function, launch, arguments, chain } => {
                 let compiled = chain.as_ref().and_then(|chain| chain.compiled.get()?.as_ref());
                 match compiled {
-                    // It has its registers to itself.
+                    // A compiled kernel keeps values in registers and needs no dynamic shared
+                    // memory.
                     Some(compiled) => (compiled, Launch { shared_bytes: 0, ..*launch }, arguments),
                     None => (function, *launch, arguments),
                 }
@@ -105,7 +108,7 @@ impl Step {
             Work::Product(product) => {
                 let (product, buffers) = &**product;
                 let buffers = buffers.map(|address| address.within(arena));
-                // SAFETY: the buffers are those of the operation; the memory is the caller's part.
+                // SAFETY: the buffers match the operation; the caller guarantees the memory.
                 return unsafe { product.launch(stream, &buffers) };
             }
         };
@@ -120,7 +123,8 @@ impl Step {
                 Argument::Bytes(bytes) => parameters.bytes(bytes)?,
             };
         }
-        // SAFETY: the arguments are those that `weir-kernels` says the kernel takes; the memory is the caller's part.
+        // SAFETY: the arguments match the kernel's signature in `weir-kernels`; the caller
+        // guarantees the memory.
         unsafe { stream.launch(function, &launch, parameters) }
     }
 }

@@ -1,24 +1,25 @@
-//! When a program is captured again after a failure.
+//! Backoff between attempts to capture a program.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// Runs of a program that are launched kernel by kernel after a failure, before the next attempt. An attempt takes about as long as a run, so that one in a
-/// thousand costs next to nothing; and what was the matter, as want of memory, may have passed by then.
+/// Number of runs launched kernel by kernel between a failed capture and the next attempt. An
+/// attempt takes about as long as a run, so one attempt in a thousand runs costs little, and a
+/// temporary cause, such as a lack of memory, may be over by then.
 const RUNS_BETWEEN_ATTEMPTS: u32 = 1_000;
 
-/// Whether the runs of a program are to be captured: after a failure not for a while, in whichever slot.
+/// Backoff for the captures of a program, shared by all slots.
 #[derive(Debug, Default)]
 pub(in crate::cuda) struct CaptureBackoff {
     runs_left: AtomicU32,
 }
 
 impl CaptureBackoff {
-    /// Whether this run is to be captured.
+    /// Returns whether this run should be captured.
     pub(in crate::cuda) fn is_due(&self) -> bool {
         self.runs_left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_err()
     }
 
-    /// An attempt has failed, or the graph that came of one.
+    /// Records that a capture failed, or that its graph failed.
     pub(in crate::cuda) fn note_failure(&self) {
         self.runs_left.store(RUNS_BETWEEN_ATTEMPTS, Relaxed);
     }

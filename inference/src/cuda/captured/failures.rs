@@ -1,4 +1,4 @@
-//! Failed captures, as the node counts and logs them.
+//! Failed captures, counted and logged by the node.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -7,10 +7,11 @@ use tracing::warn;
 use weir_device::Device;
 use weir_types::ModelId;
 
-/// Models and reasons that are remembered as logged; all are forgotten when there are more.
+/// Maximum number of (model, reason) pairs that are remembered as logged. The set is cleared when
+/// it is full.
 const LOGGED_MAX: usize = 1_024;
 
-/// The failed captures of one device. Cheap to clone.
+/// Failed captures of one device. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(in crate::cuda) struct CaptureFailures(Arc<Shared>);
 
@@ -26,7 +27,7 @@ impl CaptureFailures {
         Self(Arc::new(Shared { device, count: AtomicU64::new(0), logged: Mutex::default() }))
     }
 
-    /// Count one, and log it if it is the first of this model for this reason.
+    /// Counts a failure, and logs the first failure of this model for this reason.
     pub(in crate::cuda) fn note(&self, model: &ModelId, why: String) {
         let Shared { device, count, .. } = &*self.0;
         count.fetch_add(1, Relaxed);
@@ -35,7 +36,7 @@ impl CaptureFailures {
         }
     }
 
-    /// How many there were.
+    /// Returns the number of failures.
     pub(in crate::cuda) fn count(&self) -> u64 {
         self.0.count.load(Relaxed)
     }

@@ -1,10 +1,10 @@
-//! Making a kernel of a chain.
+//! Compilation of a chain to a kernel.
 
 use std::sync::Arc;
 use weir_device::cuda::{CompileTarget, Context, CudaSource, Function, Module, Nvrtc};
 use weir_kernels::Chain;
 
-/// NVRTC, for one device.
+/// NVRTC with the target of one device.
 pub(super) struct Compiler {
     nvrtc: Nvrtc,
     target: CompileTarget,
@@ -12,7 +12,8 @@ pub(super) struct Compiler {
 }
 
 impl Compiler {
-    /// For the device of a context; or why not.
+    /// Opens the compiler for the device of a context. Returns the reason if NVRTC does not support
+    /// the device.
     pub(super) fn new(nvrtc: Nvrtc, context: &Arc<Context>, compute_capability: u32) -> Result<Self, String> {
         let target = nvrtc.target(compute_capability).ok_or_else(|| {
             let version = nvrtc.version();
@@ -21,7 +22,8 @@ impl Compiler {
         Ok(Self { nvrtc, target, context: Arc::clone(context) })
     }
 
-    /// The kernel of a chain, loaded; or what is against it. Takes some tens of milliseconds.
+    /// Compiles and loads the kernel of a chain. Returns the reason of a failure. Takes tens of
+    /// milliseconds.
     pub(super) fn compile(&self, chain: &Chain) -> Result<Function, String> {
         let text = chain.source();
         let source = CudaSource { name: "chain.cu", text: &text, headers: &Chain::HEADERS };

@@ -1,41 +1,44 @@
-//! Which chains have kernels, and which are to have them next. Plain data: no compiler, and no device.
+//! Table of chains: compiled kernels, and the queue of the compiler. Plain data, without a compiler
+//! or a device.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_kernels::Chain;
 
-/// Kernels that are kept for later programs; those of programs that are there stay with them. A model has some tens of distinct chains.
+/// Maximum number of entries kept for later programs. Bound programs keep their kernels after an
+/// eviction. A model has tens of distinct chains.
 const KERNELS_MAX: usize = 512;
-/// Chains that wait for the compiler. What finds no place among them asks again when it runs next.
+/// Maximum length of the compiler's queue. A chain that does not fit is requested again by the next
+/// run.
 const QUEUE_LEN_MAX: usize = 256;
-/// How long one compilation may take. They take some tens of milliseconds.
+/// Maximum time of one compilation. A typical compilation takes tens of milliseconds.
 const COMPILE_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// What there is for a chain.
+/// State of a chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Found<F> {
-    /// Its kernel.
+    /// The compiled kernel.
     Kernel(F),
-    /// Not yet.
+    /// The compilation is pending.
     Pending,
-    /// There will be none.
+    /// The chain stays interpreted.
     Refused,
 }
 
-/// The chains that were asked for. `F` is a kernel.
+/// Requested chains. `F` is the type of a kernel.
 #[derive(Debug)]
 pub(super) struct Table<F> {
     entries: HashMap<Arc<Chain>, Entry<F>>,
     queue: VecDeque<Arc<Chain>>,
-    /// Kernels that had to make room, until somebody lets go of them outside a lock.
+    /// Evicted kernels, kept until the caller drops them without holding a lock.
     forgotten: Vec<F>,
     compiling_since: Option<Instant>,
-    /// How many were compiled, or refused.
+    /// Number of finished compilations, including failures.
     compiled: u64,
-    /// Nothing is compiled any more.
+    /// The table accepts no more compilations.
     has_ended: bool,
-    /// Counts what was asked, to tell what was so last.
+    /// Number of requests, which serves as the clock of the LRU eviction.
     asked: u64,
 }
 
@@ -60,7 +63,7 @@ impl<F> Default for Table<F> {
 }
 
 impl<F: Clone> Table<F> {
-    /// What there is for a chain, which is put into the queue if nobody has asked for it.
+    /// Returns the state of a chain, and queues the chain on its first request.
     pub(super) fn ask(&mut self, chain: &Arc<Chain>) -> Found<F> {
         self.asked += 1;
         if let Some(entry) = self.entries.get_mut(chain) {
@@ -77,12 +80,12 @@ impl<F: Clone> Table<F> {
         Found::Pending
     }
 
-    /// The kernels that had to make room. To let go of one may take as long as the device works.
+    /// Takes the evicted kernels. Dropping a kernel can block until the device is idle.
     pub(super) fn forgotten(&mut self) -> Vec<F> {
         std::mem::take(&mut self.forgotten)
     }
 
-    /// What to compile next, which begins now.
+    /// Takes the next chain from the queue, and starts the clock of its compilation.
     pub(super) fn next(&mut self, now: Instant) -> Option<Arc<Chain>> {
         if self.has_ended {
             return None;
@@ -92,7 +95,7 @@ impl<F: Clone> Table<F> {
         Some(next)
     }
 
-    /// What has come of it: a kernel, or none.
+    /// Records the result of a compilation: a kernel, or `None` for a failure.
     pub(super) fn done(&mut self, chain: &Arc<Chain>, kernel: Option<F>) {
         self.compiling_since = None;
         self.compiled += 1;
@@ -101,7 +104,8 @@ impl<F: Clone> Table<F> {
         }
     }
 
-    /// Compile nothing more, if the compiler has not come back for too long. Gives whether that is news.
+    /// Ends the table if the current compilation exceeds the time limit. Returns whether this call
+    /// ended the table.
     pub(super) fn end_if_stuck(&mut self, now: Instant) -> bool {
         let is_stuck = self.is_stuck(now) && !self.has_ended;
         if is_stuck {
@@ -110,12 +114,12 @@ impl<F: Clone> Table<F> {
         is_stuck
     }
 
-    /// Whether the compiler has not come back for too long.
+    /// Returns whether the current compilation exceeds the time limit.
     pub(super) fn is_stuck(&self, now: Instant) -> bool {
         self.compiling_since.is_some_and(|since| now.saturating_duration_since(since) > COMPILE_TIME_MAX)
     }
 
-    /// Compile nothing more: what waits is refused.
+    /// Ends the table. Pending chains stay interpreted.
     pub(super) fn end(&mut self) {
         self.has_ended = true;
         self.queue.clear();
@@ -126,7 +130,7 @@ impl<F: Clone> Table<F> {
         }
     }
 
-    /// How many have come of the compiler, whatever came of them.
+    /// Returns the number of finished compilations, including failures.
     pub(super) fn compiled(&self) -> u64 {
         self.compiled
     }
@@ -135,7 +139,8 @@ impl<F: Clone> Table<F> {
         self.has_ended
     }
 
-    /// Forget what nobody has asked for longest, if there is no room for one more. Gives whether there is then.
+    /// Evicts the least recently requested entry if the table is full. Returns whether there is
+    /// room for one more entry.
     fn make_room(&mut self) -> bool {
         if self.entries.len() < KERNELS_MAX {
             return true;
@@ -157,7 +162,7 @@ mod tests {
     use weir_kernels::Example;
     use weir_types::ElementType::Fp32;
 
-    /// Like no other of another number.
+    /// Returns a chain that is unique to this number.
     fn chain(number: usize) -> Arc<Chain> {
         let instructions = vec![Instruction::Constant(Scalar::Float(number as f32))];
         let program = Program { lane: Lane::Float, instructions };
@@ -172,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_is_compiled_once_and_what_is_refused_stays_so() {
+    fn chain_is_compiled_once_and_refusal_is_permanent() {
         let mut table = Table::default();
         assert_eq!((table.ask(&chain(1)), table.ask(&chain(1))), (Found::Pending, Found::Pending));
         assert_eq!(table.ask(&chain(2)), Found::Pending);
@@ -183,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_place_in_the_queue_asks_again() {
+    fn full_queue_accepts_chain_on_a_later_request() {
         let mut table: Table<usize> = Table::default();
         for number in 0..=QUEUE_LEN_MAX {
             assert_eq!(table.ask(&chain(number)), Found::Pending);
@@ -195,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_that_nobody_has_asked_for_longest_makes_room() {
+    fn least_recently_requested_kernel_is_evicted() {
         let mut table = Table::default();
         for number in 0..KERNELS_MAX {
             table.ask(&chain(number));
@@ -209,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_compiler_that_does_not_come_back_is_given_up() {
+    fn hung_compiler_is_abandoned_after_timeout() {
         let (mut table, began) = (Table::default(), Instant::now());
         table.ask(&chain(1));
         compile(&mut table, Some(1));
@@ -221,7 +226,7 @@ mod tests {
         assert!(table.end_if_stuck(after) && !table.end_if_stuck(after), "told once");
         let found = [1, 2, 3, 4].map(|number| table.ask(&chain(number)));
         assert_eq!(found, [Found::Kernel(1), Found::Refused, Found::Refused, Found::Refused]);
-        // What comes back in the end is not taken, and nothing more is begun.
+        // A late result is discarded, and no further compilation starts.
         table.done(&second, Some(2));
         assert_eq!(table.ask(&chain(2)), Found::Refused);
         assert!(table.next(after).is_none());

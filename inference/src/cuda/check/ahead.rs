@@ -1,14 +1,14 @@
-//! Answers of the reference, computed on threads of the processor while the device runs other cases.
+//! Reference answers, computed on CPU threads while the device runs other cases.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// Threads that compute, at most.
+/// Maximum number of threads.
 const THREADS_MAX: usize = 8;
 
-/// Results of slow jobs. Threads compute them in order; a result that is needed before its turn is computed at once by the thread that
-/// needs it.
+/// Results of slow jobs. Threads compute the results in order. A thread that needs a result before
+/// its turn computes it immediately.
 pub(super) struct Ahead<J, T> {
     jobs: Vec<J>,
     results: Vec<OnceLock<T>>,
@@ -21,9 +21,10 @@ impl<T: Send + Sync, J: Fn() -> T + Sync> Ahead<J, T> {
         Self { jobs, results, next: AtomicUsize::new(0) }
     }
 
-    /// Does `work` while threads compute the results. When `work` ends, jobs that no thread has begun are dropped.
+    /// Runs `work` while threads compute the results. When `work` ends, jobs that have not started
+    /// are dropped.
     pub(super) fn run<R>(&self, work: impl FnOnce(&Self) -> R) -> R {
-        // One core stays with the thread that launches kernels.
+        // One core is reserved for the thread that launches kernels.
         let cores = thread::available_parallelism().map_or(1, |cores| cores.get().saturating_sub(1));
         thread::scope(|threads| {
             for _ in 0..cores.clamp(1, THREADS_MAX).min(self.jobs.len()) {
@@ -35,7 +36,7 @@ impl<T: Send + Sync, J: Fn() -> T + Sync> Ahead<J, T> {
         })
     }
 
-    /// The result of a job, in their order; none behind the last.
+    /// Returns the result of a job by index; `None` after the last job.
     pub(super) fn get(&self, index: usize) -> Option<&T> {
         let (job, result) = (self.jobs.get(index)?, self.results.get(index)?);
         Some(result.get_or_init(job))
@@ -47,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_job_runs_once_whoever_needs_it() {
+    fn every_job_runs_exactly_once() {
         let runs = AtomicUsize::new(0);
         let job = |number: usize| {
             let runs = &runs;

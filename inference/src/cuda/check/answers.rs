@@ -1,11 +1,14 @@
-//! Whether a network's answers are right: by their own size, so that zeroes in the place of small numbers are not.
+//! Comparison of a network's answers with the reference. Errors are relative to the answers'
+//! magnitude, so that zeroes in place of small numbers fail.
 
 use super::bench::worst_element;
 use super::{Check, Mismatch};
 use weir_graph::reference::{Tensor, distance, spread};
 use weir_types::Precision;
 
-/// With how far outputs are off what the reference says, and whether that tells anything. Of several items each is to be what is expected of one.
+/// Adds the error of the outputs relative to the reference, and whether the reference can
+/// distinguish right from wrong answers. Every item of a batch must match the reference of one
+/// item.
 pub(super) fn answers(check: Check, found: &[Vec<u8>], expected: &[Tensor], precision: Precision) -> Check {
     let off_by =
         |(found, expected): (&Vec<u8>, &Tensor)| worst_item(found, expected).unwrap_or(f64::INFINITY);
@@ -28,7 +31,7 @@ pub(super) fn answers(check: Check, found: &[Vec<u8>], expected: &[Tensor], prec
     Check { detail: detail.to_owned(), ..check }
 }
 
-/// The element that is farthest from the first item's. All items are alike.
+/// Returns the element with the largest error. All items of a batch have the same expected values.
 fn worst(found: &[Vec<u8>], expected: &[Tensor]) -> Option<Mismatch> {
     let of_output = |(output, (found, expected)): (usize, (&Vec<u8>, &Tensor))| {
         let item_bytes = expected.to_bytes().len().max(1);
@@ -44,7 +47,7 @@ fn worst(found: &[Vec<u8>], expected: &[Tensor]) -> Option<Mismatch> {
     worst.max_by(|one, other| one.0.total_cmp(&other.0)).map(|(_, at)| at)
 }
 
-/// How far the worst of an output's items is off; none if it is no such output.
+/// Returns the error of the worst item of an output; `None` if the output has a wrong length.
 fn worst_item(found: &[u8], expected: &Tensor) -> Option<f64> {
     let item_bytes = expected.to_bytes().len();
     if item_bytes == 0 || found.is_empty() || !found.len().is_multiple_of(item_bytes) {
@@ -57,8 +60,8 @@ fn worst_item(found: &[u8], expected: &Tensor) -> Option<f64> {
     found.chunks(item_bytes).map(off).try_fold(0.0, |most: f64, error| Some(most.max(error?)))
 }
 
-/// How far answers may be off, in parts of the largest: rounding adds up over the layers. On the fake driver networks are off by some tenth of it, and by a
-/// half in bf16.
+/// Maximum error relative to the largest element; rounding errors accumulate over the layers. On
+/// the fake driver, networks are at about a tenth of this limit, and in bf16 at about half.
 fn tolerance(precision: Precision) -> f64 {
     match precision {
         Precision::Fp32 => 1e-4,
@@ -75,7 +78,7 @@ mod tests {
     use weir_graph::TensorType;
     use weir_types::ElementType;
 
-    /// As a network of a thousand classes has them: none is much.
+    /// Output of a network with a thousand classes, whose elements are all small.
     fn classes(element: impl Fn(usize) -> f32) -> Tensor {
         let tensor = TensorType::new(ElementType::Fp32, [1, 1000]).unwrap_or_else(|error| panic!("{error}"));
         Tensor::floats(tensor, (0..1000).map(element).collect())
@@ -91,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn small_answers_are_judged_by_their_own_size() {
+    fn errors_are_relative_to_the_magnitude_of_answers() {
         let right = classes(expected);
         for precision in Precision::ALL {
             assert!(judged(&right, &right, precision).passed);
@@ -114,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reference_that_tells_nothing_is_told_of() {
+    fn degenerate_reference_is_reported() {
         let zeroes = classes(|_| 0.0);
         let check = judged(&zeroes, &zeroes, Precision::Tf32);
         assert!(!check.passed && check.detail.contains("zeroes"), "{check:?}");

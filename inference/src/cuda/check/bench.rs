@@ -1,4 +1,4 @@
-//! Running and timing what is checked.
+//! Execution and timing of checked programs.
 #![allow(unsafe_code, reason = "kernels are launched")]
 
 use super::super::bound::{Bound, Ordered};
@@ -11,10 +11,10 @@ use crate::interrupt::Interrupt;
 use weir_device::cuda::{CudaError, GraphExec, Owner, Span, Stream};
 use weir_graph::reference::Tensor;
 
-/// On whose behalf checks hold memory.
+/// Owner of the memory that checks allocate.
 pub(in crate::cuda) const OWNER: Owner = Owner(0);
 
-/// A program in a slot, with its inputs there.
+/// Program in a slot, with its inputs written.
 pub(in crate::cuda) struct Ready<'a> {
     pub(in crate::cuda) bound: &'a Bound,
     weights: &'a Weights,
@@ -23,7 +23,7 @@ pub(in crate::cuda) struct Ready<'a> {
     arena: Span,
 }
 
-/// The bytes of every output.
+/// Bytes of every output.
 pub(in crate::cuda) type Outputs = Vec<Vec<u8>>;
 
 /// Outputs of a program, and the time of a run.
@@ -32,13 +32,13 @@ pub(in crate::cuda) struct Timed {
     pub(in crate::cuda) measured: Measured,
 }
 
-/// The same program launch by launch, and as a graph.
+/// Results of the same program launched kernel by kernel, and as a graph.
 pub(in crate::cuda) struct BothWays {
     pub(in crate::cuda) launched: Timed,
     pub(in crate::cuda) captured: Timed,
 }
 
-/// Have `work` done with a program that has been brought to a slot and given its inputs.
+/// Runs `work` with a program whose weights have arrived in a slot and whose inputs are written.
 pub(in crate::cuda) fn in_slot<T>(
     gpu: &Gpu,
     owner: Owner,
@@ -53,12 +53,12 @@ pub(in crate::cuda) fn in_slot<T>(
     let ready = Ready { bound, weights, inputs, stream: &slot.stream, arena };
     let begun = ready.begin();
     let worked = begun.and_then(|()| Ok(ready.give_inputs().and_then(|()| work(&ready))?));
-    // Nothing is left under way when the slot goes back.
+    // The slot must be idle when it is returned.
     slot.stream.synchronize()?;
     worked
 }
 
-/// Run a program once, from the first run that there is: behind what it needs. Gives its outputs.
+/// Runs a program once, ordered after the transfer of its weights, and returns its outputs.
 pub(in crate::cuda) fn cold(
     gpu: &Gpu,
     bound: &Bound,
@@ -84,7 +84,7 @@ pub(in crate::cuda) fn cold(
 }
 
 impl Ready<'_> {
-    /// Have everything there that runs read.
+    /// Waits until all data that runs read has arrived.
     fn begin(&self) -> Result<(), CheckFailure> {
         self.bound.wait(self.weights)?;
         let interrupt = Interrupt::default();
@@ -94,7 +94,7 @@ impl Ready<'_> {
         Ok(self.stream.synchronize()?)
     }
 
-    /// Put the inputs where a run finds them: one may have put something else there when it needed them no more.
+    /// Writes the inputs. Each run needs this, because a run can reuse the memory of its inputs.
     pub(in crate::cuda) fn give_inputs(&self) -> Result<(), CudaError> {
         for (port, input) in self.bound.program.inputs.iter().zip(self.inputs) {
             self.stream.write(&input.to_bytes(), self.span(port)?)?;
@@ -102,24 +102,25 @@ impl Ready<'_> {
         Ok(())
     }
 
-    /// Run it once, launch by launch, and wait.
+    /// Runs the program once, launch by launch, and waits for the run.
     pub(in crate::cuda) fn run(&self) -> Result<(), CudaError> {
         self.launch()?;
         self.stream.synchronize()
     }
 
-    /// Its launches as a graph.
+    /// Captures the launches as a graph.
     pub(in crate::cuda) fn captured(&self) -> Result<GraphExec, CudaError> {
         self.stream.capture(|_| self.launch())?.instantiate()
     }
 
-    /// Give a graph of it to the stream.
+    /// Enqueues a graph of the program on the stream.
     pub(in crate::cuda) fn launch_graph(&self, graph: &mut GraphExec) -> Result<(), CudaError> {
         // SAFETY: as in `launch`.
         unsafe { graph.launch(self.stream) }
     }
 
-    /// Outputs of a run launch by launch and of one as a graph, and the graph.
+    /// Returns the outputs of a run launched kernel by kernel and of a run as a graph, and the
+    /// graph.
     pub(in crate::cuda) fn outputs_both_ways(&self) -> Result<([Outputs; 2], GraphExec), CudaError> {
         self.run()?;
         let launched = self.outputs()?;
@@ -129,7 +130,7 @@ impl Ready<'_> {
         Ok(([launched, self.outputs()?], graph))
     }
 
-    /// Run it launch by launch and as a graph, and time both.
+    /// Runs the program launch by launch and as a graph, and times both.
     pub(in crate::cuda) fn both_ways(&self, timer: &Timer) -> Result<BothWays, CudaError> {
         let ([launched, captured], mut graph) = self.outputs_both_ways()?;
         let launched = Timed { outputs: launched, measured: timer.device(self.stream, || self.launch())? };
@@ -137,13 +138,14 @@ impl Ready<'_> {
         Ok(BothWays { launched, captured: Timed { outputs: captured, measured } })
     }
 
-    /// Give the launches to the stream.
+    /// Enqueues the launches on the stream.
     pub(in crate::cuda) fn launch(&self) -> Result<(), CudaError> {
-        // SAFETY: the arena is the slot's, which is held until the stream was synchronised, as are the program and its weights.
+        // SAFETY: the arena belongs to the slot. The slot, the program and its weights are held
+        // until the stream is synchronised.
         unsafe { self.bound.launch(self.stream, self.arena) }
     }
 
-    /// Every output, as it is now.
+    /// Reads every output.
     pub(in crate::cuda) fn outputs(&self) -> Result<Outputs, CudaError> {
         let read = |port: &Port| {
             let mut bytes = vec![0; port.tensor.bytes()];
@@ -159,12 +161,14 @@ impl Ready<'_> {
     }
 }
 
-/// Error of the worst element of `found`, relative to what is expected or to 1, whichever is more. NaN is infinitely far off.
+/// Returns the error of the worst element of `found`, relative to the expected value or to 1,
+/// whichever is larger. A NaN has an infinite error.
 pub(in crate::cuda) fn worst(found: &[f32], expected: &[f32]) -> f64 {
     worst_element(found, expected).0
 }
 
-/// The same, and the worst element; of lists of other lengths, the first place where one of them has none.
+/// Returns the error and position of the worst element. If the lengths differ, the position is the
+/// first index that one list lacks.
 pub(in crate::cuda) fn worst_element(found: &[f32], expected: &[f32]) -> (f64, Mismatch) {
     let at = |index: usize| {
         let element = |of: &[f32]| of.get(index).map_or(f64::NAN, |element| f64::from(*element));
@@ -197,7 +201,7 @@ mod tests {
     use super::{worst, worst_element};
 
     #[test]
-    fn nan_is_infinitely_far_off() {
+    fn nan_has_infinite_error() {
         for wrong in [f32::NAN, f32::INFINITY] {
             assert!([worst(&[wrong, 1.0], &[1.0; 2]), worst(&[1.0, wrong], &[1.0; 2])] == [f64::INFINITY; 2]);
             assert!(worst(&[wrong], &[wrong]) == 0.0);
@@ -206,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn worst_element_has_its_place_and_both_values() {
+    fn worst_element_has_index_and_both_values() {
         let (error, at) = worst_element(&[1.0, 2.5, 8.0], &[1.0, 2.0, 4.0]);
         assert_eq!((error, at.index, at.found, at.expected), (1.0, 2, 8.0, 4.0));
         let (error, at) = worst_element(&[1.0, f32::NAN, 9.0], &[1.0, 2.0, 4.0]);

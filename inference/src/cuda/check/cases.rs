@@ -1,4 +1,4 @@
-//! One operation each, at the sizes of real networks.
+//! Test cases of single operations, at the sizes of real networks.
 
 use weir_graph::{
     Activation, ArgReduce, Attention, BiasAxis, Binary, Conv, Copy, CumSum, Elementwise, Gather, Graph,
@@ -7,15 +7,15 @@ use weir_graph::{
 };
 use weir_types::ElementType::{self, Fp32, Int64};
 
-/// An operation, and the dimensions of its operands and outputs.
+/// Operation with the dimensions of its operands and outputs.
 pub(super) struct Case {
     pub(super) name: &'static str,
     op: Op,
     inputs: Vec<Vec<usize>>,
-    /// Of which operand elements are indices below so many.
+    /// Operand whose elements are indices, and the exclusive upper bound of the indices.
     indices: Option<(usize, usize)>,
     outputs: Vec<(Vec<usize>, Option<ElementType>)>,
-    /// How many elements are summed for one of the output.
+    /// Number of terms that are summed for one element of the output.
     pub(super) terms: usize,
 }
 
@@ -25,12 +25,12 @@ impl Case {
         Self { name, op, inputs, indices: None, outputs: vec![(output.to_vec(), None)], terms: 1 }
     }
 
-    /// Whether it is a product of matrices.
+    /// Returns whether the operation is a matrix product.
     pub(super) fn is_product(&self) -> bool {
         matches!(self.op, Op::MatMul(_))
     }
 
-    /// Whether it is a chain of elementwise operations.
+    /// Returns whether the operation is a chain of elementwise operations.
     pub(super) fn is_elementwise(&self) -> bool {
         matches!(self.op, Op::Elementwise(_))
     }
@@ -39,7 +39,7 @@ impl Case {
         Self { terms, ..self }
     }
 
-    /// The graph of this operation on floats of a type.
+    /// Builds the graph of this operation on floats of a type.
     pub(super) fn graph(&self, float: ElementType) -> Result<Graph, TypeError> {
         let mut graph = Graph::default();
         let add = |graph: &mut Graph, name: String, tensor: TensorType, source: Source| {
@@ -66,7 +66,7 @@ impl Case {
         Ok(graph)
     }
 
-    /// The number at a place of an operand: between -1 and 1, or an index.
+    /// Returns an element of an operand: a number between -1 and 1, or an index.
     pub(super) fn element(&self, operand: usize, at: usize) -> f32 {
         let hash = (at as u64 ^ (operand as u64) << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
         match self.indices {
@@ -122,7 +122,8 @@ fn elementwise(dims: &[usize], instructions: Vec<Instruction>, operands: usize) 
     })
 }
 
-/// So many instructions on two operands: to see from how many on a kernel of its own is worth it.
+/// Chain of `len` instructions on two operands, which shows the minimum length at which compilation
+/// is worthwhile.
 fn chain(dims: &[usize], len: usize) -> Op {
     let mut instructions = vec![Instruction::Load(0)];
     for at in 0..len {
@@ -132,7 +133,7 @@ fn chain(dims: &[usize], len: usize) -> Op {
     elementwise(dims, instructions, 2)
 }
 
-/// Every kind of operation, most of them at sizes of ResNet-50 and MiniLM.
+/// All kinds of operations, most of them at sizes of ResNet-50 and MiniLM.
 pub(super) fn all() -> Vec<Case> {
     let heads = |heads: usize, len: usize, dim: usize| Heads {
         offset: 0,
@@ -287,5 +288,5 @@ pub(super) fn all() -> Vec<Case> {
     cases
 }
 
-/// What a graph's floats are, in the names of precisions.
+/// Floating-point types of the graphs, one for each precision or pair of precisions.
 pub(super) const FLOATS: [ElementType; 3] = [Fp32, ElementType::Fp16, ElementType::Bf16];

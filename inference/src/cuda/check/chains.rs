@@ -1,4 +1,4 @@
-//! Kernels that NVRTC makes of chains of elementwise operations, beside the interpreter: the same to the bit.
+//! Comparison of chains compiled by NVRTC with the interpreter: the results must be bit-identical.
 
 use super::bench::{OWNER, in_slot};
 use super::{Check, CheckFailure, LaunchParameters, Reporter, Stage, Tier};
@@ -11,14 +11,14 @@ use weir_graph::reference::{Data, Tensor};
 use weir_graph::{Graph, Lane, Port};
 use weir_kernels::{Example, Precision};
 
-/// The case of all chains.
+/// Name of the case for all chains.
 const CASE: &str = "compiled chains";
 
 pub(super) fn cases() -> Vec<String> {
     vec![CASE.to_owned()]
 }
 
-/// Checks that every instruction gives the same bits compiled and interpreted, where NVRTC can be used.
+/// Checks that every instruction gives the same bits compiled and interpreted, if NVRTC is usable.
 pub(super) fn check(gpu: &Gpu, report: &mut Reporter<'_>) -> Result<(), CheckFailure> {
     if !matches!(gpu.chains.state(), LibraryState::Used(_)) {
         return Ok(());
@@ -44,13 +44,14 @@ pub(super) fn check(gpu: &Gpu, report: &mut Reporter<'_>) -> Result<(), CheckFai
     })
 }
 
-/// How many steps of a program have kernels of their own, once the compiler is done with it.
+/// Waits for the compiler, and returns the number of steps with compiled kernels.
 pub(in crate::cuda) fn compiled(gpu: &Gpu, bound: &Bound) -> usize {
     gpu.chains.wait_until(|| bound.settle(&gpu.chains));
     bound.compiled_steps()
 }
 
-/// Whether a chain gives the same bits either way, and if not, why not. `announce` gets its launches before they are given to the device.
+/// Compares the bits of a chain compiled and interpreted, and returns the reason of a mismatch.
+/// `announce` receives the launches before they are enqueued.
 pub(in crate::cuda) fn same(
     gpu: &Gpu,
     example: &Example,
@@ -91,7 +92,7 @@ pub(in crate::cuda) fn same(
     })
 }
 
-/// Numbers between -1 and 1, and some beyond; integers from -3 to 3.
+/// Input tensor: numbers between -1 and 1 and some between -30 and 30, or integers from -3 to 3.
 fn input(graph: &Graph, port: &Port) -> Tensor {
     let tensor = graph.value(port.value).tensor.clone();
     let hash = |at: usize| {
@@ -108,7 +109,7 @@ fn input(graph: &Graph, port: &Port) -> Tensor {
     }
 }
 
-/// The same to the bit, but that any two that are not a number are the same.
+/// Compares two tensors bit by bit; all NaNs are equal.
 fn compare(interpreted: &Tensor, compiled: &Tensor) -> Result<(), String> {
     let differ = |at: usize, one: &dyn std::fmt::Display, other: &dyn std::fmt::Display| {
         Err(format!("element {at} is {one} interpreted, and {other} compiled"))

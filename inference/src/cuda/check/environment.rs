@@ -1,4 +1,5 @@
-//! Driver, devices and NVIDIA's libraries. The operations check what the libraries compute.
+//! Checks of the driver, the devices and NVIDIA's libraries. The stage `Operations` checks the
+//! libraries' results.
 
 use super::{Check, CheckConfig, CheckFailure, Reporter, Stage};
 use weir_device::cuda::{CublasLt, DeviceInfo, Devices, Library, Nvrtc, Unavailable};
@@ -30,7 +31,8 @@ fn device(info: &DeviceInfo) -> Check {
         info.memory_bytes >> 20,
         info.pci
     );
-    // Graphs need memory mapped at fixed addresses, and kernels for the device.
+    // Running models requires virtual memory management and kernels for the device's compute
+    // capability.
     let is_known = info.maps_memory && weir_kernels::Module::Gemm.ptx(major * 10 + minor).is_some();
     Check { passed: is_known, detail, ..Check::passed(STAGE, format!("cuda:{}", info.ordinal)) }
 }
@@ -46,7 +48,7 @@ fn open(devices: &Devices, config: &CheckConfig, what: &str, library: Library) -
     let check = Check::passed(STAGE, what);
     match found {
         Ok(detail) => Check { detail, ..check },
-        // Weir's own kernels do without it.
+        // The library is optional: Weir's own kernels replace it.
         Err(why @ Unavailable::NotFound { .. }) => Check { detail: why.to_string(), ..check },
         Err(why) => Check::failed(STAGE, check.what, why),
     }

@@ -1,20 +1,23 @@
-//! The least time that a device allows, by its memory and its units: what is measured is told as a share of it.
+//! Lower bound of a run's time from the device's memory bandwidth and arithmetic throughput.
+//! Measured times are reported as a share of this bound.
 
 use super::super::program::Step;
 use weir_device::cuda::DeviceInfo;
 use weir_kernels::{Cost, Module, Precision};
 
-/// What a device does on paper (Williams, Waterman and Patterson's roofline, CACM 2009): bytes of its memory, and operations of its units.
+/// Theoretical peak rates of a device for the roofline model (Williams, Waterman and Patterson,
+/// CACM 2009).
 pub(super) struct Floor {
     bytes_per_s: f64,
-    /// Of a processor core's kind, and of the units for matrices.
+    /// Peak of the ordinary cores. `matrix_flops_per_s` is the peak of the tensor cores.
     flops_per_s: f64,
     matrix_flops_per_s: f64,
 }
 
 impl Floor {
-    /// Of products in a precision; none if the driver does not say, or the device is of a generation that is not known here.
-    #[expect(clippy::cast_precision_loss, reason = "a share needs no sixteen digits")]
+    /// Returns the peak rates for products in a precision. `None` if the driver does not report the
+    /// rates, or the generation of the device is unknown.
+    #[expect(clippy::cast_precision_loss, reason = "a share does not need 16 significant digits")]
     pub(super) fn of(info: &DeviceInfo, precision: Precision) -> Option<Self> {
         let (float, matrix) = flops_per_clock(info.compute_capability, precision)?;
         let clocks_per_s = info.clock_hz as f64 * f64::from(info.multiprocessors);
@@ -26,12 +29,13 @@ impl Floor {
         })
     }
 
-    /// The least time for these steps one after the other, each with all it reads and writes in the device's memory, in nanoseconds.
+    /// Returns the minimum time in nanoseconds for these steps in sequence, if each step reads and
+    /// writes all its data in device memory.
     pub(super) fn time_ns(&self, steps: &[Step]) -> f64 {
         steps.iter().map(|step| self.step_ns(step)).sum()
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "as above")]
+    #[expect(clippy::cast_precision_loss, reason = "a share does not need 16 significant digits")]
     fn step_ns(&self, step: &Step) -> f64 {
         let is_product = match step {
             Step::Launch(launch) => is_product(launch.kernel.module),
@@ -43,7 +47,8 @@ impl Floor {
     }
 }
 
-/// Whether the units for matrices could do what its kernels do, whether or not they are used.
+/// Returns whether tensor cores could compute the module's kernels, even if the kernels do not use
+/// them.
 fn is_product(module: Module) -> bool {
     match module {
         Module::Gemm | Module::GemmTensor | Module::Conv | Module::ConvTensor | Module::Attention => true,
@@ -56,11 +61,12 @@ fn is_product(module: Module) -> bool {
     }
 }
 
-/// Operations that a multiprocessor does in a clock, a multiplication and an addition being two: on fp32, and in products of dense matrices with factors of a
-/// precision and sums of fp32. After the white papers of the generations, Turing to Blackwell.
+/// Operations per clock of a multiprocessor, where a multiply-add counts as two: in fp32, and in
+/// dense matrix products with factors of a precision and fp32 sums. Values are from the white
+/// papers of the generations Turing to Blackwell.
 fn flops_per_clock(compute_capability: (u32, u32), precision: Precision) -> Option<(f64, f64)> {
     let (float, tf32, half) = match compute_capability {
-        // No units for tf32 and bf16.
+        // Turing has no tensor-core support for tf32 and bf16.
         (7, 5) => (128.0, None, 1024.0),
         (8, 0) => (128.0, Some(1024.0), 2048.0),
         (8, _) => (256.0, Some(512.0), 1024.0),
@@ -106,16 +112,17 @@ mod tests {
     }
 
     #[test]
-    fn an_h200_does_what_its_maker_says() {
+    fn h200_peak_rates_are_computed_from_core_clock() {
         let tflops = |precision| (floor(precision).matrix_flops_per_s / 1e12).round();
         assert_eq!(tflops(Precision::Fp32), 67.0);
-        // At the clock of its cores; the maker counts those of the units for matrices at 1.83 GHz: 495 and 989.
+        // These values use the clock of the cores. NVIDIA counts the tensor cores at 1.83 GHz: 495
+        // and 989.
         assert_eq!(tflops(Precision::Tf32), 535.0);
         assert_eq!(tflops(Precision::Fp16), 1071.0);
     }
 
     #[test]
-    fn a_step_takes_what_takes_longer_and_steps_take_their_sum() {
+    fn step_time_is_the_longer_of_memory_and_compute() {
         let floor = floor(Precision::Tf32);
         let moves = step(Module::Elementwise, Cost { flops: 1, bytes: 4_800_000 });
         assert_eq!(floor.time_ns(&[moves]).round(), 1000.0);
@@ -128,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_device_has_no_units_for_is_done_by_its_cores() {
+    fn missing_tensor_core_support_uses_core_rates() {
         assert_eq!(flops_per_clock((7, 5), Precision::Bf16), Some((128.0, 128.0)));
         assert_eq!(flops_per_clock((7, 5), Precision::Fp16), Some((128.0, 1024.0)));
         assert_eq!(flops_per_clock((6, 1), Precision::Fp32), None);

@@ -1,14 +1,14 @@
-//! A folder for as long as it is needed.
+//! Temporary folder.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// It goes, with all that is in it, when this is dropped.
+/// Temporary folder, which is deleted with its contents on drop.
 pub(super) struct Folder(PathBuf);
 
 impl Folder {
-    /// One like no other.
+    /// Creates a folder with a unique name.
     pub(super) fn new() -> io::Result<Self> {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let (process, number) = (std::process::id(), NUMBERS.fetch_add(1, Ordering::Relaxed));
@@ -24,7 +24,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // Left in a folder that the system clears.
+        // On failure, the folder stays in the system's temporary folder, which the system clears.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -1,5 +1,6 @@
-//! Many functions on one device, each with a model of its own of the same family: the memory that they take together, beside that of a process for each, and
-//! of one process in which they have nothing but streams of their own (StreamBox, Wu et al., USENIX ATC 2024, section 6).
+//! Memory use of many functions on one device, each with its own fine-tuned model of one family.
+//! The results are compared with one process per function, and with one process in which functions
+//! share nothing (StreamBox, Wu et al., USENIX ATC 2024, section 6).
 
 use super::bench::{OWNER, in_slot};
 use super::folder::Folder;
@@ -19,25 +20,25 @@ use weir_graph::{Model, WeightData};
 use weir_types::{ElementType, Precision};
 
 const STAGE: Stage = Stage::Functions;
-/// How many there are.
+/// Number of functions.
 const FUNCTIONS: u32 = 24;
-/// What a fine-tuned model has of its own: at most one part in so many of its weights.
+/// Maximum share of fine-tuned weights in a model's weights, as a divisor: 20 is 5 %.
 const OWN_SHARE: usize = 20;
-/// How far all of it is to be below a process for each.
+/// Required saving of memory compared with one process per function, in per cent.
 const BELOW_PERCENT: f64 = 93.0;
 
-/// What one function has on the device.
+/// Device memory of one function.
 struct Function {
     bound: Bound,
     weights: Weights,
 }
 
-/// Memory of the device, by what it is for.
+/// Device memory by use, in bytes.
 #[derive(Debug, Clone, Copy, Default)]
 struct Taken {
     contexts: u64,
     weights: u64,
-    /// What runs work in.
+    /// Working memory of runs.
     activations: u64,
 }
 
@@ -60,7 +61,7 @@ pub(super) fn check(bench: &Bench<'_>, report: &mut Reporter<'_>) -> Result<(), 
     Ok(())
 }
 
-/// Variants of a model, each with some weights of its own.
+/// Creates variants of a model that differ in some of their weights.
 fn family(model: &Model) -> Result<Vec<Stored>, String> {
     let folder = Arc::new(Folder::new().map_err(|error| error.to_string())?);
     let own = own_weights(model);
@@ -68,7 +69,7 @@ fn family(model: &Model) -> Result<Vec<Stored>, String> {
         let mut variant = model.clone();
         for (index, bytes) in &own {
             let mut bytes = bytes.to_vec();
-            // Another number at the start, and nearly the same.
+            // A changed low byte changes the number, but only slightly.
             if let Some(byte) = bytes.first_mut() {
                 *byte ^= u8::try_from(number).unwrap_or_default();
             }
@@ -79,7 +80,8 @@ fn family(model: &Model) -> Result<Vec<Stored>, String> {
     (0..FUNCTIONS).map(variant).collect()
 }
 
-/// The weights that fine-tuning changes: the last that a run reads, as many as are within the share.
+/// Returns the weights that fine-tuning changes: the last weights that a run reads, up to the
+/// share.
 fn own_weights(model: &Model) -> Vec<(u32, Bytes)> {
     let mut left = model.weights().iter().map(weir_graph::Weight::bytes).sum::<usize>() / OWN_SHARE;
     let mut own = Vec::new();
@@ -120,7 +122,7 @@ fn together(
             Err(why) => return Ok(report.check(Check::failed(STAGE, what, why))),
         };
         if functions.is_empty() {
-            // The variants have the same launches.
+            // All variants have the same launches.
             report.launches(LaunchParameters::of_steps(&program.steps));
         }
         let began = Instant::now();
@@ -153,7 +155,7 @@ fn together(
     Ok(())
 }
 
-/// All functions called at once, each with the answers that it has alone.
+/// Calls all functions concurrently. Each must return the same answers as when it runs alone.
 fn at_once(
     bench: &Bench<'_>,
     what: &str,
@@ -180,7 +182,7 @@ fn at_once(
 }
 
 impl Function {
-    /// Run it once, from whichever thread.
+    /// Runs the function once, from any thread.
     fn run(&self, gpu: &Gpu, asked: &Asked) -> Result<Vec<Vec<u8>>, CheckFailure> {
         gpu.context.make_current()?;
         in_slot(gpu, OWNER, &self.bound, &self.weights, &asked.inputs, |ready| {
@@ -189,7 +191,8 @@ impl Function {
         })
     }
 
-    /// What it would take in a process of its own, at the least: in whole blocks, as it is here.
+    /// Returns the minimum memory of the function in a separate process, in whole blocks as in this
+    /// process.
     fn alone(&self, context_bytes: Option<u64>) -> Taken {
         let (program, blocks) = (&self.bound.program, |bytes: u64| bytes.next_multiple_of(BLOCK_BYTES));
         let constants = program.constants.iter().map(|bytes| bytes.len() as u64).sum::<u64>();
@@ -214,7 +217,8 @@ impl Taken {
         self.contexts + self.weights + self.activations
     }
 
-    /// In words, beside what as many processes would take. Of what is no context, one process with streams alone would take as much as those.
+    /// Describes the memory next to the memory of separate processes. One process with a stream per
+    /// function would use as much memory for weights and activations as separate processes.
     fn beside(self, processes: Self, has_contexts: bool) -> String {
         let part = |name: &str, taken: u64, of: u64| {
             format!("{name} {} MiB instead of {} ({:.1} % less)", taken >> 20, of >> 20, below(taken, of))
@@ -232,7 +236,7 @@ impl Taken {
     }
 }
 
-/// How far `taken` is below `of`, in per cent.
+/// Returns the saving of `taken` compared with `of`, in per cent.
 #[expect(clippy::cast_precision_loss, reason = "a percentage")]
 fn below(taken: u64, of: u64) -> f64 {
     if of == 0 { 0.0 } else { (1.0 - taken as f64 / of as f64) * 100.0 }

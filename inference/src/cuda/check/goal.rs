@@ -1,15 +1,15 @@
-//! What is asked of a GPU besides right answers: how fast, and with how little.
+//! Performance goals of a GPU: times, rates and memory.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
 use weir_types::Precision;
 
-/// Compute capability of the devices that the goals are set for: H100 and H200.
+/// Compute capability of H100 and H200, for which the goals are set.
 const HOPPER: (u32, u32) = (9, 0);
 
-/// Time of a run of a network on Hopper, at most: by the name of its file without the extension, by precision and by batch. Batches of 32
-/// are rates of 8,000 and 15,000 images per second.
+/// Maximum time of a network's run on Hopper, by file name without the extension, precision and
+/// batch size. The times of batches of 32 are rates of 8,000 and 15,000 images per second.
 const RUNS_ON_HOPPER: [(&str, Precision, u32, Duration); 5] = [
     ("resnet50", Precision::Tf32, 1, Duration::from_micros(450)),
     ("resnet50", Precision::Fp16, 1, Duration::from_micros(350)),
@@ -18,27 +18,28 @@ const RUNS_ON_HOPPER: [(&str, Precision, u32, Duration); 5] = [
     ("minilm", Precision::Tf32, 1, Duration::from_micros(200)),
 ];
 
-/// A figure, and its bound. A missed goal is reported and fails no check: the machine may be the reason.
+/// Measured value and its bound. A missed goal is reported but fails no check, because the machine
+/// may be the reason.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Goal {
-    /// What was found.
+    /// Measured value.
     pub found: f64,
-    /// What it is to be.
+    /// Required bound.
     #[serde(flatten)]
     pub bound: GoalBound,
-    /// What both are in.
+    /// Unit of the value and of the bound.
     pub unit: String,
-    /// Whether it is so.
+    /// Whether the value is within the bound.
     pub is_met: bool,
 }
 
-/// From which side a figure is bounded.
+/// Bound of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GoalBound {
-    /// Less is better.
+    /// Upper bound.
     AtMost(f64),
-    /// More is better.
+    /// Lower bound.
     AtLeast(f64),
 }
 
@@ -51,13 +52,14 @@ impl Goal {
         Self { found, bound: GoalBound::AtLeast(bound), unit: unit.to_owned(), is_met: found >= bound }
     }
 
-    /// Of a time in nanoseconds, in microseconds.
-    #[expect(clippy::cast_precision_loss, reason = "a time needs no sixteen digits")]
+    /// Creates an upper bound of a time. `time_ns` is in nanoseconds; the goal is in microseconds.
+    #[expect(clippy::cast_precision_loss, reason = "a time does not need 16 significant digits")]
     pub(super) fn within(time_ns: u64, most: Duration) -> Self {
         Self::at_most(time_ns as f64 / 1e3, most.as_secs_f64() * 1e6, "us")
     }
 
-    /// Goal of a run of a network on a device of this compute capability; none if there is none.
+    /// Returns the goal of a network's run on a device of this compute capability, or `None` if no
+    /// goal is set.
     pub(super) fn for_run(
         compute_capability: (u32, u32),
         network: &str,

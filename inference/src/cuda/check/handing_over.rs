@@ -1,5 +1,5 @@
-//! Intermediates that a run leaves on the device for the next run, or for a run on a sibling, beside the way over the host: the same bytes, and how much
-//! sooner.
+//! Hand-over of intermediates on the device: from one run to the next run, or to a run on a peer
+//! device. The checks compare the bytes and the time with a hand-over through the host.
 #![allow(unsafe_code, reason = "pinned memory is copied by address")]
 
 use super::bench::OWNER;
@@ -14,23 +14,26 @@ use weir_device::cuda::{
 };
 
 const STAGE: Stage = Stage::HandingOver;
-/// Time of a hand-over below the way over the host, at least (StreamBox, section 7.5).
+/// Minimum saving of time compared with a hand-over through the host, in per cent (StreamBox,
+/// section 7.5).
 const BELOW_PERCENT: f64 = 94.0;
 const SIZES: [usize; 4] = [64 << 10, 1 << 20, 16 << 20, 64 << 20];
-/// The smallest hand-over with a goal. A smaller one costs mostly its calls of the driver.
+/// Minimum size with a goal, in bytes. The time of a smaller hand-over is mostly driver calls.
 const GOAL_BYTES_MIN: usize = 16 << 20;
-/// Hand-overs between two waits of the host. Each leaves an intermediate until then.
+/// Number of hand-overs between two synchronisations of the host. Each holds an intermediate until
+/// then.
 const IN_FLIGHT: u32 = 4;
-/// The case that looks for siblings.
+/// Name of the case that looks for peer devices.
 const SIBLINGS: &str = "siblings";
 
-/// One way from a run to the next: gives hand-overs to the streams, and releases what they hold once the streams are synchronised.
+/// Hand-over method. `give` enqueues a hand-over on the streams; `finish` synchronises the streams
+/// and releases the held memory.
 trait Way {
     fn give(&mut self) -> Result<(), CudaError>;
     fn finish(&mut self) -> Result<(), CudaError>;
 }
 
-/// Time of a hand-over, and the first byte that arrived wrong.
+/// Time of a hand-over, and the first byte that differs.
 type Timed = (Measured, Option<Mismatch>);
 
 pub(super) fn cases() -> Vec<String> {
@@ -104,7 +107,7 @@ fn on_one(timer: &Timer, gpu: &Gpu, slot: &mut Slot, bytes: usize) -> Result<[Ch
     Ok(beside(("through the host", host), ("on the device", device), bytes))
 }
 
-/// The same from the memory of a sibling.
+/// Hand-over from the memory of a peer device.
 fn on_two(
     timer: &Timer,
     (gpu, here): (&Gpu, &mut Slot),
@@ -133,7 +136,8 @@ fn pattern(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at * 31 % 251) as u8).collect()
 }
 
-/// Median time of a hand-over by one way: several without a wait of the host between them.
+/// Median time of a hand-over, measured over several hand-overs without a synchronisation between
+/// them.
 fn timed(
     timer: &Timer,
     stream: &Stream,
@@ -143,13 +147,13 @@ fn timed(
 ) -> Result<Timed, CudaError> {
     let mut hand_over = |count: u32| {
         let given = (0..count).try_for_each(|_| way.give());
-        // Also after an error: nothing is under way when memory goes.
+        // Synchronise after an error as well: no copy may be in progress when the memory is freed.
         let finished = way.finish();
         given.and(finished)
     };
     stream.fill(to, 0)?;
     stream.synchronize()?;
-    // The first one also maps memory.
+    // The first hand-over also maps memory.
     hand_over(1)?;
     let mut found = vec![0; pattern.len()];
     stream.read(to, &mut found)?;
@@ -158,7 +162,7 @@ fn timed(
     Ok((measured, Mismatch::of_bytes(pattern, &found)))
 }
 
-/// The way over the host, and another beside it.
+/// Checks of the hand-over through the host, and of the faster method.
 fn beside(host: (&str, Timed), near: (&str, Timed), bytes: usize) -> [Check; 2] {
     let check = |(way, (measured, differs)): (&str, Timed)| {
         let check = Check::passed(STAGE, format!("{} handed over {way}", size(bytes)));
@@ -171,12 +175,13 @@ fn beside(host: (&str, Timed), near: (&str, Timed), bytes: usize) -> [Check; 2] 
     [check(host), check(near).asked((bytes >= GOAL_BYTES_MIN).then_some(goal))]
 }
 
-/// The least that the way over the host takes: two copies of pinned memory, and none between processes.
+/// Fastest possible hand-over through the host: two copies of pinned memory, and no copy between
+/// processes.
 struct OverHost<'a> {
     from: (&'a Stream, Span),
     to: (&'a Stream, Span),
     pinned: PinnedMemory,
-    /// The pinned memory has been written, and has been read.
+    /// Recorded after the pinned memory was written, and after it was read.
     written: Event,
     read: Event,
 }
@@ -198,7 +203,8 @@ impl Way for OverHost<'_> {
     fn give(&mut self) -> Result<(), CudaError> {
         let Self { from: (there, from), to: (here, to), pinned, written, read } = self;
         there.wait(read)?;
-        // SAFETY: the pinned memory lives until `finish` has synchronised both streams; their events keep reads and writes apart.
+        // SAFETY: the pinned memory lives until `finish` has synchronised both streams. The events
+        // order reads and writes.
         unsafe { there.copy_to_host(*from, pinned.as_mut_slice().as_mut_ptr()) }?;
         there.record(written)?;
         here.wait(written)?;
@@ -213,14 +219,15 @@ impl Way for OverHost<'_> {
     }
 }
 
-/// By the store of a device, read in place by the same device or by a sibling, as workers do it.
+/// Hand-over through the device's store, read in place by the same device or by a peer, as in
+/// workers.
 struct OnDevice<'a> {
     gpu: &'a Gpu,
     from: (&'a Stream, Span),
     to: (&'a Stream, Span),
-    /// Intermediates until `finish`.
+    /// Intermediates held until `finish`.
     held: Vec<(CommIndex, Held)>,
-    /// Mappings of a sibling until `finish`; none where the same device reads.
+    /// Mappings of the peer's memory, held until `finish`. `None` if the same device reads.
     imported: Option<Vec<Imported>>,
 }
 

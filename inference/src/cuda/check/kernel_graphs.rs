@@ -1,5 +1,5 @@
-//! Kernels that users bring: the examples, beside the same sums on the processor; and kernels that write where they should not, or take too long, whose tenants
-//! are told while another's go on.
+//! Checks of kernel graphs: the examples, compared with the CPU; and kernels with out-of-bounds
+//! writes or timeouts, whose tenants get an error while another tenant's graphs keep running.
 
 use super::bench::{worst, worst_element};
 use super::folder::Folder;
@@ -20,20 +20,21 @@ use weir_kernel_graph::Bundle;
 use weir_types::{ElementType, Shape, TenantId};
 
 const STAGE: Stage = Stage::KernelGraphs;
-/// The case of kernels that fault and hang.
+/// Name of the case of kernels that fault and hang.
 const MISBEHAVING: &str = "misbehaving kernels";
-/// Host memory for inputs and outputs.
+/// Host memory for inputs and outputs, in bytes.
 const ARENA_BYTES_MAX: u64 = 1 << 30;
-/// Memory of the device for the buffers of one tenant.
+/// Device memory for the buffers of one tenant, in bytes.
 const MEMORY_BYTES_MAX: u64 = 1 << 30;
-/// No run takes as long.
+/// Time limit that no valid run reaches.
 const RUN_TIME_MAX: Duration = Duration::from_secs(300);
-/// What the run that takes too long may take.
+/// Time limit of the run that must time out.
 const SHORT_TIME_MAX: Duration = Duration::from_millis(50);
-/// Sweeps over so many points each way, which take longer: they move 600 GB.
+/// Sweeps over a square grid with this side length. They move 600 GB, which exceeds the short time
+/// limit.
 const LONG_SWEEPS: u32 = 4_000;
 const LONG_SIDE: u32 = 4_096;
-/// How far results may be off: sums are in another order.
+/// Maximum relative error: the order of summation differs.
 const TOLERANCE: f64 = 1e-4;
 
 const CHAIN: Example = Example {
@@ -52,21 +53,21 @@ const RESIZE: Example = Example {
     ptx: include_str!("../../../../examples/kernel-graphs/resize-normalise/resize.ptx"),
 };
 
-/// One of the examples.
+/// Example of a kernel graph.
 struct Example {
     name: &'static str,
     graph: &'static str,
     ptx: &'static str,
 }
 
-/// A graph that a tenant has pushed. Fields drop in order: the files last.
+/// Graph pushed by a tenant. Fields drop in order: the files last.
 struct Pushed {
     session: Box<dyn Session>,
     _model: Box<dyn Model>,
     _files: Folder,
 }
 
-/// A graph, what it is given, and the first of what it should give.
+/// Graph with its inputs and its expected first output.
 struct Case {
     example: Example,
     inputs: Vec<Tensor>,
@@ -105,7 +106,7 @@ pub(super) fn check(
     }
     let Some(case) = cases.first() else { return Ok(()) };
     report.case(MISBEHAVING, |report| {
-        // The neighbour has a worker of its own from here on, and keeps it.
+        // The neighbour gets a separate worker here, which must survive the faults.
         let mut neighbour = match Pushed::new(&graphs, &other, case.example.bundle(|_| {})) {
             Ok(neighbour) => neighbour,
             Err(why) => return Ok(report.check(Check::failed(STAGE, "a second tenant", why))),
@@ -131,7 +132,7 @@ pub(super) fn check(
 }
 
 impl Example {
-    /// As it is pushed, with some change of the graph.
+    /// Returns the bundle of the example, with a change applied to the graph.
     fn bundle(&self, change: impl FnOnce(&mut Value)) -> Result<Bundle, String> {
         let mut graph: Value = serde_json::from_str(self.graph).map_err(|error| error.to_string())?;
         change(&mut graph);
@@ -150,7 +151,7 @@ impl Pushed {
         Ok(Self { session, _model: model, _files: files })
     }
 
-    /// Run it, and give its first output.
+    /// Runs the graph, and returns its first output.
     fn run(&mut self, inputs: &[Tensor]) -> Result<Tensor, InferenceError> {
         let job = Job { inputs: inputs.to_vec(), outputs: vec![0] };
         let outputs = self.session.run(&job, &Interrupt::default())?;
@@ -159,7 +160,8 @@ impl Pushed {
 }
 
 impl Case {
-    /// Its results, launch by launch and repeated as a graph, and the device time of a run.
+    /// Checks the results of a run kernel by kernel and as a graph, and measures the device time of
+    /// a run.
     fn check(&self, graphs: &KernelGraphs, tenant: &TenantId, timer: &Timer) -> Check {
         let check = Check::passed(STAGE, self.example.name);
         match self.run(graphs, tenant, timer) {
@@ -173,7 +175,8 @@ impl Case {
         }
     }
 
-    /// Output of the first run, the median device time of later runs, and the milliseconds until the first run had ended.
+    /// Returns the output of the first run, the median device time of later runs, and the
+    /// milliseconds until the first run ended.
     fn run(
         &self,
         graphs: &KernelGraphs,
@@ -196,7 +199,7 @@ impl Case {
         Ok((first, timer.measured(median(times)), started_ms))
     }
 
-    /// Whether a graph that has been pushed gives what it should.
+    /// Checks that a pushed graph still returns the expected results.
     fn check_again(&self, pushed: &mut Pushed) -> Result<(), String> {
         let found = pushed.run(&self.inputs).map_err(|error| format!("a neighbour is told: {error}"))?;
         let is_right = worst(&floats(&found), &self.expected) <= TOLERANCE;
@@ -204,7 +207,7 @@ impl Case {
     }
 }
 
-/// Run something that must not end well. Gives what its tenant is told.
+/// Runs a graph that must fail, and returns the error that its tenant gets.
 fn misbehaves(
     graphs: &KernelGraphs,
     tenant: &TenantId,
@@ -229,7 +232,7 @@ fn examples(arena: &Arena) -> Result<Vec<Case>, String> {
     Ok(vec![chain(arena)?, jacobi(arena)?, resize(arena)?])
 }
 
-/// Two products, with sizes that fill no tiles.
+/// Two matrix products, with sizes that are no multiples of the tile size.
 fn chain(arena: &Arena) -> Result<Case, String> {
     const SIZES: [usize; 4] = [65, 33, 70, 17];
     let [m, k, n, p] = SIZES;
@@ -253,7 +256,7 @@ fn chain(arena: &Arena) -> Result<Case, String> {
     Ok(Case { example: CHAIN, inputs, expected })
 }
 
-/// A hundred sweeps.
+/// A hundred Jacobi sweeps.
 fn jacobi(arena: &Arena) -> Result<Case, String> {
     const SIDE: usize = 50;
     const SWEEPS: usize = 100;
@@ -279,7 +282,7 @@ fn jacobi(arena: &Arena) -> Result<Case, String> {
     Ok(Case { example: JACOBI, inputs, expected: x })
 }
 
-/// A picture of one colour for each channel, which is the same at any size.
+/// Image of one colour per channel, which looks the same at any size.
 fn resize(arena: &Arena) -> Result<Case, String> {
     const DIMS: [usize; 3] = [50, 31, 3];
     const SIDE: usize = 224;

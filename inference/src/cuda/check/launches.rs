@@ -1,4 +1,5 @@
-//! Cost of a launch beside its work: a chain of operations on a few bytes, launch by launch and as a graph. And the load time of every module of kernels.
+//! Overhead of a launch, measured with a chain of operations on a few bytes, launch by launch and
+//! as a graph; and the load time of every kernel module.
 
 use super::bench::{BothWays, OWNER, in_slot};
 use super::{Bench, Check, CheckFailure, LaunchParameters, Measured, Mismatch, Reporter, Stage};
@@ -17,15 +18,15 @@ use weir_types::ElementType::Fp32;
 use weir_types::Precision;
 
 const STAGE: Stage = Stage::Launches;
-/// Operations in the chain.
+/// Number of operations in the chain.
 const CHAIN: u32 = 64;
 const ELEMENTS: usize = 32;
-/// The forms in which kernels are shipped.
+/// Formats in which kernels are shipped.
 const FORMS: [Form; 2] = [Form::MachineCode, Form::Ptx];
-/// The case of the chain.
+/// Name of the case of the chain.
 const OVERHEAD: &str = "launch overhead";
 
-/// A form in which kernels are shipped.
+/// Format in which kernels are shipped.
 #[derive(Debug, Clone, Copy)]
 enum Form {
     MachineCode,
@@ -45,7 +46,7 @@ fn module_case(module: Module, form: Form) -> String {
 }
 
 pub(super) fn check(bench: &Bench<'_>, report: &mut Reporter<'_>) -> Result<(), CheckFailure> {
-    // First, while the process has loaded none of them.
+    // Modules come first, before the process has loaded any of them.
     for module in Module::ALL {
         for form in FORMS {
             report.single(&module_case(module, form), || load(bench, module, form))?;
@@ -54,8 +55,8 @@ pub(super) fn check(bench: &Bench<'_>, report: &mut Reporter<'_>) -> Result<(), 
     report.case(OVERHEAD, |report| overhead(bench, report))
 }
 
-/// Load time of a module in a process that has not had it before, unpacked and given to the driver. The driver may have compiled the PTX in
-/// another process.
+/// Measures the load time of a module, including decompression and the driver's load, in a process
+/// that has not loaded the module. The driver may have cached the compiled PTX in another process.
 fn load(bench: &Bench<'_>, module: Module, form: Form) -> Result<Check, CheckFailure> {
     let check = Check::passed(STAGE, module_case(module, form));
     let none = || Check { detail: "none for this device".to_owned(), ..check.clone() };
@@ -93,7 +94,7 @@ fn overhead(bench: &Bench<'_>, report: &mut Reporter<'_>) -> Result<(), CheckFai
     Ok(())
 }
 
-/// The chain for a device, and what it is given.
+/// Returns the chain's program for a device, and its input.
 pub(super) fn program(gpu: &Gpu) -> Result<(Program, Tensor), CudaError> {
     let tensor = TensorType::new(Fp32, [ELEMENTS]).map_err(|error| CudaError::Invalid(error.to_string()))?;
     let program = Program::of(&chain(&tensor), Precision::Fp32, &gpu.target, ProductTier::Own);
@@ -101,7 +102,7 @@ pub(super) fn program(gpu: &Gpu) -> Result<(Program, Tensor), CudaError> {
     Ok((program, Tensor::floats(tensor, vec![1.0; ELEMENTS])))
 }
 
-/// `-x`, again and again.
+/// Graph that negates its input repeatedly.
 fn chain(tensor: &TensorType) -> Graph {
     let value = |name: String, source| Value { name, tensor: tensor.clone(), source };
     let program = weir_graph::Program {

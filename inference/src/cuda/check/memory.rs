@@ -1,4 +1,5 @@
-//! Memory: of a context and of streams, of a device that has none left, of two tenants that share it, and the cost of mapping it.
+//! Memory checks: usage of a context and of streams, out of memory, isolation of two tenants, and
+//! the cost of mapping.
 
 use super::bench::{OWNER, in_slot};
 use super::timer::{median, nanoseconds};
@@ -11,20 +12,20 @@ use std::time::Instant;
 use weir_device::cuda::{BLOCK_BYTES, CudaError, MappingCost, Owner, Priority, Stream, mapping_cost};
 
 const STAGE: Stage = Stage::Memory;
-/// Another tenant than [`OWNER`].
+/// Owner of a second tenant.
 const OTHER: Owner = Owner(1);
-/// Streams that are made to see what one takes.
+/// Number of streams for the measurement of the memory per stream.
 const STREAMS: u64 = 32;
-/// Memory that changes hands.
+/// Memory that passes from one tenant to another, in bytes.
 const HANDED_OVER_BYTES: u64 = 32 * BLOCK_BYTES;
-/// Runs of each tenant.
+/// Number of runs of each tenant.
 const RUNS: usize = 100;
-/// Sizes of the blocks whose mapping is timed.
+/// Sizes of the blocks whose mapping is timed, in bytes.
 const MAPPED_BYTES: [u64; 5] = [2 << 20, 8 << 20, 32 << 20, 64 << 20, 256 << 20];
-/// A mapping is timed so often, at most.
+/// Maximum number of timed mappings.
 const MAPPINGS_MAX: u32 = 20;
 
-/// The cases, one check each.
+/// Names of the cases, with one check each.
 const CONTEXT: &str = "context";
 const STREAMS_CASE: &str = "streams";
 const HANDED_OVER: &str = "memory handed to another tenant";
@@ -53,7 +54,7 @@ pub(super) fn check(bench: &Bench<'_>, report: &mut Reporter<'_>) -> Result<(), 
     Ok(())
 }
 
-/// Memory that the device has less of since this process opened it.
+/// Reports the device memory that opening the device used.
 fn context(bytes: Option<u64>) -> Check {
     let size = |bytes: u64| format!("{} MiB", bytes >> 20);
     let detail = bytes.map_or_else(|| "the driver does not report the memory in use".to_owned(), size);
@@ -61,7 +62,7 @@ fn context(bytes: Option<u64>) -> Check {
     Check { memory_bytes: bytes, detail, ..check }
 }
 
-/// Memory that the device has less of after streams were made.
+/// Measures the device memory that streams use.
 fn streams(gpu: &Gpu) -> Result<Check, CheckFailure> {
     let before = gpu.context.memory()?.free_bytes;
     let streams: Vec<_> =
@@ -98,7 +99,7 @@ fn mapping(bench: &Bench<'_>, bytes: u64) -> Result<Check, CheckFailure> {
     Ok(Check { detail, ..check.took(total, bytes, 0) })
 }
 
-/// A tenant reads nothing that another tenant has left in the memory of a slot.
+/// Checks that a tenant cannot read data that another tenant left in the memory of a slot.
 fn handed_over(gpu: &Gpu) -> Result<Check, CheckFailure> {
     let len = usize::try_from(HANDED_OVER_BYTES).unwrap_or_default();
     let found = with_slot(gpu, |slot| {
@@ -115,7 +116,8 @@ fn handed_over(gpu: &Gpu) -> Result<Check, CheckFailure> {
     Ok(Check::passed(STAGE, what).same(differs, "not all bytes are zero"))
 }
 
-/// A device without free memory refuses more, and runs again once some is free.
+/// Checks that a device without free memory rejects allocations, and runs again once memory is
+/// free.
 fn used_up(gpu: &Gpu) -> Result<Check, CheckFailure> {
     let what = "no memory left, and some again";
     gpu.trim();
@@ -135,12 +137,12 @@ fn used_up(gpu: &Gpu) -> Result<Check, CheckFailure> {
         Err(error) => return Ok(Check::failed(STAGE, what, error)),
         Ok(()) => return Ok(Check::failed(STAGE, what, "there was more than the device has")),
     }
-    // Memory went back, or this fails.
+    // Fails unless the memory was returned.
     runs(gpu, OTHER, 1)?;
     Ok(Check::passed(STAGE, what))
 }
 
-/// Two tenants run at once what each has run alone.
+/// Runs two tenants concurrently, and compares the answers with the answers of each tenant alone.
 fn shared(bench: &Bench<'_>) -> Result<Check, CheckFailure> {
     let gpu = &*bench.gpu;
     let expected = runs(gpu, OWNER, 1)?;
@@ -165,7 +167,7 @@ fn shared(bench: &Bench<'_>) -> Result<Check, CheckFailure> {
     Ok(check)
 }
 
-/// Outputs of a small program after so many runs.
+/// Returns the outputs of a small program after `count` runs.
 fn runs(gpu: &Gpu, owner: Owner, count: usize) -> Result<Vec<Vec<u8>>, CheckFailure> {
     gpu.context.make_current()?;
     let (program, input) = launches::program(gpu)?;

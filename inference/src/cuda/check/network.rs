@@ -1,4 +1,4 @@
-//! A whole model: load, first run, repeated run, cold run; its answers, and the memory that it takes.
+//! Checks of whole models: load, first run, repeated run, cold run, answers and memory.
 
 use super::ahead::Ahead;
 use super::answers::answers;
@@ -25,15 +25,15 @@ use weir_kernels::Cost;
 use weir_types::{ElementType, Port, Precision, Shape};
 
 const STAGE: Stage = Stage::Networks;
-/// What a dimension is that the file leaves open: the first one counts items, others are lengths.
+/// Size of dimensions that the file leaves open, except the first dimension, which is the batch.
 const LENGTH: u32 = 16;
 
-/// Cold runs that are timed, at most.
+/// Maximum number of timed cold runs.
 const COLD_RUNS_MAX: u32 = 5;
-/// What a cold run may take, in parts of what the longer of load and run takes by itself.
+/// Maximum time of a cold run, relative to the longer of load and run.
 const COLD_RATIO_MAX: f64 = 1.15;
 
-/// A model, and what it is asked.
+/// Model with its inputs.
 pub(super) struct Asked {
     pub(super) name: String,
     pub(super) model: Model,
@@ -41,7 +41,7 @@ pub(super) struct Asked {
     pub(super) shapes: Vec<Shape>,
 }
 
-/// A model in one precision, with so many items.
+/// Model in one precision and batch size.
 struct Variant<'a> {
     asked: &'a Asked,
     precision: Precision,
@@ -61,7 +61,8 @@ pub(super) fn check(bench: &Bench<'_>, report: &mut Reporter<'_>) -> Result<(), 
     let read = |path: &std::path::PathBuf| (name(path), Asked::read(path, 1));
     let networks: Vec<(String, Result<Asked, String>)> = bench.config.models.iter().map(read).collect();
     let read: Vec<&Asked> = networks.iter().filter_map(|(_, asked)| asked.as_ref().ok()).collect();
-    // The reference takes seconds for a network, while the device loads and runs it.
+    // The reference takes seconds per network, so it is computed while the device loads and runs
+    // the network.
     Ahead::new(read.iter().map(|asked| || asked.expected()).collect()).run(|answers| {
         for (at, asked) in read.iter().enumerate() {
             for variant in asked.variants(&bench.config.batches) {
@@ -83,7 +84,7 @@ pub(super) fn name(path: &Path) -> String {
 }
 
 impl Asked {
-    /// With inputs of so many items, where the model takes any number.
+    /// Reads a model and makes inputs with `batch` items, if the model has a variable batch size.
     pub(super) fn read(path: &Path, batch: u32) -> Result<Self, String> {
         let file = Mapping::of(path).map_err(|error| error.to_string())?;
         let model = Model::read(Bytes::from_owner(file)).map_err(|error| error.to_string())?;
@@ -91,7 +92,7 @@ impl Asked {
         Ok(Self { name: name(path), model, inputs, shapes })
     }
 
-    /// Outputs of the reference.
+    /// Computes the outputs with the reference interpreter.
     fn expected(&self) -> Result<Vec<Tensor>, String> {
         let graph = self.model.specialise(&self.shapes).map_err(|error| error.to_string())?;
         let weight = |index: u32| {
@@ -104,7 +105,8 @@ impl Asked {
         reference::run(&graph, &self.inputs, &weight).map_err(|error| error.to_string())
     }
 
-    /// In every precision, with each of these batches, or with the only one that the model takes.
+    /// Returns the model in every precision, with each of these batch sizes, or with the only batch
+    /// size that the model accepts.
     fn variants(&self, batches: &[u32]) -> Vec<Variant<'_>> {
         let first = self.model.signature().inputs.first().and_then(|port| port.shape.first());
         let batches = match first {
@@ -136,7 +138,7 @@ impl Variant<'_> {
         Check::passed(STAGE, format!("{}: {what}", self.name))
     }
 
-    /// The model as a node stores it, and inputs for it.
+    /// Returns the model as a node stores it, and inputs for it.
     fn stored(&self) -> Result<(Stored, Vec<Tensor>, Vec<Shape>), String> {
         let (inputs, shapes) = inputs(&self.asked.model, self.batch)?;
         let folder = Folder::new().map_err(|error| error.to_string())?;
@@ -215,7 +217,7 @@ impl Variant<'_> {
             let bound = Bound::new(gpu, program, &weights, OWNER)?;
             let outputs = bench::cold(gpu, &bound, &weights, &inputs)?;
             let time_ns = nanoseconds(began.elapsed());
-            // Weights that are still on their way could not be evicted.
+            // Weights that are still being transferred cannot be evicted.
             bound.wait(&weights)?;
             drop(bound);
             drop_weights(gpu, weights);
@@ -232,7 +234,7 @@ impl Variant<'_> {
         Ok(())
     }
 
-    /// A model that is evicted leaves nothing behind.
+    /// Checks that an evicted model leaves no device memory in use.
     fn evicted(&self, gpu: &Gpu, what: &str, kept_before: u64) -> Check {
         let held = kept_bytes(gpu);
         gpu.trim();
@@ -251,14 +253,14 @@ fn drop_weights(gpu: &Gpu, weights: Weights) {
     gpu.trim();
 }
 
-/// A model as nodes have it.
+/// Model in the form in which nodes store it.
 pub(super) struct Stored {
     pub(super) model: Model,
     folder: Arc<Folder>,
 }
 
 impl Stored {
-    /// In a folder that others may be in, too.
+    /// Stores the model in a folder, which other models can share.
     pub(super) fn new(model: &Model, folder: &Arc<Folder>) -> Result<Self, String> {
         let (separated, folder) = (model.without_weights(), Arc::clone(folder));
         for file in &separated.weights {
@@ -272,20 +274,21 @@ impl Stored {
         Ok(Self { model, folder })
     }
 
-    /// Have its weights on their way.
+    /// Starts the transfer of the weights.
     pub(super) fn load(&self, gpu: &Gpu) -> Result<Weights, InferenceError> {
         let loaded = Weights::load(gpu, &self.model, self.folder.path());
         loaded.map_err(|error| load_failure(&error))
     }
 }
 
-/// What the device holds besides what runs work in, and what is mapped for the next load.
+/// Returns the device memory in use, excluding the slots' memory and blocks that are mapped for the
+/// next load.
 pub(super) fn kept_bytes(gpu: &Gpu) -> u64 {
     let spare_bytes = gpu.tensors.usage().spare_bytes;
     gpu.pool.usage().used_bytes.saturating_sub(gpu.slots.held_bytes() + spare_bytes)
 }
 
-/// What a model takes, and where.
+/// Describes the memory of a model by use.
 fn memory(gpu: &Gpu, weight_bytes: u64, program: &Program) -> String {
     let kib = |bytes: u64| format!("{} KiB", bytes.div_ceil(1 << 10));
     let (weights, values, kept) = (kib(weight_bytes), kib(program.arena_bytes), kib(program.resident_bytes));
@@ -293,14 +296,15 @@ fn memory(gpu: &Gpu, weight_bytes: u64, program: &Program) -> String {
     format!("weights {weights}, values in between {values}, made of weights {kept}; {held} held in all")
 }
 
-/// Time of a cold run beside that of the longer of load and run.
+/// Goal of the time of a cold run relative to the longer of load and run.
 #[expect(clippy::cast_precision_loss, reason = "a ratio")]
 fn cold_goal(time_ns: u64, longer_ns: u64) -> Goal {
     let ratio = time_ns as f64 / longer_ns.max(1) as f64;
     Goal::at_most(ratio, COLD_RATIO_MAX, "of the longer of load and run")
 }
 
-/// An input of a shape that the model may take. The first dimension counts items, where it is open: all of them are alike.
+/// Makes an input of a shape that the model accepts. A variable first dimension is the batch; all
+/// items are equal.
 pub(super) fn made_up(port: &Port, batch: u32) -> Option<Tensor> {
     let size =
         |(axis, dim): (usize, &Option<u32>)| dim.unwrap_or(if axis == 0 { batch } else { LENGTH }) as usize;
@@ -313,7 +317,7 @@ pub(super) fn made_up(port: &Port, batch: u32) -> Option<Tensor> {
         ElementType::Fp32 | ElementType::Fp16 | ElementType::Bf16 | ElementType::Fp64 => {
             Tensor::floats(tensor, (0..count).map(|at| (at % item) as f32 / item as f32).collect())
         }
-        // Masks say that everything is there; whatever else is whole is a small index.
+        // Masks are all ones; all other integer inputs are small indices.
         _ if port.name.contains("mask") => Tensor::integers(tensor, vec![1; count]),
         _ => Tensor::integers(tensor, (0..count).map(|at| (at % item % 2) as i64).collect()),
     })

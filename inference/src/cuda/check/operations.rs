@@ -1,4 +1,4 @@
-//! Every kind of operation in every precision, by everything that can compute it.
+//! Checks of every kind of operation in every precision, with every tier that can compute it.
 
 use super::ahead::Ahead;
 use super::bench::{OWNER, in_slot, worst_element};
@@ -16,10 +16,10 @@ use weir_kernels::{Cost, Precision};
 use weir_types::ElementType;
 
 const STAGE: Stage = Stage::Operations;
-/// The case that opens NVIDIA's libraries.
+/// Name of the case that opens NVIDIA's libraries.
 const LIBRARIES: &str = "libraries";
 
-/// An operation in one precision, computed by one tier.
+/// Operation in one precision, computed by one tier.
 struct Variant {
     operation: usize,
     float: ElementType,
@@ -28,7 +28,7 @@ struct Variant {
     name: String,
 }
 
-/// An operation on floats of one type, its inputs, and the reference's outputs.
+/// Operation on floats of one type, its inputs, and the reference's outputs.
 struct Answer {
     graph: Graph,
     inputs: Vec<Tensor>,
@@ -54,7 +54,7 @@ pub(super) fn check(bench: &Bench<'_>, report: &mut Reporter<'_>) -> Result<(), 
     let operations = all();
     let mut variants = variants(&operations);
     variants.retain(|variant| is_available(gpu, variant.tier) && report.includes(&variant.name));
-    // The reference computes each operation once for each type of floats.
+    // The reference computes each operation once per float type.
     let mut wanted: Vec<(usize, ElementType)> = variants.iter().map(Variant::answer).collect();
     wanted.dedup();
     let job = |(operation, float): &(usize, ElementType)| {
@@ -82,7 +82,7 @@ pub(super) fn check(bench: &Bench<'_>, report: &mut Reporter<'_>) -> Result<(), 
     })
 }
 
-/// Whether what computes a tier can be used here.
+/// Returns whether a tier is available on this device.
 fn is_available(gpu: &Gpu, tier: Tier) -> bool {
     match tier {
         Tier::Own => true,
@@ -94,7 +94,7 @@ fn is_available(gpu: &Gpu, tier: Tier) -> bool {
 fn variants(operations: &[Case]) -> Vec<Variant> {
     let mut variants = Vec::new();
     for (operation, case) in operations.iter().enumerate() {
-        // Products can be the library's, and elementwise chains kernels of their own.
+        // The library can compute products, and NVRTC can compile elementwise chains.
         let tiers: &[Tier] = match case {
             case if case.is_product() => &[Tier::Own, Tier::CublasLt],
             case if case.is_elementwise() => &[Tier::Own, Tier::Nvrtc],
@@ -142,7 +142,7 @@ impl Variant {
         Check { tier: Some(self.tier), ..Check::passed(STAGE, what) }
     }
 
-    /// None if the tier does not compute the operation.
+    /// Runs the check. Returns `None` if the tier does not compute the operation.
     fn check(
         &self,
         bench: &Bench<'_>,
@@ -189,7 +189,8 @@ impl Variant {
     }
 }
 
-/// Error of the worst element of all outputs, and that element; none if an output has another length than expected.
+/// Returns the error and position of the worst element of all outputs; `None` if an output has a
+/// wrong length.
 fn worst(outputs: &[Vec<u8>], expected: &[Tensor]) -> Option<(f64, Mismatch)> {
     let mut worst: Option<(f64, Mismatch)> = None;
     for (output, (bytes, expected)) in outputs.iter().zip(expected).enumerate() {
@@ -202,7 +203,8 @@ fn worst(outputs: &[Vec<u8>], expected: &[Tensor]) -> Option<(f64, Mismatch)> {
     worst
 }
 
-/// The largest error of a sum of so many products: each factor is rounded once, and errors grow as a random walk does.
+/// Maximum error of a sum of `terms` products: each factor is rounded once, and errors grow like a
+/// random walk.
 #[expect(clippy::cast_precision_loss, reason = "a tolerance")]
 fn tolerance(precision: Precision, terms: usize) -> f64 {
     let rounding = match precision {

@@ -1,4 +1,4 @@
-//! Results of the checks, as they are shown and stored.
+//! Results of the checks, in the form that is displayed and stored.
 
 use super::{Goal, Measured, Stage};
 use crate::cuda::program::{Place, Step};
@@ -6,84 +6,86 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use weir_device::OperatingPoint;
 
-/// What computes an operation.
+/// Implementation that computes an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Tier {
     /// Weir's own kernels.
     Own,
-    /// NVIDIA's library for products of matrices.
+    /// cuBLASLt, NVIDIA's library for matrix products.
     CublasLt,
-    /// Kernels that NVIDIA's compiler makes of chains of elementwise operations.
+    /// Kernels that NVRTC compiles from chains of elementwise operations.
     Nvrtc,
 }
 
 /// Result of one check.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Check {
-    /// The stage that it belongs to.
+    /// Stage of the check.
     pub stage: Stage,
-    /// The case of the stage, by which `--case` runs it again.
+    /// Case of the stage, which `--case` can run again.
     pub case: Option<String>,
-    /// What was checked.
+    /// Subject of the check.
     pub what: String,
-    /// What computed it, where there is a choice.
+    /// Tier that computed the result, if several tiers can.
     pub tier: Option<Tier>,
     /// Whether the result is right.
     pub passed: bool,
-    /// Error of the worst element: relative to its size or to 1, whichever is more; of networks, relative to the largest element.
+    /// Error of the worst element, relative to its magnitude or to 1, whichever is larger. For
+    /// networks, relative to the largest element.
     pub error: Option<f64>,
-    /// The largest error that passes.
+    /// Maximum error that passes.
     pub tolerance: Option<f64>,
-    /// The worst element, where the values are wrong.
+    /// Worst element, if the values are wrong.
     pub worst: Option<Mismatch>,
-    /// Launches of the case, where the check failed.
+    /// Launches of the case, if the check failed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub launches: Vec<LaunchParameters>,
     /// Time, in nanoseconds.
     pub time_ns: Option<u64>,
-    /// Clocks, power and PCIe link right after the time was measured.
+    /// Clocks, power and PCIe link right after the measurement.
     pub clocks: Option<OperatingPoint>,
-    /// Bytes moved, per second.
+    /// Bytes moved per second.
     pub bytes_per_s: Option<f64>,
-    /// Floating-point operations, per second.
+    /// Floating-point operations per second.
     pub flops_per_s: Option<f64>,
-    /// Memory of the device that is used, in bytes.
+    /// Device memory in use, in bytes.
     pub memory_bytes: Option<u64>,
-    /// The least time that the device's memory and units allow on paper, in parts of the time measured: 1 is as fast as can be, and
-    /// more is what the caches save.
+    /// Theoretical minimum time divided by the measured time: 1 is the theoretical peak. Values
+    /// above 1 are possible, because the minimum ignores caches.
     pub share_of_floor: Option<f64>,
-    /// The figure that is asked for.
+    /// Performance goal.
     pub goal: Option<Goal>,
     /// Explanation, or the reason of a failure.
     pub detail: String,
 }
 
-/// An element that is not what it should be.
+/// Element with a wrong value.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Mismatch {
-    /// Which output.
+    /// Index of the output.
     pub output: usize,
-    /// Its place in the output.
+    /// Index of the element in the output.
     pub index: usize,
-    /// The value that it should have.
+    /// Expected value.
     #[serde(with = "number")]
     pub expected: f64,
-    /// The value that it has.
+    /// Actual value.
     #[serde(with = "number")]
     pub found: f64,
 }
 
-/// Parameters of one launch of a kernel. A product by cuBLASLt has only a name: the library chooses the rest.
+/// Parameters of one kernel launch. A product by cuBLASLt has only a name: the library chooses the
+/// other parameters.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaunchParameters {
     /// Name of the kernel.
     pub kernel: String,
-    /// Blocks along x, y and z.
+    /// Number of blocks along x, y and z.
     pub grid: [u32; 3],
-    /// Threads of a block along x, y and z.
+    /// Number of threads per block along x, y and z.
     pub block: [u32; 3],
-    /// Dynamic shared memory of a block, in bytes.
+    /// Dynamic shared memory per block, in bytes.
     pub shared_bytes: u32,
 }
 
@@ -120,24 +122,24 @@ impl Check {
         }
     }
 
-    /// A check that failed for the reason `why`.
+    /// Creates a failed check with the reason `why`.
     pub fn failed(stage: Stage, what: impl Into<String>, why: impl fmt::Display) -> Self {
         Self { passed: false, detail: why.to_string(), ..Self::passed(stage, what) }
     }
 
     /// Adds the error of the worst element, which fails above `tolerance`.
     pub(super) fn off_by(self, error: f64, tolerance: f64) -> Self {
-        // NaN is within no tolerance.
+        // A NaN fails every tolerance.
         let is_close = error <= tolerance;
         Self { passed: self.passed && is_close, error: Some(error), tolerance: Some(tolerance), ..self }
     }
 
-    /// Adds the worst element, where the check failed.
+    /// Adds the worst element if the check failed.
     pub(super) fn with_worst(self, worst: Option<Mismatch>) -> Self {
         Self { worst: worst.filter(|_| !self.passed), ..self }
     }
 
-    /// Fails with `detail` if there is an element that differs.
+    /// Fails with `detail` if an element differs.
     pub(super) fn same(self, differs: Option<Mismatch>, detail: &str) -> Self {
         match differs {
             Some(_) => Self { passed: false, worst: differs, detail: detail.to_owned(), ..self },
@@ -145,21 +147,21 @@ impl Check {
         }
     }
 
-    /// Adds the time that it took to move bytes and to compute.
-    #[expect(clippy::cast_precision_loss, reason = "rates need no sixteen digits")]
+    /// Adds the measured time, and the rates of the bytes and operations.
+    #[expect(clippy::cast_precision_loss, reason = "rates do not need 16 significant digits")]
     pub(super) fn took(self, measured: Measured, bytes: u64, flops: u64) -> Self {
         let Measured { time_ns, clocks } = measured;
         let rate = |count: u64| (count > 0 && time_ns > 0).then(|| count as f64 / (time_ns as f64 / 1e9));
         Self { time_ns: Some(time_ns), clocks, bytes_per_s: rate(bytes), flops_per_s: rate(flops), ..self }
     }
 
-    /// Adds the figure that is asked for.
+    /// Adds a performance goal.
     pub(super) fn asked(self, goal: impl Into<Option<Goal>>) -> Self {
         Self { goal: goal.into(), ..self }
     }
 
-    /// Adds the least time that it could take, in nanoseconds, where that is known. The check has its time already.
-    #[expect(clippy::cast_precision_loss, reason = "as above")]
+    /// Adds the theoretical minimum time in nanoseconds, if known. Call it after `took`.
+    #[expect(clippy::cast_precision_loss, reason = "a share does not need 16 significant digits")]
     pub(super) fn beside(self, floor_ns: Option<f64>) -> Self {
         let time_ns = self.time_ns.filter(|time_ns| *time_ns > 0);
         let share = time_ns.zip(floor_ns).map(|(time_ns, floor_ns)| floor_ns / time_ns as f64);
@@ -168,7 +170,8 @@ impl Check {
 }
 
 impl Mismatch {
-    /// The first byte that differs; the length counts as a difference behind the last byte.
+    /// Returns the first byte that differs. If the lengths differ, the end of the shorter list
+    /// counts as a difference.
     pub(super) fn of_bytes(expected: &[u8], found: &[u8]) -> Option<Self> {
         let len = expected.len().max(found.len());
         let differs = |index: &usize| expected.get(*index) != found.get(*index);
@@ -177,7 +180,7 @@ impl Mismatch {
         Some(Self { output: 0, index, expected: byte(expected), found: byte(found) })
     }
 
-    /// The first byte of all outputs that differs.
+    /// Returns the first byte of all outputs that differs.
     pub(super) fn of_outputs(expected: &[Vec<u8>], found: &[Vec<u8>]) -> Option<Self> {
         (0..expected.len().max(found.len())).find_map(|output| {
             let differs = Self::of_bytes(output_bytes(expected, output), output_bytes(found, output))?;
@@ -186,13 +189,13 @@ impl Mismatch {
     }
 }
 
-/// The bytes of an output; none of an output that is missing.
+/// Returns the bytes of an output; empty if the output is missing.
 fn output_bytes(outputs: &[Vec<u8>], output: usize) -> &[u8] {
     outputs.get(output).map_or(&[], Vec::as_slice)
 }
 
 impl LaunchParameters {
-    /// Parameters of the launches of some steps.
+    /// Returns the parameters of the launches of these steps.
     pub(super) fn of_steps(steps: &[Step]) -> Vec<Self> {
         let launch = |launch: &weir_kernels::Launch<Place>| Self {
             kernel: launch.kernel.name.to_string(),
@@ -224,7 +227,7 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// Numbers in JSON, which has none that are infinite or not a number: those are text.
+/// Serialises a number; infinities and NaN, which JSON lacks, become strings.
 mod number {
     use serde::de::Error as _;
     use serde::{Deserialize, Deserializer, Serializer};

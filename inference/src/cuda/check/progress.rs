@@ -1,21 +1,22 @@
-//! Progress of a stage: its cases and checks as they happen, so that a case which ends the process is known outside.
+//! Progress of a stage: its cases and checks as they happen, so that the watching process knows
+//! which case ended the stage's process.
 
 use super::{CaseSelection, Check, CheckFailure, LaunchParameters, Stage};
 use serde::{Deserialize, Serialize};
 
-/// An event of a running stage.
+/// Event of a running stage.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Progress {
     /// A case starts. If the process ends before the next case starts, this case is the reason.
     Case(String),
-    /// The launches that the running case gives to the device next.
+    /// Launches that the running case enqueues next.
     Launches(Vec<LaunchParameters>),
     /// A check of the running case ended.
     Check(Box<Check>),
 }
 
-/// Runs the cases of a stage that are selected, and reports them.
+/// Runs the selected cases of a stage, and reports them.
 pub(super) struct Reporter<'a> {
     stage: Stage,
     selection: &'a CaseSelection,
@@ -29,12 +30,13 @@ impl<'a> Reporter<'a> {
         Self { stage, selection, tell, case: None, launches: Vec::new() }
     }
 
-    /// Whether the case called `name` runs.
+    /// Returns whether the case called `name` is selected.
     pub(super) fn includes(&self, name: &str) -> bool {
         self.selection.includes(name)
     }
 
-    /// Runs the case called `name`, if it is selected. An error fails the case; only one that the process does not survive is returned.
+    /// Runs the case called `name` if it is selected. An error fails the case; the method returns
+    /// only errors after which the process cannot continue.
     pub(super) fn case(
         &mut self,
         name: &str,
@@ -71,13 +73,13 @@ impl<'a> Reporter<'a> {
         })
     }
 
-    /// Announces launches before they are given to the device.
+    /// Announces launches before they are enqueued.
     pub(super) fn launches(&mut self, launches: Vec<LaunchParameters>) {
         self.launches.clone_from(&launches);
         (self.tell)(Progress::Launches(launches));
     }
 
-    /// Reports a check that ended.
+    /// Reports a finished check.
     pub(super) fn check(&mut self, check: Check) {
         let launches = if check.passed { Vec::new() } else { self.launches.clone() };
         (self.tell)(Progress::Check(Box::new(Check { case: self.case.clone(), launches, ..check })));

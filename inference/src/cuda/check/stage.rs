@@ -1,4 +1,4 @@
-//! Stages of the checks, and the cases of each.
+//! Stages of the checks, and their cases.
 
 use super::{CheckConfig, chains, functions, handing_over, kernel_graphs, launches, memory};
 use super::{network, operations, transfers, worker};
@@ -6,38 +6,40 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// A part of the checks. Each takes at most some minutes, needs none of the others, and runs in a process of its own.
+/// Stage of the checks. Each stage takes at most some minutes, depends on no other stage, and runs
+/// in a separate process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Stage {
     /// Driver, devices and libraries of the machine.
     Environment,
-    /// Every kind of operation in every precision, against the reference.
+    /// Every kind of operation in every precision, compared with the reference.
     Operations,
     /// Copies between host and device, by size.
     Transfers,
-    /// Cost of a launch, alone and in a graph, and the load time of every kernel module.
+    /// Overhead of a launch, alone and in a graph, and the load time of every kernel module.
     Launches,
-    /// Memory of a context, out of memory, memory of several tenants, and the cost of mapping it.
+    /// Memory of a context, out of memory, isolation of tenants, and the cost of mapping.
     Memory,
-    /// Intermediates handed from one run to the next on the device, beside the way over the host.
+    /// Hand-over of intermediates on the device, compared with a hand-over through the host.
     HandingOver,
     /// Whole models: load, run, repeated run, cold run.
     Networks,
-    /// Many functions with models of one family at once: the memory that they take together.
+    /// Memory of many functions with models of one family.
     Functions,
-    /// Models in a worker process, as nodes run them: the cost of the way there, and the replacement of a worker.
+    /// Models in a worker process, as on nodes: overhead of the process boundary, and replacement
+    /// of a worker.
     Worker,
-    /// Users' kernels in the workers of their tenants, and kernels that misbehave.
+    /// Kernel graphs in the workers of their tenants, including misbehaving kernels.
     KernelGraphs,
 }
 
-/// Which cases of a stage run.
+/// Selection of a stage's cases.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CaseSelection {
-    /// Names of cases, or their beginnings up to a comma. Empty for all cases.
+    /// Names of cases, or prefixes of names that end before a comma. Empty for all cases.
     pub only: Vec<String>,
-    /// Names of cases that do not run.
+    /// Names of skipped cases.
     pub skip: Vec<String>,
 }
 
@@ -56,7 +58,7 @@ impl Stage {
         Self::KernelGraphs,
     ];
 
-    /// The stage's name.
+    /// Returns the stage's name.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -73,8 +75,8 @@ impl Stage {
         }
     }
 
-    /// Names of the stage's cases, in the order in which they run. Opens no device. A case may be skipped at run time: those
-    /// of a library that is not installed are.
+    /// Returns the names of the stage's cases in execution order, without opening a device. A case
+    /// may be skipped at run time, such as a case of a library that is not installed.
     #[must_use]
     pub fn cases(self, config: &CheckConfig) -> Vec<String> {
         match self {
@@ -91,7 +93,8 @@ impl Stage {
         }
     }
 
-    /// Whether the stage uses cuBLASLt and NVRTC in its own process. The others measure a process without them.
+    /// Returns whether the stage uses cuBLASLt and NVRTC in its own process. The other stages
+    /// measure a process without these libraries.
     pub(super) fn uses_libraries(self) -> bool {
         matches!(self, Self::Operations | Self::Networks)
     }
@@ -113,7 +116,7 @@ impl FromStr for Stage {
 }
 
 impl CaseSelection {
-    /// Whether the case called `name` runs.
+    /// Returns whether the case called `name` is selected.
     #[must_use]
     pub fn includes(&self, name: &str) -> bool {
         let is_meant = |wanted: &String| {
@@ -129,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn selection_matches_a_name_or_its_beginning_up_to_a_comma() {
+    fn selection_matches_name_or_prefix_before_comma() {
         let only = |only: &str| CaseSelection { only: vec![only.to_owned()], skip: Vec::new() };
         assert!(CaseSelection::default().includes("conv 3x3, tf32, own"));
         for wanted in ["conv 3x3", "conv 3x3, tf32", "conv 3x3, tf32, own"] {

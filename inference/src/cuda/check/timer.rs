@@ -1,16 +1,17 @@
-//! Times on a device: at its full clocks, without the host in between, and with the operating point that they were taken at.
+//! Time measurement on a device: at full clocks, without host overhead, and with the device's
+//! operating point.
 
 use super::CheckConfig;
 use std::time::{Duration, Instant};
 use weir_device::OperatingPoint;
 use weir_device::cuda::{CudaError, Devices, Event, Monitor, Stream};
 
-/// Intervals that the repeats of a measurement are split into. The median interval counts.
+/// Maximum number of intervals of a measurement. The result is the median interval.
 const INTERVALS_MAX: u32 = 5;
-/// Most launches that a warm-up gives to the device before it waits.
+/// Maximum number of launches that a warm-up enqueues before it synchronises.
 const WARM_UP_LAUNCHES_MAX: u32 = 64;
 
-/// Measures times on one device.
+/// Timer of one device.
 pub(in crate::cuda) struct Timer {
     monitor: Monitor,
     ordinal: u32,
@@ -18,7 +19,7 @@ pub(in crate::cuda) struct Timer {
     repeats: u32,
 }
 
-/// A time, and the operating point of the device right after it.
+/// Measured time, and the operating point of the device right after the measurement.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(in crate::cuda) struct Measured {
     pub(in crate::cuda) time_ns: u64,
@@ -31,12 +32,12 @@ impl Timer {
         Self { monitor, ordinal: config.ordinal, warm_up, repeats: config.repeats.max(1) }
     }
 
-    /// Number of repeats of a measurement.
+    /// Returns the number of repeats of a measurement.
     pub(super) fn repeats(&self) -> u32 {
         self.repeats
     }
 
-    /// Repeats `run` until the device has its full clocks.
+    /// Repeats `run` for the warm-up time, after which the device runs at full clocks.
     pub(super) fn warm_up<E>(&self, mut run: impl FnMut() -> Result<(), E>) -> Result<(), E> {
         let began = Instant::now();
         while began.elapsed() < self.warm_up {
@@ -45,8 +46,8 @@ impl Timer {
         Ok(())
     }
 
-    /// Device time of one `launch`, after a warm-up: several intervals of launches between events, without a wait of the host before the
-    /// last event.
+    /// Measures the device time of one `launch` after a warm-up: the median of several intervals
+    /// between events. The host does not synchronise before the last event.
     pub(super) fn device(
         &self,
         stream: &Stream,
@@ -74,7 +75,8 @@ impl Timer {
         Ok(self.measured(median(times)))
     }
 
-    /// Host time of one `run`, after a warm-up: the median of `repeats`. For work that the host waits for in the end.
+    /// Measures the host time of one `run` after a warm-up: the median of `repeats`. For work that
+    /// ends with a synchronisation.
     pub(super) fn host<E>(
         &self,
         repeats: u32,
@@ -90,19 +92,19 @@ impl Timer {
         Ok(self.measured(median(times)))
     }
 
-    /// A time that was taken just now.
+    /// Adds the current operating point to a time that was measured just now.
     pub(super) fn measured(&self, time_ns: u64) -> Measured {
         Measured { time_ns, clocks: self.monitor.operating_point(self.ordinal) }
     }
 
-    /// The time since `began`, which ends now.
+    /// Measures the time since `began`.
     pub(super) fn since(&self, began: Instant) -> Measured {
         let time_ns = nanoseconds(began.elapsed());
         self.measured(time_ns)
     }
 }
 
-/// The median of some times; 0 of none.
+/// Returns the median; 0 for an empty list.
 pub(super) fn median(mut times: Vec<u64>) -> u64 {
     times.sort_unstable();
     times.get(times.len() / 2).copied().unwrap_or_default()

@@ -1,4 +1,5 @@
-//! Rate of copies to the device, by size: as weights are loaded, through the engine that shares the bus, beside a bare copy of pinned memory.
+//! Rate of copies to the device by size, through the transfer engine that loads weights, compared
+//! with a bare copy of pinned memory.
 #![allow(unsafe_code, reason = "pinned memory is copied by address")]
 
 use super::timer::{median, nanoseconds};
@@ -11,17 +12,18 @@ use weir_types::ContentHash;
 
 const STAGE: Stage = Stage::Transfers;
 const SIZES: [usize; 4] = [64 << 10, 2 << 20, 32 << 20, 256 << 20];
-/// Loads are timed so often, at most.
+/// Maximum number of timed loads.
 const LOADS_MAX: u32 = 5;
-/// The smallest load with a goal. Of a smaller one most is the time in which a copy begins.
+/// Minimum size with a goal, in bytes. The time of a smaller load is mostly the start of the copy.
 const LARGE: usize = 32 << 20;
-/// Rate of a load in parts of the rate of a bare copy, at least.
+/// Minimum rate of a load, relative to the rate of a bare copy.
 const SHARE_MIN: f64 = 0.9;
-/// Size of the short copy, of the load before it, and the time that the short copy may take.
+/// Sizes of the short copy and of the load before it in bytes, and the time limit of the short
+/// copy.
 const SHORT: usize = 64 << 10;
 const LONG: usize = 1 << 30;
 const BEHIND_MAX: Duration = Duration::from_millis(1);
-/// The case of the short copy.
+/// Name of the case of the short copy.
 const BEHIND: &str = "64 KiB behind a load";
 
 pub(super) fn cases() -> Vec<String> {
@@ -45,7 +47,8 @@ fn of_size(bench: &Bench<'_>, bytes: usize, report: &mut Reporter<'_>) -> Result
     let pattern: Vec<u8> = (0..bytes).map(|at| (at * 31 % 251) as u8).collect();
     let what = |how: &str| format!("{} to the device, {how}", size(bytes));
     let mut number = 0_u32;
-    // Contents that the store does not have yet, or there would be nothing to copy. Hashing is no part of a load's time.
+    // Each load needs contents that the store does not have. Hashing is excluded from the time of a
+    // load.
     let mut next = || {
         let mut contents = pattern.clone();
         contents.iter_mut().zip(number.to_le_bytes()).for_each(|(to, from)| *to ^= from);
@@ -80,9 +83,10 @@ fn of_size(bench: &Bench<'_>, bytes: usize, report: &mut Reporter<'_>) -> Result
     let pinned = PinnedMemory::copy_of(&gpu.context, &pattern)?;
     let tensors = load(next().0)?;
     let Some(to) = tensors.first().map(Tensor::span) else { return Ok(()) };
-    // SAFETY: the pinned memory lives until the timer has synchronised the stream, and nobody writes to it.
+    // SAFETY: the pinned memory lives until the timer has synchronised the stream, and is not
+    // written to.
     let bare = timer.device(&stream, || unsafe { stream.copy_from_host(pinned.as_slice().as_ptr(), to) });
-    // Nothing is under way when the memory is dropped, also after an error.
+    // Synchronise after an error as well: no copy may be in progress when the memory is dropped.
     stream.synchronize()?;
     let bare = bare?;
     release(tensors);
@@ -99,7 +103,7 @@ fn beside_bare(bare_ns: u64, engine_ns: u64) -> Goal {
     Goal::at_least(bare_ns as f64 / engine_ns.max(1) as f64, SHARE_MIN, "of the rate of a bare copy")
 }
 
-/// Time of a short copy that comes when a long one has just begun.
+/// Measures the time of a short copy that is requested right after a long load has started.
 fn behind_a_load(bench: &Bench<'_>) -> Result<Check, CheckFailure> {
     let (gpu, timer) = (&*bench.gpu, &bench.timer);
     let room_bytes = bench.config.memory_bytes_max.min(gpu.context.info().memory_bytes);
@@ -107,7 +111,7 @@ fn behind_a_load(bench: &Bench<'_>) -> Result<Check, CheckFailure> {
     let mut number = 0_u32;
     let mut both = || -> Result<(u64, u64), CudaError> {
         number += 1;
-        // Nobody reads the contents: other keys are enough to have them copied.
+        // The contents are never read, so new keys are enough to force a copy.
         let wanted = |bytes: usize, layout| {
             let key = TensorKey { hash: ContentHash::of(&number.to_le_bytes()), layout };
             vec![vec![Wanted { key, source: Source::Pageable(vec![1; bytes].into()) }]]
