@@ -1,11 +1,21 @@
-//! ONNX models as graphs of device operations: everything between the bytes of a file and a list of what a device runs.
+//! ONNX models as graphs of device operations: every step from the bytes of a file to a list of
+//! operations for a device.
 //!
-//! Plain functions of plain data: nothing here knows a device, a file or a thread. In the order a model meets them: [`Model::read`] checks a file and
-//! takes its weights apart ([`Model::without_weights`] leaves them out). [`Model::specialise`] fixes the shapes of its inputs, works out all that
-//! depends on shapes and constants only, and leaves a [`Graph`] of device operations ([`Op`]). [`Graph::fuse`] puts neighbours together, and
-//! [`Model::with_weights_as`] and [`Graph::in_storage`] keep floats in 16 bits where that is wanted, and [`MemoryPlan`] says where every value lies. [`mod@reference`] runs any graph on the CPU, plainly: what a device computes must agree with it.
+//! The crate consists of pure functions on plain data, without access to devices, files or threads.
+//! A model passes through them in this order:
 //!
-//! Files come from users. Whatever is in them becomes an error that names the node, and what to do; sizes have limits, which are constants here.
+//! - [`Model::read`] checks a file and separates its weights ([`Model::without_weights`] omits
+//!   them).
+//! - [`Model::specialise`] fixes the shapes of the inputs, folds computations on shapes and
+//!   constants, and returns a [`Graph`] of device operations ([`Op`]).
+//! - [`Graph::fuse`] fuses neighbouring operations.
+//! - [`Model::with_weights_as`] and [`Graph::in_storage`] optionally store floats in 16 bits.
+//! - [`MemoryPlan`] assigns an address to every value.
+//!
+//! [`mod@reference`] interprets a graph on the CPU. The results of a device must agree with it.
+//!
+//! Files come from users. Any invalid content becomes an error that names the node and a remedy.
+//! Sizes have limits, which are constants in this crate.
 //!
 //! ```
 //! # fn example(file: bytes::Bytes) -> Result<(), weir_graph::GraphError> {

@@ -1,7 +1,8 @@
-//! From a model and the shapes of its inputs to device operations: [`Model::specialise`].
+//! Lowering of a model with given input shapes to device operations: [`Model::specialise`].
 //!
-//! Nodes are taken in order. Each operator has a function that turns a call of it into operations, in one of the modules here; what it makes of
-//! operands whose contents are known is worked out at once ([`emit`]), so that nothing is left of the arithmetic on shapes.
+//! Nodes are lowered in order. Each operator has a function, in one of the submodules, that turns a
+//! call of the operator into device operations. Operations with known operands are folded at once
+//! ([`emit`]), so no arithmetic on shapes remains in the graph.
 
 mod arithmetic;
 mod attention;
@@ -36,26 +37,28 @@ use emit::CONSTANT_BYTES_MAX;
 use std::collections::{BTreeSet, HashMap};
 use weir_types::Shape;
 
-/// What an operator's function makes: a value for each of the call's outputs, or none for those that are not supported.
+/// Result of an operator's function: a value for each of the call's outputs; `None` for an
+/// unsupported output.
 type Made = Result<Vec<Option<ValueId>>, GraphError>;
 
 impl Model {
-    /// The nodes whose operators are not supported at all, whatever the shapes: each as the error that [`Model::specialise`] would give.
+    /// Nodes with operators that are not supported for any shape, each as the error that
+    /// [`Model::specialise`] would return.
     #[must_use]
     pub fn unsupported(&self) -> Vec<GraphError> {
         let nodes = self.graph.nodes.iter();
         nodes.filter(|node| operators::find(node).is_none()).map(operators::unknown).collect()
     }
 
-    /// The names of the operators that it needs, each once.
+    /// Names of the operators that the model uses, without duplicates.
     #[must_use]
     pub fn operators(&self) -> BTreeSet<String> {
         self.graph.nodes.iter().map(operators::full_name).collect()
     }
 
-    /// The graph of this model for inputs of these shapes, which are in the order of its signature.
+    /// Build the graph of this model for inputs of these shapes, in the order of its signature.
     ///
-    /// One operation for each node, more or less: [`Graph::fuse`] puts them together.
+    /// Most nodes become one operation; [`Graph::fuse`] fuses the operations.
     pub fn specialise(&self, shapes: &[Shape]) -> Result<Graph, GraphError> {
         let inputs = self.bind(shapes)?;
         let mut lowering = Lowering::new(self);
@@ -71,7 +74,7 @@ impl Model {
         lowering.finish()
     }
 
-    /// Check shapes against what the file says of the inputs.
+    /// Check shapes against the inputs that the file declares.
     fn bind(&self, shapes: &[Shape]) -> Result<Vec<TensorType>, GraphError> {
         if shapes.len() != self.inputs.len() {
             let why = format!("the model takes {} inputs, not {}", self.inputs.len(), shapes.len());
@@ -96,7 +99,8 @@ impl Model {
 }
 
 impl Input {
-    /// Whether it can have these dimensions, `symbols` being what names have been found to stand for.
+    /// Whether the input accepts these dimensions. `symbols` maps the names of dimensions to the
+    /// sizes bound so far.
     fn takes<'a>(&'a self, dims: &[usize], symbols: &mut HashMap<&'a str, usize>) -> bool {
         let takes = |(dim, size): (&'a Dim, &usize)| match dim {
             Dim::Fixed(fixed) => fixed == size,
@@ -107,19 +111,19 @@ impl Input {
     }
 }
 
-/// A graph that is being made.
+/// Graph under construction.
 pub(crate) struct Lowering<'m> {
     model: &'m Model,
     graph: Graph,
-    /// Which value the model's names stand for.
+    /// Values by their names in the model.
     names: HashMap<String, ValueId>,
-    /// The contents of buffers that are known and have been looked at.
+    /// Contents of known buffers, cached on first use.
     known: HashMap<ValueId, Tensor>,
-    /// How many bytes constants take that have been made.
+    /// Total bytes of the constants made so far.
     constant_bytes: usize,
-    /// How many elements have been read and written to make them.
+    /// Total elements read and written by constant folding so far.
     folded_elements: usize,
-    /// What the node in hand is called.
+    /// Display name of the current node.
     title: String,
 }
 
@@ -151,7 +155,7 @@ impl<'m> Lowering<'m> {
         let operator = operators::find(node).ok_or_else(|| operators::unknown(node))?;
         let inputs = node.inputs.iter().map(|name| self.names.get(name).copied()).collect();
         let call = Call { node, inputs, opset: self.model.opset() };
-        // Everything is made by somebody; what has no value was not supported as an output.
+        // Nodes are ordered, so every input has a maker; a missing value is an unsupported output.
         let lost = node.inputs.iter().find(|name| !name.is_empty() && !self.names.contains_key(*name));
         if let Some(name) = lost {
             return Err(call.unsupported(format!("its input {name:?}, an output that is not made here, is")));
@@ -200,7 +204,7 @@ mod tests {
     use prost::Message as _;
 
     #[test]
-    fn dimensions_with_one_name_are_one_size_and_those_without_are_not() {
+    fn named_dimensions_share_one_size() {
         let takes = |names: [&str; 2], shape: [u32; 2]| {
             let dim = |name: &&str| onnx::Dim { size: None, symbol: Some((*name).to_owned()) };
             let shape_of = Some(onnx::Shape { dims: names.iter().map(dim).collect() });
@@ -229,9 +233,9 @@ mod tests {
         }
     }
 
-    /// A few bytes can say "all numbers up to four million", again and again.
+    /// A file of few bytes can request many large constants.
     #[test]
-    fn constants_are_bounded_however_few_bytes_ask_for_them() {
+    fn total_size_of_constants_is_limited() {
         let int64 = |name: &str, value: i64| onnx::Tensor {
             name: name.to_owned(),
             data_type: 7,

@@ -1,4 +1,4 @@
-//! A model as its file has it, checked: [`Model`].
+//! A checked model as its file defines it: [`Model`].
 
 mod functions;
 mod order;
@@ -17,36 +17,36 @@ use std::collections::{HashMap, HashSet};
 use std::ops::RangeInclusive;
 use weir_types::{ElementType, Port, Signature};
 
-/// The versions of ONNX's operators that are known.
+/// Supported versions of ONNX's operator set.
 pub const OPSETS: RangeInclusive<i64> = 7..=23;
 
-/// The longest file that protocol buffers can hold.
+/// Largest file that protocol buffers can encode.
 pub const FILE_BYTES_MAX: usize = i32::MAX as usize;
-/// The most nodes a model may have, those of its functions included as often as they are called.
+/// Largest number of nodes in a model, including those of inlined functions.
 pub const NODES_MAX: usize = 16_384;
-/// The most inputs, outputs and attributes of one node.
+/// Largest number of inputs, outputs and attributes of one node.
 pub const PLACES_MAX: usize = 4_096;
-/// The most weights.
+/// Largest number of weights.
 pub const WEIGHTS_MAX: usize = 65_536;
-/// The most inputs, and the most outputs, of a model.
+/// Largest number of inputs, and of outputs, of a model.
 pub const PORTS_MAX: usize = 1_024;
-/// The longest name.
+/// Longest name.
 pub const NAME_BYTES_MAX: usize = 4_096;
 
 /// A model, read and checked, for any shapes of its inputs.
 #[derive(Debug, Clone)]
 pub struct Model {
-    /// The nodes are in an order in which they can run. Initialisers and constants are in `weights` instead.
+    /// Nodes in execution order. `weights` holds the initialisers and constants.
     pub(crate) graph: onnx::Graph,
-    /// Which version of ONNX's operators it is written for.
+    /// Version of ONNX's operator set that the model uses.
     pub(crate) opset: i64,
-    /// What a run must be given, with as much of its shape as the file says.
+    /// Inputs of a run, with shapes where the file states them.
     pub(crate) inputs: Vec<Input>,
     signature: Signature,
     weights: Vec<Weight>,
 }
 
-/// One input, by the names that its dimensions have.
+/// One input, with symbolic dimensions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Input {
     pub(crate) name: String,
@@ -54,25 +54,26 @@ pub(crate) struct Input {
     pub(crate) dims: Vec<Dim>,
 }
 
-/// What the file says of a dimension.
+/// Size of a dimension as the file declares it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Dim {
     Fixed(usize),
-    /// The same for all dimensions of this name.
+    /// All dimensions with this name have the same size.
     Symbol(String),
     Any,
 }
 
 impl Model {
-    /// Read an ONNX file. Weights share its memory.
+    /// Read an ONNX file. Weights share the file's memory.
     ///
-    /// Refuses what cannot be read, what is over a limit, and what no device of this kind will run whatever the operators are: weights in other files,
-    /// sparse weights, and training. Operators that are not supported are for [`Model::unsupported`] to tell.
+    /// Rejects unreadable files, models over a limit, and features that no device supports: weights
+    /// in other files, sparse weights, and training. [`Model::unsupported`] lists unsupported
+    /// operators.
     pub fn read(file: Bytes) -> Result<Self, GraphError> {
         Self::from_file(file, false)
     }
 
-    /// Read what [`Model::without_weights`] wrote: the model, large weights being known by hash only.
+    /// Read a skeleton that [`Model::without_weights`] wrote: large weights are known by hash only.
     pub fn read_skeleton(skeleton: Bytes) -> Result<Self, GraphError> {
         Self::from_file(skeleton, true)
     }
@@ -99,20 +100,22 @@ impl Model {
         Ok(Self { graph, opset, inputs, signature, weights })
     }
 
-    /// What a run takes and gives. Inputs that have a weight as their default are not among them.
+    /// Inputs and outputs of a run, without inputs that default to a weight.
     #[must_use]
     pub fn signature(&self) -> &Signature {
         &self.signature
     }
 
-    /// The weights: initialisers, and constants among the nodes. [`Source::Weight`](crate::Source::Weight) is an index into them.
+    /// Weights: initialisers, and constants among the nodes.
+    /// [`Source::Weight`](crate::Source::Weight) is an index into this slice.
     #[must_use]
     pub fn weights(&self) -> &[Weight] {
         &self.weights
     }
 
-    /// The weights' indexes in the order in which a run first reads them, as far as that is known before shapes are: the small ones first, which whole
-    /// networks are prepared with, and then as the nodes come. Those that no node names are last.
+    /// Indexes of the weights in the order in which a run first reads them, estimated without
+    /// shapes. Small weights come first, since preparing a network needs them. The others follow in
+    /// the order of the nodes. Weights that no node names come last.
     #[must_use]
     pub fn weights_by_use(&self) -> Vec<u32> {
         let indexes = || (0_u32..).zip(&self.weights);
@@ -126,7 +129,8 @@ impl Model {
         all.filter(|index| seen.insert(*index)).collect()
     }
 
-    /// The same model with other bytes for one of its weights, as many as before, such as fine-tuning gives it.
+    /// Replace the bytes of one weight, for example with fine-tuned ones; the length must not
+    /// change.
     pub fn with_weight(mut self, index: u32, bytes: Bytes) -> Result<Self, GraphError> {
         let weight = usize::try_from(index).ok().and_then(|index| self.weights.get_mut(index));
         let weight = weight.ok_or_else(|| GraphError::Refused(format!("a weight {index}: it has fewer")))?;
@@ -138,7 +142,7 @@ impl Model {
         Ok(self)
     }
 
-    /// Which version of ONNX's operators it is written for.
+    /// Version of ONNX's operator set that the model uses.
     #[must_use]
     pub fn opset(&self) -> i64 {
         self.opset
@@ -159,14 +163,14 @@ impl Input {
     }
 }
 
-/// The version of ONNX's own operators.
+/// Version of ONNX's default operator set.
 fn opset(model: &onnx::Model) -> Result<i64, GraphError> {
     let own = |set: &&onnx::OperatorSet| is_own(&set.domain);
     let version = model.opset_imports.iter().find(own).map_or(1, |set| set.version);
     if OPSETS.contains(&version) { Ok(version) } else { Err(GraphError::Opset(version)) }
 }
 
-/// Whether this is the domain of ONNX's own operators.
+/// Whether this is ONNX's default domain.
 pub(crate) fn is_own(domain: &str) -> bool {
     matches!(domain, "" | "ai.onnx")
 }
@@ -196,7 +200,7 @@ fn check_node(node: &onnx::Node) -> Result<(), GraphError> {
 }
 
 fn inputs(graph: &onnx::Graph, weights: &[Weight]) -> Result<Vec<Input>, GraphError> {
-    // Until version 4 of the format, initialisers were listed as inputs, too.
+    // Until version 4 of the format, initialisers were also listed as inputs.
     let defaults: HashSet<&str> = weights.iter().map(|weight| weight.name.as_str()).collect();
     let given: Vec<_> = graph.inputs.iter().filter(|port| !defaults.contains(port.name.as_str())).collect();
     GraphError::limit("inputs", given.len(), PORTS_MAX)?;
@@ -223,7 +227,8 @@ fn input(info: &onnx::ValueInfo) -> Result<Input, GraphError> {
     Ok(Input { name: info.name.clone(), element_type, dims })
 }
 
-/// What the format lets a dimension be called. Some exporters write `?` or `-1` for each that they do not know, which are not one and the same.
+/// Whether the format allows this name for a dimension. Some exporters write `?` or `-1` for every
+/// unknown dimension; such dimensions are independent of each other.
 fn is_identifier(symbol: &str) -> bool {
     !symbol.starts_with(|c: char| c.is_ascii_digit())
         && !symbol.is_empty()
@@ -250,7 +255,7 @@ fn dense(info: &onnx::ValueInfo) -> Result<(ElementType, Option<&onnx::Shape>), 
     Ok((element_type, dense.shape.as_ref()))
 }
 
-/// The names that nodes find there: inputs and weights, none of them twice.
+/// Names that exist before the first node, inputs and weights; an error for a duplicate.
 fn names_given(inputs: &[Input], weights: &[Weight]) -> Result<HashMap<String, order::Maker>, GraphError> {
     let mut given = HashMap::new();
     for name in inputs.iter().map(|input| &input.name).chain(weights.iter().map(|weight| &weight.name)) {

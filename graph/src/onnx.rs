@@ -1,5 +1,5 @@
-//! The messages of `onnx.proto`, as far as they say what a model computes. Field numbers are those of the standard; documentation strings and
-//! annotations are skipped when read.
+//! Messages of `onnx.proto`, limited to fields that affect the computation. Field numbers are those
+//! of the standard; documentation strings and annotations are skipped.
 
 use bytes::Bytes;
 use prost::Message;
@@ -15,7 +15,7 @@ pub(crate) struct Model {
     pub(crate) graph: Option<Graph>,
     #[prost(message, repeated, tag = "8")]
     pub(crate) opset_imports: Vec<OperatorSet>,
-    /// How to train it; only whether there is any.
+    /// Training information; only its presence matters.
     #[prost(bytes = "bytes", repeated, tag = "20")]
     pub(crate) training: Vec<Bytes>,
     #[prost(message, repeated, tag = "25")]
@@ -42,7 +42,7 @@ pub(crate) struct Graph {
     pub(crate) inputs: Vec<ValueInfo>,
     #[prost(message, repeated, tag = "12")]
     pub(crate) outputs: Vec<ValueInfo>,
-    /// Sparse initialisers; only whether there are any.
+    /// Sparse initialisers; only their presence matters.
     #[prost(bytes = "bytes", repeated, tag = "15")]
     pub(crate) sparse_initialisers: Vec<Bytes>,
 }
@@ -75,7 +75,7 @@ pub(crate) struct Attribute {
     pub(crate) text: Option<Bytes>,
     #[prost(message, optional, tag = "5")]
     pub(crate) tensor: Option<Tensor>,
-    /// A graph within; only whether there is one.
+    /// Subgraph; only its presence matters.
     #[prost(bytes = "bytes", optional, tag = "6")]
     pub(crate) graph: Option<Bytes>,
     #[prost(float, repeated, tag = "7")]
@@ -86,7 +86,7 @@ pub(crate) struct Attribute {
     pub(crate) texts: Vec<Bytes>,
     #[prost(int32, tag = "20")]
     pub(crate) kind: i32,
-    /// The attribute of the enclosing function that it stands for.
+    /// Name of the attribute of the enclosing function that this attribute refers to.
     #[prost(string, tag = "21")]
     pub(crate) refers_to: String,
 }
@@ -105,7 +105,7 @@ pub(crate) struct Tensor {
     pub(crate) int64_data: Vec<i64>,
     #[prost(string, tag = "8")]
     pub(crate) name: String,
-    /// Shares the file's memory.
+    /// Bytes, shared with the file.
     #[prost(bytes = "bytes", tag = "9")]
     pub(crate) raw_data: Bytes,
     #[prost(double, repeated, tag = "10")]
@@ -134,7 +134,7 @@ pub(crate) struct ValueInfo {
     pub(crate) value_type: Option<ValueType>,
 }
 
-/// A type; all but tensors are skipped.
+/// A type; only tensors are decoded.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct ValueType {
     #[prost(message, optional, tag = "1")]
@@ -163,7 +163,7 @@ pub(crate) struct Dim {
     pub(crate) symbol: Option<String>,
 }
 
-/// A function that the model brings along: nodes under a name.
+/// A model-local function: nodes under a name.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Function {
     #[prost(string, tag = "1")]
@@ -183,7 +183,7 @@ pub(crate) struct Function {
 }
 
 impl Node {
-    /// What to call it.
+    /// Display name: the node's name, its first output's name, or its operator.
     pub(crate) fn title(&self) -> &str {
         let output = || self.outputs.iter().find(|name| !name.is_empty());
         if self.name.is_empty() { output().unwrap_or(&self.operator) } else { &self.name }
@@ -196,12 +196,12 @@ impl Node {
 }
 
 impl Tensor {
-    /// What is in its `external_data` under `key`.
+    /// The value of `key` in `external_data`.
     pub(crate) fn external(&self, key: &str) -> Option<&str> {
         self.external_data.iter().find(|pair| pair.key == key).map(|pair| pair.value.as_str())
     }
 
-    /// Whether its bytes are said not to be in the file.
+    /// Whether the tensor declares that its bytes are outside the file.
     pub(crate) fn is_external(&self) -> bool {
         self.data_location == EXTERNAL || !self.external_data.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Where the values of a graph lie in memory: [`MemoryPlan`].
+//! Memory planning: the address of each value of a graph ([`MemoryPlan`]).
 
 mod pack;
 
@@ -7,44 +7,45 @@ pub use pack::{ALIGNMENT_BYTES, Block, Packed, pack};
 use crate::ir::{Elementwise, Graph, Node, Op, Source, ValueId};
 use crate::tensor_type::row_major;
 
-/// Where each value of a graph lies. The same graph always gets the same plan.
+/// Place of each value of a graph in memory. The same graph always gets the same plan.
 ///
-/// There are two pieces of memory. The *arena* is needed while a run lasts, and runs of other graphs may have it afterwards; inputs are put there before a
-/// run, and outputs are found there after it. What is *resident* is made by the prologue, and stays as long as the graph does.
+/// There are two regions. The *arena* is needed during a run, and runs of other graphs may reuse it
+/// afterwards; it holds the inputs before a run and the outputs after the run. The *resident*
+/// region holds results of the prologue, and lives as long as the graph.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryPlan {
-    /// How large the arena must be.
+    /// Size of the arena.
     pub arena_bytes: usize,
-    /// How much memory stays.
+    /// Size of the resident region.
     pub resident_bytes: usize,
     places: Vec<Place>,
 }
 
-/// Where a value lies. Offsets are multiples of [`ALIGNMENT_BYTES`].
+/// Place of a value in memory. Offsets are multiples of [`ALIGNMENT_BYTES`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// In the arena.
     Arena {
-        /// How many bytes from its start.
+        /// Offset in bytes from the start of the arena.
         offset: usize,
     },
-    /// In the memory that stays.
+    /// In the resident region.
     Resident {
-        /// How many bytes from its start.
+        /// Offset in bytes from the start of the region.
         offset: usize,
     },
-    /// Where the model's weight of this index is.
+    /// In the model's weight of this index.
     Weight(u32),
-    /// Where the constant that is this value is.
+    /// In the constant that is this value.
     Constant(ValueId),
 }
 
-/// When a buffer is in use: from the step that writes it to the last one that reads it.
+/// Lifetime of a buffer: from the step that writes it to the last step that reads it.
 #[derive(Debug, Clone, Copy)]
 struct Life {
     first: usize,
     last: usize,
-    /// It outlives the prologue that made it.
+    /// Whether the buffer outlives the prologue that made it.
     stays: bool,
 }
 
@@ -54,7 +55,7 @@ impl MemoryPlan {
     pub fn new(graph: &Graph) -> Self {
         let lives = lives(graph);
         let (mut arena, mut resident) = (Vec::new(), Vec::new());
-        // Which block of its piece of memory a buffer has.
+        // Index of each buffer's block in its region.
         let mut block_of: Vec<Option<usize>> = vec![None; graph.values.len()];
         let written = graph
             .nodes
@@ -78,7 +79,7 @@ impl MemoryPlan {
             };
             block_of[id.0 as usize] = Some(index);
         }
-        // Nothing that stays makes room for anything else.
+        // Resident buffers live forever, so none shares memory with another.
         resident.iter_mut().for_each(|block: &mut Block| (block.first, block.last) = (0, usize::MAX));
         let (arena, resident) = (pack(&arena), pack(&resident));
         let place = |id: ValueId| {
@@ -98,14 +99,15 @@ impl MemoryPlan {
         Self { arena_bytes: arena.bytes, resident_bytes: resident.bytes, places }
     }
 
-    /// Where a value of the graph lies.
+    /// Place of a value of the graph.
     #[must_use]
     pub fn place(&self, id: ValueId) -> Place {
         self.places[id.0 as usize]
     }
 }
 
-/// The lives of what is given and made, by value; steps are nodes by index. Inputs are there from the start, and outputs until the end.
+/// Lifetimes of inputs and outputs of nodes, by value; a step is the index of a node. Inputs live
+/// from the start, and outputs until the end.
 fn lives(graph: &Graph) -> Vec<Option<Life>> {
     let mut lives: Vec<Option<Life>> = vec![None; graph.values.len()];
     for port in &graph.inputs {
@@ -130,9 +132,10 @@ fn lives(graph: &Graph) -> Vec<Option<Life>> {
     lives
 }
 
-/// The operand whose memory the output of `node` can have: one that nobody needs afterwards, and each element of which is read just where one is written.
+/// Return an operand whose memory the output of `node` can reuse: no later step needs it, and each
+/// of its elements is read only where the output element is written.
 ///
-/// Inputs give none, so that what a caller put there can be looked at again.
+/// Inputs are never reused, so that a caller can read them again.
 fn giver(graph: &Graph, node: &Node, lives: &[Option<Life>]) -> Option<ValueId> {
     let Op::Elementwise(op) = &node.op else { return None };
     let output = node.output(0)?;

@@ -1,7 +1,10 @@
-//! A plain interpreter of graphs, on the CPU: what every device must agree with, and what folds constants.
+//! Reference interpreter of graphs on the CPU. Devices must agree with it, and constant folding
+//! uses it.
 //!
-//! Written to be read, not to be fast. Floats are kept as `f32`, rounded to the type of their value when they are stored; sums are in `f64`; each
-//! instruction of an elementwise program rounds to `f32`. Integers are kept as `i64` and wrap to the type of their value. The `f64` of a model is kept as `f32`, as on a device.
+//! Written for readability, not for speed. Floats are `f32`, rounded to the type of their value
+//! when stored; sums are in `f64`; each instruction of an elementwise program rounds to `f32`.
+//! Integers are `i64` and wrap to the type of their value. `f64` values of a model are stored as
+//! `f32`, as on a device.
 
 mod attention;
 mod conv;
@@ -23,38 +26,39 @@ use crate::TensorType;
 use crate::ir::{Graph, Op, Scalar, Source, ValueId};
 use std::sync::Arc;
 
-/// Why a graph was not run.
+/// Reason why a graph did not run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReferenceError {
-    /// There are more or fewer inputs than the graph has.
+    /// The number of inputs differs from the graph's.
     #[error("{given} inputs are given; the graph has {wanted}")]
     Inputs {
-        /// How many are given.
+        /// Number of given inputs.
         given: usize,
-        /// How many there are.
+        /// Number of the graph's inputs.
         wanted: usize,
     },
-    /// An input is not what the graph was made for.
+    /// An input has another type or shape than the graph's.
     #[error("input {name:?} is {given}, not {wanted}")]
     Input {
-        /// Which.
+        /// Name of the input.
         name: String,
-        /// What is given.
+        /// Type of the given input.
         given: TensorType,
-        /// What the graph was made for.
+        /// Type that the graph was made for.
         wanted: TensorType,
     },
-    /// A weight's bytes are not there, or not as many as there must be.
+    /// A weight's bytes are missing, or have the wrong length.
     #[error("weight {0} is not there")]
     Weight(u32),
-    /// The graph contradicts itself: `Graph::check` says how.
+    /// The graph is unsound: `Graph::check` reports the reason.
     #[error("node {0:?} cannot be run")]
     Node(String),
 }
 
-/// Run `graph` on `inputs`, which are in the order of [`Graph::inputs`], and give its outputs in the order of [`Graph::outputs`].
+/// Run `graph` on `inputs`, which are in the order of [`Graph::inputs`], and return its outputs in
+/// the order of [`Graph::outputs`].
 ///
-/// `weight` gives the bytes of the model's weight of an index, as the file has them.
+/// `weight` returns the model's weight at an index, as the file has it.
 pub fn run(
     graph: &Graph,
     inputs: &[Tensor],
@@ -90,11 +94,11 @@ pub fn run(
     graph.outputs.iter().map(|port| memory.get(port.value)).collect()
 }
 
-/// What has been computed and is still needed.
+/// Computed values that are still needed.
 struct Memory<'a> {
     graph: &'a Graph,
     values: Vec<Option<Tensor>>,
-    /// How often each buffer is still read.
+    /// Number of remaining reads of each buffer.
     readers: Vec<usize>,
     weight: &'a dyn Fn(u32) -> Option<Tensor>,
 }
@@ -127,7 +131,7 @@ impl Memory<'_> {
             .ok_or_else(|| ReferenceError::Node(value.name.clone()))
     }
 
-    /// Let go of what nobody reads any more.
+    /// Record a read, and free the buffer after its last one.
     fn read(&mut self, id: ValueId) {
         let buffer = self.graph.buffer(id).0 as usize;
         self.readers[buffer] -= 1;
@@ -137,7 +141,7 @@ impl Memory<'_> {
     }
 }
 
-/// Run one operation on whole tensors; none if operands are missing or do not fit.
+/// Run one operation on whole tensors; `None` if operands are missing or do not fit.
 pub(crate) fn run_op(
     op: &Op,
     operands: &[Option<Tensor>],
@@ -175,7 +179,7 @@ fn fill(scalar: Scalar, tensor: &TensorType) -> Tensor {
     }
 }
 
-/// The elements of a float tensor that is an optional operand.
+/// Elements of an optional float operand.
 fn floats(tensor: Option<&Tensor>) -> Option<Arc<Vec<f32>>> {
     match tensor?.data() {
         Data::Floats(floats) => Some(floats.clone()),

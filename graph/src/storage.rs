@@ -1,4 +1,4 @@
-//! Graphs whose floats are kept in half precision: [`Graph::in_storage`].
+//! Graphs with floats stored in half precision: [`Graph::in_storage`].
 
 use crate::ir::{
     Conv, Elementwise, Graph, Instruction, Lane, MatMul, Node, Op, Program, Source, Value, ValueId,
@@ -9,11 +9,12 @@ use std::collections::HashMap;
 use weir_types::ElementType;
 
 impl Graph {
-    /// The same graph with `storage`, a type of 16 bits, for what is kept in fp32: weights, constants, and everything in between. What goes in and
-    /// out stays as it is, and so do the factors and summands of channels behind convolutions and products, which are few and matter much.
+    /// Store fp32 weights, constants and intermediate values as `storage`, a 16-bit type. Inputs
+    /// and outputs keep their types. So do channel vectors (factors and summands of convolutions
+    /// and products), which are small and affect accuracy the most.
     ///
-    /// Weights that the model it was made of keeps in another type ([`Model::with_weights_as`]) are converted before the first run, as what depends on no input is.
-    /// Best done after [`Graph::fuse`].
+    /// Weights that the model stores in another type ([`Model::with_weights_as`]) are converted
+    /// before the first run, as part of the prologue. Call it after [`Graph::fuse`].
     pub fn in_storage(mut self, model: &Model, storage: ElementType) -> Result<Self, GraphError> {
         if !matches!(storage, ElementType::Fp16 | ElementType::Bf16) {
             return Err(GraphError::Refused(format!("values kept as {storage}")));
@@ -40,12 +41,14 @@ impl Graph {
         Ok(self)
     }
 
-    /// The buffers that stay as they are: inputs, what is not fp32, and what is only used for numbers of channels.
+    /// Buffers that keep their type: inputs, values that are not fp32, and values that are only
+    /// used as channel vectors.
     fn kept(&self) -> Vec<bool> {
         let is_fp32 = |value: &Value| value.tensor.element_type() == ElementType::Fp32;
         let mut keeps: Vec<bool> =
             self.values.iter().map(|value| !is_fp32(value) || value.source == Source::Input).collect();
-        // Whether all that read a buffer take it as a vector; known for readers before what they read.
+        // Whether all readers of a buffer take it as a vector. Nodes are visited in reverse, so
+        // readers are decided before their operands.
         let (mut is_read, mut is_vector) = (vec![false; self.values.len()], vec![true; self.values.len()]);
         self.outputs.iter().for_each(|port| is_vector[self.buffer(port.value).0 as usize] = false);
         let settle = |buffer: ValueId, is_read: &[bool], is_vector: &[bool]| {
@@ -62,7 +65,7 @@ impl Graph {
         }
         for id in self.ids() {
             let is_made_by_any = match self.value(id).source {
-                // Other operations make what their operands are.
+                // Other operations make outputs of the type of their operands.
                 Source::Node { node, .. } => {
                     matches!(self.nodes[node as usize].op, Op::Elementwise(_) | Op::Fill(_))
                 }
@@ -73,7 +76,7 @@ impl Graph {
         keeps
     }
 
-    /// Keep a value as `storage`.
+    /// Change the type of a value to `storage`.
     fn store(&mut self, id: ValueId, storage: ElementType) -> Result<(), GraphError> {
         let value = &mut self.values[id.0 as usize];
         let tensor =
@@ -88,7 +91,7 @@ impl Graph {
     }
 }
 
-/// Whether an operand is one number for each channel.
+/// Whether an operand is a channel vector.
 fn is_vector_of(node: &Node, place: usize) -> bool {
     match node.op {
         Op::Conv(_) => [Conv::BIAS, Conv::SCALE, Conv::SHIFT].contains(&place),
@@ -97,14 +100,14 @@ fn is_vector_of(node: &Node, place: usize) -> bool {
     }
 }
 
-/// Puts conversions where types change.
+/// Inserts conversions where types change.
 struct Caster {
-    /// What a value is called after it was converted.
+    /// Converted value of each value.
     names: HashMap<ValueId, ValueId>,
 }
 
 impl Caster {
-    /// A value with elements of another type, made where it is first asked for.
+    /// Return a value converted to another type; the conversion is added on first use.
     fn cast(&mut self, graph: &mut Graph, id: ValueId, to: ElementType) -> Result<ValueId, GraphError> {
         if let Some(made) = self.names.get(&id) {
             return Ok(*made);
@@ -122,7 +125,8 @@ impl Caster {
         Ok(made)
     }
 
-    /// Let weights be read as what they are kept as, and converted where they are wanted as something else.
+    /// Give weights the type in which they are stored, and convert them where the graph needs
+    /// another type.
     fn weights(&mut self, graph: &mut Graph, model: &Model) -> Result<(), GraphError> {
         for id in graph.ids() {
             let Source::Weight(index) = graph.value(id).source else { continue };
@@ -137,7 +141,7 @@ impl Caster {
                 .with_elements(weight.stored_as)
                 .map_err(|error| GraphError::value(&value.name, &error))?;
             let converted = self.cast(graph, id, wanted)?;
-            // Whoever reads it reads what it is converted to, by the same id.
+            // Swap the two ids, so that readers of the weight's id read the converted value.
             self.names.remove(&id);
             let (stored, made) = (id.0 as usize, converted.0 as usize);
             graph.values.swap(stored, made);
@@ -148,7 +152,8 @@ impl Caster {
         Ok(())
     }
 
-    /// Let nodes read converted inputs. Views of an input become views of what it is converted to, but for those that are outputs.
+    /// Make nodes read converted inputs. Views of an input are replaced by views of the converted
+    /// input, except where they are outputs.
     fn inputs(&mut self, graph: &mut Graph, storage: ElementType) -> Result<(), GraphError> {
         let inputs: Vec<ValueId> = graph.inputs.iter().map(|port| port.value).collect();
         for input in inputs {
@@ -184,7 +189,7 @@ impl Caster {
         Ok(())
     }
 
-    /// Let numbers of channels that are used for something else, too, be converted back.
+    /// Convert channel vectors back to fp32 where another use made them 16-bit.
     fn vectors(&mut self, graph: &mut Graph) -> Result<(), GraphError> {
         for index in 0..graph.nodes.len() {
             for place in 0..graph.nodes[index].inputs.len() {
@@ -200,7 +205,7 @@ impl Caster {
         Ok(())
     }
 
-    /// Let outputs that were fp32 be that again.
+    /// Convert outputs back to fp32.
     fn outputs(&mut self, graph: &mut Graph, were: &[ElementType]) -> Result<(), GraphError> {
         for (at, element_type) in were.iter().enumerate() {
             let id = graph.outputs[at].value;

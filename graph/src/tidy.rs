@@ -1,13 +1,15 @@
-//! Putting a graph in order after it was made or changed.
+//! Cleanup of a graph after it was made or changed.
 
 use crate::ir::{Graph, Node, Source, Value, ValueId};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 impl Graph {
-    /// Drop what no output needs, and bring nodes into an order in which they can run: those that depend on no input first, otherwise as they stood.
+    /// Remove unused nodes and values, and sort nodes into execution order: nodes that depend on no
+    /// input first, otherwise in their previous order.
     ///
-    /// What nodes make is taken from their outputs; what values say of their makers need not be right before, and is after.
+    /// The outputs of nodes are authoritative. The sources of values may be stale before the call,
+    /// and are correct after it.
     pub(crate) fn tidy(&mut self) {
         self.relink();
         let is_used = self.used();
@@ -29,7 +31,7 @@ impl Graph {
         self.relink();
     }
 
-    /// Let values say which node makes them.
+    /// Update the source of each value that a node makes.
     fn relink(&mut self) {
         for (index, node) in self.nodes.iter().enumerate() {
             for (output, id) in node.outputs.iter().enumerate() {
@@ -40,7 +42,7 @@ impl Graph {
         }
     }
 
-    /// For each value, whether an output needs it.
+    /// For each value, whether an output depends on it.
     fn used(&self) -> Vec<bool> {
         let mut is_used = vec![false; self.values.len()];
         let mut open: Vec<ValueId> = self.outputs.iter().map(|port| port.value).collect();
@@ -80,7 +82,8 @@ impl Graph {
             let mut buffers = node.inputs.iter().flatten().map(|id| self.buffer(*id));
             buffers.any(|id| self.value(id).source == Source::Input)
         };
-        // A node waits for inputs of the graph, directly or through others, or it is in the prologue.
+        // Whether a node depends on an input of the graph, directly or through others. Otherwise,
+        // it is in the prologue.
         let mut waits: Vec<bool> = self.nodes.iter().map(reads_input).collect();
         let mut ready: BinaryHeap<_> =
             live().filter(|index| missing[*index] == 0).map(|index| Reverse((waits[index], index))).collect();
@@ -100,7 +103,7 @@ impl Graph {
         Order { nodes, prologue_len }
     }
 
-    /// Keep the values that are used, that nodes must write, and that are given.
+    /// Keep values that are used, that nodes must write, and that are inputs; renumber them.
     fn renumber(&mut self, is_used: &[bool]) {
         let mut keep = is_used.to_vec();
         let written = self.nodes.iter().flat_map(|node| node.outputs.iter().flatten());
@@ -134,7 +137,7 @@ impl Graph {
     }
 }
 
-/// Live nodes by index, those of the prologue first.
+/// Indices of live nodes in execution order, the prologue first.
 struct Order {
     nodes: Vec<usize>,
     prologue_len: usize,

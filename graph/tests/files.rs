@@ -1,10 +1,5 @@
-//! Files as they come from users: taken apart and put together again, refused with a reason, and damaged in any way.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test that cannot be set up has failed"
-)]
+//! Tests of model files: skeletons, rejected files, and damaged files.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed setup fails the test")]
 
 mod support;
 
@@ -19,7 +14,7 @@ fn read(path: &str) -> Result<Model, GraphError> {
     Model::read(file(path))
 }
 
-/// Shapes for all inputs of a model, `any` where they may vary.
+/// Shapes for all inputs of a model, with `any` for every variable dimension.
 fn shapes(model: &Model, any: u32) -> Vec<Shape> {
     let dims =
         |port: &weir_types::Port| port.shape.iter().map(|dim| dim.unwrap_or(any)).collect::<Vec<u32>>();
@@ -27,7 +22,7 @@ fn shapes(model: &Model, any: u32) -> Vec<Shape> {
 }
 
 #[test]
-fn a_skeleton_makes_the_same_graph_without_the_weights() {
+fn skeleton_makes_the_same_graph() {
     for path in [".weir/models/minilm.onnx", "functions/classify-digits/model/digits.onnx"] {
         let model = read(path).unwrap();
         let separated = model.without_weights();
@@ -47,7 +42,7 @@ fn a_skeleton_makes_the_same_graph_without_the_weights() {
         for weight in &separated.weights {
             assert_eq!(ContentHash::of(&weight.bytes), weight.hash);
         }
-        // Of the skeleton, a skeleton is the same.
+        // The skeleton of a skeleton is identical.
         assert_eq!(skeleton.without_weights().skeleton, separated.skeleton);
     }
     let model = read(".weir/models/minilm.onnx").unwrap();
@@ -56,7 +51,7 @@ fn a_skeleton_makes_the_same_graph_without_the_weights() {
 }
 
 #[test]
-fn a_skeleton_knows_what_its_weights_are_kept_as() {
+fn skeleton_keeps_storage_type_of_weights() {
     let model = read(".weir/models/minilm.onnx").unwrap();
     let bytes = |model: &Model| model.weights().iter().map(Weight::bytes).sum::<usize>();
     let stored = model.clone().with_weights_as(ElementType::Fp16).unwrap();
@@ -71,14 +66,14 @@ fn a_skeleton_knows_what_its_weights_are_kept_as() {
     }
     let files: usize = separated.weights.iter().map(|file| file.bytes.len()).sum();
     assert_eq!(files + small, bytes(&stored), "no two of them are equal");
-    // What the graph says of them does not change.
+    // The stored type does not change the graph.
     let shapes = shapes(&model, 2);
     assert_eq!(skeleton.specialise(&shapes).unwrap(), model.specialise(&shapes).unwrap());
     assert!(matches!(model.with_weights_as(ElementType::Bytes), Err(GraphError::Refused(_))));
 }
 
 #[test]
-fn external_data_is_for_skeletons_only() {
+fn external_data_is_rejected_outside_skeletons() {
     let model = read(".weir/models/minilm.onnx").unwrap();
     assert!(matches!(Model::read(model.without_weights().skeleton), Err(GraphError::Refused(_))));
     assert!(matches!(
@@ -88,7 +83,7 @@ fn external_data_is_for_skeletons_only() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_by_name() {
+fn invalid_models_are_rejected_by_name() {
     let text = |path: &str| {
         let path = format!("tests/fixtures/models/bad/{path}.onnx");
         let made = read(&path).and_then(|model| model.specialise(&shapes(&model, 1)));
@@ -116,19 +111,19 @@ fn what_cannot_be_is_refused_by_name() {
 }
 
 #[test]
-fn control_flow_is_named_before_any_shape_is_known() {
+fn control_flow_is_unsupported_for_any_shape() {
     let model = read("inference/tests/fixtures/branches.onnx").unwrap();
     let [error] = model.unsupported().try_into().unwrap();
     assert!(matches!(&error, GraphError::UnknownOperator { operator, .. } if operator == "If"), "{error}");
 }
 
 #[test]
-fn shapes_that_are_not_the_models_are_refused() {
+fn mismatched_shapes_are_rejected() {
     let model = read("functions/classify-digits/model/digits.onnx").unwrap();
     for wrong in [vec![], vec![shape(&[1, 1, 8])], vec![shape(&[1, 1, 8, 9])]] {
         assert!(matches!(model.specialise(&wrong), Err(GraphError::Inputs(_))), "{wrong:?}");
     }
-    // Both dimensions are called by one name.
+    // Both dimensions share one name.
     let model = read(".weir/models/minilm.onnx").unwrap();
     let unequal = [shape(&[1, 5]), shape(&[1, 6]), shape(&[1, 5])];
     let count = model.signature().inputs.len();
@@ -136,7 +131,7 @@ fn shapes_that_are_not_the_models_are_refused() {
 }
 
 #[test]
-fn an_input_that_is_an_output_needs_nothing() {
+fn input_as_output_needs_no_nodes() {
     let model = read("tests/fixtures/models/good/identity_bf16.onnx").unwrap();
     let graph = model.specialise(&shapes(&model, 3)).unwrap().fuse().unwrap();
     assert!(graph.nodes.is_empty());
@@ -159,9 +154,9 @@ static FILES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(600))]
 
-    /// No file makes it panic, and what is made of one is sound.
+    /// Reading a damaged file never panics, and its graph is sound.
     #[test]
-    fn damaged_files_get_an_answer(
+    fn damaged_files_do_not_panic(
         which in 0_usize..6,
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
         cut in prop::option::of(any::<prop::sample::Index>()),
@@ -178,7 +173,7 @@ proptest! {
         let Ok(model) = Model::read(bytes.into()) else { return Ok(()) };
         let skeleton = Model::read_skeleton(model.without_weights().skeleton);
         prop_assert_eq!(skeleton.map(|skeleton| skeleton.weights().len()), Ok(model.weights().len()));
-        // Pictures as large as the damage says are not what is looked for here.
+        // A damaged shape may be too large to specialise, which is not an error here.
         if let Ok(graph) = model.specialise(&shapes(&model, any)) {
             let fused = graph.fuse();
             prop_assert!(fused.is_ok(), "{:?}", fused.err());
@@ -190,7 +185,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_get_an_answer(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+    fn arbitrary_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         let _ = Model::read(bytes.into());
     }
 }

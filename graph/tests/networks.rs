@@ -1,10 +1,6 @@
-//! Whole networks, run by the reference: against ONNX Runtime, and fused as not fused.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test that cannot be set up has failed"
-)]
+//! Tests of whole networks on the reference interpreter: against ONNX Runtime, and fused against
+//! unfused.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed setup fails the test")]
 
 mod onnxruntime;
 mod running;
@@ -19,10 +15,11 @@ use weir_graph::reference::{Tensor, distance, spread};
 use weir_graph::{Graph, MemoryPlan, Model, TensorType};
 use weir_types::{ElementType, Shape};
 
-/// How far fp32 may be off, in parts of the largest answer: sums in another order. Measured are 2e-6 and less.
+/// Tolerance of fp32 relative to the largest result, for sums in another order. Measured: 2e-6 and
+/// less.
 const TOLERANCE: f64 = 1e-5;
 
-/// One of the networks that the `onnx` package carries, with weights that differ, beside ONNX Runtime.
+/// Compare one of the networks in the `onnx` package, with varied weights, with ONNX Runtime.
 fn light(name: &str) {
     let file = varied(&file(&format!(".weir/models/light_{name}.onnx")));
     let model = Model::read(file.clone()).unwrap();
@@ -34,7 +31,7 @@ fn light(name: &str) {
     let fused = plain.clone().fuse().unwrap();
     let found = run(&model, &fused, &[input]).remove(0).to_floats();
     let (off, spread) = (distance(&found, &expected), spread(&expected));
-    // What gets lost in the first layer is to be seen behind the last.
+    // An error in the first layer must remain visible after the last layer.
     let without_green = distance(&onnxruntime(&file, &[pixels(&dims, 0.0)]), &expected);
     println!(
         "{name}: {} nodes, {} fused, {} in the prologue, {off:.1e} off, {spread:.2} apart, {without_green:.1e} off without green",
@@ -46,7 +43,7 @@ fn light(name: &str) {
     assert!(spread > 1e3 * TOLERANCE && without_green > 1e3 * TOLERANCE, "{name} shows nothing");
 }
 
-/// A picture of noise, with so much of its green.
+/// An image of noise, with its green channel scaled by `green`.
 fn pixels(dims: &[u32; 4], green: f32) -> Tensor {
     let (mut random, channel) = (Random(2), (dims[2] * dims[3]) as usize);
     floats(dims, |at| random.next() * if at / channel == 1 { green } else { 1.0 })
@@ -60,7 +57,7 @@ macro_rules! light {
 
 light! { bvlc_alexnet densenet121 inception_v1 inception_v2 resnet50 shufflenet squeezenet vgg19 zfnet512 }
 
-/// A network whose weights are real, on some numbers: fused as not fused, and as ONNX Runtime has it.
+/// Compare a network with real weights, fused and unfused, with ONNX Runtime.
 fn fused_as_plain(path: &str, inputs: &[Tensor]) -> (Graph, Vec<Tensor>) {
     let model = model(path);
     let shapes: Vec<Shape> = inputs
@@ -96,7 +93,7 @@ fn digits() {
     in_halves(path, &fused, &[input], &found);
 }
 
-/// The same in half precision, by how far it is off.
+/// Compare the fused graph in half precision, within a tolerance.
 fn in_halves(path: &str, fused: &Graph, inputs: &[Tensor], expected: &[Tensor]) {
     for (storage, bits) in [(ElementType::Fp16, 11), (ElementType::Bf16, 8)] {
         let halves = fused.clone().in_storage(&model(path), storage).unwrap();
@@ -110,7 +107,7 @@ fn in_halves(path: &str, fused: &Graph, inputs: &[Tensor], expected: &[Tensor]) 
             println!("{path} as {storage}: {off:.1e} off");
             assert!(off > 0.0 && off < 8.0 * 0.5_f64.powi(bits), "{path} as {storage}: {off:e}");
         }
-        // Weights that are kept so need no conversion, and are the same numbers.
+        // Weights that are stored in this type need no conversion, and give identical results.
         let stored = model(path).with_weights_as(storage).unwrap();
         let of_stored = fused.clone().in_storage(&stored, storage).unwrap();
         let (before, after) = (MemoryPlan::new(fused).arena_bytes, MemoryPlan::new(&of_stored).arena_bytes);
@@ -139,7 +136,8 @@ fn minilm() {
         .collect();
     let (fused, found) = fused_as_plain(".weir/models/minilm.onnx", &inputs);
     in_halves(".weir/models/minilm.onnx", &fused, &inputs, &found);
-    // In each of six layers three projections, attention, two sums with what went in, and the feed-forward network's two products.
+    // Each of six layers has three projections, attention, two residual sums, and the two products
+    // of the feed-forward network.
     let counts = ["Attention", "MatMul", "LayerNorm", "Softmax", "Gather"].map(|op| count(&fused, op));
     assert_eq!(counts, [6, 6 * 6, 1 + 6 * 2, 0, 1]);
 }
@@ -149,7 +147,7 @@ fn model(path: &str) -> Model {
     Model::read(file(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// An fp32 tensor, element by element.
+/// An fp32 tensor, with elements by index.
 fn floats(dims: &[u32], element: impl FnMut(usize) -> f32) -> Tensor {
     let dims: Vec<usize> = dims.iter().map(|dim| *dim as usize).collect();
     let tensor = TensorType::new(ElementType::Fp32, dims).unwrap();

@@ -1,10 +1,6 @@
-//! Every operator and variant of its attributes, against what ONNX Runtime makes of it: see `data/generate.py`.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test that cannot be set up has failed"
-)]
+//! Tests of every operator and variant of its attributes against ONNX Runtime: see
+//! `data/generate.py`.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed setup fails the test")]
 
 mod running;
 mod support;
@@ -18,12 +14,12 @@ use weir_graph::reference::Tensor;
 use weir_graph::{Model, TensorType, operators};
 use weir_types::ElementType;
 
-/// A graph, and what comes out of it.
+/// A graph and its expected outputs.
 #[derive(Deserialize)]
 struct Case {
     name: String,
     model: String,
-    /// Numbers; those that JSON does not have are words.
+    /// Numbers; numbers that JSON cannot represent are strings.
     outputs: Vec<Vec<serde_json::Value>>,
 }
 
@@ -45,7 +41,7 @@ impl Case {
         self.outputs.iter().map(|output| output.iter().map(number).collect()).collect()
     }
 
-    /// What is wrong with what the reference makes of it, fused and not.
+    /// Compare the reference's results, fused and unfused, with the expected ones.
     fn check(&self) -> Result<(), String> {
         let model = self.model();
         let ports = &model.signature().inputs;
@@ -66,7 +62,8 @@ impl Case {
                         expected.len()
                     ));
                 }
-                // Halves are rounded to eleven bits; powers of large numbers lose more.
+                // Half-precision floats are rounded to eleven bits; powers of large numbers lose
+                // more.
                 let worst = difference(&found, &expected);
                 if worst > 2e-5 {
                     return Err(format!("{how}, output {at}: {worst:e} off: {found:?}, not {expected:?}"));
@@ -77,7 +74,7 @@ impl Case {
     }
 }
 
-/// The inputs of a case: the same formula as in `data/generate.py`.
+/// Inputs of a case: the same formula as in `data/generate.py`.
 fn formula(number: usize, element_type: ElementType, dims: &[u32]) -> Tensor {
     let dims: Vec<usize> = dims.iter().map(|dim| *dim as usize).collect();
     let tensor = TensorType::new(element_type, dims).unwrap();
@@ -90,15 +87,15 @@ fn formula(number: usize, element_type: ElementType, dims: &[u32]) -> Tensor {
 }
 
 #[test]
-fn every_case_comes_out_as_onnx_runtime_has_it() {
+fn every_case_matches_onnx_runtime() {
     let wrong: Vec<String> =
         cases().iter().filter_map(|case| Some(format!("{}: {}", case.name, case.check().err()?))).collect();
     assert!(wrong.is_empty(), "{} are wrong:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// What is left of patterns, by name.
+/// Operations that remain of each pattern, by name.
 #[test]
-fn patterns_are_put_together() {
+fn patterns_are_fused() {
     let wanted = [
         ("attention", "MatMul MatMul MatMul Attention MatMul"),
         ("attention of positions first", "Copy MatMul Attention Copy MatMul"),
@@ -136,7 +133,7 @@ fn every_operator_has_a_case() {
 }
 
 #[test]
-fn the_documentation_has_every_operator() {
+fn documentation_lists_every_operator() {
     let row = |operator: &weir_graph::Operator| {
         let since =
             if operator.name.contains(':') { String::new() } else { operator.since.max(7).to_string() };
@@ -155,7 +152,8 @@ fn the_documentation_has_every_operator() {
     assert_eq!(page[start..end], table, "write it anew with WEIR_WRITE_DOCS=1");
 }
 
-/// The largest difference between elements, by the size of what is expected where that is over 1.
+/// Largest difference between elements, relative to the expected element where its magnitude is
+/// over 1.
 fn difference(found: &[f32], expected: &[f32]) -> f32 {
     assert_eq!(found.len(), expected.len());
     let pairs = found.iter().zip(expected);

@@ -95,8 +95,8 @@ impl Tree {
         Self { kind, ..self }
     }
 
-    /// Whether the enclosing expression reads one element of this expression for each of its own
-    /// elements, in the same order.
+    /// Whether the enclosing expression reads one element of this expression for each element
+    /// that it makes, in the same order.
     pub(super) fn is_in_step(&self) -> bool {
         let Some(walk) = &self.walk else { return true };
         let elements: usize = walk.dims.iter().product();

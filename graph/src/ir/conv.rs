@@ -1,30 +1,32 @@
-//! Operations on pictures: values of four dimensions, batch N, channels C, height H and width W.
+//! Operations on images: values of four dimensions, batch N, channels C, height H and width W.
 
 use super::Activation;
 
-/// A convolution in two dimensions with what follows it: `y = activation(scale[c] * (conv(x, w) + bias[c]) + shift[c] + residual)`.
-/// What is left out of the sum is 0, and `scale` is 1.
+/// Two-dimensional convolution with an epilogue:
+/// `y = activation(scale[c] * (conv(x, w) + bias[c]) + shift[c] + residual)`. An omitted summand is
+/// 0, and an omitted `scale` is 1.
 ///
-/// Operands: `x[N,C,H,W]`, `w[M,C/groups,KH,KW]`, then optionally `bias[M]`, `scale[M]`, `shift[M]`, `residual[N,M,OH,OW]`. Output:
-/// `y[N,M,OH,OW]`. A convolution in one dimension has a height of 1.
+/// Operands: `x[N,C,H,W]`, `w[M,C/groups,KH,KW]`, then optionally `bias[M]`, `scale[M]`,
+/// `shift[M]`, `residual[N,M,OH,OW]`. Output: `y[N,M,OH,OW]`. A one-dimensional convolution has a
+/// height of 1.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Conv {
-    /// Groups of channels that do not see each other; divides C and M.
+    /// Number of independent groups of channels; divides C and M.
     pub groups: usize,
-    /// Steps from window to window, down and across.
+    /// Vertical and horizontal step between windows.
     pub strides: [usize; 2],
-    /// Zeros above and left of the picture.
+    /// Zeros above and left of the image.
     pub pads_begin: [usize; 2],
-    /// Zeros below and right of it.
+    /// Zeros below and right of the image.
     pub pads_end: [usize; 2],
-    /// Steps from one element of a window to the next.
+    /// Vertical and horizontal step between elements of a window.
     pub dilations: [usize; 2],
-    /// What is done to each element at the end.
+    /// Activation of each element, applied last.
     pub activation: Option<Activation>,
 }
 
 impl Conv {
-    /// Operand: the pictures.
+    /// Operand: the images.
     pub const X: usize = 0;
     /// Operand: the filters.
     pub const W: usize = 1;
@@ -36,99 +38,106 @@ impl Conv {
     pub const SHIFT: usize = 4;
     /// Operand, optional: added element by element, before the activation.
     pub const RESIDUAL: usize = 5;
-    /// How many operands there are, with those left out.
+    /// Number of operands, including omitted ones.
     pub const OPERANDS: usize = 6;
 }
 
-/// The largest element or the mean of each window. Operand: `x[N,C,H,W]`; output: `y[N,C,OH,OW]`.
+/// Maximum or mean of each window. Operand: `x[N,C,H,W]`; output: `y[N,C,OH,OW]`.
 ///
-/// Elements of a window outside the picture are left out of both. Rounding up has been seen to in OH and OW, so a window may begin inside the
-/// padded picture and end beyond it. Every window has at least one element inside the picture, or else gives 0 for a mean and negative infinity (for
-/// integers the smallest number) for the largest.
+/// Elements of a window outside the image count neither for the maximum nor for the mean. OH and OW
+/// already include rounding up, so a window may begin inside the padded image and end beyond it. A
+/// window without an element inside the image gives 0 as its mean, and negative infinity (for
+/// integers the smallest number) as its maximum.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pool {
-    /// What is taken of each window.
+    /// Number computed from each window.
     pub kind: PoolKind,
     /// Height and width of the window.
     pub kernel: [usize; 2],
-    /// Steps from window to window, down and across.
+    /// Vertical and horizontal step between windows.
     pub strides: [usize; 2],
-    /// Padding above and left of the picture.
+    /// Padding above and left of the image.
     pub pads_begin: [usize; 2],
-    /// Padding below and right of it.
+    /// Padding below and right of the image.
     pub pads_end: [usize; 2],
-    /// Steps from one element of a window to the next.
+    /// Vertical and horizontal step between elements of a window.
     pub dilations: [usize; 2],
 }
 
-/// What is taken of a window.
+/// Number computed from a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PoolKind {
-    /// The largest element.
+    /// The maximum.
     Max,
     /// The mean.
     Average {
-        /// Whether the padding counts as elements that are 0: what is divided by is the number of the window's elements inside the padded picture,
-        /// `[-pads_begin, size + pads_end)`, not only of those inside the picture itself.
+        /// Whether padding counts as elements of value 0. If so, the divisor is the number of the
+        /// window's elements inside the padded image, `[-pads_begin, size + pads_end)`; otherwise,
+        /// the number of its elements inside the image.
         count_padding: bool,
     },
 }
 
-/// Local response normalisation: `y = x / (bias + alpha / size * sum(x^2))^beta`, the sum over channels `c - (size-1)/2 ..= c + size/2`
-/// (both rounded down) as far as they exist.
+/// Local response normalisation: `y = x / (bias + alpha / size * sum(x^2))^beta`, the sum over the
+/// existing channels of `c - (size-1)/2 ..= c + size/2` (both rounded down).
 ///
 /// Operand: `x[N,C,..]`; output of the same dimensions.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Lrn {
-    /// How many channels are summed.
+    /// Number of channels in a sum.
     pub size: usize,
-    /// The factor.
+    /// Factor of the sum.
     pub alpha: f32,
-    /// The power.
+    /// Exponent of the divisor.
     pub beta: f32,
-    /// What is added.
+    /// Summand of the divisor.
     pub bias: f32,
 }
 
-/// Pictures of another size. Operand: `x[N,C,H,W]`; output: `y[N,C,OH,OW]`. Both directions are independent.
+/// Image resizing. Operand: `x[N,C,H,W]`; output: `y[N,C,OH,OW]`. The two directions are
+/// independent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Resize {
-    /// How an element is made of those around the place where it comes from.
+    /// Interpolation between source elements.
     pub mode: ResizeMode,
-    /// Where in the picture an element comes from.
+    /// Mapping from output coordinates to source coordinates.
     pub coordinates: Coordinates,
-    /// Output size by input size as the model says it, down and across; need not be the exact quotient of the sizes.
+    /// Vertical and horizontal ratio of output size to input size, as the model states it; may
+    /// differ from the exact quotient of the sizes.
     pub scales: [f32; 2],
 }
 
-/// How an element of a resized picture is made.
+/// Interpolation mode of a resized image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResizeMode {
-    /// The nearest one, the place being clamped to the picture.
+    /// Nearest source element, with the coordinate clamped to the image.
     Nearest(Nearest),
-    /// Of the two nearest in each direction by distance, the place being clamped to the picture.
+    /// Linear interpolation between the two nearest elements in each direction, with the coordinate
+    /// clamped to the image.
     Linear,
 }
 
-/// Which integer is nearest to a place.
+/// Rounding of a coordinate to the nearest integer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Nearest {
-    /// Halves go down: `ceil(x - 0.5)`.
+    /// Round halves down: `ceil(x - 0.5)`.
     RoundPreferFloor,
-    /// Halves go up: `floor(x + 0.5)`.
+    /// Round halves up: `floor(x + 0.5)`.
     RoundPreferCeil,
-    /// The one below.
+    /// Round down.
     Floor,
-    /// The one above.
+    /// Round up.
     Ceil,
 }
 
-/// Where element `i` of `o` along a direction comes from in a picture of `n`, the scale being `s`.
+/// Source coordinate of element `i` of `o` along a direction, in an image of `n` elements and with
+/// the scale `s`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Coordinates {
     /// `(i + 0.5) / s - 0.5`.
     HalfPixel,
-    /// The same, with an `s` whose rounding is made up for at both ends alike: with `a = o / (s * n)`, plus `n / 2 * (1 - a)`.
+    /// Half pixel, with the rounding of `s` compensated equally at both ends: with
+    /// `a = o / (s * n)`, plus `n / 2 * (1 - a)`.
     HalfPixelSymmetric,
     /// The same as [`Coordinates::HalfPixel`], but 0 if `o` is 1.
     PytorchHalfPixel,
@@ -136,6 +145,6 @@ pub enum Coordinates {
     AlignCorners,
     /// `i / s`.
     Asymmetric,
-    /// `(i + 0.5) / s`: nearest neighbours as the oldest TensorFlow has them.
+    /// `(i + 0.5) / s`: nearest neighbours as in the oldest version of TensorFlow.
     TfHalfPixelForNearest,
 }

@@ -1,76 +1,79 @@
-//! Operations that move bytes, or pick them by index. They do not care what the elements are, but for their size.
+//! Operations that move bytes, or select them by index. Only the size of the elements matters.
 
 use super::Scalar;
 
-/// Elements of the operands, put together. Operands: as many as the parts name; output: of the same element type.
+/// Elements of the operands, assembled into one output. Operands: as many as the parts refer to;
+/// output: of the same element type.
 ///
-/// The parts do not overlap. Where there are elements of the output that no part writes, there is a `fill`.
+/// The parts do not overlap. If they leave elements of the output unwritten, `fill` is present.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Copy {
-    /// What the output is filled with first.
+    /// Initial value of all output elements.
     pub fill: Option<Scalar>,
-    /// What is copied.
+    /// Blocks to copy.
     pub parts: Vec<Part>,
 }
 
-/// A block of elements that is copied: `dims` of them, 1 to [`DIMS_MAX`](super::DIMS_MAX) dimensions.
+/// A block of elements to copy, of 1 to [`DIMS_MAX`](super::DIMS_MAX) dimensions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part {
-    /// The place of the operand that it comes from.
+    /// Index of the source operand.
     pub input: usize,
-    /// How many elements there are along each dimension, at least 1.
+    /// Number of elements along each dimension, at least 1.
     pub dims: Vec<usize>,
-    /// Where they are in the operand.
+    /// Layout in the operand.
     pub from: Layout,
-    /// Where they go in the output.
+    /// Layout in the output.
     pub to: Layout,
 }
 
-/// Where the elements of a block are in a value.
+/// Layout of a block's elements in a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
-    /// The index of the first.
+    /// Index of the first element.
     pub offset: usize,
-    /// How many elements lie between one index and the next along each dimension of the block; negative for what is read backwards, 0 for what is
-    /// read again.
+    /// Distance in elements between neighbours along each dimension of the block; negative for a
+    /// reversed dimension, 0 for a repeated one.
     pub strides: Vec<isize>,
 }
 
-/// Blocks of a value picked by index: `y[o, j, i] = x[o, indices[j], i]`, where a negative index counts from the end, and then one that is not there
-/// is the nearest that is.
+/// Blocks of a value selected by index: `y[o, j, i] = x[o, indices[j], i]`. A negative index counts
+/// from the end, and an index out of range is then clamped to the nearest valid one.
 ///
-/// Operands: `x[outer, axis, inner]` and the indices, of type [`Int64`](weir_types::ElementType::Int64) or
-/// [`Int32`](weir_types::ElementType::Int32). Output: `y[outer, count, inner]`.
+/// Operands: `x[outer, axis, inner]` and the indices, of type
+/// [`Int64`](weir_types::ElementType::Int64) or [`Int32`](weir_types::ElementType::Int32). Output:
+/// `y[outer, count, inner]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gather {
-    /// Blocks around the axis.
+    /// Product of the dimensions before the axis.
     pub outer: usize,
-    /// How many there are to pick from; at least 1.
+    /// Number of blocks to select from; at least 1.
     pub axis: usize,
-    /// Elements in each.
+    /// Number of elements per block.
     pub inner: usize,
-    /// How many indices there are.
+    /// Number of indices.
     pub count: usize,
 }
 
-/// Elements picked by index: along one axis the index says where to read, along the others it is the place in the output. Indices are taken as in
-/// [`Gather`].
+/// Elements selected by index: the index gives the position along one axis, and the position in the
+/// output gives the others. Indices are interpreted as in [`Gather`].
 ///
 /// Operands: `x` and the indices, `dims` of them. Output: `dims` elements.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GatherElements {
     /// Dimensions of the indices and the output: 1 to [`DIMS_MAX`](super::DIMS_MAX).
     pub dims: Vec<usize>,
-    /// How many of `x`'s elements lie between one index and the next along each of `dims`; 0 along the axis.
+    /// Strides of `x` along each of `dims`, in elements; 0 along the axis.
     pub strides: Vec<usize>,
-    /// The size of `x` along the axis; at least 1.
+    /// Size of `x` along the axis; at least 1.
     pub axis: usize,
-    /// How many of `x`'s elements lie between one index and the next along the axis.
+    /// Stride of `x` along the axis, in elements.
     pub axis_stride: usize,
 }
 
 impl Copy {
-    /// The single part that makes up the whole output in order, if there is just that: the output is the operand, seen through other strides.
+    /// The only part, if it makes up the whole output in order: the output is then a strided view
+    /// of the operand.
     #[must_use]
     pub fn as_strided(&self) -> Option<&Part> {
         let [part] = self.parts.as_slice() else { return None };

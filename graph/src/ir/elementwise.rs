@@ -1,44 +1,46 @@
-//! Expressions over the elements of values that broadcast against each other.
+//! Elementwise expressions over values that broadcast against each other.
 
 use weir_types::ElementType;
 
-/// The most instructions in a [`Program`].
+/// Largest number of instructions in a [`Program`].
 pub const INSTRUCTIONS_MAX: usize = 32;
-/// The most operands of one.
+/// Largest number of operands of a program.
 pub const INPUTS_MAX: usize = 8;
-/// The most numbers on its stack at once.
+/// Largest number of values on a program's stack.
 pub const STACK_MAX: usize = 8;
 
-/// One expression for every element. Operands: as many as the program loads from; output: the product of `dims` elements, in their row-major
-/// order.
+/// One expression for every element. Operands: as many as the program loads from; output: the
+/// product of `dims` elements, in row-major order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Elementwise {
-    /// What is computed.
+    /// Expression for each element.
     pub program: Program,
-    /// The elements of the output in as few dimensions as the strides allow: 1 to [`DIMS_MAX`](super::DIMS_MAX).
+    /// Dimensions of the output, collapsed to as few as the strides allow: 1 to
+    /// [`DIMS_MAX`](super::DIMS_MAX).
     pub dims: Vec<usize>,
-    /// For each operand, how many elements lie between one index and the next along each of `dims`: 0 where it broadcasts.
+    /// Strides of each operand along `dims`, in elements: 0 where the operand broadcasts.
     pub strides: Vec<Vec<usize>>,
 }
 
-/// A stack machine's program: instructions in postfix order that leave one number.
+/// A stack machine's program: instructions in postfix order that leave one number on the stack.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Program {
-    /// What it computes in. Whatever is loaded is converted to it, and from it what is stored.
+    /// Number type of the computation. Loads convert to this type, and stores convert from it.
     pub lane: Lane,
-    /// At most [`INSTRUCTIONS_MAX`].
+    /// The instructions, at most [`INSTRUCTIONS_MAX`].
     pub instructions: Vec<Instruction>,
 }
 
-/// The numbers that a program computes in.
+/// Number type that a program computes in.
 ///
-/// Loading a boolean gives 0 or 1. Storing to a boolean gives whether the number is not 0; storing a float to an integer cuts off its fraction (what
-/// does not fit is anything); storing an integer to a narrower one keeps its lowest bits. Comparisons give 0 or 1, and any number but 0 is true.
+/// Loading a boolean gives 0 or 1. Storing to a boolean gives 1 for any number except 0. Storing a
+/// float to an integer truncates (the result is unspecified if it overflows); storing an integer to
+/// a narrower one keeps its lowest bits. Comparisons give 0 or 1, and any number except 0 is true.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Lane {
-    /// `f32`, whatever floats are loaded and stored.
+    /// `f32`, for all types of floats.
     Float,
-    /// `i64`, wrapping.
+    /// `i64`, wrapping on overflow.
     Integer,
 }
 
@@ -54,19 +56,20 @@ pub enum Scalar {
 /// One step of a program.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Instruction {
-    /// Push this element of the operand at this place.
+    /// Push the element of the operand at this index.
     Load(u8),
-    /// Push a constant, which is of the program's lane.
+    /// Push a constant of the program's lane.
     Constant(Scalar),
-    /// Replace the top.
+    /// Replace the top of the stack.
     Unary(Unary),
-    /// Replace the two on top, `a` below `b`, by one.
+    /// Replace the top two, `a` below `b`, by one number.
     Binary(Binary),
-    /// Replace the three on top, `condition` below `a` below `b`, by `a` where the condition is true, else by `b`.
+    /// Replace the top three, `condition` below `a` below `b`, by `a` if the condition is true,
+    /// else by `b`.
     Where,
 }
 
-/// What becomes of one number. Those marked so are for floats only.
+/// Operation on one number. Operations marked "Float" exist in the float lane only.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Unary {
     /// `-x`
@@ -77,7 +80,8 @@ pub enum Unary {
     Sign,
     /// 1 if it is 0, else 0
     Not,
-    /// To this type and back to the lane: floats are rounded, fractions cut off, integers wrapped, and booleans become 0 or 1.
+    /// Convert to this type and back to the lane: floats are rounded, fractions truncated, integers
+    /// wrapped, and booleans become 0 or 1.
     Cast(ElementType),
     /// Float: the square root
     Sqrt,
@@ -95,19 +99,19 @@ pub enum Unary {
     Sin,
     /// Float: the cosine
     Cos,
-    /// Float: the largest integer not above
+    /// Float: the largest integer not above the operand
     Floor,
-    /// Float: the smallest integer not below
+    /// Float: the smallest integer not below the operand
     Ceil,
-    /// Float: the nearest integer, halves to the even one
+    /// Float: the nearest integer, halves to the even neighbour
     Round,
     /// Float: 1 if it is not a number, else 0
     IsNan,
-    /// Float: what networks call an activation
+    /// Float: an activation function
     Activate(Activation),
 }
 
-/// Functions that networks put behind their layers, of floats.
+/// Activation functions, on floats.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Activation {
     /// `max(x, 0)`
@@ -120,9 +124,9 @@ pub enum Activation {
     Tanh,
     /// `clamp(alpha * x + beta, 0, 1)`
     HardSigmoid {
-        /// The slope.
+        /// Slope.
         alpha: f32,
-        /// The value at 0.
+        /// Value at 0.
         beta: f32,
     },
     /// `x * clamp(x / 6 + 0.5, 0, 1)`
@@ -137,14 +141,14 @@ pub enum Activation {
     Softplus,
     /// `min(max(x, min), max)`
     Clip {
-        /// The smallest result; may be negative infinity.
+        /// Smallest result; may be negative infinity.
         min: f32,
-        /// The largest result; may be infinity.
+        /// Largest result; may be infinity.
         max: f32,
     },
 }
 
-/// What becomes of two numbers.
+/// Operation on two numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Binary {
     /// `a + b`
@@ -153,19 +157,19 @@ pub enum Binary {
     Sub,
     /// `a * b`
     Mul,
-    /// `a / b`; of integers towards 0, and 0 if `b` is
+    /// `a / b`; for integers truncated towards 0, and 0 if `b` is 0
     Div,
-    /// `a` to the power of `b`; of integers 0 for a negative `b`, unless `a` is 1 or -1
+    /// `a` to the power of `b`; for integers 0 for a negative `b`, unless `a` is 1 or -1
     Pow,
-    /// The smaller
+    /// Minimum
     Min,
-    /// The larger
+    /// Maximum
     Max,
-    /// The remainder with the sign of `b`; of integers 0 if `b` is
+    /// Remainder with the sign of `b`; for integers 0 if `b` is 0
     Mod,
-    /// The remainder with the sign of `a`; of integers 0 if `b` is
+    /// Remainder with the sign of `a`; for integers 0 if `b` is 0
     Fmod,
-    /// Whether they are equal
+    /// Whether `a == b`
     Equal,
     /// Whether `a < b`
     Less,
@@ -177,34 +181,36 @@ pub enum Binary {
     GreaterEqual,
     /// Whether both are true
     And,
-    /// Whether one is true
+    /// Whether at least one is true
     Or,
-    /// Whether just one is true
+    /// Whether exactly one is true
     Xor,
 }
 
-/// Why a program cannot be run.
+/// Reason why a program cannot run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProgramError {
-    /// Over [`INSTRUCTIONS_MAX`].
+    /// The program exceeds [`INSTRUCTIONS_MAX`].
     #[error("{0} instructions; at most {INSTRUCTIONS_MAX} are possible")]
     Long(usize),
-    /// Over [`STACK_MAX`].
+    /// The program exceeds [`STACK_MAX`].
     #[error("needs more than {STACK_MAX} numbers at once")]
     Deep,
-    /// An instruction finds too few numbers, or more or less than one is left.
+    /// An instruction finds too few numbers on the stack, or the program does not leave exactly
+    /// one.
     #[error("instruction {0} does not find what it needs")]
     Unbalanced(usize),
-    /// An operand that is not there.
+    /// A load from an operand that does not exist.
     #[error("loads from operand {0}, of {1}")]
     Operand(u8, usize),
-    /// An instruction or constant of the other lane.
+    /// An instruction or constant of the wrong lane.
     #[error("instruction {0} is not one of its lane")]
     Lane(usize),
 }
 
 impl Lane {
-    /// The lane for elements of this type. Booleans are integers, but either lane has them exactly.
+    /// The lane for elements of this type. Booleans use the integer lane, although both lanes
+    /// represent them exactly.
     #[must_use]
     pub fn of(element_type: ElementType) -> Self {
         use ElementType::{Bf16, Fp16, Fp32, Fp64};
@@ -213,7 +219,7 @@ impl Lane {
 }
 
 impl Scalar {
-    /// Its lane.
+    /// The lane of the number.
     #[must_use]
     pub fn lane(self) -> Lane {
         match self {
@@ -222,7 +228,7 @@ impl Scalar {
         }
     }
 
-    /// The same number in the other lane, a fraction cut off.
+    /// Convert to the other lane, truncating fractions.
     #[must_use]
     pub fn in_lane(self, lane: Lane) -> Self {
         match (self, lane) {
@@ -234,7 +240,7 @@ impl Scalar {
 }
 
 impl Unary {
-    /// Whether only floats have it.
+    /// Whether the operation exists in the float lane only.
     #[must_use]
     pub fn is_float_only(self) -> bool {
         !matches!(self, Self::Neg | Self::Abs | Self::Sign | Self::Not | Self::Cast(_))
@@ -242,7 +248,7 @@ impl Unary {
 }
 
 impl Program {
-    /// Check that it runs with this many operands, within the limits.
+    /// Check that the program can run with this many operands, within the limits.
     pub fn check(&self, operands: usize) -> Result<(), ProgramError> {
         if self.instructions.len() > INSTRUCTIONS_MAX {
             return Err(ProgramError::Long(self.instructions.len()));

@@ -1,14 +1,16 @@
-//! Products of matrices.
+//! Matrix products.
 
 use super::Activation;
 
-/// For each matrix of the batch: `y = activation(alpha * a * b + bias + residual)`.
+/// Matrix product with an epilogue, for each matrix of the batch:
+/// `y = activation(alpha * a * b + bias + residual)`.
 ///
-/// Operands: `a`, `b`, then optionally `bias` (`n` or `m` elements, the same for the whole batch) and `residual` (of the output's dimensions). Output:
-/// `batch` matrices of `m` rows and `n` columns, contiguous.
+/// Operands: `a`, `b`, then optionally `bias` (`n` or `m` elements, shared by the whole batch) and
+/// `residual` (of the output's dimensions). Output: `batch` matrices of `m` rows and `n` columns,
+/// contiguous.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MatMul {
-    /// How many matrices there are along each dimension of the batch, outermost first; at most four dimensions, none for one matrix.
+    /// Dimensions of the batch, outermost first; at most four, and empty for a single matrix.
     pub batch: Vec<usize>,
     /// Rows of `a` and the output.
     pub m: usize,
@@ -16,33 +18,33 @@ pub struct MatMul {
     pub n: usize,
     /// Columns of `a` and rows of `b`.
     pub k: usize,
-    /// Where `a` is in its value: `m` rows of `k`, or transposed.
+    /// Layout of `a`: `m` rows of `k`, or transposed.
     pub a: Matrix,
-    /// Where `b` is in its value: `k` rows of `n`, or transposed.
+    /// Layout of `b`: `k` rows of `n`, or transposed.
     pub b: Matrix,
-    /// The factor.
+    /// Factor of the product.
     pub alpha: f32,
-    /// What the elements of the bias belong to.
+    /// Axis of the bias.
     pub bias_axis: BiasAxis,
-    /// What is done to each element at the end.
+    /// Activation of each element, applied last.
     pub activation: Option<Activation>,
 }
 
-/// Where the matrices of an operand lie in its value, in elements. Next to each other in memory are the elements of a row, or of a column if it is
-/// transposed.
+/// Layout of an operand's matrices in its buffer, in elements. The elements of a row (of a column
+/// if `transposed`) are contiguous.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Matrix {
-    /// From the start of the value to the first matrix.
+    /// Offset of the first matrix.
     pub offset: usize,
-    /// From one matrix to the next along each dimension of the batch; 0 where it broadcasts.
+    /// Strides between matrices along each dimension of the batch; 0 where the operand broadcasts.
     pub batch_strides: Vec<usize>,
-    /// From one row as it lies in memory to the next.
+    /// Stride between rows as they lie in memory.
     pub row_stride: usize,
-    /// Whether what lies in memory as rows are the columns of the matrix.
+    /// Whether rows in memory are the columns of the matrix.
     pub transposed: bool,
 }
 
-/// What a bias belongs to.
+/// Axis of a bias.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BiasAxis {
     /// One element for each of the `n` columns.
@@ -60,11 +62,11 @@ impl MatMul {
     pub const BIAS: usize = 2;
     /// Operand, optional: added element by element, before the activation.
     pub const RESIDUAL: usize = 3;
-    /// How many operands there are, with those left out.
+    /// Number of operands, including omitted ones.
     pub const OPERANDS: usize = 4;
 
-    /// The same with as few matrices as can be: those of a batch that all meet the same right side, and whose rows lie one behind the other, are one matrix
-    /// of more rows.
+    /// The same product with as few matrices as possible. Matrices of a batch become rows of one
+    /// matrix, if they share the right operand and their rows are contiguous.
     #[must_use]
     pub fn flattened(&self) -> Self {
         let mut op = self.clone();
@@ -93,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_that_meets_one_right_side_becomes_rows() {
+    fn batch_with_shared_right_operand_becomes_rows() {
         let op = MatMul {
             batch: vec![3, 5],
             m: 7,

@@ -5,27 +5,27 @@ use super::{
     Pool, Reduce, Resize, Scalar, Softmax, TopK,
 };
 
-/// What a node does. Each says which operands it has, in which place; dimensions that are not in the operation itself are those of the
-/// values.
+/// Operation of a node. Each variant documents its operands and their indices; dimensions that the
+/// operation does not state are those of the values.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Op {
-    /// A convolution in two dimensions.
+    /// Two-dimensional convolution.
     Conv(Conv),
-    /// Products of matrices.
+    /// Matrix products.
     MatMul(MatMul),
-    /// The largest or mean of windows.
+    /// Maximum or mean of windows.
     Pool(Pool),
     /// One expression for every element.
     Elementwise(Elementwise),
-    /// Bytes that move: transposing, slicing, joining, padding, expanding.
+    /// Data movement: transposing, slicing, joining, padding, expanding.
     Copy(Copy),
-    /// The output, all of it this number. No operands.
+    /// Fill the whole output with a number. No operands.
     Fill(Scalar),
-    /// Rows picked by index.
+    /// Blocks selected by index.
     Gather(Gather),
-    /// Elements picked by index.
+    /// Elements selected by index.
     GatherElements(GatherElements),
-    /// A sum or the like of each row.
+    /// Reduction of each row to one number.
     Reduce(Reduce),
     /// Softmax of each row.
     Softmax(Softmax),
@@ -35,18 +35,18 @@ pub enum Op {
     Attention(Attention),
     /// Local response normalisation across channels.
     Lrn(Lrn),
-    /// Pictures of another size.
+    /// Image resizing.
     Resize(Resize),
-    /// Where each row has its largest or smallest element.
+    /// Index of the maximum or minimum of each row.
     ArgReduce(ArgReduce),
     /// The largest or smallest elements of each row.
     TopK(TopK),
-    /// Running sums of each row.
+    /// Cumulative sums of each row.
     CumSum(CumSum),
 }
 
 impl Op {
-    /// Its name, for messages and statistics.
+    /// The operation's name, for messages and statistics.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {

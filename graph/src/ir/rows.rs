@@ -1,26 +1,27 @@
-//! Operations on the rows of a matrix: the innermost dimensions of a value, as many as it takes, are one row.
+//! Operations on the rows of a matrix. One or more of the innermost dimensions of a value form one
+//! row.
 
-/// One number of each row. Operand: `x[rows, cols]`; output: `rows` elements.
+/// Reduction of each row to one number. Operand: `x[rows, cols]`; output: `rows` elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reduce {
-    /// Which number.
+    /// Kind of reduction.
     pub kind: ReduceKind,
-    /// How many rows.
+    /// Number of rows.
     pub rows: usize,
-    /// How long each is; at least 1.
+    /// Length of a row; at least 1.
     pub cols: usize,
 }
 
-/// Which number is taken of a row.
+/// Kind of reduction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReduceKind {
     /// The sum.
     Sum,
-    /// The mean; of integers rounded towards 0.
+    /// The mean; for integers truncated towards 0.
     Mean,
-    /// The largest.
+    /// The maximum.
     Max,
-    /// The smallest.
+    /// The minimum.
     Min,
     /// The product.
     Product,
@@ -32,107 +33,112 @@ pub enum ReduceKind {
     SumSquares,
 }
 
-/// Softmax of each row of `scale * x + mask`, its largest element subtracted first. Operands: `x[rows, cols]`, optionally `mask`; output:
-/// `[rows, cols]`.
+/// Softmax of each row of `scale * x + mask`, stabilised by subtracting the row's maximum.
+/// Operands: `x[rows, cols]`, optionally `mask`; output: `[rows, cols]`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Softmax {
-    /// How many rows.
+    /// Number of rows.
     pub rows: usize,
-    /// How long each is; at least 1.
+    /// Length of a row; at least 1.
     pub cols: usize,
-    /// The factor.
+    /// Factor of `x`.
     pub scale: f32,
-    /// Whether the logarithm of it is wanted.
+    /// Whether to compute the logarithm of softmax.
     pub log: bool,
-    /// Where the mask is if there is one.
+    /// Layout of the mask, if there is one.
     pub mask: Option<Mask>,
 }
 
-/// How an additive mask broadcasts.
+/// Broadcasting of an additive mask.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mask {
-    /// The elements of what is masked: 1 to [`DIMS_MAX`](super::DIMS_MAX) dimensions, the last of which is a row's.
+    /// Dimensions of the masked value: 1 to [`DIMS_MAX`](super::DIMS_MAX), the last of which is the
+    /// length of a row.
     pub dims: Vec<usize>,
-    /// How many of the mask's elements lie between one index and the next along each of `dims`: 0 where it broadcasts.
+    /// Strides of the mask along each of `dims`, in elements: 0 where the mask broadcasts.
     pub strides: Vec<usize>,
 }
 
-/// Layer normalisation (arXiv:1607.06450): `y = (x - mean) / sqrt(variance + epsilon) * gamma + beta` for each row of `x`, or of `x + residual`.
-///
-/// Operands: `x[rows, cols]`, then optionally `gamma[cols]`, `beta[cols]`, `residual[rows, cols]`. Outputs: `y[rows, cols]` and optionally the sum
+/// Layer normalisation (arXiv:1607.06450):
+/// `y = (x - mean) / sqrt(variance + epsilon) * gamma + beta` for each row of `x`, or of
 /// `x + residual`.
+///
+/// Operands: `x[rows, cols]`, then optionally `gamma[cols]`, `beta[cols]`, `residual[rows, cols]`.
+/// Outputs: `y[rows, cols]` and optionally the sum `x + residual`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LayerNorm {
-    /// How many rows.
+    /// Number of rows.
     pub rows: usize,
-    /// How long each is; at least 1.
+    /// Length of a row; at least 1.
     pub cols: usize,
-    /// What is added to the variance.
+    /// Summand of the variance.
     pub epsilon: f32,
 }
 
-/// Where each row has its largest or smallest element. Operand: `x[rows, cols]`; output: `rows` elements of type [`Int64`](weir_types::ElementType::Int64).
+/// Index of the maximum or minimum of each row. Operand: `x[rows, cols]`; output: `rows` elements
+/// of type [`Int64`](weir_types::ElementType::Int64).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ArgReduce {
-    /// How many rows.
+    /// Number of rows.
     pub rows: usize,
-    /// How long each is; at least 1.
+    /// Length of a row; at least 1.
     pub cols: usize,
-    /// Whether the largest is looked for.
+    /// Whether to find the maximum rather than the minimum.
     pub largest: bool,
-    /// Whether the last of equal elements counts, rather than the first.
+    /// Whether to return the last of equal elements rather than the first.
     pub last: bool,
 }
 
-/// The `k` largest or smallest elements of each row in order, the first of equal ones first. Operand: `x[rows, cols]`; outputs: the elements `[rows, k]`
-/// and where they are, of type [`Int64`](weir_types::ElementType::Int64).
+/// The `k` largest or smallest elements of each row, sorted; of equal elements, the first comes
+/// first. Operand: `x[rows, cols]`; outputs: the elements `[rows, k]` and their indices, of type
+/// [`Int64`](weir_types::ElementType::Int64).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TopK {
-    /// How many rows.
+    /// Number of rows.
     pub rows: usize,
-    /// How long each is.
+    /// Length of a row.
     pub cols: usize,
-    /// How many are taken: at most `cols`.
+    /// Number of elements selected per row: at most `cols`.
     pub k: usize,
-    /// Whether the largest are.
+    /// Whether to select the largest elements rather than the smallest.
     pub largest: bool,
 }
 
-/// Running sums along each row. Operand: `x[rows, cols]`; output: `[rows, cols]`.
+/// Cumulative sums along each row. Operand: `x[rows, cols]`; output: `[rows, cols]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CumSum {
-    /// How many rows.
+    /// Number of rows.
     pub rows: usize,
-    /// How long each is.
+    /// Length of a row.
     pub cols: usize,
-    /// Whether an element's own is left out of its sum.
+    /// Whether a sum excludes the element at its own position.
     pub exclusive: bool,
-    /// Whether it runs from the end.
+    /// Whether sums run from the end of the row.
     pub reverse: bool,
 }
 
 impl Softmax {
-    /// Operand: what softmax is taken of.
+    /// Operand: the argument of softmax.
     pub const X: usize = 0;
     /// Operand, optional: the mask.
     pub const MASK: usize = 1;
-    /// How many operands there are, with those left out.
+    /// Number of operands, including omitted ones.
     pub const OPERANDS: usize = 2;
 }
 
 impl LayerNorm {
-    /// Operand: what is normalised.
+    /// Operand: the rows to normalise.
     pub const X: usize = 0;
-    /// Operand, optional: the factor of each column.
+    /// Operand, optional: factor of each column.
     pub const GAMMA: usize = 1;
-    /// Operand, optional: added to each column.
+    /// Operand, optional: summand of each column.
     pub const BETA: usize = 2;
-    /// Operand, optional: added to what is normalised, first.
+    /// Operand, optional: added to `x` before the normalisation.
     pub const RESIDUAL: usize = 3;
-    /// How many operands there are, with those left out.
+    /// Number of operands, including omitted ones.
     pub const OPERANDS: usize = 4;
-    /// Output: the rows.
+    /// Output: the normalised rows.
     pub const Y: usize = 0;
-    /// Output, optional: what was normalised, with the residual.
+    /// Output, optional: the sum `x + residual`.
     pub const SUM: usize = 1;
 }

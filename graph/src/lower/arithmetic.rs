@@ -1,4 +1,4 @@
-//! Operators on elements.
+//! Elementwise operators.
 
 use super::call::Call;
 use super::functions::{X, activate, apply, number, of_floats, with};
@@ -7,7 +7,7 @@ use crate::GraphError;
 use crate::ir::{Activation, Binary, INPUTS_MAX, Instruction, Lane, Scalar, Unary, ValueId};
 use weir_types::ElementType;
 
-/// An operator of one input.
+/// Lower an operator of one input.
 pub(super) fn unary(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let x = call.input(0)?;
     let element_type = lowering.element_type(x);
@@ -27,7 +27,7 @@ pub(super) fn unary(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     Ok(vec![Some(lowering.elementwise(call, lane, instructions, &[x], made)?)])
 }
 
-/// An operator of two inputs.
+/// Lower an operator of two inputs.
 pub(super) fn binary(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let (mut a, mut b) = (call.input(0)?, call.input(1)?);
     let element_type = lowering.element_type(a);
@@ -47,7 +47,7 @@ pub(super) fn binary(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
         "LessOrEqual" => (Binary::LessEqual, ElementType::Bool),
         "Greater" => (Binary::Greater, ElementType::Bool),
         "GreaterOrEqual" => (Binary::GreaterEqual, ElementType::Bool),
-        // Base and exponent may differ in type; the result has that of the base.
+        // Base and exponent may differ in type; the result has the type of the base.
         "Pow" => {
             if Lane::of(lowering.element_type(b)) == Lane::Float {
                 lane = Lane::Float;
@@ -66,7 +66,7 @@ pub(super) fn binary(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     if call.opset < 7 || call.int("axis").is_some() {
         return Err(call.unsupported("broadcasting as before opset 7 is"));
     }
-    // What the model computes is the same; a constant on the right is what patterns look for.
+    // Swapping keeps the result; fusion patterns expect constants on the right.
     if matches!(binary, Binary::Add | Binary::Mul) && lowering.scalar(a).is_some() {
         std::mem::swap(&mut a, &mut b);
     }
@@ -74,7 +74,7 @@ pub(super) fn binary(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     Ok(vec![Some(lowering.elementwise(call, lane, code, &[a, b], made)?)])
 }
 
-/// An operator of any number of inputs.
+/// Lower an operator of any number of inputs.
 pub(super) fn variadic(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let inputs = call.all_inputs()?;
     let (first, rest) = inputs.split_first().ok_or_else(|| call.invalid("it has no inputs"))?;
@@ -86,7 +86,7 @@ pub(super) fn variadic(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
         _ => Binary::Add,
     };
     let mut made = *first;
-    // As many at a time as an expression can have.
+    // Each expression takes as many inputs as it can hold.
     for chunk in rest.chunks(INPUTS_MAX - 1) {
         let mut operands = vec![made];
         let mut code = vec![X];
@@ -106,7 +106,7 @@ pub(super) fn variadic(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     Ok(vec![Some(made)])
 }
 
-/// `min(max(x, min), max)`, from attributes or inputs.
+/// Lower `min(max(x, min), max)`, with bounds from attributes or inputs.
 pub(super) fn clip(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let x = call.input(0)?;
     let element_type = lowering.element_type(x);
@@ -143,7 +143,7 @@ pub(super) fn clip(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     Ok(vec![Some(lowering.elementwise(call, lane, code, &operands, element_type)?)])
 }
 
-/// A slope for what is below 0, from an input that broadcasts.
+/// Lower `PRelu`: a slope for elements below 0, from an input that broadcasts.
 pub(super) fn prelu(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let (x, slope) = (call.input(0)?, call.input(1)?);
     let element_type = lowering.element_type(x);
@@ -154,7 +154,7 @@ pub(super) fn prelu(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     Ok(vec![Some(lowering.elementwise(call, lane, code, &[x, slope], element_type)?)])
 }
 
-/// Elements of one value or the other.
+/// Lower `Where`: elements of one value or the other.
 pub(super) fn choose(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let (condition, a, b) = (call.input(0)?, call.input(1)?, call.input(2)?);
     let element_type = lowering.element_type(a);
@@ -170,7 +170,7 @@ pub(super) fn choose(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     Ok(vec![Some(lowering.elementwise(call, lane, code, &[condition, a, b], element_type)?)])
 }
 
-/// GELU of a value with an optional bias.
+/// Lower GELU of a value with an optional bias.
 pub(super) fn biased(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let x = call.input(0)?;
     let gelu = if call.node.operator == "FastGelu" { Activation::GeluTanh } else { Activation::Gelu };
@@ -199,7 +199,7 @@ pub(super) fn cast_like(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
 }
 
 impl Lowering<'_> {
-    /// A value with elements of another type.
+    /// Convert a value to another element type.
     pub(super) fn cast(
         &mut self,
         call: &Call<'_>,

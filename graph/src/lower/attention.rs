@@ -6,10 +6,11 @@ use super::{Lowering, Made};
 use crate::GraphError;
 use crate::ir::{Attention, Binary, HEAD_DIM_MAX, Heads, Instruction, Lane, Op, Scalar, ValueId};
 
-/// What is added to the scores of what is masked out, unless the model says otherwise.
+/// Summand of masked-out scores, unless the model states another.
 const MASKED: f32 = -10_000.0;
 
-/// Projections of one value to queries, keys and values, and attention among them.
+/// Lower `Attention`: projections of one value to queries, keys and values, and attention among
+/// them.
 pub(super) fn packed(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let (x, weights) = (call.input(0)?, call.input(1)?);
     if call.flag("unidirectional") || call.optional(4).is_some() || call.ints("qkv_hidden_sizes").is_some() {
@@ -53,7 +54,7 @@ pub(super) fn packed(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     Ok(vec![Some(lowering.attention(call, op, operands, mask, hidden)?), None])
 }
 
-/// Attention among queries, keys and values that are there already.
+/// Lower `MultiHeadAttention`: attention among given queries, keys and values.
 pub(super) fn multi_head(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let q = call.input(0)?;
     let (Some(k), Some(v)) = (call.optional(1), call.optional(2)) else {
@@ -135,7 +136,7 @@ impl Lowering<'_> {
         self.view(call, y, [batch, q_len, hidden])
     }
 
-    /// How an additive mask broadcasts to scores.
+    /// Strides by which an additive mask broadcasts to scores.
     fn mask(&self, call: &Call<'_>, mask: ValueId, scores: [usize; 4]) -> Result<[usize; 4], GraphError> {
         let dims = self.tensor(mask).dims();
         if broadcast(&[dims, &scores]).as_deref() != Some(&scores) {
@@ -145,7 +146,8 @@ impl Lowering<'_> {
         strides.try_into().map_err(|_| call.invalid("scores have four dimensions"))
     }
 
-    /// 0 and 1 for each position of each sequence, as what is added to the scores.
+    /// Convert a padding mask, 0 or 1 for each position of each sequence, to an additive mask of
+    /// the scores.
     fn padding_mask(
         &mut self,
         call: &Call<'_>,

@@ -5,7 +5,7 @@ use super::{Lowering, Made};
 use crate::GraphError;
 use crate::ir::{Activation, Conv, Instruction, Lane, Op, Pool, PoolKind, Unary, ValueId};
 
-/// A window that moves over a picture.
+/// A sliding window over an image.
 struct Window {
     kernel: [usize; 2],
     strides: [usize; 2],
@@ -21,7 +21,7 @@ pub(super) fn conv(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     Ok(vec![Some(lowering.conv(call, x, w, bias)?)])
 }
 
-/// A convolution with an activation, and optionally something that is added before it.
+/// Lower a convolution with an activation, and optionally a summand before it.
 pub(super) fn fused(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let (x, w) = (call.input(0)?, call.input(1)?);
     let bias = call.optional(2);
@@ -119,7 +119,8 @@ impl Lowering<'_> {
         self.view(call, y, with_picture(&dims, filters, out))
     }
 
-    /// A value of three or four dimensions as one of four, with those; and how many dimensions its pictures have.
+    /// View a value of three or four dimensions as four; returns the value, its four dimensions,
+    /// and the number of spatial dimensions.
     fn as_picture(
         &mut self,
         call: &Call<'_>,
@@ -137,7 +138,7 @@ impl Lowering<'_> {
     }
 }
 
-/// The dimensions of what comes out, in as many as went in.
+/// Dimensions of the output, in the rank of the input.
 fn with_picture(dims: &[usize], channels: usize, out: [usize; 2]) -> Vec<usize> {
     let batch = dims.first().copied().unwrap_or(1);
     if dims.len() == 3 { vec![batch, channels, out[1]] } else { vec![batch, channels, out[0], out[1]] }
@@ -181,7 +182,7 @@ impl Window {
                 call.invalid(format!("a window of {reach} does not fit a picture of {padded}"))
             })?;
             out[axis] = 1 + if ceil { room.div_ceil(strides[axis]) } else { room / strides[axis] };
-            // A window must not begin behind the picture.
+            // A window must not begin beyond the image and its leading padding.
             if ceil && (out[axis] - 1) * strides[axis] >= size[axis] + pads_begin[axis] {
                 out[axis] -= 1;
             }
@@ -190,7 +191,7 @@ impl Window {
     }
 }
 
-/// The padding before and behind.
+/// Padding before and after the image.
 fn pads(call: &Call<'_>, spatial: usize) -> Result<([usize; 2], [usize; 2]), GraphError> {
     let given = call.ints("pads").unwrap_or(&[]);
     let sizes: Vec<usize> = given

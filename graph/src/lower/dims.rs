@@ -2,7 +2,7 @@
 
 use crate::tensor_type::row_major;
 
-/// The dimensions that values of these dimensions broadcast to; none if they do not.
+/// Return the dimensions that all of these broadcast to; `None` if they are incompatible.
 pub(crate) fn broadcast(all: &[&[usize]]) -> Option<Vec<usize>> {
     let rank = all.iter().map(|dims| dims.len()).max().unwrap_or(0);
     let mut out = vec![1; rank];
@@ -19,7 +19,7 @@ pub(crate) fn broadcast(all: &[&[usize]]) -> Option<Vec<usize>> {
     Some(out)
 }
 
-/// The strides of a contiguous value of `dims` when it is broadcast to `out`.
+/// Strides of a contiguous value of `dims`, broadcast to `out`.
 pub(crate) fn broadcast_strides(dims: &[usize], out: &[usize]) -> Vec<usize> {
     let mut strides = vec![0; out.len()];
     let own = row_major(dims);
@@ -29,7 +29,8 @@ pub(crate) fn broadcast_strides(dims: &[usize], out: &[usize]) -> Vec<usize> {
     strides
 }
 
-/// The same elements in as few dimensions as possible, at least one: dimensions of 1 go, and neighbours become one where all `strides` allow.
+/// Collapse dimensions to as few as possible, at least one: dimensions of 1 are removed, and
+/// neighbours are merged where all `strides` allow.
 pub(crate) fn collapse(dims: &[usize], strides: &[Vec<isize>]) -> (Vec<usize>, Vec<Vec<isize>>) {
     let mut out_dims: Vec<usize> = Vec::new();
     let mut out: Vec<Vec<isize>> = vec![Vec::new(); strides.len()];
@@ -52,19 +53,19 @@ pub(crate) fn collapse(dims: &[usize], strides: &[Vec<isize>]) -> (Vec<usize>, V
         }
     }
     if out_dims.is_empty() {
-        // A single element: nothing moves along the only dimension.
+        // A single element: no step is taken along the only dimension.
         out_dims.push(1);
         out.iter_mut().for_each(|out| out.push(if strides.is_empty() { 0 } else { 1 }));
     }
     (out_dims, out)
 }
 
-/// Strides that cannot be negative, as signed ones.
+/// Convert unsigned strides to signed ones.
 pub(crate) fn signed(strides: &[usize]) -> Vec<isize> {
     strides.iter().map(|stride| isize::try_from(*stride).unwrap_or(isize::MAX)).collect()
 }
 
-/// Strides that are not negative, as unsigned ones.
+/// Convert strides that are not negative to unsigned ones.
 pub(crate) fn unsigned(strides: &[isize]) -> Vec<usize> {
     strides.iter().map(|stride| usize::try_from(*stride).unwrap_or(0)).collect()
 }
@@ -75,7 +76,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn broadcasting_is_that_of_the_standard() {
+    fn broadcast_follows_onnx_standard() {
         assert_eq!(broadcast(&[&[2, 1, 4], &[3, 1]]), Some(vec![2, 3, 4]));
         assert_eq!(broadcast(&[&[0], &[1]]), Some(vec![0]));
         assert_eq!(broadcast(&[&[2], &[3]]), None);
@@ -83,17 +84,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_contiguous_collapses_to_one_dimension() {
+    fn contiguous_value_collapses_to_one_dimension() {
         let strides = vec![signed(&row_major(&[2, 1, 3, 4]))];
         assert_eq!(collapse(&[2, 1, 3, 4], &strides), (vec![24], vec![vec![1]]));
-        // Along a broadcast dimension it must not.
+        // A broadcast dimension must not be merged with a neighbour that is not broadcast.
         let both = vec![vec![12, 4, 1], vec![0, 4, 1]];
         assert_eq!(collapse(&[2, 3, 4], &both), (vec![2, 12], vec![vec![12, 1], vec![0, 1]]));
     }
 
     proptest! {
         #[test]
-        fn collapsing_changes_no_address(dims in prop::collection::vec(1_usize..4, 0..5), seed in prop::collection::vec(-3_isize..12, 5)) {
+        fn collapse_preserves_addresses(dims in prop::collection::vec(1_usize..4, 0..5), seed in prop::collection::vec(-3_isize..12, 5)) {
             let strides = vec![signed(&row_major(&dims)), seed[..dims.len()].to_vec()];
             let (out_dims, out) = collapse(&dims, &strides);
             prop_assert_eq!(out_dims.iter().product::<usize>(), dims.iter().product::<usize>());

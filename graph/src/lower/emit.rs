@@ -1,4 +1,4 @@
-//! Adding operations to the graph, or working them out where everything about them is known.
+//! Adding operations to the graph, with constant folding.
 
 use super::Lowering;
 use super::call::Call;
@@ -12,15 +12,16 @@ use crate::tensor_type::row_major;
 use crate::{GraphError, TensorType};
 use weir_types::ElementType;
 
-/// The largest value that is folded. Larger ones are left to be made before the first run.
+/// Largest folded value. Larger ones are computed in the prologue, before the first run.
 const FOLD_VALUE_BYTES_MAX: usize = 1 << 20;
-/// The most elements that are read and written to fold, for one graph. What comes later is left to be made before the first run.
+/// Limit on the elements that constant folding reads and writes, for one graph. Past the limit,
+/// operations go to the prologue, before the first run.
 const FOLD_ELEMENTS_MAX: usize = 1 << 28;
-/// The most bytes of constants in one graph, beside those in the file.
+/// Limit on the bytes of constants in one graph, in addition to constants in the file.
 pub(super) const CONSTANT_BYTES_MAX: usize = 256 << 20;
 
 impl Lowering<'_> {
-    /// What a value is.
+    /// The type of a value.
     pub(crate) fn tensor(&self, id: ValueId) -> &TensorType {
         &self.graph.value(id).tensor
     }
@@ -35,7 +36,7 @@ impl Lowering<'_> {
         self.tensor(id).element_type()
     }
 
-    /// The contents of a value, if they are known and small enough to be looked at.
+    /// The contents of a value, if they are known and small enough for constant folding.
     pub(crate) fn known(&mut self, id: ValueId) -> Option<Tensor> {
         let buffer = self.graph.buffer(id);
         if !self.known.contains_key(&buffer) {
@@ -62,7 +63,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// The integers that an input consists of, which must be known.
+    /// The elements of an integer input; an error if its contents are unknown.
     pub(crate) fn integers(&mut self, call: &Call<'_>, place: usize) -> Result<Vec<i64>, GraphError> {
         let id = call.input(place)?;
         let known = self.known(id).and_then(|tensor| tensor.as_integers().map(<[i64]>::to_vec));
@@ -73,7 +74,7 @@ impl Lowering<'_> {
         })
     }
 
-    /// The numbers that an input consists of, which must be known.
+    /// The elements of an input as floats; an error if its contents are unknown.
     pub(crate) fn numbers(&mut self, call: &Call<'_>, place: usize) -> Result<Vec<f32>, GraphError> {
         let id = call.input(place)?;
         let known = self.known(id).map(|tensor| tensor.to_floats());
@@ -84,7 +85,7 @@ impl Lowering<'_> {
         })
     }
 
-    /// A value of these contents.
+    /// Add a constant with these contents.
     pub(crate) fn constant(&mut self, tensor: Tensor) -> ValueId {
         self.constant_bytes += tensor.tensor().bytes();
         let id = self.value(tensor.tensor().clone(), Source::Constant(tensor.to_bytes().into()));
@@ -92,7 +93,7 @@ impl Lowering<'_> {
         id
     }
 
-    /// Add an operation that makes one value.
+    /// Add an operation with one output.
     pub(crate) fn emit(&mut self, op: Op, inputs: Vec<Option<ValueId>>, output: TensorType) -> ValueId {
         self.emit_all(op, inputs, vec![output]).first().copied().unwrap_or(ValueId(0))
     }
@@ -128,7 +129,7 @@ impl Lowering<'_> {
         inputs: &[Option<ValueId>],
         outputs: &[TensorType],
     ) -> Option<Vec<ValueId>> {
-        // What takes long is not worked out here, whatever it takes.
+        // Expensive operations are never folded, whatever their size.
         if matches!(
             op,
             Op::Conv(_) | Op::MatMul(_) | Op::Attention(_) | Op::Pool(_) | Op::Resize(_) | Op::Lrn(_)
@@ -155,7 +156,8 @@ impl Lowering<'_> {
         Some(made.into_iter().map(|tensor| self.constant(tensor)).collect())
     }
 
-    /// One expression over values that broadcast against each other. Known scalars become constants of the program.
+    /// Add one expression over values that broadcast against each other. Known scalars become
+    /// constants of the program.
     pub(crate) fn elementwise(
         &mut self,
         call: &Call<'_>,
@@ -197,13 +199,14 @@ impl Lowering<'_> {
     }
 }
 
-/// A program over `dims`, in as few dimensions as possible; none if those are too many.
+/// Build a program over `dims`, in as few dimensions as possible; `None` if more than [`DIMS_MAX`]
+/// remain.
 pub(crate) fn elementwise_over(
     program: Program,
     dims: &[usize],
     strides: &[Vec<isize>],
 ) -> Option<Elementwise> {
-    // The output is contiguous, and its neighbours stay neighbours.
+    // The output's strides are included, since the output must stay contiguous.
     let mut all = vec![signed(&row_major(dims))];
     all.extend_from_slice(strides);
     let (dims, mut strides) = collapse(dims, &all);

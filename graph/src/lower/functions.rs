@@ -22,7 +22,7 @@ pub(super) fn with(binary: Binary) -> Instruction {
     Instruction::Binary(binary)
 }
 
-/// The program of an operator that only floats have.
+/// The program of an operator that exists for floats only.
 pub(super) fn of_floats(call: &Call<'_>) -> Result<Vec<Instruction>, GraphError> {
     let float = |name, default: f32| call.float(name).unwrap_or(default);
     let one = |unary| Ok(vec![X, apply(unary)]);

@@ -1,4 +1,4 @@
-//! Operators that pick elements by index.
+//! Operators that select elements by index.
 
 use super::call::Call;
 use super::dims::{signed, unsigned};
@@ -9,7 +9,7 @@ use crate::tensor_type::row_major;
 use crate::{GraphError, ir::ValueId};
 use weir_types::ElementType;
 
-/// The largest mask that is made as a constant.
+/// Largest mask that is made as a constant.
 const MASK_ELEMENTS_MAX: usize = 1 << 22;
 
 pub(super) fn gather(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
@@ -56,7 +56,7 @@ impl Lowering<'_> {
         Ok(self.emit(Op::Gather(op), vec![Some(x), Some(indices)], output))
     }
 
-    /// Indices in one of the two types that operations take.
+    /// Return indices in one of the two types that operations accept.
     fn as_indices(&mut self, call: &Call<'_>, indices: ValueId) -> Result<ValueId, GraphError> {
         match self.element_type(indices) {
             ElementType::Int64 | ElementType::Int32 => Ok(indices),
@@ -87,7 +87,7 @@ pub(super) fn gather_elements(lowering: &mut Lowering<'_>, call: &Call<'_>) -> M
     Ok(vec![Some(lowering.emit(Op::GatherElements(op), vec![Some(x), Some(indices)], output))])
 }
 
-/// Only as far as it is `gather` along the first axis.
+/// Lower `GatherND` where it equals `Gather` along the first axis.
 pub(super) fn gather_nd(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let (x, indices) = (call.input(0)?, call.input(1)?);
     let mut dims = lowering.dims(indices);
@@ -98,7 +98,7 @@ pub(super) fn gather_nd(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     Ok(vec![Some(lowering.gathered(call, x, indices, 0)?)])
 }
 
-/// Keep what is above or below a diagonal.
+/// Keep the elements above or below a diagonal.
 pub(super) fn trilu(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let x = call.input(0)?;
     let diagonal = match call.optional(1) {
@@ -126,7 +126,7 @@ pub(super) fn trilu(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     Ok(vec![Some(lowering.elementwise(call, lane, code, &[mask, x], element_type)?)])
 }
 
-/// Rows of one value with another one where the index says.
+/// Lower `OneHot`: `on` at the position of the index, `off` elsewhere.
 pub(super) fn one_hot(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let indices = call.input(0)?;
     let depth = lowering.numbers(call, 1)?.first().copied().unwrap_or(0.0);
@@ -146,7 +146,8 @@ pub(super) fn one_hot(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     along[axis] = depth;
     let numbers = (0..i64::try_from(depth).unwrap_or(0)).collect();
     let places = lowering.constant(Tensor::integers(call.tensor(ElementType::Int64, along)?, numbers));
-    // Negative indices count from the end: the place is the index or the index and the depth.
+    // A negative index counts from the end: a position matches the index, or the index plus the
+    // depth.
     let float = |x| Instruction::Constant(Scalar::Float(x));
     let (index, place) = (Instruction::Load(0), Instruction::Load(1));
     let with = Instruction::Binary;

@@ -1,4 +1,4 @@
-//! Operators that make values out of shapes and numbers.
+//! Operators that make values from shapes and numbers.
 
 use super::call::Call;
 use super::{Lowering, Made};
@@ -6,7 +6,7 @@ use crate::ir::{Op, Scalar};
 use crate::reference::{Data, Tensor};
 use weir_types::ElementType;
 
-/// The most numbers that are made as a constant.
+/// Largest number of elements that are made as a constant.
 const NUMBERS_MAX: usize = 1 << 22;
 
 pub(super) fn shape(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
@@ -83,13 +83,13 @@ pub(super) fn range(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     Ok(vec![Some(lowering.constant(made))])
 }
 
-/// How many steps it takes, if they can be.
+/// Number of steps, if it is within the limit and the step is not 0.
 fn steps(distance: f64, step: f64) -> Option<usize> {
     let count = (distance / step).ceil().max(0.0);
     (count <= NUMBERS_MAX as f64 && step != 0.0).then_some(count as usize)
 }
 
-/// Where a known value is not 0.
+/// Indices of the nonzero elements of a known value.
 pub(super) fn non_zero(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let x = call.input(0)?;
     let dims = lowering.dims(x);

@@ -1,4 +1,4 @@
-//! Products of matrices.
+//! Matrix products.
 
 use super::call::Call;
 use super::dims::{broadcast, broadcast_strides, collapse, unsigned};
@@ -6,7 +6,7 @@ use super::{Lowering, Made};
 use crate::GraphError;
 use crate::ir::{BiasAxis, Binary, Instruction, Lane, MatMul, Matrix, Op, Scalar, ValueId};
 
-/// The most dimensions of a batch.
+/// Largest number of batch dimensions.
 pub(crate) const BATCH_DIMS_MAX: usize = 4;
 
 pub(super) fn matmul(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
@@ -14,7 +14,7 @@ pub(super) fn matmul(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     Ok(vec![Some(lowering.product(call, (a, false), (b, false), 1.0)?)])
 }
 
-/// ONNX Runtime's product with a factor, of matrices that may be transposed.
+/// Lower ONNX Runtime's `FusedMatMul`: a product with a factor, of matrices that may be transposed.
 pub(super) fn fused(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     if call.flag("transBatchA") || call.flag("transBatchB") {
         return Err(call.unsupported("transposed batches are"));
@@ -24,7 +24,7 @@ pub(super) fn fused(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     Ok(vec![Some(lowering.product(call, a, b, call.float("alpha").unwrap_or(1.0))?)])
 }
 
-/// `alpha * a * b + beta * c`
+/// Lower `alpha * a * b + beta * c`.
 pub(super) fn gemm(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let (a, b) = (call.input(0)?, call.input(1)?);
     if lowering.dims(a).len() != 2 || lowering.dims(b).len() != 2 {
@@ -54,7 +54,7 @@ pub(super) fn gemm(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     Ok(vec![Some(lowering.elementwise(call, Lane::Float, code, &[y, c], element_type)?)])
 }
 
-/// A sum of products by letters, as far as it is a product of two matrices.
+/// Lower `Einsum` where it equals a product of two matrices.
 pub(super) fn einsum(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let equation: String = call.text("equation", "")?.chars().filter(|c| !c.is_whitespace()).collect();
     let unsupported = || call.unsupported(format!("the equation {equation:?} is"));
@@ -115,7 +115,7 @@ pub(super) fn einsum(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
 }
 
 impl Lowering<'_> {
-    /// The products of the matrices in two values, which are transposed where that is said.
+    /// Add the products of the matrices in two values, each optionally transposed.
     pub(super) fn product(
         &mut self,
         call: &Call<'_>,
@@ -129,7 +129,7 @@ impl Lowering<'_> {
             return Err(call.unsupported(what));
         }
         let (mut a_dims, mut b_dims) = (self.dims(a), self.dims(b));
-        // A vector is a matrix of one row on the left, of one column on the right.
+        // A vector is a matrix of one row on the left, and of one column on the right.
         let vectors = (a_dims.len() == 1, b_dims.len() == 1);
         if vectors.0 {
             a_dims.insert(0, 1);
@@ -159,13 +159,14 @@ impl Lowering<'_> {
         };
         let all_one = b_batch.iter().all(|dim| *dim == 1);
         let (m, batch, strides) = if all_one && !a_transposed && a_batch == batch {
-            // The rows of all matrices are rows of one.
+            // All matrices of the batch become rows of one matrix.
             (m * batch.iter().product::<usize>(), vec![], vec![vec![], vec![]])
         } else {
             let strides = [in_batch(a_batch, a_rows * a_columns), in_batch(b_batch, b_rows * b_columns)];
             let kept: Vec<usize> = (0..batch.len()).filter(|axis| batch[*axis] != 1).collect();
             if kept.len() <= BATCH_DIMS_MAX {
-                // Left as they are, for operands to be read where they were before they were transposed.
+                // Dimensions stay separate, so that fusion can read operands in place of a
+                // transposed copy.
                 let pick = |strides: &Vec<isize>| kept.iter().map(|axis| strides[*axis]).collect();
                 (m, kept.iter().map(|axis| batch[*axis]).collect(), strides.iter().map(pick).collect())
             } else {
@@ -198,7 +199,7 @@ impl Lowering<'_> {
     }
 }
 
-/// Dimensions of a batch, and rows and columns.
+/// Split dimensions into batch, rows and columns.
 fn matrices(dims: &[usize]) -> Option<(&[usize], usize, usize)> {
     match dims {
         [batch @ .., rows, columns] => Some((batch, *rows, *columns)),

@@ -1,4 +1,4 @@
-//! Operators that move elements, or only see them under other dimensions.
+//! Operators that move elements, or view them under other dimensions.
 
 use super::call::Call;
 use super::dims::{broadcast, broadcast_strides, collapse, signed};
@@ -9,7 +9,7 @@ use crate::ir::{Copy, Op, ValueId};
 use crate::tensor_type::row_major;
 
 pub(super) fn identity(_: &mut Lowering<'_>, call: &Call<'_>) -> Made {
-    // Dropout does nothing outside training; its mask is not wanted then.
+    // Dropout has no effect outside training; its mask is unused then.
     Ok(vec![Some(call.input(0)?)])
 }
 
@@ -22,7 +22,7 @@ pub(super) fn reshape(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     for (axis, size) in wanted.iter().enumerate() {
         out.push(match size {
             0 if !call.flag("allowzero") => *dims.get(axis).ok_or_else(invalid)?,
-            // Found out below.
+            // Inferred below.
             -1 => 1,
             size => usize::try_from(*size).map_err(|_| invalid())?,
         });
@@ -46,7 +46,7 @@ pub(super) fn flatten(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let x = call.input(0)?;
     let dims = lowering.dims(x);
     let axis = call.int("axis").unwrap_or(1);
-    // One behind the last is possible, too.
+    // The axis may also be one past the last dimension.
     let axis =
         if usize::try_from(axis) == Ok(dims.len()) { dims.len() } else { call.axis(axis, dims.len())? };
     let (rows, columns) = dims.split_at(axis);
@@ -54,7 +54,7 @@ pub(super) fn flatten(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     Ok(vec![Some(lowering.view(call, x, out)?)])
 }
 
-/// The axes of an attribute, or from opset 13 on of the second input.
+/// The axes from an attribute, or from opset 13 on from the second input.
 fn axes(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Result<Option<Vec<i64>>, GraphError> {
     match (call.ints("axes"), call.optional(1)) {
         (Some(axes), _) => Ok(Some(axes.to_vec())),
@@ -132,7 +132,8 @@ pub(super) fn tile(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
         );
     }
     let own = signed(&row_major(&dims));
-    // Each dimension is two: going round the outer one reads the same again. Those of 1 do not count against the number there may be.
+    // Each dimension becomes two, the outer with a stride of 0 to repeat the inner. Dimensions of 1
+    // are dropped, so they do not count against the limit.
     let pairs = times.iter().zip(&dims).zip(&own);
     let (mut block, mut strides) = (Vec::new(), Vec::new());
     for ((times, dim), own) in pairs {
@@ -157,7 +158,7 @@ pub(super) fn concat(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
 }
 
 impl Lowering<'_> {
-    /// Values behind each other along an axis.
+    /// Concatenate values along an axis.
     pub(super) fn joined(
         &mut self,
         call: &Call<'_>,
@@ -203,7 +204,7 @@ impl Lowering<'_> {
     }
 }
 
-/// Blocks of channels become pictures that are larger.
+/// Lower `DepthToSpace`: blocks of channels become larger images.
 pub(super) fn depth_to_space(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let x = call.input(0)?;
     let ([n, c, h, w], block) = picture_and_block(lowering, call, x)?;
@@ -220,7 +221,7 @@ pub(super) fn depth_to_space(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Ma
     Ok(vec![Some(lowering.view(call, x, [n, depth, h * block, w * block])?)])
 }
 
-/// Blocks of pictures become channels.
+/// Lower `SpaceToDepth`: blocks of images become channels.
 pub(super) fn space_to_depth(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let x = call.input(0)?;
     let ([n, c, h, w], block) = picture_and_block(lowering, call, x)?;

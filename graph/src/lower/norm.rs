@@ -18,8 +18,9 @@ fn number(float: f32) -> Instruction {
     Instruction::Constant(Scalar::Float(float))
 }
 
-/// `(x - mean) / sqrt(variance + epsilon) * scale + shift` for each channel, as one factor and one summand: where those are known, that is all that is
-/// left, for a convolution in front to take.
+/// Lower `(x - mean) / sqrt(variance + epsilon) * scale + shift` for each channel, as one factor
+/// and one summand. If both are known, only they remain, and a preceding convolution can absorb
+/// them.
 pub(super) fn batch(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     if call.flag("training_mode") || call.wants(1) || call.int("is_test") == Some(0) {
         return Err(call.unsupported("training is"));
@@ -51,7 +52,7 @@ pub(super) fn batch(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
 }
 
 impl Lowering<'_> {
-    /// `x * factor[c] + summand[c]`, the channels being the second dimension of `x`.
+    /// Add `x * factor[c] + summand[c]`; channels are the second dimension of `x`.
     fn of_channels(
         &mut self,
         call: &Call<'_>,
@@ -71,7 +72,7 @@ impl Lowering<'_> {
         self.elementwise(call, Lane::Float, code, &[x, factor, summand], element_type)
     }
 
-    /// Each row of `cols` elements normalised, the output having the dimensions of `x`.
+    /// Normalise each row of `cols` elements; the output has the dimensions of `x`.
     fn layer_norm(
         &mut self,
         x: ValueId,
@@ -118,7 +119,7 @@ impl Lowering<'_> {
         if [gamma, beta].iter().flatten().all(fits) {
             return Ok(self.layer_norm(x, gamma, beta, cols, epsilon));
         }
-        // Whatever broadcasts.
+        // Scale and bias broadcast in some other way: separate operations apply them.
         let mut y = self.layer_norm(x, None, None, cols, epsilon);
         for (id, binary) in [(gamma, MUL), (beta, ADD)] {
             if let Some(id) = id {
@@ -135,7 +136,7 @@ impl Lowering<'_> {
     }
 }
 
-/// ONNX Runtime's sum of two or three, normalised.
+/// Lower ONNX Runtime's `SkipLayerNormalization`: the normalised sum of two or three values.
 pub(super) fn skip_layer(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let (x, skip) = (call.input(0)?, call.input(1)?);
     let element_type = lowering.element_type(x);
@@ -159,7 +160,7 @@ pub(super) fn skip_layer(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     Ok(vec![Some(y), None, None, Some(sum)])
 }
 
-/// `x / sqrt(mean(x^2) + epsilon) * scale`
+/// Lower `x / sqrt(mean(x^2) + epsilon) * scale`.
 pub(super) fn rms(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let (x, scale) = (call.input(0)?, call.input(1)?);
     let rank = lowering.dims(x).len();
@@ -173,7 +174,7 @@ pub(super) fn rms(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     Ok(vec![Some(lowering.elementwise(call, Lane::Float, code, &[x, mean, scale], element_type)?)])
 }
 
-/// Each channel of each picture for itself.
+/// Normalise each channel of each image separately.
 pub(super) fn instance(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let (x, scale, shift) = (call.input(0)?, call.input(1)?, call.input(2)?);
     let cols: usize = lowering.dims(x).iter().skip(2).product();
@@ -184,7 +185,7 @@ pub(super) fn instance(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     Ok(vec![Some(lowering.of_channels(call, y, scale, shift)?)])
 }
 
-/// Groups of channels of each picture for themselves.
+/// Normalise each group of channels of each image separately.
 pub(super) fn group(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let (x, mut scale, mut shift) = (call.input(0)?, call.input(1)?, call.input(2)?);
     let dims = lowering.dims(x);
@@ -195,7 +196,7 @@ pub(super) fn group(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
         return Err(call.invalid(format!("{channels} channels do not make {groups} groups")));
     }
     let y = lowering.layer_norm(x, None, None, per_picture / groups, call.float("epsilon").unwrap_or(1e-5));
-    // Until opset 21, the numbers were those of groups.
+    // Until opset 21, scale and bias had one number per group.
     if call.opset < 21 {
         for id in [&mut scale, &mut shift] {
             let column = lowering.view(call, *id, [groups, 1])?;
@@ -206,7 +207,7 @@ pub(super) fn group(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     Ok(vec![Some(lowering.of_channels(call, y, scale, shift)?)])
 }
 
-/// Divided by a norm along an axis.
+/// Divide by a norm along an axis.
 pub(super) fn lp(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let x = call.input(0)?;
     let axis = call.axis(call.int("axis").unwrap_or(-1), lowering.dims(x).len())?;

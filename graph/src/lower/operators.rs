@@ -1,4 +1,4 @@
-//! The operators that are supported, by name: `docs/operators.md` is made from this.
+//! Table of the supported operators, by name; `docs/operators.md` is generated from it.
 
 use super::call::Call;
 use super::{
@@ -6,20 +6,20 @@ use super::{
 };
 use crate::{GraphError, onnx};
 
-/// An operator that is supported.
+/// A supported operator.
 #[derive(Clone, Copy)]
 pub struct Operator {
-    /// Its name, with its domain in front unless that is ONNX's own.
+    /// Name, prefixed with the domain unless that is ONNX's default.
     pub name: &'static str,
-    /// The first opset that has it, for ONNX's own.
+    /// First opset with the operator, for operators of ONNX's default domain.
     pub since: i64,
-    /// What of it is not supported; empty if all is.
+    /// Unsupported features of the operator; empty if all are supported.
     pub without: &'static str,
-    /// What makes operations of it.
+    /// Function that lowers a call of the operator.
     pub(super) lower: fn(&mut Lowering<'_>, &Call<'_>) -> Made,
 }
 
-/// All of them, by name.
+/// All supported operators, sorted by name.
 #[must_use]
 pub fn operators() -> &'static [Operator] {
     OPERATORS
@@ -35,7 +35,7 @@ pub(super) fn find(node: &onnx::Node) -> Option<Operator> {
         .copied()
 }
 
-/// Whether a node calls one of ONNX's own.
+/// Whether a node calls an operator of ONNX's default domain.
 pub(super) fn is_own(node: &onnx::Node) -> bool {
     crate::model::is_own(&node.domain)
 }
@@ -44,7 +44,7 @@ pub(super) fn unknown(node: &onnx::Node) -> GraphError {
     GraphError::UnknownOperator { node: node.title().to_owned(), operator: full_name(node) }
 }
 
-/// An operator's name, with its domain in front unless that is ONNX's own.
+/// An operator's name, prefixed with the domain unless that is ONNX's default.
 pub(super) fn full_name(node: &onnx::Node) -> String {
     if is_own(node) { node.operator.clone() } else { format!("{}:{}", node.domain, node.operator) }
 }
@@ -57,7 +57,7 @@ macro_rules! operators {
     };
 }
 
-// In the order of their names, which are searched.
+// Sorted by name, for binary search.
 operators! {
     "Abs" 1 arithmetic::unary;
     "Add" 1 arithmetic::binary;
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_in_order_and_none_is_there_twice() {
+    fn operator_names_are_sorted_and_unique() {
         for pair in OPERATORS.windows(2) {
             assert!(pair[0].name < pair[1].name, "{} before {}", pair[0].name, pair[1].name);
         }

@@ -1,4 +1,4 @@
-//! Padding, and cropping by padding that is negative.
+//! Padding, and cropping by negative padding.
 
 use super::call::Call;
 use super::dims::{collapse, signed};
@@ -55,13 +55,13 @@ pub(super) fn pad(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     Ok(vec![Some(y)])
 }
 
-/// Padding that adds something.
+/// The padding as a size; 0 where it is negative.
 fn size(pad: i64) -> usize {
     usize::try_from(pad).unwrap_or(0)
 }
 
 impl Lowering<'_> {
-    /// Cut off where padding is negative.
+    /// Crop where padding is negative.
     fn cropped(&mut self, call: &Call<'_>, x: ValueId, each: &[[i64; 2]]) -> Result<ValueId, GraphError> {
         let dims = self.dims(x);
         let strides = row_major(&dims);
@@ -77,7 +77,7 @@ impl Lowering<'_> {
         self.strided(call, x, &out, offset, &signed(&strides))
     }
 
-    /// Put `value` around.
+    /// Surround with `value`.
     fn padded(
         &mut self,
         call: &Call<'_>,
@@ -104,7 +104,8 @@ impl Lowering<'_> {
         Ok(self.emit(Op::Copy(Copy { fill, parts: vec![part] }), vec![Some(x)], output))
     }
 
-    /// Continue along one axis with the last element, or with those before it in reverse.
+    /// Extend along one axis with the edge element, or with a reflection of the elements next to
+    /// the edge.
     fn mirrored(
         &mut self,
         call: &Call<'_>,
@@ -126,7 +127,7 @@ impl Lowering<'_> {
         let mut out = dims.clone();
         out[axis] = before + here + behind;
         let output = call.tensor(self.element_type(x), out)?;
-        // Everything around the axis is one dimension.
+        // The dimensions on each side of the axis are collapsed to one.
         let outer: usize = dims[..axis].iter().product();
         let inner: usize = dims[axis + 1..].iter().product();
         let (whole, wide) = (here * inner, output.dims()[axis] * inner);

@@ -1,11 +1,11 @@
-//! Pictures of another size.
+//! Image resizing.
 
 use super::call::Call;
 use super::{Lowering, Made};
 use crate::GraphError;
 use crate::ir::{Coordinates, Lane, Nearest, Op, Resize, ResizeMode, ValueId};
 
-/// The scales and sizes that a call asks for.
+/// Requested scales and sizes.
 struct Wanted {
     scales: Vec<f32>,
     sizes: Vec<usize>,
@@ -14,7 +14,7 @@ struct Wanted {
 pub(super) fn resize(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let x = call.input(0)?;
     let dims = lowering.dims(x);
-    // Opset 10 had no region of interest in front of the scales.
+    // Opset 10 had no region of interest before the scales.
     let (scales_at, sizes_at) = if call.opset < 11 { (1, None) } else { (2, Some(3)) };
     let scales = match call.optional(scales_at) {
         Some(_) => lowering.numbers(call, scales_at)?,
@@ -52,7 +52,7 @@ pub(super) fn resize(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     Ok(vec![Some(lowering.resized(call, x, &wanted, coordinates, nearest)?)])
 }
 
-/// What came before `Resize`.
+/// Lower `Upsample`, the predecessor of `Resize`.
 pub(super) fn upsample(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let x = call.input(0)?;
     let dims = lowering.dims(x);
@@ -117,7 +117,7 @@ impl Lowering<'_> {
         if Lane::of(element_type) == Lane::Integer {
             return Err(call.unsupported(format!("elements of type {element_type} are")));
         }
-        // Up to two dimensions at the end; all others stay.
+        // The last two dimensions at most are spatial; all others must keep their size.
         let spatial = dims.len().saturating_sub(2).min(2);
         let (outer, inner) = dims.split_at(dims.len() - spatial);
         if wanted.sizes.get(..outer.len()) != Some(outer) || inner.contains(&0) || spatial == 0 {

@@ -1,4 +1,4 @@
-//! Operators on rows: reducing, softmax, the best elements, running sums.
+//! Operators on rows: reductions, softmax, `TopK`, cumulative sums.
 
 use super::call::Call;
 use super::{Lowering, Made};
@@ -46,7 +46,7 @@ pub(super) fn reduce(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
             let sum = lowering.reduced(call, x, kind, &axes, keep)?;
             float(lowering, vec![load, log], &[sum])?
         }
-        // The largest element is taken out first, so that nothing overflows.
+        // The maximum is subtracted first, to avoid overflow.
         "ReduceLogSumExp" => {
             let max = lowering.reduced(call, x, ReduceKind::Max, &axes, true)?;
             let (other, exp) = (Instruction::Load(1), Instruction::Unary(Unary::Exp));
@@ -95,7 +95,8 @@ impl Lowering<'_> {
         Ok(self.emit(Op::Reduce(Reduce { kind, rows, cols }), vec![Some(x)], output))
     }
 
-    /// A value whose dimensions `axes`, ascending, come last; how many elements there are in the others, and in those.
+    /// Move `axes`, ascending, to the innermost dimensions; returns the value, and the number of
+    /// elements in the other dimensions and in `axes`.
     fn innermost(
         &mut self,
         call: &Call<'_>,
@@ -110,7 +111,8 @@ impl Lowering<'_> {
         Ok((x, rows, cols))
     }
 
-    /// Do something to the rows along one axis, and put the result back in its place; what comes out may have another size along the axis.
+    /// Apply an operation to the rows along one axis, and move the result back into place. The
+    /// result may have another size along the axis.
     fn along(
         &mut self,
         call: &Call<'_>,
@@ -127,7 +129,7 @@ impl Lowering<'_> {
     }
 }
 
-/// The mean or largest element of each channel.
+/// Mean or maximum of each channel.
 pub(super) fn global_pool(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let x = call.input(0)?;
     let rank = lowering.dims(x).len();
@@ -151,7 +153,7 @@ pub(super) fn softmax(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
         let tensor = call.tensor(element_type, [])?;
         return Ok(vec![Some(lowering.emit(op(1, 1), vec![Some(x), None], tensor))]);
     }
-    // Before opset 13, everything from the axis on was one row.
+    // Before opset 13, all dimensions from the axis on formed one row.
     if call.opset < 13 {
         let axis = call.axis(call.int("axis").unwrap_or(1), dims.len())?;
         let (rows, cols) = dims.split_at(axis);

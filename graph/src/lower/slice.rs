@@ -1,4 +1,4 @@
-//! Parts of a value.
+//! Operators that take parts of a value.
 
 use super::call::Call;
 use super::dims::signed;
@@ -32,13 +32,13 @@ pub(super) fn slice(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
         offset += first * usize::try_from(strides[axis]).unwrap_or(0);
         out[axis] = count;
         let step = isize::try_from(*step).unwrap_or(isize::MAX);
-        // Where a single element is left, the step does not matter, however large.
+        // With a single element, the step is irrelevant and may be arbitrarily large.
         strides[axis] = if count > 1 { strides[axis].saturating_mul(step) } else { strides[axis] };
     }
     Ok(vec![Some(lowering.strided(call, x, &out, offset, &strides)?)])
 }
 
-/// The first index and how many there are, as the standard clamps them; none for a step of 0.
+/// First index and count, clamped as the standard defines; `None` for a step of 0.
 fn range(start: i64, end: i64, step: i64, size: usize) -> Option<(usize, usize)> {
     let size = i64::try_from(size).ok()?;
     if size == 0 && step != 0 {
@@ -73,7 +73,7 @@ pub(super) fn split(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
         (None, None) => {
             let parts = call.int("num_outputs").and_then(|parts| usize::try_from(parts).ok());
             let parts = parts.unwrap_or(call.node.outputs.len()).clamp(1, super::call::SIZE_MAX);
-            // The last one is smaller if need be.
+            // The last part is smaller if the size is not divisible.
             let each = dims[axis].div_ceil(parts);
             (0..parts.min(call.node.outputs.len()))
                 .map(|part| i64::try_from(each.min(dims[axis].saturating_sub(part * each))).unwrap_or(0))
@@ -106,7 +106,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn ends_are_clamped_as_in_python() {
+    fn slice_bounds_are_clamped_as_in_python() {
         assert_eq!(range(1, i64::MAX, 2, 6), Some((1, 3)));
         assert_eq!(range(-1, i64::MIN, -1, 3), Some((2, 3)));
         assert_eq!(range(-100, 2, 1, 5), Some((0, 2)));
@@ -116,7 +116,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_asked_for_is_there(start: i64, end: i64, step: i64, size in 0_usize..20) {
+        fn slice_stays_within_bounds(start: i64, end: i64, step: i64, size in 0_usize..20) {
             if let Some((first, count)) = range(start, end, step, size) && count > 0 {
                 prop_assert!(first < size);
                 let last = first as i128 + i128::from(step) * (count as i128 - 1);

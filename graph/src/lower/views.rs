@@ -1,4 +1,4 @@
-//! Values seen under other dimensions, and strided parts of them.
+//! Views under other dimensions, and strided parts of values.
 
 use super::Lowering;
 use super::call::Call;
@@ -8,7 +8,7 @@ use crate::ir::{Copy, DIMS_MAX, Layout, Op, Part, Source, ValueId};
 use crate::tensor_type::row_major;
 
 impl Lowering<'_> {
-    /// The same elements under other dimensions, without moving them.
+    /// View the same elements under other dimensions, without moving them.
     pub(crate) fn view(
         &mut self,
         call: &Call<'_>,
@@ -29,7 +29,7 @@ impl Lowering<'_> {
         Ok(self.value(tensor, Source::View(of)))
     }
 
-    /// The elements of a value at `offset` and from there on by `strides`, `dims` of them.
+    /// Copy the elements that start at `offset` and follow `strides`, `dims` of them.
     pub(crate) fn strided(
         &mut self,
         call: &Call<'_>,
@@ -49,7 +49,7 @@ impl Lowering<'_> {
         Ok(self.emit(Op::Copy(Copy { fill: None, parts: vec![part] }), vec![Some(id)], output))
     }
 
-    /// A value with its dimensions in another order: dimension `i` is what `order[i]` was.
+    /// Transpose a value: dimension `i` of the result is dimension `order[i]` of `id`.
     pub(crate) fn transposed(
         &mut self,
         call: &Call<'_>,
@@ -69,7 +69,7 @@ impl Lowering<'_> {
     }
 }
 
-/// A block to copy: `layouts` are where it is read and written.
+/// Build a block to copy; the last argument has the offsets to read and write at.
 pub(crate) fn part(
     call: &Call<'_>,
     input: usize,

@@ -1,13 +1,13 @@
-//! Functions that a model brings along: their nodes take the place of the nodes that call them.
+//! Inlining of model-local functions.
 
 use super::{NODES_MAX, is_own};
 use crate::{GraphError, onnx};
 use std::collections::HashMap;
 
-/// How deep functions may call each other.
+/// Largest depth of nested function calls.
 const DEPTH_MAX: usize = 32;
 
-/// The nodes, with no calls of `functions` among them.
+/// Inline all calls of `functions` in `nodes`.
 pub(super) fn inlined(
     nodes: Vec<onnx::Node>,
     functions: &[onnx::Function],
@@ -28,7 +28,7 @@ pub(super) fn inlined(
 struct Inliner<'a> {
     functions: HashMap<(&'a str, &'a str), &'a onnx::Function>,
     opset: i64,
-    /// How many calls there have been: makes names of their own for what is inside.
+    /// Number of calls so far; makes the names inside each call unique.
     calls: usize,
     nodes: Vec<onnx::Node>,
 }
@@ -41,7 +41,7 @@ impl Inliner<'_> {
             return GraphError::limit("nodes", self.nodes.len(), NODES_MAX);
         };
         GraphError::limit("functions that call each other", depth + 1, DEPTH_MAX)?;
-        // An empty function adds no nodes, so that calls are counted for themselves.
+        // An empty function adds no nodes, so calls have a separate limit.
         self.calls += 1;
         GraphError::limit("calls of functions", self.calls, NODES_MAX)?;
         let own = function.opset_imports.iter().find(|set| is_own(&set.domain));
@@ -58,7 +58,7 @@ impl Inliner<'_> {
     }
 }
 
-/// What the function's inputs and outputs are called where it is called.
+/// Map a function's inputs and outputs to their names at the call.
 fn names<'a>(function: &'a onnx::Function, call: &'a onnx::Node) -> HashMap<&'a str, &'a str> {
     let inputs =
         function.inputs.iter().zip(call.inputs.iter().map(String::as_str).chain(std::iter::repeat("")));

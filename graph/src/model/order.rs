@@ -1,18 +1,19 @@
-//! Nodes in an order in which they can run.
+//! Topological order of nodes.
 
 use crate::{GraphError, onnx};
 use std::collections::{HashMap, HashSet};
 
-/// Who makes a value.
+/// Maker of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Maker {
-    /// It is an input or a weight.
+    /// The value is an input or a weight.
     Given,
-    /// The node of this index.
+    /// The node at this index makes the value.
     Node(usize),
 }
 
-/// The nodes that any of `outputs` needs, each behind those whose outputs it needs itself, otherwise as they stood. Files need not have them in such an order, though the standard says so.
+/// Return the nodes that `outputs` depend on, each after the nodes that it depends on, otherwise in
+/// file order. The standard requires this order, but some files violate it.
 pub(super) fn ordered(
     nodes: Vec<onnx::Node>,
     mut makers: HashMap<String, Maker>,
@@ -52,7 +53,7 @@ pub(super) fn ordered(
     Ok(order.into_iter().filter_map(|index| nodes[index].take()).collect())
 }
 
-/// For each node, whether an output of the graph needs it.
+/// For each node, whether an output of the graph depends on it.
 fn live(nodes: &[onnx::Node], order: &[usize], outputs: &[onnx::ValueInfo]) -> Vec<bool> {
     let mut needed: HashSet<&str> = outputs.iter().map(|output| output.name.as_str()).collect();
     let mut is_live = vec![false; nodes.len()];
@@ -66,7 +67,8 @@ fn live(nodes: &[onnx::Node], order: &[usize], outputs: &[onnx::ValueInfo]) -> V
     is_live
 }
 
-/// Indices, each behind those it needs, the smallest possible first; those on a circle are left out.
+/// Topological order of indices, smallest first among the ready ones; indices on a cycle are
+/// omitted.
 fn order(mut missing: Vec<usize>, needed_by: &[Vec<usize>]) -> Vec<usize> {
     use std::cmp::Reverse;
     let ready = (0..missing.len()).filter(|index| missing[*index] == 0).map(Reverse);
@@ -102,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_come_behind_what_they_need_and_otherwise_stay() {
+    fn nodes_are_sorted_topologically_and_stably() {
         let nodes = vec![
             node(&["b", ""], &["c"]),
             node(&["x"], &["a"]),
@@ -114,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn circles_strangers_and_doubles_are_malformed() {
+    fn cycles_unknown_and_duplicate_names_are_malformed() {
         let circle = vec![node(&["b"], &["a"]), node(&["a"], &["b"])];
         let stranger = vec![node(&["y"], &["a"])];
         let double = vec![node(&["x"], &["a"]), node(&["x"], &["a"])];

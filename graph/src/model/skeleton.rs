@@ -1,6 +1,7 @@
-//! Skeletons: models whose large weights are elsewhere, under the hash of their bytes.
+//! Skeletons: models whose large weights are stored separately, under the hash of their bytes.
 //!
-//! A skeleton is an ONNX file with "external data", ONNX's own way to say that bytes are elsewhere; the location is `sha256:` and a hash.
+//! A skeleton is an ONNX file with "external data", ONNX's standard form for bytes outside the
+//! file; the location is `sha256:` and a hash.
 
 use super::{Model, Weight, WeightData, weights};
 use crate::{GraphError, onnx};
@@ -11,32 +12,34 @@ use weir_types::{ContentHash, ElementType};
 
 const LOCATION: &str = "location";
 const SCHEME: &str = "sha256:";
-/// What the bytes elsewhere are elements of, by its number in the standard, where that is another type than the weight's.
+/// Key for the number, in the standard, of the element type of the stored bytes, if it differs from
+/// the weight's type.
 const STORED_AS: &str = "stored-as";
 
-/// A model in two.
+/// A model split into skeleton and weights.
 #[derive(Debug, Clone)]
 pub struct Separated {
-    /// All but the large weights, for [`Model::read_skeleton`].
+    /// The model without its large weights, for [`Model::read_skeleton`].
     pub skeleton: Bytes,
-    /// The large weights, each once, in the order in which the file has them.
+    /// Large weights, without duplicates, in file order.
     pub weights: Vec<WeightFile>,
 }
 
-/// The bytes of a weight, or of several that are equal.
+/// Bytes of a weight, or of several equal weights.
 #[derive(Debug, Clone)]
 pub struct WeightFile {
-    /// The name of the first that has them.
+    /// Name of the first weight with these bytes.
     pub name: String,
-    /// What they hash to.
+    /// Hash of the bytes.
     pub hash: ContentHash,
     /// The bytes.
     pub bytes: Bytes,
 }
 
 impl Model {
-    /// The same model with its large weights of fp32 in a type of 16 bits, which is half the bytes to keep and to load. What it computes with them is said by
-    /// [`Graph::in_storage`](crate::Graph::in_storage).
+    /// The same model with its large fp32 weights in a 16-bit type, which halves the bytes to store
+    /// and to load. [`Graph::in_storage`](crate::Graph::in_storage) defines the computation with
+    /// such weights.
     pub fn with_weights_as(mut self, storage: ElementType) -> Result<Self, GraphError> {
         if !matches!(storage, ElementType::Fp16 | ElementType::Bf16) {
             return Err(GraphError::Refused(format!("weights kept as {storage}")));
@@ -45,7 +48,8 @@ impl Model {
         Ok(self)
     }
 
-    /// Take the large weights out, so that the rest can be kept in memory and sent around. Both forms make the same graphs.
+    /// Separate the large weights, so that the rest can be kept in memory and sent to other nodes.
+    /// The model and its skeleton make the same graphs.
     #[must_use]
     pub fn without_weights(&self) -> Separated {
         let mut graph = self.graph.clone();
@@ -88,12 +92,12 @@ fn described(weight: &Weight) -> onnx::Tensor {
     onnx::Tensor { name: weight.name.clone(), dims, data_type, ..onnx::Tensor::default() }
 }
 
-/// What the bytes of a weight of a skeleton are elements of, where it says so.
+/// Element type of the stored bytes of a skeleton's weight, if the skeleton states it.
 pub(super) fn stored_as(tensor: &onnx::Tensor) -> Option<ElementType> {
     weights::element_type(tensor.external(STORED_AS)?.parse().ok()?)
 }
 
-/// The hash that a weight of a skeleton is under.
+/// Content hash of a skeleton's weight.
 pub(super) fn hash(tensor: &onnx::Tensor) -> Option<ContentHash> {
     tensor.external(LOCATION)?.strip_prefix(SCHEME)?.parse().ok()
 }

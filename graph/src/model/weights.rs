@@ -7,35 +7,37 @@ use bytes::Bytes;
 use std::collections::HashSet;
 use weir_types::{ContentHash, ElementType};
 
-/// Weights of at most this many bytes can be used while a graph is made, and stay in skeletons: enough for one number for each channel.
+/// Largest weight that lowering may read, and that stays in a skeleton: enough for one number per
+/// channel.
 pub const INLINE_BYTES_MAX: usize = 64 << 10;
-/// The same for integers, which tend to say what shapes are.
+/// Same limit for integers, which often describe shapes.
 pub const INLINE_INTEGER_BYTES_MAX: usize = 1 << 20;
 
 /// One weight.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Weight {
-    /// Its name in the file.
+    /// Name in the file.
     pub name: String,
-    /// Its elements and dimensions, as the graph knows it.
+    /// Element type and dimensions in the graph.
     pub tensor: TensorType,
-    /// What its bytes are elements of: the same, unless it is kept in another type ([`Model::with_weights_as`](crate::Model::with_weights_as)).
+    /// Element type of the stored bytes. It equals the graph's type, unless
+    /// [`Model::with_weights_as`](crate::Model::with_weights_as) changed it.
     pub stored_as: ElementType,
-    /// Its bytes, or which they are.
+    /// The bytes, or their hash.
     pub data: WeightData,
 }
 
 /// The bytes of a weight: little-endian elements, row-major.
 #[derive(Debug, Clone, PartialEq)]
 pub enum WeightData {
-    /// The bytes themselves, in the file's memory where the file has them in this form.
+    /// The bytes, shared with the file where the file has them in this form.
     Bytes(Bytes),
-    /// What they hash to; they are elsewhere.
+    /// Hash of bytes that are stored separately.
     Elsewhere(ContentHash),
 }
 
 impl Weight {
-    /// What its bytes hash to; worked out anew at every call if they are here.
+    /// Hash of the bytes; computed on every call if the bytes are present.
     #[must_use]
     pub fn hash(&self) -> ContentHash {
         match &self.data {
@@ -44,14 +46,15 @@ impl Weight {
         }
     }
 
-    /// How many bytes it has.
+    /// Number of bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        // A type that holds as many elements was made of it before.
+        // Reading the weight has already built a type with as many elements.
         self.tensor.with_elements(self.stored_as).map_or(0, |stored| stored.bytes())
     }
 
-    /// Its bytes, if it is so small that it may be used while a graph is made. Whether it is does not depend on whether the bytes are here.
+    /// The bytes, if the weight is small enough for lowering to read. The size limit applies to the
+    /// graph's type, so a model and its skeleton treat the same weights as small.
     #[must_use]
     pub fn inline(&self) -> Option<&Bytes> {
         match &self.data {
@@ -75,7 +78,7 @@ pub(super) fn take(graph: &mut onnx::Graph, is_skeleton: bool) -> Result<Vec<Wei
     let mut weights = Vec::with_capacity(graph.initialisers.len());
     let mut names = HashSet::new();
     for tensor in std::mem::take(&mut graph.initialisers) {
-        // Doubles are there in real files, and then the same.
+        // Real files contain duplicates, which are then identical.
         if names.insert(tensor.name.clone()) {
             weights.push(weight(tensor, is_skeleton)?);
         }
@@ -93,7 +96,7 @@ pub(super) fn take(graph: &mut onnx::Graph, is_skeleton: bool) -> Result<Vec<Wei
     Ok(weights)
 }
 
-/// What a constant node makes.
+/// The tensor of a constant node.
 fn constant(node: &onnx::Node) -> Result<onnx::Tensor, GraphError> {
     let name = node.outputs.first().cloned().unwrap_or_default();
     let int64 = |values: Vec<i64>, dims| onnx::Tensor {
@@ -154,7 +157,7 @@ fn weight(mut tensor: onnx::Tensor, is_skeleton: bool) -> Result<Weight, GraphEr
     Ok(Weight { name, tensor: shape, stored_as: element_type, data: WeightData::Bytes(bytes) })
 }
 
-/// Keep a large weight of fp32 in another type.
+/// Convert a large fp32 weight to another storage type.
 pub(super) fn store(weight: &mut Weight, storage: ElementType) -> Result<(), GraphError> {
     let WeightData::Bytes(bytes) = &weight.data else { return Ok(()) };
     if weight.is_small() || weight.stored_as != ElementType::Fp32 {
@@ -168,7 +171,7 @@ pub(super) fn store(weight: &mut Weight, storage: ElementType) -> Result<(), Gra
     Ok(())
 }
 
-/// The tensor's elements as bytes, from whichever field has them.
+/// The tensor's elements as bytes, from the field that holds them.
 fn bytes(tensor: onnx::Tensor, element_type: ElementType) -> Bytes {
     use ElementType::{Bf16, Fp16, Fp32, Fp64, Int16, Int32, Int64, Uint16, Uint32, Uint64};
     if !tensor.raw_data.is_empty() {
@@ -181,7 +184,7 @@ fn bytes(tensor: onnx::Tensor, element_type: ElementType) -> Bytes {
         Uint64 => tensor.uint64_data.iter().flat_map(|value| value.to_le_bytes()).collect(),
         Uint32 => tensor.uint64_data.iter().flat_map(|value| (*value as u32).to_le_bytes()).collect(),
         Int32 => tensor.int32_data.iter().flat_map(|value| value.to_le_bytes()).collect(),
-        // Halves are in there as the bits that they are.
+        // The field holds half-precision floats as their bit patterns.
         Int16 | Uint16 | Fp16 | Bf16 => {
             tensor.int32_data.iter().flat_map(|value| (*value as u16).to_le_bytes()).collect()
         }
@@ -190,7 +193,7 @@ fn bytes(tensor: onnx::Tensor, element_type: ElementType) -> Bytes {
     data.into()
 }
 
-/// The element type of this number in the standard, if there can be such tensors here.
+/// The element type with this number in the standard, if tensors of it are supported.
 pub(crate) fn element_type(number: i32) -> Option<ElementType> {
     Some(match number {
         1 => ElementType::Fp32,
@@ -215,7 +218,7 @@ pub(super) fn number(element_type: ElementType) -> i32 {
     (1..=16).find(|number| self::element_type(*number) == Some(element_type)).unwrap_or(0)
 }
 
-/// A tensor of the file, such as an attribute is.
+/// Convert a tensor of the file, such as one in an attribute.
 pub(crate) fn attribute_tensor(tensor: &onnx::Tensor) -> Result<(TensorType, Bytes), GraphError> {
     let weight = weight(tensor.clone(), false)?;
     match weight.data {

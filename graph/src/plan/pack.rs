@@ -1,40 +1,41 @@
-//! Blocks that live for a while, packed into one piece of memory. Numbers in, numbers out.
+//! Packing of blocks with lifetimes into one region of memory: a pure function on numbers.
 
-/// Every block begins at a multiple of this.
+/// Alignment of every block.
 pub const ALIGNMENT_BYTES: usize = 256;
 
 /// A block of memory, in use in the steps `first ..= last`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Block {
-    /// How long it is.
+    /// Size in bytes.
     pub bytes: usize,
-    /// The first step that it is used in.
+    /// First step that uses the block.
     pub first: usize,
-    /// The last.
+    /// Last step that uses the block.
     pub last: usize,
 }
 
-/// Where blocks are put.
+/// Offsets of packed blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packed {
-    /// The end of the last byte that is in use.
+    /// Total size: the end of the last used byte.
     pub bytes: usize,
-    /// In the order of the blocks.
+    /// Offset of each block, in the order of the blocks.
     pub offsets: Vec<usize>,
 }
 
-/// Put each block where it overlaps none that is in use at the same time: the largest first, each into the smallest gap that holds it, or else behind all
-/// that are in its way ("greedy by size" of Pisarchyk and Lee, arXiv:2001.03288, section 5.2).
+/// Pack blocks so that no two overlap while both are in use. The largest block comes first; each
+/// block goes into the smallest gap that holds it, or after all blocks that conflict with it
+/// ("greedy by size" of Pisarchyk and Lee, arXiv:2001.03288, section 5.2).
 #[must_use]
 pub fn pack(blocks: &[Block]) -> Packed {
     let mut order: Vec<usize> = (0..blocks.len()).collect();
-    // Of equally large ones the longest-lived, and then whichever comes first.
+    // Blocks of equal size are ordered by descending lifetime, then by index.
     order.sort_by_key(|index| {
         let block = &blocks[*index];
         (std::cmp::Reverse((size(block), block.last - block.first)), *index)
     });
     let mut packed = Packed { bytes: 0, offsets: vec![0; blocks.len()] };
-    // What has been put somewhere, by offset.
+    // Indices of placed blocks, by offset.
     let mut placed: Vec<usize> = Vec::with_capacity(blocks.len());
     for index in order {
         let block = &blocks[index];
@@ -47,12 +48,12 @@ pub fn pack(blocks: &[Block]) -> Packed {
     packed
 }
 
-/// The bytes of a block, up to where the next may begin. One without any still has a place of its own.
+/// Size of a block, rounded up to the alignment. An empty block still has a distinct place.
 fn size(block: &Block) -> usize {
     block.bytes.max(1).next_multiple_of(ALIGNMENT_BYTES)
 }
 
-/// Where `block` fits best among those that are `placed`, in the order of their offsets.
+/// Best offset of `block` among the `placed` blocks, which are sorted by offset.
 fn gap(blocks: &[Block], offsets: &[usize], placed: &[usize], block: &Block) -> usize {
     let mut best: Option<(usize, usize)> = None;
     let mut end = 0;
@@ -86,7 +87,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_overlaps_what_is_in_use_at_the_same_time(blocks in blocks()) {
+        fn live_blocks_do_not_overlap(blocks in blocks()) {
             let packed = pack(&blocks);
             for (a, a_at) in blocks.iter().zip(&packed.offsets) {
                 prop_assert_eq!(a_at % ALIGNMENT_BYTES, 0);
@@ -99,7 +100,7 @@ mod tests {
         }
 
         #[test]
-        fn the_whole_is_between_the_most_at_once_and_the_sum(blocks in blocks()) {
+        fn packed_size_is_between_peak_and_sum(blocks in blocks()) {
             let at = |step: usize| -> usize {
                 blocks.iter().filter(|block| (block.first..=block.last).contains(&step)).map(size).sum()
             };
@@ -110,15 +111,15 @@ mod tests {
         }
 
         #[test]
-        fn the_same_blocks_are_packed_the_same(blocks in blocks()) {
+        fn packing_is_deterministic(blocks in blocks()) {
             prop_assert_eq!(pack(&blocks), pack(&blocks));
         }
     }
 
     #[test]
-    fn the_smallest_gap_that_holds_it_is_taken() {
+    fn smallest_sufficient_gap_is_used() {
         let block = |bytes, first, last| Block { bytes: bytes * ALIGNMENT_BYTES, first, last };
-        // Two gaps, of 3 and of 2, are left at step 1.
+        // At step 1, two gaps of 3 and 2 units are free.
         let blocks = [block(9, 1, 1), block(8, 1, 1), block(7, 1, 1), block(2, 1, 1)];
         let offsets = [0, 12, 22].map(|at| at * ALIGNMENT_BYTES);
         assert_eq!(

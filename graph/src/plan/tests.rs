@@ -1,4 +1,4 @@
-//! Plans of whole graphs.
+//! Tests of plans of whole graphs.
 
 use super::*;
 use crate::TensorType;
@@ -6,7 +6,7 @@ use crate::ir::{Instruction, Lane, Port, Program, Scalar, Value};
 use proptest::prelude::*;
 use weir_types::ElementType;
 
-/// A chain of sums: each node adds up to two values that are there already.
+/// Build a chain of sums: each node adds two earlier values, which may be the same.
 fn graph(sizes: &[(u8, u8, bool)]) -> Graph {
     let mut graph = Graph::default();
     let value = |graph: &mut Graph, source| {
@@ -38,7 +38,7 @@ fn graph(sizes: &[(u8, u8, bool)]) -> Graph {
     graph
 }
 
-/// Run the graph in the memory that the plan gives it: what is read must be what was written there last.
+/// Run the graph in the planned memory, and check that each read finds the value that was written.
 fn runs_right(graph: &Graph) {
     let plan = MemoryPlan::new(graph);
     let mut owners: Vec<(Place, ValueId)> =
@@ -69,23 +69,23 @@ fn runs_right(graph: &Graph) {
 
 proptest! {
     #[test]
-    fn what_is_read_is_what_was_written(sizes in prop::collection::vec(any::<(u8, u8, bool)>(), 1..40)) {
+    fn reads_return_written_values(sizes in prop::collection::vec(any::<(u8, u8, bool)>(), 1..40)) {
         runs_right(&graph(&sizes));
     }
 }
 
 #[test]
-fn a_chain_needs_one_block_beside_its_input() {
-    // Each adds the one before to itself.
+fn chain_reuses_one_block() {
+    // Each node adds the previous value to itself.
     let chain: Vec<_> = (0..10).map(|at| (at, at, false)).collect();
     let plan = MemoryPlan::new(&graph(&chain));
     assert_eq!(plan.arena_bytes, 2 * 512);
     assert_eq!(plan.resident_bytes, 0);
 }
 
-/// What is read elsewhere than where it is written must not be written over.
+/// Memory of an operand must not be reused if it is read at another element than the written one.
 #[test]
-fn an_operand_that_is_read_crosswise_keeps_its_memory() {
+fn memory_of_permuted_operand_is_not_reused() {
     let mut graph = graph(&[(0, 0, false), (1, 1, false), (2, 2, false)]);
     let share = |graph: &Graph| {
         let plan = MemoryPlan::new(graph);
@@ -99,7 +99,7 @@ fn an_operand_that_is_read_crosswise_keeps_its_memory() {
 }
 
 #[test]
-fn what_the_prologue_leaves_stays() {
+fn prologue_results_are_resident() {
     // A constant, and the input added to it.
     let graph = graph(&[(0, 0, true), (0, 1, false)]);
     assert_eq!(graph.prologue_len, 1);

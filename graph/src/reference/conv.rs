@@ -1,4 +1,4 @@
-//! Convolutions and other operations on pictures.
+//! Convolutions and other operations on images.
 
 use super::numbers::activate;
 use super::{Data, Tensor, floats};
@@ -61,7 +61,7 @@ pub(super) fn conv<'a>(
     Some(Tensor::floats(out.clone(), made))
 }
 
-/// Add what one element of a filter contributes to a plane of the output.
+/// Add the contribution of one filter element to a plane of the output.
 fn add_tap(
     sums: &mut [f64],
     x: &[f32],
@@ -87,7 +87,7 @@ fn add_tap(
     }
 }
 
-/// How windows step along one direction.
+/// Steps of windows along one direction.
 struct Steps {
     size: usize,
     out: usize,
@@ -96,11 +96,11 @@ struct Steps {
     dilation: usize,
 }
 
-/// One element of the window: for which places of the output it is inside the picture.
+/// One element of a window, and the range of output positions at which it is inside the image.
 struct Tap {
     inside: Range<usize>,
     stride: usize,
-    /// Where it is for the first place of the output, counted from `pad` before the picture.
+    /// Position for the first output, counted from `pad` before the image.
     from: usize,
     pad: usize,
 }
@@ -175,7 +175,8 @@ struct Windows<'a> {
 }
 
 impl Windows<'_> {
-    /// Call `of` for each window with where its elements inside the picture are, and how many there are inside the padded picture.
+    /// Call `of` for each window with the indices of its elements inside the image, and the number
+    /// of its elements inside the padded image.
     fn each(&self, mut of: impl FnMut(&[usize], usize)) {
         let mut at = Vec::new();
         for row in 0..self.out_height {
@@ -191,7 +192,8 @@ impl Windows<'_> {
         }
     }
 
-    /// Where the window's elements are along one direction, and how many are inside the padded picture.
+    /// Positions of the window's elements along one direction, and the number of them inside the
+    /// padded image.
     fn along(&self, axis: usize, out: usize, size: usize) -> (Vec<usize>, usize) {
         let (begin, end) = (self.op.pads_begin[axis], self.op.pads_end[axis]);
         let places =

@@ -1,4 +1,4 @@
-//! Bytes that move, and elements picked by index.
+//! Data movement, and elements selected by index.
 
 use super::{Data, Tensor, fill};
 use crate::TensorType;
@@ -35,7 +35,7 @@ fn copy_part<T: std::marker::Copy>(part: &Part, from: &[T], to: &mut [T]) -> Opt
 }
 
 impl Layout {
-    /// Where element `index` of the block, counted row-major, is in the value.
+    /// Index, in the value, of the block's element `index` in row-major order.
     fn at(&self, dims: &[usize], mut index: usize) -> Option<usize> {
         let mut at = self.offset;
         for (dim, stride) in dims.iter().zip(&self.strides).rev() {
@@ -46,7 +46,8 @@ impl Layout {
     }
 }
 
-/// Which of `axis` elements an index means: negative ones count from the end, and what is not there is the nearest that is.
+/// Resolve an index into `axis` elements: negative indices count from the end, and indices out of
+/// range are clamped.
 fn place(index: i64, axis: usize) -> usize {
     let size = i64::try_from(axis).unwrap_or(i64::MAX);
     let index = if index < 0 { index.saturating_add(size) } else { index };

@@ -1,7 +1,10 @@
-//! How far answers are from each other, by their own size: whether they are 1e-6 or 1e6, a wrong one is far off.
+//! Distance between results, relative to their magnitude: a wrong result is far off, whether the
+//! numbers are 1e-6 or 1e6.
 
-/// The largest difference between elements of `found` and `expected`, in parts of the largest element of what is expected. All zeroes, or a constant in
-/// the place of its mean, are off by most of 1. It is infinite where nothing can be said: other lengths, what is not a number, or anything where all zeroes are expected.
+/// Largest difference between elements of `found` and `expected`, relative to the largest element
+/// of `expected`. A result of all zeroes, or a constant in place of its mean, is off by nearly 1.
+/// The distance is infinite where it is undefined: for different lengths, for unexpected NaN, and
+/// for any other result where all zeroes are expected.
 #[must_use]
 pub fn distance(found: &[f32], expected: &[f32]) -> f64 {
     if found.len() != expected.len() {
@@ -9,7 +12,7 @@ pub fn distance(found: &[f32], expected: &[f32]) -> f64 {
     }
     let pairs =
         || found.iter().zip(expected).map(|(found, expected)| (f64::from(*found), f64::from(*expected)));
-    // What is infinite or not a number is to be just that, and no measure of the others.
+    // Infinities and NaN must match exactly, and do not count as the magnitude of the others.
     let is_same = |found: f64, expected: f64| found == expected || (found.is_nan() && expected.is_nan());
     if pairs().any(|(found, expected)| !(found - expected).is_finite() && !is_same(found, expected)) {
         return f64::INFINITY;
@@ -24,8 +27,8 @@ pub fn distance(found: &[f32], expected: &[f32]) -> f64 {
     }
 }
 
-/// How far apart most of the elements are, the eight tenths in the middle, in parts of the largest: answers that spread by little more than they may be
-/// off tell nothing. 0 if they are all zeroes or not all numbers.
+/// Spread of the middle eight tenths of the elements, relative to the largest. A comparison means
+/// little if the spread is close to the tolerance. 0 if all elements are zero or one is not finite.
 #[must_use]
 pub fn spread(elements: &[f32]) -> f64 {
     let mut elements: Vec<f64> = elements.iter().map(|element| f64::from(*element)).collect();
@@ -44,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_are_as_far_off_as_they_are_wrong_whatever_their_size() {
+    fn distance_is_relative_to_magnitude() {
         for size in [1e-6, 1.0, 1e6] {
             let expected = [0.5, -1.0, 0.25, 0.75].map(|element| element * size);
             assert!(distance(&expected, &expected) == 0.0);
@@ -58,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_infinitely_far_unless_it_is_expected() {
+    fn unexpected_nan_has_infinite_distance() {
         assert!(distance(&[1.0], &[1.0, 2.0]).is_infinite());
         assert!(distance(&[f32::NAN, 2.0], &[1.0, 2.0]).is_infinite());
         assert!(distance(&[1.0, 2.0], &[f32::INFINITY, 2.0]).is_infinite());

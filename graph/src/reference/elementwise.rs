@@ -41,7 +41,7 @@ fn integers(tensor: &Tensor) -> Vec<i64> {
     }
 }
 
-/// Where in each operand the elements of the output, one after the other, come from.
+/// Position in each operand, for the elements of the output in order.
 struct Walk<'a> {
     dims: &'a [usize],
     strides: &'a [Vec<usize>],
@@ -70,7 +70,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// One element of a program in floats, each step rounded to `f32`.
+/// Run a program for one element in floats; each step rounds to `f32`.
 pub(crate) fn float(program: &Program, load: impl Fn(usize) -> Option<f32>) -> Option<f32> {
     let mut stack = Stack::default();
     for instruction in &program.instructions {
@@ -93,7 +93,7 @@ pub(crate) fn float(program: &Program, load: impl Fn(usize) -> Option<f32>) -> O
     stack.pop()
 }
 
-/// One element of a program in integers.
+/// Run a program for one element in integers.
 fn integer(program: &Program, load: impl Fn(usize) -> Option<i64>) -> Option<i64> {
     let mut stack = Stack::default();
     for instruction in &program.instructions {

@@ -1,4 +1,4 @@
-//! Products of matrices.
+//! Matrix products.
 
 use super::numbers::activate;
 use super::{Tensor, floats};
@@ -39,7 +39,7 @@ pub(super) fn matmul<'a>(
     Some(Tensor::floats(out.clone(), made))
 }
 
-/// One row of one product; loops run along whichever of `b`'s directions is contiguous.
+/// Compute one row of one product; the inner loop runs along the contiguous direction of `b`.
 fn product_row(op: &MatMul, a: &[f32], b: &[f32], row: usize, sums: &mut [f64]) {
     sums.fill(0.0);
     let of_a = |k: usize| f64::from(a[op.a.element(row, k)]);
@@ -58,12 +58,12 @@ fn product_row(op: &MatMul, a: &[f32], b: &[f32], row: usize, sums: &mut [f64]) 
 }
 
 impl Matrix {
-    /// The index of an element within its matrix.
+    /// Index of an element within its matrix.
     fn element(&self, row: usize, column: usize) -> usize {
         if self.transposed { column * self.row_stride + row } else { row * self.row_stride + column }
     }
 
-    /// The index of the first element of a matrix of the batch.
+    /// Index of the first element of a matrix of the batch.
     fn at(&self, batch: &[usize], mut matrix: usize) -> usize {
         let mut at = self.offset;
         for (dim, stride) in batch.iter().zip(&self.batch_strides).rev() {
@@ -73,7 +73,7 @@ impl Matrix {
         at
     }
 
-    /// How many elements the value must have for every element of every matrix, of `rows` by `columns`, to be in it.
+    /// Smallest number of elements of a value that holds all matrices, of `rows` by `columns`.
     pub(crate) fn reach(&self, batch: &[usize], rows: usize, columns: usize) -> Option<usize> {
         if batch.contains(&0) || rows == 0 || columns == 0 {
             return Some(0);

@@ -1,4 +1,4 @@
-//! What the instructions of elementwise programs make of numbers.
+//! Scalar semantics of the instructions of elementwise programs.
 
 use super::tensor::{round_to, wrap_to};
 use crate::ir::{Activation, Binary, Lane, Unary};
@@ -34,12 +34,12 @@ pub(super) fn float_unary(unary: Unary, x: f32) -> f32 {
     }
 }
 
-/// An activation, worked out in `f64`.
+/// Compute an activation in `f64`.
 pub(crate) fn activate(activation: Activation, x: f32) -> f32 {
     let wide = f64::from(x);
     let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
     let y = match activation {
-        // Not `max`, which would make 0 of what is not a number.
+        // `max` would turn NaN into 0.
         Activation::Relu => return if x < 0.0 { 0.0 } else { x },
         Activation::Clip { min, max } => {
             return if x < min {

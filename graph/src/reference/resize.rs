@@ -1,4 +1,4 @@
-//! Pictures of another size.
+//! Image resizing.
 
 use super::{Tensor, floats};
 use crate::TensorType;
@@ -29,8 +29,9 @@ pub(super) fn resize(op: &Resize, x: &Tensor, out: &TensorType) -> Option<Tensor
 }
 
 impl Resize {
-    /// The elements along one direction that element `at` of the output is made of, and how much of each. The place is worked out in `f32`, as on a device: it
-    /// decides which neighbour is nearest.
+    /// Source elements, along one direction, of the output's element `at`, with their weights. The
+    /// coordinate is computed in `f32`, as on a device, since its rounding decides which neighbour
+    /// is nearest.
     fn sources(&self, axis: usize, at: usize, size: usize, out: usize) -> Vec<(usize, f64)> {
         let place = self.coordinates.place(at as f32, self.scales[axis], size as f32, out as f32);
         let last = (size.max(1) - 1) as f32;

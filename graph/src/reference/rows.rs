@@ -70,7 +70,7 @@ pub(super) fn softmax(op: &Softmax, x: &Tensor, mask: Option<&Tensor>, out: &Ten
     Some(Tensor::floats(out.clone(), made))
 }
 
-/// Softmax of a row, or the logarithm of it.
+/// Softmax of a row, or its logarithm.
 pub(super) fn softmax_row(scores: &[f64], log: bool) -> Vec<f64> {
     let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let sum: f64 = scores.iter().map(|score| (score - max).exp()).sum();
@@ -78,8 +78,9 @@ pub(super) fn softmax_row(scores: &[f64], log: bool) -> Vec<f64> {
     scores.iter().map(each).collect()
 }
 
-/// The mask with all its broadcasting done: `elements` of it, or none if there is none. None of that if the operation and its operands disagree.
-#[expect(clippy::option_option, reason = "no mask is one thing, and a mask that does not fit another")]
+/// Broadcast a mask to `elements` elements. The inner `None` means that there is no mask; the outer
+/// `None` that the operation and its operands disagree.
+#[expect(clippy::option_option, reason = "the outer option is an invalid mask, the inner an absent one")]
 pub(super) fn masked(mask: Option<&Tensor>, how: Option<&Mask>, elements: usize) -> Option<Option<Vec<f32>>> {
     let (mask, how) = match (mask, how) {
         (None, None) => return Some(None),
@@ -135,7 +136,7 @@ pub(super) fn layer_norm<'a>(
     Some(vec![Some(y), sum])
 }
 
-/// How elements compare; those that are no numbers are equal to all.
+/// Order of two elements; NaN is equal to every number.
 fn compare<T: PartialOrd>(a: &T, b: &T) -> Ordering {
     a.partial_cmp(b).unwrap_or(Ordering::Equal)
 }
@@ -185,7 +186,7 @@ pub(super) fn top_k(op: &TopK, x: &Tensor, types: &[Option<&TensorType>]) -> Opt
     Some(vec![values, indices])
 }
 
-/// Where in the whole tensor the best of a row are.
+/// Indices, in the whole tensor, of the selected elements of a row.
 fn best<T: PartialOrd>(op: &TopK, row: usize, x: &[T]) -> Vec<usize> {
     let mut columns: Vec<usize> = (0..x.len()).collect();
     columns.sort_by(|a, b| {

@@ -1,4 +1,4 @@
-//! Tensors of the reference: on the heap, in the widest type of their kind.
+//! Tensors of the reference interpreter: on the heap, in the widest type of their lane.
 
 use crate::TensorType;
 use crate::ir::Lane;
@@ -6,24 +6,25 @@ use half::{bf16, f16};
 use std::sync::Arc;
 use weir_types::ElementType;
 
-/// A value's elements. Cheap to clone.
+/// Elements of a value with their type. Cheap to clone.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tensor {
     tensor: TensorType,
     data: Data,
 }
 
-/// The elements, row-major, each one that the element type has.
+/// Elements in row-major order, each representable in the element type.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Data {
-    /// Of a floating-point type.
+    /// Elements of a floating-point type.
     Floats(Arc<Vec<f32>>),
-    /// Of an integer type, or booleans, which are 0 or 1.
+    /// Elements of an integer type, or booleans, which are 0 or 1.
     Integers(Arc<Vec<i64>>),
 }
 
 impl Tensor {
-    /// Floats, rounded to the element type; if that is an integer type, cut off. If there are too few, the rest is 0.
+    /// Make a tensor of floats, rounded to the element type, or truncated if that is an integer
+    /// type. Missing elements are 0.
     #[must_use]
     pub fn floats(tensor: TensorType, mut data: Vec<f32>) -> Self {
         if Lane::of(tensor.element_type()) == Lane::Integer {
@@ -41,7 +42,8 @@ impl Tensor {
         Self { tensor, data: Data::Floats(Arc::new(data)) }
     }
 
-    /// Integers, wrapped to the element type; if that is a floating-point type, converted. If there are too few, the rest is 0.
+    /// Make a tensor of integers, wrapped to the element type, or converted if that is a
+    /// floating-point type. Missing elements are 0.
     #[must_use]
     pub fn integers(tensor: TensorType, mut data: Vec<i64>) -> Self {
         if Lane::of(tensor.element_type()) == Lane::Float {
@@ -55,7 +57,7 @@ impl Tensor {
         Self { tensor, data: Data::Integers(Arc::new(data)) }
     }
 
-    /// Read little-endian elements; none if there are more or fewer than the type says.
+    /// Decode little-endian elements; `None` if their number differs from the type's.
     #[must_use]
     pub fn from_bytes(tensor: TensorType, bytes: &[u8]) -> Option<Self> {
         use ElementType::{
@@ -85,7 +87,7 @@ impl Tensor {
         Some(Self { tensor, data })
     }
 
-    /// Write little-endian elements.
+    /// Encode as little-endian elements.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         match &self.data {
@@ -104,19 +106,19 @@ impl Tensor {
         }
     }
 
-    /// What it is.
+    /// Element type and dimensions.
     #[must_use]
     pub fn tensor(&self) -> &TensorType {
         &self.tensor
     }
 
-    /// Its elements.
+    /// The elements.
     #[must_use]
     pub fn data(&self) -> &Data {
         &self.data
     }
 
-    /// Its elements, whichever they are, as floats.
+    /// The elements of either lane, as floats.
     #[must_use]
     pub fn to_floats(&self) -> Vec<f32> {
         match &self.data {
@@ -125,7 +127,7 @@ impl Tensor {
         }
     }
 
-    /// Its elements as integers, if they are.
+    /// The elements as integers, if they are integers.
     #[must_use]
     pub fn as_integers(&self) -> Option<&[i64]> {
         match &self.data {
@@ -134,13 +136,13 @@ impl Tensor {
         }
     }
 
-    /// The same elements under other dimensions; none if those have more or fewer.
+    /// The same elements under other dimensions; `None` if the number of elements differs.
     #[must_use]
     pub fn reshaped(&self, dims: &[usize]) -> Option<Self> {
         Some(Self { tensor: self.tensor.reshaped(dims)?, data: self.data.clone() })
     }
 
-    /// The same tensor with elements converted to another type.
+    /// The same tensor, converted to another element type.
     #[must_use]
     pub fn in_elements(&self, element_type: ElementType) -> Option<Self> {
         if element_type == self.tensor.element_type() {
@@ -154,7 +156,7 @@ impl Tensor {
     }
 }
 
-/// The nearest float that the type has.
+/// Round to the nearest float of the type.
 pub(super) fn round_to(element_type: ElementType, float: f32) -> f32 {
     match element_type {
         ElementType::Fp16 => f16::from_f32(float).to_f32(),
@@ -163,7 +165,7 @@ pub(super) fn round_to(element_type: ElementType, float: f32) -> f32 {
     }
 }
 
-/// The lowest bits, as many as the type has.
+/// Keep as many of the lowest bits as the type has.
 pub(super) fn wrap_to(element_type: ElementType, integer: i64) -> i64 {
     match element_type {
         ElementType::Bool => i64::from(integer != 0),

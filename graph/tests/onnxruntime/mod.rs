@@ -1,4 +1,5 @@
-//! What ONNX Runtime makes of a model, for tests here and of the executor: the library that nodes run models on the processor with.
+//! Expected results from ONNX Runtime, for tests of this crate and of the executor. It is the
+//! library that nodes run models on the CPU with.
 
 use ort::environment::Environment;
 use ort::session::Session;
@@ -8,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use weir_graph::reference::{Data, Tensor};
 
-/// The model's first output for inputs in its order, computed operator by operator as the file has them.
+/// The model's first output for inputs in its order, computed operator by operator without graph
+/// optimisation.
 pub(crate) fn onnxruntime(file: &[u8], inputs: &[Tensor]) -> Vec<f32> {
     let builder = Session::builder(environment()).unwrap();
     let builder = builder.with_optimization_level(GraphOptimizationLevel::Disable).unwrap();
@@ -29,7 +31,7 @@ fn value(tensor: &Tensor) -> DynTensor {
     }
 }
 
-/// The one that a process may have.
+/// The only environment that a process may have.
 fn environment() -> &'static Environment {
     static ENVIRONMENT: OnceLock<Environment> = OnceLock::new();
     ENVIRONMENT.get_or_init(|| {

@@ -1,4 +1,4 @@
-//! Running graphs in tests.
+//! Helper that runs graphs in tests.
 
 use weir_graph::reference::{self, Tensor};
 use weir_graph::{Graph, Model, WeightData};

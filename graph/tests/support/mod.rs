@@ -1,4 +1,4 @@
-//! What the tests of this crate share.
+//! Helpers shared by the tests of this crate.
 
 use bytes::Bytes;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,8 @@
-//! The light networks with weights that differ, for tests here and of the executor.
+//! Light networks with varied weights, for tests of this crate and of the executor.
 //!
-//! Theirs are all alike, made by `ConstantOfShape` as they load, and so are all their answers: a constant, or a channel in the place of another, would pass
-//! for right. These are random, from a fixed seed, and of a size that lets values neither vanish nor grow through the layers.
+//! The original weights are all equal, made by `ConstantOfShape` on load, and so are all results: a
+//! constant, or one channel in place of another, would pass the comparison. The varied weights are
+//! random, from a fixed seed, and scaled so that values neither vanish nor grow through the layers.
 
 mod onnx;
 
@@ -10,40 +11,41 @@ use onnx::{Model, Named, Node, Tensor};
 use prost::Message;
 use std::collections::HashMap;
 
-/// Random numbers (SplitMix64), the same everywhere.
+/// Random numbers (SplitMix64), identical on every platform.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    /// Evenly between -1 and 1.
+    /// Uniform between -1 and 1.
     pub(crate) fn next(&mut self) -> f32 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        // As many bits as a float has, so that nothing is rounded.
+        // As many bits as a float has, so that the conversion does not round.
         ((mixed >> 40) as f32 / (1 << 23) as f32) - 1.0
     }
 }
 
-/// What a weight is to the operator that reads it, and so what it may be.
+/// Role of a weight in the operator that reads it, which decides its range.
 #[derive(Clone, Copy)]
 enum Role {
-    /// Of a convolution or a product: each of its outputs is a sum of so many products.
+    /// Weight of a convolution or a product: each output is a sum of `fan_in` products.
     Factors { fan_in: i64 },
-    /// The same, of what no ReLU has cut off.
+    /// Like `Factors`, for inputs that did not pass through ReLU.
     FactorsOfAll { fan_in: i64 },
-    /// The same, of the last: softmax is to leave many classes, and so is given logits that are near each other.
+    /// Like `Factors`, for the last layer: logits stay close together, so that softmax leaves many
+    /// classes.
     LastFactors { fan_in: i64 },
-    /// Multiplies, or divides by its root.
+    /// Factor, or divisor under a root.
     Scale,
-    /// Multiplies what a residual adds, of which there are many.
+    /// Factor of a residual branch; a network has many of them.
     ResidualScale,
-    /// Is added.
+    /// Summand.
     Shift,
-    /// Is added to the logits: ReLU, where it comes behind them, is to leave them as they are.
+    /// Summand of the logits, large enough for a following ReLU to leave them unchanged.
     LastShift,
 }
 
-/// The network of a file with other weights. What is left are shapes.
+/// The network of a file with varied weights. Other constants are shapes.
 pub(crate) fn varied(file: &[u8]) -> Bytes {
     let mut model = Model::decode(file).unwrap();
     let graph = model.graph.as_mut().unwrap();
@@ -52,7 +54,7 @@ pub(crate) fn varied(file: &[u8]) -> Bytes {
         graph.initialisers.iter().map(|tensor| Tensor::decode(tensor.clone()).unwrap()).collect();
     let (values, mut random) = (Values::new(&nodes), Random(1));
 
-    // Some are in the file.
+    // Some weights are in the file.
     for (tensor, bytes) in initialisers.iter().zip(&mut graph.initialisers) {
         let (name, dims) = (&tensor.name, &tensor.dims);
         let is_float = tensor.data_type == onnx::FLOAT;
@@ -60,7 +62,7 @@ pub(crate) fn varied(file: &[u8]) -> Bytes {
             *bytes = role.tensor(name, dims, &mut random);
         }
     }
-    // Most are not, but their sizes.
+    // Most weights are only sizes, for `ConstantOfShape`.
     let shapes: HashMap<&str, &Tensor> =
         initialisers.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
     let (constants, others): (Vec<_>, Vec<_>) =
@@ -76,12 +78,12 @@ pub(crate) fn varied(file: &[u8]) -> Bytes {
 
     let is_weight = |input: &Bytes| shapes.contains_key(Named::decode(input.clone()).unwrap().name.as_str());
     graph.inputs.retain(|input| !is_weight(input));
-    // From this one on, weights need not be inputs.
+    // From this version on, weights need not be inputs.
     model.ir_version = 4;
     model.encode_to_vec().into()
 }
 
-/// Which node reads a value, and as which of its inputs; and which operator makes it.
+/// The reader of each value with the index of the input, and the operator that makes each value.
 struct Values<'a> {
     of: HashMap<&'a str, (&'a Node, usize)>,
     made_by: HashMap<&'a str, &'a str>,
@@ -98,17 +100,17 @@ impl<'a> Values<'a> {
         Self { of: nodes.iter().flat_map(inputs).collect(), made_by: made.collect(), last }
     }
 
-    /// What the weight of this name is.
+    /// Role of the weight of this name.
     fn role(&self, name: &str, dims: &[i64]) -> Option<Role> {
         let (node, place) = *self.of.get(name)?;
         let is_last = self.last == Some(node);
         let adds =
             || self.of.get(node.outputs[0].as_str()).is_some_and(|(reader, _)| reader.operator == "Sum");
         match (node.operator.as_str(), place) {
-            // What only changes dimensions.
+            // Operators that only change dimensions.
             ("Unsqueeze" | "Reshape", 0) => self.role(&node.outputs[0], dims),
             ("Conv" | "Gemm", 1) => {
-                // The second matrix of every `Gemm` here is transposed.
+                // The second matrix of every `Gemm` in these networks is transposed.
                 let of_each = if node.operator == "Conv" { &dims[1..] } else { &dims[dims.len() - 1..] };
                 let fan_in = of_each.iter().product();
                 let reads_all = self.made_by.get(node.inputs[0].as_str()) == Some(&"BatchNormalization");
@@ -129,13 +131,14 @@ impl<'a> Values<'a> {
 
 impl Role {
     fn tensor(self, name: &str, dims: &[i64], random: &mut Random) -> Bytes {
-        // Such a sum is as large as what it reads, of which ReLU has cut off half (He et al., 2015).
+        // Such a sum is as large as its inputs, half of which ReLU has zeroed (He et al., 2015).
         let he = |fan_in: i64| (6.0 / fan_in as f32).sqrt();
         let (middle, reach) = match self {
             Self::Factors { fan_in } => (0.0, he(fan_in)),
             Self::FactorsOfAll { fan_in } => (0.0, he(fan_in) / std::f32::consts::SQRT_2),
             Self::LastFactors { fan_in } => (0.0, he(fan_in) / 10.0),
-            // What is multiplied by one and divided by the root of another stays about as large.
+            // Multiplied by one such number and divided by the root of another, a value keeps its
+            // magnitude.
             Self::Scale => (0.9, 0.45),
             Self::ResidualScale => (0.4, 0.2),
             Self::Shift => (0.0, 0.25),

@@ -1,9 +1,9 @@
-//! As much of `onnx.proto` as weights take to be replaced. What is not looked into stays the bytes that it was.
+//! Subset of `onnx.proto` for replacing weights. Other fields stay as raw bytes.
 
 use bytes::Bytes;
 use prost::Message;
 
-/// The element type of fp32.
+/// Element type fp32.
 pub(super) const FLOAT: i32 = 1;
 
 #[derive(Clone, PartialEq, Message)]
@@ -30,7 +30,7 @@ pub(super) struct Graph {
     outputs: Vec<Bytes>,
 }
 
-/// A node, as far as it is looked into.
+/// Fields of a node that this module needs.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Node {
     #[prost(string, repeated, tag = "1")]
@@ -41,7 +41,7 @@ pub(super) struct Node {
     pub(super) operator: String,
 }
 
-/// An input, as far as it is looked into.
+/// Fields of an input that this module needs.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Named {
     #[prost(string, tag = "1")]
@@ -73,7 +73,7 @@ impl Tensor {
         }
     }
 
-    /// What a shape says.
+    /// The integers of a shape.
     pub(super) fn integers(&self) -> Vec<i64> {
         let raw = self.raw_data.as_chunks::<8>().0.iter().map(|bytes| i64::from_le_bytes(*bytes));
         if self.raw_data.is_empty() { self.int64_data.clone() } else { raw.collect() }

@@ -1,4 +1,4 @@
-//! Whether a node fits its operands and outputs.
+//! Check that a node fits its operands and outputs.
 
 use crate::TensorType;
 use crate::ir::{
@@ -6,13 +6,13 @@ use crate::ir::{
     LayerNorm, Layout, Mask, MatMul, Node, Op, ProgramError, Softmax,
 };
 
-/// One node, and the graph around it.
+/// Checks one node within its graph.
 pub(super) struct Checker<'a> {
     pub(super) graph: &'a Graph,
     pub(super) node: &'a Node,
 }
 
-/// What does not fit about a node.
+/// Reason why a node is unsound.
 pub(super) enum Fault {
     Misfit(&'static str),
     Program(ProgramError),
@@ -95,7 +95,7 @@ impl Checker<'_> {
         ensure(self.operand(place)?.elements() == elements, "an operand")
     }
 
-    /// An operand that may be left out.
+    /// Check an optional operand.
     fn maybe(&self, place: usize, elements: usize) -> Result<(), Fault> {
         if self.node.input(place).is_some() { self.elements(place, elements) } else { Ok(()) }
     }
@@ -200,19 +200,20 @@ impl Checker<'_> {
     }
 }
 
-/// Whether these are dimensions to walk over with that many strides, and elements in all.
+/// Whether an operation can iterate over `dims` with this many strides, and visits `elements`
+/// elements.
 fn walks(dims: &[usize], strides: usize, elements: usize) -> bool {
     (1..=DIMS_MAX).contains(&dims.len())
         && dims.len() == strides
         && dims.iter().product::<usize>() == elements
 }
 
-/// The index of the last element of a block that begins at `offset`.
+/// Index of the last element of a block that begins at `offset`.
 fn reach(offset: usize, dims: &[usize], strides: &[usize]) -> usize {
     offset + dims.iter().zip(strides).map(|(dim, stride)| dim.saturating_sub(1) * stride).sum::<usize>()
 }
 
-/// Whether all elements of a block are in a value.
+/// Whether all elements of a block are inside a value.
 fn inside(layout: &Layout, dims: &[usize], tensor: &TensorType) -> bool {
     let (mut first, mut last) = (layout.offset as i128, layout.offset as i128);
     for (dim, stride) in dims.iter().zip(&layout.strides) {
