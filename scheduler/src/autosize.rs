@@ -1,51 +1,53 @@
-//! How a node runs a model that is asked for at a rate which changes: [`crate::size`], rerun on each interval's rate.
+//! Sizes a model for a request rate that changes: reruns [`crate::size`] on each interval's rate.
 //!
-//! It grows at once and shrinks late, so that it does not go back and forth: more is chosen when what there is would be busy for more than
-//! [`BUSY_MAX`] of the time, and less when the busiest of the last [`INTERVALS`] intervals would do with less. Either way what is chosen has
-//! [`HEADROOM`] to spare, so that neither makes room for the other unless the rate itself changes by a tenth and more.
+//! Scale-up is immediate and scale-down is delayed, so that the size does not oscillate. The size
+//! grows when the current instances would be busy for more than [`BUSY_MAX`] of the time. It
+//! shrinks when fewer instances would have served the busiest of the last [`INTERVALS`] intervals.
+//! Every new size includes [`HEADROOM`], so a rate has to change by a tenth or more before the size
+//! changes back.
 
 use crate::sizing::{Configuration, SizingError, size};
 use std::collections::VecDeque;
 
-/// Intervals that a rate has to be lower for.
+/// Intervals of lower rate before the size shrinks.
 const INTERVALS: usize = 3;
-/// What is chosen manages this many times the rate.
+/// A new size serves this multiple of the rate.
 const HEADROOM: f64 = 1.25;
-/// What there is is kept up to this part of what it manages.
+/// Utilization above which the size grows.
 const BUSY_MAX: f64 = 0.9;
 
-/// What there is to run a model on.
+/// Capacity available for a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room {
-    /// Runs at once.
+    /// Concurrent runs.
     pub slots: u32,
-    /// Threads of all of them together.
+    /// Threads of all runs together.
     pub threads: u32,
-    /// Items of a run, at most.
+    /// Maximum items per run.
     pub batch_max: u32,
 }
 
-/// How a model is to be run.
+/// The chosen size of a model.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Chosen {
-    /// How an instance is set up.
+    /// Setup of each instance.
     pub configuration: Configuration,
-    /// How many of them.
+    /// Number of instances.
     pub instances: u32,
-    /// Whether all that there is room for is too little for the rate.
+    /// Whether the available capacity is too small for the rate.
     pub is_short: bool,
 }
 
-/// Decides for one model. Knows no clock: the caller tells it each interval's rate.
+/// Sizes one model. It has no clock: the caller passes each interval's rate.
 #[derive(Debug, Clone, Default)]
 pub struct Autosizer {
-    /// Of the last intervals, the newest at the end.
+    /// Rates of the last intervals, newest last.
     rates_per_s: VecDeque<f64>,
     chosen: Option<Chosen>,
 }
 
 impl Chosen {
-    /// Runs at once.
+    /// Concurrent runs.
     #[must_use]
     pub fn sessions(&self) -> u32 {
         self.instances.saturating_mul(self.configuration.concurrency)
@@ -65,17 +67,18 @@ impl Chosen {
         u64::from(self.sessions()) * u64::from(self.configuration.threads)
     }
 
-    /// Whether it takes less than another: less memory, or as much and fewer threads.
+    /// Whether it needs less memory than `other`, or equal memory and fewer threads.
     fn is_less_than(&self, other: &Self) -> bool {
         (self.memory_bytes(), self.threads()) < (other.memory_bytes(), other.threads())
     }
 }
 
 impl Autosizer {
-    /// How the model is to be run after an interval in which it was asked for `rate_per_s` items per second.
+    /// Returns the size of the model after an interval with `rate_per_s` requested items per
+    /// second.
     ///
-    /// # Errors
-    /// If nothing that there is room for was measured, or none of it keeps to the SLO. What was chosen before then stays as it is.
+    /// # Errors If no measured configuration fits into the room, or none of those that fit meets
+    /// the SLO. The previous size then stays in effect.
     pub fn step(
         &mut self,
         rate_per_s: f64,
@@ -118,14 +121,14 @@ impl Autosizer {
     }
 }
 
-/// What serves a rate with room to spare; or as much of it as there is room for.
+/// The size that serves a rate with headroom, or the largest that fits into the room.
 fn choose(
     rate_per_s: f64,
     slo_ns: u64,
     usable: &[Configuration],
     room: &Room,
 ) -> Result<Chosen, SizingError> {
-    // Nobody may have asked at all; one instance is there all the same.
+    // `size` rejects a rate of 0. An idle model keeps one instance.
     let asked_per_s = rate_per_s;
     let rate_per_s = (rate_per_s * HEADROOM).max(f64::MIN_POSITIVE);
     let best = size(rate_per_s, slo_ns, usable)?;
@@ -135,7 +138,7 @@ fn choose(
     if let Some(instances) = fits(&best.configuration, best.instances) {
         return Ok(Chosen { configuration: best.configuration, instances, is_short: false });
     }
-    // Dearer ones may do more with the same processors.
+    // A configuration that needs more memory may serve more on the same CPUs.
     let all_fit = |one: &&Configuration| {
         size(rate_per_s, slo_ns, std::slice::from_ref(*one))
             .is_ok_and(|sizing| fits(one, sizing.instances).is_some())
@@ -154,7 +157,7 @@ fn choose(
     keeping.max_by(|a, b| a.throughput_per_s().total_cmp(&b.throughput_per_s())).ok_or(SizingError::Nothing)
 }
 
-/// How many instances there is room for.
+/// Maximum number of instances that fit into the room.
 fn instances_max(configuration: &Configuration, room: &Room) -> u32 {
     let runs = configuration.concurrency.max(1);
     let threads = runs.saturating_mul(configuration.threads.max(1));
@@ -174,7 +177,7 @@ mod tests {
         Configuration { threads, batch: 1, concurrency, latency_ns: latency_ms * MS, memory_bytes }
     }
 
-    /// 100 items per second with one thread, 150 with two.
+    /// One thread serves 100 items per second, two serve about 143.
     fn measured() -> Vec<Configuration> {
         vec![configuration(1, 1, 10, 100), configuration(2, 1, 7, 110)]
     }
@@ -188,7 +191,8 @@ mod tests {
     fn it_grows_at_once_and_shrinks_when_a_rate_has_been_lower_for_some_time() {
         let mut sizer = Autosizer::default();
         assert_eq!(sessions(&mut sizer, &[0.0, 10.0, 60.0], 1_000), [1, 1, 1]);
-        // With two threads, what is more for the memory; then with one, what is more for the processors.
+        // At first two threads, which serve more per byte; then one thread, which serves more per
+        // CPU.
         assert_eq!(sessions(&mut sizer, &[150.0, 170.0, 300.0], 1_000), [2, 2, 4]);
         assert_eq!(sessions(&mut sizer, &[10.0, 10.0, 10.0], 1_000), [4, 4, 1]);
     }
@@ -200,12 +204,14 @@ mod tests {
         assert_eq!((chosen.configuration.threads, chosen.sessions(), chosen.is_short), (2, 1, false));
         let chosen = sizer.step(1_000.0, 8 * MS, &measured(), &ROOM).unwrap();
         assert_eq!((chosen.configuration.threads, chosen.sessions(), chosen.is_short), (2, 2, true));
-        // What does more on as many processors, where the dearest would be too little.
+        // Two threads per run need less memory, but only two such runs fit. One thread per run
+        // serves more.
         let chosen = sizer.step(350.0, 1_000 * MS, &measured(), &ROOM).unwrap();
         assert_eq!((chosen.configuration.threads, chosen.sessions()), (1, 4));
         let unattainable = sizer.step(1.0, 5 * MS, &measured(), &ROOM);
         assert_eq!(unattainable, Err(SizingError::Unattainable { slo_ns: 5 * MS, best_ns: 7 * MS }));
-        // Batches that may not be, and more runs at once than there is room for, count as not measured.
+        // Unsupported batch sizes and configurations beyond the available slots count as
+        // unmeasured.
         let batches = [Configuration { batch: 2, ..measured()[0] }, configuration(1, 5, 10, 1)];
         assert_eq!(sizer.step(1.0, 1_000 * MS, &batches, &ROOM), Err(SizingError::Nothing));
     }
@@ -219,7 +225,8 @@ mod tests {
     }
 
     proptest! {
-        /// Around a steady rate it settles: after the first interval nothing is added, and what is taken away is taken once.
+        /// At a steady rate the size settles: it grows at most in the first interval, and shrinks
+        /// at most once.
         #[test]
         fn it_does_not_go_back_and_forth(
             rate in 1.0_f64..400.0,

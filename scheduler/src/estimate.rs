@@ -1,4 +1,4 @@
-//! What placements cost, as learned from those before.
+//! Cost estimates for placements, learned from earlier loads and runs.
 
 mod load;
 pub use load::{LoadTimes, Tier};
@@ -9,8 +9,9 @@ pub use moving::Network;
 mod run;
 pub use run::{RunLine, RunTimes};
 
-/// The nearest whole number of nanoseconds; the conversion saturates, and takes NaN and negative numbers for 0.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturating is what is wanted")]
+/// Rounds to the nearest whole nanosecond. The conversion saturates, and maps NaN and negative
+/// numbers to 0.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturation is intended")]
 pub(crate) fn round_ns(ns: f64) -> u64 {
     ns.round() as u64
 }

@@ -1,4 +1,4 @@
-//! Which waiting invocation runs next, and where.
+//! Scheduling policies: which waiting invocation runs next, and where.
 
 mod finish_first;
 pub use finish_first::FinishFirst;
@@ -44,84 +44,89 @@ use crate::{DeviceKey, FunctionKey, InputsOn, KindKey, ModelKey, Parts, Slo, Ten
 use smallvec::SmallVec;
 use weir_types::{InvocationId, NodeId, Platforms};
 
-/// A scheduling policy: it holds what waits, in its own order, and answers one question.
+/// A scheduling policy: it queues waiting invocations in its own order, and chooses the next
+/// placement.
 ///
-/// It starts nothing of a tenant that [`may_start`](crate::Tenants::may_start) refuses, and nothing that does not fit.
+/// It never places an invocation of a tenant that [`may_start`](crate::Tenants::may_start) refuses,
+/// or an invocation that does not fit.
 pub trait Policy: Send {
-    /// What it is called in settings and reports.
+    /// The policy's name in settings and reports.
     fn name(&self) -> &'static str;
 
-    /// Take in an invocation. It has at least one model; they differ from each other, and fit into some device that was up when it arrived.
+    /// Queues an invocation. It has at least one model; its models are distinct, and fit into some
+    /// device that was up when it arrived.
     fn arrived(&mut self, request: Request, view: &View);
 
-    /// Something has happened: [`next`](Self::next) will be asked for all that is to be started now.
+    /// Called after every event, before [`next`](Self::next) is asked for placements.
     fn begin(&mut self, _now_ns: u64, _view: &View) {}
 
-    /// What to start next, if anything. Asked after every event until there is no answer; each answer is carried out before the next
-    /// question. A placement must fit: its grant is what [`View`] says a device has room for.
+    /// The next placement to start, if any. Called after every event until it returns `None`; each
+    /// placement is carried out before the next call. A placement must fit into the room that
+    /// [`View`] reports for its device.
     fn next(&mut self, now_ns: u64, view: &View) -> Option<Placement>;
 
-    /// Give up an invocation that waits; none if it does not.
+    /// Removes a waiting invocation; `None` if it does not wait here.
     fn remove(&mut self, invocation: InvocationId, view: &View) -> Option<Request>;
 
-    /// Give up one that waits and will not keep its SLO any more; none if there is no such, or if that is not this policy's concern.
+    /// Removes a waiting invocation that can no longer meet its SLO; `None` if there is none, or if
+    /// the policy ignores SLOs.
     fn late(&mut self, _now_ns: u64, _view: &View) -> Option<Request> {
         None
     }
 
-    /// Devices have gone, and their numbers may be given to others.
+    /// Devices are gone, and their keys may be reused.
     fn devices_gone(&mut self, _devices: &[DeviceKey], _view: &View) {}
 
-    /// How many wait.
+    /// Number of waiting invocations.
     fn waiting(&self) -> usize;
 
-    /// Whether it starts what needs models in the order of arrival.
+    /// Whether invocations with models start in the order of arrival.
     fn keeps_order(&self) -> bool {
         false
     }
 }
 
-/// An invocation that waits, with its names resolved.
+/// A waiting invocation, with its names resolved to keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// Which one.
+    /// The invocation.
     pub invocation: InvocationId,
-    /// Who pays.
+    /// The tenant that is charged.
     pub tenant: TenantKey,
-    /// What runs.
+    /// The function to run.
     pub function: FunctionKey,
     /// The models that it may open.
     pub models: SmallVec<[Demand; 1]>,
     /// When it arrived.
     pub arrived_at_ns: u64,
-    /// When it is of no use any more.
+    /// When it expires.
     pub deadline_at_ns: u64,
     /// 1 is the most urgent; 0 is the default.
     pub priority: u32,
     /// Items that it works on.
     pub batch: u32,
-    /// How long it runs, if its caller knows.
+    /// Its run time, if the caller knows it.
     pub run_time_ns: Option<u64>,
-    /// The same on some kinds of devices.
+    /// Its run time on some kinds of devices, from the caller.
     pub told_ns: Box<[(KindKey, u64)]>,
-    /// What it is to keep to. Of those that have anything to keep to, policies see only what is turned away by nobody.
+    /// The SLO to meet. Policies see a request with an SLO only if admission is off.
     pub slo: Slo,
-    /// Where what it works on lies.
+    /// Where the inputs are.
     pub inputs: Box<[InputsOn]>,
 }
 
 /// A model that an invocation may open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Demand {
-    /// Which one.
+    /// The model.
     pub model: ModelKey,
-    /// The memory it takes, as measured or estimated.
+    /// Bytes of device memory that it takes, as measured or estimated.
     pub bytes: u64,
-    /// How long a load takes, if its caller knows.
+    /// Duration of a load, if the caller knows it.
     pub load_time_ns: Option<u64>,
-    /// What it can run on.
+    /// The platforms that can run it.
     pub runs_on: Platforms,
-    /// Of [`bytes`](Self::bytes), what other models may have in common with it.
+    /// The parts of [`bytes`](Self::bytes) that other models may share.
     pub parts: Parts,
 }
 

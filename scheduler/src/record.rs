@@ -1,35 +1,36 @@
-//! What a scheduler was told and what it said to it, as JSON lines that can be played again.
+//! Records a scheduler's inputs and outputs as JSON lines, and replays them.
 //!
-//! The first line is the [`Setup`]; each of the others is one call of [`Scheduler::handle`]: the time, the event and the actions. A
-//! scheduler follows from its setup and its calls, so a record of a node that is running says, on any other machine, what it did and why.
-//! It can be complete up to some call only: a [`Recorder`] begins with a new scheduler, and stops for good once it is full.
+//! The first line is the [`Setup`]; every further line is one call of [`Scheduler::handle`]: the
+//! time, the event and the actions. Setup and calls determine a scheduler completely, so a record
+//! from a running node can be replayed on any other machine. A record covers a prefix of the calls:
+//! a [`Recorder`] starts with a new scheduler, and stops for good once the record is full.
 
 use crate::{Action, Event, PolicyKind, PolicyOptions, Scheduler, Settings};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::io::{BufRead, Read};
 
-/// What a scheduler is made of.
+/// The parameters of a scheduler.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Setup {
-    /// Its policy.
+    /// The policy.
     pub policy: PolicyKind,
-    /// What the policy is told.
+    /// The policy's options.
     pub options: PolicyOptions,
-    /// Its limits.
+    /// The scheduler's settings.
     pub settings: Settings,
 }
 
 impl Setup {
-    /// A scheduler that nothing has happened to yet.
+    /// Creates a scheduler without any events.
     #[must_use]
     pub fn build(&self) -> Scheduler {
         Scheduler::with_policy(&self.settings, self.policy.build(&self.options))
     }
 }
 
-/// Writes down what a scheduler does, for [`replay`]. It does no I/O: whoever drives the scheduler takes the lines and brings them to a
-/// file.
+/// Records a scheduler's calls for [`replay`]. A recorder does no I/O: the scheduler's driver takes
+/// the lines and writes them to a file.
 #[derive(Debug)]
 pub struct Recorder {
     lines: Vec<u8>,
@@ -38,7 +39,8 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// A record of a scheduler that is made of `setup` and has been told nothing yet. All lines together take up to `bytes_max`.
+    /// Starts a record of a new scheduler built from `setup`. All lines together take at most
+    /// `bytes_max`.
     #[must_use]
     pub fn new(setup: &Setup, bytes_max: usize) -> Self {
         let mut recorder = Self { lines: Vec::new(), bytes_left: bytes_max, is_full: false };
@@ -46,7 +48,8 @@ impl Recorder {
         recorder
     }
 
-    /// Hand an event to the scheduler, and write down both it and what comes of it. `actions` may hold earlier ones.
+    /// Passes an event to the scheduler, and records the event and the resulting actions. Earlier
+    /// contents of `actions` are not recorded.
     pub fn handle(
         &mut self,
         scheduler: &mut Scheduler,
@@ -60,18 +63,18 @@ impl Recorder {
         self.record(now_ns, &copy, actions.get(before..).unwrap_or_default());
     }
 
-    /// Write down a call of [`Scheduler::handle`] that was made elsewhere.
+    /// Records a call of [`Scheduler::handle`] made by the caller.
     pub fn record(&mut self, now_ns: u64, event: &Event, actions: &[Action]) {
         self.write(&Written { now_ns, event, actions });
     }
 
-    /// The lines since this was asked last.
+    /// Takes the lines recorded since the last call.
     #[must_use]
     pub fn take_lines(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.lines)
     }
 
-    /// Whether a call did not fit any more: it and all later ones are missing.
+    /// Whether a call exceeded the size limit. That call and all later calls are missing.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.is_full
@@ -94,58 +97,58 @@ impl Recorder {
     }
 }
 
-/// What was played again.
+/// The result of a replay.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Replayed {
     /// Calls of [`Scheduler::handle`].
     pub calls: u64,
-    /// What they said, all together.
+    /// Actions of all calls.
     pub actions: u64,
-    /// The record ends in the middle of a line, as if its writer had been stopped. What comes before it was played.
+    /// The record ends in the middle of a line, for example because its writer was stopped. All
+    /// complete lines were replayed.
     pub is_cut_short: bool,
 }
 
-/// Why a record could not be played again to its end.
+/// Why a replay failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// It cannot be read.
+    /// The record cannot be read.
     #[error("the record cannot be read: {0}")]
     Io(#[from] std::io::Error),
-    /// A line is not what it should be.
+    /// A line does not parse.
     #[error("line {line} is not part of a record: {error}")]
     Bad {
-        /// Which one, from 1.
+        /// The line's number, from 1.
         line: u64,
-        /// What is wrong with it.
+        /// The parse error.
         error: serde_json::Error,
     },
-    /// A line has no end.
+    /// A line exceeds the length limit.
     #[error("line {line} is longer than {LINE_BYTES_MAX} bytes")]
     LongLine {
-        /// Which one, from 1.
+        /// The line's number, from 1.
         line: u64,
     },
-    /// The scheduler says something else today.
+    /// The scheduler's actions differ from the recorded actions.
     #[error("line {line}: the scheduler was told {event}, said {recorded}, and says {replayed} now")]
     Differs {
-        /// Which one, from 1.
+        /// The line's number, from 1.
         line: u64,
-        /// What it was told.
+        /// The event, as JSON.
         event: String,
-        /// What it said, as JSON.
+        /// The recorded actions, as JSON.
         recorded: String,
-        /// What it says now.
+        /// The replayed actions, as JSON.
         replayed: String,
     },
 }
 
-/// The longest line that is read: no arrival and no decision comes close.
+/// Maximum length of a line; no arrival or decision comes close.
 const LINE_BYTES_MAX: u64 = 16 << 20;
 
-/// Play a record again, and see that the scheduler says the same.
+/// Replays a record and checks that the scheduler returns the recorded actions.
 ///
-/// # Errors
-/// If it does not, or if this is not a record.
+/// # Errors If an action differs, or if the input is not a valid record.
 pub fn replay(mut record: impl BufRead) -> Result<Replayed, ReplayError> {
     let (mut replayed, mut buffer, mut line) = (Replayed::default(), Vec::new(), 1);
     let mut next = |line: u64, buffer: &mut Vec<u8>| -> Result<bool, ReplayError> {
@@ -170,7 +173,7 @@ pub fn replay(mut record: impl BufRead) -> Result<Replayed, ReplayError> {
         scheduler.handle(call.now_ns, call.event, &mut actions);
         let recorded: Vec<Action> =
             serde_json::from_str(call.actions.get()).map_err(|error| ReplayError::Bad { line, error })?;
-        // Costs of millions are not read to the last digit that was written.
+        // Parsing loses the last digits of costs in the millions, so the JSON text is compared too.
         if actions != recorded && json(&actions) != call.actions.get() {
             let (recorded, replayed) = (call.actions.get().to_owned(), json(&actions));
             return Err(ReplayError::Differs { line, event, recorded, replayed });
@@ -180,7 +183,7 @@ pub fn replay(mut record: impl BufRead) -> Result<Replayed, ReplayError> {
     }
 }
 
-/// A call, to be written.
+/// A call, for writing.
 #[derive(Serialize)]
 struct Written<'a> {
     now_ns: u64,
@@ -188,7 +191,7 @@ struct Written<'a> {
     actions: &'a [Action],
 }
 
-/// A call, as read.
+/// A call, for reading.
 #[derive(Deserialize)]
 struct Call {
     now_ns: u64,

@@ -1,73 +1,76 @@
-//! How many instances of a model, set up how, meet a rate of requests within a latency, at the least memory.
+//! Capacity planning: how many instances of a model, in which configuration, serve a request rate
+//! within a latency limit, at the least memory.
 //!
-//! Tetris' dynamic tensor-sharing scaling (seed 004, algorithm 1, "DTS"): of the configurations that were measured, those that keep to the SLO
-//! are taken in descending order of throughput per memory, until the rate is met. A batch may have to wait for its last request for as long as
-//! it then runs, so that one of more than one item has half the SLO. Where no configuration keeps to the SLO, that is the answer; as it is
-//! printed, the algorithm would not end.
+//! This is the dynamic tensor-sharing scaling of Tetris (seed 004, algorithm 1, "DTS"). Of the
+//! measured configurations that meet the SLO, the algorithm takes those with the highest throughput
+//! per byte of memory, until they serve the rate. A batch may wait for its last request for as long
+//! as it then runs, so a configuration with batches of more than one item has half the SLO as its
+//! latency limit. If no configuration meets the SLO, the result is an error; the algorithm as
+//! printed would not terminate.
 //!
-//! It is greedy, and so takes the same configuration again and again: at most one instance of it more than the least memory that any choice
-//! could do with.
+//! The greedy choice takes the same configuration repeatedly. Its memory exceeds the minimum by at
+//! most one instance of that configuration.
 
 use serde::{Deserialize, Serialize};
 use weir_types::Measured;
 
-/// The highest rate that is looked at. With more, numbers of instances and bytes would mean nothing.
+/// Maximum supported rate. Above it, the numbers of instances and bytes would be meaningless.
 const RATE_PER_S_MAX: f64 = 1e9;
 
-/// How an instance is set up, and what it was measured to do.
+/// An instance's configuration and measured performance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Configuration {
-    /// Threads of each run.
+    /// Threads per run.
     pub threads: u32,
-    /// Items of each run.
+    /// Items per run.
     pub batch: u32,
-    /// Runs at once.
+    /// Concurrent runs.
     pub concurrency: u32,
-    /// What a run takes when so many go on at once.
+    /// Latency of a run with `concurrency` runs in progress.
     pub latency_ns: u64,
-    /// Memory that an instance takes.
+    /// Memory per instance.
     pub memory_bytes: u64,
 }
 
-/// Instances that meet a rate.
+/// The instances that serve a rate.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Sizing {
-    /// How each is set up.
+    /// Configuration of each instance.
     pub configuration: Configuration,
-    /// How many.
+    /// Number of instances.
     pub instances: u64,
-    /// Items per second that they manage together.
+    /// Items per second of all instances together.
     pub throughput_per_s: f64,
-    /// Memory that they take together.
+    /// Memory of all instances together.
     pub memory_bytes: u64,
 }
 
-/// Why there is no answer.
+/// Why there is no result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SizingError {
-    /// Nothing was measured.
+    /// No configuration was measured.
     #[error("nothing was measured yet")]
     Nothing,
-    /// Every configuration takes too long.
+    /// No configuration meets the SLO.
     #[error("no configuration keeps to {slo_ns} ns: the best would keep to {best_ns} ns")]
     Unattainable {
-        /// What was asked for.
+        /// The requested SLO.
         slo_ns: u64,
-        /// The least SLO that some configuration keeps to.
+        /// The lowest SLO that a configuration meets.
         best_ns: u64,
     },
-    /// The rate is no number of requests.
+    /// The rate is not a positive number, or too high.
     #[error("a rate is a number above 0, and at most {RATE_PER_S_MAX:.0}")]
     Rate,
 }
 
-/// As slow as all but the slowest of its runs; and no quicker than its throughput says, which short runs have less of than their time alone
-/// would allow.
+/// Takes the 95th percentile of the latency, or the latency implied by the measured throughput if
+/// that is higher: short runs have a lower throughput than their latency alone would allow.
 impl From<&Measured> for Configuration {
     fn from(measured: &Measured) -> Self {
         let Measured { threads, batch, concurrency, latency_p95_ns, throughput_per_s, memory_bytes, .. } =
             *measured;
-        // Little's law: so many items are under way, and so many end each second.
+        // Little's law: the items in progress divided by the throughput.
         let under_way = f64::from(batch) * f64::from(concurrency);
         let cycle_ns =
             if throughput_per_s > 0.0 { under_way * 1e9 / throughput_per_s } else { f64::INFINITY };
@@ -84,7 +87,7 @@ impl Configuration {
         f64::from(self.batch) * f64::from(self.concurrency) * 1e9 / self.latency_ns.max(1) as f64
     }
 
-    /// The least SLO that it keeps to.
+    /// The lowest SLO that the configuration meets.
     #[must_use]
     pub fn slo_ns(&self) -> u64 {
         if self.batch > 1 { self.latency_ns.saturating_mul(2) } else { self.latency_ns }
@@ -95,23 +98,22 @@ impl Configuration {
     }
 }
 
-/// Choose instances for `rate_per_s` items per second, each of which is to be over within `slo_ns`.
+/// Chooses instances for `rate_per_s` items per second, each completed within `slo_ns`.
 ///
-/// # Errors
-/// If no configuration keeps to the SLO.
+/// # Errors If no configuration meets the SLO.
 pub fn size(rate_per_s: f64, slo_ns: u64, measured: &[Configuration]) -> Result<Sizing, SizingError> {
     if !(rate_per_s > 0.0 && rate_per_s <= RATE_PER_S_MAX) {
         return Err(SizingError::Rate);
     }
     let best_ns = measured.iter().map(Configuration::slo_ns).min().ok_or(SizingError::Nothing)?;
     let keeps = measured.iter().filter(|configuration| configuration.slo_ns() <= slo_ns);
-    // Of equals the quicker, and then the smaller.
+    // Ties go to the lower latency, then to the smaller memory.
     let best = keeps.max_by(|a, b| {
         let by_worth = a.per_byte().total_cmp(&b.per_byte());
         by_worth.then(b.latency_ns.cmp(&a.latency_ns)).then(b.memory_bytes.cmp(&a.memory_bytes))
     });
     let configuration = *best.ok_or(SizingError::Unattainable { slo_ns, best_ns })?;
-    // What is left of the rate after so many is nothing. Rounding must not ask for one more.
+    // The tolerance of 1e-12 keeps a rounding error from adding an instance.
     let exact = rate_per_s / configuration.throughput_per_s();
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it saturates")]
     let instances = ((exact - exact * 1e-12).ceil() as u64).max(1);
@@ -130,17 +132,17 @@ mod tests {
     use proptest::prelude::*;
 
     fn configuration() -> impl Strategy<Value = Configuration> {
-        // Latencies that make throughputs whole numbers.
+        // Latencies for which throughputs are whole numbers.
         let latency = prop::sample::select(vec![1_u64, 2, 4, 5, 8, 10, 20]);
         (1_u32..4, 1_u32..4, latency, 1_u64..20).prop_map(|(batch, concurrency, latency, memory_bytes)| {
             Configuration { threads: 1, batch, concurrency, latency_ns: latency * 1_000_000, memory_bytes }
         })
     }
 
-    /// The least memory with which any choice of instances meets the rate: by trying all.
+    /// The least memory with which any choice of instances serves the rate, by exhaustive search.
     fn least_memory(rate: u64, slo_ns: u64, measured: &[Configuration]) -> Option<u64> {
         let kept: Vec<_> = measured.iter().filter(|one| one.slo_ns() <= slo_ns).collect();
-        // By items per second: the least memory for as many or more.
+        // Least memory by items per second, for at least that rate.
         let mut least = vec![Some(0_u64)];
         for wanted in 1..=rate {
             let with = |one: &&&Configuration| {
@@ -153,8 +155,9 @@ mod tests {
     }
 
     proptest! {
-        /// What is chosen keeps to the SLO and meets the rate, takes at most an instance more than the least there is, and no more at all where
-        /// only one configuration will do or the rate is a multiple of what the best one manages.
+        /// The result meets the SLO and serves the rate. It needs at most one instance more than
+        /// the minimum memory, and exactly the minimum if a single configuration qualifies or the
+        /// rate is a multiple of the best configuration's throughput.
         #[test]
         fn little_more_than_the_least_memory_is_taken(
             measured in prop::collection::vec(configuration(), 1..6),
@@ -196,7 +199,7 @@ mod tests {
             throughput_per_s: 1e8,
             memory_bytes: 7,
         };
-        // Six items under way, of which one ends every ten nanoseconds.
+        // Little's law: six items in progress, one completed every ten nanoseconds.
         let slowed = Configuration::from(&measured);
         assert_eq!((slowed.latency_ns, slowed.throughput_per_s()), (60, 1e8));
         let quick = Configuration::from(&Measured { throughput_per_s: 1e12, ..measured });
@@ -215,7 +218,7 @@ mod tests {
         }
         let one = size(1.0, 60, &[slow]).unwrap();
         assert_eq!((one.instances, one.memory_bytes), (1, 5));
-        // Nothing at all takes no time, and nothing overflows.
+        // A latency of 0 and a saturating amount of memory are accepted.
         let absurd = Configuration { latency_ns: 0, memory_bytes: u64::MAX, batch: u32::MAX, ..slow };
         assert!(size(1e9, u64::MAX, &[absurd]).is_ok());
     }

@@ -1,4 +1,4 @@
-//! Which models a device gives up to make room.
+//! Victim selection: which models a device evicts to make room.
 
 mod least_recently_used;
 pub use least_recently_used::LeastRecentlyUsed;
@@ -10,10 +10,11 @@ pub(crate) use least_loss::loss_ns;
 use crate::{DeviceKey, Freeing, ModelKey, View};
 use smallvec::SmallVec;
 
-/// The choice of victims.
+/// A victim selection policy.
 pub trait VictimPolicy: Send {
-    /// Models that make room (`freeing`), beside what it has already, for at least `bytes`; none if there are not enough. Only
-    /// [`candidates`](crate::DeviceView::candidates) of `device` may be chosen, and none for which `keep` holds.
+    /// Chooses models that bring the freed bytes, including those that `freeing` has already, to at
+    /// least `bytes`; `None` if the candidates do not suffice. Victims are
+    /// [`candidates`](crate::DeviceView::candidates) of `device` for which `keep` is false.
     fn choose(
         &self,
         now_ns: u64,
@@ -25,13 +26,14 @@ pub trait VictimPolicy: Send {
     ) -> Option<Victims>;
 }
 
-/// Models that a device gives up.
+/// Models that a device evicts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Victims {
-    /// First to go first.
+    /// In order of eviction.
     pub models: SmallVec<[ModelKey; 4]>,
-    /// Models of the same tenant that other devices give up, so that it keeps to its part of memory.
+    /// Models of the same tenant that other devices evict, so that the tenant stays within its
+    /// memory limit.
     pub elsewhere: SmallVec<[(DeviceKey, ModelKey); 1]>,
-    /// What giving them up is expected to cost later, in the time of loads. 0 from those who do not count.
+    /// Expected cost of the evictions, in load time. 0 from policies that do not estimate it.
     pub loss_ns: u64,
 }

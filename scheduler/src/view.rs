@@ -1,4 +1,5 @@
-//! What the scheduler knows: nodes, their devices, what is in their memory, and what runs on them.
+//! The scheduler's knowledge of the cluster: nodes, their devices, resident models and running
+//! invocations.
 
 mod device;
 pub use device::{Candidate, DeviceView, Need};
@@ -35,26 +36,26 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use weir_types::{DeviceId, FunctionId, InvocationId, ModelId, NodeId, Platform};
 
-/// Functions whose run times are remembered; see [`Table`].
+/// Maximum number of functions with remembered run times; see [`Table`].
 const FUNCTIONS_MAX: usize = 16_384;
 
 /// The cluster as the scheduler sees it. Policies read it; only [`Scheduler`](crate::Scheduler) changes it.
 #[derive(Debug)]
 pub struct View {
     nodes: BTreeMap<NodeId, NodeView>,
-    /// By key. Places of nodes that went are used again.
+    /// By key. Entries of nodes that went down are reused.
     devices: Vec<Option<DeviceView>>,
-    /// Devices that may take one more invocation, those with the most dispatches first.
+    /// Devices that accept one more invocation, most dispatches first.
     open: BTreeSet<(Reverse<u64>, DeviceKey)>,
-    /// The others, by when the first invocation there is expected to end.
+    /// Devices that accept no more invocations, by the expected end of their first invocation.
     closed: BTreeSet<(u64, DeviceKey)>,
     kinds: Vec<DeviceKind>,
-    /// By their numbers: what runs models there, and how many of them belong to nodes that are up.
+    /// By kind: the platform of its devices, and how many of them belong to nodes that are up.
     kinds_up: Vec<(Platform, u32)>,
     models: Models,
-    /// Counts events.
+    /// Number of events so far.
     events: u64,
-    /// Devices on which something was freed since the last event.
+    /// Devices that freed something since the last event.
     eased: SmallVec<[DeviceKey; 8]>,
     /// When the first invocation arrived.
     watched_from_ns: Option<u64>,
@@ -64,7 +65,7 @@ pub struct View {
     load_times: LoadTimes,
     run_times: RunTimes,
     network: Network,
-    /// Counts grants, to tell which model was used last.
+    /// Number of grants so far, which orders models by last use.
     clock: u64,
     freed: u64,
     capacity_bytes_max: Option<u64>,
@@ -107,34 +108,35 @@ impl View {
         self.devices.get(device.index())?.as_ref()
     }
 
-    /// The number of a device, if its node is up.
+    /// The key of a device, if its node is up.
     #[must_use]
     pub fn device_key(&self, device: DeviceId) -> Option<DeviceKey> {
         self.nodes.get(&device.node)?.devices.get(usize::try_from(device.ordinal).ok()?).copied()
     }
 
-    /// Devices that may take one more invocation: those that took the most so far first, equals in the order of their keys.
+    /// Devices that accept one more invocation, most dispatches first, ties by key.
     pub fn open(&self) -> impl Iterator<Item = DeviceKey> {
         self.open.iter().map(|(_, device)| *device)
     }
 
-    /// The same from the other end: those that took the fewest so far first.
+    /// The devices of [`open`](Self::open) in reverse order: fewest dispatches first.
     pub fn open_last(&self) -> impl Iterator<Item = DeviceKey> {
         self.open.iter().rev().map(|(_, device)| *device)
     }
 
-    /// Devices that may take no more: those first whose next invocation is expected to end first.
+    /// Devices that accept no more invocations, earliest expected end first.
     pub fn closed(&self) -> impl Iterator<Item = DeviceKey> {
         self.closed.iter().map(|(_, device)| *device)
     }
 
-    /// The number of the event that is being handled.
+    /// The number of the event being handled.
     #[must_use]
     pub fn event(&self) -> u64 {
         self.events
     }
 
-    /// Devices that have more to offer than before the last event: an end, an eviction, or they are new.
+    /// Devices that gained capacity since the last event: by an end, an eviction, or because they
+    /// are new.
     #[must_use]
     pub fn eased(&self) -> &[DeviceKey] {
         &self.eased
@@ -146,20 +148,20 @@ impl View {
         self.kinds.get(kind.index())
     }
 
-    /// The number of a kind of device, if there is or has been one.
+    /// The key of a kind of device, if it exists or has existed.
     #[must_use]
     pub fn kind_key(&self, kind: &DeviceKind) -> Option<KindKey> {
         let at = self.kinds.iter().position(|known| known == kind)?;
         u32::try_from(at).ok().map(KindKey)
     }
 
-    /// How many kinds of devices there are, or have been.
+    /// Number of kinds of devices that exist or have existed.
     #[must_use]
     pub fn kinds_len(&self) -> usize {
         self.kinds.len()
     }
 
-    /// The device that comes after `last`, in the order of their keys and then from the first again.
+    /// The device after `last` in key order, wrapping around to the first.
     #[must_use]
     pub fn device_after(&self, last: Option<DeviceKey>) -> Option<DeviceKey> {
         let from = last.map_or(0, |last| last.index() + 1).min(self.devices.len());
@@ -169,55 +171,56 @@ impl View {
         u32::try_from(at).ok().map(DeviceKey)
     }
 
-    /// Arrivals per second that asked for a model, as of late.
+    /// Recent arrivals per second that asked for a model.
     #[must_use]
     pub fn demand_per_s(&self, model: ModelKey, now_ns: u64) -> f64 {
         let watched_ns = now_ns.saturating_sub(self.watched_from_ns.unwrap_or(now_ns));
         self.models.get(model).demand_per_s(now_ns, watched_ns)
     }
 
-    /// A model that waits, runs or is held.
+    /// A model that is waited for, running or held.
     #[must_use]
     pub fn model(&self, model: ModelKey) -> &ModelView {
         self.models.get(model)
     }
 
-    /// The devices that hold models with this part, and keep them.
+    /// The devices with a model that contains this part and was not given up.
     pub fn holders_of(&self, part: PartId) -> impl Iterator<Item = DeviceKey> {
         self.models.holders_of(part)
     }
 
-    /// The name of a model that waits, runs or is held.
+    /// The name of a model that is waited for, running or held.
     #[must_use]
     pub fn model_id(&self, model: ModelKey) -> &ModelId {
         self.models.id(model)
     }
 
-    /// The number of a model, if it has one.
+    /// The key of a model, if it has one.
     #[must_use]
     pub fn model_key(&self, model: &ModelId) -> Option<ModelKey> {
         self.models.key(model)
     }
 
-    /// The memory of the largest device; none if there is none.
+    /// The memory of the largest device; `None` without devices.
     #[must_use]
     pub fn capacity_bytes_max(&self) -> Option<u64> {
         self.capacity_bytes_max
     }
 
-    /// What tenants use and may use.
+    /// Usage and limits of tenants.
     #[must_use]
     pub fn tenants(&self) -> &Tenants {
         &self.tenants
     }
 
-    /// Rises whenever something ends, leaves or comes up: what had no place before may have one now.
+    /// A counter that rises whenever capacity is freed or added, so that a request without a
+    /// placement may find one.
     #[must_use]
     pub fn freed(&self) -> u64 {
         self.freed
     }
 
-    /// An event is taken in.
+    /// Begins the handling of an event.
     pub(crate) fn begin(&mut self, now_ns: u64) {
         self.events += 1;
         self.eased.clear();
@@ -228,7 +231,8 @@ impl View {
         &mut self.tenants
     }
 
-    /// Resolve the names of an arrival, whose models must differ. [`forget`](Self::forget) undoes it.
+    /// Resolves the names of an arrival, whose models must be distinct. [`forget`](Self::forget)
+    /// undoes it.
     pub(crate) fn resolve(&mut self, arrival: &Arrival, now_ns: u64) -> Request {
         self.watched_from_ns.get_or_insert(now_ns);
         let tenant = self.tenants.retain(&arrival.function.tenant);
@@ -258,7 +262,7 @@ impl View {
         }
     }
 
-    /// A request is not waited for any more.
+    /// Releases the references of a request that no longer waits.
     pub(crate) fn forget(&mut self, request: &Request) {
         for demand in &request.models {
             self.models.get_mut(demand.model).waits_no_more();

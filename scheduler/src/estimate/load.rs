@@ -1,10 +1,10 @@
-//! How long models take into a device's memory, by where their bytes come from.
+//! Load times of models into device memory, by the tier that their bytes come from.
 
 use super::round_ns;
 use serde::{Deserialize, Serialize};
 use weir_types::RunningMean;
 
-/// Where bytes wait that are not in a device's memory, nearest first.
+/// Where bytes outside a device's memory are stored, nearest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tier {
@@ -14,15 +14,16 @@ pub enum Tier {
     Memory,
     /// The node's disk.
     Disk,
-    /// The store that all nodes share.
+    /// The object store shared by all nodes.
     ObjectStore,
 }
 
 impl Tier {
-    /// All of them.
+    /// All tiers.
     pub const ALL: [Self; 4] = [Self::Sibling, Self::Memory, Self::Disk, Self::ObjectStore];
 
-    /// How fast a tier is taken to be before any load from it was seen. On the slow side, so that first loads are not taken lightly.
+    /// Assumed bandwidth of a tier before the first measured load: on the low side, so that first
+    /// loads are not underestimated.
     const fn prior_bytes_per_ns(self) -> f64 {
         match self {
             Self::Sibling => 8.0,
@@ -33,7 +34,7 @@ impl Tier {
     }
 }
 
-/// Load times by kind of device and tier: of one model, or of all together per MiB.
+/// Mean load times by kind of device and tier, either of one model or of all models per MiB.
 #[derive(Debug, Clone, Default)]
 pub struct LoadTimes {
     kinds: Vec<[RunningMean; Tier::ALL.len()]>,
@@ -42,7 +43,7 @@ pub struct LoadTimes {
 const MIB: f64 = (1_u64 << 20) as f64;
 
 impl LoadTimes {
-    /// Take in a load onto a device of the kind numbered `kind`.
+    /// Adds a load onto a device of the kind with index `kind`.
     pub fn add(&mut self, kind: usize, tier: Tier, load_time_ns: u64) {
         if self.kinds.len() <= kind {
             self.kinds.resize(kind + 1, Default::default());
@@ -50,21 +51,21 @@ impl LoadTimes {
         self.kinds[kind][tier as usize].add(load_time_ns);
     }
 
-    /// Take in a load by what it took per MiB.
+    /// Adds a load, normalized to the time per MiB.
     pub fn add_per_mib(&mut self, kind: usize, tier: Tier, bytes: u64, load_time_ns: u64) {
         if bytes > 0 {
             self.add(kind, tier, round_ns(load_time_ns as f64 * MIB / bytes as f64));
         }
     }
 
-    /// The mean of what was taken in, if there was anything.
+    /// The mean of the added times, if there are any.
     #[must_use]
     pub fn mean_ns(&self, kind: usize, tier: Tier) -> Option<f64> {
         let mean = self.kinds.get(kind)?[tier as usize];
         (mean.count > 0).then_some(mean.mean)
     }
 
-    /// What `bytes` take from `tier`, at the speed of all loads from there.
+    /// Time to load `bytes` from `tier`, at the mean bandwidth of that tier.
     #[must_use]
     pub fn by_size_ns(&self, kind: usize, tier: Tier, bytes: u64) -> u64 {
         let per_byte = self.mean_ns(kind, tier).map_or(1.0 / tier.prior_bytes_per_ns(), |mean| mean / MIB);

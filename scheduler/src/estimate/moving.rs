@@ -1,29 +1,29 @@
-//! How long inputs take from one node to another.
+//! Transfer times of inputs between nodes.
 
 use super::round_ns;
 use crate::InputsOn;
 use serde::{Deserialize, Serialize};
 use weir_types::NodeId;
 
-/// What nodes are connected by.
+/// Inter-node bandwidth and latency.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Network {
     /// Bytes that a node receives per second.
     pub bytes_per_second: u64,
-    /// The time from asking another node to the first byte of its answer.
+    /// Time from a request to another node to the first byte of the response.
     pub round_trip_ns: u64,
 }
 
 impl Default for Network {
-    /// A network of 10 Gbit/s, as far as HTTP gets out of it.
+    /// A 10 Gbit/s network at the throughput that HTTP achieves on it.
     fn default() -> Self {
         Self { bytes_per_second: 1_000_000_000, round_trip_ns: 500_000 }
     }
 }
 
 impl Network {
-    /// What bringing these inputs to `node` takes: nothing where all of them are there.
+    /// Time to move these inputs to `node`; 0 if all of them are on `node`.
     #[must_use]
     pub fn move_time_ns(&self, inputs: &[InputsOn], node: NodeId) -> u64 {
         let elsewhere = inputs.iter().filter(|input| input.node != node).map(|input| input.bytes);

@@ -1,12 +1,13 @@
-//! How long invocations run once their models are in memory: a line over the batch size for each function and kind of device, learned as
-//! they finish.
+//! Run times of invocations with all models in memory: a line over the batch size for each function
+//! and kind of device, learned as invocations finish.
 
 use super::round_ns;
 
-/// Run time of one function on one kind of device: `mean + slope x (batch - mean batch)`, by least squares in which old samples fade.
+/// Run time of one function on one kind of device: `mean + slope x (batch - mean batch)`, by least
+/// squares with exponentially fading samples.
 ///
-/// The first samples count equally, later ones with a weight of at least 1/32. As long as all batches were of one size there is no slope,
-/// and the mean of equal samples is exactly their value.
+/// The first samples count equally, later samples with a weight of at least 1/32. The slope is 0
+/// while all batches have one size, and the mean of equal samples is exactly their value.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct RunLine {
     count: u64,
@@ -16,14 +17,14 @@ pub struct RunLine {
     covariance: f64,
 }
 
-/// Samples beyond this many weigh the same.
+/// Number of samples after which the weight stays constant.
 const SAMPLES_MAX: u64 = 32;
 
-/// A run takes this long as long as nothing else is known: a model of moderate size on a processor.
+/// Assumed run time before any measurement: a model of moderate size on a CPU.
 const PRIOR_NS: u64 = 100_000_000;
 
 impl RunLine {
-    /// Take in a run of `batch` items.
+    /// Adds a run of `batch` items.
     pub fn add(&mut self, batch: u32, run_time_ns: u64) {
         self.count = self.count.saturating_add(1);
         let weight = 1.0 / self.count.min(SAMPLES_MAX) as f64;
@@ -35,7 +36,8 @@ impl RunLine {
         self.covariance = (1.0 - weight) * (self.covariance + weight * batch_change * time_change);
     }
 
-    /// The expected time for `batch` items; none before the first sample. A line that falls is taken for noise.
+    /// The expected time for `batch` items; `None` before the first sample. A negative slope counts
+    /// as noise.
     #[must_use]
     pub fn estimate_ns(&self, batch: u32) -> Option<u64> {
         let slope =
@@ -45,14 +47,14 @@ impl RunLine {
     }
 }
 
-/// Run times of one function, or of all, by kind of device.
+/// Run times of one function, or of all functions, by kind of device.
 #[derive(Debug, Clone, Default)]
 pub struct RunTimes {
     kinds: Vec<RunLine>,
 }
 
 impl RunTimes {
-    /// Take in a run of `batch` items on a device of the kind numbered `kind`.
+    /// Adds a run of `batch` items on a device of the kind with index `kind`.
     pub fn add(&mut self, kind: usize, batch: u32, run_time_ns: u64) {
         if self.kinds.len() <= kind {
             self.kinds.resize(kind + 1, RunLine::default());
@@ -60,19 +62,20 @@ impl RunTimes {
         self.kinds[kind].add(batch, run_time_ns);
     }
 
-    /// The expected time there, if any run of the kind was seen.
+    /// The expected time on the kind, if any run on it was measured.
     #[must_use]
     pub fn estimate_ns(&self, kind: usize, batch: u32) -> Option<u64> {
         self.kinds.get(kind)?.estimate_ns(batch)
     }
 
-    /// How many runs were seen there.
+    /// Number of runs measured on the kind.
     #[must_use]
     pub(crate) fn count(&self, kind: usize) -> u64 {
         self.kinds.get(kind).map_or(0, |line| line.count)
     }
 
-    /// As measured for the function, else as the caller said, else as the others on that kind of device take, else a guess.
+    /// The expected time: the function's own measurement, else the caller's value, else the
+    /// measurement of all functions on the kind, else `PRIOR_NS`.
     #[must_use]
     pub fn estimate_or_prior_ns(&self, others: &Self, kind: usize, batch: u32, told_ns: Option<u64>) -> u64 {
         self.estimate_ns(kind, batch)
@@ -112,7 +115,7 @@ mod tests {
     }
 
     proptest! {
-        /// Runs that lie on a line are foretold, and a line that changes is followed.
+        /// The fit predicts runs on a line, for every order of the samples.
         #[test]
         fn a_line_is_found_whatever_order_its_points_come_in(
             batches in prop::collection::vec(1_u32..64, 2..200),

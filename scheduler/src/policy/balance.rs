@@ -1,4 +1,4 @@
-//! The next device that is free.
+//! The next free device, in turn.
 
 use super::cycle::Cycle;
 use super::line::Line;
@@ -6,7 +6,8 @@ use super::{Placement, Placer, Policy, Request};
 use crate::View;
 use weir_types::InvocationId;
 
-/// `balance` of seed 001, chapter 6: the invocation that waits longest goes to the next device that is free, in turn.
+/// `balance` of seed 001, chapter 6: the oldest waiting invocation goes to the next free device, in
+/// turn.
 pub struct Balance {
     placer: Placer,
     line: Line,
@@ -14,7 +15,7 @@ pub struct Balance {
 }
 
 impl Balance {
-    /// With this choice of victims.
+    /// Creates the policy with a victim selection.
     #[must_use]
     pub fn new(placer: Placer) -> Self {
         Self { placer, line: Line::default(), cycle: Cycle::default() }

@@ -1,4 +1,4 @@
-//! What Clockwork does, as far as it can be compared: whoever is due first, by the models that are there.
+//! Clockwork, for comparison: earliest due time first, among the resident models.
 
 use super::{Demand, Placement, Placer, Policy, Request};
 use crate::{DeviceKey, DeviceView, FunctionKey, ModelKey, View};
@@ -6,31 +6,34 @@ use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use weir_types::InvocationId;
 
-/// The baseline of seed 001, chapter 4, after Gujarati et al., *Serving DNNs like Clockwork* (OSDI 2020).
+/// The baseline of seed 001, chapter 4, after Gujarati et al., *Serving DNNs like Clockwork* (OSDI
+/// 2020).
 ///
-/// One controller keeps a queue for each function, first whoever is due first. A device that is free runs, of those whose models it holds,
-/// the one that is due first; if there is none, it loads the models that the most work waits for, compared with the devices that hold them
-/// already. Whoever can no longer be over in time, even if it ran at once, is given up: late, when that is certain, where admission would
-/// have told it on arrival.
+/// One controller keeps a queue per function, ordered by due time. A free device runs the
+/// invocation with the earliest due time among those whose models it holds. If there is none, it
+/// loads the models with the most waiting work per device that already holds them. An invocation
+/// that would miss its due time even if it ran at once is given up. That happens late, once the
+/// miss is certain; admission control would reject it on arrival.
 ///
-/// What the paper has beyond that, batches by deadline and loads ahead of requests, is left out: other policies do not have it here either.
+/// The paper's other features, batches by deadline and loads ahead of requests, are left out: the
+/// other policies here lack them too.
 pub struct Clockwork {
     placer: Placer,
-    /// By when they are due, and then as they came.
+    /// By due time, then in order of arrival.
     queues: BTreeMap<Class, BTreeMap<Order, Request>>,
-    /// By model: the queues that need it.
+    /// The queues that need a model.
     by_model: HashMap<ModelKey, BTreeSet<Class>>,
-    /// Where each is, and the latest time at which it could start and still be over in time: runs take what they were expected to on
-    /// arrival.
+    /// The queue and place of each invocation, and the latest start that still meets its due time,
+    /// by the run time expected on arrival.
     places: HashMap<InvocationId, (Class, Order, u64)>,
-    /// Those times, where there are any.
+    /// The latest starts of the invocations that have a due time.
     last_starts: BTreeSet<(u64, InvocationId)>,
     arrivals: u64,
 }
 
 type Order = (u64, u64);
 
-/// What those of one queue have in common.
+/// The key of a queue: function and models.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Class(FunctionKey, SmallVec<[ModelKey; 1]>);
 
@@ -41,14 +44,14 @@ impl Class {
 }
 
 impl Clockwork {
-    /// With this choice of victims.
+    /// Creates the policy with a victim selection.
     #[must_use]
     pub fn new(placer: Placer) -> Self {
         let (queues, by_model, places, last_starts) = Default::default();
         Self { placer, queues, by_model, places, last_starts, arrivals: 0 }
     }
 
-    /// Of those whose models a device holds, the one that is due first.
+    /// The invocation with the earliest due time among those whose models the device holds.
     fn hit(&self, now_ns: u64, view: &View, key: DeviceKey, device: &DeviceView) -> Option<InvocationId> {
         let classes = device.held().filter_map(|model| self.by_model.get(&model)).flatten();
         let holds_all = |class: &&Class| class.1.iter().all(|model| device.holds(*model));
@@ -59,7 +62,7 @@ impl Clockwork {
         hits.into_iter().map(|(_, request)| request).find(fits).map(|request| request.invocation)
     }
 
-    /// The first of the queue for whose models the most work waits.
+    /// The first invocation of the queue with the most waiting work per holder of its models.
     fn miss(&self, now_ns: u64, view: &View, key: DeviceKey, device: &DeviceView) -> Option<InvocationId> {
         let work = |class: &Class, (_, request): (Order, &Request)| {
             let waits = self.queues.get(class).map_or(0, BTreeMap::len) as u64;
@@ -80,7 +83,7 @@ impl Clockwork {
         requests.find(fits).map(|request| request.invocation)
     }
 
-    /// The first of a queue whose tenant may start it.
+    /// The first invocation of a queue whose tenant may start it.
     fn first(&self, view: &View, class: &Class) -> Option<(Order, &Request)> {
         let may_start = |(_, request): &(&Order, &Request)| view.tenants().may_start(request.tenant);
         self.queues.get(class)?.iter().find(may_start).map(|(order, request)| (*order, request))

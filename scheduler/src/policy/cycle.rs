@@ -1,16 +1,16 @@
-//! Devices in turn.
+//! Round-robin iteration over devices.
 
 use super::{Placer, Request};
 use crate::{DeviceKey, DeviceView, View};
 
-/// A cyclic scan that begins after the device that was used last.
+/// A cyclic scan that starts after the device used last.
 #[derive(Debug, Default)]
 pub(super) struct Cycle {
     last: Option<DeviceKey>,
 }
 
 impl Cycle {
-    /// The next device that `request` can be started on, now or when what runs there has ended.
+    /// The next device that can start `request`, now or after its running invocations have ended.
     pub(super) fn next(
         &self,
         now_ns: u64,
@@ -21,7 +21,7 @@ impl Cycle {
         self.turn(view).find(|key| can_hold(now_ns, view, placer, *key, request))
     }
 
-    /// The next device on which `request` can start now.
+    /// The next device that can start `request` now.
     pub(super) fn next_free(
         &self,
         now_ns: u64,
@@ -45,14 +45,16 @@ impl Cycle {
     }
 }
 
-/// Whether a device is large enough for `request`, and will have room for it when what runs there has ended.
+/// Whether a device is large enough for `request`, and has room for it now or after its running
+/// invocations have ended.
 pub(super) fn can_hold(now_ns: u64, view: &View, placer: &Placer, key: DeviceKey, request: &Request) -> bool {
     let could_hold =
         |device: &&DeviceView| device.takes(&request.models) && device.is_large_enough(&request.models);
     let Some(device) = view.device(key).filter(could_hold) else {
         return false;
     };
-    // One that is idle has all the room that it will ever have, as long as the tenant's models take what they may elsewhere.
+    // An idle device has all the room that it will ever have, unless the tenant's memory limit
+    // frees up elsewhere.
     device.running() > 0 || placer.fit(now_ns, view, key, request).is_some()
 }
 

@@ -1,4 +1,4 @@
-//! Devices that belong to one model each.
+//! Devices partitioned by model.
 
 use super::cycle::{can_hold, is_free};
 use super::line::Line;
@@ -8,11 +8,14 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use weir_types::InvocationId;
 
-/// `exclusive` of seed 001, chapter 6: each model has a queue and devices of its own, as many as its part of the work: rate times run time.
+/// `exclusive` of seed 001, chapter 6: each model has its own queue and devices. The number of
+/// devices follows its share of the work: rate times run time.
 ///
-/// A model takes a device that nobody has as long as it has less than its part. One that has none, where all are taken, takes over a device
-/// whose owner has nothing older to do. With *stealing*, so does one whose queue is longer, per device, than 150 % of another's. An
-/// invocation of several models belongs to the first. Models stay in memory when their device goes to another.
+/// A model takes an unowned device while it has less than its share. If all devices are owned, a
+/// model without a device takes over a device whose owner has no older invocation waiting. With
+/// *stealing*, so does a model whose queue is longer, per device, than 150 % of another model's
+/// queue. An invocation of several models belongs to the first. Models stay in memory when their
+/// device changes its owner.
 pub struct Exclusive {
     placer: Placer,
     options: ExclusiveOptions,
@@ -24,20 +27,20 @@ pub struct Exclusive {
     starts: u64,
 }
 
-/// How devices are shared out.
+/// How devices are partitioned.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ExclusiveOptions {
-    /// Devices go from short queues to long ones.
+    /// Whether models with long queues take devices from models with short queues.
     pub stealing: bool,
-    /// All models that there will be, each with the same part of the work. None if it has to be learned.
+    /// The number of models, each with an equal share of the work. `None`: shares are learned.
     pub models_expected: Option<u32>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Owner {
     model: ModelKey,
-    /// The last start there.
+    /// The number of the last start on the device.
     used: u64,
 }
 
@@ -47,7 +50,7 @@ struct Pool {
     run_time_ns: u64,
 }
 
-/// What parts are parts of.
+/// The totals that shares are computed from.
 #[derive(Debug, Clone, Copy, Default)]
 struct Whole {
     at_ns: Option<u64>,
@@ -55,24 +58,24 @@ struct Whole {
     work: f64,
 }
 
-/// How long a sum over all models is good for.
+/// Lifetime of the totals.
 const WHOLE_NS: u64 = 1_000_000_000;
 
-/// A queue is longer than another, for stealing, if it is this much longer per device.
+/// Ratio of queue lengths per device above which stealing is allowed.
 const STEAL_RATIO: f64 = 1.5;
 
-/// How many waiting invocations are looked at to give away devices.
+/// Maximum number of waiting invocations considered when devices are assigned.
 const SCAN_LEN_MAX: usize = 64;
 
 impl Exclusive {
-    /// With this choice of victims.
+    /// Creates the policy with a victim selection and options.
     #[must_use]
     pub fn new(placer: Placer, options: ExclusiveOptions) -> Self {
         let (line, by_model, owners, pools, whole) = Default::default();
         Self { placer, options, line, by_model, owners, pools, whole, starts: 0 }
     }
 
-    /// The oldest of the owner's queue for some device that is free.
+    /// The oldest invocation of the owner's queue that some open device can start.
     fn next_owned(&self, now_ns: u64, view: &View) -> Option<(DeviceKey, u64)> {
         view.open().find_map(|device| {
             let places = self.by_model.get(&self.owners.get(&device)?.model)?;
@@ -86,7 +89,7 @@ impl Exclusive {
         })
     }
 
-    /// A device for one that has too few.
+    /// A device for a model that has too few.
     fn next_given(&self, now_ns: u64, view: &View) -> Option<(DeviceKey, u64)> {
         view.open().next()?;
         let may_start = |(_, request): &(u64, &Request)| view.tenants().may_start(request.tenant);
@@ -119,13 +122,13 @@ impl Exclusive {
         })
     }
 
-    /// The model's devices that a request can be started on, now or later.
+    /// The number of the model's devices that can start a request, now or later.
     fn devices_for(&self, now_ns: u64, view: &View, model: ModelKey, request: &Request) -> usize {
         let can_hold = |key: &&DeviceKey| can_hold(now_ns, view, &self.placer, **key, request);
         self.pools.get(&model).map_or(0, |pool| pool.devices.iter().filter(can_hold).count())
     }
 
-    /// Devices that a model may have.
+    /// The number of devices that a model may own.
     fn quota(&self, now_ns: u64, view: &View, model: ModelKey) -> usize {
         let devices = self.whole.devices;
         if let Some(models) = self.options.models_expected {
@@ -141,7 +144,7 @@ impl Exclusive {
         devices.max(1)
     }
 
-    /// Device time that a model asks for, in every second.
+    /// Device time that a model demands per second.
     fn work(&self, now_ns: u64, view: &View, model: ModelKey) -> f64 {
         let run_time_ns = self.pools.get(&model).map_or(0, |pool| pool.run_time_ns);
         view.demand_per_s(model, now_ns) * run_time_ns as f64
@@ -156,7 +159,7 @@ impl Exclusive {
         has_several && per_device(thief) > STEAL_RATIO * per_device(owner)
     }
 
-    /// The oldest of a model's queue that may start, as far as is looked.
+    /// The oldest invocation of a model's queue that may start, among the first [`SCAN_LEN_MAX`].
     fn oldest(&self, view: &View, model: ModelKey) -> Option<u64> {
         let may_start = |place: &u64| {
             self.line.get(*place).is_some_and(|request| view.tenants().may_start(request.tenant))
@@ -183,7 +186,7 @@ impl Exclusive {
         self.tidy(model);
     }
 
-    /// Forget a model that has no device and waits for none.
+    /// Removes a model without devices and waiting invocations.
     fn tidy(&mut self, model: ModelKey) {
         if !self.by_model.contains_key(&model)
             && self.pools.get(&model).is_some_and(|pool| pool.devices.is_empty())

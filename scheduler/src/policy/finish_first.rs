@@ -1,17 +1,24 @@
-//! Where it finishes first: Weir's own policy, and the default.
+//! Weir's default policy: places an invocation where it finishes first, weighed against the delay
+//! of other invocations.
 //!
-//! Nothing is bound to a device before it can start there. Whenever something has happened, those that wait longest are costed anew on the
-//! devices that count, by what anybody would wait longer for it; see `costs`. If the best is a device that can take it now, it starts there.
-//! If not, it waits, and what it would bring to the busy device is counted in what those behind it are offered.
+//! No invocation is bound to a device before it can start there. After every event, the oldest
+//! waiting invocations are costed on the candidate devices; the cost is the total additional
+//! waiting time of all invocations, see `costs`. If the best device is free, the invocation starts
+//! there. If not, the invocation waits, and its work counts as a claim on the busy device for the
+//! invocations behind it.
 //!
-//! One that needs a load takes a device for longer than those that do not: it lets them pass that arrived up to [`YIELD_LOADS`] loads after
-//! it, the fewer the more wait for the same load.
+//! An invocation that needs a load takes a device for longer than one that does not. It yields to
+//! invocations that arrived up to [`YIELD_LOADS`] load times after it and need no load; it yields
+//! less the more invocations wait for the same load.
 //!
-//! Invocations of the same function, models and tenant form a queue. The head of a queue may be served well by the devices that hold its
-//! models while those behind it would have to wait longer than a load takes: then the first of them that would rather not wait is costed
-//! too, and brings another copy. Only the heads that wait longest are looked at, and those whose models a free device holds, so that a
-//! decision costs about the same whatever waits; and where that would still be much, only what is news is looked at: see `Scope`. Urgent
-//! ones (a priority other than 0) have a lead, not a right of way: whatever waits long enough is first, and that bounds all waits.
+//! Invocations of the same function, models and tenant form a queue. The devices that hold the
+//! models may serve the head of a queue soon, while the invocations behind it would wait longer
+//! than a load takes. The first of these that is better off with a load is costed too, and brings
+//! another copy. To keep the cost of a decision about constant, only the oldest heads and the heads
+//! whose models a free device holds are costed. Where even that would be too much, only changes
+//! since the last event are considered; see `Scope`. Urgent invocations (a priority other than 0)
+//! get a lead instead of absolute precedence: every invocation comes first after it has waited long
+//! enough, which bounds all waits.
 
 mod costs;
 mod queues;
@@ -33,76 +40,77 @@ use weir_types::InvocationId;
 pub struct FinishFirst {
     placer: Placer,
     queues: Queues,
-    /// What arrived last, and with which event.
+    /// The latest arrival, and the event of its arrival.
     latest: Option<(u64, (Order, QueueKey))>,
     round: Round,
     passes: Passes,
 }
 
-/// What has been looked at since the last event.
+/// The state of the decision since the last event.
 #[derive(Debug, Default)]
 struct Round {
-    /// Those that are to be costed, the first last. None: not collected yet.
+    /// Heads still to be costed, in reverse order. `None`: not collected yet.
     heads: Option<Vec<Head>>,
     scope: Scope,
     claims: Claims,
 }
 
-/// One that is to be costed.
+/// An invocation to be costed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Head {
-    /// When: where it stands, or further back if it lets others pass.
+    /// When it is costed: at its place in the order, or later if it yields.
     turn: Order,
     order: Order,
     queue: QueueKey,
 }
 
-/// What is compared with what after an event.
+/// Which heads are compared with which devices after an event.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Scope {
-    /// All heads with all devices that are free, up to limits.
+    /// All heads with all free devices, up to limits.
     #[default]
     All,
-    /// Those that found no place before are not compared with the same devices again: the newcomer sees all that are free, the others see
-    /// what was freed.
+    /// Heads that found no placement before are not compared with the same devices again: the
+    /// newcomer is compared with all free devices, the other heads with the devices that were
+    /// freed.
     News,
 }
 
-/// Work that those looked at before are waiting to bring to devices.
+/// Work that earlier heads of this round wait to bring to devices.
 type Claims = SmallVec<[(DeviceKey, u64); 8]>;
 
-/// How often others have started since the first that found no room anywhere.
+/// How often other invocations started since the first invocation that found no room anywhere.
 #[derive(Debug, Default)]
 struct Passes {
     invocation: Option<InvocationId>,
     count: u32,
 }
 
-/// What becomes of one that waits.
+/// The decision about a waiting invocation.
 enum Verdict {
     Start(DeviceKey),
-    /// For devices that hold its models.
+    /// Wait for a device that holds its models.
     WaitForHolder,
-    /// For a device that it would bring this much work to.
+    /// Wait for a device, bringing this much work to it.
     WaitToLoad(DeviceKey, u64),
-    /// For its tenant's other models to go.
+    /// Wait until its tenant's other models are evicted.
     WaitForCap,
-    /// For a device that can run it to come back.
+    /// Wait until a device that can run it is up again.
     WaitForDevice,
     /// No device has room for its models.
     NoRoom,
 }
 
-/// How far is looked.
+/// Search limits per event.
 #[derive(Debug, Clone, Copy)]
 struct Reach {
-    /// Heads that are costed for one event.
+    /// Heads that are costed.
     heads: usize,
     /// Free devices whose models are looked up, and on which a load is costed.
     free: usize,
-    /// Busy devices on which a load is costed, the first to be free first.
+    /// Busy devices on which a load is costed, first to be free first.
     busy: usize,
-    /// Holders of a model on which a wait is costed, the first to be free first.
+    /// Holders of a model on which a wait is costed, first to be free first.
     holders: usize,
 }
 
@@ -115,27 +123,27 @@ impl Scope {
     }
 }
 
-/// More heads than this are too many for every event.
+/// Maximum number of heads for [`Scope::All`].
 const HEADS_ALL_MAX: usize = 48;
 
-/// More heads times free devices than this are too many for every event.
+/// Maximum product of heads and free devices for [`Scope::All`].
 const ALL_MAX: usize = 128;
 
-/// Loads by which one that needs a load yields to those that do not.
+/// Load times by which an invocation that needs a load yields.
 const YIELD_LOADS: f64 = 2.0;
 
-/// How often others may start before one that finds no room has all devices kept for it.
+/// Number of passes after which an invocation that finds no room has all devices kept for it.
 const PASSES_MAX: u32 = 64;
 
 impl FinishFirst {
-    /// With this choice of victims.
+    /// Creates the policy with a victim selection.
     #[must_use]
     pub fn new(placer: Placer) -> Self {
         let (queues, latest, round, passes) = Default::default();
         Self { placer, queues, latest, round, passes }
     }
 
-    /// The heads that are costed for this event, the first last.
+    /// The heads to cost for this event, in reverse order.
     fn heads(&self, view: &View, scope: Scope) -> Vec<Head> {
         if scope == Scope::News && view.eased().is_empty() {
             return self.newcomer(view).map(Head::of).into_iter().collect();
@@ -167,7 +175,7 @@ impl FinishFirst {
         if heads <= HEADS_ALL_MAX && heads * free <= ALL_MAX { Scope::All } else { Scope::News }
     }
 
-    /// What becomes of one, and which one behind it in its queue is to be looked at for its own sake.
+    /// The decision about an invocation, and the next invocation of its queue to cost separately.
     fn judge(&self, now_ns: u64, view: &View, head: Head, request: &Request) -> (Verdict, Option<Order>) {
         let news_only =
             self.round.scope == Scope::News && self.newcomer(view) != Some((head.order, head.queue));
@@ -201,7 +209,8 @@ impl Head {
         Self { turn: order, order, queue }
     }
 
-    /// The turn of one that would load on a device, if it has not yielded yet.
+    /// The postponed head of an invocation that would load on a device; `None` if it has yielded
+    /// already.
     fn yields(self, view: &View, device: DeviceKey, request: &Request) -> Option<Self> {
         let device = view.device(device).filter(|_| self.turn == self.order)?;
         let missing = || device.own(&request.models).filter(|demand| !device.holds(demand.model));
@@ -291,7 +300,7 @@ impl Policy for FinishFirst {
     }
 }
 
-/// Put one among those that are still to be costed, the first last.
+/// Inserts a head into the heads still to be costed, in reverse order.
 fn insert(heads: &mut Vec<Head>, head: Option<Head>) {
     if let Some(head) = head {
         let at = heads.partition_point(|other| *other > head);
@@ -300,7 +309,7 @@ fn insert(heads: &mut Vec<Head>, head: Option<Head>) {
 }
 
 impl Passes {
-    /// The first that finds no room is watched. True if it was passed often enough.
+    /// Tracks the first invocation that finds no room. Returns whether it was passed often enough.
     fn is_kept_out(&mut self, invocation: InvocationId) -> bool {
         if self.invocation.is_none() {
             *self = Self { invocation: Some(invocation), count: 0 };

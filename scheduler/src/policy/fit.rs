@@ -1,4 +1,5 @@
-//! Whether an invocation fits on a device, and what has to go for it. What all policies share.
+//! Checks whether an invocation fits on a device, and which models to evict for it. Shared by all
+//! policies.
 
 use super::{Demand, Placement, Request};
 use crate::{
@@ -7,12 +8,13 @@ use crate::{
 };
 use smallvec::SmallVec;
 
-/// Finds room on devices, by one choice of victims.
+/// Finds room on devices with a victim selection policy.
 pub struct Placer {
     victims: Box<dyn VictimPolicy>,
 }
 
-/// Devices that a [`Why`] is compared with, so that telling it costs the same in every cluster.
+/// Maximum number of devices compared for a [`Why`], which bounds the cost of explaining a
+/// placement.
 const ALTERNATIVES_SCAN_MAX: usize = 16;
 
 impl Default for Placer {
@@ -22,19 +24,20 @@ impl Default for Placer {
 }
 
 impl Placer {
-    /// With this choice of victims.
+    /// Creates a placer with a victim selection policy.
     #[must_use]
     pub fn new(victims: Box<dyn VictimPolicy>) -> Self {
         Self { victims }
     }
 
-    /// What has to go for `request` to start on `device`; none if it cannot. Whether the device can take one more is not asked.
+    /// The models to evict so that `request` can start on `device`; `None` if it does not fit. Does
+    /// not check whether the device accepts one more invocation.
     #[must_use]
     pub fn fit(&self, now_ns: u64, view: &View, device: DeviceKey, request: &Request) -> Option<Victims> {
         self.fit_beside(now_ns, view, device, request, &|_| false)
     }
 
-    /// The same with other models that must stay.
+    /// The same as [`fit`](Self::fit), but keeps the models for which `stays` is true.
     pub(crate) fn fit_beside(
         &self,
         now_ns: u64,
@@ -65,11 +68,10 @@ impl Placer {
         Some(victims)
     }
 
-    /// Start `request` on `device` if it fits there.
+    /// Places `request` on `device` if it fits there.
     ///
-    /// # Errors
-    /// The request itself, if it does not.
-    #[expect(clippy::result_large_err, reason = "what has no place is handed back, not told of")]
+    /// # Errors The request itself, if it does not fit.
+    #[expect(clippy::result_large_err, reason = "the error returns the request itself")]
     pub fn place(
         &self,
         now_ns: u64,
@@ -82,7 +84,7 @@ impl Placer {
         Ok(Self::place_for(now_ns, view, (device, state), request, victims))
     }
 
-    /// Start `request` on `device`, where these models may go for it.
+    /// Places `request` on `device`, and evicts `victims` for it.
     pub(crate) fn place_for(
         now_ns: u64,
         view: &View,
@@ -96,7 +98,8 @@ impl Placer {
         Placement { node: state.id().node, device: Some(device), evict, evict_elsewhere, why, request }
     }
 
-    /// Victims among the tenant's own models, so that those that are missing stay within its cap. None if it cannot be kept.
+    /// Chooses victims among the tenant's own models, so that loading the missing models stays
+    /// within the tenant's memory limit. `None` if the limit cannot be met.
     fn keep_to_cap(
         view: &View,
         (key, state): (DeviceKey, &DeviceView),
@@ -135,7 +138,7 @@ impl Placer {
     }
 }
 
-/// What other devices give up.
+/// Models that other devices evict.
 #[derive(Default)]
 struct Elsewhere<'a>(SmallVec<[(DeviceKey, Freeing<'a>); 4]>);
 
@@ -155,10 +158,10 @@ impl<'a> Elsewhere<'a> {
     }
 }
 
-/// How many of a tenant's models are looked at for some that could go.
+/// Maximum number of a tenant's models searched for victims.
 const OWN_SCAN_MAX: usize = 256;
 
-/// The tenant's models that other devices could give up, the least recently used first.
+/// The tenant's models that other devices could evict, least recently used first.
 fn elsewhere(view: &View, here: &DeviceView, request: &Request) -> Vec<(DeviceKey, Candidate)> {
     let own = view.tenants().held(request.tenant).filter(|model| !is_demanded(&request.models, *model));
     let holders = own
@@ -177,7 +180,7 @@ fn is_demanded(demands: &[Demand], model: ModelKey) -> bool {
     demands.iter().any(|demand| demand.model == model)
 }
 
-/// The best of the other devices that hold one of the models, and of those that are open.
+/// The best other devices among the holders of one of the models and the open devices.
 fn alternatives(now_ns: u64, view: &View, chosen: DeviceKey, request: &Request) -> Vec<Alternative> {
     let holders = request.models.iter().flat_map(|demand| view.model(demand.model).holders().iter().copied());
     let mut seen = SmallVec::<[DeviceKey; ALTERNATIVES_SCAN_MAX]>::new();

@@ -9,50 +9,50 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// The policies that there are.
+/// The scheduling policies.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum PolicyKind {
-    /// Weir's own.
+    /// Weir's own policy.
     #[default]
     FinishFirst,
-    /// Seed 000's baseline.
+    /// Baseline of seed 000: first come, first served.
     Lb,
-    /// Seed 000's locality-aware load balancing.
+    /// Seed 000: locality-aware load balancing.
     Lalb,
-    /// The same with out-of-order dispatch.
+    /// Seed 000: locality-aware load balancing with out-of-order dispatch.
     LalbO3,
-    /// Seed 001's baseline.
+    /// Baseline of seed 001: devices strictly in turn.
     RoundRobin,
-    /// Seed 001: the next device that is free.
+    /// Seed 001: the next free device.
     Balance,
-    /// Seed 001: the shortest first.
+    /// Seed 001: shortest run time first.
     Srtf,
-    /// Seed 001: long and short ones by lot.
+    /// Seed 001: a random choice among levels of run times.
     Mlfqs,
-    /// Seed 001: devices for one model each.
+    /// Seed 001: devices partitioned by model.
     Exclusive,
-    /// What Clockwork does: first whoever is due first, by the models that are there.
+    /// Clockwork: earliest due time first, among the resident models.
     Clockwork,
 }
 
-/// What policies can be told. Each looks at what concerns it.
+/// Options of policies. Each policy reads the options that concern it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PolicyOptions {
-    /// Visits after which `lalb-o3` places an invocation whatever it costs.
+    /// Visits after which `lalb-o3` places an invocation regardless of cost.
     pub o3_limit: u32,
     /// Which busy device `lalb` and `lalb-o3` choose.
     pub busy_choice: BusyChoice,
-    /// How `exclusive` shares out devices.
+    /// How `exclusive` partitions devices.
     pub exclusive: ExclusiveOptions,
-    /// What the lots of `mlfqs` follow from.
+    /// The random seed of `mlfqs`.
     pub seed: u64,
-    /// Who makes room; none is what the policy is known for.
+    /// The victim selection; `None` selects the policy's default.
     pub victims: Option<VictimKind>,
 }
 
-/// The choices of victims that there are.
+/// The victim selection policies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VictimKind {
@@ -74,7 +74,7 @@ impl Default for PolicyOptions {
     }
 }
 
-/// A name that no policy has.
+/// An error for an unknown policy name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("there is no policy {name:?}; there are: {}", PolicyKind::names())]
 pub struct UnknownPolicy {
@@ -82,7 +82,7 @@ pub struct UnknownPolicy {
 }
 
 impl PolicyKind {
-    /// All of them.
+    /// All policies.
     pub const ALL: [Self; 10] = [
         Self::FinishFirst,
         Self::Lb,
@@ -96,7 +96,7 @@ impl PolicyKind {
         Self::Clockwork,
     ];
 
-    /// Its name.
+    /// The policy's name.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -113,7 +113,7 @@ impl PolicyKind {
         }
     }
 
-    /// The policy.
+    /// Builds the policy.
     #[must_use]
     pub fn build(self, options: &PolicyOptions) -> Box<dyn Policy> {
         let busy = options.busy_choice;
@@ -140,7 +140,7 @@ impl PolicyKind {
 }
 
 impl VictimKind {
-    /// What finds room by this choice.
+    /// A placer with this victim selection.
     pub(crate) fn placer(self) -> Placer {
         match self {
             Self::LeastRecentlyUsed => Placer::new(Box::new(LeastRecentlyUsed)),

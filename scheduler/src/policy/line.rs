@@ -1,10 +1,10 @@
-//! Invocations in the order of arrival.
+//! A queue in the order of arrival.
 
 use crate::{Request, View};
 use std::collections::{BTreeMap, HashMap};
 use weir_types::InvocationId;
 
-/// A queue from which any can be taken.
+/// A queue that supports removal at any place.
 #[derive(Debug, Default)]
 pub(super) struct Line {
     requests: BTreeMap<u64, Request>,
@@ -18,7 +18,7 @@ impl Line {
         self.arrivals += 1;
     }
 
-    /// Give an invocation the place that it had.
+    /// Returns an invocation to its former place.
     pub(super) fn put_back(&mut self, place: u64, request: Request) {
         self.places.insert(request.invocation, place);
         self.requests.insert(place, request);
@@ -30,14 +30,14 @@ impl Line {
         Some(request)
     }
 
-    /// The first whose tenant may start it.
+    /// The first invocation whose tenant may start it.
     pub(super) fn head(&self, view: &View) -> Option<(u64, &Request)> {
         let (place, request) =
             self.requests.iter().find(|(_, request)| view.tenants().may_start(request.tenant))?;
         Some((*place, request))
     }
 
-    /// All, in order.
+    /// All invocations, in order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &Request)> {
         self.requests.iter().map(|(place, request)| (*place, request))
     }

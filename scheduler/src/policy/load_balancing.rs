@@ -1,20 +1,22 @@
-//! What today's platforms do: the invocation that waits longest goes to the device that is free.
+//! First come, first served, as on today's platforms: the oldest waiting invocation goes to a free
+//! device.
 
 use super::line::Line;
 use super::{Placement, Placer, Policy, Request};
 use crate::View;
 use weir_types::InvocationId;
 
-/// `lb` of seed 000: in the order of arrival, whatever is in memory where.
+/// `lb` of seed 000: in the order of arrival, ignoring resident models.
 ///
-/// Of several free devices, the one with the most dispatches so far gets it. One that fits nowhere holds up those behind it.
+/// Of several free devices, the device with the most dispatches is chosen. An invocation that fits
+/// nowhere blocks the invocations behind it.
 pub struct LoadBalancing {
     placer: Placer,
     line: Line,
 }
 
 impl LoadBalancing {
-    /// With this choice of victims.
+    /// Creates the policy with a victim selection.
     #[must_use]
     pub fn new(placer: Placer) -> Self {
         Self { placer, line: Line::default() }

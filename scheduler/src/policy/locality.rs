@@ -1,13 +1,16 @@
-//! Locality-aware load balancing, with and without out-of-order dispatch: seed 000, Algorithms 1 and 2.
+//! Locality-aware load balancing, with and without out-of-order dispatch: seed 000, Algorithms 1
+//! and 2.
 //!
-//! Whenever something has happened, every idle device with a local queue is served from it; then Algorithm 1 runs over the idle devices,
-//! those with the most dispatches first. A scan looks for the first waiting invocation whose models the device holds, and counts a visit
-//! for each that it passes over. One that was visited as often as the limit allows is *forced*: placed at once, hit or miss. If the scan
-//! finds nothing, invocations are placed in their order until one lands on the device.
+//! After every event, each idle device with a local queue is served from that queue. Then Algorithm
+//! 1 runs over the idle devices, most dispatches first. A scan looks for the first waiting
+//! invocation whose models the device holds, and counts a visit for each invocation that it passes
+//! over. An invocation whose visits reach the limit is *forced*: placed at once, hit or miss. If
+//! the scan finds nothing, invocations are placed in order until one lands on the device.
 //!
-//! The scan is not carried out item by item. Every scan begins at the head of the queue, so those that wait longer have at least as many
-//! visits: the forced ones are the front of the queue, and behind them the first hit is found by an index from models to invocations
-//! (seed 000, section VI). Visits are counted by noting where scans end.
+//! The implementation does not scan item by item. Every scan starts at the head of the queue, so an
+//! older invocation has at least as many visits as a younger one. The forced invocations are
+//! therefore the front of the queue, and an index from models to invocations finds the first hit
+//! behind them (seed 000, section VI). Visits are counted by recording where scans end.
 
 mod queue;
 
@@ -22,8 +25,9 @@ use weir_types::InvocationId;
 
 /// `lalb` (limit 0) and `lalb-o3` of seed 000.
 ///
-/// Where the paper leaves a choice: a device holds a model from the moment its load starts; an invocation of several models is a hit where
-/// all are held; one that fits nowhere now stays in the queue.
+/// Choices that the paper leaves open: a device holds a model from the start of its load; an
+/// invocation of several models is a hit where all are held; an invocation that fits nowhere now
+/// stays in the queue.
 pub struct Locality {
     name: &'static str,
     /// Visits after which an invocation is forced.
@@ -31,36 +35,37 @@ pub struct Locality {
     busy_choice: BusyChoice,
     placer: Placer,
     queue: Queue,
-    /// Invocations that wait for one busy device; no queue is empty.
+    /// Invocations that wait for one busy device. Empty queues are removed.
     local: BTreeMap<DeviceKey, VecDeque<(u64, Request)>>,
     local_places: HashMap<InvocationId, DeviceKey>,
     run: Run,
 }
 
-/// Which of the busy devices with the models gets an invocation, if several would be sooner than a load.
+/// Which busy device with the models gets an invocation, if several are faster than a load.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BusyChoice {
-    /// The first in the order of dispatches: as Algorithm 2 is written.
+    /// The first in the order of dispatches, as Algorithm 2 is written.
     #[default]
     First,
-    /// The one that is free soonest. It is better.
+    /// The device that is free soonest, which gives better results.
     Soonest,
 }
 
-/// How far Algorithm 1 has come since the last event.
+/// The progress of Algorithm 1 since the last event.
 #[derive(Debug, Default)]
 enum Run {
     #[default]
     LocalQueues,
     Devices {
-        /// Idle ones that are still to be served, the last first.
+        /// Idle devices still to be served, in reverse order.
         devices: Vec<DeviceKey>,
         scan: Scan,
     },
 }
 
-/// What is done for the first of the devices. Both begin behind the invocation at this place in the queue.
+/// The step for the current device. Both steps start behind the invocation at this place in the
+/// queue.
 #[derive(Debug, Clone, Copy)]
 enum Scan {
     /// Lines 6 to 16.
@@ -69,7 +74,7 @@ enum Scan {
     Misses(Option<u64>),
 }
 
-/// Algorithm 2's answer.
+/// The result of Algorithm 2.
 enum Choice {
     Start(DeviceKey),
     Wait(DeviceKey),
@@ -80,14 +85,14 @@ impl Locality {
     /// The paper's default for the limit.
     pub const LIMIT: u32 = 25;
 
-    /// With out-of-order dispatch.
+    /// Creates the policy with out-of-order dispatch.
     #[must_use]
     pub fn out_of_order(limit: u32, busy_choice: BusyChoice, placer: Placer) -> Self {
         let (queue, local, local_places, run) = Default::default();
         Self { name: "lalb-o3", limit, busy_choice, placer, queue, local, local_places, run }
     }
 
-    /// In the order of arrival, as far as that goes.
+    /// Creates the policy without out-of-order dispatch: a limit of 0.
     #[must_use]
     pub fn in_order(busy_choice: BusyChoice, placer: Placer) -> Self {
         Self { name: "lalb", ..Self::out_of_order(0, busy_choice, placer) }
@@ -111,7 +116,8 @@ impl Locality {
         self.placer.place(now_ns, view, device, request).ok()
     }
 
-    /// Lines 6 to 22 for `device`, from where the last placement left off. The placement, if any, and where to go on for this device.
+    /// Runs lines 6 to 22 for `device`, continuing after the last placement. Returns the placement,
+    /// if any, and where to continue for this device.
     fn serve(
         &mut self,
         now_ns: u64,
@@ -236,7 +242,8 @@ impl Policy for Locality {
             match go_on {
                 Some(go_on) => *scan = go_on,
                 None => {
-                    // One that takes several at once gets its next turn with the next event.
+                    // A device that accepts several invocations gets its next turn after the next
+                    // event.
                     devices.pop();
                     *scan = Scan::Hits(None);
                 }

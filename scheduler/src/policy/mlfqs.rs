@@ -1,4 +1,4 @@
-//! Long and short ones by lot.
+//! Multi-level queues by run time, with a random choice of the level.
 
 use super::cycle::Cycle;
 use super::line::Line;
@@ -9,29 +9,31 @@ use rand_pcg::Pcg64;
 use std::collections::BTreeMap;
 use weir_types::InvocationId;
 
-/// `mlfqs` of seed 001, chapter 6: invocations are sorted into buckets by the length of their runs; a lot draws the bucket whose oldest goes
-/// to the next device that is free. Each bucket is served about equally often, however much is in it.
+/// `mlfqs` of seed 001, chapter 6: invocations are sorted into buckets by their run time. A random
+/// draw selects the bucket whose oldest invocation goes to the next free device. Each bucket is
+/// served about equally often, whatever its length.
 ///
-/// A bucket holds runs up to twice as long as those of the one before. This is the work-conserving form; what the thesis prints is
-/// [`Planned`](super::Planned).
+/// The run times of a bucket are up to twice as long as those of the bucket before. This policy is
+/// work-conserving; [`Planned`](super::Planned) implements the thesis as printed.
 pub struct Mlfqs {
     placer: Placer,
     buckets: BTreeMap<u32, Line>,
-    /// The bucket that was drawn and has not been served yet.
+    /// The bucket that was drawn and not served yet.
     drawn: Option<u32>,
     cycle: Cycle,
     lots: Pcg64,
 }
 
 impl Mlfqs {
-    /// With this choice of victims, and lots that follow from `seed`.
+    /// Creates the policy with a victim selection and a random seed.
     #[must_use]
     pub fn new(placer: Placer, seed: u64) -> Self {
         let (buckets, cycle) = Default::default();
         Self { placer, buckets, drawn: None, cycle, lots: Pcg64::seed_from_u64(seed) }
     }
 
-    /// The bucket to serve: the one that was drawn before, as long as it has something that may start, or a new one.
+    /// The bucket to serve: the drawn bucket while one of its invocations may start, else a new
+    /// draw.
     fn draw(&mut self, view: &View) -> Option<u32> {
         let can_serve = |bucket: u32| self.buckets.get(&bucket).is_some_and(|line| line.head(view).is_some());
         if let Some(drawn) = self.drawn.filter(|drawn| can_serve(*drawn)) {
@@ -46,7 +48,7 @@ impl Mlfqs {
     }
 }
 
-/// The bucket of runs that take this long.
+/// The bucket for a run time.
 pub(crate) fn bucket_of(run_time_ns: u64) -> u32 {
     run_time_ns.max(1).ilog2()
 }

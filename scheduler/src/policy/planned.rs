@@ -1,4 +1,4 @@
-//! An order that was fixed beforehand.
+//! A fixed order of invocations.
 
 use super::cycle::Cycle;
 use super::{Placement, Placer, Policy, Request};
@@ -6,11 +6,11 @@ use crate::View;
 use std::collections::{HashMap, VecDeque};
 use weir_types::InvocationId;
 
-/// What seed 001 prints for SRTF and MLFQS: the whole submission is in order before it begins, future arrivals included, and the head of
-/// that order holds up the rest until it arrives and a device is free.
+/// SRTF and MLFQS as seed 001 prints them: the whole submission is ordered in advance, future
+/// arrivals included. The head of that order blocks the rest until it arrives and a device is free.
 ///
-/// Only a simulation can know the future; it is here to reproduce the figures. What is not in the plan comes after it, in the order of
-/// arrival.
+/// Only a simulation knows the future; this policy exists to reproduce the figures. Invocations
+/// outside the plan follow it in the order of arrival.
 pub struct Planned {
     placer: Placer,
     order: VecDeque<InvocationId>,
@@ -19,7 +19,7 @@ pub struct Planned {
 }
 
 impl Planned {
-    /// In this order.
+    /// Creates the policy with a victim selection and an order.
     #[must_use]
     pub fn new(placer: Placer, order: impl IntoIterator<Item = InvocationId>) -> Self {
         Self { placer, order: order.into_iter().collect(), waiting: HashMap::new(), cycle: Cycle::default() }

@@ -6,7 +6,8 @@ use super::{Placement, Placer, Policy, Request};
 use crate::View;
 use weir_types::InvocationId;
 
-/// `round-robin` of seed 001, chapter 6: the invocation that waits longest waits for the device whose turn it is, whichever others are free.
+/// `round-robin` of seed 001, chapter 6: the oldest waiting invocation waits for the next device in
+/// turn, even if other devices are free.
 pub struct RoundRobin {
     placer: Placer,
     line: Line,
@@ -14,7 +15,7 @@ pub struct RoundRobin {
 }
 
 impl RoundRobin {
-    /// With this choice of victims.
+    /// Creates the policy with a victim selection.
     #[must_use]
     pub fn new(placer: Placer) -> Self {
         Self { placer, line: Line::default(), cycle: Cycle::default() }

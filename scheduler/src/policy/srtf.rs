@@ -1,4 +1,4 @@
-//! The shortest first.
+//! Shortest run time first.
 
 use super::cycle::Cycle;
 use super::line::Line;
@@ -7,20 +7,21 @@ use crate::View;
 use std::collections::BTreeSet;
 use weir_types::InvocationId;
 
-/// `srtf` of seed 001, chapter 6: of those that wait, the one with the shortest run goes to the next device that is free. Runs are as long
-/// as was expected on arrival. Long ones starve while enough short ones come.
+/// `srtf` of seed 001, chapter 6: the waiting invocation with the shortest run time goes to the
+/// next free device. Run times are those expected on arrival. Long invocations starve while enough
+/// short ones arrive.
 ///
-/// This is the work-conserving form; what the thesis prints is [`Planned`](super::Planned).
+/// This policy is work-conserving; [`Planned`](super::Planned) implements the thesis as printed.
 pub struct Srtf {
     placer: Placer,
     line: Line,
-    /// Expected run time and place.
+    /// Expected run time and place in the line.
     order: BTreeSet<(u64, u64)>,
     cycle: Cycle,
 }
 
 impl Srtf {
-    /// With this choice of victims.
+    /// Creates the policy with a victim selection.
     #[must_use]
     pub fn new(placer: Placer) -> Self {
         let (line, order, cycle) = Default::default();

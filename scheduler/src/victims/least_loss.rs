@@ -1,27 +1,31 @@
-//! The models go that will be missed least: those that are asked for rarely, load quickly, or are held elsewhere too.
+//! Evicts the models with the least expected loss: models with low demand, short loads, or copies
+//! on other devices.
 
 use super::{VictimPolicy, Victims};
 use crate::estimate::round_ns;
 use crate::{Candidate, DeviceKey, DeviceView, Freeing, ModelKey, View};
 use smallvec::SmallVec;
 
-/// The set with the least expected loss.
+/// Chooses the set of victims with the least expected loss.
 ///
-/// Giving up a copy costs a load if the model is asked for within [`HORIZON_S`]. For a last copy that is the chance of one arrival; for one
-/// of several it is a part of it, the more the busier the others would be without it. Those that wait for the model already are sure to ask.
+/// Evicting a copy costs a load if the model is requested within [`HORIZON_S`]. For the last copy,
+/// that is the probability of an arrival. For one of several copies the loss is a fraction of that,
+/// which grows with the load on the remaining copies. Waiting requests for the model count as
+/// certain demand.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LeastLoss;
 
-/// Demand beyond this is not foreseen.
+/// Time horizon of the expected demand, in seconds.
 const HORIZON_S: f64 = 50.0;
 
-/// What one of several copies is worth at least, compared with the last.
+/// Minimum worth of one of several copies, relative to the last copy.
 const DUPLICATE_WORTH: f64 = 0.25;
 
-/// What each that waits adds to the loss.
+/// Loss added by each waiting request.
 const WAITING_NS: f64 = 0.6e9;
 
-/// Up to this many candidates, all sets are compared; beyond it, the least loss per byte goes first.
+/// Up to this many candidates, all sets are compared. With more, the least loss per byte is evicted
+/// first.
 const EXACT_MAX: usize = 7;
 
 impl VictimPolicy for LeastLoss {
@@ -57,7 +61,7 @@ fn loss_of(now_ns: u64, view: &View, device: &DeviceView, candidate: &Candidate)
     loss_ns(now_ns, view, device, candidate.model, candidate.bytes, copies)
 }
 
-/// What giving up a model on a device is expected to cost, if it is one of this many copies.
+/// The expected cost of evicting a model from a device, if there are `copies` copies of the model.
 pub(crate) fn loss_ns(
     now_ns: u64,
     view: &View,
@@ -79,7 +83,7 @@ pub(crate) fn loss_ns(
     chance * worth * load_ns + f64::from(view.model(model).waiting()) / copies * WAITING_NS
 }
 
-/// Of all sets that free enough, the one with the least loss.
+/// The set with the least loss among all sets that free enough.
 fn cheapest_set(priced: &[(f64, Candidate)], bytes: u64, freeing: &Freeing<'_>) -> Option<Victims> {
     let mut sums: SmallVec<[(f64, u64); 1 << EXACT_MAX]> = SmallVec::new();
     sums.push((0.0, freeing.bytes()));
@@ -90,7 +94,7 @@ fn cheapest_set(priced: &[(f64, Candidate)], bytes: u64, freeing: &Freeing<'_>) 
         }
     }
     if freeing.is_shared() {
-        // What they have in common goes with the last of them: no sum of what each frees.
+        // Shared parts are freed with their last holder, so the sum over the candidates is too low.
         for (set, (_, freed)) in sums.iter_mut().enumerate() {
             let mut freeing = freeing.clone();
             let is_in = |(at, _): &(usize, &(f64, Candidate))| set >> at & 1 == 1;

@@ -1,10 +1,11 @@
-//! The model goes whose last grant is longest ago.
+//! Evicts the least recently used model.
 
 use super::{VictimPolicy, Victims};
 use crate::{Candidate, DeviceKey, Freeing, ModelKey, View};
 use smallvec::SmallVec;
 
-/// Least recently used first. Models that were granted together go by their numbers.
+/// Evicts by the time of the last grant or load, oldest first. Models granted together are ordered
+/// by key.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LeastRecentlyUsed;
 

@@ -1,4 +1,4 @@
-//! What a placement is expected to cost.
+//! Expected costs of a placement.
 
 use super::models::Missing;
 use super::{DeviceView, Parts, View};
@@ -7,11 +7,12 @@ use crate::policy::Demand;
 use crate::{DeviceKey, Estimate, KindKey, ModelKey, Request};
 use weir_types::{Cost, Platform};
 
-/// How much quicker an accelerator is taken to be before it was tried.
+/// Assumed speed-up of an accelerator before its first measured run.
 const ACCELERATION: u64 = 8;
 
 impl View {
-    /// What granting `request`'s models on a device and running it there is expected to take, if there is room.
+    /// The expected cost of granting `request`'s models on a device and running it there, assuming
+    /// there is room.
     #[must_use]
     pub fn estimate(&self, now_ns: u64, device: &DeviceView, request: &Request) -> Estimate {
         let missing = || device.own(&request.models).filter(|demand| !device.holds(demand.model));
@@ -34,8 +35,8 @@ impl View {
         self.network.move_time_ns(&request.inputs, device.id().node)
     }
 
-    /// The expected time to load what is missing of a model: as measured from where it is now, else as the caller said, else by the bytes in
-    /// each tier.
+    /// The expected time to load the missing part of a model: as measured from its current
+    /// location, else the caller's value, else by the bytes in each tier.
     #[must_use]
     pub fn load_time_ns(&self, device: &DeviceView, demand: &Demand) -> u64 {
         let kind = device.kind().index();
@@ -53,7 +54,8 @@ impl View {
         })
     }
 
-    /// The expected time to load a model again that a device gives up, and with it `bytes`: they stay in the node's memory or on its disk.
+    /// The expected time to reload a model that the device evicts, and `bytes` of it: these bytes
+    /// remain in the node's memory or on its disk.
     #[must_use]
     pub fn reload_time_ns(&self, device: &DeviceView, model: ModelKey, bytes: u64) -> u64 {
         let kind = device.kind().index();
@@ -63,10 +65,11 @@ impl View {
         measured.unwrap_or_else(|| self.load_times.by_size_ns(kind, Tier::Disk, bytes))
     }
 
-    /// The expected time to run, once the models are there: as measured, else as the caller said, else as others take.
+    /// The expected run time with all models in memory: as measured, else the caller's value, else
+    /// the measurement of other functions.
     ///
-    /// An accelerator that the function was never tried on is taken to be [`ACCELERATION`] times as quick as whatever it was measured on, so
-    /// that it is tried.
+    /// An accelerator on which the function never ran is assumed to be [`ACCELERATION`] times as
+    /// fast as the fastest known device, so that it is tried.
     #[must_use]
     pub fn run_time_ns(&self, device: &DeviceView, request: &Request) -> u64 {
         self.run_time_on_ns(device.kind(), device.spec().platform, request)
@@ -91,8 +94,8 @@ impl View {
         }
     }
 
-    /// The expected time to run on the quickest kind of device that can run it, wherever the models are; the longest there is where all devices
-    /// are of one kind.
+    /// The expected run time on the fastest kind of device that can run the request, independent of
+    /// where the models are; `u64::MAX` if all devices are of one kind.
     #[must_use]
     pub(crate) fn quickest_run_time_ns(&self, request: &Request) -> u64 {
         if self.kinds.len() <= 1 {
@@ -101,8 +104,8 @@ impl View {
         self.run_times_ns(request).map(|(_, run_time_ns)| run_time_ns).min().unwrap_or(u64::MAX)
     }
 
-    /// How much longer a run takes than on `device` where it would be quickest without that: 0 where there is another of its kind, and where
-    /// nothing else can run it.
+    /// How much longer a run takes on the next fastest kind of device than on `device`; 0 if
+    /// another device of the same kind is up, or no other kind can run it.
     pub(crate) fn slower_elsewhere_ns(&self, device: &DeviceView, request: &Request) -> u64 {
         let own = device.kind();
         if self.kinds_up.get(own.index()).is_none_or(|(_, up)| *up != 1) {
@@ -113,7 +116,7 @@ impl View {
         quickest_ns.saturating_sub(self.run_time_ns(device, request))
     }
 
-    /// The expected time to run on each kind of device that there is and that can run it.
+    /// The expected run time on each kind of device that is up and can run the request.
     fn run_times_ns(&self, request: &Request) -> impl Iterator<Item = (KindKey, u64)> {
         let kinds = (0..).map(KindKey).zip(&self.kinds_up).filter(|(_, (_, up))| *up > 0);
         let runs = |platform: Platform| request.models.iter().any(|demand| demand.runs_on.contains(platform));
@@ -121,26 +124,27 @@ impl View {
         able.map(|(kind, (platform, _))| (kind, self.run_time_on_ns(kind, *platform, request)))
     }
 
-    /// How many runs the expected time to run there was measured by.
+    /// Number of measured runs behind the expected run time.
     #[must_use]
     pub(crate) fn runs_measured(&self, device: &DeviceView, request: &Request) -> u64 {
         self.functions.get(request.function.0).count(device.kind().index())
     }
 
-    /// The expected time to run on the first of the devices, for those who have to know before they choose one.
+    /// The expected run time on the first device, for policies that need it before they choose a
+    /// device.
     #[must_use]
     pub fn expected_run_time_ns(&self, request: &Request) -> u64 {
         let first = self.devices().next();
         first.map_or(request.run_time_ns.unwrap_or(0), |(_, device)| self.run_time_ns(device, request))
     }
 
-    /// Where the bytes of a model that are missing would come from.
+    /// The tiers from which the missing bytes of a model would come.
     fn tiers(&self, device: &DeviceView, model: ModelKey, missing_bytes: u64) -> Tiers {
         let mut tiers = Tier::ALL.map(|tier| (tier, 0));
         let mut add = |tier: Tier, bytes: u64| tiers[tier as usize].1 += bytes;
         let node = device.id().node;
         let model = self.model(model);
-        // A copy from a sibling is counted on only where such copies were seen.
+        // Copies from a sibling device are assumed only after one was measured.
         let copies = self.load_times.mean_ns(device.kind().index(), Tier::Sibling).is_some();
         let is_sibling =
             |holder: &DeviceKey| self.device(*holder).is_some_and(|other| other.id().node == node);
@@ -172,7 +176,7 @@ impl View {
         let part = Missing { bytes: missing_bytes, of_bytes: bytes };
         self.models.get_mut(model).learn_load(kind, most, part, load_time_ns);
         self.load_times.add_per_mib(kind, most, missing_bytes, load_time_ns);
-        // Whoever waited for it has run that much less.
+        // Subtracts the load from the run time of every invocation that waited for it.
         let Some(view) = self.devices.get(device.index()).and_then(Option::as_ref) else { return };
         for invocation in view.runs() {
             if let Some(running) =
@@ -184,10 +188,10 @@ impl View {
     }
 }
 
-/// Bytes by where they come from.
+/// Bytes by source tier.
 type Tiers = [(Tier, u64); Tier::ALL.len()];
 
-/// Where most of them come from.
+/// The tier that supplies the most bytes.
 fn most_of(tiers: Tiers) -> Tier {
     tiers.into_iter().max_by_key(|(_, bytes)| *bytes).map_or(Tier::Disk, |(tier, _)| tier)
 }

@@ -1,4 +1,5 @@
-//! One device: what it can do, what runs there, and how long that takes. What it holds is in [`held`].
+//! One device: its capabilities, its running invocations, and their times. [`held`] tracks its
+//! models.
 
 mod held;
 pub use held::{Candidate, Need};
@@ -18,24 +19,24 @@ pub struct DeviceView {
     spec: DeviceSpec,
     models: BTreeMap<ModelKey, Held>,
     memory: Memory,
-    /// Given up by decisions about other devices, which the node has not been told yet.
+    /// Models given up by decisions about other devices, not yet reported to the node.
     given_up: Vec<ModelKey>,
-    /// When invocations with a grant here are expected to end.
+    /// Expected ends of the invocations with a grant here.
     ends: BTreeSet<(u64, InvocationId)>,
-    /// Invocations that were ever placed here.
+    /// Number of invocations ever placed here.
     dispatches: u64,
     run_time_ns: RunningMean,
-    /// One that was admitted with an SLO waits for it: nobody else may start.
+    /// An invocation admitted with an SLO waits for it: no other invocation may start.
     is_kept: bool,
-    /// It serves such, and takes as many at once as it has slots.
+    /// It serves invocations with SLOs, and runs at most as many at once as it has slots.
     serves_slos: bool,
-    /// It takes nothing for now.
+    /// It accepts no invocations for now.
     is_down: bool,
-    /// Its node has a processor that runs models, too.
+    /// Its node also has a CPU that runs models.
     has_cpu_beside: bool,
 }
 
-/// More slots than this count as this many where starts are foreseen one by one.
+/// Upper bound on the slots whose starts are predicted one by one.
 const SLOTS_FORESEEN_MAX: u32 = 256;
 
 impl DeviceView {
@@ -59,42 +60,44 @@ impl DeviceView {
         }
     }
 
-    /// Its name.
+    /// The device's id.
     #[must_use]
     pub fn id(&self) -> DeviceId {
         self.id
     }
 
-    /// Its kind, as estimates are kept by.
+    /// The device's kind, by which estimates are keyed.
     #[must_use]
     pub fn kind(&self) -> KindKey {
         self.kind
     }
 
-    /// What it can do.
+    /// The device's capabilities.
     #[must_use]
     pub fn spec(&self) -> &DeviceSpec {
         &self.spec
     }
 
-    /// Invocations with a grant here.
+    /// Number of invocations with a grant here.
     #[must_use]
     pub fn running(&self) -> u32 {
         u32::try_from(self.ends.len()).unwrap_or(u32::MAX)
     }
 
-    /// Whether a model can run here.
+    /// Whether a model can run on the device.
     #[must_use]
     pub fn can_run(&self, demand: &Demand) -> bool {
         demand.runs_on.contains(self.spec.platform)
     }
 
-    /// Those of `demands` that can run here, and so are granted here: the others have the processor beside it.
+    /// The demands that can run, and so are granted, on the device. The other demands run on the
+    /// CPU of the same node.
     pub fn own<'a>(&'a self, demands: &'a [Demand]) -> impl Iterator<Item = &'a Demand> {
         demands.iter().filter(|demand| self.can_run(demand))
     }
 
-    /// Whether it is for `demands`, if ever it has room for them: each can run here or on the processor beside it, and some of them here.
+    /// Whether the device can serve `demands`, ignoring memory: each demand can run on the device
+    /// or on the CPU of the same node, and at least one on the device.
     #[must_use]
     pub fn suits(&self, demands: &[Demand]) -> bool {
         let runs_beside = |demand: &Demand| self.has_cpu_beside && demand.runs_on.contains(Platform::Cpu);
@@ -102,7 +105,7 @@ impl DeviceView {
         all_run && (demands.is_empty() || self.own(demands).next().is_some())
     }
 
-    /// The same at the moment.
+    /// Whether the device [`suits`](Self::suits) `demands` and is not down.
     #[must_use]
     pub fn takes(&self, demands: &[Demand]) -> bool {
         !self.is_down && self.suits(demands)
@@ -112,12 +115,12 @@ impl DeviceView {
         self.is_down
     }
 
-    /// Take nothing more for now, or go on.
+    /// Sets whether the device is down.
     pub(super) fn set_down(&mut self, is_down: bool) {
         self.is_down = is_down;
     }
 
-    /// Have so much memory for models.
+    /// Sets the memory for models.
     pub(super) fn set_capacity(&mut self, capacity_bytes: u64) {
         self.spec.capacity_bytes = capacity_bytes.min(BYTES_MAX);
     }
@@ -129,23 +132,24 @@ impl DeviceView {
         !is_closed && self.running() < self.spec.invocations_max
     }
 
-    /// Whether as many run here as may while it serves invocations with SLOs.
+    /// Whether the limit on concurrent invocations for devices that serve SLOs is reached.
     #[must_use]
     pub(crate) fn is_full(&self) -> bool {
         self.running() >= self.slots_for_slos().min(self.spec.invocations_max)
     }
 
-    /// How many run here at once while it serves invocations with SLOs.
+    /// Limit on concurrent invocations while the device serves invocations with SLOs.
     pub(crate) fn slots_for_slos(&self) -> u32 {
         self.spec.slots.min(self.spec.invocations_max).clamp(1, SLOTS_FORESEEN_MAX)
     }
 
-    /// When what runs here is expected to end, the last first.
+    /// Expected ends of the running invocations, last first.
     pub(crate) fn last_ends_ns(&self) -> impl Iterator<Item = u64> {
         self.ends.iter().rev().map(|(end_ns, _)| *end_ns)
     }
 
-    /// Keep it for those that were admitted with an SLO and wait for it, or have it serve such beside others, or neither.
+    /// Reserves the device for waiting invocations with SLOs (`is_kept`), or limits it to its slots
+    /// because it serves such invocations (`serves_slos`), or neither.
     pub(super) fn reserve(&mut self, is_kept: bool, serves_slos: bool) {
         (self.is_kept, self.serves_slos) = (is_kept, serves_slos);
     }
@@ -154,7 +158,7 @@ impl DeviceView {
         (self.is_kept, self.serves_slos) == (is_kept, serves_slos)
     }
 
-    /// When one more invocation may be granted models here: 0 if now.
+    /// When one more invocation may be granted models here; 0 if now.
     #[must_use]
     pub fn free_at_ns(&self) -> u64 {
         match self.is_open() {
@@ -164,25 +168,25 @@ impl DeviceView {
         }
     }
 
-    /// How many invocations were ever placed here.
+    /// Number of invocations ever placed here.
     #[must_use]
     pub fn dispatches(&self) -> u64 {
         self.dispatches
     }
 
-    /// How long invocations with a grant here take, as measured.
+    /// Measured duration of invocations with a grant here.
     #[must_use]
     pub fn run_time_ns(&self) -> RunningMean {
         self.run_time_ns
     }
 
-    /// When the first of those that run here is expected to end; none if nothing runs.
+    /// Earliest expected end of the running invocations; `None` if nothing runs.
     #[must_use]
     pub fn first_end_ns(&self) -> Option<u64> {
         self.ends.first().map(|(end_ns, _)| *end_ns)
     }
 
-    /// How long an invocation placed now is expected to wait for a slot.
+    /// Expected time that an invocation placed now waits for a slot.
     #[must_use]
     pub fn wait_ns(&self, now_ns: u64) -> u64 {
         let slots = self.spec.slots.max(1);
@@ -196,12 +200,12 @@ impl DeviceView {
         crate::estimate::round_ns(self.run_time_ns.mean).saturating_mul(u64::from(ahead)) / u64::from(slots)
     }
 
-    /// The invocations that run here.
+    /// The running invocations.
     pub(super) fn runs(&self) -> impl Iterator<Item = InvocationId> {
         self.ends.iter().map(|(_, invocation)| *invocation)
     }
 
-    /// Grant `demands` to one more invocation, giving up `victims`.
+    /// Grants `demands` to one more invocation, and gives up `victims`.
     pub(super) fn grant(
         &mut self,
         (invocation, end_ns, there_at_ns): (InvocationId, u64, u64),
@@ -221,14 +225,14 @@ impl DeviceView {
         }
     }
 
-    /// One that runs here is expected to end at another time.
+    /// Changes the expected end of a running invocation.
     pub(super) fn expect_end(&mut self, invocation: InvocationId, before_ns: u64, end_ns: u64) {
         if self.ends.remove(&(before_ns, invocation)) {
             self.ends.insert((end_ns, invocation));
         }
     }
 
-    /// An invocation with a grant of `models` is over.
+    /// Ends an invocation with a grant of `models`.
     pub(super) fn release(
         &mut self,
         (invocation, end_ns): (InvocationId, u64),

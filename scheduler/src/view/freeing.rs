@@ -1,36 +1,37 @@
-//! The room that a device has once it gives up some of its models.
+//! The memory that a device frees by evicting some of its models.
 
 use super::DeviceView;
 use crate::policy::Demand;
 use crate::{ModelKey, PartId};
 use smallvec::SmallVec;
 
-/// Freeing that is made by giving up one candidate after the other. What several of them have in common is free once the last of those goes.
+/// Accumulates the bytes freed by evicting one candidate after the other. A part shared by several
+/// models is freed with the last of them.
 #[derive(Debug, Clone)]
 pub struct Freeing<'a> {
     device: &'a DeviceView,
-    /// Parts of what the room is made for: they stay whoever goes.
+    /// Parts of the models that the room is made for: they stay resident.
     kept: SmallVec<[PartId; 4]>,
-    /// How many of those that have a part have gone.
+    /// Number of evicted holders by part.
     gone: SmallVec<[(PartId, u32); 4]>,
     bytes: u64,
 }
 
 impl<'a> Freeing<'a> {
-    /// None yet, for `demands`.
+    /// Creates an empty accumulator for making room for `demands`.
     #[must_use]
     pub fn new(device: &'a DeviceView, demands: &[Demand]) -> Self {
         let kept = device.own(demands).flat_map(|demand| demand.parts.iter()).map(|part| part.id).collect();
         Self { device, kept, gone: SmallVec::new(), bytes: 0 }
     }
 
-    /// What has been made.
+    /// Bytes freed so far.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Give up a candidate.
+    /// Adds a candidate to the evicted models.
     pub fn give_up(&mut self, model: ModelKey) {
         let Some((own_bytes, parts)) = self.device.size_of(model) else { return };
         self.bytes = self.bytes.saturating_add(own_bytes);
@@ -47,7 +48,7 @@ impl<'a> Freeing<'a> {
         }
     }
 
-    /// Whether what is freed by several may be more than what is freed by each.
+    /// Whether evicting several models may free more than the sum of evicting each.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         self.device.is_shared()

@@ -1,4 +1,5 @@
-//! The bytes of a device's memory. What models have in common is there once, and counts once (seed 004, section 4: tensors shared by content).
+//! Byte accounting of a device's memory. A part shared by several models is stored once and counts
+//! once (seed 004, section 4: tensors shared by content).
 
 use crate::policy::Demand;
 use crate::{Part, PartId};
@@ -6,18 +7,19 @@ use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// No device and no model is larger: 256 TiB, so that sums of them stay far from overflowing.
+/// Upper bound on the size of a device or model, 256 TiB, so that sums stay far from overflow.
 pub(super) const BYTES_MAX: u64 = 1 << 48;
 
-/// Parts of a model that are told apart; the others are taken for its own.
+/// Maximum number of parts per model; the rest counts as the model's own bytes.
 const PARTS_MAX: usize = 16;
 
-/// What a model has in common with others. Most have nothing, which costs nothing.
+/// The parts of a model that other models may share. Most models have none, which costs no
+/// allocation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Parts(Option<Arc<[Part]>>);
 
 impl Parts {
-    /// Of a model that takes `bytes`. Parts that take more than that are nonsense, and none.
+    /// The parts of a model of `bytes` in total. Parts that exceed `bytes` are invalid and ignored.
     #[must_use]
     pub fn of(bytes: u64, parts: &[Part]) -> Self {
         let mut known: SmallVec<[Part; PARTS_MAX]> =
@@ -28,24 +30,24 @@ impl Parts {
         Self((!known.is_empty() && sum <= bytes.min(BYTES_MAX)).then(|| Arc::from(&known[..])))
     }
 
-    /// Each once.
+    /// Iterates over the parts, each once.
     pub fn iter(&self) -> impl Iterator<Item = Part> {
         self.0.iter().flat_map(|parts| parts.iter().copied())
     }
 
-    /// Whether there are none.
+    /// Whether there are no parts.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 
-    /// What of a model's bytes nobody else has.
+    /// Bytes of the model outside its parts.
     pub(crate) fn own_bytes(&self, bytes: u64) -> u64 {
         bytes.saturating_sub(self.iter().map(|part| part.bytes).sum())
     }
 }
 
-/// What a model takes, and what of it others may have in common with it.
+/// Size of a model, and the parts of it that other models may share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Size {
     pub(crate) bytes: u64,
@@ -53,13 +55,13 @@ pub(crate) struct Size {
 }
 
 impl Size {
-    /// As it is asked for.
+    /// The size given in a demand.
     pub(crate) fn of(demand: &Demand) -> Self {
         Self { bytes: demand.bytes, parts: demand.parts.clone() }
     }
 }
 
-/// A sum of what models take, in which what they have in common counts once.
+/// Sum of the sizes of several models, in which a shared part counts once.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Together {
     bytes: u64,
@@ -67,7 +69,7 @@ pub(crate) struct Together {
 }
 
 impl Together {
-    /// One more model.
+    /// Adds a model.
     pub(crate) fn add(&mut self, Size { bytes, parts }: &Size) {
         self.bytes = self.bytes.saturating_add(parts.own_bytes(*bytes));
         for part in parts.iter() {
@@ -83,14 +85,14 @@ impl Together {
     }
 }
 
-/// What models take together, where nothing else is.
+/// Bytes that models take together in an otherwise empty memory.
 pub(crate) fn together_bytes<'a>(demands: impl IntoIterator<Item = &'a Demand>) -> u64 {
     let mut together = Together::default();
     demands.into_iter().for_each(|demand| together.add(&Size::of(demand)));
     together.bytes()
 }
 
-/// How much is held, and how much of it may go.
+/// Bytes held, and how many of them are evictable.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     held_bytes: u64,
@@ -98,13 +100,13 @@ pub(super) struct Memory {
     parts: BTreeMap<PartId, Holders>,
 }
 
-/// The models that have a part.
+/// Number of models that contain a part.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Holders {
-    /// As the first of them said.
+    /// Size reported by the first of these models.
     pub(super) bytes: u64,
     pub(super) all: u32,
-    /// Those that stay.
+    /// Number of these models that are not evictable.
     pub(super) firm: u32,
 }
 
@@ -113,27 +115,27 @@ impl Memory {
         self.held_bytes
     }
 
-    /// What would be free if all went that may.
+    /// Bytes freed by evicting every evictable model.
     pub(super) fn evictable_bytes(&self) -> u64 {
         self.evictable_bytes
     }
 
-    /// What stays.
+    /// Bytes that are not evictable.
     pub(super) fn firm_bytes(&self) -> u64 {
         self.held_bytes.saturating_sub(self.evictable_bytes)
     }
 
-    /// Those that have a part.
+    /// The holders of a part.
     pub(super) fn holders(&self, part: PartId) -> Holders {
         self.parts.get(&part).copied().unwrap_or_default()
     }
 
-    /// Whether models have anything in common with others.
+    /// Whether any model has parts.
     pub(super) fn is_shared(&self) -> bool {
         !self.parts.is_empty()
     }
 
-    /// A model is held that stays (`firm`) or may go.
+    /// Adds a model that is not evictable (`firm`) or evictable.
     pub(super) fn add(&mut self, bytes: u64, parts: &Parts, firm: bool) {
         let own_bytes = parts.own_bytes(bytes);
         self.held_bytes = self.held_bytes.saturating_add(own_bytes);
@@ -154,7 +156,7 @@ impl Memory {
         }
     }
 
-    /// A model that was added so is not held any more.
+    /// Removes a model that was added with the same arguments.
     pub(super) fn remove(&mut self, bytes: u64, parts: &Parts, firm: bool) {
         let own_bytes = parts.own_bytes(bytes);
         self.held_bytes = self.held_bytes.saturating_sub(own_bytes);
@@ -183,7 +185,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
-    /// Parts have one size each, as weights do.
+    /// Each part has a fixed size, as weights do.
     fn part(id: u64) -> Part {
         Part { id: PartId(id), bytes: id * 10 + 1 }
     }
@@ -196,7 +198,7 @@ mod tests {
         })
     }
 
-    /// The long way round.
+    /// The union computed without counters.
     fn union<'a>(models: impl Iterator<Item = &'a (u64, Parts)> + Clone) -> u64 {
         let parts: BTreeSet<Part> = models.clone().flat_map(|(_, parts)| parts.iter()).collect();
         let own: u64 = models.map(|(bytes, parts)| parts.own_bytes(*bytes)).sum();

@@ -1,4 +1,4 @@
-//! Models: who holds them, how much they are asked for, and what they cost.
+//! Models: their holders, their demand, and their costs.
 
 use crate::estimate::{LoadTimes, Tier, round_ns};
 use crate::keys::Table;
@@ -6,25 +6,26 @@ use crate::{DeviceKey, ModelKey, PartId, Parts, Tenants};
 use std::collections::{BTreeMap, BTreeSet};
 use weir_types::{ModelId, NodeId};
 
-/// Models whose costs are remembered; see [`Table`].
+/// Maximum number of models with remembered costs; see [`Table`].
 const MODELS_MAX: usize = 65_536;
 
-/// Half of what a model is asked for is forgotten after this time.
+/// Half-life of the demand estimate.
 const HALF_LIFE_NS: f64 = 120e9;
 
-/// Less than this says nothing about rates.
+/// Minimum observation time for a demand rate.
 const WATCHED_NS_MIN: u64 = 1_000_000_000;
 
-/// One model.
+/// A model.
 #[derive(Debug, Default)]
 pub struct ModelView {
     holders: BTreeSet<DeviceKey>,
-    /// The same by the time at which they can take one more invocation; those that can now come first.
+    /// The same devices by the time at which they accept one more invocation; devices that accept
+    /// one now come first.
     by_free: BTreeSet<(u64, DeviceKey)>,
     waiting: u32,
-    /// Of loads of all of it, or most.
+    /// Load times of the whole model, or most of it.
     load_times: LoadTimes,
-    /// Of loads beside models that had most of it.
+    /// Load times with most of the model already on the device, shared with other models.
     beside_times: LoadTimes,
     staged: BTreeMap<NodeId, Vec<(Tier, u64)>>,
     demand: f64,
@@ -32,31 +33,32 @@ pub struct ModelView {
 }
 
 impl ModelView {
-    /// The devices that hold it: in memory or granted and on its way, and not given up.
+    /// The devices that hold it: in memory, or granted and loading, and not given up.
     #[must_use]
     pub fn holders(&self) -> &BTreeSet<DeviceKey> {
         &self.holders
     }
 
-    /// The devices that hold it, those first that can take one more invocation soonest.
+    /// The devices that hold it, earliest to accept one more invocation first.
     pub fn holders_by_free(&self) -> impl Iterator<Item = DeviceKey> {
         self.by_free.iter().map(|(_, device)| *device)
     }
 
-    /// Requests for it that wait.
+    /// Number of waiting requests for it.
     #[must_use]
     pub fn waiting(&self) -> u32 {
         self.waiting
     }
 
-    /// Arrivals per second that asked for it, as of late. `watched_ns` is how long arrivals have been counted.
+    /// Recent arrivals per second that asked for it. `watched_ns` is the time over which arrivals
+    /// were counted.
     pub(super) fn demand_per_s(&self, now_ns: u64, watched_ns: u64) -> f64 {
         let forgotten = (-(now_ns.saturating_sub(self.demand_at_ns) as f64) / HALF_LIFE_NS).exp2();
         let seen = 1.0 - (-(watched_ns.max(WATCHED_NS_MIN) as f64) / HALF_LIFE_NS).exp2();
         self.demand * forgotten * std::f64::consts::LN_2 / (HALF_LIFE_NS / 1e9) / seen
     }
 
-    /// The expected time to load a part of it, by what such loads took.
+    /// The expected time to load the missing part of it, from measured loads.
     pub(super) fn load_time_ns(&self, kind: usize, tier: Tier, part: Missing) -> Option<u64> {
         let beside_ns = self.beside_times.mean_ns(kind, tier).filter(|_| part.is_lesser());
         let whole_ns = || self.load_times.mean_ns(kind, tier);
@@ -68,7 +70,7 @@ impl ModelView {
         times.add(kind, tier, load_time_ns);
     }
 
-    /// Where a node would load it from, if it said so.
+    /// Where a node would load it from, if the node reported that.
     pub(super) fn staged(&self, node: NodeId) -> Option<&[(Tier, u64)]> {
         self.staged.get(&node).map(Vec::as_slice)
     }
@@ -84,7 +86,7 @@ impl ModelView {
         self.waiting = self.waiting.saturating_sub(1);
     }
 
-    /// A holder can take one more invocation at another time.
+    /// Updates the time at which a holder accepts one more invocation.
     pub(super) fn freed_at(&mut self, device: DeviceKey, before_ns: u64, at_ns: u64) {
         if before_ns != at_ns && self.by_free.remove(&(before_ns, device)) {
             self.by_free.insert((at_ns, device));
@@ -92,26 +94,27 @@ impl ModelView {
     }
 
     pub(super) fn stage(&mut self, node: NodeId, bytes: &[(Tier, u64)]) {
-        // More than one entry for a tier would be nonsense, and a list without end too.
+        // Bounds the list: at most one entry per tier makes sense.
         self.staged.insert(node, bytes.iter().copied().take(Tier::ALL.len()).collect());
     }
 }
 
-/// The part of a model that is not on a device: what it has in common with models there is.
+/// The part of a model that is not on a device. Models on the device share the rest.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Missing {
     pub(super) bytes: u64,
-    /// What all of it takes.
+    /// Size of the whole model.
     pub(super) of_bytes: u64,
 }
 
 impl Missing {
-    /// Whether more of it is there than is missing.
+    /// Whether less than half of the model is missing.
     fn is_lesser(self) -> bool {
         self.bytes < self.of_bytes / 2
     }
 
-    /// What of a time for all of it is for the part. Half of it and more counts as all.
+    /// The share of the whole model's load time for this part. A missing half or more counts as the
+    /// whole.
     pub(super) fn of_ns(self, whole_ns: u64) -> u64 {
         if self.is_lesser() {
             round_ns(whole_ns as f64 * self.bytes as f64 / self.of_bytes as f64)
@@ -121,13 +124,13 @@ impl Missing {
     }
 }
 
-/// What a model has on a device.
+/// The state of a model on a device.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Has {
-    /// It counts there, given up or not.
+    /// The model has an entry on the device, given up or not.
     pub(super) place: bool,
     pub(super) bytes: u64,
-    /// It is there or on its way, and was not given up.
+    /// The model is resident or loading, and was not given up.
     pub(super) holds: bool,
     /// When the device can take one more invocation.
     pub(super) free_at_ns: u64,

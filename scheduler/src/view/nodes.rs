@@ -1,4 +1,4 @@
-//! Nodes come up and go.
+//! Nodes coming up and going down.
 
 use super::View;
 use super::models::Has;
@@ -7,10 +7,10 @@ use smallvec::SmallVec;
 use std::cmp::Reverse;
 use weir_types::{DeviceId, InvocationId, NodeId, Platform};
 
-/// Kinds of devices that are told apart; more count as the last one.
+/// Maximum number of distinct kinds of devices; further kinds count as the last one.
 const KINDS_MAX: usize = 256;
 
-/// One node.
+/// A node.
 #[derive(Debug)]
 pub struct NodeView {
     pub(super) devices: Vec<DeviceKey>,
@@ -55,7 +55,7 @@ impl View {
         self.sum_up();
     }
 
-    /// A device takes nothing more for now, or does again. False if that is no news.
+    /// Marks a device as down or up. Returns whether its state changed.
     pub(crate) fn set_down(&mut self, key: DeviceKey, is_down: bool) -> bool {
         let Some(was_down) =
             self.device(key).map(DeviceView::is_down).filter(|was_down| *was_down != is_down)
@@ -63,7 +63,7 @@ impl View {
             return false;
         };
         self.change(key, SmallVec::new(), |view| view.set_down(is_down));
-        // Those that waited for it, or had no place, are looked at again.
+        // Requests that waited for the device, or found no placement, are planned again.
         self.freed += 1;
         if was_down {
             self.eased.push(key);
@@ -71,7 +71,7 @@ impl View {
         true
     }
 
-    /// A device has so much memory for models from now on. False if that is no news.
+    /// Sets a device's memory for models. Returns whether it changed.
     pub(crate) fn set_capacity(&mut self, key: DeviceKey, capacity_bytes: u64) -> bool {
         let Some(before_bytes) = self.device(key).map(|device| device.spec().capacity_bytes) else {
             return false;
@@ -81,7 +81,7 @@ impl View {
         if now_bytes == before_bytes {
             return false;
         }
-        // Those that waited for room, or had no place, are looked at again.
+        // Requests that waited for room, or found no placement, are planned again.
         self.freed += 1;
         if now_bytes > before_bytes {
             self.eased.push(key);
@@ -90,7 +90,8 @@ impl View {
         true
     }
 
-    /// Forget a node. Returns what ran there, in order, and its devices, or none if the node is not known.
+    /// Removes a node. Returns its running invocations, in order, and its devices; `None` if the
+    /// node is unknown.
     pub(crate) fn node_down(&mut self, node: NodeId) -> Option<(Vec<InvocationId>, Vec<DeviceKey>)> {
         let NodeView { devices, .. } = self.nodes.remove(&node)?;
         let mut lost: Vec<_> = self.running.extract_if(|_, running| running.node == node).collect();
@@ -115,7 +116,7 @@ impl View {
         Some((lost.into_iter().map(|(invocation, _)| invocation).collect(), devices))
     }
 
-    /// The number of a kind, of which there is one more.
+    /// Returns the key of a kind, and counts one more device of it.
     fn kind(&mut self, DeviceSpec { kind, platform, .. }: &DeviceSpec) -> KindKey {
         let known = self.kinds.iter().position(|known| known == kind);
         let at = known.unwrap_or_else(|| {
@@ -143,13 +144,13 @@ impl View {
 }
 
 impl NodeView {
-    /// Its devices, by ordinal.
+    /// The node's devices, by ordinal.
     #[must_use]
     pub fn devices(&self) -> &[DeviceKey] {
         &self.devices
     }
 
-    /// Invocations that run on it, with and without models.
+    /// Invocations that run on the node, with and without models.
     #[must_use]
     pub fn running(&self) -> u32 {
         self.running

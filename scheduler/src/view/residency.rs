@@ -1,4 +1,4 @@
-//! What is in the devices' memory, and the indexes that follow from it.
+//! Model residency on devices, and the indexes derived from it.
 
 use super::{DeviceView, Parts, View};
 use crate::{DeviceKey, ModelKey, Part, Tier};
@@ -7,7 +7,8 @@ use std::cmp::Reverse;
 use weir_types::{ModelId, NodeId};
 
 impl View {
-    /// A model is in a device's memory. False if the device is not known, or the model was there already, with this size.
+    /// Records a loaded model. Returns false if the device is unknown, or the model was already
+    /// loaded with this size.
     pub(crate) fn loaded(
         &mut self,
         device: DeviceKey,
@@ -37,7 +38,7 @@ impl View {
         news
     }
 
-    /// A model is not in a device's memory any more. False if it was not.
+    /// Records an evicted model. Returns false if the model was not in the device's memory.
     pub(crate) fn evicted(&mut self, device: DeviceKey, model: &ModelId) -> bool {
         let Some(key) = self.models.key(model) else { return false };
         let was_held = self.device(device).is_some_and(|view| view.holds(key));
@@ -50,21 +51,21 @@ impl View {
         evicted
     }
 
-    /// Where a node would load a model from.
+    /// Records where a node would load a model from.
     pub(crate) fn staged(&mut self, node: NodeId, model: &ModelId, bytes: &[(Tier, u64)]) {
         let key = self.models.retain(model);
         self.models.get_mut(key).stage(node, bytes);
         self.models.release(key);
     }
 
-    /// Models of a device that may go, of which its node has not been told.
+    /// Takes the models given up on a device that were not yet reported to its node.
     pub(crate) fn take_given_up(&mut self, device: DeviceKey) -> Vec<ModelKey> {
         let view = self.devices.get_mut(device.index()).and_then(Option::as_mut);
         view.map(DeviceView::take_given_up).unwrap_or_default()
     }
 
-    /// Keep a device for those with SLOs that wait for it (`is_kept`), or have it take as many at once as it has slots (`serves_slos`). What
-    /// is let go has more to offer than before.
+    /// Reserves a device for the waiting invocations with SLOs (`is_kept`), or limits its
+    /// concurrent invocations to its slots (`serves_slos`). A device that opens up counts as freed.
     pub(crate) fn reserve(&mut self, key: DeviceKey, is_kept: bool, serves_slos: bool) {
         let Some(device) = self.device(key).filter(|device| !device.is_reserved(is_kept, serves_slos)) else {
             return;
@@ -77,7 +78,7 @@ impl View {
         }
     }
 
-    /// Change a device, and keep what is indexed by its models and by whether it is open.
+    /// Changes a device and updates the indexes by its models and by its open state.
     pub(super) fn change(
         &mut self,
         key: DeviceKey,

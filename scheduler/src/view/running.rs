@@ -1,4 +1,4 @@
-//! What runs, from the placement to its end.
+//! Running invocations, from placement to end.
 
 use super::{DeviceView, View};
 use crate::policy::Demand;
@@ -6,26 +6,26 @@ use crate::{DeviceKey, Estimate, FunctionKey, ModelKey, Placement, TenantKey};
 use smallvec::SmallVec;
 use weir_types::{InvocationId, NodeId};
 
-/// An invocation that was told to start.
+/// An invocation that was started.
 #[derive(Debug)]
 pub(super) struct Running {
     pub(super) node: NodeId,
     device: Option<DeviceKey>,
     models: SmallVec<[ModelKey; 1]>,
-    /// Those of them that were not there.
+    /// The models of `models` that were not on the device.
     pub(super) missing: SmallVec<[ModelKey; 1]>,
     function: FunctionKey,
     pub(super) tenant: TenantKey,
     batch: u32,
     started_at_ns: u64,
-    /// Loads that it waited for, as measured.
+    /// Measured duration of the loads that the invocation waited for.
     pub(super) load_time_ns: u64,
     end_ns: u64,
     pub(super) charged_ns: u64,
 }
 
 impl View {
-    /// Invocations that were told to start and are not over.
+    /// Number of invocations that were started and have not ended.
     #[must_use]
     pub fn running(&self) -> usize {
         self.running.len()
@@ -35,7 +35,7 @@ impl View {
         self.running.contains_key(&invocation)
     }
 
-    /// Book a placement. The references of its request are the running invocation's from now on.
+    /// Records a placement. The running invocation takes over the references of its request.
     pub(crate) fn place(&mut self, placement: &Placement, now_ns: u64) {
         self.clock += 1;
         let clock = self.clock;
@@ -81,7 +81,7 @@ impl View {
         self.running.insert(request.invocation, running);
     }
 
-    /// An invocation does run. False if it is not known.
+    /// Records that an invocation has begun to run. Returns whether the invocation is known.
     pub(crate) fn started(&mut self, invocation: InvocationId, now_ns: u64) -> bool {
         let Some(running) = self.running.get_mut(&invocation) else { return false };
         let late_ns = now_ns.saturating_sub(running.started_at_ns);
@@ -94,7 +94,8 @@ impl View {
         true
     }
 
-    /// An invocation is over. False if it is not known. Only those that did their work say how long that takes.
+    /// Records the end of an invocation. Returns whether the invocation is known. Only invocations
+    /// that succeeded (`worked`) update the run times.
     pub(crate) fn over(&mut self, invocation: InvocationId, now_ns: u64, worked: bool) -> bool {
         let Some(running) = self.running.remove(&invocation) else { return false };
         let taken_ns = now_ns.saturating_sub(running.started_at_ns);
@@ -104,7 +105,8 @@ impl View {
         }
         if let Some(key) = running.device {
             let models = running.models.clone();
-            // What has computed behind a load has taken less than both together: it counts only where nothing better is known.
+            // On platforms that overlap computation with loads, a cold run takes less than load and
+            // run time together. It counts only while no better measurement exists.
             let says_run_time = |device: &&DeviceView| {
                 let may_overlap =
                     device.spec().platform.computes_behind_loads() && !running.missing.is_empty();
@@ -121,13 +123,14 @@ impl View {
             });
             self.eased.push(key);
         }
-        // If not on a device, then of what its tenant may run at once.
+        // Even an invocation without a device frees part of its tenant's limit on running
+        // invocations.
         self.freed += 1;
         self.drop_running(&running);
         true
     }
 
-    /// Give back the references of one that runs no more.
+    /// Releases the references of an invocation that has ended.
     pub(super) fn drop_running(&mut self, running: &Running) {
         for model in &running.models {
             self.models.release(*model);

@@ -1,5 +1,5 @@
-//! The same policy without its indexes: every one that waits is costed by itself at every event, and whatever is counted is counted by
-//! looking at everything. It must decide the same.
+//! The same policy without indexes: every waiting invocation is costed separately at every event,
+//! and everything is counted by exhaustive search. Its decisions must be the same.
 
 use super::costs::Costs;
 use super::queues::Order;
@@ -20,7 +20,8 @@ struct BruteForce {
     /// In order.
     waiting: Vec<(Order, Request)>,
     arrivals: u64,
-    /// Turns that are still to come in this round, and whether whoever has it has yielded.
+    /// The remaining turns of this round, each with a flag that is set if its invocation has
+    /// yielded.
     turns: Option<Vec<(Order, Order, bool)>>,
     claims: Claims,
     passes: Passes,
@@ -29,7 +30,7 @@ struct BruteForce {
 const EVERYTHING: Reach =
     Reach { heads: usize::MAX, free: usize::MAX, busy: usize::MAX, holders: usize::MAX };
 
-/// As if it had arrived this much later.
+/// The delay of the request's place relative to the most urgent priority.
 fn lag_ns(request: &Request) -> u64 {
     2_000_000_000 - 2_000_000_000_u64.checked_div(u64::from(request.priority)).unwrap_or(0)
 }
@@ -46,7 +47,7 @@ impl BruteForce {
         Self { placer: Placer::new(Box::new(LeastLoss)), waiting, arrivals, turns, claims, passes }
     }
 
-    /// Those like `request`, in order.
+    /// The places of the requests like `request`, in order.
     fn queue(&self, request: &Request) -> Vec<Order> {
         let alike = self.waiting.iter().filter(|(_, other)| are_alike(other, request));
         alike.map(|(order, _)| *order).collect()
@@ -168,7 +169,7 @@ impl Policy for BruteForce {
 const MODELS: [(u64, u64); 6] =
     [(4, 3_000_000_000), (5, 900_000_000), (3, 2_000_000_000), (6, 4_000_000_000), (1, 50), (2, 700_000_000)];
 
-/// By model: what it has in common with others, as (id, bytes).
+/// Shared parts by model, as (id, bytes).
 const PARTS: [&[(u64, u64)]; 6] = [&[(1, 3)], &[(1, 3)], &[(2, 2)], &[(1, 3), (2, 2)], &[], &[]];
 
 #[derive(Debug, Clone)]
@@ -178,13 +179,13 @@ enum Step {
         tenant: u8,
         priority: u32,
         deadline_ns: u64,
-        /// On which node, and how many bytes.
+        /// The node and the number of bytes.
         inputs: Option<(u32, u64)>,
     },
     Pass {
         ns: u64,
     },
-    /// One that runs is over: the how manieth.
+    /// The end of the running invocation at index `which`.
     End {
         which: usize,
         failed: bool,
@@ -203,7 +204,7 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    // Few kinds of requests, so that queues get long, and fewer of them than are looked at after every event.
+    // Few kinds of requests, so that queues get long and the limits on heads are not reached.
     let models = prop_oneof![
         8 => (0..MODELS.len()).prop_map(|model| vec![model]),
         1 => Just(vec![0, 4]),
@@ -211,7 +212,7 @@ fn step() -> impl Strategy<Value = Step> {
     ];
     let deadline_ns = prop_oneof![4 => Just(u64::MAX), 1 => 1_u64..20_000_000_000];
     let capacities = prop::collection::vec(6_u64..14, 1..3);
-    // None mostly, and else what takes from a run to a load to move.
+    // Mostly none, else inputs that take between a run time and a load time to move.
     let inputs =
         prop::option::weighted(0.3, (0_u32..3, prop::sample::select(vec![0, 1_000_000_000, 4_000_000_000])));
     prop_oneof![
@@ -272,10 +273,10 @@ fn up(node: u32, capacities: &[u64], slots: u32) -> Event {
     Event::NodeUp { node: NodeId(node), devices: capacities.iter().map(device).collect() }
 }
 
-/// A model that one that runs has loaded: where, its bytes, and how long it took.
+/// A load by a running invocation: the device, the model with its size, and the duration.
 type Load = (DeviceId, ModelId, (u64, Vec<Part>), u64);
 
-/// Both schedulers, and the cluster that does what they say.
+/// Both schedulers, and the cluster that carries out their actions.
 struct Pair {
     fast: Scheduler,
     slow: Scheduler,
@@ -375,8 +376,7 @@ impl Pair {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(768) })]
 
-    /// To cost only the heads of queues, to search them instead of going through them, and to keep counts instead of counting changes no
-    /// action.
+    /// Costing only the heads of queues, binary search and incremental counts change no action.
     #[test]
     fn indexes_decide_as_brute_force_does(
         steps in prop::collection::vec(step(), 1..150),

@@ -1,14 +1,21 @@
-//! What starting on a device would cost, all told: the time that anybody waits longer for it.
+//! The cost of starting an invocation on a device: the total additional waiting time of all
+//! invocations.
 //!
-//! The invocation itself waits until the device is free, for the work of what came before and waits for the models there, for the load, for
-//! its inputs where they have to be brought from other nodes, and for what its run takes longer there than on the quickest kind of device: where none that is quicker holds the models, those that will ask
-//! for them in the next [`FORESIGHT_S`] take longer, too.
-//! *Others* wait while the device is taken: those that wait for its other models already as long as that takes, and those that will ask for
-//! them meanwhile half as long on average. A load costs those that come *later* what the victims will be missed, less what another copy is
-//! worth to them (see [`loss_ns`]), and what runs of the victims take longer elsewhere, where this is the quickest place.
+//! *The invocation* waits until the device is free, for the work of older invocations that wait for
+//! the models there, for the load, and for inputs moved from other nodes. It also pays for the
+//! difference between its run time there and on the fastest kind of device. Where no faster device
+//! holds the models, the expected requests for the models in the next [`FORESIGHT_S`] pay that
+//! difference, too.
 //!
-//! What those lose that wait already counts less the longer the first of a queue has waited, and nothing after [`PATIENCE_NS`]; what is
-//! expected of the future counts nothing after [`PATIENCE_MAX_NS`]. So nobody is put off for good.
+//! *Other invocations* wait while the device is taken: invocations that already wait for its other
+//! models wait for the whole time, and invocations expected meanwhile wait for half of it on
+//! average. *Later invocations* pay for a load: they miss the evicted models, less the worth of
+//! another copy (see [`loss_ns`]), and the victims' runs take longer elsewhere if this is the
+//! fastest device for them.
+//!
+//! The loss of waiting invocations counts less the longer the head of the queue has waited, and not
+//! at all after [`PATIENCE_NS`]. Expected future losses do not count after [`PATIENCE_MAX_NS`].
+//! Every invocation therefore starts eventually.
 
 use super::queues::Order;
 use super::{Claims, Reach};
@@ -20,58 +27,58 @@ use crate::{DeviceKey, DeviceView, ModelKey, NodeView, Request, View};
 use smallvec::SmallVec;
 use std::cell::OnceCell;
 
-/// After this time, one that waits does not care any more for others that wait.
+/// Waiting time after which losses of other waiting invocations are ignored.
 const PATIENCE_NS: f64 = 12e9;
 
-/// And after this time for nobody.
+/// Waiting time after which expected future losses are ignored, too.
 const PATIENCE_MAX_NS: u64 = 48_000_000_000;
 
-/// How far it is looked ahead for those that would be served by a slower kind of device, too.
+/// Time horizon for invocations that would be served by a slower kind of device, in seconds.
 const FORESIGHT_S: f64 = 10.0;
 
-/// No load costs less than this part of what it takes, whatever another copy is worth.
+/// Minimum cost of a load as a fraction of its duration, whatever another copy is worth.
 const LOAD_PART_MIN: f64 = 0.35;
 
-/// A model takes the quickest place for it from others only if it is asked for so many times as often: how often is never known exactly, least of
-/// all of one that was asked for just now.
+/// A model displaces other models from their fastest device only if its demand is this many times
+/// theirs. Demand estimates are uncertain, especially for a model that was just requested.
 const SEATED: f64 = 2.0;
 
-/// The most devices that are looked at since inputs are near them.
+/// Maximum number of devices considered for being near the inputs.
 const NEAR_MAX: usize = 16;
 
-/// All that the costs of one that waits follow from.
+/// The inputs of the cost function for one waiting invocation.
 pub(super) struct Costs<'a> {
     pub(super) now_ns: u64,
     pub(super) view: &'a View,
     pub(super) placer: &'a Placer,
-    /// How many that need a model stand before a place.
+    /// Number of waiting invocations that need a model and stand before a place.
     pub(super) before: &'a dyn Fn(ModelKey, Order) -> usize,
     pub(super) claims: &'a Claims,
     pub(super) reach: Reach,
-    /// Of the devices that are free, only those that have more to offer than before are costed for loads.
+    /// Whether loads are costed only on free devices that gained capacity since the last event.
     pub(super) news_only: bool,
-    /// The one that waits. All of its queue are like it.
+    /// The invocation to cost. All invocations of its queue are like it.
     pub(super) request: &'a Request,
-    /// How long the first of its queue has waited.
+    /// How long the head of its queue has waited.
     pub(super) waited_ns: u64,
-    /// What a run takes on the quickest kind of device.
+    /// Its run time on the fastest kind of device.
     pub(super) quickest_ns: u64,
-    /// The best of the loads, once it is known: it does not depend on the place in the queue.
+    /// The best load, computed once: it does not depend on the place in the queue.
     pub(super) load: OnceCell<Best>,
 }
 
 /// The best device so far.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Best {
-    /// It, and whether it is free.
+    /// The device, and whether it is free.
     pub(super) device: Option<(DeviceKey, bool)>,
     cost_ns: u64,
-    /// What a load would add to the device; 0 if it holds the models.
+    /// Work that a load would add to the device; 0 if the device holds the models.
     pub(super) work_ns: u64,
 }
 
 impl Costs<'_> {
-    /// The best device for one that stands at this place.
+    /// The best device for an invocation at this place in the order.
     pub(super) fn best(&self, order: Order) -> Best {
         let holder = self.best_holder(order);
         if holder.cost_ns <= self.least_load_ns() {
@@ -81,12 +88,12 @@ impl Costs<'_> {
         if holder.device.is_some() && holder.cost_ns <= load.cost_ns { holder } else { load }
     }
 
-    /// Whether loading what it needs would take the tenant over its part of memory.
+    /// Whether loading its models would exceed the tenant's memory limit.
     pub(super) fn is_capped(&self) -> bool {
         together_bytes(&self.request.models) > self.view.tenants().bytes_left(self.request.tenant)
     }
 
-    /// The best of the devices that hold everything: no load, but perhaps a wait.
+    /// The best device that holds all models: no load, but possibly a wait.
     fn best_holder(&self, order: Order) -> Best {
         let mut best = Best::default();
         let Some((first, others)) = self.request.models.split_first() else { return best };
@@ -101,7 +108,8 @@ impl Costs<'_> {
             let wait_ns = wait_ns.saturating_add(slower_ns).saturating_add(self.missed_ns(run_time_ns));
             if !device.is_open() {
                 let ahead_ns = self.queued_ns(device, order).saturating_add(self.claimed_ns(key));
-                // Those that wait for it now are ahead, or would be passed by none who waits for it too.
+                // Of the invocations that wait for this device, `ahead_ns` counts those ahead.
+                // Those behind are not overtaken, so they lose nothing.
                 let (_, later_ns) = self.delays_ns(device, run_time_ns);
                 best.offer(key, false, wait_ns.saturating_add(ahead_ns).saturating_add(later_ns), 0);
             } else if self.placer.fit(self.now_ns, self.view, key, self.request).is_some() {
@@ -122,7 +130,7 @@ impl Costs<'_> {
         best
     }
 
-    /// The best of the devices on which something is missing.
+    /// The best device on which a model is missing.
     fn best_load(&self) -> Best {
         let mut best = Best::default();
         let busy = self.view.closed().filter(|key| self.device(*key).is_some());
@@ -156,15 +164,15 @@ impl Costs<'_> {
         best
     }
 
-    /// The devices of the nodes that have some of the inputs: all of them count, wherever they stand among the others.
+    /// The devices of nodes that have some of the inputs. These devices are always considered.
     fn near(&self) -> impl Iterator<Item = (DeviceKey, &DeviceView)> {
         let nodes = self.request.inputs.iter().filter_map(|input| self.view.node(input.node));
         let keys = nodes.flat_map(NodeView::devices).take(NEAR_MAX);
         keys.filter_map(|key| Some((*key, self.device(*key)?)))
     }
 
-    /// Free devices on which loads are costed: those that hold a part of what is needed, be it some of the models or what those have in common
-    /// with others, and those that were used least.
+    /// Free devices on which loads are costed: devices that hold some of the models or parts of
+    /// them, and the devices with the fewest dispatches.
     fn free(&self) -> SmallVec<[DeviceKey; 16]> {
         let mut free = SmallVec::new();
         let is_free = |key: &DeviceKey| self.device(*key).is_some_and(DeviceView::is_open);
@@ -186,10 +194,10 @@ impl Costs<'_> {
         free
     }
 
-    /// No load of what is missing is cheaper: a bound that is quick to have.
+    /// A lower bound on the cost of a load, cheap to compute.
     fn least_load_ns(&self) -> u64 {
         let [demand] = &self.request.models[..] else { return 0 };
-        // A device with what it has in common with others takes less than another.
+        // A device with shared parts of the model may load it faster than another device.
         if self.view.kinds_len() > 1 || !demand.parts.is_empty() {
             return 0;
         }
@@ -197,12 +205,12 @@ impl Costs<'_> {
         device.map_or(0, |device| round_ns(LOAD_PART_MIN * self.view.load_time_ns(device, demand) as f64))
     }
 
-    /// A device, if it takes what is needed at the moment.
+    /// A device, if it can run the models and is not down.
     fn device(&self, key: DeviceKey) -> Option<&DeviceView> {
         self.view.device(key).filter(|device| device.takes(&self.request.models))
     }
 
-    /// Whether any device is there for it, with or without room.
+    /// Whether any device that is up can run it, with or without room.
     pub(super) fn has_device(&self) -> bool {
         let is_any = self.request.models.iter().all(|demand| demand.runs_on.is_all());
         is_any && self.view.open().next().is_some()
@@ -213,12 +221,13 @@ impl Costs<'_> {
         self.request.models.iter().all(|demand| device.holds(demand.model))
     }
 
-    /// What a run takes longer that takes this long.
+    /// The difference between a run time and the run time on the fastest kind of device.
     fn slower_ns(&self, run_time_ns: u64) -> u64 {
         run_time_ns.saturating_sub(self.quickest_ns)
     }
 
-    /// What those to come lose by its being served where a run takes this long, and the models are nowhere quicker.
+    /// The loss of expected requests if this one is served with this run time and no faster device
+    /// holds the models.
     fn missed_ns(&self, run_time_ns: u64) -> u64 {
         let slower_ns = self.slower_ns(run_time_ns);
         let Some(first) = self.request.models.first().filter(|_| slower_ns > 0) else { return 0 };
@@ -231,8 +240,9 @@ impl Costs<'_> {
         round_ns(come * slower_ns as f64)
     }
 
-    /// What those to come lose whose models give up the quickest place for them: as much, for each, as this one gains by it. Without that, two
-    /// models would take it from each other by turns.
+    /// The loss of expected requests for models that lose their fastest device: for each request,
+    /// as much as this request gains. Without this cost, two models would evict each other in
+    /// turns.
     fn displaced_ns(&self, key: DeviceKey, device: &DeviceView, victims: &Victims) -> u64 {
         if self.view.kinds_len() <= 1 || victims.models.is_empty() {
             return 0;
@@ -247,7 +257,8 @@ impl Costs<'_> {
         round_ns(SEATED * come * FORESIGHT_S * slower_ns as f64)
     }
 
-    /// What one more copy of a model that is held elsewhere would be missed if it went again.
+    /// The worth of another copy of a model that other devices hold: the loss if that copy were
+    /// evicted again.
     fn worth_ns(&self, device: &DeviceView) -> u64 {
         let [demand] = &self.request.models[..] else { return 0 };
         match self.view.model(demand.model).holders().len() {
@@ -258,8 +269,8 @@ impl Costs<'_> {
         }
     }
 
-    /// What others wait longer while a device is taken for this long: those that wait for its other models now, and those that will ask
-    /// for them by then.
+    /// Additional waiting time of other invocations while a device is taken for `taken_ns`: of
+    /// those that wait for its other models now, and of those expected to ask for them by then.
     fn delays_ns(&self, device: &DeviceView, taken_ns: u64) -> (u64, u64) {
         if self.waited_ns >= PATIENCE_MAX_NS {
             return (0, 0);
@@ -271,7 +282,8 @@ impl Costs<'_> {
                 continue;
             }
             let view = self.view.model(model);
-            // Copies stand in for each other: with several, it is seldom that all are taken.
+            // Copies substitute for each other: with several copies, all of them are rarely busy at
+            // once.
             let copies = view.holders().len().max(1) as f64;
             let part = 1.0 / (copies * copies.sqrt());
             waiting += part * f64::from(view.waiting());
@@ -282,7 +294,8 @@ impl Costs<'_> {
         (round_ns(patience * waiting * taken_ns), round_ns(come * taken_ns / 2.0))
     }
 
-    /// The work of what came before and waits for the models of a device, as far as it is this device's part.
+    /// The work of older invocations that wait for the models of a device, divided by the number of
+    /// their holders.
     fn queued_ns(&self, device: &DeviceView, order: Order) -> u64 {
         let ahead = device.held().map(|model| {
             let before = (self.before)(model, order);
@@ -309,7 +322,7 @@ impl Default for Best {
 }
 
 impl Best {
-    /// Whether it is a device that holds the models, and is taken.
+    /// Whether the best device is busy and holds the models.
     pub(super) fn waits_for_holder(&self) -> bool {
         self.work_ns == 0 && matches!(self.device, Some((_, false)))
     }

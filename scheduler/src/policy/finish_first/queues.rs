@@ -1,31 +1,31 @@
-//! What waits, by function, models and tenant.
+//! Waiting invocations, grouped by function, models and tenant.
 
 use crate::{FunctionKey, InputsOn, ModelKey, Request, TenantKey};
 use smallvec::SmallVec;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use weir_types::InvocationId;
 
-/// Places in line: when one arrived, less the lead that it is given, and what makes it unique.
+/// A place in line: the arrival time less the invocation's lead, and a unique number.
 pub(super) type Order = (u64, u64);
 
-/// A queue, for as long as something is in it.
+/// The key of a queue, valid while the queue is not empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct QueueKey(u32);
 
-/// Queues, each in order.
+/// Queues of invocations, each in order.
 #[derive(Debug, Default)]
 pub(super) struct Queues {
     queues: Vec<VecDeque<(Order, Request)>>,
     free: Vec<QueueKey>,
     keys: HashMap<Class, QueueKey>,
     heads: BTreeSet<(Order, QueueKey)>,
-    /// By model: the queues that need it.
+    /// The queues that need a model.
     by_model: Vec<SmallVec<[QueueKey; 2]>>,
     places: HashMap<InvocationId, (QueueKey, Order)>,
     arrivals: u64,
 }
 
-/// What those in one queue have in common.
+/// The grouping key of a queue.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Class {
     tenant: TenantKey,
@@ -35,7 +35,8 @@ struct Class {
     inputs: Box<[InputsOn]>,
 }
 
-/// The most urgent are treated as if they had arrived this much earlier.
+/// Lead of the most urgent priority: its invocations are ordered as if they had arrived this much
+/// earlier.
 const LEAD_NS: u64 = 2_000_000_000;
 
 impl Class {
@@ -52,16 +53,16 @@ impl Class {
 }
 
 impl Queues {
-    /// Take one in, and say where it stands.
+    /// Queues a request, and returns its place.
     pub(super) fn push(&mut self, request: Request) -> (Order, QueueKey) {
         let class = Class::of(&request);
-        // So that leads make a difference from the first second on.
+        // Adding `LEAD_NS` first makes leads effective from the first second on.
         let order = (request.arrived_at_ns.saturating_add(LEAD_NS - class.lead_ns), self.arrivals);
         self.arrivals += 1;
         let key = self.keys.get(&class).copied().unwrap_or_else(|| self.open(class));
         let queue = &mut self.queues[key.0 as usize];
         self.places.insert(request.invocation, (key, order));
-        // One that comes back has the place that it had.
+        // A request that returns to the queue gets its former place.
         let at = match queue.back() {
             Some((last, _)) if *last > order => queue.partition_point(|(other, _)| *other < order),
             _ => queue.len(),
@@ -76,19 +77,20 @@ impl Queues {
         (order, key)
     }
 
-    /// The one at this place, if it still waits.
+    /// The request at a place, if it still waits.
     pub(super) fn get(&self, key: QueueKey, order: Order) -> Option<&Request> {
         let queue = &self.queues[key.0 as usize];
         let (at, request) = queue.get(queue.partition_point(|(other, _)| *other < order))?;
         (*at == order).then_some(request)
     }
 
-    /// When the first of a queue arrived.
+    /// When the first request of a queue arrived.
     pub(super) fn waits_since_ns(&self, key: QueueKey) -> u64 {
         self.queues[key.0 as usize].front().map_or(u64::MAX, |(_, request)| request.arrived_at_ns)
     }
 
-    /// The first behind this place for which `holds`, which is true for all behind one for which it is.
+    /// The first place behind `order` for which `holds` is true. `holds` must be monotonic: once
+    /// true, it is true for all places behind.
     pub(super) fn first_behind(
         &self,
         key: QueueKey,
@@ -110,7 +112,7 @@ impl Queues {
         queue.get(low).map(|(order, _)| *order)
     }
 
-    /// Take the one at this place, and say where the next behind it stands.
+    /// Removes the request at a place. Returns it and the next place behind it.
     pub(super) fn take(&mut self, key: QueueKey, order: Order) -> Option<(Request, Option<Order>)> {
         let queue = &mut self.queues[key.0 as usize];
         let at = queue.partition_point(|(other, _)| *other < order);
@@ -143,7 +145,7 @@ impl Queues {
         self.keys_for(model).filter_map(|key| Some((self.queues[key.0 as usize].front()?.0, key)))
     }
 
-    /// How many that need a model stand before a place.
+    /// Number of requests that need a model and stand before a place.
     pub(super) fn before(&self, model: ModelKey, order: Order) -> usize {
         let count = |key: QueueKey| self.queues[key.0 as usize].partition_point(|(other, _)| *other < order);
         self.keys_for(model).map(count).sum()
@@ -172,7 +174,7 @@ impl Queues {
         key
     }
 
-    /// A queue has lost its head: note the next one, or close it.
+    /// Updates the heads after a queue lost its head, and closes an empty queue.
     fn tidy(&mut self, key: QueueKey, last: &Request) {
         if let Some((next, _)) = self.queues[key.0 as usize].front() {
             self.heads.insert((*next, key));
@@ -243,7 +245,7 @@ mod tests {
     }
 
     proptest! {
-        /// What the indexes say is what going through everything that waits would say.
+        /// The indexes agree with an exhaustive search of all waiting requests.
         #[test]
         fn indexes_say_what_a_look_at_everything_says(steps in prop::collection::vec(step(), 1..120), at in any::<usize>()) {
             let mut queues = Queues::default();

@@ -1,4 +1,4 @@
-//! The global queue of seed 000, with its index and the count of visits.
+//! The global queue of seed 000, with its index and visit counts.
 
 use super::holds_all;
 use crate::{DeviceView, ModelKey, Request, View};
@@ -10,9 +10,10 @@ use weir_types::InvocationId;
 pub(super) struct Queue {
     requests: BTreeMap<u64, Request>,
     places: HashMap<InvocationId, u64>,
-    /// By the first model of each.
+    /// Places by the first model of the invocation.
     by_model: HashMap<ModelKey, BTreeSet<u64>>,
-    /// Scans by the place at which they ended: each visited all before it. Those at or before the head are dropped.
+    /// Number of scans by the place at which they ended: each visited all places before. Scans that
+    /// ended at or before the head are dropped.
     scans: BTreeMap<u64, u32>,
     arrivals: u64,
 }
@@ -23,7 +24,7 @@ impl Queue {
         self.arrivals += 1;
     }
 
-    /// Give an invocation the place that it had.
+    /// Returns an invocation to its former place.
     pub(super) fn put_back(&mut self, place: u64, request: Request) {
         self.places.insert(request.invocation, place);
         if let Some(demand) = request.models.first() {
@@ -59,7 +60,7 @@ impl Queue {
         self.requests.len()
     }
 
-    /// The first behind `place` that its tenant may start.
+    /// The first invocation behind `place` that its tenant may start.
     pub(super) fn after(&self, place: Option<u64>, view: &View) -> Option<(u64, &Request)> {
         let mut behind = self.requests.range(place.map_or(0, |place| place + 1)..);
         let (place, request) = behind.find(|(_, request)| view.tenants().may_start(request.tenant))?;
@@ -77,13 +78,13 @@ impl Queue {
         true
     }
 
-    /// A scan has ended at `end`, or at the end of the queue.
+    /// Records a scan that ended at `end`, or at the end of the queue.
     pub(super) fn note_scan(&mut self, end: Option<u64>) {
         let count = self.scans.entry(end.unwrap_or(self.arrivals)).or_default();
         *count = count.saturating_add(1);
     }
 
-    /// The first from `place` on that `device` holds everything for, and that its tenant may start.
+    /// The first place from `place` on whose models `device` holds and whose tenant may start.
     pub(super) fn first_hit(&self, place: u64, view: &View, device: &DeviceView) -> Option<u64> {
         let is_hit = |place: &&u64| {
             let request = &self.requests[*place];

@@ -1,13 +1,14 @@
-//! What one device holds, and has promised to hold.
+//! The models that one device holds or has promised to hold.
 //!
 //! ```text
 //! capacity_bytes  >=  held_bytes                            -  evictable_bytes
 //!                     in memory, or granted and on its way     in memory, may go, granted to nobody
 //! ```
 //!
-//! This holds after every grant. What changes between grants keeps it: a grant that ends leaves its models in memory or takes them out
-//! of the sum, and an eviction takes its model out of both sums. Only a model that turns out larger than it was said to be, or a device that turns out smaller,
-//! can break it, until enough is evicted.
+//! The invariant holds after every grant. Other changes preserve it: the end of a grant leaves its
+//! models in memory or removes them from the sum, and an eviction removes its model from both sums.
+//! Only a model larger than announced, or a device that shrinks, can break the invariant until
+//! enough is evicted.
 
 use super::DeviceView;
 use crate::policy::Demand;
@@ -18,55 +19,57 @@ use crate::{ModelKey, PartId};
 use smallvec::SmallVec;
 use std::collections::btree_map::Entry;
 
-/// What a device holds, or has promised to hold.
+/// A model that a device holds or has promised to hold.
 #[derive(Debug)]
 pub(super) struct Held {
     bytes: u64,
     parts: Parts,
     resident: bool,
-    /// Running invocations that may open it.
+    /// Number of running invocations that may open it.
     grants: u32,
-    /// The node was told that it may go.
+    /// The node may evict the model while no grant needs it.
     evictable: bool,
     used: u64,
-    /// When it is expected to be there, if it is not resident.
+    /// When a model that is not resident is expected to be loaded.
     there_at_ns: u64,
 }
 
-/// A model that could become a victim.
+/// A candidate for eviction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Candidate {
-    /// Which one.
+    /// The model.
     pub model: ModelKey,
-    /// The memory that is free once it goes by itself: all that it takes but for what others have in common with it.
+    /// Bytes freed by evicting this model alone: its size without the parts that it shares with
+    /// other models.
     pub bytes: u64,
-    /// When it was last granted or loaded; higher is later. Those granted together are equal.
+    /// When it was last granted or loaded; higher is later. Models granted together have equal
+    /// values.
     pub used: u64,
 }
 
-/// What granting models would take.
+/// Memory needed to grant models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Need {
-    /// Bytes of those that are neither there nor on their way.
+    /// Bytes of the demands that are neither resident nor loading.
     pub missing_bytes: u64,
-    /// Bytes that must be freed by victims beyond those that may go already.
+    /// Bytes that must be freed beyond the models that are already evictable.
     pub over_bytes: u64,
 }
 
 impl DeviceView {
-    /// Bytes of models in memory, and of those granted and on their way; what they have in common counts once.
+    /// Bytes of models in memory, and of models granted and loading; shared parts count once.
     #[must_use]
     pub fn held_bytes(&self) -> u64 {
         self.memory.held_bytes()
     }
 
-    /// The part of [`held_bytes`](Self::held_bytes) that may go and is granted to nobody.
+    /// The part of [`held_bytes`](Self::held_bytes) that is evictable and not granted.
     #[must_use]
     pub fn evictable_bytes(&self) -> u64 {
         self.memory.evictable_bytes()
     }
 
-    /// Whether a model is in memory, or granted and on its way, and was not given up.
+    /// Whether a model is in memory, or granted and loading, and was not given up.
     #[must_use]
     pub fn holds(&self, model: ModelKey) -> bool {
         self.models.get(&model).is_some_and(|held| !held.is_evictable_now())
@@ -77,24 +80,25 @@ impl DeviceView {
         self.models.iter().filter(|(_, held)| !held.is_evictable_now()).map(|(model, _)| *model)
     }
 
-    /// Whether those of `demands` that run here fit, with nothing else in memory.
+    /// Whether the demands that run here fit into the empty memory.
     #[must_use]
     pub fn is_large_enough(&self, demands: &[Demand]) -> bool {
         together_bytes(self.own(demands)) <= self.spec.capacity_bytes
     }
 
-    /// The models that are granted to what runs here, and the memory that they take.
+    /// The models granted to running invocations, and their sizes.
     pub(crate) fn granted(&self) -> impl Iterator<Item = (ModelKey, Size)> {
         self.models.iter().filter(|(_, held)| held.grants > 0).map(|(model, held)| (*model, held.size()))
     }
 
-    /// The memory that a model takes for which [`holds`](Self::holds) is true, and when it is there: 0 if now.
+    /// The size of a model for which [`holds`](Self::holds) is true, and when it is loaded: 0 if it
+    /// is resident.
     pub(crate) fn place_of(&self, model: ModelKey) -> Option<(Size, u64)> {
         let held = self.models.get(&model).filter(|held| !held.is_evictable_now())?;
         Some((held.size(), if held.resident { 0 } else { held.there_at_ns }))
     }
 
-    /// The models in memory that are granted to nobody and were not given up yet, by key.
+    /// The models in memory that are neither granted nor given up, by key.
     pub fn candidates(&self) -> impl Iterator<Item = Candidate> {
         let free = self.models.iter().filter(|(_, held)| held.is_candidate());
         free.map(|(model, held)| self.as_candidate(*model, held))
@@ -113,36 +117,36 @@ impl DeviceView {
         Candidate { model, bytes, used: held.used }
     }
 
-    /// What of a model that is held nobody else has, and the rest.
+    /// The size of a held model outside its parts, and its parts.
     pub(in crate::view) fn size_of(&self, model: ModelKey) -> Option<(u64, &Parts)> {
         self.models.get(&model).map(|held| (held.own_bytes(), &held.parts))
     }
 
-    /// The models that have a part.
+    /// The holders of a part.
     pub(in crate::view) fn holders(&self, part: PartId) -> Holders {
         self.memory.holders(part)
     }
 
-    /// Whether models here have anything in common with others.
+    /// Whether any model here has parts.
     pub(in crate::view) fn is_shared(&self) -> bool {
         self.memory.is_shared()
     }
 
-    /// Of a model that takes `bytes`, what no other model has here.
+    /// Bytes of a model of `bytes` in total that no other model here shares.
     pub(in crate::view) fn missing_bytes(&self, model: ModelKey, bytes: u64, parts: &Parts) -> u64 {
         let own = u32::from(self.models.contains_key(&model));
         let missing = parts.iter().filter(|part| self.memory.holders(part.id).all <= own);
         missing.fold(parts.own_bytes(bytes), |sum, part| sum.saturating_add(part.bytes))
     }
 
-    /// What granting `demands` would take.
+    /// Memory needed to grant `demands`.
     #[must_use]
     pub fn need(&self, demands: &[Demand]) -> Need {
         let (mut missing_bytes, mut firm_bytes) = (0_u64, self.memory.firm_bytes());
         let mut counted = SmallVec::<[PartId; 8]>::new();
         for demand in self.own(demands) {
             let held = self.models.get(&demand.model);
-            // To be granted, what may go must be taken off the list of those that may.
+            // Granting an evictable model takes it off the list of evictable models.
             let (bytes, parts) = match held {
                 Some(held) if !held.is_evictable_now() => continue,
                 Some(held) => (held.bytes, &held.parts),
@@ -168,7 +172,7 @@ impl DeviceView {
         Need { missing_bytes, over_bytes: firm_bytes.saturating_sub(self.spec.capacity_bytes) }
     }
 
-    /// All models with a place here, given up or not.
+    /// All models with an entry here, given up or not.
     pub(in crate::view) fn all(&self) -> impl Iterator<Item = ModelKey> {
         self.models.keys().copied()
     }
@@ -184,7 +188,7 @@ impl DeviceView {
         }
     }
 
-    /// Grant what is asked for to one more invocation.
+    /// Grants a model to one more invocation.
     pub(in crate::view) fn promise(&mut self, demand: &Demand, there_at_ns: u64, clock: u64) {
         self.given_up.retain(|model| *model != demand.model);
         let bytes = demand.bytes.min(BYTES_MAX);
@@ -199,7 +203,7 @@ impl DeviceView {
         );
     }
 
-    /// One that a model was granted to is over.
+    /// Ends one grant of a model.
     pub(in crate::view) fn keep_promise(&mut self, model: ModelKey) {
         let Some(held) = self.models.get_mut(&model) else { return };
         held.grants = held.grants.saturating_sub(1);
@@ -208,7 +212,8 @@ impl DeviceView {
         }
     }
 
-    /// A model may go. False if it is not there, granted, or may go already.
+    /// Makes a model evictable. Returns false if it is not resident, is granted, or is evictable
+    /// already.
     pub(in crate::view) fn allow(&mut self, model: ModelKey) -> bool {
         let Some(held) = self.models.get_mut(&model).filter(|held| held.is_candidate()) else { return false };
         self.memory.remove(held.bytes, &held.parts, true);
@@ -217,7 +222,7 @@ impl DeviceView {
         true
     }
 
-    /// Change what is held of a model, which is `new` if nothing was, and keep the sums.
+    /// Changes the entry of a model, or inserts `new` if there is none, and updates the sums.
     fn alter(&mut self, model: ModelKey, new: impl FnOnce() -> Held, change: impl FnOnce(&mut Held)) {
         let held = match self.models.entry(model) {
             Entry::Occupied(entry) => {
@@ -231,19 +236,20 @@ impl DeviceView {
         self.memory.add(held.bytes, &held.parts, !held.is_evictable_now());
     }
 
-    /// A model may go that is in the way elsewhere. The node is told with the next start here: it needs no room before.
+    /// Gives up a model whose memory counts against its tenant elsewhere. The node learns of it
+    /// with the next start here, since it needs no room before that.
     pub(in crate::view) fn give_up(&mut self, model: ModelKey) {
         if self.allow(model) {
             self.given_up.push(model);
         }
     }
 
-    /// What was given up since the last start here.
+    /// Takes the models given up since the last start here.
     pub(in crate::view) fn take_given_up(&mut self) -> Vec<ModelKey> {
         std::mem::take(&mut self.given_up)
     }
 
-    /// A model is in memory. False if it was already, with this size.
+    /// Records a loaded model. Returns false if it was already loaded with this size.
     pub(in crate::view) fn loaded(&mut self, model: ModelKey, bytes: u64, parts: Parts, clock: u64) -> bool {
         let mut news = false;
         self.alter(
@@ -259,13 +265,13 @@ impl DeviceView {
         news
     }
 
-    /// A model is not in memory any more. False if it was not.
+    /// Records an evicted model. Returns false if it was not in memory.
     pub(in crate::view) fn evicted(&mut self, model: ModelKey) -> bool {
         let Some(held) = self.models.get_mut(&model).filter(|held| held.resident) else { return false };
         if held.grants == 0 {
             self.remove(model);
         } else {
-            // Whoever it is granted to may have it loaded again.
+            // A running invocation that holds a grant may load it again.
             held.resident = false;
         }
         true
@@ -279,7 +285,7 @@ impl DeviceView {
 }
 
 impl Held {
-    /// Not there yet, and granted to nobody.
+    /// A model that is neither resident nor granted.
     fn of(bytes: u64, parts: Parts, there_at_ns: u64) -> Self {
         Self { bytes, parts, resident: false, grants: 0, evictable: false, used: 0, there_at_ns }
     }
@@ -292,7 +298,7 @@ impl Held {
         self.parts.own_bytes(self.bytes)
     }
 
-    /// It could become a victim.
+    /// Whether the model may become a victim.
     fn is_candidate(&self) -> bool {
         self.resident && self.grants == 0 && !self.evictable
     }
