@@ -1,13 +1,17 @@
-//! Asynchronous invocations: calls that are accepted now and run later, whose answer is kept until it is fetched.
+//! Asynchronous invocations: calls that are accepted now and run later. The node keeps the response
+//! until the client fetches it or its retention ends.
 //!
-//! In the order that one meets them: [`accept`] keeps the request as a blob and writes its record; [`index`] is what every node knows of all
-//! records, by following the datastore; [`work`] takes what is due, [`attempt`] runs it as any call is run, [`retry`] decides what becomes of
-//! one that failed, [`callback`] tells who wanted to be told; [`look`] is for clients who ask or wait; [`sweep`] forgets.
+//! Modules, in the order of an invocation's life: [`accept`] stores the request as a blob and
+//! writes its record; [`index`] mirrors all records in memory by watching the datastore; [`work`]
+//! takes invocations that are due; [`attempt`] runs one like any synchronous call; [`retry`]
+//! decides whether a failed attempt is retried; [`callback`] delivers results; [`look`] serves
+//! clients that query or wait; [`sweep`] deletes old invocations.
 //!
-//! A record changes only in a transaction that compares its revision, so that two nodes, or a node and a client, never both decide. The node
-//! that accepted an invocation claims it under its lease; when the lease ends, any node may take it over, which runs it at least once and
-//! perhaps twice. But for objects that calls put, this is the only way of a call that
-//! writes anything persistent.
+//! Each change of a record is a transaction that compares the record's revision, so that two nodes,
+//! or a node and a client, never both decide. The node that accepted an invocation claims it under
+//! its lease. When the lease ends, any node may take the invocation over, so an invocation runs at
+//! least once and possibly twice. Apart from objects that calls put, asynchronous invocations are
+//! the only call path that writes persistent state.
 
 mod accept;
 mod attempt;
@@ -44,7 +48,7 @@ use tokio::sync::{Notify, Semaphore, watch};
 use weir_datastore::{Datastore, Key, KeyError, Revision};
 use weir_types::{AsyncId, ErrorCode};
 
-/// The asynchronous invocations that this node knows of.
+/// Asynchronous invocations known to this node.
 pub(crate) struct Invocations {
     config: AsyncConfig,
     datastore: Arc<dyn Datastore>,
@@ -53,24 +57,24 @@ pub(crate) struct Invocations {
     changes: Changes,
     owner: Owner,
     keeper: Keeper,
-    /// Whether there are no other nodes.
+    /// Whether this is the only node.
     is_alone: bool,
     index: Mutex<Index>,
-    /// The state of the datastore that the index has heard of.
+    /// Datastore revision that the index reflects.
     heard: Heard,
-    /// Rung when there may be something to work on.
+    /// Notified when there may be work to do.
     news: Notify,
-    /// Clients that wait for something to happen to an invocation.
+    /// Channels to clients that wait for a change of an invocation.
     waiting: Mutex<HashMap<AsyncId, watch::Sender<()>>>,
     waiters: Arc<Semaphore>,
-    /// Whether blobs have lost their invocations since the last sweep.
+    /// Whether blobs may have lost their invocations since the last sweep.
     has_leftovers: AtomicBool,
 }
 
-/// Why something could not be done about an asynchronous invocation.
+/// Failed operation on an asynchronous invocation.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AsyncError {
-    /// The client's to mend, or to try again.
+    /// Rejected; the client can correct or retry the request.
     #[error("{text}")]
     Refused { code: ErrorCode, text: String },
     #[error("the record {key} cannot be read: {why}")]
@@ -97,7 +101,7 @@ impl AsyncError {
     }
 }
 
-/// What the asynchronous invocations of a node are made from.
+/// Dependencies of [`Invocations`].
 pub(crate) struct Parts {
     pub(crate) config: AsyncConfig,
     pub(crate) datastore: Arc<dyn Datastore>,
@@ -108,7 +112,7 @@ pub(crate) struct Parts {
 }
 
 impl Invocations {
-    /// Read what there is, and as of when.
+    /// Loads all invocations, and returns the datastore revision that they reflect.
     pub(crate) async fn open(parts: Parts) -> Result<(Arc<Self>, Revision), AsyncError> {
         let Parts { config, datastore, blobs, metrics, changes, is_alone } = parts;
         let owner = Owner(rand::random());

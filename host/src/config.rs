@@ -1,4 +1,5 @@
-//! How a node is set up. Defaults suit a laptop; the command line, the environment and `weir.toml` fill it in.
+//! Node configuration: defaults for a laptop, overridden by `weir.toml`, the environment and the
+//! command line.
 
 mod kernel_graphs;
 pub use kernel_graphs::KernelGraphsConfig;
@@ -18,164 +19,190 @@ use weir_types::{Limits, Reuse, TenantId};
 
 const MIB: u64 = 1 << 20;
 
-/// Settings of one node. Every queue, buffer, body, table and wait of the node has its limit here or in [`Limits`].
+/// Settings of one node. Each queue, buffer, body, table and wait has its limit here or in
+/// [`Limits`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NodeConfig {
-    /// Where to listen. Anything but loopback needs `token_file` or `insecure`.
+    /// Address to listen on. An address beyond loopback requires `token_file` or `insecure`.
     pub listen: SocketAddr,
-    /// Where functions, models and the registry are kept.
+    /// Folder of the functions, the models and the registry.
     pub data: PathBuf,
-    /// Tokens that clients must send, one `TOKEN [TENANT]` a line; the tenant `*` is the operator, who reads the metrics of all and does
-    /// nothing else. None lets everyone in as tenant `default`.
+    /// File of client tokens, one `TOKEN [TENANT]` per line. The tenant `*` is the operator, who
+    /// may only read the metrics of all tenants. None: every client has access, as tenant
+    /// `default`.
     pub token_file: Option<PathBuf>,
-    /// Listen beyond loopback without tokens.
+    /// Allows a listen address beyond loopback without tokens.
     pub insecure: bool,
-    /// The cluster that the node is one of. None: it is by itself.
+    /// Cluster that the node belongs to. None: a single node.
     pub cluster: Option<ClusterConfig>,
 
-    /// Threads that connections live on, each on one; never used by a guest for longer than one epoch tick.
+    /// Threads that serve connections; each connection stays on one thread. A guest uses such a
+    /// thread for at most one epoch tick.
     pub gateway_threads: usize,
     /// Threads that run guests.
     pub guest_threads: usize,
-    /// Connections open at once; more wait in the kernel's accept queue.
+    /// Open connections at once; further connections wait in the kernel's accept queue.
     pub connections_max: usize,
-    /// How long a client may take to send the head of a connection's first request.
+    /// Longest time that a client may take to send the head of a connection's first request.
     pub header_timeout_ms: u64,
-    /// How long a connection may be open without a request, the time that the next one's head takes included.
+    /// Longest time that a connection may stay open without a request, including the time to
+    /// receive the head of the next request.
     pub idle_timeout_ms: u64,
-    /// How long requests under way may take to finish when the node shuts down.
+    /// Time that requests in progress have to finish when the node shuts down.
     pub drain_timeout_ms: u64,
 
-    /// Deploys and pushes under way at once, those that wait to be compiled or checked included; one more is answered 429.
+    /// Deploys and pushes in progress at once, including those that wait for compilation or
+    /// validation. Further uploads are answered with 429.
     pub uploads_max: u32,
-    /// How long a component or model may take to arrive.
+    /// Longest time to receive a component or model.
     pub upload_timeout_ms: u64,
 
-    /// Instances alive at once, over all functions.
+    /// Live instances at once, over all functions.
     pub instances_max: u32,
-    /// How many of them may wait for another call, of functions whose manifests say `reuse`. 0: every call has an instance of its own.
+    /// Idle instances, out of `instances_max`, kept for another call of functions whose manifests
+    /// set `reuse`. 0: each call gets a new instance.
     pub instances_idle_max: u32,
-    /// The largest component that can be deployed.
+    /// Largest component that can be deployed.
     pub component_bytes_max: u64,
-    /// Components compiled at once for deploys, and as many again for calls that need one compiled anew.
+    /// Components compiled at once for deploys, and as many again for calls whose component must be
+    /// recompiled.
     pub compiles_max: u32,
-    /// Memory of the process that compiles a component.
+    /// Memory limit of the process that compiles a component.
     pub compile_memory_bytes_max: u64,
-    /// Processor time of the process that compiles a component.
+    /// CPU time limit of the process that compiles a component.
     pub compile_time_ms_max: u64,
-    /// The most that a manifest may ask for.
+    /// Highest limits that a manifest may request.
     pub limit_caps: Limits,
-    /// The most that a manifest may ask for as to how far an instance is used again.
+    /// Highest instance reuse that a manifest may request.
     pub reuse_caps: Reuse,
 
-    /// How the scheduler decides where calls run: `finish-first`, or one of the others that `weir simulate --help` lists.
+    /// Placement policy of the scheduler: `finish-first`, or another policy that `weir simulate
+    /// --help` lists.
     pub policy: PolicyKind,
-    /// What the policy is told: the visits after which `lalb-o3` places a call whatever it costs (`o3_limit`), the busy device that `lalb` and
-    /// `lalb-o3` wait for (`busy_choice`: `first` or `soonest`), whether devices go from short queues to long ones under `exclusive`
-    /// (`exclusive.stealing`), and who makes room (`victims`: `least_recently_used` or `least_loss`). In a cluster, the dispatcher's counts.
+    /// Options of the policy: the visits after which `lalb-o3` places a call at any cost
+    /// (`o3_limit`), the busy device that `lalb` and `lalb-o3` wait for (`busy_choice`: `first` or
+    /// `soonest`), whether devices move from short queues to long ones under `exclusive`
+    /// (`exclusive.stealing`), and the choice of eviction victims (`victims`: `least_recently_used`
+    /// or `least_loss`). In a cluster, the dispatcher's setting applies.
     pub policy_options: PolicyOptions,
-    /// How service level objectives are kept: whether calls are turned away that would miss theirs (`admission`), which of the placements is
-    /// taken that keep to it (`choice`: `cheapest`, `fastest` or `random`), how many are compared (`sample_len`), which part of the time is
-    /// kept back (`margin`), and what a second of each kind of device costs (`prices`). In a cluster, the dispatcher's counts.
+    /// Service level objectives: whether calls that would miss their objective are rejected
+    /// (`admission`), which placement within the objective is chosen (`choice`: `cheapest`,
+    /// `fastest` or `random`), how many placements are compared (`sample_len`), which fraction of
+    /// the time is held back as a margin (`margin`), and the price of a second on each kind of
+    /// device (`prices`). In a cluster, the dispatcher's setting applies.
     pub slo: SloSettings,
-    /// What tenants may use, by name: `weight` against others that wait, calls that run at once (`running_max`), part of the device time
-    /// (`device_share_max`, from 0 to 1) and memory of devices for their models (`resident_bytes_max`). What is left out has no cap. In a
-    /// cluster, the dispatcher's count, over all nodes.
+    /// Tenant quotas, by tenant name: `weight` against other waiting tenants, calls that run at
+    /// once (`running_max`), fraction of the device time (`device_share_max`, from 0 to 1) and
+    /// device memory for the tenant's models (`resident_bytes_max`). A missing value means no cap.
+    /// In a cluster, the dispatcher's setting applies, over all nodes.
     pub tenants: BTreeMap<TenantId, TenantLimits>,
-    /// The same of each tenant that is not named there.
+    /// Default quota, for tenants without an entry in `tenants`.
     pub tenant_default: TenantLimits,
-    /// Write down everything that the scheduler is told and says, in files whose names begin with this, up to 1 GiB each;
-    /// `weir simulate --replay FILE` plays one again. None: nothing is written.
+    /// Path prefix of the scheduler recording: all inputs and decisions of the scheduler, in files
+    /// of up to 1 GiB each. `weir simulate --replay FILE` replays a file. None: no recording.
     pub scheduler_record: Option<PathBuf>,
 
-    /// The devices that models run on: `auto` (the processor, and every GPU that is found) or a list such as `["cpu", "cuda:0"]`, whose entries
-    /// may be tables with settings of their own. See docs/devices.md.
+    /// Devices that run models: `auto` (the CPU and all GPUs found) or a list such as `["cpu",
+    /// "cuda:0"]`, whose entries may be tables with device settings. See docs/devices.md.
     pub devices: DevicesConfig,
-    /// What runs models on the processor.
+    /// Backend that runs models on the CPU.
     pub backend: BackendKind,
-    /// Where `libonnxruntime.so` is, if not beside the binary or in a place the loader looks.
+    /// Path of `libonnxruntime.so`, if the library is neither beside the binary nor in the loader's
+    /// search path.
     pub onnxruntime: Option<PathBuf>,
-    /// The largest model that can be pushed.
+    /// Largest model that can be pushed.
     pub model_bytes_max: u64,
-    /// Memory that resident models may take, on a device that says nothing else.
+    /// Memory limit of resident models, for devices that do not override it.
     pub model_memory_bytes_max: u64,
-    /// Memory that model runs may use between their inputs and outputs, all together.
+    /// Total working memory of model runs, for the tensors between their inputs and outputs.
     pub run_memory_bytes_max: u64,
-    /// Memory of the process that checks and optimises a model.
+    /// Memory limit of the process that validates and optimizes a model.
     pub validate_memory_bytes_max: u64,
-    /// Processor time of the process that checks and optimises a model.
+    /// CPU time limit of the process that validates and optimizes a model.
     pub validate_time_ms_max: u64,
-    /// Model runs at once, on a device that says nothing else. None: one per core.
+    /// Concurrent model runs, for devices that do not override it. None: one per core.
     pub model_slots: Option<u32>,
-    /// Model runs that may wait for a slot.
+    /// Model runs that may wait for a run slot.
     pub run_queue_len_max: usize,
-    /// The largest body, decompressed, of an inference of a model by itself, and the largest answer. A tensor function has limits of its own.
+    /// Largest decompressed request body, and largest response, of a direct model inference. A
+    /// tensor function has its own limits.
     pub infer_body_bytes_max: u64,
-    /// How long an inference of a model by itself may take, from its arrival to its answer; its `timeout` can only shorten this.
+    /// Longest time of a direct model inference, from arrival to response. The request's `timeout`
+    /// can only shorten it.
     pub infer_time_ms_max: u64,
-    /// Memory for bodies and tensors of requests under way.
+    /// Memory for the bodies and tensors of requests in progress.
     pub arena_bytes_max: u64,
-    /// Memory for answers that are kept for equal calls, of functions and models that have a `cache_ttl_ms`; one answer may take a sixteenth
-    /// of it. 0: none are kept.
+    /// Memory of the response cache, for functions and models with a `cache_ttl_ms`. One response
+    /// may take a sixteenth of it. 0: no caching.
     pub response_cache_bytes_max: u64,
 
-    /// How long one run on a GPU may take before the worker of the device is taken to hang, and is started anew.
+    /// Longest run on a GPU. A longer run counts as a hang, and the node restarts the device's
+    /// worker.
     pub gpu_run_time_ms_max: u64,
-    /// Memory of the host that is pinned on each GPU for copies of weights, so that models that come back load from there at the speed of the bus. 0: none. See
-    /// docs/gpu.md.
+    /// Pinned host memory per GPU that caches model weights, so that models reload at the speed of
+    /// the bus. 0: no cache. See docs/gpu.md.
     pub gpu_pinned_cache_bytes_max: u64,
-    /// Whether NVIDIA's libraries (cuBLASLt, NVRTC) compute or compile what they do faster than Weir's own kernels, where they are installed: `auto`, or
-    /// `none`. See docs/gpu.md.
+    /// Use of NVIDIA's libraries (cuBLASLt, NVRTC), where installed, for operations that they
+    /// compute or compile faster than Weir's own kernels: `auto` or `none`. See docs/gpu.md.
     pub gpu_libraries: GpuLibraries,
-    /// Kernels that users bring. See docs/kernel-graphs.md.
+    /// Kernel graphs: kernels that users provide. See docs/kernel-graphs.md.
     pub kernel_graphs: KernelGraphsConfig,
 
-    /// Invocations whose answer nobody waits for.
+    /// Asynchronous invocations.
     #[serde(rename = "async")]
     pub asynchronous: AsyncConfig,
 
-    /// Tensors that are kept under names.
+    /// Named objects: tensors stored under names.
     pub objects: ObjectsConfig,
-    /// What the nodes of the cluster are connected by: for what of a workflow goes to another node.
+    /// Inter-node bandwidth and latency, used to place workflow steps.
     pub network: Network,
-    /// How steps of workflows hand tensors to each other: those that are placed by themselves, and those on one GPU.
+    /// Workflow intermediates: tensors that steps hand to each other, on the node for steps that
+    /// are placed separately and on the GPU for steps that share one.
     pub intermediates: IntermediatesConfig,
 
     /// Log lines kept per function.
     pub log_lines_max: usize,
     /// Memory for the log lines kept per function.
     pub log_bytes_max: u64,
-    /// Memory for the log lines kept of all functions; where it is used up, the largest log gives up its older half.
+    /// Memory for the log lines kept of all functions. When it is full, the largest log drops its
+    /// older half.
     pub all_logs_bytes_max: u64,
-    /// The share of requests that are traced, from 0 to 1; those with a sampled `traceparent` always are. Each phase of such a request is a
-    /// line of the log, with the ids of its trace and span.
+    /// Fraction of requests that are traced, from 0 to 1. Requests with a sampled `traceparent` are
+    /// always traced. Each phase of a traced request becomes a log line with the ids of its trace
+    /// and span.
     pub trace_sample_ratio: f64,
 }
 
-/// How a node takes part in a cluster.
+/// Cluster membership of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ClusterConfig {
-    /// Where the nodes meet, and keep what is deployed: `etcd://HOST[:PORT][,HOST[:PORT]...][/ROOT]`.
+    /// Datastore that the nodes share for coordination and deployed state:
+    /// `etcd://HOST[:PORT][,HOST[:PORT]...][/ROOT]`.
     pub datastore: String,
-    /// Where they keep components and models: `s3://BUCKET[/PREFIX]`, with endpoint and credentials from the `AWS_*` variables of the
-    /// environment, or `file:///FOLDER` for a folder that all of them see.
+    /// Blob store of components and models: `s3://BUCKET[/PREFIX]`, with endpoint and credentials
+    /// from the `AWS_*` environment variables, or `file:///FOLDER` for a folder that all nodes
+    /// share.
     pub blobs: String,
-    /// What a node keeps of each, components and models, so that it need not fetch them again. At least as much as the largest model takes.
+    /// Size of each of the node's two local caches, for components and for models. It must be at
+    /// least the size of the largest model.
     pub cache_bytes_max: u64,
-    /// How long blobs stay that nothing refers to any more before they are set aside, and then before they are removed: longer than any deploy
-    /// takes. The dispatcher looks four times in that time, at least hourly.
+    /// Grace period of unreferenced blobs, before they are set aside and again before they are
+    /// removed. It must be longer than any deploy takes. The dispatcher checks four times per grace
+    /// period, at least hourly.
     pub blob_grace_ms: u64,
-    /// What the nodes show each other, in a file: at least 16 characters, the same on all of them. None only on loopback.
+    /// File with the shared secret of the nodes: at least 16 characters, the same on all nodes.
+    /// None is allowed only on loopback.
     pub secret_file: Option<PathBuf>,
-    /// Where other nodes reach this one, as `HOST:PORT`. None: where it listens.
+    /// Address at which other nodes reach this node, as `HOST:PORT`. None: the listen address.
     pub advertise: Option<String>,
-    /// How long the cluster goes on counting on a node that etcd does not hear of, and so how long it may be without a dispatcher.
+    /// Lease of the node: the time until the cluster drops a node that etcd does not hear from, and
+    /// so the longest time that the cluster may be without a dispatcher.
     pub lease_ms: u64,
-    /// How often nodes that work together tell each other that they are there.
+    /// Interval of the heartbeats between nodes that work together.
     pub heartbeat_ms: u64,
-    /// How long one of them may be silent before it counts as lost.
+    /// Silence after which such a node counts as lost.
     pub heartbeat_timeout_ms: u64,
 }
 
@@ -195,43 +222,51 @@ impl Default for ClusterConfig {
     }
 }
 
-/// How asynchronous invocations are kept and run.
+/// Asynchronous invocations: queues, retention, retries and callbacks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AsyncConfig {
-    /// Invocations and callbacks that this node works on at once; 0 accepts them and works on none.
+    /// Invocations and callbacks that this node runs at once. At 0 the node accepts invocations and
+    /// runs none.
     pub running_max: u32,
-    /// Those of one tenant among them, so that there is room for others' at any time.
+    /// Share of one tenant in `running_max`, so that other tenants always have room.
     pub tenant_running_max: u32,
-    /// Invocations accepted by this node that have not ended; one more is answered 429.
+    /// Unfinished invocations accepted by this node. Further invocations are answered with 429.
     pub queue_len_max: u32,
-    /// The same of one tenant, over all nodes.
+    /// Unfinished invocations of one tenant, over all nodes. Further invocations are answered with
+    /// 429.
     pub tenant_queue_len_max: u32,
-    /// What the requests and results of one tenant may take on disk: with more, results are forgotten before their time, the oldest first.
+    /// Disk space for the requests and results of one tenant. Above it, the tenant's oldest results
+    /// are deleted before `retention_ms`.
     pub tenant_bytes_max: u64,
-    /// Ended invocations of one tenant that are kept; with more, the oldest are forgotten before their time.
+    /// Ended invocations kept for one tenant. Above it, the oldest are deleted before
+    /// `retention_ms`.
     pub tenant_kept_max: u32,
-    /// How long an invocation and its result are kept after its end.
+    /// Retention of an invocation and its result after its end.
     pub retention_ms: u64,
-    /// How often an invocation is begun until it is given up as dead; once at least.
+    /// Attempts before an invocation is given up as dead; at least one.
     pub attempts_max: u32,
-    /// For how long an invocation is tried that could not begin, because of full queues or a node that shuts down.
+    /// Longest time to retry an invocation that could not start, because of full queues or a node
+    /// that shuts down.
     pub age_ms_max: u64,
-    /// The pause before the second attempt, of an invocation or a callback; it doubles with each.
+    /// Backoff before the second attempt of an invocation or a callback; it doubles with each
+    /// attempt.
     pub backoff_ms: u64,
-    /// The longest such pause.
+    /// Longest backoff.
     pub backoff_ms_max: u64,
-    /// How long a node may be silent before others take over what it had accepted.
+    /// Lease of a node's claims: the silence after which other nodes take over the invocations that
+    /// the node accepted.
     pub lease_ms: u64,
-    /// Clients that wait for the end of invocations at once.
+    /// Clients that may wait for the end of invocations at once.
     pub waiters_max: u32,
-    /// How long one of them may wait, with `wait_ms` or `Prefer: wait=`.
+    /// Longest wait of one client, with `wait_ms` or `Prefer: wait=`.
     pub wait_ms_max: u64,
-    /// Hosts that may be called back with the results of models by themselves and of workflows, as in `outbound_hosts` of a function's manifest.
+    /// Hosts that callbacks may reach with the results of direct model inferences and of workflows,
+    /// in the syntax of `outbound_hosts` in a function's manifest.
     pub callback_hosts: Vec<String>,
-    /// How often a callback is tried.
+    /// Attempts to deliver a callback.
     pub callback_attempts_max: u32,
-    /// How long one callback may take.
+    /// Time limit of one callback attempt.
     pub callback_timeout_ms: u64,
 }
 
@@ -259,21 +294,22 @@ impl Default for AsyncConfig {
     }
 }
 
-/// How named objects are kept. See docs/objects.md.
+/// Named objects: sizes, quotas and lifetimes. See docs/objects.md.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ObjectsConfig {
-    /// The largest object.
+    /// Largest object.
     pub object_bytes_max: u64,
-    /// Objects of one tenant.
+    /// Number of objects of one tenant.
     pub tenant_len_max: usize,
-    /// What the objects of one tenant may take together.
+    /// Total size of one tenant's objects.
     pub tenant_bytes_max: u64,
-    /// How long an object is kept of which nobody says how long.
+    /// Time to live of an object whose request sets none.
     pub ttl_ms_default: u64,
-    /// How long an object may be kept.
+    /// Longest time to live of an object.
     pub ttl_ms_max: u64,
-    /// The share of the *free* memory for bodies and tensors that objects may be in, in per cent, so that they need not be read from disk.
+    /// Percentage of the *free* memory for bodies and tensors that may cache objects, so that
+    /// reading them needs no disk access.
     pub free_percent_max: u64,
 }
 
@@ -290,17 +326,18 @@ impl Default for ObjectsConfig {
     }
 }
 
-/// What steps of workflows leave for each other: on the node where they are placed by themselves, and on a GPU where the next runs there, too. See
-/// docs/workflows.md.
+/// Workflow intermediates: tensors that a step leaves for the next step, on a node for steps that
+/// are placed separately and on a GPU when the next step runs there too. See docs/workflows.md.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct IntermediatesConfig {
-    /// The share of the *free* memory that they may take, in per cent: of that for bodies and tensors, and of each GPU's. What does not fit goes back with
-    /// the answer. At 0 all do.
+    /// Percentage of the *free* memory that intermediates may take: of the memory for bodies and
+    /// tensors, and of each GPU's memory. Tensors that do not fit return with the response. At 0
+    /// all tensors do.
     pub free_percent_max: u64,
-    /// The most of them on this node, and on each GPU.
+    /// Number of intermediates on this node, and on each GPU.
     pub len_max: usize,
-    /// Memory of the host for those on a GPU that had to make room there; for each GPU.
+    /// Host memory, per GPU, for intermediates that were evicted from the GPU.
     pub spilled_bytes_max: u64,
 }
 
@@ -310,25 +347,25 @@ impl Default for IntermediatesConfig {
     }
 }
 
-/// Which of NVIDIA's libraries are used on GPUs, besides the driver.
+/// NVIDIA libraries used on GPUs, besides the driver.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GpuLibraries {
-    /// Those that are found.
+    /// All libraries found.
     #[default]
     Auto,
-    /// None.
+    /// No libraries.
     None,
 }
 
-/// What runs models.
+/// Model backend.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BackendKind {
     /// ONNX Runtime on the CPU.
     #[default]
     Onnxruntime,
-    /// Models that declare their own load and run times; for tests and for trying out the scheduler.
+    /// Models that declare their own load and run times; for tests and scheduler experiments.
     Fake,
 }
 

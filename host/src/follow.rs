@@ -1,17 +1,17 @@
-//! Keeping memory in step with what a cluster's nodes write into the datastore they share.
+//! Keeps memory in step with the datastore that the nodes of a cluster share.
 
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use weir_datastore::{Change, Datastore, Error, Prefix, Revision, WatchEnd};
 
-/// The pause before a datastore that is out of reach is asked again.
+/// Pause before an unreachable datastore is retried.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// How long anybody waits for news of what has been written.
+/// Longest wait for the event of a write.
 const NEWS_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// The state of the datastore that something in memory is as of.
+/// Datastore revision that a part of memory reflects.
 #[derive(Debug)]
 pub(crate) struct Heard(watch::Sender<Revision>);
 
@@ -22,12 +22,13 @@ impl Default for Heard {
 }
 
 impl Heard {
-    /// Memory is as of `revision` now.
+    /// Records that memory now reflects `revision`.
     pub(crate) fn of(&self, revision: Revision) {
         self.0.send_if_modified(|heard| std::mem::replace(heard, revision.max(*heard)) < revision);
     }
 
-    /// Wait until the news have come of what was written at `revision`. Not for long: where they are slow, what waits for them goes on.
+    /// Waits until memory reflects `revision`, for a limited time: after slow events, the caller
+    /// continues without them.
     pub(crate) async fn wait(&self, revision: Revision) {
         let mut heard = self.0.subscribe();
         let hearing = heard.wait_for(|heard| *heard >= revision);
@@ -37,23 +38,23 @@ impl Heard {
     }
 }
 
-/// Something in memory that mirrors what is below a prefix.
+/// A part of memory that mirrors the keys below a prefix.
 pub(crate) trait Follow: Send + Sync + 'static {
-    /// What it is, for logs.
+    /// Name of the mirror, for logs.
     const WHAT: &'static str;
 
-    /// Where it is kept; none if that is no prefix.
+    /// Prefix of the mirrored keys; none if it is invalid.
     fn prefix(&self) -> Option<Prefix>;
 
-    /// Take in one commit.
+    /// Applies one commit.
     fn apply(&self, change: Change) -> impl Future<Output = ()> + Send;
 
-    /// Read everything anew, and tell as of which revision.
+    /// Reloads everything, and returns the revision that it reflects.
     fn load(&self) -> impl Future<Output = Result<Revision, Error>> + Send;
 }
 
-/// Keep `follower` in step with what happens after `revision`, until the store closes. While the store is out of reach what is in memory
-/// stays; where changes were missed, everything is read anew.
+/// Keeps `follower` in step with the changes after `revision`, until the store closes. While the
+/// store is unreachable, memory keeps its last state. After missed changes, everything is reloaded.
 pub(crate) async fn follow<F: Follow>(datastore: Arc<dyn Datastore>, follower: F, mut revision: Revision) {
     let Some(prefix) = follower.prefix() else { return };
     loop {

@@ -1,4 +1,4 @@
-//! What calls of a function, or inferences of a model or workflow, are to keep to: what becomes of its owner's `slo_ms` and `cost_slo`.
+//! Service level objectives of calls: the `slo_ms` and `cost_slo` of a function, model or workflow.
 
 use crate::instance::Fault;
 use crate::workflows::WorkflowRecord;
@@ -10,19 +10,19 @@ use weir_types::{Cost, ErrorCode, FunctionManifest, ModelManifest};
 /// A service level objective.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Objective {
-    /// From arrival to the end of the answer.
+    /// Latency limit, from arrival to the end of the response.
     pub(crate) latency: Option<Duration>,
-    /// For the device time.
+    /// Cost limit of the device time.
     pub(crate) cost_max: Option<Cost>,
 }
 
-/// What became of it.
+/// Outcome of a call with an objective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Kept,
-    /// Answered late, or with an error.
+    /// Late, or failed.
     Missed,
-    /// Turned away by admission.
+    /// Rejected by admission control.
     Rejected,
 }
 
@@ -65,7 +65,8 @@ impl Objective {
         *self == Self::default()
     }
 
-    /// What became of one that took so long and ended so; none where nothing was to be kept to, or nobody was there any more.
+    /// Returns the outcome of a call that took `time`. None without an objective, or if the caller
+    /// was gone.
     pub(crate) fn outcome(&self, failed: Option<ErrorCode>, time: Duration) -> Option<Outcome> {
         match failed {
             _ if self.is_none() => None,
@@ -77,7 +78,7 @@ impl Objective {
         }
     }
 
-    /// What one is told that is turned away `waited` after it arrived.
+    /// Returns the error of a call that admission control rejects `waited` after its arrival.
     pub(crate) fn refuse(&self, estimate: &Estimate, waited: Duration) -> Fault {
         let after = Duration::from_nanos(estimate.finish_after_ns()).saturating_add(waited);
         let refusal = SloRefusal {
@@ -116,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_is_over_in_time_and_without_an_error() {
+    fn objective_is_kept_in_time_and_without_an_error() {
         let one = Objective { latency: Some(Duration::from_millis(10)), cost_max: None };
         let (quick, slow) = (Duration::from_millis(10), Duration::from_millis(11));
         assert_eq!(one.outcome(None, quick), Some(Outcome::Kept));
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_says_what_it_would_have_taken() {
+    fn rejection_reports_the_estimate() {
         let estimate = Estimate { wait_ns: 900_000_000, run_time_ns: 50_000_000, ..Estimate::default() };
         let late = Objective { latency: Some(Duration::from_millis(400)), cost_max: None };
         let fault = late.refuse(&estimate, Duration::from_millis(5));

@@ -1,8 +1,11 @@
-//! Answers of functions and models whose owners ask for it, kept for equal calls: what runs once is not run again for a while.
+//! Response cache of functions and models whose owners enable it: an equal call gets the stored
+//! response instead of another run.
 //!
-//! What ends an answer's life: its time is up, others need the room, or the version that gave it is deleted. Equal calls that come while the
-//! first of them runs wait for what it gives. If it fails, or gives what may not be kept, each of them runs; if its caller goes away, the next
-//! of them runs in its place. The cache is this node's: other nodes of a cluster have their own.
+//! A response is removed when its time to live ends, when others need the room, or when its version
+//! is deleted. Concurrent equal calls are coalesced: the first call runs, and the others wait for
+//! its response. If the first call fails, or if its response may not be cached, each waiting call
+//! runs. If the caller of the first call disconnects, the next waiting call runs in its place. The
+//! cache is local to this node; other nodes of a cluster have their own.
 
 mod flights;
 
@@ -20,43 +23,45 @@ use std::time::{Duration, Instant};
 use weir_inference::Tensor;
 use weir_types::ContentHash;
 
-/// One answer may take this part of the room: a few large ones do not turn out all others.
+/// Divisor of the cache size: one response may take this fraction, so that a few large responses do
+/// not evict all others.
 const ANSWER_SHARE: u64 = 16;
-/// What an answer takes beside its bytes: its key, its place in the cache, and what it is made of.
+/// Overhead of a response: its key, its cache entry and its structs.
 const OVERHEAD_BYTES: u64 = 512;
 
-/// The answers that are kept, of all tenants.
+/// Response cache of all tenants.
 pub(crate) struct ResponseCache {
     answers: Cache<Key, Kept>,
     flights: Flights,
-    /// The largest answer that is kept.
+    /// Size limit of a cached response.
     answer_bytes_max: u64,
     next_scope: AtomicU64,
     metrics: Arc<Metrics>,
 }
 
-/// The answers of one version of a function, or of one push of a model: nobody else's, and gone with it.
+/// Responses of one version of a function, or of one push of a model. Each version and push has its
+/// own scope, and the responses are removed with it.
 pub(crate) struct Scope {
     id: u64,
     ttl: Duration,
     cache: Arc<ResponseCache>,
 }
 
-/// Which call an answer is to. The scope stands for the tenant, name and version.
+/// Cache key of a call. The scope stands for the tenant, name and version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
     scope: u64,
     input: ContentHash,
 }
 
-/// What is given to more than one caller. Cheap to clone.
+/// Response for more than one caller. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) enum Answer {
     Http(Arc<HttpAnswer>),
     Tensors(Arc<[(String, Tensor)]>),
 }
 
-/// A response, and all of its body.
+/// A response with its whole body.
 #[derive(Debug)]
 pub(crate) struct HttpAnswer {
     pub(crate) status: StatusCode,
@@ -64,7 +69,7 @@ pub(crate) struct HttpAnswer {
     pub(crate) body: Bytes,
 }
 
-/// An answer in its place.
+/// A cached response.
 #[derive(Debug, Clone)]
 struct Kept {
     answer: Answer,
@@ -73,32 +78,32 @@ struct Kept {
     bytes: u64,
 }
 
-/// What a caller says about answers that are not made for it.
+/// Requirements of a caller on cached responses.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Wish {
-    /// How old one may be; none for any age.
+    /// Maximum age of a response; none for any age.
     pub(crate) age_max: Option<Duration>,
 }
 
-/// An answer that others may be given.
+/// A response that may be cached.
 #[derive(Debug)]
 pub(crate) struct Keep {
     pub(crate) answer: Answer,
-    /// How long its maker lets it be kept, where that is said.
+    /// Longest time to live that the producer of the response allows, if set.
     pub(crate) ttl_max: Option<Duration>,
 }
 
-/// What a caller is given.
+/// Result for a caller.
 #[derive(Debug)]
 pub(crate) enum Given<T> {
-    /// An answer that was made for another, so long ago.
+    /// Response made for another call, and its age.
     Hit(Answer, Duration),
-    /// What its own run gave.
+    /// Result of the caller's own run.
     Ran(T),
 }
 
 impl ResponseCache {
-    /// Room for `bytes_max` of answers; 0 keeps none.
+    /// Creates a cache of `bytes_max` bytes; 0 disables it.
     pub(crate) fn new(bytes_max: u64, metrics: &Arc<Metrics>) -> Arc<Self> {
         let removed = metrics.clone();
         let answers = Cache::builder()
@@ -121,7 +126,8 @@ impl ResponseCache {
         })
     }
 
-    /// The answers of whoever has `place`, if its owner wants some kept and there is any room.
+    /// Returns the scope in `place`, created on first use. None if the owner sets no time to live,
+    /// or if the cache is disabled.
     pub(crate) fn scope(
         self: &Arc<Self>,
         place: &OnceLock<Arc<Scope>>,
@@ -135,7 +141,7 @@ impl ResponseCache {
         Some(place.get_or_init(new).clone())
     }
 
-    /// What is kept now: how many answers, and the bytes that they take.
+    /// Returns the number of cached responses, and their bytes.
     pub(crate) fn size(&self) -> (u64, u64) {
         self.answers.run_pending_tasks();
         (self.answers.entry_count(), self.answers.weighted_size())
@@ -149,20 +155,20 @@ impl ResponseCache {
         }
         let kept = Kept { answer: keep.answer, made_at: Instant::now(), ttl, bytes };
         self.answers.insert(key, kept.clone());
-        // At once: what is put off is not counted against the bound.
+        // Runs the pending tasks now: moka enforces the size limit only in them.
         self.answers.run_pending_tasks();
         Some(kept)
     }
 }
 
 impl Scope {
-    /// The largest body, or tensors together, that can be kept.
+    /// Size limit of a cacheable body, or of all tensors of a response together.
     pub(crate) fn answer_bytes_max(&self) -> u64 {
         self.cache.answer_bytes_max.saturating_sub(OVERHEAD_BYTES)
     }
 
-    /// The answer to a call with this `input`: one that is kept, one that an equal call under way is about to get, or what `run` gives. None
-    /// if the deadline passes in the wait for another call.
+    /// Answers a call with this `input` from the cache, from an equal call in progress, or from
+    /// `run`. Returns none if the deadline passes while the call waits for another.
     pub(crate) async fn answer<T, E>(
         &self,
         input: ContentHash,
@@ -176,13 +182,13 @@ impl Scope {
             if let Some(hit) = self.find(key, wish) {
                 return Ok(Some(hit));
             }
-            // Whoever wants a newer answer than there is does not wait for one that may be older.
+            // A caller that limits the age does not wait for a response that may be older.
             if lead.is_some() || wish.age_max.is_some() {
                 break;
             }
             let mut landing = match cache.flights.join(key) {
                 Turn::Lead(turn) => {
-                    // Once more: an answer may have been kept since the look before.
+                    // Look again: a response may have been cached since the last look.
                     lead = Some(turn);
                     continue;
                 }
@@ -192,7 +198,7 @@ impl Scope {
                 None => return Ok(None),
                 Some(Some(Landed::Kept(kept))) => return Ok(Some(self.hit(kept))),
                 Some(Some(Landed::NotKept)) => break,
-                // Its caller went away.
+                // The caller of the leading call disconnected.
                 Some(None) => {}
             }
         }
@@ -226,7 +232,7 @@ impl Scope {
 impl Drop for Scope {
     fn drop(&mut self) {
         let id = self.id;
-        // Fails only where the cache was not made for it.
+        // Fails only for a cache without `support_invalidation_closures`.
         let _ = self.cache.answers.invalidate_entries_if(move |key, _| key.scope == id);
     }
 }
@@ -246,7 +252,7 @@ impl Answer {
     }
 }
 
-/// Each answer has a time to live of its own.
+/// Expiry policy with a separate time to live for each response.
 struct EachItsOwn;
 
 impl Expiry<Key, Kept> for EachItsOwn {

@@ -4,8 +4,8 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Instant;
 
-/// What `future` comes to, unless `deadline` passes first. For what is mostly over at once: a timer is only made where there is something to
-/// wait for.
+/// Returns the output of `future`, or none if `deadline` passes first. Suits futures that are
+/// mostly ready: only a pending future needs a timer.
 pub(crate) async fn until<T>(deadline: Instant, future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     match futures::poll!(future.as_mut()) {
@@ -20,7 +20,7 @@ mod tests {
     use std::time::Duration;
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_there_is_had_whatever_the_time_and_a_wait_ends_with_it() {
+    async fn ready_future_ignores_deadline() {
         let now = tokio::time::Instant::now();
         let deadline = (now + Duration::from_secs(5)).into_std();
         assert_eq!(until(now.into_std(), async { 1 }).await, Some(1));

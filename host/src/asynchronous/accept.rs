@@ -1,4 +1,5 @@
-//! Accepting an invocation: its request becomes a blob, then a record, and only then is the client told.
+//! Accepts an invocation: stores the request as a blob, then writes its record, and only then
+//! answers the client.
 
 use super::index::Full;
 use super::message::{HEAD_BYTES_MAX, Headers, RequestHead, line};
@@ -15,45 +16,46 @@ use std::time::Instant;
 use weir_types::api::{CallbackState, CallbackStatus, Invocation, InvocationKind, InvocationStatus};
 use weir_types::{AsyncId, ContentHash, ErrorCode, Hasher, Name, TenantId, Version};
 
-/// A request that is to be run later.
+/// Request to accept as an asynchronous invocation.
 pub(crate) struct Offer {
     pub(crate) tenant: TenantId,
     pub(crate) kind: InvocationKind,
     pub(crate) name: Name,
     pub(crate) version: Option<Version>,
-    /// As it came, but for what it says to the node alone.
+    /// Request as received, without the headers that address only the node.
     pub(crate) request: http::Request<Body>,
     pub(crate) request_id: Arc<str>,
-    /// The client's own name for the request: the same request under the same name is accepted once.
+    /// Idempotency key: equal requests with the same key are accepted once.
     pub(crate) key: Option<String>,
-    /// Where the result is to go.
+    /// Callback address for the result.
     pub(crate) callback: Option<String>,
     pub(crate) body_bytes_max: u64,
-    /// When the body must be here.
+    /// Deadline for the arrival of the body.
     pub(crate) deadline: Instant,
 }
 
-/// A request that has been received.
+/// A request whose body was received.
 struct Received {
     staged: Staged,
     bytes: u64,
-    /// Of method, target and body, where it has an idempotency key.
+    /// Hash of method, target and body, for requests with an idempotency key.
     hash: Option<ContentHash>,
 }
 
-/// One of those that are being accepted.
+/// Queue reservation of a request that is being accepted; released on drop.
 struct Place {
     invocations: Arc<Invocations>,
     tenant: TenantId,
 }
 
 impl Invocations {
-    /// Accept a request, or find the invocation that it was accepted as before. Durable when it returns.
+    /// Accepts a request, or returns the invocation that an earlier request with the same
+    /// idempotency key created. The invocation is durable on return.
     pub(crate) async fn accept(self: &Arc<Self>, offer: Offer) -> Result<Invocation, AsyncError> {
         let Offer { tenant, kind, name, version, request, request_id, key, callback, .. } = offer;
         let id = AsyncId::new(now_ms(), rand::random());
         let key = key.map(|key| key_hash(kind, &name, &key));
-        // What was accepted before needs no place, and is found also where there is none.
+        // A repeated request needs no reservation, and is found even when the queue is full.
         let is_known = match key {
             Some(key) => self.key_use(&tenant, key).await?.is_some(),
             None => false,
@@ -92,12 +94,12 @@ impl Invocations {
         let all = self.clone();
         let accepting = async move {
             let Some(revision) = all.create(&tenant, id, &record, key_use).await? else {
-                // The same request came twice at once.
+                // The same request arrived twice concurrently.
                 let (key, key_use) = key_use.ok_or_else(conflict)?;
                 return all.accepted_before(&tenant, key, key_use).await?.ok_or_else(conflict);
             };
             all.metrics.asynchronous.accepted(&tenant);
-            // From then on the index keeps the blob, and the place.
+            // From this revision on, the index counts the invocation and keeps its blob.
             all.heard.wait(revision).await;
             drop((kept, place));
             Ok(record.describe(&tenant, id, all.config.retention_ms))
@@ -105,7 +107,7 @@ impl Invocations {
         self.changes.carry_through(accepting).await?
     }
 
-    /// What an idempotency key stands for already, if it does.
+    /// Returns the invocation that an idempotency key already stands for, if any.
     async fn accepted_before(
         &self,
         tenant: &TenantId,
@@ -120,7 +122,7 @@ impl Invocations {
             );
             return Err(AsyncError::refused(ErrorCode::IdempotencyMismatch, text));
         }
-        // Forgotten just now, the key has gone with it.
+        // If the invocation was deleted since, its key was deleted with it.
         let seen = self.read(tenant, used.id).await?;
         Ok(seen.map(|Seen { id, record, .. }| record.describe(tenant, id, self.config.retention_ms)))
     }
@@ -172,7 +174,7 @@ impl Invocations {
         Ok(Received { staged, bytes, hash: is_hashed.then(|| hasher.finish()) })
     }
 
-    /// A place among those that wait.
+    /// Reserves a place in the queue.
     fn place(self: &Arc<Self>, tenant: &TenantId) -> Result<Place, AsyncError> {
         let (len_max, tenant_len_max) = (self.config.queue_len_max, self.config.tenant_queue_len_max);
         self.lock().accept(tenant, len_max as usize, tenant_len_max as usize).map_err(|full| {
@@ -188,7 +190,8 @@ impl Invocations {
         Ok(Place { invocations: self.clone(), tenant: tenant.clone() })
     }
 
-    /// Results are forgotten to make room; what has not ended cannot be.
+    /// Checks the tenant's disk quota. Only unfinished invocations count, since results can be
+    /// deleted to make room.
     fn check_room(&self, tenant: &TenantId, bytes: u64) -> Result<(), AsyncError> {
         let bytes_max = self.config.tenant_bytes_max;
         if self.lock().live_bytes(tenant).saturating_add(bytes) <= bytes_max {
@@ -234,7 +237,7 @@ impl Drop for Place {
     }
 }
 
-/// A key counts for one function or model.
+/// Hashes an idempotency key together with its function or model, which scopes the key.
 fn key_hash(kind: InvocationKind, name: &Name, key: &str) -> ContentHash {
     let kind = match kind {
         InvocationKind::Function => "function",

@@ -1,4 +1,4 @@
-//! One attempt: counted, run like any call, and its answer kept.
+//! One attempt: counts it, runs the request like any call, and stores the response.
 
 use super::index::Work;
 use super::message::{HEAD_BYTES_MAX, Headers, Message, RequestHead, ResponseHead, line};
@@ -16,18 +16,18 @@ use std::time::Duration;
 use weir_types::ErrorCode;
 use weir_types::api::InvocationStatus;
 
-/// The pause before what has come of an attempt is written once more, to a datastore that was out of reach.
+/// Pause before a write of an attempt's outcome is retried, after the datastore was unreachable.
 const WRITE_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// What has come of an attempt.
+/// Outcome of an attempt.
 enum Outcome {
-    /// It was answered, and the answer is kept while this lives.
+    /// The call was answered; `_kept` keeps the response's blob alive.
     Answered {
         response: Response,
         _kept: Hold,
     },
     Failed(Fault),
-    /// The node stops: it was no attempt.
+    /// The node stops; this does not count as an attempt.
     GivenUp,
 }
 
@@ -45,7 +45,7 @@ impl Invocations {
             return Ok(Worked::Stale);
         }
         if record.attempts >= self.config.attempts_max.max(1) {
-            // Only a node that was lost leaves it so.
+            // Only a lost node leaves a record in this state.
             let text = format!("the node was lost in each of {} attempts", record.attempts);
             record.fail(ErrorCode::NodeLost, &text);
             return self.end(&seen, record, InvocationStatus::Dead).await;
@@ -64,7 +64,7 @@ impl Invocations {
             () = stop.give_up.cancelled() => Outcome::GivenUp,
         };
         let outcome = match outcome {
-            // Turned away by a node that ends, before it began.
+            // The stopping node rejected the call before it started.
             Outcome::Failed(Fault { code: ErrorCode::Unavailable, .. })
                 if stop.begin_nothing.is_cancelled() =>
             {
@@ -75,7 +75,7 @@ impl Invocations {
         self.settle(&begun, outcome, stop).await
     }
 
-    /// Run the request, and keep the answer.
+    /// Runs the request and stores the response.
     async fn run(&self, gateway: &Gateway, begun: &Seen) -> Outcome {
         let response = async {
             let path = self.blobs.fetch(begun.record.request.digest).await?;
@@ -114,7 +114,7 @@ impl Invocations {
             return Err(Fault::new(ErrorCode::ResponseTooLarge, text));
         }
         let source = pin!(stream::iter([Ok(line)]).chain(body.into_data_stream()));
-        // How large it may be is looked after where it comes from.
+        // The producer of the response enforces the size limit.
         let staged = self.blobs.stage(source, u64::MAX).await.map_err(|error| match error {
             PutError::Source(why) => {
                 Fault::new(ErrorCode::GuestError, format!("the answer broke off: {why}"))
@@ -129,7 +129,8 @@ impl Invocations {
         Ok((Response { status, part }, hold))
     }
 
-    /// Write down what has come of an attempt, however long the datastore is out of reach.
+    /// Records the outcome of an attempt. Retries until the datastore is reachable or the node
+    /// gives up its work.
     async fn settle(&self, begun: &Seen, outcome: Outcome, stop: &Stop) -> Result<Worked, AsyncError> {
         loop {
             let settled = match &outcome {
@@ -148,7 +149,7 @@ impl Invocations {
             };
             match &settled {
                 Ok(Worked::Written(revision)) => self.heard.wait(*revision).await,
-                // The former try may have been written although nobody said so.
+                // An earlier try may have committed although its reply was lost.
                 Ok(Worked::Stale) => {
                     if let Some(now) = self.read(&begun.tenant, begun.id).await? {
                         self.heard.wait(now.revision).await;
@@ -170,7 +171,7 @@ impl Invocations {
         let Seen { id, record, .. } = begun;
         let mut record = record.clone();
         if fault.code == ErrorCode::Internal {
-            // For the node's owner alone, as in any answer.
+            // The node's operator alone sees the details, as with any response.
             tracing::error!(%id, error = fault.text, "an asynchronous invocation failed inside the node");
             record
                 .fail(fault.code, &format!("the node has a fault; its log tells more about invocation {id}"));

@@ -1,4 +1,4 @@
-//! Telling who wanted to be told: the result is posted to where the request said, which its function must be allowed to reach.
+//! Callbacks: posts the result to the address in the request, which must be on an allowed host.
 
 use super::index::Work;
 use super::message::{Message, RequestHead, ResponseHead};
@@ -18,10 +18,10 @@ use wasmtime_wasi_http::{Error, RequestOptions, WasiBody, default_send_request};
 use weir_types::ErrorCode;
 use weir_types::api::{CALLBACK_ID_HEADER, CALLBACK_RESPONSE_HEADER, CALLBACK_STATUS_HEADER, CallbackStatus};
 
-/// The longest address.
+/// Length limit of a callback address.
 const ADDRESS_BYTES_MAX: usize = 2_048;
 
-/// Check where a result is to go: over HTTP, to a host that `hosts` names.
+/// Checks a callback address: HTTP or HTTPS, to a host in `hosts`.
 pub(crate) fn check_callback(address: &str, hosts: &[String]) -> Result<(), AsyncError> {
     let wrong = |why: &str| {
         let text = format!("weir-callback cannot be used: {why}");
@@ -50,7 +50,7 @@ pub(crate) fn check_callback(address: &str, hosts: &[String]) -> Result<(), Asyn
 }
 
 impl Invocations {
-    /// Try to deliver a result.
+    /// Tries to deliver a result.
     pub(super) async fn call_back(
         &self,
         gateway: &Gateway,
@@ -67,13 +67,13 @@ impl Invocations {
             biased;
             () = work.cancelled.cancelled() => return Ok(Worked::Stale),
             sent = sending => sent.unwrap_or_else(|_| Err(format!("no answer within {} ms", time_max.as_millis()))),
-            // It was no try, and is another's to make.
+            // This does not count as an attempt, and another node may make it.
             () = stop.give_up.cancelled() => return self.write(&seen, &seen.record, Claim::Drop).await.map(Worked::from),
         };
         self.note(&seen, sent).await
     }
 
-    /// Write down what has come of it.
+    /// Records the outcome of a callback attempt.
     async fn note(&self, seen: &Seen, sent: Result<(), String>) -> Result<Worked, AsyncError> {
         let mut record = seen.record.clone();
         let Some(callback) = &mut record.callback else { return Ok(Worked::Stale) };
@@ -101,13 +101,14 @@ impl Invocations {
         Ok(written.into())
     }
 
-    /// Post the result. It counts as taken with a good status; the rest of the answer is not read.
+    /// Posts the result. A success status completes the delivery; the rest of the response is not
+    /// read.
     async fn send(&self, gateway: &Gateway, seen: &Seen) -> Result<(), String> {
         let told = |error: AsyncError| error.to_string();
         let path = self.blobs.fetch(seen.record.request.digest).await.map_err(|error| error.to_string())?;
         let address = Message::<RequestHead>::open(&path).await.map_err(told)?.head.callback;
         let address = address.ok_or("the request has lost its callback")?;
-        // What was granted then may not be any more.
+        // The host may have lost its grant since the request was accepted.
         let hosts = gateway.callback_hosts(&seen.tenant, seen.record.kind, &seen.record.name);
         check_callback(&address, &hosts).map_err(told)?;
         let uri: Uri = address.parse().map_err(|error| format!("{error}"))?;
@@ -126,14 +127,15 @@ impl Invocations {
         };
         let (response, _connection) =
             default_send_request(request, Some(options)).await.map_err(|error| format!("{error:?}"))?;
-        // Redirections are not followed: they would lead to hosts that nobody has granted.
+        // Redirects are not followed: they could lead to hosts without a grant.
         match response.status() {
             status if status.is_success() => Ok(()),
             status => Err(format!("it was answered with {status}")),
         }
     }
 
-    /// What is posted: the answer's body, or the invocation as JSON where there is no answer.
+    /// Builds the posted message: the body of the response, or the invocation as JSON if there is
+    /// no response.
     async fn posted(&self, seen: &Seen) -> Result<(HeaderMap, WasiBody), AsyncError> {
         let mut headers = HeaderMap::new();
         headers.insert(USER_AGENT, HeaderValue::from_static(concat!("weir/", env!("CARGO_PKG_VERSION"))));
@@ -166,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_go_only_to_hosts_that_were_granted() {
+    fn callbacks_reach_granted_hosts_only() {
         let hosts = ["hooks.example:8080".to_owned(), "other.example".to_owned()];
         let check = |address: &str| match check_callback(address, &hosts) {
             Ok(()) => None,

@@ -1,7 +1,8 @@
-//! What a node knows of all asynchronous invocations, and what it does next: plain data, without clock, chance or I/O.
+//! In-memory index of all asynchronous invocations, which selects the next work. Plain data,
+//! without clock, randomness or I/O.
 //!
-//! Tenants take turns: of those who have something due, the one with the least being worked on comes first, and of those the one whose has
-//! been due longest.
+//! Tenants take turns. Among tenants with due work, the tenant with the least work in progress
+//! comes first; among equal tenants, the invocation that has been due longest.
 
 mod limits;
 pub(super) use limits::{FORGOTTEN_AT_ONCE, Full, Kept};
@@ -11,17 +12,17 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use tokio_util::sync::CancellationToken;
 use weir_types::{AsyncId, ContentHash, TenantId};
 
-/// Every invocation that is kept.
+/// Index of all stored invocations.
 #[derive(Debug)]
 pub(super) struct Index {
     owner: Owner,
     items: HashMap<AsyncId, Item>,
     tenants: BTreeMap<TenantId, Tenant>,
-    /// Those that have not ended and are claimed by this node.
+    /// Unfinished invocations claimed by this node.
     own: usize,
-    /// Those that are being accepted here.
+    /// Invocations that this node is accepting.
     accepting: usize,
-    /// Those that are worked on here.
+    /// Invocations that this node is working on.
     working: usize,
 }
 
@@ -29,9 +30,10 @@ pub(super) struct Index {
 struct Item {
     entry: Option<Entry>,
     claim: Option<Owner>,
-    /// Cancelled when there is nothing to work on any more.
+    /// Step in progress. The token is cancelled when the step is obsolete or another node has the
+    /// claim.
     working: Option<(Step, CancellationToken)>,
-    /// This node does not begin before that.
+    /// Earliest time at which this node starts the next step.
     not_before_ms: u64,
 }
 
@@ -42,13 +44,13 @@ struct Tenant {
     ended_bytes: u64,
     accepting: usize,
     working: usize,
-    /// What this node may work on, by when it is due.
+    /// Invocations that this node may work on, by due time.
     ready: BTreeSet<(u64, AsyncId)>,
-    /// What has ended, by when.
+    /// Ended invocations, by end time.
     ended: BTreeSet<(u64, AsyncId)>,
 }
 
-/// What is to be worked on.
+/// One step of an invocation, for this node to run.
 #[derive(Debug)]
 pub(super) struct Work {
     pub(super) id: AsyncId,
@@ -58,13 +60,13 @@ pub(super) struct Work {
     pub(super) cancelled: CancellationToken,
 }
 
-/// What to do now.
+/// Next action of the work loop.
 #[derive(Debug)]
 pub(super) enum Next {
     Work(Work),
-    /// Ask again at this time, in Unix milliseconds.
+    /// Call again at this time, in Unix milliseconds.
     WaitUntil(u64),
-    /// Ask again when something has changed.
+    /// Call again after a change.
     Wait,
 }
 
@@ -73,22 +75,23 @@ impl Index {
         Self { owner, items: HashMap::new(), tenants: BTreeMap::new(), own: 0, accepting: 0, working: 0 }
     }
 
-    /// An invocation is there, or has changed.
+    /// Records a new or changed invocation.
     pub(super) fn put(&mut self, id: AsyncId, entry: Entry) {
         self.update(id, |item| item.entry = Some(entry));
     }
 
-    /// An invocation is forgotten.
+    /// Records that an invocation was deleted.
     pub(super) fn remove(&mut self, id: AsyncId) {
         self.update(id, |item| item.entry = None);
     }
 
-    /// A node has claimed an invocation.
+    /// Records that a node claimed an invocation.
     pub(super) fn claim(&mut self, id: AsyncId, owner: Owner) {
         self.update(id, |item| item.claim = Some(owner));
     }
 
-    /// Nobody claims an invocation any more. This node waits until `not_before_ms`, so that not all claim it at once.
+    /// Records that a claim ended. This node waits until `not_before_ms`, so that the nodes do not
+    /// all claim the invocation at once.
     pub(super) fn unclaim(&mut self, id: AsyncId, not_before_ms: u64) {
         let owner = self.owner;
         self.update(id, |item| {
@@ -99,7 +102,7 @@ impl Index {
         });
     }
 
-    /// What there is, in the place of all that was known. What is worked on here stays so.
+    /// Replaces all known invocations and claims. Work in progress on this node stays recorded.
     pub(super) fn load(
         &mut self,
         entries: impl IntoIterator<Item = (AsyncId, Entry)>,
@@ -121,8 +124,8 @@ impl Index {
         }
     }
 
-    /// What to work on at `now_ms`, which then counts as worked on; nothing where that would be more than `working_max`, or of one tenant
-    /// more than `tenant_working_max`.
+    /// Selects the work to start at `now_ms`, and counts it as in progress. Selects none above
+    /// `working_max` items in progress, or above `tenant_working_max` of one tenant.
     pub(super) fn next(&mut self, now_ms: u64, working_max: usize, tenant_working_max: usize) -> Next {
         if self.working >= working_max {
             return Next::Wait;
@@ -148,17 +151,18 @@ impl Index {
         }
     }
 
-    /// Work on an invocation has ended. It is not begun again here before `not_before_ms`.
+    /// Records that work on an invocation ended. This node does not restart it before
+    /// `not_before_ms`.
     pub(super) fn done(&mut self, id: AsyncId, not_before_ms: u64) {
         self.update(id, |item| (item.working, item.not_before_ms) = (None, not_before_ms));
     }
 
-    /// How many have not ended, and how many of them this node works on.
+    /// Returns the number of unfinished invocations, and of those that this node works on.
     pub(super) fn len(&self) -> (usize, usize) {
         (self.tenants.values().map(|tenant| tenant.live).sum(), self.working)
     }
 
-    /// Every blob that belongs to an invocation.
+    /// Returns all blobs that belong to an invocation.
     pub(super) fn blobs(&self) -> HashSet<ContentHash> {
         self.items
             .values()
@@ -167,7 +171,7 @@ impl Index {
             .collect()
     }
 
-    /// Change what is known of an invocation, with everything that is counted and sorted by that.
+    /// Changes an item, and updates all counters and orderings that depend on it.
     fn update(&mut self, id: AsyncId, change: impl FnOnce(&mut Item)) {
         let mut item = self.items.remove(&id).unwrap_or_default();
         self.count(id, &item, false);
@@ -189,7 +193,7 @@ impl Index {
         }
     }
 
-    /// Take `item` into the books, or out of them.
+    /// Adds `item` to the counters and orderings, or removes it.
     fn count(&mut self, id: AsyncId, item: &Item, is_in: bool) {
         let one = |count: &mut usize| if is_in { *count += 1 } else { *count -= 1 };
         if item.working.is_some() {
@@ -220,7 +224,7 @@ impl Index {
         }
     }
 
-    /// Nothing is kept about tenants who have nothing here.
+    /// Removes a tenant without invocations.
     fn tidy(&mut self, tenant: &TenantId) {
         let is_empty = |tenant: &Tenant| tenant.live == 0 && tenant.accepting == 0 && tenant.ended.is_empty();
         if self.tenants.get(tenant).is_some_and(is_empty) {

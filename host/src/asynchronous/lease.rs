@@ -1,15 +1,15 @@
-//! The lease that this node's claims live by. It ends with the process, or when the datastore has not heard of it for too long; what it
-//! claimed can then be taken over.
+//! Lease of this node's claims. The lease ends with the process, or when the datastore has not
+//! heard from the node for too long. Other nodes can then take over the claimed invocations.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio_util::task::AbortOnDropHandle;
 use weir_datastore::{Datastore, Error, Lease, LeaseId};
 
-/// Times that a lease is kept alive before it would run out.
+/// Keep-alives per lease period.
 const KEPT_PER_LEASE: u32 = 3;
 
-/// Keeps a lease alive for as long as it lives.
+/// Keeps a lease alive until dropped.
 pub(super) struct Keeper {
     datastore: Arc<dyn Datastore>,
     lease: Arc<Mutex<LeaseId>>,
@@ -25,12 +25,12 @@ impl Keeper {
         Ok(Self { datastore, lease, keeping: AbortOnDropHandle::new(tokio::spawn(keeping)) })
     }
 
-    /// What to claim under.
+    /// Returns the lease for new claims.
     pub(super) fn lease(&self) -> LeaseId {
         *self.lease.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Give up all claims.
+    /// Revokes the lease, and with it all claims.
     pub(super) async fn end(&self) {
         self.keeping.abort();
         if let Err(error) = self.datastore.revoke_lease(self.lease()).await {
@@ -45,7 +45,7 @@ async fn keep(datastore: Arc<dyn Datastore>, lease: Arc<Mutex<LeaseId>>, time: D
     loop {
         ticks.tick().await;
         let id = *lease.lock().unwrap_or_else(PoisonError::into_inner);
-        // Not longer than there is time to try again.
+        // The timeout leaves time for another try before the lease ends.
         let Ok(kept) = tokio::time::timeout(every, datastore.keep_alive(id)).await else { continue };
         let kept = match kept {
             Err(Error::LeaseNotFound(_)) => datastore.grant_lease(time).await.map(|new| {

@@ -1,4 +1,4 @@
-//! What clients are told about invocations, what they wait for, and what they may do to them.
+//! Client operations on invocations: show, list, wait, cancel, retry and delete.
 
 use super::message::{Message, ResponseHead};
 use super::record::Record;
@@ -11,17 +11,17 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use weir_types::api::{CallbackStatus, Invocation, InvocationPage, InvocationStatus};
 use weir_types::{AsyncId, ErrorCode, Name, TenantId};
 
-/// Pages of records that are looked through for one answer.
+/// Maximum number of record pages read for one response.
 const PAGES_MAX: usize = 10;
 
-/// Which invocations are listed.
+/// Filter of a listing.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Filter {
     pub(crate) status: Option<InvocationStatus>,
     pub(crate) name: Option<Name>,
 }
 
-/// An invocation that somebody watches.
+/// Invocation watched by a client.
 pub(crate) struct Watched {
     invocations: Arc<Invocations>,
     tenant: TenantId,
@@ -31,12 +31,13 @@ pub(crate) struct Watched {
 }
 
 impl Invocations {
-    /// One invocation of `tenant`.
+    /// Describes one invocation of `tenant`.
     pub(crate) async fn show(&self, tenant: &TenantId, id: AsyncId) -> Result<Invocation, AsyncError> {
         Ok(self.describe(&self.find(tenant, id).await?))
     }
 
-    /// Some invocations of `tenant`, newest first, from the one after `after` on. There can be fewer than `limit` and still more to come.
+    /// Lists invocations of `tenant`, newest first, starting after `after`. A page may have fewer
+    /// than `limit` invocations although more follow.
     pub(crate) async fn list(
         &self,
         tenant: &TenantId,
@@ -64,7 +65,7 @@ impl Invocations {
         Ok(InvocationPage { invocations, next: after })
     }
 
-    /// The answer as it was, or the error that its caller would have been told.
+    /// Returns the stored response, or the error that a synchronous caller would have received.
     pub(crate) async fn result(&self, tenant: &TenantId, id: AsyncId) -> Result<Response, AsyncError> {
         let Seen { record, .. } = self.find(tenant, id).await?;
         if let Some(response) = record.response {
@@ -85,7 +86,7 @@ impl Invocations {
         })
     }
 
-    /// Cancel an invocation that has not ended. None if it has.
+    /// Cancels an unfinished invocation. Returns none if it has ended.
     pub(crate) async fn cancel(
         &self,
         tenant: &TenantId,
@@ -96,7 +97,7 @@ impl Invocations {
                 return false;
             }
             record.end(InvocationStatus::Cancelled, now_ms());
-            // Whoever cancels it knows.
+            // The client that cancels needs no callback.
             if let Some(callback) = &mut record.callback {
                 callback.status = CallbackStatus::Failed;
             }
@@ -110,7 +111,7 @@ impl Invocations {
         Ok(cancelled)
     }
 
-    /// Forget an invocation that has ended, with its result.
+    /// Deletes an ended invocation with its result.
     pub(crate) async fn remove(&self, tenant: &TenantId, id: AsyncId) -> Result<(), AsyncError> {
         loop {
             let seen = self.find(tenant, id).await?;
@@ -123,7 +124,7 @@ impl Invocations {
         }
     }
 
-    /// Begin a dead invocation anew.
+    /// Restarts a dead invocation, with its attempts reset.
     pub(crate) async fn retry(&self, tenant: &TenantId, id: AsyncId) -> Result<Invocation, AsyncError> {
         let retried = self.change(tenant, id, Claim::Leave, |record| {
             if record.status != InvocationStatus::Dead {
@@ -146,7 +147,7 @@ impl Invocations {
         Err(AsyncError::refused(ErrorCode::Conflict, text))
     }
 
-    /// Watch an invocation.
+    /// Watches an invocation. Fails when `waiters_max` clients already wait.
     pub(crate) fn watch(self: &Arc<Self>, tenant: &TenantId, id: AsyncId) -> Result<Watched, AsyncError> {
         let waiter = self.waiters.clone().try_acquire_owned().map_err(|_| {
             let text = format!(
@@ -159,12 +160,13 @@ impl Invocations {
         Ok(Watched { invocations: self.clone(), tenant: tenant.clone(), id, news, _waiter: waiter })
     }
 
-    /// The longest that a client may wait.
+    /// Returns the longest time that a client may wait.
     pub(crate) fn wait_max(&self) -> Duration {
         Duration::from_millis(self.config.wait_ms_max)
     }
 
-    /// Change a record until nobody else does so at the same time. None where `change` finds nothing to change.
+    /// Changes a record, and retries after concurrent changes. Returns none if `change` finds
+    /// nothing to change.
     async fn change(
         &self,
         tenant: &TenantId,
@@ -214,21 +216,21 @@ impl Filter {
 }
 
 impl Watched {
-    /// How it is now.
+    /// Returns the current state.
     pub(crate) async fn now(&mut self) -> Result<Invocation, AsyncError> {
-        // What happens from here on is news.
+        // Only changes from here on wake the watcher.
         self.news.mark_unchanged();
         self.invocations.show(&self.tenant, self.id).await
     }
 
-    /// Wait until something has happened since [`now`](Self::now) was asked. Cancel-safe.
+    /// Waits for a change after the last call of [`now`](Self::now). Cancel-safe.
     pub(crate) async fn changed(&mut self) {
         if self.news.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 
-    /// How it is once it has ended, or else after `wait`.
+    /// Returns the invocation once it has ended, or its state after `wait`.
     pub(crate) async fn ended(&mut self, wait: Duration) -> Result<Invocation, AsyncError> {
         let deadline = tokio::time::Instant::now() + wait.min(self.invocations.wait_max());
         loop {

@@ -1,6 +1,8 @@
-//! A request or an answer as a blob: one line of JSON with everything but the body, and then the body.
+//! Blob format of a request or response: one line of JSON with everything except the body, then the
+//! body.
 //!
-//! The line has the invocation's id in it, so that equal requests are blobs of their own, which go with their invocations.
+//! The line contains the invocation's id, so that equal requests are distinct blobs, each deleted
+//! with its invocation.
 
 use super::AsyncError;
 use axum::body::Body;
@@ -14,12 +16,13 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio_util::io::ReaderStream;
 use weir_types::AsyncId;
 
-/// The longest line: more than any head that the server takes, and than any that a guest may send.
+/// Length limit of the line: above any head that the server accepts, and above any that a guest may
+/// send.
 pub(super) const HEAD_BYTES_MAX: u64 = 4 << 20;
-/// What is read of a body at a time.
+/// Bytes of a body read at a time.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Headers that are about a connection, or about how a body was sent over it.
+/// Headers that describe a connection or the transfer of a body; they are not stored.
 const OF_CONNECTIONS: [HeaderName; 8] = [
     CONNECTION,
     CONTENT_LENGTH,
@@ -38,22 +41,24 @@ pub(super) struct RequestHead {
     pub(super) method: String,
     pub(super) uri: String,
     pub(super) headers: Headers,
-    /// Where the result is to go.
+    /// Callback address for the result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) callback: Option<String>,
 }
 
-/// An answer without its body.
+/// A response without its body.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ResponseHead {
     pub(super) id: AsyncId,
-    /// Two attempts may be answered alike, and only one of the answers is kept.
+    /// Attempt that gave the response. It makes equal responses of two attempts distinct blobs,
+    /// since only one of them is kept.
     pub(super) attempt: u32,
     pub(super) status: u16,
     pub(super) headers: Headers,
 }
 
-/// Headers as they came. Each byte of a value is one character, so that all of them have a place in JSON.
+/// Headers as received. Each byte of a value becomes one character, so that JSON can represent any
+/// value.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(super) struct Headers(Vec<(String, String)>);
@@ -65,7 +70,7 @@ impl Headers {
         Self(kept.map(|(name, value)| (name.as_str().to_owned(), text(value))).collect())
     }
 
-    /// What can be read of them: all that [`of`](Self::of) wrote.
+    /// Decodes the headers, and skips invalid ones. All headers from [`of`](Self::of) are valid.
     fn map(&self) -> HeaderMap {
         let mut headers = HeaderMap::with_capacity(self.0.len());
         for (name, text) in &self.0 {
@@ -79,14 +84,14 @@ impl Headers {
     }
 }
 
-/// The line that goes before the body.
+/// Encodes a head as the line before the body.
 pub(super) fn line(head: &impl Serialize) -> Bytes {
     let mut line = super::record::encode(head);
     line.push(b'\n');
     line.into()
 }
 
-/// A blob that is being read.
+/// A blob opened for reading.
 pub(super) struct Message<Head> {
     pub(super) head: Head,
     pub(super) body_bytes: u64,
@@ -94,7 +99,7 @@ pub(super) struct Message<Head> {
 }
 
 impl<Head: DeserializeOwned> Message<Head> {
-    /// Read the head of the blob at `path`.
+    /// Reads the head of the blob at `path`.
     pub(super) async fn open(path: &Path) -> Result<Self, AsyncError> {
         let damaged = |why: &str| AsyncError::Blob(std::io::Error::other(why.to_owned()).into());
         let file = tokio::fs::File::open(path).await.map_err(AsyncError::io)?;
@@ -115,7 +120,7 @@ impl<Head: DeserializeOwned> Message<Head> {
 }
 
 impl Message<RequestHead> {
-    /// The request as it came.
+    /// Rebuilds the request.
     pub(super) fn request(self) -> Result<http::Request<Body>, AsyncError> {
         let RequestHead { method, uri, headers, .. } = &self.head;
         let wrong =
@@ -131,7 +136,7 @@ impl Message<RequestHead> {
 }
 
 impl Message<ResponseHead> {
-    /// The answer as it was.
+    /// Rebuilds the response.
     pub(super) fn response(self) -> http::Response<Body> {
         let status = StatusCode::from_u16(self.head.status).unwrap_or(StatusCode::OK);
         let mut headers = self.head.headers.map();
@@ -157,7 +162,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_request_comes_back_as_it_was(
+        fn request_round_trips_through_a_blob(
             values in proptest::collection::vec("[\\t -~\\u{80}-\\u{ff}]{0,20}", 0..5), body: Vec<u8>,
         ) {
             let mut headers = HeaderMap::new();
@@ -187,7 +192,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_message_is_an_error() {
+    async fn malformed_blob_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("blob");
         for bad in ["", "{}", "{}\n", "nonsense\nbody"] {

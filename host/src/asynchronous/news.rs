@@ -1,4 +1,4 @@
-//! Keeping the index in step with the datastore, and waking those who wait.
+//! Keeps the index in step with the datastore, and wakes waiting clients.
 
 use super::record::{Place, decode, index, place};
 use super::{AsyncError, Invocations, now_ms};
@@ -10,16 +10,16 @@ use tokio::sync::watch;
 use weir_datastore::{Change, Event, Prefix, Revision};
 use weir_types::AsyncId;
 
-/// Nodes that take over from another begin within this share of a lease.
+/// Divisor of the lease time: nodes start to take over from a lost node within that fraction.
 const SPREAD: u64 = 4;
 
 impl Invocations {
-    /// Follow what is written after `revision`, for as long as the future lives.
+    /// Applies the changes after `revision`, for the lifetime of the future.
     pub(crate) fn follow(self: &Arc<Self>, revision: Revision) -> impl Future<Output = ()> + Send + 'static {
         follow(self.datastore.clone(), Follower(self.clone()), revision)
     }
 
-    /// Read everything, and tell as of when.
+    /// Reads all invocations, and returns the revision that they reflect.
     pub(super) async fn load(&self) -> Result<Revision, AsyncError> {
         let (all, revision) = self.datastore.read_all(&index()?).await?;
         let (mut entries, mut claims) = (Vec::new(), Vec::new());
@@ -75,13 +75,13 @@ impl Invocations {
         self.news.notify_one();
     }
 
-    /// Show in the metrics how many there are.
+    /// Updates the queue metrics.
     pub(super) fn count(&self) {
         let (live, working) = self.lock().len();
         self.metrics.asynchronous.queue(live, working);
     }
 
-    /// Hear of what happens to an invocation from now on.
+    /// Subscribes to changes of an invocation.
     pub(super) fn news_of(&self, id: AsyncId) -> watch::Receiver<()> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.retain(|_, waiting| waiting.receiver_count() > 0);
@@ -89,7 +89,7 @@ impl Invocations {
     }
 }
 
-/// What was read, or a word about it in the log: what cannot be read is left alone.
+/// Returns the decoded value, or logs the error. An unreadable record stays as it is.
 fn told<T>(read: Result<T, AsyncError>) -> Option<T> {
     read.inspect_err(|error| tracing::error!(%error, "an asynchronous invocation is left alone")).ok()
 }

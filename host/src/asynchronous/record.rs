@@ -1,11 +1,12 @@
-//! What the datastore holds about asynchronous invocations: values below 1 KiB, of which every write changes two in one transaction.
+//! Datastore layout of asynchronous invocations. Values are below 1 KiB; each write changes two of
+//! them in one transaction.
 //!
-//! | key | value | for whom |
+//! | key | value | reader |
 //! |---|---|---|
-//! | `invocations/records/{tenant}/{id}` | [`Record`] | clients, and whoever runs it |
+//! | `invocations/records/{tenant}/{id}` | [`Record`] | clients, and the node that runs it |
 //! | `invocations/index/entries/{id}` | [`Entry`] | every node's [`Index`](super::index::Index) |
-//! | `invocations/index/claims/{id}` | the [`Owner`], under its lease | the same |
-//! | `invocations/keys/{tenant}/{hash}` | [`KeyUse`] | requests that come again |
+//! | `invocations/index/claims/{id}` | the [`Owner`], under its lease | every node's index |
+//! | `invocations/keys/{tenant}/{hash}` | [`KeyUse`] | repeated requests |
 
 use super::AsyncError;
 use serde::de::DeserializeOwned;
@@ -17,14 +18,14 @@ use weir_types::api::{
 };
 use weir_types::{AsyncId, ContentHash, ErrorCode, Name, TenantId, Version};
 
-/// What an error's text may take in a record, as JSON.
+/// Size limit of an error's text in a record, as JSON.
 const ERROR_BYTES_MAX: usize = 160;
-/// The same for the request's id; the request itself has all of it.
+/// Size limit of the request id in a record, as JSON. The request's blob has the whole id.
 const REQUEST_ID_BYTES_MAX: usize = 80;
-/// The same for the error of a callback.
+/// Size limit of a callback's error in a record, as JSON.
 const CALLBACK_ERROR_BYTES_MAX: usize = 80;
 
-/// An asynchronous invocation. Short names keep it small.
+/// Record of an asynchronous invocation. Short field names keep it small.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Record {
     pub(super) kind: InvocationKind,
@@ -32,11 +33,11 @@ pub(crate) struct Record {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) version: Option<Version>,
     pub(super) status: InvocationStatus,
-    /// Counted before each attempt, so that one which takes the node down is counted, too.
+    /// Incremented before each attempt, so that an attempt that crashes the node counts too.
     pub(super) attempts: u32,
     #[serde(rename = "started", default, skip_serializing_if = "Option::is_none")]
     pub(super) started_at_ms: Option<u64>,
-    /// When it is worked on next.
+    /// Time at which the next step is due.
     #[serde(rename = "due")]
     pub(super) due_at_ms: u64,
     #[serde(rename = "ended", default, skip_serializing_if = "Option::is_none")]
@@ -49,20 +50,20 @@ pub(crate) struct Record {
     pub(super) response: Option<Response>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) callback: Option<CallbackState>,
-    /// The idempotency key that goes with it.
+    /// Hash of the idempotency key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) key: Option<ContentHash>,
 }
 
-/// A request or an answer, kept as a blob of its head and its body.
+/// A request or response, stored as a blob of its head and body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Part {
     pub(super) digest: ContentHash,
-    /// Of the body alone.
+    /// Size of the body alone.
     pub(super) bytes: u64,
 }
 
-/// An answer.
+/// Stored response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Response {
     pub(super) status: u16,
@@ -70,34 +71,34 @@ pub(super) struct Response {
     pub(super) part: Part,
 }
 
-/// What is to be done next.
+/// Next step of an invocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Step {
     Run,
     CallBack,
-    /// It has ended, and is kept for a time.
+    /// Ended, and kept for the retention period.
     Forget,
 }
 
-/// What every node knows of an invocation.
+/// Part of an invocation that every node knows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Entry {
     pub(super) tenant: TenantId,
     pub(super) step: Step,
-    /// When that is due; of one that has ended, since when.
+    /// Due time of the step; for an ended invocation, its end.
     pub(super) at_ms: u64,
-    /// What it takes on disk.
+    /// Size on disk.
     pub(super) bytes: u64,
     pub(super) blobs: Vec<ContentHash>,
 }
 
-/// A process that works on invocations. Every start of a node is another.
+/// Process that works on invocations. Each start of a node gets a new value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(super) struct Owner(pub(super) u64);
 
-/// What an idempotency key was used for.
+/// Earlier use of an idempotency key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct KeyUse {
     pub(super) id: AsyncId,
@@ -106,7 +107,7 @@ pub(super) struct KeyUse {
 }
 
 impl Record {
-    /// What is to be done next.
+    /// Returns the next step.
     pub(super) fn step(&self) -> Step {
         match &self.callback {
             _ if !self.status.is_end() => Step::Run,
@@ -131,27 +132,27 @@ impl Record {
         }
     }
 
-    /// It has ended at `now_ms`.
+    /// Marks the invocation as ended at `now_ms`.
     pub(super) fn end(&mut self, status: InvocationStatus, now_ms: u64) {
         self.status = status;
         self.ended_at_ms = Some(now_ms);
-        // The callback, if there is one, is due at once.
+        // A pending callback is due at once.
         self.due_at_ms = now_ms;
     }
 
-    /// Why it, or its last attempt, failed.
+    /// Records the failure of the invocation, or of its last attempt.
     pub(super) fn fail(&mut self, code: ErrorCode, text: &str) {
         self.error = Some(InvocationError { code, text: clip(text, ERROR_BYTES_MAX) });
     }
 
-    /// Why its callback failed last.
+    /// Records the last failure of the callback.
     pub(super) fn fail_callback(&mut self, text: &str) {
         if let Some(callback) = &mut self.callback {
             callback.error = Some(clip(text, CALLBACK_ERROR_BYTES_MAX));
         }
     }
 
-    /// As the API shows it.
+    /// Returns the invocation in the API's format.
     pub(super) fn describe(&self, tenant: &TenantId, id: AsyncId, retention_ms: u64) -> Invocation {
         Invocation {
             id,
@@ -178,12 +179,12 @@ impl Record {
     }
 }
 
-/// A request's id as it is kept.
+/// Clips a request id to its stored length.
 pub(super) fn clip_request_id(id: &str) -> String {
     clip(id, REQUEST_ID_BYTES_MAX)
 }
 
-/// As much of `text` as takes no more than `bytes_max` in JSON, on one line.
+/// Clips `text` to at most `bytes_max` bytes of JSON, on one line.
 fn clip(text: &str, bytes_max: usize) -> String {
     let mut bytes = 0;
     let chars = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take_while(|c| {
@@ -194,7 +195,7 @@ fn clip(text: &str, bytes_max: usize) -> String {
 }
 
 pub(super) fn encode(value: &impl Serialize) -> Vec<u8> {
-    // Plain structs of strings and numbers: writing them cannot fail.
+    // Plain structs of strings and numbers: serialization cannot fail.
     serde_json::to_vec(value).unwrap_or_default()
 }
 
@@ -203,7 +204,7 @@ pub(super) fn decode<T: DeserializeOwned>(entry: &weir_datastore::Entry) -> Resu
         .map_err(|error| AsyncError::Damaged { key: entry.key.clone(), why: error.to_string() })
 }
 
-/// The records of a tenant.
+/// Prefix of a tenant's records.
 pub(super) fn records(tenant: &TenantId) -> Result<Prefix, AsyncError> {
     Ok(Prefix::new(&format!("invocations/records/{tenant}/"))?)
 }
@@ -212,7 +213,7 @@ pub(super) fn record_key(tenant: &TenantId, id: AsyncId) -> Result<Key, AsyncErr
     Ok(Key::new(&format!("invocations/records/{tenant}/{id}"))?)
 }
 
-/// What nodes follow: entries and claims.
+/// Prefix that the nodes watch: entries and claims.
 pub(super) fn index() -> Result<Prefix, AsyncError> {
     Ok(Prefix::new("invocations/index/")?)
 }
@@ -229,7 +230,7 @@ pub(super) fn key_use_key(tenant: &TenantId, key: ContentHash) -> Result<Key, As
     Ok(Key::new(&format!("invocations/keys/{tenant}/{key}"))?)
 }
 
-/// What a key below [`index`] is about.
+/// Kind of a key below [`index`].
 pub(super) enum Place {
     Entry(AsyncId),
     Claim(AsyncId),
@@ -248,7 +249,7 @@ pub(super) fn place(key: &Key) -> Option<Place> {
 mod tests {
     use super::*;
 
-    /// The promise: a record under 1 KiB, whatever is in it.
+    /// A record takes less than 1 KiB with any content.
     #[test]
     fn the_largest_record_takes_less_than_1_kib() {
         let digest = ContentHash::of(b"x");
@@ -285,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_due_follows_from_the_status_and_the_callback() {
+    fn next_step_follows_from_status_and_callback() {
         let digest = ContentHash::of(b"x");
         let mut record = Record {
             kind: InvocationKind::Function,

@@ -1,40 +1,40 @@
-//! What becomes of an invocation whose attempt failed. Pure.
+//! Retry policy: decides about an invocation whose attempt failed. Pure functions.
 
 use crate::config::AsyncConfig;
 use http::StatusCode;
 use weir_types::ErrorCode;
 
-/// What to do about a failure.
+/// Decision about a failed attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Trying again would not help, or was tried enough.
+    /// No retry: it would not help, or the attempts or the time are used up.
     Dead,
-    /// To be tried again after so long.
+    /// Retry after this time.
     Again {
         after_ms: u64,
-        /// Whether it was an attempt at all.
+        /// Whether the failure counts as an attempt.
         is_counted: bool,
     },
 }
 
-/// An attempt that failed.
+/// A failed attempt.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Failure {
     pub(super) code: ErrorCode,
-    /// What the code is answered with.
+    /// HTTP status of the code.
     pub(super) status: StatusCode,
-    /// Attempts until now, with this one.
+    /// Attempts so far, including this one.
     pub(super) attempts: u32,
-    /// Since the invocation was accepted.
+    /// Time since the invocation was accepted.
     pub(super) age_ms: u64,
 }
 
-/// Judge a failure. `chance`, from 0 to 1, spreads what failed together.
+/// Judges a failure. `chance`, from 0 to 1, spreads the retries of attempts that failed together.
 pub(super) fn judge(failure: Failure, config: &AsyncConfig, chance: f64) -> Verdict {
     let Failure { code, status, attempts, age_ms } = failure;
     let has_not_begun = matches!(code, ErrorCode::QueueFull | ErrorCode::Unavailable);
     if has_not_begun {
-        // The longer it has waited, the longer it may wait.
+        // The pause grows with the age of the invocation.
         let after_ms = (age_ms / 4).clamp(config.backoff_ms, config.backoff_ms_max.max(config.backoff_ms));
         return match age_ms >= config.age_ms_max {
             true => Verdict::Dead,
@@ -48,18 +48,18 @@ pub(super) fn judge(failure: Failure, config: &AsyncConfig, chance: f64) -> Verd
     Verdict::Again { after_ms: backoff_ms(attempts, config, chance), is_counted: true }
 }
 
-/// The pause after so many attempts.
+/// Returns the backoff after this number of attempts.
 pub(super) fn backoff_ms(attempts: u32, config: &AsyncConfig, chance: f64) -> u64 {
     let doubled = config.backoff_ms.saturating_mul(1 << attempts.saturating_sub(1).min(40));
     spread(doubled.min(config.backoff_ms_max), chance)
 }
 
-/// Somewhere between half of `ms` and all of it.
+/// Returns a value between half of `ms` and all of `ms`.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "a pause"
+    reason = "a backoff needs no exact milliseconds"
 )]
 fn spread(ms: u64, chance: f64) -> u64 {
     ms - (ms as f64 / 2.0 * chance.clamp(0.0, 1.0)) as u64
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn callers_mistakes_are_not_tried_again_and_faults_are_a_few_times() {
+    fn client_errors_are_final_and_faults_are_retried() {
         for code in [
             ErrorCode::FunctionNotFound,
             ErrorCode::InvalidRequest,
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_begin_waits_ever_longer_but_not_for_ever() {
+    fn rejected_starts_back_off_until_the_age_limit() {
         let again = |after_ms| Verdict::Again { after_ms, is_counted: false };
         assert_eq!(judged(ErrorCode::QueueFull, 3, 0), again(1_000));
         assert_eq!(judged(ErrorCode::Unavailable, 9, 40_000), again(10_000));
@@ -105,7 +105,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_code_has_a_verdict_and_pauses_have_bounds(
+        fn backoff_and_attempts_stay_within_limits(
             code in proptest::sample::select(ErrorCode::ALL), attempts: u32, age_ms: u64, chance in 0.0..=1.0,
             backoff_ms: u64, backoff_ms_max: u64,
         ) {

@@ -1,4 +1,5 @@
-//! Reading and changing records: each change one transaction, which does nothing where somebody else was first.
+//! Reads and changes records. Each change is one transaction, which does nothing after a concurrent
+//! change.
 
 use super::record::{
     KeyUse, Record, Step, claim_key, decode, encode, entry_key, index, key_use_key, record_key,
@@ -7,10 +8,10 @@ use super::{AsyncError, Invocations, record};
 use weir_datastore::{Compare, Datastore, LIST_LIMIT_MAX, Prefix, Revision, Transaction};
 use weir_types::{AsyncId, ContentHash, TenantId};
 
-/// Claims that are dropped in one transaction, which takes 128 writes.
+/// Claims deleted per transaction, which holds at most 128 writes.
 const DROPPED_AT_ONCE: usize = 100;
 
-/// A record as it was read.
+/// A record and its revision, as read.
 #[derive(Debug, Clone)]
 pub(super) struct Seen {
     pub(super) tenant: TenantId,
@@ -19,27 +20,27 @@ pub(super) struct Seen {
     pub(super) revision: Revision,
 }
 
-/// What becomes of the claim on an invocation that is changed.
+/// Effect of a record's change on the claim of the invocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Claim {
-    /// Whatever it is, it stays.
+    /// Leaves the claim unchanged.
     Leave,
-    /// This node has it and keeps it.
+    /// Keeps the claim, which this node must hold.
     Keep,
-    /// Nobody has it, and this node takes it.
+    /// Claims the invocation, which must be unclaimed.
     Take,
-    /// Nobody is to have it.
+    /// Deletes the claim.
     Drop,
 }
 
 impl Invocations {
-    /// The record, if there is one.
+    /// Reads the record, if it exists.
     pub(super) async fn read(&self, tenant: &TenantId, id: AsyncId) -> Result<Option<Seen>, AsyncError> {
         let Some(entry) = self.datastore.get(&record_key(tenant, id)?).await? else { return Ok(None) };
         Ok(Some(Seen { tenant: tenant.clone(), id, record: decode(&entry)?, revision: entry.modified_at }))
     }
 
-    /// What an idempotency key of `tenant` was used for.
+    /// Returns the earlier use of an idempotency key of `tenant`.
     pub(super) async fn key_use(
         &self,
         tenant: &TenantId,
@@ -49,7 +50,7 @@ impl Invocations {
         entry.as_ref().map(decode).transpose()
     }
 
-    /// Write a new record, claimed by this node. None if its idempotency key is in use.
+    /// Writes a new record, claimed by this node. Returns none if its idempotency key is in use.
     pub(super) async fn create(
         &self,
         tenant: &TenantId,
@@ -70,7 +71,8 @@ impl Invocations {
         Ok(self.datastore.commit(transaction).await?.done())
     }
 
-    /// Put `record` in the place of what was `seen`. None if that is not there any more, or the claim is another's.
+    /// Replaces the record in `seen` by `record`. Returns none if the record has changed since, or
+    /// if another node has the claim.
     pub(super) async fn write(
         &self,
         seen: &Seen,
@@ -96,7 +98,7 @@ impl Invocations {
         Ok(self.datastore.commit(transaction).await?.done())
     }
 
-    /// Forget what was `seen`. None if that is not there any more.
+    /// Deletes the record in `seen`. Returns none if the record has changed since.
     pub(super) async fn forget(&self, seen: &Seen) -> Result<Option<Revision>, AsyncError> {
         let Seen { tenant, id, record, revision } = seen;
         let place = record_key(tenant, *id)?;
@@ -109,14 +111,15 @@ impl Invocations {
             transaction = transaction.delete(key_use_key(tenant, key)?);
         }
         let Some(revision) = self.datastore.commit(transaction).await?.done() else { return Ok(None) };
-        // Whatever stays behind where this fails is swept by its age.
+        // The sweep removes leftover blobs by their age.
         if let Err(error) = self.blobs.remove_shared(record.entry(tenant).blobs).await {
             tracing::warn!(%error, %id, "the blobs of a forgotten invocation are still there");
         }
         Ok(Some(revision))
     }
 
-    /// Some records of `tenant` after `after`, newest first, and where to go on.
+    /// Returns a page of the records of `tenant` after `after`, newest first, and the id to
+    /// continue after.
     pub(super) async fn page(
         &self,
         tenant: &TenantId,
@@ -135,7 +138,7 @@ impl Invocations {
 }
 
 impl Step {
-    /// What a node that has worked on an invocation does with its claim.
+    /// Returns the effect on the claim of a write after which this is the next step.
     pub(super) fn claim_after(self) -> Claim {
         match self {
             Self::Run | Self::CallBack => Claim::Leave,
@@ -144,7 +147,7 @@ impl Step {
     }
 }
 
-/// Take away all claims: of a node by itself, they are those of its former lives.
+/// Deletes all claims. On a single node, these are claims of its earlier processes.
 pub(super) async fn drop_claims(datastore: &dyn Datastore) -> Result<(), AsyncError> {
     let claims = Prefix::new(&format!("{}claims/", index()?))?;
     let (claims, _) = datastore.read_all(&claims).await?;

@@ -1,4 +1,4 @@
-//! Forgetting what has been kept for long enough, or takes too much room.
+//! Deletes invocations past their retention or above the tenant's limits.
 
 use super::index::{FORGOTTEN_AT_ONCE, Kept};
 use super::{AsyncError, Invocations, now_ms};
@@ -8,19 +8,20 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 use weir_types::{AsyncId, TenantId};
 
-/// How often is looked for what may be forgotten, at least and at most.
+/// Shortest and longest interval between sweeps.
 const EVERY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
-/// Those that are forgotten at once: a datastore writes many down as fast as one.
+/// Concurrent deletions: a datastore persists many writes as fast as one.
 const AT_ONCE: usize = 16;
-/// How often that is done in a row.
+/// Maximum number of rounds per sweep.
 const ROUNDS_MAX: usize = 100;
-/// How often is looked for blobs in the shared store that nobody refers to.
+/// Interval of the search for unreferenced blobs in the shared store.
 const ORPHANS_EVERY: Duration = Duration::from_secs(3_600);
-/// Such blobs stay for at least so long: their invocations may be about to be written.
+/// Minimum age of unreferenced blobs before removal: their invocations may be about to be written.
 const ORPHAN_AGE_MIN: Duration = Duration::from_secs(3_600);
 
 impl Invocations {
-    /// Forget again and again, for as long as the future lives. Of a cluster's nodes, the one that `leads` does so for all.
+    /// Sweeps periodically, for the lifetime of the future. In a cluster, the node for which
+    /// `leads` returns true deletes old invocations for all nodes.
     pub(crate) async fn sweep(self: Arc<Self>, leads: impl Fn() -> bool + Send + 'static) {
         let retention = Duration::from_millis(self.config.retention_ms);
         let mut tick = tokio::time::interval((retention / 10).clamp(EVERY.0, EVERY.1));
@@ -52,7 +53,7 @@ impl Invocations {
             tenant_kept_max: self.config.tenant_kept_max as usize,
             tenant_bytes_max: self.config.tenant_bytes_max,
         };
-        // More come while these go; the rest is for the next time.
+        // More invocations end during the deletion; the next sweep deletes the rest.
         for _ in 0..ROUNDS_MAX {
             let all = self.lock().to_forget(now_ms(), &kept);
             let is_all = all.len() < FORGOTTEN_AT_ONCE;
@@ -66,7 +67,7 @@ impl Invocations {
     }
 
     async fn forget_one(&self, tenant: TenantId, id: AsyncId) -> Result<(), AsyncError> {
-        // Begun anew meanwhile, it is kept.
+        // An invocation that was restarted since is kept.
         let read = match self.read(&tenant, id).await {
             Err(error @ AsyncError::Damaged { .. }) => {
                 tracing::error!(%error, "an asynchronous invocation is left alone");
@@ -82,7 +83,7 @@ impl Invocations {
         Ok(())
     }
 
-    /// Remove blobs whose invocation was never written, or is forgotten already.
+    /// Removes blobs whose invocation was never written, or was already deleted.
     async fn remove_orphans(&self, retention: Duration) -> Result<(), AsyncError> {
         let before = SystemTime::now() - retention.max(ORPHAN_AGE_MIN);
         let old = self.blobs.shared_before(before).await?;

@@ -1,4 +1,4 @@
-//! Taking what is due, so many at a time, and seeing to the end of it.
+//! Work loop: runs due steps, a limited number at a time, until they end.
 
 use super::index::{Next, Work};
 use super::record::Step;
@@ -11,27 +11,27 @@ use tokio_util::sync::CancellationToken;
 use weir_datastore::Revision;
 use weir_types::AsyncId;
 
-/// The pause after something changed under the hands of whoever worked on it: news of that are on their way.
+/// Pause after a concurrent change of an invocation, whose event is still to arrive.
 const STALE_MS: u64 = 100;
-/// The pause after the datastore or the store of blobs could not be reached.
+/// Pause after the datastore or the blob store was unreachable.
 const OUT_OF_REACH_MS: u64 = 1_000;
-/// The pause after a record that could not be read: somebody may mend it.
+/// Pause after an unreadable record, which an operator may repair.
 const DAMAGED_MS: u64 = 60_000;
 
-/// When to stop working.
+/// Shutdown signals of the work loop.
 #[derive(Clone)]
 pub(crate) struct Stop {
-    /// Nothing more is begun.
+    /// Start no further work.
     pub(crate) begin_nothing: CancellationToken,
-    /// What goes on is given up, and left to others or to the next start.
+    /// Give up work in progress, and leave it to other nodes or to the next start.
     pub(crate) give_up: CancellationToken,
 }
 
-/// What has come of work on an invocation.
+/// Result of work on an invocation.
 pub(super) enum Worked {
-    /// It was written down.
+    /// The record was written, at this revision.
     Written(Revision),
-    /// Somebody else has changed it.
+    /// The record was changed concurrently.
     Stale,
 }
 
@@ -42,7 +42,8 @@ impl From<Option<Revision>> for Worked {
 }
 
 impl Invocations {
-    /// Work on what is due until told to stop, and then until what goes on has ended or is given up. All claims end with it.
+    /// Works on due invocations until `stop.begin_nothing`, then waits until the work in progress
+    /// has ended or is given up. Ends all claims on return.
     pub(crate) async fn work(self: Arc<Self>, gateway: Gateway, stop: Stop) {
         let mut working = JoinSet::new();
         let (working_max, tenant_working_max) =
@@ -96,7 +97,7 @@ impl Invocations {
     }
 }
 
-/// Work that goes on; the index is told when that is over, also where it panics.
+/// Work in progress. Its drop informs the index, also after a panic.
 struct Working {
     invocations: Arc<Invocations>,
     id: AsyncId,
@@ -111,7 +112,7 @@ impl Drop for Working {
     }
 }
 
-/// Returns at a time in Unix milliseconds; never where there is none.
+/// Returns at a time in Unix milliseconds; never if there is none.
 async fn due(at_ms: Option<u64>) {
     match at_ms {
         Some(at_ms) => tokio::time::sleep(Duration::from_millis(at_ms.saturating_sub(now_ms()))).await,

@@ -1,4 +1,4 @@
-//! Which devices a node owns: what `devices` in `[node]` and `--devices` say.
+//! Devices of a node: parses `devices` in `[node]` and `--devices`.
 
 use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
 use serde::ser::SerializeSeq;
@@ -6,79 +6,80 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::str::FromStr;
 
-/// Devices that a node may have.
+/// Maximum number of devices per node.
 const DEVICES_MAX: usize = 64;
-/// The longest name of a kind of fake device.
+/// Length limit of the kind of a fake device.
 const KIND_LEN_MAX: usize = 64;
 
-/// The devices that a node owns.
+/// Devices that a node owns.
 ///
-/// In TOML it is `"auto"`, or a list of devices, each by its name or as a table with settings of its own:
-/// `["cpu", "cuda:0", { device = "cuda:1", slots = 2 }]`. On the command line it is `auto` or `cpu,cuda:0`.
+/// In TOML: `"auto"`, or a list of devices, each a name or a table with settings, such as `["cpu",
+/// "cuda:0", { device = "cuda:1", slots = 2 }]`. On the command line: `auto` or `cpu,cuda:0`.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum DevicesConfig {
-    /// The processor, and every GPU that is found.
+    /// The CPU and all GPUs found.
     #[default]
     Auto,
-    /// These, in this order.
+    /// These devices, in this order.
     List(Vec<DeviceConfig>),
 }
 
-/// One device, or all of a kind.
+/// Settings of one device, or of all devices of a kind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceConfig {
-    /// Which.
+    /// Device that the settings apply to.
     pub device: DeviceName,
-    /// Memory that resident models may take there. None: `model_memory_bytes_max`, or of a GPU the part that `memory_share` says.
+    /// Memory limit of resident models on the device. None: `model_memory_bytes_max`, or for a GPU
+    /// the fraction in `memory_share`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes_max: Option<u64>,
-    /// The part of a GPU's memory that models may take, from 0 to 1.
+    /// Fraction of a GPU's memory that models may take, from 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_share: Option<f64>,
-    /// Model runs at once there. None: `model_slots`.
+    /// Concurrent model runs on the device. None: `model_slots`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slots: Option<u32>,
 }
 
-/// The name of a device in the settings.
+/// Device name in the settings.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum DeviceName {
-    /// `cpu`: the node's processor.
+    /// `cpu`: the node's CPU.
     Cpu,
-    /// `cuda:N`: one GPU. `cuda`: every GPU that is found.
+    /// `cuda:N`: one GPU. `cuda`: all GPUs found.
     Cuda(Option<u32>),
-    /// `fake:KIND`: a device that is made up, of this kind; for tests and for trying out the scheduler.
+    /// `fake:KIND`: a simulated device of this kind, for tests and scheduler experiments.
     Fake(String),
 }
 
-/// Why devices cannot be had as they are written.
+/// Invalid `devices` setting.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum DevicesError {
-    /// It names no device.
+    /// Unknown device name.
     #[error("{0:?} is no device: write cpu, cuda, cuda:N or fake:KIND")]
     Unknown(String),
-    /// There is none.
+    /// Empty device list.
     #[error("a node needs a device: write auto, or cpu, cuda:0 and so on")]
     None,
-    /// There are too many.
+    /// Too many devices.
     #[error("a node has at most {DEVICES_MAX} devices")]
     TooMany,
-    /// One is there twice.
+    /// Duplicate device.
     #[error("device {0} is named twice")]
     Twice(DeviceName),
-    /// A setting that has no meaning there.
+    /// Invalid setting of a device.
     #[error("device {device}: {why}")]
     Setting {
-        /// Which.
+        /// Device with the setting.
         device: DeviceName,
-        /// What is wrong with its settings.
+        /// Reason for the rejection.
         why: &'static str,
     },
 }
 
 impl DeviceConfig {
-    /// A device without settings of its own.
+    /// Returns a device with default settings.
     #[must_use]
     pub fn of(device: DeviceName) -> Self {
         Self { device, memory_bytes_max: None, memory_share: None, slots: None }
@@ -149,7 +150,7 @@ impl FromStr for DeviceName {
             Some(("fake", kind)) => {
                 let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
                 let is_kind = (1..=KIND_LEN_MAX).contains(&kind.len()) && kind.chars().all(is_plain);
-                // That is the processor's.
+                // `cpu` is the kind of the CPU.
                 is_kind.then(|| Self::Fake(kind.to_owned())).filter(|_| kind != "cpu").ok_or_else(unknown)
             }
             _ => Err(unknown()),
@@ -249,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_are_read_as_they_are_written() {
+    fn devices_setting_parses_and_serializes() {
         assert_eq!(read("\"auto\""), Ok(DevicesConfig::Auto));
         let two = || vec![DeviceConfig::of(DeviceName::Cpu), DeviceConfig::of(DeviceName::Cuda(Some(1)))];
         assert_eq!("cpu,cuda:1".parse(), Ok(DevicesConfig::List(two())));
@@ -268,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_device_is_named() {
+    fn invalid_devices_are_rejected_with_a_reason() {
         for (json, what) in [
             ("\"\"", "needs a device"),
             ("[]", "needs a device"),

@@ -1,26 +1,28 @@
-//! Kernel graphs: what `[node.kernel_graphs]` says.
+//! Settings of kernel graphs: `[node.kernel_graphs]`.
 
 use serde::{Deserialize, Serialize};
 
 const MIB: u64 = 1 << 20;
 
-/// How kernels that users bring are compiled and run.
+/// Compilation and execution limits of user-provided kernels.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct KernelGraphsConfig {
-    /// Whether there are any. They run native code on a device: turn it on where those who deploy may do that.
+    /// Enables kernel graphs. They run native code on a device: enable them only where all
+    /// deployers may run native code.
     pub enabled: bool,
-    /// How long a graph that nobody calls stays loaded. A tenant's worker ends with the last of its graphs.
+    /// Time that an unused graph stays loaded. A tenant's worker exits with the last of the
+    /// tenant's graphs.
     pub keep_alive_ms: u64,
-    /// How long a run may take before its worker is killed.
+    /// Time limit of one run. The worker of a longer run is killed.
     pub run_time_ms_max: u64,
-    /// Memory of a device that the buffers of a tenant's runs may take.
+    /// Device memory for the buffers of one tenant's runs.
     pub memory_bytes_max: u64,
-    /// What a worker's context is taken to hold of a device, for the account of its tenant.
+    /// Estimated device memory of a worker's context, charged to its tenant.
     pub context_bytes: u64,
-    /// Memory of the process that compiles CUDA C.
+    /// Memory limit of the process that compiles CUDA C.
     pub compile_memory_bytes_max: u64,
-    /// Processor time of the process that compiles CUDA C.
+    /// CPU time limit of the process that compiles CUDA C.
     pub compile_time_ms_max: u64,
 }
 

@@ -1,14 +1,14 @@
-//! What the scheduler is told by the node's settings.
+//! Scheduler setup from the node's settings.
 
 use super::NodeConfig;
 use anyhow::{Context, Result};
 use weir_scheduler::{Settings, Setup};
 
 impl NodeConfig {
-    /// What the node's scheduler is made of.
+    /// Returns the setup of the node's scheduler.
     ///
     /// # Errors
-    /// If a tenant's limits are such that nothing of it could ever run.
+    /// If a tenant's limits prevent all of its calls from running.
     pub(crate) fn scheduler(&self) -> Result<Setup> {
         self.tenant_default.check().context("[node.tenant_default]")?;
         for (tenant, limits) in &self.tenants {
@@ -36,7 +36,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_say_what_tenants_may_use_and_how_a_policy_goes_about_it() {
+    fn tenant_limits_and_policy_options_reach_the_scheduler() {
         let text = r#"
             policy = "lalb-o3"
             [policy_options]
@@ -59,13 +59,13 @@ mod tests {
         };
         assert_eq!(settings.tenants, [(TenantId::new("acme").unwrap(), acme)].into());
         assert_eq!(settings.tenant_default, TenantLimits { running_max: 8, ..TenantLimits::default() });
-        // What `weir config` prints can be read again.
+        // The output of `weir config` parses back to the same settings.
         assert_eq!(config(&toml::to_string(&config(text)).unwrap()), config(text));
         assert_eq!(config(&toml::to_string(&NodeConfig::default()).unwrap()), NodeConfig::default());
     }
 
     #[test]
-    fn limits_under_which_nothing_runs_are_refused_with_where_they_are() {
+    fn impossible_tenant_limits_are_rejected_with_their_path() {
         for (text, why) in [
             ("[tenants.acme]\nweight = 0", "weight"),
             ("[tenants.acme]\nrunning_max = 0", "running_max"),

@@ -1,6 +1,7 @@
-//! Equal calls under way: the first of them runs, the others wait for what it gives.
+//! Coalesces concurrent equal calls: the first call runs, the others wait for its response.
 //!
-//! moka has this too, but gives up with a panic on a key whose callers keep going away, which clients can bring about.
+//! moka can coalesce calls too, but panics on a key whose callers keep disconnecting, which clients
+//! can cause.
 
 use super::{Kept, Key};
 use std::collections::HashMap;
@@ -10,35 +11,35 @@ use tokio::sync::watch;
 
 type Table = HashMap<Key, watch::Receiver<Option<Landed>>>;
 
-/// The calls that others may wait for: at most as many as there are calls. Cheap to clone.
+/// Calls that others may wait for; the number of calls bounds it. Cheap to clone.
 #[derive(Default, Clone)]
 pub(super) struct Flights(Arc<Mutex<Table>>);
 
-/// What has come of a call that others wait for.
+/// Outcome of a call that others wait for.
 #[derive(Clone)]
 pub(super) enum Landed {
-    /// An answer that is theirs too.
+    /// A response for the waiting calls too.
     Kept(Kept),
-    /// Nothing for them: each has to run.
+    /// No response for the waiting calls: each of them runs.
     NotKept,
 }
 
-/// Who runs.
+/// Role of a call among equal calls.
 pub(super) enum Turn {
-    /// The caller, and others wait for it.
+    /// This call runs, and others wait for it.
     Lead(Lead),
-    /// Another.
+    /// Another call runs.
     Follow(Landing),
 }
 
-/// The one that runs. Dropped before it has landed, it leaves its turn to one of those that wait.
+/// The running call. Dropped before `land`, it passes its turn to one of the waiting calls.
 pub(super) struct Lead {
     key: Key,
     flights: Flights,
     landed: watch::Sender<Option<Landed>>,
 }
 
-/// Where one that does not run waits.
+/// Wait of a call for the running one.
 pub(super) struct Landing(watch::Receiver<Option<Landed>>);
 
 impl Flights {
@@ -59,7 +60,7 @@ impl Flights {
 }
 
 impl Lead {
-    /// Tell those that wait.
+    /// Publishes the outcome to the waiting calls.
     pub(super) fn land(self, kept: Option<Kept>) {
         self.landed.send_replace(Some(kept.map_or(Landed::NotKept, Landed::Kept)));
     }
@@ -67,13 +68,14 @@ impl Lead {
 
 impl Drop for Lead {
     fn drop(&mut self) {
-        // Before the sender goes, and with it the wait of the others: the first that looks finds nobody under way.
+        // This runs before the sender is dropped and wakes the waiting calls, so that the first of
+        // them finds no call in progress.
         self.flights.lock().remove(&self.key);
     }
 }
 
 impl Landing {
-    /// Wait for the one that runs; none if it has gone.
+    /// Waits for the running call; none if that call was dropped.
     pub(super) async fn landed(&mut self) -> Option<Landed> {
         let landed = self.0.wait_for(Option::is_some).await;
         landed.ok().and_then(|landed| landed.clone())

@@ -27,14 +27,14 @@ fn answer(bytes: usize) -> Keep {
     Keep { answer: Answer::Http(Arc::new(HttpAnswer { status, headers, body })), ttl_max: None }
 }
 
-/// Call, and tell whether that ran.
+/// Makes a call, and returns whether the call ran.
 async fn call(scope: &Scope, number: u64, wish: Wish, keep: Option<Keep>) -> bool {
     let run = async || Ok::<_, Infallible>(((), keep));
     matches!(scope.answer(input(number), wish, soon(), run).await, Ok(Some(Given::Ran(()))))
 }
 
 #[tokio::test]
-async fn an_equal_call_is_a_hit_in_its_own_scope_only() {
+async fn equal_call_hits_within_its_scope_only() {
     let cache = cache(1 << 20);
     let (ours, theirs) = (scope(&cache), scope(&cache));
     assert!(call(&ours, 1, Wish::default(), Some(answer(10))).await);
@@ -42,7 +42,7 @@ async fn an_equal_call_is_a_hit_in_its_own_scope_only() {
     assert!(call(&ours, 2, Wish::default(), None).await);
     assert!(call(&ours, 2, Wish::default(), None).await, "what may not be kept was");
     assert!(call(&theirs, 1, Wish::default(), Some(answer(10))).await);
-    // With its version, its answers go.
+    // The responses of a version are removed with its scope.
     assert_eq!(cache.size().0, 2);
     drop(ours);
     assert_eq!(cache.size().0, 1);
@@ -50,7 +50,7 @@ async fn an_equal_call_is_a_hit_in_its_own_scope_only() {
 }
 
 #[tokio::test]
-async fn a_caller_may_want_a_new_answer_and_leaves_it_to_others() {
+async fn zero_age_limit_refreshes_the_cached_response() {
     let cache = cache(1 << 20);
     let scope = scope(&cache);
     let no_cache = Wish { age_max: Some(Duration::ZERO) };
@@ -64,7 +64,7 @@ async fn a_caller_may_want_a_new_answer_and_leaves_it_to_others() {
 }
 
 #[tokio::test]
-async fn what_is_kept_stays_within_its_room_and_its_time() {
+async fn cache_respects_size_limits_and_ttl() {
     let cache = cache(64 << 10);
     let scope = scope(&cache);
     assert!(call(&scope, 0, Wish::default(), Some(answer(5 << 10))).await);
@@ -82,7 +82,7 @@ async fn what_is_kept_stays_within_its_room_and_its_time() {
 }
 
 #[tokio::test]
-async fn equal_calls_at_once_run_once_and_the_next_in_line_goes_on_for_one_that_left() {
+async fn concurrent_equal_calls_run_once_and_survive_a_dropped_leader() {
     let cache = cache(1 << 20);
     let scope = scope(&cache);
     let runs = Cell::new(0);
@@ -111,7 +111,7 @@ async fn equal_calls_at_once_run_once_and_the_next_in_line_goes_on_for_one_that_
 }
 
 #[tokio::test]
-async fn those_that_wait_for_one_that_fails_run_and_do_not_wait_for_ever() {
+async fn followers_run_after_the_leader_fails_and_respect_deadlines() {
     let cache = cache(1 << 20);
     let scope = scope(&cache);
     let (go, gone) = oneshot::channel::<()>();

@@ -1,19 +1,19 @@
-//! What is accepted, and what is forgotten to make room.
+//! Queue limits of new invocations, and retention of ended ones.
 
 use super::{Index, Tenant};
 use weir_types::{AsyncId, TenantId};
 
-/// Those that are forgotten in one go.
+/// Maximum number of invocations deleted per round.
 pub(in super::super) const FORGOTTEN_AT_ONCE: usize = 1_000;
 
-/// Why one more is not accepted.
+/// Exceeded queue limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) enum Full {
     Node,
     Tenant,
 }
 
-/// How much is kept.
+/// Retention limits.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super) struct Kept {
     pub(in super::super) retention_ms: u64,
@@ -22,7 +22,7 @@ pub(in super::super) struct Kept {
 }
 
 impl Index {
-    /// One more of `tenant` is to be accepted.
+    /// Reserves a place for a new invocation of `tenant`.
     pub(in super::super) fn accept(
         &mut self,
         tenant: &TenantId,
@@ -41,7 +41,7 @@ impl Index {
         Ok(())
     }
 
-    /// That one has been accepted, and is known; or it was not.
+    /// Releases a reservation: the invocation is in the index, or was not accepted.
     pub(in super::super) fn accepted(&mut self, tenant: &TenantId) {
         self.accepting -= 1;
         if let Some(known) = self.tenants.get_mut(tenant) {
@@ -50,12 +50,13 @@ impl Index {
         self.tidy(tenant);
     }
 
-    /// What those of `tenant` take that have not ended, in bytes.
+    /// Returns the bytes of the unfinished invocations of `tenant`.
     pub(in super::super) fn live_bytes(&self, tenant: &TenantId) -> u64 {
         self.tenants.get(tenant).map_or(0, |tenant| tenant.live_bytes)
     }
 
-    /// What is to be forgotten at `now_ms`: what ended too long ago, and where a tenant has too much, its oldest.
+    /// Selects invocations to delete at `now_ms`: those past the retention, and the oldest of each
+    /// tenant above its limits.
     pub(in super::super) fn to_forget(&self, now_ms: u64, kept: &Kept) -> Vec<(TenantId, AsyncId)> {
         let mut all = Vec::new();
         for (tenant, Tenant { ended, live_bytes, ended_bytes, .. }) in &self.tenants {

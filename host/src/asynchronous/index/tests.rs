@@ -16,7 +16,7 @@ fn entry(of: &str, step: Step, at_ms: u64) -> Entry {
     Entry { tenant: tenant(of), step, at_ms, bytes: 10, blobs: vec![ContentHash::of(&at_ms.to_le_bytes())] }
 }
 
-/// What is worked on next, by number; none if nothing is due.
+/// Returns the invocation to work on next; none if no work is due.
 fn next(index: &mut Index, now_ms: u64) -> Option<AsyncId> {
     match index.next(now_ms, 100, 100) {
         Next::Work(work) => Some(work.id),
@@ -25,7 +25,7 @@ fn next(index: &mut Index, now_ms: u64) -> Option<AsyncId> {
 }
 
 #[test]
-fn tenants_take_turns_and_each_ones_come_by_when_they_are_due() {
+fn tenants_take_turns_in_due_order() {
     let mut index = Index::new(ME);
     for number in 1..=4 {
         index.put(id(number), entry("many", Step::Run, number));
@@ -43,7 +43,7 @@ fn tenants_take_turns_and_each_ones_come_by_when_they_are_due() {
 }
 
 #[test]
-fn one_tenant_leaves_room_for_others() {
+fn tenant_limit_leaves_room_for_other_tenants() {
     let mut index = Index::new(ME);
     (1..=3).for_each(|number| index.put(id(number), entry("many", Step::Run, number)));
     index.put(id(9), entry("few", Step::Run, 50));
@@ -61,7 +61,7 @@ fn one_tenant_leaves_room_for_others() {
 }
 
 #[test]
-fn what_another_node_claims_is_left_to_it_until_it_is_lost() {
+fn invocations_claimed_elsewhere_wait_for_the_claim_to_end() {
     let mut index = Index::new(ME);
     index.put(id(1), entry("t", Step::Run, 0));
     index.claim(id(1), OTHER);
@@ -77,7 +77,7 @@ fn what_another_node_claims_is_left_to_it_until_it_is_lost() {
 }
 
 #[test]
-fn work_ends_when_there_is_none_any_more() {
+fn obsolete_work_is_cancelled() {
     for change in [Index::remove, |index: &mut Index, id| index.put(id, entry("t", Step::Forget, 5))] {
         let mut index = Index::new(ME);
         index.put(id(1), entry("t", Step::Run, 0));
@@ -92,7 +92,7 @@ fn work_ends_when_there_is_none_any_more() {
 }
 
 #[test]
-fn queues_are_bounded_with_what_is_being_accepted() {
+fn queue_limits_count_invocations_being_accepted() {
     let mut index = Index::new(ME);
     let accept = |index: &mut Index, of: &str| index.accept(&tenant(of), 3, 2);
     index.put(id(1), entry("a", Step::Run, 0));
@@ -110,7 +110,7 @@ fn queues_are_bounded_with_what_is_being_accepted() {
 }
 
 #[test]
-fn what_is_old_or_too_much_is_forgotten_oldest_first() {
+fn expired_and_excess_invocations_are_forgotten_oldest_first() {
     let kept = Kept { retention_ms: 100, tenant_kept_max: 3, tenant_bytes_max: 1_000 };
     let mut index = Index::new(ME);
     for at_ms in 1..=3 {
@@ -123,7 +123,7 @@ fn what_is_old_or_too_much_is_forgotten_oldest_first() {
     assert_eq!(forgotten(&index, 100, &kept), []);
     assert_eq!(forgotten(&index, 102, &kept), [1, 2].map(id));
     assert_eq!(forgotten(&index, 0, &Kept { tenant_kept_max: 1, ..kept }), [1, 2].map(id));
-    // Four of 10 bytes each, of which the one that has not ended cannot go.
+    // Four invocations of 10 bytes each; the unfinished one cannot be deleted.
     assert_eq!(forgotten(&index, 0, &Kept { tenant_bytes_max: 29, ..kept }), [1, 2].map(id));
     assert_eq!(forgotten(&index, 0, &Kept { tenant_bytes_max: 0, ..kept }), [1, 2, 3].map(id));
 }
@@ -154,9 +154,10 @@ fn steps() -> impl Strategy<Value = Vec<Step2>> {
 }
 
 proptest! {
-    /// However news and work follow on each other, the books are those of what is known, and nothing is worked on twice.
+    /// For any order of events and work, the counters match the known records, and no invocation is
+    /// worked on twice.
     #[test]
-    fn the_books_are_right_whatever_happens(steps in steps()) {
+    fn counters_match_the_records_after_random_events(steps in steps()) {
         let mut index = Index::new(ME);
         let mut entries: BTreeMap<AsyncId, Entry> = BTreeMap::new();
         let mut claims: BTreeMap<AsyncId, Owner> = BTreeMap::new();
