@@ -1,9 +1,11 @@
-//! The cluster that a node is one of: who belongs to it, who of them decides where invocations run, and passing calls on to each other.
+//! Cluster membership, choice of the dispatcher, and forwarding of calls between nodes.
 //!
-//! Nodes meet in the datastore. Each has an entry there under a lease ([`members`]), and one of them an entry more: it is the dispatcher,
-//! and its scheduler decides for all. The others keep a link to it ([`link`] on their side, [`desk`] on its), over which they tell what
-//! happens and are told what to do; the datastore is not asked on the way of a call. A call that is to run elsewhere is passed on
-//! ([`forward`]) as the HTTP request that it is.
+//! Nodes discover each other in the datastore. Each node has an entry under a lease ([`members`]).
+//! One node holds an additional entry: it is the dispatcher, and its scheduler places the
+//! invocations of all nodes. The other nodes keep a link to the dispatcher ([`link`] on their side,
+//! [`desk`] on its side), over which they report events and receive orders. A call never waits for
+//! the datastore. A call that is placed on another node is forwarded ([`forward`]) as the original
+//! HTTP request.
 
 mod desk;
 mod forward;
@@ -36,7 +38,7 @@ use weir_datastore::Datastore;
 use weir_types::api::{ClusterStatus, DeviceStatus, MemberStatus};
 use weir_types::{NodeId, TenantId};
 
-/// What a node knows of its cluster.
+/// A node's view of its cluster.
 pub(crate) struct Cluster {
     node: NodeId,
     address: String,
@@ -48,7 +50,7 @@ pub(crate) struct Cluster {
     heartbeat_timeout: Duration,
 }
 
-/// Takes part in the cluster for as long as it lives.
+/// Takes part in the cluster until dropped.
 pub(crate) struct Participation {
     keeping: AbortOnDropHandle<()>,
     _following: AbortOnDropHandle<()>,
@@ -56,7 +58,7 @@ pub(crate) struct Participation {
 }
 
 impl Cluster {
-    /// Begin to take part, as a member that has joined already.
+    /// Starts to take part, with a membership that already exists.
     pub(crate) fn start(
         config: &ClusterConfig,
         secret: Secret,
@@ -92,17 +94,17 @@ impl Cluster {
         (cluster, participation)
     }
 
-    /// What nodes of the cluster show each other.
+    /// The secret by which the cluster's nodes authenticate to each other.
     pub(crate) fn secret(&self) -> &Secret {
         &self.secret
     }
 
-    /// Whether this node is the one that decides.
+    /// Whether this node is the dispatcher.
     pub(crate) fn is_dispatcher(&self) -> bool {
         self.view.borrow().dispatcher.is_some_and(|dispatcher| dispatcher.node == self.node)
     }
 
-    /// What people of `tenant` may know of it.
+    /// The status of the cluster, as far as `tenant` may see it.
     pub(crate) fn status(&self, placements: &Placements, tenant: &TenantId) -> ClusterStatus {
         let view = self.view.borrow();
         let reports = self.reports.read().unwrap_or_else(PoisonError::into_inner);
@@ -130,7 +132,7 @@ impl Cluster {
 }
 
 impl Report {
-    /// What a node with these models and metrics does now.
+    /// The current activity of a node with these models and metrics.
     pub(crate) fn of(models: &Models, metrics: &Metrics) -> Self {
         let count = |gauge: &Gauge| u64::try_from(gauge.get()).unwrap_or(0);
         Self {
@@ -142,7 +144,7 @@ impl Report {
 }
 
 impl DeviceReport {
-    /// With the models that are `tenant`'s.
+    /// Converts the report for `tenant`, which sees its own models only.
     pub(crate) fn status(self, tenant: &TenantId) -> DeviceStatus {
         let own = self.resident.iter().filter(|model| model.tenant == *tenant);
         let resident = own.map(|model| format!("{}:{}", model.name, model.version)).collect();
@@ -152,7 +154,7 @@ impl DeviceReport {
 }
 
 impl Participation {
-    /// Wait until the cluster has been told that the node leaves, which `stop` has begun.
+    /// Waits until the node has announced that it leaves, which `stop` has started.
     pub(crate) async fn end(self) {
         for task in [self.linking, self.keeping] {
             if let Err(error) = task.await {

@@ -1,4 +1,4 @@
-//! The dispatcher's side of the links: where the other nodes ask.
+//! The dispatcher's side of the links, where other nodes request placements.
 
 use super::Cluster;
 use super::link::{MESSAGES_MAX, line, lines};
@@ -17,10 +17,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use weir_types::NodeId;
 
-/// Where a node asks for a link.
+/// The path at which a node opens a link.
 pub(crate) const LINK_PATH: &str = "/cluster/v1/link";
 
-/// Answer a node that has shown the cluster's secret: with orders, for as long as it sends news.
+/// Responds to a node that has shown the cluster's secret: streams orders while the node sends
+/// events.
 pub(crate) fn answer_link(
     cluster: &Arc<Cluster>,
     placements: &Arc<Placements>,
@@ -32,12 +33,12 @@ pub(crate) fn answer_link(
     }
     let (sender, orders) = mpsc::channel(MESSAGES_MAX);
     let hearing = hear(placements.clone(), news, sender, cluster.heartbeat_timeout, stop.clone());
-    // Ends with the link, as whoever asks for it does.
+    // Ends with the link, and so does the response body that the other node reads.
     let hearing = AbortOnDropHandle::new(tokio::spawn(hearing));
     Body::from_stream(tell(orders, hearing, cluster.heartbeat, stop.clone())).into_response()
 }
 
-/// Pass orders on, and beats between them, until the node is gone or this one is.
+/// Streams orders, with heartbeats between them, until the other node or this one is gone.
 fn tell(
     orders: mpsc::Receiver<Order>,
     hearing: AbortOnDropHandle<()>,
@@ -56,7 +57,7 @@ fn tell(
     })
 }
 
-/// Hear what a node has to tell, until it is silent.
+/// Receives a node's events until the node falls silent.
 async fn hear(
     placements: Arc<Placements>,
     news: Body,
@@ -98,13 +99,13 @@ async fn hear(
     }
 }
 
-/// A node that asks, until this drops.
+/// A linked node; dropping this ends its link.
 struct Linked {
     placements: Arc<Placements>,
     node: NodeId,
     link: LinkId,
     is_orderly: bool,
-    /// What ends this node: the others go on with what they run.
+    /// Cancelled when this node shuts down: the other nodes then continue with their running calls.
     stop: CancellationToken,
 }
 

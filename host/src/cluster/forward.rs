@@ -1,4 +1,4 @@
-//! Passing a call on to the node that is to run it.
+//! Forwards a call to the node on which it is placed.
 
 use super::Cluster;
 use super::secret::{SECRET, Secret};
@@ -22,22 +22,24 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use weir_types::NodeId;
 
-/// What a node may do for a call that was passed on to it, as JSON.
+/// The grant for a forwarded call, as JSON.
 pub(crate) const GRANT: HeaderName = HeaderName::from_static("weir-grant");
-/// In the answer of a node that has not begun with a call: it can be placed again.
+/// Marks the response of a node that has not started the call: the call can be placed again.
 pub(crate) const REFUSED: HeaderName = HeaderName::from_static("weir-refused");
 
-/// The host that the client has named, where the connection names another.
+/// The host that the client named; the connection between nodes names another.
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("weir-forwarded-host");
 
-/// What may be under way unread of one answer, and of all answers of one node: some that nobody reads do not hold up the others.
+/// The flow-control windows, in bytes, of one response and of all responses of one node. An unread
+/// response does not block the others.
 const ANSWER_WINDOW_BYTES: u32 = 256 << 10;
 const NODE_WINDOW_BYTES: u32 = 64 << 20;
 
-/// An answer of at most this length goes out once all of it is here: until then, the call can still be placed again.
+/// A response up to this length is sent once it is complete: until then, the call can still be
+/// placed again.
 const WHOLE_BYTES_MAX: u64 = 64 << 10;
 
-/// What is about the client's connection, and has no place on another, of HTTP/2.
+/// Hop-by-hop headers of the client's connection, which must not be forwarded over HTTP/2.
 const OF_CONNECTIONS: [HeaderName; 6] = [
     CONNECTION,
     HeaderName::from_static("keep-alive"),
@@ -47,39 +49,39 @@ const OF_CONNECTIONS: [HeaderName; 6] = [
     UPGRADE,
 ];
 
-/// How much longer than the deadline another node may take to say that it has passed.
+/// The time after the deadline in which another node may still report that the deadline has passed.
 pub(crate) const GRACE: Duration = Duration::from_secs(1);
 
-/// How long a connection to a node may take.
+/// The time limit for connecting to a node.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// Speaks HTTP/2 with the other nodes, over one connection to each.
+/// An HTTP/2 client for the other nodes, with one connection to each.
 #[derive(Clone)]
 pub(crate) struct Client {
     http: legacy::Client<HttpConnector, Body>,
     secret: Secret,
 }
 
-/// A call as it came, but for its body.
+/// A call as received, without its body.
 pub(crate) struct Call<'a> {
     pub(crate) method: &'a Method,
     pub(crate) uri: &'a Uri,
     pub(crate) headers: &'a HeaderMap,
 }
 
-/// Why a call that was passed on has no answer.
+/// The reason why a forwarded call has no response.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NotForwarded {
-    /// It has not begun there.
+    /// The call has not started there.
     #[error("the node that was to run it did not take it: {0}")]
     Refused(String),
-    /// It may have begun, and even ended.
+    /// The call may have started, and may even have ended.
     #[error("the node that ran it was lost: {0}")]
     Lost(String),
 }
 
 impl Client {
-    /// A client with connections of its own.
+    /// Creates a client with separate connections.
     pub(super) fn new(secret: &Secret, silence_max: Duration) -> Self {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
@@ -89,7 +91,8 @@ impl Client {
             .http2_only(true)
             .http2_initial_stream_window_size(ANSWER_WINDOW_BYTES)
             .http2_initial_connection_window_size(NODE_WINDOW_BYTES)
-            // The dispatcher is to notice first, and to tell: what is placed again then goes elsewhere.
+            // The dispatcher has to notice first and report it, so that a call that is placed again
+            // goes elsewhere.
             .http2_keep_alive_interval(silence_max)
             .http2_keep_alive_timeout(silence_max)
             .http2_keep_alive_while_idle(true)
@@ -97,7 +100,7 @@ impl Client {
         Self { http, secret: secret.clone() }
     }
 
-    /// Send `request` to the node at `address`, for `target` there.
+    /// Sends `request` to `target` on the node at `address`.
     pub(super) async fn send(
         &self,
         address: &str,
@@ -108,7 +111,7 @@ impl Client {
         uri.scheme = Some(Scheme::HTTP);
         uri.authority = address.parse::<Authority>().ok();
         uri.path_and_query = target.parse().ok();
-        // An address that is none fails as a connection does.
+        // An invalid address fails like a connection.
         *request.uri_mut() = Uri::from_parts(uri).unwrap_or_default();
         request.headers_mut().insert(SECRET, self.secret.header());
         self.http.request(request).await
@@ -116,8 +119,9 @@ impl Client {
 }
 
 impl Cluster {
-    /// Have the node at the other end of `away` answer the call. `held` is let go of when the answer has been sent or dropped, and at
-    /// `latest` in any case: by then the node has ended the call, and a client that reads slowly holds up nobody.
+    /// Forwards the call to the node at the other end of `away`. `held` is dropped when the
+    /// response has been sent or dropped, and at `latest` in any case: by then the node has ended
+    /// the call, so a slow client does not delay other calls.
     pub(crate) async fn forward<Held: Send + 'static>(
         &self,
         away: &Away,
@@ -136,7 +140,7 @@ impl Cluster {
         }
         let authority = || HeaderValue::from_str(call.uri.authority()?.as_str()).ok();
         let host = call.headers.get(HOST).cloned().or_else(authority);
-        // Whatever the client says of it.
+        // A client must not set this header.
         headers.remove(FORWARDED_HOST);
         headers.extend(host.map(|host| (FORWARDED_HOST, host)));
         let json = serde_json::to_string(grant).unwrap_or_default();
@@ -172,7 +176,7 @@ impl Cluster {
 }
 
 impl Cluster {
-    /// Ask another node for what is between nodes. Why there is no answer, as text.
+    /// Requests a resource of the internal API from another node. The error is text.
     pub(crate) async fn ask(&self, node: NodeId, method: Method, target: &str) -> Result<Response, String> {
         let address = self.view.borrow().nodes.get(&node).map(|member| member.address.clone());
         let address = address.ok_or_else(|| format!("node {} has left the cluster", node.0))?;
@@ -186,7 +190,7 @@ impl Cluster {
     }
 }
 
-/// What comes of `doing`, unless the node at the other end of `away` is lost meanwhile.
+/// Awaits `doing`, unless the node at the other end of `away` is lost first.
 async fn unless_lost<T>(away: &Away, doing: impl Future<Output = T>) -> Result<T, NotForwarded> {
     tokio::select! {
         done = doing => Ok(done),
@@ -194,13 +198,13 @@ async fn unless_lost<T>(away: &Away, doing: impl Future<Output = T>) -> Result<T
     }
 }
 
-/// The answer to a call that has not begun here, and is to be placed again.
+/// The response to a call that has not started here and is to be placed again.
 pub(crate) fn refused(why: &'static str) -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, [(REFUSED, "true")], why).into_response()
 }
 
-/// Whether the call was not sent, since its connection had come to its end, or a node that shuts down has said that it does not begin with it
-/// (RFC 9113, sections 6.8 and 8.7).
+/// Whether the call was not processed: its connection had ended before it was sent, or a node that
+/// shuts down has reported that it does not start the call (RFC 9113, sections 6.8 and 8.7).
 fn has_not_begun(error: &legacy::Error) -> bool {
     causes(error).any(|cause| {
         if let Some(error) = cause.downcast_ref::<h2::Error>() {
@@ -212,12 +216,12 @@ fn has_not_begun(error: &legacy::Error) -> bool {
     })
 }
 
-/// An error, what has caused it, and so on.
+/// An error and its chain of causes.
 fn causes(error: &legacy::Error) -> impl Iterator<Item = &(dyn std::error::Error + 'static)> {
     std::iter::successors(Some(error as &(dyn std::error::Error + 'static)), |error| error.source())
 }
 
-/// Make a call that was passed on look as it did where it came in.
+/// Restores the host and target of a forwarded call as the first node received them.
 pub(crate) fn restore_host<B>(request: &mut Request<B>) {
     if let Some(host) = request.headers_mut().remove(FORWARDED_HOST) {
         request.headers_mut().insert(HOST, host);
@@ -227,10 +231,10 @@ pub(crate) fn restore_host<B>(request: &mut Request<B>) {
     }
 }
 
-/// A body whose end is heard of.
+/// A body that signals its end.
 struct Holding<B> {
     body: B,
-    /// Whoever waits for this hears of the end.
+    /// Dropped at the end of the body, which completes the receiver.
     _ended: oneshot::Sender<Infallible>,
 }
 

@@ -1,4 +1,4 @@
-//! Other nodes that could run something at once, as they have reported of themselves.
+//! Other nodes that could run a call at once, according to their reports.
 
 use super::Cluster;
 use super::members::DeviceReport;
@@ -10,8 +10,9 @@ use tokio_util::sync::CancellationToken;
 use weir_types::ModelId;
 
 impl Cluster {
-    /// The least busy of the other nodes that have all of these models in the memory of one device; any, if there are no models. Nothing is
-    /// loaded or evicted for what is sent there, so that no scheduler is asked.
+    /// The least busy of the other nodes that have all of these models in the memory of one device;
+    /// any node if there are no models. A call sent there loads and evicts nothing, so no scheduler
+    /// is asked.
     pub(crate) fn holder_of(&self, models: &[ModelId]) -> Option<Away> {
         let view = self.view.borrow();
         let reports = self.reports.read().unwrap_or_else(PoisonError::into_inner);
@@ -40,6 +41,7 @@ impl DeviceReport {
 
 fn away(address: &str, device: Option<Ordinal>, models: &[ModelId]) -> Away {
     let granted = Granted { device, models: models.to_vec(), evict: Vec::new() };
-    // Nobody tells of its loss: whoever sends something there does not wait for that alone.
+    // Never cancelled: the loss of the node is not tracked, because the sender does not wait for
+    // this call alone.
     Away { address: address.to_owned(), granted, lost: CancellationToken::new() }
 }

@@ -1,4 +1,4 @@
-//! Becoming one of the cluster's nodes.
+//! Joins a node to its cluster.
 
 use super::members::Membership;
 use super::secret::Secret;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use weir_datastore::Datastore;
 
-/// Become one of the cluster's nodes, under an address that the others can reach.
+/// Joins the cluster under an address that the other nodes can reach.
 pub(crate) async fn join(
     config: &ClusterConfig,
     has_tokens: bool,

@@ -20,14 +20,15 @@ use tokio_util::codec::{FramedRead, LinesCodec};
 use tokio_util::io::StreamReader;
 use tokio_util::sync::CancellationToken;
 
-/// Messages that wait to be sent over a link; one that falls further behind is given up.
+/// The number of messages that may wait to be sent over a link; a link that falls further behind is
+/// closed.
 pub(super) const MESSAGES_MAX: usize = 65_536;
-/// The longest message.
+/// The size limit of a message.
 const LINE_BYTES_MAX: usize = 1 << 20;
-/// The pause before a dispatcher that cannot be had is asked again.
+/// The pause before the node tries to reach the dispatcher again.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// Why a link is over.
+/// The reason why a link ended.
 #[derive(Debug, thiserror::Error)]
 enum LinkEnd {
     #[error("it cannot be reached: {0}")]
@@ -44,7 +45,7 @@ enum LinkEnd {
     Broken(std::io::Error),
 }
 
-/// Ask whoever is the dispatcher, and place alone while there is none, until `stop`.
+/// Keeps a link to the current dispatcher, and places alone while there is none, until `stop`.
 pub(super) async fn run(cluster: Arc<Cluster>, placements: Arc<Placements>, stop: CancellationToken) {
     let mut view = cluster.view.clone();
     while !stop.is_cancelled() {
@@ -61,7 +62,7 @@ pub(super) async fn run(cluster: Arc<Cluster>, placements: Arc<Placements>, stop
         };
         let mut changes = cluster.view.clone();
         let over = async {
-            // The same dispatcher stays while none is known: the link says whether it is there.
+            // An unknown dispatcher counts as the same one: the link shows whether it is alive.
             let is_another = |view: &View| view.dispatcher.is_some_and(|now| now != dispatcher);
             tokio::select! {
                 _ = changes.wait_for(is_another) => {}
@@ -80,7 +81,7 @@ pub(super) async fn run(cluster: Arc<Cluster>, placements: Arc<Placements>, stop
     }
 }
 
-/// Have a link for as long as it lasts, or until it is `over`; then none has to be told why.
+/// Keeps a link open until it fails or `over` completes; in the latter case returns `None`.
 async fn hold(
     cluster: &Cluster,
     placements: &Placements,
@@ -89,7 +90,7 @@ async fn hold(
 ) -> Option<LinkEnd> {
     let (news, outbox) = mpsc::channel(MESSAGES_MAX);
     let mut over = std::pin::pin!(over);
-    // A connection of its own: what calls send, or do not read, cannot hold up what nodes have to tell.
+    // A separate connection: calls with large or unread bodies cannot delay the nodes' messages.
     let client = Client::new(&cluster.secret, cluster.heartbeat_timeout);
     let opened = tokio::select! {
         opened = timeout(cluster.heartbeat_timeout, open(&client, address, outbox)) => opened,
@@ -129,7 +130,7 @@ async fn hold(
             () = &mut over => break,
         }
     }
-    // What runs here goes on; the dispatcher ends the link once it has heard that.
+    // Running calls continue; the dispatcher closes the link once it has received this.
     placements.place_alone();
     let _ = news.try_send(News::Leaving);
     drop(news);
@@ -155,15 +156,15 @@ async fn open(
     Ok(lines(Body::new(response.into_body())))
 }
 
-/// A message as it is sent.
+/// Encodes a message as a line.
 pub(super) fn line(message: &impl Serialize) -> Bytes {
-    // Plain values: writing them cannot fail.
+    // Structs of strings and numbers: serialising them cannot fail.
     let mut line = serde_json::to_vec(message).unwrap_or_default();
     line.push(b'\n');
     line.into()
 }
 
-/// The messages in a body.
+/// Decodes the messages in a body.
 pub(super) fn lines<T: DeserializeOwned>(body: Body) -> impl Stream<Item = Result<T, std::io::Error>> {
     let bytes = StreamReader::new(body.into_data_stream().map_err(std::io::Error::other));
     FramedRead::new(bytes, LinesCodec::new_with_max_length(LINE_BYTES_MAX)).map(|line| {

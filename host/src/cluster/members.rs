@@ -1,8 +1,9 @@
-//! Who belongs to the cluster, and who of them is the dispatcher.
+//! The cluster's members and its dispatcher.
 //!
-//! Keys are `cluster/nodes/{node}` (where a node is reached, and what it speaks) and `cluster/dispatcher` (which of them decides), both under the lease of the
-//! node they are about, `cluster/reports/{node}` (what it does, for people) under the same, and `cluster/next` (the number of the next node:
-//! numbers are not used twice).
+//! Keys: `cluster/nodes/{node}` has a node's address and protocol; `cluster/dispatcher` names the
+//! dispatcher; `cluster/reports/{node}` has a node's activity, for status output; `cluster/next` is
+//! the number of the next node, since numbers are never reused. The first three are under the lease
+//! of the node that they describe.
 
 use super::wire::PROTOCOL;
 use crate::follow::{Follow, follow as follow_prefix};
@@ -19,30 +20,31 @@ use weir_datastore::{
 };
 use weir_types::{ContentHash, ModelId, NodeId};
 
-/// How often a node tries to get a number while others do.
+/// The number of attempts to get a node number while other nodes compete.
 const NUMBERS_MAX: usize = 1_000;
-/// How often a node reports at most.
+/// The minimum interval between a node's reports.
 const REPORT_EVERY: Duration = Duration::from_millis(900);
-/// Times that a lease is kept alive before it would run out.
+/// The number of times that a lease is renewed within its duration.
 const KEPT_PER_LEASE: u32 = 3;
 
-/// A node as the others see it.
+/// A node's entry, as the other nodes see it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Member {
-    /// Where it is reached, as `HOST:PORT`.
+    /// The node's address, as `HOST:PORT`.
     pub(crate) address: String,
-    /// Of Weir.
+    /// The node's version of Weir.
     #[serde(default)]
     pub(crate) version: String,
-    /// What it speaks: its [`PROTOCOL`].
+    /// The node's [`PROTOCOL`].
     #[serde(default)]
     pub(crate) protocol: u32,
-    /// What tells its secret from others, and nothing else of it; none of a node that did not say.
+    /// A fingerprint that distinguishes the node's secret from others without revealing it; `None`
+    /// if the node does not publish one.
     #[serde(default)]
     pub(crate) secret: Option<ContentHash>,
 }
 
-/// What a node does, as it was a moment ago.
+/// A node's activity at the time of the report.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Report {
     pub(crate) running: u64,
@@ -62,30 +64,30 @@ pub(crate) struct DeviceReport {
     pub(crate) capacity_bytes: u64,
     pub(crate) used_bytes: u64,
     pub(crate) resident: Vec<ModelId>,
-    /// Why it is lost, while it is.
+    /// The reason why the device is lost; `None` while it is up.
     #[serde(default)]
     pub(crate) lost: Option<String>,
 }
 
-/// What all nodes have reported. Cheap to clone.
+/// The latest reports of all nodes. Cheap to clone.
 pub(crate) type Reports = Arc<RwLock<BTreeMap<NodeId, Report>>>;
 
-/// The node that decides.
+/// The node that places invocations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Dispatcher {
     pub(crate) node: NodeId,
-    /// When it was elected. A later one is another's, or the same node's once more.
+    /// The revision of the election, which is different for every election.
     pub(crate) elected_at: Revision,
 }
 
-/// The cluster as the datastore has it.
+/// The cluster's members and dispatcher, as the datastore has them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct View {
     pub(crate) nodes: BTreeMap<NodeId, Member>,
     pub(crate) dispatcher: Option<Dispatcher>,
 }
 
-/// The cluster has a node that this one could not work with.
+/// The cluster has a node that this node cannot work with.
 #[derive(Debug, thiserror::Error)]
 enum Stranger {
     #[error(
@@ -101,7 +103,7 @@ enum Stranger {
     Secret(NodeId, Member),
 }
 
-/// The keys of the cluster.
+/// The cluster's keys.
 #[derive(Debug, Clone)]
 struct Keys {
     all: Prefix,
@@ -111,11 +113,11 @@ struct Keys {
     next: Key,
 }
 
-/// A node's part in the cluster: its entry, and the lease that it lives by.
+/// A node's membership: its entry, and the lease that keeps the entry alive.
 pub(crate) struct Membership {
     pub(crate) node: NodeId,
     pub(crate) address: String,
-    /// The cluster as it was found.
+    /// The cluster at the time of joining.
     pub(crate) seen: (View, Revision),
     pub(crate) reports: Reports,
     datastore: Arc<dyn Datastore>,
@@ -123,7 +125,7 @@ pub(crate) struct Membership {
     lease: Lease,
     lease_time: Duration,
     secret: ContentHash,
-    /// What was reported last, and when.
+    /// The last report, with its time.
     reported: Option<(Instant, Report)>,
 }
 
@@ -148,7 +150,7 @@ impl Keys {
 }
 
 impl Membership {
-    /// Become a member that is reached at `address`.
+    /// Joins as a member with this `address`.
     pub(crate) async fn join(
         datastore: Arc<dyn Datastore>,
         address: String,
@@ -174,7 +176,7 @@ impl Membership {
         membership.enter(lease).await?;
         membership.seen = read(&*membership.datastore, &membership.keys, &membership.reports).await?;
         if let Err(stranger) = membership.seen.0.takes(secret) {
-            // They have come at the same time.
+            // The incompatible node joined at the same time.
             membership.datastore.revoke_lease(lease.id).await?;
             return Err(stranger.into());
         }
@@ -182,8 +184,8 @@ impl Membership {
         Ok(membership)
     }
 
-    /// Stay a member until `stop`, and become the dispatcher whenever there is none. While the datastore is out of reach everything stays
-    /// as it is: nobody else can be elected through it either.
+    /// Remains a member until `stop`, and becomes the dispatcher whenever there is none. While the
+    /// datastore is unreachable nothing changes: no other node can be elected then either.
     pub(crate) async fn keep(
         mut self,
         mut view: watch::Receiver<View>,
@@ -215,14 +217,14 @@ impl Membership {
             }
             is_reached = kept.is_ok();
         }
-        // Others need not wait for it to run out.
+        // The other nodes need not wait until the lease expires.
         if let Err(error) = self.datastore.revoke_lease(self.lease.id).await {
             tracing::debug!(%error, "the lease could not be given back");
         }
     }
 
     async fn keep_once(&mut self, has_dispatcher: bool) -> Result<(), Error> {
-        // Not longer than there is time to try again.
+        // Limited, so that there is time for another attempt.
         let kept = timeout(self.lease_time / KEPT_PER_LEASE, self.datastore.keep_alive(self.lease.id));
         match kept.await.map_err(|late| Error::Unavailable { source: Arc::new(late) })? {
             Ok(_) => {}
@@ -249,7 +251,7 @@ impl Membership {
         self.datastore.commit(writes).await.map(|_| ())
     }
 
-    /// Tell the others, if there is news.
+    /// Publishes `report` if it has changed.
     async fn report(&mut self, report: Report) -> Result<(), Error> {
         if self.reported.as_ref().is_none_or(|(_, before)| *before != report) {
             let key = self.keys.report(self.node).map_err(impossible)?;
@@ -260,7 +262,7 @@ impl Membership {
         Ok(())
     }
 
-    /// Become the dispatcher unless there is one.
+    /// Becomes the dispatcher, unless there is one.
     async fn campaign(&self) -> Result<(), Error> {
         let key = self.keys.dispatcher.clone();
         let writes = Transaction::new().when(Compare::Absent(key.clone())).put_leased(
@@ -275,7 +277,7 @@ impl Membership {
     }
 }
 
-/// A number that no node has had.
+/// Allocates a node number that was never used before.
 async fn number(datastore: &dyn Datastore, keys: &Keys) -> anyhow::Result<NodeId> {
     for _ in 0..NUMBERS_MAX {
         let found = datastore.get(&keys.next).await?;
@@ -297,7 +299,7 @@ async fn number(datastore: &dyn Datastore, keys: &Keys) -> anyhow::Result<NodeId
     anyhow::bail!("too many nodes join at the same time; try again")
 }
 
-/// Follow the members and the dispatcher, from what was `seen`.
+/// Follows changes of the members and the dispatcher, from the state in `seen`.
 pub(super) fn follow(
     datastore: Arc<dyn Datastore>,
     (view, revision): (View, Revision),
@@ -358,7 +360,7 @@ impl Follow for Follower {
 }
 
 impl View {
-    /// Whether all that are there speak what this node does, and have its secret.
+    /// Checks that all members use this node's protocol and secret.
     fn takes(&self, secret: ContentHash) -> Result<(), Stranger> {
         for (node, member) in &self.nodes {
             if member.protocol != PROTOCOL {
@@ -371,7 +373,7 @@ impl View {
         Ok(())
     }
 
-    /// Where the dispatcher is reached, if it is known.
+    /// The dispatcher and its address, if both are known.
     pub(super) fn dispatcher(&self) -> Option<(Dispatcher, String)> {
         let dispatcher = self.dispatcher?;
         Some((dispatcher, self.nodes.get(&dispatcher.node)?.address.clone()))
@@ -420,7 +422,7 @@ fn node_of(folder: &Prefix, key: &Key) -> Option<NodeId> {
 }
 
 fn encode(value: &impl Serialize) -> Vec<u8> {
-    // Plain strings and numbers: writing them cannot fail.
+    // Strings and numbers: serialising them cannot fail.
     serde_json::to_vec(value).unwrap_or_default()
 }
 
@@ -437,7 +439,7 @@ mod tests {
     const LEASE: Duration = Duration::from_secs(30);
 
     #[tokio::test]
-    async fn a_node_joins_those_that_speak_as_it_does_and_no_others() {
+    async fn join_requires_same_protocol_and_secret() {
         let datastore: Arc<dyn Datastore> = Arc::new(MemoryStore::new());
         let secret = ContentHash::of(b"a secret");
         let join =
@@ -446,7 +448,7 @@ mod tests {
         let second = join("two:2").await.unwrap();
         assert!(second.seen.0.nodes.values().all(|member| member.version == env!("CARGO_PKG_VERSION")));
 
-        // A field that this version does not know is no obstacle; another protocol is.
+        // An unknown field is accepted; another protocol is not.
         let put = async |protocol: u32| {
             let member = serde_json::json!({"address": "later:1", "version": "9.0.0", "protocol": protocol, "more": 1});
             let key = first.keys.node(first.node).unwrap();

@@ -1,26 +1,28 @@
-//! What nodes of a cluster show each other, so that nobody else passes for one.
+//! The shared secret by which the cluster's nodes authenticate to each other.
 
 use anyhow::{Context, bail};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use std::path::Path;
 use weir_types::ContentHash;
 
-/// The shortest secret: 128 bits as base64 have 22 characters.
+/// The length of the shortest secret. For comparison: 128 bits in base64 take 22 characters.
 const LEN_MIN: usize = 16;
 
-/// The header that it is shown in.
+/// The header that carries the secret.
 pub(crate) const SECRET: HeaderName = HeaderName::from_static("weir-cluster-secret");
 
 /// The secret of a cluster.
 #[derive(Clone)]
 pub(crate) struct Secret {
     header: HeaderValue,
-    /// Compared as a hash: how long that takes says nothing about the secret.
+    /// Secrets are compared as hashes, so that the time of a comparison reveals nothing about the
+    /// secret.
     hash: ContentHash,
 }
 
 impl Secret {
-    /// The first word of `file`, or the empty secret of a cluster on one machine.
+    /// Reads the first word of `file`. Without a file: the empty secret of a cluster on one
+    /// machine.
     pub(crate) fn read(file: Option<&Path>) -> anyhow::Result<Self> {
         let Some(path) = file else { return Ok(Self::of(HeaderValue::from_static(""))) };
         let text = std::fs::read_to_string(path)
@@ -40,17 +42,17 @@ impl Secret {
         Self { header, hash }
     }
 
-    /// What tells it from others, for the datastore, which does not need to know it.
+    /// A fingerprint for the datastore that identifies the secret without revealing it.
     pub(super) fn mark(&self) -> ContentHash {
         ContentHash::of(format!("secret of a cluster {}", self.hash).as_bytes())
     }
 
-    /// As it is shown.
+    /// The value of the header.
     pub(super) fn header(&self) -> HeaderValue {
         self.header.clone()
     }
 
-    /// Whether `headers` show it. It is taken out of them.
+    /// Whether `headers` carry the secret. Removes it from them.
     pub(crate) fn is_shown(&self, headers: &mut HeaderMap) -> bool {
         headers.remove(SECRET).is_some_and(|shown| ContentHash::of(shown.as_bytes()) == self.hash)
     }
@@ -61,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_is_long_enough_and_shown_whole() {
+    fn secret_has_a_minimum_length_and_must_match_exactly() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("secret");
         std::fs::write(&path, "too short\n").unwrap();

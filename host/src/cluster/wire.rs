@@ -1,4 +1,4 @@
-//! What nodes tell each other, as lines of JSON over HTTP/2 and as headers of calls that are passed on.
+//! The messages between nodes: lines of JSON over HTTP/2, and headers of forwarded calls.
 
 use crate::devices::Ordinal;
 use crate::objective::Objective;
@@ -6,16 +6,18 @@ use serde::{Deserialize, Serialize};
 use weir_scheduler::{Arrival, DeviceSpec, Estimate, Event, Part, Rejection};
 use weir_types::{DeviceId, InvocationId, ModelId, NodeId, TenantId, Version};
 
-/// Which words these are, and what nodes keep for each other in the datastore. Raised by every change that a node of an earlier version would not
-/// understand, or would understand wrongly; what it may leave out or ignore does not count. Nodes that speak another do not meet in one cluster.
+/// The version of these messages and of the nodes' shared records in the datastore. Raised by every
+/// change that a node of an earlier version would reject or misinterpret; optional and ignorable
+/// additions do not count. Nodes of different protocols cannot join one cluster.
 pub(crate) const PROTOCOL: u32 = 2;
 
-/// What a node tells the dispatcher. The first is always [`News::Hello`].
+/// A message from a node to the dispatcher. The first is always [`News::Hello`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum News {
     Hello(Hello),
-    /// An invocation wants to run. Clocks differ, so that its deadline is told from now on, and when it is due, if ever.
+    /// An invocation requests a placement. Clocks differ between nodes, so its deadline and its due
+    /// time (if any) are relative to now.
     Arrived {
         arrival: Arrival,
         deadline_in_ns: u64,
@@ -42,34 +44,34 @@ pub(crate) enum News {
         device: Ordinal,
         model: ModelId,
     },
-    /// A device takes nothing more for now.
+    /// A device accepts no work for now.
     DeviceDown {
         device: Ordinal,
     },
     DeviceUp {
         device: Ordinal,
     },
-    /// A device has so much memory for models from now on.
+    /// The memory that a device has for models has changed.
     DeviceResized {
         device: Ordinal,
         capacity_bytes: u64,
     },
-    /// The node is still there.
+    /// A heartbeat: the node is alive.
     Beat,
-    /// The node finishes what it runs, and wants nothing new.
+    /// The node finishes its running calls and accepts no new ones.
     Leaving,
 }
 
-/// Who a node is, and what it has.
+/// A node's introduction: its identity, devices and resident models.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Hello {
     pub(crate) node: NodeId,
-    /// Where other nodes reach it, as `HOST:PORT`.
+    /// The node's address, as `HOST:PORT`.
     pub(crate) address: String,
     pub(crate) devices: Vec<DeviceSpec>,
-    /// What is in the memory of its devices, with the bytes that takes.
+    /// The models in the memory of its devices, with their sizes.
     pub(crate) resident: Vec<Resident>,
-    /// The devices that take nothing for now.
+    /// The devices that accept no work for now.
     #[serde(default)]
     pub(crate) down: Vec<Ordinal>,
 }
@@ -80,22 +82,22 @@ pub(crate) struct Resident {
     pub(crate) device: Ordinal,
     pub(crate) model: ModelId,
     pub(crate) bytes: u64,
-    /// What it has in common with other models.
+    /// The parts that it shares with other models.
     #[serde(default)]
     pub(crate) parts: Vec<Part>,
 }
 
-/// What the dispatcher tells a node about the invocations that it asked about.
+/// A message from the dispatcher to a node, mostly about the node's invocations.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Order {
     Start {
         invocation: InvocationId,
         node: NodeId,
-        /// Which of its devices; none if it may open no models.
+        /// The device of that node; `None` if the invocation may open no models.
         #[serde(default)]
         device: Option<Ordinal>,
-        /// Where that node is reached; none if it has just left.
+        /// The address of that node; `None` if it has just left.
         address: Option<String>,
         evict: Vec<ModelId>,
     },
@@ -105,36 +107,38 @@ pub(crate) enum Order {
         #[serde(default)]
         estimate: Estimate,
     },
-    /// Models that one of the node's devices may give up, whatever becomes of the invocation that they are to make room for.
+    /// Models that one of the node's devices may evict, even if the invocation that needs the room
+    /// never starts.
     MayEvict {
         #[serde(default)]
         device: Ordinal,
         evict: Vec<ModelId>,
     },
-    /// The dispatcher is still there.
+    /// A heartbeat: the dispatcher is alive.
     Beat,
 }
 
-/// What a node may do for a call that another has passed on to it.
+/// The terms of a forwarded call.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Grant {
     pub(crate) invocation: InvocationId,
     pub(crate) tenant: TenantId,
-    /// Which version of the function: that which the name pointed at where the call came in.
+    /// The version of the function that the name pointed at on the node that received the call.
     pub(crate) version: Version,
-    /// How long it may still take.
+    /// The time until the call's deadline.
     pub(crate) deadline_in_ms: u64,
-    /// How long what it leaves there for other calls is kept: until the end of what they are all part of.
+    /// The time for which outputs that stay on the node are kept: until the end of the enclosing
+    /// run.
     #[serde(default)]
     pub(crate) left_for_ms: u64,
-    /// It is a step of a workflow, which has an objective of its own.
+    /// Whether the call is a step of a workflow: the objective is the workflow's then.
     #[serde(default)]
     pub(crate) is_step: bool,
     pub(crate) granted: Granted,
 }
 
 impl Grant {
-    /// What a call is to keep to that came in with this, of which the manifest says `own`.
+    /// The objective of a call that arrived with `grant`; `own` is the objective in the manifest.
     pub(crate) fn objective(grant: Option<&Self>, own: impl Into<Objective>) -> Objective {
         match grant {
             Some(grant) if grant.is_step => Objective::default(),
@@ -143,19 +147,20 @@ impl Grant {
     }
 }
 
-/// What a call may have of a node's device.
+/// The share of a node's device that a call may use.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Granted {
-    /// Which; none if it may open no models.
+    /// The device; `None` if the call may open no models.
     #[serde(default)]
     pub(crate) device: Option<Ordinal>,
     pub(crate) models: Vec<ModelId>,
-    /// What may make room for them.
+    /// The models that may be evicted to make room.
     pub(crate) evict: Vec<ModelId>,
 }
 
 impl News {
-    /// In the words of the scheduler at `now_ns`; none if it has nothing to do with it.
+    /// Converts the message to a scheduler event at `now_ns`; `None` if the scheduler does not need
+    /// it.
     pub(crate) fn event(self, node: NodeId, now_ns: u64) -> Option<Event> {
         let device = |ordinal| DeviceId { node, ordinal };
         Some(match self {
