@@ -1,4 +1,4 @@
-//! A node's life: everything is wired up here, in one place, started, and taken down again.
+//! A node's lifecycle: wires up, starts and shuts down all parts in one place.
 
 mod background;
 mod devices;
@@ -38,7 +38,7 @@ use weir_datastore::Datastore;
 use weir_device::Arena;
 use weir_types::NodeId;
 
-/// What requests are served from.
+/// The state that request handlers share.
 pub(crate) struct NodeState {
     pub(crate) config: NodeConfig,
     pub(crate) tokens: Tokens,
@@ -48,39 +48,41 @@ pub(crate) struct NodeState {
     pub(crate) models: Arc<Models>,
     pub(crate) workflows: Arc<WorkflowRegistry>,
     pub(crate) dispatch: Arc<Dispatch>,
-    /// Answers kept for equal calls.
+    /// The cache of responses to equal calls.
     pub(crate) response_cache: Arc<ResponseCache>,
-    /// Those whose answer nobody waits for.
+    /// Asynchronous invocations.
     pub(crate) invocations: Arc<Invocations>,
-    /// Tensors kept under names.
+    /// Named objects: tensors stored under names.
     pub(crate) objects: Arc<Objects>,
-    /// The cluster that the node is one of.
+    /// The cluster that this node belongs to, if any.
     pub(crate) cluster: Option<Arc<Cluster>>,
     pub(crate) arena: Arena,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) sampler: Sampler,
-    /// Requests whose JSON is being read or written on threads that may block.
+    /// Permits for requests whose JSON is parsed or written on threads that may block.
     pub(crate) json_turns: Arc<Semaphore>,
-    /// The place for a model that is being profiled: they would measure each other.
+    /// The permit for profiling, one model at a time: concurrent profiling would distort the
+    /// measurements.
     pub(crate) profiling: Arc<Semaphore>,
-    /// Places for uploads: `uploads_max` of them.
+    /// Permits for uploads: `uploads_max` of them.
     pub(crate) uploads: Arc<Semaphore>,
-    /// Turns at compiling what is deployed: `compiles_max` of them.
+    /// Permits for compiling deployed components: `compiles_max` of them.
     pub(crate) compiles: Semaphore,
     pub(crate) started: Instant,
-    /// Cancelled when the node begins to shut down.
+    /// Cancelled when the node starts to shut down.
     pub(crate) stopping: CancellationToken,
-    /// Changes under way of what survives a restart.
+    /// Changes of durable state in progress.
     changes: Changes,
 }
 
 impl NodeState {
-    /// Whether new requests are taken.
+    /// Whether the node accepts new requests.
     pub(crate) fn is_ready(&self) -> bool {
         !self.stopping.is_cancelled()
     }
 
-    /// Remove components that no function refers to any more. What is left behind is swept next time.
+    /// Removes components that no function refers to. Components that cannot be removed are retried
+    /// by the next sweep.
     pub(crate) async fn sweep_components(&self) {
         if !self.registry.is_whole() {
             tracing::warn!("unused components are kept: some record that cannot be read may refer to them");
@@ -92,13 +94,14 @@ impl NodeState {
         self.components.sweep(|| self.registry.digests()).await;
     }
 
-    /// Give up idle instances that have waited too long, or whose version is not the active one any more.
+    /// Retires idle instances that have waited too long or whose version is no longer active.
     pub(crate) fn sweep_instances(&self) {
         self.dispatch.slots.sweep(|deployment| self.registry.is_active(deployment));
     }
 }
 
-/// How long a call may be on its way to a node that has left its cluster, from one that had not heard of that: with a connection to be made first.
+/// The time that a call may spend in transit to a node that has left its cluster, from a node that
+/// had not learned of that yet, including the time to connect.
 const UNDER_WAY: Duration = Duration::from_millis(250);
 
 /// A running node. Dropping it without [`Node::shutdown`] cuts requests off.
@@ -107,17 +110,19 @@ pub struct Node {
     datastore: Arc<dyn Datastore>,
     local_addr: SocketAddr,
     serving: JoinHandle<()>,
-    /// Cancelled when the server is to take no more connections: a member of a cluster leaves that first.
+    /// Cancelled when the server must stop accepting connections. A cluster member leaves the
+    /// cluster first.
     closing: CancellationToken,
     background: Background,
     participation: Option<Participation>,
     runtimes: Option<Runtimes>,
-    /// Keeps other nodes off the data folder.
+    /// Locks the data folder against other nodes.
     _lock: File,
 }
 
 impl Node {
-    /// Open the data folder and begin to serve. The port is bound, and everything that was deployed can be called, when it returns.
+    /// Opens the data folder and starts to serve. On return, the port is bound and everything
+    /// deployed can be called.
     pub async fn start(config: NodeConfig) -> anyhow::Result<Self> {
         let runtimes = Runtimes::start(&config)?;
         let (gateway, guests) = (runtimes.gateway.handle().clone(), runtimes.guests.handle().clone());
@@ -150,17 +155,19 @@ impl Node {
         }
     }
 
-    /// Where the node listens; the port is the real one where 0 was asked for.
+    /// The address on which the node listens, with the actual port if port 0 was requested.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.local_addr
     }
 
-    /// Stop taking requests, let those under way finish (up to `drain_timeout_ms`), and let go of everything.
+    /// Stops accepting requests, waits for running ones (up to `drain_timeout_ms`), and releases
+    /// all resources.
     pub async fn shutdown(mut self) {
         self.state.stopping.cancel();
         let drained = Instant::now() + Duration::from_millis(self.state.config.drain_timeout_ms);
-        // First, so that nothing more is sent here. What is on its way is answered that it has not begun, and goes elsewhere.
+        // First, so that no further calls are forwarded here. Calls in transit are refused as not
+        // started and are placed again.
         if let Some(participation) = self.participation.take() {
             participation.end().await;
             tokio::time::sleep(UNDER_WAY).await;
@@ -169,13 +176,13 @@ impl Node {
         if let Err(error) = (&mut self.serving).await {
             tracing::error!(%error, "the server failed");
         }
-        // As long as clients are waited for.
+        // With the same limit as client requests.
         self.background.settle(drained).await;
         self.state.dispatch.slots.close();
         self.background.stop();
         self.state.models.save_profiles().await;
         self.state.dispatch.placements.write_record().await;
-        // A change that has begun is carried through, also for a client that was cut off.
+        // A change that has started is completed, even if its client was cut off.
         self.state.changes.settle().await;
         self.datastore.close().await;
         if let Some(runtimes) = self.runtimes.take() {
@@ -207,11 +214,11 @@ struct Started {
 async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Result<Started> {
     let tokens = Tokens::of(&config)?;
     let scheduler = config.scheduler()?;
-    // Children work in a folder of their own.
+    // Child processes have a different working directory, so the path must be absolute.
     let data = std::path::absolute(&config.data)
         .with_context(|| format!("cannot use the data folder {}", config.data.display()))?;
     create_folder(&data).with_context(|| format!("cannot make the data folder {}", data.display()))?;
-    // The lock comes first: it tells of another node on the same folder before anything is touched.
+    // The lock comes first: it detects another node on the same folder before any file is touched.
     let lock = storage::lock(&data)?;
     let datastore = storage::datastore(&config, &data).await?;
     let shared = match &config.cluster {
@@ -306,7 +313,7 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
         unasked_max: match (&membership, &config.scheduler_record) {
             (Some(_), _) => config.guest_threads,
             (None, None) => usize::MAX,
-            // Whoever wants a record wants all of it.
+            // A record must be complete, so every call asks the scheduler.
             (None, Some(_)) => 0,
         },
         scheduler,
@@ -397,5 +404,5 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
     Ok(Started { state, datastore, listener, begin, participation, lock })
 }
 
-/// What a node by itself is called.
+/// The identifier of a node without cluster.
 const ALONE: NodeId = NodeId(0);

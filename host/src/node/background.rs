@@ -1,4 +1,4 @@
-//! What a node does beside answering requests, in tasks that end with it.
+//! A node's background tasks, which end with the node.
 
 use super::{NodeState, garbage};
 use crate::asynchronous::Stop;
@@ -18,43 +18,46 @@ use tokio_util::task::AbortOnDropHandle;
 use weir_datastore::Revision;
 use weir_device::Arena;
 
-/// How much longer than its manifest says an idle instance may wait.
+/// The interval of sweeps for idle instances, which may therefore wait longer than their manifest
+/// allows by this much.
 const INSTANCE_SWEEP: Duration = Duration::from_secs(1);
-/// How long memory for bodies and tensors may lie idle, twice over, before it goes back to the system.
+/// The interval of arena sweeps. Memory for bodies and tensors that is idle for one to two
+/// intervals is returned to the system.
 const ARENA_SWEEP: Duration = Duration::from_secs(5);
-/// Components that are loaded before they are called, at most; each takes about a hundred kilobytes of memory that files stand behind.
+/// The number of components that are loaded before their first call. Each takes about a hundred
+/// kilobytes of file-backed memory.
 const PRELOADED_MAX: usize = 64;
 
-/// The tasks. Dropping it stops them where they are.
+/// The background tasks. Dropping this aborts them.
 pub(super) struct Background {
-    /// Works on asynchronous invocations, until it is told to give up.
+    /// Processes asynchronous invocations until `give_up` is cancelled.
     working: AbortOnDropHandle<()>,
     give_up: CancellationToken,
     others: Vec<AbortOnDropHandle<()>>,
 }
 
-/// Where the tasks begin: as of when memory is what the datastore has, and what is heard of meanwhile.
+/// The revisions from which the tasks follow the datastore, and events collected since.
 pub(super) struct Begin {
     pub(super) functions: Revision,
     pub(super) models: Revision,
     pub(super) workflows: Revision,
     pub(super) invocations: Revision,
     pub(super) objects: Revision,
-    /// Components that others have deployed.
+    /// Components that other nodes have deployed.
     pub(super) prepare: mpsc::Receiver<Prepare>,
 }
 
 impl Background {
     pub(super) fn start(runtime: &Handle, state: &Arc<NodeState>, begin: Begin) -> Self {
         let Begin { functions, models, workflows, invocations, objects, prepare } = begin;
-        // First: what was left by a node that was lost waits already.
+        // First, because invocations of a lost node are already waiting.
         let give_up = CancellationToken::new();
         let stop = Stop { begin_nothing: state.stopping.clone(), give_up: give_up.clone() };
         let working = boxed(state.invocations.clone().work(Gateway::new(state.clone()), stop));
         let working = AbortOnDropHandle::new(runtime.spawn(working));
         let mut others = Vec::new();
         let mut spawn = |task| others.push(AbortOnDropHandle::new(runtime.spawn(task)));
-        // Keep memory in step with what other nodes change.
+        // Keep memory in step with changes of other nodes.
         spawn(boxed(state.registry.follow(functions)));
         spawn(boxed(state.models.follow(models)));
         spawn(boxed(state.workflows.follow(workflows)));
@@ -62,7 +65,7 @@ impl Background {
         spawn(boxed(state.objects.follow(objects)));
         spawn(boxed(prepare_components(Arc::downgrade(state), prepare)));
         spawn(boxed(preload_components(Arc::downgrade(state))));
-        // Give back what nobody needs any more.
+        // Release unused resources.
         spawn(boxed(state.invocations.clone().sweep(leads(state))));
         spawn(boxed(state.objects.clone().sweep(leads(state))));
         spawn(boxed(state.objects.clone().relieve()));
@@ -83,8 +86,8 @@ impl Background {
         Self { working, give_up, others }
     }
 
-    /// Wait for asynchronous invocations that are under way until `latest`. What has not ended then is left for the next start, or for other
-    /// nodes.
+    /// Waits for running asynchronous invocations until `latest`. Invocations that are still
+    /// running then are left for the next start or for other nodes.
     pub(super) async fn settle(&mut self, latest: Instant) {
         if until(latest, &mut self.working).await.is_none() {
             self.give_up.cancel();
@@ -94,7 +97,7 @@ impl Background {
         }
     }
 
-    /// Stop the rest.
+    /// Stops the other tasks.
     pub(super) fn stop(&mut self) {
         self.others.clear();
     }
@@ -106,17 +109,18 @@ fn boxed(task: impl Future<Output = ()> + Send + 'static) -> Task {
     Box::pin(task)
 }
 
-/// Whether the node does what one node does for all.
+/// Whether this node performs the tasks that only one node of the cluster performs.
 fn leads(state: &NodeState) -> impl Fn() -> bool + Send + 'static {
     let cluster = state.cluster.clone();
     move || cluster.as_ref().is_none_or(|cluster| cluster.is_dispatcher())
 }
 
-/// Compile what others have deployed before the first call of it comes. Where that fails, the call tries again and tells why.
+/// Compiles components that other nodes have deployed, before their first call. If this fails, the
+/// first call tries again and reports the error.
 async fn prepare_components(state: Weak<NodeState>, mut prepare: mpsc::Receiver<Prepare>) {
     while let Some((digest, kind)) = prepare.recv().await {
         let Some(state) = state.upgrade() else { return };
-        // Deleted since: its artefact may have been swept, and nobody calls it.
+        // Deleted meanwhile: the artefact may be swept already, and there are no more calls.
         if state.registry.find(digest).is_none() {
             continue;
         }
@@ -124,7 +128,8 @@ async fn prepare_components(state: Weak<NodeState>, mut prepare: mpsc::Receiver<
     }
 }
 
-/// Load what was deployed last, so that the first call of it after a restart need not wait for that. One at a time: calls come first.
+/// Loads the most recently deployed components, so that the first call after a restart does not
+/// wait for the load. One at a time, because calls have priority.
 async fn preload_components(state: Weak<NodeState>) {
     let Some(newest) = state.upgrade().map(|state| state.registry.newest(PRELOADED_MAX)) else { return };
     for (digest, kind) in newest {
@@ -133,14 +138,14 @@ async fn preload_components(state: Weak<NodeState>) {
         else {
             return;
         };
-        // What cannot be loaded is mended by the first call of it, which tells why.
+        // If a component cannot be loaded, its first call repairs it and reports the error.
         if let Ok(Ok(_)) = tokio::task::spawn_blocking(move || components.load(digest, kind)).await {
             metrics.preloaded.inc();
         }
     }
 }
 
-/// Give up idle instances in time, also those of functions that another node has changed.
+/// Retires idle instances periodically, including those of functions that another node has changed.
 async fn sweep_instances(state: Weak<NodeState>) {
     let mut tick = tokio::time::interval(INSTANCE_SWEEP);
     loop {
@@ -150,7 +155,8 @@ async fn sweep_instances(state: Weak<NodeState>) {
     }
 }
 
-/// Give memory that nobody uses any more back to the system, again and again. Sweeping unmaps at most what one burst of traffic left idle.
+/// Returns unused memory to the system periodically. A sweep unmaps at most the memory that one
+/// burst of traffic left idle.
 async fn sweep_arena(arena: Arena) {
     let mut tick = tokio::time::interval(ARENA_SWEEP);
     loop {
@@ -159,7 +165,8 @@ async fn sweep_arena(arena: Arena) {
     }
 }
 
-/// Tell the scheduler when a device is lost, when it is there again, when it has more or less memory for models, and when a load is over that no call waits for.
+/// Reports to the scheduler when a device is lost or back, when its memory for models changes, and
+/// when a load completes that no call waits for.
 fn watch_device(
     device: &NodeDevice,
     models: &Arc<Models>,

@@ -1,4 +1,4 @@
-//! Starting the devices that the settings name. A backend for another kind of device is added in [`start`].
+//! Starts the devices in the settings. A backend for another kind of device is added in [`start`].
 
 #[cfg(feature = "cuda")]
 mod gpus;
@@ -21,10 +21,11 @@ use weir_inference::{
     Backend, CacheConfig, FakeBackend, ModelCache, OnnxRuntime, OnnxRuntimeConfig, Preparer, Profiles,
 };
 
-/// Start the threads of every device, with nothing in their memory. Outputs live in `arena`; what GPUs say of themselves goes to `monitor`.
+/// Starts the threads of every device, with empty memory. Outputs live in `arena`; statistics of
+/// GPUs go to `monitor`.
 pub(super) fn start(config: &NodeConfig, arena: &Arena, monitor: &GpuMonitor) -> anyhow::Result<Devices> {
     let (cpu, preparer) = processor(config, arena);
-    // Looking for GPUs takes files, too, and using them more.
+    // Discovering GPUs takes file descriptors, and using GPUs takes more.
     let files = OpenFiles::new(config.connections_max);
     files.raise()?;
     let gpus = Gpus::find();
@@ -57,7 +58,7 @@ pub(super) fn start(config: &NodeConfig, arena: &Arena, monitor: &GpuMonitor) ->
     Devices::new(caches, preparer, kernel_graphs).context("a node needs a device (devices)")
 }
 
-/// The devices that are meant, one by one.
+/// The configured devices, with `auto` and `cuda` expanded.
 fn named(config: &NodeConfig, gpus: &Gpus) -> Vec<DeviceConfig> {
     match &config.devices {
         // Fake models run on fake devices only.
@@ -67,18 +68,18 @@ fn named(config: &NodeConfig, gpus: &Gpus) -> Vec<DeviceConfig> {
     }
 }
 
-/// `cuda` means every GPU, with the same settings.
+/// Expands `cuda` to every GPU, with the same settings.
 fn each(device: &DeviceConfig, gpus: &Gpus) -> Vec<DeviceConfig> {
     if device.device != DeviceName::Cuda(None) {
         return vec![device.clone()];
     }
     let all: Vec<_> =
         gpus.all().into_iter().map(|gpu| DeviceConfig { device: gpu.device, ..device.clone() }).collect();
-    // Where there is none, opening the first tells why.
+    // Without GPUs, opening the first one reports the reason.
     if all.is_empty() { vec![device.clone()] } else { all }
 }
 
-/// What runs models on the processor, and checks those that are pushed.
+/// The backend that runs models on the CPU, and the preparer that checks pushed models.
 fn processor(config: &NodeConfig, arena: &Arena) -> (Arc<dyn Backend>, Arc<dyn Preparer>) {
     if config.backend == BackendKind::Fake {
         let backend = Arc::new(FakeBackend::new(arena.clone()));
@@ -93,7 +94,7 @@ fn processor(config: &NodeConfig, arena: &Arena) -> (Arc<dyn Backend>, Arc<dyn P
     };
     let backend = Arc::new(OnnxRuntime::new(config, arena.clone()));
     if let Err(error) = backend.library() {
-        // Functions without models work; pushing or opening a model says the same again.
+        // Functions without models work; pushing or opening a model reports this again.
         tracing::warn!(%error, "models cannot run yet");
     }
     (backend.clone(), backend)

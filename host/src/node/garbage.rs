@@ -1,4 +1,5 @@
-//! Removing blobs from the store that the cluster's nodes share, once nothing refers to them: the dispatcher does that.
+//! Garbage collection of the cluster's shared blob store: the dispatcher removes unreferenced
+//! blobs.
 
 use super::NodeState;
 use crate::blobs::{Blobs, Collected};
@@ -7,11 +8,11 @@ use std::sync::Weak;
 use std::time::Duration;
 use weir_types::ContentHash;
 
-/// How often is looked at least, and at most.
+/// The limits of the interval between collections.
 const EVERY_MAX: Duration = Duration::from_secs(3_600);
 const EVERY_MIN: Duration = Duration::from_millis(10);
 
-/// Look now and then, for as long as the future lives.
+/// Collects garbage periodically, until the node ends.
 pub(super) async fn collect(state: Weak<NodeState>) {
     let grace = state.upgrade().and_then(|state| state.config.cluster.clone());
     let Some(grace) = grace.map(|cluster| Duration::from_millis(cluster.blob_grace_ms)) else { return };
@@ -41,7 +42,7 @@ async fn look(
             tracing::warn!(what, "unused blobs are kept: some record that cannot be read may refer to them");
             return;
         }
-        // The datastore is out of reach: nothing is known of what is wanted.
+        // The datastore is unreachable, so the references are unknown.
         Err(error) => {
             tracing::debug!(what, error, "unused blobs are not looked for");
             return;

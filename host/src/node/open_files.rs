@@ -1,32 +1,33 @@
-//! The limit on open files: how many the node needs, and raising it to that.
+//! The limit on open files: computes the node's demand and raises the limit to it.
 
 use anyhow::{Context, bail};
 use weir_child::raise_open_files;
 
-/// Files of a node beside its connections and GPUs: blobs, artefacts, the registry, logs, other nodes, the runtime's own.
+/// Open files other than connections and GPUs: blobs, artefacts, the registry, logs, other nodes,
+/// the runtime.
 const NODE_FILES: u64 = 1_000;
 
-/// Files that a node cannot do without, whatever it is asked.
+/// The minimum of open files that a node needs under any load.
 const NODE_FILES_MIN: u64 = 128;
 
-/// The files that a node has open at once, at most.
+/// The maximum number of files that a node opens at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpenFiles {
     connections: u64,
     gpus: u64,
-    /// In the worker of a GPU, which has the node's limit.
+    /// The demand of a GPU's worker process, which inherits the node's limit.
     worker: u64,
     devices: u64,
 }
 
 impl OpenFiles {
-    /// Of a node with so many connections.
+    /// The demand of a node with this many connections.
     #[must_use]
     pub fn new(connections_max: usize) -> Self {
         Self { connections: connections_max as u64, gpus: 0, worker: 0, devices: 0 }
     }
 
-    /// The same with so many GPUs, with so many runs at once on each, or as many as there are unless the settings say otherwise.
+    /// Adds GPUs. `slots` is the number of concurrent runs on each; `None`: the default.
     #[cfg(feature = "cuda")]
     #[must_use]
     pub fn with_gpus(self, devices: usize, slots: Option<u32>) -> Self {
@@ -35,13 +36,13 @@ impl OpenFiles {
         Self { gpus: files.node, worker: if devices == 0 { 0 } else { files.worker }, devices, ..self }
     }
 
-    /// What the limit has to be for all of it.
+    /// The limit that covers the whole demand.
     #[must_use]
     pub fn wanted(&self) -> u64 {
         self.connections.saturating_add(NODE_FILES).saturating_add(self.gpus).max(self.worker)
     }
 
-    /// What to do where the limit is lower.
+    /// Advice for the case that the limit is lower.
     #[must_use]
     pub fn advice(&self) -> String {
         let (wanted, devices) = (self.wanted(), self.devices);
@@ -51,12 +52,13 @@ impl OpenFiles {
         )
     }
 
-    /// Raise the limit of this process and of its workers as far as it goes. Gives the limit.
+    /// Raises the limit of this process and its workers as far as permitted. Returns the limit.
     pub(super) fn raise(&self) -> anyhow::Result<u64> {
         raise_open_files(self.wanted()).context("cannot raise the limit on open files")
     }
 
-    /// The same, once the GPUs are known. Warns if there is too little for all connections and devices at once; fails if there is too little for the devices.
+    /// Raises the limit once the GPUs are known. Warns if the limit does not cover all connections
+    /// and devices; fails if it does not cover the devices.
     pub(super) fn require(&self) -> anyhow::Result<()> {
         let files = self.raise()?;
         let Self { devices, .. } = self;

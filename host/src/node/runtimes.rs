@@ -6,13 +6,15 @@ use anyhow::Context;
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 
-/// How long guests may take to unwind once their requests are gone.
+/// The time limit for guests to unwind once their requests are gone.
 const GUEST_SHUTDOWN: Duration = Duration::from_secs(1);
 
-/// Gateway I/O has threads of its own, so that health answers while every guest thread is busy.
+/// The thread pools. Gateway I/O has separate threads, so that health checks respond while every
+/// guest thread is busy.
 pub(super) struct Runtimes {
     pub(super) connections: Threads,
-    /// What shares threads: a connection that is the only one, requests of connections that have many at once, and the node's own work.
+    /// Shared threads: for the node's connection while it is the only one, for requests on
+    /// multiplexed connections, and for the node's internal tasks.
     pub(super) gateway: Runtime,
     pub(super) guests: Runtime,
 }
@@ -34,7 +36,8 @@ impl Runtimes {
         })
     }
 
-    /// From a thread of its own, since a runtime must not wait for its tasks on another runtime's worker.
+    /// Stops all threads. Runs on a separate thread, since a runtime must not wait for its tasks on
+    /// another runtime's worker.
     pub(super) fn stop(self) {
         let stop = move || {
             self.guests.shutdown_timeout(GUEST_SHUTDOWN);

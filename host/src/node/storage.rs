@@ -1,4 +1,4 @@
-//! Where a node keeps what survives a restart: in its data folder, or with the cluster.
+//! A node's durable storage: in its data folder, or shared with the cluster.
 
 use crate::blobs::SharedBlobs;
 use crate::config::{ClusterConfig, NodeConfig};
@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use weir_datastore::{Datastore, RedbStore};
 
-/// Keep other nodes off the data folder for as long as the file is open.
+/// Locks the data folder against other nodes while the returned file is open.
 pub(super) fn lock(data: &Path) -> anyhow::Result<File> {
     let path = data.join("lock");
     let file = File::create(&path).with_context(|| format!("cannot open {}", path.display()))?;
@@ -26,7 +26,7 @@ pub(super) fn lock(data: &Path) -> anyhow::Result<File> {
     }
 }
 
-/// Where what is deployed is kept: with the cluster, or in a file of this node's.
+/// Opens the datastore for deployments: the cluster's, or a local file.
 pub(super) async fn datastore(config: &NodeConfig, data: &Path) -> anyhow::Result<Arc<dyn Datastore>> {
     match &config.cluster {
         None => {

@@ -1,4 +1,4 @@
-//! The GPUs that the driver shows.
+//! The GPUs that the driver reports.
 
 use crate::config::{DeviceConfig, DeviceName, GpuLibraries, KernelGraphsConfig, NodeConfig};
 use crate::node::open_files::OpenFiles;
@@ -14,25 +14,26 @@ use weir_inference::{
     KernelGraphPreparer, KernelGraphPreparerConfig, Preparer,
 };
 
-/// The part of a GPU's memory that is used, unless the settings say otherwise: others may need some, and the driver does.
+/// The default share of a GPU's memory that Weir uses: the driver needs some memory, and other
+/// processes may.
 const MEMORY_SHARE: f64 = 0.9;
-/// The part of that which is kept for what runs work in.
+/// The divisor for the share of that memory that is reserved for working memory of runs.
 const RUNS_SHARE: u64 = 4;
-/// Runs at once, unless the settings say otherwise.
+/// The default number of concurrent runs.
 pub(in crate::node) const SLOTS: u32 = 4;
 
-/// What there is, or why there is nothing.
+/// The GPUs, or the reason why there are none.
 pub(super) struct Gpus {
     devices: Result<Arc<Devices>, Unavailable>,
     search: Search,
-    /// These are looked for when a GPU is opened.
+    /// Located when the first GPU is opened.
     cublas_lt: OnceLock<Option<PathBuf>>,
     nvrtc: OnceLock<Option<PathBuf>>,
     group: GpuGroup,
 }
 
 impl Gpus {
-    /// Look for them. Never fails: what it cannot find it tells when a GPU is asked for.
+    /// Discovers the GPUs. Never fails: an error is reported when a GPU is opened.
     pub(super) fn find() -> Self {
         let search = Search::from_environment();
         let devices = Devices::discover(&search).map(Arc::new);
@@ -45,14 +46,14 @@ impl Gpus {
         }
     }
 
-    /// Have what they say of themselves read for the metrics.
+    /// Adds the GPUs to the monitor for the metrics.
     pub(super) fn tell(&self, monitor: &GpuMonitor) {
         if let Ok(devices) = &self.devices {
             monitor.watch(Arc::new(Monitor::of(devices)));
         }
     }
 
-    /// A setting for each of them; none, and a line in the log, where there are none.
+    /// A default setting for each GPU. Without GPUs: an empty list and a line in the log.
     pub(super) fn all(&self) -> Vec<DeviceConfig> {
         match &self.devices {
             Ok(devices) => devices
@@ -67,7 +68,7 @@ impl Gpus {
         }
     }
 
-    /// Take hold of the GPU that is meant.
+    /// Opens the GPU of a setting.
     pub(super) fn open(
         &self,
         device: &DeviceConfig,
@@ -116,7 +117,8 @@ impl Gpus {
         Ok((Arc::new(cuda), CacheConfig { capacity_bytes, slots, run_queue_len_max }))
     }
 
-    /// The file of a library, where there is one that the driver takes. What is the matter otherwise is said once, whatever the number of devices.
+    /// The path of a library that the driver supports, if there is one. Otherwise logs the reason
+    /// once, whatever the number of devices.
     fn library(&self, library: Library, devices: &Devices, libraries: GpuLibraries) -> Option<PathBuf> {
         if libraries == GpuLibraries::None {
             return None;
@@ -142,14 +144,14 @@ impl Gpus {
     }
 }
 
-/// The files that a node needs with those of `devices` that are GPUs.
+/// Adds the file descriptors of those `devices` that are GPUs.
 pub(super) fn with_files(files: OpenFiles, devices: &[DeviceConfig], node: &NodeConfig) -> OpenFiles {
     let gpus = devices.iter().filter(|device| matches!(device.device, DeviceName::Cuda(_)));
     let slots = gpus.clone().map(|device| slots(device, node)).max();
     files.with_gpus(gpus.count(), slots)
 }
 
-/// Runs at once on a GPU.
+/// The number of concurrent runs on a GPU.
 fn slots(device: &DeviceConfig, node: &NodeConfig) -> u32 {
     device.slots.or(node.model_slots).unwrap_or(SLOTS).max(1)
 }
@@ -160,7 +162,8 @@ impl GpuSource for Monitor {
     }
 }
 
-/// What checks kernel graphs, where there are any: devices of this node, or of others in its cluster, run them.
+/// The preparer that checks kernel graphs, if they are enabled. Devices of this node, or of other
+/// nodes in its cluster, run them.
 pub(super) fn kernel_graphs(node: &NodeConfig) -> anyhow::Result<Option<Arc<dyn Preparer>>> {
     let config = &node.kernel_graphs;
     if !config.enabled {
@@ -175,7 +178,7 @@ pub(super) fn kernel_graphs(node: &NodeConfig) -> anyhow::Result<Option<Arc<dyn 
     }))))
 }
 
-/// How they run on a device.
+/// The settings for running kernel graphs on a device.
 fn kernels(node: &NodeConfig) -> KernelGraphConfig {
     let KernelGraphsConfig { run_time_ms_max, memory_bytes_max, context_bytes, .. } = node.kernel_graphs;
     let run_time_max = Duration::from_millis(run_time_ms_max);
@@ -186,7 +189,7 @@ fn kernels(node: &NodeConfig) -> KernelGraphConfig {
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
     clippy::cast_precision_loss,
-    reason = "a share of a number of bytes"
+    reason = "a share of a number of bytes needs no full precision"
 )]
 fn memory_bytes(device: &DeviceConfig, info: &DeviceInfo) -> u64 {
     let share = device.memory_share.unwrap_or(MEMORY_SHARE);

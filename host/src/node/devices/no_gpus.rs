@@ -1,4 +1,4 @@
-//! A node that was built without the feature `cuda`.
+//! GPU support of a node that was built without the feature `cuda`.
 
 use crate::config::{DeviceConfig, NodeConfig};
 use crate::node::open_files::OpenFiles;
@@ -10,7 +10,7 @@ use weir_inference::{Backend, CacheConfig, Preparer};
 
 pub(super) struct Gpus;
 
-/// What checks kernel graphs.
+/// The preparer that checks kernel graphs.
 pub(super) fn kernel_graphs(node: &NodeConfig) -> anyhow::Result<Option<Arc<dyn Preparer>>> {
     if node.kernel_graphs.enabled {
         bail!("kernel_graphs.enabled: this weir was built without GPUs");
@@ -18,7 +18,7 @@ pub(super) fn kernel_graphs(node: &NodeConfig) -> anyhow::Result<Option<Arc<dyn 
     Ok(None)
 }
 
-/// The files that a node needs.
+/// The file descriptors that a node needs.
 pub(super) fn with_files(files: OpenFiles, _: &[DeviceConfig], _: &NodeConfig) -> OpenFiles {
     files
 }
