@@ -1,5 +1,6 @@
-//! The sandbox of an invocation: made, called and measured here. It is a fresh one, dropped with the invocation, unless the function's
-//! manifest asks for reuse; then it may be one that has run others of the same version of the function, each to a good end.
+//! The sandbox of an invocation: created, called and measured here. It is fresh and dropped with
+//! the invocation, unless the function's manifest enables reuse: then it may have run earlier
+//! invocations of the same version, all of which succeeded.
 
 mod answer;
 mod fault;
@@ -37,7 +38,7 @@ use tracing::Instrument;
 use weir_inference::Tensor;
 use weir_types::FunctionManifest;
 
-/// All that one invocation needs besides its input.
+/// The context of one invocation, without its input.
 pub(crate) struct Sandbox {
     pub(crate) entry: Arc<Entry>,
     pub(crate) engines: Arc<Engines>,
@@ -45,18 +46,18 @@ pub(crate) struct Sandbox {
     pub(crate) trace: Trace,
     pub(crate) deadline: tokio::time::Instant,
     pub(crate) lent: Lent,
-    /// Where instances are counted that may be used again and are not.
+    /// The metrics that count reusable instances when they are retired.
     pub(crate) counted: FunctionMetrics,
 }
 
-/// What an instance has of the invocation that it runs, for as long as it does.
+/// Per-invocation state lent to the instance.
 pub(crate) struct Lent {
     pub(crate) sink: Arc<OutputSink>,
     pub(crate) inference: InferenceCtx,
     pub(crate) usage: Arc<Usage>,
 }
 
-/// What the guest is called with, and where its answer goes.
+/// The guest's input, and the channel for its response.
 pub(crate) enum Call {
     /// An HTTP function.
     Http { request: Box<http::Request<SharedBody>>, cell: RequestCell, answer: Answer },
@@ -65,30 +66,30 @@ pub(crate) enum Call {
 }
 
 impl Call {
-    /// To be told should the guest end before its answer does.
+    /// The flag to set if the guest ends before its response is complete.
     fn torn(&self) -> Torn {
         match self {
             Self::Http { answer, .. } => answer.torn(),
-            // It answers all at once.
+            // A tensor function returns its outputs in one piece.
             Self::Tensor { .. } => Torn::default(),
         }
     }
 }
 
-/// How an invocation went.
+/// The outcome of an invocation.
 #[derive(Debug)]
 pub(crate) struct Report {
-    /// Why there is no answer, or only a part of one.
+    /// The reason why there is no response, or only part of one.
     pub(crate) fault: Option<Fault>,
-    /// From the sandbox being made to the guest's end.
+    /// The time from the creation of the sandbox to the end of the guest.
     pub(crate) guest_time: Duration,
     /// The instance, if it may run another invocation of the same version.
     pub(crate) left: Option<Box<Instance>>,
 }
 
 impl Sandbox {
-    /// Run the guest to its end, within its limits, in `idle` if there is one, which has run others of the same version. Dropping the future
-    /// stops the guest at once.
+    /// Runs the guest to its end, within its limits. Uses `idle` if set: an instance that has run
+    /// invocations of the same version. Dropping the future stops the guest at once.
     pub(crate) async fn run(self, idle: Option<Box<Instance>>, call: Call) -> Report {
         let limits = self.manifest.limits.clone();
         let (engines, deadline, sink) = (self.engines.clone(), self.deadline, self.lent.sink.clone());
@@ -99,7 +100,8 @@ impl Sandbox {
         let ended = Metered::new(guest, engines, usage.clone(), cpu_time_max, deadline).await;
         sink.finish();
         let ended = ended.unwrap_or_else(|overrun| {
-            // The guest goes when this returns. One that had closed its answer already, and whose client has not read so far, is not told apart here.
+            // The guest is dropped on return. A guest that has already finished its response, which
+            // the client has not read completely, is treated like any other here.
             torn.set();
             Err(Fault::from_overrun(overrun, &limits))
         });
@@ -115,7 +117,7 @@ impl Sandbox {
         Report { fault, guest_time, left }
     }
 
-    /// The guest's run, and what it leaves of its instance for the next.
+    /// Runs the guest. Returns its instance if the next invocation may use it.
     async fn guest(
         self,
         idle: Option<Box<Instance>>,

@@ -1,4 +1,4 @@
-//! The way of a response from the guest to the gateway.
+//! Carries a response from the guest to the gateway.
 
 use axum::body::Body;
 use bytes::Bytes;
@@ -13,17 +13,19 @@ use std::task::{Context, Poll, ready};
 use tokio::sync::oneshot;
 use weir_inference::Tensor;
 
-/// What the gateway waits for.
+/// The gateway's end of the channel.
 pub(crate) type AnswerReceiver = oneshot::Receiver<Response<Body>>;
 
-/// Sends the response once. Dropped unsent, the guest's own end tells why: a guest that answers with an error still gets to write its log.
+/// Sends the response once. If dropped unsent, the guest's outcome has the reason: a guest that
+/// responds with an error may still write its log.
 pub(crate) struct Answer {
     sender: oneshot::Sender<Response<Body>>,
     torn: Torn,
 }
 
-/// Whether the guest has ended badly before its answer has: the streams of a guest that is gone end like those of one that has closed them. Set before the guest
-/// goes. Cheap to clone.
+/// Set if the guest fails before its response is complete: without this flag, the streams of a dead
+/// guest would look like streams that it has closed. Set before the guest is dropped. Cheap to
+/// clone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Torn(Arc<AtomicBool>);
 
@@ -33,12 +35,13 @@ impl Answer {
         (Self { sender, torn: Torn::default() }, receiver)
     }
 
-    /// To be told should the guest end before its answer does.
+    /// The flag to set if the guest ends before its response is complete.
     pub(super) fn torn(&self) -> Torn {
         self.torn.clone()
     }
 
-    /// Send the guest's response, whose body it writes, unless there is a tensor in the place of that.
+    /// Sends the guest's response. The body is `tensor` if there is one, and otherwise written by
+    /// the guest.
     pub(super) fn send_guests(self, response: Response<Body>, tensor: Option<Tensor>) {
         let torn = self.torn.clone();
         self.send(match tensor {
@@ -47,15 +50,15 @@ impl Answer {
         });
     }
 
-    /// Send a response that is there.
+    /// Sends a response that does not depend on the guest any more.
     pub(crate) fn send(self, response: Response<Body>) {
-        // A client that went away has dropped the receiver; the invocation is being cancelled.
+        // A disconnected client has dropped the receiver; the invocation is being cancelled.
         let _ = self.sender.send(response);
     }
 }
 
 impl Torn {
-    /// It has.
+    /// Records that the guest has failed.
     pub(super) fn set(&self) {
         self.0.store(true, Ordering::Release);
     }
@@ -65,7 +68,7 @@ impl Torn {
     }
 }
 
-/// A body that the guest writes: it is whole only if the guest has not been torn away from it.
+/// A body written by the guest: complete only if the guest has not failed.
 struct Written {
     body: Body,
     torn: Torn,
@@ -96,12 +99,13 @@ impl HttpBody for Written {
     }
 }
 
-/// Why a guest's response is no answer: what comes before one, as `100 Continue` does, is the connection's.
+/// Rejects an informational status: interim responses such as `100 Continue` belong to the
+/// connection.
 pub(crate) fn why_no_answer(status: StatusCode) -> Option<String> {
     status.is_informational().then(|| format!("the status {} is none of an answer", status.as_u16()))
 }
 
-/// `response` with the bytes of `tensor` in place of its body.
+/// `response` with the bytes of `tensor` as its body.
 pub(crate) fn answer_of(response: Response<Option<Body>>, tensor: Tensor) -> Response<Body> {
     let tensor = Bytes::from(tensor.into_data());
     let mut response = response.map(|replaced| match replaced {
@@ -115,8 +119,8 @@ pub(crate) fn answer_of(response: Response<Option<Body>>, tensor: Tensor) -> Res
     response
 }
 
-/// A tensor's bytes in place of the body that the guest's HTTP library writes. That one is read all the same, and dropped: a library whose
-/// body nobody reads takes it for a client that went away.
+/// A tensor's bytes in place of the body that the guest's HTTP library writes. That body is still
+/// read, and discarded: the library takes an unread body for a disconnected client.
 struct InPlaceOf {
     replaced: Option<Body>,
     tensor: Option<Bytes>,
@@ -131,7 +135,7 @@ impl HttpBody for InPlaceOf {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         while let Some(replaced) = &mut self.replaced {
-            // How it ends does not matter: it is nobody's answer.
+            // Its outcome does not matter: it is not part of the response.
             if !matches!(ready!(Pin::new(replaced).poll_frame(cx)), Some(Ok(_))) {
                 self.replaced = None;
             }
@@ -157,7 +161,7 @@ mod tests {
     use weir_types::{ElementType, Shape};
 
     #[tokio::test]
-    async fn a_body_is_whole_unless_its_guest_was_torn_away() {
+    async fn body_of_a_failed_guest_ends_with_an_error() {
         for is_torn in [false, true] {
             let (answer, response) = Answer::channel();
             let torn = answer.torn();
@@ -177,7 +181,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_tensor_replaces_is_read_to_its_end() {
+    async fn body_replaced_by_a_tensor_is_drained() {
         let data = Arena::new(1 << 20).copy_of(b"tensor").unwrap();
         let tensor = Tensor::new(ElementType::Uint8, Shape::new(&[6]).unwrap(), data).unwrap();
         let (written, pieces) = tokio::sync::mpsc::channel(1);

@@ -1,4 +1,4 @@
-//! What became of an invocation that has no answer, as the user is told.
+//! The reason why an invocation has no response, as reported to the user.
 
 use super::memory::MemoryMeter;
 use super::meter::Overrun;
@@ -9,15 +9,16 @@ use wasmtime_wasi::I32Exit;
 use weir_types::api::SloRefusal;
 use weir_types::{ErrorCode, Limits};
 
-/// Why an invocation failed: a code for programs, a text for people, and the guest's call stack for its log.
+/// Why an invocation failed: a code for programs, a text for people, and the guest's call stack for
+/// its log.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{text}")]
 pub(crate) struct Fault {
     pub(crate) code: ErrorCode,
     pub(crate) text: String,
-    /// Goes to the function's log, not to the caller.
+    /// For the function's log, not for the caller.
     pub(crate) detail: Option<String>,
-    /// What it would have taken, if it was turned away for that.
+    /// The estimate, if the invocation was rejected because of its objective.
     pub(crate) slo: Option<Box<SloRefusal>>,
 }
 
@@ -26,7 +27,7 @@ impl Fault {
         Self { code, text: text.into(), detail: None, slo: None }
     }
 
-    /// The guest's own word: it answered with an error of `wasi:http`.
+    /// The guest's own error: it responded with an error of `wasi:http`.
     pub(crate) fn answered(code: &impl fmt::Display) -> Self {
         Self::new(ErrorCode::GuestError, format!("the function answered with an error: {code}"))
     }
@@ -47,10 +48,10 @@ impl Fault {
         }
     }
 
-    /// Read `error`, which ended the guest, in the light of what its memory meter saw.
+    /// Classifies `error`, which ended the guest, with the memory meter's observations.
     pub(crate) fn from_guest(error: &wasmtime::Error, memory: &MemoryMeter, limits: &Limits) -> Self {
         let mut fault = Self::classify(error, memory, limits);
-        // Not `{error:?}`, which ends with the node's own stack where RUST_BACKTRACE asks for it.
+        // Not `{error:?}`, which appends the node's own stack if RUST_BACKTRACE is set.
         let layers: Vec<String> = error.chain().map(ToString::to_string).collect();
         fault.detail = Some(layers.join("\n"));
         fault
@@ -75,7 +76,8 @@ impl Fault {
         if let Some(refused) = Self::from_meter(memory, limits) {
             return refused;
         }
-        // wasmtime keeps the types of these two to itself; the misbehaving-guest tests notice when their words change.
+        // wasmtime does not export the types of these two errors; the misbehaving-guest tests
+        // detect a change of their texts.
         let cause = error.root_cause().to_string();
         if cause.contains("fuel allocated for hostcalls") {
             let max = limits.host_call_bytes;
@@ -101,7 +103,7 @@ impl Fault {
             .unwrap_or_else(|| Self::new(ErrorCode::GuestTrap, format!("the function trapped: {trap}")))
     }
 
-    /// A guest that was refused memory and then ended badly most likely ended because of it.
+    /// A guest that was refused memory and then failed most likely failed because of that.
     fn from_meter(memory: &MemoryMeter, limits: &Limits) -> Option<Self> {
         match memory.refused()? {
             ErrorCode::TableLimit => Some(Self::new(

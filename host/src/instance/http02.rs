@@ -1,4 +1,4 @@
-//! Calling `wasi:http/incoming-handler@0.2`.
+//! Calls `wasi:http/incoming-handler@0.2`.
 
 use super::answer::{Answer, answer_of, why_no_answer};
 use super::fault::Fault;
@@ -13,8 +13,8 @@ use wasmtime_wasi_http::p2::bindings::http::types::{ErrorCode as GuestErrorCode,
 use wasmtime_wasi_http::p2::body::HyperOutgoingBody;
 use weir_types::ErrorCode;
 
-/// Call the handler. The response goes out through `answer` as soon as the guest sends its head; the call itself goes on until the guest
-/// returns.
+/// Calls the handler. The response is sent through `answer` as soon as the guest sends its head;
+/// the call continues until the guest returns.
 pub(crate) async fn handle(
     proxy: &Proxy,
     store: &mut Store<State>,
@@ -22,7 +22,7 @@ pub(crate) async fn handle(
     cell: &RequestCell,
     answer: Answer,
 ) -> wasmtime::Result<Result<(), Fault>> {
-    // Shared, since the guest may return without ever using its response-outparam.
+    // Shared, since the guest may return without using its response-outparam.
     let outcome = Arc::new(Mutex::new(Outcome::Open(answer)));
     let request = store.data_mut().http().new_incoming_request(Scheme::Http, request)?;
     let outparam = store.data_mut().http().new_response_outparam_from_callback({
@@ -41,7 +41,7 @@ pub(crate) async fn handle(
                 GuestErrorCode::InternalError(Some(text)) => Fault::answered(text),
                 other => Fault::answered(other),
             };
-            // What the guest said is the answer, whatever became of it afterwards.
+            // The guest's own error is the response, even if the guest fails afterwards.
             fault.detail = ended.err().map(|error| format!("{}\nand then: {error}", fault.text));
             Ok(Err(fault))
         }
@@ -59,13 +59,13 @@ pub(crate) async fn handle(
     }
 }
 
-/// What the guest did with its response-outparam.
+/// The state of the guest's response-outparam.
 enum Outcome {
-    /// Nothing, so far. It may give its answer as a tensor.
+    /// Unused so far. The guest may still respond with a tensor.
     Open(Answer),
-    /// Sent a response.
+    /// The guest sent a response.
     Sent,
-    /// Answered with an error.
+    /// The guest responded with an error.
     Refused(GuestErrorCode),
 }
 

@@ -1,4 +1,4 @@
-//! Calling `wasi:http/handler@0.3`.
+//! Calls `wasi:http/handler@0.3`.
 
 use super::answer::{Answer, why_no_answer};
 use super::fault::Fault;
@@ -12,8 +12,8 @@ use wasmtime_wasi_http::p3::Request;
 use wasmtime_wasi_http::p3::bindings::Service;
 use wasmtime_wasi_http::p3::bindings::http::types::ErrorCode;
 
-/// Call the handler. The response goes out through `answer` as soon as the guest returns it; the guest's tasks (which write the response's
-/// body) are driven until all have ended.
+/// Calls the handler. The response is sent through `answer` as soon as the guest returns it. The
+/// guest's tasks, which write the response's body, are driven until all have ended.
 pub(crate) async fn handle(
     service: &Service,
     store: &mut Store<State>,

@@ -1,4 +1,5 @@
-//! One sandbox with a component in it, for as many invocations as it is used for; at one time it runs one of them.
+//! A sandbox with an instantiated component. Runs one invocation at a time, and several in
+//! succession if reused.
 
 use super::memory::MemoryMeter;
 use super::{Call, Fault, Lent, State, Usage, http02, http03, tensor};
@@ -14,33 +15,33 @@ use wasmtime_wasi_http::p2::bindings::Proxy;
 use wasmtime_wasi_http::p3::bindings::Service;
 use weir_types::{FunctionManifest, Reuse};
 
-/// A sandbox. It is given up by being dropped.
+/// A sandbox. Dropping it retires it.
 pub(crate) struct Instance {
-    /// Counts it when it is given up; none where it is for one invocation alone.
+    /// The metrics that count its retirement; `None` for an instance without reuse.
     counted: Option<FunctionMetrics>,
-    /// Why it would be given up now.
+    /// The reason to report if it is dropped now.
     end: Retired,
     store: Store<State>,
-    /// None until it has been started.
+    /// `None` until it has been started.
     exports: Option<Exports>,
     made: Instant,
-    /// What it held when it was started.
+    /// The resources that it held right after its start.
     at_first: Held,
     calls: u32,
 }
 
-/// The typed ways to call it.
+/// The typed exports of the component.
 enum Exports {
     Http02(Proxy),
     Http03(Service),
     Tensor(Stage),
 }
 
-/// What an instance holds.
+/// The resources that an instance holds.
 #[derive(Debug, Clone, Copy, Default)]
 struct Held {
     memory_bytes: u64,
-    /// Tasks, streams and futures of WASI 0.3, which have a table of their own.
+    /// Tasks, streams and futures of WASI 0.3, which have a separate table.
     concurrent: usize,
 }
 
@@ -51,7 +52,8 @@ impl fmt::Debug for Instance {
 }
 
 impl Instance {
-    /// A fresh one for an invocation. `counted` is told of its end, where it may be used again.
+    /// Creates a fresh instance for an invocation. `counted` receives its retirement, if it is
+    /// reusable.
     pub(super) fn new(
         entry: &Entry,
         manifest: &Arc<FunctionManifest>,
@@ -68,7 +70,7 @@ impl Instance {
         store.limiter(|state| &mut state.memory);
         store.set_epoch_deadline(1);
         store.epoch_deadline_async_yield_and_update(1);
-        // Both are for as long as the store lives; the first counts anew for each host call.
+        // Both limits last as long as the store; the first is reset for each host call.
         store.set_hostcall_fuel(usize::try_from(limits.host_call_bytes).unwrap_or(usize::MAX));
         store.set_max_component_handles(limits.handles as usize);
         Self {
@@ -82,14 +84,15 @@ impl Instance {
         }
     }
 
-    /// Make it ready for another invocation than those before.
+    /// Prepares the instance for its next invocation.
     pub(super) fn begin(&mut self, lent: Lent) {
         self.store.data_mut().begin(lent);
-        // The epoch went on while it lay idle.
+        // The epoch advanced while the instance was idle.
         self.store.set_epoch_deadline(1);
     }
 
-    /// Bring the component to life, if that has not been done. The invocation has gone on since `started`.
+    /// Instantiates the component, unless that is done. The creation of the sandbox began at
+    /// `started`.
     pub(super) async fn start(
         &mut self,
         entry: &Entry,
@@ -114,7 +117,7 @@ impl Instance {
         Ok(())
     }
 
-    /// Give it a call.
+    /// Runs a call.
     pub(super) async fn call(&mut self, call: Call) -> wasmtime::Result<Result<(), Fault>> {
         self.calls = self.calls.saturating_add(1);
         let store = &mut self.store;
@@ -132,17 +135,19 @@ impl Instance {
         }
     }
 
-    /// Whether it may be in the middle of its answer's body. Of WASI 0.3, where the guest's own tasks write that, nothing else is known.
+    /// Whether it may still be writing the body of its response. Always true for WASI 0.3, where
+    /// the guest's own tasks write the body unobserved.
     pub(super) fn is_writing(&mut self) -> bool {
         matches!(self.exports, Some(Exports::Http03(_))) || self.store.data_mut().has_open_body()
     }
 
-    /// What it has taken of its memory limits.
+    /// The usage of its memory limits.
     pub(super) fn memory(&self) -> &MemoryMeter {
         &self.store.data().memory
     }
 
-    /// Lay it to rest, after a call that ended well, for the next one; it is given up where there is to be no next one.
+    /// Prepares the instance for its next call, after one that succeeded. Retires it if it may not
+    /// be reused.
     pub(super) fn rest(mut self: Box<Self>, reuse: &Reuse) -> Option<Box<Self>> {
         let may_lie_idle = self.store.data_mut().rest(reuse.handles_max);
         let held = self.held();
@@ -163,7 +168,7 @@ impl Instance {
         None
     }
 
-    /// It is about to be given up: count that as `why`.
+    /// Sets the reason for its imminent retirement.
     pub(crate) fn end_as(&mut self, why: Retired) {
         self.end = why;
     }

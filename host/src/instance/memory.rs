@@ -1,18 +1,19 @@
-//! The summed memory and table limits of one instance.
+//! The memory and table limits of one instance, over all its memories and tables.
 
 use super::usage::Usage;
 use std::sync::Arc;
 use wasmtime::ResourceLimiter;
 use weir_types::{ErrorCode, Limits};
 
-/// Counts what all memories and tables of a store take together; wasmtime's own limits are per memory.
+/// Sums up all memories and tables of a store; wasmtime's own limits apply to each memory
+/// separately.
 #[derive(Debug)]
 pub(crate) struct MemoryMeter {
     memory_bytes: usize,
     memory_bytes_max: usize,
     table_elements: usize,
     table_elements_max: usize,
-    /// What the last growth added, in case it fails after we allowed it.
+    /// The size of the last growth, in case it fails after it was allowed.
     last_memory_growth_bytes: usize,
     last_table_growth: usize,
     refused: Option<ErrorCode>,
@@ -33,19 +34,21 @@ impl MemoryMeter {
         }
     }
 
-    /// The next invocation begins, with what the one before it left, and writes down its own use.
+    /// Starts the next invocation with the memory that the instance already has; `usage` receives
+    /// its consumption.
     pub(crate) fn begin(&mut self, usage: Arc<Usage>) {
         self.refused = None;
         self.usage = usage;
         self.usage.set_memory_bytes(self.memory_bytes);
     }
 
-    /// All linear memories together.
+    /// The size of all linear memories.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.memory_bytes
     }
 
-    /// The limit that a growth ran into, if any did. A guest that traps after that most likely did so because of it.
+    /// The limit that a growth exceeded, if any. A guest that traps after that most likely failed
+    /// because of it.
     pub(crate) fn refused(&self) -> Option<ErrorCode> {
         self.refused
     }

@@ -1,4 +1,4 @@
-//! Processor time and wall-clock time of one invocation.
+//! CPU time and wall-clock time of one invocation.
 
 use super::usage::Usage;
 use crate::component::Engines;
@@ -11,17 +11,19 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep};
 
-/// Which of the two ran out.
+/// The exceeded time limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Overrun {
     CpuTime,
     Deadline,
 }
 
-/// Polls a guest, charging it the processor time of the thread, until it ends or runs out of either time.
+/// Polls a guest and charges it the CPU time of the thread, until it ends or exceeds either time
+/// limit.
 ///
-/// A spinning guest yields at every epoch tick, so a poll takes little more than one; a guest that waits in a host call is stopped by the
-/// deadline. Dropping the future unwinds the guest, which is how a client that goes away cancels it.
+/// A spinning guest yields at every epoch tick, so a poll takes little more than one tick. A guest
+/// that waits in a host call is stopped by the deadline. Dropping the future unwinds the guest:
+/// this is how a disconnected client cancels it.
 pub(crate) struct Metered<'a, Guest> {
     guest: Pin<&'a mut Guest>,
     engines: Arc<Engines>,
@@ -29,7 +31,7 @@ pub(crate) struct Metered<'a, Guest> {
     cpu_time: Duration,
     cpu_time_max: Duration,
     deadline: Instant,
-    /// Made at the first wait: most guests never wait.
+    /// Created at the first wait: most guests never wait.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
@@ -69,10 +71,10 @@ impl<Guest: Future> Future for Metered<'_, Guest> {
     }
 }
 
-/// Polls shorter than this are charged as they took. Longer ones are charged too much by at most this.
+/// Shorter polls are charged their elapsed time. Longer polls are overcharged by at most this.
 const BRIEF: Duration = Duration::from_micros(200);
 
-/// When the thread's clock was read, and what it said.
+/// A reading of the thread's CPU clock.
 #[derive(Clone, Copy)]
 struct Reading {
     at: std::time::Instant,
@@ -84,7 +86,8 @@ thread_local! {
 }
 
 impl Reading {
-    /// The thread's processor time at `at`, which is now, or shortly before that: its clock is a system call.
+    /// The thread's CPU time at `at` or shortly before. Readings are reused, because reading the
+    /// clock is a system call.
     fn before(at: std::time::Instant) -> Self {
         let recent = LAST.get().filter(|last| at.saturating_duration_since(last.at) < BRIEF);
         recent.unwrap_or_else(|| {
@@ -94,8 +97,8 @@ impl Reading {
         })
     }
 
-    /// The processor time of a poll that has begun after this and has just taken `elapsed`: less than that where the thread did not run all the
-    /// while.
+    /// The CPU time of a poll that began after this reading and just took `elapsed`: less than
+    /// `elapsed` if the thread was not running all the time.
     fn charge(self, elapsed: Duration) -> Duration {
         if elapsed < BRIEF {
             return elapsed;
@@ -116,8 +119,8 @@ mod tests {
     use std::time::Instant;
 
     #[test]
-    fn a_thread_that_waits_is_charged_for_what_it_computed() {
-        // Long ago, and much computed since.
+    fn waiting_thread_is_charged_cpu_time_only() {
+        // An old reading, with much CPU time spent since.
         let started = Instant::now();
         Reading::before(started);
         while started.elapsed() < Duration::from_millis(20) {

@@ -1,4 +1,4 @@
-//! What a guest may send to the outside: HTTP requests to the hosts that its manifest names.
+//! Outbound HTTP requests of guests, limited to the hosts that the manifest names.
 
 use std::sync::Arc;
 use wasmtime_wasi_http::{Error, RequestOptions, WasiBody, WasiHttpHooks};
@@ -9,7 +9,7 @@ use super::output::CurrentSink;
 type Sent = wasmtime_wasi_http::Result<(http::Response<WasiBody>, Io)>;
 type Io = Box<dyn Future<Output = Result<(), Error>> + Send>;
 
-/// Lets requests to granted hosts through and denies all others.
+/// Allows requests to granted hosts and denies all others.
 pub(crate) struct Outbound {
     manifest: Arc<FunctionManifest>,
     sink: CurrentSink,
@@ -22,7 +22,7 @@ impl Outbound {
 }
 
 impl WasiHttpHooks for Outbound {
-    /// Short answers wait here in full, so that a guest need not outlive its last write.
+    /// Short responses are buffered in full, so that a guest can end after its last write.
     fn p2_outgoing_body_buffer_chunks(&mut self) -> usize {
         4
     }

@@ -1,4 +1,5 @@
-//! A guest's standard output and error: split into lines, counted against the invocation's log limit, and put into the function's log.
+//! A guest's standard output and error: split into lines, counted against the invocation's log
+//! limit, and written to the function's log.
 
 use crate::telemetry::logs::{FunctionLog, LINE_BYTES_MAX, now_ms};
 use bytes::Bytes;
@@ -12,13 +13,14 @@ use wasmtime_wasi_io::streams::{OutputStream, StreamResult};
 use weir_types::api::LogLine;
 use weir_types::{ErrorCode, Version};
 
-/// Lines about what an invocation was not granted: one that asks again and again would fill its function's log with them.
+/// The limit of log lines about missing grants per invocation: a guest that retries would otherwise
+/// flood its function's log.
 const REFUSALS_MAX: u32 = 16;
 
-/// Bytes a guest may write at a time.
+/// The number of bytes that a guest may write at once.
 const WRITE_BYTES_MAX: usize = 64 << 10;
 
-/// Where one invocation's lines go.
+/// The log output of one invocation.
 pub(crate) struct OutputSink {
     log: Arc<FunctionLog>,
     version: Version,
@@ -33,7 +35,7 @@ struct SinkState {
     refusals_left: u32,
 }
 
-/// Which of the guest's two streams.
+/// One of the guest's two streams.
 #[derive(Clone, Copy)]
 pub(crate) enum Channel {
     Stdout,
@@ -65,12 +67,12 @@ impl OutputSink {
         Arc::new(Self { log, version, request_id, state: Mutex::new(state) })
     }
 
-    /// The node's own word on the invocation.
+    /// Logs a message of the node about the invocation.
     pub(crate) fn note(&self, text: String) {
         self.push("weir", text);
     }
 
-    /// The invocation asked for something that its function is not granted.
+    /// Logs that the invocation requested something that its function is not granted.
     fn refused(&self, what: &str) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(left) = state.refusals_left.checked_sub(1) {
@@ -111,7 +113,7 @@ impl OutputSink {
         }
     }
 
-    /// Write out unfinished lines, and say what was dropped.
+    /// Writes out unfinished lines, and reports the number of dropped bytes.
     pub(crate) fn finish(&self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         for channel in [Channel::Stdout, Channel::Stderr] {
@@ -128,25 +130,26 @@ impl OutputSink {
     }
 }
 
-/// A guest that is stopped half-way, as when its client goes away, has its last words kept too.
+/// The last output of a guest that is stopped midway, for example because its client disconnected,
+/// is logged too.
 impl Drop for OutputSink {
     fn drop(&mut self) {
         self.finish();
     }
 }
 
-/// Where what an instance writes goes: to the invocation that it runs now, or nowhere between two. A guest may keep its streams from one
-/// invocation to the next.
+/// The destination of an instance's output: its current invocation, or none between invocations. A
+/// guest may keep its streams from one invocation to the next.
 #[derive(Clone, Default)]
 pub(crate) struct CurrentSink(Arc<Mutex<Option<Arc<OutputSink>>>>);
 
 impl CurrentSink {
-    /// From now on, to `sink`.
+    /// Redirects output to `sink`.
     pub(crate) fn set(&self, sink: Option<Arc<OutputSink>>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = sink;
     }
 
-    /// The invocation asked for something that its function is not granted.
+    /// Logs that the invocation requested something that its function is not granted.
     pub(crate) fn refused(&self, what: &str) {
         if let Some(sink) = self.get() {
             sink.refused(what);
@@ -164,7 +167,7 @@ impl CurrentSink {
     }
 }
 
-/// One of the guest's streams, as wasmtime wants it.
+/// One of the guest's streams, as a wasmtime stream.
 pub(crate) struct Output {
     pub(crate) sink: CurrentSink,
     pub(crate) channel: Channel,
@@ -236,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_whole_whatever_the_writes_were_and_a_flood_is_cut() {
+    fn writes_are_joined_into_lines_and_limited() {
         let log = crate::telemetry::logs::tests::log();
         let sink = OutputSink::new(log.clone(), Version(1), "r".into(), 16);
         sink.write(Channel::Stdout, b"he");
@@ -255,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_asks_again_and_again_is_told_of_a_few_times() {
+    fn refusals_in_the_log_are_limited() {
         let log = crate::telemetry::logs::tests::log();
         let current = CurrentSink::default();
         current.set(Some(OutputSink::new(log.clone(), Version(1), "r".into(), 0)));
@@ -266,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_writes_for_the_invocation_that_runs() {
+    fn kept_stream_writes_to_the_current_invocation() {
         let log = crate::telemetry::logs::tests::log();
         let (current, channel) = (CurrentSink::default(), Channel::Stdout);
         let mut kept = Output { sink: current.clone(), channel };
@@ -281,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_end_is_cut_into_pieces() {
+    fn overlong_line_is_split() {
         let log = crate::telemetry::logs::tests::log();
         let sink = OutputSink::new(log.clone(), Version(1), "r".into(), 1 << 20);
         sink.write(Channel::Stdout, &vec![b'x'; 2 * LINE_BYTES_MAX + 1]);

@@ -1,7 +1,7 @@
-//! The HTTP request being handled, shared by the guest's HTTP library and the tensor calls beside it.
+//! The HTTP request in progress, shared by the guest's HTTP library and its tensor calls.
 //!
-//! The body can be had once: streamed through `wasi:http`, or taken whole as a tensor. The answer's body can be given as a tensor until the
-//! guest's own response is on its way.
+//! The body can be consumed once: as a stream through `wasi:http`, or as one tensor. The response
+//! body can be set as a tensor until the guest's own response is sent.
 
 use super::fault::Fault;
 use axum::body::Body;
@@ -17,19 +17,19 @@ use weir_types::ErrorCode;
 
 /// A request body on its way to a guest.
 pub(crate) enum RequestBody {
-    /// Received in full before the guest started.
+    /// Received in full before the guest starts.
     Whole(Buffer),
-    /// Still arriving; `limit` bytes at most, checked by whoever made it.
+    /// Still arriving. The creator of the stream enforces the size limit.
     Stream(Body),
 }
 
 impl RequestBody {
-    /// The body of a request that has none.
+    /// An empty body.
     pub(crate) fn none() -> Self {
         Self::Stream(Body::empty())
     }
 
-    /// The body as it came.
+    /// The body as a stream.
     pub(crate) fn into_body(self) -> Body {
         match self {
             Self::Whole(whole) => Body::from(Bytes::from(whole)),
@@ -38,7 +38,7 @@ impl RequestBody {
     }
 }
 
-/// Why the body cannot be taken, or the answer not be set.
+/// Why the body cannot be taken, or the response cannot be set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum CellError {
     #[error("this invocation has no HTTP request")]
@@ -49,7 +49,7 @@ pub(crate) enum CellError {
     AnswerGone,
 }
 
-/// One request's body and answer.
+/// One request's body and response.
 #[derive(Clone, Default)]
 pub(crate) struct RequestCell(Arc<Mutex<Cell>>);
 
@@ -57,7 +57,7 @@ pub(crate) struct RequestCell(Arc<Mutex<Cell>>);
 struct Cell {
     body: BodyState,
     answer: AnswerState,
-    /// What was wrong with the body, as far as it was read.
+    /// The error in the part of the body that was read.
     body_fault: Option<Fault>,
 }
 
@@ -80,17 +80,17 @@ enum AnswerState {
 }
 
 impl RequestCell {
-    /// The cell of a request with this body.
+    /// Creates the cell of a request with this body.
     pub(crate) fn new(body: RequestBody) -> Self {
         Self(Arc::new(Mutex::new(Cell { body: BodyState::Fresh(body), ..Cell::default() })))
     }
 
-    /// The body as the guest's HTTP library reads it.
+    /// The body for the guest's HTTP library.
     pub(crate) fn stream(&self) -> SharedBody {
         SharedBody(self.clone())
     }
 
-    /// Take the whole body away from the HTTP library.
+    /// Takes the whole body, so that the HTTP library finds it empty.
     pub(crate) fn take_body(&self) -> Result<RequestBody, CellError> {
         let mut cell = self.lock();
         match std::mem::replace(&mut cell.body, BodyState::Gone) {
@@ -106,7 +106,7 @@ impl RequestCell {
         }
     }
 
-    /// Answer with `tensor`.
+    /// Sets `tensor` as the response.
     pub(crate) fn set_answer(&self, tensor: Tensor) -> Result<(), CellError> {
         let mut cell = self.lock();
         match (&cell.body, &cell.answer) {
@@ -119,7 +119,7 @@ impl RequestCell {
         }
     }
 
-    /// The tensor that the guest wants as its answer; from now on it is too late for one.
+    /// Takes the tensor that the guest set as its response. Later attempts to set one fail.
     pub(crate) fn take_answer(&self) -> Option<Tensor> {
         match std::mem::replace(&mut self.lock().answer, AnswerState::Sent) {
             AnswerState::Tensor(tensor) => Some(tensor),
@@ -127,12 +127,12 @@ impl RequestCell {
         }
     }
 
-    /// The body turned out not to be what its head said.
+    /// Records that reading the body failed.
     pub(crate) fn set_body_fault(&self, error: &axum::Error) {
         self.lock().note(error);
     }
 
-    /// What was wrong with the body, if anything: a guest that fails after that has failed because of it.
+    /// The error in the body, if any: a guest that fails after it has failed because of it.
     pub(crate) fn body_fault(&self) -> Option<Fault> {
         self.lock().body_fault.clone()
     }

@@ -1,4 +1,5 @@
-//! What an instance's store holds: what is the instance's own, and what is the invocation's that it runs now.
+//! The contents of an instance's store: the instance's own state, and the state of its current
+//! invocation.
 
 use super::Lent;
 use super::memory::MemoryMeter;
@@ -53,7 +54,7 @@ impl State {
         }
     }
 
-    /// The next invocation begins. It counts the tensors that the guest still holds as its own.
+    /// Starts the next invocation. Tensors that the guest still holds count against its limit.
     pub(super) fn begin(&mut self, lent: Lent) {
         let Lent { sink: output, inference, usage } = lent;
         self.sink.set(Some(output));
@@ -63,8 +64,10 @@ impl State {
         self.inference.tensor_bytes_left = self.inference.tensor_bytes_left.saturating_sub(held);
     }
 
-    /// The invocation is over: nothing of it is left to the next, nor kept from being given back, but what the guest itself holds. Whether
-    /// that may lie idle: at most `handles_max` tensors, models, requests without their bodies, headers and standard streams do.
+    /// Ends the invocation. Drops all of its state except for resources that the guest itself
+    /// holds. Returns whether the instance may be idle with these resources: only tensors, models,
+    /// requests without their bodies, headers and standard streams are allowed, at most
+    /// `handles_max` in total.
     pub(super) fn rest(&mut self, handles_max: u32) -> bool {
         self.sink.set(None);
         self.inference.rest();
@@ -75,19 +78,20 @@ impl State {
         })
     }
 
-    /// Whether the guest has a body that it has neither finished nor given up.
+    /// Whether the guest has a body that it has neither finished nor dropped.
     pub(super) fn has_open_body(&mut self) -> bool {
         self.table.iter_mut().any(|entry| entry.is::<HostOutgoingBody>())
     }
 
-    /// What inference calls work on.
+    /// The state that inference calls work on.
     pub(crate) fn inference(&mut self) -> InferenceView<'_> {
         InferenceView { ctx: &mut self.inference, table: &mut self.table, sink: &self.sink }
     }
 }
 
-/// Whether an instance may keep `entry` of its table between two invocations, made ready for that. A stream of a body is not told from one of
-/// standard output here, but is not alone either: the body that it belongs to is in the table as well, and may not stay.
+/// Whether an instance may keep `entry` of its table between invocations; releases the invocation's
+/// resources in it. A stream of a body looks like one of standard output here. This is safe: the
+/// stream's body is in the table as well, and is rejected.
 fn may_lie_idle(entry: &mut (dyn Any + Send)) -> bool {
     if let Some(model) = entry.downcast_mut::<OpenModel>() {
         model.park();
@@ -98,7 +102,7 @@ fn may_lie_idle(entry: &mut (dyn Any + Send)) -> bool {
         return true;
     }
     if let Some(request) = entry.downcast_mut::<HostIncomingRequest>() {
-        // Python's collector may come to it later. Its body is no more.
+        // Python's garbage collector may collect it later. Its body is dropped.
         request.body = None;
         return true;
     }

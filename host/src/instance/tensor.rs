@@ -1,4 +1,4 @@
-//! Calling `weir:inference/stage@0.1`.
+//! Calls `weir:inference/stage@0.1`.
 
 use super::fault::Fault;
 use super::state::State;
@@ -10,10 +10,10 @@ use wasmtime::component::Resource;
 use weir_inference::Tensor;
 use weir_types::ErrorCode;
 
-/// Where the outputs go.
+/// The channel for the outputs.
 pub(crate) type TensorAnswer = oneshot::Sender<Vec<(String, Tensor)>>;
 
-/// Call the function with tensors that it then owns.
+/// Calls the function with tensors that it then owns.
 pub(crate) async fn run(
     stage: &Stage,
     store: &mut Store<State>,
@@ -44,12 +44,12 @@ pub(crate) async fn run(
         ctx.tensor_bytes_left += tensor.data().len() as u64;
         tensors.push((name, tensor));
     }
-    // A client that went away has dropped the receiver; the invocation is being cancelled.
+    // A disconnected client has dropped the receiver; the invocation is being cancelled.
     let _ = answer.send(tensors);
     Ok(Ok(()))
 }
 
-/// An error that the function passes on is the function's own, but keeps its meaning.
+/// An error that the function passes on becomes the function's own error, with the same meaning.
 fn fault_of(error: &GuestError) -> Fault {
     let (code, text) = match error {
         GuestError::InvalidArgument(text) => (ErrorCode::InvalidRequest, text.as_str()),

@@ -1,30 +1,31 @@
-//! What an invocation has used so far.
+//! The resources that an invocation has used so far.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Written by the sandbox as it runs, and read when the books are closed: a guest can be dropped at any point, and has used what it has used.
+/// Updated by the running sandbox and read when the account is closed: a guest can be dropped at
+/// any point, and its usage still counts.
 #[derive(Debug, Default)]
 pub(crate) struct Usage {
     cpu_time_ns: AtomicU64,
-    /// Zero until the sandbox is made.
+    /// Zero until the sandbox is created.
     instantiate_time_ns: AtomicU64,
     memory_bytes: AtomicU64,
 }
 
 impl Usage {
-    /// Processor time of the threads that polled the guest.
+    /// The CPU time of the threads that polled the guest.
     pub(crate) fn cpu_time(&self) -> Duration {
         Duration::from_nanos(self.cpu_time_ns.load(Ordering::Relaxed))
     }
 
-    /// How long the sandbox took to make, if it was made.
+    /// The time to create the sandbox, if it was created.
     pub(crate) fn instantiate_time(&self) -> Option<Duration> {
         let time_ns = self.instantiate_time_ns.load(Ordering::Relaxed);
         (time_ns > 0).then(|| Duration::from_nanos(time_ns))
     }
 
-    /// All linear memories together, in bytes, when they were last looked at. They only grow.
+    /// The size of all linear memories in bytes, as of the last update. Memories only grow.
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.memory_bytes.load(Ordering::Relaxed)
     }
