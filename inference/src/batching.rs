@@ -1,10 +1,10 @@
 //! Dynamic batching: runs waiting requests for one model together.
 //!
-//! The parts, in the order in which a request meets them: [`BatchRules`] state the limits set
-//! by the model's owner and signature. [`Fit`] decides which requests can share a batch. [`choose`] picks
-//! the requests that run now, from the waiting requests and the measured [`Curve`]. [`join`] builds
-//! one job from them and splits its outputs. [`trial`] checks beforehand whether batching changes
-//! the answers. [`Batcher`] holds this state for a model in memory.
+//! The parts, in the order in which a request meets them: [`BatchRules`] state the limits set by
+//! the model's owner and signature. [`Fit`] decides which requests can share a batch. [`choose`]
+//! picks the requests that run now, from the waiting requests and the measured [`Curve`]. [`join`]
+//! builds one job from them and splits its outputs. [`trial`] checks beforehand whether batching
+//! changes the answers. [`Batcher`] holds this state for a model in memory.
 
 mod batcher;
 mod choose;

@@ -1,17 +1,23 @@
-//! Which models are in a device's memory, and how they get in and out.
+//! Model cache of one device: loading, residency and eviction of models.
 //!
-//! A model comes in when someone acquires it: once, however many ask. It stays while anyone holds a [`Pin`], and after that until
-//! - an acquire of another model names it among its victims: which to name is the scheduler's decision, and what is pinned stays;
-//! - [`ModelCache::unload`] is called: it then goes with its last pin, and who asks for it meanwhile waits and has it loaded anew.
+//! The first acquire of a model loads it; concurrent acquires share that load. The model stays
+//! resident while a [`Pin`] exists, and afterwards until
+//! - an acquire of another model names it among its victims: the scheduler chooses the victims, and
+//!   pinned models are never evicted;
+//! - or [`ModelCache::unload`] is called: the model is then freed with its last pin, and an acquire
+//!   in the meantime waits and loads it again.
 //!
-//! A device may be lost, with everything in its memory: what runs or waits ends with [`InferenceError::DeviceLost`], and so does whoever asks
-//! for a model until the backend has the device again. What was pinned then stays lost: it is to be acquired anew. The models themselves are loaded again by
-//! and by, behind what calls ask for.
+//! A device can be lost, with everything in its memory. Running and waiting requests then end with
+//! [`InferenceError::DeviceLost`], and so does every acquire until the backend has recovered the
+//! device. A pin of a lost model stays lost; callers must acquire the model again. The cache also
+//! reloads the lost models in the background, behind the loads that calls request.
 //!
-//! A model may be run before all of it is there: [`Model::is_arriving`](crate::Model::is_arriving). For who pins it, it is there; its load is over later.
+//! A model can run before all of its weights have arrived: see
+//! [`Model::is_arriving`](crate::Model::is_arriving). It can be pinned as soon as its weights start
+//! arriving; the load completes later.
 //!
-//! A model goes by its [`ModelKey`]: what is pushed under the id of a deleted model is another model, whoever still pins the old one.
-//!
+//! A model is identified by its [`ModelKey`]: a push under the id of a deleted model is a different
+//! model, even while the old one is still pinned.
 //! ```text
 //!            acquire                loaded                unload, victim
 //! (absent) ----------> Loading -----------------> Resident ------------> Unloading -----> (absent)
@@ -51,33 +57,34 @@ use tokio::sync::{oneshot, watch};
 use weir_device::{Arena, Device};
 use weir_types::{ModelId, TenantId};
 
-/// How much a device holds and does at once.
+/// Limits of a device's cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheConfig {
     /// Memory that resident models may take.
     pub capacity_bytes: u64,
-    /// Runs at once, over all models; at least one.
+    /// Concurrent runs of all models; at least one.
     pub slots: usize,
-    /// Runs that may wait for a slot.
+    /// Runs that may wait for a run slot.
     pub run_queue_len_max: usize,
 }
 
-/// The models of one device. Ends its threads, and with them every run, when it drops.
+/// The models of one device. Dropping the cache ends its threads and all runs.
 pub struct ModelCache {
     shared: Arc<Shared>,
     threads: DeviceThreads<ModelRun>,
 }
 
-/// One model in the device's memory, as the scheduler and the status see it.
+/// A resident model, as the scheduler and the status see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResidentModel {
-    /// Which model.
+    /// Id of the model.
     pub id: ModelId,
-    /// The memory it would take by itself; what it has in common with others that are there is counted for each of them.
+    /// Memory that the model would take alone. Memory shared by several resident models counts for
+    /// each of them.
     pub bytes: u64,
-    /// How many pins keep it there.
+    /// Number of pins on the model.
     pub pins: usize,
-    /// How long its load took; none while some of it is on its way.
+    /// Time of the load; `None` while weights are still arriving.
     pub load_time: Option<Duration>,
 }
 
@@ -88,9 +95,9 @@ struct Shared {
     runs: Runs<ModelRun>,
     profiles: Profiles,
     health: watch::Sender<Health>,
-    /// Counts loads that are over.
+    /// Counts finished loads.
     loads: watch::Sender<u64>,
-    /// Memory that models may take, as it was seen last.
+    /// Memory that models may take, as last observed.
     capacity: watch::Sender<u64>,
     state: Mutex<State>,
 }
@@ -99,19 +106,19 @@ struct State {
     entries: HashMap<ModelKey, Entry>,
     residency: Residency,
     began: Instant,
-    /// Counts acquisitions, to tell which model was used last.
+    /// Counts acquires, to order models by their last use.
     clock: u64,
     lanes: u64,
-    /// The lanes of tenants some of whose models take turns.
+    /// Lanes of tenants whose models take turns.
     turns: HashMap<TenantId, u64>,
     /// Why the device is lost, while it is.
     lost: Option<Arc<str>>,
-    /// What it is to have again after that.
+    /// Models to reload after the recovery.
     reloads: Reloads,
 }
 
 enum Entry {
-    /// Once there, it goes at once if `unloading` is not empty.
+    /// If `unloading` is not empty, the model is unloaded as soon as it is loaded.
     Loading {
         footprint: Footprint,
         waiting: Vec<oneshot::Sender<Result<Pin, InferenceError>>>,
@@ -127,7 +134,7 @@ enum Entry {
     },
 }
 
-/// What an acquire found.
+/// State of a model at an acquire.
 enum Found {
     Pinned(Pin),
     Loading(oneshot::Receiver<Result<Pin, InferenceError>>),
@@ -135,8 +142,8 @@ enum Found {
 }
 
 impl ModelCache {
-    /// Start the device's threads, with no model loaded. The arena is trimmed when models are unloaded; `profiles` are those of its kind of
-    /// device.
+    /// Starts the device's threads, with no model loaded. Unloading models trims `arena`;
+    /// `profiles` are those of the device's kind.
     pub fn start(
         config: CacheConfig,
         backend: Arc<dyn Backend>,
@@ -162,11 +169,13 @@ impl ModelCache {
         Ok(Self { shared, threads })
     }
 
-    /// Pin a model, loading it first if it is not there.
+    /// Pins a model, and loads it first if necessary.
     ///
-    /// To make room, those of `victims` that nobody pins are unloaded, the first first and no more than it takes, if the model then fits; none
-    /// of them if it does not, which is [`InferenceError::NoRoom`]. Where the model is there, or being loaded already, no victim is touched. A load goes on when
-    /// those who wait for it give up; one that fails is told to all who wait, and tried anew by the next acquire.
+    /// To make room, the cache evicts unpinned models among `victims`, in order and only as many as
+    /// needed. If the model would still not fit, the cache evicts none and returns
+    /// [`InferenceError::NoRoom`]. If the model is resident or already loading, no victim is
+    /// evicted. A load continues when its waiting callers give up. A failed load returns its error
+    /// to all waiting callers; the next acquire tries again.
     pub async fn acquire(
         &self,
         source: &Arc<ModelSource>,
@@ -179,13 +188,13 @@ impl ModelCache {
                     let gone = || Err(InferenceError::Unavailable("the load was given up".into()));
                     return answer.await.unwrap_or_else(|_| gone());
                 }
-                // However it ended, the model is not there any more.
+                // Whatever the outcome, the old model has been removed.
                 Found::Unloading(gone) => _ = gone.await,
             }
         }
     }
 
-    /// Pin a model if it is there. Never waits.
+    /// Pins a model if it is resident. Never waits.
     #[must_use]
     pub fn pin(&self, key: &ModelKey) -> Option<Pin> {
         let mut state = self.shared.lock();
@@ -199,14 +208,15 @@ impl ModelCache {
         }
     }
 
-    /// Take a model out of the device's memory, once nobody pins it any more; what runs, finishes. None if it is not there. The future is
-    /// ready once its memory is free; nothing depends on its being awaited.
+    /// Unloads a model once its last pin drops; current runs finish. `None` if the model is not in
+    /// memory. The future resolves when the memory is free; the unload happens even if the future
+    /// is not awaited.
     pub fn unload(&self, key: &ModelKey) -> Option<impl Future<Output = ()> + Send + use<>> {
         let gone = self.shared.retire(key)?;
         Some(async move { _ = gone.await })
     }
 
-    /// The models in the device's memory, the one used longest ago first.
+    /// Resident models, the least recently used first.
     #[must_use]
     pub fn resident(&self) -> Vec<ResidentModel> {
         let state = self.shared.lock();
@@ -228,7 +238,7 @@ impl ModelCache {
         resident.into_iter().map(|(_, model)| model).collect()
     }
 
-    /// The models that nobody has pinned for so long.
+    /// Models that have been unpinned for `at_least`.
     #[must_use]
     pub fn idle(&self, at_least: Duration) -> Vec<ModelKey> {
         let state = self.shared.lock();
@@ -240,63 +250,66 @@ impl ModelCache {
         resident.filter(|(_, resident)| idle(resident)).map(|(key, _)| key.clone()).collect()
     }
 
-    /// Whether a model is in the device's memory.
+    /// Whether a model is resident.
     #[must_use]
     pub fn is_resident(&self, key: &ModelKey) -> bool {
         matches!(self.shared.lock().entries.get(key), Some(Entry::Resident { .. }))
     }
 
-    /// Memory that models take, those on their way in and out included. What several have in common counts once.
+    /// Memory that models take, including models that are being loaded or unloaded. Shared memory
+    /// counts once.
     #[must_use]
     pub fn used_bytes(&self) -> u64 {
         let state = self.shared.lock();
         state.entries.values().map(Entry::footprint).collect::<Together>().bytes()
     }
 
-    /// Have the meters of the models in the device's memory count the time there up to now. They do by themselves only when one comes or goes.
+    /// Brings the memory meters of the resident models up to date. Otherwise they are updated only
+    /// when a model enters or leaves the memory.
     pub fn meter_memory(&self) {
         let mut state = self.shared.lock();
         let now_ns = state.now_ns();
         state.residency.settle(now_ns);
     }
 
-    /// Memory that models may take now: less than the settings say while the device has less.
+    /// Memory that models may take now: less than configured while the device has less.
     #[must_use]
     pub fn capacity_bytes(&self) -> u64 {
         self.shared.capacity_bytes()
     }
 
-    /// The same, now and from now on.
+    /// Watches [`ModelCache::capacity_bytes`].
     #[must_use]
     pub fn capacity(&self) -> watch::Receiver<u64> {
         self.shared.capacity.subscribe()
     }
 
-    /// Runs at once, over all models.
+    /// Concurrent runs of all models.
     #[must_use]
     pub fn slots(&self) -> usize {
         self.shared.config.slots
     }
 
-    /// Runs that wait for a slot.
+    /// Runs that wait for a run slot.
     #[must_use]
     pub fn queue_len(&self) -> usize {
         self.threads.runs().queue_len()
     }
 
-    /// What runs the models.
+    /// The backend that runs the models.
     #[must_use]
     pub fn backend(&self) -> &Arc<dyn Backend> {
         &self.shared.backend
     }
 
-    /// What models have been measured to cost on this kind of device.
+    /// Measured costs of models on this kind of device.
     #[must_use]
     pub fn profiles(&self) -> &Profiles {
         &self.shared.profiles
     }
 
-    /// Whether the load of some model is not over: for a call or since the device is there again, and whether or not its runs may begin.
+    /// Whether some load has not completed. Includes reloads after a device loss, and loads whose
+    /// model already accepts runs.
     #[must_use]
     pub fn is_any_loading(&self) -> bool {
         let is_loading = |entry: &Entry| match entry {
@@ -307,13 +320,13 @@ impl ModelCache {
         self.shared.lock().entries.values().any(is_loading)
     }
 
-    /// Changes whenever the load of a model is over, well or not, for a call or since the device is there again.
+    /// Changes whenever a load ends, successfully or not. Includes reloads after a device loss.
     #[must_use]
     pub fn loads(&self) -> watch::Receiver<u64> {
         self.shared.loads.subscribe()
     }
 
-    /// Whether the device is there, now and from now on.
+    /// Watches whether the device is up.
     #[must_use]
     pub fn health(&self) -> watch::Receiver<Health> {
         self.shared.health.subscribe()
@@ -321,7 +334,7 @@ impl ModelCache {
 }
 
 impl Shared {
-    /// Tell who watches that the load of a model is over.
+    /// Notifies watchers that a load has ended.
     fn load_is_over(&self) {
         self.note_capacity();
         self.loads.send_modify(|loads| *loads += 1);
@@ -331,7 +344,7 @@ impl Shared {
         self.backend.available_bytes(self.config.capacity_bytes)
     }
 
-    /// A load or a run is over, by which the capacity may have changed: tell who watches it.
+    /// Notifies watchers of the capacity, which may have changed with a load or a run.
     fn note_capacity(&self) {
         let now_bytes = self.capacity_bytes();
         self.capacity.send_if_modified(|bytes| std::mem::replace(bytes, now_bytes) != now_bytes);
@@ -366,7 +379,8 @@ impl Shared {
         }
     }
 
-    /// Have a model go with its last pin. What is returned is ready once it is gone, one way or another.
+    /// Unloads a model with its last pin. The receiver is ready once the model is gone, whatever
+    /// the cause.
     fn retire(self: &Arc<Self>, key: &ModelKey) -> Option<oneshot::Receiver<()>> {
         let (sender, gone) = oneshot::channel();
         let mut state = self.lock();
@@ -388,7 +402,7 @@ impl Shared {
 }
 
 impl Shared {
-    /// The same for this one of the model's stays, if it is not over.
+    /// Unloads this instance of a model, unless it has already been replaced.
     fn retire_resident(self: &Arc<Self>, resident: &Arc<Resident>) -> Option<oneshot::Receiver<()>> {
         let key = &resident.source.key;
         let is_current = |entry: &Entry| entry.resident().is_some_and(|there| Arc::ptr_eq(there, resident));
@@ -415,13 +429,13 @@ impl State {
         u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// A model is in the device's memory from now on.
+    /// Starts charging for a model that entered the device's memory.
     fn has_come(&mut self, resident: &Resident) {
         let now_ns = self.now_ns();
         self.residency.enter(now_ns, &resident.source.key, &resident.footprint, &resident.source.meter);
     }
 
-    /// A model is not there any more.
+    /// Stops charging for a model that left the device's memory.
     fn has_gone(&mut self, key: &ModelKey) {
         let now_ns = self.now_ns();
         self.residency.leave(now_ns, key);

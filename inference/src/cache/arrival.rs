@@ -1,7 +1,9 @@
-//! What is left of a load once runs may begin: the model has its place, its weights are on their way, and the first runs go on behind them.
+//! The end of a load after runs may begin: memory is allocated, weights are being transferred, and
+//! the first runs wait for the weights that they need.
 //!
-//! Until they are there the load is not over: its time runs, the next load waits, and the model is none of those that the scheduler is told of. Should they never
-//! be, the runs that need them say why, and the model goes: whoever asks for it next has it loaded anew.
+//! Until the weights have arrived, the load is not complete: its time runs, the next load waits,
+//! and the scheduler does not see the model as loaded. If the transfer fails, the waiting runs
+//! return the error and the model is unloaded; the next acquire loads it again.
 
 use super::Shared;
 use super::resident::Resident;
@@ -10,11 +12,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
-/// Where models are loaded from, as profiles call it: weights are mapped files.
+/// Storage tier of the models in profiles: weights are mapped files.
 const TIER: &str = "disk";
 
 impl Shared {
-    /// On the loader thread: wait for the rest of a model whose load began then.
+    /// On the loader thread: waits until the weights of a model have arrived. The load started at
+    /// `began`.
     pub(super) fn see_arrive(self: &Arc<Self>, resident: &Arc<Resident>, began: Instant) {
         let arrived = resident.model().and_then(|model| model.arrive());
         let time = began.elapsed();
@@ -24,14 +27,14 @@ impl Shared {
                 resident.source.meter.add(self.backend.device(), &Used::load(time));
                 warn!(model = %resident.source.id(), %error, "model not loaded");
                 self.note_loss(&error);
-                // Nobody waits for it to be gone.
+                // No caller waits for the unload.
                 drop(self.retire_resident(resident));
                 self.load_is_over();
             }
         }
     }
 
-    /// All of a model is there, so long after its load began.
+    /// Completes a load that took `time`.
     pub(super) fn has_arrived(&self, resident: &Resident, time: Duration) {
         let (key, bytes) = (&resident.source.key, resident.footprint.total_bytes());
         resident.source.meter.add(self.backend.device(), &Used::load(time));

@@ -1,4 +1,5 @@
-//! Loading a model, and freeing those that make room for it. Both happen on the loader thread, in the order they were asked for.
+//! Loading a model, and freeing the models that make room for it. Both happen on the loader thread,
+//! in the order of the requests.
 
 use super::resident::Resident;
 use super::{Entry, Pin, Shared, State};
@@ -16,7 +17,8 @@ use weir_types::{ModelId, TenantId};
 
 type Waiting = oneshot::Sender<Result<Pin, InferenceError>>;
 
-/// Send the loader thread after a model that is not there. The answer comes once it is.
+/// Queues the load of an absent model on the loader thread. The receiver is ready once the model is
+/// loaded.
 pub(super) fn begin(
     shared: &Arc<Shared>,
     state: &mut State,
@@ -26,7 +28,8 @@ pub(super) fn begin(
     let (needed, evicted) = room(shared, state, source, victims)?;
     let lane = lane(shared, state, source);
     let (job, victims) = ((Arc::clone(shared), Arc::clone(source)), evicted.clone());
-    // It cannot get ahead of what follows: it needs the lock that the caller holds.
+    // The load cannot start before the entries are updated: it needs the lock that the caller
+    // holds.
     shared.runs.load(Box::new(move || load(job.0, job.1, lane, &victims)))?;
 
     for resident in evicted {
@@ -40,7 +43,8 @@ pub(super) fn begin(
     Ok(receiver)
 }
 
-/// On the loader thread: note that a model is being loaded again that is not there, and that nobody waits for. Gives what it is to be loaded with.
+/// On the loader thread: registers the reload of an absent model, without waiting callers. Returns
+/// the lane for the load.
 pub(super) fn begin_again(
     shared: &Arc<Shared>,
     state: &mut State,
@@ -53,7 +57,7 @@ pub(super) fn begin_again(
     Ok(lane)
 }
 
-/// What a model will take, and those of `victims` that have to go for it.
+/// Estimated footprint of a model, and the `victims` that must be evicted for it.
 fn room(
     shared: &Shared,
     state: &State,
@@ -67,7 +71,7 @@ fn room(
     Ok((needed, evicted))
 }
 
-/// The line that runs of a model stand in.
+/// The lane that runs of a model queue in.
 fn lane(shared: &Shared, state: &mut State, source: &ModelSource) -> Lane {
     let slots = LaneSlots::new(slots(shared, source));
     let number = state.lane(shared.backend.in_turn(source));
@@ -75,7 +79,8 @@ fn lane(shared: &Shared, state: &mut State, source: &ModelSource) -> Lane {
 }
 
 impl Shared {
-    /// Have the loader thread free a model that nobody pins any more. Does not block, and may be called twice.
+    /// Queues an unpinned model on the loader thread to be freed. Does not block, and may be called
+    /// twice.
     pub(super) fn free(self: &Arc<Self>, resident: &Arc<Resident>) {
         if !resident.claim_freeing() {
             return;
@@ -86,7 +91,7 @@ impl Shared {
             shared.trim();
         }));
         if sent.is_err() {
-            // The device is shutting down: its models go when the cache's last handle does.
+            // The device is shutting down: the model is freed with the last handle of the cache.
             debug!(model = %resident.source.id(), "model not unloaded");
         }
     }
@@ -114,7 +119,7 @@ impl Shared {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing that runs under the lock can panic half-way.
+        // No code under the lock can panic half-way.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -125,7 +130,8 @@ impl State {
         self.clock
     }
 
-    /// The number of a lane: one of its own for each load, and one for all models of a tenant that take turns.
+    /// Number of a new lane. Each load has its own lane; all models of a tenant that take turns
+    /// share one.
     pub(super) fn lane(&mut self, in_turn: Option<TenantId>) -> u64 {
         self.lanes += 1;
         match in_turn {
@@ -134,7 +140,7 @@ impl State {
         }
     }
 
-    /// Those of `victims` that are there and that nobody pins, each once.
+    /// The `victims` that are resident and unpinned, without duplicates.
     fn evictable(&self, victims: &[ModelId]) -> Vec<Arc<Resident>> {
         let mut evictable: Vec<Arc<Resident>> = Vec::new();
         for id in victims {
@@ -148,7 +154,7 @@ impl State {
         evictable
     }
 
-    /// Those of `victims` that have to go for a model to fit, the first first.
+    /// The `victims` that must be evicted for a model to fit, in their order.
     fn make_room(
         &self,
         needed: &Footprint,
@@ -174,7 +180,7 @@ impl State {
         Ok(evicted)
     }
 
-    /// What is taken once the loader thread has done what it was sent to do before.
+    /// Memory that is still taken after the loader thread has done its queued work.
     fn lasting(&self) -> Together {
         let is_leaving =
             |entry: &&Entry| matches!(entry, Entry::Unloading { resident, .. } if resident.is_freeing());
@@ -182,13 +188,14 @@ impl State {
     }
 }
 
-/// What a model that does not fit would take beside what is there, and what is left for it.
+/// Memory that a model without room needs beside the resident models, and the memory that is free.
 struct Lacking {
     needed_bytes: u64,
     free_bytes: u64,
 }
 
-/// On the loader thread: make room, load, answer everyone who waits, and see the model arrive.
+/// On the loader thread: makes room, loads the model, answers all waiting callers, and waits for
+/// the weights to arrive.
 pub(super) fn load(shared: Arc<Shared>, source: Arc<ModelSource>, lane: Lane, victims: &[Arc<Resident>]) {
     // Answers even if the backend panics.
     let mut answer = Answer { shared, source, is_given: false };
@@ -221,7 +228,8 @@ fn load_resident(shared: &Shared, source: &Arc<ModelSource>, lane: Lane) -> Resu
     Resident::new(Arc::clone(source), lane, model)
 }
 
-/// Tells everyone who waits for a load how it ended: at the latest on drop, that it did not end well.
+/// Sends the outcome of a load to all waiting callers. If dropped without an outcome, sends a
+/// failure.
 struct Answer {
     shared: Arc<Shared>,
     source: Arc<ModelSource>,
@@ -237,7 +245,8 @@ impl Drop for Answer {
 }
 
 impl Answer {
-    /// Runs may begin, so long after the load began. Gives the model if some of it is still on its way.
+    /// Admits the loaded model to the cache; runs may begin `time` after the start of the load.
+    /// Returns the model if some weights are still arriving.
     fn loaded(&mut self, resident: Resident, time: Duration) -> Option<Arc<Resident>> {
         self.is_given = true;
         let is_arriving = resident.model().is_ok_and(|model| model.is_arriving());
@@ -255,7 +264,7 @@ impl Answer {
         let there = state.lasting();
         let free_bytes = self.shared.capacity_bytes().saturating_sub(there.bytes());
         let estimated_bytes = estimate.map_or(0, |estimate| there.missing_bytes(&estimate));
-        // The estimate was let in: only what goes beyond it can be too much.
+        // The estimate was admitted before the load; only memory beyond it can exceed the capacity.
         if there.missing_bytes(&resident.footprint) > free_bytes.max(estimated_bytes) {
             drop(state);
             resident.unload();
@@ -268,7 +277,7 @@ impl Answer {
             .into_iter()
             .map(|waiting| (waiting, Pin::new(&resident, &self.shared, Some(time))))
             .collect();
-        // Unloaded before it was loaded: it goes with the pins of those who asked for it before that.
+        // Unloaded before it was loaded: the model is freed with the pins of earlier callers.
         let is_leaving = !unloading.is_empty() && resident.retire();
         let entry = if unloading.is_empty() {
             Entry::Resident { resident: Arc::clone(&resident), last_used }
@@ -284,12 +293,12 @@ impl Answer {
         if !is_arriving {
             self.shared.has_arrived(&resident, time);
         }
-        // The pin of one who has given up drops here.
+        // The pin of a caller that has given up drops here.
         answers.into_iter().for_each(|(waiting, pin)| _ = waiting.send(Ok(pin)));
         is_arriving.then_some(resident)
     }
 
-    /// Count the time of a load that came to nothing.
+    /// Counts the time of a load whose model is not used.
     fn count(&self, time: Duration) {
         self.source.meter.add(self.shared.backend.device(), &Used::load(time));
     }
@@ -308,7 +317,7 @@ impl Answer {
     }
 }
 
-/// Who is to be told of the end of a load.
+/// Callers that wait for the end of a load.
 #[derive(Default)]
 struct LoadingEnd {
     footprint: Option<Footprint>,
@@ -317,7 +326,7 @@ struct LoadingEnd {
 }
 
 impl State {
-    /// Take the entry of a load out again.
+    /// Removes the entry of a load.
     fn end_loading(&mut self, key: &ModelKey) -> LoadingEnd {
         let Some(Entry::Loading { footprint, waiting, unloading }) = self.entries.remove(key) else {
             return LoadingEnd::default();
@@ -326,7 +335,8 @@ impl State {
     }
 }
 
-/// What a model will take: what it took before, or else what it took when it was tried out.
+/// Estimated footprint of a model: at least the measured footprint of an earlier load, or else of
+/// the trial load at upload.
 fn estimate(shared: &Shared, source: &ModelSource) -> Footprint {
     shared.backend.footprint(source).at_least(shared.profiles.get(&source.key).resident_bytes)
 }
@@ -336,7 +346,8 @@ fn slots(shared: &Shared, source: &ModelSource) -> usize {
     asked.unwrap_or(shared.config.slots).clamp(1, shared.config.slots)
 }
 
-/// Says which requests run together. Rules that do not fit the model were refused when it was pushed, or are those of an older version.
+/// The batcher of a model. Rules that do not fit the model were either refused at the push or come
+/// from an older version.
 fn batcher(shared: &Shared, source: &ModelSource) -> Option<Arc<Batcher>> {
     let rules = BatchRules::of(&source.prepared.signature, &source.batching);
     let rules =

@@ -1,4 +1,4 @@
-//! Losing a device, with everything in its memory, and having it again.
+//! Loss of a device, with everything in its memory, and its recovery.
 
 use super::{Entry, Shared};
 use crate::error::InferenceError;
@@ -6,17 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 use tracing::{debug, info, warn};
 
-/// The pause before a device that could not be had is asked for again; it doubles with each.
+/// Pause after the first failed recovery; doubles with each failure.
 const RECOVER_AGAIN: Duration = Duration::from_millis(20);
-/// The longest such pause.
+/// The longest pause.
 const RECOVER_AGAIN_MAX: Duration = Duration::from_secs(2);
 
-/// Whether a device is there.
+/// Availability of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Health {
-    /// It runs models.
+    /// The device runs models.
     Up,
-    /// It was lost, for this reason, and is being had again.
+    /// The device was lost for this reason, and is being recovered.
     Lost(Arc<str>),
 }
 
@@ -26,7 +26,8 @@ impl Shared {
         self.lock().lost.clone()
     }
 
-    /// If `error` says that the device is lost: let go of what was in its memory, end what runs and waits, and have it again.
+    /// If `error` reports a device loss: marks all models as lost, ends running and waiting jobs,
+    /// and starts the recovery.
     pub(super) fn note_loss(self: &Arc<Self>, error: &InferenceError) {
         let InferenceError::DeviceLost(why) = error else { return };
         let mut state = self.lock();
@@ -38,7 +39,7 @@ impl Shared {
         state.reloads.lost(had);
         let mut gone = Vec::new();
         for entry in state.entries.values_mut() {
-            // A load that is under way finds out by itself; so does one that waits for its turn.
+            // A load in progress or in the queue detects the loss itself.
             let (resident, waiting) = match entry {
                 Entry::Loading { .. } => continue,
                 Entry::Resident { resident, .. } => (Arc::clone(resident), Vec::new()),
@@ -58,11 +59,11 @@ impl Shared {
         self.health.send_replace(Health::Lost(Arc::clone(why)));
         self.runs.lose();
         let shared = Arc::clone(self);
-        // Behind what frees the models. Where the device is shutting down, nobody wants it again.
+        // Queued behind the freeing of the models. During a shutdown, the recovery is not needed.
         let _ = self.runs.load(Box::new(move || shared.recover()));
     }
 
-    /// On the loader thread, which has nothing to load meanwhile.
+    /// Recovers the device. Runs on the loader thread, which has nothing to load in the meantime.
     fn recover(self: &Arc<Self>) {
         let mut pause = RECOVER_AGAIN;
         while let Err(error) = self.backend.recover() {

@@ -1,6 +1,7 @@
 //! Sessions of one model that all run with the same number of threads.
 //!
-//! A session ends when the model is unloaded, when it lies idle for longer than it is kept ([`Pool::retire`]), or in a run that panics.
+//! A session ends when the model is unloaded, when it has been idle for too long
+//! ([`Pool::retire`]), or when a run in it panics.
 
 use crate::backend::{Model, Session};
 use crate::error::InferenceError;
@@ -9,13 +10,13 @@ use std::time::Instant;
 
 pub(super) struct Pool {
     threads: u32,
-    /// Those that nobody uses, the one used last at the end.
+    /// Idle sessions, the most recently used last.
     idle: Mutex<Vec<Idle>>,
-    /// Held by every session of the pool, so that they can be counted.
+    /// Reference held by every session of the pool, in order to count them.
     alive: Arc<()>,
 }
 
-/// A session that is in use. Dropped instead of put back, it ends.
+/// A session in use. Dropping it, instead of putting it back, ends the session.
 pub(super) struct Pooled {
     pub(super) session: Box<dyn Session>,
     _alive: Arc<()>,
@@ -27,7 +28,7 @@ struct Idle {
 }
 
 impl Pool {
-    /// For sessions that are to run with so many threads each; none is made yet.
+    /// Creates an empty pool for sessions with `threads` threads each.
     pub(super) fn new(threads: u32) -> Self {
         Self { threads: threads.max(1), idle: Mutex::default(), alive: Arc::default() }
     }
@@ -37,35 +38,35 @@ impl Pool {
         self.threads
     }
 
-    /// How many sessions there are, in use or not.
+    /// Number of sessions, in use or idle.
     pub(super) fn len(&self) -> usize {
         Arc::strong_count(&self.alive) - 1
     }
 
-    /// A session that nobody uses.
+    /// Takes an idle session.
     pub(super) fn take(&self) -> Option<Pooled> {
         self.lock().pop().map(|idle| idle.session)
     }
 
-    /// One more session. Blocks.
+    /// Creates one more session. Blocks.
     pub(super) fn make(&self, model: &dyn Model) -> Result<Pooled, InferenceError> {
         let alive = Arc::clone(&self.alive);
         Ok(Pooled { session: model.session(self.threads)?, _alive: alive })
     }
 
-    /// Bring a session back for the next run.
+    /// Returns a session for the next run.
     pub(super) fn put(&self, session: Pooled) {
         self.lock().push(Idle { session, since: Instant::now() });
     }
 
-    /// End the sessions that nobody uses. Blocks.
+    /// Ends the idle sessions. Blocks.
     pub(super) fn end(&self) {
         let ended = std::mem::take(&mut *self.lock());
         drop(ended);
     }
 
-    /// Take out those that nobody has used since `before`, the ones used longest ago first, as long as more than `keep` are left. To be
-    /// dropped where that may block.
+    /// Removes sessions that have been idle since `before`, the least recently used first, while
+    /// more than `keep` sessions remain. Dropping them may block.
     pub(super) fn retire(&self, before: Instant, keep: usize) -> Vec<Pooled> {
         let mut idle = self.lock();
         let surplus = self.len().saturating_sub(keep);

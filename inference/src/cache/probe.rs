@@ -1,4 +1,4 @@
-//! Runs of a model that are only made to be measured.
+//! Runs of a model that serve only to measure it.
 
 use super::Shared;
 use super::pool::Pool;
@@ -10,8 +10,9 @@ use crate::threads::{Lane, LaneSlots, shutting_down};
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
-/// Runs a model with sessions of its own, which have as many threads as it was made with, and end with it. Its runs stand in line for the
-/// device like all others, are never run together with any, and are not part of the model's profile.
+/// Runs a model with separate sessions, which have the probe's number of threads and end with the
+/// probe. Its runs queue for the device like all others, but are never batched and are not part of
+/// the model's profile.
 pub struct Probe {
     lane: Lane,
     pool: Arc<Pool>,
@@ -19,7 +20,7 @@ pub struct Probe {
 }
 
 impl Pin {
-    /// Measure the model in runs of so many threads each, up to what the device can give.
+    /// Creates a probe whose runs have `threads` threads each, limited to the device's maximum.
     #[must_use]
     pub fn probe(&self, threads: u32) -> Probe {
         let shared = self.shared();
@@ -36,28 +37,28 @@ impl Pin {
 }
 
 impl Probe {
-    /// Start a run, as [`Pin::run`] does.
+    /// Starts a run, as [`Pin::run`] does.
     pub fn run(&self, request: RunRequest) -> Run {
         Run::start_in(self.pin.clone(), self.lane.clone(), Some(Arc::clone(&self.pool)), request)
     }
 
-    /// Have memory given back that lies idle between the inputs and outputs of runs, whosever they were, and tell what is left.
+    /// Returns idle run memory (of all models) to the system, and reports the memory that remains.
     pub async fn trimmed_run_memory_bytes(&self) -> Result<u64, InferenceError> {
         self.run_memory_after(Shared::trim).await
     }
 
-    /// What runs have taken between their inputs and outputs by now, whosever they were.
+    /// Memory that runs of all models hold for intermediate tensors.
     pub async fn run_memory_bytes(&self) -> Result<u64, InferenceError> {
         self.run_memory_after(|_| ()).await
     }
 
-    /// On the loader thread, since either may block.
+    /// Runs on the loader thread, since both steps may block.
     async fn run_memory_after(&self, first: fn(&Shared)) -> Result<u64, InferenceError> {
         let shared = Arc::clone(self.pin.shared());
         let (reply, told) = oneshot::channel();
         self.pin.shared().runs.load(Box::new(move || {
             first(&shared);
-            // Whoever asked may be gone.
+            // The caller may have stopped waiting.
             let _ = reply.send(shared.backend.run_memory_bytes());
         }))?;
         told.await.map_err(|_| shutting_down())
@@ -68,7 +69,8 @@ impl Drop for Probe {
     fn drop(&mut self) {
         let (pool, pin) = (Arc::clone(&self.pool), self.pin.clone());
         let shared = Arc::clone(pin.shared());
-        // Ending a session may block, and comes before the model can go. Where the device is shutting down, it happens here.
+        // Ending a session may block, and must precede the unload of the model. During a shutdown,
+        // the sessions end here.
         let _ = self.pin.shared().runs.load(Box::new(move || {
             pool.end();
             drop(pin);

@@ -1,7 +1,9 @@
-//! Having again what a device had when it was lost: the models of then are loaded anew, the one used last first.
+//! Reloads the models of a lost device after its recovery, the most recently used first.
 //!
-//! One at a time, each behind the loads that calls ask for meanwhile, and nothing makes room for them. What ends it: all are there, or do not fit; they are
-//! unloaded; the device is lost again before that, as one of them may be the reason: then it is left to calls.
+//! Models are reloaded one at a time, each behind the loads that calls request meanwhile, and
+//! reloads evict nothing. Reloading skips models that do not fit or were unloaded. If the device is
+//! lost again during the reload, the remaining models are left to calls, since one of the models
+//! may be the cause.
 
 use super::load;
 use super::resident::Resident;
@@ -12,24 +14,24 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use tracing::{debug, info};
 
-/// The models that are to be loaded again.
+/// Models to reload.
 #[derive(Default)]
 pub(super) struct Reloads {
     waiting: VecDeque<Reload>,
-    /// Those that somebody still pins as they were: their turn comes when they are let go of.
+    /// Models with pins from before the loss: each is queued when its last pin drops.
     held: Vec<Reload>,
-    /// They are being loaded.
+    /// Whether a reload is in progress.
     is_under_way: bool,
 }
 
-/// One of them, and how it was run.
+/// A model to reload, and its run setting.
 struct Reload {
     source: Arc<ModelSource>,
     setting: RunSetting,
 }
 
 impl Reloads {
-    /// The device is lost with these: the time of the last use, and the model.
+    /// Records the resident models at the loss of the device, each with the time of its last use.
     pub(super) fn lost(&mut self, mut residents: Vec<(u64, Arc<Resident>)>) {
         self.waiting.clear();
         if std::mem::take(&mut self.is_under_way) {
@@ -44,13 +46,14 @@ impl Reloads {
         self.waiting = residents.into_iter().map(reload).collect();
     }
 
-    /// A model is not wanted any more.
+    /// Removes a model that is not wanted any more.
     pub(super) fn forget(&mut self, key: &ModelKey) {
         self.waiting.retain(|reload| reload.source.key != *key);
         self.held.retain(|reload| reload.source.key != *key);
     }
 
-    /// What was lost of a model has been let go of. Whether it is to be loaded again now.
+    /// Records that the last pin of a lost model dropped. Returns whether the model must be
+    /// reloaded now.
     pub(super) fn let_go(&mut self, key: &ModelKey) -> bool {
         let place = self.held.iter().position(|reload| reload.source.key == *key);
         let reload = place.map(|place| self.held.remove(place));
@@ -61,7 +64,7 @@ impl Reloads {
 }
 
 impl Shared {
-    /// Load the next of what the device had, behind all that the loader thread has to do now, if the device is there again.
+    /// Queues the next reload behind the loader thread's other work, if the device is up.
     pub(super) fn reload(self: &Arc<Self>) {
         let mut state = self.lock();
         if state.lost.is_some() {
@@ -71,7 +74,7 @@ impl Shared {
         if state.reloads.is_under_way {
             drop(state);
             let shared = Arc::clone(self);
-            // Where the device is shutting down, nobody wants them.
+            // During a shutdown, the reload is not needed.
             let _ = self.runs.load(Box::new(move || shared.reload_next()));
         }
     }
@@ -88,7 +91,7 @@ impl Shared {
                 state.reloads.held.push(Reload { source: Arc::clone(&source), setting });
                 Ok(None)
             }
-            // A call has asked for it already.
+            // A call has already loaded the model.
             Some(Entry::Loading { .. } | Entry::Resident { .. }) => Ok(None),
         };
         drop(state);
@@ -104,7 +107,7 @@ impl Shared {
         self.reload();
     }
 
-    /// Have a model run as it did.
+    /// Restores the run setting of a model.
     fn set_again(&self, key: &ModelKey, setting: RunSetting) {
         let resident = self.lock().entries.get(key).and_then(Entry::resident).cloned();
         let Some(resident) = resident.filter(|resident| resident.run_setting() != setting) else { return };
@@ -116,7 +119,7 @@ impl Shared {
 }
 
 impl State {
-    /// What is in memory, with the time of its last use.
+    /// Resident models, with the time of their last use.
     pub(super) fn used(&self) -> Vec<(u64, Arc<Resident>)> {
         let resident = |entry: &Entry| match entry {
             Entry::Resident { resident, last_used } => Some((*last_used, Arc::clone(resident))),

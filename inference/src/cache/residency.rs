@@ -1,8 +1,9 @@
-//! Who holds how much of the device's memory, and for how long. Pure: the time comes from outside.
+//! Charges for device memory, by model and time. Pure: the caller passes the time.
 //!
-//! A model is charged for what it alone takes, and for its share of what it has in common with others that are there: of each part, the
-//! tenants that have it bear equal shares, and of a tenant's share its models that have it. To the byte: what a share leaves over goes to some of them,
-//! so that the shares of all are what is taken.
+//! A model is charged for its own memory, and for its share of the parts that it shares with other
+//! resident models. The tenants with a part bear equal shares of it, and a tenant's models divide
+//! the tenant's share equally. Shares are exact to the byte: remainders go to some of the models,
+//! so that the sum of all shares is the memory taken.
 
 use super::super::backend::ModelKey;
 use crate::footprint::{Footprint, Part};
@@ -14,7 +15,7 @@ use weir_types::TenantId;
 /// The models in the memory of one device.
 pub(super) struct Residency {
     device: Device,
-    /// By the order in which they came.
+    /// Models by order of entry.
     holders: HashMap<u64, Holder>,
     keys: HashMap<ModelKey, u64>,
     parts: HashMap<Part, Holding>,
@@ -26,13 +27,13 @@ struct Holder {
     tenant: TenantId,
     meter: Meter,
     footprint: Footprint,
-    /// What it is charged for now.
+    /// Bytes that the model is currently charged for.
     bytes: u64,
-    /// Up to when it was.
+    /// Time up to which the model has been charged.
     settled_ns: u64,
 }
 
-/// Those who hold a part: by tenant, each with the size it gives.
+/// Holders of a part, by tenant; each with the size of the part that it states.
 type Holding = BTreeMap<TenantId, BTreeMap<u64, u64>>;
 
 impl Residency {
@@ -40,7 +41,7 @@ impl Residency {
         Self { device, holders: HashMap::new(), keys: HashMap::new(), parts: HashMap::new(), count: 0 }
     }
 
-    /// From now on the model is there, and `meter` is charged for it.
+    /// Adds a model, and starts charging `meter`.
     pub(super) fn enter(&mut self, now_ns: u64, key: &ModelKey, footprint: &Footprint, meter: &Meter) {
         self.leave(now_ns, key);
         self.count += 1;
@@ -58,7 +59,7 @@ impl Residency {
         }
     }
 
-    /// The model is not there any more. Nothing happens where it was not.
+    /// Removes a model, if it is present.
     pub(super) fn leave(&mut self, now_ns: u64, key: &ModelKey) {
         let Some(number) = self.keys.remove(key) else { return };
         let Some(holder) = self.holders.get(&number) else { return };
@@ -77,13 +78,13 @@ impl Residency {
         }
     }
 
-    /// Have the meters of all models count up to now.
+    /// Charges the meters of all models up to now.
     pub(super) fn settle(&mut self, now_ns: u64) {
         let device = self.device;
         self.holders.values_mut().for_each(|holder| holder.settle(now_ns, device));
     }
 
-    /// Take the shares in a part back, change who holds it, and give out shares anew.
+    /// Withdraws the shares in a part, changes its holders, and distributes the shares again.
     fn change(&mut self, now_ns: u64, part: &Part, change: impl FnOnce(&mut Holding)) {
         let (holders, device) = (&mut self.holders, self.device);
         let holding = self.parts.entry(*part).or_default();
@@ -115,7 +116,7 @@ impl Holder {
     }
 }
 
-/// What each who holds a part is charged for it.
+/// Bytes that each holder of a part is charged for it.
 fn shares(holding: &Holding) -> Vec<(u64, u64)> {
     // The same weights have the same size.
     let bytes = holding.values().flat_map(BTreeMap::values).max().copied().unwrap_or_default();
@@ -151,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn tenants_bear_equal_shares_of_what_they_have_in_common_and_their_models_of_those() {
+    fn shared_memory_is_charged_equally_to_tenants_then_models() {
         let mut residency = Residency::new(Device::Cpu);
         let [first, second, other] = [(); 3].map(|()| Meter::default());
         let common = |own| Footprint::new(own, [(part(0).0, 100)]);
@@ -169,7 +170,7 @@ mod tests {
         assert_eq!(byte_ns(&first) + byte_ns(&second) + byte_ns(&other), 40 * 100 + 40 * 10 + 20 * 20);
     }
 
-    /// A model comes or goes, or its meter is read, after so long.
+    /// A model enters or leaves, or its meter is read, after a time.
     #[derive(Debug, Clone)]
     enum Event {
         Enter(usize, u64, u64, Vec<u8>),
@@ -190,7 +191,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_all_are_charged_for_is_what_was_taken(events in events()) {
+        fn charges_sum_to_memory_taken(events in events()) {
             let mut residency = Residency::new(Device::Cpu);
             let whole = Meter::default();
             let tenants = TENANTS.map(|_| Meter::within(&whole));
@@ -198,7 +199,7 @@ mod tests {
             let (mut now_ns, mut taken) = (0, 0_u128);
             for (time_ns, event) in events {
                 now_ns += time_ns;
-                // The long way round.
+                // Reference computation.
                 taken += u128::from(there.values().collect::<Together>().bytes()) * u128::from(time_ns);
                 match event {
                     Event::Enter(tenant, model, own, parts) => {
@@ -220,7 +221,7 @@ mod tests {
             residency.settle(now_ns);
             prop_assert_eq!(tenants.iter().map(byte_ns).sum::<u128>(), taken);
             prop_assert_eq!(byte_ns(&whole), taken);
-            // What has gone leaves nothing behind.
+            // Models that left leave no state behind.
             there.into_keys().for_each(|key| residency.leave(now_ns, &key));
             prop_assert!(residency.holders.is_empty() && residency.keys.is_empty() && residency.parts.is_empty());
         }

@@ -1,4 +1,4 @@
-//! One model in the device's memory, and the guard that keeps it there.
+//! A model in the device's memory, and the pin that keeps it there.
 
 use super::Shared;
 use super::pool::{Pool, Pooled};
@@ -13,47 +13,47 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use weir_types::{Measured, ModelId, Signature};
 
-/// Keeps a model in the device's memory until it drops, and runs it. Cheap to clone.
+/// Keeps a model in the device's memory until it drops, and runs the model. Cheap to clone.
 pub struct Pin {
     resident: Arc<Resident>,
     shared: Arc<Shared>,
     load_time: Option<Duration>,
 }
 
-/// A model in the device's memory. Owned by the cache's entry, and by pins while there are any.
+/// A model in the device's memory. Owned by the cache's entry and by its pins.
 pub(super) struct Resident {
     pub(super) source: Arc<ModelSource>,
     pub(super) lane: Lane,
     pub(super) footprint: Footprint,
-    /// Raised from zero only under the cache's lock, where eviction looks at it.
+    /// Raised from zero only under the cache's lock, where eviction reads it.
     pins: AtomicUsize,
-    /// When the last pin was let go of.
+    /// Time when the last pin dropped.
     unpinned_at: Mutex<Instant>,
-    /// Set when the model is to go once nobody pins it.
+    /// Set when the model must be freed once it has no pins.
     retiring: AtomicBool,
-    /// Set by the one who has sent it to the loader thread to be freed.
+    /// Set by the thread that queues the model to be freed.
     freeing: AtomicBool,
-    /// Set when the device is lost with it.
+    /// Set when the model is lost with its device.
     lost: AtomicBool,
-    /// What one more session takes of the device's memory.
+    /// Device memory of one more session.
     pub(super) session_bytes: u64,
-    /// Requests for it since it was loaded.
+    /// Requests since the load.
     asked: AtomicU64,
-    /// How long its load took, once that is over.
+    /// Time of the load, set when the load completes.
     load_time: OnceLock<Duration>,
     loaded: Mutex<Loaded>,
 }
 
-/// What takes up the device's memory. Fields drop in order: the sessions before their weights.
+/// The objects that hold device memory. Fields drop in order: the sessions before their weights.
 struct Loaded {
-    /// The sessions that runs take.
+    /// The sessions that runs use.
     pool: Arc<Pool>,
-    /// Those they took before, until these are retired.
+    /// Pools that runs used earlier, until their sessions are retired.
     former: Vec<Arc<Pool>>,
     model: Option<Arc<dyn Model>>,
 }
 
-/// Threads of a run, unless something else is set.
+/// Default threads of a run.
 const THREADS: u32 = 1;
 
 impl Pin {
@@ -63,50 +63,54 @@ impl Pin {
         Self { resident: Arc::clone(resident), shared: Arc::clone(shared), load_time }
     }
 
-    /// Which model it keeps.
+    /// Id of the pinned model.
     #[must_use]
     pub fn id(&self) -> &ModelId {
         self.resident.source.id()
     }
 
-    /// Which push of it.
+    /// Key of the pinned model.
     #[must_use]
     pub fn key(&self) -> &ModelKey {
         &self.resident.source.key
     }
 
-    /// What the model takes and gives.
+    /// Inputs and outputs of the model.
     #[must_use]
     pub fn signature(&self) -> &Signature {
         &self.resident.source.prepared.signature
     }
 
-    /// Whether it was lost with its device. It is not loaded anew before all pins of what was lost have gone.
+    /// Whether the model was lost with its device. The model is not reloaded before all pins of the
+    /// lost instance have dropped.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.resident.is_lost()
     }
 
-    /// How long this pin had to wait for a load, until runs could begin; none where the model was there already.
+    /// Time that this pin waited for a load, until runs could begin; `None` if the model was
+    /// already resident.
     #[must_use]
     pub fn load_time(&self) -> Option<Duration> {
         self.load_time
     }
 
-    /// What one more session of it takes of the device's memory.
+    /// Device memory of one more session.
     #[must_use]
     pub fn session_bytes(&self) -> u64 {
         self.resident.session_bytes
     }
 
-    /// Keep what the model did in several configurations, in place of what was kept before.
+    /// Stores the measurements of the model in several configurations, replacing earlier ones.
     pub fn set_measured(&self, measured: Vec<Measured>) {
         self.shared.profiles.set_measured(self.key(), measured);
     }
 
-    /// Start a run. It is in line for the device when this returns; dropping the future withdraws or stops it.
+    /// Starts a run. The run is queued when this function returns; dropping the future withdraws or
+    /// stops it.
     ///
-    /// What is wrong with the request is found before it gets in line, and is the future's answer like any other error.
+    /// An invalid request is detected before it is queued; its error is returned by the future,
+    /// like all other errors.
     pub fn run(&self, request: RunRequest) -> Run {
         self.resident.asked.fetch_add(1, Ordering::Relaxed);
         Run::start(self.clone(), request)
@@ -130,7 +134,8 @@ impl Clone for Pin {
 impl Drop for Pin {
     fn drop(&mut self) {
         self.resident.note_unpinned();
-        // In one order here and in the other in `Shared::retire`: at least one of the two sees both.
+        // This code decrements `pins` and then reads `retiring`; `Resident::retire` writes
+        // `retiring` and then reads `pins`. At least one of them therefore sees both changes.
         if self.resident.pins.fetch_sub(1, Ordering::SeqCst) == 1
             && self.resident.retiring.load(Ordering::SeqCst)
         {
@@ -146,7 +151,8 @@ impl std::fmt::Debug for Pin {
 }
 
 impl Resident {
-    /// A model that has just been loaded, and its first session: the first run must not have to wait for that. Blocks.
+    /// Creates a model that has just been loaded, with its first session, so that the first run
+    /// does not wait for one. Blocks.
     pub(super) fn new(
         source: Arc<ModelSource>,
         lane: Lane,
@@ -174,34 +180,35 @@ impl Resident {
         })
     }
 
-    /// Requests for it since it was loaded, those that failed included.
+    /// Requests since the load, including failed requests.
     pub(super) fn asked(&self) -> u64 {
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// All of it is there, so long after its load began.
+    /// Records that all weights have arrived, `load_time` after the load began.
     pub(super) fn has_arrived(&self, load_time: Duration) {
-        // There is one load of it.
+        // The time is set once, because each instance is loaded once.
         let _ = self.load_time.set(load_time);
     }
 
-    /// How long its load took; none while some of it is on its way.
+    /// Time of the load; `None` while weights are still arriving.
     pub(super) fn load_time(&self) -> Option<Duration> {
         self.load_time.get().copied()
     }
 
-    /// The sessions that runs take now.
+    /// The sessions that runs use now.
     pub(super) fn pool(&self) -> Arc<Pool> {
         Arc::clone(&self.lock().pool)
     }
 
-    /// The same, and those they took before.
+    /// The current pool, and the pools that runs used earlier.
     pub(super) fn pools(&self) -> (Arc<Pool>, Vec<Arc<Pool>>) {
         let loaded = self.lock();
         (Arc::clone(&loaded.pool), loaded.former.clone())
     }
 
-    /// Have runs take their sessions from `pool`. False if they do already.
+    /// Makes runs use the sessions of `pool`. Returns `false` if they already do, or if the model
+    /// is unloaded.
     pub(super) fn switch_to(&self, pool: Arc<Pool>) -> bool {
         let mut loaded = self.lock();
         if Arc::ptr_eq(&loaded.pool, &pool) || loaded.model.is_none() {
@@ -213,17 +220,17 @@ impl Resident {
         true
     }
 
-    /// Let go of pools that runs took sessions from before, and that have none any more.
+    /// Drops earlier pools that have no sessions left.
     pub(super) fn forget_empty_pools(&self) {
         self.lock().former.retain(|pool| pool.len() > 0);
     }
 
-    /// What sessions are made of; an error once it is unloaded.
+    /// The model that sessions are created from; an error after the unload.
     pub(super) fn model(&self) -> Result<Arc<dyn Model>, InferenceError> {
         self.lock().model.clone().ok_or_else(shutting_down)
     }
 
-    /// A session of `pool` that nobody uses, made if there is none. The lane bounds how many there are.
+    /// An idle session of `pool`, or a new one. The lane limits the number of sessions.
     pub(super) fn take_session(&self, pool: &Pool) -> Result<Pooled, InferenceError> {
         pool.take().map_or_else(|| pool.make(&*self.model()?), Ok)
     }
@@ -232,7 +239,7 @@ impl Resident {
         self.pins.load(Ordering::SeqCst)
     }
 
-    /// For how long nobody has pinned it; none if somebody does.
+    /// Time since the last pin dropped; `None` while the model is pinned.
     pub(super) fn idle_for(&self) -> Option<Duration> {
         let unpinned_at = *self.unpinned_at.lock().unwrap_or_else(PoisonError::into_inner);
         (self.pins() == 0).then(|| unpinned_at.elapsed())
@@ -242,23 +249,24 @@ impl Resident {
         *self.unpinned_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
-    /// Have the last pin free it; says whether there is none, so that the caller has to.
+    /// Lets the last pin free the model. Returns whether there is no pin, so that the caller must
+    /// free it.
     pub(super) fn retire(&self) -> bool {
         self.retiring.store(true, Ordering::SeqCst);
         self.pins() == 0
     }
 
-    /// Claim the freeing; only the first to ask gets it.
+    /// Claims the freeing; only the first caller succeeds.
     pub(super) fn claim_freeing(&self) -> bool {
         !self.freeing.swap(true, Ordering::SeqCst)
     }
 
-    /// Whether it is on its way out already.
+    /// Whether the model is already being freed.
     pub(super) fn is_freeing(&self) -> bool {
         self.freeing.load(Ordering::SeqCst)
     }
 
-    /// The device is lost, and the model with it.
+    /// Marks the model as lost with its device.
     pub(super) fn lose(&self) {
         self.lost.store(true, Ordering::SeqCst);
     }
@@ -267,7 +275,7 @@ impl Resident {
         self.lost.load(Ordering::SeqCst)
     }
 
-    /// Give up the device's memory. Blocks.
+    /// Frees the device's memory. Blocks.
     pub(super) fn unload(&self) {
         let mut loaded = self.lock();
         let former = std::mem::take(&mut loaded.former);

@@ -1,4 +1,4 @@
-//! One run of a resident model, from the request to its outputs; alone, or as one of a batch.
+//! One run of a resident model, from the request to its outputs, alone or in a batch.
 
 mod metered;
 mod together;
@@ -24,14 +24,15 @@ use together::run_together;
 use tokio::sync::oneshot;
 use trial::OpenTrial;
 
-/// A run under way. Ready with its outputs; dropping it withdraws or stops the run.
+/// A pending run. Resolves to its outputs; dropping it withdraws or stops the run.
 #[must_use = "dropping a run stops it"]
 pub struct Run(State);
 
 enum State {
-    /// It did not get in line.
+    /// The run was not queued.
     Failed(Option<InferenceError>),
-    /// It is in line, or running, or has ended. The field order withdraws it before its answer is let go.
+    /// The run is queued, running or finished. The field order withdraws it before the answer
+    /// drops.
     UnderWay { ticket: Ticket<ModelRun>, answer: oneshot::Receiver<Answer> },
 }
 
@@ -43,12 +44,13 @@ impl Run {
         Self::start_in(pin, lane, None, request)
     }
 
-    /// The same in another line, with sessions of a pool that is not the model's.
+    /// Starts a run in a different lane, with sessions of a pool that is not the model's.
     pub(super) fn start_in(pin: Pin, lane: Lane, pool: Option<Arc<Pool>>, request: RunRequest) -> Self {
         Self(submit(pin, lane, pool, request).unwrap_or_else(|error| State::Failed(Some(error))))
     }
 
-    /// Withdraw or stop the run, which then ends with [`InferenceError::Cancelled`] unless it has ended already.
+    /// Withdraws or stops the run, which then ends with [`InferenceError::Cancelled`] unless it has
+    /// already ended.
     pub fn cancel(&self) {
         if let State::UnderWay { ticket, .. } = &self.0 {
             ticket.cancel();
@@ -61,7 +63,7 @@ impl Future for Run {
 
     fn poll(mut self: StdPin<&mut Self>, context: &mut Context<'_>) -> Poll<Answer> {
         match &mut self.0 {
-            // A future that is polled again after it was ready has no better answer.
+            // A future that is polled again after completion has no better answer.
             State::Failed(error) => Poll::Ready(Err(error.take().unwrap_or(InferenceError::Cancelled))),
             State::UnderWay { answer, .. } => {
                 let answer = ready!(StdPin::new(answer).poll(context));
@@ -94,12 +96,12 @@ fn submit(
     Ok(State::UnderWay { ticket, answer })
 }
 
-/// A run as the device threads see it. Its pin keeps the model there until the run has ended.
+/// A run as the device threads see it. Its pin keeps the model resident until the run has ended.
 pub(super) struct ModelRun {
-    /// Where its session comes from, if not from the model's own: a run that is only measured.
+    /// The pool for measurement runs; `None`: the model's pool.
     pool: Option<Arc<Pool>>,
     pin: Pin,
-    /// What counts the time that it takes.
+    /// Counts the device time of the run.
     meter: Meter,
     job: PlacedJob,
     reply: Reply,
@@ -107,7 +109,7 @@ pub(super) struct ModelRun {
     outcome: Option<Answer>,
 }
 
-/// The one who waits for a run; told once.
+/// The reply channel of a run; used once.
 #[derive(Clone)]
 struct Reply(Arc<Mutex<Option<oneshot::Sender<Answer>>>>);
 
@@ -118,7 +120,7 @@ impl Reply {
 
     fn send(&self, answer: Answer) {
         let sender = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // Whoever asked may be gone.
+        // The caller may have stopped waiting.
         if let Some(sender) = sender {
             let _ = sender.send(answer);
         }
@@ -146,7 +148,8 @@ impl Work for ModelRun {
 
     fn answer(self) {
         let Self { pool, pin, job, reply, outcome, .. } = self;
-        // The model can be evicted, and the inputs' memory is free, by the time that the answer is seen.
+        // Dropped first: when the caller receives the answer, the model can be evicted and the
+        // inputs' memory is free.
         drop((pool, pin, job));
         let panicked = || Err(InferenceError::Run("the backend panicked".into()));
         reply.send(outcome.unwrap_or_else(panicked));
@@ -159,7 +162,7 @@ impl Work for ModelRun {
 }
 
 fn run_alone(entry: &mut Entry<ModelRun>, is_trial: bool) {
-    // Settles the trial whatever happens.
+    // Records an outcome of the trial in every case.
     let trial = is_trial.then(|| OpenTrial::new(entry.lane.clone()));
     let (run, interrupt) = (&mut entry.job, &*entry.interrupt);
     let started = Instant::now();
@@ -169,12 +172,12 @@ fn run_alone(entry: &mut Entry<ModelRun>, is_trial: bool) {
     });
     let elapsed = started.elapsed();
     run.outcome = Some(match (outcome, interrupt.reason()) {
-        // It has told all that run on the device to stop, and so itself.
+        // The error of this run caused the loss of the device, and thereby its own interrupt.
         (Err(error @ InferenceError::DeviceLost(_)), Some(Reason::DeviceLost)) => Err(error),
         (_, Some(reason)) => Err(error_of(reason)),
         (Err(error), None) => Err(error),
         (Ok((outputs, device_time, was_cold)), None) => {
-            // Of a cold run the device's own time leaves out what it has waited for.
+            // The device time of a cold run excludes the wait for weights.
             let run_time = if was_cold { elapsed } else { device_time.unwrap_or(elapsed) };
             let items = run.job.batch();
             if run.pool.is_none() && !was_cold {
@@ -189,12 +192,13 @@ fn run_alone(entry: &mut Entry<ModelRun>, is_trial: bool) {
         }
     });
     if let Some(trial) = trial {
-        // Before the answer: whoever has that lets go of the run, which stops it.
+        // Before the answer: once the caller has the answer, it drops the run, which stops the
+        // trial.
         trial.run(run, interrupt);
     }
 }
 
-/// Do something with a session, whose runs are borne by `bearers` by their items.
+/// Runs `body` with a session. Its runs are charged to `bearers` by their items.
 fn with_session<T>(
     pin: &Pin,
     pool: &Pool,
@@ -207,7 +211,7 @@ fn with_session<T>(
     }
     let resident = pin.resident();
     let outcome = resident.take_session(pool).and_then(|mut pooled| {
-        // Should this panic, the session is dropped: nobody knows what state it is in.
+        // If `body` panics, the session is dropped, because its state is unknown.
         let device = pin.shared().backend.device();
         let outcome = body(&mut Metered { session: &mut *pooled.session, device, bearers });
         pool.put(pooled);

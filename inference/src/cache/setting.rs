@@ -1,7 +1,9 @@
-//! How many runs of a model go on at once, and with how many threads each: changed while it is served.
+//! Run settings of a model: concurrent runs and threads per run, changeable while the model is
+//! served.
 //!
-//! Sessions with another number of threads are made beside those there are, and only then take over. Runs that are under way end where they
-//! began; the sessions that are left over lie idle, ready for a change back, until [`ModelCache::retire_sessions`] ends them.
+//! Sessions with a new number of threads are created beside the current ones before runs switch to
+//! them. Runs in progress finish in their old sessions. The old sessions then stay idle, ready for
+//! a change back, until [`ModelCache::retire_sessions`] ends them.
 
 use super::pool::{Pool, Pooled};
 use super::resident::Resident;
@@ -12,17 +14,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
-/// How a model in a device's memory is run.
+/// Run setting of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunSetting {
     /// Threads of each run.
     pub threads: u32,
-    /// Runs at once, at most.
+    /// The most concurrent runs.
     pub sessions: usize,
 }
 
 impl ModelCache {
-    /// How a model is run now, and how many sessions there are of it, those that are being retired included. None if it is not in memory.
+    /// Current setting of a model, and its number of sessions, including those that are being
+    /// retired. `None` if the model is not in memory.
     #[must_use]
     pub fn run_setting(&self, key: &ModelKey) -> Option<(RunSetting, usize)> {
         let state = self.shared.lock();
@@ -30,21 +33,24 @@ impl ModelCache {
         Some((resident.run_setting(), resident.sessions()))
     }
 
-    /// How many requests a model was run for since it was loaded, those that are under way included. None if it is not in memory.
+    /// Requests of a model since its load, including those in progress. `None` if the model is not
+    /// in memory.
     #[must_use]
     pub fn asked(&self, key: &ModelKey) -> Option<u64> {
         Some(self.shared.lock().entries.get(key)?.resident()?.asked())
     }
 
-    /// Run a model like this from now on, within the device's slots and its threads. The future is ready once it is so; it goes on if it is
-    /// dropped. None if the model is not in memory: when it comes back, it runs as every model does, unless it was the device that was lost.
+    /// Changes the setting of a model, within the device's run slots and threads. The future
+    /// resolves when the setting applies; dropping the future does not cancel the change. `None` if
+    /// the model is not in memory. A reloaded model starts with the default setting, except after a
+    /// device loss.
     pub fn set_run_setting(
         &self,
         key: &ModelKey,
         setting: RunSetting,
     ) -> Option<impl Future<Output = Result<(), InferenceError>> + Send + use<>> {
         let pin = self.pin_untouched(key)?;
-        // Models that take turns go on doing so.
+        // Models that take turns keep their limit.
         let takes_turns = self.shared.backend.in_turn(&pin.resident().source).is_some();
         let sessions_max = if takes_turns { pin.resident().lane.slots.get() } else { self.slots() };
         let setting = RunSetting {
@@ -56,7 +62,7 @@ impl ModelCache {
         let sent = self.shared.runs.load(Box::new(move || {
             let resident = pin.resident();
             let outcome = resident.apply(setting).map(|()| runs.resize(&resident.lane, setting.sessions));
-            // Whoever asked may be gone.
+            // The caller may have stopped waiting.
             let _ = reply.send(outcome);
         }));
         Some(async move {
@@ -65,7 +71,7 @@ impl ModelCache {
         })
     }
 
-    /// End the sessions of a model that it does not need as it is run now, and that nobody has used for `idle_for`.
+    /// Ends the sessions of a model that exceed its setting and have been idle for `idle_for`.
     pub fn retire_sessions(&self, key: &ModelKey, idle_for: Duration) {
         let Some(before) = Instant::now().checked_sub(idle_for) else { return };
         let Some(pin) = self.pin_untouched(key) else { return };
@@ -74,7 +80,7 @@ impl ModelCache {
             return;
         }
         let shared = Arc::clone(&self.shared);
-        // Dropped elsewhere only where the device is shutting down.
+        // Dropped here instead only while the device is shutting down.
         let _ = self.shared.runs.load(Box::new(move || {
             drop(retired);
             drop(pin);
@@ -88,7 +94,7 @@ impl ModelCache {
         self.shared.backend.threads_max().max(1)
     }
 
-    /// Pin a model if it is there, without counting that as a use of it.
+    /// Pins a model if it is resident, without counting a use.
     fn pin_untouched(&self, key: &ModelKey) -> Option<Pin> {
         let state = self.shared.lock();
         let resident = state.entries.get(key).and_then(Entry::resident)?;
@@ -101,7 +107,7 @@ impl Resident {
         RunSetting { threads: self.pool().threads(), sessions: self.lane.slots.get() }
     }
 
-    /// Have as many sessions as that takes, and let runs take those from now on. Blocks.
+    /// Creates the sessions for a setting, and makes runs use them. Blocks.
     pub(super) fn apply(&self, setting: RunSetting) -> Result<(), InferenceError> {
         let pool = self.pool_of(setting.threads);
         let model = self.model()?;
@@ -109,7 +115,7 @@ impl Resident {
             pool.put(pool.make(&*model)?);
         }
         if self.switch_to(pool) {
-            // What runs take is another time now.
+            // Run times change with the setting.
             if let Some(batcher) = &self.lane.batcher {
                 batcher.forget_times();
             }
@@ -126,13 +132,13 @@ impl Resident {
         retired
     }
 
-    /// Sessions of all pools.
+    /// Number of sessions in all pools.
     fn sessions(&self) -> usize {
         let (current, former) = self.pools();
         current.len() + former.iter().map(|pool| pool.len()).sum::<usize>()
     }
 
-    /// The pool of sessions with so many threads; a new one, that nobody else knows yet, if there is none.
+    /// The pool of sessions with `threads` threads, or a new pool that is not installed yet.
     fn pool_of(&self, threads: u32) -> Arc<Pool> {
         let (current, former) = self.pools();
         let known = std::iter::once(current).chain(former).find(|pool| pool.threads() == threads);

@@ -1,4 +1,4 @@
-//! The one place that runs go through on their way to a device, whatever they are for: where their time is counted.
+//! Metering of runs: every run reaches its device through this session, whatever its purpose.
 
 use crate::backend::Session;
 use crate::error::InferenceError;
@@ -10,7 +10,7 @@ use crate::value::Value;
 use std::time::{Duration, Instant};
 use weir_device::Device;
 
-/// A session whose runs are charged, also those that fail or are stopped, to `bearers` by their items.
+/// A session whose runs are charged to `bearers` by their items, including failed and stopped runs.
 pub(super) struct Metered<'a> {
     pub(super) session: &'a mut dyn Session,
     pub(super) device: Device,
@@ -24,7 +24,7 @@ impl Session for Metered<'_> {
 
     fn run_placed(&mut self, job: &PlacedJob, interrupt: &Interrupt) -> Result<Vec<Value>, InferenceError> {
         let outputs = self.charged(|session| session.run_placed(job, interrupt))?;
-        // One that is not run together with others has one bearer.
+        // A run outside of a batch has one bearer.
         for (tensor, (meter, _)) in outputs.iter().filter_map(Value::device).zip(self.bearers.iter().cycle())
         {
             tensor.charge(self.device, meter);
@@ -49,7 +49,7 @@ impl Metered<'_> {
         let started = Instant::now();
         let outcome = run(self.session);
         let elapsed = started.elapsed();
-        // Of one that failed, the device may know nothing.
+        // The device may not have measured a failed run.
         let time = if outcome.is_ok() { self.session.device_time().unwrap_or(elapsed) } else { elapsed };
         charge(self.device, time, self.bearers);
         outcome

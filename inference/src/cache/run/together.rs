@@ -1,4 +1,4 @@
-//! Several runs of a model as one.
+//! Batched runs of a model.
 
 use super::super::resident::Pin;
 use super::{ModelRun, with_session};
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 use tracing::{debug, warn};
 
-/// Run several as one. Those that have no outcome after it are to be run alone.
+/// Runs several requests as one batch. Requests without an outcome afterwards must run alone.
 pub(super) fn run_together(lane: &Lane, members: &mut [&mut Entry<ModelRun>]) {
     let (Some(batcher), Some(first)) = (&lane.batcher, members.first()) else { return };
     let (pin, class) = (first.job.pin.clone(), first.fit.as_ref().map(|fit| fit.class.clone()));
@@ -34,7 +34,7 @@ pub(super) fn run_together(lane: &Lane, members: &mut [&mut Entry<ModelRun>]) {
             batcher.give_up();
             None
         }
-        // Not the batch's fault.
+        // The interrupt ended the run; the batch itself did not fail.
         Err(_) if together.reason().is_some() => None,
         Err(error) => {
             debug!(model = %pin.id(), requests = members.len(), %error, "a batch failed; its requests are run alone");
@@ -67,7 +67,7 @@ pub(super) fn run_together(lane: &Lane, members: &mut [&mut Entry<ModelRun>]) {
     }
 }
 
-/// Answer each member as soon as it is told to stop, and stop the run when all are.
+/// Answers each member as soon as it is stopped, and stops the run when all members are stopped.
 fn watch<'a>(members: &'a [&mut Entry<ModelRun>], together: &Arc<Interrupt>) -> Vec<HookGuard<'a>> {
     let left = Arc::new(AtomicUsize::new(members.len()));
     let hook = |member: &'a &mut Entry<ModelRun>| {
@@ -85,13 +85,13 @@ fn watch<'a>(members: &'a [&mut Entry<ModelRun>], together: &Arc<Interrupt>) -> 
     members.iter().map(hook).collect()
 }
 
-/// A batch that has run.
+/// A finished batch.
 struct Parted {
     joined: Joined,
     was_cold: bool,
 }
 
-/// With the outputs of each member; none where they cannot be told apart.
+/// The batch with the outputs of each member; `None` if the outputs cannot be split.
 type Outcome = Option<(Parted, Vec<Vec<Tensor>>)>;
 
 fn run_joined(
@@ -101,7 +101,7 @@ fn run_joined(
 ) -> Result<Outcome, InferenceError> {
     let (resident, arena) = (pin.resident(), &pin.shared().arena);
     let Some(batcher) = &resident.lane.batcher else { return Ok(None) };
-    // A batch goes over the host: its inputs lie behind each other, and so do its outputs.
+    // A batch goes through host memory: its inputs are contiguous, and so are its outputs.
     let jobs = members.iter().map(|member| member.job.job.to_host()).collect::<Result<Vec<_>, _>>()?;
     let joined = join(batcher.rules(), &jobs.iter().collect::<Vec<_>>(), 0, arena)?;
     let bearers: Vec<_> = members.iter().map(|member| (&member.job.meter, member.job.job.batch())).collect();

@@ -1,4 +1,4 @@
-//! Trying a request out: whether its like may be run together.
+//! Trial of a request: whether requests of its class can be batched.
 
 use super::ModelRun;
 use crate::batching::{self, Verdict};
@@ -6,19 +6,19 @@ use crate::interrupt::Interrupt;
 use crate::threads::Lane;
 use tracing::info;
 
-/// A trial that is under way. Says on drop how it ended.
+/// A running trial. Reports its verdict on drop.
 pub(super) struct OpenTrial {
     lane: Lane,
     verdict: Verdict,
 }
 
 impl OpenTrial {
-    /// Should the run panic, the trial has failed.
+    /// If the run panics, the trial has failed.
     pub(super) fn new(lane: Lane) -> Self {
         Self { lane, verdict: Verdict::Failed }
     }
 
-    /// Find out with `run`, if it has worked, whether its like may be run together.
+    /// Tries whether requests like `run`, which must have succeeded, can be batched.
     pub(super) fn run(mut self, run: &ModelRun, interrupt: &Interrupt) {
         self.verdict = try_out(run, interrupt).unwrap_or(Verdict::Unclear);
     }
@@ -37,7 +37,8 @@ fn try_out(run: &ModelRun, interrupt: &Interrupt) -> Option<Verdict> {
     }
     let batcher = run.pin.resident().lane.batcher.as_ref()?;
     let (signature, arena) = (run.pin.signature(), &run.pin.shared().arena);
-    // Whoever owns the model gains by it, and not the one whose request it happened to be.
+    // The trial is charged to the model's owner, who benefits, instead of the caller of this
+    // request.
     let meter = &run.pin.resident().source.meter;
     let trial = run.with_session(meter, interrupt, |session| {
         let job = run.job.to_host()?;
