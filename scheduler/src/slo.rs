@@ -1,26 +1,35 @@
-//! Service level objectives: by when an invocation is to be over, and what it may cost.
+//! Service level objectives: when an invocation is due, and its maximum cost.
 //!
-//! One that has an SLO is admitted or turned away when it arrives, and an admitted one is not made late by any that come after it. Three
-//! parts, each a file: [`Front`] prices the placements there are by themselves; [`Timetable`](timetable::Timetable) keeps one device's
-//! admitted invocations in the order of when they are due; [`Admission`] finds a place in one of those, or says that there is none.
+//! An invocation with an SLO is admitted or rejected on arrival, and later arrivals never make an
+//! admitted invocation late. Three parts, each in its own file, implement this: [`Front`] prices
+//! the possible placements on an idle cluster; [`Timetable`](timetable::Timetable) keeps the
+//! admitted invocations of one device in order of due time; [`Admission`] finds a place in a
+//! timetable, or reports that there is none.
 //!
-//! The rule, exactly:
+//! The rules:
 //!
-//! 1. *Order.* Admitted invocations that wait for a device stand in the order of when they are due, and start in that order as slots of the
-//!    device come free. They start before all others there.
-//! 2. *Admission.* One that arrives is admitted where, put in its place in that order, it and all behind it are expected to be over when
-//!    they are due, and where all models that any of them counts on finding in memory can stay there until then. Of several such places one
-//!    is taken by the [`Choice`]. A model is loaded on a device with a line only where that is worth it to those who are turned away
-//!    (`admission/crowding.rs`). If there is no place, it is rejected at once with the best estimate.
-//! 3. *What lies ahead is kept.* Models that admitted ones count on are not victims. Nothing else starts on a device while an admitted one
-//!    waits for it, and while a device serves such it takes only as many at once as it has slots.
-//! 4. *Others.* One without an SLO that has waited 2 s gets a place as if it had been admitted: the
-//!    end of a line, one at a time for each device. So SLOs never keep the others out.
-//! 5. *Trials.* Where an SLO cannot be met even on an idle cluster, because a model is loaded nowhere or runs are expected to take longer,
-//!    one is let in now and then where nobody is kept waiting by it: else nothing would ever be loaded, or measured again.
+//! 1. *Order.* Admitted invocations that wait for a device are ordered by due time, and start in
+//!    that order as slots of the device become free. They start before all other invocations there.
+//! 2. *Admission.* An invocation is admitted to a device if, at its place in that order, it and all
+//!    invocations behind it are expected to end by their due times, and if all models that any of
+//!    them expects in memory can stay there until then. Among several such places, the [`Choice`]
+//!    selects one. A model is loaded on a device with a line only if that is worth it for the
+//!    rejected invocations (`admission/crowding.rs`). Without a place, the invocation is rejected
+//!    at once with the best estimate.
+//! 3. *Reservation.* Models that admitted invocations rely on are not evicted. No other invocation
+//!    starts on a device while an admitted invocation waits for it. A device that serves SLOs runs
+//!    at most as many invocations at once as it has slots.
+//! 4. *Other invocations.* An invocation without an SLO that has waited for 2 s gets a place as if
+//!    it had been admitted, at the end of a line; each device takes one such invocation at a time.
+//!    SLOs therefore never starve invocations without one.
+//! 5. *Trials.* An SLO may be impossible even on an idle cluster, because the model is loaded
+//!    nowhere or runs are expected to take longer. Such an invocation is admitted now and then
+//!    where it delays no other invocation. Otherwise the model would never be loaded, or its run
+//!    time never measured again.
 //!
-//! Slots take the next in a fixed order, so that whatever ends early, is cancelled or leaves makes none behind it later. What makes an
-//! admitted one miss its SLO is a run or load that takes longer than expected, or the loss of a node.
+//! Slots take invocations in a fixed order, so an invocation that ends early, is cancelled or
+//! leaves never delays the invocations behind it. An admitted invocation misses its SLO only if a
+//! run or load takes longer than expected, or a node is lost.
 
 mod front;
 pub use front::{Front, FrontError, Offer, Quote, Step, StepPlacement};
@@ -35,18 +44,19 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use weir_types::Cost;
 
-/// What one invocation is to keep to.
+/// The objectives of one invocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Slo {
-    /// When it is to be over, in the scheduler's time; `u64::MAX` if that does not matter. Unlike at a deadline, it goes on after it.
+    /// When it is due, in the scheduler's time; `u64::MAX` for no limit. Unlike after a deadline,
+    /// it keeps running after its due time.
     pub due_at_ns: u64,
-    /// What the device time that it takes may cost, loads included; [`Cost::MAX`] if that does not matter.
+    /// Maximum cost of its device time, loads included; [`Cost::MAX`] for no limit.
     pub cost_max: Cost,
 }
 
 impl Slo {
-    /// Nothing to keep to.
+    /// No objectives.
     pub const NONE: Self = Self { due_at_ns: u64::MAX, cost_max: Cost::MAX };
 }
 
@@ -56,25 +66,26 @@ impl Default for Slo {
     }
 }
 
-/// How SLOs are kept.
+/// Settings of SLO admission.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SloSettings {
-    /// Whether invocations are turned away that would miss their SLO. If not, SLOs are counted and nothing else.
+    /// Whether invocations that would miss their SLO are rejected. If not, SLOs are only counted.
     pub admission: bool,
-    /// Which of the placements is taken that meet the SLO.
+    /// Which of the placements that meet the SLO is chosen.
     pub choice: Choice,
-    /// How many placements are compared with what the cluster is doing, of those that would meet the SLO on an idle one.
+    /// How many placements that would meet the SLO on an idle cluster are compared with the state
+    /// of the cluster.
     pub sample_len: usize,
-    /// The part of the time until an invocation is due that is kept back, for runs that take longer than expected: from 0 to 1.
-    /// What is not a number counts as 0.
+    /// The fraction of the time until an invocation is due that is reserved for runs that take
+    /// longer than expected: from 0 to 1. NaN counts as 0.
     #[serde(serialize_with = "crate::tenants::share")]
     pub margin: f64,
-    /// What a second of a device costs, by its kind. One that is not named costs 1.
+    /// Price of a second of a device, by kind. Kinds without an entry cost 1.
     pub prices: BTreeMap<DeviceKind, Cost>,
 }
 
-/// What a second of a device costs of which nothing is said.
+/// Price of a second of a device without an entry.
 const PRICE: Cost = Cost::from_nanos(1_000_000_000);
 
 impl Default for SloSettings {
@@ -90,28 +101,29 @@ impl Default for SloSettings {
 }
 
 impl SloSettings {
-    /// What a second of a device costs.
+    /// The price of a second of a device.
     #[must_use]
     pub fn price(&self, kind: &DeviceKind) -> Cost {
         self.prices.get(kind).copied().unwrap_or(PRICE)
     }
 
-    /// How much of `time_ns` may be planned with.
+    /// The part of `time_ns` that may be planned with.
     fn without_margin_ns(&self, time_ns: u64) -> u64 {
         let part = if self.margin.is_nan() { 0.0 } else { self.margin.clamp(0.0, 1.0) };
         time_ns - crate::estimate::round_ns(time_ns as f64 * part).min(time_ns)
     }
 }
 
-/// Which of several placements that meet an SLO is taken.
+/// Which of several placements that meet an SLO is chosen.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Choice {
-    /// The one that costs least; of equals the fastest. With equal prices, it is the one that takes the least device time.
+    /// The placement with the least cost, ties by speed. With equal prices, it takes the least
+    /// device time.
     #[default]
     Cheapest,
-    /// The one that is over first.
+    /// The placement that ends first.
     Fastest,
-    /// By lot.
+    /// A random placement.
     Random,
 }

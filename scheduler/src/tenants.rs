@@ -1,10 +1,12 @@
-//! What tenants may use, and whose turn it is.
+//! Tenant limits and fair sharing between tenants.
 //!
-//! Every policy asks [`Tenants::may_start`] before it starts anything, so that limits and fairness hold in all of them. Limits are caps on
-//! what a tenant runs at once, on its share of device time (a token bucket), and on the memory that its models take. Fairness is start-time
-//! fair queueing: each tenant has a clock that its device time moves on, the slower the greater its weight. One whose clock is further
-//! ahead than [`LAG_ROUNDS`] rounds of the one that is behind most, among those that wait and could start, must let that one go first.
-//! This never leaves a device idle: when nobody who may go first has a use for it, the others may.
+//! Every policy calls [`Tenants::may_start`] before it starts an invocation, so that limits and
+//! fairness hold under all policies. Limits cap a tenant's concurrent invocations, its share of
+//! device time (a token bucket), and the memory of its models. Fairness is start-time fair
+//! queueing: each tenant has a virtual clock that advances with its device time divided by its
+//! weight. A tenant whose clock is more than [`LAG_ROUNDS`] rounds ahead of the last tenant that
+//! waits and could start must let that tenant start first. Fairness never leaves a device idle: if
+//! the tenants whose turn it is cannot use the device, the others may.
 
 mod charges;
 
@@ -17,24 +19,26 @@ use serde::{Deserialize, Serialize, Serializer};
 use std::collections::{BTreeMap, BTreeSet};
 use weir_types::{RunningMean, TenantId};
 
-/// What a tenant may use.
+/// Limits of a tenant.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TenantLimits {
-    /// Its part of the cluster's time when others wait too, in proportion to theirs. 0 counts as 1.
+    /// Weight of the tenant's share of the cluster's time, relative to the other waiting tenants. 0
+    /// counts as 1.
     pub weight: u32,
-    /// Invocations that run at once.
+    /// Maximum number of concurrent invocations.
     #[serde(skip_serializing_if = "no_cap_u32")]
     pub running_max: u32,
-    /// Part of the cluster's device time, from 0 to 1, over about ten seconds. What is not a number counts as 0.
+    /// Share of the cluster's device time, from 0 to 1, over about ten seconds. NaN counts as 0.
     #[serde(serialize_with = "share")]
     pub device_share_max: f64,
-    /// Memory of all devices together that its models may take. What they have in common counts once on each device.
+    /// Maximum memory of the tenant's models on all devices together, in bytes. Parts shared by
+    /// models count once per device.
     #[serde(skip_serializing_if = "no_cap_u64")]
     pub resident_bytes_max: u64,
 }
 
-/// Not every format has integers of that size, and it says nothing.
+/// Omits the default: not every format has integers of that size.
 fn no_cap_u32(cap: &u32) -> bool {
     *cap == u32::MAX
 }
@@ -43,43 +47,42 @@ fn no_cap_u64(cap: &u64) -> bool {
     *cap == u64::MAX
 }
 
-/// JSON has no infinity: what counts as a whole is written as one.
+/// Clamps a share to the range from 0 to 1, since JSON has no infinity.
 pub(crate) fn share<S: Serializer>(share: &f64, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_f64(if share.is_nan() { 0.0 } else { share.clamp(0.0, 1.0) })
 }
 
 impl Default for TenantLimits {
-    /// Equal parts and no caps.
+    /// Equal weights and no limits.
     fn default() -> Self {
         Self { weight: 1, running_max: u32::MAX, device_share_max: 1.0, resident_bytes_max: u64::MAX }
     }
 }
 
-/// Limits under which nothing of a tenant could ever run.
+/// Limits under which none of a tenant's invocations could ever run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TenantLimitsError {
-    /// No turns.
+    /// The weight is 0.
     #[error("weight is at least 1")]
     Weight,
-    /// No calls.
+    /// The tenant may run no invocation.
     #[error("running_max is at least 1")]
     Running,
-    /// No time.
+    /// The tenant gets no device time.
     #[error("device_share_max is above 0 and up to 1")]
     Share,
 }
 
 impl TenantLimits {
-    /// Whether an invocation that takes no device time may have to wait for them.
+    /// Whether an invocation that takes no device time may have to wait because of these limits.
     #[must_use]
     pub fn may_hold_back(&self) -> bool {
         self.running_max < u32::MAX || self.device_share_max < 1.0
     }
 
-    /// Whether anything of the tenant could run.
+    /// Checks that the tenant's invocations can run.
     ///
-    /// # Errors
-    /// What keeps it from that.
+    /// # Errors The limit that prevents it.
     pub fn check(&self) -> Result<(), TenantLimitsError> {
         match self {
             Self { weight: 0, .. } => Err(TenantLimitsError::Weight),
@@ -90,27 +93,29 @@ impl TenantLimits {
     }
 }
 
-/// Tenants are kept apart up to this many at least; see [`Table`].
+/// Number of tenants above which unused entries are reused; see [`Table`].
 const TENANTS_MAX: usize = 4_096;
 
-/// Rounds, of one mean invocation on every slot, that a tenant may be ahead of another: enough for locality to have its way for a moment.
+/// Rounds that a tenant may be ahead of another, which leaves room for locality. A round is one
+/// mean invocation on every slot.
 const LAG_ROUNDS: f64 = 2.0;
 
-/// A share of device time may be saved up for this long.
+/// Time for which a share of device time may be saved up.
 const BURST_NS: f64 = 10e9;
 
-/// How many tenants are looked at to find the one that is behind most and could start.
+/// Maximum number of tenants scanned for the last tenant that could start.
 const SCAN_LEN_MAX: usize = 32;
 
-/// All tenants that have something waiting, running or in memory.
+/// All tenants with invocations that wait or run, or with models in memory.
 #[derive(Debug)]
 pub struct Tenants {
     table: Table<TenantId, Tenant>,
     limits: BTreeMap<TenantId, TenantLimits>,
     limits_default: TenantLimits,
-    /// Those that wait, by their clocks.
+    /// Tenants with waiting invocations, by their clocks.
     waiting: BTreeSet<(u64, TenantKey)>,
-    /// The clock of the last that started: who comes new begins here, and has saved up nothing.
+    /// The clock of the tenant that started last. A new tenant's clock starts here, without
+    /// savings.
     clock_ns: u64,
     charges_ns: RunningMean,
     slots: u64,
@@ -118,27 +123,27 @@ pub struct Tenants {
     turns: Turns,
 }
 
-/// Whether those that are ahead must let others go first.
+/// Whether tenants that are ahead must let others start first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turns {
     Kept,
-    /// Nobody who may go first has a use for what is free.
+    /// The tenants whose turn it is cannot use the free capacity.
     Waived,
 }
 
 #[derive(Debug, Default)]
 struct Tenant {
     limits: TenantLimits,
-    /// Those above are its own, and not what every entry begins with.
+    /// Whether `limits` are set, or still the entry's initial values.
     has_limits: bool,
     waiting: u32,
     running: u32,
     charges: Charges,
-    /// Its models in memory, and on how many devices.
+    /// Its models in memory, with the number of devices that hold each.
     held: BTreeMap<ModelKey, u32>,
-    /// Device time over weight.
+    /// Device time divided by weight.
     clock_ns: u64,
-    /// Device time it may still use up now, as of `settled_at_ns`.
+    /// Device time that the tenant may still use, as of `settled_at_ns`.
     tokens_ns: f64,
     settled_at_ns: u64,
 }
@@ -159,19 +164,20 @@ impl Tenants {
         }
     }
 
-    /// Whether an invocation of `tenant` may be started now.
+    /// Whether an invocation of `tenant` may start now.
     #[must_use]
     pub fn may_start(&self, tenant: TenantKey) -> bool {
         let state = self.table.get(tenant.0);
         self.is_within_caps(state) && (self.turns == Turns::Waived || self.is_in_turn(state))
     }
 
-    /// Whether an invocation of `tenant` may be started now as far as its caps go, whoever's turn it is.
+    /// Whether the limits of `tenant` prevent a start now, independent of turns.
     pub(crate) fn is_capped(&self, tenant: TenantKey) -> bool {
         !self.is_within_caps(self.table.get(tenant.0))
     }
 
-    /// Whether its caps would allow one more if `promised` more ran already that take this much device time together.
+    /// Whether the limits allow one more invocation in addition to `promised` invocations that take
+    /// `promised_ns` of device time together.
     pub(crate) fn has_room(&self, tenant: TenantKey, promised: u32, promised_ns: u64) -> bool {
         let state = self.table.get(tenant.0);
         state.running.saturating_add(promised) < state.limits.running_max
@@ -185,7 +191,7 @@ impl Tenants {
         state.limits.resident_bytes_max.saturating_sub(state.charges.bytes())
     }
 
-    /// Bytes by which the tenant's models would take more than they may if a device held `demands`.
+    /// Bytes by which the tenant's models would exceed the limit if a device held `demands`.
     pub(crate) fn over_bytes(
         &self,
         tenant: TenantKey,
@@ -199,36 +205,36 @@ impl Tenants {
         state.charges.of(key, device, demands).saturating_sub(self.bytes_left(tenant))
     }
 
-    /// Bytes that the tenant's models may take at most.
+    /// The tenant's memory limit, in bytes.
     #[must_use]
     pub fn bytes_max(&self, tenant: TenantKey) -> u64 {
         self.table.get(tenant.0).limits.resident_bytes_max
     }
 
-    /// The tenant's models that are in some device's memory, or promised to be.
+    /// The tenant's models that are in some device's memory or promised to be.
     pub fn held(&self, tenant: TenantKey) -> impl Iterator<Item = ModelKey> {
         self.table.get(tenant.0).held.keys().copied()
     }
 
-    /// What it is called.
+    /// The tenant's id.
     #[must_use]
     pub fn id(&self, tenant: TenantKey) -> &TenantId {
         self.table.id(tenant.0)
     }
 
-    /// Bytes that the tenant's models take, or were promised.
+    /// Bytes that the tenant's models take or were promised.
     #[must_use]
     pub fn resident_bytes(&self, tenant: &TenantId) -> u64 {
         self.table.key(tenant).map_or(0, |key| self.table.get(key).charges.bytes())
     }
 
-    /// Invocations of the tenant that run.
+    /// Number of the tenant's running invocations.
     #[must_use]
     pub fn running(&self, tenant: &TenantId) -> u32 {
         self.table.key(tenant).map_or(0, |key| self.table.get(key).running)
     }
 
-    /// Those that wait, behind most first.
+    /// Tenants with waiting invocations, furthest behind first.
     pub fn waiting(&self) -> impl Iterator<Item = TenantKey> {
         self.waiting.iter().map(|(_, tenant)| *tenant)
     }
@@ -238,7 +244,7 @@ impl Tenants {
         self.turns = Turns::Kept;
     }
 
-    /// Let those go who are ahead. False if nobody is held back anyway.
+    /// Lets tenants start that are ahead. Returns whether that changes anything.
     pub(crate) fn waive_turns(&mut self) -> bool {
         let ahead = self.waiting.last().is_some_and(|(_, last)| !self.is_in_turn(self.table.get(last.0)));
         let news = ahead && self.turns == Turns::Kept;
@@ -267,7 +273,7 @@ impl Tenants {
         self.table.release(tenant.0);
     }
 
-    /// Slots of all devices together.
+    /// Sets the number of slots of all devices together.
     pub(crate) fn set_slots(&mut self, slots: u64) {
         self.slots = slots;
     }
@@ -292,7 +298,7 @@ impl Tenants {
         }
     }
 
-    /// An invocation starts that is expected to take this much device time.
+    /// Starts an invocation that is expected to take `device_time_ns`.
     pub(crate) fn start(&mut self, tenant: TenantKey, device_time_ns: u64) {
         self.charges_ns.add(device_time_ns);
         self.clock_ns = self.clock_ns.max(self.table.get(tenant.0).clock_ns);
@@ -300,14 +306,14 @@ impl Tenants {
         self.charge(tenant, device_time_ns as f64);
     }
 
-    /// It is over, and took `taken_ns` instead of `expected_ns`.
+    /// Ends an invocation that took `taken_ns` instead of `expected_ns`.
     pub(crate) fn finish(&mut self, tenant: TenantKey, expected_ns: u64, taken_ns: u64) {
         self.charge(tenant, taken_ns as f64 - expected_ns as f64);
         let state = self.table.get_mut(tenant.0);
         state.running = state.running.saturating_sub(1);
     }
 
-    /// A device holds one of the tenant's models, which takes this much.
+    /// Charges a model that a device holds to its tenant.
     pub(crate) fn holds(
         &mut self,
         tenant: &TenantId,
@@ -320,7 +326,7 @@ impl Tenants {
         *state.held.entry(model).or_default() += 1;
     }
 
-    /// It does not any more.
+    /// Removes the charge of a model that a device no longer holds.
     pub(crate) fn lets_go(
         &mut self,
         tenant: &TenantId,
@@ -338,7 +344,7 @@ impl Tenants {
         }
     }
 
-    /// When a tenant that waits for device time has some again.
+    /// When a waiting tenant that used up its device time has some again.
     pub(crate) fn wake_at_ns(&self) -> Option<u64> {
         let short = |tenant: &TenantKey| {
             let state = self.table.get(tenant.0);
@@ -368,7 +374,7 @@ impl Tenants {
         }
     }
 
-    /// Device time that a tenant may use up; none if it is not limited.
+    /// Device time that a tenant may use now; `None` without a limit.
     fn tokens_ns(&self, state: &Tenant) -> Option<f64> {
         let share = state.limits.device_share_max;
         if share >= 1.0 {

@@ -1,4 +1,5 @@
-//! Who is admitted, where, and who starts next of those that were. The rule is in [`slo`](super).
+//! Admission of invocations with SLOs to devices, and the start of admitted invocations.
+//! [`slo`](super) states the rules.
 
 mod crowding;
 mod offers;
@@ -19,42 +20,44 @@ use weir_types::InvocationId;
 pub(crate) struct Admission {
     settings: SloSettings,
     placer: Placer,
-    /// Of the devices that something waits for.
+    /// Timetables of the devices that admitted invocations wait for.
     tables: BTreeMap<DeviceKey, Timetable>,
     places: HashMap<InvocationId, DeviceKey>,
-    /// What was promised to each tenant: how many, and how much device time.
+    /// The number of admitted invocations and their device time, by tenant.
     promised: HashMap<TenantKey, (u32, u64)>,
-    /// Devices that were used by those with SLOs, and when last.
+    /// Devices that served invocations with SLOs, with the time of the last use.
     served: BTreeMap<DeviceKey, u64>,
-    /// When to look next for those that were not used for long.
+    /// When to check next for devices that have not served SLOs for a while.
     sweep_at_ns: u64,
-    /// Devices whose table has changed since [`settle`](Self::settle).
+    /// Devices whose timetable changed since the last [`settle`](Self::settle).
     touched: SmallVec<[DeviceKey; 4]>,
-    /// Devices that have got one more since everything was started that could be.
+    /// Devices that got another entry since the last call of [`next`](Self::next) without a
+    /// placement.
     fresh: SmallVec<[DeviceKey; 4]>,
-    /// The next of a table could not start although a slot is free: anything that ends anywhere may change that.
+    /// The next entry of a timetable could not start although a slot was free. The end of any
+    /// invocation may change that.
     is_blocked: bool,
     others: Others,
-    /// When a function was last let in whose runs are expected to take too long.
+    /// When a function was last admitted whose runs are expected to take too long.
     tried: HashMap<FunctionKey, u64>,
-    /// By model.
+    /// Rejected work by model.
     turned_away: HashMap<ModelKey, TurnedAway>,
-    /// Some invocation had an SLO.
+    /// Whether any invocation had an SLO so far.
     is_used: bool,
 }
 
-/// One that is turned away.
+/// A rejected request.
 #[derive(Debug)]
 pub(crate) struct Refused {
     pub(crate) request: Request,
-    /// The best that it could have.
+    /// Its best estimate.
     pub(crate) estimate: Estimate,
 }
 
-/// A device takes as many at once as it has slots for this long after it was last used by one with an SLO.
+/// How long a device stays limited to its slots after it last served an invocation with an SLO.
 const SERVED_NS: u64 = 10_000_000_000;
 
-/// How far is looked behind one whose tenant may not run more at the moment.
+/// Maximum number of entries searched behind one whose tenant is at its limits.
 const PASSED_MAX: usize = 4;
 
 impl Admission {
@@ -78,7 +81,7 @@ impl Admission {
         }
     }
 
-    /// Whether anybody is ever turned away, or watched.
+    /// Whether SLO admission is enabled.
     pub(crate) fn is_on(&self) -> bool {
         self.settings.admission
     }
@@ -88,10 +91,9 @@ impl Admission {
         self.is_used
     }
 
-    /// Find a place for one that arrives.
+    /// Admits an arriving request to a device.
     ///
-    /// # Errors
-    /// If there is none.
+    /// # Errors If no device has a place for it.
     pub(crate) fn admit(&mut self, now_ns: u64, view: &View, request: Request) -> Result<(), Box<Refused>> {
         self.is_used = true;
         let (count, time_ns) = self.promised.get(&request.tenant).copied().unwrap_or_default();
@@ -102,7 +104,7 @@ impl Admission {
                 Ok(())
             }
             None => {
-                // A tenant's cap says nothing of what devices can do.
+                // A rejection by the tenant's limits is no evidence about device capacity.
                 if has_room {
                     self.note_turned_away(now_ns, view, &request);
                 }
@@ -112,7 +114,7 @@ impl Admission {
         }
     }
 
-    /// The next that was admitted and can start now.
+    /// The next admitted invocation that can start now.
     pub(crate) fn next(&mut self, now_ns: u64, view: &View) -> Option<Placement> {
         let devices: SmallVec<[DeviceKey; 16]> = if self.is_blocked {
             self.tables.keys().copied().collect()
@@ -147,14 +149,15 @@ impl Admission {
         let victims = first.and_then(|(at, Entry { request, .. })| {
             let stays = |model| table.counts_on(model, at);
             let beside = self.placer.fit_beside(now_ns, view, key, request, &stays);
-            // What somebody counts on goes only where models are larger than they were said to be.
+            // A model that another entry relies on is evicted only if models turned out larger than
+            // announced.
             Some((at, beside.or_else(|| self.placer.fit(now_ns, view, key, request))?))
         });
         let Some((at, victims)) = victims else {
             *is_blocked = true;
             return None;
         };
-        // It brings what it needs: nobody inherits its loads.
+        // The entry starts and loads its models itself, so no other entry takes over its loads.
         let entry = self.unseat(key, at, |_| true, |_, _| 0)?;
         self.served.insert(key, now_ns);
         let mut placement = Placer::place_for(now_ns, view, (key, device), entry.request, victims);
@@ -163,7 +166,7 @@ impl Admission {
         Some(placement)
     }
 
-    /// Give up one that waits; none if it does not.
+    /// Removes a waiting request; `None` if it does not wait here.
     pub(crate) fn remove(&mut self, invocation: InvocationId, view: &View) -> Option<Request> {
         let key = *self.places.get(&invocation)?;
         let at = self.tables.get(&key)?.position(invocation)?;
@@ -176,7 +179,7 @@ impl Admission {
         Some(self.unseat(key, at, holds, load_ns)?.request)
     }
 
-    /// Devices are gone: those that waited for them.
+    /// Removes devices that are gone. Returns the requests that waited for them.
     pub(crate) fn devices_gone(&mut self, devices: &[DeviceKey]) -> Vec<Request> {
         let mut homeless = Vec::new();
         for key in devices {
@@ -190,7 +193,8 @@ impl Admission {
         homeless
     }
 
-    /// Keep devices for those that wait for them, and let go of those that were not used for long.
+    /// Reserves devices for the requests that wait for them, and releases devices that have not
+    /// served SLOs for a while.
     pub(crate) fn settle(&mut self, now_ns: u64, view: &mut View) {
         for key in std::mem::take(&mut self.touched) {
             view.reserve(key, self.tables.contains_key(&key), true);

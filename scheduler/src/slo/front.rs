@@ -1,11 +1,15 @@
-//! Placements by themselves: which kinds of devices the steps of a workflow could run on, what that takes, and what it costs.
+//! Placements on an idle cluster: the kinds of devices that a workflow's steps could run on, with
+//! their time and cost.
 //!
-//! Seed 001, chapter 4, phase 1. A placement gives every step a kind of device. Only those are kept for which no other is both as fast and
-//! as cheap: sorted by time they are sorted by cost too, the other way round, so that one list serves both orders and what keeps to both
-//! SLOs is a range of it. (The thesis unites the sets that keep to each SLO; to keep to all, it takes what they have in common.)
+//! Seed 001, chapter 4, phase 1. A placement assigns a kind of device to every step. The front
+//! keeps the placements for which no other is both as fast and as cheap (the Pareto front). Sorted
+//! by increasing time, these placements are also sorted by decreasing cost, so one list serves both
+//! orders, and the placements that meet both SLOs are a range of it. (The thesis unites the sets
+//! that meet each SLO. Meeting all SLOs requires their intersection.)
 //!
-//! Not all placements are looked at: there are as many as kinds to the power of the steps. Steps are taken one by one, and what cannot
-//! become better than another is dropped on the way. An invocation of one function is a workflow of one step.
+//! The number of placements is the number of kinds to the power of the number of steps, so they are
+//! not all enumerated. Steps are added one by one, and partial placements that cannot become better
+//! than another are dropped. An invocation of one function is a workflow of one step.
 
 use super::Choice;
 use rand::SeedableRng;
@@ -17,82 +21,83 @@ use weir_types::Cost;
 /// A step of a workflow.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Step {
-    /// The steps, by index, that must be over before it begins. All come before it.
+    /// The indexes of the steps that must end before it starts. All are smaller than its own index.
     pub after: Vec<usize>,
-    /// What it takes on each kind of device, by number; none where it cannot run.
+    /// Time and cost on each kind of device, by index; `None` where it cannot run.
     pub quotes: Vec<Option<Quote>>,
 }
 
-/// What a step takes on a kind of device.
+/// Time and cost of a step on a kind of device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quote {
-    /// From its beginning to its end.
+    /// Duration from start to end.
     pub time_ns: u64,
-    /// What that costs.
+    /// Cost of that time.
     pub cost: Cost,
 }
 
-/// A kind of device for every step.
+/// An assignment of kinds of devices to steps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StepPlacement {
-    /// By step: the number of a kind.
+    /// The index of a kind for each step.
     pub kinds: SmallVec<[usize; 4]>,
-    /// From the beginning of the first to the end of the last, if none has to wait.
+    /// Duration from the start of the first step to the end of the last, if no step has to wait.
     pub time_ns: u64,
-    /// What all of them cost together.
+    /// Cost of all steps together.
     pub cost: Cost,
 }
 
 /// Why there are no placements.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FrontError {
-    /// A step depends on itself or on one behind it.
+    /// A step depends on itself or on a later step.
     #[error("step {step} is to come after step {after}, which does not come before it")]
     Order {
-        /// Which one.
+        /// The step.
         step: usize,
-        /// What it depends on.
+        /// The step that it depends on.
         after: usize,
     },
-    /// A step can run nowhere.
+    /// A step runs on no kind of device.
     #[error("step {0} runs on no kind of device that there is")]
     Nowhere(usize),
 }
 
-/// The placements for which no other is both as fast and as cheap: the fastest first, and so the dearest first.
+/// The placements for which no other is both as fast and as cheap: fastest first, and therefore
+/// most expensive first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Front {
     placements: Vec<StepPlacement>,
 }
 
-/// A placement as the cluster is at this moment.
+/// A placement in the current state of the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Offer<T> {
-    /// When it would be over, from now.
+    /// Time from now until it would end.
     pub finish_after_ns: u64,
-    /// What it would cost.
+    /// Its cost.
     pub cost: Cost,
-    /// Where.
+    /// Its place.
     pub place: T,
 }
 
-/// Beginnings of placements that are followed at once. Beyond it they are thinned out evenly: fewer are found then, each of them true.
+/// Maximum number of partial placements kept. Larger sets are thinned out evenly: the front then
+/// has fewer placements, each of them exact.
 const BEGINNINGS_MAX: usize = 256;
 
-/// The steps so far.
+/// A partial placement: the steps so far.
 #[derive(Debug, Clone)]
 struct Beginning {
     kinds: SmallVec<[usize; 4]>,
-    /// By step: when it is over.
+    /// End time by step.
     ends_ns: SmallVec<[u64; 4]>,
     cost: Cost,
 }
 
 impl Front {
-    /// Of these steps.
+    /// Computes the front of a workflow.
     ///
-    /// # Errors
-    /// If the steps are not in order, or one can run nowhere.
+    /// # Errors If the steps are not in order, or a step can run nowhere.
     pub fn of(steps: &[Step]) -> Result<Self, FrontError> {
         let mut beginnings =
             vec![Beginning { kinds: SmallVec::new(), ends_ns: SmallVec::new(), cost: Cost::ZERO }];
@@ -103,7 +108,7 @@ impl Front {
             if step.quotes.iter().all(Option::is_none) {
                 return Err(FrontError::Nowhere(index));
             }
-            // What still matters of the steps so far: those that later ones wait for, and when all are over.
+            // The end times that later steps still depend on.
             let is_awaited = |end: usize| steps[index + 1..].iter().any(|later| later.after.contains(&end));
             let awaited: Vec<_> = (0..=index).filter(|end| is_awaited(*end)).collect();
             let grown = beginnings.iter().flat_map(|beginning| beginning.with(step)).collect();
@@ -114,13 +119,13 @@ impl Front {
         Ok(Self { placements })
     }
 
-    /// All of them, the fastest first.
+    /// All placements, fastest first.
     #[must_use]
     pub fn placements(&self) -> &[StepPlacement] {
         &self.placements
     }
 
-    /// Those that keep to both SLOs, if nothing has to wait: two binary searches.
+    /// The placements that meet both SLOs on an idle cluster, found by two binary searches.
     #[must_use]
     pub fn within(&self, time_ns_max: u64, cost_max: Cost) -> &[StepPlacement] {
         let slow = self.placements.partition_point(|placement| placement.time_ns <= time_ns_max);
@@ -128,10 +133,11 @@ impl Front {
         self.placements.get(cheap..slow).unwrap_or_default()
     }
 
-    /// Compare up to `sample_len` of those that keep to both SLOs with the cluster as it is, and choose one of those that still do.
+    /// Compares up to `sample_len` of the placements that meet both SLOs with the current state of
+    /// the cluster, and chooses one that still meets them.
     ///
-    /// `check` says when a placement would be over there and what it would cost; none if there is no room for it. `seed` is what chance
-    /// follows from.
+    /// `check` returns the finish time and cost of a placement in that state; `None` if there is no
+    /// room for it. `seed` seeds the random choices.
     pub fn choose<T>(
         &self,
         (time_ns_max, cost_max): (u64, Cost),
@@ -149,14 +155,14 @@ impl Front {
         match choice {
             Choice::Cheapest => offers.min_by_key(|offer| (offer.cost, offer.finish_after_ns)),
             Choice::Fastest => offers.min_by_key(|offer| (offer.finish_after_ns, offer.cost)),
-            // In the order of the lots, so that no more are checked than it takes.
+            // In sample order, so that only as many placements are checked as needed.
             Choice::Random => offers.next(),
         }
     }
 }
 
 impl Beginning {
-    /// With one more step, on each kind of device.
+    /// Adds a step on each kind of device.
     fn with<'a>(&'a self, step: &'a Step) -> impl Iterator<Item = Self> + 'a {
         let begin_ns = step.after.iter().map(|after| self.ends_ns[*after]).max().unwrap_or(0);
         let quotes = step.quotes.iter().enumerate().filter_map(|(kind, quote)| Some((kind, (*quote)?)));
@@ -173,7 +179,8 @@ impl Beginning {
         self.ends_ns.iter().copied().max().unwrap_or(0)
     }
 
-    /// Whether whatever becomes of `other` could be had from this one as fast and as cheap.
+    /// Whether every extension of this partial placement is as fast and as cheap as that of
+    /// `other`.
     fn is_as_good_as(&self, other: &Self, awaited: &[usize]) -> bool {
         self.cost <= other.cost
             && self.time_ns() <= other.time_ns()
@@ -185,9 +192,9 @@ impl Beginning {
     }
 }
 
-/// Drop what another is as good as, and thin out what is left if it is too much.
+/// Drops dominated partial placements, and thins out the rest if there are too many.
 fn prune(mut beginnings: Vec<Beginning>, awaited: &[usize]) -> Vec<Beginning> {
-    // What is as good as another comes before it.
+    // A dominating partial placement sorts first.
     let ends = |beginning: &Beginning| {
         awaited.iter().map(|step| beginning.ends_ns[*step]).fold(0, u64::saturating_add)
     };
@@ -201,7 +208,7 @@ fn prune(mut beginnings: Vec<Beginning>, awaited: &[usize]) -> Vec<Beginning> {
     if kept.len() <= BEGINNINGS_MAX {
         return kept;
     }
-    // The ends stay: they are in order of cost now, and will be in that of time.
+    // Keeps both ends: the cheapest here, and the fastest by the sort by time.
     let cheapest = kept[0].clone();
     kept.sort_by_key(|beginning| (beginning.time_ns(), ends(beginning)));
     let last = kept.len() - 1;

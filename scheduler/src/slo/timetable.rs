@@ -1,8 +1,9 @@
-//! What one device has promised: the admitted invocations that wait for it, in the order in which they start.
+//! The admitted invocations that wait for one device, in the order in which they start.
 //!
-//! Times are worked out anew from what the device is doing, whenever they are asked for: every slot takes the next entry as it comes free,
-//! which waits for models that one before it loads. With a fixed order this has no anomalies: if anything takes less time, the times at which
-//! slots are free and models are there are, sorted, none of them later, and so is every start.
+//! Times are computed from the device's state on every query. Each slot takes the next entry when
+//! it becomes free, and the entry waits for models that an earlier entry loads. With a fixed order,
+//! this schedule has no anomalies: if any operation takes less time, then no sorted time at which a
+//! slot is free or a model is loaded gets later, and so no start gets later.
 
 use super::Slo;
 use crate::view::{Size, Together};
@@ -14,23 +15,23 @@ use weir_types::InvocationId;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) request: Request,
-    /// When it must be over.
+    /// When it must end.
     pub(super) due_at_ns: u64,
-    /// What it takes to load what is not there when its turn comes.
+    /// Load time of the models that are missing when its turn comes.
     pub(super) load_ns: u64,
     pub(super) run_ns: u64,
-    /// The models that it loads. It counts on finding the others.
+    /// The models that it loads. It relies on all its other models being in memory.
     pub(super) loads: SmallVec<[ModelKey; 1]>,
-    /// It has no SLO, and has waited for too long.
+    /// Whether it has no SLO, and was added because it waited for too long.
     pub(super) is_other: bool,
 }
 
 /// The entries of one device.
 #[derive(Debug, Default)]
 pub(super) struct Timetable {
-    /// In order: those due first first, equals as they came.
+    /// By due time, ties by arrival.
     entries: Vec<Entry>,
-    /// What all take together.
+    /// Work of all entries together.
     work_ns: u64,
     models: SmallVec<[Needed; 4]>,
     others: u32,
@@ -41,41 +42,41 @@ pub(super) struct Timetable {
 struct Needed {
     model: ModelKey,
     size: Size,
-    /// How many of them.
+    /// Number of these entries.
     entries: u32,
 }
 
-/// What a device is doing, as far as it matters here.
+/// The state of a device, as the timetable needs it.
 #[derive(Debug, Clone)]
 pub(super) struct Now {
-    /// When each of its slots is free; not before now.
+    /// When each slot is free; not before now.
     pub(super) free_at_ns: SmallVec<[u64; 8]>,
     pub(super) capacity_bytes: u64,
-    /// The models that are granted to what runs, until the last of it ends.
+    /// The models granted to running invocations. All grants count until the last of them ends.
     pub(super) granted: SmallVec<[(ModelKey, Size); 4]>,
     pub(super) granted_until_ns: u64,
 }
 
-/// What would come of one more entry.
+/// The effect of inserting an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Insertion {
-    /// Where it would stand.
+    /// The entry's place.
     pub(super) at: usize,
-    /// When it would be over there.
+    /// When the entry would end.
     pub(super) end_at_ns: u64,
-    /// Whether it and those behind it would be over when they are due.
+    /// Whether the entry and those behind it would end by their due times.
     pub(super) is_on_time: bool,
-    /// Whether memory would hold all that anybody counts on.
+    /// Whether memory would hold all models that entries rely on.
     pub(super) fits: bool,
 }
 
-/// Entries of one device; more are not admitted.
+/// Maximum number of entries of one device; further requests are not admitted.
 const LEN_MAX: usize = 4_096;
 
 impl Now {
     pub(super) fn of(now_ns: u64, device: &DeviceView) -> Self {
         let slots = device.slots_for_slos() as usize;
-        // Whoever comes next waits until fewer run than there are slots.
+        // An entry waits until fewer invocations run than there are slots.
         let mut free_at_ns: SmallVec<[u64; 8]> =
             device.last_ends_ns().take(slots).map(|end_ns| end_ns.max(now_ns)).collect();
         free_at_ns.resize(slots, now_ns);
@@ -89,7 +90,7 @@ impl Now {
 }
 
 impl Entry {
-    /// One that has to be over by then, with all models there.
+    /// An entry without loads that must end by `due_at_ns`.
     pub(super) fn new(request: Request, due_at_ns: u64, run_ns: u64) -> Self {
         Self { request, due_at_ns, load_ns: 0, run_ns, loads: SmallVec::new(), is_other: false }
     }
@@ -116,7 +117,7 @@ impl Timetable {
         self.work_ns
     }
 
-    /// Whether one without an SLO is among them.
+    /// Whether an entry has no SLO.
     pub(super) fn has_other(&self) -> bool {
         self.others > 0
     }
@@ -125,12 +126,12 @@ impl Timetable {
         &self.entries
     }
 
-    /// Whether one that stands before this place needs the model.
+    /// Whether an entry before the place for this due time needs the model.
     pub(super) fn brings(&self, model: ModelKey, due_at_ns: u64) -> bool {
         self.needs(model) && self.entries[..self.place(due_at_ns)].iter().any(|entry| entry.needs(model))
     }
 
-    /// Whether any but the one at `place` counts on a model's being there.
+    /// Whether any entry other than the one at `except` relies on the model.
     pub(super) fn counts_on(&self, model: ModelKey, except: usize) -> bool {
         self.needs(model)
             && self.entries.iter().enumerate().any(|(at, entry)| at != except && entry.counts_on(model))
@@ -140,12 +141,13 @@ impl Timetable {
         self.models.iter().any(|needed| needed.model == model)
     }
 
-    /// Where one that is due then would stand.
+    /// The place of an entry with this due time.
     fn place(&self, due_at_ns: u64) -> usize {
         self.entries.partition_point(|entry| entry.due_at_ns <= due_at_ns)
     }
 
-    /// What would come of one more. `held` says what a model takes that the device holds or loads now, and when it is there.
+    /// Computes the effect of inserting an entry. `held` returns the size of a model that the
+    /// device holds or loads, and when it is loaded.
     pub(super) fn try_insert(
         &self,
         now: &Now,
@@ -171,7 +173,7 @@ impl Timetable {
         Insertion { at, end_at_ns, is_on_time, fits }
     }
 
-    /// When one more would be over behind all others.
+    /// When an entry behind all others would end.
     pub(super) fn end_behind_all_ns(
         &self,
         now: &Now,
@@ -199,8 +201,9 @@ impl Timetable {
         self.entries.insert(at, entry);
     }
 
-    /// Take out the one at a place. Who counted on its loading a model, which the device does not hold now, has to load it instead: nobody
-    /// is later for it, since the same time is saved before.
+    /// Removes an entry. If an entry behind it relied on a model that it would have loaded, and the
+    /// device does not hold the model, the first such entry loads the model instead. That delays no
+    /// entry, since the removed entry saves the same time earlier.
     pub(super) fn take(
         &mut self,
         at: usize,
@@ -237,7 +240,8 @@ impl Timetable {
     }
 }
 
-/// Take the slot that is free first, and wait for the models that others bring: from when to when.
+/// Assigns an entry to the slot that is free first, waiting for models that other entries load.
+/// Returns its start and end.
 fn next(free_at_ns: &mut [u64], models: &mut Models, entry: &Entry) -> (u64, u64) {
     let Some(first) = free_at_ns.iter_mut().min() else { return (u64::MAX, u64::MAX) };
     let begin_ns = *first;
@@ -246,15 +250,15 @@ fn next(free_at_ns: &mut [u64], models: &mut Models, entry: &Entry) -> (u64, u64
     (begin_ns, *first)
 }
 
-/// The models of a timetable while its order is gone through.
+/// The models of a timetable during a pass over its entries.
 struct Models(SmallVec<[Place; 8]>);
 
 struct Place {
     model: ModelKey,
     size: Size,
-    /// The device holds it, or loads it.
+    /// Whether the device holds or loads it.
     is_held: bool,
-    /// When it is there, as far as the order has been gone through.
+    /// When it is loaded, up to the current entry of the pass.
     there_at_ns: u64,
 }
 
@@ -275,8 +279,8 @@ impl Models {
         all
     }
 
-    /// When an entry that begins then can go on, apart from what it loads itself: that is there after it has. What another loads already it
-    /// waits for, whether it counts on it or not.
+    /// When an entry that starts at `begin_ns` can proceed, before its own loads. It waits for
+    /// models that another entry loads, whether it relies on them or not.
     fn there_at_ns(&mut self, begin_ns: u64, entry: &Entry) -> u64 {
         let needed = || self.0.iter().filter(|place| entry.needs(place.model)).map(|place| place.there_at_ns);
         let there_ns = if self.0.iter().all(|place| place.there_at_ns <= begin_ns) {
@@ -287,14 +291,14 @@ impl Models {
         if !entry.loads.is_empty() {
             let loaded_ns = there_ns.saturating_add(entry.load_ns);
             for place in self.0.iter_mut().filter(|place| entry.loads.contains(&place.model)) {
-                // Where it was counted on before, it is still there.
+                // A held model that other entries rely on stays loaded.
                 place.there_at_ns = if place.is_held { place.there_at_ns } else { loaded_ns };
             }
         }
         there_ns
     }
 
-    /// The common case: everything that anybody needs has room side by side.
+    /// The common case: all needed models fit in memory together.
     fn all_fit_together(&self, now: &Now) -> bool {
         let mut all = Together::default();
         self.0.iter().for_each(|place| all.add(&place.size));
@@ -303,14 +307,16 @@ impl Models {
         all.bytes() <= now.capacity_bytes
     }
 
-    /// Whether, at every start, there is room for what runs then and for what those behind count on.
+    /// Whether, at every start, the models in use and the models that later entries rely on fit in
+    /// memory.
     fn fit<'a, I: Iterator<Item = &'a Entry>>(
         &self,
         now: &Now,
         in_order: impl Fn() -> I,
         times: &[(u64, u64)],
     ) -> bool {
-        // By model: whether it is there, the last position that counts on it, and until when something that has started uses it.
+        // By model: whether it is loaded, the last position that relies on it, and until when
+        // started entries use it.
         let mut states: SmallVec<[(bool, Option<usize>, u64); 8]> =
             self.0.iter().map(|place| (place.is_held, None, 0)).collect();
         let mut others = Together::default();
@@ -349,7 +355,7 @@ impl Models {
 }
 
 impl Slo {
-    /// The earlier of when it is due and when it is of no use any more.
+    /// The earlier of the due time and the deadline.
     pub(super) fn due_before_ns(&self, deadline_at_ns: u64) -> u64 {
         self.due_at_ns.min(deadline_at_ns)
     }

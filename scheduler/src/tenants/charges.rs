@@ -1,20 +1,21 @@
-//! The memory that a tenant's models take, on all devices together. What they have in common on a device is there once, and counts once.
+//! Memory charged to a tenant for its models, over all devices. A part shared by several models is
+//! stored once per device and charged once.
 
 use crate::policy::Demand;
 use crate::{DeviceKey, DeviceView, PartId, Parts};
 use std::collections::BTreeMap;
 
-/// What one tenant is charged.
+/// The charges of one tenant.
 #[derive(Debug, Default)]
 pub(super) struct Charges {
     bytes: u64,
     parts: BTreeMap<(DeviceKey, PartId), Charge>,
 }
 
-/// A part, on one device.
+/// The charge for a part on one device.
 #[derive(Debug, Default)]
 struct Charge {
-    /// As the first of the models that have it said.
+    /// The size reported by the first model that contains the part.
     bytes: u64,
     models: u32,
 }
@@ -24,7 +25,7 @@ impl Charges {
         self.bytes
     }
 
-    /// A model is held that takes `bytes`.
+    /// Charges a model of `bytes` on a device.
     pub(super) fn add(&mut self, device: DeviceKey, bytes: u64, parts: &Parts) {
         let mut sum = parts.own_bytes(bytes);
         for part in parts.iter() {
@@ -38,7 +39,7 @@ impl Charges {
         self.bytes = self.bytes.saturating_add(sum);
     }
 
-    /// A model that was added so is not held any more.
+    /// Removes the charge of a model that was added with the same arguments.
     pub(super) fn remove(&mut self, device: DeviceKey, bytes: u64, parts: &Parts) {
         let mut sum = parts.own_bytes(bytes);
         for part in parts.iter() {
@@ -52,7 +53,7 @@ impl Charges {
         self.bytes = self.bytes.saturating_sub(sum);
     }
 
-    /// What holding `demands` on a device would add.
+    /// Bytes that holding `demands` on a device would add.
     pub(super) fn of(&self, key: DeviceKey, device: &DeviceView, demands: &[Demand]) -> u64 {
         let mut more = Self::default();
         for demand in device.own(demands).filter(|demand| !device.holds(demand.model)) {

@@ -1,27 +1,30 @@
-//! When a model is loaded where others wait already.
+//! Whether to load a model on a device for which other invocations already wait.
 //!
-//! While there is more work than devices can do, a load takes time from somebody who would have been in time without it, and brings nothing: those who are
-//! admitted instead use another model. So on a device with a line, a load has to be worth it: work of that model has been turned away, as much as some loads of
-//! it take, and more of it the more devices have the model. That is when Clockwork (Gujarati et al., OSDI 2020) loads: where most work waits for each copy. Here
-//! nobody waits to find that out, and no model is left out for good.
+//! While demand exceeds capacity, a load takes time from an invocation that would have met its SLO
+//! without the load, and gains nothing: the invocations admitted instead use another model. On a
+//! device with a line, a load therefore has to be worth it: the rejected work of its model must
+//! equal the time of several loads, times the number of devices with the model plus one. Clockwork
+//! (Gujarati et al., OSDI 2020) loads by the same measure: the most waiting work per copy. Here no
+//! invocation waits to provide that measure, and no model is excluded forever.
 
 use super::Admission;
 use crate::slo::timetable::{Entry, Timetable};
 use crate::{DeviceView, ModelKey, Request, View};
 
-/// A device is crowded if its line takes more than one part in so many of the time that an arrival has.
+/// A device is crowded if its line takes more than this fraction (one part in `CROWDED_PART`) of
+/// the time until the arrival is due.
 const CROWDED_PART: u64 = 3;
 
-/// The same while some are turned away: there is more work than devices can do.
+/// The same fraction while invocations are rejected, that is, while demand exceeds capacity.
 const CROWDED_PART_WHEN_SHORT: u64 = 8;
 
-/// So many loads' time of a model's work is turned away for each device that has it, and one more, before another is crowded further.
+/// Rejected work required for a load, in load times per device with the model and one more.
 const WORTH_LOADS: u64 = 8;
 
-/// What was turned away is forgotten once nothing more was for so long.
+/// Time without a further rejection after which rejected work is forgotten.
 const FORGOTTEN_NS: u64 = 60_000_000_000;
 
-/// Work of one model that was turned away since it was loaded last.
+/// Rejected work of one model since its last load.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct TurnedAway {
     work_ns: u64,
@@ -29,7 +32,7 @@ pub(super) struct TurnedAway {
 }
 
 impl Admission {
-    /// Whether an entry may load what it would have to, where others wait for the same device.
+    /// Whether an entry may load its missing models on a device for which others wait.
     pub(super) fn is_worth_loading(
         &self,
         (now_ns, view): (u64, &View),
@@ -48,9 +51,10 @@ impl Admission {
         !is_crowded || entry.loads.iter().all(is_worth)
     }
 
-    /// There was no place for one that arrived.
+    /// Records the rejection of a request.
     pub(super) fn note_turned_away(&mut self, now_ns: u64, view: &View, request: &Request) {
-        // On whichever device: models are compared with themselves only.
+        // Any device serves for the estimate: a model's work is only compared with its own load
+        // time.
         let run_ns = view.devices().next().map_or(0, |(_, device)| view.run_time_ns(device, request));
         for demand in &request.models {
             let TurnedAway { work_ns, last_at_ns } = self.turned_away.entry(demand.model).or_default();
@@ -58,12 +62,12 @@ impl Admission {
         }
     }
 
-    /// One is let in that loads these.
+    /// Resets the rejected work of models that an admitted entry loads.
     pub(super) fn note_loads(&mut self, loads: &[ModelKey]) {
         loads.iter().for_each(|model| _ = self.turned_away.remove(model));
     }
 
-    /// Forget what was turned away long ago.
+    /// Forgets work that was rejected long ago.
     pub(super) fn forget_turned_away(&mut self, now_ns: u64) {
         self.turned_away.retain(|_, away| now_ns < away.last_at_ns.saturating_add(FORGOTTEN_NS));
     }

@@ -16,7 +16,7 @@ pub(super) struct Seat {
     pub(super) entry: Entry,
 }
 
-/// What an arrival has to keep to, and what it takes.
+/// A request's objectives.
 struct Wish<'a> {
     now_ns: u64,
     view: &'a View,
@@ -26,7 +26,7 @@ struct Wish<'a> {
     cost_max: Cost,
 }
 
-/// A device at first sight.
+/// A device with a rough estimate for the request.
 struct Candidate<'a> {
     key: DeviceKey,
     device: &'a DeviceView,
@@ -36,14 +36,14 @@ struct Candidate<'a> {
     finish_after_ns: u64,
 }
 
-/// Runs after which what they take is known well enough to turn others away by.
+/// Number of measured runs after which a run time estimate is reliable enough to reject by.
 const RUNS_MIN: u64 = 8;
 
-/// What is not known so well, or was known long ago, is tried again this often.
+/// Interval of trials for functions whose estimate is unreliable or old.
 const TRIED_NS: u64 = 60_000_000_000;
 
 impl Admission {
-    /// The place that an arrival is given, if there is one.
+    /// The place for an arriving request, if there is one.
     pub(super) fn offer(&mut self, now_ns: u64, view: &View, request: &Request) -> Option<Seat> {
         let slo = request.slo;
         let due_at_ns = slo.due_before_ns(request.deadline_at_ns);
@@ -58,7 +58,8 @@ impl Admission {
         let how = (self.settings.sample_len, self.settings.choice, request.invocation.0);
         let chosen =
             front.choose((budget_ns, cost_max), how, |placement| self.on_kind(&wish, placement.kinds[0]));
-        // What is both slower and dearer is taken only where nothing better has room.
+        // Placements that are both slower and more expensive are used only if no better placement
+        // has room.
         let beaten = || {
             let is_beaten =
                 |kind: &usize| !front.placements().iter().any(|placement| placement.kinds[0] == *kind);
@@ -68,7 +69,7 @@ impl Admission {
         chosen.map(|offer| offer.place).or_else(|| self.on_trial(&wish, &front))
     }
 
-    /// What an arrival is told that has no place: the best it could have behind everything that waits.
+    /// The estimate reported with a rejection: the best device, behind everything that waits.
     pub(super) fn estimate(&self, now_ns: u64, view: &View, request: &Request) -> Estimate {
         let wish = Wish { now_ns, view, request, due_at_ns: u64::MAX, cost_max: Cost::MAX };
         let mut candidates: Vec<_> = self.candidates(&wish, None).collect();
@@ -91,12 +92,12 @@ impl Admission {
                 cost: *cost,
             }
         });
-        // Without a device, there is no telling.
+        // Without a device there is no estimate.
         let never = Estimate { wait_ns: u64::MAX, ..Estimate::default() };
         behind_all.min_by_key(Estimate::finish_after_ns).unwrap_or(never)
     }
 
-    /// What a run takes on each kind of device, and what that costs.
+    /// Run time and cost on each kind of device.
     fn quotes(&self, wish: &Wish<'_>) -> Vec<Option<Quote>> {
         let mut quotes = vec![None; wish.view.kinds_len()];
         for (_, device) in wish.devices() {
@@ -108,12 +109,12 @@ impl Admission {
         quotes
     }
 
-    /// The best device of a kind that has room before it is due.
+    /// The best device of a kind that has room before the due time.
     fn on_kind(&self, wish: &Wish<'_>, kind: usize) -> Option<Offer<Seat>> {
         let mut candidates: Vec<_> = self.candidates(wish, Some(kind)).collect();
         candidates.retain(|candidate| candidate.cost <= wish.cost_max);
         let sample_len = self.settings.sample_len.max(1);
-        // Some by what they cost, and some by when they are free.
+        // Half of the sample by cost, the rest by finish time.
         let by_cost = if self.settings.choice == Choice::Cheapest { sample_len.div_ceil(2) } else { 0 };
         candidates
             .sort_unstable_by_key(|candidate| (candidate.cost, candidate.finish_after_ns, candidate.key));
@@ -129,7 +130,8 @@ impl Admission {
         }
     }
 
-    /// The place on a device: with the models that it will find there, or else as if it had to load them all.
+    /// A place on a device: with the models expected in its memory, or else as if all models had to
+    /// be loaded.
     fn on_device(&self, wish: &Wish<'_>, candidate: &Candidate<'_>) -> Option<Offer<Seat>> {
         let Candidate { key, device, run_ns, .. } = *candidate;
         let (empty, now) = (Timetable::default(), Now::of(wish.now_ns, device));
@@ -160,7 +162,8 @@ impl Admission {
         })
     }
 
-    /// A free device for one that would miss its SLO anywhere, so that its model is loaded, or what its runs take is measured again.
+    /// A free device for a request that would miss its SLO everywhere, so that its model gets
+    /// loaded, or its run time measured again.
     fn on_trial(&mut self, wish: &Wish<'_>, front: &Front) -> Option<Seat> {
         let Wish { now_ns, view, request, .. } = *wish;
         let budget_ns = wish.due_at_ns - now_ns;
@@ -176,7 +179,7 @@ impl Admission {
         let is_nowhere = |model| view.model(model).holders().is_empty();
         let work_ns = best.load_ns.saturating_add(best.run_ns);
         if front.within(budget_ns, wish.cost_max).is_empty() {
-            // No run is quick enough, or cheap enough, by what is known of them.
+            // By current estimates, no run is fast enough or cheap enough.
             let is_due = self
                 .tried
                 .get(&request.function)
@@ -228,7 +231,7 @@ impl Admission {
 }
 
 impl Wish<'_> {
-    /// The devices that can run it, and are large enough.
+    /// The devices that can run the request and are large enough.
     fn devices(&self) -> impl Iterator<Item = (DeviceKey, &DeviceView)> {
         let models = &self.request.models;
         self.view.devices().filter(move |(_, device)| {
@@ -238,7 +241,7 @@ impl Wish<'_> {
 }
 
 impl Admission {
-    /// The end of the shortest line in which nobody without an SLO stands yet.
+    /// A place at the end of the shortest line that has no invocation without an SLO yet.
     pub(super) fn at_the_end(&self, now_ns: u64, view: &View, request: &Request) -> Option<Seat> {
         let wish = Wish { now_ns, view, request, due_at_ns: u64::MAX, cost_max: Cost::MAX };
         let mut lines: SmallVec<[_; 8]> = self
@@ -249,7 +252,7 @@ impl Admission {
         lines.iter().take(self.settings.sample_len.max(1)).find_map(|line| {
             let Offer { finish_after_ns, place: Seat { device, at, mut entry }, .. } =
                 self.on_device(&wish, line)?;
-            // Later ones may pass it as far as it is still over by then.
+            // Later arrivals may overtake it, as long as it still ends by the due time set here.
             let last_due_ns = self.tables.get(&device).and_then(|table| table.entries().last());
             entry.due_at_ns = last_due_ns.map_or(0, |last| last.due_at_ns).max(now_ns + finish_after_ns);
             entry.is_other = true;

@@ -1,29 +1,32 @@
-//! Those without an SLO, who must not wait for ever.
+//! Invocations without an SLO, which must not starve.
 
 use super::Admission;
 use crate::{Request, View};
 use std::collections::BTreeSet;
 use weir_types::InvocationId;
 
-/// Those that wait for the policy to start them, the first to arrive first. Kept only once somebody had an SLO.
+/// Invocations without an SLO that wait for the policy, in order of arrival. Tracked only after the
+/// first invocation with an SLO.
 #[derive(Debug, Default)]
 pub(super) struct Others(BTreeSet<(u64, InvocationId)>);
 
-/// After this time in the queue, one without an SLO gets a place among those that were admitted with one.
+/// Waiting time after which an invocation without an SLO gets a place among the admitted
+/// invocations.
 const PATIENCE_NS: u64 = 2_000_000_000;
 
 impl Admission {
-    /// One without an SLO waits.
+    /// Tracks a waiting invocation without an SLO.
     pub(crate) fn watch(&mut self, invocation: InvocationId, arrived_at_ns: u64) {
         self.others.0.insert((arrived_at_ns, invocation));
     }
 
-    /// It waits no more, or not for the policy.
+    /// Stops tracking an invocation that no longer waits for the policy.
     pub(crate) fn unwatch(&mut self, invocation: InvocationId, arrived_at_ns: u64) {
         self.others.0.remove(&(arrived_at_ns, invocation));
     }
 
-    /// One that has lost its patience, and that there may be a place for.
+    /// The oldest invocation whose waiting time exceeds the limit, if some line may have a place
+    /// for it.
     pub(crate) fn impatient(&self, now_ns: u64) -> Option<(u64, InvocationId)> {
         let (arrived_at_ns, invocation) = *self.others.0.first()?;
         let is_impatient = arrived_at_ns.saturating_add(PATIENCE_NS) <= now_ns;
@@ -31,18 +34,17 @@ impl Admission {
         (is_impatient && has_line()).then_some((arrived_at_ns, invocation))
     }
 
-    /// When the next will lose its patience, if that would change anything.
+    /// When the next invocation exceeds the waiting time, if any device has a line.
     pub(crate) fn impatient_at_ns(&self, now_ns: u64) -> Option<u64> {
         let (arrived_at_ns, _) = self.others.0.first()?;
         let at_ns = arrived_at_ns.saturating_add(PATIENCE_NS);
         (at_ns > now_ns && !self.tables.is_empty()).then_some(at_ns)
     }
 
-    /// Give it a place.
+    /// Gives a request without an SLO a place.
     ///
-    /// # Errors
-    /// The request itself, if there is no line that it could join.
-    #[expect(clippy::result_large_err, reason = "what has no place is handed back, not told of")]
+    /// # Errors The request itself, if there is no line for it to join.
+    #[expect(clippy::result_large_err, reason = "the error returns the request itself")]
     pub(crate) fn take_in(&mut self, now_ns: u64, view: &View, request: Request) -> Result<(), Request> {
         match self.at_the_end(now_ns, view, &request).filter(|_| !request.models.is_empty()) {
             Some(seat) => {

@@ -16,7 +16,7 @@ fn workflow() -> impl Strategy<Value = Vec<Step>> {
     (0_usize..6).prop_flat_map(|len| (0..len).map(step).collect::<Vec<_>>())
 }
 
-/// All there are, by trying them.
+/// All placements, by enumeration.
 fn all(steps: &[Step]) -> Vec<StepPlacement> {
     let mut all = vec![(SmallVec::<[usize; 4]>::new(), Vec::<u64>::new(), 0_u64)];
     for step in steps {
@@ -44,7 +44,7 @@ fn all(steps: &[Step]) -> Vec<StepPlacement> {
 }
 
 proptest! {
-    /// What is kept is what nothing beats, of all placements that there are.
+    /// The front consists of all placements that no other placement beats.
     #[test]
     fn the_front_is_what_no_other_placement_beats(steps in workflow()) {
         let all = all(&steps);
@@ -69,7 +69,7 @@ proptest! {
         }
     }
 
-    /// Two binary searches find what going through all would.
+    /// Two binary searches find the same range as a linear scan.
     #[test]
     fn what_is_within_keeps_to_both(steps in workflow(), time_ns in 0_u64..80, cost in 0_u64..80) {
         let Ok(front) = Front::of(&steps) else { return Ok(()) };
@@ -78,7 +78,8 @@ proptest! {
         prop_assert_eq!(front.within(time_ns, cost).iter().collect::<Vec<_>>(), keeps);
     }
 
-    /// What is chosen keeps to the SLO on the cluster, is the best of the sample, and the sample is as long as it may be.
+    /// The choice meets the SLO on the cluster, is the best of the sample, and the sample is as
+    /// long as allowed.
     #[test]
     fn the_choice_is_of_what_keeps_on_the_cluster(
         steps in workflow(),
@@ -119,7 +120,7 @@ fn a_chain_over_two_kinds_is_priced() {
     let found: Vec<_> = front.placements().iter().map(|p| (p.time_ns, p.cost.nanos())).collect();
     assert_eq!(found, [(4, 10), (12, 6), (20, 2)]);
     let of_branches = Front::of(&[on_both(&[]), on_both(&[]), on_both(&[0, 1])]).unwrap();
-    // A quick branch beside a slow one gains nothing: it is not among them.
+    // A fast branch beside a slow one gains nothing, so that placement is not on the front.
     let found: Vec<_> = of_branches.placements().iter().map(|p| (p.time_ns, p.cost.nanos())).collect();
     assert_eq!(found, [(4, 15), (12, 7), (20, 3)]);
 }
@@ -133,7 +134,8 @@ fn what_is_no_workflow_is_refused() {
     assert_eq!(Front::of(&[]).unwrap().placements().len(), 1, "nothing to do takes no time");
 }
 
-/// Long workflows over many kinds: what is found is bounded, and holds the fastest and the cheapest.
+/// For long workflows over many kinds, the front is bounded and keeps the fastest and the cheapest
+/// placement.
 #[test]
 fn long_workflows_are_thinned_out_and_keep_their_ends() {
     let quote = |kind: u64, step: u64| Quote {

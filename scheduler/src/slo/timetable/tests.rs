@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 /// By model.
 const SIZES: [u64; 6] = [4, 3, 5, 2, 6, 6];
-/// What the last two have in common: by themselves, they would not fit together.
+/// The part shared by the last two models. Without sharing, these models would not fit together.
 const COMMON: Part = Part { id: PartId(1), bytes: 5 };
 const LOAD_NS: u64 = 7;
 const CAPACITY: u64 = 9;
@@ -21,7 +21,7 @@ enum Step {
         slack_ns: u64,
         reload: bool,
     },
-    /// What takes the place of the first: it has started, and its time is up.
+    /// The first entry starts and runs to its end.
     Finish,
     Cancel(usize),
 }
@@ -40,7 +40,7 @@ fn size(model: ModelKey) -> Size {
     Size { bytes, parts: if model.index() < 4 { Parts::default() } else { Parts::of(bytes, &[COMMON]) } }
 }
 
-/// What these take together.
+/// Bytes of these models together.
 fn together<'a>(models: impl IntoIterator<Item = &'a ModelKey>) -> u64 {
     let models: Vec<usize> = models.into_iter().map(|model| model.index()).collect();
     let twice = models.contains(&4) && models.contains(&5);
@@ -72,14 +72,15 @@ fn entry(invocation: u64, models: &[u32], due_at_ns: u64, run_ns: u64) -> Entry 
     Entry::new(request, due_at_ns, run_ns)
 }
 
-/// A device as it really is: its slots take the next as they come free, load what is not there, and drop what nobody counts on.
+/// A simulated device: its slots take the next entry when they become free, load missing models,
+/// and evict models that no entry relies on.
 struct Device {
     now_ns: u64,
     free_at_ns: Vec<u64>,
     memory: Vec<ModelKey>,
-    /// Until when models are used.
+    /// The time until which each model is used.
     used: Vec<(ModelKey, u64)>,
-    /// When models that are loaded are there.
+    /// When loading models are loaded.
     there_at_ns: std::collections::BTreeMap<ModelKey, u64>,
 }
 
@@ -114,7 +115,7 @@ impl Device {
         self.memory.contains(&model)
     }
 
-    /// Start the first of the table when a slot is free and its models have room, and say when it is over.
+    /// Starts the first entry when a slot is free and its models have room. Returns its end.
     fn start(&mut self, table: &mut Timetable) -> (u64, Entry) {
         let slot = (0..self.free_at_ns.len()).min_by_key(|slot| self.free_at_ns[*slot]).unwrap();
         self.now_ns = self.now_ns.max(self.free_at_ns[slot]);
@@ -129,7 +130,7 @@ impl Device {
                 self.memory.retain(|model| kept.contains(model));
                 break table.take(0, |_| true, |_, _| 0);
             }
-            // What ends early lets others begin early, and then there may be no room for a while.
+            // After an early end the next entry starts early too, and may have to wait for room.
             let end_ns = self.used.iter().map(|(_, until_ns)| *until_ns).min();
             self.now_ns = end_ns.expect("there is no room for what is used or counted on");
         };
@@ -153,8 +154,8 @@ impl Device {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2_048) })]
 
-    /// Whatever comes, goes or is cancelled: on the real device, everything admitted finds the models that it counts on, has room for the
-    /// others, and is over when it is due.
+    /// Under any arrivals, ends and cancellations, every admitted entry finds the models that it
+    /// relies on, has room for its other models, and ends by its due time.
     #[test]
     fn what_is_admitted_is_over_when_it_is_due(
         slots in 1_usize..4,
@@ -191,7 +192,7 @@ proptest! {
                 Step::Finish if !table.is_empty() => due(&mut device, &mut table)?,
                 Step::Cancel(index) if !table.is_empty() => {
                     let at = index % table.entries().len();
-                    // With several slots, those that count on its loading something may be later than they were told.
+                    // With several slots, a cancelled load may delay the entries that relied on it.
                     if slots > 1 && !table.entries()[at].loads.is_empty() {
                         continue;
                     }
@@ -208,7 +209,7 @@ proptest! {
         }
     }
 
-    /// Whatever takes less time than expected makes nobody later: why admission can be a promise.
+    /// A shorter run or load never delays another entry, so an admission can be kept.
     #[test]
     fn nothing_that_is_shorter_makes_another_later(
         works in prop::collection::vec((0_u32..4, any::<bool>(), 1_u64..30, 0_u64..30), 1..30),
@@ -258,7 +259,8 @@ fn the_order_is_by_when_they_are_due_and_nobody_is_pushed_past_that() {
     assert_eq!(order, [2, 4, 0, 1]);
 }
 
-/// Variants of one model, each of which is nearly as large as the device, were taken not to fit beside each other.
+/// Regression test: variants of one model, each nearly as large as the device, were computed not to
+/// fit together.
 #[test]
 fn models_that_have_much_in_common_are_counted_on_side_by_side() {
     let mut table = Timetable::default();
